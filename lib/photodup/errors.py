@@ -13,6 +13,10 @@ class PhotodupError(Exception):
     """
 
 
+class ServerError(PhotodupError):
+    """A server that does not answer, or is not the one that was meant."""
+
+
 _EXPECTED = (PhotodupError, OSError, EOFError, HTTPException, subprocess.SubprocessError, BrokenExecutor)
 # Libraries' own errors of a network or a process; looked up only in a module that is loaded already.
 _OF_LIBRARIES = {

@@ -20,6 +20,7 @@ from support.paths import ROOT
 from photodup.embedding.engines.model import ENGINES, PRECISIONS
 from photodup.errors import PhotodupError
 from photodup.extras import EXTRAS, USES
+from photodup.selfbench.rows import blocks as speed_blocks
 from photodup.serving.service.settings import ServiceSettings
 from photodup.study.report.appendix import appendix_blocks
 from photodup.study.report.readme import write_blocks
@@ -184,12 +185,17 @@ def test_readme_tables_are_the_records(tmp_path):
         write_blocks(copy)
 
 
-def test_the_artifact_appendix_is_the_notebooks_and_the_records(tmp_path):
-    copy, appendix = tmp_path / "README.md", ROOT / "results" / "README.md"
-    copy.write_text(appendix.read_text(encoding="utf-8"), encoding="utf-8")
-
-    assert write_blocks(copy, appendix_blocks()).read_text(encoding="utf-8") == appendix.read_text("utf-8")
-    assert "`10_slow_start`" in copy.read_text(encoding="utf-8")
+@pytest.mark.parametrize(
+    ("page", "blocks", "holds"),
+    [
+        ("results/README.md", appendix_blocks, "`10_slow_start`"),
+        ("docs/study.md", speed_blocks, "bench.json"),
+    ],
+)
+def test_the_appendix_and_the_table_of_speed_are_the_records(tmp_path, page, blocks, holds):
+    copy, committed = tmp_path / "page.md", (ROOT / page).read_text(encoding="utf-8")
+    copy.write_text(committed, encoding="utf-8")
+    assert write_blocks(copy, blocks()).read_text(encoding="utf-8") == committed and holds in committed
 
 
 def test_the_service_page_names_every_setting_with_its_default():

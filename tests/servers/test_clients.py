@@ -14,10 +14,10 @@ from support.triton import needs_triton, tiny_embedding
 
 from photodup.embedding.client import client
 from photodup.embedding.client.client import connect
-from photodup.embedding.client.http import Patience, ServerError
+from photodup.embedding.client.http import Patience
 from photodup.embedding.client.servers import address_for_grpc
 from photodup.embedding.imaging import ImageError, client_jpeg, decode, encoded, normalize, to_uint8
-from photodup.errors import PhotodupError
+from photodup.errors import PhotodupError, ServerError
 
 PHOTOS = [encoded(photo(280 + 20 * seed, 250, seed), "JPEG") for seed in range(6)]
 PIXELS = np.stack([to_uint8(decode(data)) for data in PHOTOS])

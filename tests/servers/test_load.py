@@ -173,10 +173,23 @@ def test_rare_errors_are_counted_and_frequent_ones_fail_the_point():
 
 
 @pytest.mark.timeout(300)
-def test_a_server_that_dies_fails_the_point_at_once_and_by_name():
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_server_that_dies_fails_the_point_at_once_and_by_name(n):
+    asked = Load("closed_loop", concurrency=4), Stopping(900, 64, 900)
     with null_server.running(die_after=300) as url:
-        point = measure(only_sent(url), PHOTOS, Load("closed_loop", concurrency=4), Stopping(900, 64, 900))
+        point = measure(only_sent(url), PHOTOS, *asked, processes=n)
     assert point["status"] == "failed" and "Refused" in point["error"]
+
+
+def test_processes_share_what_is_in_flight_and_their_answers_come_together():
+    """More processes than requests in flight are not started; what cannot be shared says so."""
+    with null_server.running(delay_ms=5) as url:
+        point = measure(only_sent(url), PHOTOS, Load("closed_loop", concurrency=3), SHORT, processes=2)
+        one = measure(only_sent(url), PHOTOS, Load("single_stream"), SHORT, processes=2)
+    assert point["n_requests"] == len(point["raw"]["latency_ms"]) > 0 == point["n_errors"] == one["n_errors"]
+    assert 0.9 < point["little_ratio"] < 1.1 and point["raw"]["latency_ms"].min() >= 5
+    with pytest.raises(PhotodupError, match="share a closed loop alone"):
+        measure(Dummy(), PHOTOS, Load("server", offered_per_s=9), SHORT, processes=2)
 
 
 def test_an_unreachable_server_and_a_refusal_are_failed_points():

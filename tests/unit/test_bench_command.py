@@ -1,43 +1,150 @@
 """`photodup bench` prints every figure it promises."""
 
 import importlib
+import json
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+from support.triton import tiny_graph
 from typer.testing import CliRunner
 
+from photodup.bench.pairs.alternate import VisitPlan
+from photodup.bench.stats.interval import Interval
 from photodup.cli import app
 from photodup.cli.study import BENCHMARKS
-from photodup.selfbench import load_generator
+from photodup.errors import PhotodupError
+from photodup.selfbench import load_generator, one_pass, recorded, rows, service, starts, statistics
+from photodup.selfbench.rows import Row, as_line, compared, excess, guarded, ratio, row
+
+
+def bench(*arguments: str) -> str:
+    result = CliRunner().invoke(app, ["bench", *arguments], catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.output
+
+
+def test_a_row_meets_its_goal_with_its_figure_or_with_all_of_its_interval():
+    near = Interval(0.96, 0.94, 0.98)
+    assert row("a", near, least=0.95).met and not row("a", near, least=0.95, surely=True).met
+    assert row("a", 2.0, "s", most=1.5) == Row("a", 2.0, None, None, "s", "≤ 1.5", False)
+    assert row("a", "no server.", least=1) == Row("a", goal="≥ 1", because="no server.")
+    assert row("a", 2.0).met is None
+
+
+def test_turns_become_a_ratio_and_a_difference_with_an_interval():
+    """The two turns of a palindrome are one observation; too few of them are no comparison."""
+    slow, fast = [10.0, 20.0, 11.0, 19.0] * 3, [12.0, 24.5, 13.0, 23.0] * 3
+    outcome = compared([[slow[:6], fast[:6]], [slow[6:], fast[6:]]])
+    found, more = ratio(outcome), excess(outcome)
+    assert found.low < found.value < found.high and found.value == pytest.approx(
+        outcome.value_b / outcome.value_a
+    )
+    assert more.value == pytest.approx(outcome.value_b - outcome.value_a)
+    assert "at least 6 are needed" in row("a", ratio(compared([[slow[:4], fast[:4]]]))).because
+
+
+def test_what_cannot_be_measured_is_a_row_that_says_why_and_a_mistake_is_none():
+    def failing(error):
+        yield row("first", 1.0)
+        raise error
+
+    told = list(guarded("all", lambda: failing(PhotodupError("There is no model: make one."))))
+    assert [of.name for of in told] == ["first", "all"] and told[1].because == "There is no model: make one."
+    assert "not measured: There is no model" in as_line(told[1])
+    with pytest.raises(ValueError):
+        list(guarded("all", lambda: failing(ValueError("ours"))))
 
 
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("grouping", ("seconds", "peak_memory_gb", "recall", "2000", "seconds_to_add_1000", "largest_group")),
-        ("library", ("pairs_a_photo", "seconds_after_adding_1000", "2000", "hash (within")),
+        ("grouping", ("peak memory", "recall of pairs", "2,000", "a thousand more", "largest group")),
+        ("library", ("a photo", "after a thousand more", "2,000", "hash (within")),
     ],
 )
-def test_the_figures_of_scale_are_printed(monkeypatch, name, words):
+def test_the_figures_of_scale_are_printed_a_line_each(monkeypatch, tmp_path, name, words):
     monkeypatch.setattr(f"photodup.selfbench.{name}.SIZES", (2000,))
-    result = CliRunner().invoke(app, ["bench", "--only", name], catch_exceptions=False)
-    assert result.exit_code == 0
-    for word in (name, *words):
-        assert word in result.output
+    told = bench("--only", name, "--json", str(tmp_path / "bench.json"))
+    assert all(word in told for word in words)
+    kept = json.loads((tmp_path / "bench.json").read_text(encoding="utf-8"))
+    assert len(told.splitlines()) == 2 + len(kept) and all(set(one) == set(Row("").__dict__) for one in kept)
 
 
 def test_every_benchmark_can_be_asked_for():
     for name in BENCHMARKS:
-        assert callable(importlib.import_module(f"photodup.selfbench.{name}").main)
+        assert callable(importlib.import_module(f"photodup.selfbench.{name}").rows)
 
 
-def test_the_generator_prints_its_ratios(monkeypatch):
-    monkeypatch.setattr(load_generator, "ROUNDS", 1)
-    monkeypatch.setattr(load_generator.run, "__kwdefaults__", {"seconds": 0.1})
-    result = CliRunner().invoke(app, ["bench", "--only", "load_generator"], catch_exceptions=False)
-    assert "bare socket" in result.output and "requests/s" in result.output
+def test_the_generator_is_compared_with_a_socket_and_with_wrk(monkeypatch):
+    monkeypatch.setattr(
+        load_generator, "CONCURRENCY", 1
+    )  # which one process serves: several take seconds to start
+    monkeypatch.setattr(load_generator.rows, "__kwdefaults__", {"seconds": 0.1})
+    added, rate, share = json.loads(bench("--only", "load_generator", "--json", "-"))
+    assert added["unit"] == "ms" and added["low"] < added["value"] < added["high"] and rate["value"] > 0
+    assert share["value"] or "wrk is not installed" in share["because"]
+
+
+@pytest.fixture
+def tiny(tmp_path, monkeypatch) -> str:
+    for name, value in {"PLAN": VisitPlan(3, 0.1, alone_s=0, warmup_s=0), "BATCHES": 1, "VISITS": 1}.items():
+        monkeypatch.setattr(service, name, value)
+    return f"onnx:{tiny_graph(tmp_path / 'tiny.onnx')}"
+
+
+def test_the_service_is_compared_with_the_model_in_process(tiny, monkeypatch):
+    monkeypatch.setattr(service, "QUADS", 6)
+    (one,) = guarded("int8", lambda: service.overhead("onnx", "int8", None, weights=tiny))
+    assert "There is no INT8 file" in one.because
+    one, eight = service.overhead("onnx", "fp32", 1.02, weights=tiny)
+    assert (one.goal, eight.goal) == ("≤ 1.02", "≥ 0.95") and eight.low < eight.value < eight.high
+    assert "3 blocks of turns were measured, at least 6 are needed" in one.because
+
+
+@pytest.mark.long
+def test_large_photographs_starts_and_one_pass_are_rows(tiny):
+    """Real services, pages and scans: a row for each figure, whatever it is."""
+    found = [
+        *service.large("onnx", "fp32", weights=tiny, n=2),
+        *starts.first_answers("onnx", "fp32", weights=tiny, n=2),
+        *starts.first_page(2),
+        *one_pass.rows(2, 6, tiny, "local-onnx-fp32"),
+    ]
+    assert all((of.value or 0) > 0 or of.because for of in found) and len({of.name for of in found}) == len(
+        found
+    )
+    goals = [of.goal for of in found if of.goal]
+    assert goals == ["≥ 0.8", "≥ 1.5", "≤ 2", "≤ 5", "≤ 1.5", "≥ 38", "≥ 18"]
+
+
+def test_what_the_study_has_compared_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(recorded, "reference_dir", lambda: tmp_path)
+    assert {of.because for of in recorded.rows()} == {"The reference run has no such comparison."}
+    name = "server with INT8, eight"
+    outcome = {"name": name, "effect": 0.01, "low": -0.06, "high": 0.03, "because": ""}
+    (tmp_path / "outcomes.json").write_text(json.dumps([outcome]), encoding="utf-8")
+    (read,) = [of for of in recorded.rows() if of.name.startswith(name)]
+    assert (read.value, read.met) == (1.01, False), "the whole interval has to lie above .95"
+
+
+def test_rates_of_the_statistics_are_of_the_worst_spread(monkeypatch):
+    monkeypatch.setattr(statistics, "SPREADS", statistics.SPREADS[:2])
+    found = list(statistics.rows(n_passes=2))
+    assert len(found) == 4 and all("spread 2%" in of.because for of in found)
+
+
+def test_committed_rows_are_a_table(tmp_path, monkeypatch):
+    monkeypatch.setattr(rows, "reference_dir", lambda: tmp_path)
+    assert rows.blocks() == {"speed": "Not measured in the committed run."}
+    kept = [row("wait", Interval(1.25, 1.2, 1.3), "s", most=2), row("no goal", 1.0)]
+    (tmp_path / "bench.json").write_text(rows.as_json(kept), encoding="utf-8")
+    assert rows.committed() == kept
+    assert "1.25 [1.2, 1.3] s" in (table := rows.blocks()["speed"]) and "no goal" not in table
+    (tmp_path / "bench.json").write_text('[{"speed": 1}]', encoding="utf-8")
+    with pytest.raises(PhotodupError, match=r"bench\.json cannot be read"):
+        rows.committed()
 
 
 def test_another_name_is_one_sentence(capsys):

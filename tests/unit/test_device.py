@@ -12,7 +12,7 @@ from photodup.errors import PhotodupError
 from photodup.selfbench.device import bench, engines, measures
 from photodup.selfbench.device.bench import DeviceBench
 from photodup.selfbench.device.plan import CEILINGS, FIDELITY, TimeBudget, plan
-from photodup.selfbench.device.table import _cache_name, _not_run, _store, add_shares
+from photodup.selfbench.device.table import _cache_name, _store, add_shares, as_row
 from photodup.study.precision import compiler
 
 torch = pytest.importorskip("torch")
@@ -164,8 +164,9 @@ def test_a_budget_cuts_at_the_end_and_says_what(toy, store, monkeypatch):
     found = list(DeviceBench(*toy, store, batches=(1, 8), repeats=1, budget=budget).lines(["pytorch-eager"]))
     assert [(x["precision"], x["batch"]) for x in found] == [("fp32", 1), ("fp32", 8)]
     assert "budget of 1 minutes" in budget.sentence()
-    assert "pytorch-eager tf32 b1 b8" in budget.sentence() and "fp32" not in budget.sentence().replace(
-        "tf32", ""
+    assert (
+        "pytorch-eager tf32 b1, pytorch-eager tf32 b8" in budget.sentence()
+        and " fp32" not in budget.sentence()
     )
 
 
@@ -342,14 +343,11 @@ def test_an_engine_is_built_and_timed_at_each_batch_size(toy, engine):
     assert found["build_s"] > 0 and [len(row["latencies_ms"]) for row in found["batches"]] == [3, 3]
 
 
-def test_what_did_not_run_is_said_once_for_each_reason():
-    lines = [
-        {"engine": "a", "precision": "fp32", "batch": 1, "latency_ms_p50": 1.0},
-        {"engine": "a", "precision": "fp32", "batch": 8, "not_run": "out of memory"},
-        {"engine": "b", "precision": "fp16", "not_run": "no such GPU"},
-        {"engine": "b", "precision": "bf16", "not_run": "no such GPU"},
-    ]
-    assert _not_run(lines) == [
-        "not run here: a fp32 from batch 8 on: out of memory.",
-        "not run here: b fp16, bf16: no such GPU.",
-    ]
+def test_every_line_is_a_row_with_its_figure_or_its_reason(lines):
+    add_shares(lines, {})
+    for line in lines:
+        of = as_row(line)
+        assert (of.value is None) == ("not_run" in line) and of.name.startswith(
+            f"{line['engine']} {line['precision']}"
+        )
+        assert of.because or line["engine"] == CEILINGS

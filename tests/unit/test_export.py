@@ -1,6 +1,7 @@
 """An exported file computes what PyTorch computes, is whole, and is made once."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from photodup.embedding.engines.export import (
     export,
     exported_path,
     is_intact,
+    known_export,
     verify,
 )
 from photodup.embedding.engines.pytorch import TorchModel
@@ -62,6 +64,19 @@ def test_openclip_in_every_variant_is_openclip(real_model, real_exports):
         assert loaded.digest == model.digest and loaded.is_random and loaded.name == "ViT-B-32"
         told = json.loads(path.with_suffix(".json").read_text())
         assert told["max_relative_error"] < 1e-3 and told["batches"] == [1, 3, 8]
+
+
+def test_an_export_is_known_again_by_what_it_was_made_from(tiny, tmp_path, monkeypatch):
+    """Without PyTorch: another name, another version of it or a damaged file has to ask it again."""
+    path = tmp_path / tiny[2]["fp32"].name
+    for suffix in (".onnx", ".json"):
+        shutil.copy(tiny[2]["fp32"].with_suffix(suffix), tmp_path)
+    assert known_export("tiny", "tiny", tmp_path) == path and known_export("tiny", "other", tmp_path) is None
+    path.write_bytes(path.read_bytes()[:-1])
+    assert known_export("tiny", "tiny", tmp_path) is None
+    assert known_export("tiny", "tiny", tmp_path, is_read=False) == path
+    monkeypatch.setattr(exporting, "version", lambda library: "another")
+    assert known_export("tiny", "tiny", tmp_path, is_read=False) is None
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

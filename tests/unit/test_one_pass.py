@@ -27,7 +27,6 @@ from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.hashing import Look, read_facts_and_look
 from photodup.photos.library.scan import scan
 from photodup.photos.library.settings import LibrarySettings
-from photodup.selfbench import one_pass as bench
 
 SIZE = (2400, 1800)  # a decoder may shrink it by 4 and keep 448 pixels
 
@@ -272,9 +271,3 @@ def test_a_killed_pass_goes_on_with_what_is_left(tmp_path, graph, how):
     assert (rest.n_before, rest.n_embedded) == (before, n - before)
     with Catalogue(root) as catalogue:
         assert len(catalogue.load_embeddings(embedder.model_digest)[0]) == n
-
-
-def test_the_bench_prints_both_ways_and_their_ratio(graph):
-    result = bench.run(3, repeats=1, weights=graph, backend="local-onnx-fp32")
-    assert result["one_pass_photos_per_s"] > 0
-    assert result["ratio"] == result["one_pass_photos_per_s"] / result["two_passes_photos_per_s"]

@@ -12,7 +12,6 @@ from support.visits import planted_visit
 from photodup.bench.pairs.declared import declarations
 from photodup.bench.record.record import RunStore
 from photodup.bench.stats import comparison
-from photodup.errors import PhotodupError
 from photodup.selfbench import statistics
 from photodup.selfbench.statistics import Spread, generated, quick_sizes, recorded, resampled, simulate
 from photodup.study.comparisons.measure import Sizes, visit_config, visit_key
@@ -93,16 +92,3 @@ def test_rounds_feel_the_machine_and_turns_do_not(tmp_path):
     assert even < 0.01 and 0.1 < drift < 0.4
     apart = write_visits(tmp_path / "apart", drifting, minutes_apart=5)
     assert math.isnan(statistics.rounds_half_width(apart)), "no two windows are half a minute apart"
-
-
-def test_the_command_prints_a_line_for_each_spread_and_for_a_run(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(statistics, "SPREADS", (NOISY,))
-    statistics.main(passes=2)
-    told = capsys.readouterr().out
-    assert told.count(str(NOISY)) == 2 and "quick study" in told
-    monkeypatch.setattr(statistics, "project_root", lambda: tmp_path)
-    write_visits(tmp_path / "results" / "mine", lambda at, generator: 1.0)
-    statistics.main("mine", 2)
-    assert "recorded in mine" in capsys.readouterr().out
-    with pytest.raises(PhotodupError, match="no comparison of two visits"):
-        statistics.main("another")

@@ -39,6 +39,9 @@ def load(
     concurrency: Annotated[
         str | None, typer.Option(help="requests in flight; default 1 (open loop: 64); 1,2,4,8 measures each")
     ] = None,
+    processes: Annotated[
+        int, typer.Option(min=1, help="of this generator, which share the requests in flight")
+    ] = 1,
     rate: Annotated[
         float | None, typer.Option(help="open loop: requests/s, sent whatever the server does")
     ] = None,
@@ -124,10 +127,10 @@ def load(
             "highest rate with --slo."
         )
     in_flight = _numbers(concurrency)
-    if len(in_flight) > 1 and (slo or compare or offered is not None):
+    if (len(in_flight) > 1 or processes > 1) and (slo or compare or offered is not None):
         raise PhotodupError(
-            "Several numbers in --concurrency are measured one after the other: leave --slo, --compare and "
-            "--rate out."
+            "Several numbers in --concurrency are measured one after the other, --processes share one closed loop: leave "
+            "--slo, --compare and --rate out."
         )
     limits = [limit_of(words) for words in fail_if or ()]
     if limits and compare:
@@ -165,6 +168,7 @@ def load(
         seconds=length_s,
         shortest_s=min(5.0, seconds or 5.0),
         seed=seed,
+        processes=processes,
     )
     name = f"photodup-load/{datetime.now():%Y%m%d-%H%M%S}"  # clocks are set back: never into a folder that is there
     folder = out or next(path for n in count() if not (path := Path(f"{name}{-n or ''}")).exists())

@@ -136,13 +136,15 @@ def study_render(
 
 @study.command("readme", hidden=True)
 def study_readme() -> None:
-    """Write the generated parts of README.md: the result table, the figure, the map of notebooks."""
+    """Write the generated parts of README.md, results/README.md and docs/study.md from what is committed."""
     from photodup.paths import project_root
+    from photodup.selfbench.rows import blocks
     from photodup.study.report.appendix import appendix_blocks
     from photodup.study.report.readme import write_blocks
 
     print(write_blocks())
     print(write_blocks(project_root() / "results" / "README.md", appendix_blocks()))
+    print(write_blocks(project_root() / "docs" / "study.md", blocks()))
 
 
 @study.command("outcomes")
@@ -221,7 +223,10 @@ def kube_check(
         raise typer.Exit(1)
 
 
-BENCHMARKS = ("service", "one_pass", "load_generator", "grouping", "library", "statistics")
+BENCHMARKS = (
+    *("service", "starts", "one_pass", "load_generator", "recorded"),
+    *("grouping", "library", "statistics"),
+)
 
 benchmarks = typer.Typer(invoke_without_command=True)
 
@@ -230,18 +235,30 @@ benchmarks = typer.Typer(invoke_without_command=True)
 def bench(
     context: typer.Context,
     only: Annotated[list[str] | None, typer.Option(help=f"{', '.join(BENCHMARKS)}; repeat")] = None,
+    json: Annotated[Path | None, typer.Option(help="write the rows here; - prints them and no table")] = None,
 ) -> None:
-    """Print the project's own speed figures as ratios, each pair measured in one run; or time a `device`."""
+    """Print the project's own speed figures and their goals, both sides of a ratio measured in turns; or time a `device`."""
     import importlib
+
+    from photodup.files import write_atomically
+    from photodup.selfbench.rows import HEAD, Row, as_json, as_line, guarded
 
     if context.invoked_subcommand:
         return
     unknown = set(only or ()) - set(BENCHMARKS)
     if unknown:
         raise PhotodupError(f"There is no benchmark {unknown.pop()!r}: choose of {', '.join(BENCHMARKS)}.")
+    is_only_json = json == Path("-")
+    found: list[Row] = []
     for name in only or BENCHMARKS:
-        print(name)
-        importlib.import_module(f"photodup.selfbench.{name}").main()
+        for row in guarded(name, importlib.import_module(f"photodup.selfbench.{name}").rows):
+            if not is_only_json:
+                print(as_line(row) if found else f"{HEAD}\n{as_line(row)}", flush=True)
+            found.append(row)
+    if is_only_json:
+        print(as_json(found), end="")
+    elif json:
+        write_atomically(json, as_json(found))
 
 
 @benchmarks.command("device")

@@ -8,11 +8,12 @@ pictures have the cosine of real ones (about 0.5), with near-duplicates planted 
 import resource
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from photodup.selfbench.rows import Row, row
 from photodup.study.precision.compiler import alone
 
 GOALS = {100_000: {"seconds": 30.0}, 1_000_000: {"seconds": 600.0, "peak_memory_gb": 6.0}}
@@ -90,7 +91,7 @@ def peak_memory_gb() -> float:
 
 
 def run(
-    n: tuple[int, ...] = SIZES,
+    n: Sequence[int] = SIZES,
     *,
     dim: int = 512,
     threshold: float = 0.9,
@@ -103,25 +104,12 @@ def run(
     return [alone(measure, size, dim, threshold, below) for size in n]
 
 
-def print_results(results: Sequence[dict], columns: Sequence[str]) -> None:
-    """Print a table of some columns, one line per result."""
-    import pandas as pd
-
-    print(pd.DataFrame(results)[list(columns)].to_string(index=False, float_format="{:.3g}".format))
-
-
-def main(n: Sequence[int] | None = None, *, dim: int = 512, exact_below: int | None = None) -> None:
-    """Print one line per size and whether it meets its goal."""
-    results = run(tuple(n or SIZES), dim=dim, exact_below=exact_below)
-    columns = ["rows", "seconds", "peak_memory_gb", "recall", "pairs", "largest_group", "seconds_to_add_1000"]
-    goals = [result | {"goal": _verdict(result)} for result in results]
-    print_results(goals, [*columns, "method", "goal"])
-
-
-def _verdict(record: dict) -> str:
-    goals = GOALS.get(record["rows"])
-    if goals is None:
-        return ""
-    met = record["recall"] >= MIN_RECALL and all(record[name] <= limit for name, limit in goals.items())
-    limits = ", ".join(f"{name} <= {limit:g}" for name, limit in goals.items())
-    return f"{limits}, recall >= {MIN_RECALL}: {'met' if met else 'missed'}"
+def rows() -> Iterator[Row]:
+    """Yield time, memory and recall of each size, and what a thousand more take."""
+    for found in run(SIZES):
+        what, goals = f"grouping {found['rows']:,} vectors", GOALS.get(found["rows"], {})
+        method = f"{found['method']}, {found['pairs']:,} pairs, largest group {found['largest_group']}"
+        yield row(what, found["seconds"], "s", most=goals.get("seconds"), because=method)
+        yield row(f"{what}: a thousand more", found["seconds_to_add_1000"], "s")
+        yield row(f"{what}: peak memory", found["peak_memory_gb"], "GB", most=goals.get("peak_memory_gb"))
+        yield row(f"{what}: recall of pairs", found["recall"], least=MIN_RECALL)

@@ -10,18 +10,13 @@ exist, so the pixels are not part of this; their price is the pairs a photo time
 import hashlib
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 
-from photodup.selfbench.grouping import (
-    INCREMENT,
-    SIZES,
-    peak_memory_gb,
-    print_results,
-    synthetic_library,
-)
+from photodup.selfbench.grouping import INCREMENT, MIN_RECALL, SIZES, peak_memory_gb, synthetic_library
+from photodup.selfbench.rows import Row, row
 from photodup.study.precision.compiler import alone
 
 DIGEST = "5" * 64
@@ -102,8 +97,12 @@ def _find(folder: str) -> dict:
     }
 
 
-def main() -> None:
-    """Print one line per size."""
-    results = [measure(size) for size in SIZES]
-    columns = ["photos", "seconds", "seconds_after_adding_1000", "peak_memory_gb", "recall", "pairs_a_photo"]
-    print_results(results, [*columns, "search"])
+def rows() -> Iterator[Row]:
+    """Yield time, memory and recall of each size, and how many pairs there are to compare."""
+    for found in map(measure, SIZES):
+        what = f"candidate pairs of {found['photos']:,} photos"
+        yield row(what, found["seconds"], "s", because=found["search"])
+        yield row(f"{what}: after a thousand more", found["seconds_after_adding_1000"], "s")
+        yield row(f"{what}: peak memory", found["peak_memory_gb"], "GB")
+        yield row(f"{what}: recall of pairs", found["recall"], least=MIN_RECALL)
+        yield row(f"{what}: pairs", found["pairs_a_photo"], "a photo")

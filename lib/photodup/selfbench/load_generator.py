@@ -3,6 +3,7 @@
 All numbers come from one run against the same null server, so the machine cancels out of the ratios.
 """
 
+import random
 import re
 import shutil
 import socket
@@ -10,6 +11,7 @@ import statistics
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,45 +21,49 @@ import numpy as np
 from photodup.bench.backends.http_connection import HttpConnection
 from photodup.bench.backends.server_adapters import OverHttp
 from photodup.bench.load.load import Load, Stopping, measure
+from photodup.bench.pairs.alternate import in_turns
 from photodup.embedding.backends import parse_backend
 from photodup.embedding.wire.http import Post
+from photodup.errors import PhotodupError
 from photodup.selfbench import null_server
+from photodup.selfbench.rows import LATENCY, RATE, Row, compared, excess, ratio, row, several
 
 PAYLOAD_BYTES = 15_000
-CONCURRENCY = 16
-ROUNDS = 5
+CONCURRENCY, PROCESSES = 16, 2
+ROUNDS = 6
+ADDED_GOAL_MS, SHARE_GOAL = 0.3, 0.5
+NO_WRK = "wrk is not installed (apt-get install wrk)"
 
 
-def run(*, seconds: float = 1.0) -> dict[str, Any]:
-    """Measure and return the ratios.
+def rows(*, seconds: float = 1.0) -> Iterator[Row]:
+    """Measure against a server that does nothing: what one request costs more, and how many a second there are.
 
-    Returns:
-        `added_latency_ms` (median over rounds of the generator's median minus the bare socket's, concurrency
-        1), `generator_per_s` and `wrk_per_s` (concurrency 16, 15 KB), `share_of_wrk`; wrk's are None
-        where it is not installed.
+    Args:
+        seconds: of a turn.
     """
     payload = np.random.default_rng(0).bytes(PAYLOAD_BYTES)
     photos = [payload[i:] + payload[:i] for i in range(8)]
-    bare, ours, rates, wrk = [], [], [], []
+    stopping = Stopping(seconds, 100, seconds)
     with null_server.running() as url:
-        for _ in range(ROUNDS):  # interleaved: what else the machine does hits all alike
-            bare.append(_bare_socket_ms(url, photos[0], seconds))
-            one = measure(only_sent(url), photos, Load("single_stream"), Stopping(seconds, 100, seconds))
-            ours.append(one["latency_ms_p50"])
-            many = Load("closed_loop", concurrency=CONCURRENCY)
-            point = measure(only_sent(url), photos, many, Stopping(seconds, 100, seconds))
-            rates.append(point["throughput_images_per_s"])
-            wrk.append(_wrk_per_s(url, seconds))
-    added = statistics.median(a - b for a, b in zip(ours, bare, strict=True))
-    rate = statistics.median(rates)
-    found = [rate for rate in wrk if rate is not None]
-    fastest = statistics.median(found) if found else None
-    return {
-        "added_latency_ms": added,
-        "generator_per_s": rate,
-        "wrk_per_s": fastest,
-        "share_of_wrk": rate / fastest if fastest else None,
-    }
+
+        def ours(load: Load, figure: str, processes: int = 1) -> float:
+            point = measure(only_sent(url), photos, load, stopping, processes=processes)
+            if point.get("error"):
+                raise PhotodupError(point["error"])
+            return point[figure]
+
+        def turns(*sides: Callable[[], float]) -> list[list[float]]:
+            return in_turns(sides, ROUNDS, random.Random(0))
+
+        bare, wrk = partial(_bare_socket_ms, url, photos[0], seconds), partial(_wrk_per_s, url, seconds)
+        added = compared([turns(bare, partial(ours, Load("single_stream"), LATENCY))], metric=LATENCY)
+        many = partial(ours, Load("closed_loop", concurrency=CONCURRENCY), RATE, PROCESSES)
+        has_wrk = shutil.which("wrk") is not None
+        rates = turns(wrk, many) if has_wrk else [[many() for _ in range(ROUNDS)]]
+    what = f"load generator, {PROCESSES} processes, {CONCURRENCY} in flight, 15 KB"
+    yield row("load generator − a bare socket, one in flight", excess(added), "ms", most=ADDED_GOAL_MS)
+    yield row(what, several(rates[-1]), "requests/s")
+    yield row(f"{what} ÷ wrk", ratio(compared([rates])) if has_wrk else NO_WRK, least=SHARE_GOAL)
 
 
 def only_sent(url: str, **options: Any) -> OverHttp:
@@ -86,9 +92,7 @@ def _bare_socket_ms(url: str, body: bytes, seconds: float) -> float:
     return statistics.median(latencies) * 1000
 
 
-def _wrk_per_s(url: str, seconds: float) -> float | None:
-    if shutil.which("wrk") is None:
-        return None
+def _wrk_per_s(url: str, seconds: float) -> float:
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "post.lua"
         script.write_text(f'wrk.method = "POST"\nwrk.body = string.rep("x", {PAYLOAD_BYTES})\n')
@@ -96,15 +100,3 @@ def _wrk_per_s(url: str, seconds: float) -> float | None:
         command = ["wrk", "-t1", f"-c{CONCURRENCY}", duration, "-s", str(script), f"{url}/embed"]
         said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return float(re.findall(r"Requests/sec:\s*([\d.]+)", said)[0])
-
-
-def main() -> None:
-    """Measure and print the ratios."""
-    result = run()
-    rate, fastest = result["generator_per_s"], result["wrk_per_s"]
-    print(f"generator − bare socket, 1 in flight: {result['added_latency_ms']:.3f} ms (goal ≤ 0.3)")
-    print(f"generator, {CONCURRENCY} in flight, 15 KB: {rate:,.0f} requests/s (goal ≥ 1,500)")
-    if fastest:
-        print(f"generator ÷ wrk on the same server: {rate / fastest:.2f} (goal ≥ 0.25)")
-    else:
-        print("generator ÷ wrk: not run here, wrk is not installed (apt-get install wrk)")

@@ -6,27 +6,31 @@ them) in the fastest precision that this machine computes; whether decisions may
 reduced scale, the gate says, of trained weights.
 """
 
+import random
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING
+
+from photodup.bench.pairs.alternate import in_turns
+from photodup.selfbench.rows import Row, compared, ratio, row, several
 
 if TYPE_CHECKING:
     from photodup.embedding.client.client import Embedder
 
-GOAL_PHOTOS_PER_S = 25.0
+GOALS = {"scaled": 38.0, "whole": 18.0}  # photographs/s
 WEIGHTS = "random:0"
 
 
-def run(n: int = 64, repeats: int = 3, weights: str = WEIGHTS, backend: str | None = None) -> dict:
-    """Time each way on the same n files, in turn, and return photographs per second and their ratios.
+def rows(n: int = 32, quads: int = 6, weights: str = WEIGHTS, backend: str | None = None) -> Iterator[Row]:
+    """Time each way on the same n files, in turns; yield photographs per second and how often two passes' they are.
 
     Args:
         n: photographs; the pictures of twelve, each file's bytes its own.
-        repeats: how often each side is timed; the median counts.
+        quads: palindromes of turns: each side is timed twice as often.
         weights: as MODEL_PRETRAINED.
         backend: who embeds in this process; default OpenVINO or ONNX Runtime in the fastest precision there is.
     """
@@ -68,35 +72,26 @@ def run(n: int = 64, repeats: int = 3, weights: str = WEIGHTS, backend: str | No
             _check(passes[0].report.n_embedded, n)
 
         with connected() as whole, connected(is_drafted=True) as drafted:
-            sides: dict[str, Callable[[], None]] = {
-                "two_passes": lambda: two_passes(whole),
-                "one_pass_whole": lambda: one_pass(whole),
-                "one_pass": lambda: one_pass(drafted),
+            ways: dict[str, Callable[[], None]] = {
+                "two passes": lambda: two_passes(whole),
+                "scaled": lambda: one_pass(drafted),
+                "whole": lambda: one_pass(whole),
             }
-            for work in sides.values():  # a first computation is slow, and so is a cold page cache
+            for work in ways.values():  # a first computation is slow, and so is a cold page cache
                 work()
-            rates = rates_in_turn(sides, n, repeats)
-    return {
-        "cores": available_cores(),
-        "backend": backend,
-        "two_passes_photos_per_s": rates["two_passes"],
-        "one_pass_whole_photos_per_s": rates["one_pass_whole"],
-        "one_pass_photos_per_s": rates["one_pass"],
-        "ratio": rates["one_pass"] / rates["two_passes"],
-        "ratio_whole": rates["one_pass_whole"] / rates["two_passes"],
-        "goal_photos_per_s": GOAL_PHOTOS_PER_S,
-    }
+            turns = in_turns([partial(_rate, way, n) for way in ways.values()], quads, random.Random(0))
+    what = f"scan and embed 12 MP ({backend}, {available_cores()} cores)"
+    yield row(f"{what}, two passes", several(turns[0]), "photos/s")
+    for side, (decoded, goal) in enumerate(GOALS.items(), start=1):
+        one = f"{what}, one pass, decoded {decoded}"
+        yield row(one, several(turns[side]), "photos/s", least=goal)
+        yield row(f"{one} ÷ two passes", ratio(compared([turns], 0, side)))
 
 
-def rates_in_turn(sides: Mapping[str, Callable[[], object]], n: int, repeats: int) -> dict[str, float]:
-    """Return how many of n a second each side does, by the median of repeats that take turns."""
-    seconds: dict[str, list[float]] = {side: [] for side in sides}
-    for _ in range(repeats):
-        for side, work in sides.items():
-            started = time.perf_counter()
-            work()
-            seconds[side].append(time.perf_counter() - started)
-    return {side: n / median(values) for side, values in seconds.items()}
+def _rate(work: Callable[[], None], n: int) -> float:
+    started = time.perf_counter()
+    work()
+    return n / (time.perf_counter() - started)
 
 
 def _make(library: Path, n: int) -> None:
@@ -129,14 +124,3 @@ def fastest(weights: str) -> str:
 def _check(found: int, n: int) -> None:
     if found != n:
         raise RuntimeError(f"{found} of {n} photographs were embedded: nothing to compare.")
-
-
-def main() -> None:
-    """Print the rates and their ratios."""
-    result = run()
-    print(
-        "scan and embed of 12-megapixel JPEGs ({backend}, random weights, {cores} cores): one pass "
-        "{one_pass_photos_per_s:.1f} photos/s (goal ≥ {goal_photos_per_s:g}), with JPEGs decoded whole "
-        "{one_pass_whole_photos_per_s:.1f}; two passes {two_passes_photos_per_s:.1f}; ratio {ratio:.2f}, "
-        "whole {ratio_whole:.2f}".format(**result)
-    )

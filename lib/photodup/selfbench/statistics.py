@@ -1,23 +1,18 @@
 """How often the statistics of comparisons are wrong: passes are simulated in which the truth was planted.
 
-    python -m photodup.selfbench.statistics [--run NAME] [--passes 100]
-
 A simulated pass has every comparison and null of `notebooks/comparisons.yaml`, in the sizes of the reference or of the quick
 study, and goes through `photodup.bench.stats.comparison.judge` as a measured pass does. Its log ratios are resampled from
 the visits that a run recorded, or generated with stated spreads. `statistics_live` plants delays in real servers.
 """
 
 import math
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import product
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
-import typer
 import yaml
 
 from photodup.bench.pairs.alternate import Visit
@@ -27,8 +22,8 @@ from photodup.bench.record.record import RunStore, load_records
 from photodup.bench.stats.comparison import Observed, Outcome, Verdict, has_failed, judge
 from photodup.bench.stats.facts import SMALLEST_EFFECT
 from photodup.bench.stats.spread import Spread
-from photodup.errors import PhotodupError
 from photodup.paths import project_root
+from photodup.selfbench.rows import Row, row
 from photodup.study.comparisons.measure import KIND as VISIT
 from photodup.study.comparisons.measure import Sizes, sizes_of
 
@@ -236,48 +231,16 @@ def rounds_half_width(run_dir: Path | str, load: str = "one", *, n_rounds: int =
     return math.expm1(float(stdtrit(n_rounds - 1, 0.975)) * spread / math.sqrt(n_rounds))
 
 
-def print_rates(sources: Mapping[str, Source], declared: Declarations, n_passes: int, *, quick: bool) -> None:
-    """Print a table: a line for each source, as soon as it is simulated."""
-    print(
-        f"{'spread':46} half-width covered  least  false claims  nulls failed   3 %         5 %         10 %"
-    )
-    for name, source in sources.items():
-        rates = simulate(source, n_passes=n_passes, quick=quick, declared=declared)
-        power = "".join(f"{rates.different[e]:6.0%}{rates.beyond[e]:6.0%}" for e in EFFECTS[1:])
-        held = f"{rates.half_width:10.1%} {rates.covered:7.1%} {rates.covered_least:6.1%}"
-        mark = " " if rates.false_claims <= FALSE_CLAIMS else "!"
-        print(
-            f"{name:46} {held} {rates.false_claims:11.1%} {mark} {rates.nulls_failed:13.3f}{power}",
-            flush=True,
-        )
-
-
-def main(
-    run: Annotated[
-        str | None, typer.Option(help="results/RUN, resampled; else spreads are generated")
-    ] = None,
-    passes: Annotated[int, typer.Option(help="simulated for each planted difference")] = 50,
-) -> None:
-    """Print how often the statistics are wrong at the spreads that occur, for both sizes of the study."""
-    print(
-        f"{passes} simulated passes for each planted difference. covered: intervals that hold the truth; least: of\n"
-        "the load with the fewest. false claims: families with exactly ±2 % planted in which any was called\n"
-        f"different by more than 2 % (goal ≤ {FALSE_CLAIMS:.0%}). 3, 5, 10 %: called different, and by more than 2 %."
-    )
-    if run:
-        visits = recorded(project_root() / "results" / run)
-        if not visits:
-            raise PhotodupError(f"The run {run!r} has no comparison of two visits: name another.")
-        print_rates({f"recorded in {run}": resampled(visits)}, declared_in(visits), passes, quick=False)
-        return
-    for quick, sizes in ((False, Sizes()), (True, quick_sizes())):
-        print("quick study" if quick else "reference")
-        sources = {str(spread): generated(spread, sizes) for spread in SPREADS}
-        print_rates(sources, declarations(), passes, quick=quick)
-
-
-if __name__ == "__main__":
-    try:
-        typer.run(main)
-    except PhotodupError as error:
-        sys.exit(str(error))
+def rows(n_passes: int = 50) -> Iterator[Row]:
+    """Yield how often the statistics are wrong at the worst of the spreads that occur, for both sizes of the study."""
+    for name, sizes in (("the reference", Sizes()), ("the quick study", quick_sizes())):
+        rates = {
+            str(spread): simulate(generated(spread, sizes), n_passes=n_passes, quick=sizes != Sizes())
+            for spread in SPREADS
+        }
+        of = f"in the sizes of {name}, {n_passes} simulated passes"
+        worst = max(rates, key=lambda spread: rates[spread].false_claims)
+        claims = f"families in which exactly ±2 % was called more, {of}"
+        yield row(claims, rates[worst].false_claims, most=FALSE_CLAIMS, because=f"spread {worst}")
+        least = min(rates, key=lambda spread: rates[spread].covered)
+        yield row(f"intervals that hold the truth, {of}", rates[least].covered, because=f"spread {least}")

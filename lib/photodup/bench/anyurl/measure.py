@@ -46,6 +46,7 @@ class Asked:
         rate_per_s: open loop: requests a second on average; None for a closed loop.
         seconds: longest time of all of it: connecting, warming up, the window, and waiting for what was sent in it.
         shortest_s: a closed loop's window may end here if its figures are precise enough by then.
+        processes: of the generator; they share a closed loop's requests in flight.
     """
 
     concurrency: int = 1
@@ -56,6 +57,7 @@ class Asked:
     seconds: float = 20.0
     shortest_s: float = 5.0
     seed: int = 0
+    processes: int = 1
 
     @property
     def load(self) -> Load:
@@ -231,6 +233,7 @@ def measure_load(request: Request, asked: Asked, watcher: Watcher, *, label: str
         arrivals=asked.arrivals.times_s,
         observer=watcher,
         probe=counted,
+        processes=asked.processes,
     )
     if server is not None:
         columns |= server.columns(time.monotonic() - began)
@@ -350,7 +353,7 @@ def notes(measured: Measured, target: Target, watcher: Watcher) -> list[str]:
     if cores > FULL_CORE:
         said.append(
             f"The generator kept {cores:.1f} cores busy: it may be the limit, and not the server. "
-            "Run it elsewhere, several at once."
+            "Share it among several with --processes, or run it elsewhere."
         )
     else:
         said += shared_cores(share, target)

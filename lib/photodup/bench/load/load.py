@@ -6,13 +6,18 @@ request was due, so a stall is felt by every request that should have been sent 
 """
 
 import asyncio
+import contextlib
 import gc
 import importlib
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from functools import partial
+from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
@@ -44,6 +49,7 @@ def measure(
     way: Way = LOOPBACK,
     arrivals: Arrivals | None = None,
     observer: Observer | None = None,
+    processes: int = 1,
 ) -> dict[str, Any]:
     """Measure one point.
 
@@ -57,6 +63,7 @@ def measure(
         way: how requests reach the server; its facts become columns.
         arrivals: open loop: other times than Poisson's.
         observer: watches while it is measured, may end it, and gets the single requests.
+        processes: a closed loop's requests in flight are shared among so many at most, each with an interpreter of its own.
 
     Returns:
         The columns of a point as the judge sees it (`bench.stats.point.Point.columns`),
@@ -73,6 +80,11 @@ def measure(
         raise PhotodupError("A load needs photographs: give at least one.")
     if load.connection == "new" and not adapter.can_reconnect:
         raise PhotodupError(f"{adapter.backend} shares one connection: it cannot be measured with new ones.")
+    processes = min(processes, load.concurrency)
+    if processes > 1 and (load.scenario == "server" or adapter.is_async):
+        raise PhotodupError(
+            "Several processes share a closed loop alone: leave the rate out, or take one process."
+        )
     connections: list[Any] = []
     try:
         if reference is not None:
@@ -88,6 +100,8 @@ def measure(
         if window.is_prepared:
             point["prepare_ahead_ms_mean"] = (clock() - began) * 1000 / len(window.requests)
         run = _in_event_loop if adapter.is_async else _in_threads
+        if processes > 1:
+            run = partial(_in_processes, processes)
         ended, counted = run(window, stopping, connections, probe or (lambda: nullcontext({})))
         point |= counted
         if observer:
@@ -124,8 +138,8 @@ def _warmup_requests(window: Window, stopping: Stopping) -> list[Any]:
 
 
 def _in_threads(window: Window, stopping: Stopping, connections: list, probe: Probe) -> Watched:
-    """Threads, not processes: waiting threads hold no lock, and 16 of them offer a null server more
-    requests per second than any model answers (`selfbench.load_generator`)."""
+    """Threads of one process: waiting threads hold no lock, and 16 of them offer a null server more
+    requests per second than any model on a CPU answers (`selfbench.load_generator`)."""
 
     def warm(connection: Any, requests: Sequence[Any]) -> None:
         for request in requests:
@@ -145,18 +159,110 @@ def _in_threads(window: Window, stopping: Stopping, connections: list, probe: Pr
     # the others at once: larger batches form, and warm too
     with ThreadPoolExecutor(len(connections)) as pool:
         list(pool.map(lambda connection: warm(connection, requests[:1]), connections[1:]))
-    window.samples = [[] for _ in connections]
     barrier = threading.Barrier(len(connections) + 1)
-    workers = [
-        threading.Thread(target=run_blocking, args=(window, connection, samples, barrier), daemon=True)
-        for connection, samples in zip(connections, window.samples, strict=True)
-    ]
-    for worker in workers:
-        worker.start()
+    workers = _threads(run_blocking, window, connections, barrier)
     with short_collections():
         window.started = clock()
         barrier.wait()
         return _watch(window, stopping, workers, probe)
+
+
+def _threads(
+    work: Callable[..., None], window: Window, ends: Sequence[Any], shared: Any
+) -> list[threading.Thread]:
+    """Start a worker for each connection, or for each process, with a list of its own for its answers."""
+    window.samples = [[] for _ in ends]
+    workers = [
+        threading.Thread(target=work, args=(window, end, samples, shared), daemon=True)
+        for end, samples in zip(ends, window.samples, strict=True)
+    ]
+    for worker in workers:
+        worker.start()
+    return workers
+
+
+def _in_processes(n: int, window: Window, stopping: Stopping, connections: list, probe: Probe) -> Watched:
+    """Share the requests in flight among n processes, each with threads of its own; their answers come together here."""
+    context = get_context("spawn")
+    endless = replace(stopping, min_duration_s=math.inf, max_duration_s=math.inf)
+    for number in range(n):
+        in_flight = len(range(number, window.load.concurrency, n))
+        load = replace(window.load, scenario="closed_loop", concurrency=in_flight)
+        first = number * len(window.requests) // n
+        requests = window.requests[first:] + window.requests[:first]
+        mine, theirs = context.Pipe()
+        connections.append(mine)
+        given = (theirs, window.adapter, load, requests, endless)
+        try:
+            context.Process(target=_work_apart, args=given, daemon=True).start()
+        except TypeError as error:  # TLS
+            raise PhotodupError(
+                f"This load needs one process, it cannot be sent to others: {error}."
+            ) from None
+        theirs.close()
+    for pipe in connections:
+        pipe.poll(None)  # until it works, or has ended
+    cores: list[float] = []
+    workers = _threads(_take_over, window, connections, cores)
+    window.started = clock()
+    with short_collections():
+        length_s, counted = _watch(window, stopping, workers, probe)
+    busy = counted["client_cpu_cores"] + sum(cores)
+    return length_s, {**counted, "client_cpu_cores": busy, "client_cpu_share": busy / available_cores()}
+
+
+def _take_over(window: Window, pipe: Any, samples: list, cores: list[float]) -> None:
+    """Receive what one process reports until it has ended; each report is answered with whether it is to end."""
+    ended = None
+    while ended is None:
+        try:
+            rows, errors, mistake, ended = pipe.recv()
+            pipe.send(window.stop_at is not None)
+        except (EOFError, OSError):
+            window.mistake = PhotodupError("A process of the load generator ended: start it again.")
+            return
+        samples += rows
+        window.errors += errors
+        window.mistake = window.mistake or mistake
+    cores.append(ended)
+
+
+class _Reports:
+    """An `Observer` that sends what was answered and what failed to the process which shares its load."""
+
+    tolerates_errors = True  # that one decides
+
+    def __init__(self, pipe: Any) -> None:
+        self._pipe = pipe
+
+    def see(self, window: Window, elapsed_s: float, ended: float | None = None) -> bool:
+        rows = [row for samples in window.samples for row in _emptied(samples)]
+        self._pipe.send((rows, _emptied(window.errors), window.mistake, ended))
+        return self._pipe.recv()
+
+    def keep(self, rows: np.ndarray, errors: list[tuple[float, str]]) -> None:
+        """Everything was sent."""
+
+
+def _emptied(items: list) -> list:
+    """Take away what a list holds now; another thread may append meanwhile."""
+    taken = items.copy()
+    del items[: len(taken)]
+    return taken
+
+
+def _work_apart(pipe: Any, adapter: Adapter, load: Load, requests: list[Any], stopping: Stopping) -> None:
+    """Keep one process's share of a load up until it is told to end."""
+    window, cores = Window(adapter, load, requests, observer=_Reports(pipe)), 0.0
+    connections: list[Any] = []
+    try:
+        cores = _in_threads(window, stopping, connections, lambda: nullcontext({}))[1]["client_cpu_cores"]
+    except Exception as error:
+        window.mistake = window.mistake or error
+    for connection in connections:
+        connection.close()
+    with contextlib.suppress(EOFError, OSError):  # nobody listens any more
+        _Reports(pipe).see(window, 0.0, cores)
 
 
 @contextmanager

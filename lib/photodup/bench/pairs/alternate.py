@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -248,38 +249,38 @@ def _one_after_the_other(
     draw: random.Random,
     serve: Callable[[int], AbstractContextManager[object]],
 ) -> dict[str, Any]:
-    """Measure two sides A B B A or B A A B, each started for its turn."""
+    """Measure two sides A B B A or B A A B, each started for its turn; both halves of a palindrome are observations."""
     rows: list[tuple[int, int, float]] = []
-    values: list[list[float]] = [[], []]
     kernel: list[float] = []
-    order: list[int] = []
-    for number in range(2 * plan.palindromes):
-        order = turns(2, draw)[:2] if number % 2 == 0 else order[::-1]
-        for side in order:
-            with serve(side), _ready(lanes[side], photos, load, number):
-                kernel.append(_kernel_ms())
-                latencies, value = _turn(lanes[side], load, plan)
-            if not latencies:
-                raise PhotodupError(
-                    f"{lanes[side].adapter.backend} answered nothing: {lanes[side].last_error}"
-                )
-            values[side].append(value)
-            rows += [(side, number, latency) for latency in latencies]
-    logs = np.log(values)
+
+    def turn_of(side: int) -> float:
+        half = len(kernel) // 2
+        kernel.append(_kernel_ms())
+        with serve(side):
+            latencies, value = measure_turn(lanes[side], photos, load, plan, seed=half)
+        if not latencies:
+            raise PhotodupError(f"{lanes[side].adapter.backend} answered nothing: {lanes[side].last_error}")
+        rows.extend((side, half, latency) for latency in latencies)
+        return value
+
+    logs = np.log(in_turns([partial(turn_of, side) for side in (0, 1)], plan.palindromes, draw))
     found = _result(lanes, [(logs[1] - logs[0]).tolist()], np.exp(logs.mean(axis=1)).tolist(), rows, kernel)
     return found | {"is_interleaved": False}
 
 
-def _turn(lane: Lane, load: Load, plan: VisitPlan) -> tuple[list[float], float]:
-    """Measure one side alone for a block or a long slice: its latencies, and its median or its images/s."""
-    if load.concurrency == 1:
-        _alone(lane, load, plan.warmup_s, least=3)
-        latencies = _alone(lane, load, plan.block_s, least=2 * LEAST_TURNS)
-        return latencies, float(np.median(latencies or [np.nan]))
-    with _Crew(lane, load) as crew:
-        crew.run_slice(plan.warmup_s, 1)
-        latencies = crew.run_slice(plan.block_s, plan.waves)
-        return latencies, crew.rate() * load.batch
+def measure_turn(
+    lane: Lane, photos: Sequence[bytes], load: Load, plan: VisitPlan, *, seed: int
+) -> tuple[list[float], float]:
+    """Measure one side alone for a block or a long slice: latencies (ms), and their median or images/s."""
+    with _ready(lane, photos, load, seed):
+        if load.concurrency == 1:
+            _alone(lane, load, plan.warmup_s, least=3)
+            latencies = _alone(lane, load, plan.block_s, least=2 * LEAST_TURNS)
+            return latencies, float(np.median(latencies or [np.nan]))
+        with _Crew(lane, load) as crew:
+            crew.run_slice(plan.warmup_s, 1)
+            latencies = crew.run_slice(plan.block_s, plan.waves)
+            return latencies, crew.rate() * load.batch
 
 
 @contextmanager
@@ -445,29 +446,41 @@ class _Crew:
             thread.join()
 
 
+def in_turns(sides: Sequence[Callable[[], float]], n: int, draw: random.Random) -> list[list[float]]:
+    """Ask each side for a figure above 0 in n palindromes of turns, and return them: [n_sides][2 n]."""
+    figures: list[list[float]] = [[] for _ in sides]
+    for _ in range(n):
+        for side in turns(len(sides), draw):
+            figures[side].append(sides[side]())
+    return figures
+
+
+def log_ratios(a: Sequence[float], b: Sequence[float]) -> list[float]:
+    """Return the log ratio of b to a in each palindrome, from what `in_turns` returns of two sides."""
+    return (np.log(b) - np.log(a)).reshape(-1, 2).mean(axis=1).tolist()
+
+
 def _in_slices(lanes: Sequence[Lane], load: Load, plan: VisitPlan, draw: random.Random) -> dict[str, Any]:
-    rates: list[list[float]] = [[] for _ in lanes]
-    ratios: list[list[float]] = [[] for _ in lanes[1:]]
     rows: list[tuple[int, int, float]] = []
     kernel: list[float] = []
+
+    def slice_of(side: int) -> float:
+        quad = len(kernel) // (2 * len(lanes))
+        kernel.append(_kernel_ms())
+        rows.extend((side, quad, ms) for ms in crews[side].run_slice(plan.slice_s, plan.waves))
+        return crews[side].rate() * load.batch
+
     alone = []
     with ExitStack() as stack:
         crews = [stack.enter_context(_Crew(lane, load)) for lane in lanes]
         for crew in crews:
             crew.run_slice(plan.warmup_s, 1)
             crew.lane.n_failed = 0
-        for quad in range(plan.quads):
-            logs: list[list[float]] = [[] for _ in lanes]
-            for side in turns(len(lanes), draw):
-                kernel.append(_kernel_ms())
-                rows += [(side, quad, ms) for ms in crews[side].run_slice(plan.slice_s, plan.waves)]
-                rates[side].append(crews[side].rate() * load.batch)
-                logs[side].append(float(np.log(rates[side][-1])))
-            for other, observations in enumerate(ratios, start=1):
-                observations.append(float(np.mean(logs[other]) - np.mean(logs[0])))
+        rates = in_turns([partial(slice_of, side) for side in range(len(crews))], plan.quads, draw)
         for crew in crews if plan.alone_s else ():
             crew.run_slice(plan.alone_s, 1)
             alone.append(crew.rate() * load.batch)
+    ratios = [log_ratios(rates[0], rate) for rate in rates[1:]]
     values = [float(np.exp(np.mean(np.log(rate)))) for rate in rates]
     return _result(lanes, ratios, values, rows, kernel) | {"alone": alone or None}
 

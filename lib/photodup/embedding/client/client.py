@@ -21,13 +21,13 @@ from PIL import Image
 
 from photodup.embedding import imaging
 from photodup.embedding.backends import Backend, parse_backend
-from photodup.embedding.client.http import Patience, Remote, ServerError
+from photodup.embedding.client.http import Patience, Remote
 from photodup.embedding.client.servers import server_of
 from photodup.embedding.engines.reduced import verdict_on
 from photodup.embedding.imaging import ImageError
 from photodup.embedding.vectors import BrokenEmbedding, digest_drafted
 from photodup.embedding.wire.wires import JPEG_QUALITY, in_type
-from photodup.errors import PhotodupError
+from photodup.errors import PhotodupError, ServerError
 from photodup.files import available_cores
 from photodup.settings import environment
 

@@ -10,13 +10,9 @@ import httpx
 from photodup.addresses import http_address
 from photodup.embedding.imaging import ImageError
 from photodup.embedding.wire.http import HttpRequest
-from photodup.errors import PhotodupError
+from photodup.errors import PhotodupError, ServerError
 
 Answer = TypeVar("Answer")
-
-
-class ServerError(PhotodupError):
-    """A server that does not answer, or is not the one that was meant."""
 
 
 class Transient(Exception):

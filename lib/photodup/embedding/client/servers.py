@@ -15,7 +15,6 @@ from photodup.embedding.client.http import (
     Http,
     Patience,
     Remote,
-    ServerError,
     Transient,
     bad_image,
     sentence,
@@ -34,7 +33,7 @@ from photodup.embedding.wire.kserve import (
     model_of,
     stated,
 )
-from photodup.errors import PhotodupError
+from photodup.errors import PhotodupError, ServerError
 from photodup.extras import need
 from photodup.settings import environment
 

@@ -31,6 +31,7 @@ from photodup.embedding.engines.sscd import PREFIX, SscdModel, is_archive, is_pu
 from photodup.embedding.engines.weights import UNNAMED
 from photodup.errors import PhotodupError
 from photodup.extras import missing_extra
+from photodup.paths import build_dir
 from photodup.settings import environment
 
 
@@ -87,7 +88,7 @@ def load_model(
         )
     if (engine == "openvino" or device == "cpu") and precision != "tf32":
         check_processor(precision)  # before minutes of exporting
-    path = export_of(weights, name=name, directory=directory)
+    path = export_of(weights, name=name, directory=directory, is_read=precision != "int8")
     if precision == "int8":
         from photodup.embedding.engines.reduced import find_int8
 
@@ -97,8 +98,13 @@ def load_model(
     return OnnxModel(path, name=name, device=device, threads=threads, engine=engine, precision=precision)
 
 
-def export_of(weights: str, *, name: str | None = None, directory: Path | None = None) -> Path:
+def export_of(
+    weights: str, *, name: str | None = None, directory: Path | None = None, is_read: bool = True
+) -> Path:
     """Return the float32 ONNX file of some weights; what is not exported yet is exported (a minute, once).
+
+    Args:
+        is_read: of `known_export`.
 
     Raises:
         PhotodupError: the weights cannot be had, or the file is missing.
@@ -110,9 +116,12 @@ def export_of(weights: str, *, name: str | None = None, directory: Path | None =
                 f"No ONNX file at {path}: make one with `photodup export`, or correct the path (MODEL_PRETRAINED)."
             )
         return path
-    from photodup.embedding.engines.export import export_apart
+    from photodup.embedding.engines.export import export_apart, known_export
 
-    chosen = {"MODEL_PRETRAINED": weights, **({"MODEL_NAME": name} if name else {})}
+    name = name or environment().architecture
+    if known := known_export(name, weights, directory or build_dir() / "models", is_read=is_read):
+        return known
+    chosen = {"MODEL_PRETRAINED": weights, "MODEL_NAME": name}
     return export_apart(directory=directory, env=chosen)["files"]["fp32"]
 
 

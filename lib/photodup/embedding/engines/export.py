@@ -15,11 +15,13 @@ half precision, written into the graph. TensorRT 11 compiles nothing else to FP1
 import contextlib
 import hashlib
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,7 @@ MAX_RELATIVE_ERROR = 1e-3
 # Half precision has 11 bits: a graph computed in it may differ ten times as much, and is not taken for the others.
 MAX_RELATIVE_ERROR_HALF = 1e-2
 CHECKED_BATCHES = (1, 3, 8)
+MADE_FROM = "made_from"  # of a sidecar: what `known_export` knows the file by
 
 
 def export(
@@ -83,7 +86,41 @@ def export(
     for variant, path in files.items():
         if force or not is_intact(path):
             _export_one(model, variant, path)
+        facts, origin = (
+            json.loads(path.with_suffix(".json").read_text()),
+            _origin(model.name, model.pretrained),
+        )
+        if facts.get(MADE_FROM) != origin:
+            write_atomically(path.with_suffix(".json"), _sidecar(facts | {MADE_FROM: origin}))
     return files
+
+
+def known_export(name: str, weights: str, directory: Path, *, is_read: bool = True) -> Path | None:
+    """Return the float32 export of what these names stand for here; None where PyTorch has to be asked.
+
+    Args:
+        is_read: it has to be whole; else only what is written about it counts.
+    """
+    found = []
+    for written in directory.glob(f"{name.lower()}-fp32-*.json"):
+        with contextlib.suppress(OSError, ValueError, AttributeError, PackageNotFoundError):
+            if json.loads(written.read_text()).get(MADE_FROM) == _origin(name, weights):
+                found.append(written.with_suffix(".onnx"))
+    return found[0] if len(found) == 1 and (not is_read or is_intact(found[0])) else None
+
+
+def _origin(name: str, weights: str) -> dict[str, Any]:
+    """Return what decides which weights a name stands for, without loading any: versions, a checkpoint's size and time."""
+    found = {"model_name": name, "model_pretrained": weights, "graph": [OPSET, GRAPH_VERSION]}
+    found |= {library: version(library) for library in ("torch", "open_clip_torch")}
+    if os.path.isfile(weights):
+        status = os.stat(weights)
+        found |= {"checkpoint": [status.st_size, status.st_mtime_ns]}
+    return found
+
+
+def _sidecar(facts: Mapping[str, Any]) -> str:
+    return json.dumps(facts, indent=1) + "\n"
 
 
 def export_apart(
@@ -230,7 +267,7 @@ def _export_one(model: TorchModel, variant: str, path: Path) -> None:
                 **checked,
             }
             # The sidecar first: a file without one is exported again, a sidecar without its file too.
-            write_atomically(path.with_suffix(".json"), json.dumps(sidecar, indent=1) + "\n")
+            write_atomically(path.with_suffix(".json"), _sidecar(sidecar))
     except OSError as error:
         raise PhotodupError(
             f"Cannot write {path} ({error.strerror or error}): free 400 MB for each variant there."

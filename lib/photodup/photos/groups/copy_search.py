@@ -122,27 +122,23 @@ def not_asked(
     Each photo is compared with its nearest few, and of thirty copies of one picture most are not among the
     hub's. The hub of the largest family that has not asked goes first: what it takes needs no other.
     """
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    rows, places = np.unique(np.array(list(pairs), np.int64).reshape(-1, 2), return_inverse=True)
-    first, second = places.reshape(-1, 2).T
-    graph = coo_array((np.ones(len(first)), (first, second)), shape=(len(rows), len(rows)))
-    _, label = connected_components(graph, directed=False)
-    label_of = dict(zip(rows.tolist(), label.tolist(), strict=True))
-    by_label: dict[int, list[int]] = {}
-    for row, number in label_of.items():
-        by_label.setdefault(number, []).append(row)
+    # Plain sets: loading what SciPy has for graphs takes longer than a page of a known library may.
+    connected: dict[int, list[int]] = {}
+    for pair in pairs:
+        smaller, larger = sorted((connected.setdefault(row, [row]) for row in pair), key=len)
+        if smaller is not larger:
+            larger += smaller
+            connected |= dict.fromkeys(smaller, larger)
     codes, done = [np.zeros(0, np.int64)], set()
     for family in sorted(found, key=lambda family: -len(family.members)):
-        number = label_of[family.hub]
-        others = np.array([row for row in by_label[number] if row != family.hub], np.int64)
-        if number in done or len(others) < 2:
+        rows = connected[family.hub]
+        others = np.array([row for row in rows if row != family.hub], np.int64)
+        if id(rows) in done or len(others) < 2:
             continue
         open_ = may_be_one(np.setdiff1d(pair_codes(np.full(len(others), family.hub), others), asked))
         if len(open_):
             codes.append(open_)
-            done.add(number)
+            done.add(id(rows))
     return np.concatenate(codes)
 
 

@@ -169,7 +169,7 @@ def exif(root: Path, photo: Photo) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Row:
+class SideBySide:
     """One line of the comparison."""
 
     name: str
@@ -208,20 +208,22 @@ def links_to(root: Path, leaving: Iterable[Photo]) -> dict[int, list[str]]:
     return found
 
 
-def compare(root: Path, left: Photo, right: Photo) -> list[Row]:
+def compare(root: Path, left: Photo, right: Photo) -> list[SideBySide]:
     """Return size, date, camera, path and EXIF of two photos; details only where they differ."""
     rows = [
-        Row("Folder", _folder(left), _folder(right)),
-        Row("Name", printable(left.path.name), printable(right.path.name)),
-        Row("Pixels", _pixels(left), _pixels(right)),
-        Row("File", f"{left.format} · {size(left.size_bytes)}", f"{right.format} · {size(right.size_bytes)}"),
-        Row("Taken", _when(left), _when(right)),
-        Row("Camera", left.camera or "–", right.camera or "–"),
-        Row("Metadata", f"{left.exif_fields} fields", f"{right.exif_fields} fields"),
+        SideBySide("Folder", _folder(left), _folder(right)),
+        SideBySide("Name", printable(left.path.name), printable(right.path.name)),
+        SideBySide("Pixels", _pixels(left), _pixels(right)),
+        SideBySide(
+            "File", f"{left.format} · {size(left.size_bytes)}", f"{right.format} · {size(right.size_bytes)}"
+        ),
+        SideBySide("Taken", _when(left), _when(right)),
+        SideBySide("Camera", left.camera or "–", right.camera or "–"),
+        SideBySide("Metadata", f"{left.exif_fields} fields", f"{right.exif_fields} fields"),
     ]
     fields = exif(root, left), exif(root, right)
     for name in sorted(set(fields[0]) | set(fields[1])):
-        row = Row(_words(name), fields[0].get(name, "–"), fields[1].get(name, "–"), is_detail=True)
+        row = SideBySide(_words(name), fields[0].get(name, "–"), fields[1].get(name, "–"), is_detail=True)
         if row.differs and name not in ("Make", "Model", "DateTimeOriginal"):
             rows.append(row)
     return rows

@@ -1,7 +1,7 @@
 """The plan of `photodup bench device`: the most important first, so that a budget cuts at the end."""
 
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from photodup.errors import PhotodupError
@@ -119,15 +119,6 @@ class TimeBudget:
         if not self.left_out:
             return ""
         return (
-            f"left out, the budget of {self.minutes:g} minutes is spent: {', '.join(_grouped(self.left_out))}. "
+            f"left out, the budget of {self.minutes:g} minutes is spent: {', '.join(self.left_out)}. "
             "The same command with the same run goes on from here."
         )
-
-
-def _grouped(names: Iterable[str]) -> list[str]:
-    """Write `a b1, a b8` as `a b1 b8`."""
-    found: dict[str, list[str]] = {}
-    for name in names:
-        head, _, last = name.rpartition(" ")
-        found.setdefault(head, []).append(last)
-    return [f"{head} {' '.join(lasts)}".strip() for head, lasts in found.items()]

@@ -13,11 +13,9 @@ from photodup.errors import PhotodupError
 from photodup.paths import build_dir
 from photodup.selfbench.device.bench import DeviceBench
 from photodup.selfbench.device.plan import CEILINGS, FIDELITY, PRECISIONS, TimeBudget, plan
+from photodup.selfbench.rows import HEAD, Row, as_line, row
 from photodup.study.notebook.run import folder_of
 from photodup.study.published.roofline import achieved_tflops, makers_peaks
-
-# Short, so that a terminal of 80 columns holds them.
-_COLUMNS = ("engine", "precision", "batch", "build s", "ms", "images/s", "TFLOP/s", "of peak", "memory")
 
 
 def print_bench(
@@ -79,12 +77,17 @@ def print_bench(
             budget=budget,
             facts={"weights": model.digest[:12], "on": _name(facts, on_gpu)},
         )
+        makers = makers_peaks(_name(facts, on_gpu)) if on_gpu else {}
+        print(
+            f"{model.name}, {model.pretrained}, on {_name(facts, on_gpu)}, median of {repeats} runs\n{HEAD}"
+        )
         lines = []
-        for line in bench.lines(engines, precisions):
-            lines.append(line)
-            print(_progress(line), flush=True)
-    add_shares(lines, makers_peaks(_name(facts, on_gpu)) if on_gpu else {})
-    _print(lines, f"{model.name}, {model.pretrained}, on {_name(facts, on_gpu)}", budget, repeats)
+        for found in bench.lines(engines, precisions):
+            lines.append(found)
+            add_shares(lines, makers)
+            print(as_line(as_row(found)), flush=True)
+    if said := budget.sentence():
+        print(said)
     return lines
 
 
@@ -148,66 +151,24 @@ def _name(facts: Mapping[str, Any], on_gpu: bool) -> str:
     return str(facts.get("cpu"))
 
 
-def _progress(line: Mapping[str, Any]) -> str:
-    name = f"{line['engine']} {line['precision']}" + (f" b{line['batch']}" if "batch" in line else "")
-    if "not_run" in line:
-        return f"{name}: not run"
-    if "latency_ms_p50" in line:
-        return f"{name}: {line['latency_ms_p50']:.2f} ms"
-    if line["engine"] == FIDELITY:
-        return f"{name}: cosine {line['cosine_min']:.6f} at least"
-    rate, unit = (line["tflops"], "TFLOP/s") if "tflops" in line else (line["gb_per_s"], "GB/s")
-    return f"{name}: {rate:,.2f} {unit}"
-
-
-def _print(lines: Sequence[dict[str, Any]], title: str, budget: TimeBudget, repeats: int) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    timed = [line for line in lines if "latency_ms_p50" in line]
-    with_memory = any(line.get("peak_memory_mb") is not None for line in timed)
-    columns = _COLUMNS if with_memory else _COLUMNS[:-1]
-    table = Table(box=None, padding=(0, 1), pad_edge=False)
-    for column in columns:
-        table.add_column(column, no_wrap=True, justify="left" if column in _COLUMNS[:2] else "right")
-    for line in timed:
-        table.add_row(*_cells(line)[: len(columns)])
-    console = Console(soft_wrap=True)
-    console.print(title, highlight=False, markup=False)
-    console.print(table)
-    console.print(f"Median of {repeats} runs, shapes warmed.")
-    for sentence in (*_ceilings(lines), *_fidelity(lines), *_not_run(lines), budget.sentence()):
-        if sentence:
-            console.print(sentence, markup=False, highlight=False)
-
-
-def _ceilings(lines: Sequence[dict[str, Any]]) -> list[str]:
-    """Say what the shares are shares of."""
-    found = peaks(lines)
-    copied = next((x for x in lines if x["engine"] == CEILINGS and "gb_per_s" in x), None)
-    if not found:
-        return ["Peak: not measured here (--engine ceilings)."]
-    products = ", ".join(f"{p} {value:,.2f}" for p, value in found.items())
-    copy = f"; copy {copied['gb_per_s']:,.0f} GB/s, read and written" if copied else ""
-    return [f"Peak, measured on this device in TFLOP/s: {products}{copy}."]
-
-
-def _fidelity(lines: Sequence[dict[str, Any]]) -> list[str]:
-    return [
-        f"{x['precision']} against {x['against']}: cosine at least {x['cosine_min']:.6f}, median "
-        f"{x['cosine_median']:.6f}; a similarity changes by {x['shift_max']:.2g} at most ({x['n']} photographs)."
-        for x in lines
-        if x["engine"] == FIDELITY and "not_run" not in x
-    ]
-
-
-def _not_run(lines: Sequence[dict[str, Any]]) -> list[str]:
-    """Say once for each engine and reason which precisions, and which batch size on, could not run."""
-    found: dict[tuple[str, str], list[str]] = {}
-    for line in (line for line in lines if "not_run" in line):
-        what = line["precision"] + (f" from batch {line['batch']} on" if "batch" in line else "")
-        found.setdefault((line["engine"], line["not_run"]), []).append(what)
-    return [f"not run here: {e} {', '.join(which)}: {why}." for (e, why), which in found.items()]
+def as_row(found: Mapping[str, Any]) -> Row:
+    """Return a line: the latency of a batch, what the device reaches at best, or how far a precision moves embeddings."""
+    name = f"{found['engine']} {found['precision']}" + (f" b{found['batch']}" if "batch" in found else "")
+    if "not_run" in found:
+        return row(name, found["not_run"])
+    if found["engine"] == FIDELITY:
+        cosine = f"{found['cosine_min']:.6f} at least, median {found['cosine_median']:.6f}"
+        said = f"{found['n']} photographs against {found['against']}: cosine {cosine}"
+        return row(name, found["shift_max"], "of a similarity, at most", because=said)
+    if found["engine"] == CEILINGS:
+        rate, unit = ("tflops", "TFLOP/s") if "tflops" in found else ("gb_per_s", "GB/s, read and written")
+        return row(name, found[rate], unit)
+    rates = f"{found['throughput_images_per_s']:,.1f} images/s, {found['tflops']:.3f} TFLOP/s"
+    share, memory = found["share_of_measured_peak"], found["peak_memory_mb"]
+    said = (
+        f"{rates}{'' if share is None else f' ({share:.1%} of the peak)'}, built in {found['build_s']:.1f} s"
+    )
+    return row(name, found["latency_ms_p50"], "ms", because=said + (f", {memory:,.0f} MB" if memory else ""))
 
 
 def _cache_name(facts: dict[str, Any]) -> str:
@@ -216,18 +177,3 @@ def _cache_name(facts: dict[str, Any]) -> str:
     return re.sub(r"[^a-z0-9]+", "-", f"{gpu} ort {facts['packages'].get('onnxruntime', '')}".lower()).strip(
         "-"
     )
-
-
-def _cells(line: dict[str, Any]) -> list[str]:
-    memory, share = line.get("peak_memory_mb"), line.get("share_of_measured_peak")
-    return [
-        line["engine"],
-        line["precision"],
-        str(line["batch"]),
-        f"{line['build_s']:.1f}",
-        f"{line['latency_ms_p50']:.2f}",
-        f"{line['throughput_images_per_s']:,.1f}",
-        f"{line['tflops']:.3f}",
-        "" if share is None else f"{share:.1%}",
-        "" if memory is None else f"{memory:,.0f} MB",
-    ]

@@ -19,10 +19,10 @@ import numpy as np
 from fastapi import Request, Response
 from pydantic_core import to_json
 
-from photodup.embedding.client.http import ServerError
 from photodup.embedding.decode_pool import Cancelled
 from photodup.embedding.engines.encoder import ImageModel, load_model
 from photodup.embedding.vectors import BROKEN, broken
+from photodup.errors import ServerError
 from photodup.serving.service import bodies, openai_form
 from photodup.serving.service.admission import Admission, Overloaded, QueuePlace
 from photodup.serving.service.batching import Batcher, Computed

@@ -1,0 +1,99 @@
+"""How long somebody waits at the start: for the service's first answer, and for the first page of `photodup review`.
+
+From the command to the answer over real HTTP, each time in a process of its own. The service is started with what earlier
+starts left in build/models, which export holds which weights, and without.
+"""
+
+import json
+import random
+import re
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from photodup.bench.anyurl.payloads import made_up_images
+from photodup.bench.backends.adapters import adapter, answers_to
+from photodup.bench.pairs.alternate import in_turns
+from photodup.embedding.engines.export import MADE_FROM
+from photodup.paths import build_dir
+from photodup.selfbench.rows import Row, guarded, row, several
+from photodup.selfbench.service import BACKEND, WEIGHTS
+from photodup.serving.process.process import ServerProcess
+from photodup.serving.service.start import ServiceProcess
+
+STARTS = 6  # even: the service's take turns
+GOALS_S = {"with": 2.0, "without": 5.0}
+PAGE_GOAL_S = 1.5
+
+
+def rows() -> Iterator[Row]:
+    """Yield both waits."""
+    yield from guarded("first answer of the service", first_answers)
+    yield from guarded("first page of `photodup review`", first_page)
+
+
+def first_answers(
+    engine: str = "openvino", precision: str = "int8", *, weights: str = WEIGHTS, n: int = STARTS
+) -> Iterator[Row]:
+    """Time starts of the service until it has answered a photograph, with and without what earlier ones left."""
+    photos = made_up_images(1).items
+    settings = {"MODEL_PRETRAINED": weights, "ENGINE": engine, "PRECISION": precision}
+
+    def seconds(**more: str) -> float:
+        began = time.perf_counter()
+        with ServiceProcess(settings={**settings, **more}) as service:
+            answers_to(adapter(BACKEND, service.url, jpeg_quality=None), photos)
+            return time.perf_counter() - began
+
+    def from_nothing() -> float:
+        with tempfile.TemporaryDirectory() as root:
+            _forgetful(Path(root, "build", "models"))
+            return seconds(PHOTODUP_ROOT=root)
+
+    seconds()  # leaves it
+    for (how, goal), found in zip(
+        GOALS_S.items(), in_turns([seconds, from_nothing], n // 2, random.Random(0)), strict=True
+    ):
+        name = f"first answer of the service, {engine} {precision}, {how} a cache"
+        yield row(name, several(found), "s", most=goal)
+
+
+def _forgetful(folder: Path) -> None:
+    """Fill a folder with links to the models that there are, and with what is written of them but for who they are."""
+    folder.mkdir(parents=True)
+    for path in filter(Path.is_file, (build_dir() / "models").glob("*")):
+        if path.suffix == ".json":
+            facts = json.loads(path.read_text(encoding="utf-8"))
+            facts.pop(MADE_FROM, None)
+            (folder / path.name).write_text(json.dumps(facts), encoding="utf-8")
+        else:
+            (folder / path.name).symlink_to(path)
+
+
+def first_page(n: int = STARTS) -> Iterator[Row]:
+    """Time starts of `photodup review` on the demonstration library until the page shows groups."""
+    from photodup.study.evaluate import review_library
+
+    library, log = review_library(), build_dir() / "logs" / "bench-review.log"
+    command = [sys.executable, "-P", "-m", "photodup", "review", str(library), "--port", "0"]
+    found = []
+    for _ in range(n + 1):
+        began = time.perf_counter()
+        with ServerProcess("photodup review", command, log) as process:
+            process.wait_ready(partial(_shows_groups, process), 1800)  # the first compares pixels
+            found.append(time.perf_counter() - began)
+    name = "first page of `photodup review` on a known library (the demonstration's)"
+    yield row(name, several(found[1:]), "s", most=PAGE_GOAL_S)
+
+
+def _shows_groups(process: ServerProcess) -> bool:
+    """Return whether the page whose address was printed is there; while the folder opens, it leads elsewhere."""
+    page = re.search(r"^The page: (\S+)$", process.log_text(), re.MULTILINE)
+    if page is None:
+        return False
+    with urllib.request.urlopen(page[1], timeout=10) as answer:
+        return answer.url == page[1]

@@ -79,19 +79,22 @@ class PhotoSink(Protocol):
 OpenSink = Callable[[Catalogue], AbstractContextManager[PhotoSink]]
 
 
-def scan(folder: Path | str, catalogue: Path | str | None = None, **options: Any) -> ScanReport:
+def scan(
+    folder: Path | str, catalogue: Path | str | None = None, *, only: Sequence[str] = (), **options: Any
+) -> ScanReport:
     """Bring the catalogue of a folder up to date; a file of unchanged size and time is not read again.
 
     Args:
         folder: the library; it is walked with all its sub-folders.
         catalogue: the SQLite file; default `folder/.photodup/catalogue.sqlite`.
+        only: the folders in it to look at, relative to it; empty for all. What is known of others stays.
         **options: of `update`.
 
     Raises:
         PhotodupError: the folder is not there or not readable, or the catalogue cannot be written.
     """
     root = existing_folder(folder)
-    return update(root, catalogue, walk(root), **options)
+    return update(root, catalogue, walk(root, only), **options)
 
 
 def existing_folder(folder: Path | str) -> Path:
@@ -162,7 +165,8 @@ def update(
             _write(opened, batch, report)
         _hand_on(batch, sink)
         report.problems = sorted(
-            listing.problems + [UnreadFile(path, reason) for path, reason in opened.problems()],
+            listing.problems
+            + [UnreadFile(*one) for one in opened.problems() if os.fsencode(one[0]).startswith(listing.only)],
             key=lambda problem: os.fsencode(problem.path),
         )
         report.seconds = time.perf_counter() - started
@@ -177,6 +181,7 @@ def _new_or_changed(catalogue: Catalogue, listing: Listing, report: ScanReport) 
             for path, size, mtime, status in connection.execute(
                 "SELECT path, size_bytes, mtime_ns, status FROM file"
             )
+            if path.startswith(listing.only)
         }
         listed = {entry.path for entry in listing.entries} | listing.silent
         gone = [

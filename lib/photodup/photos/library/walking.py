@@ -2,6 +2,7 @@
 
 import errno
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
@@ -58,12 +59,13 @@ class ListedFile:
 
 @dataclass
 class Listing:
-    """What a walk found. Nothing is known today of what lies in `closed` folders, or of `silent` files."""
+    """What a walk of some folders found. Nothing is known today of what lies in `closed` ones, or of `silent` files."""
 
     entries: list[ListedFile] = field(default_factory=list)
     problems: list[UnreadFile] = field(default_factory=list)
     closed: list[bytes] = field(default_factory=list)  # with a trailing slash
     silent: set[bytes] = field(default_factory=set)
+    only: tuple[bytes, ...] = (b"",)  # with a trailing slash: where it looked
 
 
 def application_library(path: Path) -> Path | None:
@@ -72,10 +74,17 @@ def application_library(path: Path) -> Path | None:
     return next(inside, None)
 
 
-def walk(root: Path) -> Listing:
-    """List the photographs below a folder, ordered by path. Symbolic links are reported, not followed."""
-    listing, folders, base = Listing(), [b""], os.fsencode(root)
-    if inside := application_library(root):
+def walk(root: Path, only: Sequence[str] = ()) -> Listing:
+    """List the photographs below a folder, ordered by path. Symbolic links are reported, not followed.
+
+    Args:
+        root: the library.
+        only: the folders in it to look at, relative to it, none in another; empty for all.
+    """
+    folders, base = [os.fsencode(name) for name in only], os.fsencode(root)
+    listing = Listing(only=tuple(folder + b"/" for folder in folders) or (b"",))
+    folders = folders or [b""]
+    if inside := next(filter(None, (application_library(root / name) for name in only or ("",))), None):
         raise PhotodupError(f"{printable(inside)} is a {_NOT_ENTERED}.")
     while folders:
         folder = folders.pop()

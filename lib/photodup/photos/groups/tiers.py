@@ -17,7 +17,7 @@ from photodup.photos.compare.verify import Thresholds
 from photodup.photos.groups.copy_search import CopySearch, as_pairs
 from photodup.photos.groups.families import Family
 from photodup.photos.groups.judging import Judge, Judged
-from photodup.photos.groups.keepers import FILM, RAW, Choice, KeepRules
+from photodup.photos.groups.keepers import NEVER_WRITTEN, Choice, KeepRules
 from photodup.photos.groups.model_thresholds import OTHER_MODEL, THRESHOLDS, ModelThresholds, choose_model
 from photodup.photos.groups.results import Evidence, TierGroup, Tiers
 from photodup.photos.groups.stars import Group, stars
@@ -209,7 +209,7 @@ class _Grouping:
         beside = [self._rules.lost_beside(keeper, photo) for photo, *_ in found]
         found = [
             (photo, proof, "; ".join(filter(None, (said, *lost))), *more,
-             not said and bool(lost) and not {FILM, RAW} & set(lost))
+             not said and bool(lost) and NEVER_WRITTEN.isdisjoint(lost))
             for (photo, proof, said, *more), lost in zip(found, beside, strict=True)
         ]  # fmt: skip
         stays = {entry[0].id for entry in found if entry[2]} | protected

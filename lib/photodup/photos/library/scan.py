@@ -47,6 +47,7 @@ class ScanReport:
     bytes_read: int = 0
     seconds: float = 0.0
     problems: list[UnreadFile] = field(default_factory=list)
+    left_out: str = ""  # a sentence about what an extra would read
     set_aside: Path | None = None  # a damaged catalogue that was begun anew
 
     def __str__(self) -> str:
@@ -60,6 +61,7 @@ class ScanReport:
             f"{self.n_found} photographs found, {self.n_read} read "
             f"({self.bytes_read / 1e6:.1f} MB in {self.seconds:.1f} s), {self.n_unchanged} unchanged, "
             f"{self.n_missing} no longer there, {len(self.problems)} not readable"
+            + (f"\n{self.left_out}" if self.left_out else "")
         )
 
 
@@ -145,7 +147,8 @@ def update(
     started = time.perf_counter()
     opened, aside = open_sound(root, catalogue)
     with opened, open_sink(opened) if open_sink else nullcontext() as sink:
-        report = ScanReport(opened.root, opened.path, n_found=len(listing.entries), set_aside=aside)
+        report = ScanReport(opened.root, opened.path, len(listing.entries), left_out=listing.left_out)
+        report.set_aside = aside
         todo = _new_or_changed(opened, listing, report)
         read_one = partial(_read, opened.root, max_pixels, sink.look if sink else None)
         results = _read_all(read_one, todo, workers or available_cores(), decode_seconds)

@@ -429,4 +429,4 @@ def _said(report: ScanReport) -> str:
         parts.append(f"{report.n_read:,} of them new or changed")
     if report.n_missing:
         parts.append(f"{report.n_missing:,} gone since the last look")
-    return f"{', '.join(parts)}."
+    return f"{', '.join(parts)}. {report.left_out}".rstrip()

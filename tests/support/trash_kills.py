@@ -17,8 +17,11 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from photodup.errors import PhotodupError
 from photodup.photos.across.contained import Contained, OldPhoto, Whereabouts
 from photodup.photos.across.copy_new import copy_new
+from photodup.photos.groups.by_settings import tiers_by_settings
+from photodup.photos.library.several import as_one_library
 from photodup.photos.review.session import ReviewSession
 from photodup.photos.trash.trash import Trash
 from photodup.photos.trash.trash_entries import Note, Removal
@@ -56,7 +59,13 @@ def present(folder: Path) -> dict[str, str]:
     }
 
 
-WORK = {"keep.jpg": 300, "copy.jpg": 200, "copy.MOV": 100, "deep/er/copy2.jpg": 150, "keep.jpg.xmp": 80}
+def at_home(folder: Path) -> dict[str, str]:
+    """What is there beside photodup's own files."""
+    return {name: md5 for name, md5 in present(folder).items() if not name.startswith(".photodup")}
+
+
+# Two folders of one library, as they are reviewed together: what is kept in one, and copies of it in both.
+WORK = {"A/keep.jpg": 300, "A/copy.jpg": 200, "A/copy.MOV": 100, "B/er/copy2.jpg": 150, "A/keep.jpg.xmp": 80}
 
 
 def act(folder: Path, md5: dict[str, str], what: str) -> None:
@@ -65,12 +74,12 @@ def act(folder: Path, md5: dict[str, str], what: str) -> None:
     if what == "remove":
         trash.remove(
             [
-                removal(folder, md5, "copy.jpg", sidecars=("copy.MOV",)),
-                removal(folder, md5, "deep/er/copy2.jpg", sidecars=()),
+                removal(folder, md5, "A/copy.jpg", "A/keep.jpg", sidecars=("A/copy.MOV",)),
+                removal(folder, md5, "B/er/copy2.jpg", "A/keep.jpg", sidecars=()),
             ],
             [
-                note(folder, md5, "keep.jpg.xmp", "copy.jpg"),
-                note(folder, md5, "deep/new.xmp", "deep/er/copy2.jpg"),
+                note(folder, md5, "A/keep.jpg.xmp", "A/copy.jpg"),
+                note(folder, md5, "B/new.xmp", "B/er/copy2.jpg"),
             ],
         )
     elif what == "restore":
@@ -165,32 +174,32 @@ def undo(folder: Path) -> int:
     from support.review_library import make_library as make_photos
 
     library, step = folder / "library", 1
+    together = partial(tiers_by_settings, only=("2020", "2021", "Backup", "Edited", "Shared"))
 
     def removed() -> Callable[[], object]:
-        session = ReviewSession(library)
+        session = ReviewSession(library, find=together)
         session.accept_all()
         session.apply()
         return session.undo
 
-    def at_home() -> dict[str, str]:
-        return {name: md5 for name, md5 in present(library).items() if not name.startswith(".photodup")}
-
     while True:
         shutil.rmtree(library, ignore_errors=True)
         make_photos(library)
-        before = at_home()
+        before = at_home(library)
         if not killed_at(step, removed):
             return step // 9
-        session = ReviewSession(library)
+        session = ReviewSession(library, find=together)
         listing = session.trash.contents().listing
         lies = {moved.home: moved.md5 for operation in listing for moved in operation.files}
-        assert not session.trash.contents().interrupted and lies.keys().isdisjoint(at_home()), step
-        assert at_home() | lies == before, step
+        assert not session.trash.contents().interrupted and lies.keys().isdisjoint(at_home(library)), step
+        assert at_home(library) | lies == before, step
         with session.open() as catalogue:
             shown = {str(photo.path) for photo in catalogue.photos()}
-        assert shown == {name for name in at_home() if name.endswith(".jpg")}, step
+        assert shown == {name for name in at_home(library) if name.endswith(".jpg")}, step
         session.restore([operation.id for operation in listing])
-        assert at_home() == before and len(session.photos) == 6 and not session.trash.contents().listing
+        assert (
+            at_home(library) == before and len(session.photos) == 6 and not session.trash.contents().listing
+        )
         step += 9
 
 
@@ -218,15 +227,12 @@ def copy(folder: Path) -> int:
     ]
     found = Contained(old, folder / "library", tuple(photos), (), (), ())
 
-    def copied() -> dict[str, str]:
-        return {name: one for name, one in present(target).items() if not name.startswith(".photodup/")}
-
     while killed_at(step, lambda: lambda: copy_new(found, photos, target)):
-        named = {name: one for name, one in copied().items() if not name.endswith(".photodup-part")}
+        named = {name: one for name, one in at_home(target).items() if not name.endswith(".photodup-part")}
         assert named.items() <= md5.items(), step
         n_copied, n_there, refused = copy_new(found, photos, target)
         assert (n_copied + n_there, n_there >= len(named), refused) == (len(md5), True, []), step
-        assert copied() == md5, step
+        assert at_home(target) == md5, step
         shutil.rmtree(target)
         step += 1
     return step - 1
@@ -267,8 +273,8 @@ def across_volumes(folder: Path, items: Path) -> None:
 
 
 def read_only(folder: Path) -> None:
-    """Become another user, whom permissions bind, and print the sentence."""
-    md5 = make_library(folder, {"keep.jpg": 900, "a/copy.jpg": 500})
+    """Become another user, whom permissions bind, and print the sentences."""
+    md5 = make_library(folder, {"keep.jpg": 900, "a/copy.jpg": 500, "b/c/1.jpg": 9, "b/d/2.jpg": 8})
     os.chmod(folder / "a", 0o555)
     os.chmod(folder, 0o777)
     os.setresuid(65534, 65534, 65534)
@@ -276,6 +282,12 @@ def read_only(folder: Path) -> None:
     _, refused = Trash(folder).remove([removal(folder, md5, sidecars=())])
     assert set(present(folder)) - {"config/key"} == set(md5)
     print(refused[0][1])
+    together = as_one_library([folder / "a", folder / "config"])
+    print(together.untouched, *together.notes)
+    try:
+        as_one_library([folder / "b/c", folder / "b/d"])
+    except PhotodupError as error:
+        print(error)
 
 
 if __name__ == "__main__":

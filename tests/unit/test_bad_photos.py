@@ -166,8 +166,8 @@ def test_a_file_replaced_by_a_link_or_a_pipe_after_the_listing_is_not_read(tmp_p
         photo(tmp_path / "library" / name)
     walk = library_module.walk
 
-    def walk_then_replace(root):
-        listing = walk(root)
+    def walk_then_replace(root, only):
+        listing = walk(root, only)
         (root / "a.jpg").unlink()
         (root / "a.jpg").symlink_to(tmp_path / "outside/secret.jpg")
         (root / "b.jpg").unlink()
@@ -185,8 +185,8 @@ def test_a_file_that_vanishes_between_listing_and_reading(tmp_path, monkeypatch)
     photo(tmp_path / "b.jpg", 2)
     walk = library_module.walk
 
-    def walk_then_delete(root):
-        listing = walk(root)
+    def walk_then_delete(root, only):
+        listing = walk(root, only)
         (tmp_path / "a.jpg").unlink()
         return listing
 

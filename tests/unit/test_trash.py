@@ -164,7 +164,11 @@ def test_a_full_disk_takes_everything_back(library, monkeypatch):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user, whom permissions bind")
 def test_a_read_only_folder_is_one_sentence(fast_folder):
-    assert "read-only or locked" in run_program("trash_kills", "read-only", fast_folder)
+    said = run_program("trash_kills", "read-only", fast_folder)
+    assert "read-only or locked" in said
+    # Beside another folder its photos may be kept; and where no trash can be made nothing begins.
+    assert "('a',)" in said and "a is read-only: its photos may be kept, and none is suggested." in said
+    assert f"photodup may not write into {fast_folder / 'b'}, the folder above all of them" in said
 
 
 def test_two_at_once_is_one_sentence(library):
@@ -446,12 +450,12 @@ def test_names_that_differ_in_case_alone_have_their_own_sidecars(tmp_path):
 @pytest.mark.parametrize("jumps", [(-5e9, 0.0), (2e9, 1e9), (1e15, -1.0)])
 def test_a_clock_that_jumps_loses_nothing(tmp_path, monkeypatch, jumps):
     md5 = make_library(tmp_path, WORK)
-    for jump, name in zip(jumps, ("copy.jpg", "deep/er/copy2.jpg"), strict=True):
+    for jump, name in zip(jumps, ("A/copy.jpg", "B/er/copy2.jpg"), strict=True):
         monkeypatch.setattr(time, "time", lambda jump=jump: jump)
-        Trash(tmp_path).remove([removal(tmp_path, md5, name, sidecars=())])
+        Trash(tmp_path).remove([removal(tmp_path, md5, name, "A/keep.jpg", sidecars=())])
         assert_one_place_each(tmp_path, md5)
     listing = Trash(tmp_path).contents().listing
-    assert [o.files[0].home for o in listing] == ["deep/er/copy2.jpg", "copy.jpg"], "the last one first"
+    assert [o.files[0].home for o in listing] == ["B/er/copy2.jpg", "A/copy.jpg"], "the last one first"
     assert run_command("trash", "list", tmp_path).count(".jpg") >= 2
     Trash(tmp_path).restore(listing)
     assert present(tmp_path) == md5
@@ -485,7 +489,7 @@ def test_the_law_sees_a_plain_move(tmp_path):
     md5 = make_library(tmp_path, WORK)
     target = tmp_path / TRASH_FOLDER / "items" / "x" / "copy.jpg"
     target.parent.mkdir(parents=True)
-    (tmp_path / "copy.jpg").rename(target)
+    (tmp_path / "A/copy.jpg").rename(target)
     with pytest.raises(AssertionError):
         assert_one_place_each(tmp_path, md5)
 

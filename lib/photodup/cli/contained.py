@@ -65,7 +65,10 @@ def summary(found: "Contained") -> list[str]:
     if found.of(Whereabouts.PROBABLY):
         lines.append("Look at what is probably there before you give the old folder up, or copy it as well.")
     lines += [f"not compared: {escaped(problem)}" for problem in found.problems]
-    return [*lines, "Videos and RAW files without a rendered photo beside them are not compared."]
+    return [
+        *lines,
+        "Videos are not compared, and only the extra photos-more compares JPEG XL and RAW that lies alone.",
+    ]
 
 
 def _page(found: "Contained") -> str:

@@ -1,6 +1,7 @@
 """The commands of the photo application. Photographs are only read, but by `review` and `trash`."""
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,9 +17,13 @@ if TYPE_CHECKING:
     from photodup.photos.groups.results import TierGroup, Tiers
     from photodup.photos.library.catalogue import Catalogue, Photo
     from photodup.photos.library.scan import OpenSink, ScanReport
+    from photodup.photos.library.several import Folders
 
 # As the page calls the stand-in; it says what it is, for whoever chooses it.
 SMALL_ENCODER = "a small one from a package (17 MB), good for everyday scenes"
+Directories = Annotated[
+    list[Path] | None, typer.Argument(help="the folder of your photographs, or several on one file system")
+]
 CatalogueFile = Annotated[Path | None, typer.Option(help="file; default DIR/.photodup/catalogue.sqlite")]
 Batch = Annotated[int, typer.Option(min=1, help="photographs per request")]
 EndpointsFile = Annotated[
@@ -89,8 +94,18 @@ def _at_hand(weights: str | None) -> str | None:
     return export_stand_in()
 
 
+def _together(directories: list[Path]) -> "Folders":
+    """Return how folders are looked at, and tell what the owner should know of that."""
+    from photodup.photos.library.several import as_one_library
+
+    folders = as_one_library(directories)
+    for sentence in folders.notes:
+        print(sentence, file=sys.stderr)
+    return folders
+
+
 def scan(
-    directory: Annotated[Path | None, typer.Argument(help="the folder that holds your photographs")] = None,
+    directories: Directories = None,
     catalogue: CatalogueFile = None,
     workers: Annotated[int | None, typer.Option(min=1, help="threads; default one per core")] = None,
     apple_photos: Annotated[bool, typer.Option(help="macOS: the Photos library (DIR: another)")] = False,
@@ -110,8 +125,9 @@ def scan(
     from photodup.photos.library.apple import scan_apple_photos
     from photodup.photos.library.scan import scan
 
-    if directory is None and not apple_photos:
+    if not directories and not apple_photos:
         raise PhotodupError("Name the folder that holds your photographs: photodup scan DIR.")
+    folders = _together(directories) if directories else None
     options: dict[str, Any] = {"workers": workers, "decode_seconds": decode_seconds}
     options |= {"catalogue": catalogue} if catalogue else {}
     if not embed and (url or backend or weights or endpoints):
@@ -119,9 +135,9 @@ def scan(
     request = _request(url, backend, weights, endpoints) if embed else None
 
     def scanned(open_sink: "OpenSink | None") -> "ScanReport":
-        if apple_photos or directory is None:
-            return scan_apple_photos(directory, open_sink=open_sink, **options)
-        return scan(directory, open_sink=open_sink, **options)
+        if apple_photos or folders is None:
+            return scan_apple_photos(folders.root if folders else None, open_sink=open_sink, **options)
+        return scan(folders.root, only=folders.only, open_sink=open_sink, **options)
 
     scan_and_embed_and_print(scanned, request, batch)
 
@@ -147,7 +163,7 @@ def embed(
 
 
 def group(
-    directory: Annotated[Path, typer.Argument(help="a folder that was scanned and embedded")],
+    directories: Annotated[list[Path], typer.Argument(help="a folder that was scanned, or several")],
     catalogue: CatalogueFile = None,
     threshold: Threshold = None,
     model: ModelDigest = None,
@@ -159,8 +175,14 @@ def group(
     """Show copies and similar photos, and which one to keep with the reason. Nothing is removed."""
     from photodup.photos.library.catalogue import Catalogue
 
-    options = {"keep": keep, "folders": prefer_folder, "digest": model, "allow_random": allow_random}
-    with Catalogue(directory, catalogue) as opened:
+    folders = _together(directories)
+    options: dict[str, Any] = {"keep": keep, "folders": prefer_folder, "digest": model}
+    options |= {"allow_random": allow_random, "only": folders.only, "never_from": folders.untouched}
+    with Catalogue(folders.root, catalogue) as opened:
+        for name in opened.unknown(folders.only):
+            raise PhotodupError(
+                f"{printable(name)} has no scanned photo: `photodup scan` the same folders first."
+            )
         print_groups(opened, as_json=as_json, threshold=threshold, **options)
 
 
@@ -259,7 +281,7 @@ def _summary(tiers: "Tiers") -> str:
 
 
 def review(
-    directory: Annotated[Path | None, typer.Argument(help="a folder, scanned or not yet")] = None,
+    directories: Directories = None,
     catalogue: CatalogueFile = None,
     demo: Annotated[bool, typer.Option("--demo", help="on the demonstration library, port 8001")] = False,
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="default 8000; 0: any free one")] = None,
@@ -288,13 +310,16 @@ def review(
     if demo:
         from photodup.study.evaluate import review_library
 
-        directory, catalogue = review_library(), None
-    if directory is None:
+        directories, catalogue = [review_library()], None
+    if not directories:
         raise PhotodupError("Name the folder that holds your photographs: photodup review DIR (or --demo).")
+    folders = _together(directories)
     more = {SMALL_ENCODER: export_stand_in}
     encoders = Encoders(backend, url, _at_hand(weights), _servers(endpoints), more, small_model=NAME)
     review(
-        directory,
+        folders.root,
+        only=folders.only,
+        untouched=folders.untouched,
         port=port,
         catalogue=catalogue,
         browser=browser,
@@ -303,8 +328,8 @@ def review(
         threshold=threshold,
         keep=keep,
         folders=prefer_folder,
-        protect=protect,
-        not_within=not_within,
+        protect=folders.in_full(protect),
+        not_within=folders.in_full(not_within),
         digest=model,
         allow_random=allow_random,
     )

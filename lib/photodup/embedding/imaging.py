@@ -30,6 +30,9 @@ MAX_PIXELS = 250_000_000
 # A closed list: no reader that runs another program (EPS) or that hides a second image with a size of
 # its own inside a container (ICO, ICNS), where a check of the header would prove nothing.
 FORMATS = ("JPEG", "PNG", "WEBP", "TIFF", "GIF", "BMP", "PPM", "HEIF", "AVIF")
+# What the extra `photos-more` reads beside them. RAW is asked first: most of it begins as a TIFF does.
+_MORE = ("RAW", "JXL")
+_MAY_BE_RAW = (b"II", b"MM", b"FU", b"FO", b"\0M")
 
 # PPM, PGM and PBM also exist as numbers in text, which Pillow reads at 1.5 MB a second.
 MAX_TEXT_BYTES = 1_000_000
@@ -220,9 +223,14 @@ def open_image(data: bytes) -> Image.Image:
     """Open an image whose header is then known and whose pixels are not decoded yet; closed list `FORMATS`."""
     if bytes(data[4:8]) == b"ftyp":
         _register_heif()
+    with suppress(ImportError):  # the extra is not installed
+        if bytes(data[:2]) == b"\xff\x0a" or bytes(data[4:8]) == b"JXL ":
+            import pillow_jxl  # noqa: F401
+        elif bytes(data[:2]) in _MAY_BE_RAW or bytes(data[4:12]) == b"ftypcrx ":
+            import photodup.embedding.raw_image  # noqa: F401
     # The plugins of Pillow itself register on init(); asking for one that is not there is a KeyError.
     Image.init()
-    formats = [name for name in FORMATS if name in Image.OPEN]
+    formats = [name for name in (*_MORE, *FORMATS) if name in Image.OPEN]
     # Pillow's pixel limit is a global that warns or raises inside open(), where only the header is read.
     # It is lifted for that moment only; `decode` then applies the caller's limit.
     with _open_lock:

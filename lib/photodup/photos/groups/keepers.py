@@ -32,6 +32,8 @@ WISHES = (_OLDEST_FILE, _RAW_FIRST)
 _CHOSEN = "chosen before"
 _OF_THE_PICTURE = (_CHOSEN, "source", "content", "resolution", "format", "compression")
 FILM, RAW = "has a film beside it (Live Photo)", "has its RAW beside it"
+DEVELOPED = "one is RAW, the other a picture made of it: keep both"
+NEVER_WRITTEN = frozenset({FILM, RAW, DEVELOPED})  # no sidecar holds these
 
 # Of the whole picture: what is missed by less is the jitter of the alignment.
 _WHOLE = 0.015
@@ -118,6 +120,8 @@ class KeepRules:
         said = [lost_in_words(self.described(keeper), self.described(leaving))]
         for has, words in ((self._has_film, FILM), (self._has_raw, RAW)):
             said.append(words if has(leaving.path) and not has(keeper.path) else "")
+        if "RAW" in (keeper.format, leaving.format) and keeper.md5 != leaving.md5:
+            said.append(DEVELOPED)
         return [words for words in said if words]
 
     def doubts(

@@ -196,7 +196,7 @@ def format_rank(name: str) -> int:
 # What cameras write, then what the web makes of it; GIF has 256 colours. MPO is Pillow's name for the JPEG of a camera
 # that put a second picture behind the first. Of HEIC and JPEG either may be made of the other.
 _FORMAT_RANK = {"DNG": 0, "RAW": 0, "HEIF": 2, "JPEG": 2, "MPO": 2, "TIFF": 2, "PNG": 2}
-_FORMAT_RANK |= {"AVIF": 3, "WEBP": 3, "GIF": 4}
+_FORMAT_RANK |= {"AVIF": 3, "JXL": 3, "WEBP": 3, "GIF": 4}
 
 
 def _from_looks(source: _Look, edit: _Look) -> str:

@@ -17,7 +17,7 @@ from photodup.photos.compare.verify import Thresholds
 from photodup.photos.groups.copy_search import CopySearch, as_pairs
 from photodup.photos.groups.families import Family
 from photodup.photos.groups.judging import Judge, Judged
-from photodup.photos.groups.keepers import FILM, RAW, Choice, KeepRules
+from photodup.photos.groups.keepers import NEVER_WRITTEN, Choice, KeepRules
 from photodup.photos.groups.model_thresholds import OTHER_MODEL, THRESHOLDS, ModelThresholds, choose_model
 from photodup.photos.groups.results import Evidence, TierGroup, Tiers
 from photodup.photos.groups.stars import Group, stars
@@ -44,6 +44,7 @@ class GroupingOptions:
         verification: what a copy must reach on the pixels.
         burst_seconds: photos taken within this time need less similarity to count as one scene.
         wishes: of `WISHES`: which of photos that are equal as pictures to keep.
+        only: folders, relative to the library, of whose photos alone there are groups; empty for all.
         protected: folders, relative to the library, from which nothing is suggested.
         not_within: folders, relative to the library, whose photos are not compared with each other.
         progress: wraps the pairs to verify and their number, as tqdm does.
@@ -58,6 +59,7 @@ class GroupingOptions:
     verification: Thresholds = VERIFICATION
     burst_seconds: float = BURST_SECONDS
     wishes: Collection[str] = ()
+    only: Sequence[str] = ()
     protected: tuple[str, ...] = ()
     not_within: Sequence[str] = ()
     progress: Callable[[Iterable, int], Iterable] = lambda pairs, total: pairs
@@ -81,7 +83,8 @@ class _Grouping:
         self._rules = options.rules or KeepRules()
         self._rules.look_beside(catalogue.root)
         self._preferring = self._rules.preferring(options.wishes, options.protected)
-        self._everything = catalogue.photos()
+        only = options.only or (".",)
+        self._everything = [photo for photo in catalogue.photos() if photo.lies_in(only)]
         self._files = by_content(self._everything)
         chosen = {self._rules.choose(same).keeper.id for same in self._files.values()}
         # By path: what was taken together lies together, and is at hand when it is compared.
@@ -206,7 +209,7 @@ class _Grouping:
         beside = [self._rules.lost_beside(keeper, photo) for photo, *_ in found]
         found = [
             (photo, proof, "; ".join(filter(None, (said, *lost))), *more,
-             not said and bool(lost) and not {FILM, RAW} & set(lost))
+             not said and bool(lost) and NEVER_WRITTEN.isdisjoint(lost))
             for (photo, proof, said, *more), lost in zip(found, beside, strict=True)
         ]  # fmt: skip
         stays = {entry[0].id for entry in found if entry[2]} | protected

@@ -322,6 +322,13 @@ class Catalogue:
         )
         return [(Path(os.fsdecode(path)), reason) for path, reason in rows]
 
+    def unknown(self, folders: Iterable[str]) -> list[str]:
+        """Return those of some folders, relative to the library, in which no scan has seen a photo."""
+        asked = "SELECT 1 FROM file WHERE path >= ? AND path < ? LIMIT 1"
+        return [
+            name for name in folders if not self.query(asked, [os.fsencode(name + end) for end in ("/", "0")])
+        ]
+
     def models(self) -> list[Model]:
         """Return the models that have embeddings here, the one with most embeddings first."""
         rows = self.query(

@@ -47,6 +47,7 @@ class ScanReport:
     bytes_read: int = 0
     seconds: float = 0.0
     problems: list[UnreadFile] = field(default_factory=list)
+    left_out: str = ""  # a sentence about what an extra would read
     set_aside: Path | None = None  # a damaged catalogue that was begun anew
 
     def __str__(self) -> str:
@@ -60,6 +61,7 @@ class ScanReport:
             f"{self.n_found} photographs found, {self.n_read} read "
             f"({self.bytes_read / 1e6:.1f} MB in {self.seconds:.1f} s), {self.n_unchanged} unchanged, "
             f"{self.n_missing} no longer there, {len(self.problems)} not readable"
+            + (f"\n{self.left_out}" if self.left_out else "")
         )
 
 
@@ -79,19 +81,22 @@ class PhotoSink(Protocol):
 OpenSink = Callable[[Catalogue], AbstractContextManager[PhotoSink]]
 
 
-def scan(folder: Path | str, catalogue: Path | str | None = None, **options: Any) -> ScanReport:
+def scan(
+    folder: Path | str, catalogue: Path | str | None = None, *, only: Sequence[str] = (), **options: Any
+) -> ScanReport:
     """Bring the catalogue of a folder up to date; a file of unchanged size and time is not read again.
 
     Args:
         folder: the library; it is walked with all its sub-folders.
         catalogue: the SQLite file; default `folder/.photodup/catalogue.sqlite`.
+        only: the folders in it to look at, relative to it; empty for all. What is known of others stays.
         **options: of `update`.
 
     Raises:
         PhotodupError: the folder is not there or not readable, or the catalogue cannot be written.
     """
     root = existing_folder(folder)
-    return update(root, catalogue, walk(root), **options)
+    return update(root, catalogue, walk(root, only), **options)
 
 
 def existing_folder(folder: Path | str) -> Path:
@@ -142,7 +147,8 @@ def update(
     started = time.perf_counter()
     opened, aside = open_sound(root, catalogue)
     with opened, open_sink(opened) if open_sink else nullcontext() as sink:
-        report = ScanReport(opened.root, opened.path, n_found=len(listing.entries), set_aside=aside)
+        report = ScanReport(opened.root, opened.path, len(listing.entries), left_out=listing.left_out)
+        report.set_aside = aside
         todo = _new_or_changed(opened, listing, report)
         read_one = partial(_read, opened.root, max_pixels, sink.look if sink else None)
         results = _read_all(read_one, todo, workers or available_cores(), decode_seconds)
@@ -162,7 +168,8 @@ def update(
             _write(opened, batch, report)
         _hand_on(batch, sink)
         report.problems = sorted(
-            listing.problems + [UnreadFile(path, reason) for path, reason in opened.problems()],
+            listing.problems
+            + [UnreadFile(*one) for one in opened.problems() if os.fsencode(one[0]).startswith(listing.only)],
             key=lambda problem: os.fsencode(problem.path),
         )
         report.seconds = time.perf_counter() - started
@@ -177,6 +184,7 @@ def _new_or_changed(catalogue: Catalogue, listing: Listing, report: ScanReport) 
             for path, size, mtime, status in connection.execute(
                 "SELECT path, size_bytes, mtime_ns, status FROM file"
             )
+            if path.startswith(listing.only)
         }
         listed = {entry.path for entry in listing.entries} | listing.silent
         gone = [

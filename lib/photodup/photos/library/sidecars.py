@@ -45,8 +45,9 @@ def moving_together(photos: Iterable[Path], staying: Iterable[Path] = ()) -> dic
         bundles = read(photo.parent)
         bundle = bundles.get(photo.stem.lower(), [])
         rendered = {p for p in bundle if p.suffix.lower() in RENDERED_SUFFIXES}
+        peers = rendered or {p for p in bundle if p.suffix.lower() in RAW_SUFFIXES}
         raw_pair = photo.suffix.lower() in RAW_SUFFIXES and len(rendered) == 1
-        shared = kept & set(bundle) or (rendered - leaving and not raw_pair)
+        shared = kept & set(bundle) or (peers - leaving and not raw_pair)
         namesakes = [p for p in bundle if p.name.lower() == photo.name.lower()]
         found = [
             p
@@ -86,9 +87,9 @@ class Beside:
         self._library, self._read = library, cache(_bundles)
 
     def has(self, suffixes: frozenset[str], path: Path) -> bool:
-        """Return whether a file of this path's name and one of these suffixes lies beside it."""
+        """Return whether another file of this path's name and one of these suffixes lies beside it."""
         bundle = self._read((self._library / path).parent).get(path.stem.lower(), [])
-        return any(p.suffix.lower() in suffixes for p in bundle)
+        return any(p.suffix.lower() in suffixes and p.name != path.name for p in bundle)
 
     def described(self, path: Path) -> dict[str, Any]:
         """Return what the XMP sidecars of a path say, by kind; `IMG_1.xmp` is of every `IMG_1`."""

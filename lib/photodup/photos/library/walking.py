@@ -2,17 +2,23 @@
 
 import errno
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
 from photodup.embedding import imaging
 from photodup.errors import PhotodupError
+from photodup.extras import is_installed
 from photodup.names import escaped, printable
+from photodup.photos.library.sidecars import RAW_SUFFIXES, RENDERED_SUFFIXES
 from photodup.photos.state.own_folder import is_own_folder
 from photodup.safe_open import open_file, opened
 
 SUFFIXES = frozenset(b".jpg .jpeg .jpe .jfif .png .webp .tif .tiff .heic .heif .hif .avif .gif .bmp".split())
+
+# What the extra `photos-more` reads, and by which module.
+_MORE = {b".jxl": "pillow_jxl"} | {suffix.encode(): "rawpy" for suffix in RAW_SUFFIXES}
 
 # Never entered: our own folders. That of a catalogue given with --catalogue is known by its marker.
 OWN_FOLDERS = frozenset({b".photodup", b".photodup-trash"})
@@ -58,12 +64,22 @@ class ListedFile:
 
 @dataclass
 class Listing:
-    """What a walk found. Nothing is known today of what lies in `closed` folders, or of `silent` files."""
+    """What a walk of some folders found. Nothing is known today of what lies in `closed` ones, or of `silent` files."""
 
     entries: list[ListedFile] = field(default_factory=list)
     problems: list[UnreadFile] = field(default_factory=list)
     closed: list[bytes] = field(default_factory=list)  # with a trailing slash
     silent: set[bytes] = field(default_factory=set)
+    only: tuple[bytes, ...] = (b"",)  # with a trailing slash: where it looked
+    unread: list[bytes] = field(default_factory=list)  # photographs that only the extra `photos-more` reads
+
+    @property
+    def left_out(self) -> str:
+        """One sentence about `unread`; empty where all is read."""
+        if not self.unread:
+            return ""
+        names = ", ".join([*map(printable, self.unread[:3]), *(["…"] if len(self.unread) > 3 else [])])
+        return f"{len(self.unread)} left out ({names}): pip install 'photodup[photos-more]' reads RAW and JPEG XL."
 
 
 def application_library(path: Path) -> Path | None:
@@ -72,10 +88,17 @@ def application_library(path: Path) -> Path | None:
     return next(inside, None)
 
 
-def walk(root: Path) -> Listing:
-    """List the photographs below a folder, ordered by path. Symbolic links are reported, not followed."""
-    listing, folders, base = Listing(), [b""], os.fsencode(root)
-    if inside := application_library(root):
+def walk(root: Path, only: Sequence[str] = ()) -> Listing:
+    """List the photographs below a folder, ordered by path. Symbolic links are reported, not followed.
+
+    Args:
+        root: the library.
+        only: the folders in it to look at, relative to it, none in another; empty for all.
+    """
+    folders, base = [os.fsencode(name) for name in only], os.fsencode(root)
+    listing = Listing(only=tuple(folder + b"/" for folder in folders) or (b"",))
+    folders = folders or [b""]
+    if inside := next(filter(None, (application_library(root / name) for name in only or ("",))), None):
         raise PhotodupError(f"{printable(inside)} is a {_NOT_ENTERED}.")
     while folders:
         folder = folders.pop()
@@ -88,13 +111,15 @@ def walk(root: Path) -> Listing:
             listing.problems.append(UnreadFile(_path(folder), f"folder cannot be read: {error.strerror}"))
             listing.closed.append(folder + b"/")
             continue
-        for child in children:
+        names = [os.path.splitext(child.name.lower()) for child in children]
+        rendered = {stem for stem, suffix in names if suffix.decode("latin-1") in RENDERED_SUFFIXES}
+        for child, (stem, suffix) in zip(children, names, strict=True):
             path = os.path.join(folder, child.name)
             try:
                 # "._name" holds macOS attributes of "name" on foreign volumes: no image, whatever the suffix.
-                is_photo = os.path.splitext(child.name)[1].lower() in SUFFIXES and not child.name.startswith(
-                    b"._"
-                )
+                # RAW beside the picture made of it belongs to that.
+                is_more = suffix == b".jxl" or (suffix in _MORE and stem not in rendered)
+                is_photo = (suffix in SUFFIXES or is_more) and not stem.startswith(b"._")
                 if child.is_symlink():
                     if is_photo or child.is_dir():
                         listing.problems.append(UnreadFile(_path(path), _NOT_FOLLOWED))
@@ -108,6 +133,9 @@ def walk(root: Path) -> Listing:
                     else:
                         folders.append(path)
                 elif is_photo and child.is_file(follow_symlinks=False):
+                    if is_more and not is_installed(_MORE[suffix]):
+                        listing.unread.append(path)
+                        continue
                     status = child.stat(follow_symlinks=False)
                     listing.entries.append(ListedFile.of(path, status))
             except FileNotFoundError:

@@ -226,9 +226,12 @@ class ReviewedFolder:
         encoders: who looks at what the photos show.
         protect: folders to protect from now on, beside those of the settings.
         not_within: folders not to compare with themselves from now on, beside those of the settings.
+        only: the folders that are looked at, relative to `root`; empty for all of it.
+        untouched: folders from which nothing is suggested in any run, relative to `root`.
         **options: of `tiers_by_settings`: `keep`, `folders`, `digest`, `allow_random`, `threshold`.
 
     Attributes:
+        only: the folders that are looked at, relative to `root`; empty for all of it.
         wishes: which of photos that are equal as pictures to keep, for this run: some of `WISHES`.
         never_from: folders that are protected for this run.
         session: what is reviewed; None until it is open.
@@ -248,8 +251,11 @@ class ReviewedFolder:
         encoders: Encoders = NO_MORE_ENCODERS,
         protect: Sequence[str] | None = None,
         not_within: Sequence[str] | None = None,
+        only: Sequence[str] = (),
+        untouched: Sequence[str] = (),
         **options: Any,
     ) -> None:
+        self.only, self._untouched = only, untouched
         self.root, self.encoders = existing_folder(root), encoders
         self._catalogue, self._options = catalogue, options
         self._new = {"protected": folders_there(self.root, protect or ())}
@@ -263,8 +269,12 @@ class ReviewedFolder:
 
     @property
     def was_scanned(self) -> bool:
-        """Whether there is a catalogue to open."""
-        return os.path.isfile(locate_catalogue(self.root, self._catalogue)[0])
+        """Whether there is a catalogue to open, with photos of each folder that is looked at."""
+        is_there = os.path.isfile(locate_catalogue(self.root, self._catalogue)[0])
+        if not is_there or not self.only:
+            return is_there
+        with Catalogue(self.root, self._catalogue) as opened:
+            return not opened.unknown(self.only)
 
     def check(self) -> None:
         """Look at what can be wrong before anything long begins; an unscanned folder is right.
@@ -301,7 +311,8 @@ class ReviewedFolder:
             save_settings(opened.own.path, replace(stored, **changed))
 
     def _by_settings(self, opened: Catalogue) -> Tiers:
-        options = self._options | {"wishes": self.wishes, "never_from": self.never_from}
+        never_from = (*self.never_from, *self._untouched)
+        options = self._options | {"wishes": self.wishes, "never_from": never_from, "only": self.only}
         return tiers_by_settings(opened, progress=with_bar, **options)
 
     def _count_new(self, session: ReviewSession) -> None:
@@ -331,7 +342,7 @@ class ReviewedFolder:
                 self.root, self._catalogue or apple.DEFAULT_CATALOGUE, progress=False
             )
         else:
-            report = scan(self.root, self._catalogue, progress=False)
+            report = scan(self.root, self._catalogue, only=self.only, progress=False)
         self._opened(task)
         return Finished("/", sentence=_said(report), notes=tuple(map(str, report.problems)))
 
@@ -418,4 +429,4 @@ def _said(report: ScanReport) -> str:
         parts.append(f"{report.n_read:,} of them new or changed")
     if report.n_missing:
         parts.append(f"{report.n_missing:,} gone since the last look")
-    return f"{', '.join(parts)}."
+    return f"{', '.join(parts)}. {report.left_out}".rstrip()

@@ -535,7 +535,8 @@ class ReviewSession:
         for item, photo in marked:
             if photo.id not in removals:
                 kept = [p for p in item.photos if p.id not in item.remove]
-                keepers = [(self.root / p.path, p.md5) for p in kept]
+                # Of what stays the best: should it be gone, a lesser copy is no reason for this one to go.
+                keepers = [(self.root / p.path, p.md5) for p in kept if p.md5 == kept[0].md5]
                 path = self.root / photo.path
                 reason = f"{item.group.tier}: kept {printable(kept[0].path)}"
                 removals[photo.id] = Removal(path, photo.md5, keepers, sidecars[path], reason)

@@ -102,14 +102,14 @@ class Site:
 
     def page(self, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
         """Return a page made of a template, its values, and what every page shows."""
-        session, running = self.folder.session, self.folder.work.running
+        session, running, only = self.folder.session, self.folder.work.running, self.folder.only
         common = {
             "base": self.base,
             "work_page": f"{self.base}/work",
             "is_demo": self.is_demo,
             "reviewed": self.folder,
             "session": session,
-            "library": printable(self.folder.root),
+            "library": printable(self.folder.root) + ": " * bool(only) + ", ".join(map(printable, only)),
             "task": running,
             "is_open": session is not None and not (running and running.is_exclusive),
             "in_album": session is not None and not session.trash.moves_files,

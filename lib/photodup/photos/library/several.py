@@ -1,0 +1,80 @@
+"""Several folders in one review: the folder above all of them is their library, with one catalogue and one trash."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+
+from photodup.errors import PhotodupError
+from photodup.files import real_path
+from photodup.names import printable
+from photodup.photos.library.scan import existing_folder
+from photodup.photos.library.settings import folders_there, load_settings
+from photodup.photos.state.own_folder import locate_catalogue
+
+
+@dataclass(frozen=True)
+class Folders:
+    """What a command looks at.
+
+    Attributes:
+        root: the library.
+        only: the folders in it that are looked at, relative to it; empty for all of it.
+        untouched: folders from which nothing is suggested, relative to it: read-only ones, and those that are
+            protected in a library of their own.
+        notes: a sentence for each thing that the owner should know.
+    """
+
+    root: Path
+    only: tuple[str, ...] = ()
+    untouched: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def in_full(self, names: Sequence[str] | None) -> list[str]:
+        """Return names of folders, those of `only` in full: a person may write them as for the command itself."""
+        full = {self.root / name for name in self.only}
+        return [str(real) if (real := real_path(name)) in full else name for name in names or ()]
+
+
+def as_one_library(named: Sequence[Path]) -> Folders:
+    """Return how folders are looked at together.
+
+    Args:
+        named: one folder, which is the library, or several that lie apart on one file system.
+
+    Raises:
+        PhotodupError: one is not there, or lies in another or on another file system, or the folder above all of
+            them may not be written.
+    """
+    if len(named) == 1:
+        return Folders(named[0])
+    folders = [existing_folder(folder) for folder in named]
+    for pair in combinations(folders, 2):
+        if os.path.samefile(*pair) or os.path.commonpath(pair) in map(str, pair):
+            first, second = map(printable, pair)
+            raise PhotodupError(f"{first} and {second} are one folder or one in the other: name one of them.")
+    root = Path(os.path.commonpath(folders))
+    above = f"{printable(root)}, the folder above all of them, where their catalogue and trash lie"
+    for folder in folders:
+        if os.stat(folder).st_dev != os.stat(root).st_dev:
+            raise PhotodupError(
+                f"{printable(folder)} lies on another file system than {above}: review it alone, or compare it with "
+                "`photodup contained`."
+            )
+    if not os.access(root, os.W_OK | os.X_OK):
+        raise PhotodupError(f"photodup may not write into {above}: allow it, or review each folder alone.")
+    only, untouched, notes = folders_there(root, list(map(str, folders))), [], []
+    notes.append(f"One catalogue and one trash for these folders: `photodup trash list {printable(root)}`.")
+    for folder, name in zip(folders, only, strict=True):
+        if not os.access(folder, os.W_OK):
+            untouched.append(name)
+            notes.append(f"{printable(name)} is read-only: its photos may be kept, and none is suggested.")
+        file, own, _ = locate_catalogue(folder, None)
+        if os.path.isfile(file):
+            untouched += [f"{name}/{inner}" for inner in load_settings(own.path).protected]
+            notes.append(
+                f"{printable(name)} is a library of its own too: what it protects stays protected, its other decisions "
+                "do not count here, and its trash stays its own."
+            )
+    return Folders(root, only, tuple(untouched), tuple(notes))

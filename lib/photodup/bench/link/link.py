@@ -27,7 +27,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
@@ -299,18 +298,15 @@ def available() -> str:
 
 def leftovers() -> list[int]:
     """Return the process ids of relays whose `Link` is gone; each holds a namespace and two TUN devices."""
+    import psutil
+
     found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            command = (entry / "cmdline").read_bytes().split(b"\0")
-            if MODULE.encode() not in command:
-                continue
-            parent = json.loads(command[command.index(MODULE.encode()) + 2])["parent"]
-            actual = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-        except (OSError, ValueError, IndexError, KeyError):
-            continue
-        if actual != parent:  # re-parented: whoever made it died
-            found.append(int(entry.name))
+    for process in psutil.process_iter(["cmdline", "ppid"]):
+        command = process.info["cmdline"] or []
+        with contextlib.suppress(ValueError, LookupError, TypeError):
+            parent = json.loads(command[command.index(MODULE) + 2])["parent"]
+            if process.info["ppid"] != parent:  # re-parented: whoever made it died
+                found.append(process.pid)
     return found
 
 

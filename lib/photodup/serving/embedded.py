@@ -122,7 +122,7 @@ def embedded_servers(
             settings = {**(env or {}), "ENGINE": engine, "PRECISION": precision}
             others[engine, precision] = ServiceProcess(host=host, settings=settings)
             stack.callback(others[engine, precision].stop)
-            others[engine, precision].wait_ready(timeout_s, progress)
+            others[engine, precision].wait_until_it_embeds(timeout_s, progress)
         if models:
             assert repository is not None, "rendered above, where there are models"
             triton = EmbeddedTriton(
@@ -137,7 +137,7 @@ def embedded_servers(
             )
             stack.enter_context(triton)
         if fastapi:
-            fastapi.wait_ready(timeout_s, progress)
+            fastapi.wait_until_it_embeds(timeout_s, progress)
         yield from_ports(
             reachable(host),
             ports.get("FastAPI", 0),

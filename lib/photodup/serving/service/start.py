@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Mapping
+from typing import Self
 
 from photodup.paths import build_dir
 from photodup.serving.process.ports import claim_ports, reachable
@@ -28,7 +29,7 @@ def is_ready(url: str) -> bool:
     return answers(f"{url}/readyz")
 
 
-class ServiceProcess:
+class ServiceProcess(ServerProcess):
     """The service under the watchman of `photodup.serving.process`: it ends with `stop`, or with this process.
 
         with ServiceProcess(settings={"MODEL_PRETRAINED": "random:0"}) as service:
@@ -54,27 +55,22 @@ class ServiceProcess:
         self.url = f"http://{reachable(host)}:{self.port}"
         environment = patient({"HOST": host, "PORT": str(self.port), **(settings or {})})
         log = build_dir() / "logs" / f"fastapi-{self.port}.log"
-        self._process = ServerProcess("FastAPI", command(), log, environment)
+        super().__init__("FastAPI", command(), log, environment)
 
-    def wait_ready(self, timeout_s: float = 300.0, progress: Callable[[str], None] | None = None) -> float:
+    def wait_until_it_embeds(
+        self, timeout_s: float = 300.0, progress: Callable[[str], None] | None = None
+    ) -> float:
         """Wait until it embeds; return the seconds since the call.
 
         Raises:
             PhotodupError: it ended, or was not ready in time; quotes its log.
         """
-        return self._process.wait_ready(lambda: is_ready(self.url), timeout_s, progress)
+        return self.wait_ready(lambda: is_ready(self.url), timeout_s, progress)
 
-    def stop(self) -> None:
-        """Stop it; calling it again does nothing."""
-        self._process.stop()
-
-    def __enter__(self) -> "ServiceProcess":
+    def __enter__(self) -> Self:
         try:
-            self.ready_s = self.wait_ready()
+            self.ready_s = self.wait_until_it_embeds()
         except BaseException:
             self.stop()
             raise
         return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.stop()

@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
@@ -36,7 +36,7 @@ from photodup.serving.process.process import ServerProcess, last_error
 from photodup.study.kubernetes.autoscaler.replicas import ControllerFlags
 from photodup.study.kubernetes.curve import ServiceCurve
 from photodup.study.kubernetes.manifests import OVERLAYS, of_kind, output_of, read_workload, render, tool
-from photodup.study.kubernetes.pods import Cluster, Cohort
+from photodup.study.kubernetes.pods import Cluster, Cohort, ticks
 from photodup.study.kubernetes.simulate import Load, SimulatedRun, Simulation, simulate
 
 LIVE_VERSION = "1.20.2"
@@ -247,7 +247,7 @@ class Namespace(Simulation):
         self.began_s = at
         warm = self.cohorts[0]
         for pod in self.plane.items(self.pods):
-            self.cohorts_of[pod["metadata"]["uid"]] = Cohort(**{**vars(warm), "count": 1, "values": {}})
+            self.cohorts_of[pod["metadata"]["uid"]] = replace(warm, count=1, values={})
         self._list(0.0)
         self._show()
 
@@ -255,11 +255,7 @@ class Namespace(Simulation):
         """Let one second pass: list the pods, let them start, serve and end, and write their status."""
         self.replicas = self.plane.api.get(self.deployment).raise_for_status().json()["spec"]["replicas"]
         self._list(now)
-        cluster = self.cluster
-        if (
-            now >= cluster.metrics_phase_s
-            and (now - cluster.metrics_phase_s) % cluster.metrics_resolution_s == 0
-        ):
+        if ticks(now, self.dt, self.cluster.metrics_resolution_s, self.cluster.metrics_phase_s):
             self._sample(now)
         row = self._advance(now)
         row = {name: row[name] for name in ("time_s", "replicas", "pods", "ready")}

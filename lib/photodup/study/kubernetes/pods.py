@@ -149,5 +149,10 @@ class Kubelet:
 
     def _probed(self, probe: Probe, age_s: float) -> bool:
         """Say whether a probe runs in the step that ends at this age of the container."""
-        since = age_s - probe.initial_delay_s
-        return since >= 0 and since // probe.period_s > (since - self.dt) // probe.period_s
+        return ticks(age_s, self.dt, probe.period_s, probe.initial_delay_s)
+
+
+def ticks(now: float, dt: float, period: float, phase: float) -> bool:
+    """Say whether what happens every `period` from `phase` on happens in the step that ends at `now`."""
+    since = now - phase
+    return since >= 0 and since // period > (since - dt) // period

@@ -22,7 +22,7 @@ from photodup.study.kubernetes.autoscaler.hpa import Autoscaler, Decision, metri
 from photodup.study.kubernetes.autoscaler.replicas import PodView
 from photodup.study.kubernetes.curve import ServiceCurve
 from photodup.study.kubernetes.manifests import ScaledDeployment, fits
-from photodup.study.kubernetes.pods import Cluster, Cohort, Kubelet
+from photodup.study.kubernetes.pods import Cluster, Cohort, Kubelet, ticks
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -157,7 +157,7 @@ class Simulation:
         cluster, sync_s = self.cluster, self.cluster.sync_phase_s
         for i in range(round(duration_s / self.dt)):
             now = i * self.dt
-            if _tick(now, self.dt, cluster.metrics_resolution_s, cluster.metrics_phase_s):
+            if ticks(now, self.dt, cluster.metrics_resolution_s, cluster.metrics_phase_s):
                 self._sample(now)
             if now >= sync_s:
                 existing = sum(c.count for c in self.cohorts if c.active)
@@ -249,8 +249,7 @@ class Simulation:
             n -= take
             if take:
                 c.count -= take
-                gone = Cohort(**{**vars(c), "count": take, "terminating_s": now, "values": {}})
-                self.cohorts.append(gone)
+                self.cohorts.append(replace(c, count=take, terminating_s=now, values={}))
 
     def _gone(self, c: Cohort, now: float) -> bool:
         if c.terminating_s is None:
@@ -325,10 +324,6 @@ class Simulation:
             "latency_ms": 1000 * waiting / arrived if arrived else np.nan,
             "restarts": sum(c.count * c.restarts for c in active),
         }
-
-
-def _tick(now: float, dt: float, period: float, phase: float) -> bool:
-    return (now - phase) // period > (now - dt - phase) // period and now >= phase
 
 
 def check_metrics(metrics: Sequence[dict[str, Any]]) -> None:

@@ -20,7 +20,6 @@ import sys
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from photodup.errors import PhotodupError
@@ -284,9 +283,7 @@ class EmbeddedTriton:
     def __enter__(self) -> "EmbeddedTriton":
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.stop()
 
 

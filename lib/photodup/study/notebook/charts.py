@@ -47,7 +47,6 @@ def use_style() -> None:
     unchanged figure is then an unchanged file.
     """
     import matplotlib.pyplot as plt
-    import numpy as np
     import pandas as pd
 
     pd.set_option("display.max_colwidth", None, "display.max_columns", None)
@@ -68,7 +67,6 @@ def draw_points(
     Args:
         x, y, valid: of the same length, in the order of the line; NaN is left out.
     """
-    import numpy as np
 
     x, y, valid = np.asarray(x, float), np.asarray(y, float), np.asarray(valid, bool)
     good, bad = valid & np.isfinite(y), ~valid & np.isfinite(y)

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from photodup.errors import PhotodupError
 
-_SCOPES = (
+_INNER = (
     ast.FunctionDef,
     ast.AsyncFunctionDef,
     ast.ClassDef,
@@ -23,8 +23,8 @@ _SCOPES = (
     ast.ListComp,
     ast.SetComp,
     ast.DictComp,
+    ast.GeneratorExp,
 )
-_INNER = (*_SCOPES, ast.GeneratorExp)
 _THIS_RUN = "This run: not measured. "
 
 

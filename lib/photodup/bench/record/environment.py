@@ -114,11 +114,10 @@ def _cpu_model() -> str:
     return platform.processor() or platform.machine()
 
 
-def _memory_gib() -> float | None:
-    try:
-        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
-    except (ValueError, OSError, AttributeError):
-        return None
+def _memory_gib() -> float:
+    import psutil
+
+    return round(psutil.virtual_memory().total / 2**30, 1)
 
 
 def _tcp_settings() -> dict[str, str]:

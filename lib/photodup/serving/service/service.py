@@ -9,7 +9,6 @@ would wait too long is refused, and the work of a client that has left is droppe
 """
 
 import asyncio
-import base64
 import logging
 import sys
 import time
@@ -241,7 +240,5 @@ def _require(request: Request, content_type: str) -> None:
 
 def encode(embeddings: np.ndarray, encoding: str) -> bytes:
     """Return embeddings in the service's own form: as numbers, or each as base64."""
-    if encoding == "base64":
-        rows = [base64.b64encode(row.astype("<f4").tobytes()).decode() for row in embeddings]
-        return to_json({"embeddings": rows})
-    return to_json({"embeddings": embeddings.tolist()})  # ten times faster than json.dumps for floats
+    rows = openai_form.rows_of(embeddings, encoding)
+    return to_json({"embeddings": rows})  # ten times faster than json.dumps for floats

@@ -14,13 +14,13 @@ from support.triton import needs_triton, render_tiny
 from photodup.errors import PhotodupError
 from photodup.serving import control_key
 from photodup.serving.check import check, handshake_ms, render_check
-from photodup.serving.endpoints import load_endpoints
+from photodup.serving.endpoints import load_endpoints, save_endpoints
 from photodup.serving.triton import control
 from photodup.serving.triton.config import set_batching
 from photodup.study.notebook.points import when_measuring
 from photodup.study.report.facts import notebook_rows
 from photodup.study.runner.execute import run_study
-from photodup.study.runner.rented import PORTS, rehearse, rented_machine, save
+from photodup.study.runner.rented import PORTS, rehearse, rented_machine
 
 MODEL = "openclip_vit_b32"
 
@@ -66,7 +66,7 @@ def test_it_is_reached_over_its_link_at_its_address_alone(
         grpc = f"{machine.address}:{PORTS['grpc']}"
         with pytest.raises(PhotodupError, match="no key is given for it"):
             control.load_model(grpc, MODEL)
-        file = save(machine, tmp_path / "build" / "rented.yaml")
+        save_endpoints(machine.endpoints, file := tmp_path / "build" / "rented.yaml")
         assert file.stat().st_mode & 0o077 == 0 and machine.key not in repr(machine)
         load_endpoints(file).use_control_key()
         control.load_model(grpc, MODEL)

@@ -122,13 +122,6 @@ def rented_machine(
         yield Rented(found, address, key, way)
 
 
-def save(machine: Rented, path: Path) -> Path:
-    """Write the endpoints file of a machine, readable for this user alone, and return it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    save_endpoints(machine.endpoints, path)
-    return path
-
-
 def _models(without: Collection[str]) -> tuple[str, ...]:
     lacking = tuple(f"_{word}" for word in ("openvino", "jpeg") if word in without)
     return tuple(name for name in MODELS if not (lacking and name.endswith(lacking)))
@@ -206,7 +199,9 @@ def rehearse(
 
 
 def _run(name: str, way: str, machine: Rented, only: list[str], sizes: str) -> list[dict[str, Any]]:
-    options: dict[str, Any] = {"endpoints": save(machine, build_dir() / "rehearsal" / f"{name}.yaml")}
+    file = build_dir() / "rehearsal" / f"{name}.yaml"
+    save_endpoints(machine.endpoints, file)
+    options: dict[str, Any] = {"endpoints": file}
     if way == "address":
         options = {"parameters": {"HOST": machine.address}}
     with variables(**{VARIABLE: machine.key if way == "address" else ""}):

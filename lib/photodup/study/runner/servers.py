@@ -55,7 +55,6 @@ def start_servers(stack: ExitStack, name: str, pairs: Iterable[Pair]) -> Path:
         )
     )
     path = project_root() / "build" / f"endpoints-{name}.yaml"
-    path.parent.mkdir(parents=True, exist_ok=True)
     save_endpoints(running, path)
     return path
 

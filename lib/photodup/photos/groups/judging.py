@@ -98,9 +98,8 @@ class Judge:
                 waiting.append((place, family, kept))
             chosen.append((family, *choice) if choice else None)
         with one_thread_each(), ThreadPoolExecutor(available_cores(), thread_name_prefix="family") as pool:
-            work = [(place, family, kept, proven) for place, family, kept in waiting]
-            measured = pool.map(lambda one: self._measured(*one), work)
-            for place, one in measured:
+            measured = pool.map(lambda one: self._measured(one[1], one[2], proven), waiting)
+            for (place, *_), one in zip(waiting, measured, strict=True):
                 chosen[place] = one[:3] if one else None
                 if one:
                     family, keeper, _, merits, lacks = one
@@ -109,13 +108,13 @@ class Judge:
         return [choice for choice in chosen if choice]
 
     def _measured(
-        self, place: int, family: Family, kept: str | None, proven: Mapping[int, set[int]]
-    ) -> tuple[int, tuple[Family, int, Choice, str, str] | None]:
+        self, family: Family, kept: str | None, proven: Mapping[int, set[int]]
+    ) -> tuple[Family, int, Choice, str, str] | None:
         """Measure a family as far as it can be read; in a thread of its own, so nothing is remembered here."""
         while True:
             members = tuple(row for row in family.members if row not in self._unreadable)
             if len(members) < 2:
-                return place, None
+                return None
             if members != family.members:
                 kept = None
                 family = Family(family.hub if family.hub in members else members[0], members)
@@ -124,7 +123,7 @@ class Judge:
                 measured = {self._photos[row].md5: asdict(merit) for row, merit in laid.merits.items()}
                 merits = kept or json.dumps(measured)
                 keeper, choice = self._choose(family, merits)
-                return place, (family, keeper, choice, merits, self._said(family, keeper, laid))
+                return family, keeper, choice, merits, self._said(family, keeper, laid)
             except imaging.ImageError:  # `_load` knows which; the others are measured without it
                 continue
 

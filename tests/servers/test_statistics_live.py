@@ -32,7 +32,7 @@ def test_a_relay_plants_a_share_of_the_servers_time(tmp_path, figure):
         store = stack.enter_context(RunStore(tmp_path))
         store.measure_or_load(
             "batch",
-            lambda: statistics_live._batch(servers, stack, BACKEND, 1, 1.0, SIZES),
+            lambda: statistics_live._batch(servers.__getitem__, 1, 1.0, SIZES),
             config={"batch": 1},
             kind=statistics_live.KIND,
         )
@@ -53,7 +53,7 @@ def test_a_relay_plants_a_share_of_the_servers_time(tmp_path, figure):
 def test_each_gate_is_recorded_and_counted_and_measured_once(tmp_path, monkeypatch):
     monkeypatch.setattr(statistics_live, "GATE_S", 4.0)
     monkeypatch.setattr(statistics_live, "GATE_MS", 2.0)
-    null, delay = statistics_live.measure_gates(2, run_dir=tmp_path)
+    null, delay = statistics_live.measure_gates(2, tmp_path)
     paths = sorted(tmp_path.glob("records/*.json"))
     records = [json.loads(path.read_text()) for path in paths]
     assert sorted(record["config"]["delay"] for record in records) == [0, 0, statistics_live.GATE_DELAY]
@@ -65,5 +65,5 @@ def test_each_gate_is_recorded_and_counted_and_measured_once(tmp_path, monkeypat
     }
     monkeypatch.setattr(statistics_live, "gate", lambda *what, **more: pytest.fail("measured again"))
     with contextlib.suppress(pytest.fail.Exception):  # what a busy machine could not measure is asked again
-        assert statistics_live.measure_gates(2, run_dir=tmp_path) == [null, delay]
+        assert statistics_live.measure_gates(2, tmp_path) == [null, delay]
     assert {path: path.stat().st_mtime_ns for path in done} == done

@@ -158,8 +158,7 @@ def embed(
     """
     from photodup.photos.embed.command import embed_and_print
 
-    request = _request(url, backend, weights, endpoints)
-    embed_and_print(directory, catalogue, request=request, batch=batch)
+    embed_and_print(directory, catalogue, _request(url, backend, weights, endpoints), batch)
 
 
 def group(

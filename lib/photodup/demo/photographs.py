@@ -15,7 +15,7 @@ from importlib import util
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageEnhance
+from PIL import Image, ImageEnhance, ImageOps
 
 from photodup.embedding import imaging
 from photodup.errors import PhotodupError
@@ -268,12 +268,7 @@ def make_12mp(directory: Path | str, n: int = 8) -> list[Path]:
     paths = []
     for i in range(n):
         source = SOURCES[i % len(SOURCES)]
-        image = source.open()
-        width, height = image.size
-        scale = max(4000 / width, 3000 / height)
-        left, top = (width - 4000 / scale) / 2, (height - 3000 / scale) / 2
-        box = (left, top, width - left, height - top)
-        large = image.resize((4000, 3000), Image.Resampling.BICUBIC, box=box)
+        large = ImageOps.fit(source.open(), (4000, 3000))
         grain = np.random.default_rng(i).normal(0, 5, (3000, 4000, 1)).astype(np.float32)
         noisy = Image.fromarray(np.clip(np.asarray(large) + grain, 0, 255).astype(np.uint8))
         path = directory / f"12mp_{i:04d}_{source.name}.jpg"

@@ -14,10 +14,10 @@ import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -54,24 +54,23 @@ GATES = 40  # on a null, and half as many on a delay
 GATE_LIMIT, GATE_DELAY, GATE_MS, GATE_S = 0.05, 0.15, 20.0, 12.0
 
 
-def measure(n: int = N, *, delay: float = 0.05, run_dir: Path | None = None, sizes: Sizes = SIZES) -> None:
+def measure(n: int, delay: float, run_dir: Path) -> None:
     """Measure the batches that the run has no record of, and print a line for each comparison.
 
     Args:
         delay: planted without a busy loop, as a share of the service's time; twice as much beside one.
-        run_dir: `results/statistics` unless another is named.
+        run_dir: keeps the records.
     """
-    run_dir = run_dir or project_root() / "results" / RUN
     weights = prepare_model()
     local = parse_backend(fastest(weights))
     backend = parse_backend(f"fastapi-{local.engine}-{local.precision}-http-jpeg")
     with ExitStack() as stack, RunStore(run_dir) as store:
-        servers: dict[float | None, tuple[Reach, Reach]] = {}
+        sides = _sides(stack, backend)
         for number in range(1, n + 1):
             done = store.measure_or_load(
                 f"statistics-batch-{number:02}",
-                partial(_batch, servers, stack, backend, number, delay, sizes),
-                config={"batch": number, "delay": delay, "backend": backend.name, "sizes": asdict(sizes)},
+                partial(_batch, sides, number, delay, SIZES),
+                config={"batch": number, "delay": delay, "backend": backend.name, "sizes": asdict(SIZES)},
                 kind=KIND,
             )
             if "comparisons" not in done:
@@ -82,19 +81,20 @@ def measure(n: int = N, *, delay: float = 0.05, run_dir: Path | None = None, siz
                     print(f"{outcome.question.name:36} {interval:26} {outcome.verdict}", flush=True)
 
 
-def measure_gates(n: int = GATES, *, run_dir: Path | None = None) -> list[str]:
+def measure_gates(n: int, run_dir: Path) -> list[str]:
     """Let the gate decide n times on a null and n // 2 times on a planted delay; return one sentence for each of the two.
 
     Each is asked through a relay of a server that waits `GATE_MS`, so that what is planted is known.
 
     Args:
-        run_dir: `results/statistics` unless another is named.
+        run_dir: keeps the records.
     """
     failed: dict[str, list[bool | None]] = {}
     beside, noise = "a busy loop", BUSY_LOOP
     if shutil.which("stress-ng"):
         beside, noise = "stress-ng", ("stress-ng", "--quiet", "--cpu", "1")
-    with ExitStack() as stack, RunStore(run_dir or project_root() / "results" / RUN) as store:
+    asked = {"beside": beside, "ms": GATE_MS, "seconds": GATE_S}
+    with ExitStack() as stack, RunStore(run_dir) as store:
         base, head = (stack.enter_context(null_server.running(delay_ms=GATE_MS)) for _ in range(2))
         relayed = [
             _images(stack.enter_context(null_server.running(upstream=url, slower=share)))
@@ -113,19 +113,11 @@ def measure_gates(n: int = GATES, *, run_dir: Path | None = None) -> list[str]:
                 done = store.measure_or_load(
                     f"{RUN}-gate-{name}-{number:02}",
                     partial(decided, share, number),
-                    config={
-                        "gate": number,
-                        "delay": share,
-                        "beside": beside,
-                        "ms": GATE_MS,
-                        "seconds": GATE_S,
-                    },
+                    config=asked | {"gate": number, "delay": share},
                     kind=GATE,
                 )
-                print(
-                    f"{number:2} {name}: {done['sentences'][0] if 'sentences' in done else done['error']}",
-                    flush=True,
-                )
+                said = done["sentences"][0] if "sentences" in done else done["error"]
+                print(f"{number:2} {name}: {said}", flush=True)
                 failed.setdefault(f"{name}, beside {beside}", []).append(done.get("failed"))
     return [
         f"gate, {name}: {of.count(True)} of {len(of)} failed, {of.count(None)} were not measured."
@@ -172,27 +164,20 @@ BUSY_LOOP: Sequence[str] = (sys.executable, "-c", "while True: pass")
 
 
 def _batch(
-    servers: dict[float | None, tuple[Reach, Reach]],
-    stack: ExitStack,
-    backend: Backend,
-    number: int,
-    delay: float,
-    sizes: Sizes,
+    sides: Callable[[float | None], tuple[Reach, Reach]], number: int, delay: float, sizes: Sizes
 ) -> dict[str, Any]:
-    """Measure a null and two delays, visit by visit in random order."""
+    """Measure a null and two delays, visit by visit in random order, between the sides that each share has."""
     kinds = {
         NULL: (None, False),
         f"delay of {delay:.0%}": (delay, False),
         f"delay of {2 * delay:.0%}, busy loop": (2 * delay, True),
     }
-    if not servers:
-        _start(servers, stack, backend, [share for share, _ in kinds.values() if share is not None])
     visits: dict[str, list[Any]] = {name: [] for name in kinds}
     for visit in range(1, sizes.visits + 1):
         for name in random.Random(100 * number + visit).sample(list(kinds), len(kinds)):
             share, is_busy = kinds[name]
             with busy_loop() if is_busy else contextlib.nullcontext():
-                task = Task(servers[share], LOAD, "", sizes.plan, seed=100 * number + visit)
+                task = Task(sides(share), LOAD, "", sizes.plan, seed=100 * number + visit)
                 visits[name].append(task.measure())
     rows = []
     for name, seen in visits.items():
@@ -207,20 +192,20 @@ def _batch(
     return {"comparisons": rows}
 
 
-def _start(
-    servers: dict[float | None, tuple[Reach, Reach]],
-    stack: ExitStack,
-    backend: Backend,
-    shares: Sequence[float],
-) -> None:
-    settings = {"ENGINE": backend.engine, "PRECISION": backend.precision}
-    urls = [stack.enter_context(ServiceProcess(settings=settings)).url for _ in range(2)]
-    servers[None] = (Reach(backend, urls[0]), Reach(backend, urls[1]))
-    relayed = {
-        share: Reach(backend, stack.enter_context(null_server.running(upstream=urls[0], slower=share)))
-        for share in (0.0, *shares)
-    }
-    servers.update({share: (relayed[0.0], relayed[share]) for share in shares})
+def _sides(stack: ExitStack, backend: Backend) -> Callable[[float | None], tuple[Reach, Reach]]:
+    """Return what gives both sides of a planted share, None for a null; servers start when they are first asked for."""
+
+    @cache
+    def service(number: int) -> Reach:
+        settings = {"ENGINE": backend.engine, "PRECISION": backend.precision}
+        return Reach(backend, stack.enter_context(ServiceProcess(settings=settings)).url)
+
+    @cache
+    def relayed(share: float) -> Reach:
+        upstream = str(service(0).url)
+        return Reach(backend, stack.enter_context(null_server.running(upstream=upstream, slower=share)))
+
+    return lambda share: (service(0), service(1)) if share is None else (relayed(0.0), relayed(share))
 
 
 @contextlib.contextmanager
@@ -241,8 +226,8 @@ def main(
 ) -> None:
     """Measure and print a line for each comparison; at the end the nulls that failed and the delays that were found."""
     run_dir = project_root() / "results" / run
-    measure(only, delay=delay, run_dir=run_dir)
-    print("\n".join([*summary(outcomes_of(run_dir)), *measure_gates(gates, run_dir=run_dir)]))
+    measure(only, delay, run_dir)
+    print("\n".join([*summary(outcomes_of(run_dir)), *measure_gates(gates, run_dir)]))
 
 
 if __name__ == "__main__":

@@ -21,11 +21,10 @@ from photodup.paths import cache_dir
 from photodup.photos.compare.evidence import EvidenceStore, pair_codes
 from photodup.photos.compare.kept_features import FeatureStore
 from photodup.photos.groups.by_settings import with_bar
-from photodup.photos.groups.copy_search import CopySearch
+from photodup.photos.groups.copy_search import VERIFICATION, CopySearch
 from photodup.photos.groups.families import Family
 from photodup.photos.groups.judging import Judge, Judged
 from photodup.photos.groups.keepers import KeepRules
-from photodup.photos.groups.tiers import VERIFICATION
 from photodup.photos.library.catalogue import Catalogue, Photo, by_content
 from photodup.photos.library.scan import existing_folder, scan
 from photodup.photos.library.walking import UnreadFile, opened_file
@@ -217,9 +216,8 @@ class _Comparison:
         )
         shots = Shots(rows)
         search = CopySearch(
-            self._root, rows, self._store, VERIFICATION, lambda codes: codes[~shots.are_two(codes)], with_bar,
-            self._kept,
-        )  # fmt: skip
+            self._root, rows, self._store, self._kept, lambda codes: codes[~shots.are_two(codes)], with_bar
+        )
         search.ask(pair_codes(near.first, near.second))
         self._judge(search)
         self._look_alike(near, search)

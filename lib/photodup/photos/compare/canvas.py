@@ -167,12 +167,7 @@ def without_margins(pictures: Mapping[int, np.ndarray], laid: Mapping[int, Laid]
         if ending and 2 * len(ending) >= len(laid) - 1:
             other = ending[0]
             member.picture &= ~grown(~grown(other.frame, -1) & grown(there, JITTER), 1)
-            member.added = ("empty corners",) if _turn(member, other) > 0.5 else ("a border",)
-
-
-def _turn(member: Laid, other: Laid) -> float:
-    """Return the angle between two members, degrees from the nearest quarter turn."""
-    return abs(angle(member, other))
+            member.added = ("empty corners",) if abs(angle(member, other)) > 0.5 else ("a border",)
 
 
 def angle(first: Laid, second: Laid) -> float:

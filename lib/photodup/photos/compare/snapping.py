@@ -4,7 +4,8 @@ Most copies keep the frame: only tones, size or compression change. Features of 
 to a few pixels; where the map that lays frame on frame is near it and fits as well, that is the one.
 """
 
-from collections.abc import Collection, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 
@@ -36,16 +37,12 @@ def maps_to(
         sizes: (width, height) of each upright file.
         proven: pairs of rows; what they do not connect with the hub has no map.
     """
-    near: dict[int, list[int]] = {}
-    for i, j in proven:
-        if i in pictures and j in pictures:
-            near.setdefault(i, []).append(j)
-            near.setdefault(j, []).append(i)
+    near = partners(pair for pair in proven if set(pair) <= pictures.keys())
     maps = {hub: np.eye(3)}
     waiting = [hub]
     while waiting:
         here = waiting.pop(0)
-        for row in sorted(near.get(here, [])):
+        for row in sorted(near.get(here, ())):
             if row in maps:
                 continue
             found, transform = verify_with_map(pictures[here], pictures[row])
@@ -75,6 +72,15 @@ def maps_to(
         best = max(tried, key=lambda one: _fit(pictures[hub].grey, pictures[first].grey, one[:2]))
         maps |= {row: best @ there for row, there in onto.items()}
     return {row: one[:2] for row, one in maps.items()}
+
+
+def partners(pairs: Iterable[tuple[int, int]]) -> dict[int, set[int]]:
+    """Return by row the rows that it has a pair with."""
+    found: dict[int, set[int]] = defaultdict(set)
+    for i, j in pairs:
+        found[i].add(j)
+        found[j].add(i)
+    return found
 
 
 def _square(transform: np.ndarray) -> np.ndarray:

@@ -104,17 +104,12 @@ class ChosenEncoder:
 
 def known_backends(settings: LibrarySettings, endpoints: Mapping[str, str]) -> list[tuple[str, str]]:
     """Return (name, address) of every server worth asking: stored, environment, endpoints file, port map."""
-    wanted: dict[tuple[str, str], None] = {}
+    chosen, here = list[tuple[str, str]](), environment()
     if settings.backend != AUTO and settings.url:
-        wanted[settings.backend, settings.url] = None
-    here = environment()
+        chosen.append((settings.backend, settings.url))
     if here.service_url:
-        wanted[here.service_backend or _SERVICE, here.service_url] = None
-    for entry in endpoints.items():
-        wanted[entry] = None
-    for entry in KNOWN.items():
-        wanted[entry] = None
-    return list(wanted)
+        chosen.append((here.service_backend or _SERVICE, here.service_url))
+    return list(dict.fromkeys([*chosen, *endpoints.items(), *KNOWN.items()]))
 
 
 def probe(wanted: Collection[tuple[str, str]]) -> list[State]:

@@ -17,13 +17,7 @@ if TYPE_CHECKING:
     from photodup.embedding.client.client import Embedder
 
 
-def embed_and_print(
-    directory: Path,
-    catalogue: Path | None = None,
-    *,
-    request: EncoderRequest = AS_SET_UP,
-    batch: int = 32,
-) -> None:
+def embed_and_print(directory: Path, catalogue: Path | None, request: EncoderRequest, batch: int) -> None:
     """Choose who embeds, say which model that is and why, embed, and print what became of it.
 
     Args:
@@ -45,7 +39,7 @@ def embed_and_print(
 
 
 def scan_and_embed_and_print(
-    scan: Callable[[OpenSink | None], ScanReport], request: EncoderRequest | None, batch: int = 32
+    scan: Callable[[OpenSink | None], ScanReport], request: EncoderRequest | None, batch: int
 ) -> None:
     """Scan, and where `request` is given embed each photograph from the same decoded picture; print what became of it.
 

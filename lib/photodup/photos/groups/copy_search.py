@@ -14,6 +14,8 @@ from photodup.photos.search.neighbours import Pairs
 
 # Of comparing hubs with the copies of their copies; each round asks for one hub of each connected set.
 MAX_ROUNDS = 20
+# What a copy must reach on the pixels.
+VERIFICATION = Thresholds()
 
 
 class CopySearch:
@@ -23,10 +25,9 @@ class CopySearch:
         catalogue: of these photos.
         photos: one for each content, by row.
         store: what was compared before is read from it, what is compared now is written.
-        thresholds: what a copy must reach on the pixels.
+        kept: features of photos that were looked at before.
         may_be_one: leaves out the pairs (as `pair_codes` gives) that are known to be two pictures.
         progress: wraps the pairs to compare and their number, as tqdm does.
-        kept: features of photos that were looked at before.
 
     Attributes:
         verified: the evidence.
@@ -38,13 +39,12 @@ class CopySearch:
         catalogue: Catalogue,
         photos: Sequence[Photo],
         store: EvidenceStore,
-        thresholds: Thresholds,
+        kept: FeatureStore,
         may_be_one: Callable[[np.ndarray], np.ndarray],
         progress: Callable[[Iterable, int], Iterable],
-        kept: FeatureStore | None = None,
     ) -> None:
         self._catalogue, self._photos, self._store, self._kept = catalogue, photos, store, kept
-        self._thresholds, self._may_be_one, self._progress = thresholds, may_be_one, progress
+        self._may_be_one, self._progress = may_be_one, progress
         self._known = store.read({photo.md5: i for i, photo in enumerate(photos)})
         self._asked = np.zeros(0, np.int64)
         self._unreadable: list[str] = []
@@ -53,7 +53,7 @@ class CopySearch:
     @property
     def problems(self) -> list[str]:
         """Return what could not be done, in sentences."""
-        stores = [self._store.problem, self._kept.problem if self._kept else None]
+        stores = [self._store.problem, self._kept.problem]
         return self._unreadable + [problem for problem in stores if problem][:1]
 
     def ask(self, *codes: np.ndarray) -> None:
@@ -61,7 +61,7 @@ class CopySearch:
 
         What was proven once stays a candidate, whoever came between as a nearer neighbour since.
         """
-        proven = np.array(list(self._known.copies(self._thresholds)), np.int64).reshape(-1, 2).T
+        proven = np.array(list(self._known.copies(VERIFICATION)), np.int64).reshape(-1, 2).T
         self._compare(self._may_be_one(np.unique(np.concatenate([*codes, pair_codes(*proven)]))))
 
     def rows(self) -> set[int]:
@@ -81,7 +81,7 @@ class CopySearch:
     @property
     def proven(self) -> dict[tuple[int, int], Verification]:
         """Return the evidence of each pair that is proven."""
-        return self.verified.copies(self._thresholds)
+        return self.verified.copies(VERIFICATION)
 
     def is_ruled_out(self, i: int, j: int) -> bool:
         """Return whether two rows are known to be two pictures without a look at them."""
@@ -98,7 +98,7 @@ class CopySearch:
                 self._compare(more)
 
     def _families(self, rank: np.ndarray) -> list[Family]:
-        scores = {pair: found.score(self._thresholds) for pair, found in self.proven.items()}
+        scores = {pair: found.score(VERIFICATION) for pair, found in self.proven.items()}
         return families(scores, rank.tolist())
 
     def _compare(self, codes: np.ndarray) -> None:

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 
@@ -15,6 +15,7 @@ from photodup.photos.compare.evidence import EvidenceStore
 from photodup.photos.compare.family import Box, LaidFamily
 from photodup.photos.compare.merit import Merit, Relation
 from photodup.photos.compare.pixels import one_thread_each
+from photodup.photos.compare.snapping import partners
 from photodup.photos.compare.traces import FileTraces, file_traces
 from photodup.photos.groups.copy_search import CopySearch
 from photodup.photos.groups.families import Family
@@ -87,7 +88,7 @@ class Judge:
 
         A file that cannot be read any more leaves its family, with a sentence in `problems`.
         """
-        proven = _Partners(search.proven)
+        proven = partners(search.proven)
         chosen: list[tuple[Family, int, Choice] | None] = []
         waiting: list[tuple[int, Family, str | None]] = []
         for place, family in enumerate(found):
@@ -97,9 +98,8 @@ class Judge:
                 waiting.append((place, family, kept))
             chosen.append((family, *choice) if choice else None)
         with one_thread_each(), ThreadPoolExecutor(available_cores(), thread_name_prefix="family") as pool:
-            work = [(place, family, kept, proven) for place, family, kept in waiting]
-            measured = pool.map(lambda one: self._measured(*one), work)
-            for place, one in measured:
+            measured = pool.map(lambda one: self._measured(one[1], one[2], proven), waiting)
+            for (place, *_), one in zip(waiting, measured, strict=True):
                 chosen[place] = one[:3] if one else None
                 if one:
                     family, keeper, _, merits, lacks = one
@@ -108,13 +108,13 @@ class Judge:
         return [choice for choice in chosen if choice]
 
     def _measured(
-        self, place: int, family: Family, kept: str | None, proven: "_Partners"
-    ) -> tuple[int, tuple[Family, int, Choice, str, str] | None]:
+        self, family: Family, kept: str | None, proven: Mapping[int, set[int]]
+    ) -> tuple[Family, int, Choice, str, str] | None:
         """Measure a family as far as it can be read; in a thread of its own, so nothing is remembered here."""
         while True:
             members = tuple(row for row in family.members if row not in self._unreadable)
             if len(members) < 2:
-                return place, None
+                return None
             if members != family.members:
                 kept = None
                 family = Family(family.hub if family.hub in members else members[0], members)
@@ -123,7 +123,7 @@ class Judge:
                 measured = {self._photos[row].md5: asdict(merit) for row, merit in laid.merits.items()}
                 merits = kept or json.dumps(measured)
                 keeper, choice = self._choose(family, merits)
-                return place, (family, keeper, choice, merits, self._said(family, keeper, laid))
+                return family, keeper, choice, merits, self._said(family, keeper, laid)
             except imaging.ImageError:  # `_load` knows which; the others are measured without it
                 continue
 
@@ -134,7 +134,7 @@ class Judge:
 
     def judge(self, pairs: Sequence[tuple[Family, int, Choice]], search: CopySearch) -> list[Judged]:
         """Say of each other member what it has that the keeper lacks; call after `search` compared them with it."""
-        proven = _Partners(search.proven)
+        proven = partners(search.proven)
         judged = []
         for family, keeper, choice in pairs:
             measured = json.loads(self._recall(self._key("lacks", family, keeper)))
@@ -146,7 +146,7 @@ class Judge:
                     continue
                 best, photo = self._photos[keeper], self._photos[row]
                 lacks, relation = measured[photo.md5]
-                if row in proven.of(keeper):
+                if row in proven.get(keeper, ()):
                     doubts = self._rules.doubts(best, photo, photos, merits, Relation(**relation))
                     differs[row] = "; ".join([*lacks["said"], *doubts])
                     places[row] = lacks["places"]
@@ -178,9 +178,9 @@ class Judge:
         parts = [kind, str(VERSION), self._photos[family.hub].md5, *md5s, "|"]
         return hashlib.sha256(" ".join(parts + [self._photos[row].md5 for row in rows]).encode()).hexdigest()
 
-    def _lay(self, family: Family, proven: "_Partners") -> LaidFamily:
+    def _lay(self, family: Family, proven: Mapping[int, set[int]]) -> LaidFamily:
         inside = set(family.members)
-        pairs = {(row, other) for row in inside for other in proven.of(row) & inside if row < other}
+        pairs = {(row, other) for row in inside for other in proven.get(row, set()) & inside if row < other}
         return LaidFamily(family.members, family.hub, self._load, pairs)
 
     def _load(self, row: int) -> tuple[Image.Image, FileTraces]:
@@ -197,17 +197,3 @@ class Judge:
 def _merits(kept: str) -> dict[str, Merit]:
     """Read what was remembered of a family, by content."""
     return {md5: Merit(**found | {"added": tuple(found["added"])}) for md5, found in json.loads(kept).items()}
-
-
-class _Partners:
-    """Proven pairs by row."""
-
-    def __init__(self, pairs: Iterable[tuple[int, int]]) -> None:
-        self._of: dict[int, set[int]] = {}
-        for i, j in pairs:
-            self._of.setdefault(i, set()).add(j)
-            self._of.setdefault(j, set()).add(i)
-
-    def of(self, row: int) -> set[int]:
-        """Return the rows that one is proven with."""
-        return self._of.get(row, set())

@@ -134,10 +134,7 @@ class KeepRules:
     ) -> list[str]:
         """Return why a member may be the source of the one to keep, or another photo, in words."""
         standards = _Standards(self, photos, merits)
-        rule = next(
-            (r for r in self.order if self._value(r, keeper, standards) != self._value(r, other, standards)),
-            None,
-        )
+        rule = self._telling(keeper, other, standards)
         owner_chose = rule == _CHOSEN or (rule == "folder" and bool(self.folders))
         return standards.origins.doubts(keeper, other, relation, owner_chose=owner_chose)
 
@@ -172,10 +169,8 @@ class KeepRules:
     ) -> str:
         """Say why one of some photos is kept rather than another; empty where nothing tells them apart."""
         standards = _Standards(self, photos, merits or {})
-        for rule in self.order:
-            if self._value(rule, keeper, standards) != self._value(rule, rival, standards):
-                return self._reason(rule, keeper, rival, standards)
-        return ""
+        rule = self._telling(keeper, rival, standards)
+        return self._reason(rule, keeper, rival, standards) if rule else ""
 
     def ranked(self, photos: Sequence[Photo]) -> list[Photo]:
         """Return photos of many groups from best to worst by what the catalogue knows of each alone."""
@@ -189,6 +184,13 @@ class KeepRules:
             return -1 if place(first) < place(second) else int(place(first) > place(second))
 
         return sorted(photos, key=cmp_to_key(compare))
+
+    def _telling(self, first: Photo, second: Photo, standards: "_Standards") -> str | None:
+        """Return the first rule that tells two photos apart; None where none does."""
+        rules = (
+            r for r in self.order if self._value(r, first, standards) != self._value(r, second, standards)
+        )
+        return next(rules, None)
 
     def _value(self, rule: str, photo: Photo, standards: "_Standards") -> tuple:
         """Return values to minimise, the first the most important."""

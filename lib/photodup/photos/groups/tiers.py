@@ -13,7 +13,6 @@ import numpy as np
 
 from photodup.photos.compare.evidence import EvidenceStore, pair_codes, pair_rows
 from photodup.photos.compare.kept_features import FeatureStore
-from photodup.photos.compare.verify import Thresholds
 from photodup.photos.groups.copy_search import CopySearch, as_pairs
 from photodup.photos.groups.families import Family
 from photodup.photos.groups.judging import Judge, Judged
@@ -26,8 +25,7 @@ from photodup.photos.library.feedback import Feedback
 from photodup.photos.search.candidates import Neighbours, Shots, find_neighbours
 from photodup.photos.search.neighbours import TOLERANCE
 
-BURST_SECONDS = 60.0
-VERIFICATION = Thresholds()
+BURST_SECONDS = 60.0  # photos taken within this time need less similarity to count as one scene
 
 
 @dataclass(frozen=True)
@@ -39,10 +37,7 @@ class GroupingOptions:
         allow_random: accept untrained weights, for studying the machinery.
         rules: which photo of a group to keep; default `KeepRules()`.
         feedback: pairs that the owner set apart are not grouped; default: the library's own.
-        thresholds: cosines; default: the model's entry in `THRESHOLDS`.
-        threshold: smallest cosine of similar pictures, in place of the one in `thresholds`.
-        verification: what a copy must reach on the pixels.
-        burst_seconds: photos taken within this time need less similarity to count as one scene.
+        threshold: smallest cosine of similar pictures, in place of the one in `THRESHOLDS`.
         wishes: of `WISHES`: which of photos that are equal as pictures to keep.
         only: folders, relative to the library, of whose photos alone there are groups; empty for all.
         protected: folders, relative to the library, from which nothing is suggested.
@@ -54,10 +49,7 @@ class GroupingOptions:
     allow_random: bool = False
     rules: KeepRules | None = None
     feedback: Feedback | None = None
-    thresholds: ModelThresholds | None = None
     threshold: float | None = None
-    verification: Thresholds = VERIFICATION
-    burst_seconds: float = BURST_SECONDS
     wishes: Collection[str] = ()
     only: Sequence[str] = ()
     protected: tuple[str, ...] = ()
@@ -96,7 +88,7 @@ class _Grouping:
         catalogue, options, photos = self._catalogue, self._options, self._photos
         row = {photo.md5: i for i, photo in enumerate(photos)}
         model = choose_model(catalogue, options.digest, allow_random=options.allow_random)
-        limits = (options.thresholds or THRESHOLDS.get(model.name, OTHER_MODEL)) if model else None
+        limits = THRESHOLDS.get(model.name, OTHER_MODEL) if model else None
         if limits and options.threshold is not None:
             limits = limits.showing_from(options.threshold)
         bounds = (limits.similar, limits.lowest) if limits else (1.0, 1.0)
@@ -110,13 +102,11 @@ class _Grouping:
         def may_be_one(codes: np.ndarray) -> np.ndarray:
             return codes[asked_for(codes) & ~shots.are_two(codes)]
 
-        is_burst = shots.are_within(near.alike, options.burst_seconds)
+        is_burst = shots.are_within(near.alike, BURST_SECONDS)
         similar_rows, cosine = _similar(near, limits, asked_for(near.alike), is_burst)
         with EvidenceStore(catalogue.own.evidence) as store, FeatureStore(catalogue.own.features) as kept:
             kept.keep_only(row.keys())
-            search = CopySearch(
-                catalogue, photos, store, options.verification, may_be_one, options.progress, kept
-            )
+            search = CopySearch(catalogue, photos, store, kept, may_be_one, options.progress)
             search.ask(near.alike, near.by_hash)
             rank = _rank(self._rules, photos, sorted(search.rows() | set(similar_rows.ravel().tolist())))
             judged = self._judge(search, rank, store, apart)

@@ -356,14 +356,11 @@ class Catalogue:
             CatalogueError: another dimension, or random where it was trained, or the reverse.
         """
         with self.transaction() as connection:
-            connection.execute(
-                "INSERT INTO model (digest, name, dim, is_random) VALUES (?, ?, ?, ?) "
-                "ON CONFLICT (digest) DO UPDATE SET is_random = coalesce(is_random, excluded.is_random)",
+            ((known_dim, known_random),) = connection.execute(
+                "INSERT INTO model (digest, name, dim, is_random) VALUES (?, ?, ?, ?) ON CONFLICT (digest) DO UPDATE "
+                "SET is_random = coalesce(is_random, excluded.is_random) RETURNING dim, is_random",
                 (digest, name, dim, is_random),
-            )
-            known_dim, known_random = connection.execute(
-                "SELECT dim, is_random FROM model WHERE digest = ?", (digest,)
-            ).fetchone()
+            ).fetchall()
         if known_dim != dim or (is_random is not None and known_random != is_random):
             raise CatalogueError(
                 f"Model {digest[:12]} is in the catalogue with {known_dim} dimensions and random weights "

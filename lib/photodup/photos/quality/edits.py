@@ -103,10 +103,6 @@ def _border_with_text(percent: float) -> Callable:
     return apply
 
 
-def _grey(image: Image.Image) -> Image.Image:
-    return image.convert("L").convert("RGB")
-
-
 def _warm(image: Image.Image) -> Image.Image:
     """A colour filter: more red, less blue, a little more contrast."""
     values = np.asarray(image, np.float32) * np.array([1.15, 1.0, 0.8], np.float32)
@@ -294,7 +290,7 @@ TRANSFORMS: tuple[Transform, ...] = (
     Transform("mirror and turn", "mirror", lambda image: ImageOps.mirror(image).rotate(90, expand=True), TWIN),
     *_graded("blur", "%", _blur, [0.25, 0.5, 1]),
     *_graded("border with text", "%", _border_with_text, [5]),
-    Transform("grey", "grey", _grey, WORK),
+    Transform("grey", "grey", lambda image: image.convert("L").convert("RGB"), WORK),
     Transform("warm filter", "colour", _warm, TWIN),
     *_graded("stretch", "x", _stretch, [1.2]),
     Transform("sepia", "grey", lambda image: ImageOps.colorize(image.convert("L"), "#140c04", "#ffeccb"), WORK),

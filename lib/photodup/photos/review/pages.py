@@ -35,6 +35,7 @@ _ORDERS: dict[str, tuple[Callable[[Item], Any], bool]] = {
 }
 _MOST_FOLDERS = 200
 _STATIC = {"style.css": "text/css", "review.js": "text/javascript", "icon.svg": "image/svg+xml"}
+_CHOOSING = ("INFERENCE_BACKEND", "INFERENCE_SERVICE_URL")  # what the environment chooses over the settings
 _LOCAL = (("local-pytorch-fp32", ""), ("local-onnx-fp32", ""))
 
 
@@ -191,15 +192,9 @@ def settings(site: CurrentSite) -> Response:
         local=_LOCAL,
         chosen=chosen,
         is_other=chosen not in listed,
-        environment=_environment_choice(),
+        environment=", ".join(f"{name}={variable(name)}" for name in _CHOOSING if variable(name)),
         rules=[*stored.keep, *(rule for rule in DEFAULT_RULES if rule not in stored.keep)],
     )
-
-
-def _environment_choice() -> str:
-    """Return what the environment chooses over the settings; empty if nothing."""
-    names = ("INFERENCE_BACKEND", "INFERENCE_SERVICE_URL")
-    return ", ".join(f"{name}={variable(name)}" for name in names if variable(name))
 
 
 @router.get("/work")

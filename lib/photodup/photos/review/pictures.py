@@ -210,17 +210,8 @@ def links_to(root: Path, leaving: Iterable[Photo]) -> dict[int, list[str]]:
 
 def compare(root: Path, left: Photo, right: Photo) -> list[SideBySide]:
     """Return size, date, camera, path and EXIF of two photos; details only where they differ."""
-    rows = [
-        SideBySide("Folder", _folder(left), _folder(right)),
-        SideBySide("Name", printable(left.path.name), printable(right.path.name)),
-        SideBySide("Pixels", _pixels(left), _pixels(right)),
-        SideBySide(
-            "File", f"{left.format} · {size(left.size_bytes)}", f"{right.format} · {size(right.size_bytes)}"
-        ),
-        SideBySide("Taken", _when(left), _when(right)),
-        SideBySide("Camera", left.camera or "–", right.camera or "–"),
-        SideBySide("Metadata", f"{left.exif_fields} fields", f"{right.exif_fields} fields"),
-    ]
+    pairs = zip(_facts(left).items(), _facts(right).values(), strict=True)
+    rows = [SideBySide(name, of_left, of_right) for (name, of_left), of_right in pairs]
     fields = exif(root, left), exif(root, right)
     for name in sorted(set(fields[0]) | set(fields[1])):
         row = SideBySide(_words(name), fields[0].get(name, "–"), fields[1].get(name, "–"), is_detail=True)
@@ -279,13 +270,15 @@ def _words(name: str) -> str:
     return " ".join(part if part.isupper() or not i else part.lower() for i, part in enumerate(parts))
 
 
-def _folder(photo: Photo) -> str:
-    return printable(photo.path.parent) if photo.path.parent.parts else "the library's own"
-
-
-def _pixels(photo: Photo) -> str:
-    return f"{photo.width} × {photo.height} · {photo.width * photo.height / 1e6:.1f}\N{NO-BREAK SPACE}MP"
-
-
-def _when(photo: Photo) -> str:
-    return photo.taken_at.replace("T", " ") if photo.taken_at else "–"
+def _facts(photo: Photo) -> dict[str, str]:
+    """Return what the catalogue knows of a photo, in words."""
+    megapixels = f"{photo.width * photo.height / 1e6:.1f}\N{NO-BREAK SPACE}MP"
+    return {
+        "Folder": printable(photo.path.parent) if photo.path.parent.parts else "the library's own",
+        "Name": printable(photo.path.name),
+        "Pixels": f"{photo.width} × {photo.height} · {megapixels}",
+        "File": f"{photo.format} · {size(photo.size_bytes)}",
+        "Taken": photo.taken_at.replace("T", " ") if photo.taken_at else "–",
+        "Camera": photo.camera or "–",
+        "Metadata": f"{photo.exif_fields} fields",
+    }

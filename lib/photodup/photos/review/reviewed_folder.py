@@ -300,7 +300,9 @@ class ReviewedFolder:
             self.session = ReviewSession(self.root, self._catalogue, self._find)
         else:
             self.session.refresh()
-        self._count_new(self.session)
+        model = self.session.tiers.model
+        with self.session.open() as catalogue:
+            self.n_new = len(catalogue.missing_embeddings(model.digest)) if model else 0
         return self.session
 
     def _remember_folders(self) -> None:
@@ -314,11 +316,6 @@ class ReviewedFolder:
         never_from = (*self.never_from, *self._untouched)
         options = self._options | {"wishes": self.wishes, "never_from": never_from, "only": self.only}
         return tiers_by_settings(opened, progress=with_bar, **options)
-
-    def _count_new(self, session: ReviewSession) -> None:
-        with session.open() as catalogue:
-            model = session.tiers.model
-            self.n_new = len(catalogue.missing_embeddings(model.digest)) if model else 0
 
     # ---- what a person can start -------------------------------------------------------------------------
 

@@ -96,8 +96,7 @@ class Site:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        filters = {"size": size, "path": printable, "text": escaped, "percent": percent}
-        environment.filters |= filters
+        environment.filters |= {"size": size, "path": printable, "text": escaped, "percent": percent}
         return environment
 
     def page(self, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
@@ -115,20 +114,17 @@ class Site:
             "in_album": session is not None and not session.trash.moves_files,
         }
         if session is not None:
-            common |= self._counts(session)
+            items = session.items.values()
+            common |= {
+                "n_groups": len(items),
+                "n_decided": sum(item.status != TODO for item in items),
+                "n_marked": sum(len(item.remove) for item in items if item.status == MARKED),
+                "marked_bytes": sum(item.marked_bytes for item in items),
+                "tiers": session.tiers,
+            }
         text = self._templates.get_template(template).render(**common | values)
         # Names that are not UTF-8 reach sentences as lone surrogates, which no answer can carry.
         return HTMLResponse(re.sub("[\ud800-\udfff]", "\ufffd", text), status)
-
-    def _counts(self, session: ReviewSession) -> dict[str, Any]:
-        items = session.items.values()
-        return {
-            "n_groups": len(session.items),
-            "n_decided": sum(item.status != TODO for item in items),
-            "n_marked": sum(len(item.remove) for item in items if item.status == MARKED),
-            "marked_bytes": sum(item.marked_bytes for item in items),
-            "tiers": session.tiers,
-        }
 
     def message(self, title: str, sentence: str, status: int = 200) -> HTMLResponse:
         """Return a page that says one thing."""

@@ -45,13 +45,14 @@ class HashPairs:
         """Return the pairs within a smaller radius."""
         return self._chosen(self.distance <= radius, radius)
 
-    def joined_with(self, others: "HashPairs") -> "HashPairs":
-        """Return these pairs and others, none of them twice in both."""
+    def joined_with(self, *others: "HashPairs") -> "HashPairs":
+        """Return these pairs and others, none of them twice in all."""
+        parts = (self, *others)
         first, second, distance = (
-            np.concatenate([getattr(self, name), getattr(others, name)])
+            np.concatenate([getattr(part, name) for part in parts])
             for name in ("first", "second", "distance")
         )
-        return HashPairs(first, second, distance, min(self.radius, others.radius))
+        return HashPairs(first, second, distance, min(part.radius for part in parts))
 
     def _chosen(self, which: np.ndarray, radius: int | None = None) -> "HashPairs":
         kept = self.radius if radius is None else radius
@@ -106,7 +107,7 @@ def near_hashes(bits: np.ndarray, radius: int, *, start: int = 0, block: int = 4
     new = np.searchsorted(searched, start)
     codes = np.ascontiguousarray(bits[searched]).view(np.uint8).reshape(-1, 8)
     none = HashPairs(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.uint8), radius)
-    found = [none, crowds._chosen(crowds.second >= start, radius)]
+    found = [crowds._chosen(crowds.second >= start, radius)]
     for oriented, nearer in orientations(bits):
         if radius < nearer:
             continue
@@ -121,10 +122,7 @@ def near_hashes(bits: np.ndarray, radius: int, *, start: int = 0, block: int = 4
             a, b = searched[others[before]], searched[here[before]]
             apart = (distances[before] + nearer).astype(np.uint8)
             found.append(nearest_hashes(HashPairs(a, b, apart, radius)))
-    together = found[0]
-    for part in found[1:]:
-        together = together.joined_with(part)
-    return nearest_hashes(together)
+    return nearest_hashes(none.joined_with(*found))
 
 
 def nearest_across(

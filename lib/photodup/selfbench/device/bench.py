@@ -146,12 +146,12 @@ class DeviceBench:
 
     def _close(self) -> None:
         """Let go of the engine, and of the device memory that PyTorch keeps for the next one."""
-        if self._open is not None and self.device.startswith("cuda"):
+        was_open, self._open = self._open, None
+        if was_open is not None and self.device.startswith("cuda"):
             import torch
 
-            self._open = None
+            del was_open
             torch.cuda.empty_cache()
-        self._open = None
 
 
 def _reason(error: Exception) -> str:

@@ -8,6 +8,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from support.command import one_sentence
 from support.triton import TINY_MODELS, needs_triton
 from typer.testing import CliRunner
 
@@ -88,9 +89,8 @@ DAMAGED = b"\xff\xfe\0|name: [|5: x|null: x|where: x|- x|5||name: !!python/objec
 def test_a_damaged_file_is_one_sentence(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "received.yaml"
     path.write_bytes(data)
-    with pytest.raises(PhotodupError, match=r"received\.yaml") as caught:
+    with one_sentence(r"received\.yaml"):
         load_endpoints(path)
-    assert "\n" not in str(caught.value)
 
 
 @given(

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageOps
-from support.review_library import copies_in, exif, only_group, photo, write, xmp
+from support.review_library import copies_in, exif, listed, only_group, photo, write, xmp
 
 from photodup.photos.compare.canvas import Laid
 from photodup.photos.compare.evidence import pair_codes
@@ -296,8 +296,7 @@ def test_xmp_and_xp_tags_within_files_count(tmp_path, original):
     tagged[0x010E] = "OLYMPUS DIGITAL CAMERA"
     original.save(tmp_path / "tagged.jpg", exif=tagged)
     scan(tmp_path, progress=False)
-    with Catalogue(tmp_path) as catalogue:
-        said = {photo.path.name: read_described(photo.described) for photo in catalogue.photos()}
+    said = {photo.path.name: read_described(photo.described) for photo in listed(tmp_path).values()}
     assert said["a.jpg"] == said["a.webp"] == {"rating": 4}
     assert said["tagged.jpg"] == {"keywords": ["Ann", "sea"]}, (
         "what every file of a camera says is no caption"
@@ -454,6 +453,4 @@ def test_a_hostile_file_says_nothing_and_is_read(tmp_path, original):
     xmp = b'<!DOCTYPE a [<!ENTITY b "b">]><a>&b;</a>'
     original.save(tmp_path / "a.jpg", "JPEG", xmp=xmp, exif=exif(rating=9))
     scan(tmp_path, progress=False)
-    with Catalogue(tmp_path) as catalogue:
-        (found,) = catalogue.photos()
-    assert read_described(found.described)["rating"] == 9
+    assert read_described(listed(tmp_path)["a.jpg"].described)["rating"] == 9

@@ -26,7 +26,7 @@ from support.hostile_images import (
     scans_in_tiff,
     text_ppm,
 )
-from support.service import as_files, until
+from support.service import as_files, has_ended, until
 
 from photodup.embedding import imaging
 from photodup.embedding.backends import parse_backend
@@ -201,14 +201,7 @@ def test_workers_take_nothing_from_the_current_folder_and_end_with_their_parent(
         [sys.executable, "-P", "-c", code], input=HONEST_PNG, cwd=tmp_path, capture_output=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
-    until(lambda: not Path(f"/proc/{int(done.stdout)}/cmdline").exists() or is_zombie(int(done.stdout)))
-
-
-def is_zombie(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
+    until(lambda: has_ended(int(done.stdout)))
 
 
 # The service

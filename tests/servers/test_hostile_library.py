@@ -159,7 +159,7 @@ def test_what_nobody_signed_and_was_half_finished_comes_home_when_confirmed(
         assert {path: back[path] for path in back.keys() - sidecars} == {
             path: md5[path] for path in there - sidecars
         }
-        assert what == "purge" or (there == set(md5) and md5["keep.jpg.xmp"] in back.values())
+        assert what == "purge" or (there == set(md5) and md5["A/keep.jpg.xmp"] in back.values())
         left = trash.contents().unsigned
         trash.purge(left, confirmed=True)
         assert Trash(folder).contents().unsigned == [], "and nothing is listed for ever"
@@ -199,7 +199,7 @@ def test_without_a_key_nothing_is_removed_and_everything_restored(tmp_path, own_
     own_key_folder.write_text("in the way")
     md5 = random_library(tmp_path / "a", WORK)
     with pytest.raises(PhotodupError, match=r"key.* PHOTODUP_CONFIG"):
-        Trash(tmp_path / "a").remove([removal(tmp_path / "a", md5, "copy.jpg", sidecars=())])
+        Trash(tmp_path / "a").remove([removal(tmp_path / "a", md5, "A/copy.jpg", "A/keep.jpg", ())])
     assert present(tmp_path / "a") == md5
     given_removed(library)
     trash = Trash(library)
@@ -210,11 +210,11 @@ def test_without_a_key_nothing_is_removed_and_everything_restored(tmp_path, own_
 def test_a_signed_line_that_was_changed_is_nobodys(tmp_path, own_key_folder, change):
     folder = tmp_path / "a"
     md5 = random_library(folder, WORK)
-    done, _ = Trash(folder).remove([removal(folder, md5, "copy.jpg", sidecars=())])
+    done, _ = Trash(folder).remove([removal(folder, md5, "A/copy.jpg", "A/keep.jpg", ())])
     journal = folder / TRASH_FOLDER / "journal.jsonl"
     first, second = map(json.loads, journal.read_text().splitlines())
     if change == "home":
-        first["files"][0]["home"] = "keep.jpg.bak"
+        first["files"][0]["home"] = "A/keep.jpg.bak"
         lines = [first]
     elif change == "state":
         lines = [first, second | {"state": "purging"}]
@@ -239,14 +239,14 @@ def test_a_signed_line_that_was_changed_is_nobodys(tmp_path, own_key_folder, cha
 def test_what_is_not_the_file_that_was_removed_is_left(tmp_path, own_key_folder, fault):
     folder = tmp_path / "a"
     md5 = random_library(folder, WORK)
-    done, _ = Trash(folder).remove([removal(folder, md5, "copy.jpg", sidecars=())])
-    done += Trash(folder).remove([removal(folder, md5, "deep/er/copy2.jpg", sidecars=())])[0]
+    done, _ = Trash(folder).remove([removal(folder, md5, "A/copy.jpg", "A/keep.jpg", ())])
+    done += Trash(folder).remove([removal(folder, md5, "B/er/copy2.jpg", "A/keep.jpg", ())])[0]
     lies = folder / TRASH_FOLDER / done[0].files[0].trash
     lies.unlink()
     if fault == "other content":
         lies.write_bytes(b"x" * done[0].files[0].size)
     elif fault == "a link":
-        lies.symlink_to(folder / "keep.jpg")
+        lies.symlink_to(folder / "A/keep.jpg")
     else:
         lies.mkdir()
     before = tree(lies.parent)
@@ -257,29 +257,29 @@ def test_what_is_not_the_file_that_was_removed_is_left(tmp_path, own_key_folder,
     Trash(folder)._write(done[0], "purging")  # killed in a deletion
     Trash(folder)
     assert tree(lies.parent) == before and os.path.lexists(lies)
-    assert md5_of(folder / "keep.jpg") == md5["keep.jpg"]
+    assert md5_of(folder / "A/keep.jpg") == md5["A/keep.jpg"]
 
 
 def test_a_folder_on_the_way_that_is_a_link_is_one_sentence(tmp_path, own_key_folder, outside):
     """Of one's own library too: a folder was exchanged for a link since the removal."""
     folder = tmp_path / "a"
     md5 = random_library(folder, WORK)
-    done, _ = Trash(folder).remove([removal(folder, md5, "deep/er/copy2.jpg", sidecars=())])
-    shutil.rmtree(folder / "deep")
-    (folder / "deep").symlink_to(outside)
+    done, _ = Trash(folder).remove([removal(folder, md5, "B/er/copy2.jpg", "A/keep.jpg", ())])
+    shutil.rmtree(folder / "B")
+    (folder / "B").symlink_to(outside)
     before = tree(outside)
     with pytest.raises(TrashError, match="a folder on the way is a symbolic link"):
         Trash(folder).restore(done)
     (folder / "linked.jpg").write_bytes(b"1")
     os.makedirs(outside / "er")
-    shutil.copy(folder / "copy.jpg", outside / "er" / "z.jpg")
+    shutil.copy(folder / "A/copy.jpg", outside / "er" / "z.jpg")
     before = tree(outside)
     _, ((_, sentence),) = Trash(folder).remove(
-        [removal(folder, md5 | {"deep/er/z.jpg": md5["copy.jpg"]}, "deep/er/z.jpg", sidecars=())]
+        [removal(folder, md5 | {"B/er/z.jpg": md5["A/copy.jpg"]}, "B/er/z.jpg", "A/keep.jpg", ())]
     )
     assert "outside" in sentence and tree(outside) == before
-    (folder / "deep").unlink()
-    assert Trash(folder).restore(done) == [folder / "deep/er/copy2.jpg"]
+    (folder / "B").unlink()
+    assert Trash(folder).restore(done) == [folder / "B/er/copy2.jpg"]
 
 
 @pytest.mark.parametrize("target", ["outside", "inside"])

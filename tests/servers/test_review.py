@@ -6,13 +6,15 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 
 import httpx
 import numpy as np
 import pytest
+from PIL import Image, ImageCms
 from support.command import run_program
-from support.review_library import HOSTILE, add_third_copy, client_of, group_of
+from support.review_library import HOSTILE, add_third_copy, client_of, group_of, listed
 
 from photodup.errors import PhotodupError
 from photodup.photos.library.catalogue import Catalogue
@@ -62,16 +64,14 @@ def test_accept_remove_undo(session, library):
     assert "2020/IMG_1.xmp" in files(library), "and the kept photo's stays"
     assert all(item.status == DONE for item in session.items.values())
     assert len(session.feedback.labelled_pairs()) == 2, "two accepted copies; equal bytes say nothing"
-    with Catalogue(library) as catalogue:
-        assert len(catalogue.photos()) == 4
+    assert len(listed(library)) == 4
     said = session.undo()
     assert "files are back in their folders: " in said
     assert "small coffee.jpg" in said and "small coffee.jpg.xmp" in said
     assert files(library) == before
     assert all(item.status == MARKED for item in session.items.values())
     assert session.feedback.labelled_pairs() == {}
-    with Catalogue(library) as catalogue:
-        assert len(catalogue.photos()) == 7
+    assert len(listed(library)) == 7
     session.undo()
     assert all(item.status == TODO for item in session.items.values())
     with pytest.raises(PhotodupError, match="nothing to undo"):
@@ -92,8 +92,7 @@ def test_what_can_come_back_does_and_the_rest_is_said(session, library, way):
         (library / TRASH_FOLDER / file.trash).unlink()
     with pytest.raises(PhotodupError, match=r"small coffee\.jpg was deleted from the trash by hand"):
         session.undo() if way == "undo" else session.restore([o.id for o in session.trash.contents().listing])
-    with Catalogue(library) as catalogue:
-        assert len(catalogue.photos()) == 6, "what is back is in the catalogue again"
+    assert len(listed(library)) == 6, "what is back is in the catalogue again"
     back = MARKED if way == "undo" else TODO
     others = [i for i in session.items.values() if all(p.path.name != "small coffee.jpg" for p in i.photos)]
     assert len(others) == 2 and all(item.status == back for item in others)
@@ -413,8 +412,7 @@ def test_only_the_list_that_was_shown_is_removed(server, library):
 def test_a_keeper_that_another_group_removes_is_shown_so_and_its_copies_stay(library):
     tiers = ReviewSession(library).tiers
     copies = next(group for group in tiers.copies if group.keeper.path.name == "IMG_1.jpg")
-    with Catalogue(library) as catalogue:
-        lone = next(photo for photo in catalogue.photos() if photo.path.name == "lone.jpg")
+    lone = listed(library)["lone.jpg"]
     scene = replace(
         copies, tier="similar", choice=replace(copies.choice, keeper=lone), members=(copies.keeper,)
     )
@@ -528,10 +526,6 @@ def test_pictures_are_scaled_and_cached(server, library):
         answer = httpx.get(f"{server.url}photo/{photo.id}/{size}.jpg")
         assert answer.headers["content-type"] == "image/jpeg"
         assert len(list((library / ".photodup" / "thumbnails").rglob(f"*-{size}.jpg"))) == 1
-        from io import BytesIO
-
-        from PIL import Image
-
         assert max(Image.open(BytesIO(answer.content)).size) == min(longest, max(photo.width, photo.height))
 
 
@@ -549,27 +543,25 @@ def test_a_browser_asks_again_and_is_sent_a_picture_once(server, library):
 
 
 @pytest.fixture
+def own(tmp_path):
+    folder = OwnFolder(tmp_path / "own")
+    folder.prepare()
+    return folder
+
+
+@pytest.fixture
 def large(tmp_path):
     """A library of one JPEG of 2600 × 1800 pixels in Display P3's stead: its profile is what is looked for."""
-    from PIL import Image, ImageCms
-
     folder = tmp_path / "large"
     folder.mkdir()
     profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
     noise = np.random.default_rng(0).integers(0, 255, (1800, 2600, 3), dtype=np.uint8)
     Image.fromarray(noise).save(folder / "large.jpg", quality=90, icc_profile=profile)
     scan(folder, progress=False)
-    with Catalogue(folder) as catalogue:
-        return folder, catalogue.photos()[0], profile
+    return folder, listed(folder)["large.jpg"], profile
 
 
-def test_zoomed_in_a_jpeg_is_shown_as_it_is_and_smaller_ones_keep_its_colours(large, tmp_path):
-    from io import BytesIO
-
-    from PIL import Image
-
-    own = OwnFolder(tmp_path / "own")
-    own.prepare()
+def test_zoomed_in_a_jpeg_is_shown_as_it_is_and_smaller_ones_keep_its_colours(large, own):
     folder, photo, profile = large
     assert picture(folder, own, photo, "large") == (folder / "large.jpg").read_bytes()
     for size in ("small", "screen"):
@@ -577,9 +569,7 @@ def test_zoomed_in_a_jpeg_is_shown_as_it_is_and_smaller_ones_keep_its_colours(la
         assert made.info["icc_profile"] == profile and max(made.size) == SIZES[size]
 
 
-def test_a_cached_picture_costs_no_reading(large, tmp_path, monkeypatch):
-    own = OwnFolder(tmp_path / "own")
-    own.prepare()
+def test_a_cached_picture_costs_no_reading(large, own, monkeypatch):
     folder, photo, _ = large
     first = picture(folder, own, photo, "small")
     checked = []
@@ -643,25 +633,19 @@ def test_cached_pictures_of_photographs_that_went_do_not_stay(library):
 
 
 def test_exif_is_read_and_broken_exif_is_nothing(library):
-    with Catalogue(library) as catalogue:
-        photos = {str(p.path): p for p in catalogue.photos()}
-    assert exif(library, photos["2020/IMG_1.jpg"])["DateTimeOriginal"] == "2020:05:16 09:00:00"
+    one = listed(library)["2020/IMG_1.jpg"]
+    assert exif(library, one)["DateTimeOriginal"] == "2020:05:16 09:00:00"
     os.utime(library / "2020" / "IMG_1.jpg", (1, 1))
-    assert exif(library, photos["2020/IMG_1.jpg"]) == {}, "a changed file is not read"
+    assert exif(library, one) == {}, "a changed file is not read"
 
 
 def test_details_say_what_was_photographed_and_not_how_a_tiff_is_laid_out(library):
     from photodup.photos.review.pictures import _words, compare
 
-    with Catalogue(library) as catalogue:
-        before = {str(p.path): p for p in catalogue.photos()}
-        with_date = before["2020/IMG_1.jpg"]
-    from PIL import Image
-
+    with_date = listed(library)["2020/IMG_1.jpg"]
     Image.open(library / with_date.path).convert("RGB").save(library / "2020" / "scan.tif")
     scan(library, progress=False)
-    with Catalogue(library) as catalogue:
-        tiff = next(p for p in catalogue.photos() if p.path.name == "scan.tif")
+    tiff = listed(library)["2020/scan.tif"]
     names = {row.name for row in compare(library, with_date, tiff) if row.is_detail}
     assert not names & {"Bits per sample", "Image width", "Strip offsets", "Compression"}
     assert {row.name: row.right for row in compare(library, with_date, tiff)}["Metadata"] == "0 fields"

@@ -12,9 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from PIL import Image
-from support.service import until
+from support.service import has_ended, until
 from support.triton import FREE_PORTS, executions, infer, needs_triton, tiny_embedding, tiny_graph
 
 from photodup.embedding.imaging import normalize
@@ -231,12 +232,12 @@ def test_nothing_is_left_when_the_starter_is_killed(how: "signal.Signals | str",
     )
     try:
         http, grpc, supervisor = map(int, starter.stdout.readline().split())
-        family = _descendants(supervisor)
+        family = [supervisor, *(one.pid for one in psutil.Process(supervisor).children(recursive=True))]
         assert len(family) >= 3, "supervisor, server and stub were expected"
         os.kill(
             supervisor if how == "supervisor" else starter.pid, signal.SIGKILL if how == "supervisor" else how
         )
-        until(lambda: not any(map(_alive, family)))
+        until(lambda: all(map(has_ended, family)))
         for port in (http, grpc):
             with socket.socket() as probe:
                 assert probe.connect_ex(("127.0.0.1", port)) != 0
@@ -244,23 +245,3 @@ def test_nothing_is_left_when_the_starter_is_killed(how: "signal.Signals | str",
         starter.kill()
         starter.wait()
         starter.stdout.close()
-
-
-def _alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def _descendants(pid: int) -> list[int]:
-    children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return [pid] + [found for child in children for found in _descendants_any_thread(child)]
-
-
-def _descendants_any_thread(pid: int) -> list[int]:
-    found = [pid]
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in (task / "children").read_text().split():
-            found += _descendants_any_thread(int(child))
-    return found

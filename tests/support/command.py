@@ -5,12 +5,15 @@ import io
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import NamedTuple
 from unittest import mock
 
+import pytest
 from support.paths import ROOT
 
 from photodup.cli import main
+from photodup.errors import PhotodupError
 
 
 class Done(NamedTuple):
@@ -53,3 +56,11 @@ def run_program(name: str, *arguments: object, within: tuple[str, ...] = ()) -> 
     done = subprocess.run(command, cwd=ROOT / "tests", capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+@contextlib.contextmanager
+def one_sentence(said: str | None = None) -> Iterator[pytest.ExceptionInfo]:
+    """Expect a refusal that says this, in one line that gives a terminal no orders."""
+    with pytest.raises(PhotodupError, match=said) as raised:
+        yield raised
+    assert "\n" not in str(raised.value) and "\x1b" not in str(raised.value)

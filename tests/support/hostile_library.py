@@ -5,6 +5,7 @@ import json
 import os
 import stat
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from photodup.photos.trash.trash_files import md5_of
@@ -83,46 +84,40 @@ def attack(function: Attack) -> Attack:
     return function
 
 
-@attack
-def takes_files_through_linked_items(library: Path, outside: Path) -> None:
-    (library / ".photodup-trash").mkdir()
-    (library / ".photodup-trash" / "items").symlink_to(outside)
-    write_journal(library, line("removing", entry("stolen.jpg", f"items/{OP}/victim.jpg")))
+def follows(library: Path, outside: Path, link: str, state: str, home: str, trash: str) -> None:
+    """Put a link where the trash has a folder (`..`: to the library itself), and a line about a file behind it."""
+    place = library / ".photodup-trash" / link
+    place.parent.mkdir(parents=True)
+    place.symlink_to(".." if link == "up" else outside)
+    write_journal(library, line(state, entry(home, trash)))
 
 
-@attack
-def deletes_through_linked_items(library: Path, outside: Path) -> None:
-    (library / ".photodup-trash").mkdir()
-    (library / ".photodup-trash" / "items").symlink_to(outside)
-    write_journal(library, line("purging", entry("x.jpg", f"items/{OP}/victim.jpg")))
+def puts(library: Path, outside: Path, home: str, state: str = "restoring", content: bytes = PAYLOAD) -> None:
+    """Have a file in the trash, and a line about it."""
+    if home.startswith("sub/"):
+        (library / "sub").symlink_to(outside / "sub")
+    payload(library, f"items/{OP}/x", content)
+    write_journal(library, line(state, entry(home, f"items/{OP}/x", content)))
 
 
-@attack
-def deletes_through_a_linked_operation(library: Path, outside: Path) -> None:
-    (library / ".photodup-trash" / "items").mkdir(parents=True)
-    (library / ".photodup-trash" / "items" / OP).symlink_to(outside)
-    write_journal(library, line("purging", entry("x.jpg", f"items/{OP}/victim.jpg")))
-
-
-@attack
-def deletes_the_photos_of_the_library_by_a_link(library: Path, outside: Path) -> None:
-    (library / ".photodup-trash").mkdir()
-    (library / ".photodup-trash" / "up").symlink_to("..")
-    write_journal(library, line("purging", entry("x.jpg", "up/mine.jpg")))
-
-
-@attack
-def writes_through_a_linked_home(library: Path, outside: Path) -> None:
-    (library / "sub").symlink_to(outside / "sub")
-    payload(library, f"items/{OP}/x")
-    write_journal(library, line("restoring", entry("sub/.profile", f"items/{OP}/x", PAYLOAD)))
-
-
-@attack
-def makes_folders_through_a_linked_home(library: Path, outside: Path) -> None:
-    (library / "sub").symlink_to(outside / "sub")
-    payload(library, f"items/{OP}/x")
-    write_journal(library, line("restoring", entry("sub/a/b/c/.profile", f"items/{OP}/x", PAYLOAD)))
+ATTACKS |= {
+    "takes files through linked items": partial(
+        follows, link="items", state="removing", home="stolen.jpg", trash=f"items/{OP}/victim.jpg"
+    ),
+    "deletes through linked items": partial(
+        follows, link="items", state="purging", home="x.jpg", trash=f"items/{OP}/victim.jpg"
+    ),
+    "deletes through a linked operation": partial(
+        follows, link=f"items/{OP}", state="purging", home="x.jpg", trash=f"items/{OP}/victim.jpg"
+    ),
+    "deletes the photos of the library by a link": partial(
+        follows, link="up", state="purging", home="x.jpg", trash="up/mine.jpg"
+    ),
+    "writes through a linked home": partial(puts, home="sub/.profile"),
+    "makes folders through a linked home": partial(puts, home="sub/a/b/c/.profile"),
+    "deletes a half finished removal": partial(puts, home="x.jpg", state="purging", content=VICTIM),
+    "resumes a half finished restore": partial(puts, home=".photodup/settings.json", content=VICTIM),
+}
 
 
 @attack
@@ -157,18 +152,6 @@ def changes_times_by_a_hard_link(library: Path, outside: Path) -> None:
     (library / ".photodup-trash" / "items" / OP).mkdir(parents=True)
     os.link(outside / "victim.jpg", library / ".photodup-trash" / "items" / OP / "x.jpg")
     write_journal(library, line("restoring", entry("x.jpg", f"items/{OP}/x.jpg")))
-
-
-@attack
-def deletes_a_half_finished_removal(library: Path, outside: Path) -> None:
-    payload(library, f"items/{OP}/x.jpg", VICTIM)
-    write_journal(library, line("purging", entry("x.jpg", f"items/{OP}/x.jpg")))
-
-
-@attack
-def resumes_a_half_finished_restore(library: Path, outside: Path) -> None:
-    payload(library, f"items/{OP}/x.jpg", VICTIM)
-    write_journal(library, line("restoring", entry(".photodup/settings.json", f"items/{OP}/x.jpg")))
 
 
 @attack

@@ -11,12 +11,14 @@ from photodup.study.kubernetes.simulate import Load
 ONE = ServiceCurve((1, 2, 4), (10.0, 15.0, 20.0), (1.0, 1.5, 2.0))
 
 
-def scaler(target=60, low=1, high=100, behavior=None, request=1.0):
+def by_cpu(target, low, high):
     metric = {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": target}}
-    spec = {"minReplicas": low, "maxReplicas": high, "metrics": [{"type": "Resource", "resource": metric}]}
-    if behavior is not None:
-        spec["behavior"] = behavior
-    return Autoscaler(spec, {"cpu": request})
+    return {"minReplicas": low, "maxReplicas": high, "metrics": [{"type": "Resource", "resource": metric}]}
+
+
+def scaler(target=60, low=1, high=100, behavior=None, request=1.0, flags=None):
+    spec = by_cpu(target, low, high) | ({} if behavior is None else {"behavior": behavior})
+    return Autoscaler(spec, {"cpu": request}, flags)
 
 
 def pods(*cores, ready=None, now=1000.0):
@@ -36,17 +38,7 @@ def pods(*cores, ready=None, now=1000.0):
 
 def workload(**changes):
     ready = Probe("/readyz", 0, 5, 5, 3)
-    spec = {
-        "minReplicas": 2,
-        "maxReplicas": 6,
-        "metrics": [
-            {
-                "type": "Resource",
-                "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 60}},
-            }
-        ],
-        "behavior": {"scaleDown": {"stabilizationWindowSeconds": 180}},
-    }
+    spec = by_cpu(60, 2, 6) | {"behavior": {"scaleDown": {"stabilizationWindowSeconds": 180}}}
     made = ScaledDeployment(
         name="photodup",
         replicas=1,

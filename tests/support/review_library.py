@@ -14,7 +14,7 @@ from PIL import ExifTags, Image
 
 from photodup.photos.groups.results import TierGroup
 from photodup.photos.groups.tiers import GroupingOptions, find_tiers
-from photodup.photos.library.catalogue import Catalogue
+from photodup.photos.library.catalogue import Catalogue, Photo
 from photodup.photos.library.scan import scan
 from photodup.photos.review.serve import ReviewServer
 from photodup.photos.review.session import Item, ReviewSession
@@ -113,6 +113,18 @@ def _made_once() -> Path:
     with Catalogue(folder) as catalogue:  # two seconds of CPU, which the catalogue's own files remember
         find_tiers(catalogue)
     return folder
+
+
+def forget_evidence(library: Path) -> None:
+    """Delete what is remembered of compared pairs."""
+    for file in (library / ".photodup").glob("evidence.sqlite*"):
+        file.unlink()
+
+
+def listed(library: Path) -> dict[str, Photo]:
+    """Return the photos of a scanned library, by their paths."""
+    with Catalogue(library) as catalogue:
+        return {str(photo.path): photo for photo in catalogue.photos()}
 
 
 def add_third_copy(folder: Path) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
+import psutil
 
 
 @dataclass
@@ -101,3 +102,10 @@ def until(condition, seconds: float = 120) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it never happened"
         time.sleep(0.02)
+
+
+def has_ended(pid: int) -> bool:
+    """Whether a process is gone, or only its exit status is left for its parent."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    return True

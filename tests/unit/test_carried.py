@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from support.command import run_command
 from support.review_library import client_of, exif, group_of, photo, write, xmp
-from support.trash_kills import make_library, note, present, removal
+from support.trash_kills import at_home, make_library, note, present, removal
 
 from photodup.errors import PhotodupError
 from photodup.photos.library.carried import NAMESPACES, merged, place_of, properties
@@ -239,10 +239,6 @@ def library(tmp_path):
     (tmp_path / "rocket.xmp").write_text(xmp('xmp:Rating="2"'))
     scan(tmp_path, progress=False)
     return tmp_path
-
-
-def at_home(library: Path) -> dict[str, str]:
-    return {name: md5 for name, md5 in present(library).items() if not name.startswith(".photodup")}
 
 
 def test_the_offer_is_seen_before_anything_is_written_and_undone_with_the_rest(library):

@@ -9,16 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
-from support.review_library import only_group
+from support.review_library import copies_in, only_group, photo
 
 from photodup.embedding.imaging import encoded
 from photodup.photos.compare.content import Contents, Difference, compare_contents, is_page, where
 from photodup.photos.compare.exposures import FineNoise, own_rounding, rounding_noise
 from photodup.photos.compare.family import LaidFamily
 from photodup.photos.compare.traces import FileTraces, coarsest_step, file_traces
-from photodup.photos.groups.tiers import find_tiers
-from photodup.photos.library.catalogue import Catalogue
-from photodup.photos.library.scan import scan
 from photodup.photos.quality.edits import named
 
 PHOTOS = ["astronaut", "coffee", "chelsea", "rocket"]
@@ -41,9 +38,7 @@ def compared(first: Image.Image, second: Image.Image) -> Contents:
 
 @pytest.fixture(scope="module")
 def photographs() -> dict[str, Image.Image]:
-    import skimage.data
-
-    return {name: Image.fromarray(getattr(skimage.data, name)()).convert("RGB") for name in PHOTOS}
+    return {name: photo(name) for name in PHOTOS}
 
 
 def letter(to: str = "Anna Huber", total: str = "412.50", seed: int = 0) -> Image.Image:
@@ -137,9 +132,7 @@ def test_of_pairs_with_and_without_a_small_subject_none_is_suggested(tmp_path: P
         for name, image in zip("ab", (original, figure), strict=True):
             saved_as = exposed(image, seed=int(rng.integers(1 << 30)))
             saved_as.save(tmp_path / f"{i}_{name}.jpg", quality=int(rng.integers(85, 96)))
-    scan(tmp_path, progress=False)
-    with Catalogue(tmp_path) as catalogue:
-        assert not [photo.path for group in find_tiers(catalogue).copies for photo in group.may_go]
+    assert not [photo.path for group in copies_in(tmp_path) for photo in group.may_go]
 
 
 @given(

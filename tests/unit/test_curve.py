@@ -17,19 +17,10 @@ SIDE = Side("quick", "quick", Backend("local", DUMMY), (("delay_ms", 2.0),))
 
 
 def made(*steps):
-    rows = [
-        {
-            "side": "quick",
-            "share": n,
-            "visit": v,
-            "offered_per_s": rate,
-            "latency_ms_p95": p95,
-            "refused": refused,
-        }
-        for n, (rate, p95, refused) in enumerate(steps)
-        for v in (1, 2)
-    ]
-    return pd.DataFrame(rows)
+    """Two visits of steps of (rate, 95th percentile in ms, share refused)."""
+    rows = [("quick", n, visit, *step) for n, step in enumerate(steps) for visit in (1, 2)]
+    columns = ["side", "share", "visit", "offered_per_s", "latency_ms_p95", "refused"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def test_the_rate_lies_between_the_last_step_kept_and_the_first_missed():
@@ -54,12 +45,7 @@ def test_refusals_miss_a_bound_however_fast_the_rest_is():
     ],
 )
 def test_a_curve_on_one_side_of_the_bound_gives_no_rate(steps, low, high):
-    table = (
-        made(*steps)
-        if steps
-        else pd.DataFrame(columns=["side", "share", "latency_ms_p95", "refused", "offered_per_s"])
-    )
-    found = curve.rate_under(table, "quick", bound_ms=200)
+    found = curve.rate_under(made(*steps), "quick", bound_ms=200)
     assert found.per_s is None
     assert found.low == pytest.approx(low, nan_ok=True) and found.high == pytest.approx(high, nan_ok=True)
 

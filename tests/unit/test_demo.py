@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.library import photo
+from support.review_library import listed
 
 from photodup.demo import photographs as demo_module
 from photodup.demo.photographs import SOURCES, VARIANTS, build_demo, load_ground_truth
 from photodup.errors import PhotodupError
-from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.hashing import hamming
 from photodup.photos.library.scan import scan
 
@@ -72,8 +72,7 @@ def test_the_ground_truth_lists_every_file_and_the_scan_reads_them_all(demo):
     assert {truth.path for truth in truths} == set(digests(root))
     report = scan(root, progress=False)
     assert (report.n_found, report.problems) == (len(truths), [])
-    with Catalogue(root) as catalogue:
-        photos = {str(p.path): p for p in catalogue.photos()}
+    photos = listed(root)
     by_group = defaultdict(list)
     for truth in truths:
         by_group[truth.group].append((truth, photos[truth.path]))

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from PIL import Image
 from support.library import CountingEmbedder, photo
+from support.review_library import listed
 
 from photodup.errors import PhotodupError
 from photodup.photos.embed.embed import embed_library
@@ -131,8 +132,7 @@ def test_the_camera_file_is_kept_before_a_larger_screenshot_of_it(tmp_path):
         image.convert("RGB").save(tmp_path / "a_screenshot.png", exif=b"")
     assert (tmp_path / "a_screenshot.png").stat().st_size > (tmp_path / "camera.jpg").stat().st_size
     scan(tmp_path, progress=False)
-    with Catalogue(tmp_path) as catalogue:
-        best = KeepRules().choose(catalogue.photos()).keeper
+    best = KeepRules().choose(list(listed(tmp_path).values())).keeper
     assert str(best.path) == "camera.jpg"
 
 

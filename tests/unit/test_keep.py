@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 from support.images import read_facts
-from support.review_library import make_library, only_group, photo, save
+from support.review_library import forget_evidence, make_library, only_group, photo, save
 
 from photodup.demo.photographs import SOURCES
 from photodup.embedding.imaging import encoded
@@ -139,8 +139,13 @@ def embed_by_pixels(catalogue: Catalogue) -> None:
     catalogue.store_embeddings("d" * 64, list(rows), np.stack(list(rows.values())))
 
 
-def test_a_burst_is_similar_and_a_copy_is_a_copy(tmp_path):
-    library = make_library(tmp_path / "library", is_compared=False)
+@pytest.fixture
+def library(tmp_path):
+    """Scanned, and nothing of it compared yet."""
+    return make_library(tmp_path / "library", is_compared=False)
+
+
+def test_a_burst_is_similar_and_a_copy_is_a_copy(library):
     shot = photo("coffee")
     save(
         shot.transform(shot.size, Image.Transform.AFFINE, (1, 0, 9, 0, 1, 5)),
@@ -160,8 +165,7 @@ def test_a_burst_is_similar_and_a_copy_is_a_copy(tmp_path):
         assert find_tiers(catalogue).similar == ()
 
 
-def test_evidence_is_remembered_and_a_damaged_memory_costs_only_time(tmp_path, monkeypatch):
-    library = make_library(tmp_path / "library", is_compared=False)
+def test_evidence_is_remembered_and_a_damaged_memory_costs_only_time(library, monkeypatch):
     with Catalogue(library) as catalogue:
         first = find_tiers(catalogue)
         monkeypatch.setattr(pixels, "verify", lambda a, b: pytest.fail("was verified before"))
@@ -177,8 +181,7 @@ def test_evidence_is_remembered_and_a_damaged_memory_costs_only_time(tmp_path, m
         assert [g.keeper for g in find_tiers(catalogue).copies] == [g.keeper for g in first.copies]
 
 
-def test_a_photo_that_vanished_is_a_problem_not_a_crash(tmp_path):
-    library = make_library(tmp_path / "library", is_compared=False)
+def test_a_photo_that_vanished_is_a_problem_not_a_crash(library):
     (library / "Shared" / "small coffee.jpg").unlink()
     with Catalogue(library) as catalogue:
         tiers = find_tiers(catalogue)
@@ -186,24 +189,20 @@ def test_a_photo_that_vanished_is_a_problem_not_a_crash(tmp_path):
     assert len(tiers.copies) == 2
 
 
-def test_where_evidence_cannot_be_written_the_groups_are_there_and_a_sentence(tmp_path, monkeypatch):
-    library = make_library(tmp_path / "library", is_compared=False)
+def test_where_evidence_cannot_be_written_the_groups_are_there_and_a_sentence(library):
     with Catalogue(library) as catalogue:
         first = find_tiers(catalogue)
-        for file in (library / ".photodup").glob("evidence.sqlite*"):
-            file.unlink()
+        forget_evidence(library)
         (library / ".photodup" / "evidence.sqlite").mkdir()  # root may write anywhere, but not a folder
         again = find_tiers(catalogue)
     assert [g.keeper for g in again.copies] == [g.keeper for g in first.copies]
     assert len(again.problems) == 1 and "evidence.sqlite cannot be written" in again.problems[0]
 
 
-def test_a_full_disk_in_the_middle_loses_no_group(tmp_path, monkeypatch):
-    library = make_library(tmp_path / "library", is_compared=False)
+def test_a_full_disk_in_the_middle_loses_no_group(library, monkeypatch):
     with Catalogue(library) as catalogue:
         first = find_tiers(catalogue)
-        for file in (library / ".photodup").glob("evidence.sqlite*"):
-            file.unlink()
+        forget_evidence(library)
         opened = evidence.EvidenceStore._opened
 
         def small(self):
@@ -221,9 +220,8 @@ def test_a_full_disk_in_the_middle_loses_no_group(tmp_path, monkeypatch):
     assert any("disk is full" in problem for problem in again.problems)
 
 
-def test_what_was_proven_once_stays_whatever_comes_between(tmp_path, monkeypatch):
+def test_what_was_proven_once_stays_whatever_comes_between(library, monkeypatch):
     """In a library that grew, a copy's hash may lie beyond the radius: it was verified, and is still a copy."""
-    library = make_library(tmp_path / "library", is_compared=False)
     with Catalogue(library) as catalogue:
         first = find_tiers(catalogue)
         (library / ".photodup" / "neighbours-hash.npz").unlink()
@@ -231,8 +229,7 @@ def test_what_was_proven_once_stays_whatever_comes_between(tmp_path, monkeypatch
         again = find_tiers(catalogue)
         assert "within 0 bits" in again.search
         assert [g.members for g in again.copies] == [g.members for g in first.copies]
-        for file in (library / ".photodup").glob("evidence.sqlite*"):
-            file.unlink()
+        forget_evidence(library)
         forgotten = find_tiers(catalogue)
     assert len(forgotten.copies) < len(first.copies), "or the test proves nothing"
 
@@ -264,8 +261,7 @@ def test_eighteen_copies_of_one_picture_are_one_group(tmp_path):
         assert group.keeper.path.name == "00.jpg" and len(group.members) == 17
         assert find_tiers(catalogue).copies == (group,), "and again from what is remembered"
         # Some vanish, nothing is remembered: the rest is one group still, and the search ends.
-        for file in (tmp_path / ".photodup").glob("evidence.sqlite*"):
-            file.unlink()
+        forget_evidence(tmp_path)
         for i in range(5, 18, 5):
             (tmp_path / f"{i:02}.jpg").unlink()
         tiers = find_tiers(catalogue)
@@ -321,29 +317,26 @@ def test_a_camera_jpeg_with_a_second_picture_is_no_worse_than_its_copy():
     assert (camera, web) == ("MPO", "WEBP")
     original = replace(BASE, format=camera, exif_fields=40)
     for worse in ("JPEG", web):
-        copy = replace(BASE, id=2, path=Path("b.jpg"), md5="1" * 32, format=worse)
-        assert KeepRules().choose([copy, original]).keeper.id == 1
+        assert KeepRules().choose([other(format=worse), original]).keeper.id == 1
 
 
 def test_one_moment_is_not_older_because_nobody_wrote_its_offset():
     there = replace(BASE, taken_at="2020-01-02T00:00:00+02:00")
-    dropped = replace(BASE, id=2, path=Path("longer/b.jpg"), md5="1" * 32)
-    choice = KeepRules(["oldest"]).choose([there, dropped])
+    choice = KeepRules(["oldest"]).choose([there, other(path=Path("longer/b.jpg"))])
     assert (choice.keeper.id, choice.rule) == (1, None)
 
 
 def test_the_reason_can_be_shown_whatever_the_folders_name():
     """A name that is not UTF-8 must not break the page or the terminal that shows it."""
     folder = os.fsdecode(b"caf\xe9")
-    best = replace(BASE, id=2, path=Path(folder, "b.jpg"), md5="1" * 32)
-    choice = KeepRules(["folder"], folders=[folder]).choose([BASE, best])
+    choice = KeepRules(["folder"], folders=[folder]).choose([BASE, other(path=Path(folder, "b.jpg"))])
     assert (choice.keeper.id, choice.reason) == (2, "preferred folder: caf\ufffd")
 
 
 def test_a_keeper_that_has_something_added_replaces_none_that_lacks_it():
-    other = replace(BASE, id=2, path=Path("b.jpg"), md5="1" * 32)
-    merits = {BASE.md5: Merit(added=("a border", "empty corners")), other.md5: Merit(added=("a border",))}
-    assert KeepRules().doubts(BASE, other, [BASE, other], merits, Relation()) == [
+    copy = other()
+    merits = {BASE.md5: Merit(added=("a border", "empty corners")), copy.md5: Merit(added=("a border",))}
+    assert KeepRules().doubts(BASE, copy, [BASE, copy], merits, Relation()) == [
         "the one to keep has empty corners"
     ]
-    assert not KeepRules().doubts(other, BASE, [BASE, other], merits, Relation())
+    assert not KeepRules().doubts(copy, BASE, [BASE, copy], merits, Relation())

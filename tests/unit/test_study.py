@@ -6,6 +6,8 @@ import os
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from support.command import one_sentence
+from support.report_runs import PIXEL
 
 from photodup.bench.load.plan import Stopping
 from photodup.bench.record.record import RunStore
@@ -21,7 +23,6 @@ from photodup.study.report.page import write_report
 from photodup.study.runner import execute
 from photodup.study.runner.execute import execute_notebook, parse_parameters, run_study
 
-PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 ENDPOINTS = "name: nowhere\nbackends:\n  fastapi-pytorch-fp32-http-jpeg: http://127.0.0.1:1\n"
 
 
@@ -141,9 +142,8 @@ def test_a_name_that_leads_elsewhere_is_refused_and_nothing_is_written(project, 
         lambda: execute.measure_pairs(name),
         lambda: write_report(name),
     ):
-        with pytest.raises(PhotodupError, match=r"is no run name|RUN should be a text") as refused:
+        with one_sentence(r"is no run name|RUN should be a text"):
             use()
-        assert "\n" not in str(refused.value) and "\x1b" not in str(refused.value)
     assert sorted(project.rglob("*")) == before
 
 
@@ -162,9 +162,8 @@ ODD += [{"price_per_hour": "free"}, *({"endpoints": file} for file in (5, "\x1b[
 def test_a_parameter_that_cannot_be_is_one_sentence(project, given):
     os.mkfifo(project / "pipe")
     before = sorted(project.rglob("*"))
-    with pytest.raises(PhotodupError) as refused:
+    with one_sentence():
         open_run(**{"endpoints": project / "endpoints.yaml"} | given)
-    assert "\n" not in str(refused.value) and "\x1b" not in str(refused.value)
     assert sorted(project.rglob("*")) == before
 
 

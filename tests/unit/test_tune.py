@@ -6,7 +6,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.command import run_program
+from support.command import one_sentence, run_program
 from support.tuning import search_once
 from support.visits import planted_visit
 
@@ -231,9 +231,8 @@ def test_an_altered_record_is_one_sentence_and_costs_nothing(tmp_path, kind, cha
     for altered in (json.dumps(given).encode(), b"[" * 100_000, None):
         path.unlink()
         path.write_bytes(altered) if altered else path.symlink_to("/nowhere")
-        with pytest.raises(PhotodupError, match=path.name) as refused:
+        with one_sentence(path.name):
             search_once(tmp_path / "run", tmp_path / "measured")
-        assert "\n" not in str(refused.value) and "\x1b" not in str(refused.value)
     path.unlink()
     path.write_bytes(records[path])
     assert {p: p.read_bytes() for p in records} == records and not (tmp_path / "measured").exists()

@@ -83,6 +83,7 @@ _IMPORTS = {
     "from photodup.errors import PhotodupError": "PhotodupError = Exception",
     "from photodup.embedding import imaging": "import imaging",
     "from photodup.embedding import jpeg_scans": "import jpeg_scans",
+    "import photodup.embedding.raw_image": "raise ImportError",  # RAW is for the scan: a request is no camera file
 }
 
 

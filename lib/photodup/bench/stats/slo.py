@@ -316,17 +316,6 @@ def crossing(seen: Sequence[RateSeen], log_latency: np.ndarray, bound: LatencyBo
     rates = np.array([s.rate_per_s for s in seen])
     order = np.argsort(rates, kind="stable")
     rates, target = np.log(rates[order]), math.log(bound.bound_ms)
-    found = np.empty(len(log_latency))
-    for row, values in enumerate(log_latency[:, order]):
-        # Not weighted by the errors: a sample without a burst reads low and narrow at once, and would win.
-        curve = isotonic_regression(values).x
-        over = int(np.searchsorted(curve, target, side="right"))
-        if over == 0:
-            found[row] = rates[0]
-        elif over == len(curve):
-            found[row] = rates[-1]
-        else:
-            left, right = curve[over - 1], curve[over]
-            share = (target - left) / (right - left)
-            found[row] = rates[over - 1] + share * (rates[over] - rates[over - 1])
-    return np.exp(found)
+    # Not weighted by the errors: a sample without a burst reads low and narrow at once, and would win.
+    curves = [isotonic_regression(values).x for values in log_latency[:, order]]
+    return np.exp([np.interp(target, curve, rates) for curve in curves])

@@ -17,7 +17,8 @@ A stage is observed once per request, so its sum divided by its count is a mean 
 whole execution that the request was part of. All are cumulative: read twice and subtract.
 """
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -87,11 +88,21 @@ class Stages:
         return generate_latest(self.registry)
 
 
-_GAUGES = {
-    "photodup_gpu_memory_used_bytes": "Memory in use on the GPU, by all that runs on it",
-    "photodup_gpu_utilization_ratio": "Share of the last moments in which any kernel ran, 0 to 1",
-    "photodup_gpu_power_watts": "Power that the GPU draws",
+_GAUGES: dict[str, tuple[str, Callable[[Any, Any], float]]] = {
+    "photodup_gpu_memory_used_bytes": (
+        "Memory in use on the GPU, by all that runs on it",
+        lambda nvml, gpu: float(nvml.nvmlDeviceGetMemoryInfo(gpu).used),
+    ),
+    "photodup_gpu_utilization_ratio": (
+        "Share of the last moments in which any kernel ran, 0 to 1",
+        lambda nvml, gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu / 100,
+    ),
+    "photodup_gpu_power_watts": (
+        "Power that the GPU draws",
+        lambda nvml, gpu: nvml.nvmlDeviceGetPowerUsage(gpu) / 1000,
+    ),
 }
+"""Name on the page -> what it says, and how it is read of a GPU."""
 
 
 class GpuCollector(Collector):
@@ -119,8 +130,7 @@ class GpuCollector(Collector):
 
     def names(self) -> list[str]:
         """Return the model of each GPU, as its driver names it; empty where there is none."""
-        names = [self._nvml.nvmlDeviceGetName(device) for device in self._devices]
-        return [name.decode() if isinstance(name, bytes) else str(name) for name in names]
+        return [_text(self._nvml.nvmlDeviceGetName(device)) for device in self._devices]
 
     def describe(self) -> Iterator[Any]:
         """Return nothing: the registry need not ask the driver when it is made."""
@@ -130,26 +140,14 @@ class GpuCollector(Collector):
         """Yield one family a figure."""
         if not self._devices:
             return
-        families = {name: GaugeMetricFamily(name, text, labels=["gpu"]) for name, text in _GAUGES.items()}
-        for device in self._devices:
-            for name, value in self._read(device).items():
-                families[name].add_metric([self._uuid(device)], value)
-        yield from families.values()
+        uuids = [_text(self._nvml.nvmlDeviceGetUUID(device)) for device in self._devices]
+        for name, (text, read) in _GAUGES.items():
+            family = GaugeMetricFamily(name, text, labels=["gpu"])
+            for uuid, device in zip(uuids, self._devices, strict=True):
+                with contextlib.suppress(Exception):  # slices (MIG) tell no utilisation, some cards no power
+                    family.add_metric([uuid], read(self._nvml, device))
+            yield family
 
-    def _read(self, device: Any) -> dict[str, float]:
-        nvml, found = self._nvml, {}
-        readings = {
-            "photodup_gpu_memory_used_bytes": lambda: float(nvml.nvmlDeviceGetMemoryInfo(device).used),
-            "photodup_gpu_utilization_ratio": lambda: nvml.nvmlDeviceGetUtilizationRates(device).gpu / 100,
-            "photodup_gpu_power_watts": lambda: nvml.nvmlDeviceGetPowerUsage(device) / 1000,
-        }
-        for name, read in readings.items():
-            try:
-                found[name] = read()
-            except Exception:  # a GPU in slices (MIG) tells no utilisation, some cards no power
-                continue
-        return found
 
-    def _uuid(self, device: Any) -> str:
-        uuid = self._nvml.nvmlDeviceGetUUID(device)
-        return uuid.decode() if isinstance(uuid, bytes) else str(uuid)
+def _text(said: bytes | str) -> str:
+    return said.decode() if isinstance(said, bytes) else said

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 BATCHES = (1, 4, 8, 16, 32)
 LEVELS = (1, 4, 8, 16, 32, 64, 128)
+USD_PER_KWH = 0.25  # of a laptop, whose own price is left out
+# Means of ten 640×480 photos: their 224-pixel crop at quality 90, and as they are.
+CROP_BYTES, ORIGINAL_BYTES = 15_100, 121_000
 NAMES = {"pytorch": "PyTorch", "trt_http": "TensorRT HTTP", "onnx_http": "ONNX HTTP"}
 Found = tuple[bool | None, dict[str, Any]]  # whether it stands (None: numbers cannot say), and the numbers
 
@@ -72,9 +75,7 @@ def finding(name: str, stands: bool | None, numbers: dict[str, Any]) -> Finding:
     return Finding(claim, words.get("text", ""), None if stands is None else bool(stands), numbers, because)
 
 
-def bandwidth_or_round_trips(
-    rows: "pd.DataFrame", *, rtt_ms: float = 25.0, initial_window: int = 10, new_connection: bool = True
-) -> Found:
+def bandwidth_or_round_trips(rows: "pd.DataFrame", *, rtt_ms: float = 25.0) -> Found:
     """E1. Rates are what the study's own 16 connections, and its single one, carried; so is the server's time.
 
     It stands when a rate comes nearest to both tensor rows, falls when round trips do, and is open between them.
@@ -82,7 +83,7 @@ def bandwidth_or_round_trips(
     v = value_of(rows)
     link = v("step7_a100_onnx_http_c16_throughput") * FP32_BYTES
     server = v("step6a_a100_onnx_gpu_compute") + v("step6a_a100_server_overhead")
-    trips = (rounds(FP32_BYTES, initial_window) + new_connection) * rtt_ms + server
+    trips = (rounds(FP32_BYTES) + 1) * rtt_ms + server  # on a new connection
     by_link = rtt_ms + FP32_BYTES / link * 1000 + server
     published = [v("step6a_a100_onnx_b1"), v("step7_a100_onnx_http_b1")]
     alone = [v(f"step{step}_b32_throughput") * FP32_BYTES for step in ("6a_a100_onnx", "7_a100_onnx_http")]
@@ -315,37 +316,24 @@ def json_factor(rows: "pd.DataFrame", *, most: float = 0.5) -> Found:
     }
 
 
-def laptop_against_gpu(
-    rows: "pd.DataFrame",
-    *,
-    laptop_watts: float = 30.0,
-    usd_per_kwh: float = 0.25,
-    laptop_usd: float = 0.0,
-    years: float = 3.0,
-) -> Found:
+def laptop_against_gpu(rows: "pd.DataFrame", *, laptop_watts: float = 30.0) -> Found:
     """E16. Two networks, two loads, and a machine without a price."""
     v = value_of(rows)
-    hourly = laptop_watts / 1000 * usd_per_kwh + laptop_usd / (years * 8766)
-    laptop = hourly / 3600 / v("step8_throughput") * 1000
+    laptop = laptop_watts / 1000 * USD_PER_KWH / 3600 / v("step8_throughput") * 1000
     gpu = v("offer_a100_price") / 3600 / v("step7_a100_pytorch_c16_throughput") * 1000
     ratio = v("step8_p50") / v("step7_a100_pytorch_b1")
-    given = {"watts": laptop_watts, "usd_per_kwh": usd_per_kwh}
+    given = {"watts": laptop_watts, "usd_per_kwh": USD_PER_KWH}
     return laptop == 0, given | {"ratio": ratio, "laptop_usd": laptop, "gpu_usd": gpu}
 
 
-def payload_is_a_crop(
-    rows: "pd.DataFrame", *, jpeg_224_bytes: int = 15_100, original_bytes: int = 121_000
-) -> Found:
-    """E17. The defaults are means of ten 640×480 photos: their 224-pixel crop at quality 90, and as they are.
-
-    The study does not say what its JPEG holds, so its size is neither wrong nor a photograph's.
-    """
+def payload_is_a_crop(rows: "pd.DataFrame") -> Found:
+    """E17. The study does not say what its JPEG holds, so its size is neither wrong nor a photograph's."""
     v = value_of(rows)
-    return True if original_bytes <= 1.5 * v("wire_jpeg_payload") else None, {
+    return True if 1.5 * v("wire_jpeg_payload") >= ORIGINAL_BYTES else None, {
         "printed": v("wire_fp32_payload") / v("wire_jpeg_payload"),
-        "crop_kb": jpeg_224_bytes * 4 // 3 / 1000,
-        "original_kb": original_bytes / 1000,
-        "smaller": FP32_BYTES / original_bytes,
+        "crop_kb": CROP_BYTES * 4 // 3 / 1000,
+        "original_kb": ORIGINAL_BYTES / 1000,
+        "smaller": FP32_BYTES / ORIGINAL_BYTES,
     }
 
 

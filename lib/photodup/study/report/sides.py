@@ -131,11 +131,8 @@ def environment_rows(sides: Sequence[ComparedRun]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: row["same"])
 
 
-def _flatten(facts: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in facts.items():
-        if isinstance(value, Mapping):
-            found |= _flatten(value, f"{prefix}{name} ")
-        else:
-            found[prefix + name] = ", ".join(map(str, value)) or "none" if isinstance(value, list) else value
-    return found
+def _flatten(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return facts within facts under both names, and lists as text."""
+    flat = pd.json_normalize(dict(facts), sep=" ").to_dict("records")[0] if facts else {}
+    listed = {name: ", ".join(map(str, v)) or "none" for name, v in flat.items() if isinstance(v, list)}
+    return {str(name): value for name, value in (flat | listed).items()}

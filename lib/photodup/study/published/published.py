@@ -197,20 +197,10 @@ def check_ratios(rows: "pd.DataFrame | None" = None, ratios: "pd.DataFrame | Non
 
     rows = load_measurements() if rows is None else rows
     ratios = load_ratios() if ratios is None else ratios
-    found = []
-    for ratio_id, ratio in ratios.iterrows():
-        found.append(
-            {
-                "ratio_id": ratio_id,
-                "document": ratio["document"],
-                "printed_text": ratio["printed_text"],
-                **derive(ratio, rows),
-                "expected": ratio["follows"] == "yes",
-                "found_from": ratio["found_expression"],
-                "note": ratio["note"],
-            }
-        )
-    return pd.DataFrame(found).set_index("ratio_id")
+    derived = pd.DataFrame([derive(ratio, rows) for _, ratio in ratios.iterrows()], index=ratios.index)
+    printed = ratios[["document", "printed_text", "found_expression", "note"]]
+    expected = ratios["follows"].eq("yes")
+    return printed.rename(columns={"found_expression": "found_from"}).join(derived).assign(expected=expected)
 
 
 def compare_with_documents(folder: Path, directory: Path | None = None) -> list[str]:

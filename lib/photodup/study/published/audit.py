@@ -65,16 +65,17 @@ def _run_lines(run: str) -> Iterator[str]:
     yield f"written: {claims.write_verdicts(judged, directory).relative_to(project_root())}"
 
 
-def all_quotes(directory: Path | None = None) -> Iterator[tuple[str, dict[str, str]]]:
+def all_quotes() -> Iterator[tuple[str, dict[str, str]]]:
     """Yield (claim or check, quote) for every quote of `claims.yaml` and `checks.yaml`."""
-    folder = directory or published_dir()
-    claims: list[dict[str, Any]] = yaml.safe_load((folder / "claims.yaml").read_text(encoding="utf-8"))
+    claims: list[dict[str, Any]] = yaml.safe_load(
+        (published_dir() / "claims.yaml").read_text(encoding="utf-8")
+    )
     for claim in claims:
         yield from ((claim["id"], quote) for quote in claim["quotes"])
-    yield from ((name, words) for name, words in check_words(directory).items() if "text" in words)
+    yield from ((name, words) for name, words in check_words().items() if "text" in words)
 
 
-def misquotes(folder: Path, directory: Path | None = None) -> list[str]:
+def misquotes(folder: Path) -> list[str]:
     """Return one sentence for each quote that does not stand word for word in the documents of `folder`.
 
     White space and Markdown's marks of emphasis are left out on both sides.
@@ -82,7 +83,7 @@ def misquotes(folder: Path, directory: Path | None = None) -> list[str]:
     texts = {name: plain(text) for name, text in read_documents(folder).items()}
     return [
         f"{name}: {quote['document']} does not say {quote['text']!r}."
-        for name, quote in all_quotes(directory)
+        for name, quote in all_quotes()
         if plain(quote["text"]) not in texts.get(quote["document"], "")
     ]
 

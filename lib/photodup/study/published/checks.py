@@ -8,7 +8,6 @@ give another verdict.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -57,9 +56,9 @@ class Finding:
         return words[self.stands]
 
 
-def check_words(directory: Path | None = None) -> dict[str, dict[str, str]]:
+def check_words() -> dict[str, dict[str, str]]:
     """Return what `checks.yaml` says of each check: `claim`, `because`, and the quote: `document`, `section`, `text`."""
-    return yaml.safe_load(((directory or published_dir()) / "checks.yaml").read_text(encoding="utf-8"))
+    return yaml.safe_load((published_dir() / "checks.yaml").read_text(encoding="utf-8"))
 
 
 def run_all(rows: "pd.DataFrame | None" = None) -> dict[str, Finding]:

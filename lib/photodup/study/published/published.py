@@ -84,17 +84,17 @@ def load_measurements(directory: Path | None = None) -> "pd.DataFrame":
     return table.set_index(key)
 
 
-def load_ratios(directory: Path | None = None) -> "pd.DataFrame":
+def load_ratios() -> "pd.DataFrame":
     """Return every printed ratio with its expression over row ids, indexed by `ratio_id`."""
     needed = ["ratio_id", "expression", "printed_low", "printed_step", "follows"]
     numeric = ("printed_low", "printed_high", "printed_step", "approximate")
-    return _read("ratios.csv", directory, "ratio_id", needed, numeric).set_index("ratio_id")
+    return _read("ratios.csv", None, "ratio_id", needed, numeric).set_index("ratio_id")
 
 
-def load_tables(directory: Path | None = None) -> "pd.DataFrame":
+def load_tables() -> "pd.DataFrame":
     """Return the size of every table in the documents: rows, columns, cells with values, values."""
     numeric = ("n_rows", "n_cols", "n_value_cells", "n_values")
-    return _read("tables.csv", directory, "table", ["document", "table", *numeric], numeric)
+    return _read("tables.csv", None, "table", ["document", "table", *numeric], numeric)
 
 
 def value(row_id: str, rows: "pd.DataFrame | None" = None) -> float:
@@ -203,7 +203,7 @@ def check_ratios(rows: "pd.DataFrame | None" = None, ratios: "pd.DataFrame | Non
     return printed.rename(columns={"found_expression": "found_from"}).join(derived).assign(expected=expected)
 
 
-def compare_with_documents(folder: Path, directory: Path | None = None) -> list[str]:
+def compare_with_documents(folder: Path) -> list[str]:
     """Hold the data against the documents themselves, for whoever has them; they are not in the repository.
 
     Args:
@@ -214,7 +214,7 @@ def compare_with_documents(folder: Path, directory: Path | None = None) -> list[
     """
     documents = read_documents(folder)
     differences = [f"{name}: not found in {folder}." for name in DOCUMENTS if name not in documents]
-    rows, tables = load_measurements(directory), load_tables(directory)
+    rows, tables = load_measurements(), load_tables()
     grids = {name: _markdown_tables(text) for name, text in documents.items()}
     for _, table in tables.iterrows():
         grid = grids.get(table["document"], [])

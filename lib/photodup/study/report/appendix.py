@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from photodup.paths import project_root
 from photodup.study.notebook.files import notebooks, read_notebook, study_rows
 from photodup.study.notebook.run import REFERENCE, read_run
@@ -80,5 +78,5 @@ def agreement_text() -> str:
     return "\n".join([agreement.summary(found), "", *agreement.lines(found, passes)])
 
 
-def _study() -> Iterator[dict]:
-    yield from study_rows(project_root() / "results" / REFERENCE)
+def _study() -> list[dict]:
+    return study_rows(project_root() / "results" / REFERENCE)

@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 from support.hostile_images import flat_png, grain, many_scans, text_ppm
 from support.images import png
+from support.review_library import photo
 from support.triton import executions, infer, needs_triton, tiny_embedding
 
 from photodup.embedding.client.client import connect
@@ -25,39 +26,28 @@ from photodup.serving.triton.emulated import emulated_embedding
 LIMIT = 100_000_000
 
 
-def _photo() -> Image.Image:
-    from skimage import data
-
-    return Image.fromarray(data.astronaut())
-
-
-def _rotated_by_exif() -> bytes:
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    return encoded(_photo().crop((0, 0, 512, 300)), "JPEG", quality=90, exif=exif)
-
-
 @functools.cache
 def _good() -> dict[str, bytes]:
-    photo = _photo()
-    grey16 = Image.fromarray(np.asarray(photo.convert("L")).astype(np.uint16) * 257)
+    astronaut, turned = photo("astronaut"), Image.Exif()
+    turned[0x0112] = 6
+    grey16 = Image.fromarray(np.asarray(astronaut.convert("L")).astype(np.uint16) * 257)
     return {
-        "jpeg": encoded(photo, "JPEG", quality=90),
-        "jpeg rotated by EXIF": _rotated_by_exif(),
-        "jpeg CMYK": encoded(photo.convert("CMYK"), "JPEG"),
-        "jpeg grey": encoded(photo.convert("L"), "JPEG"),
-        "png": encoded(photo, "PNG"),
+        "jpeg": encoded(astronaut, "JPEG", quality=90),
+        "jpeg rotated by EXIF": encoded(astronaut.crop((0, 0, 512, 300)), "JPEG", quality=90, exif=turned),
+        "jpeg CMYK": encoded(astronaut.convert("CMYK"), "JPEG"),
+        "jpeg grey": encoded(astronaut.convert("L"), "JPEG"),
+        "png": encoded(astronaut, "PNG"),
         "png 16 bit": encoded(grey16, "PNG"),
-        "png palette": encoded(photo.quantize(64), "PNG"),
-        "webp": encoded(photo, "WEBP", quality=80),
-        "one pixel": encoded(photo.resize((1, 1)), "PNG"),
-        "large": encoded(photo.resize((3000, 2000)), "JPEG", quality=85),
+        "png palette": encoded(astronaut.quantize(64), "PNG"),
+        "webp": encoded(astronaut, "WEBP", quality=80),
+        "one pixel": encoded(astronaut.resize((1, 1)), "PNG"),
+        "large": encoded(astronaut.resize((3000, 2000)), "JPEG", quality=85),
     }
 
 
 @functools.cache
 def _bad() -> dict[str, tuple[bytes, str]]:
-    jpeg = encoded(_photo(), "JPEG")
+    jpeg = encoded(photo("astronaut"), "JPEG")
     return {
         "text": (b"not an image at all", "not an image"),
         "empty": (b"", "empty"),

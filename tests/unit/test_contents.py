@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
-from support.review_library import only_group
+from support.review_library import only_group, photo
 
 from photodup.embedding.imaging import encoded
 from photodup.photos.compare.content import Contents, Difference, compare_contents, is_page, where
@@ -41,9 +41,7 @@ def compared(first: Image.Image, second: Image.Image) -> Contents:
 
 @pytest.fixture(scope="module")
 def photographs() -> dict[str, Image.Image]:
-    import skimage.data
-
-    return {name: Image.fromarray(getattr(skimage.data, name)()).convert("RGB") for name in PHOTOS}
+    return {name: photo(name) for name in PHOTOS}
 
 
 def letter(to: str = "Anna Huber", total: str = "412.50", seed: int = 0) -> Image.Image:

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
+from support.review_library import photo
 
 from photodup.errors import PhotodupError
 from photodup.photos.groups.model_thresholds import THRESHOLDS
@@ -79,10 +80,7 @@ def test_chaining_is_seen_where_it_is():
 
 @pytest.fixture(scope="module")
 def measured():
-    import skimage.data
-
-    names = ("astronaut", "coffee", "chelsea", "rocket")
-    originals = [Original(n, Image.fromarray(getattr(skimage.data, n)()), n) for n in names]
+    originals = [Original(name, photo(name), name) for name in ("astronaut", "coffee", "chelsea", "rocket")]
 
     def embed(images):
         """A tiny picture as an embedding: real pixels, no weights."""
@@ -142,9 +140,7 @@ def test_a_wrong_rule_is_caught(measured, monkeypatch):
 
 
 def test_what_is_shown_is_measured_on_files(tmp_path):
-    import skimage.data
-
-    originals = [Original(n, Image.fromarray(getattr(skimage.data, n)()), n) for n in ("coffee", "rocket")]
+    originals = [Original(name, photo(name), name) for name in ("coffee", "rocket")]
     for original in originals:
         original.image.thumbnail((360, 360))
     found = measure_shown(originals, named(["resize 0.5x", "crop 90%", "border with text 5%"]), tmp_path)

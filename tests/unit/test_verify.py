@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
+from support.review_library import photo
 
 from photodup.photos.compare.alignment import matches
 from photodup.photos.compare.dense import _rescaled, align
@@ -19,9 +20,7 @@ PHOTOS = ["astronaut", "coffee", "chelsea", "rocket"]
 
 @pytest.fixture(scope="module")
 def photos():
-    import skimage.data
-
-    return {name: Image.fromarray(getattr(skimage.data, name)()).convert("RGB") for name in PHOTOS}
+    return {name: photo(name) for name in PHOTOS}
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,6 @@ from photodup.photos.library.metadata import (
     read_exposure,
 )
 from photodup.photos.library.scan import scan
-from photodup.photos.library.sidecars import moving_together
 from photodup.photos.search.candidates import Shots
 
 BASE = Photo(1, Path("a.jpg"), "0" * 32, 1000, 0, "JPEG", 100, 100, None, "2020-01-02T00:00:00", "Cam", 5)
@@ -252,27 +251,22 @@ def test_between_a_heic_and_a_jpeg_of_one_size_nothing_is_suggested(tmp_path, or
 # ---- metadata ------------------------------------------------------------------------------------------------
 
 
-def test_the_better_picture_does_not_replace_what_has_the_date_and_place(tmp_path, original):
-    write(original, tmp_path / "sent.jpg")
-    write(original.resize((240, 160)), tmp_path / "small.jpg", data=exif())
+@pytest.mark.parametrize(("large", "small", "beside", "lost"), [
+    (b"", exif(), "", "has date, place and camera, which the one to keep lacks"),
+    (exif(), exif(camera=False, rating=4), "", "has a rating of 4; the one to keep has date, place and camera"),
+    (b"", b"", "small.CR2", "has its RAW beside it"),
+    (exif(), exif(), "", ""),  # what the better one has, too, holds nothing back
+], ids=["date and place", "both sides", "RAW", "nothing"])  # fmt: skip
+def test_the_better_picture_replaces_none_that_has_what_it_lacks(
+    tmp_path, original, large, small, beside, lost
+):
+    write(original, tmp_path / "large.jpg", data=large)
+    write(original.resize((240, 160)), tmp_path / "small.jpg", data=small)
+    if beside:
+        (tmp_path / beside).write_bytes(b"what the sensor saw")
     group = only_group(tmp_path)
-    assert (group.keeper.path.name, going(group)) == ("sent.jpg", set())
-    assert "has date, place and camera, which the one to keep lacks" in group.differs[0]
-
-
-def test_a_rated_thumbnail_stays_and_both_sides_are_named(tmp_path, original):
-    write(original, tmp_path / "camera.jpg", data=exif())
-    write(original.resize((240, 160)), tmp_path / "small.jpg", data=exif(camera=False, rating=4))
-    group = only_group(tmp_path)
-    assert (group.keeper.path.name, going(group)) == ("camera.jpg", set())
-    assert "has a rating of 4; the one to keep has date, place and camera" in group.differs[0]
-
-
-def test_metadata_that_the_keeper_has_too_holds_nothing_back(tmp_path, original):
-    write(original, tmp_path / "camera.jpg", data=exif())
-    write(original.resize((240, 160)), tmp_path / "small.jpg", data=exif())
-    group = only_group(tmp_path)
-    assert (group.keeper.path.name, going(group)) == ("camera.jpg", {"small.jpg"})
+    assert (group.keeper.path.name, going(group)) == ("large.jpg", set() if lost else {"small.jpg"})
+    assert lost in group.differs[0]
 
 
 def test_xmp_is_read_as_attributes_elements_and_lists():
@@ -334,27 +328,10 @@ def test_copies_that_were_rated_otherwise_both_stay(tmp_path, original):
     assert going(group) == set() and "a rating of" in group.differs[0]
 
 
-def test_a_sidecar_of_two_photos_stays_with_the_one_that_stays(tmp_path):
-    for name in ("IMG.jpg", "IMG.HEIC", "IMG.xmp"):
-        (tmp_path / name).write_bytes(b"x")
-    assert moving_together([tmp_path / "IMG.jpg"])[tmp_path / "IMG.jpg"] == []
-    both = [tmp_path / "IMG.jpg", tmp_path / "IMG.HEIC"]
-    assert moving_together(both)[both[1]] == [tmp_path / "IMG.xmp"]
-
-
 def test_dates_of_another_length_are_one_date():
     long, short = {"date": "2022-05-17T18:10:00.25+02:00"}, {"date": "20220517"}
     assert lost_in_words(long, short) == lost_in_words(short, {"date": "2022-05-17T18:10:00"}) == ""
     assert lost_in_words(long, {"date": "2021-05-17T18:10:00"}) == "has date; the one to keep has date"
-
-
-def test_the_raw_beside_a_copy_does_not_leave_with_it(tmp_path, original):
-    write(original, tmp_path / "sent.jpg")
-    write(original.resize((240, 160)), tmp_path / "IMG_1.jpg")
-    (tmp_path / "IMG_1.CR2").write_bytes(b"what the sensor saw")
-    group = only_group(tmp_path)
-    assert (group.keeper.path.name, going(group)) == ("sent.jpg", set())
-    assert "has its RAW beside it" in group.differs[0]
 
 
 # ---- two exposures -------------------------------------------------------------------------------------------

@@ -144,21 +144,12 @@ def test_a_running_triton_is_ready_and_each_mistake_is_told_apart(tiny_triton) -
 def test_the_command_exits_1_and_says_which(
     tmp_path: Path, capsys: pytest.CaptureFixture, tiny_triton
 ) -> None:
-    server = tiny_triton
-    made = from_ports(
-        "127.0.0.1", 0, server.http_port, server.grpc_port, 0, engines=("onnx",), wires=("fp32",)
-    )
-    save_endpoints(made, tmp_path / "good.yaml")
-    result = CliRunner().invoke(app, ["endpoints", "check", str(tmp_path / "good.yaml")])
-    assert result.exit_code == 0
-    assert "BAD" not in result.output
-    bad = from_ports(
-        "127.0.0.1", 0, server.grpc_port, server.grpc_port, 0, engines=("onnx",), wires=("fp32",)
-    )
-    save_endpoints(bad, tmp_path / "bad.yaml")
-    result = CliRunner().invoke(app, ["endpoints", "check", str(tmp_path / "bad.yaml")])
-    assert result.exit_code == 1
-    assert result.output.count("BAD") == 1
+    grpc = tiny_triton.grpc_port
+    for http, n_bad in ((tiny_triton.http_port, 0), (grpc, 1)):
+        made = from_ports("127.0.0.1", 0, http, grpc, 0, engines=("onnx",), wires=("fp32",))
+        save_endpoints(made, tmp_path / "made.yaml")
+        result = CliRunner().invoke(app, ["endpoints", "check", str(tmp_path / "made.yaml")])
+        assert (result.exit_code, result.output.count("BAD")) == (n_bad, n_bad)
 
 
 def test_the_table_lines_up() -> None:

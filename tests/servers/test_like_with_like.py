@@ -25,6 +25,7 @@ from photodup.bench.anyurl.target import target_of
 from photodup.bench.verify.verify import verify
 from photodup.embedding.backends import parse_backend
 from photodup.embedding.engines import model as engines
+from photodup.embedding.engines.model import can_compute
 from photodup.embedding.engines.quantise import quantise
 from photodup.embedding.engines.reduced import source_of
 from photodup.serving.triton.repository import render_repository, with_steps
@@ -42,6 +43,9 @@ WORDS = {
 SETTINGS = {"instances": "instance", "threads": "thread", "delay_us": "batch", "preferred": "batch"}
 # What an engine brings with it; the threads and the decoder are nobody's but the servers'.
 OF_THE_ENGINE = {"library", "version", "spinning", "streams", "computes_in"}
+
+
+pytestmark = pytest.mark.skipif(not can_compute("int8"), reason="this processor has no INT8")
 
 
 def pairs() -> list[tuple[str, str]]:

@@ -4,20 +4,18 @@ import httpx
 import numpy as np
 import pytest
 from PIL import Image
+from support.processor import needs_bf16
 from support.triton import AS_FLOATS, save_graph, tiny_graph
 from typer.testing import CliRunner
 
 from photodup.cli import app
 from photodup.embedding.client.client import connect
-from photodup.embedding.engines import model as engines
 from photodup.embedding.engines.reduced import Notes, reduced_path, source_of, write_notes
 from photodup.embedding.imaging import to_jpeg
 from photodup.errors import PhotodupError
 from photodup.photos.embed.embed import embed_library
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
-
-has_bf16 = pytest.mark.skipif(not engines.can_compute("bf16"), reason="this processor has no BF16")
 
 
 @pytest.fixture
@@ -36,7 +34,7 @@ def stored(library) -> dict[str, int]:
         return {model.digest: model.n_embeddings for model in catalogue.models()}
 
 
-@has_bf16
+@needs_bf16
 def test_a_served_precision_needs_its_gate(library, tmp_path, launch, monkeypatch):
     """The laboratory serves it ungated; `photodup embed` refuses whatever the gate did not let through."""
     graph = tiny_graph(tmp_path / "tiny.onnx")
@@ -75,7 +73,7 @@ def test_a_served_precision_needs_its_gate(library, tmp_path, launch, monkeypatc
         embed_library(catalogue, embedder, progress=False)
 
 
-@has_bf16
+@needs_bf16
 def test_in_this_process_too(library, tmp_path, monkeypatch):
     graph = tiny_graph(tmp_path / "tiny.onnx", seed=1)
     with (

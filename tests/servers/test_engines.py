@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.images import photographs
+from support.processor import needs_bf16
 from support.triton import FREE_PORTS, infer, needs_triton, tiny_embedding, tiny_graph
 
 from photodup.embedding.client.client import connect
@@ -25,7 +26,6 @@ from photodup.serving.triton.server import EmbeddedTriton
 
 COLOURS = np.random.default_rng(3).integers(0, 256, (7, 3, 7, 7), dtype=np.uint8)
 PIXELS = COLOURS.repeat(32, axis=2).repeat(32, axis=3)  # noise would be one grey to the tiny encoder
-has_bf16 = pytest.mark.skipif(not engines.can_compute("bf16"), reason="this processor has no BF16")
 
 
 def cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -39,7 +39,7 @@ def tiny(tmp_path_factory) -> Path:
 
 @pytest.mark.parametrize(
     ("engine", "precision"),
-    [("onnx", "fp32"), ("openvino", "fp32"), pytest.param("openvino", "bf16", marks=has_bf16)],
+    [("onnx", "fp32"), ("openvino", "fp32"), pytest.param("openvino", "bf16", marks=needs_bf16)],
 )
 def test_an_exported_encoder_runs_in_each_engine(tiny, engine, precision):
     model = load_model(f"onnx:{tiny}", engine=engine, precision=precision, device="cpu", threads=1)
@@ -57,7 +57,7 @@ def test_an_exported_encoder_runs_in_each_engine(tiny, engine, precision):
     np.testing.assert_allclose(model.embed(normalize(PIXELS)), found, atol=1e-6)
 
 
-@has_bf16
+@needs_bf16
 def test_digests_differ_by_precision_and_not_by_engine(tiny):
     loaded = {
         (engine, precision): load_model(f"onnx:{tiny}", engine=engine, precision=precision)
@@ -147,7 +147,7 @@ def test_a_provider_that_would_be_left_out_silently_is_an_error(tiny, monkeypatc
         load_model(f"onnx:{tiny}", device="cuda")
 
 
-@has_bf16
+@needs_bf16
 def test_the_service_takes_engine_and_precision(tiny, launch):
     running = launch(MODEL_PRETRAINED=f"onnx:{tiny}", ENGINE="openvino", PRECISION="bf16", STREAMS=2)
     running.wait()
@@ -161,7 +161,7 @@ def test_the_service_takes_engine_and_precision(tiny, launch):
     assert "openvino does not compute in fp16" in refused.log.read_text().splitlines()[-1]
 
 
-@has_bf16
+@needs_bf16
 def test_the_local_client_takes_engine_and_precision(tiny):
     options = {"engine": "openvino", "precision": "bf16", "streams": 2}
     with connect(mode="local", pretrained=f"onnx:{tiny}", **options) as embedder:
@@ -179,10 +179,10 @@ def test_the_local_client_takes_engine_and_precision(tiny):
     ("engine", "precision", "smallest"),
     [
         pytest.param("compile", "fp32", 0.99999, marks=pytest.mark.long),  # a minute of compiling
-        pytest.param("pytorch", "bf16", 0.999, marks=[has_bf16, pytest.mark.long]),
+        pytest.param("pytorch", "bf16", 0.999, marks=[needs_bf16, pytest.mark.long]),
         ("onnx", "fp32", 0.99999),
         pytest.param("openvino", "fp32", 0.99999, marks=pytest.mark.long),  # as is the tiny one above
-        pytest.param("openvino", "bf16", 0.999, marks=[has_bf16, pytest.mark.long]),
+        pytest.param("openvino", "bf16", 0.999, marks=[needs_bf16, pytest.mark.long]),
     ],
 )
 def test_openclip_in_each_engine_is_openclip(engine, precision, smallest, real_model, real_exports):
@@ -203,7 +203,7 @@ def test_openclip_in_each_engine_is_openclip(engine, precision, smallest, real_m
 
 
 @needs_triton()
-@has_bf16
+@needs_bf16
 def test_triton_runs_each_engine_and_precision_behind_every_wire(tmp_path, tiny_exports):
     source = source_of(tiny_exports["fp32"])
     files = {

@@ -18,6 +18,7 @@ from skimage import data
 from support.hostile_images import encoded
 from support.images import photographs
 from support.paths import ROOT
+from support.processor import needs_int8
 from support.service import Running, as_files, start
 from support.triton import FREE_PORTS, infer, needs_triton
 
@@ -25,7 +26,6 @@ from photodup.bench.anyurl.target import target_of
 from photodup.bench.verify.verify import verify
 from photodup.embedding.backends import parse_backend
 from photodup.embedding.engines import model as engines
-from photodup.embedding.engines.model import can_compute
 from photodup.embedding.engines.quantise import quantise
 from photodup.embedding.engines.reduced import source_of
 from photodup.serving.triton.repository import render_repository, with_steps
@@ -43,9 +43,7 @@ WORDS = {
 SETTINGS = {"instances": "instance", "threads": "thread", "delay_us": "batch", "preferred": "batch"}
 # What an engine brings with it; the threads and the decoder are nobody's but the servers'.
 OF_THE_ENGINE = {"library", "version", "spinning", "streams", "computes_in"}
-
-
-pytestmark = pytest.mark.skipif(not can_compute("int8"), reason="this processor has no INT8")
+pytestmark = needs_int8
 
 
 def pairs() -> list[tuple[str, str]]:

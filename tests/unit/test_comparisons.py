@@ -473,10 +473,7 @@ def test_threads_are_set_where_the_server_has_them_under_its_own_name(served, ex
     assert waiting.dynamic_batching.max_queue_delay_microseconds == 5 and not waiting.instance_group
 
 
-@pytest.mark.parametrize(
-    "notebook",
-    ["04_profile_serialization", "06_compare_three_backends", "07_scale_gpus", "08_compare_grpc_http"],
-)
+@pytest.mark.parametrize("notebook", [p.stem for p in notebooks(("04", "06", "07", "08"))])
 def test_a_rented_machine_with_fp32_alone_has_both_sides_of_a_comparison(notebook):
     has = from_ports("198.18.0.2", models=MODELS).has
     pairs = [pair.on(has) for pair in declared.declarations().of([notebook])]

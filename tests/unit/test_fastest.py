@@ -8,11 +8,11 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 from support.library import CountingEmbedder, photo
+from support.processor import needs_bf16
 from support.triton import tiny_graph
 from typer.testing import CliRunner
 
 from photodup.cli import app
-from photodup.embedding.engines import model as engines
 from photodup.embedding.engines.reduced import Notes, reduced_path, source_of, write_notes
 from photodup.photos.embed import choose, embed
 from photodup.photos.embed.choose import EncoderRequest
@@ -21,8 +21,6 @@ from photodup.photos.groups.model_thresholds import THRESHOLDS
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
 from photodup.photos.library.settings import LibrarySettings
-
-needs_bf16 = pytest.mark.skipif(not engines.can_compute("bf16"), reason="this processor has no BF16")
 
 
 @pytest.fixture

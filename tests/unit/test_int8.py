@@ -7,17 +7,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from support.images import photographs
+from support.processor import needs_int8
 from support.triton import tiny_embedding, tiny_graph
 
 from photodup.embedding.engines import reduced
 from photodup.embedding.engines.encoder import load_model
-from photodup.embedding.engines.model import can_compute
 from photodup.embedding.engines.quantise import MIN_PHOTOGRAPHS, images_digest, quantise
 from photodup.embedding.imaging import normalize
 from photodup.errors import PhotodupError
 from photodup.tune.pictures import choose_pictures
 
-pytestmark = pytest.mark.skipif(not can_compute("int8"), reason="this processor has no INT8")
+pytestmark = needs_int8
 
 
 @pytest.fixture(scope="module")

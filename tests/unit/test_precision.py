@@ -5,9 +5,9 @@ import sys
 
 import numpy as np
 import pytest
+from support.processor import needs_int8
 from support.triton import save_graph
 
-from photodup.embedding.engines.model import can_compute
 from photodup.embedding.engines.quantise import int8_file
 from photodup.embedding.fidelity import compare, flips
 from photodup.errors import PhotodupError
@@ -103,7 +103,7 @@ def test_fp16_overflows_and_bf16_does_not(source, images):
     assert np.isfinite(precision.embed(precision.rounded(graph, "bf16"), huge)).all()
 
 
-@pytest.mark.skipif(not can_compute("int8"), reason="this processor has no INT8")
+@needs_int8
 def test_int8_whole_in_parts_and_not_at_all(source, images, tmp_path):
     path, _ = source
     graph = precision.load_graph(path)

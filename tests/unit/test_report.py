@@ -90,10 +90,7 @@ def test_a_rented_run_has_its_price_and_its_gpu_beside_one_that_has_none(project
     fast |= {"gpu_memory_mib": 300, "gpu_utilization": 0.8, "gpu_power_w": 60}
     served, own = point_files(project, "b")[:2]
     edit(served, lambda record: record["result"].update(fast))
-    local = {
-        "backend": "local-onnx-fp32",
-        "server": "local",
-    }  # in the client's process, so nothing of the price
+    local = {"backend": "local-onnx-fp32", "server": "local"}  # in the client's process: nothing of the price
     edit(own, lambda record: record["result"].update(fast, throughput_images_per_s=9000.0, **local))
     page = page_of(project)
     assert "images/s: no price is named</td>" in page and "<td>not run here</td>" in page

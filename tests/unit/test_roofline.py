@@ -42,8 +42,8 @@ def test_a_wrong_unit_shows_as_an_impossible_share():
 
 def test_invalid_missing_and_other_points_are_left_out():
     rates = {"throughput_images_per_s": [5.0, 6.0, None, 7.0], "valid": [True, False, True, True]}
-    backends = [*["triton-onnx-fp32-http-fp32"] * 3, "local-onnx-fp32"]
-    points = pd.DataFrame(rates | {"backend": backends, "precision": "fp32"})
+    servers = [*["triton"] * 3, "local"]
+    points = pd.DataFrame(rates | {"server": servers, "engine": "onnx", "precision": "fp32"})
     # What the client computed in its own process is no share of the peak of servers elsewhere.
     for elsewhere, n in ((False, 2), (True, 1)):
         shares = roofline.measured_shares(points, peaks_tflops={"fp32": 1.0}, elsewhere=elsewhere)

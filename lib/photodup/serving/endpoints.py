@@ -70,7 +70,7 @@ class Endpoints(BaseModel):
         return key
 
     def has(self, backend: Backend) -> bool:
-        """Tell whether there is a server of a backend, or whoever asks computes it."""
+        """Return whether a backend can be asked: a server of it is listed, or the asking process computes it."""
         return backend.is_local or backend.listed_as in self.backends
 
     def use_control_key(self) -> None:

@@ -68,7 +68,7 @@ class Pair:
     elsewhere: tuple[tuple[Side, Side], ...] = ()
 
     def on(self, has: Callable[[Backend], bool]) -> "Pair":
-        """Return this comparison with the first sides that there are; itself if there are none."""
+        """Return this comparison between the first two sides that both exist; unchanged if no two do."""
         for a, b in ((self.a, self.b), *self.elsewhere):
             if has(a.backend) and has(b.backend):
                 return replace(self, a=a, b=b)
@@ -136,26 +136,25 @@ def _read(path: Path) -> Declarations:
     data = yaml.safe_load(path.read_text(encoding="utf-8"))
     sides = {name: _side(name, row) for name, row in data["sides"].items()}
     loads = {name: _load(row) for name, row in data["loads"].items()}
+
+    def side(row: Mapping[str, Any], name: str) -> Side:
+        if name not in sides:
+            raise PhotodupError(f"{path.name}: {row['name']} compares {name!r}, which is no side of it.")
+        return sides[name]
+
     pairs: list[Pair] = []
     for notebook, rows in data["comparisons"].items():
         for row in rows:
-            for key in (row["a"], row["b"], *(side for ends in row.get("elsewhere", ()) for side in ends)):
-                if key not in sides:
-                    raise PhotodupError(
-                        f"{path.name}: {row['name']} compares {key!r}, which is no side of it."
-                    )
-            others = tuple((sides[a], sides[b]) for a, b in row.get("elsewhere", ()))
-            pairs += _under_loads(
-                row, notebook, sides[row["a"]], sides[row["b"]], loads, path, elsewhere=others
+            both, *others = (
+                (side(row, a), side(row, b)) for a, b in ((row["a"], row["b"]), *row.get("elsewhere", ()))
             )
+            pairs += _under_loads(row, notebook, *both, loads, path, elsewhere=tuple(others))
     nulls: list[Pair] = []
     for row in data.get("nulls", ()):
         row = {"name": f"null of {row['side']}", **row}
-        both = [
-            (sides[k], replace(sides[k], label=f"{sides[k].label} again"))
-            for k in (row["side"], *row.get("elsewhere", ()))
-        ]
-        nulls += _under_loads(row, "", *both[0], loads, path, is_null=True, elsewhere=tuple(both[1:]))
+        named = (side(row, name) for name in (row["side"], *row.get("elsewhere", ())))
+        both, *others = ((one, replace(one, label=f"{one.label} again")) for one in named)
+        nulls += _under_loads(row, "", *both, loads, path, is_null=True, elsewhere=tuple(others))
     names = [pair.name for pair in (*pairs, *nulls)]
     if twice := {name for name in names if names.count(name) > 1}:
         raise PhotodupError(f"{path.name}: two comparisons are called {sorted(twice)[0]!r}.")

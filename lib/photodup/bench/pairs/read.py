@@ -31,6 +31,7 @@ def question_of(
         is_primary=pair.is_primary,
         is_null=pair.is_null,
         nulls=tuple(nulls),
+        images=pair.load.batch,
         has_several_in_flight=pair.load.concurrency != 1,
         notes=tuple(notes),
     )

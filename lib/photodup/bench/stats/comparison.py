@@ -102,6 +102,7 @@ class Question:
         name: unique in its pass.
         family: what Holm corrects together, commonly the notebook.
         load: the name of the load, link included.
+        images: in one request.
         has_several_in_flight: noise is pooled over all comparisons with one request in flight, and over those with several.
         nulls: names of the nulls that check this load and its protocols.
         observed: what was measured, or the sentence why nothing was.
@@ -119,6 +120,7 @@ class Question:
     is_primary: bool = False
     is_null: bool = False
     nulls: tuple[str, ...] = ()
+    images: int = 1
     has_several_in_flight: bool = False
     n_failed: int = 0
     seconds: float = 0.0

@@ -6,8 +6,14 @@ from photodup.bench.stats.comparison import Outcome, Verdict
 def sentence(outcome: Outcome) -> str:
     """Return an outcome as one sentence: direction, size with interval, both values with their unit.
 
-    A latency "takes longer", a throughput "is higher"; of no difference the sentence says what is excluded.
+    A latency "takes longer", a throughput "is higher"; of no difference the sentence says what is excluded. A batch is said
+    first.
     """
+    images = outcome.question.images
+    return (f"With {images} images in a request: " if images > 1 else "") + _said(outcome)
+
+
+def _said(outcome: Outcome) -> str:
     asked, metric = outcome.question, outcome.metric
     a, b = asked.label_a, asked.label_b
     if not outcome.is_measured:

@@ -88,6 +88,7 @@ class Stages:
         return generate_latest(self.registry)
 
 
+# Name on the page -> what it says, and how it is read of a GPU.
 _GAUGES: dict[str, tuple[str, Callable[[Any, Any], float]]] = {
     "photodup_gpu_memory_used_bytes": (
         "Memory in use on the GPU, by all that runs on it",
@@ -102,7 +103,6 @@ _GAUGES: dict[str, tuple[str, Callable[[Any, Any], float]]] = {
         lambda nvml, gpu: nvml.nvmlDeviceGetPowerUsage(gpu) / 1000,
     ),
 }
-"""Name on the page -> what it says, and how it is read of a GPU."""
 
 
 class GpuCollector(Collector):

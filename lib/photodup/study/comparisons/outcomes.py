@@ -52,13 +52,12 @@ class Compared:
         return self.outcomes[name]
 
     def sentence(self, name: str) -> str:
-        """Return the sentence of a comparison, by its name; it begins with the batch where there is one."""
-        images = max((pair.load.batch for pair in self.pairs if pair.name == name), default=1)
-        return (f"With {images} images in a request: " if images > 1 else "") + sentence(self[name])
+        """Return the sentence of a comparison, by its name."""
+        return sentence(self[name])
 
     def sentences(self, *, primary: bool = False) -> list[str]:
         """Return one sentence for each comparison, in the order declared; of the primary ones alone if asked."""
-        return [self.sentence(p.name) for p in self.pairs if p.is_primary or not primary]
+        return [sentence(self.outcomes[p.name]) for p in self.pairs if p.is_primary or not primary]
 
     def reasons(self) -> str:
         """Return why comparisons were not measured, each reason once."""

@@ -110,10 +110,9 @@ class Run:
         Raises:
             PhotodupError: the endpoints have no such server.
         """
-        url = self.endpoints.backends.get(backend.listed_as)
         if not self.endpoints.has(backend):
             raise PhotodupError(f"{self.lacks(backend)}.")
-        return url
+        return self.endpoints.backends.get(backend.listed_as)
 
     def lacks(self, backend: Backend) -> str:
         """Say that there is no server of a backend, and why where this processor is the reason."""

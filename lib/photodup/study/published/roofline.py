@@ -117,6 +117,17 @@ def published_shares() -> "pd.DataFrame":
     return table.sort_values("share_of_peak")
 
 
+def of_the_servers(points: "pd.DataFrame", *, elsewhere: bool) -> "pd.Series":
+    """Return for each point whether it is valid and a real engine of the servers computed it.
+
+    Args:
+        points: with `valid`, `server` and `engine`.
+        elsewhere: the servers are on another machine, so this process is none of them.
+    """
+    is_emulated = points["engine"].map(engine_family).eq("emulated")
+    return points["valid"].eq(True) & ~is_emulated & ~(points["server"].eq("local") & elsewhere)
+
+
 def measured_shares(
     points: "pd.DataFrame", *, peaks_tflops: Mapping[str, float], elsewhere: bool = False
 ) -> "pd.DataFrame":
@@ -131,10 +142,8 @@ def measured_shares(
     """
     columns = ["run", "backend", "precision", "scenario", "batch", "concurrency", "link"]
     columns += ["throughput_images_per_s"]
-    usable = points.reindex(columns=[*columns, "valid", "engine"])
-    other = usable["engine"].map(engine_family).eq("emulated")
-    other |= usable["backend"].astype(str).str.startswith("local-") & elsewhere
-    measured = usable["valid"].eq(True) & usable["throughput_images_per_s"].notna() & ~other
+    usable = points.reindex(columns=[*columns, "valid", "server", "engine"])
+    measured = of_the_servers(usable, elsewhere=elsewhere) & usable["throughput_images_per_s"].notna()
     usable = usable[measured & usable["precision"].isin(peaks_tflops)][columns].copy()
     usable["tflops"] = usable["throughput_images_per_s"].map(achieved_tflops)
     usable["share_of_peak"] = usable["tflops"] / usable["precision"].map(peaks_tflops).astype(float)
@@ -146,9 +155,9 @@ def peaks_of(
 ) -> tuple[dict[str, float], str]:
     """Return the peaks of what computes in TFLOP/s by precision, and how they were obtained; none where nobody knows.
 
-    A GPU in devices.csv gives its data-sheet peaks, times the number of GPUs of the servers. Where there is none at all
-    it is the FP32 peak of the CPU's cores, by the two assumptions; a GPU that is not in the table is measured like any
-    other, without a share of its peak. The cores of servers elsewhere are not known.
+    A GPU in devices.csv has the peaks of its data sheet, times the number of GPUs. A machine without a GPU has the FP32
+    peak of its cores, by the two assumptions. A GPU that is not in the table has none, and neither have the cores of
+    servers elsewhere, which nobody knows.
 
     Args:
         environment: of the run: of the measuring machine, and of its `servers` where they are elsewhere; those win.

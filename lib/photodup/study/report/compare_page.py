@@ -13,6 +13,7 @@ from photodup.embedding.backends import engine_family
 from photodup.files import real_path, write_atomically
 from photodup.study.comparisons import agreement
 from photodup.study.notebook.run import describe_machine, describe_weights, read_run
+from photodup.study.published.roofline import of_the_servers
 from photodup.study.report import compare
 from photodup.study.report.cells import filled
 from photodup.study.report.sides import ComparedRun, environment_rows, open_sides, warnings
@@ -112,9 +113,7 @@ def _fastest(side: ComparedRun) -> dict[str, str]:
     servers = side.environment.get("servers") or {}
     used = ("gpu_memory_before_mib", "gpu_memory_mib", "gpu_utilization", "gpu_power_w")
     points = side.points.reindex(columns=[*names, *used])
-    real = points["valid"].eq(True) & (points["engine"].map(engine_family) != "emulated")
-    real &= ~(points["server"].eq("local") & bool(servers))
-    rates = points["throughput_images_per_s"][real].dropna()
+    rates = points["throughput_images_per_s"][of_the_servers(points, elsewhere=bool(servers))].dropna()
     if rates.empty:
         return {"cost": "not measured", "gpu": "not run here"}
     best, price = points.loc[rates.idxmax()], servers.get("price_per_hour_usd")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -25,7 +25,7 @@ _SERVED_ANYWAY = ("pytorch", "fp32")  # by the FastAPI service of every study
 def start_servers(stack: ExitStack, name: str, pairs: Iterable[Pair]) -> Path:
     """Start FastAPI and Triton with all that the comparisons need; return the endpoints file.
 
-    A precision that this processor has no instructions for is left out: its comparisons take their other sides or say so.
+    A precision that this processor cannot compute is left out. Its comparisons then take other sides, or say why not.
 
     Args:
         stack: ends the servers.
@@ -34,15 +34,11 @@ def start_servers(stack: ExitStack, name: str, pairs: Iterable[Pair]) -> Path:
     from photodup.serving.embedded import MODELS, embedded_servers
     from photodup.serving.endpoints import save_endpoints
 
-    pairs, has_int8 = tuple(pairs), True
-
-    def has(backend: Backend) -> bool:
-        is_made = has_int8 or backend.precision != "int8"
-        return backend.engine != "trt" and can_compute(backend.precision) and is_made
-
-    exported = _exported(with_int8=any(b.precision == "int8" for b in _asked(pairs, has)))
-    has_int8 = "openvino-int8" in exported["files"]
-    backends = _asked(pairs, has)
+    pairs = tuple(pairs)
+    backends = _asked(pairs)
+    exported = _exported(with_int8=any(b.precision == "int8" for b in backends))
+    if "openvino-int8" not in exported["files"]:
+        backends = _asked(pairs, without="int8")
     services = {(b.engine, b.precision) for b in backends if b.server == "fastapi"} - {_SERVED_ANYWAY}
     compared = sorted({b.triton_model for b in backends if b.server == "triton"} - {*MODELS, *EMULATED})
     print(f"Starting {1 + len(services)} FastAPI services and Triton on this machine", flush=True)
@@ -59,8 +55,12 @@ def start_servers(stack: ExitStack, name: str, pairs: Iterable[Pair]) -> Path:
     return path
 
 
-def _asked(pairs: Iterable[Pair], has: Callable[[Backend], bool]) -> set[Backend]:
-    """Return the backends of the sides that are compared where the servers have these."""
+def _asked(pairs: Iterable[Pair], without: str = "") -> set[Backend]:
+    """Return the backends that this machine has of the sides that it compares; a precision may be left out."""
+
+    def has(backend: Backend) -> bool:
+        return backend.engine != "trt" and can_compute(backend.precision) and backend.precision != without
+
     found = [pair.on(has) for pair in pairs]
     return {side.backend for pair in found for side in (pair.a, pair.b) if has(side.backend)}
 

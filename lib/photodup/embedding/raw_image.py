@@ -32,7 +32,7 @@ class RawImage(ImageFile.ImageFile):
         try:
             self._raw: rawpy.RawPy | None = rawpy.imread(io.BytesIO(data))
             if not data.startswith(_TIFF):
-                preview = Image.open(io.BytesIO(self._raw.extract_thumb().data), formats=("JPEG",))
+                preview = Image.open(io.BytesIO(bytes(self._raw.extract_thumb().data)), formats=("JPEG",))
                 self._about = preview.getexif()
         except (rawpy.LibRawError, OSError) as error:
             raise SyntaxError(str(error)) from None

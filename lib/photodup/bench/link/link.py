@@ -305,7 +305,7 @@ def leftovers() -> list[int]:
         command = process.info["cmdline"] or []
         with contextlib.suppress(ValueError, LookupError, TypeError):
             parent = json.loads(command[command.index(MODULE) + 2])["parent"]
-            if process.info["ppid"] != parent:  # re-parented: whoever made it died
+            if process.info["ppid"] != parent:  # its parent died, so another one has it now
                 found.append(process.pid)
     return found
 

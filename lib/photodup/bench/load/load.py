@@ -252,7 +252,7 @@ def _emptied(items: list) -> list:
 
 
 def _work_apart(pipe: Any, adapter: Adapter, load: Load, requests: list[Any], stopping: Stopping) -> None:
-    """Keep one process's share of a load up until it is told to end."""
+    """Run one process's share of a load until it is told to end."""
     window, cores = Window(adapter, load, requests, observer=_Reports(pipe)), 0.0
     connections: list[Any] = []
     try:

@@ -269,7 +269,7 @@ class ReviewedFolder:
 
     @property
     def was_scanned(self) -> bool:
-        """Whether there is a catalogue to open, with photos of each folder that is looked at."""
+        """True if the catalogue exists and knows photos of each folder under review."""
         is_there = os.path.isfile(locate_catalogue(self.root, self._catalogue)[0])
         if not is_there or not self.only:
             return is_there

@@ -1,9 +1,7 @@
 """How often comparisons are wrong, simulated at small sizes; the whole is `photodup bench --only statistics`."""
 
-import json
-import math
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from itertools import product
 
 import numpy as np
 import pytest
@@ -46,31 +44,19 @@ def test_power_falls_with_the_spread():
     assert wild.different[0.05] < 0.4 and wild.half_width > 3 * quiet.half_width
 
 
-def write_visits(folder, level, *, minutes_apart=0.5):
-    """Record four visits of some pairs, one after the other; `level(time_s, generator)` is the machine's slowness."""
-    store, generator, began = RunStore(folder), np.random.default_rng(0), datetime(2026, 1, 1, tzinfo=UTC)
-    for number in range(4 * len(PAIRS)):
-        pair, visit = PAIRS[number % len(PAIRS)], 1 + number // len(PAIRS)
-        start_s, rows = number * 60 * minutes_apart, []
-        for block in range(5):
-            slow = level(start_s + 2 * block, generator)
-            rows += [(side, block, 20 * slow * math.exp(0.01 * generator.normal())) for side in (0, 1) * 30]
-        side, block, latency_ms = np.array(rows).T
+def write_visits(folder):
+    """Record four visits of some pairs."""
+    store, generator = RunStore(folder), np.random.default_rng(0)
+    for pair, visit in product(PAIRS, range(1, 5)):
         ratios = [0.02 * generator.normal(size=5) + 0.01 * visit]
-        seen = {"side": side, "block": block, "latency_ms": latency_ms, "seconds": 10.0}
-        made = replace(planted_visit([20.0, 20.0]), log_ratios=ratios, n_requests=[150, 150], **seen)
-        config = visit_config(pair, visit)
-        store.measure_or_load(visit_key(pair), made.as_record, config=config, kind="visit")
-        path = store.path_of(visit_key(pair), config)
-        record = json.loads(path.read_text())
-        record |= {"started_at": (began + timedelta(seconds=start_s)).isoformat(), "duration_s": 10.0}
-        path.write_text(json.dumps(record))
+        made = replace(planted_visit([20.0, 20.0]), log_ratios=ratios)
+        store.measure_or_load(visit_key(pair), made.as_record, config=visit_config(pair, visit), kind="visit")
     store.close()
     return folder
 
 
 def test_recorded_visits_are_resampled_whole_around_no_difference(tmp_path):
-    visits = recorded(write_visits(tmp_path / "run", lambda at, generator: 1.0))
+    visits = recorded(write_visits(tmp_path / "run"))
     assert sum(map(len, visits.values())) == len(PAIRS)
     draw, generator = resampled(visits), np.random.default_rng(1)
     drawn = [draw(PAIRS[0], generator) for _ in range(400)]
@@ -81,14 +67,3 @@ def test_recorded_visits_are_resampled_whole_around_no_difference(tmp_path):
     declared = statistics.declared_in(visits)
     assert {pair.name for pair in declared.pairs} == {pair.name for pair in PAIRS}
     assert 0.85 < simulate(resampled(visits), n_passes=5, effects=(0.02,), declared=declared).covered <= 1
-
-
-def test_rounds_feel_the_machine_and_turns_do_not(tmp_path):
-    def drifting(at_s, generator):
-        return 1 + 0.2 * math.sin(2 * math.pi * at_s / 70)
-
-    even = statistics.rounds_half_width(write_visits(tmp_path / "even", lambda at, generator: 1.0))
-    drift = statistics.rounds_half_width(write_visits(tmp_path / "drift", drifting))
-    assert even < 0.01 and 0.1 < drift < 0.4
-    apart = write_visits(tmp_path / "apart", drifting, minutes_apart=5)
-    assert math.isnan(statistics.rounds_half_width(apart)), "no two windows are half a minute apart"

@@ -8,17 +8,15 @@ the visits that a run recorded, or generated with stated spreads. `statistics_li
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 import yaml
 
-from photodup.bench.pairs.alternate import Visit
 from photodup.bench.pairs.declared import Declarations, Pair, declarations
 from photodup.bench.pairs.read import question_of
-from photodup.bench.record.record import RunStore, load_records
+from photodup.bench.record.record import load_records
 from photodup.bench.stats.comparison import Observed, Outcome, Verdict, has_failed, judge
 from photodup.bench.stats.facts import SMALLEST_EFFECT
 from photodup.bench.stats.spread import Spread
@@ -190,45 +188,6 @@ def simulate(
         float(np.mean(nulls)),
         float(np.median(widths)),
     )
-
-
-def rounds_half_width(run_dir: Path | str, load: str = "one", *, n_rounds: int = 8) -> float:
-    """Return the half-width (95 %) that a comparison in rounds would have had in this run; NaN where that is not known.
-
-    In a round each side has a window of its own, half a minute after the other. The blocks of a run's visits are such
-    windows, of many sides: their levels, each relative to its side's own, are compared at a distance of 20 to 40 s. A
-    block has half of the answers of a window of its length, for the sides take turns in it.
-
-    Args:
-        load: one request in flight.
-    """
-    from scipy.special import stdtrit
-
-    store = RunStore(run_dir, create=False, measure=False)
-    times, levels, sides = [], [], []
-    for record in load_records(run_dir):
-        config, result = record["config"], record["result"]
-        if record["kind"] != VISIT or record["status"] != "ok" or config["load"] != load:
-            continue
-        visit = Visit.of_record(result, store.raw(record["key"], config=config))
-        end = datetime.fromisoformat(record["started_at"]).timestamp() + record["duration_s"]
-        # The second side of a null is another process of the first: a side of its own.
-        names = (config["a"], config["b"] if config["b"] != config["a"] else f"{config['pair']} again")
-        for side, name in enumerate(names):
-            blocks = [math.log(np.median(block)) for block in visit.blocks_of(side)]
-            times += [end - visit.seconds * (1 - (i + 0.5) / len(blocks)) for i in range(len(blocks))]
-            levels += blocks
-            sides += [name] * len(blocks)
-    at, level, of = np.array(times), np.array(levels), np.array(sides)
-    for name in set(sides):
-        level[of == name] -= level[of == name].mean()
-    first, second = np.triu_indices(len(at), 1)
-    apart = np.abs(at[first] - at[second])
-    chosen = (apart >= 20) & (apart <= 40) & (of[first] != of[second])
-    if chosen.sum() < n_rounds:
-        return math.nan
-    spread = math.sqrt(float(np.mean((level[first] - level[second])[chosen] ** 2)))
-    return math.expm1(float(stdtrit(n_rounds - 1, 0.975)) * spread / math.sqrt(n_rounds))
 
 
 def rows(n_passes: int = 50) -> Iterator[Row]:

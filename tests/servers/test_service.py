@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
 
 import httpx
 import numpy as np
@@ -14,7 +16,10 @@ import pytest
 from support.images import bomb, photo
 from support.service import as_files, check_against_openapi, free_port, stuck_upload, until
 
+from photodup.embedding.engines.encoder import load_model
+from photodup.embedding.engines.reduced import Notes, draft_path, source_of, write_notes
 from photodup.embedding.imaging import decode, encoded, to_uint8
+from photodup.embedding.vectors import digest_drafted
 
 PHOTOS = [encoded(photo(300 + 40 * seed, 260, seed), "JPEG", quality=90) for seed in range(8)]
 ORDINARY = [("files", ("a.jpg", PHOTOS[0], "image/jpeg"))]
@@ -54,6 +59,29 @@ def test_every_way_in_and_out_gives_the_embeddings_of_the_model(random_service, 
     body["images"][1] = "data:image/jpeg;base64," + body["images"][1]
     np.testing.assert_allclose(post(url, "/embed/base64", json=body).json()["embeddings"], wanted, atol=2e-6)
     assert np.abs(wanted[0] - wanted[1]).max() > 1e-3  # else a mix-up would not show
+
+
+def test_large_jpegs_are_decoded_at_a_reduced_scale_where_that_is_wanted_or_allowed(
+    small_service, tiny_onnx, tmp_path
+):
+    model, data = load_model(tiny_onnx), encoded(photo(1600, 1200, 1), "JPEG")
+    source = source_of(Path(tiny_onnx.removeprefix("onnx:")))
+    notes = Notes("onnx", "fp32", source.model_name, source.model_pretrained, source.model_digest)
+    allowed = replace(notes, gate={"verdict": "passed"}, draft_size=448)
+    write_notes(draft_path(source, "onnx", "fp32", tmp_path / "build" / "models"), allowed)
+    drafted, roots = digest_drafted(model.digest), {"PHOTODUP_ROOT": tmp_path}
+    for settings, size, digest in (
+        ({}, None, model.digest),
+        ({"JPEG_SCALE": "reduced"}, 448, drafted),
+        (roots, 448, drafted),
+        (roots | {"JPEG_SCALE": "whole"}, None, model.digest),
+    ):
+        url = small_service(**settings).url
+        answer, info = post(url, files=as_files([data])), httpx.get(f"{url}/info").json()
+        wanted = model.embed_pixels(to_uint8(decode(data, draft_size=size))[None])
+        np.testing.assert_allclose(answer.json()["embeddings"], wanted, atol=2e-6)
+        assert answer.headers["x-model-digest"] == info["digest"] == digest
+        assert info["jpeg_scale"] == ("reduced" if size else "whole")
 
 
 def test_requests_in_flight_are_computed_together_and_not_mixed_up(real_service, expected):

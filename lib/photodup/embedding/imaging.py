@@ -153,15 +153,17 @@ class View:
         return np.ascontiguousarray(np.asarray(square).transpose(2, 0, 1))
 
 
-def model_input(data: bytes, *, max_pixels: int = MAX_PIXELS) -> tuple[int, np.ndarray]:
-    """Decode an image and return its pixels (width × height) and what `to_uint8` gives."""
-    image = decode(data, max_pixels=max_pixels)
+def model_input(
+    data: bytes, *, max_pixels: int = MAX_PIXELS, draft_size: int | None = None
+) -> tuple[int, np.ndarray]:
+    """Decode an image as `decode` does; return its decoded pixels (width × height) and what `to_uint8` gives."""
+    image = decode(data, max_pixels=max_pixels, draft_size=draft_size)
     return image.width * image.height, to_uint8(image)
 
 
-def packed_model_input(data: bytes, *, max_pixels: int = MAX_PIXELS) -> bytes:
+def packed_model_input(data: bytes, *, max_pixels: int = MAX_PIXELS, draft_size: int | None = None) -> bytes:
     """Do the same for a `decode_pool`: 8 bytes, the number of pixels in little-endian order, then the array."""
-    n_pixels, pixels = model_input(data, max_pixels=max_pixels)
+    n_pixels, pixels = model_input(data, max_pixels=max_pixels, draft_size=draft_size)
     return n_pixels.to_bytes(8, "little") + pixels.tobytes()
 
 

@@ -93,7 +93,7 @@ def large(
             )
 
         turns = []
-        for visit, model, lanes in _visits(engine, precision, weights, photos):
+        for visit, model, lanes in _visits(engine, precision, weights, photos, JPEG_SCALE="reduced"):
             ways = [partial(on_all_cores, draft_size) for draft_size in (View().draft_size, None)]
             sides = [partial(_model_rate, model, way, photos, LARGE_BATCHES) for way in ways]
             sides.append(partial(_service_rate, lanes[1], photos, LARGE_BATCHES))
@@ -107,16 +107,20 @@ def large(
 
 
 def _visits(
-    engine: str, precision: str, weights: str, photos: Sequence[bytes]
+    engine: str, precision: str, weights: str, photos: Sequence[bytes], **further: str
 ) -> Iterator[tuple[int, Any, list[Lane]]]:
-    """Yield for each visit its number, the model in process, and the lanes of it and of a service started for it."""
+    """Yield for each visit its number, the model in process, and the lanes of it and of a service started for it.
+
+    Args:
+        further: settings of the service.
+    """
     from photodup.embedding.engines.encoder import load_model
     from photodup.serving.service.start import ServiceProcess
 
     model = load_model(weights, engine=engine, precision=precision)
     reference = model.embed_pixels(pixels(photos))
     for visit in range(VISITS):
-        settings = {"MODEL_PRETRAINED": weights, "ENGINE": engine, "PRECISION": precision}
+        settings = {"MODEL_PRETRAINED": weights, "ENGINE": engine, "PRECISION": precision} | further
         with ServiceProcess(settings=settings) as service:
             reach = Reach(BACKEND, service.url, {"jpeg_quality": None}, server_pids(service.url))
             lane = reach.lane()

@@ -69,6 +69,7 @@ class Info(BaseModel):
     gate: str = Field(
         description="of a reduced precision: passed, refused, undecided or not asked; else not needed"
     )
+    jpeg_scale: str = Field(description="whole, or reduced: large JPEGs are decoded at a smaller size")
     runtime: dict[str, str] = Field(
         description="of the engine: library, version, threads, whether they spin while they wait; Pillow's version"
     )
@@ -274,10 +275,12 @@ def create_app(
         if (model := service.model) is None:
             raise RequestError(503, service.failure or "The model is still loading.")
         s = service.settings
-        stated = ("name", "pretrained", "digest", "is_random", "dim", "engine", "precision")
+        stated = ("name", "pretrained", "is_random", "dim", "engine", "precision")
         limits = s.model_dump(include=set(Limits.model_fields))
         return Info(
             **{name: getattr(model, name) for name in stated},
+            digest=service.digest,
+            jpeg_scale="reduced" if service.decoder.draft_size else "whole",
             device=getattr(model, "device", "cpu"),
             gpus=service.stages.gpus.names(),
             gate=verdict_on(model),

@@ -105,10 +105,14 @@ class Decoder:
         max_pixels: width × height of one image.
         deadline_s: seconds for one image that needs a deadline.
         admission: told how long images take.
+
+    Attributes:
+        draft_size: of `imaging.decode`, once it is known which model runs.
     """
 
     def __init__(self, *, threads: int, max_pixels: int, deadline_s: float, admission: Admission) -> None:
         self._max_pixels, self._deadline_s, self._admission = max_pixels, deadline_s, admission
+        self.draft_size: int | None = None
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="decode")
         self._callers = ThreadPoolExecutor(threads, thread_name_prefix="costly")
         self._processes = DecodePool(
@@ -149,7 +153,7 @@ class Decoder:
             if not imaging.is_bounded(data):
                 work.costly.append(index)
                 continue
-            read = partial(imaging.model_input, max_pixels=self._max_pixels)
+            read = partial(imaging.model_input, max_pixels=self._max_pixels, draft_size=self.draft_size)
             work.decode(index, read, self._admission.decoding)
 
     def _costly(self, work: RequestWork) -> None:
@@ -167,6 +171,10 @@ class Decoder:
 
     def _in_a_process(self, data: bytes, work: RequestWork, left_s: float) -> tuple[int, np.ndarray]:
         packed = self._processes.run(
-            data, work.cancellation, deadline_s=min(left_s, self._deadline_s), max_pixels=self._max_pixels
+            data,
+            work.cancellation,
+            deadline_s=min(left_s, self._deadline_s),
+            max_pixels=self._max_pixels,
+            draft_size=self.draft_size,
         )
         return imaging.unpack_model_input(packed)

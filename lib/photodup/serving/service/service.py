@@ -20,7 +20,8 @@ from pydantic_core import to_json
 
 from photodup.embedding.decode_pool import Cancelled
 from photodup.embedding.engines.encoder import ImageModel, load_model
-from photodup.embedding.vectors import BROKEN, broken
+from photodup.embedding.engines.reduced import draft_verdict_on
+from photodup.embedding.vectors import BROKEN, broken, digest_drafted
 from photodup.errors import ServerError
 from photodup.serving.service import bodies, openai_form
 from photodup.serving.service.admission import Admission, Overloaded, QueuePlace
@@ -59,6 +60,7 @@ class Service:
         self.model: ImageModel | None = None
         self.batcher: Batcher | None = None
         self.failure: str | None = None
+        self.digest = ""  # of the model and of how JPEGs are decoded
 
     def load(self) -> None:
         """Load and warm the model; takes seconds, in a thread."""
@@ -75,7 +77,12 @@ class Service:
         # The first runs pay for what is set up once; the fastest is the first guess at the pace. Too slow a guess
         # would refuse the first clients, too fast a one is corrected by their own runs.
         self.admission.computing.add(1, min(_seconds_of_one(model) for _ in range(WARM_UPS)))
-        log.info("%s/%s is ready, digest %s", model.name, model.pretrained, model.digest[:12])
+        is_drafted = s.jpeg_scale == "reduced" or (
+            s.jpeg_scale == "auto" and draft_verdict_on(model) == "passed"
+        )
+        self.decoder.draft_size = model.view.draft_size if is_drafted else None
+        self.digest = digest_drafted(model.digest, model.view.draft_size) if is_drafted else model.digest
+        log.info("%s/%s is ready, digest %s", model.name, model.pretrained, self.digest[:12])
         self.model = model
         self.batcher = Batcher(
             model.embed_pixels,
@@ -127,7 +134,7 @@ class Service:
             ):
                 self.stages.stage(name, seconds)
             self.stages.request(200)
-            return Response(body, media_type="application/json", headers={"X-Model-Digest": model.digest})
+            return Response(body, media_type="application/json", headers={"X-Model-Digest": self.digest})
         except Overloaded as error:
             raise RequestError(503, error.sentence, retry_after_s=error.retry_after_s) from None
         except ServerError as error:  # of ENGINE=triton

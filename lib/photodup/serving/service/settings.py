@@ -43,6 +43,11 @@ class ServiceSettings(BaseSettings):
     min_body_rate: float = Field(2000.0, ge=0, description="bytes a second at which a body must arrive")
     drain_seconds: int = Field(20, ge=1, description="when stopped: for the requests in flight")
     api_key: SecretStr | None = Field(None, description="asked of every request but the health checks")
+    jpeg_scale: str = Field(
+        "auto",
+        pattern="^(auto|whole|reduced)$",
+        description="of large JPEGs; auto: reduced where the accuracy check of this model allowed it",
+    )
     decode_threads: int = Field(default_factory=lambda: min(8, available_cores()), ge=1)
 
 

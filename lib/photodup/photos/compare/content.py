@@ -29,6 +29,8 @@ LEAST_PLACE = 10.0
 _WHITE, _BLACK, _NEAR_LIMIT, _SMEARED = 250, 4, 40, 24
 # Least weight of a term of the colour map.
 _RIDGE = 3e-4
+# The map is found once no grey moves by more than this.
+_SETTLED = 0.05
 # A line of writing: letters, their height (pixels) and stroke and gap as shares of it, their likeness in height and colour.
 _LETTERS, _LEAST_HEIGHT, _STROKE, _GAP, _LOW, _ONE_COLOUR, _ONE_INK = 6, 6, 0.3, 1.5, 0.35, 40, 36
 _MOST_LINES, _EXPLAINED, _DARK = 3, 0.97, 60
@@ -161,7 +163,10 @@ def _fitted(
     for _ in range(8):
         weighted = terms * weights
         little = ridge * weights.sum() * np.eye(len(terms))
-        found = start + np.linalg.solve(weighted @ terms.T + little, weighted @ (target - first))
+        before, found = (
+            found,
+            start + np.linalg.solve(weighted @ terms.T + little, weighted @ (target - first)),
+        )
         mapped = found.astype(np.float32) @ terms
         # A channel that was cut off at white or black may have had any value beyond, so the map may lead there.
         target = np.where(wanted >= _WHITE - 4, np.maximum(wanted, mapped), wanted)
@@ -169,6 +174,8 @@ def _fitted(
         off = np.abs(mapped - target)
         weights = known / (1 + (off / max(2 * float(np.median(off)), 4.0)) ** 2)
         weights[(known < 1) & (target != wanted)] = 0
+        if np.abs(found - before).sum() < _SETTLED:  # a term is 1 at most, so no grey moved by more
+            break
     return found
 
 

@@ -271,10 +271,14 @@ class LaidFamily:
                 self.laid.keys() - {row},
                 key=lambda o: (self._tones[o] != self._tones[row], -self._finest[o], -shown[o]),
             )[:_JUDGES]
-            seen = {other: self._compare_small(other, row) for other in others}
-            may_be = [other for other in others if seen[other].places]
+            seen: dict[int, Contents] = {}
+            may_be: list[int] = []
             lacking = 0
-            # Looked at finely only where they differ, and while it may still be most.
+            # Looked at only while it may still be most, and finely only where they differ.
+            while len(seen) < len(others) < 2 * (len(may_be) + len(others) - len(seen)):
+                other = others[len(seen)]
+                seen[other] = self._compare_small(other, row)
+                may_be += [other] * bool(seen[other].places)
             while may_be and 2 * lacking <= len(others) < 2 * (lacking + len(may_be)):
                 other = may_be.pop(0)
                 lacking += seen[other].is_caption or self._compare_contents(other, row)[0].is_caption

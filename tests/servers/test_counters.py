@@ -144,7 +144,7 @@ def triton(tiny_triton):
         tiny_triton.unload(model)
 
 
-@pytest.mark.parametrize("channel", ["per-worker", "shared", "asyncio", "http"])
+@pytest.mark.parametrize("channel", ["per-worker", "shared", "http"])
 def test_counters_and_client_agree_under_every_channel_policy(triton, photos, channel, figure):
     if channel == "http":
         system = adapter("triton-emulated-4090-fp32-http-uint8", triton.http_url)
@@ -290,7 +290,7 @@ def test_a_wrong_model_or_type_is_a_failed_point_with_the_servers_words(
     assert point["status"] == "failed" and said in point["error"]
 
 
-@pytest.mark.parametrize("channel", ["per-worker", "shared", "asyncio"])
+@pytest.mark.parametrize("channel", ["per-worker", "shared"])
 def test_nobody_at_the_grpc_port_is_a_failed_point(photos, channel):
     system = adapter("triton-onnx-fp32-grpc-uint8", "127.0.0.1:9", channel=channel, timeout_s=5)
     point = measure(system, photos, Load("closed_loop", concurrency=2), Stopping(0.2, 8, 1))

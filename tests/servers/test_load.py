@@ -90,33 +90,22 @@ def test_an_answer_for_another_batch_size_is_an_error():
 
 
 class Mistaken(Dummy):
-    """Its client code holds a mistake that shows at the eighth request, or in the event loop."""
+    """Its client code holds a mistake that shows at the eighth request."""
 
-    def __init__(self, error, is_async=False):
+    def __init__(self, error):
         super().__init__(1)
-        self.error, self.is_async = error, is_async
+        self.error = error
 
     def request(self, prepared):
-        if self.is_async:
-            return self._later(prepared)
         if self.n_requests >= 8:
             raise self.error
         return super().request(prepared)
 
-    async def _later(self, prepared):
-        if self.n_requests >= 8:
-            raise self.error
-        return super().request(prepared)
 
-    async def aclose(self):
-        pass
-
-
-@pytest.mark.parametrize("is_async", [False, True])
 @pytest.mark.parametrize("error", [TypeError("mine"), AttributeError("mine"), NameError("mine")])
-def test_a_mistake_of_ours_is_raised_and_no_failed_point(error, is_async):
+def test_a_mistake_of_ours_is_raised_and_no_failed_point(error):
     with pytest.raises(type(error), match="mine"):
-        measure(Mistaken(error, is_async), PHOTOS, Load("closed_loop", concurrency=4), SHORT)
+        measure(Mistaken(error), PHOTOS, Load("closed_loop", concurrency=4), SHORT)
 
 
 def test_an_answer_that_cannot_be_read_is_the_servers_fault():

@@ -32,12 +32,10 @@ class Connection(Protocol):
 class Adapter(Protocol):
     """One backend under test.
 
-    `is_async`: `Connection.request` is a coroutine and `aclose` closes. `can_reconnect`: each worker has a
-    connection of its own, so the policy `new` has a meaning.
+    `can_reconnect`: each worker has a connection of its own, so the policy `new` has a meaning.
     """
 
     backend: Backend
-    is_async: bool
     can_reconnect: bool
 
     def describe(self) -> dict[str, Any]:
@@ -55,7 +53,7 @@ class Adapter(Protocol):
 class InProcess:
     """A system under test in this process: nothing is connected, and the model is the caller's or goes with this object."""
 
-    is_async, can_reconnect = False, False
+    can_reconnect = False
     backend: Backend
 
     def describe(self) -> dict[str, Any]:

@@ -1,9 +1,7 @@
 """Makes the adapter of a backend, and holds its answers against the reference before anything is timed."""
 
-import asyncio
 import contextlib
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -19,7 +17,7 @@ def adapter(backend: str | Backend, url: str | None = None, **options: Any) -> A
 
     Args:
         url: `http://host:port`, for gRPC `host:port`; not needed in process.
-        options: `timeout_s`; for gRPC also `channel` (`per-worker`, `shared`, `asyncio`); for Triton also `model`
+        options: `timeout_s`; for gRPC also `channel` (`per-worker`, `shared`); for Triton also `model`
             (another than the backend's own); in process see `Local` and `Dummy`.
 
     Raises:
@@ -61,21 +59,7 @@ def cosine_to_reference(under_test: Adapter, photos: Sequence[bytes], reference:
     """
     chosen = np.unique(np.linspace(0, len(photos) - 1, min(16, len(photos))).astype(int))
 
-    async def in_loop() -> list[np.ndarray]:
-        connection: Any = under_test.open()
-        try:
-            return [
-                connection.decode(await connection.request(under_test.prepare([photos[i]])))[0]
-                for i in chosen
-            ]
-        finally:
-            await connection.aclose()
-
-    if under_test.is_async:  # in a thread, because a notebook's own event loop is already running
-        with ThreadPoolExecutor(1) as pool:
-            answers = pool.submit(lambda: asyncio.run(in_loop())).result()
-    else:
-        answers = answers_to(under_test, [photos[i] for i in chosen])
+    answers = answers_to(under_test, [photos[i] for i in chosen])
     found = np.asarray(answers, dtype=np.float64)
     wanted = np.asarray(reference, dtype=np.float64)[chosen]
     if found.shape != wanted.shape:

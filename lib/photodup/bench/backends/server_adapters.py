@@ -14,7 +14,7 @@ from photodup.embedding.wire.http import Answer, Base64Json, HttpProtocol, Multi
 from photodup.embedding.wire.kserve import KserveGrpc, KserveHttp, grpc_channel, infer_call
 from photodup.errors import PhotodupError
 
-CHANNELS = ("per-worker", "shared", "asyncio")
+CHANNELS = ("per-worker", "shared")
 
 
 @dataclass
@@ -37,7 +37,6 @@ class OverHttp:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     target: Any = None
     method: str = "POST"
-    is_async: bool = field(default=False, init=False)
     can_reconnect: bool = field(default=True, init=False)
 
     def __post_init__(self) -> None:
@@ -87,8 +86,8 @@ class OverGrpc:
 
     Args:
         channel: `per-worker`: one connection each; `shared`: all workers on one, hence one congestion window (what the
-            published study measured); `asyncio`: one in an event loop.
-        connection: makes a channel, for an event loop with `in_loop`.
+            published study measured).
+        connection: makes a channel.
         timeout_s: deadline of each call.
         metadata: of each call.
 
@@ -108,7 +107,7 @@ class OverGrpc:
     def __post_init__(self) -> None:
         if self.channel not in CHANNELS:
             raise PhotodupError(f"channel {self.channel!r} is not one of {', '.join(CHANNELS)}.")
-        self.is_async, self.can_reconnect = self.channel == "asyncio", self.channel == "per-worker"
+        self.can_reconnect = self.channel == "per-worker"
         self.shared: Any = None
 
     def describe(self) -> dict[str, Any]:
@@ -122,14 +121,14 @@ class OverGrpc:
 
     def open(self) -> "GrpcWorker":
         if self.channel != "per-worker" and self.shared is None:
-            self.shared = self.connection(in_loop=self.is_async)  # which is bound to the loop that opens it
+            self.shared = self.connection()
         return GrpcWorker(self)
 
     def n_idle_closes(self) -> int:
         return 0
 
     def close(self) -> None:
-        if self.shared is not None and not self.is_async:
+        if self.shared is not None:
             self.shared.close()
             self.shared = None
 
@@ -143,7 +142,6 @@ class GrpcWorker:
         self._call: Any = None
 
     def request(self, prepared: Any) -> Any:
-        """Return the answer; in an event loop, what is awaited for it."""
         if self._call is None:
             channel = self._adapter.shared
             if channel is None:
@@ -155,11 +153,6 @@ class GrpcWorker:
         if self._own is not None:
             self._own.close()
         self._own = self._call = None
-
-    async def aclose(self) -> None:
-        shared, self._adapter.shared = self._adapter.shared, None
-        if shared is not None:
-            await shared.close()
 
 
 def fastapi(

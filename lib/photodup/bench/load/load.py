@@ -5,7 +5,6 @@ open loop (`server`) sends at Poisson times whatever the server does, and counts
 request was due, so a stall is felt by every request that should have been sent during it.
 """
 
-import asyncio
 import contextlib
 import gc
 import importlib
@@ -27,7 +26,7 @@ from photodup.bench.backends.adapters import cosine_to_reference
 from photodup.bench.link.way import LOOPBACK, Way
 from photodup.bench.load import summary
 from photodup.bench.load.plan import Arrivals, Stopping, arrivals_s, request_order
-from photodup.bench.load.workers import Observer, Window, clock, describe_error, run_blocking, run_in_loop
+from photodup.bench.load.workers import Observer, Window, clock, describe_error, run_blocking
 from photodup.bench.stats.facts import Load
 from photodup.bench.stats.point import judge_point
 from photodup.errors import PhotodupError, is_expected
@@ -81,7 +80,7 @@ def measure(
     if load.connection == "new" and not adapter.can_reconnect:
         raise PhotodupError(f"{adapter.backend} shares one connection: it cannot be measured with new ones.")
     processes = min(processes, load.concurrency)
-    if processes > 1 and (load.scenario == "server" or adapter.is_async):
+    if processes > 1 and load.scenario == "server":
         raise PhotodupError(
             "Several processes share a closed loop alone: leave the rate out, or take one process."
         )
@@ -99,9 +98,7 @@ def measure(
         window.observer = observer
         if window.is_prepared:
             point["prepare_ahead_ms_mean"] = (clock() - began) * 1000 / len(window.requests)
-        run = _in_event_loop if adapter.is_async else _in_threads
-        if processes > 1:
-            run = partial(_in_processes, processes)
+        run = partial(_in_processes, processes) if processes > 1 else _in_threads
         ended, counted = run(window, stopping, connections, probe or (lambda: nullcontext({})))
         point |= counted
         if observer:
@@ -274,41 +271,6 @@ def short_collections() -> Iterator[None]:
         yield
     finally:
         gc.unfreeze()
-
-
-def _in_event_loop(window: Window, stopping: Stopping, connections: list, probe: Probe) -> Watched:
-    """One event loop in a thread of its own; this thread watches, as for blocking workers."""
-
-    async def body() -> None:
-        opened: list[Any] = []  # their `request` is a coroutine
-        try:
-            opened += [window.adapter.open() for _ in range(window.load.concurrency)]
-            requests = _warmup_requests(window, stopping)
-            for request in requests:
-                window.decode(opened[0], await opened[0].request(request))
-            await asyncio.gather(*(connection.request(requests[0]) for connection in opened[1:] if requests))
-            window.samples = [[] for _ in opened]
-            window.started = clock()
-            begun.set()
-            pairs = zip(opened, window.samples, strict=True)
-            await asyncio.gather(*(run_in_loop(window, c, samples) for c, samples in pairs))
-        except Exception as error:
-            problems.append(error)
-        finally:
-            begun.set()
-            for connection in opened:
-                await connection.aclose()
-
-    begun = threading.Event()
-    problems: list[Exception] = []
-    worker = threading.Thread(target=lambda: asyncio.run(body()), daemon=True)
-    worker.start()
-    begun.wait()
-    with short_collections():
-        watched = _watch(window, stopping, [worker], probe)
-    if problems:
-        raise problems[0]
-    return watched
 
 
 def _watch(window: Window, stopping: Stopping, workers: Sequence[threading.Thread], probe: Probe) -> Watched:

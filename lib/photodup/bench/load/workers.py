@@ -1,11 +1,10 @@
-"""The timed loops: one worker, one connection, one request at a time; blocking or in an event loop.
+"""The timed loop: one worker, one connection, one request at a time.
 
 A request is timed in four readings of one clock: photographs in hand, prepared, answered, embedding in hand.
 What a server or a network does wrong is a failed request. Any other exception is a mistake in this program: it ends
 the point, and whoever measures gets it (`Window.mistake`).
 """
 
-import asyncio
 import itertools
 import threading
 import time
@@ -163,37 +162,6 @@ def run_blocking(window: Window, connection: Connection, samples: list, ready: t
             time.sleep(min(0.01 * 2**failures, 0.5))
         if is_new:
             connection.close()
-
-
-async def run_in_loop(window: Window, connection: Connection, samples: list) -> None:
-    """The same loop as `run_blocking` for a client library that is asynchronous."""
-    adapter, is_prepared, idle_s, failures = window.adapter, window.is_prepared, window.load.idle_s, 0
-    while True:
-        number, due = window.next_due()
-        picked = clock()
-        if idle_s:
-            due = picked = clock() + idle_s
-        while (left := due - clock()) > 0 and not window.is_over(due):
-            await asyncio.sleep(min(left, 0.1))
-        if window.is_over(due):
-            return
-        begun = clock()
-        request = window.requests[number % len(window.requests)]
-        try:
-            if not is_prepared:  # in a thread: preparing must not hold up the other requests
-                request = await asyncio.to_thread(adapter.prepare, request)
-            prepared = clock()
-            answer = await connection.request(request)
-            answered = clock()
-            window.decode(connection, answer)
-            done = clock()
-            samples.append((window.size(number, request), due, picked, begun, prepared, answered, done))
-            failures = 0
-        except Exception as error:
-            if not window.failed(error):
-                return
-            failures += 1
-            await asyncio.sleep(min(0.01 * 2**failures, 0.5))
 
 
 def describe_error(error: BaseException) -> str:

@@ -287,8 +287,6 @@ def measure_turn(
 def _ready(lane: Lane, photos: Sequence[bytes], load: Load, seed: int) -> Iterator[None]:
     """Open a side's connections and prepare its requests; close everything afterwards."""
     try:
-        if lane.adapter.is_async:
-            raise PhotodupError(f"{lane.adapter.backend}: an asynchronous client cannot take turns.")
         lane.connections = [lane.adapter.open() for _ in range(load.concurrency or 1)]
         lane.requests = list(request_order(lane.items or photos, load.batch, seed))
         if load.span == "prepared":

@@ -161,8 +161,8 @@ class KserveGrpc:
         )
 
 
-def grpc_channel(address: str, credentials: Any = None, *, in_loop: bool = False) -> Any:
-    """Return a channel with a TCP connection of its own, of `grpc.aio` where it is for an event loop."""
+def grpc_channel(address: str, credentials: Any = None) -> Any:
+    """Return a channel with a TCP connection of its own."""
     need("tritonclient.grpc")
     import grpc
 
@@ -172,10 +172,9 @@ def grpc_channel(address: str, credentials: Any = None, *, in_loop: bool = False
         ("grpc.max_send_message_length", LARGEST_MESSAGE),
         ("grpc.max_receive_message_length", LARGEST_MESSAGE),
     ]
-    kind = grpc.aio if in_loop else grpc
     if credentials is not None:
-        return kind.secure_channel(address, credentials, options=options)
-    return kind.insecure_channel(address, options=options)
+        return grpc.secure_channel(address, credentials, options=options)
+    return grpc.insecure_channel(address, options=options)
 
 
 def infer_call(channel: Any) -> Any:

@@ -24,6 +24,7 @@ include_patterns = [
     "SECURITY.md",
 ]
 nb_execution_mode = "off"
+highlight_language = "none"  # what a command prints is no Python
 nb_render_text_lexer = "none"
 nb_render_markdown_format = "myst"
 nb_code_prompt_show = "Show the code"
@@ -55,7 +56,10 @@ def prepare(app, docname, source):
         readme = (ROOT / "README.md").read_text(encoding="utf-8")
         readme = re.sub(r'<img src="([^"]+)" alt="([^"]+)"[^>]*>', r"![\2](\1)\n", readme)
         source[0] = re.sub(r"(\]\()(?!https?:|#)", r"\1../../", readme) + "\n" + source[0]
-    if not docname.startswith("notebooks/"):
+    if not docname.startswith("notebooks/"):  # Mermaid is drawn by a script from the network
+        source[0] = source[0].replace(
+            "```mermaid", "The diagram as text; the repository's page draws it:\n\n```text"
+        )
         return
     notebook = json.loads(source[0])
     cells = []
@@ -67,17 +71,15 @@ def prepare(app, docname, source):
         cell["source"] = text
         if cell["cell_type"] == "code":
             cell["metadata"]["tags"] = [*cell["metadata"].get("tags", ()), "hide-input"]
-            for name in SAVED.findall(text):
+            drawn = [name for name in SAVED.findall(text) if (ROOT / DATA / f"{name}.csv").is_file()]
+            for name in drawn:
                 place = f"figure-{name.replace('_', '-')}"
                 anchor = f"({place})=\n[Permalink of the figure](#{place}) `{name}`"
                 cells.append({"cell_type": "markdown", "metadata": {}, "source": anchor, "id": place[:64]})
         cells.append(cell)
-        for name in SAVED.findall(text) if cell["cell_type"] == "code" else ():
-            if (ROOT / DATA / f"{name}.csv").is_file():
-                link = f"{{download}}`Data of the figure (CSV) <../{DATA}/{name}.csv>`"
-                cells.append(
-                    {"cell_type": "markdown", "metadata": {}, "source": link, "id": f"data-{name}"[:64]}
-                )
+        for name in drawn if cell["cell_type"] == "code" else ():
+            link = f"{{download}}`Data of the figure (CSV) <../{DATA}/{name}.csv>`"
+            cells.append({"cell_type": "markdown", "metadata": {}, "source": link, "id": f"data-{name}"[:64]})
     notebook["cells"] = cells
     source[0] = json.dumps(notebook)
 

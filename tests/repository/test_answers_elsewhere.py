@@ -85,7 +85,7 @@ def test_07_compares_instances_of_the_engine_that_the_machine_has():
 def test_07_takes_tensors_where_no_model_takes_a_jpeg():
     said = seven(WITH_TENSORRT)
     assert (
-        "A pair of ONNX Runtime instances, tensor has 50 % higher throughput than one instance of ONNX Runtime, tensor"
+        "A pair of ONNX Runtime instances with a binary tensor has 50 % higher throughput than one instance"
         in said
     )
 
@@ -96,7 +96,7 @@ def test_07_says_why_nothing_was_compared_and_what_the_machine_does_as_it_is():
         "Throughput of a pair of ONNX Runtime instances and one instance of ONNX Runtime: not measured. It keeps them."
         in said
     )
-    assert "As it is deployed, ONNX Runtime in Triton, tensor answers 12.0 images/s" in said
+    assert "As it is deployed, ONNX Runtime FP32 in Triton with a binary tensor answers 12.0 images/s" in said
 
 
 def test_07_with_int8_is_answered_by_the_fastest_engine_as_before():
@@ -122,8 +122,9 @@ def five():
 
 def test_05_compares_engines_in_the_precision_that_the_machine_has(five):
     first, said = five(FP32_ALONE)
-    assert "OpenVINO in Triton, tensor takes 50 % longer than ONNX Runtime in Triton, tensor" in first
-    assert said.startswith("Between engines, both in FP32: OpenVINO in Triton, tensor takes 50 % longer than")
+    slower = "OpenVINO FP32 in Triton with a binary tensor takes 50 % longer than"
+    assert f"{slower} ONNX Runtime FP32 in Triton with a binary tensor" in first
+    assert said.startswith(f"Between engines, both in FP32: {slower}")
     assert "INT8 was not measured beside FP32: rehearsal has no triton-openvino-int8-http-jpeg." in said
     assert "The accuracy check was not made" in said and "weights of ViT-B/32 are random" in said
 
@@ -131,20 +132,19 @@ def test_05_compares_engines_in_the_precision_that_the_machine_has(five):
 def test_05_compares_fp16_where_there_is_tensorrt(five):
     _, said = five(WITH_TENSORRT, weights="laion2b_s34b_b79k")
     assert said.startswith(
-        "Between engines, FP16 and FP32: TensorRT FP16 in Triton, tensor takes 50 % longer"
+        "Between engines, FP16 and FP32: TensorRT FP16 in Triton with a binary tensor takes 50 % longer"
     )
     assert "random" not in said
 
 
 def test_05_takes_the_comparison_that_decides(five):
     verdicts = {"OpenVINO against ONNX Runtime in Triton, one": Verdict.NOT_FOUND}
-    assert (
-        "both in FP32: OpenVINO in Triton, tensor has 50 % higher" in five(FP32_ALONE, verdicts=verdicts)[1]
-    )
+    second = five(FP32_ALONE, verdicts=verdicts)[1]
+    assert "both in FP32: OpenVINO FP32 in Triton with a binary tensor has 50 % higher" in second
     assert "No difference in median latency" in five(FP32_ALONE, otherwise=Verdict.NOT_FOUND)[1]
 
 
 def test_05_with_bf16_alone_is_answered_by_bf16(five):
     models = [*MODELS, "openclip_vit_b32_openvino_jpeg", "openclip_vit_b32_openvino_bf16_jpeg"]
     _, said = five(from_ports("127.0.0.1", models=models))
-    assert said.startswith("OpenVINO BF16 in Triton takes 50 % longer than OpenVINO in Triton")
+    assert said.startswith("OpenVINO BF16 in Triton takes 50 % longer than OpenVINO FP32 in Triton")

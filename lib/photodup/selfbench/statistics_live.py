@@ -142,9 +142,8 @@ def outcomes_of(run_dir: Path | str) -> dict[str, list[Outcome]]:
             observed = Observed(ratios, row["value_a"], row["value_b"])
             name, family = f"{record['config']['batch']:2} {row['planted']}", str(len(of) // FAMILY)
             sides = ("one process", "the other process")
-            of.append(
-                Question(name, family, read.usual_metric(LOAD), "one", *sides, observed, is_primary=True)
-            )
+            metric = read.usual_metric(LOAD)
+            of.append(Question(name, family, metric, "one", *sides, observed, is_primary=True))
     return {planted: judge(questions) for planted, questions in asked.items()}
 
 
@@ -155,7 +154,8 @@ def summary(outcomes: Mapping[str, Sequence[Outcome]]) -> list[str]:
         different = sum(outcome.is_different for outcome in of)
         failed = sum(map(has_failed, of))
         worse = f"{failed} failed" if planted == NULL else f"{failed} by more than 2 %"
-        found.append(f"{planted.capitalize()}, {len(of)} times: {different} called different, {worse}.")
+        sides = "Two equal processes" if planted == NULL else planted.capitalize()
+        found.append(f"{sides}, {len(of)} times: {different} called different, {worse}.")
     return found
 
 

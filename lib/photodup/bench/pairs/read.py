@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from photodup.bench.pairs.alternate import Visit
-from photodup.bench.pairs.declared import Pair
+from photodup.bench.pairs.declared import Pair, Side
 from photodup.bench.stats.comparison import Observed, Question, percentile_ratio, redrawn
 from photodup.bench.stats.facts import METRICS, SMALLEST_EFFECT, Load, metric_named
 from photodup.errors import PhotodupError
@@ -25,8 +25,8 @@ def question_of(
         pair.notebook,
         pair.metric,
         pair.load_name,
-        pair.a.label,
-        pair.b.label,
+        _called(pair.a, pair.b),
+        _called(pair.b, pair.a),
         observed,
         is_primary=pair.is_primary,
         is_null=pair.is_null,
@@ -35,6 +35,14 @@ def question_of(
         has_several_in_flight=pair.load.concurrency != 1,
         notes=tuple(notes),
     )
+
+
+def _called(side: Side, other: Side) -> str:
+    """Return a side's label, with the payload or protocol that sets it apart from the other side."""
+    mine, its = side.backend, other.backend
+    payload = " with a JPEG" if mine.wire == "jpeg" != its.wire else ""
+    protocol = " by HTTP" if mine.protocol == "http" != its.protocol and "HTTP" not in side.label else ""
+    return side.label + payload + protocol
 
 
 def answered(question: Question, visits: Sequence[Visit], load: Load) -> Question:

@@ -61,9 +61,8 @@ def lines(comparisons: Iterable[Twice], names: tuple[str, str]) -> list[str]:
     table = [f"| notebook | comparison | {names[0]} | {names[1]} | overlap |", "|---|---|---|---|---|"]
     for one in comparisons:
         asked = one.first.question
-        table.append(
-            f"| {asked.family[:2]} | {asked.name} | {cell(one.first)} | {cell(one.second)} | {word(one)} |"
-        )
+        cells = (asked.family[:2], asked.name, cell(one.first), cell(one.second), word(one))
+        table.append(f"| {' | '.join(cells)} |")
     return table
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from photodup.study.notebook.run import Run
 
-NOT_PLANNED = "this run has no visit of it."
+NOT_PLANNED = "this run does not include it."
 
 
 @dataclass(frozen=True)

@@ -83,9 +83,8 @@ def caption(figure: Figure, text: str, *, width: int = 118) -> Figure:
 
 def finding(figure: Figure, text: str) -> Figure:
     """Write over a figure what it shows, in one sentence; return it. A panel's title says what was measured."""
-    figure.suptitle(
-        textwrap.fill(text, int(8.6 * figure.get_figwidth())), x=0.01, ha="left", fontweight="bold"
-    )
+    lines = textwrap.fill(text, int(8.6 * figure.get_figwidth()))
+    figure.suptitle(lines, x=0.01, ha="left", fontweight="bold")
     return figure
 
 
@@ -140,21 +139,16 @@ def _drawn(ax: Axes) -> Iterator[tuple[str, float, float, float | None]]:
     for bars in ax.containers:
         if isinstance(bars, BarContainer):
             for bar, value in zip(bars, np.asarray(bars.datavalues, float), strict=True):
-                yield (
-                    named(bars, to_hex(bar.get_facecolor())),
-                    float(value),
-                    bar.get_y() + bar.get_height() / 2,
-                    None,
-                )
+                middle = bar.get_y() + bar.get_height() / 2
+                yield named(bars, to_hex(bar.get_facecolor())), float(value), middle, None
     for drawn in ax.collections:
         if isinstance(drawn, PathCollection):
             colors = [to_hex(color) for color in np.asarray(drawn.get_facecolor())] or [""]
             for place, (x, y) in enumerate(np.asarray(drawn.get_offsets(), float)):
                 yield colors[place % len(colors)], float(x), float(y), None
         elif isinstance(drawn, LineCollection):
-            yield from (
-                ("interval", float(x), float(y), None) for part in drawn.get_segments() for x, y in part
-            )
+            for part in drawn.get_segments():
+                yield from (("interval", float(x), float(y), None) for x, y in part)
         elif isinstance(drawn, QuadMesh):
             n_rows = len(np.asarray(drawn.get_coordinates())) - 1
             for row, values in enumerate(np.asarray(drawn.get_array(), float).reshape(n_rows, -1)):
@@ -193,9 +187,8 @@ def interval_row(
 
 def not_measured(ax: Axes, row: float) -> None:
     """Write into a row that it was not measured."""
-    ax.text(
-        0.02, row, "not measured", va="center", fontsize=7, color=MUTED, transform=ax.get_yaxis_transform()
-    )
+    place = ax.get_yaxis_transform()
+    ax.text(0.02, row, "not measured", va="center", fontsize=7, color=MUTED, transform=place)
 
 
 def name_rows(ax: Axes, names: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""Points as one table that has its columns whatever was measured, and the sentences for those that do not count."""
+"""Points as one table that has its columns whatever was measured, sentences for those not valid, and tables as prose."""
 
 from __future__ import annotations
 
@@ -48,3 +48,10 @@ def gaps(points: pd.DataFrame) -> list[str]:
 def _words(point: Any) -> list[str]:
     repeat = f"repeat {point.repeat}" if getattr(point, "repeat", 0) else ""
     return [point.backend, point.scenario, f"b{point.batch}", f"c{point.concurrency}", point.label, repeat]
+
+
+def as_markdown(table: pd.DataFrame) -> str:
+    """Return a table without its index as Markdown: code in it is shown as code, and the same table is the same bytes."""
+    cells = table.map(lambda c: "–" if c != c else f"{c:.6g}" if isinstance(c, float) else str(c))
+    rows = [cells.columns, ["---"] * len(cells.columns), *cells.to_numpy()]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)

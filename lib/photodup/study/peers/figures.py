@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from photodup.study.notebook.run import Run
 
 NOT_RUN = "not run here"
-NOT_MEASURED = "Not measured: no servers were compared in this run."
+NOT_MEASURED = "Not measured yet in this run: `photodup study peers` lets the servers take turns."
 
 
 def draw_servers(
     ax: Axes, found: ComparedServers, load: str, *, tail: str = "", is_fastest: bool = False
-) -> int:
-    """Draw each server's figure under a load with its interval; return how many were drawn.
+) -> None:
+    """Draw each server's figure under a load with its interval.
 
     Args:
         tail: column of `arms` that is drawn as a faint line to its own mark.
@@ -39,7 +39,6 @@ def draw_servers(
     """
     servers = [fastest(server) if is_fastest else server for server in reversed(SERVERS.values())]
     known = {arm["server"]: arm for arm in found.arms.to_dict("records")}
-    drawn = 0
     for place, server in enumerate(servers):
         arm = known.get(server.name, {})
         value = arm.get(load)
@@ -53,10 +52,8 @@ def draw_servers(
             ax.plot(end, place, "|", color=color, alpha=0.6)
         interval, marker = (arm[f"{load}_low"], arm[f"{load}_high"]), "s" if server.name == "triton" else "o"
         charts.interval_row(ax, place, value, interval, color=color, marker=marker)
-        drawn += 1
     charts.name_rows(ax, [server.label for server in servers])
     ax.set_xlim(left=0)
-    return drawn
 
 
 def engines(fast: ComparedServers) -> str:

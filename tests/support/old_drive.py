@@ -62,12 +62,10 @@ def scene(number: int) -> Image.Image:
 def document(number: int) -> Image.Image:
     """Return a page of writing in which nothing but a number tells one from another."""
     page = Image.new("RGB", SIZE, "white")
-    draw = ImageDraw.Draw(page)
+    draw, ink = ImageDraw.Draw(page), {"fill": "black", "font_size": 16}
     for line in range(12):
-        draw.text(
-            (30, 20 + 26 * line), f"{line}. the undersigned owes to the bearer", fill="black", font_size=16
-        )
-    draw.text((330, 20 + 26 * 7), f"EUR {number}", fill="black", font_size=16)
+        draw.text((30, 20 + 26 * line), f"{line}. the undersigned owes to the bearer", **ink)
+    draw.text((330, 20 + 26 * 7), f"EUR {number}", **ink)
     return page
 
 
@@ -132,10 +130,8 @@ def plant(library: Path, old: Path, n: int, others: int = 0) -> Planted:
             picture, exif = pictures[1].copy(), {"shot": shot + 21}
             picture.paste(pictures[2].crop((0, 0, 70, 60)), (200, 150))
         elif look == "exposure":
-            picture, exif = (
-                ImageEnhance.Brightness(pictures[1]).enhance(1.5),
-                {"shot": shot + 21, "bias": 1.0},
-            )
+            picture = ImageEnhance.Brightness(pictures[1]).enhance(1.5)
+            exif = {"shot": shot + 21, "bias": 1.0}
         else:  # of which the library has a part
             save(picture.crop((60, 45, 480, 360)), there[3])
         put(look, picture, truth=planted.not_there, **exif)

@@ -11,6 +11,7 @@ from support.command import photodup, run_program
 from support.old_drive import Planted, plant, save, scene
 from support.trash_kills import present
 
+from photodup.embedding import imaging
 from photodup.errors import PhotodupError
 from photodup.photos.across.contained import Contained, Whereabouts, find_contained
 from photodup.photos.across.copy_new import copy_new
@@ -33,6 +34,13 @@ def cache(tmp_path, monkeypatch) -> Path:
 
 def compare(folder: Path) -> Contained:
     return find_contained(folder / "old", folder / "library", progress=False)
+
+
+def compare_and_count(folder: Path) -> tuple[Contained, Counter]:
+    """Return also how many things there were to do of each kind."""
+    todo = Counter()
+    with watched_by(lambda what, done, total: todo.update({what: total * (not done)})):
+        return compare(folder), todo
 
 
 def where(found: Contained) -> dict[str, Whereabouts]:
@@ -60,17 +68,24 @@ def check(found: Contained, planted: Planted) -> Counter:
 def test_a_planted_old_drive_is_told_apart_and_neither_folder_is_written(tmp_path):
     planted = plant(tmp_path / "library", tmp_path / "old", 2)
     before = as_it_is(tmp_path / "library", tmp_path / "old")
-    found = compare(tmp_path)
+    found, todo = compare_and_count(tmp_path)
     check(found, planted)
+    assert todo["compare"] < 10 and todo["judge"] <= 6, "of most photos one pair is asked"
     assert as_it_is(tmp_path / "library", tmp_path / "old") == before
-    todo = {}
-
-    def tell(what, done, total):
-        todo[what] = total
-
-    with watched_by(tell):
-        again = compare(tmp_path)
+    again, todo = compare_and_count(tmp_path)
     assert again == found and (todo["scan"], todo["compare"]) == (0, 0), "what was compared is kept"
+
+
+def test_what_the_best_of_several_copies_proves_is_asked_of_no_other_and_decoded_twice(tmp_path, monkeypatch):
+    for name, quality in (("library/a", 92), ("library/b", 60), ("library/c", 50), ("old/d", 30)):
+        save(scene(1), tmp_path / f"{name}.jpg", quality)
+    decoded, decode = Counter(), imaging.decode
+    monkeypatch.setattr(imaging, "decode", lambda file, **o: decoded.update([file]) or decode(file, **o))
+    found, todo = compare_and_count(tmp_path)
+    assert (found.photos[0].where, str(found.photos[0].there)) == (AS_GOOD, "a.jpg")
+    assert (todo["compare"], todo["judge"]) == (1, 1)
+    files = {file.name: n for file, n in decoded.items() if isinstance(file, Path)}
+    assert files == {"a.jpg": 2, "d.jpg": 2}, "once for its features, once at full size"
 
 
 @pytest.mark.long

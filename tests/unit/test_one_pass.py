@@ -112,9 +112,8 @@ def test_each_photograph_is_read_and_decoded_once(photographs, tmp_path, embedde
     decode, read_bytes = imaging.decode, hashing.md5
     monkeypatch.setattr(imaging, "decode", lambda data, **o: decoded.append(o) or decode(data, **o))
     monkeypatch.setattr(hashing, "md5", lambda data: read.append(1) or read_bytes(data))
-    monkeypatch.setattr(
-        imaging, "is_bounded", lambda data: True
-    )  # all of them in this process, to be counted
+    # All of them in this process, to be counted.
+    monkeypatch.setattr(imaging, "is_bounded", lambda data: True)
     embedder.at_reduced_scale()
     one_pass(photographs, tmp_path / "c.sqlite", embedder)
     assert len(decoded) == 6 and len(read) == 5

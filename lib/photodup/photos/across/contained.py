@@ -29,14 +29,14 @@ from photodup.photos.library.catalogue import Catalogue, Photo, by_content
 from photodup.photos.library.scan import existing_folder, scan
 from photodup.photos.library.walking import UnreadFile, opened_file
 from photodup.photos.search.candidates import PER_PHOTO_ALONE, Shots
-from photodup.photos.search.hash_neighbours import HashPairs, nearest_across, search_radius
+from photodup.photos.search.hash_neighbours import nearest_across, search_radius
 from photodup.progress import bar
 
 # Photos of the library that one photo is compared with. Of 120 copies of four kinds, planted in a library of 220, all had
 # their source as the nearest.
 MOST_ASKED = 3
-# Pairs judged at a time.
-_BLOCK = 64
+# Pairs judged, and shown as done, at a time.
+_BLOCK = 8
 # Bits by which two hashes may differ for a photo to be probably there, where the pixels prove nothing.
 _ALIKE_BITS = 4
 _CHANGED = "one of the two has changed, or the library's file cannot be read again"
@@ -181,6 +181,8 @@ class _Comparison:
         alone = [same for md5, same in self._old.items() if md5 not in self._library]
         self._rows = [self._rules.choose(same).keeper for same in (*self._library.values(), *alone)]
         self._known: dict[str, _Known] = {}  # by content
+        self._judged: set[tuple[int, int]] = set()
+        self._near: dict[tuple[int, int], int] = {}  # bits between hashes, in the order of asking
         self.problems: list[str] = []
         self.unread: list[UnreadFile] = []
 
@@ -218,37 +220,38 @@ class _Comparison:
         search = CopySearch(
             self._root, rows, self._store, self._kept, lambda codes: codes[~shots.are_two(codes)], with_bar
         )
-        search.ask(pair_codes(near.first, near.second))
-        self._judge(search)
-        self._look_alike(near, search)
-        self.problems += search.problems
+        # The best of those alike come first, by what the catalogue knows, then those with nearer hashes.
+        ranked = self._rules.ranked([rows[i] for i in np.unique(near.first)])
+        place = {photo.id: number for number, photo in enumerate(ranked)}
+        bits = zip(near.first.tolist(), near.second.tolist(), near.distance.tolist(), strict=True)
+        order = sorted(bits, key=lambda one: (max(one[2], _ALIKE_BITS), place[rows[one[0]].id]))
+        self._near = {(i, j): apart for i, j, apart in order}
+        judge, left = Judge(self._root, rows, self._rules, self._store), list(self._near)
+        for _ in range(MOST_ASKED):
+            now = {j: (i, j) for i, j in reversed(left) if not self._is_there(j)}
+            search.ask(pair_codes(*np.array(list(now.values()), np.int64).reshape(-1, 2).T))
+            left = [pair for pair in left if now.get(pair[1]) != pair]
+            self._judge(search, judge)
+        for i, j in sorted(self._judged):  # where one of them could not be read any more
+            self._known.setdefault(rows[j].md5, (Whereabouts.PROBABLY, rows[i], _CHANGED))
+        self._look_alike(search)
+        self.problems += judge.problems + search.problems
 
-    def _judge(self, search: CopySearch) -> None:
-        """Hold each photo against the library's proven ones, the best first, until one of those is as good."""
-        rows, partners = self._rows, dict[int, list[int]]()
-        for i, j in search.proven:
-            if i < len(self._library) <= j:
-                partners.setdefault(j, []).append(i)
-        best = self._rules.ranked([rows[i] for i in {i for others in partners.values() for i in others}])
-        place = {photo.id: number for number, photo in enumerate(best)}
-        for others in partners.values():
-            others.sort(key=lambda i: place[rows[i].id])
-        judge = Judge(self._root, rows, self._rules, self._store)
-        for turn in range(MOST_ASKED):
-            asked = [
-                Family(others[turn], (others[turn], j))
-                for j, others in partners.items()
-                if turn < len(others) and self._known.get(rows[j].md5, _NOTHING)[0] is not Whereabouts.AS_GOOD
-            ]
-            with bar(total=len(asked), desc="judge", unit="pair") as shown:
-                for begin in range(0, len(asked), _BLOCK):
-                    block = asked[begin : begin + _BLOCK]
-                    for one in judge.judge(judge.keepers(block, search), search):
-                        self._remember(one)
-                    shown.update(len(block))
-        for j, others in partners.items():  # where one of them could not be read any more
-            self._known.setdefault(rows[j].md5, (Whereabouts.PROBABLY, rows[others[0]], _CHANGED))
-        self.problems += judge.problems
+    def _is_there(self, j: int) -> bool:
+        return self._known.get(self._rows[j].md5, _NOTHING)[0] is Whereabouts.AS_GOOD
+
+    def _judge(self, search: CopySearch, judge: Judge) -> None:
+        """Hold each photo that is not there yet against the library's newly proven ones."""
+        new = {pair for pair in search.proven.keys() - self._judged if not self._is_there(pair[1])}
+        across = [pair for pair in sorted(new) if pair[0] < len(self._library) <= pair[1]]
+        asked = [pair for pair in dict.fromkeys((*self._near, *across)) if pair in new]
+        self._judged.update(asked)
+        with bar(total=len(asked), desc="judge", unit="pair") as shown:
+            for begin in range(0, len(asked), _BLOCK):
+                block = [Family(pair[0], pair) for pair in asked[begin : begin + _BLOCK]]
+                for one in judge.judge(judge.keepers(block, search), search):
+                    self._remember(one)
+                shown.update(len(block))
 
     def _remember(self, one: Judged) -> None:
         """Note what a pair says of its photo of the old folder, unless something better is known."""
@@ -264,12 +267,9 @@ class _Comparison:
         if md5 not in self._known or order.index(where) < order.index(self._known[md5][0]):
             self._known[md5] = where, self._rows[i], said
 
-    def _look_alike(self, near: HashPairs, search: CopySearch) -> None:
+    def _look_alike(self, search: CopySearch) -> None:
         """Note what the pixels do not prove and the hash, or most of the evidence, says."""
-        parts = (
-            part[np.argsort(near.distance)].tolist() for part in (near.first, near.second, near.distance)
-        )
-        for i, j, bits in zip(*parts, strict=True):
+        for (i, j), bits in self._near.items():
             evidence = search.verified.get(i, j)
             if evidence and (bits <= _ALIKE_BITS or evidence.passes(VERIFICATION)):
                 alike = Whereabouts.PROBABLY, self._rows[i], "looks alike, and the pixels do not prove it"

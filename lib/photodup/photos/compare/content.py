@@ -160,8 +160,9 @@ def _fitted(
 ) -> np.ndarray:
     """Return the weights of terms float32[k, n] that give the wanted greys [n] in most places, drawn to `start`."""
     target, weights, found, first = wanted, known, start, start @ terms
+    weighted = np.empty_like(terms)  # once: to ask for that much memory takes longer than to fill it
     for _ in range(8):
-        weighted = terms * weights
+        np.multiply(terms, weights, out=weighted)
         little = ridge * weights.sum() * np.eye(len(terms))
         before, found = (
             found,

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -132,8 +133,9 @@ class LaidFamily:
         load: Callable[[int], tuple[Image.Image, FileTraces]],
         proven: Collection[tuple[int, int]],
     ) -> None:
-        self._load = load
-        self._at_hand: tuple[int | None, Any] = (None, None)
+        # The keeper is compared with all others, so its picture stays at hand; of two files each is decoded once.
+        self._load = load = lru_cache(maxsize=2)(load)
+        self._tones_apart: dict[tuple[int, int], tuple[float, list[float]]] = {}
         self._compared: dict[tuple[int, int], _Compared] = {}
         self._pictures: dict[int, np.ndarray] = {}
         self._traces: dict[int, FileTraces] = {}
@@ -210,8 +212,11 @@ class LaidFamily:
     def _retoned(self, first: int, second: int, *, left_out: int = 0) -> tuple[bool, bool]:
         """Return whether two members differ in light, and in colour."""
         step = max(self._coarsest(first), self._coarsest(second))
-        light, colour = tone_distance(self.laid[first], self.laid[second], left_out=left_out)
-        return light > _OTHER_LIGHT + _LIGHT_OF_STEP * step, colour > _OTHER_COLOUR + _COLOUR_OF_STEP * step
+        if (first, second) not in self._tones_apart:
+            self._tones_apart[first, second] = tone_distance(self.laid[first], self.laid[second])
+        light, colours = self._tones_apart[first, second]
+        is_relit = light > _OTHER_LIGHT + _LIGHT_OF_STEP * step
+        return is_relit, colours[left_out] > _OTHER_COLOUR + _COLOUR_OF_STEP * step
 
     def _beyond(self, larger: int, smaller: int) -> float:
         """Return the share of what a smaller member holds before its last pixel that a larger one holds beyond it."""
@@ -513,10 +518,7 @@ class LaidFamily:
             return self._compared[keeper, member]
         a, b = self.laid[keeper], self.laid[member]
         fineness = max(0.5, min(a.scale, b.scale, _FINE / max(a.frame.shape)))
-        # The keeper is compared with all others, so its picture stays at hand.
-        if self._at_hand[0] != keeper:
-            self._at_hand = keeper, self._load(keeper)[0]
-        first = on_fine_canvas(self._at_hand[1], a, fineness)
+        first = on_fine_canvas(self._load(keeper)[0], a, fineness)
         second = on_fine_canvas(self._load(member)[0], b, fineness)
         height, width = first.shape[:2]
         contents = compare_contents(first, second, on_size(_shared(a, b), (width, height)))

@@ -25,24 +25,24 @@ def gain(first: Laid, second: Laid) -> float:
     return float((values[1].std() + 1e-3) / (values[0].std() + 1e-3))
 
 
-def tone_distance(first: Laid, second: Laid, parts: int = 12, *, left_out: int = 0) -> tuple[float, float]:
-    """Return how far the light and the colours of two members lie apart, greys.
+def tone_distance(first: Laid, second: Laid, parts: int = 12) -> tuple[float, list[float]]:
+    """Return how far the light and the colours of two members lie apart, greys, and the latter without 1, 2... parts.
 
     The pixels of the first fall into as many equal parts, by light or by a colour; of each the median difference counts,
     which neither noise nor another sharpness moves. Other light moves all parts, so it is their mean without the largest,
-    which a caption may fill. More colour moves only those that have some, so it is the largest part.
+    which a caption may fill. More colour moves only those that have some, so it is the largest part, or where a caption
+    fills that the next one.
 
     Args:
         first: one member.
         second: the other.
         parts: how many.
-        left_out: how many of the parts whose colours differ most are ignored: a caption may fill one.
     """
     import cv2
 
     shared = grown(first.picture & second.picture, -6)
     if shared.sum() < 2000:
-        return 0.0, 0.0
+        return 0.0, [0.0] * parts
     # No finer than the smaller file holds colour, which is at half its size.
     soft = _SOFT / min(1.0, 2 * min(first.scale, second.scale))
     one, other = (
@@ -54,7 +54,7 @@ def tone_distance(first: Laid, second: Laid, parts: int = 12, *, left_out: int =
         sorted(abs(float(np.median(apart[part, channel]))) for part in _parts(one[:, channel], parts))
         for channel in range(3)
     )
-    return float(np.mean(light[:-1])), max(colour[-1 - left_out] for colour in colours)
+    return float(np.mean(light[:-1])), [max(pair) for pair in zip(*colours, strict=True)][::-1]
 
 
 def _parts(values: np.ndarray, n: int) -> list[np.ndarray]:
@@ -68,15 +68,13 @@ def hues(one: Laid) -> float:
     In sepia and other one-coloured copies the light alone says what colour a pixel has, whatever their tone curve, and in
     a photograph it does not, however few its hues are.
     """
-    import cv2
-
-    blurred = cv2.GaussianBlur(one.rgb, (0, 0), 2)
-    found = cv2.cvtColor(blurred, cv2.COLOR_RGB2YCrCb)[one.picture].astype(np.float32)
-    if len(found) < _LIGHTS:
+    light, *colours = _blurred(one, one.picture)
+    if len(light) < _LIGHTS:
         return 0.0
-    left = found[:, 1:]
-    for part in _parts(found[:, 0], _LIGHTS):
-        left[part] -= np.median(left[part], axis=0)
+    for part in _parts(light, _LIGHTS):
+        for colour in colours:
+            colour[part] -= np.median(colour[part])
+    left = np.stack(colours, axis=1)
     low, high = np.percentile(left, (5, 95), axis=0)
     usual = left[((left >= low) & (left <= high)).all(axis=1)]
     return float(np.sqrt(max(np.linalg.eigvalsh(np.cov(usual.T))[-1], 0.0))) if len(usual) > 2 else 0.0
@@ -84,14 +82,20 @@ def hues(one: Laid) -> float:
 
 def chroma(one: Laid, inside: np.ndarray) -> tuple[float, float]:
     """Return how much colour varies inside bool[h, w], greys: with small coloured things, and without them."""
-    import cv2
-
-    blurred = cv2.GaussianBlur(one.rgb, (0, 0), 2)
-    found = cv2.cvtColor(blurred, cv2.COLOR_RGB2YCrCb)[inside].astype(np.float32)[:, 1:]
+    found = _blurred(one, inside)[1:].T
     if not len(found):
         return 0.0, 0.0
     low, high = np.percentile(found, (10, 90), axis=0)
     return float(np.hypot(*found.std(axis=0))), float(np.hypot(*((high - low) / 2.56)))
+
+
+def _blurred(one: Laid, inside: np.ndarray) -> np.ndarray:
+    """Return float32[3, n]: light and colours, each on its own, of which a median takes a part of the time."""
+    import cv2
+
+    blurred = cv2.GaussianBlur(one.rgb, (0, 0), 2)
+    found = cv2.cvtColor(blurred, cv2.COLOR_RGB2YCrCb)[inside]
+    return np.ascontiguousarray(found.T, np.float32)
 
 
 def lost_tones(one: Laid, other: Laid, without: Iterable[tuple[float, float, float, float]] = ()) -> float:

@@ -7,6 +7,7 @@ mirror image or a rotation of one picture fits everywhere; two shots fit at most
 too few features is laid over the other by its grey values (`dense`), and then held to a stricter bar.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -140,24 +141,24 @@ def could_be_one(first: Features, second: Features) -> bool:
     Args:
         first, second: the strongest features of pictures that have `FEW_FEATURES` or more in all.
     """
-    for source in (second, second.mirrored()):
-        near = matches(first.descriptors, source.descriptors)
+    return any(inliers >= LEAST_INLIERS for *_, inliers in _maps(first, second))
+
+
+def _maps(
+    target: Features, second: Features
+) -> Iterator[tuple[bool, Features, np.ndarray, np.ndarray | None, int]]:
+    """Yield the second as it is and mirrored, where enough matches: whether mirrored, it, its matches, map and inliers."""
+    for mirrored in (False, True):
+        source = second.mirrored() if mirrored else second
+        near = matches(target.descriptors, source.descriptors)
         if len(near) >= LEAST_INLIERS:
-            _, inliers = affine_map(first.points[near[:, 0]], source.points[near[:, 1]])
-            if inliers >= LEAST_INLIERS:
-                return True
-    return False
+            yield mirrored, source, near, *affine_map(target.points[near[:, 0]], source.points[near[:, 1]])
 
 
 def _by_strongest(first: Features, second: Features) -> tuple[Verification, np.ndarray | None] | None:
     """Return what the strongest features say; None where so few of them match that all would prove nothing."""
-    target, source, most = first.strongest(STRONGEST), second.strongest(STRONGEST), 0
-    for mirrored in (False, True):
-        source = source.mirrored() if mirrored else source
-        near = matches(target.descriptors, source.descriptors)
-        if len(near) < LEAST_INLIERS:
-            continue
-        transform, inliers = affine_map(target.points[near[:, 0]], source.points[near[:, 1]])
+    target, most = first.strongest(STRONGEST), 0
+    for mirrored, source, near, transform, inliers in _maps(target, second.strongest(STRONGEST)):
         most = max(most, inliers)
         if transform is not None and inliers >= Thresholds.min_inliers:
             found = _on_map(target, source, near, transform, inliers, mirrored=mirrored)

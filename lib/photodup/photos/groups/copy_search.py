@@ -92,10 +92,9 @@ class CopySearch:
         codes = [
             pair_codes(np.full(len(others), keeper), np.array(others, np.int64)) for keeper, others in keepers
         ]
-        if codes:
-            more = np.setdiff1d(np.concatenate(codes), self._asked)
-            if len(more := self._may_be_one(more)):
-                self._compare(more)
+        more = np.setdiff1d(np.concatenate([self._asked[:0], *codes]), self._asked)
+        if len(more := self._may_be_one(more)):
+            self._compare(more)
 
     def _families(self, rank: np.ndarray) -> list[Family]:
         scores = {pair: found.score(VERIFICATION) for pair, found in self.proven.items()}

@@ -125,6 +125,18 @@ def test_corners_that_are_black_on_black_do_not_make_a_turned_copy_the_keeper(tm
     assert keeper(tmp_path, a_turned=turned, original=original, **others)[0] == "original"
 
 
+def test_of_a_picture_on_white_and_its_turned_copy_only_the_copy_has_empty_corners():
+    import cv2
+
+    ground = Image.new("RGB", (480, 320), "white")
+    ground.paste(photo("coffee").resize((200, 134)), (280, 93))
+    pictures = {0: small(ground), 1: small(ground.rotate(15, Image.Resampling.BICUBIC))}
+    maps = {0: np.eye(2, 3), 1: cv2.getRotationMatrix2D((239.5, 159.5), -15, 1)}
+    laid = lay(pictures, maps, {0: ground.size, 1: ground.size})
+    without_margins(pictures, laid)
+    assert (laid[0].added, laid[1].added) == ((), ("empty corners",))
+
+
 def test_a_border_around_a_picture_on_white_is_a_border(tmp_path):
     ground = Image.new("RGB", (720, 620), "white")
     ground.paste(photo("coffee").resize((480, 320)), (120, 150))

@@ -143,6 +143,8 @@ def without_margins(pictures: Mapping[int, np.ndarray], laid: Mapping[int, Laid]
     import cv2
 
     fills = {row: _flat_at_edges(rgb) for row, rgb in pictures.items()}
+    # By row: members that end at its fill, and whether its light changes there.
+    ending: dict[int, dict[int, bool]] = {}
     for row, fill in fills.items():
         member = laid[row]
         size = member.frame.shape[::-1]
@@ -156,17 +158,22 @@ def without_margins(pictures: Mapping[int, np.ndarray], laid: Mapping[int, Laid]
         if fill.mean() < _LEAST_FLAT:
             continue
         there = cv2.warpAffine(fill.astype(np.uint8) * 255, member.to_canvas, size) >= 128
-        ending = []
-        for other_row, other in laid.items():
-            if other_row == row:
-                continue
-            around = grown(other.frame, JITTER + 4) & ~grown(other.frame, JITTER) & grown(member.frame, -2)
+        fills[row], ending[row] = there, {}
+        for other_row in laid.keys() - {row}:
+            shape = laid[other_row].frame
+            outer = grown(shape, JITTER)
+            around = grown(shape, JITTER + 4) & ~outer & grown(member.frame, -2)
             if around.sum() >= _LEAST_FLAT * member.frame.sum() and there[around].mean() > _ALL_AROUND:
-                ending.append(other)
+                inside = shape & ~grown(shape, -JITTER - 4) & grown(outer & member.frame, -2)
+                step = member.grey[around].mean() - member.grey[inside].mean() if inside.any() else 0.0
+                ending[row][other_row] = bool(abs(step) > _FLAT)
+    for row, others in ending.items():
+        # On plain ground each seems to end where the other does: it does where it changes there.
+        ends = [laid[o] for o, changes in others.items() if changes or not ending.get(o, {}).get(row)]
         # What most members show is no border: then the picture stands on a plain ground, and some are crops.
-        if ending and 2 * len(ending) >= len(laid) - 1:
-            other = ending[0]
-            member.picture &= ~grown(~grown(other.frame, -1) & grown(there, JITTER), 1)
+        if ends and 2 * len(ends) >= len(laid) - 1:
+            member, other = laid[row], ends[0]
+            member.picture &= ~grown(~grown(other.frame, -1) & grown(fills[row], JITTER), 1)
             member.added = ("empty corners",) if abs(angle(member, other)) > 0.5 else ("a border",)
 
 

@@ -103,11 +103,9 @@ def draw_effects(ax: Axes, compared: Compared, names: Sequence[str]) -> None:
         color, is_hollow = (charts.FOUND, False) if outcome.is_different else (charts.MUTED, True)
         charts.interval_row(ax, row, 100 * outcome.effect, interval, color=color, is_hollow=is_hollow)
     charts.name_rows(ax, list(reversed(list(names))))
-    looks = (
-        ("a difference was found", charts.FOUND, charts.FOUND),
-        ("none was found", charts.MUTED, "white"),
-    )
+    looks = ("a difference was found", charts.FOUND, charts.FOUND), ("none was found", charts.MUTED, "white")
     handles = [
         Line2D([], [], color=c, marker="o", markerfacecolor=face, label=text) for text, c, face in looks
     ]
-    ax.legend(handles=handles, loc="best", fontsize=8)
+    if len(names) > 1:  # it would lie over a lone interval, beside which another panel has it
+        ax.legend(handles=handles, loc="best", fontsize=8)

@@ -194,7 +194,7 @@ def test_the_first_guess_at_the_pace_is_not_that_of_a_cold_model(monkeypatch, fi
             time.sleep(0.5 if len(calls) < 4 else 0)
 
     monkeypatch.setattr(service, "load_model", lambda *arguments, **options: Cold())
-    cold = service.Service(ServiceSettings(max_wait_s=2))
+    cold = service.Service(ServiceSettings(max_wait_s=2, jpeg_scale="whole"))
     cold.load()
     try:
         assert calls == [1] * service.WARM_UPS

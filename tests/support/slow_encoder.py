@@ -9,14 +9,16 @@ import time
 
 import numpy as np
 
+from photodup.embedding.imaging import View
 from photodup.serving.service import run, service
 
 
 class SlowModel:
     """Takes `SLOW_MS` for each image and answers with unit vectors of 8 numbers."""
 
-    name, pretrained, digest, is_random, dim = "slow", "random:0", "0" * 64, True, 8
-    engine, precision = "slow", "fp32"
+    name, pretrained, is_random, dim = "slow", "random:0", True, 8
+    digest = source_digest = "0" * 64
+    engine, precision, view = "slow", "fp32", View()
 
     def embed_pixels(self, batch: np.ndarray) -> np.ndarray:
         time.sleep(len(batch) * float(os.environ["SLOW_MS"]) / 1000)

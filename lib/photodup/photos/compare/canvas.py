@@ -142,13 +142,13 @@ def without_margins(pictures: Mapping[int, np.ndarray], laid: Mapping[int, Laid]
     """
     import cv2
 
-    fills = {row: _flat_at_edges(rgb) for row, rgb in pictures.items()}
-    # By row: members that end at its fill, and whether its light changes there.
+    # By row: its fill on the canvas, and the members that end at it with whether its light changes there.
+    fills: dict[int, np.ndarray] = {}
     ending: dict[int, dict[int, bool]] = {}
-    for row, fill in fills.items():
-        member = laid[row]
+    for row, rgb in pictures.items():
+        fill, member = _flat_at_edges(rgb), laid[row]
         size = member.frame.shape[::-1]
-        if frame := _even_frame(pictures[row]):
+        if frame := _even_frame(rgb):
             inner = np.zeros(fill.shape, np.uint8)
             left, top, right, bottom = frame
             inner[top : fill.shape[0] - bottom, left : fill.shape[1] - right] = 255
@@ -159,7 +159,7 @@ def without_margins(pictures: Mapping[int, np.ndarray], laid: Mapping[int, Laid]
             continue
         there = cv2.warpAffine(fill.astype(np.uint8) * 255, member.to_canvas, size) >= 128
         fills[row], ending[row] = there, {}
-        for other_row in laid.keys() - {row}:
+        for other_row in [o for o in laid if o != row]:
             shape = laid[other_row].frame
             outer = grown(shape, JITTER)
             around = grown(shape, JITTER + 4) & ~outer & grown(member.frame, -2)

@@ -164,10 +164,8 @@ def _fitted(
     for _ in range(8):
         np.multiply(terms, weights, out=weighted)
         little = ridge * weights.sum() * np.eye(len(terms))
-        before, found = (
-            found,
-            start + np.linalg.solve(weighted @ terms.T + little, weighted @ (target - first)),
-        )
+        before = found
+        found = start + np.linalg.solve(weighted @ terms.T + little, weighted @ (target - first))
         mapped = found.astype(np.float32) @ terms
         # A channel that was cut off at white or black may have had any value beyond, so the map may lead there.
         target = np.where(wanted >= _WHITE - 4, np.maximum(wanted, mapped), wanted)

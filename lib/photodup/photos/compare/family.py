@@ -280,10 +280,12 @@ class LaidFamily:
             may_be: list[int] = []
             lacking = 0
             # Looked at only while it may still be most, and finely only where they differ.
-            while len(seen) < len(others) < 2 * (len(may_be) + len(others) - len(seen)):
-                other = others[len(seen)]
+            for other in others:
+                if 2 * (len(may_be) + len(others) - len(seen)) <= len(others):
+                    break
                 seen[other] = self._compare_small(other, row)
-                may_be += [other] * bool(seen[other].places)
+                if seen[other].places:
+                    may_be.append(other)
             while may_be and 2 * lacking <= len(others) < 2 * (lacking + len(may_be)):
                 other = may_be.pop(0)
                 lacking += seen[other].is_caption or self._compare_contents(other, row)[0].is_caption

@@ -9,6 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from photodup.embedding.engines.model import processor_flags
 from photodup.settings import environment
 
 PACKAGES = (
@@ -47,6 +48,7 @@ def describe(
     set_here = environment()
     return {
         "cpu": _cpu_model(),
+        "vector_instructions": sorted(f for f in processor_flags() if f.startswith(("avx", "amx", "asimd"))),
         "cores": os.cpu_count(),
         "cores_usable": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "memory_gib": _memory_gib(),

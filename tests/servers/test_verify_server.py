@@ -36,6 +36,8 @@ FAULTS = {
     "low bytes": ("16 bits", WRONG, "low bytes"),
     "alpha onto black": ("transparency", TOLERATED, "over black"),
     "alpha dropped": ("transparency", TOLERATED, "hidden colours"),
+    "alpha dropped after the resize": ("transparency", TOLERATED, "after the resize, as open_clip does"),
+    "palette not blended": ("palette", TOLERATED, "not its colours, as open_clip does"),
     "palette misread": ("palette", WRONG, "grey levels"),
     "ICC applied": ("ICC profile", TOLERATED, "profile was applied"),
     "ICC refused": ("ICC profile", TOLERATED, "not taken"),

@@ -75,6 +75,9 @@ class FaultyServer:
                 return Image.alpha_composite(Image.new("RGBA", raw.size, "black"), raw)
             case "alpha dropped", "RGBA":
                 return raw.convert("RGB")
+            case ("alpha dropped after the resize", "RGBA") | ("palette not blended", "P"):
+                whole = [imaging.IMAGE_SIZE * side // min(raw.size) for side in raw.size]
+                return raw.resize(whole, Image.Resampling.BICUBIC).convert("RGB")
             case "palette misread", "P":
                 return Image.fromarray(np.asarray(raw))
             case "grey in one channel", "L":

@@ -1,7 +1,8 @@
 """What `verify` sends: pictures drawn from fixed seeds, and what a server that deviates in a known way would see of each.
 
 The right view of a picture is what this library's own decoder gives (`embedding.imaging`), which is open_clip's but for
-transparency. An answer that lies nearer to the embedding of a deviating view deviates so.
+EXIF orientation, 16 bits, transparency and palettes. An answer that lies nearer to the embedding of a deviating view
+deviates so.
 """
 
 import functools
@@ -82,6 +83,11 @@ def _shrunk(image: Image.Image, how: Image.Resampling, *, smooth: bool = True) -
     return image.transform(size, Image.Transform.AFFINE, (scale, 0, 0, 0, scale, 0), how)
 
 
+def _as_open_clip(image: Image.Image) -> list[np.ndarray]:
+    """Return what open_clip sees: it resizes in the picture's own mode (palettes without a filter), then makes RGB of it."""
+    return views([_shrunk(image, _How.BICUBIC).convert("RGB")])
+
+
 def _squeezed(images: Iterable[Image.Image]) -> list[np.ndarray]:
     return views(image.resize((SIDE, SIDE), _How.BICUBIC) for image in images)
 
@@ -153,12 +159,16 @@ def _kinds() -> Iterable[PictureCheck]:
     on_black = Image.alpha_composite(Image.new("RGBA", rgba.size, "black"), rgba)
     otherwise = {
         "transparency was laid over black; here over white": views([on_black]),
-        "transparency was dropped and hidden colours shown, as open_clip does": views([rgba.convert("RGB")]),
+        "transparency was dropped and hidden colours shown": views([rgba.convert("RGB")]),
+        "transparency was dropped after the resize, as open_clip does": _as_open_clip(rgba),
     }
     yield PictureCheck("transparency", (encoded(rgba, "PNG"),), tolerated=otherwise)
     palette = picture(35).quantize(48)
     as_grey = {"palette entries were read as grey levels": views([Image.fromarray(np.asarray(palette))])}
-    yield PictureCheck("palette", (encoded(palette, "PNG"),), as_grey)
+    by_entry = {
+        "a palette's entries were resized and not its colours, as open_clip does": _as_open_clip(palette)
+    }
+    yield PictureCheck("palette", (encoded(palette, "PNG"),), as_grey, by_entry)
     # A profile under which red and blue are exchanged, so that applying it cannot be overlooked.
     srgb = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB"))
     tags = (

@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+import runpy
 from dataclasses import replace
 
 import numpy as np
@@ -91,12 +92,8 @@ def test_the_tokens_are_those_of_open_clip():
 
 
 def test_each_peer_has_its_lock_file_its_server_and_its_version():
-    import importlib.util
-
-    spec = importlib.util.spec_from_file_location("make", ROOT / "tools" / "peers" / "make.py")
-    make = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(make)
-    assert sorted(make.MODULES) == sorted(NAMES)
+    made = runpy.run_path(str(ROOT / "tools" / "peers" / "make.py"))["MODULES"]
+    assert sorted(made) == sorted(NAMES)
     for name in NAMES:
         server = peers.SERVERS[name]
         lines = (ROOT / "tools" / "peers" / f"{name}.txt").read_text().splitlines()
@@ -113,10 +110,8 @@ def test_a_server_that_is_not_installed_is_one_sentence(tmp_path, monkeypatch):
     (tmp_path / "peers" / "mosec.error").write_text("No matching distribution found for mosec==0.9.8")
     why = "mosec is not installed here (No matching distribution found for mosec==0.9.8)"
     assert peers.SERVERS["mosec"].missing == f"{why}: python3.11 tools/peers/make.py mosec"
-    with (
-        pytest.raises(PhotodupError, match=r"Ray Serve is not installed here: python3.11"),
-        peers.started(peers.SERVERS["ray"], "random:0"),
-    ):
+    ray = peers.started(peers.SERVERS["ray"], "random:0")
+    with pytest.raises(PhotodupError, match=r"Ray Serve is not installed here: python3.11"), ray:
         pass
     assert peers.SERVERS["fastapi"].missing == ""
 
@@ -239,11 +234,22 @@ def test_each_verdict_of_a_check_stands_under_its_server_and_a_finding_is_told_o
     table = figures.verified(verified(empty))
     assert dict(table["FastAPI (ours)"]) == {"CMYK": "right", "EXIF orientation": "not asked"}
     assert dict(table["Ray Serve"]) == {"CMYK": "not asked", "EXIF orientation": "wrong"}
-    assert set(table["BentoML"]) == {figures.NOT_RUN} and list(table) == [
-        s.label for s in peers.SERVERS.values()
-    ]
+    assert set(table["BentoML"]) == {figures.NOT_RUN}
+    assert list(table) == [s.label for s in peers.SERVERS.values()]
+    fails = "Checks of `photodup verify` that fail: FastAPI (ours) 0, mosec 1 and Ray Serve 1."
+    assert figures.answer_of(empty).splitlines() == [figures.NOT_MEASURED, fails]
     (line,) = figures.why_wrong(verified(empty))
     assert line == "EXIF orientation: wrong, as if EXIF's orientation was not applied (mosec and Ray Serve)"
+
+
+def test_the_answer_quotes_memory_start_and_overload_of_each_server(empty):
+    load = {"offered_per_s": 20.0, "answered": 30, "failed": 7, "latency_ms_p50": 1556.9, "error": ""}
+    alone = {"memory_loaded_mib": 1170.2, "first_answer_s": [3, 9, 4], "overload": load | {"recovered_s": 0}}
+    empty.measure_or_load(
+        stage.ALONE, lambda: alone, config=stage.config_of(peers.SERVERS["mosec"], "random:0")
+    )
+    told = [line.rpartition(": ")[2] for line in figures.answer_of(empty).splitlines()[1:]]
+    assert told == ["mosec 1,170.", "mosec 4.0.", "mosec 7.", "mosec 1,557."]
 
 
 def test_each_server_at_its_fastest_is_beside_its_fp32_figures(recorded):
@@ -272,13 +278,8 @@ def test_each_server_at_its_fastest_is_beside_its_fp32_figures(recorded):
 
 def test_a_rate_under_the_bound_or_the_reason_is_shown(recorded):
     rate = {"rate_per_s": 9.5, "low": 9.0, "high": 10.1, "because": "", "seen": [{"rate_per_s": 9.0}]}
-    none = {
-        "rate_per_s": None,
-        "low": None,
-        "high": None,
-        "because": "Even 2 requests/s do not meet 250 ms.",
-        "seen": [],
-    }
+    none = dict.fromkeys(("rate_per_s", "low", "high")) | {"seen": []}
+    none |= {"because": "Even 2 requests/s do not meet 250 ms."}
     for name, found in (("litserve", rate), ("mosec", none)):
         config = stage.rate_config(peers.fastest(peers.SERVERS[name]), "random:0")
         recorded.measure_or_load(stage.RATE, lambda found=found: dict(found), config=config)

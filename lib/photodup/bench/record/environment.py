@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from photodup.embedding.engines.model import processor_flags
+from photodup.embedding.engines.model import cpuinfo, processor_flags
 from photodup.settings import environment
 
 PACKAGES = (
@@ -45,13 +45,15 @@ def describe(
         JSON-ready facts. The same machine and installation always give the same dictionary, so its
         digest tells whether two records are comparable. `gpus` is empty where no NVIDIA driver answers.
     """
+    import psutil
+
     set_here = environment()
     return {
-        "cpu": _cpu_model(),
+        "cpu": cpuinfo("model name") or platform.processor() or platform.machine(),
         "vector_instructions": sorted(f for f in processor_flags() if f.startswith(("avx", "amx", "asimd"))),
         "cores": os.cpu_count(),
         "cores_usable": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "memory_gib": _memory_gib(),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "system": platform.system(),
         "kernel": platform.release(),
         "tcp": _tcp_settings(),
@@ -104,22 +106,6 @@ def _without_folder(pretrained: str) -> str:
     if colon and kind == "onnx":
         return f"onnx:{Path(rest).name}"
     return Path(pretrained).name if os.sep in pretrained else pretrained
-
-
-def _cpu_model() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
-
-
-def _memory_gib() -> float:
-    import psutil
-
-    return round(psutil.virtual_memory().total / 2**30, 1)
 
 
 def _tcp_settings() -> dict[str, str]:

@@ -24,7 +24,7 @@ import sys
 from pathlib import Path
 
 from photodup.embedding.engines.model import ImageModel, check_choice, check_processor
-from photodup.embedding.engines.onnx_runtime import OnnxModel
+from photodup.embedding.engines.onnx_runtime import OnnxModel, existing
 from photodup.embedding.engines.openvino import OpenVinoModel
 from photodup.embedding.engines.pytorch import TorchModel
 from photodup.embedding.engines.sscd import PREFIX, SscdModel, is_archive, is_published
@@ -110,12 +110,7 @@ def export_of(
         PhotodupError: the weights cannot be had, or the file is missing.
     """
     if weights.startswith("onnx:"):
-        path = Path(weights.removeprefix("onnx:"))
-        if not path.is_file():
-            raise PhotodupError(
-                f"No ONNX file at {path}: make one with `photodup export`, or correct the path (MODEL_PRETRAINED)."
-            )
-        return path
+        return existing(Path(weights.removeprefix("onnx:")))
     from photodup.embedding.engines.export import export_apart, known_export
 
     name = name or environment().architecture

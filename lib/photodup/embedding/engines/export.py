@@ -19,7 +19,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -30,6 +29,7 @@ import numpy as np
 from photodup.embedding.engines.model import ImageModel
 from photodup.embedding.engines.onnx_runtime import file_sha256
 from photodup.embedding.engines.pytorch import TorchModel
+from photodup.embedding.engines.weights import quiet_tools
 from photodup.embedding.imaging import IMAGE_SIZE, MEAN, STD, normalize
 from photodup.errors import PhotodupError
 from photodup.files import replacing, write_atomically
@@ -330,14 +330,13 @@ def trace(graph: Any, example: Any) -> Any:
 
 @contextlib.contextmanager
 def _exporter_settings() -> Iterator[None]:
-    """No fused attention kernel (it has no ONNX form), no deprecation warnings from inside the exporter."""
+    """No fused attention kernel (it has no ONNX form), no advice from inside the exporter."""
     import torch
 
     fused = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with quiet_tools():
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)

@@ -124,15 +124,19 @@ _FASTEST_FIRST = ("int8", "bf16", "fp32")
 
 
 @cache
-def processor_flags() -> frozenset[str]:
-    """Return the instruction sets of this processor; Apple's are known, other systems tell nothing."""
+def cpuinfo(*names: str) -> str:
+    """Return what Linux says of this processor under the first of these names; other systems tell nothing."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
-        apple = platform.system() == "Darwin" and platform.machine() == "arm64"
-        return frozenset({"asimddp"} if apple else ())
-    flags = (line.partition(":")[2] for line in lines if line.lower().startswith(("flags", "features")))
-    return frozenset(next(flags, "").split())
+        return ""
+    return next((line.partition(":")[2].strip() for line in lines if line.lower().startswith(names)), "")
+
+
+def processor_flags() -> frozenset[str]:
+    """Return the instruction sets of this processor; Apple's are known, other systems tell nothing."""
+    apple = platform.system() == "Darwin" and platform.machine() == "arm64"
+    return frozenset({"asimddp"} if apple else cpuinfo("flags", "features").split())
 
 
 def check_processor(precision: str, flags: frozenset[str] | None = None) -> None:

@@ -53,10 +53,7 @@ def open_session(
         raise PhotodupError(
             f"This ONNX Runtime has no {', '.join(sorted(missing))}: install the build that has it."
         )
-    if not path.is_file():
-        raise PhotodupError(
-            f"No ONNX file at {path}: make one with `photodup export`, or correct the path (MODEL_PRETRAINED)."
-        )
+    existing(path)
     if "CUDAExecutionProvider" in providers:
         _load_cuda_libraries()
     options = onnx_options(threads or available_cores())
@@ -80,6 +77,19 @@ def open_session(
             "driver and the libraries that this build needs (compare `pip list`), or ask for the cpu."
         )
     return session
+
+
+def existing(path: Path) -> Path:
+    """Return the path of an ONNX file.
+
+    Raises:
+        PhotodupError: no such file.
+    """
+    if path.is_file():
+        return path
+    raise PhotodupError(
+        f"No ONNX file at {path}: make one with `photodup export`, or correct the path (MODEL_PRETRAINED)."
+    )
 
 
 def _load_cuda_libraries() -> None:

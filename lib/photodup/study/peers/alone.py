@@ -140,8 +140,7 @@ def highest_rate(server: Server, weights: str, payloads: Payloads) -> dict[str, 
             stopping = Stopping(
                 RATE_SECONDS, max_duration_s=RATE_SECONDS, warmup_requests=2, seed=next(draws)
             )
-            point = measure(one.adapter(payloads), payloads.items, load, stopping)
-            return sample_of_point(point)
+            return sample_of_point(measure(one.adapter(payloads), payloads.items, load, stopping))
 
         search = RateSearch(BOUND, about_per_s, n_measurements=RATE_MEASUREMENTS)
         return search_rates([search], [offered])[0].as_record()

@@ -15,6 +15,7 @@ from photodup.serving.check import listed
 from photodup.study.notebook import charts
 from photodup.study.notebook.run import REFERENCE
 from photodup.study.peers.outcomes import ComparedServers, compared, ours
+from photodup.study.peers.outcomes import verified as read_verified
 from photodup.study.peers.peers import SERVERS, fastest
 from photodup.study.peers.stage import LOADS
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from photodup.study.notebook.run import Run
 
 NOT_RUN = "not run here"
-NOT_MEASURED = "Not measured yet in this run: `photodup study peers` lets the servers take turns."
+NOT_MEASURED = "Who is faster was not measured in this run: `photodup study peers` lets them take turns."
 
 
 def draw_servers(
@@ -100,8 +101,6 @@ def under_bound(found: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
         }
         for name, rate in found.items()
     ]
-    if not any(row["why not"] for row in rows):
-        rows = [{k: v for k, v in row.items() if k != "why not"} for row in rows]
     return _table(rows)
 
 
@@ -157,12 +156,15 @@ def why_wrong(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return one line for each finding that is neither right nor tolerated, with the servers that it holds for."""
     by_finding: dict[str, list[str]] = {}
     for name, one in found.items():
-        for check in one["rows"]:
-            if check["verdict"] not in (RIGHT, TOLERATED, NOT_ASKED):
-                words = f"{check['name']}: {check['verdict']}, {check['words'].rstrip('.')}"
-                by_finding.setdefault(words, []).append(SERVERS[name].label)
+        for check in _faults(one):
+            words = f"{check['name']}: {check['verdict']}, {check['words'].rstrip('.')}"
+            by_finding.setdefault(words, []).append(SERVERS[name].label)
     told = [f"{words} ({listed(servers)})" for words, servers in by_finding.items()]
     return told or ["Nothing was found wrong." if found else "No server was verified in this run."]
+
+
+def _faults(one: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [row for row in one["rows"] if row["verdict"] not in (RIGHT, TOLERATED, NOT_ASKED)]
 
 
 def overload(found: ComparedServers) -> pd.DataFrame:
@@ -220,15 +222,26 @@ def answer_of(run: Run) -> str:
     if own != NOT_MEASURED or run.name == REFERENCE or not folder.is_dir():
         return own
     reference = replace(run, name=REFERENCE, directory=folder, store=RunStore(folder, measure=False))
-    told = _whole_answer(reference)
+    told = _whole_answer(reference).removeprefix(NOT_MEASURED).strip()
     where = "The reference run, on another occasion and perhaps another machine:"
-    return own if told == NOT_MEASURED else f"{own} {where}\n{told}"
+    return f"{own} {where}\n{told}" if told else own
 
 
 def _whole_answer(run: Run) -> str:
     fp32, fast = compared(run), compared(run, passes=("fastest", "many"))
     lines = [fastest_sentence(fast), answer(fp32) if fp32.outcomes or not fast.outcomes else ""]
-    return "\n".join(line for line in lines if line) or NOT_MEASURED
+    # Of each table the columns that answer the question.
+    quoted = {"Alone in FP32, ": costs(fp32), "At twice the rate it reached, ": overload(fp32)}
+    for where, table in quoted.items():
+        for column in table.filter(regex="^(memory|first|refused|median)"):
+            lines.append(_each(where + column, table.set_index("server")[column]))
+    failed = {SERVERS[name].label: len(_faults(one)) for name, one in read_verified(run).items()}
+    lines += [_each("Checks of `photodup verify` that fail", failed)] if failed else []
+    return "\n".join(line for line in lines if line)
+
+
+def _each(what: str, values: Mapping[str, Any] | pd.Series) -> str:
+    return f"{what}: {listed([f'{server} {value}' for server, value in values.items()])}."
 
 
 def fastest_sentence(fast: ComparedServers) -> str:

@@ -180,7 +180,6 @@ SERVERS = {
             "bentoml",
             "BentoML",
             "one worker, `batchable=True`, `max_batch_size=32`",
-            ready="/readyz",
             command=_bentoml,
             environment=lambda port, weights: {**_usual(port, weights), "BENTOML_DO_NOT_TRACK": "True"},
         ),

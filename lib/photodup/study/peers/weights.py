@@ -136,18 +136,14 @@ def _descriptions(clip: Any) -> dict[str, str]:
         "image_mean": [round(float(v), 8) for v in MEAN],
         "image_std": [round(float(v), 8) for v in STD],
     }
-    ends = {"bos_token": "<|startoftext|>", "eos_token": "<|endoftext|>", "unk_token": "<|endoftext|>"}
-    tokens = {
-        **ends,
-        "pad_token": "<|endoftext|>",
-        "model_max_length": positions,
-        "tokenizer_class": "CLIPTokenizer",
-    }
+    ends = dict.fromkeys(("eos_token", "unk_token", "pad_token"), "<|endoftext|>")
+    ends |= {"bos_token": "<|startoftext|>"}
+    tokens = {**ends, "model_max_length": positions, "tokenizer_class": "CLIPTokenizer"}
     return {
         "config.json": json.dumps(config, indent=1),
         "preprocessor_config.json": json.dumps(pixels, indent=1),
         "tokenizer_config.json": json.dumps(tokens, indent=1),
-        "special_tokens_map.json": json.dumps({**ends, "pad_token": "<|endoftext|>"}),
+        "special_tokens_map.json": json.dumps(ends),
         **_tokens(),
     }
 

@@ -67,7 +67,8 @@ def cases():
 
 @pytest.mark.parametrize(("path", "case"), list(cases()))
 def test_a_notebook_goes_on_where_records_are_missing(path, case, project, monkeypatch):
-    told = executed(path, project(case), monkeypatch)
+    few = {"N": 4} if path.stem.startswith("14") else {}  # passes that it simulates, whatever was measured
+    told = executed(path, project(case), monkeypatch, **few)
     assert told.strip(), "an answer says what is missing"
 
 

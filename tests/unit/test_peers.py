@@ -92,8 +92,7 @@ def test_the_tokens_are_those_of_open_clip():
 
 
 def test_each_peer_has_its_lock_file_its_server_and_its_version():
-    made = runpy.run_path(str(ROOT / "tools" / "peers" / "make.py"))["MODULES"]
-    assert sorted(made) == sorted(NAMES)
+    assert sorted(runpy.run_path(str(ROOT / "tools" / "peers" / "make.py"))["MODULES"]) == sorted(NAMES)
     for name in NAMES:
         server = peers.SERVERS[name]
         lines = (ROOT / "tools" / "peers" / f"{name}.txt").read_text().splitlines()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from photodup.bench.record.record import RunStore
 from photodup.bench.stats.comparison import Outcome, Verdict
 from photodup.bench.stats.sentence import row, sentence
-from photodup.bench.verify.verify import NOT_ASKED, RIGHT, TOLERATED
+from photodup.bench.verify.verify import DEAD, NOT_ASKED, RIGHT, TOLERATED
 from photodup.serving.check import listed
 from photodup.study.notebook import charts
 from photodup.study.notebook.run import REFERENCE
@@ -153,12 +153,15 @@ def verified(found: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def why_wrong(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return one line for each finding that is neither right nor tolerated, with the servers that it holds for."""
-    by_finding: dict[str, list[str]] = {}
+    """Return one line for each finding that is neither right nor tolerated, with its checks and the servers it holds for."""
+    by_words: dict[tuple[str, str], list[str]] = {}
     for name, one in found.items():
         for check in _faults(one):
-            words = f"{check['name']}: {check['verdict']}, {check['words'].rstrip('.')}"
-            by_finding.setdefault(words, []).append(SERVERS[name].label)
+            words = f"{check['verdict']}, {check['words'].rstrip('.')}"
+            by_words.setdefault((SERVERS[name].label, words), []).append(check["name"])
+    by_finding: dict[str, list[str]] = {}
+    for (label, words), checks in by_words.items():
+        by_finding.setdefault(f"{listed(checks)}: {words}", []).append(label)
     told = [f"{words} ({listed(servers)})" for words, servers in by_finding.items()]
     return told or ["Nothing was found wrong." if found else "No server was verified in this run."]
 
@@ -235,7 +238,10 @@ def _whole_answer(run: Run) -> str:
     for where, table in quoted.items():
         for column in table.filter(regex="^(memory|first|refused|median)"):
             lines.append(_each(where + column, table.set_index("server")[column]))
-    failed = {SERVERS[name].label: len(_faults(one)) for name, one in read_verified(run).items()}
+    failed = {}
+    for name, one in read_verified(run).items():
+        bad = [row["verdict"] for row in _faults(one)]
+        failed[SERVERS[name].label] = f"{len(bad)}{' (then dead, and asked no more)' * (DEAD in bad)}"
     lines += [_each("Checks of `photodup verify` that fail", failed)] if failed else []
     return "\n".join(line for line in lines if line)
 

@@ -96,11 +96,8 @@ def _descriptions(clip: Any) -> dict[str, str]:
 
     def tower(transformer: Any, width: int) -> dict[str, Any]:
         block = transformer.resblocks[0]
-        facts = {
-            "hidden_size": width,
-            "intermediate_size": int(block.mlp.c_fc.out_features),
-            "hidden_act": gelu,
-        }
+        inner = int(block.mlp.c_fc.out_features)
+        facts = {"hidden_size": width, "intermediate_size": inner, "hidden_act": gelu}
         heads = {"num_attention_heads": block.attn.num_heads, "num_hidden_layers": len(transformer.resblocks)}
         return facts | heads | {"projection_dim": dim, "layer_norm_eps": 1e-5}
 
@@ -114,13 +111,9 @@ def _descriptions(clip: Any) -> dict[str, str]:
     size, positions = clip.token_embedding.num_embeddings, clip.positional_embedding.shape[0]
     text |= {"vocab_size": size, "max_position_embeddings": positions, "model_type": "clip_text_model"}
     text |= {"bos_token_id": size - 2, "eos_token_id": size - 1, "pad_token_id": size - 1}
-    config = {
-        "architectures": ["CLIPModel"],
-        "model_type": "clip",
-        "torch_dtype": "float32",
-        "projection_dim": dim,
-    }
-    config |= {"vision_config": vision, "text_config": text, "logit_scale_init_value": 2.6592}
+    config = {"architectures": ["CLIPModel"], "model_type": "clip", "torch_dtype": "float32"}
+    config |= {"projection_dim": dim, "logit_scale_init_value": 2.6592}
+    config |= {"vision_config": vision, "text_config": text}
     pixels = {
         "image_processor_type": "CLIPImageProcessor",
         "feature_extractor_type": "CLIPFeatureExtractor",

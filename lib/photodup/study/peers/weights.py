@@ -111,7 +111,7 @@ def _descriptions(clip: Any) -> dict[str, str]:
     size, positions = clip.token_embedding.num_embeddings, clip.positional_embedding.shape[0]
     text |= {"vocab_size": size, "max_position_embeddings": positions, "model_type": "clip_text_model"}
     text |= {"bos_token_id": size - 2, "eos_token_id": size - 1, "pad_token_id": size - 1}
-    config = {"architectures": ["CLIPModel"], "model_type": "clip", "torch_dtype": "float32"}
+    config: dict[str, Any] = {"architectures": ["CLIPModel"], "model_type": "clip", "torch_dtype": "float32"}
     config |= {"projection_dim": dim, "logit_scale_init_value": 2.6592}
     config |= {"vision_config": vision, "text_config": text}
     pixels = {

@@ -81,11 +81,9 @@ def opened(root: Path, relative: str, *, make: bool = False) -> Iterator[PathInF
 
 def _inside(folder: int, name: str, make: bool) -> int:
     if make:
-        try:
+        with suppress(FileExistsError):
             os.mkdir(name, dir_fd=folder)
             os.fsync(folder)
-        except FileExistsError:
-            pass
     try:
         return os.open(name, _FOLDER, dir_fd=folder)
     except OSError:

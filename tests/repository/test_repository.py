@@ -59,7 +59,7 @@ def test_git_keeps_our_folders(folder):
 
 
 @pytest.mark.parametrize(
-    "path", [".venv/x", "build/x", "model_repository/a/1/model.onnx", "lib/a.egg-info/x"]
+    "path", [".venv/x", "build/x", "model_repository/a/1/model.onnx", "lib/a.egg-info/x", "results/h-80/x"]
 )
 def test_git_ignores_what_can_be_made_again(path):
     assert git("check-ignore", path).stdout.strip() == path

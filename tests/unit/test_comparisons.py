@@ -20,7 +20,7 @@ from photodup.bench.pairs.alternate import Lane, VisitPlan, _Crew, measure_visit
 from photodup.bench.pairs.read import figures as figures_of
 from photodup.bench.pairs.read import observed, remarks
 from photodup.bench.record.record import RunStore, load_records
-from photodup.bench.stats.comparison import Verdict
+from photodup.bench.stats.comparison import Verdict, does_decide
 from photodup.bench.stats.facts import Load
 from photodup.embedding.backends import COLUMNS
 from photodup.errors import PhotodupError
@@ -32,7 +32,6 @@ from photodup.study.comparisons import agreement, figures, measure, outcomes
 from photodup.study.comparisons.measure import Sizes, measure_comparisons, sizes_of
 from photodup.study.notebook.files import notebooks
 from photodup.study.notebook.run import Run
-from photodup.study.report.facts import decides
 
 SIDES = {
     "slow": {"label": "slow", "backend": "local-dummy-fp32", "options": {"delay_ms": 20.0}},
@@ -208,7 +207,7 @@ def test_outcomes_are_written_for_every_measured_comparison(measured, monkeypatc
     assert (
         rows[2]["verdict"] == "not measured" and rows[2]["effect"] is None and "has no" in rows[2]["because"]
     )
-    assert [decides(row) for row in rows[:3]] == [
+    assert [does_decide(row["verdict"], row["excludes_beyond"]) for row in rows[:3]] == [
         compared[name].decides for name in ("halved, one", "halved, four", "elsewhere, one")
     ]
 

@@ -29,7 +29,7 @@ from photodup.study.notebook import charts
 from photodup.study.notebook.run import read_run
 from photodup.study.report import compare
 from photodup.study.report.compare_page import summary, write_comparison
-from photodup.study.report.facts import state_of
+from photodup.study.report.facts import evidence, state_of
 from photodup.study.report.page import write_reports
 from photodup.study.report.sides import environment_rows, open_sides, warnings
 
@@ -450,17 +450,17 @@ def test_the_index_says_what_became_of_a_question_from_outcomes_and_not_that_a_n
     def state(*rows):
         named = [row | {"name": name} for name, row in zip(primary, rows, strict=False)]
         (tmp_path / "outcomes.json").write_text(json.dumps(named))
-        return state_of(tmp_path, stem, "passed")
+        return state_of(evidence(tmp_path, stem), "passed")
 
-    assert state_of(tmp_path, stem, "passed") == state() == "not measured"
+    assert state_of(evidence(tmp_path, stem), "passed") == state() == "not measured"
     assert state(found, found, found) == state(found) == "decided", "what a run did not plan is no part of it"
     assert state(found, open_, found) == state(found, gone, gone) == "partly"
     assert state(open_, open_) == state(gone) == "undecided"
     assert state(open_ | {"excludes_beyond": 0.05}) == "decided"
-    assert (
-        state_of(tmp_path, stem, "timeout") == "timeout" and state_of(tmp_path, stem, "not_run") == "not run"
-    )
-    assert state_of(tmp_path, "02_export_to_onnx", "passed") == "not measured"
+    assert evidence(tmp_path, stem) == {primary[0]: "decides"}
+    assert state_of({}, "timeout") == "timeout" and state_of({}, "not_run") == "not run"
+    assert evidence(tmp_path, "02_export_to_onnx") == {"onnx-parity": "not measured"}
+    assert state_of({"onnx-parity": "not measured"}, "passed") == "not measured"
     (tmp_path / "records").mkdir()
     (tmp_path / "records" / "onnx-parity-12345678.json").write_text("{}")
-    assert state_of(tmp_path, "02_export_to_onnx", "passed") == "decided"
+    assert evidence(tmp_path, "02_export_to_onnx") == {"onnx-parity": "decides"}

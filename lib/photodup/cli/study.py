@@ -95,7 +95,7 @@ def study_rehearse(
     sizes: Sizes = "quick",
     link: Annotated[str, typer.Option(help="preset of the emulated link in front")] = "us-east",
 ) -> None:
-    """Run the notebooks against a "rented machine" on this one, and print which questions were decided.
+    """Run the notebooks against a "rented machine" on this one, and print what decided each question.
 
     The machine is a network namespace behind an emulated link, with the servers that the images start (Linux, root).
     """
@@ -103,10 +103,11 @@ def study_rehearse(
 
     by_way = rehearse(run, only=only or (), without=without or (), ways=by or WAYS, sizes=sizes, link=link)
     for way, rows in by_way.items():
-        decided = sum(row["decided"] == "decided" for row in rows)
-        print(f"\nBy {way}: {decided} of {len(rows)} questions decided")
+        print(f"\nBy {way}: {sum(row['decided'] == 'decided' for row in rows)} of {len(rows)} decided")
         for row in rows:
             print(f"{row['stem']:30} {row['decided']:12} {row['answer'] or '(no answer)'}")
+            for name, word in row["evidence"].items():
+                print(f"{'':30} {word:12} {name}")
     if any(row["status"] not in ("passed", "skipped") for rows in by_way.values() for row in rows):
         raise typer.Exit(1)
 

@@ -73,8 +73,9 @@ def executed_notebook(run: str, source: Path) -> Path | None:
 def notebook_rows(run: str) -> Iterator[dict[str, Any]]:
     """Yield title, question, this run's answer and state of every numbered notebook.
 
-    The answer is what the cell tagged `answer` printed in this run, never the prose of another one. `badges` is the state in
-    the words of a page, and `needs a GPU` where the question is about GPUs and the run had none.
+    The answer is what the cell tagged `answer` printed in this run, never the prose of another one. `evidence` is what it
+    rests on. `badges` is the state in the words of a page, and `needs a GPU` where the question is about GPUs and the run
+    had none.
     """
     directory = project_root() / "results" / run
     environment = read_environment(directory)
@@ -85,7 +86,8 @@ def notebook_rows(run: str) -> Iterator[dict[str, Any]]:
         opening = read_notebook(source).cells[0].source
         outcome = outcomes.get(source.stem, {})
         answer = printed_answer(read_notebook(executed)) if executed else ""
-        state = state_of(directory, source.stem, outcome.get("status", "passed"))
+        found = evidence(directory, source.stem)
+        state = state_of(found, outcome.get("status", "passed"))
         needs_gpu = without_gpu and "gpu" in declarations().rests_on.get(source.stem, Basis()).devices
         yield {
             "stem": source.stem,
@@ -94,14 +96,36 @@ def notebook_rows(run: str) -> Iterator[dict[str, Any]]:
             "answer": answer,
             "status": outcome.get("status", "not_run"),
             "decided": state,
+            "evidence": found,
             "badges": [BADGES.get(state, state), *(["needs a GPU"] if needs_gpu else [])],
             "seconds": outcome.get("seconds"),
             "href": page_address(run, source) if executed else "",
         }
 
 
-def state_of(directory: Path, stem: str, status: str) -> str:
-    """Return in a word what became of a question, from the run's records and never from printed text.
+def evidence(directory: Path, stem: str) -> dict[str, str]:
+    """Return what an answer rests on, by name: `decides`, `open` or `not measured`.
+
+    Read from the run's records and never from printed text. A primary comparison that this run did not plan is no part of
+    it. One decides by a verdict, or by an interval inside ±5 % (METHOD).
+    """
+    declared = declarations()
+    basis = declared.rests_on.get(stem, Basis())
+    names = [p.name for p in declared.pairs if p.is_primary and (p.notebook == stem or p.name in basis.pairs)]
+    numbers = (int, float, type(None))
+    rows = read_json(directory / "outcomes.json", [], name=str, verdict=str, excludes_beyond=numbers)
+    found = {
+        row["name"]: "decides" if does_decide(row["verdict"], row["excludes_beyond"]) else "open"
+        for row in rows
+        if row["name"] in names
+    }
+    places = [(name, f"records/{slug(name)}*.json") for name in basis.records]
+    places += [(name, name) for name in basis.files]
+    return found | {n: "decides" if any(directory.glob(at)) else "not measured" for n, at in places}
+
+
+def state_of(found: Mapping[str, str], status: str) -> str:
+    """Return in a word what became of a question, from its `evidence` and how its notebook ended.
 
     `decided`: everything that the answer rests on was measured, and each primary comparison that this run planned decides.
     `partly`: that is true of a part. `undecided`: no primary comparison decides. `not measured`; or the status of a notebook
@@ -109,26 +133,10 @@ def state_of(directory: Path, stem: str, status: str) -> str:
     """
     if status != "passed":
         return status.replace("_", " ")
-    declared = declarations()
-    basis = declared.rests_on.get(stem, Basis())
-    names = [p.name for p in declared.pairs if p.is_primary and (p.notebook == stem or p.name in basis.pairs)]
-    rows = {
-        row["name"]: row
-        for row in read_json(
-            directory / "outcomes.json", [], name=str, verdict=str, excludes_beyond=(int, float, type(None))
-        )
-    }
-    found: list[bool | None] = [decides(rows[name]) for name in names if name in rows]
-    found += [any((directory / "records").glob(f"{slug(name)}*.json")) or None for name in basis.records]
-    found += [(directory / name).is_file() or None for name in basis.files]
-    if not any(one is not None for one in found):
+    words = set(found.values())
+    if words <= {"not measured"}:
         return "not measured"
-    return "decided" if all(found) else "partly" if any(found) else "undecided"
-
-
-def decides(row: Mapping[str, Any]) -> bool:
-    """Return whether an answer may rest on a row of `outcomes.json` (METHOD: a verdict, or an interval inside ±5 %)."""
-    return does_decide(row["verdict"], row["excludes_beyond"])
+    return "decided" if words == {"decides"} else "partly" if "decides" in words else "undecided"
 
 
 def page_address(run: str, source: Path) -> str:

@@ -199,9 +199,8 @@ def run_study(
         extra: dict[str, Any] = {}
         if due:
             weights = prepare_model(weights)
-            due_paths = [path for path, _, _ in due]
             where = _measure_comparisons(
-                stack, name, due_paths, sizes, endpoints, _host(parameters or {}), visits
+                stack, name, [path for path, _, _ in due], sizes, endpoints, _host(parameters or {}), visits
             )
             extra |= {"ENDPOINTS": str(where)} if where else {}
         for path, params, budget_s in plan:
@@ -298,7 +297,6 @@ def _measure_comparisons(
     own = [p for p in declared.of([path.stem for path in chosen], quick=quick) if p.is_primary or not primary]
     pairs = [*own, *declared.nulls_of(own, quick=quick)]
     by_hand = "host" in host
-    is_ours = not by_hand and not endpoints
     servers = stack.enter_context(ExitStack())
     where = None if by_hand else Path(endpoints) if endpoints else start_servers(servers, name, pairs)
 
@@ -313,7 +311,7 @@ def _measure_comparisons(
     if pairs or by_hand:
         with (run := opened()).store:
             say = lambda text: print(text, flush=True)  # noqa: E731
-            anew = restarted if is_ours and not quick else None
+            anew = None if by_hand or endpoints or quick else restarted
             measure_comparisons(run, pairs, sizes_of(size, visits), restarted=anew, say=say)
             write_outcomes(run)
     return where
@@ -349,10 +347,8 @@ def _end_group(process: subprocess.Popen) -> None:
             os.killpg(process.pid, sign)
         except ProcessLookupError:
             return
-        try:
+        with suppress(subprocess.TimeoutExpired):
             process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            continue
 
 
 def _read_outcomes(directory: Path) -> dict[str, NotebookOutcome]:

@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from photodup.bench.record.record import RunStore
 from photodup.bench.stats.comparison import Outcome, Verdict
-from photodup.bench.stats.sentence import row, sentence
+from photodup.bench.stats.sentence import number, row, sentence
 from photodup.bench.verify.verify import DEAD, NOT_ASKED, RIGHT, TOLERATED
 from photodup.serving.check import listed
 from photodup.study.notebook import charts
@@ -233,21 +235,30 @@ def answer_of(run: Run) -> str:
 def _whole_answer(run: Run) -> str:
     fp32, fast = compared(run), compared(run, passes=("fastest", "many"))
     lines = [fastest_sentence(fast), answer(fp32) if fp32.outcomes or not fast.outcomes else ""]
-    # Of each table the columns that answer the question.
-    quoted = {"Alone in FP32, ": costs(fp32), "At twice the rate it reached, ": overload(fp32)}
-    for where, table in quoted.items():
-        for column in table.filter(regex="^(memory|first|refused|median)"):
-            lines.append(_each(where + column, table.set_index("server")[column]))
-    failed = {}
-    for name, one in read_verified(run).items():
-        bad = [row["verdict"] for row in _faults(one)]
-        failed[SERVERS[name].label] = f"{len(bad)}{' (then dead, and asked no more)' * (DEAD in bad)}"
-    lines += [_each("Checks of `photodup verify` that fail", failed)] if failed else []
+    alone, checked = fp32.alone, read_verified(run)
+    waits = {name: one["overload"]["latency_ms_p50"] for name, one in alone.items()}
+    starts = {name: float(np.median(one["first_answer_s"])) for name, one in alone.items()}
+    known = {
+        "Memory alone in FP32 (MiB)": {name: one["memory_loaded_mib"] for name, one in alone.items()},
+        "First answer after a start (s)": starts,
+        "Median answer at twice its rate (ms)": {name: ms for name, ms in waits.items() if ms is not None},
+        "Failed checks of `photodup verify`": {name: len(_faults(one)) for name, one in checked.items()},
+    }
+    lines += [_ranged(what, values) for what, values in known.items() if values]
+    for name, one in checked.items():
+        deadly = [fault["name"] for fault in _faults(one) if fault["verdict"] == DEAD]
+        lines += [f"After {what} {SERVERS[name].label} answers nobody." for what in deadly]
     return "\n".join(line for line in lines if line)
 
 
-def _each(what: str, values: Mapping[str, Any] | pd.Series) -> str:
-    return f"{what}: {listed([f'{server} {value}' for server, value in values.items()])}."
+def _ranged(what: str, values: Mapping[str, float]) -> str:
+    """Say a figure of each of our servers, and of the others the least and the most."""
+    told = {name: f"{SERVERS[name].label} {number(value)}" for name, value in values.items()}
+    known = [told[name] for name in values if SERVERS[name].is_ours]
+    if others := sorted((name for name in values if not SERVERS[name].is_ours), key=values.__getitem__):
+        ends = dict.fromkeys((others[0], others[-1]))
+        known.append(f"the others {' to '.join(told[name] for name in ends)}")
+    return f"{what}: {listed(known)}."
 
 
 def fastest_sentence(fast: ComparedServers) -> str:

@@ -55,13 +55,10 @@ def as_markdown(table: pd.DataFrame) -> str:
     An index that has a name stands in the first columns. Numbers have three digits, what is missing is "–", code in a
     text is shown as code, and a table without rows is an empty text.
     """
-    if table.empty:
-        return ""
-    if any(table.index.names):
-        table = table.reset_index()
+    table = table.reset_index(drop=not any(table.index.names))
     sides = ["---:" if kind.kind in "if" else "---" for kind in table.dtypes]
     rows = [table.columns, sides, *table.map(_cell).to_numpy()]
-    return "\n".join(f"| {' | '.join(map(str, row))} |" for row in rows)
+    return "" if table.empty else "\n".join(f"| {' | '.join(map(str, row))} |" for row in rows)
 
 
 def _cell(value: Any) -> str:
@@ -69,6 +66,4 @@ def _cell(value: Any) -> str:
         return "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, float):
-        return number(value)
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return number(value) if isinstance(value, int | float) else str(value)

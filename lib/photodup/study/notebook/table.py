@@ -66,4 +66,4 @@ def _cell(value: Any) -> str:
         return "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return number(value) if isinstance(value, int | float) else str(value)
+    return number(value or 0) if isinstance(value, int | float) else str(value)  # no "-0"

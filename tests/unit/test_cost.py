@@ -87,7 +87,7 @@ def test_the_fastest_engine_behind_both_servers_is_priced_and_an_engine_behind_o
     assert dict(zip(one.server, one.devices, strict=True)) == {"triton": 2, "fastapi": 1}
     table = cost_table(scaling_costs(one, {2: 0.9}, devices=[1, 2]))
     together = table[(table["way"] == "one machine, Triton") & (table["k"] == 2)].iloc[0]
-    assert together[["images/s", "USD an hour", "how"]].tolist() == ["70", "0.90", "measured"]
+    assert together[["images/s", "USD an hour", "how"]].tolist() == [70, 0.9, "measured"]
     rented, _ = fastest_in_both(pd.DataFrame([arms[0], arm("fastapi", "pytorch", 9.0)]))
     assert rented == "pytorch in fastapi and trt in triton, two engines"
     with pytest.raises(NotMeasured, match="behind both servers"):
@@ -96,4 +96,4 @@ def test_the_fastest_engine_behind_both_servers_is_priced_and_an_engine_behind_o
 
 def test_a_table_without_prices_has_no_columns_for_them():
     table = cost_table(scaling_costs(POINTS, devices=[4]))
-    assert list(table.columns) == ["way", "k", "images/s", "efficiency", "how"]
+    assert list(table.columns) == ["way", "k", "images/s", "efficiency (%)", "how"]

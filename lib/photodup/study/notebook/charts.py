@@ -18,6 +18,7 @@ import numpy as np
 from photodup.embedding.backends import engine_family
 from photodup.files import write_atomically
 from photodup.paths import project_root
+from photodup.study.notebook.table import as_markdown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,7 +40,7 @@ FOUND = "#2f5d8a"  # a difference was found, in either direction: better or wors
 
 
 def use_style() -> None:
-    """Apply the repository's matplotlibrc to this process, and let tables show their texts whole.
+    """Apply the repository's matplotlibrc to this process, and let notebooks show tables with `as_markdown`.
 
     Call it once, in a notebook's import cell.
 
@@ -48,8 +49,11 @@ def use_style() -> None:
     """
     import matplotlib.pyplot as plt
     import pandas as pd
+    from IPython import get_ipython
 
-    pd.set_option("display.max_colwidth", None, "display.max_columns", None)
+    pd.set_option("display.notebook_repr_html", False)
+    if shell := get_ipython():
+        shell.display_formatter.formatters["text/markdown"].for_type(pd.DataFrame, as_markdown)
     plt.style.use(project_root() / "matplotlibrc")
     np.random.seed(0)
 

@@ -1,9 +1,11 @@
-"""Points as one table that has its columns whatever was measured, sentences for those not valid, and tables as prose."""
+"""Points as one table that has its columns whatever was measured, which are not valid and why, and tables as Markdown."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
+
+from photodup.bench.stats.sentence import number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,19 +41,29 @@ def as_table(points: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     return frame.astype(dict.fromkeys(NUMBERS, float))
 
 
-def gaps(points: pd.DataFrame) -> list[str]:
-    """Return one sentence for every point that is not valid, so that a notebook never hides one."""
+def gaps(points: pd.DataFrame) -> pd.DataFrame:
+    """Return one row for every point that is not valid, with its reason, so that a notebook never hides one."""
+    names = ("backend", "scenario", "batch", "concurrency", "label", "repeat", "invalid_because")
     bad = points[~points.valid.eq(True)]
-    return [f"{' '.join(filter(None, _words(p)))}: {p.invalid_because}" for p in bad.itertuples()]
-
-
-def _words(point: Any) -> list[str]:
-    repeat = f"repeat {point.repeat}" if getattr(point, "repeat", 0) else ""
-    return [point.backend, point.scenario, f"b{point.batch}", f"c{point.concurrency}", point.label, repeat]
+    told = bad[[name for name in names if name in bad and bad[name].any()]]
+    return told.rename(columns={"concurrency": "in flight", "invalid_because": "why it is not valid"})
 
 
 def as_markdown(table: pd.DataFrame) -> str:
-    """Return a table without its index as Markdown: code in it is shown as code, and the same table is the same bytes."""
-    cells = table.map(lambda c: "–" if c != c else f"{c:.6g}" if isinstance(c, float) else str(c))
-    rows = [cells.columns, ["---"] * len(cells.columns), *cells.to_numpy()]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    """Return a table as Markdown; a notebook shows every table in this way, and the same table is the same bytes.
+
+    An index that has a name stands in the first columns. Numbers have three digits, what is missing is "–", code in a
+    text is shown as code, and a table without rows is an empty text.
+    """
+    table = table.reset_index(drop=not any(table.index.names))
+    sides = ["---:" if kind.kind in "if" else "---" for kind in table.dtypes]
+    rows = [table.columns, sides, *table.map(_cell).to_numpy()]
+    return "" if table.empty else "\n".join(f"| {' | '.join(map(str, row))} |" for row in rows)
+
+
+def _cell(value: Any) -> str:
+    if value is None or value != value:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return number(value or 0) if isinstance(value, int | float) else str(value)  # no "-0"

@@ -26,10 +26,9 @@ def appendix_table() -> str:
     took = {row["notebook"]: row["seconds"] for row in _study()}
     lines = ["| notebook | figures | minutes here | how close a second run comes |", "|---|---|---:|---|"]
     for path in notebooks():
-        number = path.stem[:2]
         names = ", ".join(f"`{name}`" for name in figures_of(path)) or "–"
         minutes = f"{took[path.stem] / 60:.1f}" if path.stem in took else "not run"
-        near = CLOSENESS.get(number, TIMINGS)
+        near = CLOSENESS.get(path.stem[:2], TIMINGS)
         lines.append(f"| [{path.stem}](../notebooks/{path.name}) | {names} | {minutes} | {near} |")
     return "\n".join(lines)
 

@@ -73,22 +73,10 @@ def fastest_in_both(arms: "pd.DataFrame", gpus: int = 1) -> "tuple[str, pd.DataF
 
 
 def cost_table(table: "pd.DataFrame") -> "pd.DataFrame":
-    """Return the rows that have a number, as text; without the prices where nobody knows one."""
-    import pandas as pd
-
-    rows = table[table["images_per_s"].notna()]
-    texts = {
-        "way": rows["way"],
-        "k": rows["devices"],
-        "images/s": rows["images_per_s"].map("{:.0f}".format),
-        "efficiency": rows["efficiency"].map(lambda value: "–" if value != value else f"{value:.0%}"),
-    }
-    if rows["usd_per_hour"].notna().any():
-        texts["USD an hour"] = rows["usd_per_hour"].map(lambda v: "–" if v != v else f"{v:.2f}")
-        texts["USD per million images"] = rows["usd_per_million_images"].map(
-            lambda v: "–" if v != v else f"{v:.2f}"
-        )
-    return pd.DataFrame({**texts, "how": rows["how"]}).reset_index(drop=True)
+    """Return the rows that have a number, with their units; without a column of which no row knows anything."""
+    rows = table[table["images_per_s"].notna()].assign(efficiency=100 * table["efficiency"])
+    names = ("way", "k", "images/s", "efficiency (%)", "USD an hour", "USD per million images", "how")
+    return rows.set_axis(names, axis="columns").dropna(axis="columns", how="all")
 
 
 def cheapest(table: "pd.DataFrame", images_per_s: float) -> str:

@@ -419,7 +419,7 @@ def test_two_passes_agree_where_their_intervals_overlap(planted):
 
     same, apart = agreement.Twice(outcome, moved(1e-6)), agreement.Twice(outcome, moved(3.0))
     assert same.agrees and not same.is_opposite and not apart.agrees and apart.is_opposite
-    assert "overlap in 1 (50%), and 1 differ in opposite" in agreement.summary([same, apart])
+    assert "overlap in 1 of them, and 1 differ in opposite" in agreement.summary([same, apart])
     assert len(agreement.lines([same, apart], ("first", "second"))) == 4
 
 

@@ -235,43 +235,40 @@ def answer_of(run: Run) -> str:
 def _whole_answer(run: Run) -> str:
     fp32, fast = compared(run), compared(run, passes=("fastest", "many"))
     lines = [fastest_sentence(fast), answer(fp32) if fp32.outcomes or not fast.outcomes else ""]
-    alone, checked = fp32.alone, read_verified(run)
-    waits = {name: one["overload"]["latency_ms_p50"] for name, one in alone.items()}
-    starts = {name: float(np.median(one["first_answer_s"])) for name, one in alone.items()}
-    known = {
-        "Memory alone in FP32 (MiB)": {name: one["memory_loaded_mib"] for name, one in alone.items()},
-        "First answer after a start (s)": starts,
-        "Median answer at twice its rate (ms)": {name: ms for name, ms in waits.items() if ms is not None},
-        "Failed checks of `photodup verify`": {name: len(_faults(one)) for name, one in checked.items()},
+    alone, checked = fp32.alone.items(), read_verified(run)
+    known: dict[str, Mapping[str, float | None]] = {
+        "Memory alone in FP32 (MiB)": {n: one["memory_loaded_mib"] for n, one in alone},
+        "First answer after a start (s)": {n: float(np.median(one["first_answer_s"])) for n, one in alone},
+        "Median answer at twice its rate (ms)": {n: one["overload"]["latency_ms_p50"] for n, one in alone},
+        "Failed checks of `photodup verify`": {n: len(_faults(one)) for n, one in checked.items()},
     }
-    lines += [_ranged(what, values) for what, values in known.items() if values]
+    lines += [_ranged(what, values) for what, values in known.items() if any(values.values())]
     for name, one in checked.items():
         deadly = [fault["name"] for fault in _faults(one) if fault["verdict"] == DEAD]
         lines += [f"After {what} {SERVERS[name].label} answers nobody." for what in deadly]
     return "\n".join(line for line in lines if line)
 
 
-def _ranged(what: str, values: Mapping[str, float]) -> str:
+def _ranged(what: str, values: Mapping[str, float | None]) -> str:
     """Say a figure of each of our servers, and of the others the least and the most."""
-    told = {name: f"{SERVERS[name].label} {number(value)}" for name, value in values.items()}
-    known = [told[name] for name in values if SERVERS[name].is_ours]
-    if others := sorted((name for name in values if not SERVERS[name].is_ours), key=values.__getitem__):
-        ends = dict.fromkeys((others[0], others[-1]))
-        known.append(f"the others {' to '.join(told[name] for name in ends)}")
-    return f"{what}: {listed(known)}."
+    known = sorted((value, name) for name, value in values.items() if value is not None)
+    told = {name: f"{SERVERS[name].label} {number(value)}" for value, name in known}
+    our = [text for name, text in told.items() if SERVERS[name].is_ours]
+    if others := [text for name, text in told.items() if not SERVERS[name].is_ours]:
+        our.append(f"the others {' to '.join(dict.fromkeys((others[0], others[-1])))}")
+    return f"{what}: {listed(our)}."
 
 
 def fastest_sentence(fast: ComparedServers) -> str:
     """Return who is found worse than ours under every load where each computes in its fastest precision; "" if unknown."""
-    peers = [server for server in SERVERS.values() if not server.is_ours]
     loads = {load: verdicts for load in LOADS if (verdicts := fast.verdicts(load))}
-    slower = [s.label for s in peers if loads and all(_is_worse(v.get(s.label)) for v in loads.values())]
+    peers = [server.label for server in SERVERS.values() if not server.is_ours]
+    slower = [one for one in peers if loads and all(_is_worse(v.get(one)) for v in loads.values())]
     if not slower:
         return ""
-    precision = fastest(ours()).precision.upper()
-    who = "every peer" if len(slower) == len(peers) else listed(slower)
-    many = listed([str(LOADS[load].concurrency) for load in loads])
-    return f"Each at its fastest precision, {ours().label} in {precision} is found faster than {who} with {many} in flight."
+    best = fastest(ours()).precision.upper()
+    who, many = listed(slower), listed([str(LOADS[load].concurrency) for load in loads])
+    return f"Each at its fastest precision, {ours().label} in {best} is found faster than {who} with {many} in flight."
 
 
 def _is_better(outcome: Outcome) -> bool:

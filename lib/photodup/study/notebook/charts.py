@@ -18,6 +18,7 @@ import numpy as np
 from photodup.embedding.backends import engine_family
 from photodup.files import write_atomically
 from photodup.paths import project_root
+from photodup.study.notebook.gaps import running_shell
 from photodup.study.notebook.table import as_markdown
 
 if TYPE_CHECKING:
@@ -49,10 +50,9 @@ def use_style() -> None:
     """
     import matplotlib.pyplot as plt
     import pandas as pd
-    from IPython import get_ipython
 
     pd.set_option("display.notebook_repr_html", False)
-    if shell := get_ipython():
+    if shell := running_shell():
         shell.display_formatter.formatters["text/markdown"].for_type(pd.DataFrame, as_markdown)
     plt.style.use(project_root() / "matplotlibrc")
     np.random.seed(0)

@@ -86,7 +86,7 @@ def go_on_without_what_is_missing() -> None:
 
     Does nothing outside IPython, and nothing when it was called before.
     """
-    shell = _shell()
+    shell = running_shell()
     if shell and not _cells_of(shell):
         cells = _Cells(shell.user_ns)
         shell.ast_transformers.append(cells)
@@ -99,7 +99,7 @@ def end_notebook(reason: str) -> Any:
     Returns:
         A `Missing` in place of the run; None outside IPython, where nothing can be ended.
     """
-    shell = _shell()
+    shell = running_shell()
     for cells in _cells_of(shell) if shell else []:
         cells.has_ended = True
     return Missing(reason) if shell else None
@@ -111,7 +111,7 @@ def refuse_undeclared_parameters() -> None:
     Raises:
         PhotodupError: a name that the notebook does not declare; names it and those that are declared.
     """
-    shell = _shell()
+    shell = running_shell()
     sources = shell.user_ns.get("In", []) if shell else []
     injected = next((source for source in reversed(sources) if source.startswith("# Parameters\n")), "")
     given = {name for node in ast.parse(injected).body for name in _set_by(node)}
@@ -122,7 +122,8 @@ def refuse_undeclared_parameters() -> None:
         )
 
 
-def _shell() -> Any:
+def running_shell() -> Any:
+    """Return the IPython shell that runs this program, or None outside a notebook."""
     ipython = sys.modules.get("IPython")
     return ipython.get_ipython() if ipython else None
 

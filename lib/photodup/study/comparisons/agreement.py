@@ -47,11 +47,11 @@ def twice(first: Run, second: Run) -> list[Twice]:
 def summary(comparisons: Iterable[Twice]) -> str:
     """Return one sentence: how many are decided in either pass, agree, and contradict each other."""
     decided = [one for one in comparisons if one.is_decided]
+    if not decided:
+        return "Neither pass decides a comparison that both measured."
     same, opposite = (sum(getattr(one, name) for one in decided) for name in ("agrees", "is_opposite"))
-    return (
-        f"Either pass decides {len(decided)} comparisons: the intervals of both passes overlap in {same} of them, "
-        f"and {opposite} differ in opposite directions."
-    )
+    counts = f"the intervals of both passes overlap in {same} of them, and {opposite} differ in opposite directions."
+    return f"Either pass decides {len(decided)} comparisons: {counts}"
 
 
 def lines(comparisons: Iterable[Twice], names: tuple[str, str]) -> list[str]:

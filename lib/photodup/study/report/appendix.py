@@ -74,8 +74,8 @@ def agreement_text() -> str:
     passes = (REFERENCE, SECOND_PASS)
     runs = [project_root() / "results" / name for name in passes]
     found = agreement.twice(*map(read_run, runs)) if all(run.is_dir() for run in runs) else []
-    told = [agreement.summary(found), "", *agreement.lines(found, passes)]
-    return "\n".join(told) if found else "No comparison was measured in both passes yet."
+    table = ["", *agreement.lines(found, passes)] if found else []
+    return "\n".join([agreement.summary(found), *table])
 
 
 def _study() -> list[dict]:

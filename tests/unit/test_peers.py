@@ -78,12 +78,11 @@ def test_hugging_faces_layout_computes_the_same_embeddings(clip):
 
 
 def test_the_tokens_are_those_of_open_clip():
-    import open_clip.tokenizer
-
+    from photodup.embedding.engines.weights import import_open_clip
     from photodup.study.peers.weights import _tokens
 
+    theirs = import_open_clip().tokenizer.SimpleTokenizer()
     files = _tokens()
-    theirs = open_clip.tokenizer.SimpleTokenizer()
     vocabulary = json.loads(files["vocab.json"])
     names = {"<start_of_text>": "<|startoftext|>", "<end_of_text>": "<|endoftext|>"}
     assert {names.get(token, token): number for token, number in theirs.encoder.items()} == vocabulary

@@ -242,7 +242,7 @@ def _whole_answer(run: Run) -> str:
         "Median answer at twice its rate (ms)": {n: one["overload"]["latency_ms_p50"] for n, one in alone},
         "Failed checks of `photodup verify`": {n: len(_faults(one)) for n, one in checked.items()},
     }
-    lines += [_ranged(what, values) for what, values in known.items() if any(values.values())]
+    lines += [_ranged(what, values) for what, values in known.items() if {*values.values()} - {None}]
     for name, one in checked.items():
         deadly = [fault["name"] for fault in _faults(one) if fault["verdict"] == DEAD]
         lines += [f"After {what} {SERVERS[name].label} answers nobody." for what in deadly]

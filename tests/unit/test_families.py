@@ -83,7 +83,7 @@ EDITS = {
     "watermark": (written, "content"),
     "border": (lambda image: ImageOps.expand(image, 14, "white"), "content"),
     **dict.fromkeys(("crop 70%", "rotate 5°"), (None, "content")),
-    **dict.fromkeys(("enlargement 2x", "blur 0.5%", "resize 0.5x"), (None, "resolution")),
+    **dict.fromkeys(("blur 0.5%", "resize 0.5x"), (None, "resolution")),
 }
 
 

@@ -83,8 +83,9 @@ _ONE_COLOUR, _SOFT = 20, 7
 _FLAT, _MOSTLY = 10, 0.98
 # In what most members hold for a border, a member has something of its own if this share of it differs by so much.
 _DIFFERS, _OF_ITS_OWN, _BLUR = 40, 0.3, 9
-# A side that is longer by this factor is not given up, though an enlargement has as much.
-_FAR_LARGER = 2.5
+# Ratio of sides beyond which a larger picture is no enlargement, and from which it is not given up: a photograph that is
+# a little unsharp holds nothing finer than its copy at half the size either.
+_FAR_LARGER, _LARGER = 2.5, 1.1
 # Ratio of a map's two scales from which on one picture is stretched.
 _STRETCHED = 1.03
 # A seam is a step over so many pixels that is this many times as large as any around it. A picture ends at a line where the
@@ -491,8 +492,8 @@ class LaidFamily:
             said.append("the one to keep does not seem to go on where this one ends: it may be a collage")
         if self._is_finer(member, keeper):
             said.append("holds finer detail")
-        elif b.scale > _FAR_LARGER * a.scale:
-            said.append("has far more pixels, though no finer detail is seen in them")
+        elif b.scale > _LARGER * a.scale:
+            said.append("has more pixels, though no finer detail is seen in them")
         contents, boxes, rounding, _ = self._compare_contents(keeper, member)
         # The letters of a caption are no tones of the picture.
         letters = tuple(place.box for place in contents.places) if contents.is_caption else ()

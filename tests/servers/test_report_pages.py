@@ -50,7 +50,10 @@ def test_a_received_notebook_brings_no_script_and_no_file_of_this_disk(browser, 
         ),
         new_output("display_data", {"image/png": f'x"><script>{attack}</script>'}),
         new_output(
-            "display_data", {"text/markdown": f"<style>*{{}}</style><script>{attack}</script>\n\n**said**"}
+            "display_data",
+            {
+                "text/markdown": f"<style>*{{}}</style><script>{attack}</script>\n\n**said**\n\n| of |\n| ---: |\n| 3 |"
+            },
         ),
     ]
     cells = [
@@ -69,6 +72,7 @@ def test_a_received_notebook_brings_no_script_and_no_file_of_this_disk(browser, 
         and "cell" in text
         and "<strong>said" in text
     )
+    assert page.evaluate("getComputedStyle(document.querySelector('td.num')).textAlign") == "right"
     assert [url for url in page.asked if not url.startswith(("file:", "data:"))] == []
     page.evaluate("document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"top.hacked = 1\">')")
     page.wait_for_timeout(200)

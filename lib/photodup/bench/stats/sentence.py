@@ -58,7 +58,6 @@ def row(outcome: Outcome) -> dict[str, str]:
         "verdict": str(outcome.verdict),
         "difference": f"{outcome.effect:+.1%} {_interval(outcome, signed=True)}" if measured else "",
         "values": values if measured else "",
-        "rests on": "primary" if outcome.question.is_primary else "exploratory",
         "observations": str(outcome.n),
         "two equal processes": null,
         "notes": " ".join((*outcome.notes, outcome.because)).strip(),

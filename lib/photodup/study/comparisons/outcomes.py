@@ -87,8 +87,14 @@ class Compared:
         import pandas as pd
 
         known = [name for name in names or [pair.name for pair in self.pairs] if name in self.outcomes]
-        rows = [row(self.outcomes[name]) for name in known]
-        return pd.DataFrame(rows, index=pd.Index(known, name="comparison", dtype=object))
+        rows = []
+        for name in known:
+            kind = "" if self.outcomes[name].question.is_primary else " (exploratory)"
+            cells = row(self.outcomes[name])
+            figure = cells.pop("figure")
+            values = cells["values"] and f"{figure} {cells['values']}"
+            rows.append({"comparison": name + kind, **cells, "values": values})
+        return pd.DataFrame(rows).set_index("comparison") if rows else pd.DataFrame()
 
 
 def read_comparisons(run: Run, notebook: str, *, declared: Declarations | None = None) -> Compared:

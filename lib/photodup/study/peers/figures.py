@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from photodup.study.notebook.run import Run
 
 NOT_RUN = "not run here"
+ADVICE = "Turn an upload by EXIF and decode it whole before a model sees it, and answer 400 if that fails."
 NOT_MEASURED = "Who is faster was not measured in this run: `photodup study peers` lets them take turns."
 
 
@@ -97,8 +98,8 @@ def under_bound(found: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
         {
             "server": SERVERS[name].label,
             "precision": fastest(SERVERS[name]).computed,
-            "highest rate (requests/s)": "–" if rate["because"] else f"{rate['rate_per_s']:.1f}",
-            "between": "" if rate["because"] else f"{rate['low']:.1f} to {rate['high']:.1f}",
+            "highest rate (requests/s)": None if rate["because"] else rate["rate_per_s"],
+            "between": "" if rate["because"] else f"{number(rate['low'])} to {number(rate['high'])}",
             "why not": rate["because"],
         }
         for name, rate in found.items()
@@ -133,9 +134,10 @@ def costs(found: ComparedServers) -> pd.DataFrame:
         rows.append(
             {
                 "server": SERVERS[name].label,
-                "memory (MiB)": f"{alone['memory_loaded_mib']:,.0f}",
-                "first answer (s), middle of the starts": f"{first[len(first) // 2]:.1f}",
-                "fastest and slowest start (s)": f"{first[0]:.1f}, {first[-1]:.1f}",
+                "memory (MiB)": alone["memory_loaded_mib"],
+                "first answer (s), median": float(np.median(first)),
+                "fastest start (s)": first[0],
+                "slowest start (s)": first[-1],
             }
         )
     return _table(rows)
@@ -177,15 +179,15 @@ def overload(found: ComparedServers) -> pd.DataFrame:
     rows = []
     for name, alone in found.alone.items():
         seen = alone["overload"]
-        p50, back = seen["latency_ms_p50"], seen["recovered_s"]
+        back = seen["recovered_s"]
         rows.append(
             {
                 "server": SERVERS[name].label,
-                "offered (requests/s)": f"{seen['offered_per_s']:.1f}",
+                "offered (requests/s)": seen["offered_per_s"],
                 "answered": seen["answered"],
                 "refused or failed": seen["failed"],
-                "median of the answers (ms)": f"{p50:,.0f}" if p50 is not None else "",
-                "as before after (s)": f"{back:.1f}" if back is not None else "more than 30",
+                "median of the answers (ms)": seen["latency_ms_p50"],
+                "as before after (s)": number(back) if back is not None else "more than 30",
                 "what it said": _short(seen["error"]),
             }
         )
@@ -236,27 +238,26 @@ def _whole_answer(run: Run) -> str:
     fp32, fast = compared(run), compared(run, passes=("fastest", "many"))
     lines = [fastest_sentence(fast), answer(fp32) if fp32.outcomes or not fast.outcomes else ""]
     alone, checked = fp32.alone.items(), read_verified(run)
-    known: dict[str, Mapping[str, float | None]] = {
-        "Memory alone in FP32 (MiB)": {n: one["memory_loaded_mib"] for n, one in alone},
-        "First answer after a start (s)": {n: float(np.median(one["first_answer_s"])) for n, one in alone},
-        "Median answer at twice its rate (ms)": {n: one["overload"]["latency_ms_p50"] for n, one in alone},
-        "Failed checks of `photodup verify`": {n: len(_faults(one)) for n, one in checked.items()},
-    }
-    lines += [_ranged(what, values) for what, values in known.items() if {*values.values()} - {None}]
-    for name, one in checked.items():
-        deadly = [fault["name"] for fault in _faults(one) if fault["verdict"] == DEAD]
+    lines.append(_range("Memory alone in FP32", "MiB", {n: one["memory_loaded_mib"] for n, one in alone}))
+    first = {n: float(np.median(one["first_answer_s"])) for n, one in alone}
+    lines.append(_range("First answer after a start", "s", first))
+    faulty = [name for name, one in checked.items() if _faults(one)]
+    sound = [SERVERS[name].label for name in checked if name not in faulty]
+    seen = [f"nothing wrong with {listed(sound)}"] if sound else []
+    seen += [f"faults in {listed([SERVERS[name].label for name in faulty])}"] if faulty else []
+    lines += [f"`photodup verify` finds {', but '.join(seen)}."] if seen else []
+    for name in faulty:
+        deadly = [fault["name"] for fault in _faults(checked[name]) if fault["verdict"] == DEAD]
         lines += [f"After {what} {SERVERS[name].label} answers nobody." for what in deadly]
+    lines += [ADVICE] if faulty else []
     return "\n".join(line for line in lines if line)
 
 
-def _ranged(what: str, values: Mapping[str, float | None]) -> str:
-    """Say a figure of each of our servers, and of the others the least and the most."""
-    known = sorted((value, name) for name, value in values.items() if value is not None)
-    told = {name: f"{SERVERS[name].label} {number(value)}" for value, name in known}
-    our = [text for name, text in told.items() if SERVERS[name].is_ours]
-    if others := [text for name, text in told.items() if not SERVERS[name].is_ours]:
-        our.append(f"the others {' to '.join(dict.fromkeys((others[0], others[-1])))}")
-    return f"{what}: {listed(our)}."
+def _range(what: str, unit: str, values: Mapping[str, float]) -> str:
+    """Say who has the least of a figure and who the most; "" if it was measured of nobody."""
+    ends = sorted((value, SERVERS[name].label) for name, value in values.items())
+    told = [f"{number(value)} {unit} ({label})" for value, label in dict.fromkeys(ends[:1] + ends[-1:])]
+    return f"{what}: {' to '.join(told)}." if told else ""
 
 
 def fastest_sentence(fast: ComparedServers) -> str:

@@ -77,9 +77,7 @@ def render_cells(cells: Iterable[Any]) -> list[Cell]:
 
 def _cell(cell: Any) -> Cell | None:
     if cell.cell_type == "markdown":
-        from nbconvert.filters.markdown_mistune import markdown2html_mistune
-
-        return Cell("markdown", _scrolling(_safe(markdown2html_mistune(_attached(cell)))))
+        return Cell("markdown", _page_of(_attached(cell)))
     if cell.cell_type != "code" or not cell.source.strip():
         return None
     from pygments import highlight
@@ -88,6 +86,14 @@ def _cell(cell: Any) -> Cell | None:
 
     source = highlight(cell.source, PythonLexer(), HtmlFormatter())
     return Cell("code", source, [text for text in map(_output, cell.outputs) if text])
+
+
+def _page_of(text: str) -> str:
+    """Return Markdown as safe HTML; numbers in tables stay on the right, by class, since styles are taken away."""
+    from nbconvert.filters.markdown_mistune import markdown2html_mistune
+
+    page = markdown2html_mistune(text).replace(' style="text-align:right"', ' class="num"')
+    return _scrolling(_safe(page))
 
 
 def _safe(page: str) -> str:
@@ -161,7 +167,5 @@ def _output(output: Any) -> str:
     if "text/html" in data:
         return f'<div class="scroll">{_safe(data["text/html"])}</div>'
     if "text/markdown" in data:
-        from nbconvert.filters.markdown_mistune import markdown2html_mistune
-
-        return _scrolling(_safe(markdown2html_mistune(data["text/markdown"])))
+        return _page_of(data["text/markdown"])
     return f"<pre>{html.escape(data.get('text/plain', ''))}</pre>"

@@ -120,7 +120,7 @@ def test_a_damaged_line_costs_only_itself(library, damage):
     apart = session.items[second].members[0][0].id
     session.set_apart(second, apart, "not_duplicate")
     third = list(session.items)[2]
-    session.accept(third, [session.items[third].group.keeper.id])
+    session.accept(third, [session.items[third].members[0][0].id])
     session.apply()
     labels = session.feedback.dismissed_pairs(), session.feedback.keepers()
     assert all(labels)

@@ -89,7 +89,7 @@ def test_an_address_is_mine_only_as_i_signed_it(library, monkeypatch, tmp_path):
 
 DAMAGED = {
     "no JSON": b"{nonsense",
-    "a NUL": b'{"op": "\\u0000", "state": "removed", "time": 0, "group": "\\u0000", "kind": "same"}',
+    "a NUL": b'{"op": "\\u0000", "state": "removed", "time": 0, "group": "\\u0000", "kind": "keeper"}',
     "raw NULs": b"\0\0\0\0",
     "not UTF-8": b'{"op": "\xff\xfe"}',
     "a list": b"[1, 2]",
@@ -97,7 +97,7 @@ DAMAGED = {
     "brackets without end": b"[" * 100_000,
     "a number without end": b'{"time": ' + b"9" * 10_000 + b', "number": 1e999}',
     "wrong types": b'{"op": 1, "state": [], "time": "x", "files": 3, "group": {}, "status": {}, "kind": []}',
-    "lists of lists": b'{"group": "a", "status": "todo", "remove": [[[]]], "apart": 1, "kind": "same", "md5s": [[]]}',
+    "lists of lists": b'{"group": "a", "status": "todo", "remove": [[[]]], "apart": 1, "kind": "keeper", "md5s": [[]]}',
 }
 HOSTILE_FILES = {
     "NUL in a name": {"home": "a\0b"},
@@ -120,9 +120,10 @@ def test_a_damaged_line_costs_only_itself(library, damage):
     apart = session.items[second].members[0][0].id
     session.set_apart(second, apart, "not_duplicate")
     third = list(session.items)[2]
-    session.accept(third, [session.items[third].group.keeper.id])
+    session.accept(third, [session.items[third].members[0][0].id])
     session.apply()
-    labels = session.feedback.labelled_pairs()
+    labels = session.feedback.dismissed_pairs(), session.feedback.keepers()
+    assert all(labels)
     journals = [
         library / ".photodup" / "review" / "decisions.jsonl",
         library / ".photodup" / "feedback.jsonl",
@@ -133,7 +134,7 @@ def test_a_damaged_line_costs_only_itself(library, damage):
     kept = {journal: journal.read_bytes() for journal in journals}
     again = ReviewSession(library)
     assert again.items[first].status == session.items[first].status
-    assert again.feedback.labelled_pairs() == labels
+    assert (again.feedback.dismissed_pairs(), again.feedback.keepers()) == labels
     assert [o.id for o in again.trash.contents().listing] == [o.id for o in session.trash.contents().listing]
     for journal in journals:
         sentences = [sentence for sentence in again.problems if journal.name in sentence]

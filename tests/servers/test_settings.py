@@ -76,15 +76,15 @@ def test_settings_are_on_the_disk_before_they_have_their_name(tmp_path, monkeypa
 
 
 @pytest.mark.parametrize(
-    "line", ["null", "{}", '{"kind": "same"}', '{"kind": "undo"}', '{"kind": 1, "md5s": []}']
+    "line", ["null", "{}", '{"kind": "keeper"}', '{"kind": "undo"}', '{"kind": 1, "md5s": []}']
 )
 def test_feedback_that_cannot_be_believed_is_one_sentence_and_costs_nothing_else(tmp_path, line):
     Feedback(tmp_path).add("keeper", ["0" * 32])
     with open(tmp_path / "feedback.jsonl", "a") as file:
-        file.write(line + "\n")
+        file.write('{"kind": "unheard of", "md5s": ["0", "1"]}\n' + line + "\n")  # the first says nothing
     feedback = Feedback(tmp_path)
     (sentence,) = feedback.problems
-    assert sentence.startswith("Line 2 of ") and "feedback.jsonl is damaged" in sentence
+    assert sentence.startswith("Line 3 of ") and "feedback.jsonl is damaged" in sentence
     (number,) = [feedback.add("keeper", ["1" * 32])]
     assert feedback.keepers() == Feedback(tmp_path).keepers() == {"0" * 32, "1" * 32}
     feedback.undo(number)

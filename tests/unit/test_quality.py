@@ -255,52 +255,6 @@ def test_cosines_need_both_kinds():
         choose_cosines(np.array([]), np.array([0.5]), np.array([0.5]))
 
 
-def test_the_owners_pairs_move_the_curve_and_the_cosines():
-    """Decisions of a review: look-alikes that were kept apart lift the threshold, as they should."""
-    noise = [
-        Original(str(s), Image.effect_noise((64, 64), 20 + 30 * s).convert("RGB"), str(s)) for s in range(3)
-    ]
-
-    def embed(images):
-        return np.tile(np.float32([0.6, 0.8]), (len(images), 1))
-
-    def measure(labelled):
-        return evaluate(noise, named(["jpeg q 30"]), embed=embed, labelled=labelled)
-
-    without = measure(())
-    # All measured pairs have cosine 1 here, so what the owner says is all that can lower a copy's.
-    said = measure([(0.40, True), (0.45, True), (0.97, False)])
-    by_name = {entry.name: entry for entry in said.curves}
-    assert said.n_labelled == 3 and "3 of them the owner's" in report(said)
-    assert said.cosines.candidate < 0.5 < without.cosines.candidate
-    assert by_name["embedding"].n_positive == 3 + 2 and by_name["embedding"].n_negative == 6 + 1
-    assert by_name["hash, then verified"].n_positive == 3, "nobody verified the owner's pairs again"
-
-
-def test_decisions_of_a_library_are_read_as_cosines(tmp_path):
-    from photodup.photos.library.catalogue import Catalogue
-    from photodup.photos.library.feedback import Feedback
-    from photodup.photos.library.scan import scan
-    from photodup.photos.quality.pairs import labelled_cosines
-
-    for k in range(3):
-        Image.effect_noise((40, 40), 30 + 40 * k).convert("RGB").save(tmp_path / f"{k}.png")
-    scan(tmp_path, progress=False)
-    vectors = np.float32([[1, 0], [0.8, 0.6], [0, 1]])
-    with Catalogue(tmp_path) as catalogue:
-        md5s = [photo.md5 for photo in sorted(catalogue.photos(), key=lambda photo: str(photo.path))]
-        catalogue.register_model("d" * 64, name="some-model", dim=2, is_random=False)
-        catalogue.store_embeddings("d" * 64, md5s, vectors)
-        feedback = Feedback(catalogue.path.parent)
-    feedback.add("same", md5s[:2])
-    feedback.add("not_duplicate", md5s[1:])
-    feedback.add("same", [md5s[0], "0" * 32])  # the other is gone
-    found = sorted(labelled_cosines(tmp_path, "d" * 64))
-    assert found == [(pytest.approx(0.6), False), (pytest.approx(0.8), True)]
-    with pytest.raises(PhotodupError, match="no embeddings of these weights"):
-        labelled_cosines(tmp_path, "e" * 64)
-
-
 @pytest.mark.long  # the photographs and the constants change together
 def test_the_shipped_cosines_are_what_the_demonstration_photographs_give():
     """What is called measured is measured: within 0.03, the width that another CPU or decoder may cause."""

@@ -67,3 +67,24 @@ def test_recorded_visits_are_resampled_whole_around_no_difference(tmp_path):
     declared = statistics.declared_in(visits)
     assert {pair.name for pair in declared.pairs} == {pair.name for pair in PAIRS}
     assert 0.85 < simulate(resampled(visits), n_passes=5, effects=(0.02,), declared=declared).covered <= 1
+
+
+def test_the_gate_errs_as_it_says_where_the_usual_rules_err_more():
+    """Counts of 400 heads, the same for every rule."""
+
+    def heads(looks, generator):
+        return Spread(0.05, visits=0.08).draw(4 * looks, 5, generator)
+
+    equal, at_limit = (statistics.rules(heads, planted) for planted in (0.0, statistics.GATE_LIMIT))
+    assert equal["photodup gate"] <= 4 and at_limit["photodup gate"] <= 28
+    assert equal["median over 5 %"] > 8 and at_limit["median over 5 %"] > 120
+    assert equal["t test at .001"] > 4, "it takes the blocks of one visit for independent"
+
+
+def test_the_gate_is_judged_with_the_noise_of_recorded_sides_that_are_near(tmp_path):
+    visits = recorded(write_visits(tmp_path / "run"))
+    assert statistics.one_in_flight(visits, within=0.001) == []
+    heads = statistics.changes(statistics.one_in_flight(visits, within=0.10))
+    assert len(heads(2, np.random.default_rng(0))) == 8
+    counts = [statistics.rules(heads, planted)["photodup gate"] for planted in (0.0, 0.05, 0.15)]
+    assert counts[0] == 0 and counts[1] <= 28 and counts[2] >= 380

@@ -460,8 +460,8 @@ def test_a_clock_that_jumps_loses_nothing(tmp_path, monkeypatch, jumps):
     Trash(tmp_path).restore(listing)
     assert present(tmp_path) == md5
     feedback = Feedback(tmp_path)
-    feedback.undo(feedback.add("same", ["a" * 32, "b" * 32]))
-    assert not Feedback(tmp_path).labelled_pairs() and not feedback.problems
+    feedback.undo(feedback.add("keep_both", ["a" * 32, "b" * 32]))
+    assert not Feedback(tmp_path).dismissed_pairs() and not feedback.problems
 
 
 # ---- killed (see trash_kills.py) -------------------------------------------------------------------------

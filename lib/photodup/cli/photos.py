@@ -345,14 +345,11 @@ def evaluate(
     per_kind: Annotated[
         int, typer.Option(min=0, help="photographs for each kind in the table by kind; 0: none")
     ] = 2,
-    library: Annotated[
-        Path | None, typer.Option(help="a reviewed library: its decisions join the curve")
-    ] = None,
 ) -> None:
     """Measure how well copies are found, by kind: edits of known photographs, look-alikes, and their curves."""
     from photodup.study.evaluate import evaluate_and_print
 
-    evaluate_and_print(directory, weights=weights, all_edits=all_edits, per_kind=per_kind, library=library)
+    evaluate_and_print(directory, weights=weights, all_edits=all_edits, per_kind=per_kind)
 
 
 def demo(directory: Annotated[Path, typer.Argument(help="folder to build it in")]) -> None:

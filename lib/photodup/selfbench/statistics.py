@@ -6,6 +6,7 @@ the visits that a run recorded, or generated with stated spreads. `statistics_li
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -14,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import yaml
 
+from photodup.bench.anyurl.gate import Draw, fails, planted_heads
 from photodup.bench.pairs.declared import Declarations, Pair, declarations
 from photodup.bench.pairs.read import question_of
 from photodup.bench.record.record import load_records
@@ -27,6 +29,7 @@ from photodup.study.comparisons.measure import Sizes, sizes_of
 
 EFFECTS = (SMALLEST_EFFECT, 0.03, 0.05, 0.10)
 FALSE_CLAIMS = 0.05  # goal: families in which a difference of exactly 2 % is called larger
+GATE_LIMIT = 0.05
 
 Source = Callable[[Pair, np.random.Generator], tuple[np.ndarray, ...]]
 """Draws the log ratios of one comparison whose truth is no difference, one array a visit."""
@@ -89,27 +92,71 @@ def recorded(run_dir: Path | str) -> Visits:
 
 
 def resampled(visits: Visits) -> Source:
-    """Return a source that draws whole recorded visits of one comparison under the same load, each with a random sign.
+    """Return a source that draws the visits of one comparison under the same load, as `_redrawn` does."""
+
+    def draw(pair: Pair, generator: np.random.Generator) -> tuple[np.ndarray, ...]:
+        return _redrawn(_one_of(list(visits[pair.load_name].values()), generator), generator)
+
+    return draw
+
+
+def _one_of(comparisons: Sequence[list[np.ndarray]], generator: np.random.Generator) -> list[np.ndarray]:
+    return comparisons[int(generator.integers(len(comparisons)))]
+
+
+def _redrawn(own: Sequence[np.ndarray], generator: np.random.Generator) -> tuple[np.ndarray, ...]:
+    """Return as many whole visits, drawn from a comparison's own, each with a random sign, around no difference.
 
     A visit's observations and their order stay together. Its shift is smoothed (Silverman and Young 1987): of four shifts
     alone every eighth draw would be four times the same one.
     """
+    n = len(own)
+    # Visits lie nearer to their own mean than to the truth.
+    shifts = (np.array([v.mean() for v in own]) - np.concatenate(own).mean()) * math.sqrt(n / (n - 1))
+    width = 1.06 * n**-0.2
+    drawn, signs = generator.integers(n, size=n), generator.choice((-1, 1), size=n)
+    smoothed = (shifts[drawn] + width * shifts.std() * generator.normal(size=n)) / math.hypot(1, width)
+    return tuple(
+        sign * (own[i] - own[i].mean() + shift) for sign, i, shift in zip(signs, drawn, smoothed, strict=True)
+    )
 
-    def draw(pair: Pair, generator: np.random.Generator) -> tuple[np.ndarray, ...]:
-        comparisons = list(visits[pair.load_name].values())
-        own = comparisons[int(generator.integers(len(comparisons)))]
-        n = len(own)
-        # Visits lie nearer to their own mean than to the truth.
-        shifts = (np.array([v.mean() for v in own]) - np.concatenate(own).mean()) * math.sqrt(n / (n - 1))
-        width = 1.06 * n**-0.2
-        drawn, signs = generator.integers(n, size=n), generator.choice((-1, 1), size=n)
-        smoothed = (shifts[drawn] + width * shifts.std() * generator.normal(size=n)) / math.hypot(1, width)
-        return tuple(
-            sign * (own[i] - own[i].mean() + shift)
-            for sign, i, shift in zip(signs, drawn, smoothed, strict=True)
-        )
+
+def one_in_flight(visits: Visits, within: float = math.inf) -> list[list[np.ndarray]]:
+    """Return the visits of each comparison with one request in flight whose sides differ by at most a fraction.
+
+    A gate compares two editions of one server. Sides that differ by more have an effect that itself varies from visit to
+    visit: a fixed wait is a larger part of a faster answer.
+    """
+    declared = declarations()
+    loads = {pair.load_name for pair in (*declared.pairs, *declared.nulls) if pair.load.concurrency == 1}
+    own = [one for load, of in visits.items() if load in loads for one in of.values()]
+    return [one for one in own if abs(np.concatenate(one).mean()) <= math.log1p(within)]
+
+
+def changes(comparisons: Sequence[list[np.ndarray]]) -> Draw:
+    """Return a source of heads that equal their base, each with the noise of one comparison in all looks of the gate."""
+
+    def draw(looks: int, generator: np.random.Generator) -> list[np.ndarray]:
+        own = _one_of(comparisons, generator)
+        return [visit for _ in range(looks) for visit in _redrawn(own, generator)]
 
     return draw
+
+
+def rules(draw: Draw, planted: float) -> dict[str, int]:
+    """Return how many heads of `N_SIMULATED` that are slower by `planted` each rule fails; all rules see the same ones."""
+    from scipy.stats import ttest_1samp
+
+    failed: Counter[str] = Counter()
+    for head in planted_heads(draw, planted):
+        every = np.concatenate(head)
+        slower = math.expm1(np.median(every))
+        failed["photodup gate"] += fails(head, GATE_LIMIT)
+        failed["t test at .001"] += ttest_1samp(every, 0, alternative="greater").pvalue < 0.001
+        failed["last three visits over 5 %"] += min(map(np.median, head[-3:])) > math.log1p(0.05)
+        failed["median over 5 %"] += slower > 0.05
+        failed["median over 10 %"] += slower > 0.10
+    return {rule: int(n) for rule, n in failed.items()}
 
 
 def declared_in(visits: Visits) -> Declarations:

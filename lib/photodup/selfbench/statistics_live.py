@@ -39,6 +39,7 @@ from photodup.errors import PhotodupError
 from photodup.paths import project_root
 from photodup.selfbench import null_server
 from photodup.selfbench.one_pass import fastest
+from photodup.selfbench.statistics import GATE_LIMIT
 from photodup.serving.service.start import ServiceProcess
 from photodup.study.comparisons.measure import Reach, Sizes, Task
 from photodup.study.notebook.weights import prepare_model
@@ -51,7 +52,7 @@ SIZES = Sizes(visits=4, plan=VisitPlan(blocks=3, block_s=1.0, alone_s=0))
 LOAD = Load("single_stream", span="prepared")  # what is planted is a share of what is measured
 GATE = "gate"
 GATES = 40  # on a null, and half as many on a delay
-GATE_LIMIT, GATE_DELAY, GATE_MS, GATE_S = 0.05, 0.15, 20.0, 12.0
+GATE_DELAY, GATE_MS, GATE_S = 0.15, 20.0, 12.0
 
 
 def measure(n: int, delay: float, run_dir: Path) -> None:

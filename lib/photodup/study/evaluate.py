@@ -9,7 +9,7 @@ from typing import Any
 from photodup.errors import PhotodupError
 from photodup.paths import build_dir
 from photodup.photos.quality.edits import LOOK_ALIKES, REFERENCE, named
-from photodup.photos.quality.pairs import Original, Quality, evaluate, folder_originals, labelled_cosines
+from photodup.photos.quality.pairs import Original, Quality, evaluate, folder_originals
 from photodup.photos.quality.report import as_record, report
 from photodup.photos.quality.shown import OfKind, Shown, kinds_lines, measure_kinds, measure_shown
 from photodup.progress import bar
@@ -28,7 +28,6 @@ def measure(
     *,
     weights: str | None = None,
     all_edits: bool = False,
-    library: Path | None = None,
     names: Sequence[str] = (),
     edits: Sequence[str] = (),
 ) -> Quality:
@@ -39,7 +38,6 @@ def measure(
         weights: what MODEL_PRETRAINED takes; default that variable, else the EfficientNet-Lite0 stand-in.
             Random weights are used only where they are named here: a curve of theirs means nothing.
         all_edits: every graded edit instead of the reference's ten.
-        library: one that was embedded with these weights and reviewed: its decisions join the curve.
         names: of the photographs; default all.
         edits: names of edits; default as `all_edits` says.
     """
@@ -55,7 +53,6 @@ def measure(
             named(edits or (None if all_edits else REFERENCE)),
             embed=embedder.embed,
             model=model,
-            labelled=labelled_cosines(library, embedder.model_digest or "") if library else (),
             progress=lambda queries, n: bar(queries, total=n, desc="compare", unit="edit"),
         )
 
@@ -94,17 +91,12 @@ def by_kind(directory: Path | None, n: int) -> list[OfKind]:
 
 
 def evaluate_and_print(
-    directory: Path | None,
-    *,
-    weights: str | None,
-    all_edits: bool,
-    per_kind: int,
-    library: Path | None = None,
+    directory: Path | None, *, weights: str | None, all_edits: bool, per_kind: int
 ) -> None:
     """Measure and print the tables: by kind first, then pairs, then what is shown of families."""
     if per_kind:
         print("\n".join(kinds_lines(by_kind(directory, per_kind))))
-    print(report(measure(directory, weights=weights, all_edits=all_edits, library=library)))
+    print(report(measure(directory, weights=weights, all_edits=all_edits)))
     print("\n".join(shown(directory, all_edits=all_edits).lines()))
 
 

@@ -143,23 +143,29 @@ def decide(ratios: Sequence[np.ndarray], limit: float, look: int) -> Slowdown:
     return Slowdown(limit, math.expm1(observed.mean), low, high, look, verdict)
 
 
-def simulated(
-    draw: Callable[[int, np.random.Generator], Sequence[np.ndarray]], limit: float, planted: float
-) -> float:
-    """Return the share of simulated gates that fail where head is slower by `planted`.
+Draw = Callable[[int, np.random.Generator], Sequence[np.ndarray]]
+"""Draws log ratios around 0 of all visits of so many looks, one array a visit."""
 
-    Args:
-        draw: log ratios around 0 of all visits of so many looks, one array a visit.
-    """
-    generator, failed = np.random.default_rng(0), 0
+
+def planted_heads(draw: Draw, planted: float) -> Iterator[list[np.ndarray]]:
+    """Yield the log ratios of `N_SIMULATED` heads that are slower by `planted`, each with those of all looks."""
+    generator = np.random.default_rng(0)
     for _ in range(N_SIMULATED):
-        ratios = [math.log1p(planted) + visit for visit in draw(len(LEVELS), generator)]
-        for look in range(1, len(LEVELS) + 1):
-            found = decide(ratios[: look * len(ratios) // len(LEVELS)], limit, look)
-            if found.verdict != "open":
-                break
-        failed += found.verdict == "failed"
-    return failed / N_SIMULATED
+        yield [math.log1p(planted) + visit for visit in draw(len(LEVELS), generator)]
+
+
+def fails(ratios: Sequence[np.ndarray], limit: float) -> bool:
+    """Tell whether the gate fails a head with these log ratios of all looks; a clear case ends at the first."""
+    for look in range(1, len(LEVELS) + 1):
+        found = decide(ratios[: look * len(ratios) // len(LEVELS)], limit, look)
+        if found.verdict != "open":
+            break
+    return found.verdict == "failed"
+
+
+def simulated(draw: Draw, limit: float, planted: float) -> float:
+    """Return the share of simulated gates that fail where head is slower by `planted`."""
+    return sum(fails(head, limit) for head in planted_heads(draw, planted)) / N_SIMULATED
 
 
 Ready = Callable[[], Request]

@@ -13,10 +13,9 @@ from typing import Literal, TypeGuard
 from photodup.photos.state.journal import Journal
 from photodup.photos.state.own_folder import OwnFolder
 
-# same: a copy was accepted for removal; not_duplicate: never show these together again, they are different
-# pictures; keep_both: never show them again, but they are alike (says nothing to the threshold).
-LabelKind = Literal["same", "not_duplicate", "keep_both", "keeper"]
-Label = tuple[LabelKind, Iterable[str]]  # and the contents (MD5) that it is about
+# not_duplicate: never show these together again, they are different pictures; keep_both: never show them again, but
+# they are alike; keeper: kept against the suggestion.
+LabelKind = Literal["not_duplicate", "keep_both", "keeper"]
 
 _DAMAGED = {"kind": "damaged"}  # keeps its place: labels are taken back by their number
 _MAX_LABELLED = 1000  # contents in one label; their pairs grow with the square
@@ -43,9 +42,9 @@ class Feedback:
         """
         return self._append([_line(kind, md5s) | ({"files": list(files)} if files else {})])[0]
 
-    def add_all(self, labels: Iterable[Label]) -> list[int]:
-        """Record several labels with one write; return their numbers."""
-        return self._append([_line(kind, md5s) for kind, md5s in labels])
+    def add_keepers(self, md5s: Iterable[str]) -> list[int]:
+        """Record with one write that each of these contents is kept against the suggestion; return the labels' numbers."""
+        return self._append([_line("keeper", [md5]) for md5 in md5s])
 
     def choose_keeper(self, md5: str, instead_of: Iterable[str]) -> int:
         """Record that a content is kept instead of others, whatever was said of those before; return its number."""
@@ -74,11 +73,6 @@ class Feedback:
             if is_apart and len(line.get("files", [])) > 1:
                 found.setdefault(line["md5s"][0], []).append(line["files"])
         return found
-
-    def labelled_pairs(self) -> dict[frozenset[str], bool]:
-        """Return pairs with a verdict for the threshold curve: True the same picture, False not."""
-        same = dict.fromkeys(self._pairs("same"), True)
-        return same | dict.fromkeys(self._pairs("not_duplicate"), False)
 
     def keepers(self) -> set[str]:
         """Return the contents that the owner chose to keep against the suggestion."""

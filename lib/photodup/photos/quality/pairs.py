@@ -20,8 +20,6 @@ from photodup.photos.compare.features import Features, features
 from photodup.photos.compare.verify import Thresholds, verify
 from photodup.photos.groups.model_thresholds import OTHER_MODEL, THRESHOLDS, ModelThresholds
 from photodup.photos.groups.stars import stars
-from photodup.photos.library.catalogue import Catalogue
-from photodup.photos.library.feedback import Feedback
 from photodup.photos.library.hashing import md5, perceptual_hash
 from photodup.photos.library.walking import walk
 from photodup.photos.quality.edits import REFERENCE, Transform, named
@@ -206,9 +204,8 @@ class Edit:
 class Quality:
     """The measurement: one curve for each detector, and what was measured.
 
-    `cosines` are those the measured pairs ask for (`choose_cosines`), None without an embedding;
-    `n_labelled` counts the owner's pairs among them. `verify_ms` is the mean of `n_verified` pairs on this
-    machine, features at hand.
+    `cosines` are those the measured pairs ask for (`choose_cosines`), None without an embedding.
+    `verify_ms` is the mean of `n_verified` pairs on this machine, features at hand.
     """
 
     n_photos: int
@@ -218,7 +215,6 @@ class Quality:
     curves: tuple[Curve, ...]
     chaining: tuple[Chaining, ...] = field(default=())
     cosines: ModelThresholds | None = None
-    n_labelled: int = 0
     n_verified: int = 0
     verify_ms: float = 0.0
     edits: tuple[Edit, ...] = field(default=())
@@ -250,7 +246,6 @@ def evaluate(
     embed: Callable[[Sequence[Image.Image]], np.ndarray] | None = None,
     model: str | None = None,
     cosines: Sequence[float] = (0.8, 0.85, 0.9, 0.95),
-    labelled: Sequence[tuple[float, bool]] = (),
     progress: Callable[[Iterable, int], Iterable] = lambda queries, total: queries,
 ) -> Quality:
     """Measure MD5, perceptual hash, embedding and the two-tier rule on edits of these photographs.
@@ -261,8 +256,6 @@ def evaluate(
         embed: pictures to float32[n, d] unit vectors; without it only what needs no weights is measured.
         model: name of what `embed` is; its cosine for candidates applies as it ships.
         cosines: thresholds at which chaining is measured.
-        labelled: the owner's verdicts as (cosine, same picture): they join the curve of the embedding and
-            the choice of cosines.
         progress: wraps the queries and their number, as tqdm does.
     """
     transforms = list(transforms or named(REFERENCE))
@@ -307,16 +300,10 @@ def evaluate(
     chosen = None
     scenes = [original.scene for original in originals]
     if embed:
-        said = np.array([cosine for cosine, _ in labelled]), np.array([same for _, same in labelled], bool)
-        all_cosines, all_truth = np.append(scores["cosine"], said[0]), np.append(truth, said[1])
-        all_labels = labels + ["the owner's"] * len(labelled)
-        curves.insert(2, curve("embedding", all_cosines, all_truth, all_labels))
+        cosine = scores["cosine"]
+        curves.insert(2, curve("embedding", cosine, truth, labels))
         one_scene = np.array([[scenes[i] == scene for scene in scenes] for i, _ in queries]).ravel()
-        chosen = choose_cosines(
-            all_cosines[all_truth],
-            scores["cosine"][one_scene & ~truth],
-            np.append(scores["cosine"][~one_scene], said[0][~said[1]]),
-        )
+        chosen = choose_cosines(cosine[truth], cosine[one_scene & ~truth], cosine[~one_scene])
         both = scores["by_both"]
         curves.append(curve("embedding or hash, then verified", both, truth, labels, both >= accept))
         everything = np.concatenate([known.vectors, np.array(vectors)])
@@ -325,7 +312,7 @@ def evaluate(
     same = sum(a == b for k, a in enumerate(scenes) for b in scenes[:k])
     names = tuple(edit.name for edit in transforms)
     return Quality(
-        len(base), same, names, model, tuple(curves), chaining, chosen, len(labelled),
+        len(base), same, names, model, tuple(curves), chaining, chosen,
         n_verified, 1000 * seconds / max(n_verified, 1), tuple(edits),
     )  # fmt: skip
 
@@ -382,21 +369,3 @@ def _nearest(scores: np.ndarray, k: int) -> np.ndarray:
     chosen = np.zeros(len(scores), bool)
     chosen[np.argsort(-scores, kind="stable")[:k]] = True
     return chosen
-
-
-def labelled_cosines(library: Path, digest: str) -> list[tuple[float, bool]]:
-    """Return (cosine, same picture) for each pair that the owner decided on and that is embedded.
-
-    Raises:
-        PhotodupError: the library has no embeddings of this model, so its pairs cannot be placed.
-    """
-    with Catalogue(library) as catalogue:
-        pairs = Feedback(catalogue.own.path).labelled_pairs()
-        md5s, vectors = catalogue.load_embeddings(digest)
-    if pairs and not md5s:
-        raise PhotodupError(
-            f"{library} has no embeddings of these weights ({digest[:12]}): run `photodup embed` with them first."
-        )
-    row = dict(zip(md5s, vectors, strict=True))
-    there = {pair: same for pair, same in pairs.items() if pair <= row.keys()}
-    return [(float(np.prod([row[md5] for md5 in pair], axis=0).sum()), same) for pair, same in there.items()]

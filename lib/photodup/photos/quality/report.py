@@ -33,10 +33,9 @@ def report(quality: Quality) -> str:
         values = "  ".join(f"{entry.name} {entry.recall_by_transform[label]:.2f}" for entry in quality.curves)
         lines.append(f"  {label:22}{values}")
     if chosen := quality.cosines:
-        labelled = f", {quality.n_labelled} of them the owner's" if quality.n_labelled else ""
         lines.append(
             f"cosines to use: verify from {chosen.candidate:.2f}, similar from {chosen.similar:.2f}, "
-            f"in a burst from {chosen.burst:.2f} ({chosen.measured}{labelled})"
+            f"in a burst from {chosen.burst:.2f} ({chosen.measured})"
         )
     for n in (10_000, 1_000_000):
         alone, beside = quality.recall_among(n)

@@ -14,7 +14,7 @@ from photodup.names import as_text, printable
 from photodup.photos.groups.by_settings import dismissed_copies, tiers_by_settings
 from photodup.photos.groups.results import Evidence, TierGroup, Tiers
 from photodup.photos.library.catalogue import Catalogue, Photo
-from photodup.photos.library.feedback import Feedback, Label
+from photodup.photos.library.feedback import Feedback
 from photodup.photos.library.hashing import md5
 from photodup.photos.library.metadata import joined, read_described
 from photodup.photos.library.settings import LibrarySettings, load_settings, save_settings
@@ -603,15 +603,14 @@ class ReviewSession:
             removals = self.removals()
             operations, refused = self.trash.remove(removals, _notes(written))
             refused_paths = {removal.path for removal, _ in refused}
-            learnt, done = [], []
+            done = []
             for item in marked:
                 gone = [
                     p for p in item.photos if p.id in item.remove and self.root / p.path not in refused_paths
                 ]
-                learnt += _labels_of(item, gone)
                 if len(gone) == len(item.remove):
                     done.append(item)
-            labels = tuple(self.feedback.add_all(learnt))
+            labels = tuple(self.feedback.add_keepers(_kept_instead(marked)))
             self._history.append(Step(_as_now(marked), labels, tuple(operations)))
             not_written = []
             for item in done:
@@ -743,15 +742,10 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _labels_of(item: Item, gone: Sequence[Photo]) -> list[Label]:
-    """Return what the removal of some photos says: copies that were accepted, and a keeper that was not suggested."""
-    stays = next(photo for photo in item.photos if photo.id not in item.remove)
-    labels: list[Label] = []
-    if item.group.tier == "copies":
-        labels = [("same", [stays.md5, p.md5]) for p in gone if p.md5 != stays.md5]
-    if item.group.keeper.id in item.remove:
-        labels.append(("keeper", [stays.md5]))
-    return labels
+def _kept_instead(items: Sequence[Item]) -> list[str]:
+    """Return the contents that stay where the suggested keeper goes."""
+    others = [item for item in items if item.group.keeper.id in item.remove]
+    return [next(photo.md5 for photo in item.photos if photo.id not in item.remove) for item in others]
 
 
 def _sidecars_that_stay(removals: Sequence[Removal], refused: set[Path]) -> list[str]:

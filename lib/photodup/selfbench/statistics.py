@@ -121,16 +121,11 @@ def _redrawn(own: Sequence[np.ndarray], generator: np.random.Generator) -> tuple
     )
 
 
-def one_in_flight(visits: Visits, within: float = math.inf) -> list[list[np.ndarray]]:
-    """Return the visits of each comparison with one request in flight whose sides differ by at most a fraction.
-
-    A gate compares two editions of one server. Sides that differ by more have an effect that itself varies from visit to
-    visit: a fixed wait is a larger part of a faster answer.
-    """
+def one_in_flight(visits: Visits) -> list[list[np.ndarray]]:
+    """Return the visits of each comparison with one request in flight, as the gate has."""
     declared = declarations()
     loads = {pair.load_name for pair in (*declared.pairs, *declared.nulls) if pair.load.concurrency == 1}
-    own = [one for load, of in visits.items() if load in loads for one in of.values()]
-    return [one for one in own if abs(np.concatenate(one).mean()) <= math.log1p(within)]
+    return [one for load, of in visits.items() if load in loads for one in of.values()]
 
 
 def changes(comparisons: Sequence[list[np.ndarray]]) -> Draw:

@@ -1,7 +1,9 @@
 """Who comes from whom: a suggestion names the source, or none is made."""
 
+import io
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from support.review_library import copies_in, exif, listed, only_group, photo, w
 from photodup.photos.compare.canvas import Laid
 from photodup.photos.compare.evidence import pair_codes
 from photodup.photos.compare.tones import hues, lost_tones
+from photodup.photos.compare.traces import holds_rounding_of, is_saved_from
 from photodup.photos.groups.keepers import KeepRules
 from photodup.photos.groups.origin import is_edit, place
 from photodup.photos.groups.results import TierGroup
@@ -224,11 +227,37 @@ def test_an_original_of_little_colour_never_goes_for_a_more_vivid_copy(tmp_path,
     assert not going(only_group(tmp_path))
 
 
-def test_a_sharpened_enlargement_never_replaces_its_source(tmp_path, original):
-    write(original, tmp_path / "source.jpg")
-    large = Image.open(tmp_path / "source.jpg").resize((960, 640), Image.Resampling.LANCZOS)
-    write(large.filter(ImageFilter.UnsharpMask(2, 120, 2)), tmp_path / "large.jpg", quality=96)
+@pytest.mark.parametrize(("quality", "factor"), [(92, 2), (60, 1.3)])
+def test_a_sharpened_enlargement_never_replaces_its_source(tmp_path, quality, factor):
+    write(photo("coffee"), tmp_path / "source.jpg", quality=quality)
+    source = Image.open(tmp_path / "source.jpg")
+    large = source.resize((int(600 * factor), int(400 * factor)), Image.Resampling.LANCZOS)
+    write(large.filter(ImageFilter.UnsharpMask(1, 60, 2)), tmp_path / "large.jpg", quality=88)
     assert "source.jpg" not in going(only_group(tmp_path))
+
+
+@pytest.mark.parametrize("size", [(576, 320), (960, 640), (240, 160)])
+def test_what_was_saved_from_a_file_at_another_size_goes_even_if_that_is_unsharp(tmp_path, original, size):
+    write(original.filter(ImageFilter.GaussianBlur(0.7)), tmp_path / "z" / "original.jpg")
+    write(Image.open(tmp_path / "z" / "original.jpg").resize(size), tmp_path / "copy.jpg", quality=70)
+    group = only_group(tmp_path)
+    assert (group.keeper.path.stem, going(group)) == ("original", {"copy.jpg"}), group.differs
+
+
+@pytest.mark.parametrize("quality", [50, 70, 85])
+def test_rounding_tells_a_file_that_was_saved_from_a_picture_from_one_that_it_was_made_of(quality):
+    given, buffer = photo("coffee").convert("L"), io.BytesIO()
+    given.save(buffer, "JPEG", quality=quality)
+    file: Any = Image.open(buffer)
+    table, grey = file.quantization[0], np.asarray(file)
+    sharper, softer = (
+        np.asarray(file.filter(f)) for f in (ImageFilter.UnsharpMask(1, 60), ImageFilter.BoxBlur(1))
+    )
+    assert is_saved_from(table, grey, np.asarray(given)) and not holds_rounding_of(
+        table, grey, np.asarray(given)
+    )
+    assert not any(is_saved_from(table, grey, made) for made in (grey, sharper, softer))
+    assert holds_rounding_of(table, grey, grey) and holds_rounding_of(table, grey, sharper)
 
 
 def test_a_lossless_file_is_kept_unless_it_was_made_of_the_jpeg(tmp_path, original):

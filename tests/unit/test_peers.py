@@ -248,8 +248,8 @@ def test_the_answer_names_who_needs_least_and_most(empty):
         config = stage.config_of(peers.SERVERS[name], "random:0")
         empty.measure_or_load(stage.ALONE, lambda alone=alone: alone, config=config)
     _, memory, start = figures.answer_of(empty).splitlines()
-    assert memory == "Memory alone in FP32: 900 MiB (Ray Serve) to 1,170 MiB (mosec)."
-    assert start == "First answer after a start: 4 s (mosec) to 17 s (Ray Serve)."
+    assert memory == "Memory alone in FP32: Ray Serve 900 MiB to mosec 1,170 MiB."
+    assert start == "First answer after a start: mosec 4 s to Ray Serve 17 s."
     found = compared(empty)
     assert figures.costs(found).set_index("server")["first answer (s), median"]["mosec"] == 4
     assert set(figures.overload(found)["as before after (s)"]) == {"more than 30"}

@@ -1,7 +1,7 @@
 """What each member of a family shows, and how finely: measured on all of them laid over each other."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -28,7 +28,14 @@ from photodup.photos.compare.features import Features, features
 from photodup.photos.compare.merit import Merit, Relation
 from photodup.photos.compare.snapping import maps_to
 from photodup.photos.compare.tones import CLIPPED, chroma, gain, hues, lost_tones, tone_distance
-from photodup.photos.compare.traces import FileTraces, blockiness, coarsest_step, saved_with
+from photodup.photos.compare.traces import (
+    FileTraces,
+    blockiness,
+    coarsest_step,
+    holds_rounding_of,
+    is_saved_from,
+    saved_with,
+)
 
 # Members that captions are looked for against: enough for a majority.
 _JUDGES = 3
@@ -71,6 +78,9 @@ _ONE_SCALE = 0.05
 _ENLARGED, _MAYBE_ENLARGED, _MAYBE_NEAR, _NEAR = 0.13, 0.4, 0.62, 3
 # Greys by which a copy differs at most from its source, turned and saved as it was; and the source from it so many times.
 _SAVED_AS, _REVERSED = 0.04, 2
+# Ways in which programs change a size; and of a file a part of so many pixels is compared, without so many at its edges.
+_RESAMPLINGS = [Image.Resampling[name] for name in ("BICUBIC", "LANCZOS", "BILINEAR", "BOX", "HAMMING")]
+_PART, _EDGE = 1024, 16
 # Two files are compared at every 7th pixel down and across; two decoders of one file differ by less, greys.
 _EVERY, _ONE_DECODING = 7, 0.12
 # In a family of so many the scale of most is the source's.
@@ -138,6 +148,7 @@ class LaidFamily:
         self._load = load = lru_cache(maxsize=2)(load)
         self._tones_apart: dict[tuple[int, int], tuple[float, list[float]]] = {}
         self._compared: dict[tuple[int, int], _Compared] = {}
+        self._saved: dict[tuple[int, int], bool] = {}
         self._pictures: dict[int, np.ndarray] = {}
         self._traces: dict[int, FileTraces] = {}
         sizes: dict[int, tuple[int, int]] = {}
@@ -233,7 +244,8 @@ class LaidFamily:
     def _is_enlarged(self, larger: int, smaller: int) -> bool:
         """Return whether a member holds nothing beyond a smaller one that is large enough to have come first."""
         is_far = self.laid[larger].scale > _FAR_LARGER * self.laid[smaller].scale
-        return not is_far and self._beyond(larger, smaller) < _ENLARGED
+        is_soft = not is_far and self._beyond(larger, smaller) < _ENLARGED
+        return is_soft and not self._is_saved_from(smaller, larger)
 
     def _is_maybe_enlarged(self, larger: int, smaller: int) -> bool:
         is_near = _factor(self.laid[larger].scale, self.laid[smaller].scale) < _NEAR
@@ -251,7 +263,7 @@ class LaidFamily:
         one_tone = not (is_relit or is_recoloured)
         # A blurred picture's own detail falls off before its pixels end.
         is_whole = self._own_detail[member] >= _WHOLE * min(self._own_detail[keeper], 0.5 * b.scale)
-        return Relation(
+        seen = Relation(
             is_retoned=not one_tone,
             may_be_reexposed=is_relit and not is_edit,
             is_mirrored=a.is_mirrored != b.is_mirrored,
@@ -266,6 +278,10 @@ class LaidFamily:
             is_larger=self._is_maybe_enlarged(keeper, member),
             is_one_size=is_one_size,
         )
+        doubts = (seen.is_stretched, seen.is_sharper, seen.is_resaved, seen.is_smoother, seen.is_larger)
+        if any(doubts):
+            return replace(seen, is_source=self._is_saved_from(member, keeper))
+        return replace(seen, is_larger=self._is_remade(keeper, member))
 
     def _find_captions(self) -> set[int]:
         """Return the members with a caption over the picture, as most others show."""
@@ -436,29 +452,80 @@ class LaidFamily:
         return False
 
     def _is_made_of(self, row: int, source: int) -> bool:
-        """Return whether another's file, turned, mirrored, lighter or darker, and saved, is shown to give a member's."""
+        """Return whether another's file, turned, resized, lighter or darker, and saved, is shown to give a member's."""
         if row == source:
             return False
         if self._retoned(source, row)[0]:
             return self._compare_contents(source, row)[3]
-        apart = self._saved_as(source, row)
-        return apart < _SAVED_AS and self._saved_as(row, source) > _REVERSED * apart
+        ours, theirs = self.laid[row], self.laid[source]
+        larger, smaller = (row, source) if ours.scale > theirs.scale else (source, row)
+        is_in_doubt = stretch(theirs, ours) > _STRETCHED or self._is_maybe_enlarged(larger, smaller)
+        return (is_in_doubt or self._is_moved(source, row)) and self._is_saved_from(row, source)
+
+    def _is_saved_from(self, row: int, source: int) -> bool:
+        """Return whether saving another's picture, at a member's size and turned as it lies, gives the member's file."""
+        if (row, source) not in self._saved:
+            if self._is_moved(source, row):
+                apart = self._saved_as(source, row)
+                found = apart < _SAVED_AS and self._saved_as(row, source) > _REVERSED * apart
+            else:
+                found = self._gives(source, row) and not self._gives(row, source)
+            self._saved[row, source] = found
+        return self._saved[row, source]
+
+    def _is_moved(self, first: int, second: int) -> bool:
+        a, b = self.laid[first], self.laid[second]
+        return is_turned(a, b) or a.is_mirrored != b.is_mirrored
 
     def _saved_as(self, source: int, row: int) -> float:
         """Return how far the pixels of a file lie from another's, turned as it and saved with its table if any, greys."""
-        ours, theirs = self.laid[row], self.laid[source]
-        turn = (np.linalg.inv(theirs.file_to_canvas) @ ours.file_to_canvas)[:2, :2]
-        (right, down), (across, along) = exact = turn.round().astype(int)
-        is_turned = np.abs(turn - exact).max() < _ONE_SCALE / 10 and not np.array_equal(exact, np.eye(2))
-        if not is_turned:
-            return np.inf
+        table = self._traces[row].table
+        return min(
+            (
+                float(np.abs((saved_with(table, given) if table else given).astype(np.int16) - own).mean())
+                for own, given in self._at_size(source, row)
+            ),
+            default=np.inf,
+        )
+
+    def _gives(self, source: int, row: int) -> bool:
+        table = self._traces[row].table
+        return bool(table) and any(is_saved_from(table, *pair) for pair in self._at_size(source, row))
+
+    def _is_remade(self, larger: int, smaller: int) -> bool:
+        """Return whether a member holds the compression of a smaller one's file, as an enlargement of that does."""
+        table = self._traces[smaller].table
+        is_larger = self.laid[larger].scale > (1 + _ONE_SCALE) * self.laid[smaller].scale
+        return bool(table and is_larger) and any(
+            holds_rounding_of(table, own, given) for own, given in self._at_size(larger, smaller)
+        )
+
+    def _at_size(self, source: int, row: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield a part of a file, uint8[h, w], and the same of another member, turned and resized as it lies, in each way.
+
+        Nothing where one is a part of the other, or turned a little.
+        """
+        turn = (np.linalg.inv(self.laid[source].file_to_canvas) @ self.laid[row].file_to_canvas)[:2, :2]
+        scales = np.linalg.norm(turn, axis=0)
+        (right, down), (across, along) = exact = (turn / scales).round().astype(int)
         own, its = (np.asarray(self._load(one)[0].convert("L")) for one in (row, source))
         turned = its[::along, ::right] if right else its[::across, ::down].T
-        if turned.shape != own.shape:
-            return np.inf
-        table = self._traces[row].table
-        saved = saved_with(table, turned) if table else turned
-        return float(np.abs(saved.astype(np.int16) - own).mean())
+        size = own.shape[::-1]
+        ratios = np.array(turned.shape[::-1]) / size
+        is_straight = np.abs(turn / scales - exact).max() < _ONE_SCALE / 10
+        if not is_straight or np.abs(ratios / scales - 1).max() > _ONE_SCALE:
+            return
+        # Whole blocks in the middle of the file, and as much of the other.
+        left, top = first = [max(0, side - _PART) // 16 * 8 for side in size]
+        right, below = last = [min(side, start + _PART) for start, side in zip(first, size, strict=True)]
+        part, inner = own[top:below, left:right], np.s_[_EDGE:-_EDGE, _EDGE:-_EDGE]
+        if turned.shape == own.shape:
+            yield part, turned[top:below, left:right]
+            return
+        box = (*(first * ratios), *np.minimum(last * ratios, turned.shape[::-1]))
+        image = Image.fromarray(turned)
+        for way in _RESAMPLINGS:
+            yield part[inner], np.asarray(image.resize(part.shape[::-1], way, box))[inner]
 
     def _was_coarser(self, row: int) -> bool:
         """Return whether a file went through a compression coarser than its own."""
@@ -492,7 +559,7 @@ class LaidFamily:
             said.append("the one to keep does not seem to go on where this one ends: it may be a collage")
         if self._is_finer(member, keeper):
             said.append("holds finer detail")
-        elif b.scale > _LARGER * a.scale:
+        elif b.scale > _LARGER * a.scale and not self._is_saved_from(member, keeper):
             said.append("has more pixels, though no finer detail is seen in them")
         contents, boxes, rounding, _ = self._compare_contents(keeper, member)
         # The letters of a caption are no tones of the picture.

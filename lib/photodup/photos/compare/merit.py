@@ -27,7 +27,7 @@ class Merit:
         blockier: the same of how hard the steps between blocks are, against members of which no such step is seen.
         is_untouched: a lossless file that was not made of another member's JPEG, or a phone's own HEIC.
         is_converted: a lossless file that was made of another member's JPEG.
-        is_made_of_another: its pixels are those of another member's file turned, mirrored, lighter or darker, and saved.
+        is_made_of_another: its pixels are those of another member's file turned, resized, lighter or darker, and saved.
         is_saved_again: that compression was coarser than the file's own, and another member still has it as its own.
     """
 
@@ -63,8 +63,10 @@ class Relation:
         is_sharper: the first may be the second, sharpened.
         is_resaved: the first was saved again after a stronger compression than any that the second went through.
         is_smoother: the first may be the second, filtered.
-        is_larger: the first has more pixels and little finer detail: it may be the second, enlarged.
+        is_larger: the first has more pixels and little finer detail, or holds the compression of the second's file: it may
+            be the second, enlarged.
         is_one_size: one of them may have been converted into the other.
+        is_source: the second is shown to be saved from the first, whatever else they may be.
     """
 
     is_retoned: bool = False
@@ -77,3 +79,4 @@ class Relation:
     is_smoother: bool = False
     is_larger: bool = False
     is_one_size: bool = False
+    is_source: bool = False

@@ -149,7 +149,7 @@ class Origins:
             return said
         # Whoever came first: somebody may have turned it to look at it.
         said += ["turned against the one to keep"] if relation.is_turned else []
-        if self.why(keeper, other):
+        if relation.is_source or self.why(keeper, other):
             return said
         if self.is_edit(keeper, other) and not self.is_edit(other, keeper):
             said.append("the one to keep is an edit, by its name or the program that saved it")
@@ -169,7 +169,7 @@ class Origins:
         if relation.is_resaved:
             said.append("the one to keep was compressed harder before and saved again")
         if relation.is_larger:
-            said.append("the one to keep has more pixels and little more detail, as an enlargement has")
+            said.append("the one to keep has more pixels, but may be an enlargement")
         if relation.is_one_size and keeper.format != other.format and self._may_be_converted(keeper, other):
             said.append(f"a {other.format} file, the one to keep is {keeper.format}, {origin}")
         return said

@@ -187,7 +187,7 @@ def overload(found: ComparedServers) -> pd.DataFrame:
                 "answered": seen["answered"],
                 "refused or failed": seen["failed"],
                 "median of the answers (ms)": seen["latency_ms_p50"],
-                "as before after (s)": number(back) if back is not None else "more than 30",
+                "as before after (s)": f"{back:.1f}" if back is not None else "more than 30",
                 "what it said": _short(seen["error"]),
             }
         )
@@ -256,7 +256,7 @@ def _whole_answer(run: Run) -> str:
 def _range(what: str, unit: str, values: Mapping[str, float]) -> str:
     """Say who has the least of a figure and who the most; "" if it was measured of nobody."""
     ends = sorted((value, SERVERS[name].label) for name, value in values.items())
-    told = [f"{number(value)} {unit} ({label})" for value, label in dict.fromkeys(ends[:1] + ends[-1:])]
+    told = [f"{label} {number(value)} {unit}" for value, label in dict.fromkeys(ends[:1] + ends[-1:])]
     return f"{what}: {' to '.join(told)}." if told else ""
 
 

@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import sqlite3
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -213,6 +214,19 @@ def test_two_scans_at_once_do_not_disturb_each_other(tmp_path):
     assert sum(report.n_read for report in reports) >= 60
     with Catalogue(tmp_path) as catalogue:
         assert len(catalogue.photos()) == 60
+
+
+def test_a_catalogue_that_another_scan_is_just_naming_is_waited_for(tmp_path):
+    """It has two names until the first one is taken away."""
+    photo(tmp_path / "a.jpg", 1)
+    scan(tmp_path, progress=False)
+    first = tmp_path / ".photodup" / ".first-name"
+    os.link(tmp_path / ".photodup" / "catalogue.sqlite", first)
+    with ThreadPoolExecutor(1) as pool:
+        report = pool.submit(scan, tmp_path, workers=1, progress=False)
+        time.sleep(0.3)
+        first.unlink()
+        assert report.result().n_found == 1
 
 
 @pytest.mark.skipif(util.find_spec("osxphotos") is not None, reason="osxphotos is installed")

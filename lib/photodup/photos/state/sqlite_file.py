@@ -13,6 +13,7 @@ table, default or check of anybody else's ever runs.
 import os
 import sqlite3
 import sys
+import time
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,6 +29,8 @@ APPLICATION_ID = int.from_bytes(b"phdp", "big")  # in the header of each databas
 BESIDE = ("-journal", "-wal", "-shm")
 
 MAGIC = b"SQLite format 3\0"
+# Longest that another photodup may take between giving a file its name and taking the first one away.
+_NAMED_S = 2.0
 _WAL_MODE = b"\2\2"  # in bytes 18 and 19
 _SCHEMA = "SELECT type, name, tbl_name, sql FROM sqlite_master"
 
@@ -112,7 +115,7 @@ def refuse_planted(file: Path) -> None:
     """
     # Before the database itself: another photodup that is making it makes these later.
     beside = {name: _status(file.with_name(file.name + name)) for name in BESIDE}
-    status = _status(file)
+    status = _settled(file)
     for name, found in {"": status, **beside}.items():
         why = ""
         try:
@@ -134,6 +137,14 @@ def _status(file: Path) -> os.stat_result | None:
         return os.lstat(file)
     except (FileNotFoundError, NotADirectoryError):
         return None
+
+
+def _settled(file: Path) -> os.stat_result | None:
+    """Return what has a name: a database that another photodup is making has a second one for a moment."""
+    deadline = time.monotonic() + _NAMED_S
+    while (status := _status(file)) and status.st_nlink > 1 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return status
 
 
 def _refuse_other_mode(file: Path) -> None:

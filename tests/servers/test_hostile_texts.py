@@ -118,7 +118,7 @@ def test_a_damaged_line_costs_only_itself(library, damage):
     first, second, _ = session.items
     session.skip(first)
     apart = session.items[second].members[0][0].id
-    session.set_apart(second, apart, "not_duplicate")
+    session.set_apart(second, apart)
     third = list(session.items)[2]
     session.accept(third, [session.items[third].members[0][0].id])
     session.apply()
@@ -168,9 +168,7 @@ def test_a_file_that_no_photodup_would_name_costs_only_its_line(library, damage)
 def test_a_label_of_very_many_contents_is_no_label(library):
     """Its pairs grow with the square: a line of a megabyte would fill the memory."""
     path = library / ".photodup" / "feedback.jsonl"
-    path.write_text(
-        json.dumps({"kind": "not_duplicate", "md5s": [f"{n:032x}" for n in range(20_000)]}) + "\n"
-    )
+    path.write_text(json.dumps({"kind": "keep_both", "md5s": [f"{n:032x}" for n in range(20_000)]}) + "\n")
     feedback = Feedback(path.parent)
     assert feedback.dismissed_pairs() == set() and "Line 1" in feedback.problems[0]
 

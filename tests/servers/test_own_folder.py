@@ -30,7 +30,7 @@ def use(library: Path, catalogue: Path | None) -> ReviewSession:
         picture(library, session.own, item, "small")
     names = {printable(item.group.keeper.path): key for key, item in session.items.items()}
     key, other = names["2020/IMG_1.jpg"], names["2020/IMG_2.jpg"]
-    session.set_apart(key, session.items[key].members[0][0].id, "keep_both")
+    session.set_apart(key, session.items[key].members[0][0].id)
     session.skip(other)
     session.change(LibrarySettings(keep=("size", "resolution")))
     return ReviewSession(library, catalogue)

@@ -117,20 +117,14 @@ def test_a_changed_file_is_refused_and_said(session, library):
     assert group_of(session, "small coffee.jpg").status == MARKED, "it stays to be decided"
 
 
-def test_not_a_duplicate_survives_rename_rescan_and_restart(session, library):
+def test_what_is_kept_both_ways_is_not_asked_again_after_rename_rescan_and_restart(session, library):
     item = group_of(session, "IMG_1.jpg")
-    session.set_apart(item.key, item.members[0][0].id, "not_duplicate")
+    session.set_apart(item.key, item.members[0][0].id)
     (library / "Shared" / "small coffee.jpg").rename(library / "renamed.jpg")
     scan(library, progress=False)
     again = ReviewSession(library)
     assert len(again.items) == 2
     assert len(again.feedback.dismissed_pairs()) == 1
-
-
-def test_keep_both_is_not_asked_again(session, library):
-    item = group_of(session, "IMG_1.jpg")
-    session.set_apart(item.key, item.members[0][0].id, "keep_both")
-    assert len(ReviewSession(library).items) == 2
     session.undo()
     assert len(ReviewSession(library).items) == 3
 
@@ -157,7 +151,7 @@ def test_choosing_another_keeper_is_remembered(session, library):
 
 def test_a_damaged_catalogue_is_one_sentence_and_costs_no_decision(session, library):
     item = group_of(session, "IMG_1.jpg")
-    session.set_apart(item.key, item.members[0][0].id, "not_duplicate")
+    session.set_apart(item.key, item.members[0][0].id)
     for file in (library / ".photodup").glob("catalogue.sqlite*"):
         file.write_bytes(b"damaged" * 1000)
     with pytest.raises(PhotodupError, match=r"damaged.*photodup scan"):
@@ -288,7 +282,7 @@ def test_keeping_all_marks_nothing(session):
         session.apply()
     session.accept(key, [session.items[key].group.keeper.id])
     other = session.items[key].members[0][0]
-    session.set_apart(key, other.id, "keep_both")
+    session.set_apart(key, other.id)
     assert session.items[key].status == "apart" and session.select(status=MARKED) == []
 
 
@@ -304,17 +298,6 @@ def test_of_three_copies_two_that_were_kept_are_not_suggested_again(library):
     assert not any(removal.path.name == "IMG_3.jpg" for removal in again.removals())
 
 
-def test_a_photo_that_was_told_apart_stays_apart_after_the_next_decision(library):
-    """Of equal bytes only this is remembered: a pair of one content is no pair."""
-    add_third_copy(library)
-    session = ReviewSession(library)
-    item = group_of(session, "IMG_3.jpg")
-    session.set_apart(item.key, item.members[0][0].id, "keep_both")
-    session.skip(item.key)
-    again = group_of(ReviewSession(library), "IMG_3.jpg")
-    assert again.apart == item.apart and len(again.photos) == 2
-
-
 def test_an_old_page_cannot_decide_a_group_that_was_removed(session):
     key = next(iter(session.items))
     item = session.items[key]
@@ -323,7 +306,7 @@ def test_an_old_page_cannot_decide_a_group_that_was_removed(session):
     for again in (
         lambda: session.accept(key, [item.group.keeper.id]),
         lambda: session.skip(key),
-        lambda: session.set_apart(key, item.members[0][0].id, "keep_both"),
+        lambda: session.set_apart(key, item.members[0][0].id),
     ):
         with pytest.raises(PhotodupError, match="removed already"):
             again()
@@ -342,7 +325,7 @@ def test_what_is_set_apart_would_free_nothing(session):
 
 def test_the_arrows_pass_groups_that_cannot_be_compared(session):
     first, second, third = session.items
-    session.set_apart(second, session.items[second].members[0][0].id, "keep_both")
+    session.set_apart(second, session.items[second].members[0][0].id)
     assert session.neighbours(first) == (None, third) and session.neighbours(third) == (first, None)
     session.accept(third, [session.items[third].group.keeper.id])
     session.apply()

@@ -220,7 +220,7 @@ def test_keys_of_the_comparison(server, page):
     assert page.locator("#accept-label").inner_text() == "Keep at least one"
     assert page.locator("button[value=accept]").is_disabled()
     page.keyboard.press("o")
-    page.keyboard.press("n")
+    page.keyboard.press("b")
     page.wait_for_selector(".where strong:text-is('3')")
     page.keyboard.press("s")
     until(page, "document.querySelector('.where strong')?.innerText === '1'")
@@ -249,7 +249,7 @@ def test_undo_leads_back_and_nothing_focusable_is_invisible(server, page):
             assert width > 8 and height > 8, f"{name!r} has the focus and cannot be seen"
     order = [
         "Skip to the photos", "Settings", "Suggested keeper", "All groups", "Flicker", "Skip",
-        "Not a duplicate",
+        "Keep both",
     ]  # fmt: skip
     places = [
         next(i for i, n in enumerate(seen) if n == start or n.startswith(f"{start}:")) for start in order

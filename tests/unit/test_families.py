@@ -83,7 +83,8 @@ EDITS = {
     "watermark": (written, "content"),
     "border": (lambda image: ImageOps.expand(image, 14, "white"), "content"),
     **dict.fromkeys(("crop 70%", "rotate 5°"), (None, "content")),
-    **dict.fromkeys(("blur 0.5%", "resize 0.5x"), (None, "resolution")),
+    **dict.fromkeys(("blur 0.5%", "resize 0.5x", "resize 0.125x"), (None, "resolution")),
+    "story frame": (None, "content"),
 }
 
 
@@ -125,7 +126,7 @@ def test_a_photograph_goes_on_beyond_its_crop_and_a_collage_does_not_beyond_its_
         frame = np.zeros(grey.shape, bool)
         frame[: round(side * image.height), : round(side * image.width)] = True
         whole = Laid(np.asarray(picture), grey, frame, frame, np.eye(2, 3), 1.0, picture.size)
-        assert any(seam for seam, _ in _edges(whole, whole)) is is_seam
+        assert any(seam for seam, *_ in _edges(whole, whole)) is is_seam
 
 
 def test_a_far_larger_file_stays_though_it_holds_no_more(tmp_path, original):

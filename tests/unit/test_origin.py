@@ -27,6 +27,7 @@ from photodup.photos.library.metadata import (
     read_exposure,
 )
 from photodup.photos.library.scan import scan
+from photodup.photos.quality.edits import named
 from photodup.photos.search.candidates import Shots
 
 BASE = Photo(1, Path("a.jpg"), "0" * 32, 1000, 0, "JPEG", 100, 100, None, "2020-01-02T00:00:00", "Cam", 5)
@@ -198,6 +199,24 @@ def test_letters_over_a_white_sky_are_no_tones_that_it_lost():
     assert lost_tones(first, second) > 0.1 and not lost_tones(first, second, [(0, 0.2, 1, 0.8)])
 
 
+@pytest.mark.parametrize(
+    ("edit", "has_lost"), [("vignette", False), ("brightness 0.6x", False), ("sky", True)]
+)
+def test_white_that_only_a_vignette_darkens_holds_no_tones(edit, has_lost):
+    """Below a sky that is cut off at white lies a picture, by which the vignette is seen."""
+    y, x = np.mgrid[:200, :300]
+    ground = np.where(y > 100, 90 + 60 * np.sin(x / 9) * np.cos(y / 7), 255)
+    sky = np.where(y > 100, ground, 140 + 100 * np.sin(x / 40))
+    pictures = [Image.fromarray(np.stack([grey.astype(np.uint8)] * 3, axis=-1)) for grey in (ground, sky)]
+    edited = pictures[1] if edit == "sky" else named([edit])[0](pictures[0])
+    whole = np.ones((200, 300), bool)
+    first, second = (
+        Laid(rgb, rgb[..., 0], whole, whole, np.eye(2, 3), 1.0, (300, 200))
+        for rgb in (np.asarray(pictures[0]), np.asarray(edited))
+    )
+    assert (lost_tones(first, second) > 0.1) is has_lost
+
+
 @pytest.mark.parametrize("ground", [0, 215])
 def test_a_coloured_thing_that_one_copy_has_makes_no_colour_picture_of_it(tmp_path, original, ground):
     """Also a yellow thing on a ground as light as yellow is."""
@@ -227,8 +246,12 @@ def test_an_original_of_little_colour_never_goes_for_a_more_vivid_copy(tmp_path,
     assert not going(only_group(tmp_path))
 
 
-def test_a_sharpened_enlargement_never_replaces_its_source(tmp_path, original):
-    cases = ((original, 92, (960, 640), (2, 120, 2), 96), (photo("coffee"), 60, (780, 520), (1, 60, 2), 88))
+def test_a_sharpened_copy_never_replaces_its_source(tmp_path, original):
+    cases = (
+        (original, 60, original.size, (1, 60, 2), 96),
+        (original, 92, (960, 640), (2, 120, 2), 96),
+        (photo("coffee"), 60, (780, 520), (1, 60, 2), 88),
+    )
     for number, (picture, quality, size, sharpened, quality_after) in enumerate(cases):
         folder = tmp_path / str(number)
         write(picture, folder / "source.jpg", quality=quality)
@@ -283,6 +306,16 @@ def test_between_a_heic_and_a_jpeg_of_one_size_nothing_is_suggested(tmp_path, or
     write(Image.open(tmp_path / "IMG_1.jpg"), tmp_path / "IMG_1.heic", quality=95, data=data)
     group = only_group(tmp_path)
     assert "IMG_1.jpg" not in going(group)
+
+
+def test_of_a_jpeg_and_a_heic_without_metadata_only_a_heic_that_was_made_of_the_jpeg_goes(tmp_path, original):
+    pytest.importorskip("pillow_heif").register_heif_opener()
+    for number, order in enumerate((("a.jpg", "b.heic"), ("b.heic", "a.jpg"))):
+        folder = tmp_path / str(number)
+        write(original, folder / order[0], quality=85)
+        write(Image.open(folder / order[0]), folder / order[1], quality=85)
+        # Rounding tells that the HEIC was made of the JPEG, and nothing that the JPEG was made of the HEIC.
+        assert going(only_group(folder)) == ({"b.heic"} if number == 0 else set())
 
 
 # ---- metadata ------------------------------------------------------------------------------------------------

@@ -1,5 +1,7 @@
 """The quality measurement: its arithmetic on known scores, and the real thing on a few photographs."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -15,6 +17,7 @@ from photodup.photos.quality.report import report
 from photodup.photos.quality.shown import (
     at_least,
     bound,
+    changes,
     judge_kind,
     kinds_lines,
     measure_kinds,
@@ -178,12 +181,22 @@ def test_a_turned_copy_is_found_and_held_back(by_kind, name):
 def test_by_kind_what_holds_no_more_is_suggested_and_what_does_is_not(by_kind):
     assert (by_kind["resize 0.5x"].n_suggested, by_kind["resize 0.5x"].kept) == (2, {"original": 2})
     assert (by_kind["stretch 1.2x"].n_suggested, by_kind["stretch 1.2x"].kept) == (2, {"original": 2})
-    for name in ("story frame", "receipt", "bracket"):
-        assert by_kind[name].n_found and not by_kind[name].n_suggested, (
-            "the picture alone is no part to be given up"
-        )
+    assert by_kind["story frame"].n_found and not by_kind["story frame"].wrong, "the picture alone stays"
+    for name in ("receipt", "bracket"):
+        assert by_kind[name].n_found and not by_kind[name].n_suggested
     text = "\n".join(kinds_lines(list(by_kind.values())))
     assert f"pooled: 0 wrong in 16 pairs of 8 kinds (at most {1 - at_least(16, 16):.2%} with 95%" in text
+
+
+def test_a_grey_photograph_made_grey_is_no_edit():
+    (grey, sepia), chelsea = named(["grey", "sepia"]), demo_originals()[0]
+    again = replace(chelsea, image=grey(chelsea.image))
+    assert [changes(kind, one) for kind in (grey, sepia) for one in (chelsea, again)] == [
+        True,
+        False,
+        True,
+        True,
+    ]
 
 
 def test_a_lower_bound_is_what_the_count_proves():

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -188,24 +187,16 @@ def group(
 def print_groups(catalogue: "Catalogue", *, as_json: bool = False, **options: Any) -> None:
     """Print both tiers with the reason for each keeper and the evidence for each member.
 
-    Copies that were dismissed on the review page are left out, as they are there.
-
     Args:
         catalogue: scanned, and embedded if there is to be a `similar` tier.
         as_json: print one object instead: `n_photos`, `groups` and `problems`.
         **options: of `tiers_by_settings`.
     """
-    from photodup.photos.groups.by_settings import tiers_by_settings, with_bar, without_dismissed
+    from photodup.photos.groups.by_settings import tiers_by_settings, with_bar
     from photodup.photos.library.feedback import Feedback
 
     tiers = tiers_by_settings(catalogue, progress=with_bar, **options)
     feedback = Feedback(catalogue.own.path)
-    dismissed = feedback.dismissed_copies()
-    tiers = replace(
-        tiers,
-        copies=without_dismissed(tiers.copies, dismissed),
-        similar=without_dismissed(tiers.similar, dismissed),
-    )
     if as_json:
         problems = [*tiers.problems, *feedback.problems]
         record = {

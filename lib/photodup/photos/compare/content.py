@@ -18,7 +18,7 @@ from photodup.photos.compare.exposures import FineNoise, fine_noise
 
 # Standard deviations, pixels, of the blurs that may have turned one picture into the other, above what both are given.
 # By so many steps parts of a picture may be softer than the whole.
-_BLURS, _BASE, _SOFTER = (0.0, 0.8, 1.6, 3.2, 6.4), 0.8, 1
+_BLURS, _BASE, _SOFTER = (0.0, 0.8, 1.6, 3.2, 6.4, 12.8), 0.8, 1
 # Greys by which a place may differ at least, and multiples of what the rest of the pair differs by where it is as busy.
 _FLOOR, _NOISE, _USUAL = 16.0, 4.0, 0.75
 # Pixels by which edges may lie beside each other, beyond what the alignment's own scatter is.

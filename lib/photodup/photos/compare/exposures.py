@@ -66,20 +66,21 @@ class FineNoise:
             return False
         return self.common < _IN_COMMON * self.weaker * low / (low + rounding)
 
-    def is_of_an_edit(self, first: float, second: float) -> bool:
-        """Return whether the second is shown to be made of the first file, lighter or darker, and not to be a new exposure.
+    def seen_in_an_edit(self, first: float, second: float) -> float:
+        """Return how plainly the second is the first file, lighter or darker: that one's compression over its own, 0 if not.
 
-        A new exposure holds nothing of the first file's compression, even from a tripod and with a clean sensor.
+        A new exposure holds nothing of the first file's compression, even from a tripod and with a clean sensor. Near 1 both
+        are of one exposure, and either may be made of the other.
 
         Args:
             first, second: what the compression of each file puts into the band at most (`own_rounding`), greys².
         """
         if len(self.gained) < _LEAST_STRUCTURED:
-            return False
+            return 0.0
         gains, beside = np.array(self.gained).T
         # Where the first file's compression is too fine to be seen beside the second's, nothing is shown.
-        is_seen = np.median(gains) * first >= second
-        return bool(is_seen and np.median(beside / (second + gains * first / 2)) < _OF_AN_EDIT)
+        seen = float(np.median(gains) * first / second)
+        return seen if seen >= 1 and np.median(beside / (second + gains * first / 2)) < _OF_AN_EDIT else 0.0
 
     def may_be_filtered(self, rounding: float) -> bool:
         """Return whether the first may be the second with noise taken away by a filter; `rounding` as above."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,7 @@ from photodup.photos.compare.traces import (
     blockiness,
     coarsest_step,
     holds_rounding_of,
+    is_nearer_than_rounding,
     is_saved_from,
     saved_with,
 )
@@ -57,9 +58,11 @@ _HUES_OF_STEP = 0.04
 # Greys by which a thing that one member has differs from what most show there; colour with small things over that without.
 _OTHER_THING, _SMALL_THING = 40, 1.3
 # Greys by which the light and the colours of an edit differ at least, and for each grey of a JPEG's step: quality 10
-# (step 76) moves light by 1 and colours by 4.5; a tenth more light moves it by 1.3, a third more colour by 3.3 (of 40
-# photographs the 5th percentile).
-_OTHER_LIGHT, _OTHER_COLOUR, _LIGHT_OF_STEP, _COLOUR_OF_STEP = 1.2, 1.5, 0.01, 0.04
+# (step 64) moves light by 1 and colours by 4.5, by its rounding of a block's mean by up to 5.3; a tenth more light moves
+# it by 1.3, a third more colour by 3.3 (of 40 photographs the 5th percentile).
+_OTHER_LIGHT, _OTHER_COLOUR, _LIGHT_OF_STEP, _COLOUR_OF_STEP = 1.2, 1.5, 0.01, 0.065
+# Pixels for one of the canvas: fewer have too few of colour for a small thing.
+_THUMBNAIL = 0.3
 # Degrees by which a member stands out as turned.
 _TURNED = 0.5
 # Steps of the file's own table over those of an earlier compression, below which it was saved again.
@@ -76,6 +79,8 @@ _ONE_SCALE = 0.05
 # Detail beyond the other's pixels over what that one holds before them: in enlargements, and where it cannot be said;
 # where the scales are near each other (steps of `_FACTOR`), less is certain.
 _ENLARGED, _MAYBE_ENLARGED, _MAYBE_NEAR, _NEAR = 0.13, 0.4, 0.62, 3
+# From so much on (`seen_in_an_edit`) a lighter picture is made of a file; of the two below, either may be the edit.
+_PLAINLY = 2.0
 # Greys by which a copy differs at most from its source, turned and saved as it was; and the source from it so many times.
 _SAVED_AS, _REVERSED = 0.04, 2
 # Ways in which programs change a size; and of a file a part of so many pixels is compared, without so many at its edges.
@@ -87,6 +92,7 @@ _EVERY, _ONE_DECODING = 7, 0.12
 _MANY = 5
 # Ratios of scales at which that is measured, and the most, so that large families take no longer.
 _FACTOR, _MOST_FACTORS = 1.08, 30
+_OCTAVE = 9  # such steps
 # Greys by which the colours of paper lie apart at most, where grain is blurred away (pixels).
 _ONE_COLOUR, _SOFT = 20, 7
 # A part outside most other members, whose greys lie this near its median, may be border or sky alike.
@@ -102,13 +108,16 @@ _STRETCHED = 1.03
 # rows on both sides correlate by less than 1 minus the fourth number. A part that covers more than the last share of a
 # picture is a crop of it; a smaller one is held for a part of a collage if the larger picture ends along all of its edges.
 _STEP, _AROUND, _SEAM, _TORN, _MOST_OF_A_COLLAGE = 6, 24, 1.5, 0.3, 0.75
+# Slopes of a blur that fills a screen around a picture, over those of the picture.
+_FILLED = 0.3
+_SCENE = "of the scene"
 # Share of the textured places that lie displaced between two exposures from two places.
 _MOVED = 0.12
 
 
 # Left, top, right and bottom of a place, as shares of an upright picture, 0..1.
 Box = tuple[float, float, float, float]
-_Compared = tuple[Contents, tuple[tuple[Box, Box], ...], float, bool]
+_Compared = tuple[Contents, tuple[tuple[Box, Box], ...], float, float]
 
 
 @dataclass(frozen=True)
@@ -182,9 +191,10 @@ class LaidFamily:
             grey = np.asarray(image.convert("L"))
             self._steps[row], self._blocks[row] = coarsest_step(grey), blockiness(grey)
             self._sample[row] = grey[::_EVERY, ::_EVERY].astype(np.int16)
-            self._fine[row] = {
-                n: lost_by_shrinking(grey, _FACTOR**n) for n in {_factor(one.scale, s) for s in scales} - {0}
-            }
+            factors = {_factor(one.scale, s) for s in scales} - {0}
+            if max(factors, default=0) > _OCTAVE:
+                factors |= {_OCTAVE} | {n - _OCTAVE for n in factors if n > _OCTAVE}
+            self._fine[row] = {n: lost_by_shrinking(grey, _FACTOR**n) for n in factors}
             powers[row] = spectra(grey, one, spots, traces)
             coarse[row] = grey if self._steps[row] else None
         first = next(iter(self.laid.values()))
@@ -231,14 +241,19 @@ class LaidFamily:
         return is_relit, colours[left_out] > _OTHER_COLOUR + _COLOUR_OF_STEP * step
 
     def _beyond(self, larger: int, smaller: int) -> float:
-        """Return the share of what a smaller member holds before its last pixel that a larger one holds beyond it."""
+        """Return the share of what a smaller member holds before its last pixel that a larger one holds beyond it.
+
+        An octave on either side at most: coarse structure, of which there is most, says nothing of an enlargement.
+        """
         factor = _factor(self.laid[larger].scale, self.laid[smaller].scale)
         if self.laid[larger].scale <= self.laid[smaller].scale or not factor:
             return 1.0
         if len(self.laid) >= _MANY and self._is_usual_scale(self.laid[larger]):
             return 1.0  # soft as it is, so many were made from it
-        noise = self._traces[larger].noise(0.5 / _FACTOR**factor, 1.0)
-        own, its = self._fine[larger][factor] - noise, self._fine[smaller][factor]
+        finer = max(0, factor - _OCTAVE)
+        noise = self._traces[larger].noise(0.5 / _FACTOR**factor, 0.5 / _FACTOR**finer if finer else 1.0)
+        fine = self._fine[larger]
+        own, its = fine[factor] - fine.get(finer, 0.0) - noise, self._fine[smaller][factor - finer]
         return max(own, 0.0) / max(its, 0.05)
 
     def _is_enlarged(self, larger: int, smaller: int) -> bool:
@@ -258,14 +273,16 @@ class LaidFamily:
         a, b = self.laid[keeper], self.laid[member]
         slopes = [_sharpness(one, grown(a.picture & b.picture, -4)) for one in (a, b)]
         is_one_size = abs(a.scale / b.scale - 1) < _ONE_SCALE
-        contents, _, rounding, is_edit = self._compare_contents(keeper, member)
-        is_relit, is_recoloured = self._retoned(keeper, member, left_out=int(bool(contents.places)))
+        contents, _, rounding, seen_in_edit = self._compare_contents(keeper, member)
+        # The one part of the colours that writing may fill, or that is too small for a thumbnail.
+        left_out = int(bool(contents.places) or min(a.scale, b.scale) < _THUMBNAIL)
+        is_relit, is_recoloured = self._retoned(keeper, member, left_out=left_out)
         one_tone = not (is_relit or is_recoloured)
         # A blurred picture's own detail falls off before its pixels end.
         is_whole = self._own_detail[member] >= _WHOLE * min(self._own_detail[keeper], 0.5 * b.scale)
         seen = Relation(
             is_retoned=not one_tone,
-            may_be_reexposed=is_relit and not is_edit,
+            may_be_reexposed=is_relit and not seen_in_edit,
             is_mirrored=a.is_mirrored != b.is_mirrored,
             is_turned=is_turned(a, b),
             is_stretched=stretch(a, b) > _STRETCHED,
@@ -279,9 +296,13 @@ class LaidFamily:
             is_one_size=is_one_size,
         )
         doubts = (seen.is_stretched, seen.is_sharper, seen.is_resaved, seen.is_smoother, seen.is_larger)
-        if any(doubts):
-            return replace(seen, is_source=self._is_saved_from(member, keeper))
-        return replace(seen, is_larger=self._is_remade(keeper, member))
+        is_other_format = is_one_size and not self._traces[member].table
+        if any(doubts) or is_other_format:
+            is_source = self._is_saved_from(member, keeper) or (
+                is_other_format and self._shows(is_nearer_than_rounding, keeper, member)
+            )
+            return replace(seen, is_source=is_source)
+        return replace(seen, is_remade=self._is_remade(keeper, member))
 
     def _find_captions(self) -> set[int]:
         """Return the members with a caption over the picture, as most others show."""
@@ -456,7 +477,7 @@ class LaidFamily:
         if row == source:
             return False
         if self._retoned(source, row)[0]:
-            return self._compare_contents(source, row)[3]
+            return self._compare_contents(source, row)[3] > _PLAINLY
         ours, theirs = self.laid[row], self.laid[source]
         larger, smaller = (row, source) if ours.scale > theirs.scale else (source, row)
         is_in_doubt = stretch(theirs, ours) > _STRETCHED or self._is_maybe_enlarged(larger, smaller)
@@ -469,7 +490,9 @@ class LaidFamily:
                 apart = self._saved_as(source, row)
                 found = apart < _SAVED_AS and self._saved_as(row, source) > _REVERSED * apart
             else:
-                found = self._gives(source, row) and not self._gives(row, source)
+                found = self._shows(is_saved_from, row, source) and not self._shows(
+                    is_saved_from, source, row
+                )
             self._saved[row, source] = found
         return self._saved[row, source]
 
@@ -488,17 +511,16 @@ class LaidFamily:
             default=np.inf,
         )
 
-    def _gives(self, source: int, row: int) -> bool:
-        table = self._traces[row].table
-        return bool(table) and any(is_saved_from(table, *pair) for pair in self._at_size(source, row))
+    def _shows(self, proof: Callable[..., bool], file: int, other: int) -> bool:
+        """Return whether a member's table, its file and another's picture at its size pass as a proof."""
+        table = self._traces[file].table
+        return bool(table) and any(proof(table, *pair) for pair in self._at_size(other, file))
 
-    def _is_remade(self, larger: int, smaller: int) -> bool:
-        """Return whether a member holds the compression of a smaller one's file, as an enlargement of that does."""
-        table = self._traces[smaller].table
-        is_larger = self.laid[larger].scale > (1 + _ONE_SCALE) * self.laid[smaller].scale
-        return bool(table and is_larger) and any(
-            holds_rounding_of(table, own, given) for own, given in self._at_size(larger, smaller)
-        )
+    def _is_remade(self, row: int, source: int) -> bool:
+        """Return whether a member holds the compression of another's file, of its size or smaller, as what is made of it."""
+        ratio = self.laid[row].scale / self.laid[source].scale
+        beside = self._traces[row].table if ratio < 1 + _ONE_SCALE else ()  # else it has no steps of its own
+        return ratio > 1 - _ONE_SCALE and self._shows(partial(holds_rounding_of, beside=beside), source, row)
 
     def _at_size(self, source: int, row: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield a part of a file, uint8[h, w], and the same of another member, turned and resized as it lies, in each way.
@@ -550,17 +572,17 @@ class LaidFamily:
         if max(colours) > _COLOURFUL and min(colours) < _GREYED * max(colours):
             said.append("in colour" if colours[1] > colours[0] else "black and white")
         beyond = grown(b.picture, -3) & ~grown(a.picture, 1)
-        if beyond.sum() > WIDER * max(int(a.picture.sum()), 1):
+        if beyond.sum() > WIDER * max(int(a.picture.sum()), 1) and not _is_filled(a, b, beyond):
             said.append(f"shows more {_what_is_beyond(b, beyond)}")
         edges = _edges(a, b)
         # Where one picture has many copies no collage of it is kept, and this check would hold back too many crops.
         may_be = len(self.laid) < _MANY and b.frame.sum() < _MOST_OF_A_COLLAGE * a.frame.sum()
-        if any(seam for seam, _ in edges) or (may_be and edges and all(ends for _, ends in edges)):
+        if any(seam for seam, *_ in edges) or (may_be and edges and all(ends for _, ends, _ in edges)):
             said.append("the one to keep does not seem to go on where this one ends: it may be a collage")
-        if self._is_finer(member, keeper):
-            said.append("holds finer detail")
-        elif b.scale > _LARGER * a.scale and not self._is_saved_from(member, keeper):
-            said.append("has more pixels, though no finer detail is seen in them")
+        is_finer = self._is_finer(member, keeper)
+        if (is_finer or b.scale > _LARGER * a.scale) and not self._is_saved_from(member, keeper):
+            unseen = "has more pixels, though no finer detail is seen in them"
+            said.append("holds finer detail" if is_finer else unseen)
         contents, boxes, rounding, _ = self._compare_contents(keeper, member)
         # The letters of a caption are no tones of the picture.
         letters = tuple(place.box for place in contents.places) if contents.is_caption else ()
@@ -581,8 +603,8 @@ class LaidFamily:
         """Compare two members at the smaller one's resolution.
 
         Returns:
-            The contents, the first places in the frames of both, what rounding put into their noise, greys², and whether
-            the member is shown to be made of the keeper's file.
+            The contents, the first places in the frames of both, what rounding put into their noise, greys², and how plainly
+            the member is the keeper's file, lighter or darker (`seen_in_an_edit`).
         """
         if (keeper, member) in self._compared:
             return self._compared[keeper, member]
@@ -597,8 +619,8 @@ class LaidFamily:
         )
         files = [(row, self._traces[row], self.laid[row].scale / fineness) for row in (keeper, member)]
         rounding = sum(rounding_noise(traces, self._steps[row], scale) for row, traces, scale in files)
-        is_edit = contents.noise.is_of_an_edit(*(own_rounding(*one[1:]) for one in files))
-        self._compared[keeper, member] = contents, boxes, rounding, is_edit
+        seen = contents.noise.seen_in_an_edit(*(own_rounding(*one[1:]) for one in files))
+        self._compared[keeper, member] = contents, boxes, rounding, seen
         return self._compared[keeper, member]
 
     def _is_finer(self, member: int, keeper: int) -> bool:
@@ -650,13 +672,13 @@ def _what_is_beyond(one: Laid, beyond: np.ndarray) -> str:
 
     colours = cv2.blur(one.rgb, (_SOFT, _SOFT))[beyond].astype(np.float32)
     off = np.abs(colours - np.median(colours, axis=0)).max(axis=1)
-    return "around the picture, nearly of one colour" if np.mean(off <= _ONE_COLOUR) > 0.9 else "of the scene"
+    return "around the picture, nearly of one colour" if np.mean(off <= _ONE_COLOUR) > 0.9 else _SCENE
 
 
-def _edges(whole: Laid, part: Laid) -> list[tuple[bool, bool]]:
-    """Return of each edge of a picture that lies within another whether that one changes along it, or ends there.
+def _edges(whole: Laid, part: Laid) -> list[tuple[bool, bool, bool]]:
+    """Return of each edge of a picture that lies within another whether that one changes along it, may end, or ends there.
 
-    Where it changes the first is part of a collage, and no crop.
+    Where it changes the first is part of a collage, and no crop. Grass ends at every line: the third is more than that.
     """
     found = []
     ys, xs = np.nonzero(part.frame)
@@ -671,14 +693,31 @@ def _edges(whole: Laid, part: Laid) -> list[tuple[bool, bool]]:
                 near = slice(at - 2, at + 3)
                 around = np.r_[at - _AROUND : at - _STEP, at + _STEP : at + _AROUND]
                 is_seam = steps[near].max() > _SEAM * steps[around].max()
-                found.append((bool(is_seam), bool(breaks[near].max() > _TORN)))
+                torn = breaks[near].max()
+                found.append(
+                    (bool(is_seam), bool(torn > _TORN), bool(torn > max(_TORN, breaks[around].max())))
+                )
     return found
 
 
 def _is_set_in(part: Laid, whole: Laid) -> bool:
-    """Return whether a picture changes or ends along each edge of another that lies within it; False if none does."""
+    """Return whether a picture changes or may end along each edge of another that lies within it, and does along half."""
     edges = _edges(whole, part)
-    return bool(edges) and all(any(edge) for edge in edges)
+    if not all(changes or may_end for changes, may_end, _ in edges):
+        return False
+    return 2 * sum(changes or ends for changes, _, ends in edges) >= max(len(edges), 1)
+
+
+def _is_filled(part: Laid, whole: Laid, beyond: np.ndarray) -> bool:
+    """Return whether one picture stands in another that is only a blur around it, whatever is written on that.
+
+    What is even may be paper or a wall, which somebody photographed.
+    """
+    if not _is_set_in(part, whole) or _what_is_beyond(whole, beyond) != _SCENE:
+        return False
+    slopes = _slopes(whole)
+    around, inside = (np.percentile(slopes[mask], 95) for mask in (beyond, grown(part.picture, -4)))
+    return bool(around < _FILLED * inside)
 
 
 def _shared(first: Laid, second: Laid) -> np.ndarray:
@@ -693,11 +732,14 @@ def _factor(first: float, second: float) -> int:
 
 def _sharpness(one: Laid, inside: np.ndarray | None = None) -> float:
     """Return how steep the slopes of a member are, greys a pixel: coarse enough that no compression changes it."""
+    inside = grown(one.picture, -4) if inside is None else inside
+    return float(np.sqrt(np.square(_slopes(one)[inside]).mean())) if inside.any() else 0.0
+
+
+def _slopes(one: Laid) -> np.ndarray:
     import cv2
 
-    slopes = [cv2.Sobel(one.grey, cv2.CV_32F, *axes, ksize=3) for axes in ((1, 0), (0, 1))]
-    inside = grown(one.picture, -4) if inside is None else inside
-    return float(np.sqrt((slopes[0] ** 2 + slopes[1] ** 2)[inside].mean())) if inside.any() else 0.0
+    return cv2.magnitude(*(cv2.Sobel(one.grey, cv2.CV_32F, *axes, ksize=3) for axes in ((1, 0), (0, 1))))
 
 
 def _same_grid(first: Laid, second: Laid) -> bool:

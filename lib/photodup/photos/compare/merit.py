@@ -63,8 +63,8 @@ class Relation:
         is_sharper: the first may be the second, sharpened.
         is_resaved: the first was saved again after a stronger compression than any that the second went through.
         is_smoother: the first may be the second, filtered.
-        is_larger: the first has more pixels and little finer detail, or holds the compression of the second's file: it may
-            be the second, enlarged.
+        is_larger: the first has more pixels and little finer detail: it may be the second, enlarged.
+        is_remade: the first holds the compression of the second's file: it was made of that, or of what that was made of.
         is_one_size: one of them may have been converted into the other.
         is_source: the second is shown to be saved from the first, whatever else they may be.
     """
@@ -78,5 +78,6 @@ class Relation:
     is_resaved: bool = False
     is_smoother: bool = False
     is_larger: bool = False
+    is_remade: bool = False
     is_one_size: bool = False
     is_source: bool = False

@@ -8,6 +8,8 @@ from photodup.photos.compare.canvas import Laid, grown
 
 # Tones: where one is at its limit, the other still has this spread, greys, on at least this share.
 _TONES, CLIPPED = 8.0, 0.01
+# Greys of which the light of a place is told from another picture's.
+_DARK, _LIGHT = 30, 245
 # Parts of equal size into which the pixels of a picture fall, by their light.
 _LIGHTS = 24
 # Blur, pixels of the canvas, at which tones are compared.
@@ -44,7 +46,7 @@ def tone_distance(first: Laid, second: Laid, parts: int = 12) -> tuple[float, li
     if shared.sum() < 2000:
         return 0.0, [0.0] * parts
     # No finer than the smaller file holds colour, which is at half its size.
-    soft = _SOFT / min(1.0, 2 * min(first.scale, second.scale))
+    soft = max(_SOFT, 2 / min(first.scale, second.scale))
     one, other = (
         cv2.cvtColor(cv2.GaussianBlur(laid.rgb.astype(np.float32), (0, 0), soft), cv2.COLOR_RGB2YCrCb)[shared]
         for laid in (first, second)
@@ -120,7 +122,27 @@ def lost_tones(one: Laid, other: Laid, without: Iterable[tuple[float, float, flo
         for limit in (mine >= 252, mine <= 3):
             limit = grown(limit & shared, -2)  # not the soft edges of what is at its limit
             if limit.sum() > 0.5 * CLIPPED * n:
-                low, high = np.percentile(other.rgb[:, :, channel][limit], (25, 75))
-                if high - low > _TONES:
+                its = other.rgb[:, :, channel]
+                if _spread(its[limit]) > _TONES and _spread(_evened(mine, its, shared)[limit]) > _TONES:
                     lost = max(lost, float(limit.sum() / n))
     return lost
+
+
+def _spread(values: np.ndarray) -> float:
+    low, high = np.percentile(values, (25, 75))
+    return float(high - low)
+
+
+def _evened(mine: np.ndarray, its: np.ndarray, shared: np.ndarray) -> np.ndarray:
+    """Return float32[h, w]: a channel without what darkening one picture towards its edges (a vignette) makes of white.
+
+    That is seen where the other picture is not white, as a ratio of both that changes with the place alone.
+    """
+    y, x = np.mgrid[-1 : 1 : mine.shape[0] * 1j, -1 : 1 : mine.shape[1] * 1j].astype(np.float32)
+    terms = np.stack([np.ones_like(x), x, y, np.hypot(x, y), x * x + y * y], axis=-1)
+    known = shared & (mine > _DARK) & (mine < _LIGHT)
+    if known.sum() < 500:
+        return its.astype(np.float32)
+    ratios = its[known].astype(np.float32) / mine[known]
+    shade = terms @ np.linalg.lstsq(terms[known], ratios, rcond=None)[0]
+    return its - shade * mine

@@ -170,6 +170,8 @@ class Origins:
             said.append("the one to keep was compressed harder before and saved again")
         if relation.is_larger:
             said.append("the one to keep has more pixels, but may be an enlargement")
+        if relation.is_remade:
+            said.append("the one to keep shows the compression of this file, and may be made of it")
         if relation.is_one_size and keeper.format != other.format and self._may_be_converted(keeper, other):
             said.append(f"a {other.format} file, the one to keep is {keeper.format}, {origin}")
         return said

@@ -82,6 +82,9 @@ class _Grouping:
         # By path: what was taken together lies together, and is at hand when it is compared.
         self._photos = [photo for photo in self._everything if photo.id in chosen]
         self._folder = np.array([self._only_in(self._files[photo.md5]) for photo in self._photos], int)
+        self._feedback = options.feedback or Feedback(catalogue.own.path)
+        kept = self._feedback.kept_copies()
+        self._files |= {photo.md5: [photo] for photo in self._photos if photo.md5 in kept}
 
     def tiers(self) -> Tiers:
         """Find both tiers."""
@@ -94,7 +97,7 @@ class _Grouping:
         bounds = (limits.similar, limits.lowest) if limits else (1.0, 1.0)
         near = find_neighbours(catalogue, photos, model, *bounds)
         shots = Shots(photos)
-        apart = _apart(options.feedback or Feedback(catalogue.own.path), row)
+        apart = _apart(self._feedback, row)
 
         def asked_for(codes: np.ndarray) -> np.ndarray:
             return ~np.isin(codes, apart) & ~self._are_in_one_folder(codes)

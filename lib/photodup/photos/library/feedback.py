@@ -5,7 +5,7 @@ the files, decisions cannot.
 """
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import combinations
 from pathlib import Path
 from typing import Literal, TypeGuard
@@ -13,9 +13,8 @@ from typing import Literal, TypeGuard
 from photodup.photos.state.journal import Journal
 from photodup.photos.state.own_folder import OwnFolder
 
-# not_duplicate: never show these together again, they are different pictures; keep_both: never show them again, but
-# they are alike; keeper: kept against the suggestion.
-LabelKind = Literal["not_duplicate", "keep_both", "keeper"]
+# keep_both: never show these together again; keeper: kept against the suggestion.
+LabelKind = Literal["keep_both", "keeper"]
 
 _DAMAGED = {"kind": "damaged"}  # keeps its place: labels are taken back by their number
 _MAX_LABELLED = 1000  # contents in one label; their pairs grow with the square
@@ -32,15 +31,9 @@ class Feedback:
         self.problems: list[str] = []
         self._lines = self._read()
 
-    def add(self, kind: LabelKind, md5s: Iterable[str], files: Sequence[str] = ()) -> int:
-        """Record a label for these contents together; return its number, for `undo`.
-
-        Args:
-            kind: what was said.
-            md5s: about which contents.
-            files: where the photos share one content: the path of the one dismissed, then those of the others.
-        """
-        return self._append([_line(kind, md5s) | ({"files": list(files)} if files else {})])[0]
+    def add(self, kind: LabelKind, md5s: Iterable[str]) -> int:
+        """Record a label for these contents together; return its number, for `undo`."""
+        return self._append([_line(kind, md5s)])[0]
 
     def add_keepers(self, md5s: Iterable[str]) -> list[int]:
         """Record with one write that each of these contents is kept against the suggestion; return the labels' numbers."""
@@ -63,16 +56,13 @@ class Feedback:
 
     def dismissed_pairs(self) -> set[frozenset[str]]:
         """Return the pairs of contents that must not be grouped again."""
-        return self._pairs("not_duplicate") | self._pairs("keep_both")
+        labels = (line["md5s"] for line in self._standing() if line["kind"] == "keep_both")
+        return {frozenset(pair) for md5s in labels for pair in combinations(md5s, 2)}
 
-    def dismissed_copies(self) -> dict[str, list[list[str]]]:
-        """Return, by content, the `files` of each label that dismissed byte-identical copies."""
-        found: dict[str, list[list[str]]] = {}
-        for line in self._standing():
-            is_apart = line["kind"] in ("not_duplicate", "keep_both") and len(line["md5s"]) == 1
-            if is_apart and len(line.get("files", [])) > 1:
-                found.setdefault(line["md5s"][0], []).append(line["files"])
-        return found
+    def kept_copies(self) -> set[str]:
+        """Return the contents of which every file stays: copies with the same bytes, of which both are kept."""
+        labels = (line["md5s"] for line in self._standing() if line["kind"] == "keep_both")
+        return {md5s[0] for md5s in labels if len(md5s) == 1}
 
     def keepers(self) -> set[str]:
         """Return the contents that the owner chose to keep against the suggestion."""
@@ -83,10 +73,6 @@ class Feedback:
         damaged = [number for number, line in enumerate(lines, start=1) if line is _DAMAGED]
         self.problems = [self._journal.damaged(number) for number in damaged]
         return lines
-
-    def _pairs(self, kind: LabelKind) -> set[frozenset[str]]:
-        standing = (line["md5s"] for line in self._standing() if line["kind"] == kind)
-        return {frozenset(pair) for md5s in standing for pair in combinations(md5s, 2)}
 
     def _standing(self) -> list[dict]:
         return [line for _, line in self._numbered()]
@@ -116,7 +102,7 @@ def _is_sound(line: dict | None) -> TypeGuard[dict]:
         return False
     if line["kind"] == "undo":
         return isinstance(line.get("number"), int)
-    md5s, files = line.get("md5s"), line.get("files", [])
-    if not isinstance(md5s, list) or not isinstance(files, list) or len(md5s) > _MAX_LABELLED:
+    md5s = line.get("md5s")
+    if not isinstance(md5s, list) or len(md5s) > _MAX_LABELLED:
         return False
-    return all(isinstance(name, str) for name in (*md5s, *files))
+    return all(isinstance(name, str) for name in md5s)

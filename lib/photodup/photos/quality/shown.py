@@ -20,13 +20,14 @@ from photodup.photos.compare.verify import Thresholds
 from photodup.photos.groups.results import Tiers
 from photodup.photos.groups.tiers import find_tiers
 from photodup.photos.library.scan import Catalogue, scan
-from photodup.photos.quality.edits import EQUAL, LESSER, LOOK_ALIKE, MORE, Transform
+from photodup.photos.quality.edits import EQUAL, LESSER, LOOK_ALIKE, MORE, WORK, Transform
 from photodup.photos.quality.pairs import Original, shrunk
 
 ORIGINAL = "original"
 # Edits that keep the whole picture at its full resolution: which of the two came first, not every file tells.
 TWINS = frozenset({"mirror", "brightness", "contrast", "colour"})
 _QUALITY = 92
+_SEEN = 8  # greys by which an edit changes something
 CONFIDENCE = 0.95  # of a lower bound
 
 
@@ -234,13 +235,20 @@ def measure_kinds(
     """
     found = []
     for place, kind in enumerate(progress(kinds, len(kinds))):
-        chosen = [originals[(place * n + i) % len(originals)] for i in range(min(n, len(originals)))]
+        turn = place * n % len(originals)
+        chosen = [one for one in (*originals[turn:], *originals[:turn]) if changes(kind, one)][:n]
         library = folder / str(place)
         truth = _plant(chosen, [kind], library)
         scan(library, progress=False)
         with Catalogue(library) as catalogue:
             found.append(judge_kind(kind, find_tiers(catalogue), truth, len(chosen)))
     return found
+
+
+def changes(kind: Transform, original: Original) -> bool:
+    """Return whether an edit is one of this photograph: of a grey one, black and white is an equal and nobody's work."""
+    image = shrunk(original.image)
+    return kind.result != WORK or bool(np.abs(np.asarray(kind(image), int) - image).max() > _SEEN)
 
 
 def judge_kind(kind: Transform, tiers: Tiers, truth: dict[str, tuple[str, str]], n: int) -> OfKind:

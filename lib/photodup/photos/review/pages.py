@@ -294,8 +294,8 @@ async def decide(site: CurrentSite, key: str, form: PostedForm) -> Response:
         await run_in_threadpool(session.carry, key, chosen)
     elif action == "skip":
         await run_in_threadpool(session.skip, key)
-    elif action in ("not_duplicate", "keep_both"):
-        await run_in_threadpool(session.set_apart, key, chosen, action)
+    elif action == "keep_both":
+        await run_in_threadpool(session.set_apart, key, chosen)
         if session.item(key).members:
             return site.go(f"/group/{key}")
     else:

@@ -11,7 +11,7 @@ from typing import Any, TypeGuard
 
 from photodup.errors import PhotodupError
 from photodup.names import as_text, printable
-from photodup.photos.groups.by_settings import dismissed_copies, tiers_by_settings
+from photodup.photos.groups.by_settings import tiers_by_settings
 from photodup.photos.groups.results import Evidence, TierGroup, Tiers
 from photodup.photos.library.catalogue import Catalogue, Photo
 from photodup.photos.library.feedback import Feedback
@@ -225,19 +225,9 @@ class ReviewSession:
                 # Files that had gone are found again, so they came back from the trash; in an album they stay.
                 if item.status == DONE and self.trash.moves_files:
                     item.status, item.remove = TODO, frozenset()
-            self._set_apart_dismissed()
-
-    def _set_apart_dismissed(self) -> None:
-        """Set apart the byte-identical copies that were dismissed under whatever names; unmark what is protected now."""
-        dismissed = self.feedback.dismissed_copies()
-        for item in self.items.values():
-            apart = dismissed_copies(item.group, dismissed)
-            item.apart |= apart
-            item.remove -= apart | (item.group.protected if item.status == MARKED else frozenset())
-            if item.status == MARKED and not item.remove:
-                item.status = SKIPPED
-            if not item.members:
-                item.status = APART
+                if item.status == MARKED:
+                    item.remove -= item.group.protected  # which it may be only now
+                    item.status = MARKED if item.remove else SKIPPED
 
     @property
     def problems(self) -> list[str]:
@@ -433,21 +423,18 @@ class ReviewSession:
         item.remove, item.bare = remove, bare
         self._set(status, item)
 
-    def set_apart(self, key: str, photo_id: int, kind: str) -> None:
-        """Take one member out for good: `not_duplicate`, or `keep_both`. Remembered by content."""
+    def set_apart(self, key: str, photo_id: int) -> None:
+        """Take one member out for good: it and the keeper stay, and all files with their bytes."""
         with self._lock:
             item = self._decidable_item(key)
             found = [photo for photo, _ in item.members if photo.id == photo_id]
             if not found:
                 raise PhotodupError("Choose a photo of this group other than the one it is compared with.")
-            keeper = item.group.keeper
-            copies = [p for p in item.group.members if p.md5 == keeper.md5 and p.id != photo_id]
-            told = [found[0], keeper, *copies] if found[0].md5 == keeper.md5 else []
-            files = [printable(photo.path) for photo in told]
-            label = self.feedback.add(kind, [keeper.md5, found[0].md5], files)  # type: ignore[arg-type]
+            label = self.feedback.add("keep_both", [item.group.keeper.md5, found[0].md5])
             self._history.append(Step(_as_now([item]), labels=(label,)))
-            item.apart |= {photo_id}
-            item.remove -= {photo_id}
+            same = {photo.id for photo, _ in item.members if photo.md5 == found[0].md5}
+            item.apart |= same
+            item.remove -= same
             status = SKIPPED if item.status == MARKED and not item.remove else item.status
             self._set(status if item.members else APART, item)
 

@@ -123,6 +123,27 @@ def test_one_proven_copy_that_flips_is_enough():
         reference, changed, pictures=pictures, budget=Budget(similar=1), is_copy=lambda a, b: False
     )
     assert unproven.verdict == "passed", "what pixels do not prove is no copy with either embedding"
+    assert unproven.decisions["candidate"].flipped >= proven.decisions["copies"].flipped, "counted, not judged"
+
+
+def test_what_is_left_is_neither_refused_nor_impossible(tmp_path, monkeypatch):
+    source = reduced.source_of(tiny_graph(tmp_path / "tiny.onnx"))
+    asked_of = {"source": source, "directory": tmp_path}
+    monkeypatch.setattr(reduced, "can_compute", lambda precision: True)
+    assert reduced.what_is_left(engine="openvino", precision="bf16", **asked_of) == "fp32"
+    assert reduced.what_is_left(engine="onnx", precision="int8", **asked_of) == "fp32", "it has no BF16"
+    weights = (source.model_name, source.model_pretrained, source.model_digest)
+    for verdict, left in (
+        ("", "bf16 if it passes, else fp32"),
+        ("undecided", "bf16 if it passes, else fp32"),
+        ("passed", "bf16"),
+        ("refused", "fp32 (bf16 is refused too)"),
+    ):
+        notes = reduced.Notes("openvino", "bf16", *weights, gate={"verdict": verdict} if verdict else None)
+        reduced.write_notes(reduced.reduced_path(source, "openvino", "bf16", tmp_path), notes)
+        assert reduced.what_is_left(engine="openvino", precision="int8", **asked_of) == left
+    monkeypatch.setattr(reduced, "can_compute", lambda precision: False)
+    assert reduced.what_is_left(engine="openvino", precision="int8", **asked_of) == "fp32"
 
 
 def test_random_weights_decide_nothing():
@@ -196,7 +217,8 @@ def test_the_trained_stand_in_is_refused_and_let_through(tmp_path):
     source = source_of(export_of(weights))
     refused = export_precision(weights, "int8", directory=tmp_path)
 
-    assert refused.verdict == "refused" and "use bf16" in refused.sentence
+    left = reduced.what_is_left(source, "openvino", "int8", tmp_path)
+    assert refused.verdict == "refused" and refused.sentence.endswith(f": use {left}.")
     assert refused.decisions["all similar"].near >= 300 and refused.decisions["copies"].pairs > 30
     path = reduced.reduced_path(source, "openvino", "int8", tmp_path)
     assert reduced.read_notes(path).gate["verdict"] == "refused"

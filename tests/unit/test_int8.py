@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.images import photographs
 from support.processor import needs_int8
-from support.triton import tiny_embedding, tiny_graph
+from support.triton import save_graph, tiny_embedding, tiny_graph
 
 from photodup.embedding.engines import reduced
 from photodup.embedding.engines.encoder import load_model
@@ -127,6 +127,28 @@ def test_layers_can_stay_float(made, tmp_path):
     np.testing.assert_allclose(model.embed(images), tiny_embedding(images), atol=1e-5)
     with pytest.raises(PhotodupError, match=r"NNCF cannot quantise tiny\.onnx .*: use bf16 or fp32"):
         quantise(source, photographs(40), directory=tmp_path, keep_float=["no_such_layer"])
+
+
+def test_depthwise_layers_stay_float(tmp_path):
+    from photodup.embedding.engines.openvino import read_network
+
+    nodes = [
+        ("Conv", ["image", "each"], "filtered", {"group": 3, "strides": [32, 32]}),
+        ("Conv", ["filtered", "across"], "mixed"),
+        ("Flatten", ["mixed"], "flat"),
+        ("LpNormalization", ["flat"], "embedding", {"axis": 1, "p": 2}),
+    ]
+    rng = np.random.default_rng(0)
+    shapes = {"each": (3, 1, 8, 8), "across": (8, 3, 1, 1)}
+    weights = {name: rng.standard_normal(shape, np.float32) for name, shape in shapes.items()}
+    ends = ("image", ["n", 3, 224, 224]), ("embedding", ["n", 392])
+    source = reduced.source_of(save_graph(tmp_path / "depthwise.onnx", nodes, *ends, weights))
+
+    network = read_network(quantise(source, photographs(40), directory=tmp_path))
+
+    convolutions = [op for op in network.get_ops() if op.get_type_name().endswith("Convolution")]
+    takes = {op.get_type_name(): op.input_value(0).get_node().get_type_name() for op in convolutions}
+    assert takes == {"GroupConvolution": "Parameter", "Convolution": "FakeQuantize"}
 
 
 def test_only_the_gate_s_own_file_has_passed(made, tmp_path):

@@ -8,6 +8,8 @@ asked for. A pair of pictures matters for a threshold if either embedding decide
 - A *copy* decision flips when the cosine crosses the threshold from which on pixels are compared, the pixels prove the
   pair to be copies, and the perceptual hash does not propose it (within the bits that a library of `LIBRARY_SIZE` is
   searched by). Any other pair is decided without its cosine.
+- A *candidate* flips when the cosine alone crosses that threshold. Nothing is removed for it, since pixels decide next, so
+  it is counted and not judged.
 
 The budget: no copy decision flips, and of the similar ones at most 1 %, judged by the upper end of the Clopper–Pearson
 interval. That takes pairs for independent, which pairs of common pictures are not quite.
@@ -20,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from photodup.embedding.engines.reduced import NEXT_BETTER, WeightsSource
+from photodup.embedding.engines.reduced import WeightsSource, what_is_left
 from photodup.embedding.fidelity import compare
 from photodup.photos.groups.tiers import OTHER_MODEL, THRESHOLDS, ModelThresholds
 from photodup.photos.library.hashing import hamming, perceptual_hash
@@ -76,7 +78,7 @@ class GateResult:
     Attributes:
         verdict: `passed`, `refused` or `undecided`.
         sentence: the verdict with its reason and the next best thing.
-        decisions: by kind: `copies`, `similar`, `burst`, and `all similar`, the latter two together.
+        decisions: by kind: `copies`, `candidate`, `similar`, `burst`, and `all similar`, the latter two together.
         figures: of `photodup.embedding.fidelity.compare`.
         photographs, pictures: held-out ones; pictures count edits.
         source: where the photographs come from.
@@ -152,7 +154,9 @@ def gate(
         thresholds,
         label=f"{source.model_name} at {precision} in {engine}"
         + (", JPEGs decoded at a reduced scale" if is_drafted else ""),
-        next_better="JPEGs decoded whole" if is_drafted else NEXT_BETTER.get(precision, "fp32"),
+        next_better="JPEGs decoded whole"
+        if is_drafted
+        else what_is_left(source, engine, precision, directory),
         budget=budget,
         is_random=source.is_random,
     )
@@ -187,7 +191,8 @@ def judge(
     rows = np.triu_indices(len(reference), 1)
     before, after = (np.nan_to_num(e @ e.T, nan=-1.0)[rows] for e in (reference, changed))
     found = {
-        name: _decisions(before, after, getattr(thresholds, name), budget.confidence) for name in _SIMILAR
+        name: _decisions(before, after, getattr(thresholds, name), budget.confidence)
+        for name in ("candidate", *_SIMILAR)
     }
     found["all similar"] = _together([found[name] for name in _SIMILAR], budget.confidence)
     proven = _copies(pictures, rows, before, after, thresholds.candidate, budget, is_copy or _Pixels())

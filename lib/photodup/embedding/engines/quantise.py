@@ -32,8 +32,6 @@ from photodup.settings import variables
 MIN_PHOTOGRAPHS = 32
 ENGINES = ("openvino", "onnx")
 _BATCH = 8  # images per calibration run
-# How much of what makes an activation hard to quantise SmoothQuant moves into the weights; NNCF's .95 moves too much.
-_SMOOTHING = 0.5
 QUANTIZED_OPERATORS = ("Conv", "Gemm", "MatMul")
 
 
@@ -115,6 +113,10 @@ def _with_nncf(
 
     network = read_network(source.path)
     kinds = {node.get_friendly_name(): node.get_type_name() for node in network.get_ops()}
+    depthwise = [name for name, kind in kinds.items() if kind == "GroupConvolution"]
+    overflow = nncf.OverflowFix.DISABLE  # every processor that gets INT8 adds in 32 bits
+    smooth = nncf.AdvancedSmoothQuantParameters(matmul=0.5)  # the default, .95, burdens the weights
+    advanced = nncf.AdvancedQuantizationParameters(overflow_fix=overflow, smooth_quant_alphas=smooth)
     with quiet_tools(), contextlib.redirect_stdout(io.StringIO()):  # its progress bars; errors are exceptions
         quantised = nncf.quantize(
             network,
@@ -122,14 +124,8 @@ def _with_nncf(
             model_type=nncf.ModelType.TRANSFORMER if "Softmax" in kinds.values() else None,
             preset=nncf.QuantizationPreset.MIXED,
             subset_size=len(images),
-            ignored_scope=nncf.IgnoredScope(
-                names=[name for name, kind in kinds.items() if kind == "GroupConvolution"],
-                patterns=list(keep_float),
-            ),
-            advanced_parameters=nncf.AdvancedQuantizationParameters(
-                overflow_fix=nncf.OverflowFix.DISABLE,  # every processor that gets INT8 adds in 32 bits
-                smooth_quant_alphas=nncf.AdvancedSmoothQuantParameters(matmul=_SMOOTHING),
-            ),
+            ignored_scope=nncf.IgnoredScope(names=depthwise, patterns=list(keep_float)),
+            advanced_parameters=advanced,
         )
     for key, value in notes.items():
         quantised.set_rt_info(str(value), [NOTES, key])

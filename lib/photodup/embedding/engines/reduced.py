@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 # Raise when a precision is made otherwise from the same weights, so that older files are not taken for new ones.
 RECIPE_VERSION = 2
-FASTEST_FIRST = ("int8", "bf16", "fp32")
 _SUFFIX = {"openvino": ".xml", "onnx": ".onnx"}
 
 
@@ -183,12 +182,10 @@ def what_is_left(source: WeightsSource, engine: str, precision: str, directory: 
 
     What the gate refused, and what this engine or processor does not compute, is not left.
     """
-    if precision not in ("int8", "fp16") or "bf16" not in SUPPORTED.get(engine, ()) or not can_compute("bf16"):
-        return "fp32"
-    verdict = verdict_in(reduced_path(source, engine, "bf16", directory), source)
-    if verdict == "refused":
-        return "fp32 (bf16 is refused too)"
-    return "bf16" if verdict == "passed" else "bf16 if it passes, else fp32"
+    is_possible = precision == "int8" and "bf16" in SUPPORTED[engine] and can_compute("bf16")
+    verdict = verdict_in(reduced_path(source, engine, "bf16", directory), source) if is_possible else ""
+    left = {"": "fp32", "passed": "bf16", "refused": "fp32 (bf16 is refused too)"}
+    return left.get(verdict, "bf16 if it passes, else fp32")
 
 
 def verdict_on(model: ImageModel) -> str:

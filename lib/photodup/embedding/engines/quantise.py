@@ -2,7 +2,7 @@
 
 NNCF takes a vision transformer as one: SmoothQuant moves what makes single channels of an activation large into the
 weights, residual additions stay float, and biases are corrected by what the calibration photographs show.
-Depthwise convolutions stay float too: in INT8 they are slower and lose most. ONNX Runtime's tool knows none of that; it
+Depthwise convolutions stay float too: INT8 makes them less exact and no faster. ONNX Runtime's tool knows none of that; it
 is the second arm, to compare with.
 
 Calibration decides about the ranges, so the photographs must be of the kind that will be embedded. Whether the result

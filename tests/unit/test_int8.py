@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from support.images import photographs
 from support.processor import needs_int8
-from support.triton import tiny_embedding, tiny_graph
+from support.triton import save_graph, tiny_embedding, tiny_graph
 
 from photodup.embedding.engines import reduced
 from photodup.embedding.engines.encoder import load_model
+from photodup.embedding.engines.openvino import read_network
 from photodup.embedding.engines.quantise import MIN_PHOTOGRAPHS, images_digest, quantise
 from photodup.embedding.imaging import normalize
 from photodup.errors import PhotodupError
@@ -57,7 +58,7 @@ def test_it_says_inside_and_beside_itself_what_it_was_made_from(made, engine):
     )
     assert notes.gate is None
     if engine == "openvino":
-        from photodup.embedding.engines.openvino import read_network, read_notes
+        from photodup.embedding.engines.openvino import read_notes
 
         inside = read_notes(read_network(files[engine]))
     else:
@@ -127,6 +128,25 @@ def test_layers_can_stay_float(made, tmp_path):
     np.testing.assert_allclose(model.embed(images), tiny_embedding(images), atol=1e-5)
     with pytest.raises(PhotodupError, match=r"NNCF cannot quantise tiny\.onnx .*: use bf16 or fp32"):
         quantise(source, photographs(40), directory=tmp_path, keep_float=["no_such_layer"])
+
+
+def test_depthwise_layers_stay_float(tmp_path):
+    nodes = [
+        ("Conv", ["image", "each"], "filtered", {"group": 3, "strides": [32, 32]}),
+        ("Conv", ["filtered", "across"], "mixed"),
+        ("Flatten", ["mixed"], "flat"),
+        ("LpNormalization", ["flat"], "embedding", {"axis": 1, "p": 2}),
+    ]
+    rng = np.random.default_rng(0)
+    weights = {"each": rng.random((3, 1, 8, 8), np.float32), "across": rng.random((8, 3, 1, 1), np.float32)}
+    ends = ("image", ["n", 3, 224, 224]), ("embedding", ["n", 392])
+    source = reduced.source_of(save_graph(tmp_path / "depthwise.onnx", nodes, *ends, weights))
+
+    operations = read_network(quantise(source, photographs(40), directory=tmp_path)).get_ops()
+    takes = {
+        op.get_type_name(): op.input_value(0).get_node().get_type_name() for op in operations if op.inputs()
+    }
+    assert (takes["GroupConvolution"], takes["Convolution"]) == ("Parameter", "FakeQuantize")
 
 
 def test_only_the_gate_s_own_file_has_passed(made, tmp_path):

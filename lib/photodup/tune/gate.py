@@ -8,6 +8,8 @@ asked for. A pair of pictures matters for a threshold if either embedding decide
 - A *copy* decision flips when the cosine crosses the threshold from which on pixels are compared, the pixels prove the
   pair to be copies, and the perceptual hash does not propose it (within the bits that a library of `LIBRARY_SIZE` is
   searched by). Any other pair is decided without its cosine.
+- A *candidate* flips when the cosine alone crosses that threshold. Nothing is removed for it, since pixels decide next, so
+  it is counted and not judged.
 
 The budget: no copy decision flips, and of the similar ones at most 1 %, judged by the upper end of the Clopper–Pearson
 interval. That takes pairs for independent, which pairs of common pictures are not quite.
@@ -20,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from photodup.embedding.engines.reduced import NEXT_BETTER, WeightsSource
+from photodup.embedding.engines.reduced import WeightsSource, what_is_left
 from photodup.embedding.fidelity import compare
 from photodup.photos.groups.tiers import OTHER_MODEL, THRESHOLDS, ModelThresholds
 from photodup.photos.library.hashing import hamming, perceptual_hash
@@ -31,7 +33,7 @@ from photodup.tune.pictures import Picture, Pictures
 NEAR = 0.05
 MAX_VERIFIED = 200
 LIBRARY_SIZE = 100_000
-_SIMILAR = ("similar", "burst")
+_KINDS = ("candidate", "similar", "burst")
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ class GateResult:
     Attributes:
         verdict: `passed`, `refused` or `undecided`.
         sentence: the verdict with its reason and the next best thing.
-        decisions: by kind: `copies`, `similar`, `burst`, and `all similar`, the latter two together.
+        decisions: by kind: `copies`, `candidate`, `similar`, `burst`, and `all similar`, the latter two together.
         figures: of `photodup.embedding.fidelity.compare`.
         photographs, pictures: held-out ones; pictures count edits.
         source: where the photographs come from.
@@ -145,6 +147,7 @@ def gate(
         return np.concatenate([model.embed_pixels(pixels[i : i + 8]) for i in range(0, len(pixels), 8)])
 
     thresholds = THRESHOLDS.get(source.model_name, OTHER_MODEL)
+    left = "JPEGs decoded whole" if is_drafted else what_is_left(source, engine, precision, directory)
     return judge(
         pictures,
         embedded("fp32", whole),
@@ -152,7 +155,7 @@ def gate(
         thresholds,
         label=f"{source.model_name} at {precision} in {engine}"
         + (", JPEGs decoded at a reduced scale" if is_drafted else ""),
-        next_better="JPEGs decoded whole" if is_drafted else NEXT_BETTER.get(precision, "fp32"),
+        left=left,
         budget=budget,
         is_random=source.is_random,
     )
@@ -165,7 +168,7 @@ def judge(
     thresholds: ModelThresholds,
     *,
     label: str,
-    next_better: str = "fp32",
+    left: str = "fp32",
     budget: Budget = DEFAULT_BUDGET,
     is_random: bool = False,
     is_copy: Callable[[Picture, Picture], bool] | None = None,
@@ -178,7 +181,7 @@ def judge(
         changed: the same pictures at the other precision.
         thresholds: cosines in use.
         label: weights, precision and engine, for the sentence.
-        next_better: the precision to offer instead.
+        left: the precision to offer instead.
         is_random: random weights: there are no decisions, so nothing is decided.
         is_copy: whether a pair is a copy if, and only if, its cosine proposes it; default: by pixels and hashes, as
             the photo library decides.
@@ -186,38 +189,26 @@ def judge(
     figures = compare(reference, changed, thresholds.similar)
     rows = np.triu_indices(len(reference), 1)
     before, after = (np.nan_to_num(e @ e.T, nan=-1.0)[rows] for e in (reference, changed))
-    found = {
-        name: _decisions(before, after, getattr(thresholds, name), budget.confidence) for name in _SIMILAR
-    }
-    found["all similar"] = _together([found[name] for name in _SIMILAR], budget.confidence)
+    found = {name: _decisions(before, after, getattr(thresholds, name), budget.confidence) for name in _KINDS}
+    found["all similar"] = _together([found["similar"], found["burst"]], budget.confidence)
     proven = _copies(pictures, rows, before, after, thresholds.candidate, budget, is_copy or _Pixels())
     near = found["all similar"].near
     verdict, reason = "passed", "it flips no more decisions than the budget allows"
     if is_random:
         verdict = "undecided"
-        reason = (
-            "its weights are random, so changed decisions tell us nothing: serve it in the laboratory only"
-        )
+        reason = "its weights are random, so changed decisions tell nothing: serve it in the laboratory only"
     elif figures["n_not_finite"]:
         verdict = "refused"
-        reason = f"{figures['n_not_finite']} embeddings are not finite: use {next_better}"
+        reason = f"{figures['n_not_finite']} embeddings are not finite: use {left}"
     elif proven.flipped > budget.copies:
         verdict = "refused"
-        reason = (
-            f"{proven.flipped} copy decisions flip, and the budget allows {budget.copies}: use {next_better}"
-        )
+        reason = f"{proven.flipped} copy decisions flip, and the budget allows {budget.copies}: use {left}"
     elif (bound := found["all similar"].upper_bound) > budget.similar and near >= budget.pairs:
         verdict = "refused"
-        reason = (
-            f"up to {bound:.1%} of the similar decisions flip, and the budget allows {budget.similar:.1%}: "
-            f"use {next_better}"
-        )
+        reason = f"up to {bound:.1%} of the similar decisions flip, and the budget allows {budget.similar:.1%}: use {left}"
     elif near < budget.pairs:
         verdict = "undecided"
-        reason = (
-            f"only {near} pairs lie near the thresholds, and {budget.pairs} are needed: give more photographs, or use "
-            f"{next_better}"
-        )
+        reason = f"only {near} pairs lie near a threshold, {budget.pairs} are needed: give more photographs, or use {left}"
     return GateResult(
         verdict,
         f"{label}: {verdict}, since {reason}.",

@@ -120,7 +120,7 @@ INSTRUCTIONS: dict[str, tuple[str, ...]] = {
     "int8": ("avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm"),
     "fp16": ("avx512_fp16", "amx_fp16"),
 }
-_FASTEST_FIRST = ("int8", "bf16", "fp32")
+FASTEST_FIRST = ("int8", "bf16", "fp32")
 
 
 @cache
@@ -151,7 +151,7 @@ def check_processor(precision: str, flags: frozenset[str] | None = None) -> None
     if can_compute(precision, flags):
         return
     needed = INSTRUCTIONS[precision]
-    next_best = next(p for p in _FASTEST_FIRST if p != precision and can_compute(p, flags))
+    next_best = next(p for p in FASTEST_FIRST if p != precision and can_compute(p, flags))
     raise PhotodupError(
         f"This processor has none of the instructions for {precision} ({', '.join(needed)}): use {next_best}."
     )

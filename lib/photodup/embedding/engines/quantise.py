@@ -1,8 +1,9 @@
 """INT8 files: a float32 export quantised on photographs, for OpenVINO by NNCF, for ONNX Runtime by its own tool.
 
 NNCF takes a vision transformer as one: SmoothQuant moves what makes single channels of an activation large into the
-weights, residual additions stay float, and biases are corrected by what the calibration photographs show. ONNX
-Runtime's tool knows none of that; it is the second arm, to compare with.
+weights, residual additions stay float, and biases are corrected by what the calibration photographs show.
+Depthwise convolutions stay float too: INT8 makes them less exact and no faster. ONNX Runtime's tool knows none of that; it
+is the second arm, to compare with.
 
 Calibration decides about the ranges, so the photographs must be of the kind that will be embedded. Whether the result
 may be used is not decided here but by `photodup.tune.gate`.
@@ -49,7 +50,7 @@ def quantise(
         images: float32 [n, 3, 224, 224], normalised: the calibration photographs, at least `MIN_PHOTOGRAPHS`.
         engine: `openvino` (an IR by NNCF) or `onnx` (QDQ by ONNX Runtime's tool).
         directory: where the file goes; default build/models.
-        keep_float: OpenVINO: regular expressions; layers whose names match stay float.
+        keep_float: OpenVINO: regular expressions; layers whose names match stay float, as depthwise convolutions always do.
 
     Returns:
         The `.xml` (its weights in a `.bin` beside it) or the `.onnx`.
@@ -111,15 +112,20 @@ def _with_nncf(
     from openvino import save_model
 
     network = read_network(source.path)
-    is_transformer = any(node.get_type_name() == "Softmax" for node in network.get_ops())
+    kinds = {node.get_friendly_name(): node.get_type_name() for node in network.get_ops()}
+    depthwise = [name for name, kind in kinds.items() if kind == "GroupConvolution"]
+    overflow = nncf.OverflowFix.DISABLE  # every processor that gets INT8 adds in 32 bits
+    smooth = nncf.AdvancedSmoothQuantParameters(matmul=0.5)  # the default, .95, burdens the weights
+    advanced = nncf.AdvancedQuantizationParameters(overflow_fix=overflow, smooth_quant_alphas=smooth)
     with quiet_tools(), contextlib.redirect_stdout(io.StringIO()):  # its progress bars; errors are exceptions
         quantised = nncf.quantize(
             network,
             nncf.Dataset([image[None] for image in images]),
-            model_type=nncf.ModelType.TRANSFORMER if is_transformer else None,
+            model_type=nncf.ModelType.TRANSFORMER if "Softmax" in kinds.values() else None,
             preset=nncf.QuantizationPreset.MIXED,
             subset_size=len(images),
-            ignored_scope=nncf.IgnoredScope(patterns=list(keep_float)) if keep_float else None,
+            ignored_scope=nncf.IgnoredScope(names=depthwise, patterns=list(keep_float)),
+            advanced_parameters=advanced,
         )
     for key, value in notes.items():
         quantised.set_rt_info(str(value), [NOTES, key])

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from photodup.embedding.engines.model import ImageModel
+from photodup.embedding.engines.model import SUPPORTED, ImageModel, can_compute
 from photodup.embedding.engines.onnx_runtime import file_sha256, model_sha256
 from photodup.embedding.engines.weights import UNNAMED
 from photodup.errors import PhotodupError
@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     import onnx
 
 # Raise when a precision is made otherwise from the same weights, so that older files are not taken for new ones.
-RECIPE_VERSION = 1
-FASTEST_FIRST = ("int8", "bf16", "fp32")
-NEXT_BETTER = {"int8": "bf16", "fp16": "bf16", "bf16": "fp32", "tf32": "fp32"}
+RECIPE_VERSION = 2
 _SUFFIX = {"openvino": ".xml", "onnx": ".onnx"}
 
 
@@ -174,9 +172,20 @@ def why_not(precision: str, verdict: str) -> str:
         "undecided": "the gate could not decide about it",
     }.get(verdict, "the gate was never asked about it")
     return (
-        f"computes in {precision}, and {said}: use {NEXT_BETTER.get(precision, 'fp32')}, or let the gate look at it "
-        f"with `photodup export --precision {precision}`"
+        f"computes in {precision}, and {said}: use fp32, or let the gate look at it with "
+        f"`photodup export --precision {precision}`"
     )
+
+
+def what_is_left(source: WeightsSource, engine: str, precision: str, directory: Path | None = None) -> str:
+    """Say what to use where the gate does not let `precision` through, such as `bf16` or `fp32 (bf16 is refused too)`.
+
+    What the gate refused, and what this engine or processor does not compute, is not left.
+    """
+    is_possible = precision == "int8" and "bf16" in SUPPORTED[engine] and can_compute("bf16")
+    verdict = verdict_in(reduced_path(source, engine, "bf16", directory), source) if is_possible else ""
+    left = {"": "fp32", "passed": "bf16", "refused": "fp32 (bf16 is refused too)"}
+    return left.get(verdict, "bf16 if it passes, else fp32")
 
 
 def verdict_on(model: ImageModel) -> str:

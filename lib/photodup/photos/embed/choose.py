@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from photodup.embedding.backends import parse_backend
-from photodup.embedding.engines.model import SUPPORTED, can_compute, digest_at
+from photodup.embedding.engines.model import FASTEST_FIRST, SUPPORTED, can_compute, digest_at
 from photodup.embedding.engines.reduced import (
-    FASTEST_FIRST,
     Notes,
     WeightsSource,
     draft_verdict_on,

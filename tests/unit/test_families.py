@@ -82,9 +82,8 @@ def written(image: Image.Image) -> Image.Image:
 EDITS = {
     "watermark": (written, "content"),
     "border": (lambda image: ImageOps.expand(image, 14, "white"), "content"),
-    **dict.fromkeys(("crop 70%", "rotate 5°"), (None, "content")),
+    **dict.fromkeys(("crop 70%", "rotate 5°", "story frame"), (None, "content")),
     **dict.fromkeys(("blur 0.5%", "resize 0.5x", "resize 0.125x"), (None, "resolution")),
-    "story frame": (None, "content"),
 }
 
 

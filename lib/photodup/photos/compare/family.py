@@ -80,7 +80,7 @@ _ONE_SCALE = 0.05
 # where the scales are near each other (steps of `_FACTOR`), less is certain.
 _ENLARGED, _MAYBE_ENLARGED, _MAYBE_NEAR, _NEAR = 0.13, 0.4, 0.62, 3
 # From so much on (`seen_in_an_edit`) a lighter picture is made of a file; of the two below, either may be the edit.
-_PLAINLY = 2.0
+_PLAINLY = 4.0
 # Greys by which a copy differs at most from its source, turned and saved as it was; and the source from it so many times.
 _SAVED_AS, _REVERSED = 0.04, 2
 # Ways in which programs change a size; and of a file a part of so many pixels is compared, without so many at its edges.

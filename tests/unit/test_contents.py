@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
 from support.review_library import copies_in, only_group, photo
@@ -139,6 +139,7 @@ def test_of_pairs_with_and_without_a_small_subject_none_is_suggested(tmp_path: P
     name=st.sampled_from(PHOTOS), width=st.floats(0.03, 0.2), at=st.tuples(st.floats(0.1, 0.7), st.floats(0.1, 0.7)),
     colour=st.tuples(*[st.integers(0, 255)] * 3), seed=st.integers(0, 2**16),
 )  # fmt: skip
+@example(name="rocket", width=0.0625, at=(0.625, 0.11), colour=(0, 49, 0), seed=0)  # dark green on dark blue
 @settings(max_examples=10)
 def test_a_subject_in_one_of_two_is_never_explained(photographs, name, width, at, colour, seed):
     original = photographs[name]

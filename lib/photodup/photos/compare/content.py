@@ -27,6 +27,8 @@ _LEAST_SLIP, _MOST_SLIP = 0.35, 1.5
 LEAST_PLACE = 10.0
 # A channel at its limit was cut off there; colours next to that may be off by so much more.
 _WHITE, _BLACK, _NEAR_LIMIT, _SMEARED = 250, 4, 40, 24
+# Of blue things Cb says less than Cr of red ones: a figure of dark green on dark blue is as far from it as this allows for.
+_BLUE = 2.0
 # Least weight of a term of the colour map.
 _RIDGE = 3e-4
 # The map is found once no grey moves by more than this.
@@ -197,7 +199,8 @@ def _excess(predicted: np.ndarray, second: np.ndarray, shared: np.ndarray, slip:
     half = [cv2.resize(one[:, :, 1:], small, interpolation=cv2.INTER_AREA) for one in colours]
     soft = [cv2.GaussianBlur(half[0], (0, 0), float(np.hypot(blur / 2, _BASE))) for blur in _BLURS]
     its = cv2.GaussianBlur(half[1], (0, 0), _BASE)
-    by_colour = cv2.max(*cv2.split(cv2.max(reduce(cv2.min, soft) - its, its - reduce(cv2.max, soft)))).clip(0)
+    red, blue = cv2.split(cv2.max(reduce(cv2.min, soft) - its, its - reduce(cv2.max, soft)))
+    by_colour = cv2.max(red, _BLUE * blue).clip(0)
     by_colour = cv2.resize(by_colour, (width, height))
     difference = np.maximum(difference, by_colour - _SMEARED * cut)
     # Where both have an edge nearby, it may lie beside itself; where one of them is even, nothing may.

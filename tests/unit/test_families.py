@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image, ImageDraw, ImageFilter, ImageOps
+from PIL import Image, ImageDraw, ImageOps
 from support.review_library import copies_in, only_group, photo, save
 
 from photodup.embedding import imaging
 from photodup.photos.compare import pixels
-from photodup.photos.compare.canvas import Laid
-from photodup.photos.compare.family import _edges
+from photodup.photos.compare.family import LaidFamily
 from photodup.photos.compare.features import features
+from photodup.photos.compare.traces import FileTraces
 from photodup.photos.compare.verify import Verification
 from photodup.photos.groups.families import families
 from photodup.photos.groups.results import TierGroup
@@ -118,14 +118,12 @@ def test_the_original_stays_where_each_seems_to_have_writing_that_the_other_lack
 
 @pytest.mark.parametrize("name", ["chelsea", "coffee", "astronaut"])
 def test_a_photograph_goes_on_beyond_its_crop_and_a_collage_does_not_beyond_its_part(name):
-    (collage,) = named(["collage"])
+    collage, crop = named(["collage", "crop 80%"])
     image = ImageOps.contain(photo(name), (400, 400))
-    for picture, side, is_seam in ((collage(image), 1.0, True), (image, 0.8, False)):
-        grey = np.asarray(picture.convert("L").filter(ImageFilter.GaussianBlur(1.5)), np.float32)
-        frame = np.zeros(grey.shape, bool)
-        frame[: round(side * image.height), : round(side * image.width)] = True
-        whole = Laid(np.asarray(picture), grey, frame, frame, np.eye(2, 3), 1.0, picture.size)
-        assert any(seam for seam, *_ in _edges(whole, whole)) is is_seam
+    traces = FileTraces(1, 0.0, (), is_lossless=True)
+    for pair, is_collage in (((collage(image), image), True), ((image, crop(image)), False)):
+        laid = LaidFamily([0, 1], 0, lambda row, pair=pair: (pair[row], traces), {(0, 1)})
+        assert any("collage" in words for words in laid.lacks(0, 1).said) is is_collage
 
 
 def test_a_far_larger_file_stays_though_it_holds_no_more(tmp_path, original):

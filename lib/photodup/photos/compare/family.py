@@ -711,7 +711,7 @@ def _is_set_in(part: Laid, whole: Laid) -> bool:
 def _is_filled(part: Laid, whole: Laid, beyond: np.ndarray) -> bool:
     """Return whether one picture stands in another that is only a blur around it, whatever is written on that.
 
-    What is even may be paper or a wall, which somebody photographed.
+    An even colour around it is no blur: somebody may have photographed a picture on paper or on a wall.
     """
     if not _is_set_in(part, whole) or _what_is_beyond(whole, beyond) != _SCENE:
         return False

@@ -8,7 +8,7 @@ from photodup.photos.compare.canvas import Laid, grown
 
 # Tones: where one is at its limit, the other still has this spread, greys, on at least this share.
 _TONES, CLIPPED = 8.0, 0.01
-# Greys of which the light of a place is told from another picture's.
+# A grey between these two is cut off neither at black nor at white: there one picture's light is compared with the other's.
 _DARK, _LIGHT = 30, 245
 # Parts of equal size into which the pixels of a picture fall, by their light.
 _LIGHTS = 24

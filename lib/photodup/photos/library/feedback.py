@@ -56,17 +56,15 @@ class Feedback:
 
     def dismissed_pairs(self) -> set[frozenset[str]]:
         """Return the pairs of contents that must not be grouped again."""
-        labels = (line["md5s"] for line in self._standing() if line["kind"] == "keep_both")
-        return {frozenset(pair) for md5s in labels for pair in combinations(md5s, 2)}
+        return {frozenset(pair) for md5s in self._labelled("keep_both") for pair in combinations(md5s, 2)}
 
     def kept_copies(self) -> set[str]:
         """Return the contents of which every file stays: copies with the same bytes, of which both are kept."""
-        labels = (line["md5s"] for line in self._standing() if line["kind"] == "keep_both")
-        return {md5s[0] for md5s in labels if len(md5s) == 1}
+        return {md5s[0] for md5s in self._labelled("keep_both") if len(md5s) == 1}
 
     def keepers(self) -> set[str]:
         """Return the contents that the owner chose to keep against the suggestion."""
-        return {md5 for line in self._standing() if line["kind"] == "keeper" for md5 in line["md5s"]}
+        return {md5 for md5s in self._labelled("keeper") for md5 in md5s}
 
     def _read(self) -> list[dict]:
         lines = [line if _is_sound(line) else _DAMAGED for line in self._journal.read()]
@@ -74,8 +72,8 @@ class Feedback:
         self.problems = [self._journal.damaged(number) for number in damaged]
         return lines
 
-    def _standing(self) -> list[dict]:
-        return [line for _, line in self._numbered()]
+    def _labelled(self, kind: LabelKind) -> list[list[str]]:
+        return [line["md5s"] for _, line in self._numbered() if line["kind"] == kind]
 
     def _numbered(self) -> list[tuple[int, dict]]:
         undone = {line["number"] for line in self._lines if line["kind"] == "undo"}

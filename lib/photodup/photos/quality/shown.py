@@ -8,6 +8,7 @@ import io
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -236,7 +237,8 @@ def measure_kinds(
     found = []
     for place, kind in enumerate(progress(kinds, len(kinds))):
         turn = place * n % len(originals)
-        chosen = [one for one in (*originals[turn:], *originals[:turn]) if changes(kind, one)][:n]
+        in_turn = (*originals[turn:], *originals[:turn])
+        chosen = list(islice((one for one in in_turn if kind.result != WORK or changes(kind, one)), n))
         library = folder / str(place)
         truth = _plant(chosen, [kind], library)
         scan(library, progress=False)
@@ -248,7 +250,7 @@ def measure_kinds(
 def changes(kind: Transform, original: Original) -> bool:
     """Return whether an edit is one of this photograph: of a grey one, black and white is an equal and nobody's work."""
     image = shrunk(original.image)
-    return kind.result != WORK or bool(np.abs(np.asarray(kind(image), int) - image).max() > _SEEN)
+    return bool(np.abs(np.asarray(kind(image), int) - image).max() > _SEEN)
 
 
 def judge_kind(kind: Transform, tiers: Tiers, truth: dict[str, tuple[str, str]], n: int) -> OfKind:

@@ -176,6 +176,20 @@ def test_servers_are_started_anew_between_rounds_of_visits(declare, tmp_path):
     assert said == [2], "once, after both comparisons of the first round"
 
 
+def test_the_two_processes_of_a_null_change_places(declare, tmp_path, monkeypatch):
+    """One may be slower for as long as it lives; that is no fault of the instrument."""
+    found, run = declare(DATA), opened(tmp_path / "run")
+    slow, reach = found.sides["slow"], measure.reach
+    monkeypatch.setattr(
+        measure, "reach", lambda run, side, again, on: reach(run, slow if again else side, False, on)
+    )
+    with run.store:
+        measure_comparisons(run, found.nulls, SIZES)
+    (null,) = outcomes.read_comparisons(run, "06", declared=found).nulls
+    first, second = null.question.observed.visit_means
+    assert first > 0.5 and second < -0.5 and not null.is_different
+
+
 def test_a_machine_that_slept_marks_its_visits(monkeypatch):
     """The wall clock runs on while the monotonic one stands; nothing is left out."""
     wall = time.time

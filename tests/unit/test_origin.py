@@ -10,10 +10,11 @@ import pytest
 from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageOps
 from support.review_library import copies_in, exif, listed, only_group, photo, write, xmp
 
+from photodup.embedding.imaging import to_jpeg
 from photodup.photos.compare.canvas import Laid
 from photodup.photos.compare.evidence import pair_codes
 from photodup.photos.compare.tones import hues, lost_tones
-from photodup.photos.compare.traces import holds_rounding_of, is_saved_from
+from photodup.photos.compare.traces import holds_rounding_of, is_enlarged_from, is_saved_from
 from photodup.photos.groups.keepers import KeepRules
 from photodup.photos.groups.origin import is_edit, place
 from photodup.photos.groups.results import TierGroup
@@ -156,8 +157,28 @@ def test_an_enlargement_loses_to_its_source(tmp_path, original):
         source = Image.open(folder / "z" / "source.jpg")
         write(source.resize((960, 640), Image.Resampling.BICUBIC), folder / "large.jpg", quality=96)
         group = only_group(folder)
-        assert not going(group), group.choice  # an unsharp photograph and its smaller copy look the same
-        assert quality == 40 or group.keeper.path.stem == "source"
+        assert (group.keeper.path.stem, going(group)) == ("source", {"large.jpg"}), group.choice
+
+
+@pytest.mark.parametrize("name", ["chelsea", "coffee", "rocket"])
+@pytest.mark.parametrize("change", ["resize", "noise", "sharpen"])
+def test_a_smooth_picture_is_not_shown_to_be_made_of_its_smaller_copy(name, change):
+    """What it has nothing of lies at 0, a multiple of every step of the copy's table."""
+
+    def saved(image, quality):
+        return Image.open(io.BytesIO(to_jpeg(image, quality)))
+
+    larger = saved(photo(name).filter(ImageFilter.GaussianBlur(1)), 60)
+    small = larger.resize((larger.width // 2, larger.height // 2))
+    if change == "noise":
+        noise = np.random.default_rng(2).normal(0, 3, (small.height, small.width, 3))
+        small = Image.fromarray((small + noise).clip(0, 255).astype(np.uint8))
+    copy = saved(small.filter(ImageFilter.UnsharpMask(1, 100, 2)) if change == "sharpen" else small, 88)
+    enlarged = saved(copy.resize((copy.width * 2, copy.height * 2), Image.Resampling.BICUBIC), 95)
+    for given, is_made in ((larger, False), (enlarged, True)):
+        at_size = [np.asarray(given.convert("L").resize(copy.size, way)) for way in Image.Resampling if way]
+        table, grey = copy.quantization[0], np.asarray(copy.convert("L"))
+        assert any(is_enlarged_from(table, grey, one) for one in at_size) is is_made
 
 
 @pytest.mark.parametrize("blur", [1, 2, 4])

@@ -34,7 +34,7 @@ _RIDGE = 3e-4
 # The map is found once no grey moves by more than this.
 _SETTLED = 0.05
 # A line of writing: letters, their height (pixels) and stroke and gap as shares of it, their likeness in height and colour.
-_LETTERS, _LEAST_HEIGHT, _STROKE, _GAP, _LOW, _ONE_COLOUR, _ONE_INK = 6, 6, 0.3, 1.5, 0.35, 40, 36
+_LETTERS, _LEAST_HEIGHT, _STROKE, _GAP, _LOW, _ONE_COLOUR, _ONE_INK = 5, 6, 0.3, 1.5, 0.35, 40, 36
 _MOST_LINES, _EXPLAINED, _DARK = 3, 0.97, 60
 # So many times as steep as below it is the outline of writing.
 _OUTLINED = 1.2

@@ -33,6 +33,7 @@ from photodup.photos.compare.traces import (
     blockiness,
     coarsest_step,
     holds_rounding_of,
+    is_enlarged_from,
     is_nearer_than_rounding,
     is_saved_from,
     saved_with,
@@ -158,6 +159,7 @@ class LaidFamily:
         self._tones_apart: dict[tuple[int, int], tuple[float, list[float]]] = {}
         self._compared: dict[tuple[int, int], _Compared] = {}
         self._saved: dict[tuple[int, int], bool] = {}
+        self._enlarged: dict[tuple[int, int], bool] = {}
         self._pictures: dict[int, np.ndarray] = {}
         self._traces: dict[int, FileTraces] = {}
         sizes: dict[int, tuple[int, int]] = {}
@@ -216,10 +218,10 @@ class LaidFamily:
         }
         found = finest(powers, self.laid, gains, self._blocks, limits)
         # A copy cannot be less compressed than its parent, so what was compressed harder holds nothing finer.
-        return {
-            row: min([own, *(found[other] for other in self._less_compressed(row) if self._steps[other])])
-            for row, own in found.items()
-        }
+        parents = {row: [o for o in self._less_compressed(row) if self._steps[o]] for row in found}
+        for row in limits:
+            parents[row] += [o for o in self.laid if self._holds_no_more(row, o)]
+        return {row: min([own, *(found[other] for other in parents[row])]) for row, own in found.items()}
 
     def _cluster_tones(self) -> dict[int, int]:
         """Return for each member a number that it shares with those of the same tones and colours."""
@@ -260,7 +262,16 @@ class LaidFamily:
         """Return whether a member holds nothing beyond a smaller one that is large enough to have come first."""
         is_far = self.laid[larger].scale > _FAR_LARGER * self.laid[smaller].scale
         is_soft = not is_far and self._beyond(larger, smaller) < _ENLARGED
-        return is_soft and not self._is_saved_from(smaller, larger)
+        if is_soft and not self._is_saved_from(smaller, larger):
+            return True
+        return self._is_maybe_enlarged(larger, smaller) and self._holds_no_more(larger, smaller)
+
+    def _holds_no_more(self, larger: int, smaller: int) -> bool:
+        """Return whether a member with more pixels is shown to be made of a smaller one's file."""
+        if (larger, smaller) not in self._enlarged:
+            is_larger = self.laid[larger].scale > _LARGER * self.laid[smaller].scale
+            self._enlarged[larger, smaller] = is_larger and self._shows(is_enlarged_from, smaller, larger)
+        return self._enlarged[larger, smaller]
 
     def _is_maybe_enlarged(self, larger: int, smaller: int) -> bool:
         is_near = _factor(self.laid[larger].scale, self.laid[smaller].scale) < _NEAR
@@ -580,9 +591,12 @@ class LaidFamily:
         if any(seam for seam, *_ in edges) or (may_be and edges and all(ends for _, ends, _ in edges)):
             said.append("the one to keep does not seem to go on where this one ends: it may be a collage")
         is_finer = self._is_finer(member, keeper)
-        if (is_finer or b.scale > _LARGER * a.scale) and not self._is_saved_from(member, keeper):
-            unseen = "has more pixels, though no finer detail is seen in them"
-            said.append("holds finer detail" if is_finer else unseen)
+        if is_finer:
+            said += [] if self._is_saved_from(member, keeper) else ["holds finer detail"]
+        elif b.scale > _LARGER * a.scale and not (
+            self._is_saved_from(member, keeper) or self._holds_no_more(member, keeper)
+        ):
+            said.append("has more pixels, though no finer detail is seen in them")
         contents, boxes, rounding, _ = self._compare_contents(keeper, member)
         # The letters of a caption are no tones of the picture.
         letters = tuple(place.box for place in contents.places) if contents.is_caption else ()

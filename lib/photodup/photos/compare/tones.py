@@ -1,5 +1,6 @@
 """Tones and colours of members that lie on each other: how far apart they are, and what one of them lost."""
 
+import math
 from collections.abc import Iterable
 
 import numpy as np
@@ -117,10 +118,13 @@ def lost_tones(one: Laid, other: Laid, without: Iterable[tuple[float, float, flo
     if n < 500:
         return 0.0
     lost = 0.0
+    soft = max(
+        2, math.ceil(1 / other.scale)
+    )  # the edges of what is at its limit are as soft as a small copy's pixels
     for channel in range(3):
         mine = one.rgb[:, :, channel]
         for limit in (mine >= 252, mine <= 3):
-            limit = grown(limit & shared, -2)  # not the soft edges of what is at its limit
+            limit = grown(limit & shared, -soft)
             if limit.sum() > 0.5 * CLIPPED * n:
                 its = other.rgb[:, :, channel]
                 if _spread(its[limit]) > _TONES and _spread(_evened(mine, its, shared)[limit]) > _TONES:

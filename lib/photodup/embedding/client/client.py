@@ -25,7 +25,7 @@ from photodup.embedding.client.http import Patience, Remote
 from photodup.embedding.client.servers import server_of
 from photodup.embedding.engines.reduced import verdict_on
 from photodup.embedding.imaging import ImageError
-from photodup.embedding.vectors import BrokenEmbedding, digest_drafted
+from photodup.embedding.vectors import counted_from, digest_drafted
 from photodup.embedding.wire.wires import JPEG_QUALITY, in_type
 from photodup.errors import PhotodupError, ServerError
 from photodup.files import available_cores
@@ -83,16 +83,8 @@ class Embedder:
         following = self._ahead.submit(next, chunks, None)
         while (chunk := following.result()) is not None:
             following = self._ahead.submit(next, chunks, None)
-            first = sum(map(len, answers))
-            try:
+            with counted_from(sum(map(len, answers))):
                 answer = self._infer(chunk)
-            except ImageError as error:
-                if error.index is not None:
-                    error.index += first
-                raise
-            except BrokenEmbedding as error:
-                error.rows = [row + first for row in error.rows]
-                raise
             if answer.ndim != 2 or len(answer) != len(chunk):
                 raise ServerError(
                     f"{self.backend} answered {answer.shape} for {len(chunk)} images: it is no image encoder."

@@ -24,6 +24,7 @@ from photodup.embedding.backends import Backend, parse_backend
 from photodup.embedding.client.http import Patience, Remote
 from photodup.embedding.client.servers import server_of
 from photodup.embedding.engines.reduced import verdict_on
+from photodup.embedding.engines.weights import is_random
 from photodup.embedding.imaging import ImageError
 from photodup.embedding.vectors import counted_from, digest_drafted
 from photodup.embedding.wire.wires import JPEG_QUALITY, in_type
@@ -242,7 +243,7 @@ class RemoteEmbedder(Embedder):
         self._is_encoded = backend.is_lossy
         self.model_digest, self.model_name, self.dim = self.remote.digest, self.remote.name, self.remote.dim
         pretrained = self.remote.pretrained
-        self.is_random = None if pretrained is None else pretrained.startswith("random:")
+        self.is_random = None if pretrained is None else is_random(pretrained)
         # Of the name and of what the server says, whatever is not FP32 counts.
         said = self.remote.precision or backend.precision
         self.precision = backend.precision if said == "fp32" else said

@@ -14,6 +14,7 @@ from typing import Protocol
 import numpy as np
 from PIL import Image
 
+from photodup.embedding.backends import PRECISIONS
 from photodup.embedding.imaging import IMAGE_SIZE, View
 from photodup.errors import PhotodupError
 
@@ -28,7 +29,6 @@ SUPPORTED: dict[str, tuple[str, ...]] = {
 """Precisions of each engine: PyTorch eager, `torch.compile`, ONNX Runtime (CPU or CUDA), OpenVINO (CPU),
 ONNX Runtime's TensorRT provider, a Triton (whatever its model computes in)."""
 ENGINES = tuple(SUPPORTED)
-PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "int8")
 
 
 class ImageModel(Protocol):

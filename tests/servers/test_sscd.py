@@ -134,7 +134,7 @@ def test_pictures_go_in_as_its_authors_say(network, checkpoint):
     model = load_model(pretrained=f"sscd:{checkpoint}", device="cpu")
     assert (model.name, model.dim, model.is_random) == ("sscd-unrecognised", 512, False)
     for name in ("coffee", "rocket"):
-        found = model.embed_pixels(model.prepare(photo(name))[None])[0]
+        found = model.embed_pixels(model.view.pixels(photo(name))[None])[0]
         np.testing.assert_allclose(found, published_way(network, photo(name)), atol=2e-5)
         clips = photo(name).resize((224, 224))
         assert np.abs(found - published_way(network, clips)).max() > 2e-4, "224 pixels would show"

@@ -214,7 +214,7 @@ class LocalEmbedder(Embedder):
             yield np.stack(self._prepared(images, start, min(start + LOCAL_BATCH, len(images)), self._pixels))
 
     def _pixels(self, image: Source) -> np.ndarray:
-        return self.model.prepare(self._decoded(image))
+        return self.view.pixels(self._decoded(image))
 
     def _infer(self, chunk: np.ndarray) -> np.ndarray:
         return self.model.embed_pixels(chunk)

@@ -75,8 +75,8 @@ def _refuse_unknown_program(path: Path) -> None:
 class SscdModel:
     """`sscd:PATH`: a `.torchscript.pt` as the authors publish it, or an `.onnx` made from one.
 
-    Takes uint8 [n, 3, 320, 320] as its `view` gives them; an ONNX file of another fixed square size decides the size. ONNX may take
-    float32, normalised as for ImageNet, or uint8 with that folded in, its channels first or last.
+    Takes uint8 [n, 3, 320, 320] as its `view` gives them; an ONNX file of another fixed square size decides the size. ONNX
+    may take float32, normalised as for ImageNet, or uint8 with that folded in, its channels first or last.
 
     Args:
         path: the file.

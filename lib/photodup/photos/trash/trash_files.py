@@ -147,36 +147,10 @@ class TrashFiles:
         return replace(moved, home=os.path.join(os.path.dirname(moved.home), name))
 
     def _move(self, source: PathInFolder | None, target: PathInFolder | None, moved: Moved) -> None:
-        """Move a regular file to a name that must be free, and set its access and modification times.
-
-        On one volume the file itself moves, so nothing about it changes. Across volumes it is copied
-        with its metadata, synced and compared before the original goes; a creation time is not carried.
-        Neither way replaces a file that is there, or deletes one that another program saved meanwhile.
-
-        Raises:
-            OSError: nothing moved; a half-made copy may remain as `part_of(target)`. Where the original
-                changed meanwhile it stays, and the target is what it was before.
-        """
         if source is None or target is None:
             raise FileNotFoundError(errno.ENOENT, "it is no longer there", moved.home)
-        before = os.stat(source.name, dir_fd=source.folder, follow_symlinks=False)
-        if not stat.S_ISREG(before.st_mode):
-            raise OSError(errno.EINVAL, "not a regular file", source.name)
-        self._step("link")
-        try:
-            is_linked = name_if_free(source, target)
-        except OSError as error:
-            if error.errno != errno.EXDEV:
-                raise
-            copy_file(source, target, moved.md5, self._step)
-            is_linked = True
-        os.fsync(target.folder)
-        self._step("unlink")
-        if is_linked:
-            _unlink_unchanged(source, before)
-        os.fsync(source.folder)
-        self._step("times")
-        set_times(target, (moved.atime_ns, moved.mtime_ns))
+        times_ns = (moved.atime_ns, moved.mtime_ns)
+        move_file(source, target, md5=moved.md5, times_ns=times_ns, on_step=self._step)
 
     def clear(self, operation: Operation) -> None:
         """Remove the operation's empty folders from the trash; what is not ours is left alone."""
@@ -303,6 +277,44 @@ def md5_at(place: PathInFolder) -> str:
     """
     with open(open_file(place), "rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+
+
+def move_file(
+    source: PathInFolder,
+    target: PathInFolder,
+    *,
+    md5: str,
+    times_ns: tuple[int, int],
+    on_step: Callable[[str], None],
+) -> None:
+    """Move a regular file to a name that must be free, and set its access and modification times.
+
+    On one volume the file itself moves, so nothing about it changes. Across volumes it is copied
+    with its metadata, synced and compared before the original goes; a creation time is not carried.
+    Neither way replaces a file that is there, or deletes one that another program saved meanwhile.
+
+    Raises:
+        OSError: nothing moved; a half-made copy may remain as `part_of(target)`. Where the original
+            changed meanwhile it stays, and the target is what it was before.
+    """
+    before = os.stat(source.name, dir_fd=source.folder, follow_symlinks=False)
+    if not stat.S_ISREG(before.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", source.name)
+    on_step("link")
+    try:
+        is_linked = name_if_free(source, target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        copy_file(source, target, md5, on_step)
+        is_linked = True
+    os.fsync(target.folder)
+    on_step("unlink")
+    if is_linked:
+        _unlink_unchanged(source, before)
+    os.fsync(source.folder)
+    on_step("times")
+    set_times(target, times_ns)
 
 
 def set_times(place: PathInFolder, times_ns: tuple[int, int]) -> None:

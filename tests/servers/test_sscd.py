@@ -134,7 +134,7 @@ def test_pictures_go_in_as_its_authors_say(network, checkpoint):
     model = load_model(pretrained=f"sscd:{checkpoint}", device="cpu")
     assert (model.name, model.dim, model.is_random) == ("sscd-unrecognised", 512, False)
     for name in ("coffee", "rocket"):
-        found = model.embed_pixels(model.prepare(photo(name))[None])[0]
+        found = model.embed_pixels(model.view.pixels(photo(name))[None])[0]
         np.testing.assert_allclose(found, published_way(network, photo(name)), atol=2e-5)
         clips = photo(name).resize((224, 224))
         assert np.abs(found - published_way(network, clips)).max() > 2e-4, "224 pixels would show"
@@ -192,7 +192,7 @@ def test_onnx_may_take_bytes_and_channels_last_and_say_what_it_was_made_from(tmp
         model = load_model(pretrained=made, device="cpu")
         assert (model.engine, model.name, model.size) == ("onnx", "sscd-unrecognised", 320)
         if pixels is None:
-            pixels = np.stack([model.prepare(photo(name)) for name in ("coffee", "rocket")])
+            pixels = np.stack([model.view.pixels(photo(name)) for name in ("coffee", "rocket")])
         found.append(model.embed_pixels(pixels))
     for others in found[1:]:
         np.testing.assert_allclose(others, found[0], atol=1e-5)
@@ -221,7 +221,7 @@ def test_onnx_made_from_it_gives_the_same_and_is_another_digest(network, checkpo
         )
     model = load_model(pretrained=f"sscd:{path}", device="cpu")
     assert model.size == 288, "the file decides"
-    pixels = np.stack([model.prepare(photo(name)) for name in ("coffee", "rocket")])
+    pixels = np.stack([model.view.pixels(photo(name)) for name in ("coffee", "rocket")])
     given = (pixels.astype(np.float32) / 255 - np.array([0.485, 0.456, 0.406], np.float32)[:, None, None]) / (
         np.array([0.229, 0.224, 0.225], np.float32)[:, None, None]
     )

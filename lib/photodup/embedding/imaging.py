@@ -9,6 +9,7 @@ import os
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,6 @@ _TEXT_FORMATS = (b"P1", b"P2", b"P3")
 _MAX_FULL_RESIZE_RATIO = 50
 
 _open_lock = threading.Lock()
-_heif_registered = False
 
 
 class ImageError(PhotodupError):
@@ -212,13 +212,11 @@ def client_jpeg(source: bytes | Path | Image.Image, quality: int = 90, size: int
     return to_jpeg(_resize_and_crop(image, size), quality)
 
 
+@cache
 def _register_heif() -> None:
-    global _heif_registered
-    if not _heif_registered:
-        import pillow_heif
+    import pillow_heif
 
-        pillow_heif.register_heif_opener()
-        _heif_registered = True
+    pillow_heif.register_heif_opener()
 
 
 def open_image(data: bytes) -> Image.Image:

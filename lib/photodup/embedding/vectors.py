@@ -1,11 +1,12 @@
 """What an embedding must be before anything may rest on it, finite and of a length that is not zero, and whose it is."""
 
 import hashlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
-from photodup.embedding.imaging import View
+from photodup.embedding.imaging import ImageError, View
 from photodup.errors import PhotodupError
 
 BROKEN = "the model's answer holds NaN or infinities, or is zero"
@@ -23,6 +24,20 @@ class BrokenEmbedding(PhotodupError):
     def __init__(self, sentence: str, rows: list[int]) -> None:
         super().__init__(sentence)
         self.rows = rows
+
+
+@contextmanager
+def counted_from(first: int) -> Iterator[None]:
+    """Let what is raised about some images name their positions among all that were given, `first` of them before these."""
+    try:
+        yield
+    except ImageError as error:
+        if error.index is not None:
+            error.index += first
+        raise
+    except BrokenEmbedding as error:
+        error.rows = [row + first for row in error.rows]
+        raise
 
 
 def broken(vectors: np.ndarray) -> list[int]:

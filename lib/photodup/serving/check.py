@@ -10,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlsplit
 
+import httpx
+
 from photodup.embedding.backends import ENGINES, PRECISIONS, Backend, parse_backend
 from photodup.embedding.client.http import Patience
 from photodup.embedding.client.servers import server_of
@@ -139,8 +141,6 @@ def render_check(rows: Iterable[dict[str, Any]]) -> str:
 
 def _finding(backend: Backend, url: str, timeout_s: float) -> str:
     """Return what the client that would embed there says; of a Triton that has no such model, why not."""
-    import httpx
-
     try:
         with contextlib.closing(
             server_of(url, backend, Patience(timeout_s, timeout_s, attempts=1))
@@ -157,8 +157,6 @@ def _finding(backend: Backend, url: str, timeout_s: float) -> str:
 
 
 def _metrics(url: str, timeout_s: float) -> str:
-    import httpx
-
     try:
         answer = httpx.get(url, timeout=timeout_s)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
@@ -182,8 +180,6 @@ def listed(names: list[str]) -> str:
 
 def _get(url: str) -> Any:
     """Return an answer with status 200; None for any other, and where nothing answers."""
-    import httpx
-
     with contextlib.suppress(httpx.HTTPError, httpx.InvalidURL):
         answer = httpx.get(url, timeout=TIMEOUT_S)
         return answer if answer.status_code == 200 else None
@@ -225,8 +221,6 @@ def _models(url: str, timeout_s: float) -> list[dict[str, str]] | None:
     Returns:
         `name`, `state` and perhaps `reason` of each; None where no Triton answers.
     """
-    import httpx
-
     try:
         with httpx.Client(base_url=url, timeout=timeout_s) as client:
             index = client.post("/v2/repository/index", headers=http_headers(url, environment=False))

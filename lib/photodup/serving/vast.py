@@ -303,10 +303,6 @@ def _read_record(name: str) -> dict[str, Any]:
         raise PhotodupError(f"Nothing called {name} is rented; `photodup vast up` rents it.") from None
 
 
-if __name__ == "__main__":
-    watchdog(sys.argv[1])
-
-
 def find_offers(
     client: Any,
     gpu: str,
@@ -357,3 +353,7 @@ def ask(client: Any, method: str, **arguments: Any) -> Any:
         detail = f"HTTP {status}" if status else type(error).__name__
         hint = " Is the API key right?" if status in (401, 403) else ""
         raise PhotodupError(f"Vast.ai refused {method.replace('_', ' ')} ({detail}).{hint}") from None
+
+
+if __name__ == "__main__":
+    watchdog(sys.argv[1])

@@ -24,8 +24,9 @@ from photodup.embedding.backends import Backend, parse_backend
 from photodup.embedding.client.http import Patience, Remote
 from photodup.embedding.client.servers import server_of
 from photodup.embedding.engines.reduced import verdict_on
+from photodup.embedding.engines.weights import is_random
 from photodup.embedding.imaging import ImageError
-from photodup.embedding.vectors import BrokenEmbedding, digest_drafted
+from photodup.embedding.vectors import counted_from, digest_drafted
 from photodup.embedding.wire.wires import JPEG_QUALITY, in_type
 from photodup.errors import PhotodupError, ServerError
 from photodup.files import available_cores
@@ -83,16 +84,8 @@ class Embedder:
         following = self._ahead.submit(next, chunks, None)
         while (chunk := following.result()) is not None:
             following = self._ahead.submit(next, chunks, None)
-            first = sum(map(len, answers))
-            try:
+            with counted_from(sum(map(len, answers))):
                 answer = self._infer(chunk)
-            except ImageError as error:
-                if error.index is not None:
-                    error.index += first
-                raise
-            except BrokenEmbedding as error:
-                error.rows = [row + first for row in error.rows]
-                raise
             if answer.ndim != 2 or len(answer) != len(chunk):
                 raise ServerError(
                     f"{self.backend} answered {answer.shape} for {len(chunk)} images: it is no image encoder."
@@ -221,7 +214,7 @@ class LocalEmbedder(Embedder):
             yield np.stack(self._prepared(images, start, min(start + LOCAL_BATCH, len(images)), self._pixels))
 
     def _pixels(self, image: Source) -> np.ndarray:
-        return self.model.prepare(self._decoded(image))
+        return self.view.pixels(self._decoded(image))
 
     def _infer(self, chunk: np.ndarray) -> np.ndarray:
         return self.model.embed_pixels(chunk)
@@ -250,7 +243,7 @@ class RemoteEmbedder(Embedder):
         self._is_encoded = backend.is_lossy
         self.model_digest, self.model_name, self.dim = self.remote.digest, self.remote.name, self.remote.dim
         pretrained = self.remote.pretrained
-        self.is_random = None if pretrained is None else pretrained.startswith("random:")
+        self.is_random = None if pretrained is None else is_random(pretrained)
         # Of the name and of what the server says, whatever is not FP32 counts.
         said = self.remote.precision or backend.precision
         self.precision = backend.precision if said == "fp32" else said

@@ -21,7 +21,7 @@ from photodup.embedding.client.http import (
     which_server,
 )
 from photodup.embedding.imaging import IMAGE_SIZE, ImageError
-from photodup.embedding.vectors import BrokenEmbedding
+from photodup.embedding.vectors import BrokenEmbedding, counted_from
 from photodup.embedding.wire import wires
 from photodup.embedding.wire.http import AnswerError, Base64Json, Multipart, read_json
 from photodup.embedding.wire.kserve import (
@@ -120,15 +120,8 @@ class FastApiServer:
     def _halves(self, images: list[bytes]) -> np.ndarray:
         middle = len(images) // 2
         first = self.infer(images[:middle])
-        try:
+        with counted_from(middle):
             return np.concatenate([first, self.infer(images[middle:])])
-        except ImageError as error:
-            if error.index is not None:
-                error.index += middle
-            raise
-        except BrokenEmbedding as error:
-            error.rows = [row + middle for row in error.rows]
-            raise
 
     def close(self) -> None:
         self._http.close()

@@ -23,10 +23,12 @@ import json
 import sys
 from pathlib import Path
 
+from photodup.embedding.engines.export import export, export_apart, known_export
 from photodup.embedding.engines.model import ImageModel, check_choice, check_processor
 from photodup.embedding.engines.onnx_runtime import OnnxModel, existing
 from photodup.embedding.engines.openvino import OpenVinoModel
 from photodup.embedding.engines.pytorch import TorchModel
+from photodup.embedding.engines.reduced import find_int8
 from photodup.embedding.engines.sscd import PREFIX, SscdModel, is_archive, is_published
 from photodup.embedding.engines.weights import UNNAMED
 from photodup.errors import PhotodupError
@@ -90,8 +92,6 @@ def load_model(
         check_processor(precision)  # before minutes of exporting
     path = export_of(weights, name=name, directory=directory, is_read=precision != "int8")
     if precision == "int8":
-        from photodup.embedding.engines.reduced import find_int8
-
         path = find_int8(path, engine, file=file, directory=directory)
     if engine == "openvino":
         return OpenVinoModel(path, name=name, precision=precision, threads=threads, streams=streams)
@@ -111,8 +111,6 @@ def export_of(
     """
     if weights.startswith("onnx:"):
         return existing(Path(weights.removeprefix("onnx:")))
-    from photodup.embedding.engines.export import export_apart, known_export
-
     name = name or environment().architecture
     if known := known_export(name, weights, directory or build_dir() / "models", is_read=is_read):
         return known
@@ -137,8 +135,6 @@ def main() -> None:
 
     Prints a line of JSON for each file as soon as it is there, and one about the model.
     """
-    from photodup.embedding.engines.export import export
-
     directory, *variants = sys.argv[1:]
     try:
         model = load_model(device="cpu")

@@ -86,12 +86,10 @@ def export(
     for variant, path in files.items():
         if force or not is_intact(path):
             _export_one(model, variant, path)
-        facts, origin = (
-            json.loads(path.with_suffix(".json").read_text()),
-            _origin(model.name, model.pretrained),
-        )
+        sidecar, origin = path.with_suffix(".json"), _origin(model.name, model.pretrained)
+        facts = json.loads(sidecar.read_text())
         if facts.get(MADE_FROM) != origin:
-            write_atomically(path.with_suffix(".json"), _sidecar(facts | {MADE_FROM: origin}))
+            write_atomically(sidecar, _sidecar(facts | {MADE_FROM: origin}))
     return files
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-from PIL import Image
 
+from photodup.embedding.backends import PRECISIONS
 from photodup.embedding.imaging import IMAGE_SIZE, View
 from photodup.errors import PhotodupError
 
@@ -28,7 +28,6 @@ SUPPORTED: dict[str, tuple[str, ...]] = {
 """Precisions of each engine: PyTorch eager, `torch.compile`, ONNX Runtime (CPU or CUDA), OpenVINO (CPU),
 ONNX Runtime's TensorRT provider, a Triton (whatever its model computes in)."""
 ENGINES = tuple(SUPPORTED)
-PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "int8")
 
 
 class ImageModel(Protocol):
@@ -42,7 +41,7 @@ class ImageModel(Protocol):
         engine: what runs the graph, one of `ENGINES`.
         precision: how it computes, one of `PRECISIONS`.
         source_digest: hex of weights and options, the same at every precision.
-        view: what of a picture it looks at.
+        view: what of a picture it looks at; its `pixels` are what `embed_pixels` takes.
     """
 
     name: str
@@ -61,9 +60,6 @@ class ImageModel(Protocol):
     @property
     def digest(self) -> str:
         """Hex of weights, options and precision: embeddings are comparable if their digests are equal."""
-
-    def prepare(self, image: Image.Image) -> np.ndarray:
-        """Return the uint8 [3, h, w] that `embed_pixels` takes of an upright RGB image."""
 
     def embed(self, images: np.ndarray) -> np.ndarray:
         """Map float32 [n, 3, 224, 224], normalised, to float32 [n, dim] of length 1. Blocks; thread-safe."""

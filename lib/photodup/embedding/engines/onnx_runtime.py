@@ -13,7 +13,7 @@ import numpy as np
 from photodup.embedding.engines.cpu import describe_onnx, onnx_options
 from photodup.embedding.engines.model import check_choice, check_images, check_processor, digest_at
 from photodup.embedding.engines.weights import is_random
-from photodup.embedding.imaging import IMAGE_SIZE, View, denormalize, normalize, to_uint8
+from photodup.embedding.imaging import IMAGE_SIZE, View, denormalize, normalize
 from photodup.errors import PhotodupError
 from photodup.files import available_cores
 
@@ -171,7 +171,7 @@ def entry_of(kind: str, shape: Sequence[object], size: int = IMAGE_SIZE) -> Imag
 class ExportedModel:
     """What encoders from a file share, whichever engine runs it; the engine has `_run`, which takes what `embed` takes."""
 
-    view, prepare = View(), staticmethod(to_uint8)
+    view = View()
     _entry: ImageInput
     _run: Callable[[np.ndarray], np.ndarray]
 

@@ -105,7 +105,8 @@ def read_notes(network: Any) -> dict[str, str]:
     found: dict[str, str] = {}
     for place in ("framework", NOTES):
         if network.has_rt_info([place]):
-            found |= {key: _text(value) for key, value in network.get_rt_info([place]).value.items()}
+            said = network.get_rt_info([place]).value.items()
+            found |= {key: str(getattr(value, "value", value)) for key, value in said}
     return found
 
 
@@ -150,7 +151,3 @@ def _check_shapes(network: Any, path: Path) -> tuple[ImageInput, int]:
             f"[n, dim]: its tensors are {' and '.join(shapes)}."
         )
     return entry, network.output(0).partial_shape[1].get_length()
-
-
-def _text(value: Any) -> str:
-    return str(getattr(value, "value", value))

@@ -10,7 +10,7 @@ import numpy as np
 from photodup.embedding.engines.cpu import versions
 from photodup.embedding.engines.model import check_choice, check_images, check_processor, digest_at
 from photodup.embedding.engines.weights import is_random, load_visual
-from photodup.embedding.imaging import IMAGE_SIZE, MEAN, STD, View, to_uint8
+from photodup.embedding.imaging import IMAGE_SIZE, MEAN, STD, View
 from photodup.errors import PhotodupError
 from photodup.settings import variable
 
@@ -32,7 +32,7 @@ class TorchModel:
         PhotodupError: weights that cannot be had, a device or a precision that is not there.
     """
 
-    view, prepare = View(), staticmethod(to_uint8)
+    view = View()
     engine, precision = "pytorch", "fp32"
     _run: Any = None
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from photodup.embedding.engines.model import SUPPORTED, ImageModel, can_compute
 from photodup.embedding.engines.onnx_runtime import file_sha256, model_sha256
-from photodup.embedding.engines.weights import UNNAMED
+from photodup.embedding.engines.weights import UNNAMED, is_random
 from photodup.errors import PhotodupError
 from photodup.files import write_atomically
 from photodup.paths import build_dir
@@ -44,7 +44,7 @@ class WeightsSource:
 
     @property
     def is_random(self) -> bool:
-        return self.model_pretrained.startswith("random:")
+        return is_random(self.model_pretrained)
 
 
 @dataclass(frozen=True)

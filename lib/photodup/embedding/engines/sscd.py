@@ -25,7 +25,6 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 from photodup.embedding.engines.onnx_runtime import (
     ImageInput,
@@ -76,8 +75,8 @@ def _refuse_unknown_program(path: Path) -> None:
 class SscdModel:
     """`sscd:PATH`: a `.torchscript.pt` as the authors publish it, or an `.onnx` made from one.
 
-    Takes uint8 [n, 3, 320, 320] from `prepare`; an ONNX file of another fixed square size decides the size. ONNX may take
-    float32, normalised as for ImageNet, or uint8 with that folded in, its channels first or last.
+    Takes uint8 [n, 3, 320, 320] as its `view` gives them; an ONNX file of another fixed square size decides the size. ONNX
+    may take float32, normalised as for ImageNet, or uint8 with that folded in, its channels first or last.
 
     Args:
         path: the file.
@@ -109,13 +108,9 @@ class SscdModel:
             raise PhotodupError(f"{path} answers {answer.shape} for two pictures: it is no image encoder.")
         self.dim = int(answer.shape[1])
 
-    def prepare(self, image: Image.Image) -> np.ndarray:
-        """Squeeze the whole picture to a square: uint8 [3, size, size], as torchvision's Resize does."""
-        return self.view.pixels(image)
-
     @property
     def view(self) -> View:
-        """The whole picture, squeezed."""
+        """The whole picture, squeezed to a square as torchvision's Resize does."""
         return View(self.size, whole=True)
 
     def embed_pixels(self, pixels: np.ndarray) -> np.ndarray:

@@ -176,13 +176,10 @@ def _member(content: Any, key: str) -> Any:
     if not isinstance(content, dict):
         raise AnswerError(f"The answer is no JSON object but {str(content)[:60]!r}: is the protocol right?")
     if not isinstance(content.get(key), list):
-        found = f"a {key!r} that is no list" if key in content else f"no {key!r} but {_names(content)}"
+        names = ", ".join(content)[:100] or "nothing"
+        found = f"a {key!r} that is no list" if key in content else f"no {key!r} but {names}"
         raise AnswerError(f"The answer has {found}: is the protocol right?")
     return content[key]
-
-
-def _names(content: dict[str, Any]) -> str:
-    return ", ".join(content)[:100] or "nothing"
 
 
 def _rows(rows: list[Any]) -> np.ndarray:

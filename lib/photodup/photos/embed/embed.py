@@ -74,8 +74,10 @@ def embed_library(
             that are kept.
     """
     started = time.perf_counter()
-    report, missing = begin(catalogue, embedder)
-    todo = [one for one in missing if one[0] not in leave_out]
+    digest = require_fit(embedder)
+    n_before = sum(m.n_embeddings for m in catalogue.models() if m.digest == digest)
+    report = EmbedReport(digest, embedder.is_random, n_before=n_before)
+    todo = [one for one in catalogue.missing_embeddings(digest) if one[0] not in leave_out]
     with (
         bar(total=len(todo), desc="embed", unit="photo", disable=not progress) as shown,
         UnderWay(catalogue, embedder, report, shown) as under_way,
@@ -104,7 +106,7 @@ class UnderWay:
         self, catalogue: Catalogue, embedder: "Embedder", report: EmbedReport, shown: Any = None
     ) -> None:
         self._catalogue, self._report, self._shown = catalogue, report, shown
-        self._digest, self._name = report.model_digest, embedder.model_name or embedder.backend
+        self._name = embedder.model_name or embedder.backend
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="embed")
         self._waiting: deque[tuple[int, Future[Embedded]]] = deque()
 
@@ -125,7 +127,21 @@ class UnderWay:
             self._write(n, future.result())
 
     def _write(self, n: int, found: "Embedded") -> None:
-        store(self._catalogue, self._digest, self._name, found, self._report)
+        """Write vectors under their model, all or none, and count them."""
+        report = self._report
+        report.problems += found.problems
+        broken_ones = sum(problem.reason == BROKEN for problem in found.problems)
+        if broken_ones > 1 and not found.md5s:
+            raise PhotodupError(
+                f"{self._name} gave no sound embedding for any of {broken_ones} photographs ({BROKEN}), so nothing of "
+                "them was stored: use FP32, or export the model again."
+            )
+        if found.md5s:
+            digest, vectors = report.model_digest, np.stack(found.vectors)
+            dim = vectors.shape[1]
+            self._catalogue.register_model(digest, name=self._name, dim=dim, is_random=report.is_random)
+            self._catalogue.store_embeddings(digest, found.md5s, vectors)
+            report.n_embedded += len(found.md5s)
         if self._shown is not None:
             self._shown.update(n)
 
@@ -144,17 +160,6 @@ class UnderWay:
         if isinstance(error, PhotodupError) and self._report.n_embedded:
             kept = f"{self._report.n_embedded} photographs were embedded before and are kept"
             error.args = (f"{error} {kept}: the same command goes on from there.",)
-
-
-def begin(catalogue: Catalogue, embedder: "Embedder") -> tuple[EmbedReport, list[tuple[str, Path]]]:
-    """Return the report of what is about to be embedded, and content (MD5) and path of each photo without a vector.
-
-    Raises:
-        PhotodupError: as of `require_fit`.
-    """
-    digest = require_fit(embedder)
-    n_before = sum(m.n_embeddings for m in catalogue.models() if m.digest == digest)
-    return EmbedReport(digest, embedder.is_random, n_before=n_before), catalogue.missing_embeddings(digest)
 
 
 def require_fit(embedder: "Embedder") -> str:
@@ -255,23 +260,6 @@ def _without(
     bad = {digest for row, digest in enumerate(images) if row in rows}
     found.problems += [UnreadFile(paths[digest], reason) for digest in images if digest in bad]
     embed_images(embedder, {d: data for d, data in images.items() if d not in bad}, paths, found)
-
-
-def store(catalogue: Catalogue, digest: str, name: str, found: Embedded, report: EmbedReport) -> None:
-    """Write vectors under their model, all or none, and count them."""
-    report.problems += found.problems
-    broken_ones = sum(problem.reason == BROKEN for problem in found.problems)
-    if broken_ones > 1 and not found.md5s:
-        raise PhotodupError(
-            f"{name} gave no sound embedding for any of {broken_ones} photographs ({BROKEN}), so nothing of them was "
-            "stored: use FP32, or export the model again."
-        )
-    if not found.md5s:
-        return
-    vectors = np.stack(found.vectors)
-    catalogue.register_model(digest, name=name, dim=vectors.shape[1], is_random=report.is_random)
-    catalogue.store_embeddings(digest, found.md5s, vectors)
-    report.n_embedded += len(found.md5s)
 
 
 class OnePass:

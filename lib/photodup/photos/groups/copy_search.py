@@ -10,7 +10,6 @@ from photodup.photos.compare.pixels import verify_pairs
 from photodup.photos.compare.verify import Thresholds, Verification
 from photodup.photos.groups.families import Family, families
 from photodup.photos.library.catalogue import Catalogue, Photo
-from photodup.photos.search.neighbours import Pairs
 
 # Of comparing hubs with the copies of their copies; each round asks for one hub of each connected set.
 MAX_ROUNDS = 20
@@ -139,9 +138,3 @@ def not_asked(
             codes.append(open_)
             done.add(id(rows))
     return np.concatenate(codes)
-
-
-def as_pairs(rows: Sequence[tuple[int, int]] | np.ndarray, similarity: Sequence[float] | np.ndarray) -> Pairs:
-    """Return pairs of rows as `stars` takes them."""
-    first, second = np.array(rows, np.int64).reshape(-1, 2).T
-    return Pairs(first, second, np.array(similarity, np.float32), "given", 1.0, 0)

@@ -85,7 +85,7 @@ class KeepRules:
         self._protected: tuple[str, ...] = ()
         self._has_raw: Callable[[Path], bool] = lambda path: False
         self._has_film: Callable[[Path], bool] = lambda path: False
-        self._sidecar: Callable[[Path], Mapping[str, Any]] = lambda path: {}
+        self._say: Callable[[Photo], Mapping[str, Any]] = lambda one: joined(read_described(one.described))
         self._described: dict[int, Mapping[str, Any]] = {}
 
     def preferring(self, wishes: Collection[str], protected: Sequence[str]) -> "KeepRules":
@@ -106,13 +106,13 @@ class KeepRules:
         """Ask in a library whether a photo has its RAW, or its film (Live Photo), beside it, and what its XMP says."""
         beside = Beside(library)
         self._has_raw, self._has_film = partial(beside.has, RAW_SUFFIXES), partial(beside.has, FILM_SUFFIXES)
-        self._sidecar = beside.described
+        self._say = beside.described
         self._described.clear()
 
     def described(self, photo: Photo) -> Mapping[str, Any]:
         """Return what a photo and its sidecars say of it, by kind."""
         if photo.id not in self._described:
-            self._described[photo.id] = joined(self._sidecar(photo.path), read_described(photo.described))
+            self._described[photo.id] = self._say(photo)
         return self._described[photo.id]
 
     def lost_beside(self, keeper: Photo, leaving: Photo) -> list[str]:

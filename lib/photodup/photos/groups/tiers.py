@@ -13,7 +13,7 @@ import numpy as np
 
 from photodup.photos.compare.evidence import EvidenceStore, pair_codes, pair_rows
 from photodup.photos.compare.kept_features import FeatureStore
-from photodup.photos.groups.copy_search import CopySearch, as_pairs
+from photodup.photos.groups.copy_search import CopySearch
 from photodup.photos.groups.families import Family
 from photodup.photos.groups.judging import Judge, Judged
 from photodup.photos.groups.keepers import NEVER_WRITTEN, Choice, KeepRules
@@ -23,7 +23,7 @@ from photodup.photos.groups.stars import Group, stars
 from photodup.photos.library.catalogue import Catalogue, Photo, by_content
 from photodup.photos.library.feedback import Feedback
 from photodup.photos.search.candidates import Neighbours, Shots, find_neighbours
-from photodup.photos.search.neighbours import TOLERANCE
+from photodup.photos.search.neighbours import TOLERANCE, Pairs
 
 BURST_SECONDS = 60.0  # photos taken within this time need less similarity to count as one scene
 
@@ -116,7 +116,8 @@ class _Grouping:
         in_families = {i for family in judged for i in (family.keeper, *family.differs)}
         going = [i for family in judged for i, said in family.differs.items() if not said]
         left = ~np.isin(similar_rows, going).any(axis=1)
-        similar_stars = stars(as_pairs(similar_rows[left], cosine[left]), len(photos), rank=rank)
+        first, second = similar_rows[left].T
+        similar_stars = stars(Pairs(first, second, cosine[left], "given", 1.0, 0), len(photos), rank=rank)
 
         def evidence(i: int, j: int) -> Evidence:
             return Evidence(False, near.similarity(i, j), search.verified.get(i, j))

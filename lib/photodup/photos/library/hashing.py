@@ -127,11 +127,9 @@ def packed_facts(data: bytes, *, max_pixels: int, look: dict[str, Any] | None = 
 
 def unpack_facts(packed: bytes, look: Look | None) -> tuple[PhotoFacts, np.ndarray | None]:
     """Undo `packed_facts`."""
-    facts, _, pixels = packed.partition(b"\n")
-    size = look.view.size if look else 0
-    return PhotoFacts(**json.loads(facts)), np.frombuffer(pixels, np.uint8).reshape(
-        3, size, size
-    ) if look else None
+    line, _, pixels = packed.partition(b"\n")
+    facts = PhotoFacts(**json.loads(line))
+    return facts, np.frombuffer(pixels, np.uint8).reshape(3, look.view.size, look.view.size) if look else None
 
 
 def md5(data: bytes) -> str:

@@ -7,7 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from photodup.photos.library.metadata import MOST_XMP_BYTES, described_by_xmp, joined
+from photodup.photos.library.catalogue import Photo
+from photodup.photos.library.metadata import MOST_XMP_BYTES, described_by_xmp, joined, read_described
 
 # fmt: off
 RAW_SUFFIXES = frozenset({
@@ -91,15 +92,16 @@ class Beside:
         bundle = self._read((self._library / path).parent).get(path.stem.lower(), [])
         return any(p.suffix.lower() in suffixes and p.name != path.name for p in bundle)
 
-    def described(self, path: Path) -> dict[str, Any]:
-        """Return what the XMP sidecars of a path say, by kind; `IMG_1.xmp` is of every `IMG_1`."""
+    def described(self, photo: Photo) -> dict[str, Any]:
+        """Return what a photo and its XMP sidecars say of it, by kind; `IMG_1.xmp` is of every `IMG_1`."""
+        path = photo.path
         bundles = self._read((self._library / path).parent)
         packets = []
         for sidecar in (*bundles.get(path.name.lower(), ()), *bundles.get(path.stem.lower(), ())):
             if sidecar.suffix.lower() == ".xmp":
                 with suppress(OSError), open(sidecar, "rb") as file:
                     packets.append(described_by_xmp(file.read(MOST_XMP_BYTES)))
-        return joined(*packets)
+        return joined(joined(*packets), read_described(photo.described))
 
 
 def _bundles(folder: Path) -> dict[str, list[Path]]:

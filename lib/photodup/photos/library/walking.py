@@ -12,7 +12,7 @@ from photodup.errors import PhotodupError
 from photodup.extras import is_installed
 from photodup.names import escaped, printable
 from photodup.photos.library.sidecars import RAW_SUFFIXES, RENDERED_SUFFIXES
-from photodup.photos.state.own_folder import is_own_folder
+from photodup.photos.state.own_folder import OwnFolder
 from photodup.safe_open import open_file, opened
 
 SUFFIXES = frozenset(b".jpg .jpeg .jpe .jfif .png .webp .tif .tiff .heic .heif .hif .avif .gif .bmp".split())
@@ -126,11 +126,9 @@ def walk(root: Path, only: Sequence[str] = ()) -> Listing:
                 elif child.is_dir(follow_symlinks=False):
                     if child.name.lower().endswith(_PACKAGES):
                         listing.problems.append(UnreadFile(_path(path), _NOT_ENTERED))
-                    elif child.name in OWN_FOLDERS or (
-                        child.name.endswith(b".d") and is_own_folder(os.path.join(base, path))
+                    elif child.name not in OWN_FOLDERS and not (
+                        child.name.endswith(b".d") and OwnFolder(root / os.fsdecode(path)).is_marked
                     ):
-                        continue
-                    else:
                         folders.append(path)
                 elif is_photo and child.is_file(follow_symlinks=False):
                     if is_more and not is_installed(_MORE[suffix]):

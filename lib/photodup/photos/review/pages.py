@@ -39,11 +39,11 @@ _CHOOSING = ("INFERENCE_BACKEND", "INFERENCE_SERVICE_URL")  # what the environme
 _LOCAL = (("local-pytorch-fp32", ""), ("local-onnx-fp32", ""))
 
 
-def _one_page(listed: Sequence, number: int, size: int) -> tuple[Sequence, int, int]:
-    """Return what stands on a page (from 1; the nearest there is), its number, and how many pages there are."""
+def _one_page(listed: Sequence, number: int, size: int) -> tuple[Sequence, dict[str, int]]:
+    """Return what stands on a page (from 1; the nearest there is), and its number and how many there are, to be shown."""
     n_pages = max(1, -(-len(listed) // size))
     number = min(max(number, 1), n_pages)
-    return listed[(number - 1) * size : number * size], number, n_pages
+    return listed[(number - 1) * size : number * size], {"number": number, "n_pages": n_pages}
 
 
 @router.get("/")
@@ -64,11 +64,11 @@ def overview(
     if order in _ORDERS:
         key, is_reversed = _ORDERS[order]
         shown = sorted(shown, key=key, reverse=is_reversed)
-    items, number, n_pages = _one_page(shown, number, PAGE_SIZE)
+    items, page = _one_page(shown, number, PAGE_SIZE)
     return site.page(
         "overview.html",
         items=items,
-        following=shown[number * PAGE_SIZE : (number + 1) * PAGE_SIZE],
+        following=shown[page["number"] * PAGE_SIZE :][:PAGE_SIZE],
         n_shown=len(shown),
         tier=tier,
         status_filter=status,
@@ -76,8 +76,7 @@ def overview(
         folder=folder,
         folders=sorted(map(printable, parents))[:_MOST_FOLDERS],
         statuses=[TODO, MARKED, SKIPPED, APART, DONE],
-        number=number,
-        n_pages=n_pages,
+        **page,
         n_suggested=sum(bool(item.suggested) for item in session.select("copies", TODO)),
         changed=pictures.problems(session.root, [p for item in items for p in item.still_there[:_LOOKED_AT]]),
     )
@@ -128,7 +127,7 @@ def confirm(site: CurrentSite, number: int = 1) -> Response:
     """Everything that is marked, before any of it moves."""
     session = site.session
     marked = session.select(status=MARKED)
-    items, number, n_pages = _one_page(marked, number, PAGE_SIZE)
+    items, page = _one_page(marked, number, PAGE_SIZE)
     going = {photo.id: photo for item in marked for photo in item.photos if photo.id in item.remove}
     written = session.carried()
     linked, freed = pictures.freed(session.root, going.values())
@@ -142,8 +141,7 @@ def confirm(site: CurrentSite, number: int = 1) -> Response:
         plan=session.plan(written),
         leaving=going.keys(),
         changed=pictures.problems(session.root, [p for item in items for p in item.photos]),
-        number=number,
-        n_pages=n_pages,
+        **page,
     )
 
 
@@ -153,15 +151,14 @@ def trash(site: CurrentSite, number: int = 1) -> Response:
     session = site.session
     contents = session.trash.contents()
     listing = contents.listing
-    operations, number, n_pages = _one_page(listing, number, TRASH_PAGE_SIZE)
+    operations, page = _one_page(listing, number, TRASH_PAGE_SIZE)
     return site.page(
         "trash.html",
         unsigned=contents.unsigned,
         operations=operations,
         n=sum(not operation.written for operation in listing),
         bytes=sum(operation.bytes for operation in listing),
-        number=number,
-        n_pages=n_pages,
+        **page,
     )
 
 

@@ -2,7 +2,6 @@
 
 import errno
 import hashlib
-import io
 import os
 import re
 import threading
@@ -135,10 +134,8 @@ def _encoded(image: Image.Image, size: str) -> bytes:
     image.thumbnail((longest, longest), Image.Resampling.LANCZOS)
     # Telephones photograph in Display P3: without its profile a copy in sRGB would look different.
     profile = image.info.get("icc_profile") or b""
-    buffer = io.BytesIO()
     options = {"icc_profile": profile} if profile[16:20] == b"RGB " else {}
-    image.save(buffer, "JPEG", quality=_QUALITY[size], **options)
-    return buffer.getvalue()
+    return imaging.encoded(image, "JPEG", quality=_QUALITY[size], **options)
 
 
 def head(root: Path, photo: Photo) -> bytes:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 from photodup.errors import PhotodupError
 from photodup.names import as_text, printable
@@ -16,7 +16,6 @@ from photodup.photos.groups.results import Evidence, TierGroup, Tiers
 from photodup.photos.library.catalogue import Catalogue, Photo
 from photodup.photos.library.feedback import Feedback
 from photodup.photos.library.hashing import md5
-from photodup.photos.library.metadata import joined, read_described
 from photodup.photos.library.settings import LibrarySettings, load_settings, save_settings
 from photodup.photos.library.sidecars import Beside, moving_together
 from photodup.photos.review.carrying import Carried, carried
@@ -367,7 +366,7 @@ class ReviewSession:
     def carry_all(self) -> int:
         """Mark the copies that are held back only for what they say, if all of that can be written; return how many."""
         with self._lock:
-            described, chosen, n = self._describe(), [], 0
+            described, chosen, n = Beside(self.root).described, [], 0
             for item, held in self._held_back():
                 found = carried(self.root, item.group.keeper, held, described)
                 if found and (whole := {told.photo.id for told in found.told if told.is_whole}):
@@ -529,16 +528,11 @@ class ReviewSession:
                 removals[photo.id] = Removal(path, photo.md5, keepers, sidecars[path], reason)
         return list(removals.values())
 
-    def _describe(self) -> Callable[[Photo], Mapping[str, Any]]:
-        """Return what gives of a photo what it and its sidecars say now, by kind."""
-        beside = Beside(self.root)
-        return lambda photo: joined(beside.described(photo.path), read_described(photo.described))
-
     def carried(self) -> dict[str, Carried]:
         """Return by group what its marked photos say alone, and what is written of it beside the one that stays."""
         marked = self.select("copies", MARKED) if self.trash.moves_files else []
         going = {i for item in self.select(status=MARKED) for i in item.remove}
-        described, found = self._describe(), {}
+        described, found = Beside(self.root).described, {}
         for item in marked:
             if stays := [photo for photo in item.photos if photo.id not in going]:
                 told = [photo for photo in item.photos if photo.id in item.remove - item.bare]
@@ -550,7 +544,7 @@ class ReviewSession:
         """Return what one copy says alone that is held back only for that; None for any other photo."""
         item = self.item(key)
         held = [p for of, held in self._held_back() if of is item for p in held if p.id == photo_id]
-        return carried(self.root, item.group.keeper, held, self._describe())
+        return carried(self.root, item.group.keeper, held, Beside(self.root).described)
 
     @property
     def n_sidecars(self) -> int:

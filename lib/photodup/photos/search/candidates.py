@@ -83,17 +83,13 @@ def find_neighbours(
         at[of] = np.arange(len(names))
         if len(names) > 1:
             pairs = stored_pairs(folder, model.digest, names, vectors, threshold, nearest_from=nearest_from)
-            alike, cosine, recall = *_by_code(pairs, of), pairs.recall
+            codes = pair_codes(of[pairs.first], of[pairs.second])
+            order = np.argsort(codes)
+            alike, cosine, recall = codes[order], pairs.similarity[order], pairs.recall
             search = f"embedding ({pairs.method}) and hash"
     by_hash, radius = _hash_pairs(folder, photos, PER_PHOTO_BESIDE if search else PER_PHOTO_ALONE)
     search = f"{search or 'by hash only'} (within {radius} bits)"
     return Neighbours(alike, cosine, by_hash, search, recall, vectors, at)
-
-
-def _by_code(pairs: Pairs, of: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    codes = pair_codes(of[pairs.first], of[pairs.second])
-    order = np.argsort(codes)
-    return codes[order], pairs.similarity[order]
 
 
 def _hash_pairs(folder: Path, photos: Sequence[Photo], per_photo: float) -> tuple[np.ndarray, int]:

@@ -250,11 +250,6 @@ def locate_catalogue(root: Path, path: Path | str | None) -> tuple[Path, OwnFold
     return file, OwnFolder(file.with_name(f"{file.name}.d")), False
 
 
-def is_own_folder(path: Path | str | bytes) -> bool:
-    """Whether photodup made a folder for its own files there."""
-    return OwnFolder(os.fsdecode(path)).is_marked
-
-
 def _read(folder: int, name: str, most_bytes: int = -1) -> bytes:
     with open(open_file(PathInFolder(folder, name)), "rb") as file:
         return file.read(most_bytes)

@@ -247,15 +247,9 @@ class RemainingCopies:
 
     def _does_remain(self, path: Path, md5: str) -> bool:
         there = path.is_file() and not path.is_symlink() and self._leaving.isdisjoint(_identities(path))
-        return there and self._is_spelled_so(path) and md5_of(path) == md5
-
-    def _is_spelled_so(self, path: Path) -> bool:
-        """Whether the folders list every part of a path as it is written here.
-
-        Where `IMG.JPG` and `img.jpg` are one file, only one of them is listed, and it is not kept by
-        removing the other. Nothing else tells: on exFAT even their inode numbers may differ.
-        """
-        return is_spelled_so(path.absolute(), self._library, self._listed)
+        # The folders must list every part of it as it is written here. Where `IMG.JPG` and `img.jpg` are one file, only one
+        # of them is listed, and it is not kept by removing the other; on exFAT even their inode numbers may differ.
+        return there and is_spelled_so(path.absolute(), self._library, self._listed) and md5_of(path) == md5
 
 
 def _identities(path: Path) -> list[tuple]:

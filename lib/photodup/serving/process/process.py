@@ -1,16 +1,23 @@
 """A server process that is watched while it starts and that never outlives us."""
 
 import contextlib
+import shlex
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 from photodup.errors import PhotodupError
+from photodup.paths import build_dir
+from photodup.serving.process.ports import claim_ports
+from photodup.settings import inherited
+
+Ready = TypeVar("Ready")
 
 
 class ServerProcess:
@@ -108,6 +115,41 @@ class ServerProcess:
 
     def __exit__(self, *exception: object) -> None:
         self.stop()
+
+
+@dataclass
+class Command:
+    """A command of a user's that starts a server; `{port}` in it is a free port, which the variable PORT holds too."""
+
+    words: str
+    start_s: float
+    port: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self.port = claim_ports("127.0.0.1", {self.words: 0})[self.words]
+
+    @contextlib.contextmanager
+    def running(self, ready: Callable[[], Ready]) -> Iterator[Ready]:
+        """Run it for the length of a block, which gets what `ready` returns once it no longer raises a `PhotodupError`.
+
+        Raises:
+            PhotodupError: it ended, or was not ready in time; with what `ready` said and its last error.
+        """
+        found, said = list[Ready](), ""
+
+        def is_ready() -> bool:
+            nonlocal said
+            try:
+                found.append(ready())
+            except PhotodupError as error:
+                said = str(error)
+            return bool(found)
+
+        command = shlex.split(self.words.replace("{port}", str(self.port)))
+        log = build_dir() / "logs" / f"command-{self.port}.log"
+        with ServerProcess(repr(self.words), command, log, inherited(PORT=str(self.port))) as process:
+            process.wait_ready(is_ready, self.start_s, explain=lambda log: said)
+            yield found[0]
 
 
 def _prune(folder: Path, keep: int = 40) -> None:

@@ -80,7 +80,7 @@ class Status(BaseModel):
     status: str
 
 
-_ERRORS = {
+_SENTENCES = {
     400: "An image cannot be read, or is too large once decoded; or the body is cut short",
     401: "An API key is needed",
     408: "The body arrives too slowly",
@@ -90,13 +90,20 @@ _ERRORS = {
     500: "The service failed, or the model's answer is no embedding (NaN, infinities or zero)",
     503: "Not ready, or too much at a time: retry",
 }
-OPENAI_RESPONSES: dict[int | str, dict[str, Any]] = {
-    status: {"model": OpenAiProblem, "description": text}
-    for status, text in (_ERRORS | {404: "There is no such model"}).items()
-}
-RESPONSES: dict[int | str, dict[str, Any]] = {
-    status: {"model": RequestProblem, "description": text} for status, text in _ERRORS.items()
-}
+
+
+def _described(body: type[BaseModel], errors: dict[int, str]) -> dict[int | str, dict[str, Any]]:
+    """Return what the schema says of errors: of each status the body and a sentence."""
+    return {status: {"model": body, "description": text} for status, text in errors.items()}
+
+
+def _taking(media_type: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """Return what the schema says of a request with a body."""
+    return {"requestBody": {"required": True, "content": {media_type: {"schema": schema}}}}
+
+
+ERRORS = _described(RequestProblem, _SENTENCES)
+OPENAI_ERRORS = _described(OpenAiProblem, _SENTENCES | {404: "There is no such model"})
 FILES = {
     "type": "object",
     "properties": {
@@ -221,32 +228,21 @@ def create_app(
         service.stages.request(500)
         return refusal(request.url.path, 500, "The service failed; its log says why.")
 
-    multipart = {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": FILES}}}}
-    as_json = {"application/json": {"schema": Base64Request.model_json_schema()}}
+    form = _taking("multipart/form-data", FILES)
+    as_json = _taking("application/json", Base64Request.model_json_schema())
+    asked = _taking("application/json", EmbeddingsRequest.model_json_schema())
 
-    @app.post("/embed", response_model=Embeddings, responses=RESPONSES, openapi_extra=multipart)
+    @app.post("/embed", response_model=Embeddings, responses=ERRORS, openapi_extra=form)
     async def embed(request: Request, encoding: Encoding = "float") -> Response:
         """Embed the files of a form, one or many, whatever the field is called."""
         return await service.embed(request, service.read_files, partial(encode, encoding=encoding))
 
-    @app.post(
-        "/embed/base64",
-        response_model=Embeddings,
-        responses=RESPONSES,
-        openapi_extra={"requestBody": {"required": True, "content": as_json}},
-    )
+    @app.post("/embed/base64", response_model=Embeddings, responses=ERRORS, openapi_extra=as_json)
     async def embed_base64(request: Request, encoding: Encoding = "float") -> Response:
         """Embed images given as base64 in JSON."""
         return await service.embed(request, service.read_json, partial(encode, encoding=encoding))
 
-    asked = {"application/json": {"schema": EmbeddingsRequest.model_json_schema()}}
-
-    @app.post(
-        "/v1/embeddings",
-        response_model=EmbeddingsAnswer,
-        responses=OPENAI_RESPONSES,
-        openapi_extra={"requestBody": {"required": True, "content": asked}},
-    )
+    @app.post(openai_form.PATH, response_model=EmbeddingsAnswer, responses=OPENAI_ERRORS, openapi_extra=asked)
     async def embed_openai(request: Request) -> Response:
         """Embed images given as data URIs, in OpenAI's form."""
         return await service.embed_openai(request)

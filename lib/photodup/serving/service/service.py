@@ -139,9 +139,7 @@ class Service:
             raise RequestError(503, error.sentence, retry_after_s=error.retry_after_s) from None
         except ServerError as error:  # of ENGINE=triton
             log.error("%s", error)
-            raise RequestError(
-                503, "The Triton behind this service does not answer: retry.", retry_after_s=1
-            ) from None
+            raise RequestError(503, "The Triton behind this service does not answer: retry.") from None
         finally:
             self.stages.in_flight.dec()
 

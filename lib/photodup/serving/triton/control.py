@@ -14,6 +14,7 @@ from photodup.serving.control_key import VARIABLE, grpc_metadata
 
 if TYPE_CHECKING:
     import numpy as np
+    from tritonclient.grpc import InferenceServerClient
     from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 
@@ -31,10 +32,9 @@ def load_model(grpc_url: str, model: str, config: ModelConfig | None = None) -> 
             configuration; its reason is quoted.
     """
     from google.protobuf import json_format
-    from tritonclient.grpc import InferenceServerClient
 
     text = None if config is None else json_format.MessageToJson(config, preserving_proto_field_name=True)
-    with InferenceServerClient(grpc_url) as client, _refusal(grpc_url, model):
+    with _asking(grpc_url, model) as client:
         # Half an hour: TensorRT may build an engine.
         client.load_model(model, headers=grpc_metadata(grpc_url), config=text, client_timeout=1800.0)
 
@@ -45,9 +45,7 @@ def unload_model(grpc_url: str, model: str) -> None:
     Raises:
         PhotodupError: as `load_model`.
     """
-    from tritonclient.grpc import InferenceServerClient
-
-    with InferenceServerClient(grpc_url) as client, _refusal(grpc_url, model):
+    with _asking(grpc_url, model) as client:
         client.unload_model(model, headers=grpc_metadata(grpc_url), client_timeout=60.0)
 
 
@@ -67,13 +65,11 @@ def temporary_config(
     Raises:
         PhotodupError: as `load_model`.
     """
-    from tritonclient.grpc import InferenceServerClient
-
     if not grpc_url:
         raise PhotodupError(
             f"The configuration of {model} is changed over gRPC: list a gRPC address of Triton in the endpoints file."
         )
-    with InferenceServerClient(grpc_url) as client, _refusal(grpc_url, model):
+    with _asking(grpc_url, model) as client:
         before = client.get_model_config(model, client_timeout=60.0).config
     config = type(before)()
     config.CopyFrom(before)
@@ -98,11 +94,14 @@ def _as_served(config: ModelConfig) -> ModelConfig:
 
 
 @contextlib.contextmanager
-def _refusal(grpc_url: str, model: str) -> Iterator[None]:
+def _asking(grpc_url: str, model: str) -> Iterator[InferenceServerClient]:
+    """Yield a client of the server; what the server refuses is one sentence."""
+    from tritonclient.grpc import InferenceServerClient
     from tritonclient.utils import InferenceServerException
 
     try:
-        yield
+        with InferenceServerClient(grpc_url) as client:
+            yield client
     except InferenceServerException as error:
         said = f"Triton at {grpc_url} keeps {model} as it is"
         if "is restricted" in error.message():  # it names the header, whose value may be missing or wrong

@@ -18,12 +18,14 @@ from typing import TYPE_CHECKING, Literal
 from photodup.embedding import imaging, jpeg_scans
 from photodup.embedding.backends import Backend, backend_of
 from photodup.embedding.engines import cpu
+from photodup.embedding.engines.export import HALF, IR_VERSION, ir_version
 from photodup.embedding.engines.model import check_choice, digest_at
 from photodup.embedding.engines.onnx_runtime import model_sha256
 from photodup.embedding.engines.reduced import read_notes, reduced_path, source_of, verdict_in
 from photodup.errors import PhotodupError
 from photodup.files import available_cores, replacing
 from photodup.paths import project_root
+from photodup.serving.triton import decoders
 from photodup.serving.triton.config import (
     check_config,
     read_config,
@@ -124,9 +126,6 @@ def render_repository(
     Raises:
         PhotodupError: unknown target, model or variant, a missing graph, a configuration Triton refuses.
     """
-    from photodup.embedding.engines.export import HALF
-    from photodup.serving.triton import decoders
-
     if target not in TARGETS:
         raise PhotodupError(f"Target {target!r} is unknown: use {', '.join(TARGETS)}.")
     if instances < 1 or preprocess_instances < 1:
@@ -211,8 +210,6 @@ def link_file(onnx: Path, link: Path) -> None:
 
 def _check_format(onnx: Path) -> None:
     """Refuse a file that the oldest supported server could not read: it would say so only when it loads it."""
-    from photodup.embedding.engines.export import IR_VERSION, ir_version
-
     if (found := ir_version(onnx)) > IR_VERSION:
         raise PhotodupError(
             f"{onnx} has ONNX format {found}; Triton 24.05 (ONNX Runtime 1.18) reads {IR_VERSION}: export with the "
@@ -258,8 +255,6 @@ def with_steps(models: Iterable[str]) -> list[str]:
 
 
 def _available(target: Target, exported: Mapping[str, Path]) -> list[str]:
-    from photodup.embedding.engines.export import HALF
-
     def usable(name: str) -> bool:
         weights = WEIGHTS[name]
         # When asked for only: DALI's file must be made in Triton's image, which lacks PyTorch; TF32 is a question apart.

@@ -6,7 +6,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Exit, Option
 
 from photodup.cli.load import AsJson
 from photodup.cli.trash import Yes, ask
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 
 def contained(
-    old: Annotated[Path, typer.Argument(help="an old drive, phone or export: the folder to look at")],
-    library: Annotated[Path, typer.Option("--in", help="the library that should hold its photos")],
+    old: Annotated[Path, Argument(help="an old drive, phone or export: the folder to look at")],
+    library: Annotated[Path, Option("--in", help="the library that should hold its photos")],
     page: Annotated[
-        Path | None, typer.Option(help="HTML file with every name; default beside the cached catalogue")
+        Path | None, Option(help="HTML file with every name; default beside the cached catalogue")
     ] = None,
     as_json: AsJson = False,
     copy_new_to: Annotated[
-        Path | None, typer.Option(help="after a yes, copy what is only in OLD into this folder")
+        Path | None, Option(help="after a yes, copy what is only in OLD into this folder")
     ] = None,
     also_probable: Annotated[
-        bool, typer.Option("--also-probable", help="copy also what is probably there and not proven")
+        bool, Option("--also-probable", help="copy also what is probably there and not proven")
     ] = False,
     yes: Yes = False,
 ) -> None:
@@ -111,4 +111,4 @@ def _copy(found: "Contained", where: "list[Whereabouts]", target: Path, yes: boo
         print(sentence, file=sys.stderr)
     print(f"{n_copied} files copied, {n_there} there already, {len(refused)} left alone", file=sys.stderr)
     if refused:
-        raise typer.Exit(1)
+        raise Exit(1)

@@ -8,89 +8,75 @@ from itertools import count
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
+from typer import Argument, Exit, Option
 
 from photodup.errors import PhotodupError
 from photodup.extras import require
 
 Protocol = Annotated[
     list[str] | None,
-    typer.Option(
-        help="multipart, base64, openai, kserve-http, kserve-grpc, post; read from the URL by default"
-    ),
+    Option(help="multipart, base64, openai, kserve-http, kserve-grpc, post; read from the URL by default"),
 ]
-Model = Annotated[list[str] | None, typer.Option(help="KServe: the model; OpenAI: what is asked for")]
-File = Annotated[list[Path] | None, typer.Option(help="file or folder to send; repeat")]
-Text = Annotated[list[str] | None, typer.Option(help="text to send; repeat")]
-PayloadKind = Annotated[
-    str | None, typer.Option(help="images, texts or files: what to make up or how to send")
-]
+Model = Annotated[list[str] | None, Option(help="KServe: the model; OpenAI: what is asked for")]
+File = Annotated[list[Path] | None, Option(help="file or folder to send; repeat")]
+Text = Annotated[list[str] | None, Option(help="text to send; repeat")]
+PayloadKind = Annotated[str | None, Option(help="images, texts or files: what to make up or how to send")]
 Headers = Annotated[
-    list[str] | None, typer.Option("--header", "-H", help="'Name: value' or 'Name: env:NAME'; repeat")
+    list[str] | None, Option("--header", "-H", help="'Name: value' or 'Name: env:NAME'; repeat")
 ]
-ApiKey = Annotated[str | None, typer.Option(help="env:NAME, sent as Authorization: Bearer")]
-Seed = Annotated[int, typer.Option(help="of the order of payloads, arrivals and turns")]
-AsJson = Annotated[bool, typer.Option("--json", help="print the result as JSON, all else on stderr")]
+ApiKey = Annotated[str | None, Option(help="env:NAME, sent as Authorization: Bearer")]
+Seed = Annotated[int, Option(help="of the order of payloads, arrivals and turns")]
+AsJson = Annotated[bool, Option("--json", help="print the result as JSON, all else on stderr")]
 
 
 def load(
-    urls: Annotated[list[str], typer.Argument(help="URL of the server; two with --compare")],
-    compare: Annotated[bool, typer.Option("--compare", help="compare two URLs, which take turns")] = False,
+    urls: Annotated[list[str], Argument(help="URL of the server; two with --compare")],
+    compare: Annotated[bool, Option("--compare", help="compare two URLs, which take turns")] = False,
     concurrency: Annotated[
-        str | None, typer.Option(help="requests in flight; default 1 (open loop: 64); 1,2,4,8 measures each")
+        str | None, Option(help="requests in flight; default 1 (open loop: 64); 1,2,4,8 measures each")
     ] = None,
     processes: Annotated[
-        int, typer.Option(min=1, help="of this generator, which share the requests in flight")
+        int, Option(min=1, help="of this generator, which share the requests in flight")
     ] = 1,
-    rate: Annotated[
-        float | None, typer.Option(help="open loop: requests/s, sent whatever the server does")
-    ] = None,
-    slo: Annotated[str | None, typer.Option(help="find the highest rate under a bound: p95=100ms")] = None,
-    min_rate: Annotated[
-        float | None, typer.Option(help="with --slo: lowest rate to offer, requests/s")
-    ] = None,
-    max_rate: Annotated[
-        float | None, typer.Option(help="with --slo: highest rate to offer, requests/s")
-    ] = None,
+    rate: Annotated[float | None, Option(help="open loop: requests/s, sent whatever the server does")] = None,
+    slo: Annotated[str | None, Option(help="find the highest rate under a bound: p95=100ms")] = None,
+    min_rate: Annotated[float | None, Option(help="with --slo: lowest rate to offer, requests/s")] = None,
+    max_rate: Annotated[float | None, Option(help="with --slo: highest rate to offer, requests/s")] = None,
     fail_if: Annotated[
-        list[str] | None, typer.Option(help="end with status 1: 'p95>100ms', 'errors>1%', 'rate<50'; repeat")
+        list[str] | None, Option(help="end with status 1: 'p95>100ms', 'errors>1%', 'rate<50'; repeat")
     ] = None,
     seconds: Annotated[
         float | None,
-        typer.Option(min=1, help="longest time of the whole; default 20, with --compare 60, with --slo 300"),
+        Option(min=1, help="longest time of the whole; default 20, with --compare 60, with --slo 300"),
     ] = None,
-    arrivals: Annotated[
-        str, typer.Option(help="poisson, uniform, bursts:N, ramp:FROM-TO, trace:FILE")
-    ] = "poisson",
-    connection: Annotated[Literal["warm", "new"], typer.Option(help="new: one for each request")] = "warm",
+    arrivals: Annotated[str, Option(help="poisson, uniform, bursts:N, ramp:FROM-TO, trace:FILE")] = "poisson",
+    connection: Annotated[Literal["warm", "new"], Option(help="new: one for each request")] = "warm",
     protocol: Protocol = None,
-    method: Annotated[str, typer.Option(help="of a plain request: POST, GET, PUT")] = "POST",
+    method: Annotated[str, Option(help="of a plain request: POST, GET, PUT")] = "POST",
     model: Model = None,
     file: File = None,
     text: Text = None,
     payload: PayloadKind = None,
-    shape: Annotated[list[str] | None, typer.Option(help="KServe: NAME=3,224,224; repeat")] = None,
-    input: Annotated[list[str] | None, typer.Option(help="KServe: NAME=FILE.npy; repeat")] = None,
-    encoding: Annotated[Literal["float", "base64"], typer.Option(help="OpenAI: of the answer")] = "float",
-    batch: Annotated[int, typer.Option(min=1, help="items in a request")] = 1,
+    shape: Annotated[list[str] | None, Option(help="KServe: NAME=3,224,224; repeat")] = None,
+    input: Annotated[list[str] | None, Option(help="KServe: NAME=FILE.npy; repeat")] = None,
+    encoding: Annotated[Literal["float", "base64"], Option(help="OpenAI: of the answer")] = "float",
+    batch: Annotated[int, Option(min=1, help="items in a request")] = 1,
     header: Headers = None,
     api_key: ApiKey = None,
-    ca: Annotated[Path | None, typer.Option(help="TLS: certificate of the authority")] = None,
-    cert: Annotated[Path | None, typer.Option(help="TLS: certificate of this client")] = None,
-    key: Annotated[Path | None, typer.Option(help="TLS: key of this client")] = None,
+    ca: Annotated[Path | None, Option(help="TLS: certificate of the authority")] = None,
+    cert: Annotated[Path | None, Option(help="TLS: certificate of this client")] = None,
+    key: Annotated[Path | None, Option(help="TLS: key of this client")] = None,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="TLS: do not check the server's certificate")
+        bool, Option("--insecure", help="TLS: do not check the server's certificate")
     ] = False,
     timeout: Annotated[
-        float | None, typer.Option(min=0.1, help="seconds for one answer; default --seconds, 10 to 60")
+        float | None, Option(min=0.1, help="seconds for one answer; default --seconds, 10 to 60")
     ] = None,
     metrics: Annotated[
-        str | None, typer.Option(help="page of the server's counters, if not at its usual port")
+        str | None, Option(help="page of the server's counters, if not at its usual port")
     ] = None,
     as_json: AsJson = False,
-    out: Annotated[
-        Path | None, typer.Option(help="folder for the results; default photodup-load/TIME")
-    ] = None,
+    out: Annotated[Path | None, Option(help="folder for the results; default photodup-load/TIME")] = None,
     seed: Seed = 0,
 ) -> None:
     """Measure any server: rate, latency and errors under a load, the highest rate under a bound, or two servers compared.
@@ -181,7 +167,7 @@ def load(
     else:
         status = run_load(job, in_flight if len(in_flight) > 1 else ())
     if status:
-        raise typer.Exit(status)
+        raise Exit(status)
 
 
 def _numbers(text: str | None) -> list[int]:
@@ -201,21 +187,19 @@ def _of(values: list[str] | None, number: int) -> str | None:
 
 
 def gate(
-    base_url: Annotated[str | None, typer.Option(help="server to compare with")] = None,
-    head_url: Annotated[str | None, typer.Option(help="server that may not be slower")] = None,
+    base_url: Annotated[str | None, Option(help="server to compare with")] = None,
+    head_url: Annotated[str | None, Option(help="server that may not be slower")] = None,
     base: Annotated[
-        str | None, typer.Option(help="instead: a command that starts the base; {port} in it is a free port")
+        str | None, Option(help="instead: a command that starts the base; {port} in it is a free port")
     ] = None,
-    head: Annotated[str | None, typer.Option(help="the same for the head")] = None,
+    head: Annotated[str | None, Option(help="the same for the head")] = None,
     url: Annotated[
-        str | None, typer.Option(help="with commands: what each serves, as http://127.0.0.1:{port}/embed")
+        str | None, Option(help="with commands: what each serves, as http://127.0.0.1:{port}/embed")
     ] = None,
-    limit: Annotated[float, typer.Option(min=0, help="per cent by which the head may be slower")] = 5.0,
-    concurrency: Annotated[int, typer.Option(min=1, help="requests in flight")] = 1,
-    seconds: Annotated[float, typer.Option(min=1, help="longest time of both looks, without starts")] = 80.0,
-    start_seconds: Annotated[
-        float, typer.Option(min=1, help="longest time that a command may start")
-    ] = 120.0,
+    limit: Annotated[float, Option(min=0, help="per cent by which the head may be slower")] = 5.0,
+    concurrency: Annotated[int, Option(min=1, help="requests in flight")] = 1,
+    seconds: Annotated[float, Option(min=1, help="longest time of both looks, without starts")] = 80.0,
+    start_seconds: Annotated[float, Option(min=1, help="longest time that a command may start")] = 120.0,
     protocol: Protocol = None,
     model: Model = None,
     file: File = None,
@@ -223,8 +207,8 @@ def gate(
     payload: PayloadKind = None,
     header: Headers = None,
     api_key: ApiKey = None,
-    junit: Annotated[Path | None, typer.Option(help="write a JUnit report here")] = None,
-    summary: Annotated[Path | None, typer.Option(help="append a summary in Markdown to this file")] = None,
+    junit: Annotated[Path | None, Option(help="write a JUnit report here")] = None,
+    summary: Annotated[Path | None, Option(help="append a summary in Markdown to this file")] = None,
     as_json: AsJson = False,
     seed: Seed = 0,
 ) -> None:
@@ -282,22 +266,22 @@ def gate(
     if as_json:
         print(json.dumps(gated.as_record(), default=str))
     if gated.has_failed:
-        raise typer.Exit(1)
+        raise Exit(1)
 
 
 def verify(
-    url: Annotated[str, typer.Argument(help="URL of an embedding server of yours")],
+    url: Annotated[str, Argument(help="URL of an embedding server of yours")],
     protocol: Protocol = None,
     model: Model = None,
     weights: Annotated[
-        str | None, typer.Option(help="of the reference, as MODEL_PRETRAINED; default what the server names")
+        str | None, Option(help="of the reference, as MODEL_PRETRAINED; default what the server names")
     ] = None,
     precision: Annotated[
-        str | None, typer.Option(help="that the server should compute in; default what it states")
+        str | None, Option(help="that the server should compute in; default what it states")
     ] = None,
-    hostile: Annotated[bool, typer.Option(help="also send files that are made to hurt it")] = True,
-    strict: Annotated[bool, typer.Option("--strict", help="count what is tolerated as wrong")] = False,
-    timeout: Annotated[float, typer.Option(min=0.1, help="seconds for one answer")] = 60.0,
+    hostile: Annotated[bool, Option(help="also send files that are made to hurt it")] = True,
+    strict: Annotated[bool, Option("--strict", help="count what is tolerated as wrong")] = False,
+    timeout: Annotated[float, Option(min=0.1, help="seconds for one answer")] = 60.0,
     header: Headers = None,
     api_key: ApiKey = None,
     as_json: AsJson = False,
@@ -340,4 +324,4 @@ def verify(
         screen.print(table)
         screen.print(found.sentence(), markup=False, highlight=False)
     if found.has_failed(strict=strict):
-        raise typer.Exit(1)
+        raise Exit(1)

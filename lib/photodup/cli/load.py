@@ -130,17 +130,11 @@ def load(
     bound = bound_of(slo) if slo else None
     length_s = seconds or when.horizon_s or (300.0 if slo else 60.0 if compare else 20.0)
     security = Security(header_values(header or [], api_key), not insecure, ca, cert, key)
+    waits_s = timeout or min(60.0, max(10.0, length_s))
     requests = []
     for number, url in enumerate(urls):
-        spoken, asked_model = (_of(values, number) for values in (protocol, model))
-        target = target_of(
-            url,
-            protocol=spoken,
-            model=asked_model or "",
-            security=security,
-            timeout_s=timeout or min(60.0, max(10.0, length_s)),
-            method=method.upper(),
-        )
+        spoken = _spoken(protocol, model, number)
+        target = target_of(url, **spoken, security=security, timeout_s=waits_s, method=method.upper())
         target = replace(target, metrics=metrics or "")
         given = payloads_for(target, kind=payload, paths=file or [], given_texts=text or [])
         requests.append(Request(target, given, tuple(shape or ()), tuple(input or ()), encoding))
@@ -181,9 +175,10 @@ def _numbers(text: str | None) -> list[int]:
     return found
 
 
-def _of(values: list[str] | None, number: int) -> str | None:
-    """One value holds for both URLs, two for one each."""
-    return values[min(number, len(values) - 1)] if values else None
+def _spoken(protocol: list[str] | None, model: list[str] | None, number: int = 0) -> dict[str, str]:
+    """Return what `target_of` is told of one URL: one value holds for both URLs, two for one each."""
+    asked = {"protocol": protocol, "model": model}
+    return {name: values[min(number, len(values) - 1)] for name, values in asked.items() if values}
 
 
 def gate(
@@ -242,9 +237,7 @@ def gate(
     security = Security(header_values(header or [], api_key))
 
     def request_of(address: str) -> Request:
-        target = target_of(
-            address, protocol=_of(protocol, 0), model=_of(model, 0) or "", security=security, timeout_s=30.0
-        )
+        target = target_of(address, **_spoken(protocol, model), security=security, timeout_s=30.0)
         return Request(target, payloads_for(target, kind=payload, paths=file or [], given_texts=text or []))
 
     urls = [str(base_url), str(head_url)]
@@ -304,9 +297,7 @@ def verify(
     from photodup.names import printable
 
     security = Security(header_values(header or [], api_key))
-    target = target_of(
-        url, protocol=_of(protocol, 0), model=_of(model, 0) or "", security=security, timeout_s=timeout
-    )
+    target = target_of(url, **_spoken(protocol, model), security=security, timeout_s=timeout)
     console = Console(stderr=True)
     with console.status("") as status:
         found = checked(target, weights, precision=precision, is_hostile=hostile, say=status.update)

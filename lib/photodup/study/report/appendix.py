@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from photodup.paths import project_root
 from photodup.study.notebook.files import notebooks, read_notebook, study_rows
-from photodup.study.notebook.run import REFERENCE, read_run
+from photodup.study.notebook.run import REFERENCE, folder_of, read_run
 from photodup.study.report.figures import SAVED
 
 # What decides how near a second run comes. `timings` are held to what two equal processes differ by.
@@ -23,7 +22,7 @@ CLOSENESS = {
 
 def appendix_table() -> str:
     """Return one row per notebook: its figures, how long measuring them took here, and how close a second run comes."""
-    took = {row["notebook"]: row["seconds"] for row in _study()}
+    took = {row["notebook"]: row["seconds"] for row in study_rows(folder_of(REFERENCE))}
     lines = ["| notebook | figures | minutes here | how close a second run comes |", "|---|---|---:|---|"]
     for path in notebooks():
         names = ", ".join(f"`{name}`" for name in figures_of(path)) or "–"
@@ -43,18 +42,15 @@ def closeness_text() -> str:
     """Say what *as timings* means: how far two processes of one configuration lay apart in the reference run."""
     from photodup.study.comparisons.outcomes import read_all
 
-    nulls = [
-        o
-        for o in read_all(read_run(project_root() / "results" / REFERENCE))
-        if o.question.is_null and o.is_measured
-    ]
+    folder = folder_of(REFERENCE)
+    nulls = [o for o in read_all(read_run(folder)) if o.question.is_null and o.is_measured]
     apart = (
         f"as near as two processes of one configuration lay in it, within {max(o.excludes_beyond for o in nulls):.1%} "
         f"({len(nulls)} such pairs)"
         if nulls
         else "as near as two processes of one configuration, which the committed run has not measured yet"
     )
-    total = sum(row["seconds"] for row in _study()) / 60
+    total = sum(row["seconds"] for row in study_rows(folder)) / 60
     return (
         f"The reference run took {total:.0f} minutes. *As timings* means: on the same machine the comparisons come {apart}; "
         "an absolute figure moves with the machine's minutes, by more than its interval says. On another machine the "
@@ -72,11 +68,7 @@ def agreement_text() -> str:
     from photodup.study.comparisons import agreement
 
     passes = (REFERENCE, SECOND_PASS)
-    runs = [project_root() / "results" / name for name in passes]
+    runs = [folder_of(name) for name in passes]
     found = agreement.twice(*map(read_run, runs)) if all(run.is_dir() for run in runs) else []
     table = ["", *agreement.lines(found, passes)] if found else []
     return "\n".join([agreement.summary(found), *table])
-
-
-def _study() -> list[dict]:
-    return study_rows(project_root() / "results" / REFERENCE)

@@ -85,10 +85,7 @@ def summary(rows: Sequence[Mapping[str, Any]], sides: Sequence[ComparedRun]) -> 
 def _comparisons(first: ComparedRun, other: ComparedRun) -> dict[str, Any]:
     """Return the comparisons that both runs measured: a sentence, and a row for each."""
     both = agreement.twice(read_run(first.directory), read_run(other.directory))
-    rows = [
-        (one.first.question.name, agreement.cell(one.first), agreement.cell(one.second), agreement.word(one))
-        for one in both
-    ]
+    rows = [one.cells for one in both]
     return {"names": (first.name, other.name), "summary": agreement.summary(both), "rows": rows}
 
 

@@ -123,9 +123,7 @@ def study_parameters() -> None:
 
 
 @study.command("render", hidden=True)
-def study_render(
-    only: Only = None,
-) -> None:
+def study_render(only: Only = None) -> None:
     """Execute the committed notebooks in place from the records of the reference run; nothing is measured."""
     from photodup.study.runner.execute import render_notebooks
 

@@ -399,15 +399,10 @@ def _outcome(question: Question, estimate: _Estimate, level: float) -> Outcome:
         verdict = Verdict.EQUAL
     else:
         verdict = Verdict.NOT_FOUND
-    if (
-        verdict in (Verdict.BEYOND, Verdict.DIFFERENT)
-        and (observed.value_b - observed.value_a) * estimate.mean < 0
-    ):
+    is_opposite = (observed.value_b - observed.value_a) * estimate.mean < 0
+    if is_opposite and verdict in (Verdict.BEYOND, Verdict.DIFFERENT):
         verdict = Verdict.NOT_FOUND
-        notes = (
-            *notes,
-            "The median of the ratios and the ratio of the medians point in opposite directions.",
-        )
+        notes += ("The median of the ratios and the ratio of the medians point in opposite directions.",)
     return Outcome(
         question,
         verdict,

@@ -226,13 +226,9 @@ class Namespace(Simulation):
         """Apply the objects, all but the autoscaler, with so many pods, and wait for the scheduler."""
         self.plane.post("/api/v1/namespaces", {"metadata": {"name": self.name}}).raise_for_status()
         self.replicas = replicas
-        for item in self.objects:
-            if item["kind"] not in (
-                "Namespace",
-                "HorizontalPodAutoscaler",
-                "Service",
-            ):  # one nodePort, thrice
-                self._apply(item)
+        others = ("Namespace", "HorizontalPodAutoscaler", "Service")  # one nodePort, thrice
+        for item in (item for item in self.objects if item["kind"] not in others):
+            self._apply(item)
         self.plane.patch(self.deployment, {"spec": {"replicas": replicas}})
         bound = lambda: sum("nodeName" in p["spec"] for p in self.plane.items(self.pods)) >= replicas  # noqa: E731
         self.plane.until(f"{replicas} pods of {self.name} have a node", bound)
@@ -492,11 +488,7 @@ def experiment(curve: ServiceCurve, plan: Plan) -> dict[str, Any]:
         return {
             "version": LIVE_VERSION,
             "namespaces": {
-                name: {
-                    "rows": n.rows,
-                    "events": n.noted(),
-                    "syncs_s": [round(at, 3) for at in n.syncs_s],
-                }
+                name: {"rows": n.rows, "events": n.noted(), "syncs_s": [round(at, 3) for at in n.syncs_s]}
                 for name, n in made.items()
             },
             "update": {

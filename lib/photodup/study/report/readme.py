@@ -113,11 +113,8 @@ def decision_table() -> Iterator[str]:
             )
             rate = seconds["photos"] / seconds["seconds"] if seconds else 0.0
         elif name in places:
-            notebook = places[name]
-            reason, rate = (
-                _reason(compared[notebook][name], line["better"], line.get("what", "")),
-                _rate(arms, *cost),
-            )
+            notebook, rate = places[name], _rate(arms, *cost)
+            reason = _reason(compared[notebook][name], line["better"], line.get("what", ""))
         else:
             raise PhotodupError(f"decisions.yaml: {name!r} is no comparison of comparisons.yaml.")
         usd = f"{price / 3600 * 1e6 / rate:.2g} USD" if rate else ""

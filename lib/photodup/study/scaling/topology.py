@@ -250,13 +250,7 @@ def measure_devices(
     # Also behind a service, whose own engine is a Triton, it is an emulated device that waits.
     emulated = {"engine": emulated_engine(pool.models[0]) if asked.name == SERVICE else asked.engine}
     emulated |= {"device": pool.device if asked.name == SERVICE else asked.emulated_device}
-    facts = {
-        **asked.columns(),
-        **LOOPBACK.columns(),
-        **load.columns(),
-        **what,
-        **emulated,
-    }
+    facts = {**asked.columns(), **LOOPBACK.columns(), **load.columns(), **what, **emulated}
 
     def measure_now() -> dict[str, Any]:
         from photodup.bench.backends.adapters import adapter

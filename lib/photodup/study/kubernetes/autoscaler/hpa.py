@@ -49,10 +49,7 @@ _DEFAULT_UP = {
         {"type": "Percent", "value": 100, "periodSeconds": 15},
     ],
 }
-_DEFAULT_DOWN = {
-    "selectPolicy": "Max",
-    "policies": [{"type": "Percent", "value": 100, "periodSeconds": 15}],
-}
+_DEFAULT_DOWN = {"selectPolicy": "Max", "policies": [{"type": "Percent", "value": 100, "periodSeconds": 15}]}
 _OUTSIDE = ("Object", "External")
 
 

@@ -156,13 +156,9 @@ def measure_comparisons(
                     spent_min = (time.monotonic() - began) / 60
                     say(f"comparisons: {done} of {n_visits} visits, {spent_min:.1f} minutes so far")
                 done += 1
-                run.measure_or_load(
-                    visit_key(pair),
-                    partial(sides.measure, pair, visit, sizes),
-                    config=visit_config(pair, visit),
-                    kind=KIND,
-                    may_fail=True,
-                )
+                key, config = visit_key(pair), visit_config(pair, visit)
+                measure = partial(sides.measure, pair, visit, sizes)
+                run.measure_or_load(key, measure, config=config, kind=KIND, may_fail=True)
 
 
 @dataclass

@@ -506,12 +506,8 @@ def foretold(curve: ServiceCurve, plan: Plan, name: str, syncs_s: Sequence[float
     """Simulate one scaled namespace of `experiment` with 1.20's rules and the autoscaler's real seconds."""
     flags = ControllerFlags(as_of_1_20=True)
     apart_s = statistics.median(b - a for a, b in pairwise(syncs_s))
-    cluster = Cluster(
-        start_s=plan.start_s,
-        sync_phase_s=syncs_s[0],
-        sync_takes_s=max(0.0, apart_s - flags.sync_period_s),
-        flags=flags,
-    )
+    takes_s = max(0.0, apart_s - flags.sync_period_s)
+    cluster = Cluster(start_s=plan.start_s, sync_phase_s=syncs_s[0], sync_takes_s=takes_s, flags=flags)
     workload = read_workload(render({**OVERLAYS, "published": "k8s/published"}[name]))
     return simulate(workload, curve, plan.load(), duration_s=plan.duration_s, cluster=cluster)
 

@@ -17,22 +17,13 @@ from photodup.errors import PhotodupError
 from photodup.paths import project_root
 
 KUBERNETES_VERSION = "1.37.0"
-OVERLAYS = {
-    "base": "k8s/base",
-    "kind": "k8s/overlays/kind",
-    "gpu": "k8s/overlays/gpu",
-    "gpu-keda": "k8s/overlays/gpu-keda",
-}
+OVERLAYS = {"base": "k8s/base"} | {name: f"k8s/overlays/{name}" for name in ("kind", "gpu", "gpu-keda")}
 START_SECONDS = "photodup/start-seconds"
 _SUFFIXES = {"": Decimal(1)} | {a: Decimal(1000) ** power for power, a in enumerate("num", start=-3)}
 _SUFFIXES |= {a: Decimal(1000) ** power for power, a in enumerate("kMGTPE", start=1)}
 _SUFFIXES |= {f"{a}i": Decimal(1024) ** power for power, a in enumerate("KMGTPE", start=1)}
-_PROBE_DEFAULTS = {  # in the order of `Probe`
-    "initialDelaySeconds": 0,
-    "periodSeconds": 10,
-    "timeoutSeconds": 1,
-    "failureThreshold": 3,
-}
+# in the order of `Probe`
+_PROBE_DEFAULTS = {"initialDelaySeconds": 0, "periodSeconds": 10, "timeoutSeconds": 1, "failureThreshold": 3}
 
 
 @dataclass(frozen=True)

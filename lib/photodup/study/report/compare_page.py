@@ -19,12 +19,8 @@ from photodup.study.report.cells import filled
 from photodup.study.report.sides import ComparedRun, environment_rows, open_sides, warnings
 
 LOAD = ("scenario", "batch", "concurrency", "connection", "offered_per_s", "link", "label", "repeat")
-SCENARIOS = {
-    "single_stream": "one at a time",
-    "closed_loop": "closed loop",
-    "server": "open loop",
-    "offline": "offline",
-}
+# Others are called as they are.
+SCENARIOS = {"single_stream": "one at a time", "closed_loop": "closed loop", "server": "open loop"}
 
 
 def write_comparison(names: Sequence[str], output: Path | None = None) -> Path:

@@ -87,11 +87,9 @@ def _page(found: "Contained") -> str:
         ]
         for where in reversed(Whereabouts)
     }
-    for title, unread in (
-        ("not readable", found.unread),
-        ("not readable in the library", found.unread_there),
-    ):
-        tables[title] = [{"file": printable(one.path), "why": escaped(one.reason)} for one in unread]
+    unread = {"not readable": found.unread, "not readable in the library": found.unread_there}
+    for title, files in unread.items():
+        tables[title] = [{"file": printable(one.path), "why": escaped(one.reason)} for one in files]
     facts = {"made_by": "photodup contained", "finished": f"{datetime.now():%Y-%m-%d %H:%M}"}
     return page("What the library has of the old folder", facts, summary(found), [], tables, [])
 

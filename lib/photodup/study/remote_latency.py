@@ -85,10 +85,8 @@ def compare_paths(found: Mapping[str, Any], emulated: Mapping[str, Any] | None =
         }
         real = row["latency_ms_p50"] if row["valid"] else float("nan")
         emulated_ms = other.get((size, kind), float("nan"))
-        rows.append(
-            {"payload_bytes": size, "connection": kind, "real_ms": real, "emulated_ms": emulated_ms}
-            | predicted
-        )
+        seen = {"payload_bytes": size, "connection": kind, "real_ms": real, "emulated_ms": emulated_ms}
+        rows.append(seen | predicted)
     return pd.DataFrame(rows)
 
 

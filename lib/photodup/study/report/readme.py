@@ -61,14 +61,10 @@ def reference() -> Run:
 
 def pictures() -> Iterator[str]:
     """Yield the README's two pictures: the review page, and what the reference run has drawn of its servers."""
-    frontier = f"results/{REFERENCE}/figures/{DECISION}.png"
-    for path, words in (
-        (
-            "docs/images/review.jpg",
-            "The review page: two copies side by side, with the reason for the one to keep",
-        ),
-        (frontier, "Latency and throughput of each server, engine and precision"),
-    ):
+    review = "The review page: two copies side by side, with the reason for the one to keep"
+    servers = "Latency and throughput of each server, engine and precision"
+    drawn = f"results/{REFERENCE}/figures/{DECISION}.png"
+    for path, words in (("docs/images/review.jpg", review), (drawn, servers)):
         if (project_root() / path).is_file():
             yield f'<img src="{path}" alt="{words}" width="49%">'
 

@@ -136,8 +136,7 @@ def study_readme() -> None:
     """Write the generated parts of README.md, results/README.md and docs/study.md from what is committed."""
     from photodup.paths import project_root
     from photodup.selfbench.rows import blocks
-    from photodup.study.report.appendix import appendix_blocks
-    from photodup.study.report.readme import write_blocks
+    from photodup.study.report.readme import appendix_blocks, write_blocks
 
     print(write_blocks())
     print(write_blocks(project_root() / "results" / "README.md", appendix_blocks()))

@@ -194,13 +194,8 @@ def print_groups(catalogue: "Catalogue", *, as_json: bool = False, **options: An
     tiers = tiers_by_settings(catalogue, progress=with_bar, **options)
     feedback = Feedback(catalogue.own.path)
     if as_json:
-        problems = [*tiers.problems, *feedback.problems]
-        record = {
-            "n_photos": tiers.n_photos,
-            "groups": [_record(g) for g in tiers.groups],
-            "problems": problems,
-        }
-        print(json.dumps(record))
+        groups, problems = [_record(g) for g in tiers.groups], [*tiers.problems, *feedback.problems]
+        print(json.dumps({"n_photos": tiers.n_photos, "groups": groups, "problems": problems}))
         return
     for group in tiers.groups:
         _print_group(group)

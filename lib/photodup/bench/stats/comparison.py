@@ -291,9 +291,8 @@ def between_visits(observed: Observed, noise: Noise) -> tuple[float, float]:
     n = len(observed.log_ratios)
     own = float(np.var(observed.visit_means, ddof=1)) if n > 1 else 0.0
     free = noise.free + n - 1
-    explained = (
-        observed.variance * noise.inflation * float(np.mean([1 / len(v) for v in observed.log_ratios]))
-    )
+    per_visit = float(np.mean([1 / len(v) for v in observed.log_ratios]))
+    explained = observed.variance * noise.inflation * per_visit
     return (max((noise.free * noise.usual + (n - 1) * own) / free - explained, 0.0) if free else 0.0), free
 
 
@@ -319,11 +318,9 @@ class _Estimate:
     def p_value(self) -> float:
         from scipy.special import stdtr
 
-        return (
-            2 * float(stdtr(self.free, -abs(self.mean) / self.error))
-            if self.error > 0
-            else float(self.mean == 0)
-        )
+        if not self.error > 0:
+            return float(self.mean == 0)
+        return 2 * float(stdtr(self.free, -abs(self.mean) / self.error))
 
     def bounds(self, level: float) -> tuple[float, float]:
         from scipy.special import stdtrit

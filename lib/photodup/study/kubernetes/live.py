@@ -285,11 +285,9 @@ class Namespace(Simulation):
             c = self.cohorts_of.get(pod["metadata"]["uid"])
             if c and c.ready and "deletionTimestamp" not in pod["metadata"]:
                 name = pod["metadata"]["name"]
-                body = {"apiVersion": "policy/v1beta1", "kind": "Eviction"}
-                answer = self.plane.post(
-                    f"{self.pods}/{name}/eviction",
-                    body | {"metadata": {"name": name, "namespace": self.name}},
-                )
+                body: dict[str, Any] = {"apiVersion": "policy/v1beta1", "kind": "Eviction"}
+                body |= {"metadata": {"name": name, "namespace": self.name}}
+                answer = self.plane.post(f"{self.pods}/{name}/eviction", body)
                 if answer.status_code != 429:
                     answer.raise_for_status()
                 answers["refused" if answer.status_code == 429 else "granted"] += 1

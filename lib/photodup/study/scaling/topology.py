@@ -238,13 +238,8 @@ def measure_devices(
         repeat: 0 for the first measurement of this point, then 1, 2, ….
     """
     asked = parse_backend(backend)
-    what = {
-        "arrangement": arrangement,
-        "devices": devices,
-        "batching": batching,
-        "label": "",
-        "repeat": repeat,
-    }
+    what: dict[str, Any] = {"arrangement": arrangement, "devices": devices, "batching": batching}
+    what |= {"label": "", "repeat": repeat}
     key = f"devices-{asked}-{arrangement}-{devices}-{'batched' if batching else 'alone'}"
     key += f"-{load.scenario}-b{load.batch}-c{load.concurrency}" + (f"-repeat-{repeat}" if repeat else "")
     # Also behind a service, whose own engine is a Triton, it is an emulated device that waits.

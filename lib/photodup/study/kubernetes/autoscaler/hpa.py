@@ -94,11 +94,8 @@ class Autoscaler:
         self.has_behavior = behavior is not None
         behavior = behavior or {}
         self.up = {**_DEFAULT_UP, **(behavior.get("scaleUp") or {})}
-        self.down = {
-            "stabilizationWindowSeconds": self.flags.downscale_stabilization_s,
-            **_DEFAULT_DOWN,
-            **(behavior.get("scaleDown") or {}),
-        }
+        window = {"stabilizationWindowSeconds": self.flags.downscale_stabilization_s}
+        self.down = {**window, **_DEFAULT_DOWN, **(behavior.get("scaleDown") or {})}
         self.tolerances = self._tolerances()
         self.scaled_to_zero = False
         self.recommendations: list[tuple[float, int]] | None = None

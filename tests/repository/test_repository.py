@@ -22,8 +22,7 @@ from photodup.errors import PhotodupError
 from photodup.extras import EXTRAS, USES
 from photodup.selfbench.rows import blocks as speed_blocks
 from photodup.serving.service.settings import ServiceSettings
-from photodup.study.report.appendix import appendix_blocks
-from photodup.study.report.readme import write_blocks
+from photodup.study.report.readme import appendix_blocks, write_blocks
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 NAME = re.compile(r"[A-Za-z0-9._-]+")

@@ -6,7 +6,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Exit, Option
 
 from photodup.cli.load import AsJson
 from photodup.cli.trash import Yes, ask
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 
 def contained(
-    old: Annotated[Path, typer.Argument(help="an old drive, phone or export: the folder to look at")],
-    library: Annotated[Path, typer.Option("--in", help="the library that should hold its photos")],
+    old: Annotated[Path, Argument(help="an old drive, phone or export: the folder to look at")],
+    library: Annotated[Path, Option("--in", help="the library that should hold its photos")],
     page: Annotated[
-        Path | None, typer.Option(help="HTML file with every name; default beside the cached catalogue")
+        Path | None, Option(help="HTML file with every name; default beside the cached catalogue")
     ] = None,
     as_json: AsJson = False,
     copy_new_to: Annotated[
-        Path | None, typer.Option(help="after a yes, copy what is only in OLD into this folder")
+        Path | None, Option(help="after a yes, copy what is only in OLD into this folder")
     ] = None,
     also_probable: Annotated[
-        bool, typer.Option("--also-probable", help="copy also what is probably there and not proven")
+        bool, Option("--also-probable", help="copy also what is probably there and not proven")
     ] = False,
     yes: Yes = False,
 ) -> None:
@@ -87,11 +87,9 @@ def _page(found: "Contained") -> str:
         ]
         for where in reversed(Whereabouts)
     }
-    for title, unread in (
-        ("not readable", found.unread),
-        ("not readable in the library", found.unread_there),
-    ):
-        tables[title] = [{"file": printable(one.path), "why": escaped(one.reason)} for one in unread]
+    unread = {"not readable": found.unread, "not readable in the library": found.unread_there}
+    for title, files in unread.items():
+        tables[title] = [{"file": printable(one.path), "why": escaped(one.reason)} for one in files]
     facts = {"made_by": "photodup contained", "finished": f"{datetime.now():%Y-%m-%d %H:%M}"}
     return page("What the library has of the old folder", facts, summary(found), [], tables, [])
 
@@ -111,4 +109,4 @@ def _copy(found: "Contained", where: "list[Whereabouts]", target: Path, yes: boo
         print(sentence, file=sys.stderr)
     print(f"{n_copied} files copied, {n_there} there already, {len(refused)} left alone", file=sys.stderr)
     if refused:
-        raise typer.Exit(1)
+        raise Exit(1)

@@ -8,89 +8,75 @@ from itertools import count
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
+from typer import Argument, Exit, Option
 
 from photodup.errors import PhotodupError
 from photodup.extras import require
 
 Protocol = Annotated[
     list[str] | None,
-    typer.Option(
-        help="multipart, base64, openai, kserve-http, kserve-grpc, post; read from the URL by default"
-    ),
+    Option(help="multipart, base64, openai, kserve-http, kserve-grpc, post; read from the URL by default"),
 ]
-Model = Annotated[list[str] | None, typer.Option(help="KServe: the model; OpenAI: what is asked for")]
-File = Annotated[list[Path] | None, typer.Option(help="file or folder to send; repeat")]
-Text = Annotated[list[str] | None, typer.Option(help="text to send; repeat")]
-PayloadKind = Annotated[
-    str | None, typer.Option(help="images, texts or files: what to make up or how to send")
-]
+Model = Annotated[list[str] | None, Option(help="KServe: the model; OpenAI: what is asked for")]
+File = Annotated[list[Path] | None, Option(help="file or folder to send; repeat")]
+Text = Annotated[list[str] | None, Option(help="text to send; repeat")]
+PayloadKind = Annotated[str | None, Option(help="images, texts or files: what to make up or how to send")]
 Headers = Annotated[
-    list[str] | None, typer.Option("--header", "-H", help="'Name: value' or 'Name: env:NAME'; repeat")
+    list[str] | None, Option("--header", "-H", help="'Name: value' or 'Name: env:NAME'; repeat")
 ]
-ApiKey = Annotated[str | None, typer.Option(help="env:NAME, sent as Authorization: Bearer")]
-Seed = Annotated[int, typer.Option(help="of the order of payloads, arrivals and turns")]
-AsJson = Annotated[bool, typer.Option("--json", help="print the result as JSON, all else on stderr")]
+ApiKey = Annotated[str | None, Option(help="env:NAME, sent as Authorization: Bearer")]
+Seed = Annotated[int, Option(help="of the order of payloads, arrivals and turns")]
+AsJson = Annotated[bool, Option("--json", help="print the result as JSON, all else on stderr")]
 
 
 def load(
-    urls: Annotated[list[str], typer.Argument(help="URL of the server; two with --compare")],
-    compare: Annotated[bool, typer.Option("--compare", help="compare two URLs, which take turns")] = False,
+    urls: Annotated[list[str], Argument(help="URL of the server; two with --compare")],
+    compare: Annotated[bool, Option("--compare", help="compare two URLs, which take turns")] = False,
     concurrency: Annotated[
-        str | None, typer.Option(help="requests in flight; default 1 (open loop: 64); 1,2,4,8 measures each")
+        str | None, Option(help="requests in flight; default 1 (open loop: 64); 1,2,4,8 measures each")
     ] = None,
     processes: Annotated[
-        int, typer.Option(min=1, help="of this generator, which share the requests in flight")
+        int, Option(min=1, help="of this generator, which share the requests in flight")
     ] = 1,
-    rate: Annotated[
-        float | None, typer.Option(help="open loop: requests/s, sent whatever the server does")
-    ] = None,
-    slo: Annotated[str | None, typer.Option(help="find the highest rate under a bound: p95=100ms")] = None,
-    min_rate: Annotated[
-        float | None, typer.Option(help="with --slo: lowest rate to offer, requests/s")
-    ] = None,
-    max_rate: Annotated[
-        float | None, typer.Option(help="with --slo: highest rate to offer, requests/s")
-    ] = None,
+    rate: Annotated[float | None, Option(help="open loop: requests/s, sent whatever the server does")] = None,
+    slo: Annotated[str | None, Option(help="find the highest rate under a bound: p95=100ms")] = None,
+    min_rate: Annotated[float | None, Option(help="with --slo: lowest rate to offer, requests/s")] = None,
+    max_rate: Annotated[float | None, Option(help="with --slo: highest rate to offer, requests/s")] = None,
     fail_if: Annotated[
-        list[str] | None, typer.Option(help="end with status 1: 'p95>100ms', 'errors>1%', 'rate<50'; repeat")
+        list[str] | None, Option(help="end with status 1: 'p95>100ms', 'errors>1%', 'rate<50'; repeat")
     ] = None,
     seconds: Annotated[
         float | None,
-        typer.Option(min=1, help="longest time of the whole; default 20, with --compare 60, with --slo 300"),
+        Option(min=1, help="longest time of the whole; default 20, with --compare 60, with --slo 300"),
     ] = None,
-    arrivals: Annotated[
-        str, typer.Option(help="poisson, uniform, bursts:N, ramp:FROM-TO, trace:FILE")
-    ] = "poisson",
-    connection: Annotated[Literal["warm", "new"], typer.Option(help="new: one for each request")] = "warm",
+    arrivals: Annotated[str, Option(help="poisson, uniform, bursts:N, ramp:FROM-TO, trace:FILE")] = "poisson",
+    connection: Annotated[Literal["warm", "new"], Option(help="new: one for each request")] = "warm",
     protocol: Protocol = None,
-    method: Annotated[str, typer.Option(help="of a plain request: POST, GET, PUT")] = "POST",
+    method: Annotated[str, Option(help="of a plain request: POST, GET, PUT")] = "POST",
     model: Model = None,
     file: File = None,
     text: Text = None,
     payload: PayloadKind = None,
-    shape: Annotated[list[str] | None, typer.Option(help="KServe: NAME=3,224,224; repeat")] = None,
-    input: Annotated[list[str] | None, typer.Option(help="KServe: NAME=FILE.npy; repeat")] = None,
-    encoding: Annotated[Literal["float", "base64"], typer.Option(help="OpenAI: of the answer")] = "float",
-    batch: Annotated[int, typer.Option(min=1, help="items in a request")] = 1,
+    shape: Annotated[list[str] | None, Option(help="KServe: NAME=3,224,224; repeat")] = None,
+    input: Annotated[list[str] | None, Option(help="KServe: NAME=FILE.npy; repeat")] = None,
+    encoding: Annotated[Literal["float", "base64"], Option(help="OpenAI: of the answer")] = "float",
+    batch: Annotated[int, Option(min=1, help="items in a request")] = 1,
     header: Headers = None,
     api_key: ApiKey = None,
-    ca: Annotated[Path | None, typer.Option(help="TLS: certificate of the authority")] = None,
-    cert: Annotated[Path | None, typer.Option(help="TLS: certificate of this client")] = None,
-    key: Annotated[Path | None, typer.Option(help="TLS: key of this client")] = None,
+    ca: Annotated[Path | None, Option(help="TLS: certificate of the authority")] = None,
+    cert: Annotated[Path | None, Option(help="TLS: certificate of this client")] = None,
+    key: Annotated[Path | None, Option(help="TLS: key of this client")] = None,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="TLS: do not check the server's certificate")
+        bool, Option("--insecure", help="TLS: do not check the server's certificate")
     ] = False,
     timeout: Annotated[
-        float | None, typer.Option(min=0.1, help="seconds for one answer; default --seconds, 10 to 60")
+        float | None, Option(min=0.1, help="seconds for one answer; default --seconds, 10 to 60")
     ] = None,
     metrics: Annotated[
-        str | None, typer.Option(help="page of the server's counters, if not at its usual port")
+        str | None, Option(help="page of the server's counters, if not at its usual port")
     ] = None,
     as_json: AsJson = False,
-    out: Annotated[
-        Path | None, typer.Option(help="folder for the results; default photodup-load/TIME")
-    ] = None,
+    out: Annotated[Path | None, Option(help="folder for the results; default photodup-load/TIME")] = None,
     seed: Seed = 0,
 ) -> None:
     """Measure any server: rate, latency and errors under a load, the highest rate under a bound, or two servers compared.
@@ -144,17 +130,11 @@ def load(
     bound = bound_of(slo) if slo else None
     length_s = seconds or when.horizon_s or (300.0 if slo else 60.0 if compare else 20.0)
     security = Security(header_values(header or [], api_key), not insecure, ca, cert, key)
+    waits_s = timeout or min(60.0, max(10.0, length_s))
     requests = []
     for number, url in enumerate(urls):
-        spoken, asked_model = (_of(values, number) for values in (protocol, model))
-        target = target_of(
-            url,
-            protocol=spoken,
-            model=asked_model or "",
-            security=security,
-            timeout_s=timeout or min(60.0, max(10.0, length_s)),
-            method=method.upper(),
-        )
+        spoken = _spoken(protocol, model, number)
+        target = target_of(url, **spoken, security=security, timeout_s=waits_s, method=method.upper())
         target = replace(target, metrics=metrics or "")
         given = payloads_for(target, kind=payload, paths=file or [], given_texts=text or [])
         requests.append(Request(target, given, tuple(shape or ()), tuple(input or ()), encoding))
@@ -181,7 +161,7 @@ def load(
     else:
         status = run_load(job, in_flight if len(in_flight) > 1 else ())
     if status:
-        raise typer.Exit(status)
+        raise Exit(status)
 
 
 def _numbers(text: str | None) -> list[int]:
@@ -195,27 +175,26 @@ def _numbers(text: str | None) -> list[int]:
     return found
 
 
-def _of(values: list[str] | None, number: int) -> str | None:
-    """One value holds for both URLs, two for one each."""
-    return values[min(number, len(values) - 1)] if values else None
+def _spoken(protocol: list[str] | None, model: list[str] | None, number: int = 0) -> dict[str, str]:
+    """Return what `target_of` is told of one URL: one value holds for both URLs, two for one each."""
+    asked = {"protocol": protocol, "model": model}
+    return {name: values[min(number, len(values) - 1)] for name, values in asked.items() if values}
 
 
 def gate(
-    base_url: Annotated[str | None, typer.Option(help="server to compare with")] = None,
-    head_url: Annotated[str | None, typer.Option(help="server that may not be slower")] = None,
+    base_url: Annotated[str | None, Option(help="server to compare with")] = None,
+    head_url: Annotated[str | None, Option(help="server that may not be slower")] = None,
     base: Annotated[
-        str | None, typer.Option(help="instead: a command that starts the base; {port} in it is a free port")
+        str | None, Option(help="instead: a command that starts the base; {port} in it is a free port")
     ] = None,
-    head: Annotated[str | None, typer.Option(help="the same for the head")] = None,
+    head: Annotated[str | None, Option(help="the same for the head")] = None,
     url: Annotated[
-        str | None, typer.Option(help="with commands: what each serves, as http://127.0.0.1:{port}/embed")
+        str | None, Option(help="with commands: what each serves, as http://127.0.0.1:{port}/embed")
     ] = None,
-    limit: Annotated[float, typer.Option(min=0, help="per cent by which the head may be slower")] = 5.0,
-    concurrency: Annotated[int, typer.Option(min=1, help="requests in flight")] = 1,
-    seconds: Annotated[float, typer.Option(min=1, help="longest time of both looks, without starts")] = 80.0,
-    start_seconds: Annotated[
-        float, typer.Option(min=1, help="longest time that a command may start")
-    ] = 120.0,
+    limit: Annotated[float, Option(min=0, help="per cent by which the head may be slower")] = 5.0,
+    concurrency: Annotated[int, Option(min=1, help="requests in flight")] = 1,
+    seconds: Annotated[float, Option(min=1, help="longest time of both looks, without starts")] = 80.0,
+    start_seconds: Annotated[float, Option(min=1, help="longest time that a command may start")] = 120.0,
     protocol: Protocol = None,
     model: Model = None,
     file: File = None,
@@ -223,8 +202,8 @@ def gate(
     payload: PayloadKind = None,
     header: Headers = None,
     api_key: ApiKey = None,
-    junit: Annotated[Path | None, typer.Option(help="write a JUnit report here")] = None,
-    summary: Annotated[Path | None, typer.Option(help="append a summary in Markdown to this file")] = None,
+    junit: Annotated[Path | None, Option(help="write a JUnit report here")] = None,
+    summary: Annotated[Path | None, Option(help="append a summary in Markdown to this file")] = None,
     as_json: AsJson = False,
     seed: Seed = 0,
 ) -> None:
@@ -258,9 +237,7 @@ def gate(
     security = Security(header_values(header or [], api_key))
 
     def request_of(address: str) -> Request:
-        target = target_of(
-            address, protocol=_of(protocol, 0), model=_of(model, 0) or "", security=security, timeout_s=30.0
-        )
+        target = target_of(address, **_spoken(protocol, model), security=security, timeout_s=30.0)
         return Request(target, payloads_for(target, kind=payload, paths=file or [], given_texts=text or []))
 
     urls = [str(base_url), str(head_url)]
@@ -282,22 +259,22 @@ def gate(
     if as_json:
         print(json.dumps(gated.as_record(), default=str))
     if gated.has_failed:
-        raise typer.Exit(1)
+        raise Exit(1)
 
 
 def verify(
-    url: Annotated[str, typer.Argument(help="URL of an embedding server of yours")],
+    url: Annotated[str, Argument(help="URL of an embedding server of yours")],
     protocol: Protocol = None,
     model: Model = None,
     weights: Annotated[
-        str | None, typer.Option(help="of the reference, as MODEL_PRETRAINED; default what the server names")
+        str | None, Option(help="of the reference, as MODEL_PRETRAINED; default what the server names")
     ] = None,
     precision: Annotated[
-        str | None, typer.Option(help="that the server should compute in; default what it states")
+        str | None, Option(help="that the server should compute in; default what it states")
     ] = None,
-    hostile: Annotated[bool, typer.Option(help="also send files that are made to hurt it")] = True,
-    strict: Annotated[bool, typer.Option("--strict", help="count what is tolerated as wrong")] = False,
-    timeout: Annotated[float, typer.Option(min=0.1, help="seconds for one answer")] = 60.0,
+    hostile: Annotated[bool, Option(help="also send files that are made to hurt it")] = True,
+    strict: Annotated[bool, Option("--strict", help="count what is tolerated as wrong")] = False,
+    timeout: Annotated[float, Option(min=0.1, help="seconds for one answer")] = 60.0,
     header: Headers = None,
     api_key: ApiKey = None,
     as_json: AsJson = False,
@@ -320,9 +297,7 @@ def verify(
     from photodup.names import printable
 
     security = Security(header_values(header or [], api_key))
-    target = target_of(
-        url, protocol=_of(protocol, 0), model=_of(model, 0) or "", security=security, timeout_s=timeout
-    )
+    target = target_of(url, **_spoken(protocol, model), security=security, timeout_s=timeout)
     console = Console(stderr=True)
     with console.status("") as status:
         found = checked(target, weights, precision=precision, is_hostile=hostile, say=status.update)
@@ -340,4 +315,4 @@ def verify(
         screen.print(table)
         screen.print(found.sentence(), markup=False, highlight=False)
     if found.has_failed(strict=strict):
-        raise typer.Exit(1)
+        raise Exit(1)

@@ -4,28 +4,28 @@ import math
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Exit, Option
 
 from photodup.errors import PhotodupError
 
 
 def export(
-    directory: Annotated[Path | None, typer.Argument(help="default build/models")] = None,
-    variant: Annotated[list[str] | None, typer.Option(help="fp32, uint8 or fp16; repeat for more")] = None,
-    again: Annotated[bool, typer.Option(help="also what is there already")] = False,
+    directory: Annotated[Path | None, Argument(help="default build/models")] = None,
+    variant: Annotated[list[str] | None, Option(help="fp32, uint8 or fp16; repeat for more")] = None,
+    again: Annotated[bool, Option(help="also what is there already")] = False,
     precision: Annotated[
         str | None,
-        typer.Option(help="int8 or bf16: make it and judge it by photo decisions; fp32: with --draft"),
+        Option(help="int8 or bf16: make it and judge it by photo decisions; fp32: with --draft"),
     ] = None,
-    engine: Annotated[str, typer.Option(help="with --precision: openvino or onnx")] = "openvino",
+    engine: Annotated[str, Option(help="with --precision: openvino or onnx")] = "openvino",
     photos: Annotated[
-        Path | None, typer.Option(help="with --precision: your photographs; default the demo's")
+        Path | None, Option(help="with --precision: your photographs; default the demo's")
     ] = None,
     draft: Annotated[
-        bool, typer.Option("--draft", help="with --precision: also of JPEGs decoded at a reduced scale")
+        bool, Option("--draft", help="with --precision: also of JPEGs decoded at a reduced scale")
     ] = False,
     keep_float: Annotated[
-        list[str] | None, typer.Option(help="int8: layers to leave in float (regular expression); repeat")
+        list[str] | None, Option(help="int8: layers to leave in float (regular expression); repeat")
     ] = None,
 ) -> None:
     """Export the model that MODEL_NAME and MODEL_PRETRAINED choose to ONNX, verified against PyTorch.
@@ -53,7 +53,7 @@ def export(
         )
         print(result)
         if result.verdict != "passed":
-            raise typer.Exit(1)
+            raise Exit(1)
         return
     from photodup.embedding.engines.encoder import load_model
     from photodup.embedding.engines.export import VARIANTS, export
@@ -64,20 +64,18 @@ def export(
 
 
 def tune(
-    slo: Annotated[str, typer.Option(help="what has to be kept, such as p95=100ms")] = "p95=100ms",
+    slo: Annotated[str, Option(help="what has to be kept, such as p95=100ms")] = "p95=100ms",
     name: Annotated[
-        str, typer.Option(help="of the search: build/tune/NAME holds its records, so it goes on")
+        str, Option(help="of the search: build/tune/NAME holds its records, so it goes on")
     ] = "here",
-    endpoints: Annotated[Path | None, typer.Option(help="YAML of servers elsewhere; else embedded")] = None,
-    server: Annotated[list[str] | None, typer.Option(help="fastapi or triton; default both")] = None,
-    keep: Annotated[int, typer.Option(min=1, help="settings whose exact rate is measured")] = 2,
-    min_rate: Annotated[float | None, typer.Option(help="lowest rate to offer, requests/s")] = None,
-    max_rate: Annotated[float | None, typer.Option(help="highest rate to offer, requests/s")] = None,
+    endpoints: Annotated[Path | None, Option(help="YAML of servers elsewhere; else embedded")] = None,
+    server: Annotated[list[str] | None, Option(help="fastapi or triton; default both")] = None,
+    keep: Annotated[int, Option(min=1, help="settings whose exact rate is measured")] = 2,
+    min_rate: Annotated[float | None, Option(help="lowest rate to offer, requests/s")] = None,
+    max_rate: Annotated[float | None, Option(help="highest rate to offer, requests/s")] = None,
     minutes: Annotated[
         float,
-        typer.Option(
-            min=0, help="afterwards no further setting is tried; the best so far are measured exactly"
-        ),
+        Option(min=0, help="afterwards no further setting is tried; the best so far are measured exactly"),
     ] = math.inf,
 ) -> None:
     """Find the fastest way to serve on this machine: server, engine, precision and settings under a latency bound.

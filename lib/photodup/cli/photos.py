@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from photodup.cli.load import AsJson
 from photodup.errors import PhotodupError
@@ -21,52 +21,48 @@ if TYPE_CHECKING:
 # As the page calls the stand-in; it says what it is, for whoever chooses it.
 SMALL_ENCODER = "a small one from a package (17 MB), good for everyday scenes"
 Directories = Annotated[
-    list[Path] | None, typer.Argument(help="the folder of your photographs, or several on one file system")
+    list[Path] | None, Argument(help="the folder of your photographs, or several on one file system")
 ]
-CatalogueFile = Annotated[Path | None, typer.Option(help="file; default DIR/.photodup/catalogue.sqlite")]
-Batch = Annotated[int, typer.Option(min=1, help="photographs per request")]
-EndpointsFile = Annotated[
-    Path | None, typer.Option(help="YAML of servers to look for, beside this machine's")
-]
-ModelDigest = Annotated[str | None, typer.Option(help="digest of the model, or its beginning")]
+CatalogueFile = Annotated[Path | None, Option(help="file; default DIR/.photodup/catalogue.sqlite")]
+Batch = Annotated[int, Option(min=1, help="photographs per request")]
+EndpointsFile = Annotated[Path | None, Option(help="YAML of servers to look for, beside this machine's")]
+ModelDigest = Annotated[str | None, Option(help="digest of the model, or its beginning")]
 KeepOrder = Annotated[
     str | None,
-    typer.Option(
+    Option(
         help="rules, the first that differs decides: content,resolution,format,compression,metadata,oldest,size,folder"
     ),
 ]
 AllowRandom = Annotated[
-    bool, typer.Option("--allow-random", help="study only: similar photos by untrained weights")
+    bool, Option("--allow-random", help="study only: similar photos by untrained weights")
 ]
 Threshold = Annotated[
     float | None,
-    typer.Option(
-        min=0.01, max=1, help="smallest cosine of similar ones; default: as stored, else the model's own"
-    ),
+    Option(min=0.01, max=1, help="smallest cosine of similar ones; default: as stored, else the model's own"),
 ]
 ServerUrl = Annotated[
     str | None,
-    typer.Option("--url", "--inference-url", help="server; default from the environment or settings"),
+    Option("--url", "--inference-url", help="server; default from the environment or settings"),
 ]
 BackendName = Annotated[
     str | None,
-    typer.Option("--backend", "--inference-backend", help="auto, or such as triton-onnx-fp32-grpc-fp32"),
+    Option("--backend", "--inference-backend", help="auto, or such as triton-onnx-fp32-grpc-fp32"),
 ]
 LocalWeights = Annotated[
-    str | None, typer.Option(help="in this process: stand-in (17 MB), a checkpoint, onnx:PATH, sscd:PATH")
+    str | None, Option(help="in this process: stand-in (17 MB), a checkpoint, onnx:PATH, sscd:PATH")
 ]
 PreferFolder = Annotated[
-    list[str] | None, typer.Option(help="keep what lies here before all else; repeat, best first")
+    list[str] | None, Option(help="keep what lies here before all else; repeat, best first")
 ]
 
 
 Protect = Annotated[
     list[str] | None,
-    typer.Option(help="folder in DIR from which nothing is suggested or removed; remembered; repeat"),
+    Option(help="folder in DIR from which nothing is suggested or removed; remembered; repeat"),
 ]
 NotWithin = Annotated[
     list[str] | None,
-    typer.Option(help="folder in DIR whose photos are not compared with each other; remembered; repeat"),
+    Option(help="folder in DIR whose photos are not compared with each other; remembered; repeat"),
 ]
 
 
@@ -106,10 +102,10 @@ def _together(directories: list[Path]) -> "Folders":
 def scan(
     directories: Directories = None,
     catalogue: CatalogueFile = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="threads; default one per core")] = None,
-    apple_photos: Annotated[bool, typer.Option(help="macOS: the Photos library (DIR: another)")] = False,
-    decode_seconds: Annotated[float, typer.Option(min=0.1, help="longest time for one photograph")] = 30.0,
-    embed: Annotated[bool, typer.Option("--embed", help="embed each photograph as it is read")] = False,
+    workers: Annotated[int | None, Option(min=1, help="threads; default one per core")] = None,
+    apple_photos: Annotated[bool, Option(help="macOS: the Photos library (DIR: another)")] = False,
+    decode_seconds: Annotated[float, Option(min=0.1, help="longest time for one photograph")] = 30.0,
+    embed: Annotated[bool, Option("--embed", help="embed each photograph as it is read")] = False,
     url: ServerUrl = None,
     backend: BackendName = None,
     weights: LocalWeights = None,
@@ -142,7 +138,7 @@ def scan(
 
 
 def embed(
-    directory: Annotated[Path, typer.Argument(help="a folder that was scanned")],
+    directory: Annotated[Path, Argument(help="a folder that was scanned")],
     catalogue: CatalogueFile = None,
     url: ServerUrl = None,
     backend: BackendName = None,
@@ -161,7 +157,7 @@ def embed(
 
 
 def group(
-    directories: Annotated[list[Path], typer.Argument(help="a folder that was scanned, or several")],
+    directories: Annotated[list[Path], Argument(help="a folder that was scanned, or several")],
     catalogue: CatalogueFile = None,
     threshold: Threshold = None,
     model: ModelDigest = None,
@@ -198,13 +194,8 @@ def print_groups(catalogue: "Catalogue", *, as_json: bool = False, **options: An
     tiers = tiers_by_settings(catalogue, progress=with_bar, **options)
     feedback = Feedback(catalogue.own.path)
     if as_json:
-        problems = [*tiers.problems, *feedback.problems]
-        record = {
-            "n_photos": tiers.n_photos,
-            "groups": [_record(g) for g in tiers.groups],
-            "problems": problems,
-        }
-        print(json.dumps(record))
+        groups, problems = [_record(g) for g in tiers.groups], [*tiers.problems, *feedback.problems]
+        print(json.dumps({"n_photos": tiers.n_photos, "groups": groups, "problems": problems}))
         return
     for group in tiers.groups:
         _print_group(group)
@@ -273,9 +264,9 @@ def _summary(tiers: "Tiers") -> str:
 def review(
     directories: Directories = None,
     catalogue: CatalogueFile = None,
-    demo: Annotated[bool, typer.Option("--demo", help="on the demonstration library, port 8001")] = False,
-    port: Annotated[int | None, typer.Option(min=0, max=65535, help="default 8000; 0: any free one")] = None,
-    browser: Annotated[bool, typer.Option(help="open it in the browser")] = False,
+    demo: Annotated[bool, Option("--demo", help="on the demonstration library, port 8001")] = False,
+    port: Annotated[int | None, Option(min=0, max=65535, help="default 8000; 0: any free one")] = None,
+    browser: Annotated[bool, Option(help="open it in the browser")] = False,
     model: ModelDigest = None,
     keep: KeepOrder = None,
     prefer_folder: PreferFolder = None,
@@ -326,15 +317,11 @@ def review(
 
 
 def evaluate(
-    directory: Annotated[
-        Path | None, typer.Argument(help="different photographs; default the demo's")
-    ] = None,
-    weights: Annotated[
-        str | None, typer.Option(help="MODEL_PRETRAINED; default the stand-in encoder")
-    ] = None,
-    all_edits: Annotated[bool, typer.Option("--all", help="every graded edit, not only the ten")] = False,
+    directory: Annotated[Path | None, Argument(help="different photographs; default the demo's")] = None,
+    weights: Annotated[str | None, Option(help="MODEL_PRETRAINED; default the stand-in encoder")] = None,
+    all_edits: Annotated[bool, Option("--all", help="every graded edit, not only the ten")] = False,
     per_kind: Annotated[
-        int, typer.Option(min=0, help="photographs for each kind in the table by kind; 0: none")
+        int, Option(min=0, help="photographs for each kind in the table by kind; 0: none")
     ] = 2,
 ) -> None:
     """Measure how well copies are found, by kind: edits of known photographs, look-alikes, and their curves."""
@@ -343,7 +330,7 @@ def evaluate(
     evaluate_and_print(directory, weights=weights, all_edits=all_edits, per_kind=per_kind)
 
 
-def demo(directory: Annotated[Path, typer.Argument(help="folder to build it in")]) -> None:
+def demo(directory: Annotated[Path, Argument(help="folder to build it in")]) -> None:
     """Build a demonstration library with known near-duplicates; nothing is downloaded."""
     from photodup.demo.photographs import build_demo
 

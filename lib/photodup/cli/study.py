@@ -3,29 +3,27 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Context, Exit, Option, Typer
 
 from photodup.errors import PhotodupError
 
-study = typer.Typer(no_args_is_help=True, help="Run the notebooks against servers, and read what they found.")
+study = Typer(no_args_is_help=True, help="Run the notebooks against servers, and read what they found.")
 
-Only = Annotated[list[str] | None, typer.Option(help="notebook prefix such as 03; repeat for more")]
-Sizes = Annotated[str, typer.Option(help="quick, smoke (both in notebooks/) or full")]
+Only = Annotated[list[str] | None, Option(help="notebook prefix such as 03; repeat for more")]
+Sizes = Annotated[str, Option(help="quick, smoke (both in notebooks/) or full")]
 
 
 # Typer has no repeated option of two words, and papermill's users have -p KEY VALUE in their fingers.
 @study.command("run", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def study_run(
-    context: typer.Context,
-    run: Annotated[str, typer.Option(help="directory under results/")] = "quick",
-    endpoints: Annotated[Path | None, typer.Option(help="YAML of servers elsewhere; else embedded")] = None,
+    context: Context,
+    run: Annotated[str, Option(help="directory under results/")] = "quick",
+    endpoints: Annotated[Path | None, Option(help="YAML of servers elsewhere; else embedded")] = None,
     sizes: Sizes = "quick",
     only: Only = None,
-    weights: Annotated[str | None, typer.Option(help="MODEL_PRETRAINED; random:0 by default")] = None,
-    again: Annotated[bool, typer.Option(help="run notebooks even if they passed before")] = False,
-    visits: Annotated[
-        int | None, typer.Option(min=1, help="of each comparison; else what SIZES says")
-    ] = None,
+    weights: Annotated[str | None, Option(help="MODEL_PRETRAINED; random:0 by default")] = None,
+    again: Annotated[bool, Option(help="run notebooks even if they passed before")] = False,
+    visits: Annotated[int | None, Option(min=1, help="of each comparison; else what SIZES says")] = None,
 ) -> None:
     """Run every notebook (or --only some) and write results/RUN/index.html; resume where it stopped.
 
@@ -44,15 +42,15 @@ def study_run(
         visits=visits,
     )
     if any(outcome.status not in ("passed", "skipped") for outcome in outcomes):
-        raise typer.Exit(1)
+        raise Exit(1)
 
 
 @study.command("pairs")
 def study_pairs(
-    run: Annotated[str, typer.Option(help="directory under results/")],
+    run: Annotated[str, Option(help="directory under results/")],
     only: Only = None,
-    primary: Annotated[bool, typer.Option("--primary", help="those alone on which answers rest")] = False,
-    visits: Annotated[int | None, typer.Option(min=2, help="of each comparison; default 4")] = None,
+    primary: Annotated[bool, Option("--primary", help="those alone on which answers rest")] = False,
+    visits: Annotated[int | None, Option(min=2, help="of each comparison; default 4")] = None,
 ) -> None:
     """Measure the comparisons of the full study on servers of this machine, and run no notebook; resume where it stopped."""
     from photodup.study.runner.execute import measure_pairs
@@ -62,13 +60,13 @@ def study_pairs(
 
 @study.command("peers")
 def study_peers(
-    run: Annotated[str, typer.Option(help="directory under results/")] = "quick",
-    server: Annotated[list[str] | None, typer.Option(help="name in tools/peers; repeat; default all")] = None,
+    run: Annotated[str, Option(help="directory under results/")] = "quick",
+    server: Annotated[list[str] | None, Option(help="name in tools/peers; repeat; default all")] = None,
     step: Annotated[
         list[str] | None,
-        typer.Option(help="alone, verify, rate, fp32, fastest or many (32 in flight); repeat; default all"),
+        Option(help="alone, verify, rate, fp32, fastest or many (32 in flight); repeat; default all"),
     ] = None,
-    visits: Annotated[int, typer.Option(min=2, help="of all servers under each load")] = 4,
+    visits: Annotated[int, Option(min=2, help="of all servers under each load")] = 4,
 ) -> None:
     """Measure the servers of notebook 13: ours, and those that tools/peers/make.py has installed."""
     from photodup.study.notebook.run import open_run
@@ -81,19 +79,19 @@ def study_peers(
 
 @study.command("rehearse", hidden=True)
 def study_rehearse(
-    run: Annotated[str, typer.Option(help="directory under results/")] = "rehearsal",
+    run: Annotated[str, Option(help="directory under results/")] = "rehearsal",
     only: Only = None,
     without: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             help="what the machine lacks: control, metrics, fastapi, triton, openvino, jpeg; repeat for more"
         ),
     ] = None,
     by: Annotated[
-        list[str] | None, typer.Option(help="how notebooks find it: file, address; both unless given")
+        list[str] | None, Option(help="how notebooks find it: file, address; both unless given")
     ] = None,
     sizes: Sizes = "quick",
-    link: Annotated[str, typer.Option(help="preset of the emulated link in front")] = "us-east",
+    link: Annotated[str, Option(help="preset of the emulated link in front")] = "us-east",
 ) -> None:
     """Run the notebooks against a "rented machine" on this one, and print what decided each question.
 
@@ -109,7 +107,7 @@ def study_rehearse(
             for name, word in row["evidence"].items():
                 print(f"{'':30} {word:12} {name}")
     if any(row["status"] not in ("passed", "skipped") for rows in by_way.values() for row in rows):
-        raise typer.Exit(1)
+        raise Exit(1)
 
 
 @study.command("parameters")
@@ -125,9 +123,7 @@ def study_parameters() -> None:
 
 
 @study.command("render", hidden=True)
-def study_render(
-    only: Only = None,
-) -> None:
+def study_render(only: Only = None) -> None:
     """Execute the committed notebooks in place from the records of the reference run; nothing is measured."""
     from photodup.study.runner.execute import render_notebooks
 
@@ -140,8 +136,7 @@ def study_readme() -> None:
     """Write the generated parts of README.md, results/README.md and docs/study.md from what is committed."""
     from photodup.paths import project_root
     from photodup.selfbench.rows import blocks
-    from photodup.study.report.appendix import appendix_blocks
-    from photodup.study.report.readme import write_blocks
+    from photodup.study.report.readme import appendix_blocks, write_blocks
 
     print(write_blocks())
     print(write_blocks(project_root() / "results" / "README.md", appendix_blocks()))
@@ -149,7 +144,7 @@ def study_readme() -> None:
 
 
 @study.command("outcomes")
-def study_outcomes(run: Annotated[str, typer.Argument(help="directory under results/")]) -> None:
+def study_outcomes(run: Annotated[str, Argument(help="directory under results/")]) -> None:
     """Print every comparison of a run from its records, primary ones first, and its goals; nothing is measured."""
     from photodup.bench.stats.sentence import sentence
     from photodup.study.comparisons.outcomes import goals, read_all
@@ -171,11 +166,9 @@ def study_outcomes(run: Annotated[str, typer.Argument(help="directory under resu
 
 
 def report(
-    runs: Annotated[
-        list[str] | None, typer.Argument(help="directories under results/; default quick")
-    ] = None,
-    compare: Annotated[bool, typer.Option("--compare", help="two runs or more, side by side")] = False,
-    output: Annotated[Path | None, typer.Option(help="file for --compare")] = None,
+    runs: Annotated[list[str] | None, Argument(help="directories under results/; default quick")] = None,
+    compare: Annotated[bool, Option("--compare", help="two runs or more, side by side")] = False,
+    output: Annotated[Path | None, Option(help="file for --compare")] = None,
 ) -> None:
     """Write results/RUN/index.html and one page per notebook from what is recorded; or a comparison."""
     from photodup.study.report.page import write_reports
@@ -184,10 +177,8 @@ def report(
 
 
 def audit(
-    run: Annotated[str | None, typer.Argument(help="directory under results/ to judge as well")] = None,
-    documents: Annotated[
-        Path | None, typer.Option(help="folder with the source documents, to compare")
-    ] = None,
+    run: Annotated[str | None, Argument(help="directory under results/ to judge as well")] = None,
+    documents: Annotated[Path | None, Option(help="folder with the source documents, to compare")] = None,
 ) -> None:
     """Audit the published claims: against their own numbers, and against a run's records."""
     from photodup.study.published.audit import report_lines
@@ -196,7 +187,7 @@ def audit(
         print(line)
 
 
-kube_app = typer.Typer(help="Kubernetes manifests: check them before a cluster does.", no_args_is_help=True)
+kube_app = Typer(help="Kubernetes manifests: check them before a cluster does.", no_args_is_help=True)
 
 
 @kube_app.callback()
@@ -206,9 +197,7 @@ def kube() -> None:
 
 @kube_app.command("check")
 def kube_check(
-    directories: Annotated[
-        list[Path] | None, typer.Argument(help="kustomizations; base and both overlays")
-    ] = None,
+    directories: Annotated[list[Path] | None, Argument(help="kustomizations; base and both overlays")] = None,
 ) -> None:
     """Check manifests: schema, quota against maxReplicas, probes against start time, selectors, ports."""
     from photodup.study.kubernetes.checks import check
@@ -221,7 +210,7 @@ def kube_check(
         said = [str(finding) for finding in findings] or ["nothing found"]
         print(*said, sep="\n", end=f"  ({directory})\n")
     if found:
-        raise typer.Exit(1)
+        raise Exit(1)
 
 
 BENCHMARKS = (
@@ -229,14 +218,14 @@ BENCHMARKS = (
     *("grouping", "library", "statistics"),
 )
 
-benchmarks = typer.Typer(invoke_without_command=True)
+benchmarks = Typer(invoke_without_command=True)
 
 
 @benchmarks.callback()
 def bench(
-    context: typer.Context,
-    only: Annotated[list[str] | None, typer.Option(help=f"{', '.join(BENCHMARKS)}; repeat")] = None,
-    json: Annotated[Path | None, typer.Option(help="write the rows here; - prints them and no table")] = None,
+    context: Context,
+    only: Annotated[list[str] | None, Option(help=f"{', '.join(BENCHMARKS)}; repeat")] = None,
+    json: Annotated[Path | None, Option(help="write the rows here; - prints them and no table")] = None,
 ) -> None:
     """Print the project's own speed figures and their goals, both sides of a ratio measured in turns; or time a `device`."""
     import importlib
@@ -264,22 +253,22 @@ def bench(
 
 @benchmarks.command("device")
 def bench_device(
-    device: Annotated[str | None, typer.Option(help="cpu or cuda; default the best there is")] = None,
-    batch: Annotated[list[int] | None, typer.Option(min=1, help="batch size; repeat; 1, 8, 32")] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="timed runs of each line")] = 10,
+    device: Annotated[str | None, Option(help="cpu or cuda; default the best there is")] = None,
+    batch: Annotated[list[int] | None, Option(min=1, help="batch size; repeat; 1, 8, 32")] = None,
+    repeats: Annotated[int, Option(min=1, help="timed runs of each line")] = 10,
     engine: Annotated[
-        list[str] | None, typer.Option(help="only this: an engine, ceilings or fidelity; repeat for more")
+        list[str] | None, Option(help="only this: an engine, ceilings or fidelity; repeat for more")
     ] = None,
     precision: Annotated[
-        list[str] | None, typer.Option(help="only this: fp32, tf32, fp16 or bf16; repeat for more")
+        list[str] | None, Option(help="only this: fp32, tf32, fp16 or bf16; repeat for more")
     ] = None,
     budget_minutes: Annotated[
-        float | None, typer.Option(min=0, help="leave out what no longer fits, the least important first")
+        float | None, Option(min=0, help="leave out what no longer fits, the least important first")
     ] = None,
-    compile_on_cpu: Annotated[bool, typer.Option("--compile", help="also torch.compile on a CPU")] = False,
-    photos: Annotated[int, typer.Option(min=2, help="demonstration photographs for the fidelity")] = 32,
+    compile_on_cpu: Annotated[bool, Option("--compile", help="also torch.compile on a CPU")] = False,
+    photos: Annotated[int, Option(min=2, help="demonstration photographs for the fidelity")] = 32,
     run: Annotated[
-        str | None, typer.Option(help="keep each line as a record of results/RUN, and go on from those")
+        str | None, Option(help="keep each line as a record of results/RUN, and go on from those")
     ] = None,
 ) -> None:
     """Time every engine on one device with no server between: PyTorch, ONNX Runtime, OpenVINO, TensorRT.

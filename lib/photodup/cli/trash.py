@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option, Typer
 
 from photodup.errors import PhotodupError
 from photodup.names import escaped, printable
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from photodup.photos.trash.trash import Trash
     from photodup.photos.trash.trash_entries import Operation
 
-trash = typer.Typer(
+trash = Typer(
     no_args_is_help=True, help="List, restore or delete for good the photos that `photodup review` removed."
 )
-Library = Annotated[Path, typer.Argument(help="the library")]
-Names = Annotated[list[str] | None, typer.Argument(help="names from `trash list`; default all")]
+Library = Annotated[Path, Argument(help="the library")]
+Names = Annotated[list[str] | None, Argument(help="names from `trash list`; default all")]
 Unsigned = Annotated[
-    bool, typer.Option("--unsigned", help="instead, what your photodup on this machine did not write")
+    bool, Option("--unsigned", help="instead, what your photodup on this machine did not write")
 ]
-Yes = Annotated[bool, typer.Option("--yes", help="do not ask")]
+Yes = Annotated[bool, Option("--yes", help="do not ask")]
 
 _NOT_OURS = (
     "Not written by your photodup on this machine (somebody else wrote it, or your key is "

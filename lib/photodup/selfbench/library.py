@@ -68,11 +68,7 @@ def measure(n: int) -> dict:
         first = alone(_find, folder)
         add(n, n + INCREMENT)
         again = alone(_find, folder)
-    return {
-        "photos": n,
-        **first,
-        "seconds_after_adding_1000": again["seconds"],
-    }
+    return {"photos": n, **first, "seconds_after_adding_1000": again["seconds"]}
 
 
 def _find(folder: str) -> dict:

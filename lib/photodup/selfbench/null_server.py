@@ -31,11 +31,8 @@ class NullProtocol(asyncio.Protocol):
 
     def __init__(self, options: argparse.Namespace, state: dict) -> None:
         self.options, self.state = options, state
-        self.answer = b"HTTP/1.1 %d X\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (
-            options.status,
-            len(BODY),
-            BODY,
-        )
+        head = b"HTTP/1.1 %d X\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+        self.answer = head % (options.status, len(BODY)) + BODY
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport: Any = transport  # uvloop's are no asyncio.Transport

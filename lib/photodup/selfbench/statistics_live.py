@@ -68,12 +68,9 @@ def measure(n: int, delay: float, run_dir: Path) -> None:
     with ExitStack() as stack, RunStore(run_dir) as store:
         sides = _sides(stack, backend)
         for number in range(1, n + 1):
-            done = store.measure_or_load(
-                f"statistics-batch-{number:02}",
-                partial(_batch, sides, number, delay, SIZES),
-                config={"batch": number, "delay": delay, "backend": backend.name, "sizes": asdict(SIZES)},
-                kind=KIND,
-            )
+            config = {"batch": number, "delay": delay, "backend": backend.name, "sizes": asdict(SIZES)}
+            batch = partial(_batch, sides, number, delay, SIZES)
+            done = store.measure_or_load(f"statistics-batch-{number:02}", batch, config=config, kind=KIND)
             if "comparisons" not in done:
                 print(f"batch {number} was not measured: {done['error']}", flush=True)
             for outcome in (one for of in outcomes_of(run_dir).values() for one in of):
@@ -111,12 +108,8 @@ def measure_gates(n: int, run_dir: Path) -> list[str]:
         for number in range(1, n + 1):
             for share in (0.0, GATE_DELAY)[: 1 + (number % 2 == 0)]:
                 name = f"delay of {share:.0%}" if share else NULL
-                done = store.measure_or_load(
-                    f"{RUN}-gate-{name}-{number:02}",
-                    partial(decided, share, number),
-                    config=asked | {"gate": number, "delay": share},
-                    kind=GATE,
-                )
+                key, config = f"{RUN}-gate-{name}-{number:02}", asked | {"gate": number, "delay": share}
+                done = store.measure_or_load(key, partial(decided, share, number), config=config, kind=GATE)
                 said = done["sentences"][0] if "sentences" in done else done["error"]
                 print(f"{number:2} {name}: {said}", flush=True)
                 failed.setdefault(f"{name}, beside {beside}", []).append(done.get("failed"))

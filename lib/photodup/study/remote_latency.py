@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from photodup.bench.link import latency_model
@@ -45,12 +46,9 @@ def measure_real_path(run: "Run", payloads_bytes: Sequence[int], **sizes: Any) -
     Raises:
         NotMeasured: nobody answers there.
     """
-    return run.measure_or_load(
-        "real-path",
-        lambda: measure_path(*sink_of(run), payloads_bytes, **sizes),
-        config={"payloads": list(payloads_bytes), **sizes},
-        kind="real_path",
-    )
+    config = {"payloads": list(payloads_bytes), **sizes}
+    measure = lambda: measure_path(*sink_of(run), payloads_bytes, **sizes)  # noqa: E731
+    return run.measure_or_load("real-path", measure, config=config, kind="real_path")
 
 
 def measure_twin(
@@ -58,13 +56,9 @@ def measure_twin(
 ) -> dict[str, Any]:
     """Return the same requests over an emulated link of the same round trip and rate; a gap where none can be made."""
     spec = twin(dict(found))
-    return run.measure_or_load(
-        "real-path-twin",
-        lambda: measure_ladder(spec, payloads_bytes, **sizes),
-        config={"spec": asdict(spec), "payloads": list(payloads_bytes), **sizes},
-        kind="link_trial",
-        may_fail=True,
-    )
+    config = {"spec": asdict(spec), "payloads": list(payloads_bytes), **sizes}
+    measure = partial(measure_ladder, spec, payloads_bytes, **sizes)
+    return run.measure_or_load("real-path-twin", measure, config=config, kind="link_trial", may_fail=True)
 
 
 def compare_paths(found: Mapping[str, Any], emulated: Mapping[str, Any] | None = None) -> "pd.DataFrame":
@@ -91,10 +85,8 @@ def compare_paths(found: Mapping[str, Any], emulated: Mapping[str, Any] | None =
         }
         real = row["latency_ms_p50"] if row["valid"] else float("nan")
         emulated_ms = other.get((size, kind), float("nan"))
-        rows.append(
-            {"payload_bytes": size, "connection": kind, "real_ms": real, "emulated_ms": emulated_ms}
-            | predicted
-        )
+        seen = {"payload_bytes": size, "connection": kind, "real_ms": real, "emulated_ms": emulated_ms}
+        rows.append(seen | predicted)
     return pd.DataFrame(rows)
 
 

@@ -148,16 +148,11 @@ def gate(
 
     thresholds = THRESHOLDS.get(source.model_name, OTHER_MODEL)
     left = "JPEGs decoded whole" if is_drafted else what_is_left(source, engine, precision, directory)
+    label = f"{source.model_name} at {precision} in {engine}"
+    label += ", JPEGs decoded at a reduced scale" if is_drafted else ""
+    both = embedded("fp32", whole), embedded(precision, changed)
     return judge(
-        pictures,
-        embedded("fp32", whole),
-        embedded(precision, changed),
-        thresholds,
-        label=f"{source.model_name} at {precision} in {engine}"
-        + (", JPEGs decoded at a reduced scale" if is_drafted else ""),
-        left=left,
-        budget=budget,
-        is_random=source.is_random,
+        pictures, *both, thresholds, label=label, left=left, budget=budget, is_random=source.is_random
     )
 
 
@@ -209,15 +204,9 @@ def judge(
     elif near < budget.pairs:
         verdict = "undecided"
         reason = f"only {near} pairs lie near a threshold, {budget.pairs} are needed: give more photographs, or use {left}"
-    return GateResult(
-        verdict,
-        f"{label}: {verdict}, since {reason}.",
-        {"copies": proven, **found},
-        figures,
-        pictures.n_photographs,
-        len(pictures.held_out),
-        pictures.source,
-    )
+    sentence, decisions = f"{label}: {verdict}, since {reason}.", {"copies": proven, **found}
+    sizes = pictures.n_photographs, len(pictures.held_out)
+    return GateResult(verdict, sentence, decisions, figures, *sizes, pictures.source)
 
 
 def upper_bound(flipped: int, pairs: int, confidence: float = 0.95) -> float:

@@ -219,18 +219,9 @@ def gate(sides: Sides, asked: Asked, watcher: Watcher, *, limit: float) -> Gated
     because = ""
     if shares[1] > FAILED_SHARE >= shares[0]:
         because = f"{shares[1]:.1%} of head's requests failed."
-    return Gated(
-        found,
-        (observed.value_a, observed.value_b),
-        "requests/s" if is_rate else "ms",
-        observed.n,
-        len(seen),
-        time.monotonic() - began,
-        spread,
-        rates,
-        (*notes, *read.remarks(pairs)),
-        because,
-    )
+    values, unit = (observed.value_a, observed.value_b), "requests/s" if is_rate else "ms"
+    seconds, told = time.monotonic() - began, (*notes, *read.remarks(pairs))
+    return Gated(found, values, unit, observed.n, len(seen), seconds, spread, rates, told, because)
 
 
 def sides_of(request_of: Callable[[str], Request], urls: Sequence[str], starts: Sequence[Start]) -> Sides:

@@ -64,10 +64,8 @@ def comparison_rows(versus: Versus) -> list[dict[str, str]]:
     """Return one row for each comparison, the check first."""
     cells = ("figure", "verdict", "difference", "values", "observations", "notes")
     return [
-        {
-            "sides": f"{o.question.label_b} against {o.question.label_a}",
-            **{name: row(o)[name] for name in cells},
-        }
+        {"sides": f"{o.question.label_b} against {o.question.label_a}"}
+        | {name: row(o)[name] for name in cells}
         for o in versus.outcomes
     ]
 
@@ -101,10 +99,8 @@ def load_figures(one: Measured) -> list[tuple[str, str]]:
         axes.axvline(at, color="#b4442f", lw=0.5)
     axes.set_ylim(bottom=0)
     few = f" Every {every}th is drawn." if every > 1 else ""
-    time = (
-        "Each request when it was answered" + ("; red lines: failed requests." if one.errors else ".") + few
-    )
-    over_time = (time, svg(figure))
+    lines = "; red lines: failed requests." if one.errors else "."
+    over_time = (f"Each request when it was answered{lines}{few}", svg(figure))
     figure, axes = axes_of("latency, ms", "share of requests that took longer")
     ordered = np.sort(latency)
     share = 1 - np.arange(len(ordered)) / len(ordered)
@@ -124,16 +120,10 @@ def frontier_figures(measured: Sequence[Measured]) -> list[tuple[str, str]]:
     if not seen:
         return []
     figure, axes = axes_of("requests/s answered", "latency, ms")
+    rates = [one.requests_per_s for _, one in seen]
     for percentile, color in ((50, "#2a6f97"), (95, "#b4442f")):
         latencies = [one.percentiles_ms[percentile] for _, one in seen]
-        axes.plot(
-            [one.requests_per_s for _, one in seen],
-            latencies,
-            "o-",
-            ms=4,
-            color=color,
-            label=f"p{percentile}",
-        )
+        axes.plot(rates, latencies, "o-", ms=4, color=color, label=f"p{percentile}")
     for in_flight, one in seen:
         axes.annotate(
             str(in_flight), (one.requests_per_s, one.percentiles_ms[95]), xytext=(4, 4), textcoords="offset points",
@@ -141,12 +131,8 @@ def frontier_figures(measured: Sequence[Measured]) -> list[tuple[str, str]]:
         )  # fmt: skip
     axes.set_ylim(bottom=0)
     axes.legend(fontsize=8, frameon=False)
-    return [
-        (
-            "Numbers are requests in flight. Where the curve turns up, more of them only wait longer.",
-            svg(figure),
-        )
-    ]
+    caption = "Numbers are requests in flight. Where the curve turns up, more of them only wait longer."
+    return [(caption, svg(figure))]
 
 
 def rate_figures(rate: SloRate) -> list[tuple[str, str]]:

@@ -148,16 +148,13 @@ def about(target_columns: Sequence[Mapping[str, Any]], asked_words: str, payload
 
     from photodup.files import available_cores
 
+    client = {"system": platform.platform(), "python": platform.python_version(), "cores": available_cores()}
     return {
         "made_by": "photodup load",
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         "targets": list(target_columns),
         "load": asked_words,
         "payload": payload,
-        "client": {
-            "system": platform.platform(),
-            "python": platform.python_version(),
-            "cores": available_cores(),
-        },
+        "client": client,
         "metrics": {m.name: f"{m.words}, {m.unit}" for m in METRICS.values()},
     }

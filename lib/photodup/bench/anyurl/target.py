@@ -278,10 +278,7 @@ def _kserve(target: Target) -> Target:
 
 def _ready_models(target: Target) -> list[str]:
     """Return the models that a server of KServe's protocol tells of; all ways are Triton's, and may be restricted."""
-    ways = [
-        partial(target.get, "/v2/repository/index", "POST"),
-        partial(target.get, "/v2/models/stats"),
-    ]
+    ways = [partial(target.get, "/v2/repository/index", "POST"), partial(target.get, "/v2/models/stats")]
     if target.protocol == "kserve-grpc":
         ways = [partial(target.about, "ModelStatistics", "")]
     for way in ways:

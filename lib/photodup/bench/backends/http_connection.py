@@ -49,12 +49,7 @@ class HttpConnection:
     """
 
     def __init__(
-        self,
-        url: str,
-        *,
-        timeout_s: float = 60.0,
-        tls: ssl.SSLContext | None = None,
-        reopen: bool = False,
+        self, url: str, *, timeout_s: float = 60.0, tls: ssl.SSLContext | None = None, reopen: bool = False
     ) -> None:
         parts = urlsplit(url if "//" in url else f"http://{url}")
         if parts.scheme != ("https" if tls else "http") or not parts.hostname:

@@ -34,11 +34,7 @@ class RoundTrip:
 
 
 def round_trip(
-    handshake: Callable[[], object],
-    asked_ms: float,
-    *,
-    retry_s: float = RETRY_S,
-    pause_s: float = PAUSE_S,
+    handshake: Callable[[], object], asked_ms: float, *, retry_s: float = RETRY_S, pause_s: float = PAUSE_S
 ) -> RoundTrip:
     """Time at least `HANDSHAKES`, `pause_s` apart; go on for up to `retry_s` while the floor is too high.
 

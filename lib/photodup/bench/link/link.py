@@ -140,11 +140,8 @@ class Link:
         self._lock = threading.Lock()
         self._control, theirs = socket.socketpair()
         self._control.settimeout(30)
-        config = asdict(self.spec) | {
-            "queue_bytes": self.spec.queue_bytes,
-            "parent": os.getpid(),
-            "servers_far": self.servers_far,
-        }
+        config = asdict(self.spec) | {"queue_bytes": self.spec.queue_bytes}
+        config |= {"parent": os.getpid(), "servers_far": self.servers_far}
         self._relay = subprocess.Popen(
             [sys.executable, "-P", "-m", MODULE, str(theirs.fileno()), json.dumps(config)],
             pass_fds=[theirs.fileno()],

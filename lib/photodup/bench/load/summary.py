@@ -42,12 +42,12 @@ def summarize(point: dict[str, Any], window: Window, stopping: Stopping, ended: 
     if scheduled is not None:
         point["arrived_per_s"] = scheduled
     if len(done):
-        point["payload_bytes"] = float(payload_bytes.mean())
         point |= {
+            "payload_bytes": float(payload_bytes.mean()),
             "payload_bytes_min": int(payload_bytes.min()),
             "payload_bytes_max": int(payload_bytes.max()),
+            **_stages(begun, prepared, answered, done),
         }
-        point |= _stages(begun, prepared, answered, done)
         _check_warm(point, due, latency_ms, load.concurrency)
     if len(done) and load.scenario != "server" and not load.idle_s:
         per_s = len(done) / ended

@@ -13,20 +13,8 @@ from photodup.embedding.engines.model import cpuinfo, processor_flags
 from photodup.settings import environment
 
 PACKAGES = (
-    "fastapi",
-    "grpcio",
-    "httptools",
-    "numpy",
-    "nvidia-pytriton",
-    "onnx",
-    "onnxruntime",
-    "onnxruntime-gpu",
-    "open_clip_torch",
-    "pillow",
-    "torch",
-    "tritonclient",
-    "uvicorn",
-    "uvloop",
+    *("fastapi", "grpcio", "httptools", "numpy", "nvidia-pytriton", "onnx", "onnxruntime", "onnxruntime-gpu"),
+    *("open_clip_torch", "pillow", "torch", "tritonclient", "uvicorn", "uvloop"),
 )
 # What decides a measurement. Notebooks and results change while a run writes them, so they do not count.
 SOURCES = ("lib", "model_repository", "pyproject.toml", "constraints.txt")
@@ -48,6 +36,7 @@ def describe(
     import psutil
 
     set_here = environment()
+    named = {"name": set_here.architecture, "pretrained": _without_folder(set_here.weights)}
     return {
         "cpu": cpuinfo("model name") or platform.processor() or platform.machine(),
         "vector_instructions": sorted(f for f in processor_flags() if f.startswith(("avx", "amx", "asimd"))),
@@ -60,11 +49,7 @@ def describe(
         "python": platform.python_version(),
         "packages": {name: version for name in PACKAGES if (version := _version(name))},
         "gpus": _gpus(),
-        "model": {
-            "name": set_here.architecture,
-            "pretrained": _without_folder(set_here.weights),
-            **(model or {}),
-        },
+        "model": {**named, **(model or {})},
         **({"servers": dict(servers)} if servers else {}),
     }
 

@@ -82,10 +82,6 @@ class RunStore:
                 raise RecordError(f"There is no run in {self.directory}: check the name, or make it first.")
             self.directory.mkdir(parents=True)
 
-    @property
-    def name(self) -> str:
-        return self.directory.name
-
     def measure_or_load(
         self, key: str, measure: Callable[[], dict[str, Any]], *, config: Mapping[str, Any], kind: str = ""
     ) -> dict[str, Any]:

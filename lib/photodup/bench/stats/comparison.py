@@ -291,9 +291,8 @@ def between_visits(observed: Observed, noise: Noise) -> tuple[float, float]:
     n = len(observed.log_ratios)
     own = float(np.var(observed.visit_means, ddof=1)) if n > 1 else 0.0
     free = noise.free + n - 1
-    explained = (
-        observed.variance * noise.inflation * float(np.mean([1 / len(v) for v in observed.log_ratios]))
-    )
+    per_visit = float(np.mean([1 / len(v) for v in observed.log_ratios]))
+    explained = observed.variance * noise.inflation * per_visit
     return (max((noise.free * noise.usual + (n - 1) * own) / free - explained, 0.0) if free else 0.0), free
 
 
@@ -319,11 +318,9 @@ class _Estimate:
     def p_value(self) -> float:
         from scipy.special import stdtr
 
-        return (
-            2 * float(stdtr(self.free, -abs(self.mean) / self.error))
-            if self.error > 0
-            else float(self.mean == 0)
-        )
+        if not self.error > 0:
+            return float(self.mean == 0)
+        return 2 * float(stdtr(self.free, -abs(self.mean) / self.error))
 
     def bounds(self, level: float) -> tuple[float, float]:
         from scipy.special import stdtrit
@@ -399,15 +396,10 @@ def _outcome(question: Question, estimate: _Estimate, level: float) -> Outcome:
         verdict = Verdict.EQUAL
     else:
         verdict = Verdict.NOT_FOUND
-    if (
-        verdict in (Verdict.BEYOND, Verdict.DIFFERENT)
-        and (observed.value_b - observed.value_a) * estimate.mean < 0
-    ):
+    is_opposite = (observed.value_b - observed.value_a) * estimate.mean < 0
+    if is_opposite and verdict in (Verdict.BEYOND, Verdict.DIFFERENT):
         verdict = Verdict.NOT_FOUND
-        notes = (
-            *notes,
-            "The median of the ratios and the ratio of the medians point in opposite directions.",
-        )
+        notes += ("The median of the ratios and the ratio of the medians point in opposite directions.",)
     return Outcome(
         question,
         verdict,

@@ -1,6 +1,5 @@
 """The table of `photodup bench device`: each line beside what the device reaches at best."""
 
-import re
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from photodup.bench.record import environment
+from photodup.bench.record.json_files import slug
 from photodup.bench.record.record import RunStore
 from photodup.errors import PhotodupError
 from photodup.paths import build_dir
@@ -44,6 +44,9 @@ def print_bench(
     from photodup.embedding.engines.encoder import load_model
     from photodup.embedding.engines.export import export
     from photodup.embedding.engines.pytorch import TorchModel
+    from photodup.embedding.imaging import normalize
+    from photodup.embedding.wire.wires import pixels
+    from photodup.study.notebook.weights import payload_photos
     from photodup.study.precision.rounding import fp16_file
 
     plan(device or "cpu", engines, precisions)  # a mistyped name is said before the model is loaded
@@ -60,7 +63,8 @@ def print_bench(
     on_gpu = model.device.startswith("cuda")
     engine_cache = build_dir() / "trt" / _cache_name(facts)
     engine_cache.mkdir(parents=True, exist_ok=True)
-    images = _photographs(n_photos) if not engines or FIDELITY in engines else None
+    has_fidelity = not engines or FIDELITY in engines
+    images = normalize(pixels(payload_photos(n_photos))) if has_fidelity else None
     with tempfile.TemporaryDirectory() as scratch, _store(run, Path(scratch), facts["model"]) as store:
         bench = DeviceBench(
             model.visual,
@@ -122,14 +126,6 @@ def _store(run: str | None, scratch: Path, model: Mapping[str, Any]) -> RunStore
     return RunStore(folder_of(run), model=model)
 
 
-def _photographs(n: int):
-    from photodup.embedding import imaging
-    from photodup.embedding.wire import wires
-    from photodup.study.notebook.weights import payload_photos
-
-    return imaging.normalize(wires.pixels(payload_photos(n)))
-
-
 def _simulated(graph: Callable[[], Path], images: Any) -> Callable[[str], Any]:
     """Return what gives the photographs' embeddings with a precision's rounding simulated on the CPU."""
     from photodup.embedding.engines.reduced import load_graph
@@ -174,6 +170,4 @@ def as_row(found: Mapping[str, Any]) -> Row:
 def _cache_name(facts: dict[str, Any]) -> str:
     """Name the folder of engines after what they fit: one type of GPU under one ONNX Runtime."""
     gpu = (facts.get("gpus") or [{"name": "cpu"}])[0]["name"]
-    return re.sub(r"[^a-z0-9]+", "-", f"{gpu} ort {facts['packages'].get('onnxruntime', '')}".lower()).strip(
-        "-"
-    )
+    return slug(f"{gpu} ort {facts['packages'].get('onnxruntime', '')}")

@@ -31,6 +31,7 @@ from photodup.study.published.published import evaluate, load_measurements
 if TYPE_CHECKING:
     import pandas as pd
 
+RESTS_ON: dict[type, str] = {Goal: "the study's own rows", Comparison: "a comparison"}
 PRETENDED = {"emulated": "an emulated device", "simulated": "a simulation"}
 WORDS = {"connection": "{} connection", "batch": "batch {:g}", "concurrency": "{:g} in flight"}
 
@@ -79,8 +80,12 @@ def _judge_one(claim: Claim, points: "pd.DataFrame", run: str, rows: "pd.DataFra
     elif judged:
         verdict, because = _together(claim, judged)
     else:
-        verdict, because = NOT_TESTABLE, _untested([why_not for _, why_not, _ in readings])
+        reasons = ", ".join(dict.fromkeys(one for _, why_not, _ in readings for one in why_not.split(", ")))
+        because = f"this run has it only on {reasons}" if reasons else "this run has no such points"
+        verdict = NOT_TESTABLE
     effects = [reading.effect for _, reading in judged if reading.effect.value == reading.effect.value]
+    is_bare = verdict == NOT_TESTABLE or (judged and not effects)  # nothing that could be objected to
+    places = dict.fromkeys(where for where, _ in judged)
     return {
         "claim": claim.id,
         "statement": claim.statement,
@@ -90,16 +95,12 @@ def _judge_one(claim: Claim, points: "pd.DataFrame", run: str, rows: "pd.DataFra
         "here": effect_text(effects, claim.unit),
         "verdict": verdict,
         "because": because,
-        "rests_on": _rests_on(claim),
+        "rests_on": RESTS_ON.get(type(claim.evidence), "points"),
         "rival": claim.rival,
-        "but": ""
-        if verdict == NOT_TESTABLE or (judged and not effects)
-        else claim.objections.get(verdict, NONE_WRITTEN),
+        "but": "" if is_bare else claim.objections.get(verdict, NONE_WRITTEN),
         "needs": claim.needs,
         "run": run,
-        "where": ", ".join(dict.fromkeys(where for where, _ in judged))
-        if len(judged) < 3
-        else f"{len(judged)} places",
+        "where": ", ".join(places) if len(judged) < 3 else f"{len(judged)} places",
         "effects": [[one.value, one.low, one.high] for one in effects],
         "not_judged": _not_judged(claim, readings),
         "shown": [[r.effect.value, r.effect.low, r.effect.high] for _, why_not, r in readings if why_not],
@@ -128,12 +129,6 @@ def _not_judged(claim: Claim, readings: Sequence[tuple[str, str, Reading]]) -> s
     return "; ".join(f"{effect_text(effects, claim.unit)} ({why})" for why, effects in by_reason.items())
 
 
-def _rests_on(claim: Claim) -> str:
-    if isinstance(claim.evidence, Goal):
-        return "the study's own rows"
-    return "a comparison" if isinstance(claim.evidence, Comparison) else "points"
-
-
 def _records(points: "pd.DataFrame") -> list[str]:
     keys = points["key"].tolist() if "key" in points else []
     return list(dict.fromkeys(key for key in keys if isinstance(key, str)))
@@ -155,11 +150,6 @@ def _why_not(claim: Claim, reading: Reading) -> str:
     reasons += ["another device"] if failed & {"device_class", "device", "devices"} else []
     reasons += ["another link"] if failed & {"rtt_ms", "rate_mbit_s", "link"} else []
     return ", ".join(reasons) or (f"another {', '.join(sorted(failed))}" if failed else "")
-
-
-def _untested(why_not: Iterable[str]) -> str:
-    reasons = ", ".join(dict.fromkeys(reason for why in why_not for reason in why.split(", ")))
-    return f"this run has it only on {reasons}" if reasons else "this run has no such points"
 
 
 def _goal(claim: Claim, goal: Goal, published: Interval) -> tuple[str, str]:
@@ -189,10 +179,8 @@ def _together(claim: Claim, judged: Sequence[tuple[str, Reading]]) -> tuple[str,
         if len(bare) == 1:
             return INCONCLUSIVE, "one comparison of figures that were recorded without an interval"
         effect = Interval(*between(bare))
-        return (
-            claim.evidence.verdict_of(effect),
-            f"{len(bare)} comparisons; interval between them {effect_text([effect], claim.unit)}",
-        )
+        said = f"{len(bare)} comparisons; interval between them {effect_text([effect], claim.unit)}"
+        return claim.evidence.verdict_of(effect), said
     if len(judged) == 1:
         return judged[0][1].verdict, judged[0][1].because or "one point, with its own interval"
     by_verdict = {v: [where for where, r in judged if r.verdict == v] for v in VERDICTS}

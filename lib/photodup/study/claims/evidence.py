@@ -42,15 +42,10 @@ def load_evidence(directory: Path) -> "pd.DataFrame":
     machine = read_environment(directory)
     served_by = {"device": device_of(machine)} if machine else {}
     here = {"device": device_of({**machine, "servers": None})} if machine else {}
+    plain: Row = {"run": directory.name, **PLAIN_POINT, **LOOPBACK.columns()}
+    plain |= {"batch": 1, "concurrency": 1, "valid": True}
     rows = [
-        {
-            "run": directory.name,
-            **PLAIN_POINT,
-            **LOOPBACK.columns(),
-            "batch": 1,
-            "concurrency": 1,
-            "valid": True,
-        }
+        plain
         | {"key": record["key"]}
         | (columns := _backend_columns(row["backend"]))
         | (served_by if columns.get("server") in ("fastapi", "triton") else here)
@@ -82,12 +77,8 @@ def _comparisons(directory: Path, points: "pd.DataFrame") -> Iterator[Row]:
         engine = next(
             (s.backend.engine for s in (pair.a, pair.b) if s.backend.engine.startswith("emulated")), ""
         )
-        row: Row = {
-            "run": directory.name,
-            "scenario": "comparison",
-            "pair": pair.name,
-            "key": visit_key(pair),
-        }
+        row: Row = {"run": directory.name, "scenario": "comparison"}
+        row |= {"pair": pair.name, "key": visit_key(pair)}
         row |= emulated(pair.link).columns() if pair.link else real
         row |= {"engine": engine, "valid": outcome.is_measured, "invalid_because": outcome.because}
         if outcome.is_measured:
@@ -144,23 +135,15 @@ def _ladder(config: Row, result: Row) -> Iterator[Row]:
 def _cold_start(config: Row, result: Row) -> Iterator[Row]:
     """From nothing to the first answer of one server."""
     if result.get("first_answer_s") is not None:
-        yield {
-            "backend": config["backend"],
-            "scenario": "start",
-            **_numbers(result, "first_answer_s", "ready_s"),
-        }
+        here = {"backend": config["backend"], "scenario": "start"}
+        yield here | _numbers(result, "first_answer_s", "ready_s")
 
 
 def _bodies(config: Row, result: Row) -> Iterator[Row]:
     """CPU time to write one request's body, with the tensor in hand."""
     for row in result.get("rows", []):
-        yield {
-            "backend": f"body-{row['form']}",
-            "scenario": "encode",
-            "batch": row["batch"],
-            "payload_bytes": row["bytes"],
-            "encode_ms": row["encode_ms"],
-        }
+        here = {"backend": f"body-{row['form']}", "scenario": "encode", "batch": row["batch"]}
+        yield here | {"payload_bytes": row["bytes"], "encode_ms": row["encode_ms"]}
 
 
 def _export_parity(config: Row, result: Row) -> Iterator[Row]:
@@ -182,11 +165,8 @@ def _precision(config: Row, result: Row) -> Iterator[Row]:
     for row in result.get("rows", []):
         if "cosine_min" in row:
             kind = row["precision"].replace(" ", "-").lower()
-            yield {
-                "backend": f"rounded-{kind}",
-                "scenario": "fidelity",
-                "subject": row["network"],
-            } | _numbers(row, "cosine_min", "flipped", "pairs", "neighbour_kept")
+            here = {"backend": f"rounded-{kind}", "scenario": "fidelity", "subject": row["network"]}
+            yield here | _numbers(row, "cosine_min", "flipped", "pairs", "neighbour_kept")
 
 
 def _session(config: Row, result: Row) -> Iterator[Row]:

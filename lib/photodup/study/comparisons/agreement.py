@@ -36,6 +36,12 @@ class Twice:
         both = self.first.is_different and self.second.is_different
         return both and (self.first.effect > 0) != (self.second.effect > 0)
 
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The comparison's name, its effect in both passes, and in a word whether the two intervals overlap."""
+        word = "yes" if self.agrees else "opposite" if self.is_opposite else "no"
+        return self.first.question.name, _cell(self.first), _cell(self.second), word
+
 
 def twice(first: Run, second: Run) -> list[Twice]:
     """Return the comparisons that both runs measured, nulls left out, in the order declared."""
@@ -58,18 +64,11 @@ def lines(comparisons: Iterable[Twice], names: tuple[str, str]) -> list[str]:
     """Return a Markdown table: each comparison with its effect and interval in both passes, named so."""
     table = [f"| notebook | comparison | {names[0]} | {names[1]} | overlap |", "|---|---|---|---|---|"]
     for one in comparisons:
-        asked = one.first.question
-        cells = (asked.family[:2], asked.name, cell(one.first), cell(one.second), word(one))
-        table.append(f"| {' | '.join(cells)} |")
+        table.append(f"| {' | '.join((one.first.question.family[:2], *one.cells))} |")
     return table
 
 
-def word(one: Twice) -> str:
-    """Return whether the two intervals overlap, in a word."""
-    return "yes" if one.agrees else "opposite" if one.is_opposite else "no"
-
-
-def cell(outcome: Outcome) -> str:
+def _cell(outcome: Outcome) -> str:
     """Return an effect with its interval; starred where there is more to it than no difference found."""
     mark = "" if outcome.verdict is Verdict.NOT_FOUND else "*"
     return f"{mark}{outcome.effect:+.1%} [{outcome.low:+.1%}, {outcome.high:+.1%}]{mark}"

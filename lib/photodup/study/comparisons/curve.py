@@ -72,10 +72,8 @@ def measure_curve(
         for side in random.Random(f"{visit} {share}").sample(list(sides), len(sides)):
             if (capacity := rates[side]) is None:
                 continue
-            key, config = (
-                f"curve-{side.name}",
-                {"side": side.name, "share": share, "visit": visit, "answers": answers},
-            )
+            key = f"curve-{side.name}"
+            config = {"side": side.name, "share": share, "visit": visit, "answers": answers}
             measure_now = partial(_point, run, side, share * capacity, answers, visit)
             run.measure_or_load(key, measure_now, config=config, kind=KIND, may_fail=True)
             if (point := run.store.read(key, config=config)) is not None:

@@ -156,13 +156,9 @@ def measure_comparisons(
                     spent_min = (time.monotonic() - began) / 60
                     say(f"comparisons: {done} of {n_visits} visits, {spent_min:.1f} minutes so far")
                 done += 1
-                run.measure_or_load(
-                    visit_key(pair),
-                    partial(sides.measure, pair, visit, sizes),
-                    config=visit_config(pair, visit),
-                    kind=KIND,
-                    may_fail=True,
-                )
+                key, config = visit_key(pair), visit_config(pair, visit)
+                measure = partial(sides.measure, pair, visit, sizes)
+                run.measure_or_load(key, measure, config=config, kind=KIND, may_fail=True)
 
 
 @dataclass
@@ -181,7 +177,7 @@ class _Sides:
         """Measure one visit of a pair; return the record's columns."""
         both, plan, serve = (pair.a, pair.b), sizes.plan, None
         if any(side.settings for side in both) and not _has_models(self.run, *both):
-            serve = partial(self._set, both)
+            serve = lambda side: with_settings(self.run, (pair.a, pair.b)[side])  # noqa: E731
             # Six observations are the least that is judged.
             plan = replace(plan, palindromes=-(-LEAST_OBSERVATIONS // (2 * sizes.visits)))
             both = (replace(pair.a, settings=()), replace(pair.b, settings=()))
@@ -199,11 +195,6 @@ class _Sides:
         task = Task((a, b), pair.load, pair.link, plan, seed=visit)
         return task.through_link() if pair.link else task.measure(serve).as_record()
 
-    def _set(self, both: tuple[Side, Side], side: int) -> AbstractContextManager[object]:
-        """Give Triton's model the settings of a side for the length of a block."""
-        change = partial(configure, **dict(both[side].settings))
-        return temporary_config(self.run.endpoints.triton_grpc, both[side].configured_model, change)
-
     def ready(self, side: Side, again: bool) -> Reach:
         """Make a side ready and compare its embeddings with the reference, once."""
         if (side, again) not in self.reached:
@@ -212,6 +203,12 @@ class _Sides:
                 _check_embeddings(self.run, found)
             self.reached[side, again] = found
         return self.reached[side, again]
+
+
+def with_settings(run: Run, side: Side) -> AbstractContextManager[object]:
+    """Give Triton's model the settings of a side for the length of a block."""
+    change = partial(configure, **dict(side.settings))
+    return temporary_config(run.endpoints.triton_grpc, side.configured_model, change)
 
 
 def _repository() -> Path:
@@ -234,13 +231,8 @@ def reach(run: Run, side: Side, again: bool, servers: ExitStack) -> Reach:
             raise PhotodupError(
                 f"{side.label} needs a second model beside the first: Triton's model folder is not on this machine."
             )
-        made = model_copy(
-            run.endpoints.triton_grpc,
-            _repository(),
-            backend.triton_model,
-            name,
-            lambda config: configure(config, **dict(side.settings)),
-        )
+        change = partial(configure, **dict(side.settings))
+        made = model_copy(run.endpoints.triton_grpc, _repository(), backend.triton_model, name, change)
         options["model"], inner = servers.enter_context(made), name
     elif again and backend.server == "fastapi":
         if not run.is_here:

@@ -226,13 +226,9 @@ class Namespace(Simulation):
         """Apply the objects, all but the autoscaler, with so many pods, and wait for the scheduler."""
         self.plane.post("/api/v1/namespaces", {"metadata": {"name": self.name}}).raise_for_status()
         self.replicas = replicas
-        for item in self.objects:
-            if item["kind"] not in (
-                "Namespace",
-                "HorizontalPodAutoscaler",
-                "Service",
-            ):  # one nodePort, thrice
-                self._apply(item)
+        others = ("Namespace", "HorizontalPodAutoscaler", "Service")  # one nodePort, thrice
+        for item in (item for item in self.objects if item["kind"] not in others):
+            self._apply(item)
         self.plane.patch(self.deployment, {"spec": {"replicas": replicas}})
         bound = lambda: sum("nodeName" in p["spec"] for p in self.plane.items(self.pods)) >= replicas  # noqa: E731
         self.plane.until(f"{replicas} pods of {self.name} have a node", bound)
@@ -289,11 +285,9 @@ class Namespace(Simulation):
             c = self.cohorts_of.get(pod["metadata"]["uid"])
             if c and c.ready and "deletionTimestamp" not in pod["metadata"]:
                 name = pod["metadata"]["name"]
-                body = {"apiVersion": "policy/v1beta1", "kind": "Eviction"}
-                answer = self.plane.post(
-                    f"{self.pods}/{name}/eviction",
-                    body | {"metadata": {"name": name, "namespace": self.name}},
-                )
+                body: dict[str, Any] = {"apiVersion": "policy/v1beta1", "kind": "Eviction"}
+                body |= {"metadata": {"name": name, "namespace": self.name}}
+                answer = self.plane.post(f"{self.pods}/{name}/eviction", body)
                 if answer.status_code != 429:
                     answer.raise_for_status()
                 answers["refused" if answer.status_code == 429 else "granted"] += 1
@@ -492,11 +486,7 @@ def experiment(curve: ServiceCurve, plan: Plan) -> dict[str, Any]:
         return {
             "version": LIVE_VERSION,
             "namespaces": {
-                name: {
-                    "rows": n.rows,
-                    "events": n.noted(),
-                    "syncs_s": [round(at, 3) for at in n.syncs_s],
-                }
+                name: {"rows": n.rows, "events": n.noted(), "syncs_s": [round(at, 3) for at in n.syncs_s]}
                 for name, n in made.items()
             },
             "update": {
@@ -514,12 +504,8 @@ def foretold(curve: ServiceCurve, plan: Plan, name: str, syncs_s: Sequence[float
     """Simulate one scaled namespace of `experiment` with 1.20's rules and the autoscaler's real seconds."""
     flags = ControllerFlags(as_of_1_20=True)
     apart_s = statistics.median(b - a for a, b in pairwise(syncs_s))
-    cluster = Cluster(
-        start_s=plan.start_s,
-        sync_phase_s=syncs_s[0],
-        sync_takes_s=max(0.0, apart_s - flags.sync_period_s),
-        flags=flags,
-    )
+    takes_s = max(0.0, apart_s - flags.sync_period_s)
+    cluster = Cluster(start_s=plan.start_s, sync_phase_s=syncs_s[0], sync_takes_s=takes_s, flags=flags)
     workload = read_workload(render({**OVERLAYS, "published": "k8s/published"}[name]))
     return simulate(workload, curve, plan.load(), duration_s=plan.duration_s, cluster=cluster)
 

@@ -17,22 +17,13 @@ from photodup.errors import PhotodupError
 from photodup.paths import project_root
 
 KUBERNETES_VERSION = "1.37.0"
-OVERLAYS = {
-    "base": "k8s/base",
-    "kind": "k8s/overlays/kind",
-    "gpu": "k8s/overlays/gpu",
-    "gpu-keda": "k8s/overlays/gpu-keda",
-}
+OVERLAYS = {"base": "k8s/base"} | {name: f"k8s/overlays/{name}" for name in ("kind", "gpu", "gpu-keda")}
 START_SECONDS = "photodup/start-seconds"
 _SUFFIXES = {"": Decimal(1)} | {a: Decimal(1000) ** power for power, a in enumerate("num", start=-3)}
 _SUFFIXES |= {a: Decimal(1000) ** power for power, a in enumerate("kMGTPE", start=1)}
 _SUFFIXES |= {f"{a}i": Decimal(1024) ** power for power, a in enumerate("KMGTPE", start=1)}
-_PROBE_DEFAULTS = {  # in the order of `Probe`
-    "initialDelaySeconds": 0,
-    "periodSeconds": 10,
-    "timeoutSeconds": 1,
-    "failureThreshold": 3,
-}
+# in the order of `Probe`
+_PROBE_DEFAULTS = {"initialDelaySeconds": 0, "periodSeconds": 10, "timeoutSeconds": 1, "failureThreshold": 3}
 
 
 @dataclass(frozen=True)
@@ -129,11 +120,8 @@ def read_workload(objects: list[dict[str, Any]]) -> ScaledDeployment:
         raise PhotodupError(f"Expected one HorizontalPodAutoscaler, found {len(scalers)}: name one overlay.")
     spec = scalers[0]["spec"]
     if "triggers" in spec:  # KEDA's words for the same bounds
-        bounds = {
-            "minReplicas": spec.get("minReplicaCount", 0),
-            "maxReplicas": spec.get("maxReplicaCount", 100),
-        }
-        spec = {**spec, **bounds, "metrics": []}
+        least, most = spec.get("minReplicaCount", 0), spec.get("maxReplicaCount", 100)
+        spec = {**spec, "minReplicas": least, "maxReplicas": most, "metrics": []}
     name = spec["scaleTargetRef"]["name"]
     deployment = next((d for d in of_kind(objects, "Deployment") if d["metadata"]["name"] == name), None)
     if deployment is None:
@@ -147,6 +135,7 @@ def read_workload(objects: list[dict[str, Any]]) -> ScaledDeployment:
     most = int(spec["maxReplicas"])
     per_cent = int(surge[:-1]) if isinstance(surge, str) else 0
     start = deployment["metadata"].get("annotations", {}).get(START_SECONDS)
+    pause = container.get("lifecycle", {}).get("preStop", {}).get("sleep", {})
     return ScaledDeployment(
         name=name,
         replicas=deployment["spec"].get("replicas", 1),
@@ -160,9 +149,7 @@ def read_workload(objects: list[dict[str, Any]]) -> ScaledDeployment:
         max_surge=-(-most * per_cent // 100) if isinstance(surge, str) else int(surge),
         start_s=float(start) if start else None,
         grace_s=float(pod.get("terminationGracePeriodSeconds", 30)),
-        pre_stop_s=float(
-            container.get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
-        ),
+        pre_stop_s=float(pause.get("seconds", 0)),
         scaling_requests=_if_other(scaling_requests(pod), pod, spec["metrics"]),
     )
 

@@ -83,14 +83,9 @@ def size(pod: PodType, demand: Demand, *, floor_share: float, utilisation: float
 
 def simulate_day(pod: PodType, demand: Demand, *, floor_share: float, dt_s: float = 5.0) -> SimulatedRun:
     """Simulate one day, beginning at midnight with minReplicas."""
-    return simulate(
-        size(pod, demand, floor_share=floor_share),
-        pod.curve,
-        Load(rate_per_s=demand.rate_per_s),
-        duration_s=DAY_S,
-        cluster=Cluster(pod_start_s=2.0 + pod.node_start_s),
-        dt_s=dt_s,
-    )
+    workload, load = size(pod, demand, floor_share=floor_share), Load(rate_per_s=demand.rate_per_s)
+    cluster = Cluster(pod_start_s=2.0 + pod.node_start_s)
+    return simulate(workload, pod.curve, load, duration_s=DAY_S, cluster=cluster, dt_s=dt_s)
 
 
 def summarize(pod: PodType, demand: Demand, outcome: SimulatedRun) -> dict[str, Any]:
@@ -105,9 +100,6 @@ def summarize(pod: PodType, demand: Demand, outcome: SimulatedRun) -> dict[str, 
     fullness = (calm["arrived"] / calm["dt_s"] / calm["ready"] / pod.curve.capacity_per_s).clip(upper=0.99)
     busiest = round(float(fullness.rolling(720).mean().max()), 2)
     spike = steps[in_spike]
-    lost = (spike["refused"] + spike["unrouted"]).sum() / max(
-        1e-9, (spike["arrived"] + spike["unrouted"]).sum()
-    )
     return {
         "pod": pod.name,
         "mean_per_s": demand.mean_per_s,
@@ -119,5 +111,5 @@ def summarize(pod: PodType, demand: Demand, outcome: SimulatedRun) -> dict[str, 
         "wait_ms_p99_by_chance": 1000 * waiting_s(busiest, 1 / pod.curve.capacity_per_s, 0.99),
         "latency_ms_p99_calm": SimulatedRun(calm, [], []).latency_ms(0.99),
         "latency_ms_p99_spike": SimulatedRun(spike, [], []).latency_ms(0.99),
-        "refused_share_spike": float(lost),
+        "refused_share_spike": SimulatedRun(spike, [], []).refused_share,
     }

@@ -122,12 +122,7 @@ def where_seconds_decide(
 
 class Simulation:
     def __init__(
-        self,
-        workload: ScaledDeployment,
-        curve: ServiceCurve,
-        load: Load,
-        cluster: Cluster,
-        dt_s: float,
+        self, workload: ScaledDeployment, curve: ServiceCurve, load: Load, cluster: Cluster, dt_s: float
     ) -> None:
         self.workload, self.curve, self.load, self.cluster = workload, curve, load, cluster
         self.dt = dt_s
@@ -202,8 +197,12 @@ class Simulation:
                 )
                 c.sampled_s = now
             c.cpu_s = c.queue_s = c.arrivals = c.served = 0.0
-        pending = sum(c.count * c.in_flight for c in self.cohorts)
-        self.outside = self._readable(outside_values(pending, self.totals["waited_s"], self.totals["routed"]))
+        waited_s, routed = self.totals["waited_s"], self.totals["routed"]
+        whole = {
+            "photodup_requests_pending": sum(c.count * c.in_flight for c in self.cohorts),
+            "photodup_latency_ms": 1000 * waited_s / routed if routed else 0.0,  # mean since the last sample
+        }
+        self.outside = self._readable(whole)
         self.totals = dict.fromkeys(self.totals, 0.0)
 
     def _readable(self, values: dict[str, float]) -> dict[str, float]:
@@ -355,11 +354,3 @@ def pod_values(
             "photodup_requests_in_flight": c.in_flight,
         }
     return values
-
-
-def outside_values(pending: float, waited_s: float, routed: float) -> dict[str, float]:
-    """Return the metrics of the whole: requests pending now, and the mean latency since the last sample."""
-    return {
-        "photodup_requests_pending": pending,
-        "photodup_latency_ms": 1000 * waited_s / routed if routed else 0.0,
-    }

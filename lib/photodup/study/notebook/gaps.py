@@ -15,16 +15,8 @@ from typing import Any, NoReturn
 
 from photodup.errors import PhotodupError
 
-_INNER = (
-    ast.FunctionDef,
-    ast.AsyncFunctionDef,
-    ast.ClassDef,
-    ast.Lambda,
-    ast.ListComp,
-    ast.SetComp,
-    ast.DictComp,
-    ast.GeneratorExp,
-)
+_NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_INNER = (*_NAMED, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _THIS_RUN = "This run: not measured. "
 
 
@@ -210,7 +202,7 @@ def _is_need(node: ast.stmt) -> bool:
 
 def _set_by(node: ast.AST) -> Iterator[str]:
     """Yield the names that a statement sets or changes in the notebook: not those inside functions."""
-    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+    if isinstance(node, _NAMED):
         yield node.name
     if isinstance(node, _INNER):
         return

@@ -119,23 +119,12 @@ def measure_point(
         adapter_options: passed to the adapter, such as `channel="shared"`.
     """
     asked, stopping = parse_backend(backend), stopping or Stopping()
-    key = "-".join(
-        part
-        for part in (
-            "point",
-            asked.name,
-            *map(str, adapter_options.values()),
-            load.scenario,
-            f"b{load.batch}",
-            f"c{load.concurrency}",
-            f"{load.offered_per_s:g}" if load.offered_per_s else "",
-            "" if load.connection == "warm" else load.connection,
-            link,
-            label,
-            f"repeat-{repeat}" if repeat else "",
-        )
-        if part
-    )
+    rate = f"{load.offered_per_s:g}" if load.offered_per_s else ""
+    loaded = [load.scenario, f"b{load.batch}", f"c{load.concurrency}", rate]
+    loaded += ["" if load.connection == "warm" else load.connection, link]
+    which = (label, f"repeat-{repeat}" if repeat else "")
+    parts = ("point", asked.name, *map(str, adapter_options.values()), *loaded, *which)
+    key = "-".join(filter(None, parts))
     settings = {**asdict(load), "backend": asked.name, "label": label, "repeat": repeat}
     # The key of every record was made with this bound, which no point has any more.
     settings |= {**adapter_options, **(config or {}), "slo_ms": None, "stopping": stopping.as_config()}

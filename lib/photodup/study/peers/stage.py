@@ -158,13 +158,9 @@ def _take_turns(
                     f"Without {SERVERS[OURS].label} there is nothing to compare with; why is said above."
                 )
             say(f"visit {number}, {load} in flight, {len(up)} servers")
-            found = run.measure_or_load(
-                visit_key(load),
-                partial(_visit, load, up, payloads, number, lost),
-                config=visit_config(name, load, weights, number),
-                kind="server-visit",
-                may_fail=True,
-            )
+            key, config = visit_key(load), visit_config(name, load, weights, number)
+            measure = partial(_visit, load, up, payloads, number, lost)
+            found = run.measure_or_load(key, measure, config=config, kind="server-visit", may_fail=True)
             if found.get("status") != "failed":
                 break
             say(found["error"])

@@ -26,16 +26,8 @@ if TYPE_CHECKING:
 ROUNDED = ("fp16", "bf16")
 # Results of these are numbers that were rounded before.
 _MOVES = {
-    "Concat",
-    "Expand",
-    "Flatten",
-    "Gather",
-    "Identity",
-    "Reshape",
-    "Slice",
-    "Squeeze",
-    "Transpose",
-    "Unsqueeze",
+    *("Concat", "Expand", "Flatten", "Gather", "Identity"),
+    *("Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"),
 }
 # ONNX Runtime 1.31 dies (segmentation fault) when this pass meets an FP16 graph that goes convolution, reshape,
 # transpose, layer normalisation, transpose, matrix product: every vision transformer does. It changes only the
@@ -87,14 +79,12 @@ def rounded(
         precision: `fp16` (10 bits of fraction, overflows above 65,504) or `bf16` (7 bits, float32's range).
         nodes: names of the nodes that compute in `precision`; the others stay float32. None: all.
     """
-    import onnx
     from onnx import TensorProto, helper
 
     if precision not in ROUNDED:
         raise PhotodupError(f"Cannot round to {precision!r}: use {' or '.join(ROUNDED)}, or quantize().")
     low = TensorProto.FLOAT16 if precision == "fp16" else TensorProto.BFLOAT16
-    changed = onnx.ModelProto()
-    changed.CopyFrom(graph)
+    changed = _copy(graph)
     body = changed.graph
     floats = _float_tensors(graph)
     weights = {w.name: w for w in body.initializer if w.data_type == TensorProto.FLOAT}
@@ -129,11 +119,9 @@ def rounded(
                 if name in floats:
                     node.output[i] = f"{name}_exact"
                     made += round_trip(f"{name}_exact", name)
-    kept = [_copy(node) for node in made]
-    del body.node[:]
-    body.node.extend(kept)
-    body.initializer.extend(new_weights.values())
-    _drop_unused_weights(body)
+    _fill(body.node, made)
+    used = {name for node in body.node for name in node.input}
+    _fill(body.initializer, [w for w in (*body.initializer, *new_weights.values()) if w.name in used])
     return changed
 
 
@@ -154,8 +142,7 @@ def quantized_only(
     """Return the INT8 graph with all but `nodes` put back to float32, from the graph it was made from."""
     import onnx
 
-    changed = onnx.ModelProto()
-    changed.CopyFrom(quantized)
+    changed = _copy(quantized)
     body = changed.graph
     weights = {w.name: w for w in source.graph.initializer}
     producers = {output: node for node in body.node for output in node.output}
@@ -210,8 +197,7 @@ def value_range(graph: "onnx.ModelProto", node: str, images: np.ndarray) -> tupl
     import onnx
     import onnxruntime
 
-    watched = onnx.ModelProto()
-    watched.CopyFrom(graph)
+    watched = _copy(graph)
     name = next(n.output[0] for n in graph.graph.node if n.name == node)
     watched.graph.output.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None))
     session = onnxruntime.InferenceSession(watched.SerializeToString(), providers=["CPUExecutionProvider"])
@@ -220,10 +206,16 @@ def value_range(graph: "onnx.ModelProto", node: str, images: np.ndarray) -> tupl
 
 
 def _copy(message: Any) -> Any:
-    """Copy a message out of the list that is about to be cleared."""
     copy = type(message)()
     copy.CopyFrom(message)
     return copy
+
+
+def _fill(field: Any, messages: Sequence[Any]) -> None:
+    """Put messages into a repeated field in place of what it holds; they may be some of those."""
+    kept = [_copy(message) for message in messages]
+    del field[:]
+    field.extend(kept)
 
 
 def _scopes(node: Any) -> str:
@@ -252,10 +244,3 @@ def _round_weight(weight: Any, precision: str) -> Any:
     with np.errstate(over="ignore"):  # an infinity is the finding, not an accident
         values = numpy_helper.to_array(weight).astype(dtype).astype(np.float32)
     return numpy_helper.from_array(values, f"{weight.name}_rounded")
-
-
-def _drop_unused_weights(body: Any) -> None:
-    used = {name for node in body.node for name in node.input}
-    kept = [_copy(w) for w in body.initializer if w.name in used]
-    del body.initializer[:]
-    body.initializer.extend(kept)

@@ -3,20 +3,12 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from photodup.errors import PhotodupError
 from photodup.paths import project_root
 from photodup.study.notebook.run import folder_of
 from photodup.study.published.checks import check_words, run_all
-from photodup.study.published.published import (
-    check_ratios,
-    compare_with_documents,
-    published_dir,
-    read_documents,
-)
+from photodup.study.published.published import check_ratios, compare_with_documents, read_documents
 
 
 def report_lines(run: str | None = None, documents: Path | None = None) -> Iterator[str]:
@@ -67,11 +59,10 @@ def _run_lines(run: str) -> Iterator[str]:
 
 def all_quotes() -> Iterator[tuple[str, dict[str, str]]]:
     """Yield (claim or check, quote) for every quote of `claims.yaml` and `checks.yaml`."""
-    claims: list[dict[str, Any]] = yaml.safe_load(
-        (published_dir() / "claims.yaml").read_text(encoding="utf-8")
-    )
-    for claim in claims:
-        yield from ((claim["id"], quote) for quote in claim["quotes"])
+    from photodup.study.claims.claim import load_claims
+
+    for claim in load_claims():
+        yield from ((claim.id, quote.model_dump()) for quote in claim.quotes)
     yield from ((name, words) for name, words in check_words().items() if "text" in words)
 
 

@@ -28,6 +28,7 @@ _TAGS = frozenset(
 MOST_PIXELS = 50_000_000
 _PNG = "data:image/png;base64,"
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_TABLE = re.compile(r"<table.*?</table>", re.DOTALL)
 
 
 @dataclass
@@ -93,7 +94,8 @@ def _page_of(text: str) -> str:
     from nbconvert.filters.markdown_mistune import markdown2html_mistune
 
     page = markdown2html_mistune(text).replace(' style="text-align:right"', ' class="num"')
-    return _scrolling(_safe(page))
+    # A wide table scrolls by itself: on a phone it would widen the whole page.
+    return _TABLE.sub(r'<div class="scroll">\g<0></div>', _safe(page))
 
 
 def _safe(page: str) -> str:
@@ -146,13 +148,6 @@ def _embed_images(page: str, folder: Path) -> str:
     # beside it lie pages, not notebooks
     page = re.sub(r'href="(\d\d_\w+)\.ipynb(#[^"]*)?"', r'href="\1.html\2"', page)
     return re.sub(r'src="(images/[\w-]+\.\w+)"', data_uri, page)
-
-
-def _scrolling(page: str) -> str:
-    """Let a wide table scroll by itself: on a phone it would widen the whole page."""
-    return re.sub(
-        r"<table.*?</table>", lambda m: f'<div class="scroll">{m.group(0)}</div>', page, flags=re.DOTALL
-    )
 
 
 def _output(output: Any) -> str:

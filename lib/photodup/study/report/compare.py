@@ -52,15 +52,8 @@ def _reading_order(key: tuple) -> tuple:
     link = str(asked.get("link", ""))
     numbers = tuple(float(asked.get(name) or 0) for name in ("batch", "concurrency", "offered_per_s"))
     words = tuple(str(asked.get(name, "")) for name in ("backend", "scenario"))
-    return (
-        link != "loopback",
-        link,
-        *words,
-        *numbers,
-        str(asked.get("label", "")),
-        float(asked.get("repeat") or 0),
-        str(key),
-    )
+    which = str(asked.get("label", "")), float(asked.get("repeat") or 0)
+    return link != "loopback", link, *words, *numbers, *which, str(key)
 
 
 def only_in(sides: Sequence[ComparedRun]) -> dict[str, int]:

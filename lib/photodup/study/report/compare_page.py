@@ -19,12 +19,8 @@ from photodup.study.report.cells import filled
 from photodup.study.report.sides import ComparedRun, environment_rows, open_sides, warnings
 
 LOAD = ("scenario", "batch", "concurrency", "connection", "offered_per_s", "link", "label", "repeat")
-SCENARIOS = {
-    "single_stream": "one at a time",
-    "closed_loop": "closed loop",
-    "server": "open loop",
-    "offline": "offline",
-}
+# Others are called as they are.
+SCENARIOS = {"single_stream": "one at a time", "closed_loop": "closed loop", "server": "open loop"}
 
 
 def write_comparison(names: Sequence[str], output: Path | None = None) -> Path:
@@ -85,10 +81,7 @@ def summary(rows: Sequence[Mapping[str, Any]], sides: Sequence[ComparedRun]) -> 
 def _comparisons(first: ComparedRun, other: ComparedRun) -> dict[str, Any]:
     """Return the comparisons that both runs measured: a sentence, and a row for each."""
     both = agreement.twice(read_run(first.directory), read_run(other.directory))
-    rows = [
-        (one.first.question.name, agreement.cell(one.first), agreement.cell(one.second), agreement.word(one))
-        for one in both
-    ]
+    rows = [one.cells for one in both]
     return {"names": (first.name, other.name), "summary": agreement.summary(both), "rows": rows}
 
 

@@ -1,4 +1,5 @@
-"""The parts of README.md that are generated from records, so that they cannot drift from them."""
+"""The parts of README.md, and of its appendix `results/README.md`, that are generated from records, so that they cannot
+drift from them. The appendix says what to run for which figure, how long it takes, and how close it should come."""
 
 from __future__ import annotations
 
@@ -16,11 +17,12 @@ from photodup.bench.stats.sentence import row
 from photodup.errors import PhotodupError
 from photodup.files import write_atomically
 from photodup.paths import project_root
-from photodup.study.comparisons.outcomes import read_comparisons
-from photodup.study.notebook.files import notebooks
-from photodup.study.notebook.run import REFERENCE, Run, describe_machine, read_environment, read_run
+from photodup.study.comparisons import agreement
+from photodup.study.comparisons.outcomes import read_all, read_comparisons
+from photodup.study.notebook.files import notebooks, read_notebook, study_rows
+from photodup.study.notebook.run import REFERENCE, describe_machine, folder_of, read_environment, read_run
 from photodup.study.report.facts import FINDINGS, LEADING, notebook_rows
-from photodup.study.report.figures import DECISION
+from photodup.study.report.figures import DECISION, SAVED
 
 NOT_MEASURED = "Not measured in the committed run."
 # The notebooks in the order in which a request meets their subjects.
@@ -33,6 +35,18 @@ WAY = {
     "precision": ("05",),
     "fleet": ("07", "09"),
     "method": ("12", "14"),
+}
+# What decides how near a second run comes. `timings` are held to what two equal processes differ by.
+SECOND_PASS = f"{REFERENCE}-2"  # the comparisons alone, from another pass
+TIMINGS, EXACT = "as timings", "the same, from the same records"
+CLOSENESS = {
+    "00": EXACT,
+    "01": "recall the same; durations as timings",
+    "02": "differences of the same order of magnitude",
+    "05": "decisions the same on a processor with the same instructions; speed as timings",
+    "09": "the simulation the same from the same pod; the pod's curve as timings",
+    "10": "round trips and rates as the link keeps them: within 1 ms and 5 %",
+    "12": EXACT,
 }
 
 
@@ -54,21 +68,12 @@ def notebook_list() -> Iterator[str]:
         yield f"- **{stop}:** " + ", ".join(links)
 
 
-def reference() -> Run:
-    """Return the reference run for reading: no server is asked."""
-    return read_run(project_root() / "results" / REFERENCE)
-
-
 def pictures() -> Iterator[str]:
     """Yield the README's two pictures: the review page, and what the reference run has drawn of its servers."""
-    frontier = f"results/{REFERENCE}/figures/{DECISION}.png"
-    for path, words in (
-        (
-            "docs/images/review.jpg",
-            "The review page: two copies side by side, with the reason for the one to keep",
-        ),
-        (frontier, "Latency and throughput of each server, engine and precision"),
-    ):
+    review = "The review page: two copies side by side, with the reason for the one to keep"
+    servers = "Latency and throughput of each server, engine and precision"
+    drawn = f"results/{REFERENCE}/figures/{DECISION}.png"
+    for path, words in (("docs/images/review.jpg", review), (drawn, servers)):
         if (project_root() / path).is_file():
             yield f'<img src="{path}" alt="{words}" width="49%">'
 
@@ -93,7 +98,7 @@ def decisions() -> dict[str, Any]:
 def decision_table() -> Iterator[str]:
     """Yield the lines of the table of `notebooks/decisions.yaml`; reasons and costs come from the reference run."""
     table = decisions()
-    run = reference()
+    run = read_run(folder_of(REFERENCE))
     places = {pair.name: pair.notebook for pair in declarations().pairs}
     compared = {notebook: read_comparisons(run, notebook) for notebook in set(places.values())}
     arms = pd.concat([of.arms for of in compared.values()])
@@ -113,11 +118,8 @@ def decision_table() -> Iterator[str]:
             )
             rate = seconds["photos"] / seconds["seconds"] if seconds else 0.0
         elif name in places:
-            notebook = places[name]
-            reason, rate = (
-                _reason(compared[notebook][name], line["better"], line.get("what", "")),
-                _rate(arms, *cost),
-            )
+            notebook, rate = places[name], _rate(arms, *cost)
+            reason = _reason(compared[notebook][name], line["better"], line.get("what", ""))
         else:
             raise PhotodupError(f"decisions.yaml: {name!r} is no comparison of comparisons.yaml.")
         usd = f"{price / 3600 * 1e6 / rate:.2g} USD" if rate else ""
@@ -169,3 +171,53 @@ def write_blocks(readme: Path | None = None, blocks: Mapping[str, str] | None = 
         text = before + body + rest.partition(end)[2]
     write_atomically(readme, text)
     return readme
+
+
+def appendix_table() -> str:
+    """Return one row per notebook: its figures, how long measuring them took here, and how close a second run comes."""
+    took = {row["notebook"]: row["seconds"] for row in study_rows(folder_of(REFERENCE))}
+    lines = ["| notebook | figures | minutes here | how close a second run comes |", "|---|---|---:|---|"]
+    for path in notebooks():
+        names = ", ".join(f"`{name}`" for name in figures_of(path)) or "–"
+        minutes = f"{took[path.stem] / 60:.1f}" if path.stem in took else "not run"
+        near = CLOSENESS.get(path.stem[:2], TIMINGS)
+        lines.append(f"| [{path.stem}](../notebooks/{path.name}) | {names} | {minutes} | {near} |")
+    return "\n".join(lines)
+
+
+def figures_of(path) -> list[str]:
+    """Return the names under which a notebook saves its figures, in order."""
+    cells = read_notebook(path).cells
+    return [name for cell in cells if cell.cell_type == "code" for name in SAVED.findall(cell.source)]
+
+
+def closeness_text() -> str:
+    """Say what *as timings* means: how far two processes of one configuration lay apart in the reference run."""
+    folder = folder_of(REFERENCE)
+    nulls = [o for o in read_all(read_run(folder)) if o.question.is_null and o.is_measured]
+    apart = (
+        f"as near as two processes of one configuration lay in it, within {max(o.excludes_beyond for o in nulls):.1%} "
+        f"({len(nulls)} such pairs)"
+        if nulls
+        else "as near as two processes of one configuration, which the committed run has not measured yet"
+    )
+    total = sum(row["seconds"] for row in study_rows(folder)) / 60
+    return (
+        f"The reference run took {total:.0f} minutes. *As timings* means: on the same machine the comparisons come {apart}; "
+        "an absolute figure moves with the machine's minutes, by more than its interval says. On another machine the "
+        "figures are others; what should agree are the sentences: which sides differ, which are equal."
+    )
+
+
+def appendix_blocks() -> dict[str, str]:
+    """Return the generated parts of `results/README.md`."""
+    return {"closeness": closeness_text(), "figures": appendix_table(), "agreement": agreement_text()}
+
+
+def agreement_text() -> str:
+    """Say how far the sentences of the second pass agree with the first's, in a sentence and a table."""
+    passes = (REFERENCE, SECOND_PASS)
+    runs = [folder_of(name) for name in passes]
+    found = agreement.twice(*map(read_run, runs)) if all(run.is_dir() for run in runs) else []
+    table = ["", *agreement.lines(found, passes)] if found else []
+    return "\n".join([agreement.summary(found), *table])

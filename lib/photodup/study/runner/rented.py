@@ -105,12 +105,10 @@ def rented_machine(
             started = _start(stack, address, without, repository, key, service_env)
         for process, is_up in started:
             process.wait_ready(is_up, timeout_s, progress)
+        absent = {*without, *(() if models else ("http", "grpc", "metrics"))}
         found = from_ports(
             address,
-            0 if "fastapi" in without else PORTS["fastapi"],
-            PORTS["http"] if models else 0,
-            PORTS["grpc"] if models else 0,
-            0 if "metrics" in without or not models else PORTS["metrics"],
+            *(0 if name in absent else port for name, port in PORTS.items()),
             name="rehearsal",
             gpu=NO_GPU,
             models=models,

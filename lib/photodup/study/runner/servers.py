@@ -42,16 +42,10 @@ def start_servers(stack: ExitStack, name: str, pairs: Iterable[Pair]) -> Path:
     services = {(b.engine, b.precision) for b in backends if b.server == "fastapi"} - {_SERVED_ANYWAY}
     compared = sorted({b.triton_model for b in backends if b.server == "triton"} - {*MODELS, *EMULATED})
     print(f"Starting {1 + len(services)} FastAPI services and Triton on this machine", flush=True)
-    running = stack.enter_context(
-        embedded_servers(
-            models=(*MODELS, *EMULATED, *compared),
-            engines=sorted(services),
-            exported=exported,
-            timeout_s=600.0,
-        )
-    )
+    models = (*MODELS, *EMULATED, *compared)
+    running = embedded_servers(models=models, engines=sorted(services), exported=exported, timeout_s=600.0)
     path = project_root() / "build" / f"endpoints-{name}.yaml"
-    save_endpoints(running, path)
+    save_endpoints(stack.enter_context(running), path)
     return path
 
 

@@ -14,9 +14,7 @@ from photodup.study.notebook.gaps import NotMeasured
 if TYPE_CHECKING:
     import pandas as pd
 
-COLUMNS = [
-    *("way", "devices", "images_per_s", "efficiency", "usd_per_hour", "usd_per_million_images", "how"),
-]
+COLUMNS = ["way", "devices", "images_per_s", "efficiency", "usd_per_hour", "usd_per_million_images", "how"]
 WAYS = {
     "one machine, Triton": ("triton", "instances"),
     "k machines, Triton": ("triton", "servers"),
@@ -119,8 +117,10 @@ def _rows(
             rate, how = one * k, f"not measured with {k}: {k} × one"
         if rate != rate:
             how = "not measured"
-        apart = k * prices[1] if 1 in prices and _apart(way, k) else math.nan
-        hourly = prices.get(k, apart) if WAYS[way][1] == "instances" else apart
+        # One machine with several has an offer of its own: k single prices do not make it up.
+        is_one_machine = WAYS[way][1] == "instances"
+        apart = k * prices[1] if 1 in prices and (k == 1 or not is_one_machine) else math.nan
+        hourly = prices.get(k, apart) if is_one_machine else apart
         yield {
             "way": way,
             "devices": k,
@@ -130,8 +130,3 @@ def _rows(
             "usd_per_million_images": hourly / (3600 * rate) * 1e6,
             "how": how,
         }
-
-
-def _apart(way: str, k: int) -> bool:
-    """Say whether k single prices make up the price: not of one machine with several, which has an offer of its own."""
-    return k == 1 or WAYS[way][1] != "instances"

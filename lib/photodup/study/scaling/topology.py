@@ -238,25 +238,14 @@ def measure_devices(
         repeat: 0 for the first measurement of this point, then 1, 2, ….
     """
     asked = parse_backend(backend)
-    what = {
-        "arrangement": arrangement,
-        "devices": devices,
-        "batching": batching,
-        "label": "",
-        "repeat": repeat,
-    }
+    what: dict[str, Any] = {"arrangement": arrangement, "devices": devices, "batching": batching}
+    what |= {"label": "", "repeat": repeat}
     key = f"devices-{asked}-{arrangement}-{devices}-{'batched' if batching else 'alone'}"
     key += f"-{load.scenario}-b{load.batch}-c{load.concurrency}" + (f"-repeat-{repeat}" if repeat else "")
     # Also behind a service, whose own engine is a Triton, it is an emulated device that waits.
     emulated = {"engine": emulated_engine(pool.models[0]) if asked.name == SERVICE else asked.engine}
     emulated |= {"device": pool.device if asked.name == SERVICE else asked.emulated_device}
-    facts = {
-        **asked.columns(),
-        **LOOPBACK.columns(),
-        **load.columns(),
-        **what,
-        **emulated,
-    }
+    facts = {**asked.columns(), **LOOPBACK.columns(), **load.columns(), **what, **emulated}
 
     def measure_now() -> dict[str, Any]:
         from photodup.bench.backends.adapters import adapter

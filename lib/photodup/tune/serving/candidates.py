@@ -1,11 +1,11 @@
 """Settings that can be tried: server × engine × precision × wire × instances and threads × waiting for a batch."""
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from photodup.bench.pairs.declared import Side
+from photodup.bench.record.json_files import slug
 from photodup.embedding.backends import Backend
 from photodup.embedding.engines.model import can_compute
 
@@ -48,8 +48,8 @@ class Setting:
     def side(self) -> Side:
         """Triton's model with these settings."""
         settings = {"instances": self.instances, "threads": self.threads, "delay_us": self.wait_us}
-        name = re.sub(r"[^a-z0-9]+", "-", self.name)  # a copy of the model is called after it
-        return Side(name, self.name, self.backend, settings=tuple(sorted(settings.items())))
+        # a copy of the model is called after its name
+        return Side(slug(self.name), self.name, self.backend, settings=tuple(sorted(settings.items())))
 
     @property
     def environment(self) -> dict[str, str]:

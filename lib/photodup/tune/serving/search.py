@@ -188,40 +188,23 @@ def in_turns(
 
     for number in range(1, VISITS + 1):
         say(f"tune: visit {number} of {VISITS} of the {len(field)} finalists in turns")
-        run.measure_or_load(
-            "finalists",
-            partial(measure_finalists, run, field, load, TURNS, number),
-            config=config(number),
-            kind="visit",
-            may_fail=True,
-        )
+        measure = partial(measure_finalists, run, field, load, TURNS, number)
+        run.measure_or_load("finalists", measure, config=config(number), kind="visit", may_fail=True)
     seen = list(recorded(run, "finalists", config))
     visits = [visit for _, visit in seen if visit is not None]
     why = next((str(record["error"]) for record, visit in seen if visit is None), "")
-    questions = [
-        read.answered(
-            Question(
-                one.name,
-                "tune",
-                read.usual_metric(load),
-                "turns",
-                field[0].name,
-                one.name,
-                why,
-                is_primary=True,
-            ),
-            [visit.against(place) for visit in visits],
-            load,
-        )
-        for place, one in enumerate(field[1:], start=1)
-    ]
+    first, *others = (setting.name for setting in field)
+    questions = []
+    for place, name in enumerate(others, start=1):
+        asked = Question(name, "tune", read.usual_metric(load), "turns", first, name, why, is_primary=True)
+        questions.append(read.answered(asked, [visit.against(place) for visit in visits], load))
     outcomes = {outcome.question.name: outcome for outcome in judge(questions)}
     compared = [replace(found, outcome=outcomes.get(found.setting.name)) for found in finalists]
 
     def better(found: Found) -> float:
         """How much more it answers than the one with the highest rate; 0 where that is not found, or rates decide."""
-        outcome, first = found.outcome, compared[0]
-        if outcome is None or not outcome.is_different or not found.overlaps(first):
+        outcome = found.outcome
+        if outcome is None or not outcome.is_different or not found.overlaps(compared[0]):
             return 0.0
         return outcome.effect if outcome.metric.quantity == "throughput" else -outcome.effect
 

@@ -17,8 +17,7 @@ from photodup.bench.pairs.alternate import Lane, VisitPlan, measure_visit
 from photodup.bench.stats.facts import Load
 from photodup.bench.stats.point import Sample
 from photodup.bench.stats.slo import LatencyBound, RateSearch, SloRate, search_rates
-from photodup.serving.triton.copies import configure
-from photodup.study.comparisons.measure import reach
+from photodup.study.comparisons.measure import reach, with_settings
 from photodup.study.notebook.points import N_PHOTOS
 from photodup.study.notebook.run import Run
 from photodup.study.notebook.weights import payload_photos
@@ -131,12 +130,7 @@ def served(run: Run, setting: Setting) -> Iterator[Run]:
     elsewhere it is measured as it is deployed.
     """
     if setting.server == "triton":
-        from photodup.serving.triton.control import temporary_config
-
-        change = dict(setting.side.settings)
-        with temporary_config(
-            run.endpoints.triton_grpc, setting.side.configured_model, lambda c: configure(c, **change)
-        ):
+        with with_settings(run, setting.side):
             yield run
     elif run.is_here:
         from photodup.serving.service.start import ServiceProcess

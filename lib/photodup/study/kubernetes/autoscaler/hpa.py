@@ -49,10 +49,7 @@ _DEFAULT_UP = {
         {"type": "Percent", "value": 100, "periodSeconds": 15},
     ],
 }
-_DEFAULT_DOWN = {
-    "selectPolicy": "Max",
-    "policies": [{"type": "Percent", "value": 100, "periodSeconds": 15}],
-}
+_DEFAULT_DOWN = {"selectPolicy": "Max", "policies": [{"type": "Percent", "value": 100, "periodSeconds": 15}]}
 _OUTSIDE = ("Object", "External")
 
 
@@ -97,11 +94,8 @@ class Autoscaler:
         self.has_behavior = behavior is not None
         behavior = behavior or {}
         self.up = {**_DEFAULT_UP, **(behavior.get("scaleUp") or {})}
-        self.down = {
-            "stabilizationWindowSeconds": self.flags.downscale_stabilization_s,
-            **_DEFAULT_DOWN,
-            **(behavior.get("scaleDown") or {}),
-        }
+        window = {"stabilizationWindowSeconds": self.flags.downscale_stabilization_s}
+        self.down = {**window, **_DEFAULT_DOWN, **(behavior.get("scaleDown") or {})}
         self.tolerances = self._tolerances()
         self.scaled_to_zero = False
         self.recommendations: list[tuple[float, int]] | None = None

@@ -202,9 +202,7 @@ def test_the_first_notebook_has_the_index_and_a_picture_of_today() -> None:
     )
     index = links((ROOT / "docs" / "README.md").read_text(encoding="utf-8"))
     assert "../docs/README.md" in links(prose_of(ROOT / "notebooks" / "00_start_here.ipynb"))
-    assert {f"../docs/{name}" for name in index} <= set(links(shown)), (
-        "render it again: the index has changed"
-    )
+    assert {f"../docs/{name}" for name in index} <= set(links(shown)), "render it again: the index changed"
     picture = (ROOT / "notebooks" / "images" / "architecture.svg").read_text(encoding="utf-8")
     last = max(path.name[:2] for path in (ROOT / "notebooks").glob("[0-9]*.ipynb"))
     words = [f"notebooks 00 to {last}", ":8002", ":8003", ":8004", ":8005"]

@@ -114,9 +114,7 @@ REMOVING = removes, ("lib", "model_repository", "docker", "k8s", "tools"), REMOV
 @pytest.mark.parametrize(("is_one", "folders", "reasons"), [WRITING, REMOVING])
 def test_each_place_has_its_reason(root, is_one, folders, reasons):
     found = everywhere(root, folders, is_one)
-    assert found - reasons.keys() == set(), (
-        "use photodup.files or photos/state/own_folder.py, or say why it may"
-    )
+    assert found - reasons.keys() == set(), "use photodup.files or state/own_folder.py, or say why"
     assert reasons.keys() - found == set(), "no longer there"
     assert all(len(reason) > 10 for reason in reasons.values())
 

@@ -259,9 +259,7 @@ def test_auto_uses_the_server_that_is_there(small_service):
 def test_the_environment_of_the_source_documents_works(monkeypatch, short, full):
     """Without a server, or where none is wanted, the model runs here."""
     chosen = []
-    monkeypatch.setattr(
-        client, "RemoteEmbedder", lambda url, backend, **_: chosen.append((url, backend.name))
-    )
+    monkeypatch.setattr(client, "RemoteEmbedder", lambda url, one, **_: chosen.append((url, one.name)))
     monkeypatch.setattr(client, "LocalEmbedder", lambda backend, **_: chosen.append((None, backend.name)))
     if short:
         monkeypatch.setenv("INFERENCE_SERVICE_URL", "http://gpu:8002")

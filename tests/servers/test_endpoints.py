@@ -141,9 +141,7 @@ def test_a_running_triton_is_ready_and_each_mistake_is_told_apart(tiny_triton) -
 
 
 @needs_triton()
-def test_the_command_exits_1_and_says_which(
-    tmp_path: Path, capsys: pytest.CaptureFixture, tiny_triton
-) -> None:
+def test_the_command_exits_1_and_says_which(tmp_path: Path, capsys: pytest.CaptureFixture, tiny_triton):
     grpc = tiny_triton.grpc_port
     for http, n_bad in ((tiny_triton.http_port, 0), (grpc, 1)):
         made = from_ports("127.0.0.1", 0, http, grpc, 0, engines=("onnx",), wires=("fp32",))
@@ -160,9 +158,7 @@ def test_the_table_lines_up() -> None:
     assert render_check(rows).splitlines() == ["ok   a    u     ready", "BAD  bbb  uuuu  gone"]
 
 
-def test_without_the_client_the_check_says_what_to_install(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_client_the_check_says_what_to_install(root: Path, monkeypatch: pytest.MonkeyPatch):
     for module in ("tritonclient", "tritonclient.grpc"):
         monkeypatch.setitem(sys.modules, module, None)  # an import of it fails as where it is not installed
     with pytest.raises(PhotodupError, match=r"tritonclient is not installed.*photodup\[triton\]"):

@@ -118,9 +118,7 @@ def test_nothing_is_written_through_what_lies_beside_a_cache(given, mine, name, 
         except OwnFolderError as error:
             assert "is a link" in str(error)
     after = tree(mine)
-    assert {path: what[:2] for path, what in after.items()} == {
-        path: what[:2] for path, what in before.items()
-    }
+    assert {at: what[:2] for at, what in after.items()} == {at: what[:2] for at, what in before.items()}
 
 
 SCHEMAS = {
@@ -205,11 +203,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_a_kill_in_the_midst_of_a_write_loses_nothing_that_was_committed(tmp_path):
     file = tmp_path / "own.sqlite"
     assert subprocess.run([sys.executable, "-c", WRITE_AND_DIE, str(file)], check=False).returncode == -9
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "own.sqlite",
-        "own.sqlite-shm",
-        "own.sqlite-wal",
-    ]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["own.sqlite", "own.sqlite-shm", "own.sqlite-wal"]
     with closing(open_database(file, CATALOGUE)) as db:
         assert db.execute("SELECT key FROM setting").fetchall() == [("committed",)]
         assert db.execute("PRAGMA quick_check").fetchall() == [("ok",)]

@@ -156,9 +156,7 @@ def test_what_nobody_signed_and_was_half_finished_comes_home_when_confirmed(
         trash.restore(trash.contents().unsigned, confirmed=True)
         back = present(folder)  # what nobody signed deletes no sidecar: the older one comes back beside it
         sidecars = {path for path in back.keys() | there if path.endswith((".xmp", "-part"))}
-        assert {path: back[path] for path in back.keys() - sidecars} == {
-            path: md5[path] for path in there - sidecars
-        }
+        assert {p: back[p] for p in back.keys() - sidecars} == {p: md5[p] for p in there - sidecars}
         assert what == "purge" or (there == set(md5) and md5["A/keep.jpg.xmp"] in back.values())
         left = trash.contents().unsigned
         trash.purge(left, confirmed=True)

@@ -151,9 +151,7 @@ def test_a_point_crosses_the_link_and_is_counted_by_the_server(
 
 
 @needs_triton()
-def test_without_the_right_the_point_is_a_gap_with_the_links_own_sentence(
-    monkeypatch, tmp_path, tiny_triton
-) -> None:
+def test_without_the_right_the_point_is_a_gap_with_the_links_own_sentence(monkeypatch, tmp_path, tiny_triton):
     def refuse(*_, **__):
         raise LinkError("The emulated link needs root or CAP_NET_ADMIN")
 

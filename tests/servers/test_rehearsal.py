@@ -46,9 +46,7 @@ def elsewhere(tmp_path: Path, monkeypatch, demo_dir) -> Path:
 
 @needs_triton()
 @needs_link
-def test_it_is_reached_over_its_link_at_its_address_alone(
-    elsewhere, repository, tiny_onnx, tmp_path, figure
-) -> None:
+def test_it_is_reached_over_its_link_at_its_address_alone(elsewhere, repository, tiny_onnx, tmp_path, figure):
     with tiny(repository, tiny_onnx) as machine:
         rows = check(machine.endpoints)  # which uses their key
         control_key._of_endpoints.clear()
@@ -76,9 +74,7 @@ def test_it_is_reached_over_its_link_at_its_address_alone(
 
 @needs_triton()
 @needs_link
-def test_without_control_what_is_deployed_is_measured_and_the_rest_refused(
-    elsewhere, repository, tiny_onnx
-) -> None:
+def test_without_control_what_is_deployed_is_measured_and_the_rest_refused(elsewhere, repository, tiny_onnx):
     with tiny(repository, tiny_onnx, without=["control", "metrics"]) as machine:
         assert machine.endpoints.metrics == {} and machine.endpoints.triton_control_key is None
         with pytest.raises(httpx.ConnectError):

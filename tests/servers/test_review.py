@@ -601,17 +601,13 @@ def test_cached_pictures_of_photographs_that_went_do_not_stay(library):
     session = ReviewSession(library)
     for photo in session.photos.values():
         picture(library, session.own, photo, "small")
-    assert len(list((session.own.path / "thumbnails").rglob("*.jpg"))) == 5, (
-        "six files, two of the same bytes"
-    )
+    assert len(list((session.own.path / "thumbnails").rglob("*.jpg"))) == 5, "six files, two the same bytes"
     session.accept_all()
     session.apply()
     Trash(library).purge(session.trash.contents().listing)
     scan(library, progress=False)
     ReviewSession(library)
-    assert list((session.own.path / "thumbnails").rglob("*.jpg")) == [], (
-        "no copy of what was deleted for good"
-    )
+    assert list((session.own.path / "thumbnails").rglob("*.jpg")) == [], "no copy of what was deleted"
 
 
 def test_exif_is_read_and_broken_exif_is_nothing(library):

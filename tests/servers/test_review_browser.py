@@ -186,9 +186,7 @@ def test_keys_of_the_comparison(server, page):
     )
     fetched = page.evaluate("performance.getEntriesByType('resource').map((e) => e.name)")
     ahead = [f"photo/{p.id}/screen.jpg" for p in following.photos[:2]]
-    assert all(any(url.endswith(path) for url in fetched) for path in ahead), (
-        "the next group is there already"
-    )
+    assert all(any(u.endswith(path) for u in fetched) for path in ahead), "the next group is there already"
     page.keyboard.press("z")
     first, second = page.evaluate(transforms)
     assert first == second and "scale(3)" in first, "both are zoomed alike"
@@ -251,9 +249,7 @@ def test_undo_leads_back_and_nothing_focusable_is_invisible(server, page):
         "Skip to the photos", "Settings", "Suggested keeper", "All groups", "Flicker", "Skip",
         "Keep both",
     ]  # fmt: skip
-    places = [
-        next(i for i, n in enumerate(seen) if n == start or n.startswith(f"{start}:")) for start in order
-    ]
+    places = [next(i for i, n in enumerate(seen) if n == at or n.startswith(f"{at}:")) for at in order]
     assert places == sorted(places), "header, photos, comparison, decision"
 
 

@@ -193,9 +193,7 @@ def test_another_process_of_this_user_finds_the_key_and_nobody_else_reads_it(tri
         assert done.returncode == 0, done.stderr
 
 
-def test_the_key_is_new_at_each_start_and_on_no_command_line_and_in_no_log(
-    tmp_path: Path, tiny_exports
-) -> None:
+def test_the_key_is_new_at_each_start_and_on_no_command_line_and_in_no_log(tmp_path: Path, tiny_exports):
     """Also none of the server's children, and at no moment of the start: `ps` is watched from before it."""
     render_repository("cpu-embedded", tmp_path, tiny_exports, models=[MODEL])
     keys, lines, over = [], set(), threading.Event()

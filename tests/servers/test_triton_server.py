@@ -35,9 +35,7 @@ def pixels() -> np.ndarray:
 
 
 @pytest.mark.parametrize("bad", [np.zeros((1, 3, 224, 224), np.float64), np.zeros((1, 3, 9, 9), np.float32)])
-def test_a_wrong_tensor_is_refused_and_the_server_lives_on(
-    bad: np.ndarray, pixels: np.ndarray, tiny_triton
-) -> None:
+def test_a_wrong_tensor_is_refused_and_the_server_lives_on(bad: np.ndarray, pixels: np.ndarray, tiny_triton):
     from tritonclient.utils import InferenceServerException
 
     with pytest.raises(InferenceServerException, match=r"image|shape"):
@@ -158,9 +156,7 @@ def test_a_configuration_tried_out_is_gone_afterwards(tiny_triton) -> None:
     assert served() == before
 
 
-def test_version_2_replaces_version_1_without_a_failed_request(
-    pixels: np.ndarray, tiny_triton, tmp_path
-) -> None:
+def test_version_2_replaces_version_1_without_a_failed_request(pixels: np.ndarray, tiny_triton, tmp_path):
     server, model = tiny_triton, "openclip_vit_b32_uint8"
     new_graph, folders = tiny_graph(tmp_path / "fp32-2.onnx", seed=7), []
 

@@ -296,9 +296,7 @@ def test_watchdog_destroys_tries_again_and_ends(api, client, tmp_path):
 def test_up_leaves_a_real_process_that_ends_with_the_record(client, tmp_path, monkeypatch):
     started: list[subprocess.Popen] = []
     real = subprocess.Popen
-    monkeypatch.setattr(
-        vast.subprocess, "Popen", lambda *a, **k: started.append(real(*a, **k)) or started[-1]
-    )
+    monkeypatch.setattr(subprocess, "Popen", lambda *a, **k: started.append(real(*a, **k)) or started[-1])
     rent(client, watch=True)
     try:
         time.sleep(1)
@@ -340,9 +338,7 @@ def test_commands(api, client, monkeypatch):
     offers = run.invoke(commands.vast, ["offers", "--gpu", "RTX 4090"]).output
     assert "42  1 × RTX 4090" in offers and "812 Mbit/s  reliability 99.3%" in offers
     assert "for the image in 4 min" in offers and "Traffic is billed apart" in offers
-    assert (
-        run.invoke(commands.vast, ["up", "42", "--image", "i", "--name", "n"]).exit_code == 2
-    )  # no --max-hours
+    assert run.invoke(commands.vast, ["up", "42", "--image", "i", "--name", "n"]).exit_code == 2  # no end
     rent(client)
     assert "rtx4090.yaml" in run.invoke(commands.vast, ["endpoints", "rtx4090"]).output
     assert "destroyed" in run.invoke(commands.vast, ["down", "rtx4090"]).output
@@ -413,11 +409,7 @@ def test_the_all_in_one_image_starts_the_watchman():
 
 def test_the_drivers_floor_is_that_of_the_images_newest_part():
     """Fails when torch or Triton is raised and nobody looked at the CUDA it is built on."""
-    pins = [
-        Requirement(line)
-        for line in (ROOT / "constraints.txt").read_text().splitlines()
-        if line[:1].isalpha()
-    ]
+    pins = [Requirement(p) for p in (ROOT / "constraints.txt").read_text().splitlines() if p[:1].isalpha()]
     pinned = {pin.name: str(pin.specifier).removeprefix("==") for pin in pins}
     versions = {part: version for part, (version, _) in gpu_image.BUILT_ON.items()}
     tag = re.search(r"tritonserver:([\d.]+)-py3", (ROOT / "docker" / "triton.Dockerfile").read_text())[1]

@@ -50,9 +50,7 @@ def serving(
 
 
 @contextmanager
-def accepting(
-    serve: Callable[[socket.socket], None], at: tuple[str, int] = ("127.0.0.1", 0)
-) -> Iterator[str]:
+def accepting(serve: Callable[[socket.socket], None], at: tuple = ("127.0.0.1", 0)) -> Iterator[str]:
     """Give each connection to `serve` in a thread of its own, for the length of a block; yields the URL."""
 
     def each(connection: socket.socket) -> None:

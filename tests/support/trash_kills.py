@@ -45,9 +45,7 @@ def removal(folder, md5, name="a/copy.jpg", keeper="keep.jpg", sidecars=("a/copy
     )
 
 
-def note(
-    folder: Path, md5: dict[str, str], name: str, *sources: str, data: bytes = b"what they said"
-) -> Note:
+def note(folder: Path, md5: dict[str, str], name: str, *sources: str, data: bytes = b"what they said"):
     return Note(folder / name, md5.get(name), data, frozenset(folder / source for source in sources), "said")
 
 
@@ -122,9 +120,7 @@ def assert_one_place_each(folder: Path, md5: dict[str, str], may_be_purged: bool
     home, operations = present(folder), trash.contents().operations
     assert not [o for o in operations if o.state.endswith("ing")], "nothing is unfinished after recovery"
     written = {o.written.home: o for o in operations if o.written and o.state in ("removed", "purged")}
-    assert {name: home.pop(name, None) for name in written} == {
-        name: o.written.md5 for name, o in written.items()
-    }
+    assert {n: home.pop(n, None) for n in written} == {n: o.written.md5 for n, o in written.items()}
     last = {moved.home: (operation, moved) for operation in operations for moved in operation.files}
     on_disk = [p for p in (folder / TRASH_FOLDER).rglob("*") if p.is_file() and "items" in p.parts]
     listed = []
@@ -261,10 +257,7 @@ def across_volumes(folder: Path, items: Path) -> None:
                 break
             trash = Trash(folder)
             there = {p.name for p in items.rglob("*") if p.is_file()}
-            where = [
-                (present(folder).get(name) == digest, Path(name).name in there)
-                for name, digest in md5.items()
-            ]
+            where = [(present(folder).get(name) == md, Path(name).name in there) for name, md in md5.items()]
             assert all(sum(places) == 1 for places in where), (what, step, where)
             assert all(md5_of(p) in md5.values() for p in items.rglob("*") if p.is_file())
             assert not [o for o in trash.contents().operations if o.state.endswith("ing")]

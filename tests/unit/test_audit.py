@@ -28,9 +28,7 @@ def changed(**values):
 def test_all_checks_speak():
     assert list(FINDINGS) == [f"E{n}" for n in range(1, 22)]
     assert set(checks.check_words()) == set(FINDINGS)
-    assert all(
-        found.because.endswith((".", ").")) and "{" not in found.because for found in FINDINGS.values()
-    )
+    assert all(one.because.endswith((".", ").")) and "{" not in one.because for one in FINDINGS.values())
     assert Counter(found.verdict for found in FINDINGS.values()) == {
         "does not stand": 10,
         "method is in doubt": 4,
@@ -164,9 +162,7 @@ def test_the_command_prints_the_audit_and_judges_a_run(tmp_path, monkeypatch):
                 "connection": "new",
                 "valid": True,
             }
-            store.measure_or_load(
-                backend, lambda point=point: point, config={"backend": backend}, kind="point"
-            )
+            store.measure_or_load(backend, lambda made=point: made, config={"backend": backend}, kind="point")
     lines = list(audit.report_lines("made-up"))
     assert any("E12 does not stand" in line for line in lines)
     assert any("116 printed ratios recomputed, 8 do not follow" in line for line in lines)

@@ -122,9 +122,7 @@ def test_unusual_pixels_are_read_right(tmp_path):
     image.save(tmp_path / "png_called.jpg", format="PNG")
     report = scan(tmp_path, progress=False)
     assert reasons(report) == {}
-    assert perceptual_hash(other) != perceptual_hash(
-        image
-    )  # else the first frame is not told from the second
+    assert perceptual_hash(other) != perceptual_hash(image)  # else the first is not told from the second
     with Catalogue(tmp_path) as catalogue:
         photos = {str(p.path): p for p in catalogue.photos()}
     assert len(photos) == 15

@@ -78,9 +78,7 @@ def test_every_benchmark_can_be_asked_for():
 
 
 def test_the_generator_is_compared_with_a_socket_and_with_wrk(monkeypatch):
-    monkeypatch.setattr(
-        load_generator, "CONCURRENCY", 1
-    )  # which one process serves: several take seconds to start
+    monkeypatch.setattr(load_generator, "CONCURRENCY", 1)  # for one process: several take seconds to start
     monkeypatch.setattr(load_generator.rows, "__kwdefaults__", {"seconds": 0.1})
     added, rate, share = json.loads(bench("--only", "load_generator", "--json", "-"))
     assert added["unit"] == "ms" and added["low"] < added["value"] < added["high"] and rate["value"] > 0
@@ -112,9 +110,7 @@ def test_large_photographs_starts_and_one_pass_are_rows(tiny):
         *starts.first_page(2),
         *one_pass.rows(2, 6, tiny, "local-onnx-fp32"),
     ]
-    assert all((of.value or 0) > 0 or of.because for of in found) and len({of.name for of in found}) == len(
-        found
-    )
+    assert all((o.value or 0) > 0 or o.because for o in found) and len({o.name for o in found}) == len(found)
     goals = [of.goal for of in found if of.goal]
     assert goals == ["≥ 0.8", "≥ 1.5", "≤ 2", "≤ 5", "≤ 1.5", "≥ 38", "≥ 18"]
 

@@ -410,9 +410,7 @@ def test_protocols_are_compared_on_the_same_engine_and_channel():
     channels = verdict("shared-channel-contends", *rows)
     assert channels["verdict"] == REPRODUCED and channels["effects"][0][0] == pytest.approx(3.9)
     on_a_cpu = [row | {"device": "cpu", "link": "loopback", "rtt_ms": 0.0} for row in rows]
-    assert verdict("shared-channel-contends", *on_a_cpu)["verdict"] == NOT_TESTABLE, (
-        "20 images/s fill no channel"
-    )
+    assert verdict("shared-channel-contends", *on_a_cpu)["verdict"] == NOT_TESTABLE, "20/s fill none"
 
 
 @pytest.mark.parametrize(

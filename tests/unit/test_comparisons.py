@@ -157,9 +157,7 @@ def test_a_pass_that_was_cut_off_measures_the_visits_that_are_missing(measured, 
     changed = {p.name for p in kept if p.read_bytes() != (copy / "records" / p.name).read_bytes()}
     # What the servers lack is tried again; what is there is never measured twice.
     assert {p.name for p in lost} <= changed
-    assert all(
-        p.name in {one.name for one in lost} or "elsewhere" in p.name for p in kept if p.name in changed
-    )
+    assert all(p.name in {q.name for q in lost} or "elsewhere" in p.name for p in kept if p.name in changed)
 
 
 def test_servers_are_started_anew_between_rounds_of_visits(declare, tmp_path):
@@ -180,9 +178,7 @@ def test_the_two_processes_of_a_null_change_places(declare, tmp_path, monkeypatc
     """One may be slower for as long as it lives; that is no fault of the instrument."""
     found, run = declare(DATA), opened(tmp_path / "run")
     slow, reach = found.sides["slow"], measure.reach
-    monkeypatch.setattr(
-        measure, "reach", lambda run, side, again, on: reach(run, slow if again else side, False, on)
-    )
+    monkeypatch.setattr(measure, "reach", lambda run, s, anew, on: reach(run, slow if anew else s, False, on))
     with run.store:
         measure_comparisons(run, found.nulls, SIZES)
     (null,) = outcomes.read_comparisons(run, "06", declared=found).nulls

@@ -96,9 +96,7 @@ def test_tensors_are_named_the_batch_is_free_and_the_weights_are_inside(tiny, va
     }
     assert image.type.tensor_type.elem_type == types[variant]
     assert embedding.type.tensor_type.elem_type == onnx.TensorProto.FLOAT
-    assert (
-        sorted(p.suffix for p in folder.iterdir()) == [".json"] * 3 + [".onnx"] * 3
-    )  # no data file, no remains
+    assert sorted(p.suffix for p in folder.iterdir()) == [".json"] * 3 + [".onnx"] * 3  # no remains
 
 
 def test_nothing_is_exported_twice(tiny, monkeypatch):

@@ -58,9 +58,7 @@ def test_nobody_is_in_two_families_and_each_member_has_a_proven_pair_inside(pair
     for family in found:
         assert family.hub in family.members and len(family.members) > 1
         for row in family.members:
-            assert any(
-                (min(row, other), max(row, other)) in pairs for other in family.members if other != row
-            )
+            assert any((min(row, o), max(row, o)) in pairs for o in family.members if o != row)
 
 
 def marked(group: TierGroup) -> set[str]:

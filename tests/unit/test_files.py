@@ -81,9 +81,7 @@ def test_nothing_is_written_through_what_is_no_file_of_its_own(tmp_path, mine, p
                 new.write_text("ours")
         else:
             write_atomically(path, "ours", within=path.parent)
-    assert path.lstat() == before and os.listdir(path.parent) == [
-        "ours"
-    ]  # before a reading changes the access time
+    assert path.lstat() == before and os.listdir(path.parent) == ["ours"]  # before reading changes the times
     assert (mine / "letter").read_text() == "mine" and os.listdir(mine) == ["letter"]
 
 

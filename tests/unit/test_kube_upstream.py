@@ -21,9 +21,7 @@ from photodup.study.kubernetes.manifests import scaling_requests
 
 CASES = yaml.safe_load((Path(__file__).parent / "data" / "hpa_cases.yaml").read_text())
 NOW = 1e6
-TRUST = ControllerFlags(
-    cpu_initialization_period_s=120, initial_readiness_delay_s=10
-)  # what upstream's tests set
+TRUST = ControllerFlags(cpu_initialization_period_s=120, initial_readiness_delay_s=10)  # as upstream's tests
 MAPPED = {name: table for name, table in CASES.items() if name != "unmapped"}
 
 

@@ -368,9 +368,7 @@ def test_xmp_and_xp_tags_within_files_count(tmp_path, original):
     scan(tmp_path, progress=False)
     said = {photo.path.name: read_described(photo.described) for photo in listed(tmp_path).values()}
     assert said["a.jpg"] == said["a.webp"] == {"rating": 4}
-    assert said["tagged.jpg"] == {"keywords": ["Ann", "sea"]}, (
-        "what every file of a camera says is no caption"
-    )
+    assert said["tagged.jpg"] == {"keywords": ["Ann", "sea"]}, "what every camera says is no caption"
 
 
 @pytest.mark.parametrize("named", ["IMG_1.xmp", "IMG_1.jpg.xmp"])

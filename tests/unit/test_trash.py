@@ -508,9 +508,7 @@ def test_a_signature_of_one_kind_is_none_of_another():
 def other_volume(tmp_path):
     shared = Path("/dev/shm")
     if not os.access(shared, os.W_OK) or shared.stat().st_dev == tmp_path.stat().st_dev:
-        pytest.skip(
-            "needs a second volume: /dev/shm is missing, read-only or the same as the temporary folder"
-        )
+        pytest.skip("needs a second volume: /dev/shm is missing, read-only or the same volume")
     folder = shared / f"photodup-volume-{os.getpid()}"
     folder.mkdir()
     yield folder

@@ -212,9 +212,7 @@ def test_a_target_is_rendered_complete(target: str, tmp_path: Path, tiny_exports
             assert (out / name / "1" / "model.py").exists() == (target == "cpu-embedded")
 
 
-def test_the_image_without_a_gpu_keeps_its_backend_and_asks_for_no_device(
-    tmp_path: Path, tiny_exports
-) -> None:
+def test_the_image_without_a_gpu_keeps_its_backend_and_asks_for_no_device(tmp_path: Path, tiny_exports):
     """Not run here: the embedded server has no onnxruntime backend. What would stop a CPU is what is looked at."""
     out = render_repository("cpu", tmp_path / "shared", tiny_exports)
     for folder in out.iterdir():
@@ -270,9 +268,7 @@ def test_tf32_dali_and_pytorch_are_rendered_when_asked_for_only(tmp_path: Path, 
         ({"instances": 0}, "at least one instance"),
     ],
 )
-def test_a_wrong_request_is_refused_in_words(
-    arguments: dict, message: str, tmp_path: Path, tiny_exports
-) -> None:
+def test_a_wrong_request_is_refused_in_words(arguments: dict, message: str, tmp_path: Path, tiny_exports):
     arguments = {"target": "cpu-embedded", "exported": tiny_exports} | arguments
     with pytest.raises(PhotodupError, match=message):
         render_repository(arguments.pop("target"), tmp_path, arguments.pop("exported"), **arguments)

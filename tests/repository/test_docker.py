@@ -102,18 +102,15 @@ def test_dockerfile_fits_the_tree(path):
     assert problems(path.read_text()) == []
 
 
-@pytest.mark.parametrize(
-    "old, new, finding",
-    [
-        ("COPY lib lib", "COPY src lib", "not in the tree"),
-        ("COPY lib lib", "COPY tests lib", ".dockerignore leaves it out"),
-        ("[embed,service,cpu]", "[embed,service,cpus]", "extra cpus does not exist"),
-        ("[embed,service,cpu]", "[embed,service,cpu,gpu]", "overwrite each other"),
-        ("FROM ${BASE_IMAGE} AS build", "FROM python:3.11 AS build", "is no build argument"),
-        ("pip install -c constraints.txt torch", "pip install torch", "not held to constraints.txt"),
-        ("HEALTHCHECK", "LABEL", "no HEALTHCHECK"),
-    ],
-)
+@pytest.mark.parametrize("old, new, finding", [
+    ("COPY lib lib", "COPY src lib", "not in the tree"),
+    ("COPY lib lib", "COPY tests lib", ".dockerignore leaves it out"),
+    ("[embed,service,cpu]", "[embed,service,cpus]", "extra cpus does not exist"),
+    ("[embed,service,cpu]", "[embed,service,cpu,gpu]", "overwrite each other"),
+    ("FROM ${BASE_IMAGE} AS build", "FROM python:3.11 AS build", "is no build argument"),
+    ("pip install -c constraints.txt torch", "pip install torch", "not held to constraints.txt"),
+    ("HEALTHCHECK", "LABEL", "no HEALTHCHECK"),
+])  # fmt: skip
 def test_planted_faults_are_found(old, new, finding):
     text = (DOCKER / "service.Dockerfile").read_text()
     assert old in text

@@ -265,17 +265,14 @@ def test_chart_takes_what_administrators_set(tmp_path):
     assert not of_kind(objects, "ServiceAccount")[0]["automountServiceAccountToken"]
 
 
-@pytest.mark.parametrize(
-    ("values", "named"),
-    [
-        ("autoscaling: {maxReplica: 9}", "maxReplica"),
-        ("ingress: {enabled: true}", "host"),
-        ("serviceAccount: {create: true}", "name"),
-        ("podMonitor: {interval: often}", "interval"),
-        ("affinity: {nodes: {}}", "nodes"),
-        ("imagePullSecrets: [registry-key]", "imagePullSecrets"),
-    ],
-)
+@pytest.mark.parametrize(("values", "named"), [
+    ("autoscaling: {maxReplica: 9}", "maxReplica"),
+    ("ingress: {enabled: true}", "host"),
+    ("serviceAccount: {create: true}", "name"),
+    ("podMonitor: {interval: often}", "interval"),
+    ("affinity: {nodes: {}}", "nodes"),
+    ("imagePullSecrets: [registry-key]", "imagePullSecrets"),
+])  # fmt: skip
 def test_chart_refuses_half_a_setting(tmp_path, values, named):
     (tmp_path / "half.yaml").write_text(values)
 

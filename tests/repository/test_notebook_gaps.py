@@ -40,15 +40,12 @@ def test_a_stale_name_of_an_earlier_cell_is_missing_too():
     assert printed[2] == "Not measured: no server"
 
 
-@pytest.mark.parametrize(
-    ("mistake", "error"),
-    [
-        ("1 / 0", ZeroDivisionError),
-        ("x = {}['key']", KeyError),
-        ("print(undefined)", NameError),
-        ("raise ValueError('wrong')", ValueError),
-    ],
-)
+@pytest.mark.parametrize(("mistake", "error"), [
+    ("1 / 0", ZeroDivisionError),
+    ("x = {}['key']", KeyError),
+    ("print(undefined)", NameError),
+    ("raise ValueError('wrong')", ValueError),
+])  # fmt: skip
 def test_a_mistake_in_a_program_ends_the_notebook(mistake, error):
     with pytest.raises(error):
         outputs_of(mistake)

@@ -185,13 +185,10 @@ def test_readme_tables_are_the_records(tmp_path):
         write_blocks(copy)
 
 
-@pytest.mark.parametrize(
-    ("page", "blocks", "holds"),
-    [
-        ("results/README.md", appendix_blocks, "`10_slow_start`"),
-        ("docs/study.md", speed_blocks, "bench.json"),
-    ],
-)
+@pytest.mark.parametrize(("page", "blocks", "holds"), [
+    ("results/README.md", appendix_blocks, "`10_slow_start`"),
+    ("docs/study.md", speed_blocks, "bench.json"),
+])  # fmt: skip
 def test_the_appendix_and_the_table_of_speed_are_the_records(tmp_path, page, blocks, holds):
     copy, committed = tmp_path / "page.md", (ROOT / page).read_text(encoding="utf-8")
     copy.write_text(committed, encoding="utf-8")

@@ -150,19 +150,16 @@ def test_a_bomb_is_refused_before_it_is_sent_and_in_process(tiny_onnx):
 # --- servers that are not there, or not the right one --------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("address", "backend", "words"),
-    [
-        ("http://127.0.0.1:{free}", "pytorch", "No server answers at .*photodup serve"),
-        ("http://127.0.0.1:{free}", "triton", "No server answers"),
-        ("127.0.0.1:{free}", "triton_grpc", "No gRPC server answers at .*TRITON_GRPC_URL"),
-        ("http://no.such.host.invalid:80", "pytorch", "No server answers"),
-        ("ftp://host:1", "pytorch", "no HTTP address: use http://host:port"),
-        ("localhost", "triton_grpc", "no gRPC address: use host:port"),
-        ("{service}", "triton", "is the FastAPI service, not Triton's HTTP port.*INFERENCE_BACKEND"),
-        ("{service_address}", "triton_grpc", "is the FastAPI service, not a gRPC port"),
-    ],
-)
+@pytest.mark.parametrize(("address", "backend", "words"), [
+    ("http://127.0.0.1:{free}", "pytorch", "No server answers at .*photodup serve"),
+    ("http://127.0.0.1:{free}", "triton", "No server answers"),
+    ("127.0.0.1:{free}", "triton_grpc", "No gRPC server answers at .*TRITON_GRPC_URL"),
+    ("http://no.such.host.invalid:80", "pytorch", "No server answers"),
+    ("ftp://host:1", "pytorch", "no HTTP address: use http://host:port"),
+    ("localhost", "triton_grpc", "no gRPC address: use host:port"),
+    ("{service}", "triton", "is the FastAPI service, not Triton's HTTP port.*INFERENCE_BACKEND"),
+    ("{service_address}", "triton_grpc", "is the FastAPI service, not a gRPC port"),
+])  # fmt: skip
 def test_a_server_that_is_not_there_or_another_is_one_sentence(address, backend, words, small_service):
     url = small_service().url
     address = address.format(free=free_port(), service=url, service_address=url.removeprefix("http://"))
@@ -248,14 +245,11 @@ def test_auto_uses_the_server_that_is_there(small_service):
             assert embedder.backend == "fastapi-pytorch-fp32-http-jpeg"
 
 
-@pytest.mark.parametrize(
-    ("short", "full"),
-    [
-        ("triton_grpc", "triton-onnx-fp32-grpc-fp32"),
-        ("local", "local-pytorch-fp32"),
-        ("", "local-pytorch-fp32"),
-    ],
-)
+@pytest.mark.parametrize(("short", "full"), [
+    ("triton_grpc", "triton-onnx-fp32-grpc-fp32"),
+    ("local", "local-pytorch-fp32"),
+    ("", "local-pytorch-fp32"),
+])  # fmt: skip
 def test_the_environment_of_the_source_documents_works(monkeypatch, short, full):
     """Without a server, or where none is wanted, the model runs here."""
     chosen = []
@@ -270,17 +264,14 @@ def test_the_environment_of_the_source_documents_works(monkeypatch, short, full)
     assert chosen == [(url, full), (None, "local-onnx-fp32")]
 
 
-@pytest.mark.parametrize(
-    ("url", "configured", "address"),
-    [
-        ("http://gpu:8003", None, "gpu:8004"),
-        ("http://gpu:47088/", None, "gpu:47089"),
-        ("http://gpu:8003", "gpu:31001", "gpu:31001"),
-        ("gpu:9999", "gpu:31001", "gpu:9999"),
-        ("grpc://gpu:9999", None, "gpu:9999"),
-        (None, None, "localhost:8004"),
-    ],
-)
+@pytest.mark.parametrize(("url", "configured", "address"), [
+    ("http://gpu:8003", None, "gpu:8004"),
+    ("http://gpu:47088/", None, "gpu:47089"),
+    ("http://gpu:8003", "gpu:31001", "gpu:31001"),
+    ("gpu:9999", "gpu:31001", "gpu:9999"),
+    ("grpc://gpu:9999", None, "gpu:9999"),
+    (None, None, "localhost:8004"),
+])  # fmt: skip
 def test_the_grpc_address_is_given_or_one_above_http(monkeypatch, url, configured, address):
     if configured:
         monkeypatch.setenv("TRITON_GRPC_URL", configured)

@@ -274,14 +274,11 @@ def test_one_channel_is_one_connection_and_own_channels_are_several(triton, phot
     assert connections("per-worker") == 3
 
 
-@pytest.mark.parametrize(
-    ("backend", "options", "said"),
-    [
-        ("triton-emulated-4090-fp32-http-fp32", {"model": "no_such_model"}, "no_such_model"),
-        ("triton-emulated-4090-fp32-grpc-fp32", {"model": "no_such_model"}, "no_such_model"),
-        ("triton-emulated-4090-fp32-http-uint8", {"model": "emulated_4090"}, "UINT8"),
-    ],
-)
+@pytest.mark.parametrize(("backend", "options", "said"), [
+    ("triton-emulated-4090-fp32-http-fp32", {"model": "no_such_model"}, "no_such_model"),
+    ("triton-emulated-4090-fp32-grpc-fp32", {"model": "no_such_model"}, "no_such_model"),
+    ("triton-emulated-4090-fp32-http-uint8", {"model": "emulated_4090"}, "UINT8"),
+])  # fmt: skip
 def test_a_wrong_model_or_type_is_a_failed_point_with_the_servers_words(
     triton, photos, backend, options, said
 ):

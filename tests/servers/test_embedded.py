@@ -140,13 +140,10 @@ def test_a_service_in_front_of_triton_answers_what_triton_computes(tmp_path, lau
     assert gone.status_code == 503 and "Triton behind this service" in gone.text
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"INFERENCE_BACKEND": "triton-onnx-fp32-http-uint8"}, "sends pixels by gRPC"),
-        ({"TRITON_GRPC_URL": "127.0.0.1:9"}, "No gRPC server answers at 127.0.0.1:9"),
-    ],
-)
+@pytest.mark.parametrize(("settings", "said"), [
+    ({"INFERENCE_BACKEND": "triton-onnx-fp32-http-uint8"}, "sends pixels by gRPC"),
+    ({"TRITON_GRPC_URL": "127.0.0.1:9"}, "No gRPC server answers at 127.0.0.1:9"),
+])  # fmt: skip
 def test_a_triton_that_cannot_be_had_is_named(settings, said):
     with variables(**{"INFERENCE_BACKEND": "", **settings}), pytest.raises(PhotodupError, match=said):
         load_model(engine="triton")

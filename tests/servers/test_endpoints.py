@@ -47,21 +47,18 @@ def test_every_endpoints_file_loads(root: Path) -> None:
             assert not model or model in WEIGHTS or model.startswith("emulated_")
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"name": None}, "name"),
-        ({"name": "a/b"}, "name"),
-        ({"backends": {}}, "backends"),
-        ({"backends": {"triton-onnx-fp32-http-fp32": "h:8000"}}, "is no HTTP address.*use http://host:port"),
-        ({"backends": {"triton-onnx-fp32-grpc-fp32": "http://h:8001"}}, "is no gRPC address.*use host:port"),
-        ({"backends": {"triton-onnx-fp32-grpc-fp32": "h"}}, "is no gRPC address.*use host:port"),
-        ({"backends": {"triton-onnx-fp32-grpc-fp32": "h:99999"}}, "is no gRPC address.*use host:port"),
-        ({"backends": {"tritn-onnx-http-fp32": "http://h:1"}}, "names no backend"),
-        ({"price_per_hour_usd": -1}, "price_per_hour_usd"),
-        ({"backend": {}}, "backend"),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), [
+    ({"name": None}, "name"),
+    ({"name": "a/b"}, "name"),
+    ({"backends": {}}, "backends"),
+    ({"backends": {"triton-onnx-fp32-http-fp32": "h:8000"}}, "is no HTTP address.*use http://host:port"),
+    ({"backends": {"triton-onnx-fp32-grpc-fp32": "http://h:8001"}}, "is no gRPC address.*use host:port"),
+    ({"backends": {"triton-onnx-fp32-grpc-fp32": "h"}}, "is no gRPC address.*use host:port"),
+    ({"backends": {"triton-onnx-fp32-grpc-fp32": "h:99999"}}, "is no gRPC address.*use host:port"),
+    ({"backends": {"tritn-onnx-http-fp32": "http://h:1"}}, "names no backend"),
+    ({"price_per_hour_usd": -1}, "price_per_hour_usd"),
+    ({"backend": {}}, "backend"),
+])  # fmt: skip
 def test_a_wrong_file_is_refused_by_key(change: dict, message: str, tmp_path: Path) -> None:
     path = tmp_path / "box.yaml"
     path.write_text(yaml.safe_dump(GOOD))

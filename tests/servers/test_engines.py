@@ -80,24 +80,18 @@ def test_streams_give_the_same_embeddings_to_several_callers_at_once(tiny):
             np.testing.assert_allclose(found, wanted[first : first + 3], atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"engine": "abacus"}, "no engine 'abacus'.*pytorch.*openvino"),
-        ({"precision": "int4"}, "no precision 'int4'"),
-        ({"engine": "onnx", "precision": "bf16"}, "onnx does not compute in bf16.*openvino"),
-        ({"engine": "openvino", "precision": "fp16"}, "use fp32, bf16, int8, or fp16 with"),
-        ({"engine": "openvino", "device": "cuda"}, "on the CPU here, not on cuda"),
-        ({"engine": "openvino", "streams": 0}, "at least one stream, not 0"),
-        ({"engine": "pytorch"}, "exported already: run it with the engine onnx or openvino"),
-        (
-            {"engine": "onnx", "precision": "int8"},
-            "no INT8 file.*photodup export --precision int8 --engine onnx",
-        ),
-        ({"engine": "onnx", "precision": "tf32", "device": "cpu"}, "tf32 is computed by NVIDIA GPUs"),
-        ({"engine": "trt"}, "no TensorRT.*or use the engine onnx"),
-    ],
-)
+@pytest.mark.parametrize(("options", "words"), [
+    ({"engine": "abacus"}, "no engine 'abacus'.*pytorch.*openvino"),
+    ({"precision": "int4"}, "no precision 'int4'"),
+    ({"engine": "onnx", "precision": "bf16"}, "onnx does not compute in bf16.*openvino"),
+    ({"engine": "openvino", "precision": "fp16"}, "use fp32, bf16, int8, or fp16 with"),
+    ({"engine": "openvino", "device": "cuda"}, "on the CPU here, not on cuda"),
+    ({"engine": "openvino", "streams": 0}, "at least one stream, not 0"),
+    ({"engine": "pytorch"}, "exported already: run it with the engine onnx or openvino"),
+    ({"engine": "onnx", "precision": "int8"}, "no INT8 file.*photodup export --precision int8 --engine onnx"),
+    ({"engine": "onnx", "precision": "tf32", "device": "cpu"}, "tf32 is computed by NVIDIA GPUs"),
+    ({"engine": "trt"}, "no TensorRT.*or use the engine onnx"),
+])  # fmt: skip
 def test_what_cannot_be_had_is_one_sentence_with_a_remedy(tiny, tmp_path, options, words):
     with pytest.raises(PhotodupError, match=words) as raised:
         load_model(f"onnx:{tiny}", directory=tmp_path, **options)
@@ -109,15 +103,12 @@ def test_pytorch_has_no_tf32_or_fp16_without_a_gpu():
         load_model("random:0", engine="pytorch", precision="fp16", device="cpu")
 
 
-@pytest.mark.parametrize(
-    ("precision", "flags", "next_best"),
-    [
-        ("bf16", {"avx2"}, "fp32"),
-        ("bf16", {"avx2", "avx512_vnni"}, "int8"),
-        ("int8", {"avx2", "avx512f"}, "fp32"),
-        ("int8", {"avx2", "amx_bf16"}, "bf16"),
-    ],
-)
+@pytest.mark.parametrize(("precision", "flags", "next_best"), [
+    ("bf16", {"avx2"}, "fp32"),
+    ("bf16", {"avx2", "avx512_vnni"}, "int8"),
+    ("int8", {"avx2", "avx512f"}, "fp32"),
+    ("int8", {"avx2", "amx_bf16"}, "bf16"),
+])  # fmt: skip
 def test_a_processor_without_the_instructions_is_told_the_next_best(precision, flags, next_best):
     with pytest.raises(
         PhotodupError, match=rf"none of the instructions for {precision} \(.*use {next_best}\."
@@ -175,16 +166,13 @@ def test_the_local_client_takes_engine_and_precision(tiny):
     assert cosines(found, tiny_embedding(normalize(PIXELS))).min() > 0.999
 
 
-@pytest.mark.parametrize(
-    ("engine", "precision", "smallest"),
-    [
-        pytest.param("compile", "fp32", 0.99999, marks=pytest.mark.long),  # a minute of compiling
-        pytest.param("pytorch", "bf16", 0.999, marks=[needs_bf16, pytest.mark.long]),
-        ("onnx", "fp32", 0.99999),
-        pytest.param("openvino", "fp32", 0.99999, marks=pytest.mark.long),  # as is the tiny one above
-        pytest.param("openvino", "bf16", 0.999, marks=[needs_bf16, pytest.mark.long]),
-    ],
-)
+@pytest.mark.parametrize(("engine", "precision", "smallest"), [
+    pytest.param("compile", "fp32", 0.99999, marks=pytest.mark.long),  # a minute of compiling
+    pytest.param("pytorch", "bf16", 0.999, marks=[needs_bf16, pytest.mark.long]),
+    ("onnx", "fp32", 0.99999),
+    pytest.param("openvino", "fp32", 0.99999, marks=pytest.mark.long),  # as is the tiny one above
+    pytest.param("openvino", "bf16", 0.999, marks=[needs_bf16, pytest.mark.long]),
+])  # fmt: skip
 def test_openclip_in_each_engine_is_openclip(engine, precision, smallest, real_model, real_exports):
     """The real ViT-B/32; INT8 has its own in test_int8.py, since it must be made first."""
     wanted = real_model.embed_pixels(PIXELS)

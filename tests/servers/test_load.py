@@ -293,19 +293,16 @@ def test_workers_never_share_a_connection():
     assert len(seen) == 4 and all(len(threads) == 1 for threads in seen.values())
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"scenario": "closedloop"}, "is not one of"),
-        ({"scenario": "single_stream", "concurrency": 4}, "use closed_loop"),
-        ({"scenario": "server"}, "needs one above 0"),
-        ({"scenario": "closed_loop", "offered_per_s": 5}, "belongs to the server scenario"),
-        ({"scenario": "offline", "batch": 0}, "start at 1"),
-        ({"scenario": "offline", "connection": "idle:soon"}, "none of new, warm"),
-        ({"scenario": "offline", "connection": "cold"}, "none of new, warm"),
-        ({"scenario": "offline", "span": "all"}, "span"),
-    ],
-)
+@pytest.mark.parametrize(("options", "said"), [
+    ({"scenario": "closedloop"}, "is not one of"),
+    ({"scenario": "single_stream", "concurrency": 4}, "use closed_loop"),
+    ({"scenario": "server"}, "needs one above 0"),
+    ({"scenario": "closed_loop", "offered_per_s": 5}, "belongs to the server scenario"),
+    ({"scenario": "offline", "batch": 0}, "start at 1"),
+    ({"scenario": "offline", "connection": "idle:soon"}, "none of new, warm"),
+    ({"scenario": "offline", "connection": "cold"}, "none of new, warm"),
+    ({"scenario": "offline", "span": "all"}, "span"),
+])  # fmt: skip
 def test_a_load_that_makes_no_sense_is_refused(options, said):
     with pytest.raises(PhotodupError, match=said):
         Load(**options)

@@ -84,16 +84,13 @@ def kept(tmp_path):
     return kept
 
 
-@pytest.mark.parametrize(
-    ("path", "options", "protocol"),
-    [
-        ("", [], "multipart"),
-        ("/embed", ["--concurrency", 4, "--batch", 2], "multipart"),
-        ("/embed/base64", ["--connection", "new"], "base64"),
-        ("/v1/embeddings", ["--payload", "images", "--encoding", "base64"], "openai"),
-        ("/v1", ["--protocol", "openai", "--payload", "images"], "openai"),
-    ],
-)
+@pytest.mark.parametrize(("path", "options", "protocol"), [
+    ("", [], "multipart"),
+    ("/embed", ["--concurrency", 4, "--batch", 2], "multipart"),
+    ("/embed/base64", ["--connection", "new"], "base64"),
+    ("/v1/embeddings", ["--payload", "images", "--encoding", "base64"], "openai"),
+    ("/v1", ["--protocol", "openai", "--payload", "images"], "openai"),
+])  # fmt: skip
 def test_our_service_in_each_of_its_forms(random_service, tmp_path, kept, path, options, protocol):
     said = load(random_service.url + path, "--seconds", 1, "--out", tmp_path, *options)
     result, rows = kept()
@@ -116,14 +113,11 @@ def test_our_service_in_each_of_its_forms(random_service, tmp_path, kept, path, 
 
 @needs_triton()
 @pytest.mark.parametrize("scheme", ["http", "grpc"])
-@pytest.mark.parametrize(
-    ("model", "options", "said"),
-    [
-        ("openclip_vit_b32", ["--batch", 2], "arrays of random numbers"),
-        ("openclip_vit_b32_uint8", ["--concurrency", 4], "arrays of random numbers"),
-        ("openclip_vit_b32_jpeg", ["--payload", "images"], "made-up pictures"),
-    ],
-)
+@pytest.mark.parametrize(("model", "options", "said"), [
+    ("openclip_vit_b32", ["--batch", 2], "arrays of random numbers"),
+    ("openclip_vit_b32_uint8", ["--concurrency", 4], "arrays of random numbers"),
+    ("openclip_vit_b32_jpeg", ["--payload", "images"], "made-up pictures"),
+])  # fmt: skip
 def test_any_model_behind_kserve(tiny_triton, tmp_path, kept, scheme, model, options, said):
     http, grpc = f"{tiny_triton.http_url}/v2/models", f"grpc://{tiny_triton.grpc_url}"
     url = f"{http if scheme == 'http' else grpc}/{model}"
@@ -156,61 +150,55 @@ def test_given_arrays_and_files_are_what_is_sent(tiny_triton, tmp_path):
 
 
 @needs_triton()
-@pytest.mark.parametrize(
-    ("path", "options", "said"),
-    [
-        ("/v2/models/none", [], "has no model 'none'"),
-        ("/v2/models/openclip_vit_b32_jpeg", [], "takes bytes: say what to send"),
-        ("/v2/models/openclip_vit_b32", ["--text", "a dog"], "No input of openclip_vit_b32 takes bytes"),
-        ("/v2/models/openclip_vit_b32", ["--shape", "image=3,9,9"], r"\[3, 9, 9\] does not fit"),
-        ("/v2/models/openclip_vit_b32", ["--shape", "pixels=3,9,9"], "has no input 'pixels': it has image"),
-        ("/v2/models/openclip_vit_b32", ["--input", "image=missing.npy"], "is no array that can be read"),
-        ("/v2/models/openclip_vit_b32", ["--batch", 1000], "items a request at most: lower --batch"),
-        ("", [], r"name one, as .*; it has .*openclip_vit_b32_jpeg.*\.$"),
-        ("grpc", [], r"write grpc://.*/MODEL, or --model MODEL; it has .*openclip_vit_b32_jpeg.*\.$"),
-    ],
-)
+@pytest.mark.parametrize(("path", "options", "said"), [
+    ("/v2/models/none", [], "has no model 'none'"),
+    ("/v2/models/openclip_vit_b32_jpeg", [], "takes bytes: say what to send"),
+    ("/v2/models/openclip_vit_b32", ["--text", "a dog"], "No input of openclip_vit_b32 takes bytes"),
+    ("/v2/models/openclip_vit_b32", ["--shape", "image=3,9,9"], r"\[3, 9, 9\] does not fit"),
+    ("/v2/models/openclip_vit_b32", ["--shape", "pixels=3,9,9"], "has no input 'pixels': it has image"),
+    ("/v2/models/openclip_vit_b32", ["--input", "image=missing.npy"], "is no array that can be read"),
+    ("/v2/models/openclip_vit_b32", ["--batch", 1000], "items a request at most: lower --batch"),
+    ("", [], r"name one, as .*; it has .*openclip_vit_b32_jpeg.*\.$"),
+    ("grpc", [], r"write grpc://.*/MODEL, or --model MODEL; it has .*openclip_vit_b32_jpeg.*\.$"),
+])  # fmt: skip
 def test_what_does_not_fit_a_model_is_one_sentence(tiny_triton, path, options, said):
     url = f"grpc://{tiny_triton.grpc_url}" if path == "grpc" else tiny_triton.http_url + path
     with one_sentence(said):
         load(url, *options)
 
 
-@pytest.mark.parametrize(
-    ("path", "options", "said"),
-    [
-        ("http://127.0.0.1:{free}", [], "Nothing answers at"),
-        ("grpc://127.0.0.1:{free}/model", [], "Nothing answers at"),
-        ("grpc://127.0.0.1:{port}/model", [], r"Nothing answers at .*gRPC"),
-        ("grpc://127.0.0.1:{port}", [], "names no model"),
-        ("https://127.0.0.1:{port}/embed", [], "does not speak TLS"),
-        ("ftp://127.0.0.1/x", [], "is no HTTP address"),
-        ("/embed", ["--protocol", "openai", "--model", "m"], "answered 415"),
-        ("/v1/embeddings", ["--text", "a dog"], "answered 400.*no image but text"),
-        ("/v1/embeddings", ["--model", "no", "--payload", "images"], "There is no model 'no'"),
-        ("/nothing/here", ["--file", __file__], "answered 404.*Correct the path"),
-        ("/nothing/here", [], "needs a body: name one with --file"),
-        ("/embed", ["--file", __file__], "Image 0: not an image"),
-        ("/embed", ["--file", "missing.jpg"], "There is no file missing.jpg"),
-        ("/embed", ["--text", "a dog"], "takes images, not texts"),
-        ("/embed", ["--batch", 100], "answered 413"),
-        ("/embed", ["--slo", "100ms"], "A bound is a percentile and a limit, such as p95=100ms"),
-        ("/embed", ["--rate", 10, "--arrivals", "daily"], "There is no arrival pattern"),
-        ("/embed", ["--arrivals", "uniform"], "belong to an open loop"),
-        ("/embed", ["--protocol", "soap"], "There is no protocol 'soap'"),
-        ("/embed", ["-H", "nonsense"], "A header is written"),
-        ("/embed", ["--api-key", "env:NO_SUCH_KEY"], "environment variable NO_SUCH_KEY: set it"),
-        ("/embed", ["--compare"], "two URLs and --compare"),
-        ("/embed", ["{server}/embed", "--compare", "--rate", 5], "needs a closed loop: leave --rate"),
-        ("/embed", ["--fail-if", "p95"], "A limit is written p95>100ms"),
-        ("/embed", ["--fail-if", "rate<5ms"], "A limit is written"),
-        ("/embed", ["--fail-if", "errors>1"], "A limit is written"),
-        ("/embed", ["--slo", "p95=1s", "--fail-if", "p95>1s"], "With --slo a --fail-if is about the rate"),
-        ("/embed", ["--max-rate", "5"], "bound the search of --slo"),
-        ("/embed", ["--concurrency", "1,x"], "--concurrency is a number above 0"),
-        ("/embed", ["--concurrency", "1,2", "--rate", "5"], "are measured one after the other"),
-    ],
-)
+@pytest.mark.parametrize(("path", "options", "said"), [
+    ("http://127.0.0.1:{free}", [], "Nothing answers at"),
+    ("grpc://127.0.0.1:{free}/model", [], "Nothing answers at"),
+    ("grpc://127.0.0.1:{port}/model", [], r"Nothing answers at .*gRPC"),
+    ("grpc://127.0.0.1:{port}", [], "names no model"),
+    ("https://127.0.0.1:{port}/embed", [], "does not speak TLS"),
+    ("ftp://127.0.0.1/x", [], "is no HTTP address"),
+    ("/embed", ["--protocol", "openai", "--model", "m"], "answered 415"),
+    ("/v1/embeddings", ["--text", "a dog"], "answered 400.*no image but text"),
+    ("/v1/embeddings", ["--model", "no", "--payload", "images"], "There is no model 'no'"),
+    ("/nothing/here", ["--file", __file__], "answered 404.*Correct the path"),
+    ("/nothing/here", [], "needs a body: name one with --file"),
+    ("/embed", ["--file", __file__], "Image 0: not an image"),
+    ("/embed", ["--file", "missing.jpg"], "There is no file missing.jpg"),
+    ("/embed", ["--text", "a dog"], "takes images, not texts"),
+    ("/embed", ["--batch", 100], "answered 413"),
+    ("/embed", ["--slo", "100ms"], "A bound is a percentile and a limit, such as p95=100ms"),
+    ("/embed", ["--rate", 10, "--arrivals", "daily"], "There is no arrival pattern"),
+    ("/embed", ["--arrivals", "uniform"], "belong to an open loop"),
+    ("/embed", ["--protocol", "soap"], "There is no protocol 'soap'"),
+    ("/embed", ["-H", "nonsense"], "A header is written"),
+    ("/embed", ["--api-key", "env:NO_SUCH_KEY"], "environment variable NO_SUCH_KEY: set it"),
+    ("/embed", ["--compare"], "two URLs and --compare"),
+    ("/embed", ["{server}/embed", "--compare", "--rate", 5], "needs a closed loop: leave --rate"),
+    ("/embed", ["--fail-if", "p95"], "A limit is written p95>100ms"),
+    ("/embed", ["--fail-if", "rate<5ms"], "A limit is written"),
+    ("/embed", ["--fail-if", "errors>1"], "A limit is written"),
+    ("/embed", ["--slo", "p95=1s", "--fail-if", "p95>1s"], "With --slo a --fail-if is about the rate"),
+    ("/embed", ["--max-rate", "5"], "bound the search of --slo"),
+    ("/embed", ["--concurrency", "1,x"], "--concurrency is a number above 0"),
+    ("/embed", ["--concurrency", "1,2", "--rate", "5"], "are measured one after the other"),
+])  # fmt: skip
 def test_bad_input_is_one_sentence(small_service, path, options, said):
     server = small_service().url
     address = path.format(port=server.rpartition(":")[2], free=free_port())
@@ -554,13 +542,10 @@ def versus(tmp_path, body):
     return versus
 
 
-@pytest.mark.parametrize(
-    ("in_flight", "metric", "found"),
-    [
-        (1, "latency_ms_p50", " longer than server 1"),
-        (4, "throughput_images_per_s", " lower throughput than"),
-    ],
-)
+@pytest.mark.parametrize(("in_flight", "metric", "found"), [
+    (1, "latency_ms_p50", " longer than server 1"),
+    (4, "throughput_images_per_s", " lower throughput than"),
+])  # fmt: skip
 def test_the_slower_of_two_servers_is_named_after_the_check(
     versus, visits, kept, in_flight, metric, found, figure
 ):

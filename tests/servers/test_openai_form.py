@@ -59,22 +59,19 @@ def test_the_official_client_reads_the_embeddings_of_the_model(
     np.testing.assert_allclose(one.data[0].embedding, wanted[1], atol=2e-6)
 
 
-@pytest.mark.parametrize(
-    ("body", "kind", "said"),
-    [
-        ({"input": "two dogs"}, openai.BadRequestError, "Image 0: no image but text"),
-        ({"input": [uri(PNG), "https://example.org/a.jpg"]}, openai.BadRequestError, "nothing is fetched"),
-        ({"input": "data:image/png,abc"}, openai.BadRequestError, "not in base64"),
-        ({"input": "data:image/png;base64,@@"}, openai.BadRequestError, "not base64"),
-        ({"input": uri(b"no image at all")}, openai.BadRequestError, "Image 0: not an image"),
-        ({"input": [uri(PNG)] * 9}, openai.APIStatusError, "More than 8 images"),
-        ({"input": uri(b"x" * 5_000_000)}, openai.APIStatusError, "larger than 4 MB"),
-        ({"input": uri(PNG), "model": "text-embedding-3-small"}, openai.NotFoundError, "There is no model"),
-        ({"input": uri(PNG), "dimensions": 256}, openai.BadRequestError, "dimensions: the model has"),
-        ({"input": uri(PNG), "extra_body": {"modality": "text"}}, openai.BadRequestError, "modality"),
-        ({"input": []}, openai.BadRequestError, "input"),
-    ],
-)
+@pytest.mark.parametrize(("body", "kind", "said"), [
+    ({"input": "two dogs"}, openai.BadRequestError, "Image 0: no image but text"),
+    ({"input": [uri(PNG), "https://example.org/a.jpg"]}, openai.BadRequestError, "nothing is fetched"),
+    ({"input": "data:image/png,abc"}, openai.BadRequestError, "not in base64"),
+    ({"input": "data:image/png;base64,@@"}, openai.BadRequestError, "not base64"),
+    ({"input": uri(b"no image at all")}, openai.BadRequestError, "Image 0: not an image"),
+    ({"input": [uri(PNG)] * 9}, openai.APIStatusError, "More than 8 images"),
+    ({"input": uri(b"x" * 5_000_000)}, openai.APIStatusError, "larger than 4 MB"),
+    ({"input": uri(PNG), "model": "text-embedding-3-small"}, openai.NotFoundError, "There is no model"),
+    ({"input": uri(PNG), "dimensions": 256}, openai.BadRequestError, "dimensions: the model has"),
+    ({"input": uri(PNG), "extra_body": {"modality": "text"}}, openai.BadRequestError, "modality"),
+    ({"input": []}, openai.BadRequestError, "input"),
+])  # fmt: skip
 def test_every_error_has_the_shape_that_the_client_reads(client, small_service, body, kind, said):
     asked = client(small_service().url)
     body = {"model": asked.models.list().data[0].id} | body

@@ -247,16 +247,13 @@ def test_without_the_key_nothing_but_health_is_answered(monkeypatch, small_servi
     client.close()
 
 
-@pytest.mark.parametrize(
-    ("settings", "warns"),
-    [
-        ({"HOST": "0.0.0.0"}, True),
-        ({"HOST": "0.0.0.0", "LOG_LEVEL": "critical"}, True),
-        ({"HOST": "0.0.0.0", "API_KEY": ""}, True),
-        ({"HOST": "0.0.0.0", "API_KEY": KEY}, False),
-        ({"HOST": "127.0.0.1"}, False),
-    ],
-)
+@pytest.mark.parametrize(("settings", "warns"), [
+    ({"HOST": "0.0.0.0"}, True),
+    ({"HOST": "0.0.0.0", "LOG_LEVEL": "critical"}, True),
+    ({"HOST": "0.0.0.0", "API_KEY": ""}, True),
+    ({"HOST": "0.0.0.0", "API_KEY": KEY}, False),
+    ({"HOST": "127.0.0.1"}, False),
+])  # fmt: skip
 def test_a_service_that_others_reach_says_so_when_it_asks_for_no_key(settings, warns, launch):
     server = launch(**settings)
     server.wait()

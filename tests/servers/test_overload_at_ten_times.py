@@ -143,15 +143,12 @@ REAL = {"MODEL_PRETRAINED": "random:0", "ENGINE": "openvino", "MAX_WAIT_S": 4}
 
 
 @pytest.mark.figures
-@pytest.mark.parametrize(
-    ("settings", "factor"),
-    [
-        (SLEEPING | {"SLOW_MS": 20, "BATCH_MAX": 1}, 10),
-        (SLEEPING | {"SLOW_MS": 20, "BATCH_MAX": 8}, 10),
-        (SLEEPING | {"SLOW_MS": 50, "BATCH_MAX": 8}, 10),
-        (REAL | {"BATCH_MAX": 8}, 3),
-    ],
-)
+@pytest.mark.parametrize(("settings", "factor"), [
+    (SLEEPING | {"SLOW_MS": 20, "BATCH_MAX": 1}, 10),
+    (SLEEPING | {"SLOW_MS": 20, "BATCH_MAX": 8}, 10),
+    (SLEEPING | {"SLOW_MS": 50, "BATCH_MAX": 8}, 10),
+    (REAL | {"BATCH_MAX": 8}, 3),
+])  # fmt: skip
 def test_under_many_times_the_load_who_is_let_in_is_served_in_time(settings, factor, launch):
     server, bound_s = launch(**settings), settings["MAX_WAIT_S"]
     server.wait()

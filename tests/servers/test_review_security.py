@@ -77,18 +77,15 @@ def test_a_token_is_long_and_new_each_time(server):
         assert token not in other.url
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {},
-        {"Origin": "null"},
-        {"Origin": "http://evil.example"},
-        {"Origin": "https://127.0.0.1:{port}"},
-        {"Origin": "http://127.0.0.1:1"},
-        {"Origin": "http://127.0.0.1:{port}.evil.example"},
-        {"Origin": "http://127.0.0.1:{port}", "Sec-Fetch-Site": "cross-site"},
-    ],
-)
+@pytest.mark.parametrize("headers", [
+    {},
+    {"Origin": "null"},
+    {"Origin": "http://evil.example"},
+    {"Origin": "https://127.0.0.1:{port}"},
+    {"Origin": "http://127.0.0.1:1"},
+    {"Origin": "http://127.0.0.1:{port}.evil.example"},
+    {"Origin": "http://127.0.0.1:{port}", "Sec-Fetch-Site": "cross-site"},
+])  # fmt: skip
 @pytest.mark.parametrize(
     "path",
     [

@@ -162,28 +162,25 @@ def test_every_bad_image_of_a_request_is_listed(small_service):
     assert "2 images are bad" in response.json()["detail"]
 
 
-@pytest.mark.parametrize(
-    ("path", "request_", "status", "words"),
-    [
-        ("/embed", {"json": {}}, 415, "multipart/form-data"),
-        ("/embed", {"content": PHOTOS[0], "headers": {"Content-Type": "image/jpeg"}}, 415, "image/jpeg"),
-        ("/embed", {"content": b"x"}, 415, "untyped"),
-        ("/embed/base64", {"files": ORDINARY}, 415, "application/json"),
-        ("/embed", {"data": {"a": "b"}, "files": {}}, 415, "multipart"),
-        ("/embed", {"content": b"--x", "headers": {"Content-Type": "multipart/form-data"}}, 400, "boundary"),
-        ("/embed", typed(b"garbage"), 400, "cannot be read"),
-        ("/embed", typed(b"--x--\r\n"), 422, "no file"),
-        ("/embed/base64", {"json": {"images": ["%%%"]}}, 400, "not base64"),
-        ("/embed/base64", {"json": {"images": []}}, 422, "at least 1"),
-        ("/embed/base64", {"json": {"images": "abc"}}, 422, "array"),
-        ("/embed/base64", {"json": {"images": [1]}}, 422, "images.0"),
-        ("/embed/base64", {"json": {"pictures": []}}, 422, "images"),
-        ("/embed/base64", typed(b"{nope", "application/json"), 422, "Invalid JSON"),
-        ("/embed", {"files": as_files(PHOTOS[:1] * 9)}, 413, "More than 8 images"),
-        ("/embed/base64", {"json": as_json([b"x"] * 9)}, 413, "More than 8 images"),
-        ("/embed", {"files": ORDINARY, "params": {"encoding": "json"}}, 422, "encoding"),
-    ],
-)
+@pytest.mark.parametrize(("path", "request_", "status", "words"), [
+    ("/embed", {"json": {}}, 415, "multipart/form-data"),
+    ("/embed", {"content": PHOTOS[0], "headers": {"Content-Type": "image/jpeg"}}, 415, "image/jpeg"),
+    ("/embed", {"content": b"x"}, 415, "untyped"),
+    ("/embed/base64", {"files": ORDINARY}, 415, "application/json"),
+    ("/embed", {"data": {"a": "b"}, "files": {}}, 415, "multipart"),
+    ("/embed", {"content": b"--x", "headers": {"Content-Type": "multipart/form-data"}}, 400, "boundary"),
+    ("/embed", typed(b"garbage"), 400, "cannot be read"),
+    ("/embed", typed(b"--x--\r\n"), 422, "no file"),
+    ("/embed/base64", {"json": {"images": ["%%%"]}}, 400, "not base64"),
+    ("/embed/base64", {"json": {"images": []}}, 422, "at least 1"),
+    ("/embed/base64", {"json": {"images": "abc"}}, 422, "array"),
+    ("/embed/base64", {"json": {"images": [1]}}, 422, "images.0"),
+    ("/embed/base64", {"json": {"pictures": []}}, 422, "images"),
+    ("/embed/base64", typed(b"{nope", "application/json"), 422, "Invalid JSON"),
+    ("/embed", {"files": as_files(PHOTOS[:1] * 9)}, 413, "More than 8 images"),
+    ("/embed/base64", {"json": as_json([b"x"] * 9)}, 413, "More than 8 images"),
+    ("/embed", {"files": ORDINARY, "params": {"encoding": "json"}}, 422, "encoding"),
+])  # fmt: skip
 def test_a_bad_request_is_told_what_is_wrong(path, request_, status, words, small_service):
     response = post(small_service().url, path, **request_)
     assert (response.status_code, words in response.json()["detail"]) == (status, True), response.text
@@ -321,15 +318,12 @@ def run_service(**settings: str) -> subprocess.CompletedProcess:
     )
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"PORT": "eighty"}, "PORT=eighty"),
-        ({"BATCH_MAX": "0"}, "BATCH_MAX=0"),
-        ({"MODEL_PRETRAINED": "/nowhere/weights.pt"}, "No checkpoint at /nowhere/weights.pt"),
-        ({"MODEL_PRETRAINED": "onnx:/nowhere.onnx"}, "photodup export"),
-    ],
-)
+@pytest.mark.parametrize(("settings", "words"), [
+    ({"PORT": "eighty"}, "PORT=eighty"),
+    ({"BATCH_MAX": "0"}, "BATCH_MAX=0"),
+    ({"MODEL_PRETRAINED": "/nowhere/weights.pt"}, "No checkpoint at /nowhere/weights.pt"),
+    ({"MODEL_PRETRAINED": "onnx:/nowhere.onnx"}, "photodup export"),
+])  # fmt: skip
 def test_a_service_that_cannot_start_says_why_and_exits_with_2(settings, words):
     done = run_service(**({"PORT": str(free_port())} | settings))
     assert done.returncode == 2, done.stderr

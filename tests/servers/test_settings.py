@@ -91,17 +91,14 @@ def test_feedback_that_cannot_be_believed_is_one_sentence_and_costs_nothing_else
     assert Feedback(tmp_path).keepers() == {"0" * 32}, "the damaged line keeps its place: numbers still fit"
 
 
-@pytest.mark.parametrize(
-    ("backend", "url"),
-    [
-        ("triton-onnx-fp32-grpc-fp32", None),
-        ("triton-onnx-fp32-grpc-fp32", "127.0.0.1"),
-        ("fastapi-pytorch-fp32-http-jpeg", "127.0.0.1:8002"),
-        ("fastapi-pytorch-fp32-http-jpeg", "file:///etc/passwd"),
-        ("fastapi-pytorch-fp32-http-jpeg", "http://127.0.0.1:port"),
-        ("nobody", "http://127.0.0.1:8002"),
-    ],
-)
+@pytest.mark.parametrize(("backend", "url"), [
+    ("triton-onnx-fp32-grpc-fp32", None),
+    ("triton-onnx-fp32-grpc-fp32", "127.0.0.1"),
+    ("fastapi-pytorch-fp32-http-jpeg", "127.0.0.1:8002"),
+    ("fastapi-pytorch-fp32-http-jpeg", "file:///etc/passwd"),
+    ("fastapi-pytorch-fp32-http-jpeg", "http://127.0.0.1:port"),
+    ("nobody", "http://127.0.0.1:8002"),
+])  # fmt: skip
 def test_an_address_that_could_never_work_is_refused(backend, url):
     with pytest.raises(PhotodupError):
         LibrarySettings(backend, url)

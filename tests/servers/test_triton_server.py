@@ -70,13 +70,10 @@ def test_batches_form_while_the_model_is_busy(tiny_triton) -> None:
         server.unload("emulated_4080trt")
 
 
-@pytest.mark.parametrize(
-    ("bound", "reason"),
-    [
-        ({"max_queue_size": 1}, "maximum queue size"),
-        ({"default_timeout_microseconds": 1_000_000}, "timeout expired"),
-    ],
-)
+@pytest.mark.parametrize(("bound", "reason"), [
+    ({"max_queue_size": 1}, "maximum queue size"),
+    ({"default_timeout_microseconds": 1_000_000}, "timeout expired"),
+])  # fmt: skip
 def test_a_queue_is_bounded_in_length_and_in_time(bound: dict, reason: str, tiny_triton) -> None:
     """The bounds of the rendered configuration, made small: of eight at once some are answered, some refused."""
     from tritonclient.utils import InferenceServerException

@@ -199,17 +199,14 @@ def test_up_waits_and_writes_the_port_map_with_price_and_place(api, client, tmp_
 LOADING = [{"ok": False, "backend": "b", "finding": "loading"}]
 
 
-@pytest.mark.parametrize(
-    ("there", "options", "message"),
-    [
-        ({}, {"check": lambda e: LOADING, "wait_s": 0.05}, "in time"),
-        ({}, {"check": lambda e: (_ for _ in ()).throw(KeyboardInterrupt)}, None),
-        ({}, {"check": lambda e: 1 / 0}, None),
-        ({"shown": [ROW | {"actual_status": "exited"}]}, {}, "is exited"),
-        ({"taken": True}, {}, "may be taken"),
-        ({"refuse": "PUT"}, {}, "create instance"),  # its answer was lost
-    ],
-)
+@pytest.mark.parametrize(("there", "options", "message"), [
+    ({}, {"check": lambda e: LOADING, "wait_s": 0.05}, "in time"),
+    ({}, {"check": lambda e: (_ for _ in ()).throw(KeyboardInterrupt)}, None),
+    ({}, {"check": lambda e: 1 / 0}, None),
+    ({"shown": [ROW | {"actual_status": "exited"}]}, {}, "is exited"),
+    ({"taken": True}, {}, "may be taken"),
+    ({"refuse": "PUT"}, {}, "create instance"),  # its answer was lost
+])  # fmt: skip
 def test_whatever_goes_wrong_the_machine_is_given_back(api, client, tmp_path, there, options, message):
     vars(api).update(there)
     with pytest.raises((PhotodupError, KeyboardInterrupt, ZeroDivisionError), match=message):

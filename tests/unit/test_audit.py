@@ -106,15 +106,12 @@ def test_a_same_workload_would_make_the_gpu_ratio_a_ratio():
     assert checks.multi_gpu_scaling(rows)[0]
 
 
-@pytest.mark.parametrize(
-    ("name", "number", "expected"),
-    [
-        ("E1", "round_trips_give_ms", 190.1),
-        ("E6", "mean_ms", [294, 364, 396, 502, 741, 1711, 3450]),
-        ("E12", "needed", 12),
-        ("E19", "gains", [1, 1.46, 1.56, 1.65, 1.64]),
-    ],
-)
+@pytest.mark.parametrize(("name", "number", "expected"), [
+    ("E1", "round_trips_give_ms", 190.1),
+    ("E6", "mean_ms", [294, 364, 396, 502, 741, 1711, 3450]),
+    ("E12", "needed", 12),
+    ("E19", "gains", [1, 1.46, 1.56, 1.65, 1.64]),
+])  # fmt: skip
 def test_known_numbers(name, number, expected):
     """Worked by hand from the documents."""
     assert FINDINGS[name].numbers[number] == pytest.approx(expected, rel=0.005)

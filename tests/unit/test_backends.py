@@ -45,15 +45,12 @@ def test_a_name_is_its_parts(backend):
     ]
 
 
-@pytest.mark.parametrize(
-    ("written", "name"),
-    [
-        ("pytorch", "fastapi-pytorch-fp32-http-jpeg"),
-        ("triton", "triton-onnx-fp32-http-fp32"),
-        ("triton_grpc", "triton-onnx-fp32-grpc-fp32"),
-        ("local", "local-pytorch-fp32"),
-    ],
-)
+@pytest.mark.parametrize(("written", "name"), [
+    ("pytorch", "fastapi-pytorch-fp32-http-jpeg"),
+    ("triton", "triton-onnx-fp32-http-fp32"),
+    ("triton_grpc", "triton-onnx-fp32-grpc-fp32"),
+    ("local", "local-pytorch-fp32"),
+])  # fmt: skip
 def test_short_names_of_the_source_documents_are_read(written, name):
     assert parse_backend(written).name == name
 

@@ -57,13 +57,10 @@ def test_what_cannot_be_measured_is_a_row_that_says_why_and_a_mistake_is_none():
         list(guarded("all", lambda: failing(ValueError("ours"))))
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("grouping", ("peak memory", "recall of pairs", "2,000", "a thousand more", "largest group")),
-        ("library", ("a photo", "after a thousand more", "2,000", "hash (within")),
-    ],
-)
+@pytest.mark.parametrize(("name", "words"), [
+    ("grouping", ("peak memory", "recall of pairs", "2,000", "a thousand more", "largest group")),
+    ("library", ("a photo", "after a thousand more", "2,000", "hash (within")),
+])  # fmt: skip
 def test_the_figures_of_scale_are_printed_a_line_each(monkeypatch, tmp_path, name, words):
     monkeypatch.setattr(f"photodup.selfbench.{name}.SIZES", (2000,))
     told = bench("--only", name, "--json", str(tmp_path / "bench.json"))

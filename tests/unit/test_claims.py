@@ -82,18 +82,15 @@ def test_the_list_is_complete_and_rests_on_rows_and_comparisons_that_exist():
     assert len(named) >= 4 and set(named) <= set(PAIRS)
 
 
-@pytest.mark.parametrize(
-    ("claim_id", "low", "high", "expected"),
-    [
-        ("jpeg-beats-tensor-remotely", 1.9, 2.1, REPRODUCED),  # the direction; 3.2 times was published
-        ("jpeg-beats-tensor-remotely", 0.7, 0.9, CONTRADICTED),
-        ("jpeg-beats-tensor-remotely", 0.95, 1.04, CONTRADICTED),  # no difference, and 3.2 is excluded
-        ("jpeg-beats-tensor-remotely", 0.8, 4.0, INCONCLUSIVE),
-        ("grpc-slower-single", 1.02, 1.06, REPRODUCED),
-        ("grpc-slower-single", 0.99, 1.05, INCONCLUSIVE),  # 1.04 was published: not excluded
-        ("grpc-slower-single", 0.99, 1.01, CONTRADICTED),
-    ],
-)
+@pytest.mark.parametrize(("claim_id", "low", "high", "expected"), [
+    ("jpeg-beats-tensor-remotely", 1.9, 2.1, REPRODUCED),  # the direction; 3.2 times was published
+    ("jpeg-beats-tensor-remotely", 0.7, 0.9, CONTRADICTED),
+    ("jpeg-beats-tensor-remotely", 0.95, 1.04, CONTRADICTED),  # no difference, and 3.2 is excluded
+    ("jpeg-beats-tensor-remotely", 0.8, 4.0, INCONCLUSIVE),
+    ("grpc-slower-single", 1.02, 1.06, REPRODUCED),
+    ("grpc-slower-single", 0.99, 1.05, INCONCLUSIVE),  # 1.04 was published: not excluded
+    ("grpc-slower-single", 0.99, 1.01, CONTRADICTED),
+])  # fmt: skip
 def test_a_claim_of_a_direction_rests_on_its_comparison_alone(claim_id, low, high, expected):
     found = verdict(claim_id, compared(claim_id, low, high))
     assert (found["verdict"], found["rests_on"]) == (expected, "a comparison")
@@ -183,18 +180,15 @@ def test_a_flipped_inequality_is_seen():
     assert judge([claim], pd.DataFrame(REMOTE)).iloc[0]["verdict"] == CONTRADICTED
 
 
-@pytest.mark.parametrize(
-    "spoilt",
-    [
-        {"valid": False},
-        {"latency_ms_mean": None},
-        {"link": "rtt24", "rtt_ms": 24.0},
-        {"connection": "warm"},
-        {"batch": 4},
-        {"span": "prepared"},
-        None,  # it was dropped: never a guess
-    ],
-)
+@pytest.mark.parametrize("spoilt", [
+    {"valid": False},
+    {"latency_ms_mean": None},
+    {"link": "rtt24", "rtt_ms": 24.0},
+    {"connection": "warm"},
+    {"batch": 4},
+    {"span": "prepared"},
+    None,  # it was dropped: never a guess
+])  # fmt: skip
 def test_only_valid_points_under_the_same_conditions_are_compared(spoilt):
     rows = [{**REMOTE[1], **spoilt}] if spoilt else []
     found = verdict("json-bottleneck", REMOTE[0], *rows)
@@ -413,17 +407,14 @@ def test_protocols_are_compared_on_the_same_engine_and_channel():
     assert verdict("shared-channel-contends", *on_a_cpu)["verdict"] == NOT_TESTABLE, "20/s fill none"
 
 
-@pytest.mark.parametrize(
-    ("ratios", "expected"),
-    [
-        ((1.5, 1.6), REPRODUCED),
-        ((0.5, 0.6), CONTRADICTED),
-        ((1.5, 1.6, 1.0), REPRODUCED),  # most places decide, none objects
-        ((1.5, 1.0), INCONCLUSIVE),  # half of them do
-        ((1.5, 1.6, 0.5), INCONCLUSIVE),  # they contradict each other
-        ((1.0,), INCONCLUSIVE),
-    ],
-)
+@pytest.mark.parametrize(("ratios", "expected"), [
+    ((1.5, 1.6), REPRODUCED),
+    ((0.5, 0.6), CONTRADICTED),
+    ((1.5, 1.6, 1.0), REPRODUCED),  # most places decide, none objects
+    ((1.5, 1.0), INCONCLUSIVE),  # half of them do
+    ((1.5, 1.6, 0.5), INCONCLUSIVE),  # they contradict each other
+    ((1.0,), INCONCLUSIVE),
+])  # fmt: skip
 def test_a_claim_has_one_verdict_and_a_reading_of_each_place(ratios, expected):
     rows = [
         row
@@ -492,14 +483,11 @@ def test_measurements_that_are_no_points_decide_claims_and_other_numbers_turn_th
         assert found["verdict"] == expected, (name, found["because"])
 
 
-@pytest.mark.parametrize(
-    ("claim_id", "changed", "shown"),
-    [
-        ("fp16-is-safe", {"cosine_min": 0.9}, "0.9 cosine"),
-        ("six-pods", {}, "4 pods"),
-        ("reacts-in-30-seconds", {"hpa_reaction_s": 90.0, "hpa_reaction_s_ci_high": 90.0}, "90 s"),
-    ],
-)
+@pytest.mark.parametrize(("claim_id", "changed", "shown"), [
+    ("fp16-is-safe", {"cosine_min": 0.9}, "0.9 cosine"),
+    ("six-pods", {}, "4 pods"),
+    ("reacts-in-30-seconds", {"hpa_reaction_s": 90.0, "hpa_reaction_s_ci_high": 90.0}, "90 s"),
+])  # fmt: skip
 def test_a_simulation_is_shown_and_never_judged(claim_id, changed, shown, tmp_path):
     record(tmp_path / "run", changed)
     found = judge([BY_ID[claim_id]], load_evidence(tmp_path / "run")).iloc[0]
@@ -529,16 +517,13 @@ def test_another_device_and_an_emulated_one_are_shown_and_never_judged():
         assert found["readings"][0]["here"].startswith("3.9×") and found["but"] == ""
 
 
-@pytest.mark.parametrize(
-    ("link", "judged"),
-    [
-        ({"link": "loopback", "rtt_ms": 0.0}, False),
-        ({"link": "rtt100", "rtt_ms": 100.0}, False),
-        ({"link": "home", "rtt_ms": 25.0, "rate_mbit_s": 20.0}, False),
-        ({"link": "us-east", "rtt_ms": 25.0, "rate_mbit_s": 210.0}, True),
-        ({"link": "network", "rtt_ms": 25.0, "rate_mbit_s": None}, True),
-    ],
-)
+@pytest.mark.parametrize(("link", "judged"), [
+    ({"link": "loopback", "rtt_ms": 0.0}, False),
+    ({"link": "rtt100", "rtt_ms": 100.0}, False),
+    ({"link": "home", "rtt_ms": 25.0, "rate_mbit_s": 20.0}, False),
+    ({"link": "us-east", "rtt_ms": 25.0, "rate_mbit_s": 210.0}, True),
+    ({"link": "network", "rtt_ms": 25.0, "rate_mbit_s": None}, True),
+])  # fmt: skip
 def test_a_claim_about_distant_clients_is_judged_on_the_matching_link_alone(link, judged):
     found = verdict("json-bottleneck", *answers(100.0, 150.0, **link))
     assert found["verdict"] == (REPRODUCED if judged else NOT_TESTABLE)
@@ -570,15 +555,12 @@ def test_a_gap_that_widens_is_compared_with_the_gap_at_one_image():
     assert verdict("gap-widens-with-batch", *gap(32, 520.0))["verdict"] == NOT_TESTABLE
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ("kind: ratio", "kind: guess", "guess"),
-        ("document: executive-summary", "document: a-blog", "a-blog"),
-        ("at_least: 1000", "at_lest: 1000", "at_lest"),
-        ("id: json-bottleneck", "id: json-encoding", "more than one claim called json-encoding"),
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "said"), [
+    ("kind: ratio", "kind: guess", "guess"),
+    ("document: executive-summary", "document: a-blog", "a-blog"),
+    ("at_least: 1000", "at_lest: 1000", "at_lest"),
+    ("id: json-bottleneck", "id: json-encoding", "more than one claim called json-encoding"),
+])  # fmt: skip
 def test_a_damaged_claims_file_is_refused_with_its_place(old, new, said, tmp_path):
     path = tmp_path / "claims.yaml"
     text = (published.published_dir() / "claims.yaml").read_text(encoding="utf-8")

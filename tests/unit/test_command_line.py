@@ -24,18 +24,14 @@ def test_the_version_and_the_package_as_a_program():
     assert done.returncode == 0 and done.stdout.startswith("photodup") and not done.stderr
 
 
-@pytest.mark.parametrize(
-    ("modules", "heavy"),
-    [
-        ("cli", "numpy torch pandas PIL httpx fastapi tqdm"),
-        (
-            "embedding.engines.encoder embedding.engines.export embedding.engines.quantise embedding.client.client "
-            "bench.load.load bench.load.counters bench.backends.server_adapters",
-            "torch open_clip onnx onnxruntime openvino nncf tritonclient grpc scipy pandas",
-        ),
-    ],
-    ids=["cli", "engines and load"],
-)
+@pytest.mark.parametrize(("modules", "heavy"), [
+    ("cli", "numpy torch pandas PIL httpx fastapi tqdm"),
+    (
+        "embedding.engines.encoder embedding.engines.export embedding.engines.quantise embedding.client.client "
+        "bench.load.load bench.load.counters bench.backends.server_adapters",
+        "torch open_clip onnx onnxruntime openvino nncf tritonclient grpc scipy pandas",
+    ),
+], ids=["cli", "engines and load"])  # fmt: skip
 def test_importing_loads_nothing_heavy(modules, heavy):
     program = f"import sys, photodup.{', photodup.'.join(modules.split())}\n"
     program += f"print(set({heavy.split()}) & set(sys.modules))"
@@ -60,16 +56,13 @@ def test_progress_is_lines_where_there_is_no_terminal(capsys, monkeypatch):
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize(
-    ("rule", "url", "clean"),
-    [
-        (http_address, "http://gpu:8002/", "http://gpu:8002"),
-        (http_address, "https://gpu.example.com", "https://gpu.example.com"),
-        (http_address, "http://[::1]:8002", "http://[::1]:8002"),
-        (grpc_address, "grpc://gpu:8004", "gpu:8004"),
-        (grpc_address, "[::1]:8004", "[::1]:8004"),
-    ],
-)
+@pytest.mark.parametrize(("rule", "url", "clean"), [
+    (http_address, "http://gpu:8002/", "http://gpu:8002"),
+    (http_address, "https://gpu.example.com", "https://gpu.example.com"),
+    (http_address, "http://[::1]:8002", "http://[::1]:8002"),
+    (grpc_address, "grpc://gpu:8004", "gpu:8004"),
+    (grpc_address, "[::1]:8004", "[::1]:8004"),
+])  # fmt: skip
 def test_addresses_that_can_work(rule, url, clean):
     assert rule(url) == clean
 

@@ -433,20 +433,14 @@ def test_two_passes_agree_where_their_intervals_overlap(planted):
     assert len(agreement.lines([same, apart], ("first", "second"))) == 4
 
 
-@pytest.mark.parametrize(
-    ("spoil", "said"),
-    [
-        (lambda d: d["comparisons"]["06"][0].update(a="nobody"), "compares 'nobody'"),
-        (lambda d: d["comparisons"]["06"][0].update(loads=["two"]), "asks for the load 'two'"),
-        (lambda d: d["comparisons"]["06"][0].update(loads={"one": "speed"}), "no metric 'speed'"),
-        (
-            lambda d: d["comparisons"]["06"].append(dict(d["comparisons"]["06"][0])),
-            "two comparisons are called",
-        ),
-        (lambda d: d["sides"]["fast"].update(backend="triton-magic"), "names no backend"),
-        (lambda d: d["sides"]["fast"].update(settings={"speed": 2}), "sets 'speed', which is none of"),
-    ],
-)
+@pytest.mark.parametrize(("spoil", "said"), [
+    (lambda d: d["comparisons"]["06"][0].update(a="nobody"), "compares 'nobody'"),
+    (lambda d: d["comparisons"]["06"][0].update(loads=["two"]), "asks for the load 'two'"),
+    (lambda d: d["comparisons"]["06"][0].update(loads={"one": "speed"}), "no metric 'speed'"),
+    (lambda d: d["comparisons"]["06"].append(dict(d["comparisons"]["06"][0])), "two comparisons are called"),
+    (lambda d: d["sides"]["fast"].update(backend="triton-magic"), "names no backend"),
+    (lambda d: d["sides"]["fast"].update(settings={"speed": 2}), "sets 'speed', which is none of"),
+])  # fmt: skip
 def test_a_slip_in_the_file_is_one_sentence(declare, spoil, said):
     data = json.loads(json.dumps(DATA))
     spoil(data)
@@ -465,14 +459,11 @@ def test_settings_reach_the_model_that_computes():
     assert (batcher.max_queue_delay_microseconds, list(batcher.preferred_batch_size)) == (10_000, [4])
 
 
-@pytest.mark.parametrize(
-    ("served", "expected"),
-    [
-        ('backend: "python" instance_group [ { kind: KIND_CPU } ]', {"threads": "1"}),
-        ('backend: "onnxruntime" instance_group [ { kind: KIND_CPU } ]', {"intra_op_thread_count": "1"}),
-        ('backend: "onnxruntime" instance_group [ { kind: KIND_GPU } ]', {}),
-    ],
-)
+@pytest.mark.parametrize(("served", "expected"), [
+    ('backend: "python" instance_group [ { kind: KIND_CPU } ]', {"threads": "1"}),
+    ('backend: "onnxruntime" instance_group [ { kind: KIND_CPU } ]', {"intra_op_thread_count": "1"}),
+    ('backend: "onnxruntime" instance_group [ { kind: KIND_GPU } ]', {}),
+])  # fmt: skip
 def test_threads_are_set_where_the_server_has_them_under_its_own_name(served, expected):
     config = parse_config(served)
     configure(config, instances=2, threads=1)

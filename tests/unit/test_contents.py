@@ -65,17 +65,13 @@ def slide(points: int) -> Image.Image:
     return page
 
 
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        (letter(), letter(to="Michael Wolf")),
-        (letter(), letter(total="89.10")),
-        (letter(), letter(total="412.80")),
-        (slide(2), slide(4)),
-        (slide(4), slide(2)),
-    ],
-    ids=["recipient", "total", "one digit", "points added", "points missing"],
-)
+@pytest.mark.parametrize(("first", "second"), [
+    (letter(), letter(to="Michael Wolf")),
+    (letter(), letter(total="89.10")),
+    (letter(), letter(total="412.80")),
+    (slide(2), slide(4)),
+    (slide(4), slide(2)),
+], ids=["recipient", "total", "one digit", "points added", "points missing"])  # fmt: skip
 @pytest.mark.parametrize("quality", [None, 88])
 def test_pages_that_say_something_else_differ(first, second, quality):
     if quality:
@@ -231,16 +227,13 @@ def test_pages_and_photographs_are_told_apart(photographs):
         assert not is_page(np.asarray(image), np.ones(image.size[::-1], bool))
 
 
-@pytest.mark.parametrize(
-    ("boxes", "said"),
-    [
-        ([(0.1, 0.1, 0.2, 0.2)], "at the top left"),
-        ([(0.4, 0.8, 0.5, 0.9)], "at the bottom"),
-        ([(0.4, 0.4, 0.5, 0.5)], "in the middle"),
-        ([(0.8, 0.4, 0.9, 0.5), (0, 0, 0.1, 0.1)], "at the right and in 1 other place"),
-        ([(0, 0, 1, 0.9)], "over most of the picture"),
-    ],
-)
+@pytest.mark.parametrize(("boxes", "said"), [
+    ([(0.1, 0.1, 0.2, 0.2)], "at the top left"),
+    ([(0.4, 0.8, 0.5, 0.9)], "at the bottom"),
+    ([(0.4, 0.4, 0.5, 0.5)], "in the middle"),
+    ([(0.8, 0.4, 0.9, 0.5), (0, 0, 0.1, 0.1)], "at the right and in 1 other place"),
+    ([(0, 0, 1, 0.9)], "over most of the picture"),
+])  # fmt: skip
 def test_places_are_named_in_words(boxes, said):
     assert where(tuple(Difference(box, 20.0) for box in boxes)) == said
 

@@ -246,21 +246,18 @@ def test_a_broken_graph_is_a_line_and_not_the_end(tmp_path, store):
     assert any("latency_ms_p50" in x for x in lines if x["engine"] == "pytorch-eager")
 
 
-@pytest.mark.parametrize(
-    ("said", "words"),
-    [
-        ("CUDA out of memory. Tried to allocate 20 GiB", "--batch"),
-        ("CUDNN_STATUS_ALLOC_FAILED", "--batch"),
-        ("The NVIDIA driver on your system is too old (found version 11040).", "update the driver"),
-        ("CUDA driver version is insufficient for CUDA runtime version", "update the driver"),
-        ("CUDA error: no kernel image is available for execution on the device", "no kernels for this GPU"),
-        ("Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU", "nvidia-smi"),
-        ("Torch not compiled with CUDA enabled", "TORCH_INDEX"),
-        ("libcudnn.so.9: cannot open shared object file: No such file or directory", "cuDNN"),
-        ("The engine plan file is generated on an incompatible device, expecting compute 8.9", "build/trt"),
-        ("Shape mismatch attempting to re-use buffer", "Shape mismatch"),
-    ],
-)
+@pytest.mark.parametrize(("said", "words"), [
+    ("CUDA out of memory. Tried to allocate 20 GiB", "--batch"),
+    ("CUDNN_STATUS_ALLOC_FAILED", "--batch"),
+    ("The NVIDIA driver on your system is too old (found version 11040).", "update the driver"),
+    ("CUDA driver version is insufficient for CUDA runtime version", "update the driver"),
+    ("CUDA error: no kernel image is available for execution on the device", "no kernels for this GPU"),
+    ("Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU", "nvidia-smi"),
+    ("Torch not compiled with CUDA enabled", "TORCH_INDEX"),
+    ("libcudnn.so.9: cannot open shared object file: No such file or directory", "cuDNN"),
+    ("The engine plan file is generated on an incompatible device, expecting compute 8.9", "build/trt"),
+    ("Shape mismatch attempting to re-use buffer", "Shape mismatch"),
+])  # fmt: skip
 def test_what_a_gpu_complains_of_gets_a_remedy(said, words):
     assert words in bench._reason(RuntimeError(said))
 

@@ -118,19 +118,16 @@ def test_palette_grey_bilevel_and_one_pixel():
 JPEG = encoded(photo(), "JPEG")
 
 
-@pytest.mark.parametrize(
-    ("data", "word"),
-    [
-        (b"", "empty"),
-        (b"just a text file, renamed to .jpg", "format"),
-        (b"\x00" * 4096, "format"),
-        (JPEG[: len(JPEG) // 2], "truncated"),
-        (encoded(photo(), "PNG")[:2000], "decoded"),
-        (encoded(photo(), "WEBP")[:200], "format|decoded"),
-        (b"\xff\xd8\xff\xe0" + b"\x01" * 100, "format|decoded"),
-        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\nshowpage\n", "format"),
-    ],
-)
+@pytest.mark.parametrize(("data", "word"), [
+    (b"", "empty"),
+    (b"just a text file, renamed to .jpg", "format"),
+    (b"\x00" * 4096, "format"),
+    (JPEG[: len(JPEG) // 2], "truncated"),
+    (encoded(photo(), "PNG")[:2000], "decoded"),
+    (encoded(photo(), "WEBP")[:200], "format|decoded"),
+    (b"\xff\xd8\xff\xe0" + b"\x01" * 100, "format|decoded"),
+    (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\nshowpage\n", "format"),
+])  # fmt: skip
 def test_what_cannot_be_read_says_why(data, word):
     with pytest.raises(ImageError, match=word):
         decode(data)

@@ -155,15 +155,12 @@ def planted(law):
     return rows
 
 
-@pytest.mark.parametrize(
-    ("name", "law"),
-    [
-        ("one connection's rate, kept", lambda size: 25 + serialisation_ms(size, 30)),
-        ("one connection's rate, new", lambda size: 50 + serialisation_ms(size, 30)),
-        ("round trips, new connection", lambda size: pipe_limited_ms(size, 28, 210, connection="new")),
-        ("window open, kept connection", lambda size: 28 + serialisation_ms(size, 210)),
-    ],
-)
+@pytest.mark.parametrize(("name", "law"), [
+    ("one connection's rate, kept", lambda size: 25 + serialisation_ms(size, 30)),
+    ("one connection's rate, new", lambda size: 50 + serialisation_ms(size, 30)),
+    ("round trips, new connection", lambda size: pipe_limited_ms(size, 28, 210, connection="new")),
+    ("window open, kept connection", lambda size: 28 + serialisation_ms(size, 210)),
+])  # fmt: skip
 def test_rows_made_by_a_law_leave_it_nothing(name, law):
     found = left_over(planted(law), server_ms=SERVER_MS)
 

@@ -69,15 +69,12 @@ def test_the_text_tower_is_not_kept(real_model):
     assert names and sum(p.numel() for p in real_model.visual.parameters()) < 90e6  # with text, 151 million
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        np.zeros((3, 224, 224), np.float32),
-        np.zeros((1, 3, 224, 224), np.float64),
-        np.zeros((1, 3, 100, 100), np.float32),
-        np.zeros((1, 224, 224, 3), np.float32),
-    ],
-)
+@pytest.mark.parametrize("bad", [
+    np.zeros((3, 224, 224), np.float32),
+    np.zeros((1, 3, 224, 224), np.float64),
+    np.zeros((1, 3, 100, 100), np.float32),
+    np.zeros((1, 224, 224, 3), np.float32),
+])  # fmt: skip
 def test_other_shapes_and_types_are_refused(bad, real_model):
     with pytest.raises(ValueError, match=r"float32 \[n, 3, 224, 224\]"):
         real_model.embed(bad)
@@ -110,18 +107,15 @@ def test_any_onnx_encoder_can_be_loaded(tmp_path, variant):
     assert other.digest != model.digest
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"pretrained": "random:zero"}, "whole number"),
-        ({"name": "ViT-Z-1", "pretrained": "random:0"}, "no model ViT-Z-1"),
-        ({"pretrained": "laion9b"}, "no weights called laion9b: use one of .*laion2b_s34b_b79k"),
-        ({"pretrained": "/nowhere/clip.pt"}, "No checkpoint at /nowhere/clip.pt"),
-        ({"pretrained": "onnx:/nowhere.onnx"}, "photodup export"),
-        ({"name": "ViT-L-14-336", "pretrained": "random:0"}, "other pixels"),
-        ({"pretrained": "random:0", "device": "abacus"}, "no device abacus here: use .*cpu"),
-    ],
-)
+@pytest.mark.parametrize(("options", "words"), [
+    ({"pretrained": "random:zero"}, "whole number"),
+    ({"name": "ViT-Z-1", "pretrained": "random:0"}, "no model ViT-Z-1"),
+    ({"pretrained": "laion9b"}, "no weights called laion9b: use one of .*laion2b_s34b_b79k"),
+    ({"pretrained": "/nowhere/clip.pt"}, "No checkpoint at /nowhere/clip.pt"),
+    ({"pretrained": "onnx:/nowhere.onnx"}, "photodup export"),
+    ({"name": "ViT-L-14-336", "pretrained": "random:0"}, "other pixels"),
+    ({"pretrained": "random:0", "device": "abacus"}, "no device abacus here: use .*cpu"),
+])  # fmt: skip
 def test_what_cannot_be_loaded_is_one_sentence_with_a_remedy(options, words):
     with pytest.raises(PhotodupError, match=words):
         load_model(**options)

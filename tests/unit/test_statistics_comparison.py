@@ -144,14 +144,11 @@ def test_each_verdict_has_its_sentence():
     assert json.loads(json.dumps(beyond.columns()))["verdict"] == "different by more than 2 %"
 
 
-@pytest.mark.parametrize(
-    ("seen", "others", "because"),
-    [
-        (observed(0.1, n_visits=1), {}, "3 blocks of turns were measured, at least 6 are needed"),
-        (observed(0.1), {"carried_over": 0.03}, "one side computed for 3% of the other side's turns"),
-        ("a side answered nothing: refused", {}, "refused"),
-    ],
-)
+@pytest.mark.parametrize(("seen", "others", "because"), [
+    (observed(0.1, n_visits=1), {}, "3 blocks of turns were measured, at least 6 are needed"),
+    (observed(0.1), {"carried_over": 0.03}, "one side computed for 3% of the other side's turns"),
+    ("a side answered nothing: refused", {}, "refused"),
+])  # fmt: skip
 def test_what_is_refused_has_its_reason_and_counts_in_its_family(seen, others, because):
     refused = question(seen, "refused", is_primary=True, **others)
     members = [question(observed(0.1), str(i), is_primary=True) for i in range(2)]

@@ -115,15 +115,12 @@ def test_a_rival_that_may_be_as_good_is_named(every):
     assert none.best is None and "do not meet 100 ms" in none.sentence()
 
 
-@pytest.mark.parametrize(
-    ("rival", "throughput", "is_chosen", "words"),
-    [
-        ((46.0, 44.0, 48.0), 1.2, True, "has 20 % higher throughput than"),
-        ((46.0, 44.0, 48.0), 0.8, False, "has 20 % lower throughput than"),
-        ((46.0, 44.0, 48.0), 1.0, False, "have the same throughput within 5%"),
-        ((30.0, 28.0, 32.0), 1.2, False, "has 20 % higher throughput than"),
-    ],
-)
+@pytest.mark.parametrize(("rival", "throughput", "is_chosen", "words"), [
+    ((46.0, 44.0, 48.0), 1.2, True, "has 20 % higher throughput than"),
+    ((46.0, 44.0, 48.0), 0.8, False, "has 20 % lower throughput than"),
+    ((46.0, 44.0, 48.0), 1.0, False, "have the same throughput within 5%"),
+    ((30.0, 28.0, 32.0), 1.2, False, "has 20 % higher throughput than"),
+])  # fmt: skip
 def test_turns_decide_between_rates_that_overlap_and_only_there(
     every, run, monkeypatch, rival, throughput, is_chosen, words
 ):

@@ -51,9 +51,11 @@ _SERVERS = {"browser", "launch", "random_service", "real_service", "small_servic
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what asserts nothing but measured figures; with --figures, all that measures none."""
+    """Skip what asks for Triton where there can be none; leave out figures or, with --figures, all that measures none."""
     figures = config.getoption("--figures")
     for item in items:
+        if "tiny_triton" in getattr(item, "fixturenames", ()):
+            item.add_marker(triton.needs_triton())
         asked = _SERVERS & set(item.fixturenames) if item.path.parent.name in ("unit", "repository") else ()
         if asked:
             raise pytest.UsageError(

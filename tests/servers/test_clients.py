@@ -10,7 +10,7 @@ from PIL import Image
 from support.flaky import in_front_of
 from support.images import bomb, photo
 from support.service import free_port
-from support.triton import needs_triton, tiny_embedding
+from support.triton import tiny_embedding
 
 from photodup.embedding.client import client
 from photodup.embedding.client.client import connect
@@ -54,7 +54,6 @@ def test_the_service_answers_as_the_model_in_this_process(backend, random_servic
         assert 1e-5 < np.abs(small - found[:2]).max() < 0.05
 
 
-@needs_triton()
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 @pytest.mark.parametrize("wire", TRITON)
 def test_triton_answers_as_the_graph_over_every_wire(protocol, wire, triton_url):
@@ -67,7 +66,6 @@ def test_triton_answers_as_the_graph_over_every_wire(protocol, wire, triton_url)
         assert embedder.dim == 512 and embedder.remote.max_images == 32
 
 
-@needs_triton()
 def test_the_openvino_engine_is_another_model(triton_url):
     with connect(triton_url("http"), "triton-openvino-fp32-http-fp32") as embedder:
         assert embedder.model_name == "openclip_vit_b32_openvino"
@@ -99,7 +97,6 @@ def test_a_large_batch_is_split_to_what_the_service_takes_in_order(backend, smal
         np.testing.assert_allclose(embedder.embed(large), tiny_embedding(pixels), atol=1e-5)
 
 
-@needs_triton()
 def test_a_large_batch_is_split_to_what_triton_takes_in_order(triton_url):
     order = [i % 6 for i in range(70)]
     with connect(triton_url("grpc"), "triton-onnx-fp32-grpc-uint8") as embedder:
@@ -167,7 +164,6 @@ def test_a_server_that_is_not_there_or_another_is_one_sentence(address, backend,
         connect(address, backend, patience=HASTY)
 
 
-@needs_triton()
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_a_model_that_takes_another_wire_is_refused(protocol, triton_url):
     with pytest.raises(ServerError, match=r"openclip_vit_b32_uint8 takes .*UINT8.* needs FP32"):

@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from support.command import one_sentence
-from support.triton import TINY_MODELS, needs_triton
+from support.triton import TINY_MODELS
 from typer.testing import CliRunner
 
 from photodup.bench.link.way import LOOPBACK
@@ -109,7 +109,6 @@ def _findings(endpoints: Endpoints) -> dict[str, str]:
     return {row["backend"]: row["finding"] for row in check(endpoints, timeout_s=20)}
 
 
-@needs_triton()
 def test_a_running_triton_is_ready_and_each_mistake_is_told_apart(tiny_triton) -> None:
     server = tiny_triton
     http, grpc, metrics = server.http_port, server.grpc_port, server.metrics_port
@@ -137,7 +136,6 @@ def test_a_running_triton_is_ready_and_each_mistake_is_told_apart(tiny_triton) -
     assert "Name or service not known" in one("triton-onnx-fp32-http-fp32", "http://nonesuch.invalid:8000")
 
 
-@needs_triton()
 def test_the_command_exits_1_and_says_which(tmp_path: Path, capsys: pytest.CaptureFixture, tiny_triton):
     grpc = tiny_triton.grpc_port
     for http, n_bad in ((tiny_triton.http_port, 0), (grpc, 1)):
@@ -165,7 +163,6 @@ def test_without_the_client_the_check_says_what_to_install(root: Path, monkeypat
 # ---- a machine named by hand
 
 
-@needs_triton()
 def test_what_is_loaded_is_what_is_listed(tiny_triton):
     server = tiny_triton
     ports = (0, server.http_port, server.grpc_port, server.metrics_port)
@@ -181,7 +178,6 @@ def test_what_is_loaded_is_what_is_listed(tiny_triton):
     )
 
 
-@needs_triton()
 def test_a_run_by_host_asks_but_not_when_it_only_reads(monkeypatch, tmp_path, tiny_triton):
     server = tiny_triton
     monkeypatch.setenv("PHOTODUP_ROOT", str(tmp_path))

@@ -43,7 +43,7 @@ WORDS = {
 SETTINGS = {"instances": "instance", "threads": "thread", "delay_us": "batch", "preferred": "batch"}
 # What an engine brings with it; the threads and the decoder are nobody's but the servers'.
 OF_THE_ENGINE = {"library", "version", "spinning", "streams", "computes_in"}
-pytestmark = needs_int8
+pytestmark = [needs_int8, needs_triton()]
 
 
 def pairs() -> list[tuple[str, str]]:
@@ -117,7 +117,6 @@ def both(tmp_path_factory, tiny_exports, real_service) -> Iterator[Both]:
         yield Both(tmp_path_factory.mktemp("both"), tiny_exports, stack, real_service)
 
 
-@needs_triton()
 def test_both_sides_of_every_pair_are_alike_or_labelled(both):
     facts = {}
     for name, side in DECLARED["sides"].items():
@@ -148,7 +147,6 @@ def test_both_sides_of_every_pair_are_alike_or_labelled(both):
     assert unnamed(one, one, labels, ({"threads": 1}, {"threads": 2}))
 
 
-@needs_triton()
 def test_both_servers_embed_a_photograph_alike(both):
     """Decoding, resizing and normalisation together; the graph is of the same file."""
     photos = [
@@ -171,7 +169,6 @@ def _pictures():
 
 
 @pytest.mark.figures
-@needs_triton()
 def test_an_idle_server_leaves_the_other_its_turn(both):
     """CPU of each server in the half second after an answer; ONNX Runtime's spinning took 45 ms of it."""
     photo = encoded(_pictures()[0], "JPEG")
@@ -197,7 +194,6 @@ def test_an_idle_server_leaves_the_other_its_turn(both):
         assert np.mean(spent[2:]) < 0.02 * 0.5, (family[0].cmdline(), spent)
 
 
-@needs_triton()
 @pytest.mark.parametrize(
     "address", ["{fastapi}", "{fastapi}/v1/embeddings", "{http}/v2/models/{model}", "grpc://{grpc}/{model}"]
 )

@@ -24,7 +24,7 @@ from support.http_server import Handler, accepting, serving
 from support.images import photo
 from support.paths import ROOT
 from support.service import free_port
-from support.triton import needs_triton, tiny_embedding
+from support.triton import tiny_embedding
 from support.visits import planted_visit
 from typer.testing import CliRunner
 
@@ -111,7 +111,6 @@ def test_our_service_in_each_of_its_forms(random_service, tmp_path, kept, path, 
     assert point["server_compute_infer_ms_mean"] > 0 and point["server_batch_mean"] >= 1
 
 
-@needs_triton()
 @pytest.mark.parametrize("scheme", ["http", "grpc"])
 @pytest.mark.parametrize(("model", "options", "said"), [
     ("openclip_vit_b32", ["--batch", 2], "arrays of random numbers"),
@@ -128,7 +127,6 @@ def test_any_model_behind_kserve(tiny_triton, tmp_path, kept, scheme, model, opt
     assert (point["protocol"], point["model"], point["n_errors"]) == (f"kserve-{scheme}", model, 0)
 
 
-@needs_triton()
 def test_given_arrays_and_files_are_what_is_sent(tiny_triton, tmp_path):
     pixels = np.random.default_rng(3).integers(0, 256, (2, 3, 224, 224), dtype=np.uint8)
     np.save(tmp_path / "two.npy", pixels)
@@ -149,7 +147,6 @@ def test_given_arrays_and_files_are_what_is_sent(tiny_triton, tmp_path):
     np.testing.assert_allclose(answer, wanted, atol=1e-5)
 
 
-@needs_triton()
 @pytest.mark.parametrize(("path", "options", "said"), [
     ("/v2/models/none", [], "has no model 'none'"),
     ("/v2/models/openclip_vit_b32_jpeg", [], "takes bytes: say what to send"),

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from support.http_server import accepting
 from support.link import NO_LINK, needs_link
-from support.triton import needs_triton
 
 from photodup.bench.link import link as link_module
 from photodup.bench.link.link import Link, LinkError
@@ -29,7 +28,6 @@ def by_kind(found, size=602_112):
     return {row["connection"]: row for row in found["rows"] if row["payload_bytes"] == size}
 
 
-@needs_triton()
 @needs_link
 def test_slow_start_shows_on_the_way_to_a_far_triton_and_models_agree(tiny_triton, figure) -> None:
     """Triton must have read the whole body before it answers, or 602 KB would take no longer than 10 KB."""
@@ -76,7 +74,6 @@ def test_an_answer_that_is_none_of_ours_is_named() -> None:
         measure_path("https://example.org", "triton", PAYLOADS)
 
 
-@needs_triton()
 def test_a_run_measures_its_own_way_once_and_its_twin(tmp_path: Path, tiny_triton) -> None:
     ports = (0, tiny_triton.http_port, tiny_triton.grpc_port, tiny_triton.metrics_port)
     run = Run("here", tmp_path, from_ports("127.0.0.1", *ports), RunStore(tmp_path))
@@ -129,7 +126,6 @@ def open_here(folder: Path, server) -> Run:
     )
 
 
-@needs_triton()
 @needs_link
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_a_point_crosses_the_link_and_is_counted_by_the_server(
@@ -150,7 +146,6 @@ def test_a_point_crosses_the_link_and_is_counted_by_the_server(
     assert again["latency_ms_p50"] == far["latency_ms_p50"]  # its own record, not loopback's
 
 
-@needs_triton()
 def test_without_the_right_the_point_is_a_gap_with_the_links_own_sentence(monkeypatch, tmp_path, tiny_triton):
     def refuse(*_, **__):
         raise LinkError("The emulated link needs root or CAP_NET_ADMIN")

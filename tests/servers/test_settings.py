@@ -7,7 +7,7 @@ import pytest
 from support.command import photodup
 from support.review_library import client_of
 from support.service import until
-from support.triton import needs_triton, tiny_graph
+from support.triton import tiny_graph
 
 from photodup.errors import PhotodupError
 from photodup.photos.embed.choose import KNOWN, EncoderRequest, choose, known_backends, probe
@@ -175,7 +175,6 @@ def test_auto_stays_here_where_weights_are_named(monkeypatch, small_service):
     assert chosen.mode == "local" and "onnx:mine.onnx" in chosen.why
 
 
-@needs_triton()
 def test_states_say_who_answers_and_what_they_serve(tiny_triton, random_service):
     triton = tiny_triton
     wanted = [

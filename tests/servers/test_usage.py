@@ -13,7 +13,6 @@ import psutil
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from support.service import until
-from support.triton import needs_triton
 
 from photodup.bench.load import usage
 from photodup.bench.load.plan import Stopping
@@ -117,7 +116,6 @@ def test_a_page_that_is_not_there_spoils_nothing() -> None:
     assert seen == {}
 
 
-@needs_triton()
 def test_a_point_of_triton_counts_the_processes_that_compute(tmp_path: Path, tiny_triton, figure) -> None:
     ports = (0, tiny_triton.http_port, tiny_triton.grpc_port, tiny_triton.metrics_port)
     run = Run("here", tmp_path, from_ports("127.0.0.1", *ports, engines=("onnx",)), RunStore(tmp_path))

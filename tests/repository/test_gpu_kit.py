@@ -11,6 +11,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from support.command import run_python
 from support.plants import PLANTS
 
 from photodup.bench.record.record import RunStore, load_records
@@ -78,7 +79,7 @@ def test_what_arrives_is_the_tree_and_enough_photographs(packed, tmp_path, root)
     assert not list(tree.rglob("__pycache__")) and not (tree / "results" / "reference-cpu").exists()
     names = "from photodup.study.notebook.weights import payload_photos; print(len(payload_photos(32)))"
     env = dict(os.environ) | {"PHOTODUP_ROOT": str(tree), "PYTHONPATH": str(tree / "lib")}
-    done = subprocess.run([sys.executable, "-c", names], env=env, capture_output=True, text=True)
+    done = run_python(names, env=env)
     assert done.stdout.strip() == "32", done.stderr
 
 

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
+from support.command import run_python
 from support.http_server import Handler, serving
 from support.link import needs_link
 from support.service import until
@@ -197,7 +198,7 @@ def test_every_way_to_the_clients_end_reaches_a_loopback_server():
         with link.client_namespace():
             assert get() == link.client_address
             code = f"import urllib.request as r; print(r.urlopen({url!r}).read().decode())"
-            child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+            child = run_python(code, check=True)
             assert child.stdout.strip() == link.client_address
         assert link.run_client_process(fetch, url) == link.client_address
         with urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/") as answer:
@@ -247,9 +248,7 @@ def test_without_the_right_one_clear_sentence():
         assert ctypes.CDLL(None).prctl(24, 12, 0, 0, 0) == 0  # PR_CAPBSET_DROP, CAP_NET_ADMIN
 
     code = "from photodup.bench.link.link import available; print(available())"
-    child = subprocess.run(
-        [sys.executable, "-c", code], preexec_fn=give_up_net_admin, capture_output=True, text=True
-    )
+    child = run_python(code, preexec_fn=give_up_net_admin)
     assert child.stdout.startswith("The emulated link needs root or CAP_NET_ADMIN"), child.stderr
     assert child.stderr == ""
 

@@ -4,7 +4,6 @@ import base64
 import json
 import os
 import stat
-import subprocess
 import sys
 import threading
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 from pydantic import SecretStr, ValidationError
+from support.command import run_python
 from support.flaky import in_front_of
 from support.http_server import Handler, serving
 from support.triton import FREE_PORTS, needs_triton
@@ -189,7 +189,7 @@ def test_another_process_of_this_user_finds_the_key_and_nobody_else_reads_it(tri
     assert stat.S_IMODE(mine[0].parent.stat().st_mode) == 0o700
     code = "import sys; from photodup.serving.triton.control import load_model; load_model(sys.argv[1], sys.argv[2])"
     for address in (triton.grpc_url, triton.grpc_url.replace("127.0.0.1", "localhost")):
-        done = subprocess.run([sys.executable, "-c", code, address, MODEL], capture_output=True, text=True)
+        done = run_python(code, address, MODEL)
         assert done.returncode == 0, done.stderr
 
 
@@ -239,9 +239,7 @@ def test_where_tracing_is_forbidden_the_server_is_restricted_all_the_same(tmp_pa
         "p = h.start([sys.executable, '-c', 'import sys; print(sys.argv[1])', 'hidden:SECRET'], lambda: None)\n"
         "sys.exit(p.wait())"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | {"SECRET": "--key=abc"}, capture_output=True, text=True
-    )
+    done = run_python(code, env=os.environ | {"SECRET": "--key=abc"})
     assert done.returncode == 0, done.stderr
     assert "other users of this machine can read it" in done.stdout
     assert done.stdout.splitlines()[-1] == "--key=abc"

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from support.command import run_command
+from support.command import run_command, run_python
 from support.images import png
 from support.library import photo
 
@@ -260,12 +260,7 @@ def test_a_folder_or_file_without_permission():
         database = base / "catalogue/c.sqlite"
 
         def scan_as_nobody(*folder):
-            done = subprocess.run(
-                [sys.executable, "-c", UNREADABLE, base / "library", database, *folder],
-                capture_output=True,
-                text=True,
-                check=True,
-            )
+            done = run_python(UNREADABLE, base / "library", database, *folder, check=True)
             return json.loads(done.stdout)
 
         assert scan_as_nobody() == [3, 3, 0, {}]

@@ -2,11 +2,10 @@
 
 import importlib
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
+from support.command import run_python
 from support.triton import tiny_graph
 from typer.testing import CliRunner
 
@@ -153,6 +152,6 @@ def test_the_peak_of_memory_is_the_process_own():
         "import numpy as np; from photodup.selfbench.grouping import peak_memory_gb as peak; "
         "before = peak(); taken = np.ones(25_000_000); print(before, peak())"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    said = run_python(code, check=True).stdout
     before, after = map(float, said.split())
     assert before < 0.4 and after - before > 0.15 and len(ballast)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from support.command import run_python
 
 from photodup import settings
 from photodup.addresses import grpc_address, http_address
@@ -35,7 +36,7 @@ def test_the_version_and_the_package_as_a_program():
 def test_importing_loads_nothing_heavy(modules, heavy):
     program = f"import sys, photodup.{', photodup.'.join(modules.split())}\n"
     program += f"print(set({heavy.split()}) & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = run_python(program, check=True)
     assert done.stdout == "set()\n"
 
 

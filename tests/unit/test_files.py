@@ -8,6 +8,7 @@ import threading
 from contextlib import suppress
 
 import pytest
+from support.command import run_python
 from support.plants import PLANTS
 
 from photodup.errors import PhotodupError
@@ -131,5 +132,5 @@ def test_cores_are_those_that_this_process_may_use():
         "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
         "from photodup.files import available_cores; print(available_cores())"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = run_python(program, check=True)
     assert done.stdout == "1\n"

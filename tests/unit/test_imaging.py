@@ -2,14 +2,13 @@
 
 import io
 import resource
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
+from support.command import run_python
 from support.images import bomb, photo
 
 from photodup.embedding import imaging
@@ -46,7 +45,7 @@ def test_heic_is_registered_lazily(tmp_path):
         "assert 'pillow_heif' not in sys.modules and 'torch' not in sys.modules; "
         f"print(decode(pathlib.Path({str(path)!r})).size)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = run_python(code, check=True)
     assert done.stdout.strip() == "(320, 240)"
 
 

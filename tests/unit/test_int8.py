@@ -1,11 +1,10 @@
 """INT8 files: they say what they were made from, and are refused for anything else."""
 
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from support.command import run_python
 from support.images import photographs
 from support.processor import needs_int8
 from support.triton import save_graph, tiny_embedding, tiny_graph
@@ -167,7 +166,7 @@ def test_quantising_reports_to_nobody():
         "from photodup.embedding.engines.quantise import _import_nncf; _import_nncf(); "
         "from nncf.telemetry import wrapper; print(type(wrapper.telemetry).__name__)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = run_python(code, check=True)
     assert done.stdout.split()[-1] == "MagicMock"
 
 

@@ -2,8 +2,6 @@
 
 import json
 import signal
-import subprocess
-import sys
 
 import numpy as np
 import pandas as pd
@@ -11,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from support.command import run_python
 
 from photodup.bench.record import latencies
 from photodup.bench.record.json_files import RecordError
@@ -81,7 +80,7 @@ store.measure_or_load("second", lambda: os.kill(os.getpid(), getattr(signal, how
 @pytest.mark.parametrize(("how", "parts"), [("SIGKILL", 1), ("exit", 0)])
 def test_a_killed_run_loses_nothing_and_the_resumed_one_uses_it(tmp_path, how, parts):
     run = tmp_path / "run"
-    done = subprocess.run([sys.executable, "-c", KILLED, str(run), how], capture_output=True, text=True)
+    done = run_python(KILLED, str(run), how)
     assert done.returncode == (-signal.SIGKILL if parts else 0), done.stderr
     assert len(list((run / "records").glob("*.latencies.parquet"))) == parts
     with RunStore(run) as store:

@@ -2,11 +2,10 @@
 
 import json
 import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
+from support.command import run_python
 from support.triton import tiny_embedding, tiny_graph
 
 from photodup.embedding.engines.encoder import load_model
@@ -24,7 +23,7 @@ def test_random_weights_repeat_in_another_process_of_one_thread_and_differ_by_se
         "x = np.zeros((1, 3, 224, 224), np.float32); threads = torch.get_num_threads(); "
         "print(threads, m.digest, m.is_random, m.dim, json.dumps(m.embed(x)[0, :3].tolist()))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = run_python(code, check=True)
     ours = real_model
     threads, digest, is_random, dim, values = done.stdout.split(maxsplit=4)
     assert (threads, digest, is_random, dim) == ("1", ours.digest, "True", "512")
@@ -125,7 +124,7 @@ def test_weights_that_cannot_be_downloaded_are_one_sentence_with_remedies(tmp_pa
     code = "from photodup.embedding.engines.encoder import load_model; load_model()"
     env = {k: v for k, v in os.environ.items() if not k.startswith("MODEL_")}
     env |= {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
+    done = run_python(code, env=env)
     last = done.stderr.strip().splitlines()[-1]
     assert "ERROR:root" not in done.stderr and last.count("Failed to download") == 0
     assert "PhotodupError" in last and "could not be downloaded" in last

@@ -1,10 +1,9 @@
 """Reduced-precision graphs round where they say, and the comparison sees what rounding does to decisions."""
 
-import subprocess
-import sys
 
 import numpy as np
 import pytest
+from support.command import run_python
 from support.processor import needs_int8
 from support.triton import save_graph
 
@@ -155,9 +154,7 @@ def test_fp16_file_of_a_vision_transformer_is_read_without_a_crash(tmp_path):
         "images = np.random.default_rng(1).standard_normal((2, 3, 224, 224), np.float32);"
         "print(abs(precision.embed(file, images) - precision.embed(source, images)).max())"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "tiny.onnx")], capture_output=True, text=True, timeout=120
-    )
+    done = run_python(code, str(tmp_path / "tiny.onnx"), timeout=120)
 
     assert done.returncode == 0, done.stderr
     assert 0 < float(done.stdout) < 0.05

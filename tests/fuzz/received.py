@@ -148,9 +148,7 @@ def weights(folder: Path) -> Callable[[], object]:
 
 
 def answer(folder: Path) -> Callable[[], object]:
-    (folder / "answer").write_text(
-        '{"data": [{"index": 0, "embedding": [0.5, 1]}], "embeddings": ["AAAAAA=="]}'
-    )
+    (folder / "answer").write_text('{"data":[{"index":0, "embedding":[0.5, 1]}], "embeddings":["AAAAAA=="]}')
 
     def use() -> None:
         body = (folder / "answer").read_bytes()

@@ -300,9 +300,8 @@ def test_cpu_image_is_built_runs_and_embeds_as_the_library(tmp_path):
 
     storage = Path(os.environ.get("PHOTODUP_IMAGES_DIR") or tmp_path / "images")
     storage.mkdir(parents=True, exist_ok=True)
-    built = subprocess.run(
-        [DOCKER / "build-without-registry.sh", storage], stdout=subprocess.PIPE, stderr=sys.stderr, text=True
-    )
+    command = [DOCKER / "build-without-registry.sh", storage]
+    built = subprocess.run(command, stdout=subprocess.PIPE, stderr=sys.stderr, text=True)
     assert built.returncode == 0
     image = built.stdout.strip()
     options = [
@@ -315,9 +314,8 @@ def test_cpu_image_is_built_runs_and_embeds_as_the_library(tmp_path):
     ]
 
     def buildah(*arguments: str) -> str:
-        return subprocess.run(
-            ["buildah", *options, *arguments], check=True, stdout=subprocess.PIPE, text=True
-        ).stdout.strip()
+        command = ["buildah", *options, *arguments]
+        return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
 
     container = ""
     process = None

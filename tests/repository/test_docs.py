@@ -27,7 +27,7 @@ GUIDES = sorted((ROOT / "docs").glob("*.md"))
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)|<img[^>]+src=\"([^\"]+)\"")
 INLINE = re.compile(r"`((?:photodup|make|papermill) [^-`…][^`…]*)`")
 BLOCK = re.compile(r"^```(?:bash|sh|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-NEEDS_MORE_THAN_THIS_MACHINE = ("docker", "kubectl", "kind", "helm", "photodup vast")
+NEEDS_ANOTHER_MACHINE = ("docker", "kubectl", "kind", "helm", "photodup vast")
 # Who acts comes first: no statement begins so, and no coinage stands for the field's word.
 RIDDLE = re.compile(
     r"(?:^|[.!?] )((?:Of|Whether|Who would|What) [^.?!]*[.!])"
@@ -145,9 +145,7 @@ def unmarked(text: str) -> list[str]:
     found, start = [], 0
     for match in BLOCK.finditer(text):
         section = text[max(start, text.rfind("\n## ", 0, match.start())) : match.start()]
-        lines = [
-            words for words in commands(match[0]) if " ".join(words).startswith(NEEDS_MORE_THAN_THIS_MACHINE)
-        ]
+        lines = [line for line in commands(match[0]) if " ".join(line).startswith(NEEDS_ANOTHER_MACHINE)]
         if lines and "not run here" not in section.lower():
             found.append(" ".join(lines[0]))
         start = match.end()
@@ -260,9 +258,8 @@ def test_planted_faults_are_found(tmp_path: Path) -> None:
     assert "no such target" in found("make studdy RUN=x")
     assert "no such file" in found("papermill notebooks/99_nothing.ipynb out.ipynb")
     assert "declares no ENGIN" in found("papermill notebooks/_template.ipynb out.ipynb -p ENGIN onnx")
-    assert "no such file" in found("k8s/get-tool.sh") and "no such file" in found(
-        "kubectl apply -k k8s/nowhere"
-    )
+    assert "no such file" in found("k8s/get-tool.sh")
+    assert "no such file" in found("kubectl apply -k k8s/nowhere")
     assert "no profile tpu" in found("X=1 docker compose -f docker/compose.yaml --profile tpu up")
     assert not found("photodup study run --only 03 -p HOST 1.2.3.4   # a comment").strip()
     assert unmarked("## A\n\nRun:\n\n```bash\nkubectl get pods\n```\n") == ["kubectl get pods"]

@@ -91,9 +91,7 @@ def test_slices_may_come_in_several_loads(load, tmp_path):
 
     assert slices.join(load, tmp_path / "work", slices.GROUPS) == {"core": [parts[0].name]}
     assert not (tmp_path / "work" / "core").exists()
-    assert slices.join(second, tmp_path / "work", slices.GROUPS) == {
-        "core": []
-    }  # the manifest stayed from the first load
+    assert slices.join(second, tmp_path / "work", slices.GROUPS) == {"core": []}  # by the first's manifest
     assert (tmp_path / "work" / "core" / "tree" / "pyproject.toml").is_file()
 
 

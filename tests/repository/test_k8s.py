@@ -311,10 +311,8 @@ def test_engines_are_built_where_the_pods_look_for_them():
         assert not mounts(spec)[path].get("readOnly")
         volume = next(v for v in spec["volumes"] if v["name"] == mounts(spec)[path]["name"])
         assert volume["persistentVolumeClaim"] == {"claimName": "engine-cache"}
-    assert {c["metadata"]["name"] for c in of_kind(overlay, "PersistentVolumeClaim")} == {
-        "model-repository",
-        "engine-cache",
-    }
+    claims = {c["metadata"]["name"] for c in of_kind(overlay, "PersistentVolumeClaim")}
+    assert claims == {"model-repository", "engine-cache"}
     assert pod["containers"][0]["image"] == job["containers"][0]["image"]
     assert pod["containers"][0]["resources"]["limits"] == job["containers"][0]["resources"]["limits"]
 
@@ -330,11 +328,8 @@ def test_the_loader_can_write_where_the_pods_only_read():
 
 
 def test_names_are_resolved_by_a_dns_cache_on_the_node_too(target):
-    (dns,) = [
-        rule
-        for rule in of_kind(render(OVERLAYS[target]), "NetworkPolicy")[0]["spec"]["egress"]
-        if "to" in rule
-    ]
+    policy = of_kind(render(OVERLAYS[target]), "NetworkPolicy")[0]
+    (dns,) = [rule for rule in policy["spec"]["egress"] if "to" in rule]
 
     assert {"ipBlock": {"cidr": "169.254.20.10/32"}} in dns["to"]
 

@@ -50,10 +50,8 @@ def adapter_rules():
 
 
 def keda_rules():
-    (spec,) = (
-        item["spec"]
-        for item in yaml.safe_load_all((ROOT / "k8s/overlays/gpu-keda/scaledobject.yaml").read_text())
-    )
+    text = (ROOT / "k8s/overlays/gpu-keda/scaledobject.yaml").read_text()
+    (spec,) = (item["spec"] for item in yaml.safe_load_all(text))
     return {trigger["name"]: trigger["metadata"]["query"] for trigger in spec["triggers"]}
 
 
@@ -77,9 +75,8 @@ def run(tmp_path, queries, expected):
         "tests": [{"interval": "1m", "input_series": series, "promql_expr_test": checks}],
     }
     (tmp_path / "tests.yaml").write_text(yaml.safe_dump(tests))
-    return subprocess.run(
-        [PROMTOOL, "test", "rules", "tests.yaml"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    command = [PROMTOOL, "test", "rules", "tests.yaml"]
+    return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
 
 
 def per_pod(values):
@@ -87,11 +84,8 @@ def per_pod(values):
 
 
 def test_the_adapter_reads_queue_and_busy_share_of_the_encoders(tmp_path):
-    done = run(
-        tmp_path,
-        adapter_rules(),
-        {"triton_queue_time_ms": per_pod(QUEUE_MS), "triton_busy_share": per_pod(BUSY)},
-    )
+    wanted = {"triton_queue_time_ms": per_pod(QUEUE_MS), "triton_busy_share": per_pod(BUSY)}
+    done = run(tmp_path, adapter_rules(), wanted)
 
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -102,11 +102,8 @@ def plant(folder: Path, **sources: str) -> dict[str, set[str]]:
 
 
 def test_a_planted_circle_is_found_inside_a_function(tmp_path):
-    graph = plant(
-        tmp_path,
-        bench__a="def f():\n    from photodup.bench import b\n",
-        bench__b="from photodup.bench.a import f\n",
-    )
+    first = "def f():\n    from photodup.bench import b\n"
+    graph = plant(tmp_path, bench__a=first, bench__b="from photodup.bench.a import f\n")
     assert circles(graph) == ["photodup.bench.a -> photodup.bench.b -> photodup.bench.a"]
 
 

@@ -34,11 +34,8 @@ def faults(notebook) -> list[str]:
     opening = cells[0]
     if opening.cell_type != "markdown" or not re.match(r"# (\d\d|NN) · \S", opening.source):
         found.append("cell 0 is no markdown with a title '# NN · Verb ...'")
-    found += [
-        f"cell 0 lacks **{word}**"
-        for word in ("Question", "Answer", "Needs", "Time")
-        if f"**{word}" not in opening.source
-    ]
+    words = ("Question", "Answer", "Needs", "Time")
+    found += [f"cell 0 lacks **{word}**" for word in words if f"**{word}" not in opening.source]
     if cells[1].cell_type != "code" or "import" not in cells[1].source:
         found.append("cell 1 does not import")
     if "parameters" not in cells[2].metadata.get("tags", []):
@@ -170,9 +167,7 @@ def test_the_first_screen_shows_a_figure_and_the_sections(path):
         assert any("![" in cell.source for cell in cells[5:8]), "the picture of the whole"
     figures = [cell for cell in cells if "figure" in cell.metadata.get("tags", [])]
     gap = any("Not measured" in output.get("text", "") for cell in figures for output in cell.outputs)
-    assert path.stem.startswith("00") or opening.get("attachments") or gap, (
-        "no cell tagged `figure`, or not rendered since"
-    )
+    assert path.stem.startswith("00") or opening.get("attachments") or gap, "no cell tagged `figure`"
     for cell in cells:
         if cell.cell_type == "code":
             lines += 0 if is_folded(cell) else len(cell.source.splitlines())
@@ -237,11 +232,6 @@ def test_prose_is_short(path):
 
 def test_figures_are_few_and_say_what_they_show():
     cells = [cell for path in NUMBERED for cell in nbformat.read(path, as_version=4).cells]
-    pictures = [
-        output
-        for cell in cells
-        for output in cell.get("outputs", [])
-        if "image/png" in output.get("data", {})
-    ]
+    pictures = [o for cell in cells for o in cell.get("outputs", []) if "image/png" in o.get("data", {})]
 
     assert len(pictures) <= 38

@@ -49,9 +49,7 @@ def extra(*names: str) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize(
-    "folder", ["lib", "results", "notebooks", "model_repository", "docker", "k8s", "tests"]
-)
+@pytest.mark.parametrize("folder", "lib results notebooks model_repository docker k8s tests".split())
 def test_git_keeps_our_folders(folder):
     ignored = git("check-ignore", folder, f"{folder}/some_file.json", f"{folder}/deeper/file.py")
 
@@ -86,9 +84,7 @@ def test_environment_yml_pins_everything_that_it_installs():
 def test_every_package_has_tests_that_import_from_it():
     """`make test-package PACKAGE=photos/trash` finds them by that."""
     tests = "\n".join(path.read_text() for path in (ROOT / "tests").glob("*/test_*.py"))
-    packages = [
-        init.parent.relative_to(ROOT / "lib") for init in (ROOT / "lib/photodup").rglob("__init__.py")
-    ]
+    packages = [at.parent.relative_to(ROOT / "lib") for at in (ROOT / "lib/photodup").rglob("__init__.py")]
     assert [p for p in packages if not re.search(rf"{'[.]'.join(p.parts)}\b", tests)] == []
 
 

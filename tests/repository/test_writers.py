@@ -88,11 +88,8 @@ def writes(call: ast.AST) -> bool:
         return any(flag in ast.unparse(call) for flag in ("O_CREAT", "O_WRONLY", "O_RDWR", "flags"))
     if name != "open":
         return False
-    modes = [
-        arg.value
-        for arg in (*call.args, *(key.value for key in call.keywords))
-        if isinstance(arg, ast.Constant)
-    ]
+    given = (*call.args, *(key.value for key in call.keywords))
+    modes = [arg.value for arg in given if isinstance(arg, ast.Constant)]
     return any(isinstance(mode, str) and len(mode) < 4 and set(mode) & set("wax+") for mode in modes)
 
 

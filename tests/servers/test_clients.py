@@ -226,12 +226,10 @@ def test_a_server_that_dies_midway_is_one_sentence(launch):
 
 def test_auto_falls_back_to_this_machine_with_a_warning(tiny_onnx):
     with pytest.warns(UserWarning, match="No server answers.*Embedding on this machine instead"):
-        embedder = connect(
-            f"http://127.0.0.1:{free_port()}", mode="auto", patience=HASTY, pretrained=tiny_onnx
-        )
-    with embedder:
-        assert embedder.backend == "local-pytorch-fp32"
-        np.testing.assert_allclose(embedder.embed(PHOTOS[:1]), tiny_embedding(PIXELS[:1]), atol=1e-5)
+        made = connect(f"http://127.0.0.1:{free_port()}", mode="auto", patience=HASTY, pretrained=tiny_onnx)
+    with made:
+        assert made.backend == "local-pytorch-fp32"
+        np.testing.assert_allclose(made.embed(PHOTOS[:1]), tiny_embedding(PIXELS[:1]), atol=1e-5)
 
 
 def test_auto_uses_the_server_that_is_there(small_service):

@@ -117,14 +117,12 @@ def test_a_service_in_front_of_triton_answers_what_triton_computes(tmp_path, lau
     )
     repository = render_tiny(tmp_path, tiny_exports, [model])
     with EmbeddedTriton(repository, [model], http_port=0, grpc_port=0, metrics_port=0) as triton:
-        server = launch(
-            ENGINE="triton", TRITON_GRPC_URL=triton.grpc_url, MODEL_PRETRAINED="", BATCH_DELAY_MS=0
-        )
-        server.wait()
-        info = httpx.get(f"{server.url}/info").json()
+        ours = launch(ENGINE="triton", TRITON_GRPC_URL=triton.grpc_url, MODEL_PRETRAINED="", BATCH_DELAY_MS=0)
+        ours.wait()
+        info = httpx.get(f"{ours.url}/info").json()
         before = executions(triton, model)[0]
         answer = httpx.post(
-            f"{server.url}/embed", files=as_files([photos[i % 8] for i in range(40)]), timeout=60
+            f"{ours.url}/embed", files=as_files([photos[i % 8] for i in range(40)]), timeout=60
         ).json()["embeddings"]
         wanted = infer(triton, model, np.stack([to_uint8(decode(data)) for data in photos]))
 
@@ -136,7 +134,7 @@ def test_a_service_in_front_of_triton_answers_what_triton_computes(tmp_path, lau
         )
         np.testing.assert_allclose(answer, wanted[[i % 8 for i in range(40)]], atol=1e-6)
         assert executions(triton, model)[0] - before == 40 + 8
-    gone = httpx.post(f"{server.url}/embed", files=as_files(photos[:1]), timeout=60)
+    gone = httpx.post(f"{ours.url}/embed", files=as_files(photos[:1]), timeout=60)
     assert gone.status_code == 503 and "Triton behind this service" in gone.text
 
 

@@ -122,9 +122,7 @@ def test_a_running_triton_is_ready_and_each_mistake_is_told_apart(tiny_triton) -
     local = "http://127.0.0.1"
     assert "No server answers at" in one("triton-onnx-fp32-http-fp32", f"{local}:{dead}")
     assert "No gRPC server answers at" in one("triton-onnx-fp32-grpc-fp32", f"127.0.0.1:{dead}")
-    assert "does not speak HTTP: is this the gRPC port" in one(
-        "triton-onnx-fp32-http-fp32", f"{local}:{grpc}"
-    )
+    assert "does not speak HTTP: is this the gRPC port" in one("triton-onnx-fp32-http-fp32", f"{host}:{grpc}")
     assert "is Triton's HTTP port, not a gRPC port" in one("triton-onnx-fp32-grpc-fp32", f"127.0.0.1:{http}")
     assert "is Triton's metrics port" in one("triton-onnx-fp32-http-fp32", f"{local}:{metrics}")
     wrong = one("fastapi-pytorch-fp32-http-jpeg", f"{local}:{http}")

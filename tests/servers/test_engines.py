@@ -156,11 +156,8 @@ def test_the_service_takes_engine_and_precision(tiny, launch):
 def test_the_local_client_takes_engine_and_precision(tiny):
     options = {"engine": "openvino", "precision": "bf16", "streams": 2}
     with connect(mode="local", pretrained=f"onnx:{tiny}", **options) as embedder:
-        assert (embedder.model.engine, embedder.model.precision, embedder.model.streams) == (
-            "openvino",
-            "bf16",
-            2,
-        )
+        of = embedder.model
+        assert (of.engine, of.precision, of.streams) == ("openvino", "bf16", 2)
         found = embedder.embed([Image.fromarray(image.transpose(1, 2, 0)) for image in PIXELS])
         assert embedder.model_digest == load_model(f"onnx:{tiny}", engine="openvino", precision="bf16").digest
     assert cosines(found, tiny_embedding(normalize(PIXELS))).min() > 0.999

@@ -176,9 +176,7 @@ def test_nothing_outside_the_own_folder_changes_but_what_was_removed(tmp_path, l
     tree.check(gone=gone)
 
     # A second catalogue in the same folder, and nothing of the first one's changes.
-    beside = Tree(
-        watched, second, watched / "P" / "second.sqlite.d", library / "second.sqlite.d", other / TRASH
-    )
+    beside = Tree(watched, second, watched / "P/second.sqlite.d", library / "second.sqlite.d", other / TRASH)
     photodup("scan", other, *(["--catalogue", second] if folder else []))
     with reviewing(other, *(["--catalogue", second] if folder else [])) as client:
         look_at_everything(client)

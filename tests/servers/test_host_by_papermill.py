@@ -65,9 +65,7 @@ def stand_in(body: Callable[[], str], at: tuple[str, int] = (HOST, 0)):
     return serving(Page, at, body=body)
 
 
-def documented(
-    ports: Mapping[str, int] | None = None, notebook: str = "06_compare_three_backends"
-) -> list[str]:
+def documented(ports: Mapping[str, int] | None = None, notebook: str = "06_compare_three_backends"):
     """Return the README's line for a notebook; with ports, for a machine at `HOST`."""
     text = (ROOT / "README.md").read_text().replace("\\\n", " ")
     (line,) = re.findall(r"^papermill .*$", text, re.MULTILINE)

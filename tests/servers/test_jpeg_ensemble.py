@@ -121,10 +121,7 @@ def test_the_index_of_the_bad_image_is_named_and_the_ensemble_lives_on(tiny_trit
         with pytest.raises(InferenceServerException, match=rf"image 1: .*{reason}"):
             infer(tiny_triton, "openclip_vit_b32_jpeg", _encoded(jpeg, data, jpeg))
     assert infer(tiny_triton, "openclip_vit_b32_jpeg", _encoded(jpeg)).shape == (1, 512)
-    for url, protocol in (
-        (tiny_triton.http_url, "http"),
-        (tiny_triton.grpc_url, "grpc"),
-    ):  # the client's fault: 400
+    for url, protocol in ((tiny_triton.http_url, "http"), (tiny_triton.grpc_url, "grpc")):  # a 400
         with (
             connect(url, f"triton-onnx-fp32-{protocol}-jpeg", jpeg_quality=None) as embedder,
             pytest.raises(ImageError, match=r"image 1: .*truncated"),
@@ -178,9 +175,7 @@ def _dali(root: Path, folder: Path, *images: bytes) -> np.ndarray | str:
         np.save("out.npy", np.array(pipe.run()[0].as_array()))
     """)
     where = root / "model_repository" / "openclip_vit_b32_preprocess_dali" / "1"
-    done = subprocess.run(
-        [_dali_python(), "-c", code, str(where)], cwd=folder, capture_output=True, text=True
-    )
+    done = subprocess.run([_dali_python(), "-c", code, where], cwd=folder, capture_output=True, text=True)
     return np.load(folder / "out.npy") if done.returncode == 0 else done.stderr
 
 

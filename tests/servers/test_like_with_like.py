@@ -154,10 +154,8 @@ def test_both_servers_embed_a_photograph_alike(both):
         for image, quality in zip(_pictures(), (60, 85, 95), strict=True)
     ]
     for engine, precision in both.choices:
-        answer = httpx.post(
-            f"{both.services[engine, precision].url}/embed", files=as_files(photos), timeout=120
-        )
-        one = np.array(answer.json()["embeddings"], np.float32)
+        got = httpx.post(f"{both.services[engine, precision].url}/embed", files=as_files(photos), timeout=120)
+        one = np.array(got.json()["embeddings"], np.float32)
         model = parse_backend(f"triton-{engine}-{precision}-http-jpeg").triton_model
         other = infer(both.triton, model, np.array(photos, object).reshape(-1, 1))
         assert np.abs(one - other).max() < 1e-6, (engine, precision)
@@ -176,9 +174,7 @@ def test_an_idle_server_leaves_the_other_its_turn(both):
     asks = {
         both.triton.pid: lambda: infer(both.triton, model, np.array([[photo]], object)),
         **{
-            one.process.pid: lambda url=one.url: httpx.post(
-                f"{url}/embed", files=as_files([photo]), timeout=60
-            )
+            one.process.pid: lambda u=one.url: httpx.post(f"{u}/embed", files=as_files([photo]), timeout=60)
             for one in both.services.values()
         },
     }

@@ -40,9 +40,7 @@ def wanted(random_model) -> np.ndarray:
 
 
 @pytest.mark.parametrize("form", ["float", "base64", None])
-def test_the_official_client_reads_the_embeddings_of_the_model(
-    client, random_service, random_model, wanted, form
-):
+def test_the_official_client_reads_the_models_embeddings(client, random_service, random_model, wanted, form):
     asked = client(random_service.url)
     model = asked.models.list().data[0].id
     options = {"encoding_format": form} if form else {}  # left out, the client asks for base64 and decodes it

@@ -83,10 +83,8 @@ def test_a_run_measures_its_own_way_once_and_its_twin(tmp_path: Path, tiny_trito
 
     assert again["rows"] == found["rows"] and found["server"] == "triton"
     assert twin(found).rtt_ms >= 0.2 and twin(found).rate_mbit_s == 1000
-    emulated = remote_latency.measure_twin(
-        run, found | {"rtt_ms": 5.0, "rate_mbit_s": 200.0}, PAYLOADS, **FEW
-    )
-    table = remote_latency.compare_paths(found, emulated)
+    twin = remote_latency.measure_twin(run, found | {"rtt_ms": 5.0, "rate_mbit_s": 200.0}, PAYLOADS, **FEW)
+    table = remote_latency.compare_paths(found, twin)
     assert len(table) == 6
     if not NO_LINK:
         assert table.emulated_ms.notna().any()
@@ -119,11 +117,9 @@ STOPPING = Stopping(min_duration_s=0.2, min_requests=1, max_duration_s=0.4, warm
 LOAD = Load("single_stream", span="prepared")
 
 
-def open_here(folder: Path, server) -> Run:
+def open_here(path: Path, server) -> Run:
     ports = (0, server.http_port, server.grpc_port, server.metrics_port)
-    return Run(
-        "here", folder, from_ports("127.0.0.1", *ports, gpu="none", engines=("onnx",)), RunStore(folder)
-    )
+    return Run("here", path, from_ports("127.0.0.1", *ports, gpu="none", engines=("onnx",)), RunStore(path))
 
 
 @needs_link

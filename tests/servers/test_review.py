@@ -46,10 +46,7 @@ def test_groups_are_what_was_planted(session):
         frozenset({"2020/IMG_2.jpg", f"Edited/{HOSTILE}"}),
         frozenset({"2021/IMG_3.jpg", "Backup/IMG_3.jpg"}),
     }
-    assert {str(item.group.keeper.path) for item in session.items.values()} >= {
-        "2020/IMG_1.jpg",
-        "2020/IMG_2.jpg",
-    }
+    assert {str(i.group.keeper.path) for i in session.items.values()} >= {"2020/IMG_1.jpg", "2020/IMG_2.jpg"}
     assert session.tiers.model is None and "embedding" not in session.tiers.search
 
 
@@ -205,11 +202,9 @@ def test_a_decision_that_cannot_be_written_is_not_taken(session, monkeypatch, ac
 
 def test_ten_thousand_groups_stay_fluid(session, library, monkeypatch):
     """Marking all writes once, and a page shows a page: no step grows with the square of the groups."""
-    group = next(iter(session.items.values())).group
+    one = next(iter(session.items.values())).group
     many = tuple(
-        replace(
-            group, choice=replace(group.choice, keeper=replace(group.keeper, id=100_000 + i, md5=f"{i:032x}"))
-        )
+        replace(one, choice=replace(one.choice, keeper=replace(one.keeper, id=10**5 + i, md5=f"{i:032x}")))
         for i in range(10_000)
     )
     large = ReviewSession(library, find=lambda catalogue: replace(session.tiers, copies=many))

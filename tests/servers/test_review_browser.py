@@ -181,9 +181,7 @@ def test_keys_of_the_comparison(server, page):
     stage = page.locator("#stage")
     transforms = "[...document.querySelectorAll('.view img')].map((i) => i.style.transform)"
     following = server.session.items[list(server.session.items)[1]]
-    until(
-        page, "performance.getEntriesByType('resource').filter((e) => e.name.includes('screen')).length === 4"
-    )
+    until(page, "performance.getEntriesByType('resource').filter(e => e.name.includes('screen')).length == 4")
     fetched = page.evaluate("performance.getEntriesByType('resource').map((e) => e.name)")
     ahead = [f"photo/{p.id}/screen.jpg" for p in following.photos[:2]]
     assert all(any(u.endswith(path) for u in fetched) for path in ahead), "the next group is there already"

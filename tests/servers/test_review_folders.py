@@ -47,11 +47,8 @@ def test_what_is_protected_is_kept_is_not_suggested_and_does_not_go(library):
         assert session.accept_all() == 2 and coffee.status == "todo"
         # The page offers no choice there, and a form that makes one all the same is refused.
         page = client.get(f"group/{coffee.key}").text
-        assert (
-            page.count("disabled data-bytes")
-            == page.count(f'type="hidden" name="keep" value="{small.id}"')
-            == 1
-        )
+        assert page.count("disabled data-bytes") == 1
+        assert page.count(f'type="hidden" name="keep" value="{small.id}"') == 1
         keep = [str(p.id) for p in coffee.photos if p != small]
         refused = client.post(f"group/{coffee.key}", data={"action": "accept", "keep": keep})
         assert refused.status_code == 409 and "Shared is protected" in refused.text
@@ -183,9 +180,8 @@ def several(folder: Path, *names: str) -> Path:
 def test_several_folders_are_scanned_and_grouped_as_one_library_and_no_other(tmp_path):
     names = [several(tmp_path / "P", "A", "B", "C", "D") / name for name in "ABCD"]
     done = photodup("scan", *names[:3])
-    assert (
-        "3 photographs found, 3 read" in done.stdout and f"`photodup trash list {tmp_path}/P`" in done.stderr
-    )
+    assert "3 photographs found, 3 read" in done.stdout
+    assert f"`photodup trash list {tmp_path}/P`" in done.stderr
     assert {p.name for p in (tmp_path / "P").iterdir()} == {*"ABCD", ".photodup"}
     assert "D has no scanned photo" in photodup("group", names[0], names[3]).stderr
 

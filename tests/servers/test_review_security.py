@@ -62,11 +62,9 @@ def test_nothing_without_the_token(server, path):
 
 @pytest.mark.parametrize("line", ["OPTIONS *", "GET *", "HEAD /", "TRACE /", "GET http://evil.example/"])
 def test_odd_request_lines_are_refused(server, line):
-    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
-        connection.sendall(
-            f"{line} HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nConnection: close\r\n\r\n".encode()
-        )
-        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as raw:
+        raw.sendall(f"{line} HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nConnection: close\r\n\r\n".encode())
+        answer = b"".join(iter(lambda: raw.recv(65536), b""))
     assert answer.split(b" ")[1] in (b"400", b"403") and b"default-src 'none'" in answer
 
 

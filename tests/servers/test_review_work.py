@@ -182,9 +182,7 @@ def test_the_command_opens_the_page_of_a_folder_that_was_never_scanned(photos):
     finally:
         process.kill()
         process.wait()
-    nowhere = subprocess.run(
-        [*command[:4], str(photos / "nowhere")], capture_output=True, text=True, check=False
-    )
+    nowhere = subprocess.run([*command[:4], str(photos / "nowhere")], capture_output=True, text=True)
     assert nowhere.returncode == 2 and "is not a folder" in nowhere.stderr
 
 

@@ -36,16 +36,12 @@ def test_settings_survive_as_plain_json_and_have_defaults(tmp_path):
     own = OwnFolder(tmp_path)
     own.prepare()
     assert load_settings(tmp_path) == LibrarySettings()
-    changed = LibrarySettings("triton-onnx-fp32-grpc-fp32", "127.0.0.1:8004", ("size", "oldest"), ("A",))
-    save_settings(tmp_path, changed)
-    assert load_settings(tmp_path) == changed
+    made = LibrarySettings("triton-onnx-fp32-grpc-fp32", "127.0.0.1:8004", ("size", "oldest"), ("A",))
+    save_settings(tmp_path, made)
+    assert load_settings(tmp_path) == made
     assert {path.name for path in tmp_path.iterdir()} == {"settings.json", MARKER}
     values = json.loads(own.settings.read_text())
-    assert (values["backend"], values["keep"], values["folders"]) == (
-        changed.backend,
-        ["size", "oldest"],
-        ["A"],
-    )
+    assert (values["backend"], values["keep"], values["folders"]) == (made.backend, ["size", "oldest"], ["A"])
     own.settings.rename(tmp_path / "other.json")
     own.settings.symlink_to(tmp_path / "other.json")
     with pytest.raises(PhotodupError, match="is a link"):
@@ -238,9 +234,7 @@ def test_the_page_chooses_and_embed_follows(library, small_service):
 
 
 def test_a_short_name_and_the_full_one_mean_the_same(tmp_path):
-    (tmp_path / "settings.json").write_text(
-        '{"backend": "triton-onnx-fp32-grpc-fp32", "url": "127.0.0.1:8004"}'
-    )
+    (tmp_path / "settings.json").write_text('{"backend":"triton-onnx-fp32-grpc-fp32","url":"127.0.0.1:8004"}')
     stored = load_settings(tmp_path)
     # Nobody signed it: it is shown, and used once it was chosen on this machine.
     assert stored.ignored == ("triton-onnx-fp32-grpc-fp32", "127.0.0.1:8004") and stored.backend == "auto"
@@ -265,9 +259,7 @@ def test_keep_rules_of_the_page_and_of_the_command_line(library):
             assert client.post("settings/keep", data=fields).status_code == 303
             shown = "Shared/small coffee.jpg"  # on a busy machine only after the answer, which then says "working"
             until(lambda: shown in {str(i.group.keeper.path) for i in server.session.items.values()})
-            key = next(
-                k for k, i in server.session.items.items() if i.group.keeper.path.parent.name == "Shared"
-            )
+            key = next(k for k, i in server.session.items.items() if i.group.keeper.path.parts[0] == "Shared")
             until(lambda: "preferred folder: Shared" in client.get(f"group/{key}").text)
             for bad in ({"folder": "x"}, {"resolution": "0"}, {"folder": "1", "folders": "/etc"}):
                 assert client.post("settings/keep", data=bad).status_code == 409, bad

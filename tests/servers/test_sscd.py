@@ -80,10 +80,8 @@ def test_torchscript_of_nobody_known_writes_no_file_unless_its_digest_is_trusted
     for trusted in ("", "1", next(iter(sscd.PUBLISHED)), file_sha256(path)):
         monkeypatch.setenv("PHOTODUP_TRUSTED_TORCHSCRIPT", trusted)
         if trusted == file_sha256(path):
-            assert (
-                load_model(pretrained=f"sscd:{path}", device="cpu").dim == 512
-                and owned.stat().st_size == 4000
-            )
+            assert load_model(pretrained=f"sscd:{path}", device="cpu").dim == 512
+            assert owned.stat().st_size == 4000
             return
         with pytest.raises(
             PhotodupError, match=f"a program .*PHOTODUP_TRUSTED_TORCHSCRIPT={file_sha256(path)}"
@@ -255,11 +253,9 @@ def test_what_cannot_be_is_one_sentence(checkpoint, tmp_path):
 
 
 def test_the_service_refuses_it_in_words(checkpoint):
-    environment = os.environ | {"MODEL_PRETRAINED": f"sscd:{checkpoint}", "PORT": str(free_port())}
+    env = os.environ | {"MODEL_PRETRAINED": f"sscd:{checkpoint}", "PORT": str(free_port())}
     command = [sys.executable, "-m", "photodup.serving.service"]
-    with subprocess.Popen(
-        command, env=environment, stderr=subprocess.STDOUT, stdout=subprocess.PIPE
-    ) as service:
+    with subprocess.Popen(command, env=env, stderr=subprocess.STDOUT, stdout=subprocess.PIPE) as service:
         try:
             said = service.communicate(timeout=300)[0].decode()
         finally:

@@ -307,11 +307,7 @@ def test_up_leaves_a_real_process_that_ends_with_the_record(client, tmp_path, mo
 
 
 def test_instances_of_another_machine_are_named(api, client):
-    api.rows = {
-        1: {"id": 1, "label": "photodup-x"},
-        2: {"id": 2, "label": "other"},
-        3: {"id": 3, "label": None},
-    }
+    api.rows = {n: {"id": n, "label": name} for n, name in enumerate(("photodup-x", "other", None), 1)}
     assert vast.unnoticed(client) == [1]
 
 

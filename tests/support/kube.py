@@ -67,6 +67,4 @@ def by_metrics(**targets):
         for name, value in targets.items()
     ]
     made = workload()
-    return replace(
-        made, hpa={**made.hpa, "metrics": [{"type": "Pods", "pods": metric} for metric in metrics]}
-    )
+    return replace(made, hpa={**made.hpa, "metrics": [{"type": "Pods", "pods": m} for m in metrics]})

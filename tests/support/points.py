@@ -9,13 +9,7 @@ from photodup.errors import PhotodupError
 
 def point(backend: str, *, ci: float = 0.02, **values: Any) -> dict[str, Any]:
     """Return a valid point; its latencies and its throughput have intervals of ±`ci`, relative."""
-    row: dict[str, Any] = {
-        "run": "made-up",
-        "link": "rtt25",
-        "rtt_ms": 25.0,
-        "device": "A100 SXM4",
-        "valid": True,
-    }
+    row = {"run": "made-up", "link": "rtt25", "rtt_ms": 25.0, "device": "A100 SXM4", "valid": True}
     row |= {
         "scenario": "single_stream",
         "batch": 1,

@@ -193,9 +193,8 @@ def undo(folder: Path) -> int:
             shown = {str(photo.path) for photo in catalogue.photos()}
         assert shown == {name for name in at_home(library) if name.endswith(".jpg")}, step
         session.restore([operation.id for operation in listing])
-        assert (
-            at_home(library) == before and len(session.photos) == 6 and not session.trash.contents().listing
-        )
+        assert at_home(library) == before and len(session.photos) == 6
+        assert not session.trash.contents().listing
         step += 9
 
 
@@ -218,9 +217,7 @@ def copy(folder: Path) -> int:
     """Kill a copy of what a library lacks at every step: what has a name is whole, and the next copy does the rest."""
     old, target, step = folder / "old", folder / "target", 1
     md5 = make_library(old, WORK)
-    photos = [
-        OldPhoto(Path(name), md5[name], size, Whereabouts.ONLY_HERE, None, "") for name, size in WORK.items()
-    ]
+    photos = [OldPhoto(Path(n), md5[n], size, Whereabouts.ONLY_HERE, None, "") for n, size in WORK.items()]
     found = Contained(old, folder / "library", tuple(photos), (), (), ())
 
     while killed_at(step, lambda: lambda: copy_new(found, photos, target)):

@@ -17,9 +17,7 @@ TINY_MODELS = [
 FREE_PORTS = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
 
 
-def save_graph(
-    path: Path, nodes: list[tuple], given: tuple, answered: tuple, weights=None, **metadata: str
-) -> Path:
+def save_graph(path: Path, nodes: list[tuple], given: tuple, answered: tuple, weights=None, **metadata: str):
     """Write a graph of (operator, inputs, output, attributes); its ends are (name, shape) or (name, shape, type)."""
     import onnx
     from onnx import TensorProto, helper, numpy_helper
@@ -150,9 +148,7 @@ def render_shared(folder: Path, exports: dict[str, Path]) -> Path:
     return render_repository("cpu-embedded", folder, {}, models=emulated)
 
 
-def infer(
-    server, model: str, array: np.ndarray, protocol: str = "http", output: str = "embedding"
-) -> np.ndarray:
+def infer(server, model: str, array: np.ndarray, protocol: str = "http", output: str = "embedding"):
     """One request with a client of its own; BYTES for object arrays."""
     from tritonclient.utils import np_to_triton_dtype
 

@@ -89,9 +89,7 @@ def test_no_object_can_hold_what_no_name_says(part):
 def test_what_computes_otherwise_is_another_model_of_triton():
     """One model for two of them would answer a question about one with the other."""
     parts = itertools.product((*ENGINES, "emulated-a100"), PRECISIONS, ("fp32", "fp16", "uint8", "jpeg"))
-    models = [
-        Backend("triton", engine, precision, "http", wire).triton_model for engine, precision, wire in parts
-    ]
+    models = [Backend("triton", e, precision, "http", wire).triton_model for e, precision, wire in parts]
     assert len(set(models)) == len(models)
     for name, model in {
         "fastapi-onnx-int8-http-jpeg": "",

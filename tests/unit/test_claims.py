@@ -269,9 +269,7 @@ def test_the_peak_must_be_where_it_is_claimed():
         ]
 
     assert verdict("saturates-at-32", *curve(20, 32, 43, 37, 30))["verdict"] == REPRODUCED
-    assert verdict("saturates-at-32", *curve(20, 32, 43, 60))["verdict"] == INCONCLUSIVE, (
-        "below it does, above not"
-    )
+    assert verdict("saturates-at-32", *curve(20, 32, 43, 60))["verdict"] == INCONCLUSIVE, "below, not above"
     assert verdict("saturates-at-32", *curve(60, 55, 43, 60))["verdict"] == CONTRADICTED
     assert verdict("saturates-at-32", *curve(20, 32))["verdict"] == NOT_TESTABLE
 
@@ -469,9 +467,7 @@ def record(directory, changed):
     with RunStore(directory) as store:
         for (kind, which), result in RECORDS.items():
             spoilt = spoil(result) if not which.startswith("fastapi") else result
-            store.measure_or_load(
-                which or kind, lambda spoilt=spoilt: spoilt, config={"backend": which}, kind=kind
-            )
+            store.measure_or_load(which or kind, lambda s=spoilt: s, config={"backend": which}, kind=kind)
 
 
 @pytest.mark.parametrize("claim_id", EXPECTED)
@@ -501,10 +497,7 @@ def test_another_device_and_an_emulated_one_are_shown_and_never_judged():
         base = {"concurrency": 32, "scenario": "closed_loop", "arrangement": "instances", "batching": False}
         base |= {"device": device}
         name = f"triton-{engine}-fp32-http-fp32"
-        return [
-            point(name, throughput_images_per_s=rate, devices=n, **base)
-            for n, rate in ((1, 100.0), (4, four))
-        ]
+        return [point(name, throughput_images_per_s=r, devices=n, **base) for n, r in ((1, 100.0), (4, four))]
 
     assert verdict("four-gpus", *rates("onnx", 180.0, "RTX 4080"))["verdict"] == REPRODUCED
     assert verdict("four-gpus", *rates("onnx", 390.0, "RTX 4080"))["verdict"] == CONTRADICTED

@@ -92,9 +92,7 @@ def test_a_refused_connection_names_the_address():
         HttpConnection("http://nonesuch.invalid:80").connect()
 
 
-def test_the_header_of_a_run_against_servers_elsewhere_claims_neither_processor_nor_weights(
-    tmp_path, monkeypatch
-):
+def test_the_header_of_a_run_on_servers_elsewhere_claims_neither_processor_nor_weights(tmp_path, monkeypatch):
     monkeypatch.setenv("MODEL_PRETRAINED", "random:0")
     found = {}
     for host in ("203.0.113.7", "127.0.0.1"):
@@ -123,17 +121,13 @@ def test_nothing_else_reads_the_environment():
 def test_what_is_not_set_is_empty_or_the_default(monkeypatch):
     for name in ("MODEL_PRETRAINED", "MODEL_NAME", "PHOTODUP_MEASURE"):
         monkeypatch.delenv(name, raising=False)
-    found = settings.environment()
-    assert (found.model_pretrained, found.weights, found.architecture) == (
-        "",
-        "laion2b_s34b_b79k",
-        "ViT-B-32",
-    )
-    assert found.may_measure
+    seen = settings.environment()
+    assert (seen.model_pretrained, seen.weights, seen.architecture) == ("", "laion2b_s34b_b79k", "ViT-B-32")
+    assert seen.may_measure
     monkeypatch.setenv("MODEL_PRETRAINED", "random:0")
     monkeypatch.setenv("PHOTODUP_MEASURE", "0")
-    found = settings.environment()
-    assert found.weights == "random:0" and not found.may_measure
+    seen = settings.environment()
+    assert seen.weights == "random:0" and not seen.may_measure
 
 
 def test_keys_are_not_printed(monkeypatch):

@@ -204,19 +204,13 @@ def test_outcomes_are_written_for_every_measured_comparison(measured, monkeypatc
     monkeypatch.setattr(outcomes, "declarations", lambda: found)
     outcomes.write_outcomes(opened(directory))
     rows = json.loads((directory / "outcomes.json").read_text())
-    assert [row["name"] for row in rows] == [
-        "halved, one",
-        "halved, four",
-        "elsewhere, one",
-        "null of fast, one",
-    ]
+    assert [r["name"] for r in rows] == ["halved, one", "halved, four", "elsewhere, one", "null of fast, one"]
     row, outcome = rows[0], compared["halved, one"]
     assert (row["primary"], row["load"], row["unit"], row["n"]) == (True, "one", "ms", 8)
     assert row["low"] == outcome.low and row["excludes_beyond"] == outcome.excludes_beyond
     assert row["null_low"] < row["null_high"]
-    assert (
-        rows[2]["verdict"] == "not measured" and rows[2]["effect"] is None and "has no" in rows[2]["because"]
-    )
+    assert rows[2]["verdict"] == "not measured" and rows[2]["effect"] is None
+    assert "has no" in rows[2]["because"]
     assert [does_decide(row["verdict"], row["excludes_beyond"]) for row in rows[:3]] == [
         compared[name].decides for name in ("halved, one", "halved, four", "elsewhere, one")
     ]
@@ -248,14 +242,12 @@ def test_a_side_that_dies_is_named_by_its_pairs_and_the_others_go_on(declare, tm
 
 
 def test_nothing_measured_is_no_verdict(declare, tmp_path):
-    compared = outcomes.read_comparisons(
-        opened(tmp_path / "run", measure=False), "06", declared=declare(DATA)
-    )
-    assert {o.verdict for o in compared.outcomes.values()} == {Verdict.NOT_MEASURED}
-    assert compared.arms.empty and len(compared.table()) == 3
+    found = outcomes.read_comparisons(opened(tmp_path / "run", measure=False), "06", declared=declare(DATA))
+    assert {o.verdict for o in found.outcomes.values()} == {Verdict.NOT_MEASURED}
+    assert found.arms.empty and len(found.table()) == 3
     # A notebook computes with the frame of nothing as with any other.
-    assert {*COLUMNS, "throughput_images_per_s"} <= set(compared.arms)
-    assert figures.sides_under(compared, "one", "eight") == []
+    assert {*COLUMNS, "throughput_images_per_s"} <= set(found.arms)
+    assert figures.sides_under(found, "one", "eight") == []
 
 
 def test_the_quick_study_measures_what_is_marked(declare):

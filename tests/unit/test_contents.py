@@ -350,8 +350,6 @@ def test_paper_or_a_wall_beside_a_picture_is_not_called_more_of_the_scene(photog
     wide.paste(original, (0, 0))
     wide = exposed(wide, seed=3)
     pictures = [wide.crop((0, 0, original.width, wide.height)), wide.crop((30, 0, *wide.size))]
-    laid = LaidFamily(
-        [0, 1], 0, lambda row: (pictures[row], FileTraces(1, 0.0, (), is_lossless=True)), {(0, 1)}
-    )
+    laid = LaidFamily([0, 1], 0, lambda i: (pictures[i], FileTraces(1, 0.0, (), is_lossless=True)), {(0, 1)})
     assert "shows more around the picture, nearly of one colour" in laid.lacks(0, 1).said
     assert "shows more of the scene" in laid.lacks(1, 0).said

@@ -89,12 +89,8 @@ def test_tensors_are_named_the_batch_is_free_and_the_weights_are_inside(tiny, va
     assert (image.name, embedding.name) == ("image", "embedding")
     assert image.type.tensor_type.shape.dim[0].dim_param
     assert [d.dim_value for d in image.type.tensor_type.shape.dim][1:] == [3, 224, 224]
-    types = {
-        "fp32": onnx.TensorProto.FLOAT,
-        "fp16": onnx.TensorProto.FLOAT16,
-        "uint8": onnx.TensorProto.UINT8,
-    }
-    assert image.type.tensor_type.elem_type == types[variant]
+    kind = {"fp32": onnx.TensorProto.FLOAT, "fp16": onnx.TensorProto.FLOAT16, "uint8": onnx.TensorProto.UINT8}
+    assert image.type.tensor_type.elem_type == kind[variant]
     assert embedding.type.tensor_type.elem_type == onnx.TensorProto.FLOAT
     assert sorted(p.suffix for p in folder.iterdir()) == [".json"] * 3 + [".onnx"] * 3  # no remains
 

@@ -101,9 +101,7 @@ def test_no_folder_below_the_one_given_is_a_link(tmp_path, mine, planted):
 
 
 @pytest.mark.parametrize("planted", PLANTS)
-def test_in_a_folder_of_our_own_a_hard_link_is_replaced_and_what_leads_elsewhere_refused(
-    tmp_path, mine, planted
-):
+def test_in_our_own_folder_a_hard_link_is_replaced_and_what_leads_elsewhere_refused(tmp_path, mine, planted):
     """An exported model and the one that Triton reads are one file with two names."""
     PLANTS[planted](tmp_path / "ours", mine / "letter")
     if planted == "a hard link":

@@ -36,9 +36,7 @@ def test_a_clear_case_ends_at_the_first_look_and_an_open_one_does_not():
     generator = np.random.default_rng(0)
 
     def looked(planted: float, look: int = 1) -> Slowdown:
-        ratios = [
-            math.log1p(planted) + visit for visit in Spread(0.02).draw(VISITS * look, BLOCKS, generator)
-        ]
+        ratios = [math.log1p(planted) + v for v in Spread(0.02).draw(VISITS * look, BLOCKS, generator)]
         return decide(ratios, LIMIT, look)
 
     assert looked(0.0).verdict == "passed" and looked(0.3).verdict == "failed"

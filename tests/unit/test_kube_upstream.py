@@ -111,11 +111,9 @@ def test_groups_of_pods(case):
         for pod in case["pods"]
     ]
     found = group(pods, "m", NOW, TRUST, is_cpu=not case.get("memory"))
-    letters = [
-        next((x for x in "RUM" if any(p is pod for p in getattr(found, NAMES[x]))), "I") for pod in pods
-    ]
+    made = [next((x for x in "RUM" if any(p is pod for p in getattr(found, NAMES[x]))), "I") for pod in pods]
 
-    assert "".join(letters) == case["group"]
+    assert "".join(made) == case["group"]
 
 
 NAMES = {"R": "ready", "U": "unready", "M": "missing"}
@@ -158,9 +156,7 @@ def rules(given):
 
 def scaler(case, low=1, high=1000, metrics=None, flags=None):
     spec = {"minReplicas": low, "maxReplicas": high, "metrics": metrics or [CPU]}
-    behavior = {
-        side: rules(case[name]) for side, name in (("scaleUp", "up"), ("scaleDown", "down")) if name in case
-    }
+    behavior = {side: rules(case[n]) for side, n in (("scaleUp", "up"), ("scaleDown", "down")) if n in case}
     if behavior:
         spec["behavior"] = behavior
     return Autoscaler(spec, {"cpu": 1.0}, flags)

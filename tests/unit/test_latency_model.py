@@ -175,7 +175,6 @@ def test_every_pair_of_rows_is_of_one_host_and_tensors():
     for host, pair in ROWS.items():
         one, batch = (rows.loc[name] for name in pair)
         assert one.hardware == batch.hardware and one.hardware.split()[0] in host
-        assert (one.batch, batch.batch) == (1, 32) and {one.step, batch.step} <= set(
-            host.replace(",", "").split()
-        )
+        assert (one.batch, batch.batch) == (1, 32)
+        assert {one.step, batch.step} <= set(host.replace(",", "").split())
         assert one.protocol == batch.protocol and one.protocol.lower() in host.lower()

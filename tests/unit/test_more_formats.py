@@ -69,9 +69,8 @@ def test_raw_alone_and_jpeg_xl_are_photos_and_raw_goes_only_for_the_same_bytes(t
     raw = next(group for group in groups.values() if "dng" in group.keeper.path.name)
     assert {p.path.suffix: raw.difference(p) for p in raw.members}[".dng"] == ""
     assert "keep both" in {p.path.suffix: raw.difference(p) for p in raw.members}[".jpg"]
-    assert groups["c.jpg"].members[0].path.name == "d.jxl" and groups["c.jpg"].differs[0].startswith(
-        "has date"
-    )
+    assert groups["c.jpg"].members[0].path.name == "d.jxl"
+    assert groups["c.jpg"].differs[0].startswith("has date")
 
 
 def test_a_raw_file_takes_no_other_along(tmp_path):

@@ -29,10 +29,8 @@ def test_every_way_of_taking_pictures_gives_the_same_vectors(tmp_path, engine):
         np.testing.assert_allclose(model.embed(normalize(PIXELS)), found[-1], atol=1e-5)
     for others in found[1:]:
         np.testing.assert_allclose(others, found[0], atol=1e-5)
-    turned = load_model(f"onnx:{path}", engine=engine, device="cpu").embed_pixels(
-        PIXELS[:, :, :, ::-1].copy()
-    )
-    assert np.abs(turned - found[0]).max() > 1e-3, "or the test proves nothing"
+    other = load_model(f"onnx:{path}", engine=engine, device="cpu").embed_pixels(PIXELS[:, :, :, ::-1].copy())
+    assert np.abs(other - found[0]).max() > 1e-3, "or the test proves nothing"
 
 
 def test_an_open_size_is_taken(tmp_path):

@@ -309,10 +309,8 @@ def test_a_comparison_turned_round_is_its_mirror(first, other):
 
 
 def test_a_point_that_is_not_valid_decides_nothing():
-    good, spoilt = (
-        {"valid": ok, "invalid_because": "planted", "latency_ms_p50": 9.0} for ok in (True, False)
-    )
-    assert compare.change(good, spoilt, "latency_ms_p50").because == "planted"
+    good, bad = ({"valid": ok, "invalid_because": "planted", "latency_ms_p50": 9.0} for ok in (True, False))
+    assert compare.change(good, bad, "latency_ms_p50").because == "planted"
     assert "does not carry" in compare.change(good, {"valid": True}, "latency_ms_p50").because
 
 

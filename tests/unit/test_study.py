@@ -119,9 +119,7 @@ def test_a_notebook_whose_program_is_missing_is_skipped_with_the_reason(project,
 @pytest.mark.timeout(600)
 def test_a_notebook_over_its_budget_is_stopped(project, tmp_path):
     write_notebook(project / "notebooks" / "02_slow.ipynb", "import time; time.sleep(3600)")
-    outcome = execute_notebook(
-        project / "notebooks" / "02_slow.ipynb", tmp_path / "out.ipynb", {}, budget_s=6
-    )
+    outcome = execute_notebook(project / "notebooks/02_slow.ipynb", tmp_path / "out.ipynb", {}, budget_s=6)
     assert outcome.status == "timeout"
 
 

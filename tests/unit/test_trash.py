@@ -199,10 +199,8 @@ def test_a_damaged_journal_is_believed_nowhere(library):
 
 
 def two_in_the_trash(folder, md5):
-    done, refused = Trash(folder).remove(
-        [removal(folder, md5), removal(folder, md5, "other.jpg", sidecars=())]
-    )
-    assert (len(done), refused) == (2, [])
+    done, left = Trash(folder).remove([removal(folder, md5), removal(folder, md5, "other.jpg", sidecars=())])
+    assert (len(done), left) == (2, [])
     return done
 
 
@@ -358,11 +356,8 @@ def test_the_trash_folder_is_durable_and_private(library, monkeypatch):
 
 def test_a_keeper_that_leaves_as_a_sidecar_is_no_keeper(library):
     folder, md5 = library
-    wanted = [
-        removal(folder, md5, sidecars=("other.jpg",)),
-        removal(folder, md5, "keep.jpg", "other.jpg", ()),
-    ]
-    done, refused = Trash(folder).remove(wanted)
+    both = [removal(folder, md5, sidecars=("other.jpg",)), removal(folder, md5, "keep.jpg", "other.jpg", ())]
+    done, refused = Trash(folder).remove(both)
     assert (len(done), len(refused)) == (0, 2), "each was to be kept by the other"
     assert present(folder) == md5
 

@@ -150,10 +150,8 @@ def test_what_is_chosen_can_be_used(every, tmp_path):
     assert config.instance_group[0].count == 2 and config.parameters["threads"].string_value == "1"
     assert config.dynamic_batching.max_queue_delay_microseconds == triton.wait_us
     assert "Serve triton" in written and "<svg" in written
-    assert (
-        "http" not in written.replace("http://www.w3.org", "").split("<svg")[0]
-        and 'href="http' not in written
-    )
+    assert "http" not in written.replace("http://www.w3.org", "").split("<svg")[0]
+    assert 'href="http' not in written
     assert json.loads((tmp_path / "t" / "chosen.json").read_text())["chosen"]["server"] == "triton"
     fastapi = next(s for s in every if s.server == "fastapi" and s.precision == "int8")
     results.write_result(tuned(found(fastapi, 50.0, 47.0, 53.0)), tmp_path / "f")
@@ -173,9 +171,7 @@ def run(tmp_path):
     return run
 
 
-def test_a_search_goes_on_where_it_ended_and_survives_a_setting_that_cannot_be_served(
-    every, run, monkeypatch
-):
+def test_a_search_goes_on_where_it_ended_and_survives_a_setting_that_is_not_served(every, run, monkeypatch):
     broken, asked = every[0], []
 
     def quick(run, setting, bound, seconds):
@@ -198,9 +194,7 @@ def test_a_search_goes_on_where_it_ended_and_survives_a_setting_that_cannot_be_s
 
     first = once()
     made = len(asked)
-    assert [t["why"] for t in first.trials if t["setting"] == broken.name] == [
-        "it does not start: no memory."
-    ]
+    assert [t["why"] for t in first.trials if t["setting"] == bad.name] == ["it does not start: no memory."]
     assert first.best.setting == every[8]
     assert "not measured. Both do not fit into the memory" in first.sentence()
     assert f"{every[7].name} may be as good" in first.sentence()

@@ -229,9 +229,8 @@ def test_the_real_service_passes_the_gate_and_accounts_for_itself(
 def test_each_wire_reaches_the_graph_as_the_pixels_it_stands_for(photos, protocol, wire, tiny_triton):
     """A real ONNX graph small enough to be computed in NumPy as well: transposed or unscaled pixels differ."""
     server = tiny_triton
-    system = adapter(
-        f"triton-onnx-fp32-{protocol}-{wire}", server.http_url if protocol == "http" else server.grpc_url
-    )
+    address = server.http_url if protocol == "http" else server.grpc_url
+    system = adapter(f"triton-onnx-fp32-{protocol}-{wire}", address)
     worker = system.open()
     answer = worker.decode(worker.request(system.prepare(photos)))
     alone = worker.decode(worker.request(system.prepare(photos[2:3])))

@@ -53,9 +53,8 @@ class Tree:
 @contextmanager
 def reviewing(*arguments: object) -> Iterator[httpx.Client]:
     command = [sys.executable, "-m", "photodup", "review", *map(str, arguments), "--port", "0"]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ | ENVIRONMENT
-    )
+    env = os.environ | ENVIRONMENT
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
     try:
         said = ""
         while not (found := re.search(r"at (http://\S+/)\n", said)):

@@ -173,9 +173,8 @@ def test_a_moved_library_is_still_my_own(tmp_path, own_key_folder):
     (tmp_path / "disk").mkdir()
     (tmp_path / "old").rename(tmp_path / "disk" / "new name")
     trash = Trash(tmp_path / "disk" / "new name")
-    assert not trash.contents().unsigned and not any(
-        operation.unfinished for operation in trash.contents().operations
-    )
+    assert not trash.contents().unsigned
+    assert not any(operation.unfinished for operation in trash.contents().operations)
     trash.restore(trash.contents().listing)
     assert present(tmp_path / "disk" / "new name") == md5
 

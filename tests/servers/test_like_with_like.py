@@ -83,13 +83,8 @@ class Both:
         made = quantise(source, photographs(32), engine="openvino", directory=folder / "build" / "models")
         self.services, names = {}, []
         for engine, precision in self.choices:
-            service = start(
-                folder,
-                MODEL_PRETRAINED=self.weights,
-                ENGINE=engine,
-                PRECISION=precision,
-                PHOTODUP_ROOT=folder,
-            )
+            computes = {"ENGINE": engine, "PRECISION": precision}
+            service = start(folder, MODEL_PRETRAINED=self.weights, **computes, PHOTODUP_ROOT=folder)
             stack.callback(service.stop)
             self.services[engine, precision] = service
             names.append(parse_backend(f"triton-{engine}-{precision}-http-jpeg").triton_model)
@@ -149,10 +144,7 @@ def test_both_sides_of_every_pair_are_alike_or_labelled(both):
 
 def test_both_servers_embed_a_photograph_alike(both):
     """Decoding, resizing and normalisation together; the graph is of the same file."""
-    photos = [
-        encoded(image, "JPEG", quality=quality)
-        for image, quality in zip(_pictures(), (60, 85, 95), strict=True)
-    ]
+    photos = [encoded(image, "JPEG", quality=q) for image, q in zip(_pictures(), (60, 85, 95), strict=True)]
     for engine, precision in both.choices:
         got = httpx.post(f"{both.services[engine, precision].url}/embed", files=as_files(photos), timeout=120)
         one = np.array(got.json()["embeddings"], np.float32)

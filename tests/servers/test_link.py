@@ -277,9 +277,8 @@ with Link(rtt_ms=1, rate_mbit_s=50) as link:
 
 
 def start_holder(*arguments):
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, *arguments], stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
+    command = [sys.executable, "-c", HOLDER, *arguments]
+    holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     with holder.stdout:
         return holder, int(holder.stdout.readline())
 
@@ -347,7 +346,5 @@ def test_a_small_send_buffer_and_parallel_connections_show():
         for size in (None, 32_768)
     )
     assert min(bounded["samples_ms"]) > 2 * min(free["samples_ms"])
-    one, four = (
-        measure_parallel(spec, 10_000, requests=8, connections=c, repeats=3)["latency_ms_p50"] for c in (1, 4)
-    )
-    assert four < one  # eight requests take eight rounds or two
+    one, four = (measure_parallel(spec, 10_000, requests=8, connections=n, repeats=3) for n in (1, 4))
+    assert four["latency_ms_p50"] < one["latency_ms_p50"]  # eight requests take eight rounds or two

@@ -388,9 +388,8 @@ def test_a_point_goes_into_a_run_and_comes_back_as_a_row(tmp_path):
     config = {**asked.columns(), "backend": "dummy"}
     with RunStore(tmp_path / "run") as run:
         for _ in range(2):
-            point = run.measure_or_load(
-                "p", lambda: measure(Dummy(1), PHOTOS, asked, SHORT), config=config, kind="point"
-            )
+            kept = {"config": config, "kind": "point"}
+            point = run.measure_or_load("p", lambda: measure(Dummy(1), PHOTOS, asked, SHORT), **kept)
         raw = run.raw("p", config=config)
         run.measure_or_load(
             "gone",

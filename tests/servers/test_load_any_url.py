@@ -129,10 +129,8 @@ def test_any_model_behind_kserve(tiny_triton, tmp_path, kept, scheme, model, opt
 def test_given_arrays_and_files_are_what_is_sent(tiny_triton, tmp_path):
     pixels = np.random.default_rng(3).integers(0, 256, (2, 3, 224, 224), dtype=np.uint8)
     np.save(tmp_path / "two.npy", pixels)
-    for url in (
-        f"{tiny_triton.http_url}/v2/models/openclip_vit_b32_uint8",
-        f"grpc://{tiny_triton.grpc_url}/openclip_vit_b32_uint8",
-    ):
+    http, grpc = f"{tiny_triton.http_url}/v2/models", f"grpc://{tiny_triton.grpc_url}"
+    for url in (f"{http}/openclip_vit_b32_uint8", f"{grpc}/openclip_vit_b32_uint8"):
         asked = target.target_of(url)
         given = Request(asked, made_up_arrays(), inputs=[f"image={tmp_path / 'two.npy'}"])
         wanted = tiny_embedding(normalize(pixels))
@@ -359,9 +357,8 @@ def echo(body):
 
 
 def test_requests_that_fail_are_counted_beside_the_latency_of_the_others(echo, tmp_path, kept):
-    status, said = ended(
-        "load", *echo, "--seconds", 1, "--fail-if", "errors>1%", "--fail-if", "p50<0ms", "--out", tmp_path
-    )
+    limits = ("--fail-if", "errors>1%", "--fail-if", "p50<0ms")
+    status, said = ended("load", *echo, "--seconds", 1, *limits, "--out", tmp_path)
     result, rows = kept()
     share = result["headlines"][0]["errors"]
     assert status == result["status"] == 1 and said.count("Limit passed: ") == 1
@@ -399,11 +396,8 @@ def test_a_get_needs_no_body(tmp_path):
 def test_a_load_that_changes_has_no_verdict_of_steadiness(tmp_path, kept, body):
     with answering(lambda n: (200, b"ok")) as server:
         said = load(server.url, "--file", body, "--arrivals", "ramp:5-60", "--seconds", 3, "--out", tmp_path)
-    assert (
-        "no intervals and no verdict of steadiness" in said
-        and "unsteady" not in said
-        and "With 95 %" not in said
-    )
+    assert "no intervals and no verdict of steadiness" in said
+    assert "unsteady" not in said and "With 95 %" not in said
     assert "unsteady" not in (tmp_path / "index.html").read_text()
 
 

@@ -169,9 +169,7 @@ def test_under_many_times_the_load_who_is_let_in_is_served_in_time(settings, fac
 
 @pytest.mark.figures
 @needs_triton()
-def test_triton_with_its_shipped_queues_is_usual_again_after_three_times_its_load(
-    real_exports, tmp_path, monkeypatch
-):
+def test_triton_as_shipped_is_usual_after_three_times_its_load(real_exports, tmp_path, monkeypatch):
     """The embedded server waits for longer, since its queues are what the study measures: here it has the shipped bound."""
     model, bound_s = "openclip_vit_b32_jpeg", 2.0
     monkeypatch.setattr(repository, "PATIENT_US", int(bound_s * 1e6))

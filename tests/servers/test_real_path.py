@@ -124,9 +124,7 @@ def open_here(path: Path, server) -> Run:
 
 @needs_link
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_a_point_crosses_the_link_and_is_counted_by_the_server(
-    protocol: str, tmp_path: Path, tiny_triton, figure
-) -> None:
+def test_a_point_crosses_the_link_and_is_counted_by_the_server(protocol, tmp_path, tiny_triton, figure):
     run, backend = open_here(tmp_path, tiny_triton), f"triton-onnx-fp32-{protocol}-jpeg"
     near = measure_point(run, backend, LOAD, STOPPING, check=False)
     far = measure_point(run, backend, LOAD, STOPPING, check=False, link="us-east")
@@ -147,14 +145,8 @@ def test_without_the_right_the_point_is_a_gap_with_the_links_own_sentence(monkey
         raise LinkError("The emulated link needs root or CAP_NET_ADMIN")
 
     monkeypatch.setattr(link_module.Link, "__enter__", refuse)
-    point = measure_point(
-        open_here(tmp_path, tiny_triton),
-        "triton-onnx-fp32-http-jpeg",
-        LOAD,
-        STOPPING,
-        check=False,
-        link="us-east",
-    )
+    run, backend = open_here(tmp_path, tiny_triton), "triton-onnx-fp32-http-jpeg"
+    point = measure_point(run, backend, LOAD, STOPPING, check=False, link="us-east")
     assert not point["valid"]
     assert "CAP_NET_ADMIN" in point["invalid_because"]
     assert point["link"] == "us-east" and point["rtt_ms"] == 25 and point["rate_mbit_s"] == 210

@@ -309,10 +309,8 @@ def test_thirty_members_and_a_file_that_went(tmp_path, page):
                 page,
                 f"location.search === '?photo={item.members[place][0].id}' && document.readyState === 'complete'",
             )
-            box, strip = (
-                page.locator(selector).bounding_box()
-                for selector in (".strip li:has([aria-current])", ".strip")
-            )
+            places = (".strip li:has([aria-current])", ".strip")
+            box, strip = (page.locator(selector).bounding_box() for selector in places)
             assert strip["x"] <= box["x"] and box["x"] + box["width"] <= strip["x"] + strip["width"] + 1
         lost = item.members[-1][0]
         (folder / lost.path).unlink()

@@ -104,9 +104,8 @@ def test_what_the_owner_typed_is_escaped_too(tmp_path):
 
     with ReviewServer(make_library(tmp_path / "library")) as server:
         hostile = 'http://127.0.0.1:9/"><script>alert(1)</script>'
-        server.session.change(
-            LibrarySettings("fastapi-pytorch-fp32-http-jpeg", hostile, folders=("</textarea><b>x",))
-        )
+        chosen = LibrarySettings("fastapi-pytorch-fp32-http-jpeg", hostile, folders=("</textarea><b>x",))
+        server.session.change(chosen)
         text = httpx.get(server.url + "settings", timeout=30).text
         assert "<script>alert" not in text and "</textarea><b>" not in text
         assert "&lt;script&gt;alert(1)" in text and "&lt;/textarea&gt;" in text

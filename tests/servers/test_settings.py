@@ -131,9 +131,7 @@ def test_flag_before_environment_before_settings(monkeypatch):
     assert where(chosen_by(stored, url="http://flag:1")) == (None, "http://flag:1")
     monkeypatch.delenv("INFERENCE_BACKEND")
     monkeypatch.delenv("INFERENCE_SERVICE_URL")
-    assert chosen_by(stored, backend="fastapi-pytorch-fp32-http-jpeg").url == "http://stored:1", (
-        "its address is known"
-    )
+    assert chosen_by(stored, backend="fastapi-pytorch-fp32-http-jpeg").url == "http://stored:1"
     assert chosen_by(stored, backend="auto").backend == "local-pytorch-fp32", "auto can be asked for again"
 
 
@@ -152,10 +150,8 @@ def test_auto_prefers_the_model_of_this_librarys_embeddings(tmp_path, launch, sm
     other = launch(MODEL_PRETRAINED=f"onnx:{tiny_graph(tmp_path / 'other.onnx', 'uint8', seed=7)}")
     other.wait()
     try:
-        servers = {
-            "fastapi-pytorch-fp32-http-jpeg": small_service().url,
-            "fastapi-pytorch-fp32-http-base64": other.url,
-        }
+        http = "fastapi-pytorch-fp32-http"
+        servers = {f"{http}-jpeg": small_service().url, f"{http}-base64": other.url}
         first, second = probe(servers.items())
         assert first.digest != second.digest
         for state in (first, second):

@@ -172,10 +172,8 @@ def test_the_published_file_is_known_by_its_contents_whatever_it_is_called(check
 
 def small_onnx(path, *, uint8: bool, channels_last: bool, **notes: str) -> str:
     """Write an encoder of 320-pixel pictures: mean colours of a 4 × 4 grid, after ImageNet's normalisation."""
-    nodes = [
-        ("AveragePool", ["image"], "grid", {"kernel_shape": [80, 80], "strides": [80, 80]}),
-        ("Flatten", ["grid"], "embedding"),
-    ]
+    tiles = {"kernel_shape": [80, 80], "strides": [80, 80]}
+    nodes = [("AveragePool", ["image"], "grid", tiles), ("Flatten", ["grid"], "embedding")]
     save_graph(path, nodes, ("image", ["n", 3, 320, 320]), ("embedding", ["n", 48]), **notes)
     imagenet = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
     taking_pictures(path, path, uint8=uint8, channels_last=channels_last, size=320, **imagenet)

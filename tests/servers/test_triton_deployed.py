@@ -31,9 +31,8 @@ def started(repository: Path, key: str = ""):
     arguments = [f"--{name}-port={port}" for name, port in ports.items()]
     arguments += [f"--{name}-address=127.0.0.1" for name in ports]
     command, environment = shipped_command(repository, key=key, arguments=arguments)
-    process = subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
-    )
+    output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    process = subprocess.Popen(command, env=environment, **output, start_new_session=True)
     url = f"http://127.0.0.1:{ports['http']}"
 
     def is_ready() -> bool:

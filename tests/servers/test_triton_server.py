@@ -220,9 +220,8 @@ def test_nothing_is_left_when_the_starter_is_killed(how: "signal.Signals | str",
             print(server.http_port, server.grpc_port, server._process._process.pid, flush=True)
             time.sleep(60)
     """)
-    starter = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
+    command = [sys.executable, "-c", code]
+    starter = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         http, grpc, supervisor = map(int, starter.stdout.readline().split())
         family = [supervisor, *(one.pid for one in psutil.Process(supervisor).children(recursive=True))]

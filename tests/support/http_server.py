@@ -30,9 +30,7 @@ class Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def serving(
-    handler, at: tuple[str, int] = ("127.0.0.1", 0), certificate: tuple = (), **facts: object
-) -> Iterator[Server]:
+def serving(handler, at: tuple = ("127.0.0.1", 0), certificate: tuple = (), **facts) -> Iterator[Server]:
     """Serve for the length of a block, over TLS with a certificate; a handler finds the facts in `self.server`."""
     with Server(at, handler) as server:
         vars(server).update(

@@ -40,9 +40,8 @@ def make_library(folder: Path, sizes: dict[str, int]) -> dict[str, str]:
 
 
 def removal(folder, md5, name="a/copy.jpg", keeper="keep.jpg", sidecars=("a/copy.jpg.xmp",)):
-    return Removal(
-        folder / name, md5[name], [(folder / keeper, md5[keeper])], [folder / s for s in sidecars], "smaller"
-    )
+    keepers, beside = [(folder / keeper, md5[keeper])], [folder / s for s in sidecars]
+    return Removal(folder / name, md5[name], keepers, beside, "smaller")
 
 
 def note(folder: Path, md5: dict[str, str], name: str, *sources: str, data: bytes = b"what they said"):
@@ -50,11 +49,8 @@ def note(folder: Path, md5: dict[str, str], name: str, *sources: str, data: byte
 
 
 def present(folder: Path) -> dict[str, str]:
-    return {
-        str(p.relative_to(folder)): md5_of(p)
-        for p in folder.rglob("*")
-        if p.is_file() and TRASH_FOLDER not in p.parts
-    }
+    files = (p for p in folder.rglob("*") if p.is_file() and TRASH_FOLDER not in p.parts)
+    return {str(p.relative_to(folder)): md5_of(p) for p in files}
 
 
 def at_home(folder: Path) -> dict[str, str]:

@@ -116,10 +116,8 @@ def test_an_emulated_gpu_is_known_by_its_model(gpu, wire):
 def test_an_endpoints_file_keeps_short_names_under_the_full_ones(tmp_path):
     file = tmp_path / "short.yaml"
     file.write_text("name: short\nbackends:\n  pytorch: http://h:1\n  triton_grpc: h:2\n")
-    assert load_endpoints(file).backends == {
-        "fastapi-pytorch-fp32-http-jpeg": "http://h:1",
-        "triton-onnx-fp32-grpc-fp32": "h:2",
-    }
+    wanted = {"fastapi-pytorch-fp32-http-jpeg": "http://h:1", "triton-onnx-fp32-grpc-fp32": "h:2"}
+    assert load_endpoints(file).backends == wanted
     file.write_text(
         "name: twice\nbackends:\n  pytorch: http://h:1\n  fastapi-pytorch-fp32-http-jpeg: http://h:2\n"
     )

@@ -73,11 +73,8 @@ def test_damaged_exif_costs_neither_the_photograph_nor_lines_of_source(tmp_path)
     count = data.index(b"Exif\0\0") + 14  # of fields in the first directory: there are fewer than it says
     data[count : count + 2] = b"\xff\xff"
     (tmp_path / "a.jpg").write_bytes(data)
-    done = subprocess.run(
-        [sys.executable, "-W", "default", "-m", "photodup", "scan", tmp_path],
-        capture_output=True,
-        text=True,
-    )
+    command = [sys.executable, "-W", "default", "-m", "photodup", "scan", tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert "1 photographs found, 1 read" in done.stdout
     assert "Warning" not in done.stderr
 
@@ -327,9 +324,8 @@ def test_a_folder_that_is_not_there(tmp_path):
 def small_disk(folder: Path, size: str):
     """Mount a file system of a few hundred kilobytes; skips where that is not allowed."""
     folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], capture_output=True, check=False
-    )
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder]
+    mounted = subprocess.run(command, capture_output=True)
     if mounted.returncode:
         pytest.skip("may not mount a small file system here")
     try:

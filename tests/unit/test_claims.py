@@ -111,9 +111,8 @@ def test_a_claim_of_a_size_is_held_against_the_difference_in_its_unit(low, high,
 
 def test_a_comparison_that_was_not_measured_leaves_its_claim_inconclusive():
     unmeasured = compared("jpeg-beats-tensor-remotely", 1, 1) | {"valid": False, "ratio": None}
-    found = verdict(
-        "jpeg-beats-tensor-remotely", unmeasured | {"invalid_because": "it was not measured in this run."}
-    )
+    unseen = unmeasured | {"invalid_because": "it was not measured in this run."}
+    found = verdict("jpeg-beats-tensor-remotely", unseen)
     assert (found["verdict"], found["here"]) == (INCONCLUSIVE, "–")
     assert "it was not measured in this run" in found["because"]
 
@@ -146,11 +145,8 @@ def test_an_objection_stands_beside_the_verdict_it_argues_about():
     slower = verdict("grpc-slower-single", compared("grpc-slower-single", 1.4, 1.6))
     unclear = verdict("grpc-slower-single", compared("grpc-slower-single", 0.99, 1.05))
     assert slower["but"].startswith("Both clients are Python") and unclear["but"].startswith("So small")
-    few = [
-        point(f"body-{kind}", encode_ms=ms, batch=n)
-        for kind, ms in (("json", 2.0), ("binary", 1.0))
-        for n in (1, 4)
-    ]
+    forms = (("json", 2.0), ("binary", 1.0))
+    few = [point(f"body-{kind}", encode_ms=ms, batch=n) for kind, ms in forms for n in (1, 4)]
     found = verdict("json-encoding", *few)
     assert (found["verdict"], found["but"]) == (CONTRADICTED, NONE_WRITTEN)
     assert verdict("json-encoding", few[0])["but"] == "", "nothing to argue against"
@@ -263,10 +259,8 @@ def test_the_peak_must_be_where_it_is_claimed():
     def curve(*throughputs):
         levels = zip((8, 16, 32, 64, 128), throughputs, strict=False)
         topology = {"scenario": "closed_loop", "devices": 4, "arrangement": "instances", "batching": False}
-        return [
-            point("triton-onnx-fp32-http-uint8", throughput_images_per_s=t, concurrency=c, **topology)
-            for c, t in levels
-        ]
+        name = "triton-onnx-fp32-http-uint8"
+        return [point(name, throughput_images_per_s=t, concurrency=c, **topology) for c, t in levels]
 
     assert verdict("saturates-at-32", *curve(20, 32, 43, 37, 30))["verdict"] == REPRODUCED
     assert verdict("saturates-at-32", *curve(20, 32, 43, 60))["verdict"] == INCONCLUSIVE, "below, not above"

@@ -324,11 +324,8 @@ def test_a_filter_that_took_noise_away_leaves_a_sign_and_compression_does_not(ph
     filtered = saved(Image.open(io.BytesIO(original)).filter(ImageFilter.MedianFilter(3)), 92)
     noise, rounding = noise_of(filtered, original)
     assert noise.may_be_filtered(rounding) and not noise.is_of_two_exposures(rounding)
-    for second in (
-        encoded(filtered, "JPEG", quality=92),
-        encoded(filtered, "JPEG", quality=50),
-        encoded(flat, "PNG"),
-    ):
+    jpegs = [encoded(filtered, "JPEG", quality=quality) for quality in (92, 50)]
+    for second in (*jpegs, encoded(flat, "PNG")):
         noise, rounding = noise_of(filtered, second)
         assert not noise.may_be_filtered(rounding)
 

@@ -116,9 +116,8 @@ def test_a_step_is_kept_at_once_and_not_measured_again(toy, tmp_path, monkeypatc
         again = list(DeviceBench(*toy, store, batches=(1, 2), repeats=2).lines(*asked))
     assert opened == ["bf16"]  # both of float32 were there
     assert again[:2] == kept[:2]
-    assert [(x["precision"], x["batch"]) for x in again] == [
-        (precision, batch) for precision in ("fp32", "bf16") for batch in (1, 2)
-    ]
+    wanted = [(precision, batch) for precision in ("fp32", "bf16") for batch in (1, 2)]
+    assert [(x["precision"], x["batch"]) for x in again] == wanted
     assert len(list(load_records(tmp_path / "kit"))) == 4
 
 
@@ -340,7 +339,6 @@ def test_every_line_is_a_row_with_its_figure_or_its_reason(lines):
     add_shares(lines, {})
     for line in lines:
         of = as_row(line)
-        assert (of.value is None) == ("not_run" in line) and of.name.startswith(
-            f"{line['engine']} {line['precision']}"
-        )
+        assert (of.value is None) == ("not_run" in line)
+        assert of.name.startswith(f"{line['engine']} {line['precision']}")
         assert of.because or line["engine"] == CEILINGS

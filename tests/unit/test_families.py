@@ -258,9 +258,7 @@ def test_what_was_measured_of_a_family_is_remembered(tmp_path, original, monkeyp
 
 
 @pytest.mark.parametrize("names", [("original",), ("original", "half")])
-def test_a_file_that_goes_while_its_family_is_measured_is_skipped_in_one_sentence(
-    tmp_path, original, monkeypatch, names
-):
+def test_a_file_that_goes_while_its_family_is_measured_is_skipped(tmp_path, original, monkeypatch, names):
     from photodup.photos.groups import judging
 
     for name, size in {"original": original.size, "half": (240, 160), "small": (200, 133)}.items():

@@ -112,10 +112,8 @@ def test_one_proven_copy_that_flips_is_enough():
 
     pictures = held_out(60, per_photograph=60)
     proven = asked(reference, changed, pictures=pictures, budget=Budget(similar=1), is_copy=lambda a, b: True)
-    assert (
-        proven.verdict == "refused"
-        and "copy decisions flip, and the budget allows 0: use bf16" in proven.sentence
-    )
+    assert proven.verdict == "refused"
+    assert "copy decisions flip, and the budget allows 0: use bf16" in proven.sentence
     assert 0 < proven.decisions["copies"].flipped < proven.decisions["copies"].pairs
 
     unproven = asked(

@@ -64,11 +64,8 @@ def gated():
 
 
 def test_the_reports_say_what_the_status_says(gated, tmp_path):
-    for one, failures in (
-        (gated("failed"), "1"),
-        (gated("passed"), "0"),
-        (gated("passed", "Half of it fails."), "1"),
-    ):
+    cases = ((gated("failed"), "1"), (gated("passed"), "0"), (gated("passed", "Half of it fails."), "1"))
+    for one, failures in cases:
         suite = ElementTree.fromstring(one.junit())
         assert (suite.get("failures"), len(suite.findall(".//failure"))) == (failures, int(failures))
         assert "a <note> & more" in suite.find(".//system-out").text

@@ -24,10 +24,8 @@ pytestmark = needs_int8
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("int8")
     source = reduced.source_of(tiny_graph(folder / "tiny.onnx"))
-    files = {
-        engine: quantise(source, photographs(40), engine=engine, directory=folder)
-        for engine in ("openvino", "onnx")
-    }
+    both = ("openvino", "onnx")
+    files = {engine: quantise(source, photographs(40), engine=engine, directory=folder) for engine in both}
     return source, folder, files
 
 
@@ -70,10 +68,8 @@ def test_it_says_inside_and_beside_itself_what_it_was_made_from(made, engine):
 def test_another_calibration_gives_other_digests(made, tmp_path):
     source, folder, _ = made
     quantise(source, photographs(40, seed=5) * 0.5, directory=tmp_path)
-    a, b = (
-        load_model(f"onnx:{source.path}", engine="openvino", precision="int8", directory=where)
-        for where in (folder, tmp_path)
-    )
+    how = {"engine": "openvino", "precision": "int8"}
+    a, b = (load_model(f"onnx:{source.path}", **how, directory=where) for where in (folder, tmp_path))
     assert a.digest != b.digest and a.source_digest == b.source_digest
 
 

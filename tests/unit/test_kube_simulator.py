@@ -75,11 +75,8 @@ def test_never_outside_min_and_max(bounds, behavior, usage, start):
 )
 def test_more_usage_never_asks_for_fewer_pods(n, unready, missing, usage, behavior):
     def desired(cores):
-        view = pods(
-            *[cores] * (n + unready),
-            *[None] * missing,
-            ready=[True] * n + [False] * unready + [True] * missing,
-        )
+        ready = [True] * n + [False] * unready + [True] * missing
+        view = pods(*[cores] * (n + unready), *[None] * missing, ready=ready)
         return scaler(60, 1, 1000, behavior).sync(1000.0, len(view), view).desired
 
     assert desired(min(usage)) <= desired(max(usage))
@@ -253,10 +250,8 @@ def test_a_sync_that_takes_time_drifts_past_the_edge_of_the_window(takes_s, late
 
 
 def test_an_unreadable_metric_forbids_to_shrink():
-    pending = {
-        "metric": {"name": "photodup_requests_pending"},
-        "target": {"type": "AverageValue", "averageValue": "15"},
-    }
+    target = {"type": "AverageValue", "averageValue": "15"}
+    pending = {"metric": {"name": "photodup_requests_pending"}, "target": target}
     both = workload(
         hpa={
             **workload().hpa,

@@ -149,9 +149,8 @@ def rules(given):
         for kind, name in (("Pods", "pods"), ("Percent", "percent"))
         if name in given and given[name][0]
     ]
-    return {key: value for key, value in given.items() if key == "tolerance"} | (
-        {"policies": policies} if policies else {}
-    )
+    tolerance = {key: value for key, value in given.items() if key == "tolerance"}
+    return tolerance | ({"policies": policies} if policies else {})
 
 
 def scaler(case, low=1, high=1000, metrics=None, flags=None):

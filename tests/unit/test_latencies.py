@@ -159,9 +159,7 @@ def test_the_committed_run_has_every_request_of_its_points():
         mine = table[table.record == name]
         assert len(mine) == result["n_requests"] and mine.finished_s.is_monotonic_increasing
         whole = mine.latency_ms.astype(float)
-        first = (
-            result.get("n_warmup") or 0
-        )  # a second-edition point's figures are of its steady part, where it has one
+        first = result.get("n_warmup") or 0  # its figures are of its steady part, where it has one
         steady = whole[first : first + (result.get("n_steady") or len(whole))]
         assert result["latency_ms_mean"] in (approximately(whole.mean()), approximately(steady.mean()))
 

@@ -245,10 +245,8 @@ def test_the_model_itself_embeds_a_library_through_the_command(tmp_path):
     first = here("embed", tmp_path)
     assert first.returncode == 0, first.stderr
     who, said = first.stdout.splitlines()
-    assert (
-        who.startswith("local-pytorch-fp32: ViT-B-32 ")
-        and "MODEL_PRETRAINED names weights here: random:0" in who
-    )
+    assert who.startswith("local-pytorch-fp32: ViT-B-32 ")
+    assert "MODEL_PRETRAINED names weights here: random:0" in who
     assert said.startswith("2 photographs embedded")
     assert "RANDOM WEIGHTS" in first.stdout
     with Catalogue(tmp_path) as catalogue:

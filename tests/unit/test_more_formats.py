@@ -23,11 +23,8 @@ def write_dng(image: Image.Image, path, orientation: int) -> None:
     light = ((np.asarray(image, float) / 255) ** 2.2 * 60000).astype(np.uint16)
     sensor = light[..., 1].copy()
     sensor[::2, ::2], sensor[1::2, 1::2] = light[::2, ::2, 0], light[1::2, 1::2, 2]
-    to_camera = [
-        n
-        for part in (3.24, -1.54, -0.5, -0.97, 1.88, 0.04, 0.06, -0.2, 1.06)
-        for n in (int(part * 1e4), 10000)
-    ]
+    matrix = (3.24, -1.54, -0.5, -0.97, 1.88, 0.04, 0.06, -0.2, 1.06)
+    to_camera = [n for part in matrix for n in (int(part * 1e4), 10000)]
     tags = [
         (33421, "H", 2, (2, 2)),
         (33422, "B", 4, bytes([0, 1, 1, 2])),

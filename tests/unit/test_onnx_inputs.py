@@ -71,9 +71,8 @@ def test_a_file_that_does_not_name_itself_gets_no_other_models_thresholds(tmp_pa
     path = taking_pictures(tmp_path / "ViT-B-32.onnx")  # the file's name says nothing
     model = load_model(f"onnx:{path}", name="ViT-B-32", device="cpu")
     assert model.name == source_of(path).model_name == "unnamed-encoder" and model.name not in THRESHOLDS
-    named = taking_pictures(
-        tmp_path / "a.onnx", model_name="ViT-B-32", model_pretrained="mine", model_digest="b" * 64
-    )
+    facts = {"model_name": "ViT-B-32", "model_pretrained": "mine", "model_digest": "b" * 64}
+    named = taking_pictures(tmp_path / "a.onnx", **facts)
     assert load_model(f"onnx:{named}", device="cpu").name == "ViT-B-32"
     monkeypatch.setenv("MODEL_NAME", "mine")
     assert load_model(f"onnx:{path}", device="cpu").name == source_of(path).model_name == "mine"

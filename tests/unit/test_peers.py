@@ -50,9 +50,8 @@ def test_hugging_faces_layout_computes_the_same_embeddings(clip):
             x, x.shape[-1:], weights[f"{name}.weight"], weights[f"{name}.bias"], 1e-5
         )
 
-    patches = functional.conv2d(
-        pixels, weights["vision_model.embeddings.patch_embedding.weight"], stride=config["patch_size"]
-    )
+    kernel = weights["vision_model.embeddings.patch_embedding.weight"]
+    patches = functional.conv2d(pixels, kernel, stride=config["patch_size"])
     first = weights["vision_model.embeddings.class_embedding"].expand(2, 1, -1)
     x = torch.cat([first, patches.flatten(2).transpose(1, 2)], dim=1)
     x = norm("vision_model.pre_layrnorm", x + weights["vision_model.embeddings.position_embedding.weight"])
@@ -194,9 +193,8 @@ def test_what_was_planted_in_the_visits_is_what_is_found(recorded):
 def test_a_faster_server_is_in_the_answer_with_both_values(empty):
     record(empty, "fp32", {"fastapi": 1.0, "triton": 2.0})
     said = figures.answer_of(empty).splitlines()
-    assert said[0].startswith(
-        "In FP32 with one request in flight: Triton (ours) takes 50 % less time than FastAPI (ours) ["
-    )
+    wanted = "In FP32 with one request in flight: Triton (ours) takes 50 % less time than FastAPI (ours) ["
+    assert said[0].startswith(wanted)
     assert "(median latency 50 against 100 ms)" in said[0] and "100 % higher throughput" in said[1]
     assert said[2].startswith("Triton computes with ONNX Runtime")
 

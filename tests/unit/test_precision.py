@@ -218,6 +218,5 @@ def test_the_range_of_one_node(source, images):
     path, w = source
     values = images @ w["a"]
 
-    assert precision.value_range(precision.load_graph(path), "first", images) == pytest.approx(
-        (values.min(), values.max()), rel=1e-5
-    )
+    found = precision.value_range(precision.load_graph(path), "first", images)
+    assert found == pytest.approx((values.min(), values.max()), rel=1e-5)

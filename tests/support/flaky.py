@@ -3,7 +3,6 @@
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
 
 from support.http_server import accepting

@@ -31,7 +31,7 @@ def test_a_gap_is_said_by_its_cell_and_by_every_cell_that_builds_on_it():
 def test_a_condition_marks_what_it_asked_about():
     printed = outputs_of("rows, kept = [], 4\nneed(len(rows) > 1, 'two are needed')", "sum(rows)", "kept")
 
-    assert printed == ["Not measured: two rows are needed", "Not measured: two rows are needed", "4"]
+    assert printed == ["Not measured: two are needed", "Not measured: two are needed", "4"]
 
 
 def test_a_stale_name_of_an_earlier_cell_is_missing_too():

@@ -117,18 +117,18 @@ def test_a_running_triton_is_ready_and_each_mistake_is_told_apart(tiny_triton) -
     def one(name: str, url: str) -> str:
         return _findings(Endpoints(name="x", backends={name: url}))[name]
 
-    local = "http://127.0.0.1"
-    assert "No server answers at" in one("triton-onnx-fp32-http-fp32", f"{local}:{dead}")
+    host = "http://127.0.0.1"
+    assert "No server answers at" in one("triton-onnx-fp32-http-fp32", f"{host}:{dead}")
     assert "No gRPC server answers at" in one("triton-onnx-fp32-grpc-fp32", f"127.0.0.1:{dead}")
     assert "does not speak HTTP: is this the gRPC port" in one("triton-onnx-fp32-http-fp32", f"{host}:{grpc}")
     assert "is Triton's HTTP port, not a gRPC port" in one("triton-onnx-fp32-grpc-fp32", f"127.0.0.1:{http}")
-    assert "is Triton's metrics port" in one("triton-onnx-fp32-http-fp32", f"{local}:{metrics}")
-    wrong = one("fastapi-pytorch-fp32-http-jpeg", f"{local}:{http}")
+    assert "is Triton's metrics port" in one("triton-onnx-fp32-http-fp32", f"{host}:{metrics}")
+    wrong = one("fastapi-pytorch-fp32-http-jpeg", f"{host}:{http}")
     assert "is Triton's HTTP port, not the FastAPI service" in wrong
-    missing = one("triton-trt-fp16-http-fp32", f"{local}:{http}")
+    missing = one("triton-trt-fp16-http-fp32", f"{host}:{http}")
     assert "no model openclip_vit_b32_trt ready" in missing and "(openclip_vit_b32," in missing
     assert "no model openclip_vit_b32_trt" in one("triton-trt-fp16-grpc-fp32", f"127.0.0.1:{grpc}")
-    assert "in the repository but not loaded" in one("triton-emulated-a100-fp32-http-jpeg", f"{local}:{http}")
+    assert "in the repository but not loaded" in one("triton-emulated-a100-fp32-http-jpeg", f"{host}:{http}")
     assert "Name or service not known" in one("triton-onnx-fp32-http-fp32", "http://nonesuch.invalid:8000")
 
 

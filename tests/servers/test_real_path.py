@@ -83,8 +83,8 @@ def test_a_run_measures_its_own_way_once_and_its_twin(tmp_path: Path, tiny_trito
 
     assert again["rows"] == found["rows"] and found["server"] == "triton"
     assert twin(found).rtt_ms >= 0.2 and twin(found).rate_mbit_s == 1000
-    twin = remote_latency.measure_twin(run, found | {"rtt_ms": 5.0, "rate_mbit_s": 200.0}, PAYLOADS, **FEW)
-    table = remote_latency.compare_paths(found, twin)
+    other = remote_latency.measure_twin(run, found | {"rtt_ms": 5.0, "rate_mbit_s": 200.0}, PAYLOADS, **FEW)
+    table = remote_latency.compare_paths(found, other)
     assert len(table) == 6
     if not NO_LINK:
         assert table.emulated_ms.notna().any()

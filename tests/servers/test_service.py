@@ -198,8 +198,8 @@ def test_too_large_a_body_is_refused_without_being_held(path, announced, small_s
 
     headers = {"Content-Type": kind} | ({"Content-Length": str(size + len(start))} if announced else {})
     if announced:  # a client that sends all it announced, and one that streams
-        body = start + b"A" * size
-        response = httpx.post(server.url + path, content=body, headers={"Content-Type": kind}, timeout=60)
+        whole = start + b"A" * size
+        response = httpx.post(server.url + path, content=whole, headers={"Content-Type": kind}, timeout=60)
     else:
         response = httpx.post(server.url + path, content=body(), headers=headers, timeout=60)
     check_against_openapi(response, server.url)

@@ -194,7 +194,8 @@ def test_a_search_goes_on_where_it_ended_and_survives_a_setting_that_is_not_serv
 
     first = once()
     made = len(asked)
-    assert [t["why"] for t in first.trials if t["setting"] == bad.name] == ["it does not start: no memory."]
+    said = [t["why"] for t in first.trials if t["setting"] == broken.name]
+    assert said == ["it does not start: no memory."]
     assert first.best.setting == every[8]
     assert "not measured. Both do not fit into the memory" in first.sentence()
     assert f"{every[7].name} may be as good" in first.sentence()

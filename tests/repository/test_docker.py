@@ -280,7 +280,6 @@ def test_page_quotes_what_the_build_found_in_the_image():
     record = json.loads(CONTENTS.read_text(encoding="utf-8"))
     page = " ".join((DOCKER / "README.md").read_text(encoding="utf-8").split())
     torch = record["largest_packages_mb"]["torch"]
-
     assert f"{record['unpacked_mb']} MB unpacked" in page
     assert f"{len(record['packages'])} Python packages" in page
     assert f"PyTorch alone is {torch} MB" in page
@@ -297,7 +296,6 @@ def test_cpu_image_is_built_runs_and_embeds_as_the_library(tmp_path):
             pytest.skip(f"{program} is not installed: apt-get install buildah debootstrap")
     if os.geteuid() != 0:
         pytest.skip("debootstrap and chroot isolation need root")
-
     storage = Path(os.environ.get("PHOTODUP_IMAGES_DIR") or tmp_path / "images")
     storage.mkdir(parents=True, exist_ok=True)
     command = [DOCKER / "build-without-registry.sh", storage]

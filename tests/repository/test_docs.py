@@ -205,7 +205,6 @@ def test_the_first_notebook_has_the_index_and_a_picture_of_today() -> None:
     last = max(path.name[:2] for path in (ROOT / "notebooks").glob("[0-9]*.ipynb"))
     words = [f"notebooks 00 to {last}", ":8002", ":8003", ":8004", ":8005"]
     words += ["PyTorch", "ONNX Runtime", "OpenVINO", "TensorRT", "Scan", "Embed", "Group", "Review"]
-
     assert [word for word in words if word not in picture] == []
 
 

@@ -55,7 +55,6 @@ def load(packed, tmp_path) -> Path:
 def test_slices_are_no_larger_than_asked_and_have_checksums(packed):
     manifest = json.loads((packed / "manifest.json").read_text())
     parts = manifest["groups"]["core"]["slices"]
-
     assert len(parts) > 1
     for part in parts:
         data = (packed / part["name"]).read_bytes()
@@ -69,7 +68,6 @@ def test_slices_are_no_larger_than_asked_and_have_checksums(packed):
 def test_what_arrives_is_the_tree_and_enough_photographs(packed, tmp_path, root):
     assert slices.join(packed, tmp_path, slices.GROUPS) == {"core": []}
     tree = tmp_path / "core" / "tree"
-
     for name in (
         "lib/photodup/cli/__init__.py",
         "model_repository/openclip_vit_b32_pytorch_uint8/1/model.py",
@@ -88,7 +86,6 @@ def test_slices_may_come_in_several_loads(load, tmp_path):
     second = tmp_path / "second"
     second.mkdir()
     parts[0].rename(second / parts[0].name)
-
     assert slices.join(load, tmp_path / "work", slices.GROUPS) == {"core": [parts[0].name]}
     assert not (tmp_path / "work" / "core").exists()
     assert slices.join(second, tmp_path / "work", slices.GROUPS) == {"core": []}  # by the first's manifest
@@ -177,10 +174,8 @@ def test_the_probe_on_a_cpu_comes_back_as_records(packed, tmp_path):
     assert first.returncode == 0, first.stdout + first.stderr
     assert "core: whole" in none.stdout and "probe: done in" in first.stdout
     assert "ceilings copy" in first.stdout
-
     again = far_side(packed, tmp_path, "probe", **quick)
     assert again.returncode == 0 and "probe: done before" in again.stdout
-
     results = tmp_path / "results"
     said = collect.collect(tmp_path / "gpu-kit-out", results)
     assert said[0].startswith("rehearsal: ")
@@ -193,7 +188,6 @@ def test_the_probe_on_a_cpu_comes_back_as_records(packed, tmp_path):
 
 def test_a_step_that_does_not_exist_is_said(packed, tmp_path):
     done = far_side(packed, tmp_path, "environmnt")
-
     assert done.returncode == 2 and "There is no step environmnt: choose of environment probe" in done.stderr
 
 
@@ -217,14 +211,12 @@ def test_a_failed_record_gives_way_and_a_finished_one_does_not(came_back, tmp_pa
     ]  # fmt: skip
     with RunStore(results / "gpu") as store:
         assert list(store.raw("good", config={})["latency_ms"]) == [1.0, 2.0]
-
     run = tmp_path / "work" / "core" / "tree" / "results" / "gpu"
     with RunStore(run) as store:
         store.measure_or_load("bad", lambda: {"value": 2.0}, config={})
     slices.bundle(tmp_path / "work", came_back, 15 * 2**20)
     assert collect.collect(came_back, results)[0] == "gpu: 1 new records, 2 in all, 0 of them failed"
     assert {r["key"]: r["status"] for r in load_records(results / "gpu")} == {"good": "ok", "bad": "ok"}
-
     (file,) = (run / "records").glob("good-*.json")
     file.write_text(file.read_text().replace("1.5", "1.6"))
     slices.bundle(tmp_path / "work", came_back, 15 * 2**20)
@@ -237,7 +229,6 @@ def test_a_bundle_that_would_be_too_large_leaves_single_latencies_behind(came_ba
     run = tmp_path / "work" / "core" / "tree" / "results" / "gpu"
     (run / "records" / "large.latencies.parquet").write_bytes(os.urandom(60_000))
     said = slices.bundle(tmp_path / "work", came_back, 6000)
-
     assert "single latencies stayed behind" in said
     assert len(list(came_back.iterdir())) <= slices.MAX_FILES
     assert all(p.stat().st_size <= 6000 for p in came_back.glob("*.part"))

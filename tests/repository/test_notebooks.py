@@ -104,7 +104,6 @@ def parameter_faults(source: str) -> list[str]:
 @pytest.mark.parametrize("path", [*NUMBERED, TEMPLATE], ids=lambda p: p.stem)
 def test_anatomy(path):
     found = faults(nbformat.read(path, as_version=4))
-
     assert found == []
 
 
@@ -132,7 +131,6 @@ def test_anatomy_check_sees_planted_faults():
 def test_committed_outputs_are_whole_and_current(path):
     notebook = nbformat.read(path, as_version=4)
     code = [c for c in notebook.cells if c.cell_type == "code" and c.source.strip()]
-
     assert all(c.execution_count is not None for c in code), "nbval compares nothing in an unexecuted cell"
     assert not any(o.output_type == "error" for c in code for o in c.outputs)
     assert notebook.metadata.get("photodup", {}).get("source_sha256") == source_sha256(path), (
@@ -149,7 +147,6 @@ def test_first_cell_quotes_the_answer_that_the_notebook_computes(path):
     notebook = nbformat.read(path, as_version=4)
     cell = next(c for c in notebook.cells if "answer" in c.metadata.get("tags", []))
     computed = " ".join("".join(o.get("text", "") for o in cell.outputs).split())
-
     assert computed
     assert "nbval-check-output" in cell.metadata.tags
     assert sum("nbval-check-output" in c.metadata.get("tags", []) for c in notebook.cells) >= 2
@@ -160,7 +157,6 @@ def test_first_cell_quotes_the_answer_that_the_notebook_computes(path):
 def test_the_first_screen_shows_a_figure_and_the_sections(path):
     cells = nbformat.read(path, as_version=4).cells
     opening, lines = cells[0], 0
-
     assert "**Contents** [" in opening.source
     if path.stem.startswith("00"):
         assert cells[4].source.startswith("## What was found"), "the findings come first"
@@ -189,7 +185,6 @@ def test_an_answer_that_changed_fails_make_test(tmp_path):
         (ROOT / "Makefile").read_text().split("test-notebooks: install\n\t$(PYTEST)")[1].split("\n\n")[0]
     )
     options = command.replace("\\\n", " ").replace("tests/", f"{ROOT}/tests/").split()[:-1]
-
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, "planted.ipynb"],
         cwd=tmp_path,
@@ -204,7 +199,6 @@ def test_an_answer_that_changed_fails_make_test(tmp_path):
 @pytest.mark.parametrize("path", NUMBERED, ids=lambda p: p.stem)
 def test_no_ci_branches(path):
     source = "\n".join(c.source for c in nbformat.read(path, as_version=4).cells if c.cell_type == "code")
-
     assert not re.search(r"\bif\s+(?:CI|TEST|FAST|QUICK)\b|environ.*\bCI\b", source)
 
 
@@ -212,7 +206,6 @@ def test_no_ci_branches(path):
 def test_links_between_notebooks_lead_somewhere(path):
     prose = "\n".join(c.source for c in nbformat.read(path, as_version=4).cells if c.cell_type == "markdown")
     targets = [t for t in re.findall(r"\]\(([^)#\s]+)\)", prose) if not t.startswith(("http", "attachment:"))]
-
     assert [t for t in targets if not (path.parent / t).exists()] == []
 
 
@@ -233,5 +226,4 @@ def test_prose_is_short(path):
 def test_figures_are_few_and_say_what_they_show():
     cells = [cell for path in NUMBERED for cell in nbformat.read(path, as_version=4).cells]
     pictures = [o for cell in cells for o in cell.get("outputs", []) if "image/png" in o.get("data", {})]
-
     assert len(pictures) <= 38

@@ -52,7 +52,6 @@ def extra(*names: str) -> set[str]:
 @pytest.mark.parametrize("folder", "lib results notebooks model_repository docker k8s tests".split())
 def test_git_keeps_our_folders(folder):
     ignored = git("check-ignore", folder, f"{folder}/some_file.json", f"{folder}/deeper/file.py")
-
     assert ignored.stdout == ""
 
 
@@ -74,7 +73,6 @@ def test_environment_yml_pins_everything_that_it_installs():
     constraint, onnxruntime, ours = listed["pip"]
     extras = re.fullmatch(r"--editable \.\[(.+)\]", ours)[1].split(",")
     pinned = pins("constraints.txt")
-
     assert python == "python=3.11" and constraint == "--constraint constraints.txt"
     assert onnxruntime == f"onnxruntime-gpu=={pinned['onnxruntime']}"
     assert extra(*extras) - pinned.keys() == {"onnxruntime-gpu"}
@@ -158,14 +156,12 @@ def test_the_two_onnxruntimes_never_share_an_environment():
 def test_constraints_are_exact(name):
     lines = [line.split("#")[0].strip() for line in (ROOT / name).read_text().splitlines()]
     pins = [line for line in lines if line]
-
     assert pins
     assert [line for line in pins if not re.fullmatch(r"[A-Za-z0-9._-]+==[\w.!+-]+( ?;.+)?", line)] == []
 
 
 def test_everything_required_is_pinned():
     required = {package(r) for r in PYPROJECT["dependencies"]} | extra("study", "cpu", "test")
-
     assert required - pins("constraints.txt").keys() == set()
 
 
@@ -263,7 +259,6 @@ def test_a_file_that_is_not_the_listed_one_is_refused(tmp_path):
     (package / "package.json").write_text(json.dumps({"name": "some-photographs", "version": "1.0.0"}))
     (package / "a.jpg").write_bytes(b"a picture")
     digest = hashlib.sha256(b"a picture").hexdigest()
-
     assert get["take"](str(package), {"package/a.jpg": digest}, folder) == ""
     assert [file.read_bytes() for file in folder.iterdir()] == [b"a picture"]
     assert "has no file package/b.jpg" in get["take"](str(package), {"package/b.jpg": "0" * 64}, folder)

@@ -192,7 +192,6 @@ def test_an_ensemble_is_taken_apart_into_decoding_and_computing(triton, photos, 
 @pytest.fixture(scope="module")
 def reference(photos, real_model):
     """Embeddings of the pixels that are really sent."""
-
     local = Local(Backend("local", "pytorch"), real_model)
     return local.request(local.prepare(jpegs(photos)))
 

@@ -122,7 +122,6 @@ def test_a_service_in_front_of_triton_answers_what_triton_computes(tmp_path, lau
             f"{ours.url}/embed", files=as_files([photos[i % 8] for i in range(40)]), timeout=60
         ).json()["embeddings"]
         wanted = infer(triton, model, np.stack([to_uint8(decode(data)) for data in photos]))
-
         said = [info[name] for name in ("engine", "precision", "digest", "gate")]
         assert said == ["triton", "fp32", "tiny", "not needed"]
         np.testing.assert_allclose(answer, wanted[[i % 8 for i in range(40)]], atol=1e-6)

@@ -162,7 +162,6 @@ def test_without_the_client_the_check_says_what_to_install(root: Path, monkeypat
 def test_what_is_loaded_is_what_is_listed(tiny_triton):
     server = tiny_triton
     ports = (0, server.http_port, server.grpc_port, server.metrics_port)
-
     assert ready_models(server.http_url) == sorted(TINY_MODELS)
     listed = from_ports("127.0.0.1", *ports, models=TINY_MODELS)
     assert {row["finding"] for row in check(listed, timeout_s=60)} == {"ready"}
@@ -178,7 +177,6 @@ def test_a_run_by_host_asks_but_not_when_it_only_reads(monkeypatch, tmp_path, ti
     server = tiny_triton
     monkeypatch.setenv("PHOTODUP_ROOT", str(tmp_path))
     asked = {"host": "127.0.0.1", "triton_http_port": server.http_port, "triton_grpc_port": server.grpc_port}
-
     assert "triton-openvino-fp32-http-fp32" in open_run(**asked).endpoints.backends
     monkeypatch.setenv("PHOTODUP_MEASURE", "0")
     assert "triton-openvino-fp32-http-fp32" not in open_run(**asked).endpoints.backends

@@ -44,9 +44,7 @@ def tiny(tmp_path_factory) -> Path:
 def test_an_exported_encoder_runs_in_each_engine(tiny, engine, precision):
     model = load_model(f"onnx:{tiny}", engine=engine, precision=precision, device="cpu", threads=1)
     wanted = tiny_embedding(normalize(PIXELS))
-
     found = model.embed_pixels(PIXELS)
-
     assert (model.engine, model.precision, model.dim) == (engine, precision, 512)
     np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-6)
     if precision == "fp32":
@@ -64,7 +62,6 @@ def test_digests_differ_by_precision_and_not_by_engine(tiny):
         for engine, precision in [("onnx", "fp32"), ("openvino", "fp32"), ("openvino", "bf16")]
     }
     digests = {key: model.digest for key, model in loaded.items()}
-
     assert digests["onnx", "fp32"] == digests["openvino", "fp32"] != digests["openvino", "bf16"]
     assert len({model.source_digest for model in loaded.values()}) == 1
 
@@ -73,7 +70,6 @@ def test_streams_give_the_same_embeddings_to_several_callers_at_once(tiny):
     one = load_model(f"onnx:{tiny}", engine="openvino", threads=2)
     two = load_model(f"onnx:{tiny}", engine="openvino", threads=2, streams=2)
     wanted = one.embed_pixels(PIXELS)
-
     np.testing.assert_allclose(two.embed_pixels(PIXELS), wanted, atol=1e-6)
     with ThreadPoolExecutor(6) as callers:
         for first, found in callers.map(lambda i: (i % 7, two.embed_pixels(PIXELS[i % 7 :][:3])), range(60)):
@@ -129,7 +125,6 @@ def test_a_provider_that_would_be_left_out_silently_is_an_error(tiny, monkeypatc
         fallen = onnxruntime.InferenceSession(tiny, providers=wanted).get_providers()
     assert fallen == ["CPUExecutionProvider"], "ONNX Runtime goes on with the CPU"
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: wanted)
-
     with pytest.raises(
         PhotodupError, match=r"CUDAExecutionProvider does not start here.*CPUExecutionProvider"
     ):
@@ -146,7 +141,6 @@ def test_the_service_takes_engine_and_precision(tiny, launch):
     assert [info[key] for key in ("engine", "precision", "gate")] == ["openvino", "bf16", "not asked"]
     assert info["digest"] == load_model(f"onnx:{tiny}", engine="openvino", precision="bf16").digest
     running.stop()
-
     refused = launch(MODEL_PRETRAINED=f"onnx:{tiny}", ENGINE="openvino", PRECISION="fp16")
     assert refused.process.wait(60) == 2
     assert "openvino does not compute in fp16" in refused.log.read_text().splitlines()[-1]
@@ -178,7 +172,6 @@ def test_openclip_in_each_engine_is_openclip(engine, precision, smallest, real_m
         folder = real_exports["fp32"].parent
         model = load_model("random:0", engine=engine, precision=precision, device="cpu", directory=folder)
         found = model.embed_pixels(PIXELS)
-
     assert cosines(found, wanted).min() > smallest
     assert model.source_digest == real_model.digest and model.is_random and model.name == "ViT-B-32"
     if precision == "fp32":

@@ -124,7 +124,6 @@ def test_nothing_outside_the_own_folder_changes_but_what_was_removed(tmp_path, l
         where = ["--catalogue", first]
         mine += [first, folder / "catalogue.sqlite.d", second, folder / "second.sqlite.d"]
     tree = Tree(watched, *mine)
-
     photodup("scan", library, *where)
     tree.check()
     if layout == "beside":
@@ -137,7 +136,6 @@ def test_nothing_outside_the_own_folder_changes_but_what_was_removed(tmp_path, l
             db.execute("DELETE FROM model")
     photodup("group", library, *where)
     tree.check()
-
     with reviewing(library, *where) as client:
         keys = look_at_everything(client)
         assert len(keys) >= 3

@@ -127,9 +127,7 @@ def errors(notebook):
 @pytest.mark.parametrize("name", ["00_start_here", "08_compare_grpc_http"])
 def test_a_notebook_runs_in_jupyterlab_from_the_committed_records(browser, lab, checkout, name):
     committed = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)
-
     notebook, page = run_all(browser, lab, checkout, name)
-
     assert errors(notebook) == []
     assert page.locator(".jp-OutputArea-output").filter(has_text="Traceback").count() == 0
     answer = _answer(notebook)
@@ -143,7 +141,6 @@ def test_a_notebook_runs_in_jupyterlab_from_the_committed_records(browser, lab, 
 
 def test_a_cell_that_raises_is_seen(browser, lab, checkout):
     notebook, page = run_all(browser, lab, checkout, "planted_fault")
-
     assert errors(notebook)[0] == "RuntimeError: planted fault"
     assert len(errors(notebook)) > 1, "what follows did not run"
     assert page.locator(".jp-OutputArea-output").filter(has_text="Traceback").count() > 0

@@ -68,7 +68,6 @@ def test_the_link_is_never_faster_than_it_says():
 def test_self_test_sees_a_wrong_rtt(monkeypatch):
     real = link_module.asdict
     monkeypatch.setattr(link_module, "asdict", lambda spec: real(spec) | {"rtt_ms": spec.rtt_ms + 3})
-
     monkeypatch.setattr(link_module, "round_trip", partial(round_trip, retry_s=0.5))
     with Link(rtt_ms=10, rate_mbit_s=50) as slower:  # a link that is slower is that slower link
         assert slower.round_trip.asked_ms == 10 and slower.round_trip.n >= 10
@@ -134,7 +133,6 @@ def test_loss_is_per_segment_and_nothing_else_is_damaged():
         assert link._relay.poll() is None
         assert received_digest(link, payload) == hashlib.sha256(payload).hexdigest()
         up = link.report()["up"]
-
     share = up["lost"] / (up["segments"] + up["lost"])
     assert up["segments"] > 4000
     assert 0.01 < share < 0.03  # five standard deviations either way
@@ -222,7 +220,6 @@ def test_tcp_info_tells_what_a_request_did(figure):
         before = tcp.tcp_info(client)
         took_ms = tcp.send_to_sink(client, b"x" * 602_112)
         info = tcp.request_info(before, after := tcp.tcp_info(client))
-
     assert took_ms > 10
     assert after["snd_mss"] == tcp.MSS_BYTES
     assert after["bytes_acked"] - before["bytes_acked"] == 602_112 + 8
@@ -325,7 +322,6 @@ def test_ladder_rows_tell_connections_apart(figure):
     found = {(row["payload_bytes"], row["connection"]): row for row in rows}
     # The least of the samples: whatever disturbs one only adds to it.
     least_ms = {key: min(row["samples_ms"]) for key, row in found.items()}
-
     assert set(found) == {(n, c) for n in (2_000, 150_528) for c in ("new", "warm", "idle")}
     assert least_ms[2_000, "new"] >= 40  # a handshake and the request: no busy machine shortens two rounds
     assert least_ms[150_528, "new"] >= 80  # and slow start after it

@@ -33,7 +33,6 @@ def test_slow_start_shows_on_the_way_to_a_far_triton_and_models_agree(tiny_trito
     """Triton must have read the whole body before it answers, or 602 KB would take no longer than 10 KB."""
     with Link(rtt_ms=25, rate_mbit_s=210) as link, link.client_namespace():
         found = measure_path(link.url(tiny_triton.http_url), "triton", PAYLOADS, **FEW)
-
     large, small = by_kind(found), by_kind(found, 10_000)
     assert found["rtt_ms"] > 24
     assert large["new"]["latency_ms_p50"] > 140  # a handshake and slow start: 6 round trips and the bytes
@@ -48,7 +47,6 @@ def test_slow_start_shows_on_the_way_to_a_far_triton_and_models_agree(tiny_trito
 
 def test_the_service_reads_a_body_before_it_refuses_it(random_service, figure) -> None:
     found = measure_path(random_service.url, "fastapi", PAYLOADS, **FEW)
-
     assert all(row["valid"] for row in found["rows"]), found["rows"]
     assert found["rate_mbit_s"] is None  # no payload above 1 MB
     figure(found["rtt_ms"] < 20, found)
@@ -61,7 +59,6 @@ def test_a_server_that_hangs_up_gives_rows_that_say_so(tmp_path: Path) -> None:
 
     with accepting(answer_and_close) as url:
         found = measure_path(url, "triton", [10_000], **FEW)
-
     assert not any(row["valid"] for row in found["rows"])
     assert all(row["invalid_because"] for row in found["rows"])
     table = remote_latency.compare_paths(found)
@@ -77,10 +74,8 @@ def test_an_answer_that_is_none_of_ours_is_named() -> None:
 def test_a_run_measures_its_own_way_once_and_its_twin(tmp_path: Path, tiny_triton) -> None:
     ports = (0, tiny_triton.http_port, tiny_triton.grpc_port, tiny_triton.metrics_port)
     run = Run("here", tmp_path, from_ports("127.0.0.1", *ports), RunStore(tmp_path))
-
     found = remote_latency.measure_real_path(run, PAYLOADS, **FEW)
     again = remote_latency.measure_real_path(run, PAYLOADS, **FEW)
-
     assert again["rows"] == found["rows"] and found["server"] == "triton"
     assert twin(found).rtt_ms >= 0.2 and twin(found).rate_mbit_s == 1000
     other = remote_latency.measure_twin(run, found | {"rtt_ms": 5.0, "rate_mbit_s": 200.0}, PAYLOADS, **FEW)
@@ -88,7 +83,6 @@ def test_a_run_measures_its_own_way_once_and_its_twin(tmp_path: Path, tiny_trito
     assert len(table) == 6
     if not NO_LINK:
         assert table.emulated_ms.notna().any()
-
     import matplotlib
 
     matplotlib.use("agg")
@@ -128,7 +122,6 @@ def test_a_point_crosses_the_link_and_is_counted_by_the_server(protocol, tmp_pat
     run, backend = open_here(tmp_path, tiny_triton), f"triton-onnx-fp32-{protocol}-jpeg"
     near = measure_point(run, backend, LOAD, STOPPING, check=False)
     far = measure_point(run, backend, LOAD, STOPPING, check=False, link="us-east")
-
     assert (near["link"], near["rtt_ms"], near["initcwnd"]) == ("loopback", 0, None)
     assert (far["link"], far["rtt_ms"], far["rate_mbit_s"], far["initcwnd"]) == ("us-east", 25, 210, 10)
     assert (far["congestion"], far["slow_start_after_idle"], far["loss"]) == ("cubic", True, 0)

@@ -223,7 +223,6 @@ def test_an_order_and_a_listing_that_both_fail_leave_a_record_and_a_watchdog(api
     assert api.rows and record(tmp_path)["instance"] is None
     assert record(tmp_path)["label"] == "photodup-rtx4090"
     assert record(tmp_path)["until"] < time.time() + 700
-
     api.refuse = ""
     assert vast.unnoticed(client) == []
     vast.destroy_overdue(client, now=time.time() + 700)
@@ -364,7 +363,6 @@ def test_the_container_ends_itself_when_its_time_is_over(api):
     until(lambda: api.asked)
     assert time.time() >= end, "not before its time"
     said = process.communicate(timeout=120)[1]
-
     assert api.rows == {} and process.returncode == 0
     assert api.asked[0][:2] == ("DELETE", f"/api/v0/instances/{ROW['id']}/")
     assert api.asked[0][3] == f"Bearer {SECRET}"
@@ -378,7 +376,6 @@ def test_the_container_tries_again_until_it_is_gone(api):
     assert api.rows
     api.refuse = ""
     process.communicate(timeout=120)
-
     assert api.rows == {} and process.returncode == 0
 
 
@@ -388,13 +385,11 @@ def test_the_container_tries_again_until_it_is_gone(api):
 def test_nothing_ends_where_nothing_is_rented(api, env, says):
     process = watchman(api, **env)
     said = process.communicate(timeout=120)[1]
-
     assert process.returncode == 0 and says in said and not api.asked
 
 
 def test_the_all_in_one_image_starts_the_watchman():
     dockerfile = (ROOT / "docker" / "all-in-one.Dockerfile").read_text()
-
     assert "COPY docker/end-itself.sh /usr/local/bin/end-itself" in dockerfile
     assert re.search(r"^end-itself & disown$", (ROOT / "docker" / "start-all.sh").read_text(), re.MULTILINE)
     assert os.access(ROOT / "docker" / "end-itself.sh", os.X_OK)
@@ -406,7 +401,6 @@ def test_the_drivers_floor_is_that_of_the_images_newest_part():
     pinned = {pin.name: str(pin.specifier).removeprefix("==") for pin in pins}
     versions = {part: version for part, (version, _) in gpu_image.BUILT_ON.items()}
     tag = re.search(r"tritonserver:([\d.]+)-py3", (ROOT / "docker" / "triton.Dockerfile").read_text())[1]
-
     assert versions == {"torch": pinned["torch"], "tritonserver": tag}
     # torch's wheels bring the bindings of the CUDA they are built on.
     assert int(pinned["cuda-bindings"].split(".")[0]) == gpu_image.BUILT_ON["torch"][1][0]
@@ -462,7 +456,6 @@ def sdk(api, monkeypatch):
 def test_sdk_search_sends_the_floors(api, sdk):
     (row,) = find_offers(sdk, "RTX 4090", 0.6)
     sent = api.asked[0][2]
-
     assert row["reliability"] == 0.9931
     assert float(sent["cuda_max_good"]["gte"]) == 13.0
     assert float(sent["inet_down"]["gte"]) == 200.0
@@ -471,7 +464,6 @@ def test_sdk_search_sends_the_floors(api, sdk):
 
 def test_sdk_rents_and_gives_back(api, sdk, tmp_path):
     path = rent(sdk)
-
     assert yaml.safe_load(path.read_text())["price_per_hour_usd"] == 0.412
     assert float(api.order()["env"]["END_AT"]) == pytest.approx(time.time() + 7200, abs=60)
     vast.down(sdk, "rtx4090")

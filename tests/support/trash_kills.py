@@ -215,7 +215,6 @@ def copy(folder: Path) -> int:
     md5 = make_library(old, WORK)
     photos = [OldPhoto(Path(n), md5[n], size, Whereabouts.ONLY_HERE, None, "") for n, size in WORK.items()]
     found = Contained(old, folder / "library", tuple(photos), (), (), ())
-
     while killed_at(step, lambda: lambda: copy_new(found, photos, target)):
         named = {name: one for name, one in at_home(target).items() if not name.endswith(".photodup-part")}
         assert named.items() <= md5.items(), step

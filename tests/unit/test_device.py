@@ -314,7 +314,6 @@ def test_tensorrt_profiles_cover_the_batches(tmp_path):
 def test_a_cuda_graph_is_asked_of_the_provider_and_stands_after_its_engine(engine, key):
     eager, graph = (engines.settings(name, "fp32", None, 8) for name in (engine, f"{engine}-graph"))
     order = [p.engine for p in plan("cuda")]
-
     assert {k for k in graph if graph[k] != eager[k]} == {key}
     assert order.index(engine) < order.index(f"{engine}-graph")
 

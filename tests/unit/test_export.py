@@ -196,7 +196,6 @@ def test_half_precision_is_written_into_the_graph_when_asked_for(tiny):
     path = export(model, folder / "half", [HALF])[HALF]
     graph = onnx.load(path).graph
     weights = {t.data_type for t in graph.initializer if t.dims and max(t.dims) > 3}
-
     assert weights == {onnx.TensorProto.FLOAT16}
     assert graph.input[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT
     assert graph.output[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT

@@ -34,10 +34,8 @@ def test_an_int8_file_is_nearly_the_encoder_it_was_made_from(made, engine):
     source, folder, files = made
     images = photographs(9, seed=1)
     wanted = tiny_embedding(images)
-
     model = load_model(f"onnx:{source.path}", engine=engine, precision="int8", device="cpu", directory=folder)
     found = model.embed(images)
-
     assert (found * wanted).sum(axis=1).min() > 0.99
     assert np.abs(found - wanted).max() > 1e-4, "nothing was quantised"
     assert model.path == files[engine] and model.precision == "int8"
@@ -135,7 +133,6 @@ def test_depthwise_layers_stay_float(tmp_path):
     weights = {"each": rng.random((3, 1, 8, 8), np.float32), "across": rng.random((8, 3, 1, 1), np.float32)}
     ends = ("image", ["n", 3, 224, 224]), ("embedding", ["n", 392])
     source = reduced.source_of(save_graph(tmp_path / "depthwise.onnx", nodes, *ends, weights))
-
     operations = read_network(quantise(source, photographs(40), directory=tmp_path)).get_ops()
     takes = {o.get_type_name(): o.input_value(0).get_node().get_type_name() for o in operations if o.inputs()}
     assert (takes["GroupConvolution"], takes["Convolution"]) == ("Parameter", "FakeQuantize")
@@ -172,7 +169,5 @@ def test_openclip_in_int8_is_nearly_openclip(tmp_path, real_exports):
     images = pictures.pixels()
     wanted = load_model(f"onnx:{source.path}", engine="openvino").embed_pixels(images)
     model = load_model(f"onnx:{source.path}", engine="openvino", precision="int8", directory=tmp_path)
-
     cosine = (model.embed_pixels(images) * wanted).sum(axis=1)
-
     assert model.is_random and cosine.min() > 0.98 and np.median(cosine) > 0.995

@@ -240,7 +240,6 @@ def test_the_model_itself_embeds_a_library_through_the_command(tmp_path):
     photo(tmp_path / "a.jpg", 1)
     photo(tmp_path / "b.jpg", 2)
     scan(tmp_path, progress=False)
-
     here = partial(photodup, MODEL_PRETRAINED="random:0", INFERENCE_SERVICE_URL="")
     first = here("embed", tmp_path)
     assert first.returncode == 0, first.stderr

@@ -77,7 +77,6 @@ def test_translation_keeps_both_checksums_right(payload, address, to_source, par
     head = bytearray(frame[: packets.HEAD])
     packets.rewrite_address(head, 12 if to_source else 16, address)
     after = (bytes(head) + frame[packets.HEAD :])[packets.VNET.size :]
-
     assert after[12 if to_source else 16 :][:4] == address
     assert ones_sum(after[:20]) == 0xFFFF
     if partial:
@@ -93,7 +92,6 @@ def test_a_superpacket_splits_into_the_segments_of_the_wire(payload, size, optio
     frame = packets.VNET.pack(packets.NEEDS_CSUM, 1, header, size, 20, 16) + packet
     parts = packets.split(frame)
     count, wire, _ = packets.segments_of(frame)
-
     assert len(parts) == count == -(-len(payload) // size)
     assert sum(len(part) - packets.VNET.size for part in parts) == wire
     if count == 1:

@@ -257,7 +257,6 @@ def test_each_server_at_its_fastest_is_beside_its_fp32_figures(recorded):
     """Visits at the fastest precision are passes of their own: other records, other figures."""
     record(recorded, "fastest", {"fastapi": 5.0, "litserve": 2.0})
     fp32, fast = compared(recorded), compared(recorded, passes=("fastest", "many"))
-
     assert fp32.outcomes["LitServe, one"].effect == pytest.approx(0.2, abs=0.02), "as without the other pass"
     assert fast.outcomes["LitServe, one"].effect == pytest.approx(1.5, abs=0.05)
     assert figures.fastest_sentence(fast).endswith(
@@ -269,7 +268,6 @@ def test_each_server_at_its_fastest_is_beside_its_fp32_figures(recorded):
     assert float(table["÷ FP32's latency"]["FastAPI (ours)"]) == pytest.approx(0.2, abs=0.01)
     assert float(table["÷ FP32's throughput"]["LitServe"]) == pytest.approx(2.4, abs=0.03)
     assert set(table["thirty-two in flight (images/s)"]) == {"–"}
-
     record(recorded, "many", {"fastapi": 5.0, "litserve": 2.0})
     fast = compared(recorded, passes=("fastest", "many"))
     assert figures.fastest_sentence(fast).endswith("than LitServe with 1, 8 and 32 in flight.")

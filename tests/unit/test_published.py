@@ -205,7 +205,6 @@ def test_a_misquote_is_found_in_the_documents(tmp_path):
     for name, lines in said.items():
         (tmp_path / f"{name}.md").write_text("\n\n".join(lines), encoding="utf-8")
     assert len(list(all_quotes())) >= 50 and misquotes(tmp_path) == []
-
     plan = tmp_path / "plan.md"
     plan.write_text(plan.read_text().replace("scales well", "scales **fairly**\nwell"), encoding="utf-8")
     found = misquotes(tmp_path)

@@ -257,14 +257,12 @@ def test_a_percentile_needs_as_many_answers_as_one_miss_may_stand_in(percentile)
     percentile is worse than it seems."""
     n = METRICS[f"latency_ms_p{percentile}"].min_answers
     miss = 1 - percentile / 100
-
     assert scipy_stats.binom.cdf(1, n, miss) <= 0.01 < scipy_stats.binom.cdf(1, n - 1, miss)
 
 
 def test_a_ratio_joins_both_intervals_as_logarithms():
     ratio = Interval(20, 18, 22) / Interval(10, 9, 11)
     wider, alone = ratio.high / ratio.low, 22 / 18
-
     assert ratio.value == 2 and alone < wider < alone**2
     assert ratio.low < 2 < ratio.high and ratio.is_known
 
@@ -273,7 +271,6 @@ def test_a_ratio_joins_both_intervals_as_logarithms():
 def test_a_ratio_turned_round_is_its_mirror(a, b):
     a, b = (Interval(v, v / down, v * up) for v, down, up in (a, b))
     there, back = a / b, b / a
-
     assert there.value * back.value == pytest.approx(1)
     assert there.low * back.high == pytest.approx(1) == there.high * back.low
 
@@ -286,7 +283,6 @@ def test_a_ratio_has_no_interval_where_a_figure_has_none():
 
 def test_a_figure_is_read_with_its_interval_or_stands_for_itself():
     known = {"ms": 5.0, "ms_ci_low": 4.0, "ms_ci_high": 7.0}
-
     assert interval_in(known, "ms") == Interval(5, 4, 7)
     for gone in (None, math.nan):
         assert interval_in(known | {"ms_ci_low": gone}, "ms") == Interval(5, 5, 5)

@@ -254,7 +254,6 @@ def test_random_arrivals_and_not_the_closed_loop_choose_the_last(every, run, mon
     monkeypatch.setattr(search, "measure_finalists", visit)
     with run() as opened:
         found = search.tune(opened, every[:9], BOUND, rung_seconds=(1.0,))
-
     assert found.best.setting == every[6], "the best of the three that go on"
     assert [n for _, _, n in offered] == [search.OPEN_MEASUREMENTS] * 3 + [search.EXACT_MEASUREMENTS]
     assert offered[-1][0] == (every[6], every[7]), "the finalists' rates are measured in turns"

@@ -165,17 +165,10 @@ def answer(folder: Path) -> Callable[[], object]:
 
 
 ROWS: dict[str, Row] = {
-    "settings": settings,
-    "cache": cache,
-    "run": run,
-    "search": search,
-    "parameters": parameters,
-    "notebook": notebook,
-    "endpoints file": endpoints,
-    "bundle": bundle,
-    "weights": weights,
+    "settings": settings, "cache": cache, "run": run, "search": search, "parameters": parameters,
+    "notebook": notebook, "endpoints file": endpoints, "bundle": bundle, "weights": weights,
     "server's answer": answer,
-}
+}  # fmt: skip
 
 
 ODD = (None, True, -1, 1e400, 10**30, "", "\x1b[2J", "../../x", [], {}, [[[]]], {"": None})

@@ -33,15 +33,9 @@ def compared(notebook, endpoints, verdicts=NOTHING, otherwise=Verdict.BEYOND) ->
         verdict = Verdict.NOT_MEASURED if lacking else verdicts.get(pair.name, otherwise)
         because = f"{endpoints.name} has no {lacking[-1]}." if lacking else "It keeps them."
         question = Question(
-            pair.name,
-            pair.notebook,
-            pair.metric,
-            pair.load_name,
-            pair.a.label,
-            pair.b.label,
-            "",
+            pair.name, pair.notebook, pair.metric, pair.load_name, pair.a.label, pair.b.label, "",
             pair.is_primary,
-        )
+        )  # fmt: skip
         figures = {"effect": 0.5, "low": 0.4, "high": 0.6, "value_a": 10.0, "value_b": 15.0, "n": 20}
         known = verdict is not Verdict.NOT_MEASURED
         outcomes[pair.name] = Outcome(question, verdict, **(figures if known else {"because": because}))

@@ -203,14 +203,9 @@ def test_the_real_service_passes_the_gate_and_accounts_for_itself(
     service = real_service.url
     system = adapter(f"fastapi-pytorch-fp32-http-{wire}", service, answer=answer)
     point = measure(
-        system,
-        photos,
-        Load("offline", batch=2),
-        Stopping(0.5, 8, 2),
-        reference=reference,
-        min_cosine=0.9999,
+        system, photos, Load("offline", batch=2), Stopping(0.5, 8, 2), reference=reference, min_cosine=0.9999,
         probe=counters.probe(service, counters.account_of(system.backend)),
-    )
+    )  # fmt: skip
     assert point.get("status") != "failed", point["error"]
     assert point["cosine_min"] > 0.9999
     assert point["server_inferences"] == 2 * point["server_requests"]

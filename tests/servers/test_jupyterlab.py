@@ -44,17 +44,12 @@ def lab(checkout, tmp_path_factory):
     home, token = tmp_path_factory.mktemp("home"), secrets.token_hex(16)
     options = f"--no-browser --allow-root --port=0 --IdentityProvider.token={token} --ServerApp.ip=127.0.0.1"
     environment = {
-        **os.environ,
-        "HOME": str(home),
-        "JUPYTER_CONFIG_DIR": str(home / "config"),
-        "JUPYTER_DATA_DIR": str(home / "data"),
-        "JUPYTER_RUNTIME_DIR": str(home / "runtime"),
+        **os.environ, "HOME": str(home), "JUPYTER_CONFIG_DIR": str(home / "config"),
+        "JUPYTER_DATA_DIR": str(home / "data"), "JUPYTER_RUNTIME_DIR": str(home / "runtime"),
         "JUPYTERLAB_SETTINGS_DIR": str(home / "settings"),
-        "JUPYTERLAB_WORKSPACES_DIR": str(home / "workspaces"),
-        "PHOTODUP_ROOT": str(checkout),
-        "PHOTODUP_MEASURE": "0",
-        "MPLCONFIGDIR": str(home / "matplotlib"),
-    }
+        "JUPYTERLAB_WORKSPACES_DIR": str(home / "workspaces"), "PHOTODUP_ROOT": str(checkout),
+        "PHOTODUP_MEASURE": "0", "MPLCONFIGDIR": str(home / "matplotlib"),
+    }  # fmt: skip
     log = home / "lab.log"
     with log.open("wb") as output:
         process = subprocess.Popen(  # -o install: what is installed here is what runs, whatever its age

@@ -131,12 +131,8 @@ def test_both_sides_of_every_pair_are_alike_or_labelled(both):
     assert (one["library"], one["spinning"], other["spinning"]) == ("onnxruntime", "off", "off")
     labels = (DECLARED["sides"]["fastapi-onnx"]["label"], DECLARED["sides"]["triton-onnx"]["label"])
     for planted in (
-        {"version": "1.24.1"},
-        {"threads": "9"},
-        {"spinning": "on"},
-        {"pillow": "1"},
-        {"wire": "fp32"},
-    ):
+        {"version": "1.24.1"}, {"threads": "9"}, {"spinning": "on"}, {"pillow": "1"}, {"wire": "fp32"},
+    ):  # fmt: skip
         assert unnamed(one, other | planted, labels, ({}, {})), planted
     assert unnamed(one, other, ("ONNX Runtime in FastAPI", "ONNX Runtime"), ({}, {}))
     assert unnamed(one, one, labels, ({"threads": 1}, {"threads": 2}))

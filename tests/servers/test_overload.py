@@ -219,12 +219,8 @@ def test_without_the_key_nothing_but_health_is_answered(monkeypatch, small_servi
     for path in ("/info", "/metrics", "/openapi.json", "/docs", "/nothing"):
         assert httpx.get(server.url + path).status_code == 401
     wrong = [
-        {},
-        {"X-API-Key": "x"},
-        {"X-API-Key": KEY[:-1]},
-        {"Authorization": f"Basic {KEY}"},
-        {"X-API-Key": ""},
-    ]
+        {}, {"X-API-Key": "x"}, {"X-API-Key": KEY[:-1]}, {"Authorization": f"Basic {KEY}"}, {"X-API-Key": ""},
+    ]  # fmt: skip
     for headers in [*wrong, {"Authorization": "Bearer"}, {"Authorization": "Bearer é".encode()}]:
         refused = post(server.url, headers=headers)
         assert refused.status_code == 401 and "X-API-Key" in refused.json()["detail"]

@@ -205,16 +205,9 @@ def test_onnx_made_from_it_gives_the_same_and_is_another_digest(network, checkpo
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # deprecations inside the exporter
         torch.onnx.export(
-            network,
-            (torch.zeros(2, 3, 288, 288),),
-            path,
-            input_names=["image"],
-            output_names=["embedding"],
-            dynamic_shapes=({0: torch.export.Dim("n")},),
-            dynamo=True,
-            external_data=False,
-            verbose=False,
-        )
+            network, (torch.zeros(2, 3, 288, 288),), path, input_names=["image"], output_names=["embedding"],
+            dynamic_shapes=({0: torch.export.Dim("n")},), dynamo=True, external_data=False, verbose=False,
+        )  # fmt: skip
     model = load_model(pretrained=f"sscd:{path}", device="cpu")
     assert model.size == 288, "the file decides"
     pixels = np.stack([model.prepare(photo(name)) for name in ("coffee", "rocket")])

@@ -127,15 +127,11 @@ def no_power(device):
 
 # NVML's functions for a card that tells no power, as some do. A real one: `-m gpu`.
 STAND_IN = SimpleNamespace(
-    nvmlInit=lambda: None,
-    nvmlDeviceGetCount=lambda: 1,
-    nvmlDeviceGetHandleByIndex=lambda index: index,
+    nvmlInit=lambda: None, nvmlDeviceGetCount=lambda: 1, nvmlDeviceGetHandleByIndex=lambda index: index,
     nvmlDeviceGetMemoryInfo=lambda device: SimpleNamespace(used=3 * 2**20),
-    nvmlDeviceGetUtilizationRates=lambda device: SimpleNamespace(gpu=40),
-    nvmlDeviceGetPowerUsage=no_power,
-    nvmlDeviceGetUUID=lambda device: b"GPU-0",
-    nvmlDeviceGetName=lambda device: b"NVIDIA L4",
-)
+    nvmlDeviceGetUtilizationRates=lambda device: SimpleNamespace(gpu=40), nvmlDeviceGetPowerUsage=no_power,
+    nvmlDeviceGetUUID=lambda device: b"GPU-0", nvmlDeviceGetName=lambda device: b"NVIDIA L4",
+)  # fmt: skip
 
 
 def test_the_units_of_the_drivers_library_are_turned_into_those_of_the_page() -> None:

@@ -31,17 +31,11 @@ from photodup.serving.vast import find_offers
 
 SECRET = "key-that-must-not-leak"
 ROW = {
-    "id": 7835610,
-    "actual_status": "running",
-    "public_ipaddr": " 203.0.113.7 ",
+    "id": 7835610, "actual_status": "running", "public_ipaddr": " 203.0.113.7 ",
     "ports": {f"{port}/tcp": [{"HostIp": "0.0.0.0", "HostPort": str(30000 + port)}] for port in vast.PORTS},
-    "gpu_name": "RTX 4090",
-    "dph_total": 0.412,
-    "geolocation": "Texas, US",
-    "jupyter_token": SECRET,
-    "start_date": 0.0,
-    "extra_env": [["END_AT", "1"]],
-}
+    "gpu_name": "RTX 4090", "dph_total": 0.412, "geolocation": "Texas, US", "jupyter_token": SECRET,
+    "start_date": 0.0, "extra_env": [["END_AT", "1"]],
+}  # fmt: skip
 OFFER = {
     "id": 42, "gpu_name": "RTX 4090", "num_gpus": 1, "dph_total": 0.41239, "geolocation": "Texas, US",
     "reliability2": 0.9931, "inet_down": 812.4, "inet_up": 500.1, "inet_down_cost": 0.004, "inet_up_cost": 0.006,

@@ -40,20 +40,10 @@ def workload(**changes):
     ready = Probe("/readyz", 0, 5, 5, 3)
     spec = by_cpu(60, 2, 6) | {"behavior": {"scaleDown": {"stabilizationWindowSeconds": 180}}}
     made = ScaledDeployment(
-        name="photodup",
-        replicas=1,
-        hpa=spec,
-        requests={"cpu": 0.5},
-        limits={"cpu": 2.0},
-        quota=None,
-        startup=replace(ready, failure_threshold=12),
-        readiness=ready,
-        liveness=Probe("/healthz", 0, 20, 10, 6),
-        max_surge=1,
-        start_s=20.0,
-        grace_s=40.0,
-        pre_stop_s=5.0,
-    )
+        name="photodup", replicas=1, hpa=spec, requests={"cpu": 0.5}, limits={"cpu": 2.0}, quota=None,
+        startup=replace(ready, failure_threshold=12), readiness=ready, liveness=Probe("/healthz", 0, 20, 10, 6),
+        max_surge=1, start_s=20.0, grace_s=40.0, pre_stop_s=5.0,
+    )  # fmt: skip
     return replace(made, **changes)
 
 

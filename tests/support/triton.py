@@ -58,16 +58,9 @@ def tiny_graph(path: Path, variant: str = "fp32", seed: int = 0, **metadata: str
 
 
 def taking_pictures(
-    path: Path,
-    encoder: Path | None = None,
-    *,
-    uint8: bool = False,
-    channels_last: bool = False,
-    size: object = 224,
-    mean=imaging.MEAN,
-    std=imaging.STD,
-    **notes: str,
-) -> Path:
+    path: Path, encoder: Path | None = None, *, uint8: bool = False, channels_last: bool = False,
+    size: object = 224, mean=imaging.MEAN, std=imaging.STD, **notes: str,
+) -> Path:  # fmt: skip
     """Write an encoder (the tiny one) so that it takes pictures otherwise, and answers the same."""
     import onnx
     from onnx import TensorProto, helper, numpy_helper

@@ -33,15 +33,11 @@ def reasons(report) -> dict[str, str]:
 def test_every_kind_of_unreadable_file_is_listed_and_the_scan_goes_on(tmp_path):
     whole = photo(tmp_path / "good.jpg", size=(640, 480)).read_bytes()
     bad = {
-        "zero.jpg": b"",
-        "text.jpg": b"I am a letter, not a picture.\n" * 20,
-        "truncated.jpg": whole[: len(whole) // 2],
-        "header_only.jpg": whole[:200],
-        "corrupt.png": png(64, 64, bytes(32)),
-        "bomb.png": png(40_000, 40_000),
-        "nulls.heic": bytes(4096),
+        "zero.jpg": b"", "text.jpg": b"I am a letter, not a picture.\n" * 20,
+        "truncated.jpg": whole[: len(whole) // 2], "header_only.jpg": whole[:200],
+        "corrupt.png": png(64, 64, bytes(32)), "bomb.png": png(40_000, 40_000), "nulls.heic": bytes(4096),
         "cut.webp": b"RIFF\x24\x00\x00\x00WEBPVP8 ",
-    }
+    }  # fmt: skip
     for name, data in bad.items():
         (tmp_path / name).write_bytes(data)
     report = scan(tmp_path, progress=False)

@@ -288,30 +288,27 @@ def hostile() -> Iterator:
         yield lambda says: stack.enter_context(accepting(functools.partial(serve, says)))
 
 
-@pytest.mark.parametrize(
-    ("path", "says", "said"),
-    [
-        ("/embed", endless, "answer is longer than 4,194,304 bytes"),
-        ("/embed", trickled, "answer was not whole within 1 s"),
-        ("/embed", DEEP, r"The answer cannot be read \(RecursionError"),
-        ("/embed", {"embeddings": 5}, "a 'embeddings' that is no list"),
-        ("/embed", {"embeddings": [[{}]]}, r"cannot be read \(TypeError"),
-        ("/embed", {"embeddings": [1, 2]}, r"have the shape \[2\]"),
-        ("/embed", {"embeddings": ["!"]}, r"have the shape \[1, 0\]"),
-        ("/v1/models", {"data": 5}, "lists no models"),
-        ("/v1/models", DEEP, "lists no models"),
-        ("/v1/embeddings", {"data": 5}, "a 'data' that is no list"),
-        ("/v1/embeddings", {"data": [None]}, "The answer cannot be read"),
-        ("/v2/models/m", MODEL | {"inputs": None}, "description of the model cannot be read"),
-        ("/v2/models/m", MODEL | {"outputs": []}, "names no outputs of the model m"),
-        ("/v2/models/m", changed("inputs", shape=[10**15]), "too many to make up"),
-        ("/v2/models/m", changed("inputs", shape=[1] * 99), "99 dimensions: too many"),
-        ("/v2/models/m", changed("inputs", datatype=[]), "is not made up here"),
-        ("/v2/models/m/config", [5], "cannot be read"),
-        ("/v2/models/m/infer", {"outputs": [None]}, "The answer cannot be read"),
-        ("/v2/models/m/infer", {"outputs": [{"datatype": "FP32", "shape": [10**15], "data": [1]}]}, "reshape"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("path", "says", "said"), [
+    ("/embed", endless, "answer is longer than 4,194,304 bytes"),
+    ("/embed", trickled, "answer was not whole within 1 s"),
+    ("/embed", DEEP, r"The answer cannot be read \(RecursionError"),
+    ("/embed", {"embeddings": 5}, "a 'embeddings' that is no list"),
+    ("/embed", {"embeddings": [[{}]]}, r"cannot be read \(TypeError"),
+    ("/embed", {"embeddings": [1, 2]}, r"have the shape \[2\]"),
+    ("/embed", {"embeddings": ["!"]}, r"have the shape \[1, 0\]"),
+    ("/v1/models", {"data": 5}, "lists no models"),
+    ("/v1/models", DEEP, "lists no models"),
+    ("/v1/embeddings", {"data": 5}, "a 'data' that is no list"),
+    ("/v1/embeddings", {"data": [None]}, "The answer cannot be read"),
+    ("/v2/models/m", MODEL | {"inputs": None}, "description of the model cannot be read"),
+    ("/v2/models/m", MODEL | {"outputs": []}, "names no outputs of the model m"),
+    ("/v2/models/m", changed("inputs", shape=[10**15]), "too many to make up"),
+    ("/v2/models/m", changed("inputs", shape=[1] * 99), "99 dimensions: too many"),
+    ("/v2/models/m", changed("inputs", datatype=[]), "is not made up here"),
+    ("/v2/models/m/config", [5], "cannot be read"),
+    ("/v2/models/m/infer", {"outputs": [None]}, "The answer cannot be read"),
+    ("/v2/models/m/infer", {"outputs": [{"datatype": "FP32", "shape": [10**15], "data": [1]}]}, "reshape"),
+])  # fmt: skip
 def test_what_a_hostile_server_answers_is_one_sentence(hostile, monkeypatch, path, says, said):
     monkeypatch.setattr(http_connection, "MOST_ANSWER_BYTES", 1 << 22)
     url = path.removesuffix("/config").removesuffix("/infer").replace("/v1/models", "/v1/embeddings")
@@ -625,19 +622,16 @@ def test_the_gate_starts_and_ends_its_commands(tmp_path, body):
     assert not any(psutil.pid_exists(pid) for pid in pids)
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--base-url", "http://127.0.0.1:1"], "Name two servers with --base-url and --head-url, or two commands"),
-        (["--base", "a", "--head", "b", "--url", "http://127.0.0.1:80/x"], r"write \{port\} in --url"),
-        (["--base", "no-such", "--head", "b", "--url", "http://127.0.0.1:{port}/x"],
-         "'no-such' ended while it started: .*No such file"),
-        (["--base", "echo broken", "--head", "b", "--url", "http://127.0.0.1:{port}/embed"],
-         "'echo broken' ended while it started: broken"),
-        (["--base-url", "http://127.0.0.1:1/x", "--head-url", "http://127.0.0.1:1/x", "--file", __file__],
-         "Nothing answers at"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("options", "said"), [
+    (["--base-url", "http://127.0.0.1:1"], "Name two servers with --base-url and --head-url, or two commands"),
+    (["--base", "a", "--head", "b", "--url", "http://127.0.0.1:80/x"], r"write \{port\} in --url"),
+    (["--base", "no-such", "--head", "b", "--url", "http://127.0.0.1:{port}/x"],
+     "'no-such' ended while it started: .*No such file"),
+    (["--base", "echo broken", "--head", "b", "--url", "http://127.0.0.1:{port}/embed"],
+     "'echo broken' ended while it started: broken"),
+    (["--base-url", "http://127.0.0.1:1/x", "--head-url", "http://127.0.0.1:1/x", "--file", __file__],
+     "Nothing answers at"),
+])  # fmt: skip
 def test_a_gate_that_cannot_measure_is_one_sentence(options, said):
     with one_sentence(said):
         ended("gate", *options)

@@ -55,22 +55,13 @@ def test_short_names_of_the_source_documents_are_read(written, name):
     assert parse_backend(written).name == name
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *(
-            "", "onnx", "triton-", "triton-onnx-fp32", "triton-onnx-fp32-http", "pytorch-grpc-jpeg",
-            "fastapi-pytorch-fp32-grpc-jpeg",
-        ),
-        *("triton-onnx-grpc-json", "triton-onnx-fp32-grpc-json", "local-onnx-fp32-http-jpeg", "local-dog"),
-        *("triton_http", "pytorch-http-jpeg", "triton-onnx-grpc-fp32", "local-onnx", "dummy"),
-        *(
-            "fastapi-emulated-a100-fp32-http-jpeg",
-            "triton-dummy-fp32-http-fp32",
-            "triton-onnx-fp64-http-fp32",
-        ),
-    ],
-)  # fmt: skip
+NAMES = """onnx triton- triton-onnx-fp32 triton-onnx-fp32-http pytorch-grpc-jpeg fastapi-pytorch-fp32-grpc-jpeg
+triton-onnx-grpc-json triton-onnx-fp32-grpc-json local-onnx-fp32-http-jpeg local-dog triton_http pytorch-http-jpeg
+triton-onnx-grpc-fp32 local-onnx dummy fastapi-emulated-a100-fp32-http-jpeg triton-dummy-fp32-http-fp32
+triton-onnx-fp64-http-fp32"""
+
+
+@pytest.mark.parametrize("name", ["", *NAMES.split()])
 def test_other_names_are_refused_with_the_pattern(name):
     with pytest.raises(
         PhotodupError, match=r"names no backend: use local-ENGINE-PRECISION, .*such as triton-"

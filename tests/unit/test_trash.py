@@ -87,13 +87,10 @@ def test_a_taken_name_is_not_overwritten(folder, md5):
     assert md5_of(folder / "a/copy (restored).jpg") == md5["a/copy.jpg"]
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [
-        "changed", "vanished", "no keeper", "keeper changed", "keeper leaves too", "keeper is a link",
-        "same file by another name", "outside", "symlink", "in the trash",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("fault", [
+    "changed", "vanished", "no keeper", "keeper changed", "keeper leaves too", "keeper is a link",
+    "same file by another name", "outside", "symlink", "in the trash",
+])  # fmt: skip
 def test_refusals_leave_everything_where_it_was(folder, md5, fault, tmp_path):
     wanted = [removal(folder, md5)]
     copy, keeper = folder / "a/copy.jpg", folder / "keep.jpg"

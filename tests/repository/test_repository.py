@@ -49,7 +49,10 @@ def extra(*names: str) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("folder", "lib results notebooks model_repository docker k8s tests".split())
+FOLDERS = ("lib", "results", "notebooks", "model_repository", "docker", "k8s", "tests")
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
 def test_git_keeps_our_folders(folder):
     ignored = git("check-ignore", folder, f"{folder}/some_file.json", f"{folder}/deeper/file.py")
     assert ignored.stdout == ""

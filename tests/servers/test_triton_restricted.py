@@ -4,7 +4,6 @@ import base64
 import json
 import os
 import stat
-import sys
 import threading
 import time
 from pathlib import Path

@@ -43,16 +43,13 @@ for arguments in map(json.loads, sys.argv[1:]):
             status = end.code or 0
     print(json.dumps([arguments, status, out.getvalue(), err.getvalue()]))
 """
-COMMANDS = [
-    tuple(command.split())
-    for command in (
-        "demo demo; scan photos; load http://127.0.0.1:9/ --file photos; embed photos; group photos;"
-        "embed photos --backend triton --url http://127.0.0.1:9; evaluate photos; review photos --port 0;"
-        "embed photos --backend triton_grpc --url 127.0.0.1:9; serve --port 0; report; audit; export; "
-        "render cpu-embedded; study run; study parameters; bench device; kube check; trash list photos; "
-        "endpoints check endpoints.yaml"
-    ).split(";")
-]
+_COMMANDS = """
+demo demo; scan photos; load http://127.0.0.1:9/ --file photos; embed photos; group photos; evaluate photos;
+embed photos --backend triton --url http://127.0.0.1:9; embed photos --backend triton_grpc --url 127.0.0.1:9;
+review photos --port 0; serve --port 0; report; audit; export; render cpu-embedded; study run; study parameters;
+bench device; kube check; endpoints check endpoints.yaml; trash list photos
+"""
+COMMANDS = [tuple(command.split()) for command in _COMMANDS.split(";")]
 WORK_WITHOUT_EXTRAS = {"scan", "trash"}
 # These start processes of their own, which see this environment's modules: the fresh environment below tries them.
 IN_ONE_PROCESS = [arguments for arguments in COMMANDS if arguments[0] not in ("serve", "render")]

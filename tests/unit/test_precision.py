@@ -1,6 +1,5 @@
 """Reduced-precision graphs round where they say, and the comparison sees what rounding does to decisions."""
 
-
 import numpy as np
 import pytest
 from support.command import run_python

@@ -302,14 +302,7 @@ def test_cpu_image_is_built_runs_and_embeds_as_the_library(tmp_path):
     built = subprocess.run(command, stdout=subprocess.PIPE, stderr=sys.stderr, text=True)
     assert built.returncode == 0
     image = built.stdout.strip()
-    options = [
-        "--storage-driver",
-        "vfs",
-        "--root",
-        str(storage / "storage"),
-        "--runroot",
-        str(storage / "run"),
-    ]
+    options = ["--storage-driver", "vfs", "--root", storage / "storage", "--runroot", storage / "run"]
 
     def buildah(*arguments: str) -> str:
         command = ["buildah", *options, *arguments]

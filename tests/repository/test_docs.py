@@ -195,9 +195,8 @@ def test_every_document_is_in_the_index() -> None:
 def test_the_first_notebook_has_the_index_and_a_picture_of_today() -> None:
     """The picture names the last notebook, the usual ports and every engine, so that an addition is drawn too."""
     first = nbformat.read(ROOT / "notebooks" / "00_start_here.ipynb", as_version=4)
-    shown = "".join(
-        o.get("data", {}).get("text/markdown", "") for c in first.cells for o in c.get("outputs", [])
-    )
+    outputs = [o for c in first.cells for o in c.get("outputs", [])]
+    shown = "".join(o.get("data", {}).get("text/markdown", "") for o in outputs)
     index = links((ROOT / "docs" / "README.md").read_text(encoding="utf-8"))
     assert "../docs/README.md" in links(prose_of(ROOT / "notebooks" / "00_start_here.ipynb"))
     assert {f"../docs/{name}" for name in index} <= set(links(shown)), "render it again: the index changed"
@@ -263,10 +262,8 @@ def test_planted_faults_are_found(tmp_path: Path) -> None:
     assert not found("photodup study run --only 03 -p HOST 1.2.3.4   # a comment").strip()
     assert unmarked("## A\n\nRun:\n\n```bash\nkubectl get pods\n```\n") == ["kubectl get pods"]
     assert unmarked("## A\n\nNot run here:\n\n```bash\nkubectl get pods\n```\n") == []
-    assert riddles("A.\n\nOf a clone, this installs. What is it? We ask.\n\nIt is\nheld against x.") == [
-        "Of a clone, this installs.",
-        "held against",
-    ]
+    text = "A.\n\nOf a clone, this installs. What is it? We ask.\n\nIt is\nheld against x."
+    assert riddles(text) == ["Of a clone, this installs.", "held against"]
     assert said_nowhere("| `never said at all` | x | y |", "") == ["never said at all"]
 
 

@@ -155,9 +155,8 @@ def test_what_a_wheel_needs_travels_too_or_is_there():
 def far_side(packed: Path, cwd: Path, *steps: str, **settings: str) -> subprocess.CompletedProcess:
     env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "PHOTODUP", "KIT"))}
     env |= {"KIT_PYTHON": sys.executable, "KIT_DEVICE": "cpu", "KIT_RUN": "rehearsal", **settings}
-    return subprocess.run(
-        [str(packed / "far_side.sh"), *steps], env=env, cwd=cwd, capture_output=True, text=True, timeout=280
-    )
+    command = [str(packed / "far_side.sh"), *steps]
+    return subprocess.run(command, env=env, cwd=cwd, capture_output=True, text=True, timeout=280)
 
 
 @pytest.mark.long
@@ -356,9 +355,8 @@ def test_triton_gets_the_encoder_in_pytorch_in_the_precision_asked_for(tmp_path,
     value = {key: entry.string_value for key, entry in config.parameters.items()}
     assert (value["precision"], value["device"], value["pretrained"]) == ("bf16", device, "random:0")
     assert (Path(value["library"]) / "photodup" / "__init__.py").is_file()
-    assert (encoder / "1" / "model.py").read_bytes() == (
-        root / "model_repository" / "openclip_vit_b32_pytorch_uint8" / "1" / "model.py"
-    ).read_bytes()
+    shipped = root / "model_repository/openclip_vit_b32_pytorch_uint8/1/model.py"
+    assert (encoder / "1" / "model.py").read_bytes() == shipped.read_bytes()
     assert len(config.model_warmup) == (3 if target == "cuda" else 1)
 
 

@@ -65,15 +65,10 @@ def run(tmp_path, queries, expected):
         for (pod, model), steps in SERIES.items()
         for name, step in zip(COUNTERS, steps, strict=True)
     ]
-    checks = [
-        {"expr": f"round({queries[name]}, 0.000001)", "eval_time": "10m30s", "exp_samples": samples}
-        for name, samples in expected.items()
-    ]
-    tests = {
-        "rule_files": [],
-        "evaluation_interval": "1m",
-        "tests": [{"interval": "1m", "input_series": series, "promql_expr_test": checks}],
-    }
+    at = {"eval_time": "10m30s"}
+    checks = [{"expr": f"round({queries[n]}, 0.000001)", "exp_samples": s, **at} for n, s in expected.items()]
+    test = {"interval": "1m", "input_series": series, "promql_expr_test": checks}
+    tests = {"rule_files": [], "evaluation_interval": "1m", "tests": [test]}
     (tmp_path / "tests.yaml").write_text(yaml.safe_dump(tests))
     command = [PROMTOOL, "test", "rules", "tests.yaml"]
     return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)

@@ -108,7 +108,6 @@ def test_a_planted_circle_is_found_inside_a_function(tmp_path):
 
 
 def test_a_planted_import_of_a_neighbour_is_found(tmp_path):
-    graph = plant(
-        tmp_path, bench__a="import photodup.serving.b\n", serving__b="", cli="from photodup.bench import a\n"
-    )
+    above = "import photodup.serving.b\n"
+    graph = plant(tmp_path, bench__a=above, serving__b="", cli="from photodup.bench import a\n")
     assert against_the_layers(graph) == ["photodup.bench.a -> photodup.serving.b"]

@@ -136,10 +136,8 @@ def test_a_bad_image_is_named_by_its_position_in_the_call(backend, quality, smal
 
 
 def test_a_bomb_is_refused_before_it_is_sent_and_in_process(tiny_onnx):
-    with (
-        connect(backend="local-onnx-fp32", pretrained=tiny_onnx) as embedder,
-        pytest.raises(ImageError, match="1,600 megapixels") as caught,
-    ):
+    too_large = pytest.raises(ImageError, match="1,600 megapixels")
+    with connect(backend="local-onnx-fp32", pretrained=tiny_onnx) as embedder, too_large as caught:
         embedder.embed([PHOTOS[0], bomb()])
     assert caught.value.index == 1
 
@@ -195,10 +193,8 @@ def test_retries_are_bounded(flaky, how, monkeypatch):
     proxy = flaky(99, how)
     no_keep_alive(monkeypatch)
     hasty = Patience(1, 0.5, 3, 0.01)
-    with (
-        connect(proxy.url, "pytorch", jpeg_quality=None, patience=hasty) as embedder,
-        pytest.raises(ServerError, match="3 attempts"),
-    ):
+    three = pytest.raises(ServerError, match="3 attempts")
+    with connect(proxy.url, "pytorch", jpeg_quality=None, patience=hasty) as embedder, three:
         embedder.embed(PHOTOS[:1])
     assert proxy.seen == 3
 

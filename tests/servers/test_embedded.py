@@ -118,9 +118,8 @@ def test_a_service_in_front_of_triton_answers_what_triton_computes(tmp_path, lau
         ours.wait()
         info = httpx.get(f"{ours.url}/info").json()
         before = executions(triton, model)[0]
-        answer = httpx.post(
-            f"{ours.url}/embed", files=as_files([photos[i % 8] for i in range(40)]), timeout=60
-        ).json()["embeddings"]
+        files = as_files([photos[i % 8] for i in range(40)])
+        answer = httpx.post(f"{ours.url}/embed", files=files, timeout=60).json()["embeddings"]
         wanted = infer(triton, model, np.stack([to_uint8(decode(data)) for data in photos]))
         said = [info[name] for name in ("engine", "precision", "digest", "gate")]
         assert said == ["triton", "fp32", "tiny", "not needed"]

@@ -33,10 +33,8 @@ def compute_ms(server, model: str, batch: int, requests: int) -> np.ndarray:
 
         def counted(at_least: int) -> tuple[int, int]:
             while True:  # Triton counts a request after it has answered it
-                found = [
-                    m.inference_stats.compute_infer
-                    for m in client.get_inference_statistics(model).model_stats
-                ]
+                stats = client.get_inference_statistics(model).model_stats
+                found = [m.inference_stats.compute_infer for m in stats]
                 if (count := sum(one.count for one in found)) >= at_least:
                     return count, sum(one.ns for one in found)
 

@@ -33,9 +33,8 @@ def test_the_committed_default_is_what_embedded_servers_offer(root: Path) -> Non
     found = load_endpoints(root / "notebooks/endpoints/embedded.yaml")
     models = {parse_backend(name).triton_model for name in found.backends} - {""}
     assert models == set(MODELS)
-    assert found == from_ports(
-        name="embedded", gpu="none", engines=("onnx", "openvino"), location="this machine"
-    )
+    engines = ("onnx", "openvino")
+    assert found == from_ports(name="embedded", gpu="none", engines=engines, location="this machine")
 
 
 def test_every_endpoints_file_loads(root: Path) -> None:

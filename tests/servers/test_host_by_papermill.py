@@ -147,10 +147,11 @@ def test_parity_needs_no_fastapi_and_an_unnamed_gpu_is_no_cpu(checkout, publishe
     assert json.loads((folder / "environment.json").read_text())["servers"]["gpus"] == 2
 
 
+STEMS = [pytest.param(p.stem, marks=[] if p.stem[:2] == "03" else pytest.mark.long) for p in EVERY]
+
+
 @pytest.mark.parametrize("strict", [False, True])
-@pytest.mark.parametrize(
-    "stem", [pytest.param(p.stem, marks=[] if p.stem[:2] == "03" else pytest.mark.long) for p in EVERY]
-)
+@pytest.mark.parametrize("stem", STEMS)
 def test_a_notebook_ends_at_once_where_nothing_answers(checkout, stem, strict):
     names = [f"{name}_PORT" for name in ("PYTORCH", "TRITON_HTTP", "TRITON_GRPC", "TRITON_METRICS")]
     dead = claim_ports(HOST, dict.fromkeys(names, 0))

@@ -270,9 +270,8 @@ def test_a_folder_on_the_way_that_is_a_link_is_one_sentence(tmp_path, own_key_fo
     os.makedirs(outside / "er")
     shutil.copy(folder / "A/copy.jpg", outside / "er" / "z.jpg")
     before = tree(outside)
-    _, ((_, sentence),) = Trash(folder).remove(
-        [removal(folder, md5 | {"B/er/z.jpg": md5["A/copy.jpg"]}, "B/er/z.jpg", "A/keep.jpg", ())]
-    )
+    going = removal(folder, md5 | {"B/er/z.jpg": md5["A/copy.jpg"]}, "B/er/z.jpg", "A/keep.jpg", ())
+    _, ((_, sentence),) = Trash(folder).remove([going])
     assert "outside" in sentence and tree(outside) == before
     (folder / "B").unlink()
     assert Trash(folder).restore(done) == [folder / "B/er/copy2.jpg"]

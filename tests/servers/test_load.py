@@ -235,9 +235,8 @@ def test_a_stall_shows_in_the_open_loop_and_hides_in_the_closed_one(figure):
 
 def test_an_overloaded_open_loop_says_so():
     # One at a time, 10 ms each: 100 a second can be answered, 200 are offered.
-    point = measure(
-        Dummy(delay_ms=10), PHOTOS, Load("server", offered_per_s=200, concurrency=1), Stopping(1, 64, 3)
-    )
+    load = Load("server", offered_per_s=200, concurrency=1)
+    point = measure(Dummy(delay_ms=10), PHOTOS, load, Stopping(1, 64, 3))
     assert not point["valid"] and "overloaded" in point["invalid_because"]
     assert point["n_late"] > 50 and point["late_ms_max"] > 100
     assert point["raw"]["latency_ms"].max() > point["late_ms_max"], "the wait for a free worker is part of it"
@@ -366,9 +365,8 @@ def test_large_bodies_arrive_whole_and_non_http_is_named():
         connection.request(connection.head("POST", "/", 0))
         assert connection.socket is first, "the connection was not kept"
         connection.close()
-    says = iter(
-        [b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok", b"SSH-2.0-nope\r\n\r\n"]
-    )
+    sound = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok"
+    says = iter([sound, b"SSH-2.0-nope\r\n\r\n"])
 
     def answer(peer):
         peer.recv(1000)

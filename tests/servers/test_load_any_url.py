@@ -205,9 +205,8 @@ def test_a_key_is_sent_and_never_kept(small_service, tmp_path):
     url = small_service(API_KEY="sesame-17").url
     with pytest.raises(PhotodupError, match=r"answered 401.*api-key"):
         load(f"{url}/embed")
-    said = load(
-        f"{url}/embed", "--api-key", "env:MY_KEY", "--seconds", 1, "--out", tmp_path, MY_KEY="sesame-17"
-    )
+    options = ("--api-key", "env:MY_KEY", "--seconds", 1)
+    said = load(f"{url}/embed", *options, "--out", tmp_path, MY_KEY="sesame-17")
     assert "latency: p50" in said
     written = b"".join(path.read_bytes() for path in tmp_path.iterdir())
     assert b"sesame-17" not in written and "sesame" not in said
@@ -401,9 +400,8 @@ def test_a_load_that_changes_has_no_verdict_of_steadiness(tmp_path, kept, body):
 def test_a_connection_that_the_server_closed_meanwhile_is_opened_anew(tmp_path, kept, body, monkeypatch):
     monkeypatch.setattr(Answers, "timeout", 2)
     with answering(lambda n: (200, b"ok")) as server:
-        said = load(
-            server.url, "--file", body, "--rate", 2, "--seconds", 8, "--concurrency", 16, "--out", tmp_path
-        )
+        options = ("--rate", 2, "--seconds", 8, "--concurrency", 16)
+        said = load(server.url, "--file", body, *options, "--out", tmp_path)
     point = kept()[0]["measurements"][0]
     assert point["n_errors"] == 0 and point["n_idle_closes"] > 0
     assert "idle connection" in said and "opened anew within the request" in said
@@ -586,13 +584,11 @@ def test_a_failed_check_marks_what_it_checks():
     visits = [planted_visit([10.0, 11.0, 13.0], number) for number in range(4)]
     check, pair, *more = outcomes_of(visits, Load("single_stream"))
     assert check.is_different and pair.effect == pytest.approx(0.3, abs=0.02)
-    assert pair.notes[0].startswith(
-        "The check failed: server 1 through other connections differs from server 1 by"
-    )
+    failed = "The check failed: server 1 through other connections differs from server 1 by"
+    assert pair.notes[0].startswith(failed)
     first, *others = sentences_of([check, pair, *more], "images/s")
-    assert first.startswith(
-        "The check failed, so the measuring itself finds a difference where there is none: "
-    )
+    failed = "The check failed, so the measuring itself finds a difference where there is none: "
+    assert first.startswith(failed)
     assert others and all(one.endswith("(the check failed).") for one in others)
 
 

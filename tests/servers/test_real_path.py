@@ -90,11 +90,8 @@ def test_a_run_measures_its_own_way_once_and_its_twin(tmp_path: Path, tiny_trito
 
     figure, axes = plt.subplots(1, 3)
     remote_latency.draw_paths(axes, table)
-    assert [axis.get_title(loc="left") or axis.get_title() for axis in axes] == [
-        "new connection",
-        "idle connection",
-        "warm connection",
-    ]
+    titles = [axis.get_title(loc="left") or axis.get_title() for axis in axes]
+    assert titles == ["new connection", "idle connection", "warm connection"]
     plt.close(figure)
 
 

@@ -203,10 +203,8 @@ def test_a_decision_that_cannot_be_written_is_not_taken(session, monkeypatch, ac
 def test_ten_thousand_groups_stay_fluid(session, library, monkeypatch):
     """Marking all writes once, and a page shows a page: no step grows with the square of the groups."""
     one = next(iter(session.items.values())).group
-    many = tuple(
-        replace(one, choice=replace(one.choice, keeper=replace(one.keeper, id=10**5 + i, md5=f"{i:032x}")))
-        for i in range(10_000)
-    )
+    keepers = (replace(one.keeper, id=10**5 + i, md5=f"{i:032x}") for i in range(10_000))
+    many = tuple(replace(one, choice=replace(one.choice, keeper=keeper)) for keeper in keepers)
     large = ReviewSession(library, find=lambda catalogue: replace(session.tiers, copies=many))
     synced = []
     monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(descriptor))
@@ -390,9 +388,8 @@ def test_a_keeper_that_another_group_removes_is_shown_so_and_its_copies_stay(lib
     tiers = ReviewSession(library).tiers
     copies = next(group for group in tiers.copies if group.keeper.path.name == "IMG_1.jpg")
     lone = listed(library)["lone.jpg"]
-    scene = replace(
-        copies, tier="similar", choice=replace(copies.choice, keeper=lone), members=(copies.keeper,)
-    )
+    choice = replace(copies.choice, keeper=lone)
+    scene = replace(copies, tier="similar", choice=choice, members=(copies.keeper,))
     with ReviewServer(library, find=lambda catalogue: replace(tiers, similar=(scene,))) as server:
         session = server.session
         session.accept_all()

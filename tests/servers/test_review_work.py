@@ -30,10 +30,8 @@ SMALL = "a small one"
 
 @contextmanager
 def browsing(folder, **options):
-    with (
-        ReviewServer(folder, opened_on_page=True, **options) as server,
-        client_of(server, follow_redirects=True) as client,
-    ):
+    running = ReviewServer(folder, opened_on_page=True, **options)
+    with running as server, client_of(server, follow_redirects=True) as client:
         until_idle(client)
         yield server, client
 
@@ -163,10 +161,8 @@ def test_what_fails_is_one_sentence_on_the_page(photos):
 def test_the_command_opens_the_page_of_a_folder_that_was_never_scanned(photos):
     flags = ["--threshold", "0.6", "--inference-backend", "auto", "--inference-url", "http://127.0.0.1:9"]
     command = [sys.executable, "-m", "photodup", "review", str(photos), "--port", "0", *flags]
-    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    )
+    env = os.environ | {"PYTHONUNBUFFERED": "1"}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
     try:
         said = process.stdout.readline()
         url = said.removeprefix("The page: ").strip()

@@ -87,9 +87,8 @@ def test_requests_in_flight_are_computed_together_and_not_mixed_up(real_service,
     before = server.metrics()
 
     def one(index: int) -> list[float]:
-        return httpx.post(f"{server.url}/embed", files=as_files([PHOTOS[index]]), timeout=60).json()[
-            "embeddings"
-        ][0]
+        answer = httpx.post(f"{server.url}/embed", files=as_files([PHOTOS[index]]), timeout=60)
+        return answer.json()["embeddings"][0]
 
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(one, [i % 8 for i in range(24)]))

@@ -270,12 +270,8 @@ def test_keep_rules_of_the_page_and_of_the_command_line(library):
 
 def test_a_keeper_chosen_before_is_suggested_again(library):
     with Catalogue(library) as catalogue:
-        (member,) = [
-            photo
-            for group in tiers_by_settings(catalogue).copies
-            for photo in group.members
-            if photo.path.name == "small coffee.jpg"
-        ]
+        members = [photo for group in tiers_by_settings(catalogue).copies for photo in group.members]
+        (member,) = [photo for photo in members if photo.path.name == "small coffee.jpg"]
         Feedback(library / ".photodup").add("keeper", [member.md5])
         again = next(g for g in tiers_by_settings(catalogue).copies if g.keeper.md5 == member.md5)
         assert again.choice.reason == "you chose to keep it before"

@@ -20,10 +20,8 @@ SIZES = Sizes(visits=2, plan=VisitPlan(blocks=3, block_s=0.1, alone_s=0, warmup_
 def test_a_relay_plants_a_share_of_the_servers_time(tmp_path, figure):
     with ExitStack() as stack:
         url = stack.enter_context(null_server.running(delay_ms=12))
-        before, slower, slowest = (
-            Reach(BACKEND, stack.enter_context(null_server.running(upstream=url, slower=share)))
-            for share in (0.0, 1.0, 2.0)
-        )
+        relays = (null_server.running(upstream=url, slower=share) for share in (0.0, 1.0, 2.0))
+        before, slower, slowest = (Reach(BACKEND, stack.enter_context(relay)) for relay in relays)
         servers = {
             None: (Reach(BACKEND, url), Reach(BACKEND, url)),
             1.0: (before, slower),

@@ -140,11 +140,8 @@ def test_the_units_of_the_drivers_library_are_turned_into_those_of_the_page() ->
     page = generate_latest(registry).decode()
     assert collector.names() == ["NVIDIA L4"]
     assert 'photodup_gpu_memory_used_bytes{gpu="GPU-0"} 3.145728e+06' in page
-    assert usage.columns_of([(0.0, usage.gauges(page))]) == {
-        "gpu_utilization": 0.4,
-        "gpu_memory_mib": 3.0,
-        "gpu_memory_before_mib": 3.0,
-    }
+    wanted = {"gpu_utilization": 0.4, "gpu_memory_mib": 3.0, "gpu_memory_before_mib": 3.0}
+    assert usage.columns_of([(0.0, usage.gauges(page))]) == wanted
 
 
 @pytest.mark.gpu

@@ -33,9 +33,8 @@ class Server(ThreadingHTTPServer):
 def serving(handler, at: tuple = ("127.0.0.1", 0), certificate: tuple = (), **facts) -> Iterator[Server]:
     """Serve for the length of a block, over TLS with a certificate; a handler finds the facts in `self.server`."""
     with Server(at, handler) as server:
-        vars(server).update(
-            facts, url="http{}://{}:{}".format("s" * bool(certificate), *server.server_address)
-        )
+        url = "http{}://{}:{}".format("s" * bool(certificate), *server.server_address)
+        vars(server).update(facts, url=url)
         if certificate:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(*certificate)

@@ -52,9 +52,7 @@ BURST = Load(in_flight=24, from_s=60.0, until_s=240.0)
 
 def by_metrics(**targets):
     """Return the workload, scaled by metrics of its pods: name -> the average that is wanted."""
-    metrics = [
-        {"metric": {"name": name}, "target": {"type": "AverageValue", "averageValue": value}}
-        for name, value in targets.items()
-    ]
+    of = {n: {"type": "AverageValue", "averageValue": value} for n, value in targets.items()}
+    metrics = [{"metric": {"name": name}, "target": target} for name, target in of.items()]
     made = workload()
     return replace(made, hpa={**made.hpa, "metrics": [{"type": "Pods", "pods": m} for m in metrics]})

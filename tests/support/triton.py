@@ -25,10 +25,7 @@ def save_graph(path: Path, nodes: list[tuple], given: tuple, answered: tuple, we
     def end(name: str, shape: list, kind: str = "FLOAT"):
         return helper.make_tensor_value_info(name, getattr(TensorProto, kind), shape)
 
-    made = [
-        helper.make_node(operator, inputs, [output], name=output, **dict(*attributes))
-        for operator, inputs, output, *attributes in nodes
-    ]
+    made = [helper.make_node(kind, given_, [to], name=to, **dict(*more)) for kind, given_, to, *more in nodes]
     arrays = [numpy_helper.from_array(array, name) for name, array in (weights or {}).items()]
     graph = helper.make_graph(made, path.stem, [end(*given)], [end(*answered)], arrays)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)

@@ -8,7 +8,7 @@ import threading
 from contextlib import suppress
 
 import pytest
-from support.command import run_python
+from support.command import one_sentence, run_python
 from support.plants import PLANTS
 
 from photodup.errors import PhotodupError
@@ -91,9 +91,7 @@ def test_no_folder_below_the_one_given_is_a_link(tmp_path, mine, planted):
     (tmp_path / "run").mkdir()
     PLANTS[planted](tmp_path / "run" / "sub", mine if planted == "a symbolic link" else mine / "letter")
     for name in ("letter", "deeper/letter"):
-        with pytest.raises(
-            PhotodupError, match=r"run/sub is not written \(.*(folder|directory).*\): photodup writes"
-        ):
+        with one_sentence(r"run/sub is not written \(.*(folder|directory).*\): photodup writes"):
             write_atomically(tmp_path / "run" / "sub" / name, "ours", within=tmp_path / "run")
     assert (mine / "letter").read_text() == "mine" and os.listdir(mine) == ["letter"]
     with pytest.raises(ValueError):

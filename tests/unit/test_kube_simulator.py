@@ -9,6 +9,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.command import one_sentence
 from support.kube import BURST, ONE, by_metrics, pods, scaler, workload
 
 from photodup.errors import PhotodupError
@@ -251,9 +252,7 @@ def test_an_unreadable_metric_forbids_to_shrink():
         return int(told.steps["replicas"].iloc[-1])
 
     assert (last(), last(unreadable=("photodup_requests_pending",))) == (2, 6)
-    with pytest.raises(
-        PhotodupError, match="'cpuu' cannot be unreadable: the autoscaler reads cpu, photodup"
-    ):
+    with one_sentence("'cpuu' cannot be unreadable: the autoscaler reads cpu, photodup"):
         last(unreadable=("cpuu",))
 
 

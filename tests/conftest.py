@@ -41,9 +41,8 @@ os.environ["PHOTODUP_ROOT"] = str(ROOT)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--figures", action="store_true", help="only what measures a time, a rate or memory, and assert that"
-    )
+    words = "only what measures a time, a rate or memory, and assert that"
+    parser.addoption("--figures", action="store_true", help=words)
 
 
 # What starts a server or a browser: for tests/servers alone.
@@ -51,14 +50,14 @@ _SERVERS = {"browser", "launch", "random_service", "real_service", "small_servic
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what asserts nothing but measured figures; with --figures, all that measures none."""
+    """Skip what asks for Triton where there can be none; leave out figures or, with --figures, all that measures none."""
     figures = config.getoption("--figures")
     for item in items:
+        if "tiny_triton" in getattr(item, "fixturenames", ()):
+            item.add_marker(triton.needs_triton())
         asked = _SERVERS & set(item.fixturenames) if item.path.parent.name in ("unit", "repository") else ()
         if asked:
-            raise pytest.UsageError(
-                f"{item.nodeid} asks for {', '.join(sorted(asked))}: move it to tests/servers."
-            )
+            raise pytest.UsageError(f"{item.nodeid} asks for {', '.join(sorted(asked))}: move it to servers.")
     config.hook.pytest_deselected(items=[item for item in items if not _is_asked_for(item, figures)])
     items[:] = [item for item in items if _is_asked_for(item, figures)]
 
@@ -136,9 +135,8 @@ def pytest_terminal_summary(terminalreporter) -> None:
     reports = [report for each in terminalreporter.stats.values() for report in each]
     told = [(dict(getattr(r, "user_properties", ())).get("cpu_s", 0), r.nodeid) for r in reports]
     for cpu_s, name in sorted(((cpu, name) for cpu, name in told if cpu > COSTLY_CPU_S), reverse=True):
-        terminalreporter.write_line(
-            f"warning: {cpu_s:.0f} s of CPU, make it cheaper or mark it long: {name}", yellow=True
-        )
+        words = f"warning: {cpu_s:.0f} s of CPU, make it cheaper or mark it long: {name}"
+        terminalreporter.write_line(words, yellow=True)
 
 
 # ---- several processes -----------------------------------------------------------------------------------

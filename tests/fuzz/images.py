@@ -57,12 +57,8 @@ def fuzz(seconds: float) -> bool:
     seed = time.time_ns() % 2**32
     chance, originals, counts = random.Random(seed), seeds(), Counter()
     found: list[str] = []
-    pool = DecodePool(
-        "photodup.photos.library.hashing:packed_facts",
-        size=1,
-        deadline_s=DEADLINE_S,
-        remedy="give it more time",
-    )
+    facts = "photodup.photos.library.hashing:packed_facts"
+    pool = DecodePool(facts, size=1, deadline_s=DEADLINE_S, remedy="give it more time")
     deadline = time.monotonic() + seconds
     try:
         while time.monotonic() < deadline:

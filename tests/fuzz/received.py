@@ -148,9 +148,7 @@ def weights(folder: Path) -> Callable[[], object]:
 
 
 def answer(folder: Path) -> Callable[[], object]:
-    (folder / "answer").write_text(
-        '{"data": [{"index": 0, "embedding": [0.5, 1]}], "embeddings": ["AAAAAA=="]}'
-    )
+    (folder / "answer").write_text('{"data":[{"index":0, "embedding":[0.5, 1]}], "embeddings":["AAAAAA=="]}')
 
     def use() -> None:
         body = (folder / "answer").read_bytes()
@@ -167,17 +165,10 @@ def answer(folder: Path) -> Callable[[], object]:
 
 
 ROWS: dict[str, Row] = {
-    "settings": settings,
-    "cache": cache,
-    "run": run,
-    "search": search,
-    "parameters": parameters,
-    "notebook": notebook,
-    "endpoints file": endpoints,
-    "bundle": bundle,
-    "weights": weights,
+    "settings": settings, "cache": cache, "run": run, "search": search, "parameters": parameters,
+    "notebook": notebook, "endpoints file": endpoints, "bundle": bundle, "weights": weights,
     "server's answer": answer,
-}
+}  # fmt: skip
 
 
 ODD = (None, True, -1, 1e400, 10**30, "", "\x1b[2J", "../../x", [], {}, [[[]]], {"": None})

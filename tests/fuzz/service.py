@@ -33,11 +33,7 @@ def _run(server, folder: str, seconds: float) -> bool:
     started = time.monotonic()
     done = subprocess.run(command, cwd=folder, text=True, capture_output=True, check=False)
     print(done.stdout[-6000:], done.stderr[-2000:], sep="\n")
-    answered = {
-        name: int(value)
-        for name, value in server.metrics().items()
-        if name.startswith("photodup_requests_total")
-    }
+    answered = {k: int(n) for k, n in server.metrics().items() if k.startswith("photodup_requests_total")}
     print(f"{sum(answered.values())} requests answered in {time.monotonic() - started:.0f} s: {answered}")
     if server.process.poll() is not None:
         print(server.log.read_text()[-4000:])

@@ -56,9 +56,7 @@ def test_every_reason_is_still_needed():
     stems = {path.stem: path for path in notebooks(())}
     assert set(ALLOWED) <= set(stems)
     for stem, reasons in ALLOWED.items():
-        assert set(reasons) <= typed_numbers(answer_of(stems[stem])), (
-            f"{stem}: a reason for a number that is gone"
-        )
+        assert set(reasons) <= typed_numbers(answer_of(stems[stem])), f"{stem}: a number that is gone"
 
 
 def test_a_planted_number_is_found():

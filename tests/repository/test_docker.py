@@ -102,18 +102,15 @@ def test_dockerfile_fits_the_tree(path):
     assert problems(path.read_text()) == []
 
 
-@pytest.mark.parametrize(
-    "old, new, finding",
-    [
-        ("COPY lib lib", "COPY src lib", "not in the tree"),
-        ("COPY lib lib", "COPY tests lib", ".dockerignore leaves it out"),
-        ("[embed,service,cpu]", "[embed,service,cpus]", "extra cpus does not exist"),
-        ("[embed,service,cpu]", "[embed,service,cpu,gpu]", "overwrite each other"),
-        ("FROM ${BASE_IMAGE} AS build", "FROM python:3.11 AS build", "is no build argument"),
-        ("pip install -c constraints.txt torch", "pip install torch", "not held to constraints.txt"),
-        ("HEALTHCHECK", "LABEL", "no HEALTHCHECK"),
-    ],
-)
+@pytest.mark.parametrize("old, new, finding", [
+    ("COPY lib lib", "COPY src lib", "not in the tree"),
+    ("COPY lib lib", "COPY tests lib", ".dockerignore leaves it out"),
+    ("[embed,service,cpu]", "[embed,service,cpus]", "extra cpus does not exist"),
+    ("[embed,service,cpu]", "[embed,service,cpu,gpu]", "overwrite each other"),
+    ("FROM ${BASE_IMAGE} AS build", "FROM python:3.11 AS build", "is no build argument"),
+    ("pip install -c constraints.txt torch", "pip install torch", "not held to constraints.txt"),
+    ("HEALTHCHECK", "LABEL", "no HEALTHCHECK"),
+])  # fmt: skip
 def test_planted_faults_are_found(old, new, finding):
     text = (DOCKER / "service.Dockerfile").read_text()
     assert old in text
@@ -283,7 +280,6 @@ def test_page_quotes_what_the_build_found_in_the_image():
     record = json.loads(CONTENTS.read_text(encoding="utf-8"))
     page = " ".join((DOCKER / "README.md").read_text(encoding="utf-8").split())
     torch = record["largest_packages_mb"]["torch"]
-
     assert f"{record['unpacked_mb']} MB unpacked" in page
     assert f"{len(record['packages'])} Python packages" in page
     assert f"PyTorch alone is {torch} MB" in page
@@ -300,27 +296,17 @@ def test_cpu_image_is_built_runs_and_embeds_as_the_library(tmp_path):
             pytest.skip(f"{program} is not installed: apt-get install buildah debootstrap")
     if os.geteuid() != 0:
         pytest.skip("debootstrap and chroot isolation need root")
-
     storage = Path(os.environ.get("PHOTODUP_IMAGES_DIR") or tmp_path / "images")
     storage.mkdir(parents=True, exist_ok=True)
-    built = subprocess.run(
-        [DOCKER / "build-without-registry.sh", storage], stdout=subprocess.PIPE, stderr=sys.stderr, text=True
-    )
+    command = [DOCKER / "build-without-registry.sh", storage]
+    built = subprocess.run(command, stdout=subprocess.PIPE, stderr=sys.stderr, text=True)
     assert built.returncode == 0
     image = built.stdout.strip()
-    options = [
-        "--storage-driver",
-        "vfs",
-        "--root",
-        str(storage / "storage"),
-        "--runroot",
-        str(storage / "run"),
-    ]
+    options = ["--storage-driver", "vfs", "--root", storage / "storage", "--runroot", storage / "run"]
 
     def buildah(*arguments: str) -> str:
-        return subprocess.run(
-            ["buildah", *options, *arguments], check=True, stdout=subprocess.PIPE, text=True
-        ).stdout.strip()
+        command = ["buildah", *options, *arguments]
+        return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
 
     container = ""
     process = None

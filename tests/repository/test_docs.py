@@ -27,7 +27,7 @@ GUIDES = sorted((ROOT / "docs").glob("*.md"))
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)|<img[^>]+src=\"([^\"]+)\"")
 INLINE = re.compile(r"`((?:photodup|make|papermill) [^-`…][^`…]*)`")
 BLOCK = re.compile(r"^```(?:bash|sh|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-NEEDS_MORE_THAN_THIS_MACHINE = ("docker", "kubectl", "kind", "helm", "photodup vast")
+NEEDS_ANOTHER_MACHINE = ("docker", "kubectl", "kind", "helm", "photodup vast")
 # Who acts comes first: no statement begins so, and no coinage stands for the field's word.
 RIDDLE = re.compile(
     r"(?:^|[.!?] )((?:Of|Whether|Who would|What) [^.?!]*[.!])"
@@ -145,9 +145,7 @@ def unmarked(text: str) -> list[str]:
     found, start = [], 0
     for match in BLOCK.finditer(text):
         section = text[max(start, text.rfind("\n## ", 0, match.start())) : match.start()]
-        lines = [
-            words for words in commands(match[0]) if " ".join(words).startswith(NEEDS_MORE_THAN_THIS_MACHINE)
-        ]
+        lines = [line for line in commands(match[0]) if " ".join(line).startswith(NEEDS_ANOTHER_MACHINE)]
         if lines and "not run here" not in section.lower():
             found.append(" ".join(lines[0]))
         start = match.end()
@@ -197,19 +195,15 @@ def test_every_document_is_in_the_index() -> None:
 def test_the_first_notebook_has_the_index_and_a_picture_of_today() -> None:
     """The picture names the last notebook, the usual ports and every engine, so that an addition is drawn too."""
     first = nbformat.read(ROOT / "notebooks" / "00_start_here.ipynb", as_version=4)
-    shown = "".join(
-        o.get("data", {}).get("text/markdown", "") for c in first.cells for o in c.get("outputs", [])
-    )
+    outputs = [o for c in first.cells for o in c.get("outputs", [])]
+    shown = "".join(o.get("data", {}).get("text/markdown", "") for o in outputs)
     index = links((ROOT / "docs" / "README.md").read_text(encoding="utf-8"))
     assert "../docs/README.md" in links(prose_of(ROOT / "notebooks" / "00_start_here.ipynb"))
-    assert {f"../docs/{name}" for name in index} <= set(links(shown)), (
-        "render it again: the index has changed"
-    )
+    assert {f"../docs/{name}" for name in index} <= set(links(shown)), "render it again: the index changed"
     picture = (ROOT / "notebooks" / "images" / "architecture.svg").read_text(encoding="utf-8")
     last = max(path.name[:2] for path in (ROOT / "notebooks").glob("[0-9]*.ipynb"))
     words = [f"notebooks 00 to {last}", ":8002", ":8003", ":8004", ":8005"]
     words += ["PyTorch", "ONNX Runtime", "OpenVINO", "TensorRT", "Scan", "Embed", "Group", "Review"]
-
     assert [word for word in words if word not in picture] == []
 
 
@@ -262,17 +256,14 @@ def test_planted_faults_are_found(tmp_path: Path) -> None:
     assert "no such target" in found("make studdy RUN=x")
     assert "no such file" in found("papermill notebooks/99_nothing.ipynb out.ipynb")
     assert "declares no ENGIN" in found("papermill notebooks/_template.ipynb out.ipynb -p ENGIN onnx")
-    assert "no such file" in found("k8s/get-tool.sh") and "no such file" in found(
-        "kubectl apply -k k8s/nowhere"
-    )
+    assert "no such file" in found("k8s/get-tool.sh")
+    assert "no such file" in found("kubectl apply -k k8s/nowhere")
     assert "no profile tpu" in found("X=1 docker compose -f docker/compose.yaml --profile tpu up")
     assert not found("photodup study run --only 03 -p HOST 1.2.3.4   # a comment").strip()
     assert unmarked("## A\n\nRun:\n\n```bash\nkubectl get pods\n```\n") == ["kubectl get pods"]
     assert unmarked("## A\n\nNot run here:\n\n```bash\nkubectl get pods\n```\n") == []
-    assert riddles("A.\n\nOf a clone, this installs. What is it? We ask.\n\nIt is\nheld against x.") == [
-        "Of a clone, this installs.",
-        "held against",
-    ]
+    text = "A.\n\nOf a clone, this installs. What is it? We ask.\n\nIt is\nheld against x."
+    assert riddles(text) == ["Of a clone, this installs.", "held against"]
     assert said_nowhere("| `never said at all` | x | y |", "") == ["never said at all"]
 
 

@@ -11,6 +11,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from support.command import run_python
 from support.plants import PLANTS
 
 from photodup.bench.record.record import RunStore, load_records
@@ -54,7 +55,6 @@ def load(packed, tmp_path) -> Path:
 def test_slices_are_no_larger_than_asked_and_have_checksums(packed):
     manifest = json.loads((packed / "manifest.json").read_text())
     parts = manifest["groups"]["core"]["slices"]
-
     assert len(parts) > 1
     for part in parts:
         data = (packed / part["name"]).read_bytes()
@@ -68,7 +68,6 @@ def test_slices_are_no_larger_than_asked_and_have_checksums(packed):
 def test_what_arrives_is_the_tree_and_enough_photographs(packed, tmp_path, root):
     assert slices.join(packed, tmp_path, slices.GROUPS) == {"core": []}
     tree = tmp_path / "core" / "tree"
-
     for name in (
         "lib/photodup/cli/__init__.py",
         "model_repository/openclip_vit_b32_pytorch_uint8/1/model.py",
@@ -78,7 +77,7 @@ def test_what_arrives_is_the_tree_and_enough_photographs(packed, tmp_path, root)
     assert not list(tree.rglob("__pycache__")) and not (tree / "results" / "reference-cpu").exists()
     names = "from photodup.study.notebook.weights import payload_photos; print(len(payload_photos(32)))"
     env = dict(os.environ) | {"PHOTODUP_ROOT": str(tree), "PYTHONPATH": str(tree / "lib")}
-    done = subprocess.run([sys.executable, "-c", names], env=env, capture_output=True, text=True)
+    done = run_python(names, env=env)
     assert done.stdout.strip() == "32", done.stderr
 
 
@@ -87,12 +86,9 @@ def test_slices_may_come_in_several_loads(load, tmp_path):
     second = tmp_path / "second"
     second.mkdir()
     parts[0].rename(second / parts[0].name)
-
     assert slices.join(load, tmp_path / "work", slices.GROUPS) == {"core": [parts[0].name]}
     assert not (tmp_path / "work" / "core").exists()
-    assert slices.join(second, tmp_path / "work", slices.GROUPS) == {
-        "core": []
-    }  # the manifest stayed from the first load
+    assert slices.join(second, tmp_path / "work", slices.GROUPS) == {"core": []}  # by the first's manifest
     assert (tmp_path / "work" / "core" / "tree" / "pyproject.toml").is_file()
 
 
@@ -159,9 +155,8 @@ def test_what_a_wheel_needs_travels_too_or_is_there():
 def far_side(packed: Path, cwd: Path, *steps: str, **settings: str) -> subprocess.CompletedProcess:
     env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "PHOTODUP", "KIT"))}
     env |= {"KIT_PYTHON": sys.executable, "KIT_DEVICE": "cpu", "KIT_RUN": "rehearsal", **settings}
-    return subprocess.run(
-        [str(packed / "far_side.sh"), *steps], env=env, cwd=cwd, capture_output=True, text=True, timeout=280
-    )
+    command = [str(packed / "far_side.sh"), *steps]
+    return subprocess.run(command, env=env, cwd=cwd, capture_output=True, text=True, timeout=280)
 
 
 @pytest.mark.long
@@ -178,10 +173,8 @@ def test_the_probe_on_a_cpu_comes_back_as_records(packed, tmp_path):
     assert first.returncode == 0, first.stdout + first.stderr
     assert "core: whole" in none.stdout and "probe: done in" in first.stdout
     assert "ceilings copy" in first.stdout
-
     again = far_side(packed, tmp_path, "probe", **quick)
     assert again.returncode == 0 and "probe: done before" in again.stdout
-
     results = tmp_path / "results"
     said = collect.collect(tmp_path / "gpu-kit-out", results)
     assert said[0].startswith("rehearsal: ")
@@ -194,7 +187,6 @@ def test_the_probe_on_a_cpu_comes_back_as_records(packed, tmp_path):
 
 def test_a_step_that_does_not_exist_is_said(packed, tmp_path):
     done = far_side(packed, tmp_path, "environmnt")
-
     assert done.returncode == 2 and "There is no step environmnt: choose of environment probe" in done.stderr
 
 
@@ -218,14 +210,12 @@ def test_a_failed_record_gives_way_and_a_finished_one_does_not(came_back, tmp_pa
     ]  # fmt: skip
     with RunStore(results / "gpu") as store:
         assert list(store.raw("good", config={})["latency_ms"]) == [1.0, 2.0]
-
     run = tmp_path / "work" / "core" / "tree" / "results" / "gpu"
     with RunStore(run) as store:
         store.measure_or_load("bad", lambda: {"value": 2.0}, config={})
     slices.bundle(tmp_path / "work", came_back, 15 * 2**20)
     assert collect.collect(came_back, results)[0] == "gpu: 1 new records, 2 in all, 0 of them failed"
     assert {r["key"]: r["status"] for r in load_records(results / "gpu")} == {"good": "ok", "bad": "ok"}
-
     (file,) = (run / "records").glob("good-*.json")
     file.write_text(file.read_text().replace("1.5", "1.6"))
     slices.bundle(tmp_path / "work", came_back, 15 * 2**20)
@@ -238,7 +228,6 @@ def test_a_bundle_that_would_be_too_large_leaves_single_latencies_behind(came_ba
     run = tmp_path / "work" / "core" / "tree" / "results" / "gpu"
     (run / "records" / "large.latencies.parquet").write_bytes(os.urandom(60_000))
     said = slices.bundle(tmp_path / "work", came_back, 6000)
-
     assert "single latencies stayed behind" in said
     assert len(list(came_back.iterdir())) <= slices.MAX_FILES
     assert all(p.stat().st_size <= 6000 for p in came_back.glob("*.part"))
@@ -366,9 +355,8 @@ def test_triton_gets_the_encoder_in_pytorch_in_the_precision_asked_for(tmp_path,
     value = {key: entry.string_value for key, entry in config.parameters.items()}
     assert (value["precision"], value["device"], value["pretrained"]) == ("bf16", device, "random:0")
     assert (Path(value["library"]) / "photodup" / "__init__.py").is_file()
-    assert (encoder / "1" / "model.py").read_bytes() == (
-        root / "model_repository" / "openclip_vit_b32_pytorch_uint8" / "1" / "model.py"
-    ).read_bytes()
+    shipped = root / "model_repository/openclip_vit_b32_pytorch_uint8/1/model.py"
+    assert (encoder / "1" / "model.py").read_bytes() == shipped.read_bytes()
     assert len(config.model_warmup) == (3 if target == "cuda" else 1)
 
 

@@ -71,7 +71,6 @@ def test_every_overlay_passes_the_policies(target):
 @pytest.mark.long
 def test_a_privileged_container_fails_the_policies(kind):
     container(kind)["securityContext"]["privileged"] = True
-
     assert "CKV_K8S_16" in {finding.rule for finding in checks.policies("kind", kind)}
 
 
@@ -79,7 +78,6 @@ def test_a_policy_excuse_without_a_reason_is_refused(tmp_path, monkeypatch, kind
     (tmp_path / "k8s").mkdir()
     (tmp_path / "k8s" / "policy.yaml").write_text("skip: [{check: CKV_K8S_43, targets: [kind]}]")
     monkeypatch.setattr(checks, "project_root", lambda: tmp_path)
-
     with pytest.raises(PhotodupError, match="CKV_K8S_43 has no reason"):
         checks.policies("kind", kind)
 
@@ -87,7 +85,6 @@ def test_a_policy_excuse_without_a_reason_is_refused(tmp_path, monkeypatch, kind
 def test_published_manifests_contradict_themselves():
     objects = render("k8s/published")
     findings = checks.check(objects)
-
     assert read_workload(objects).admitted() == 4
     assert {f.rule for f in findings} == {"quota-admits-max", "probe-live-is-ready", "probe-live-patience"}
     assert "raise it from 8 to 12" in next(f.message for f in findings if f.rule == "quota-admits-max")
@@ -96,7 +93,6 @@ def test_published_manifests_contradict_themselves():
 def test_kind_overlay_is_what_the_study_meant(kind):
     workload = read_workload(kind)
     port = of_kind(kind, "Service")[0]["spec"]["ports"][0]
-
     assert (workload.hpa["minReplicas"], workload.max_replicas) == (2, 6)
     assert workload.hpa["metrics"][0]["resource"]["target"]["averageUtilization"] == 60
     assert workload.hpa["behavior"]["scaleDown"]["stabilizationWindowSeconds"] == 180
@@ -190,7 +186,6 @@ def test_a_drain_evicts_one_pod_at_a_time(target):
 def test_no_probe_asks_for_an_inference(target):
     server = container(render(OVERLAYS[target]))
     paths = {server[name]["httpGet"]["path"] for name in ("startupProbe", "readinessProbe", "livenessProbe")}
-
     assert paths <= {"/readyz", "/healthz", "/v2/health/ready", "/v2/health/live"}
 
 
@@ -217,7 +212,6 @@ def comparable(objects):
 def test_chart_gives_the_objects_of_the_overlay(name):
     values = [] if name == "base" else [K8S / "chart" / f"values-{name}.yaml"]
     from_chart, from_overlay = comparable(render_chart(*values)), comparable(render(OVERLAYS[name]))
-
     assert from_chart.keys() == from_overlay.keys()
     for key in from_overlay:
         assert from_chart[key] == from_overlay[key]
@@ -229,7 +223,6 @@ def test_chart_lints(values):
     for file in values:
         command += ["--values", K8S / "chart" / file]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -252,7 +245,6 @@ def test_chart_takes_what_administrators_set(tmp_path):
     objects = render_chart(tmp_path / "all.yaml")
     pod = of_kind(objects, "Deployment")[0]["spec"]["template"]["spec"]
     (spread,) = pod["topologySpreadConstraints"]
-
     assert checks.check(objects) == []
     assert (pod["nodeSelector"], pod["serviceAccountName"]) == ({"disk": "ssd"}, "photodup")
     assert pod["imagePullSecrets"] == [{"name": "registry-key"}]
@@ -265,20 +257,16 @@ def test_chart_takes_what_administrators_set(tmp_path):
     assert not of_kind(objects, "ServiceAccount")[0]["automountServiceAccountToken"]
 
 
-@pytest.mark.parametrize(
-    ("values", "named"),
-    [
-        ("autoscaling: {maxReplica: 9}", "maxReplica"),
-        ("ingress: {enabled: true}", "host"),
-        ("serviceAccount: {create: true}", "name"),
-        ("podMonitor: {interval: often}", "interval"),
-        ("affinity: {nodes: {}}", "nodes"),
-        ("imagePullSecrets: [registry-key]", "imagePullSecrets"),
-    ],
-)
+@pytest.mark.parametrize(("values", "named"), [
+    ("autoscaling: {maxReplica: 9}", "maxReplica"),
+    ("ingress: {enabled: true}", "host"),
+    ("serviceAccount: {create: true}", "name"),
+    ("podMonitor: {interval: often}", "interval"),
+    ("affinity: {nodes: {}}", "nodes"),
+    ("imagePullSecrets: [registry-key]", "imagePullSecrets"),
+])  # fmt: skip
 def test_chart_refuses_half_a_setting(tmp_path, values, named):
     (tmp_path / "half.yaml").write_text(values)
-
     with pytest.raises(PhotodupError, match=named):
         render_chart(tmp_path / "half.yaml")
 
@@ -293,7 +281,6 @@ def test_base_brings_neither_namespace_nor_quota():
 @pytest.mark.parametrize("step", ["loader", "engines", "claims"])
 def test_steps_of_a_gpu_cluster_fit_the_schema(step):
     objects = render(f"k8s/overlays/gpu/{step}")
-
     assert [*checks.schema(objects)] == []
     assert {item["metadata"].get("namespace", "photodup") for item in objects} == {"photodup"}
 
@@ -309,15 +296,12 @@ def test_engines_are_built_where_the_pods_look_for_them():
     job = of_kind(render("k8s/overlays/gpu/engines"), "Job")[0]["spec"]["template"]["spec"]
     config = (project_root() / "model_repository/openclip_vit_b32_trt/config.pbtxt").read_text()
     path = re.search(r'"trt_engine_cache_path" value: "([^"]+)"', config)[1]
-
     for spec in (pod, job):
         assert not mounts(spec)[path].get("readOnly")
         volume = next(v for v in spec["volumes"] if v["name"] == mounts(spec)[path]["name"])
         assert volume["persistentVolumeClaim"] == {"claimName": "engine-cache"}
-    assert {c["metadata"]["name"] for c in of_kind(overlay, "PersistentVolumeClaim")} == {
-        "model-repository",
-        "engine-cache",
-    }
+    claims = {c["metadata"]["name"] for c in of_kind(overlay, "PersistentVolumeClaim")}
+    assert claims == {"model-repository", "engine-cache"}
     assert pod["containers"][0]["image"] == job["containers"][0]["image"]
     assert pod["containers"][0]["resources"]["limits"] == job["containers"][0]["resources"]["limits"]
 
@@ -325,7 +309,6 @@ def test_engines_are_built_where_the_pods_look_for_them():
 def test_the_loader_can_write_where_the_pods_only_read():
     loader = of_kind(render("k8s/overlays/gpu/loader"), "Pod")[0]["spec"]
     pod = of_kind(render(OVERLAYS["gpu"]), "Deployment")[0]["spec"]["template"]["spec"]
-
     assert not mounts(loader)["/models"].get("readOnly")
     assert mounts(pod)["/models"]["readOnly"]
     assert "nvidia.com/gpu" not in loader["containers"][0]["resources"]["limits"]
@@ -333,19 +316,14 @@ def test_the_loader_can_write_where_the_pods_only_read():
 
 
 def test_names_are_resolved_by_a_dns_cache_on_the_node_too(target):
-    (dns,) = [
-        rule
-        for rule in of_kind(render(OVERLAYS[target]), "NetworkPolicy")[0]["spec"]["egress"]
-        if "to" in rule
-    ]
-
+    policy = of_kind(render(OVERLAYS[target]), "NetworkPolicy")[0]
+    (dns,) = [rule for rule in policy["spec"]["egress"] if "to" in rule]
     assert {"ipBlock": {"cidr": "169.254.20.10/32"}} in dns["to"]
 
 
 def test_keda_asks_for_the_same_bounds_and_makes_the_only_autoscaler():
     gpu, rendered = render(OVERLAYS["gpu"]), render(OVERLAYS["gpu-keda"])
     scaled = of_kind(rendered, "ScaledObject")[0]["spec"]
-
     assert not of_kind(rendered, "HorizontalPodAutoscaler")
     assert (scaled["minReplicaCount"], scaled["maxReplicaCount"]) == (2, hpa(gpu)["maxReplicas"])
     made = scaled["advanced"]["horizontalPodAutoscalerConfig"]
@@ -359,7 +337,6 @@ def test_chart_objects_fit_the_schema():
 def test_every_chart_value_is_in_the_schema():
     values = yaml.safe_load((K8S / "chart" / "values.yaml").read_text())
     schema = json.loads((K8S / "chart" / "values.schema.json").read_text())
-
     assert values.keys() | {"global"} == schema["properties"].keys()
 
 
@@ -371,7 +348,6 @@ def test_metrics_server_patch_adds_the_flag(tmp_path):
         " spec: {template: {spec: {containers: [{name: metrics-server, args: [--metric-resolution=15s]}]}}}}"
     )
     (tmp_path / "kustomization.yaml").write_text("resources: [stand-in.yaml]\ncomponents: [patch]\n")
-
     assert container(render(tmp_path))["args"] == ["--metric-resolution=15s", "--kubelet-insecure-tls"]
 
 

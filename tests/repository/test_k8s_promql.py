@@ -50,10 +50,8 @@ def adapter_rules():
 
 
 def keda_rules():
-    (spec,) = (
-        item["spec"]
-        for item in yaml.safe_load_all((ROOT / "k8s/overlays/gpu-keda/scaledobject.yaml").read_text())
-    )
+    text = (ROOT / "k8s/overlays/gpu-keda/scaledobject.yaml").read_text()
+    (spec,) = (item["spec"] for item in yaml.safe_load_all(text))
     return {trigger["name"]: trigger["metadata"]["query"] for trigger in spec["triggers"]}
 
 
@@ -67,19 +65,13 @@ def run(tmp_path, queries, expected):
         for (pod, model), steps in SERIES.items()
         for name, step in zip(COUNTERS, steps, strict=True)
     ]
-    checks = [
-        {"expr": f"round({queries[name]}, 0.000001)", "eval_time": "10m30s", "exp_samples": samples}
-        for name, samples in expected.items()
-    ]
-    tests = {
-        "rule_files": [],
-        "evaluation_interval": "1m",
-        "tests": [{"interval": "1m", "input_series": series, "promql_expr_test": checks}],
-    }
+    at = {"eval_time": "10m30s"}
+    checks = [{"expr": f"round({queries[n]}, 0.000001)", "exp_samples": s, **at} for n, s in expected.items()]
+    test = {"interval": "1m", "input_series": series, "promql_expr_test": checks}
+    tests = {"rule_files": [], "evaluation_interval": "1m", "tests": [test]}
     (tmp_path / "tests.yaml").write_text(yaml.safe_dump(tests))
-    return subprocess.run(
-        [PROMTOOL, "test", "rules", "tests.yaml"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    command = [PROMTOOL, "test", "rules", "tests.yaml"]
+    return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
 
 
 def per_pod(values):
@@ -87,25 +79,19 @@ def per_pod(values):
 
 
 def test_the_adapter_reads_queue_and_busy_share_of_the_encoders(tmp_path):
-    done = run(
-        tmp_path,
-        adapter_rules(),
-        {"triton_queue_time_ms": per_pod(QUEUE_MS), "triton_busy_share": per_pod(BUSY)},
-    )
-
+    wanted = {"triton_queue_time_ms": per_pod(QUEUE_MS), "triton_busy_share": per_pod(BUSY)}
+    done = run(tmp_path, adapter_rules(), wanted)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_a_window_of_one_minute_reads_nothing_at_the_default_scrape(tmp_path):
     """Why the window is two minutes: what the rules were before."""
     short = {name: query.replace("[2m]", "[1m]") for name, query in adapter_rules().items()}
-
     assert run(tmp_path, short, {"triton_queue_time_ms": []}).returncode == 0
 
 
 def test_without_the_filter_an_ensemble_counts_twice(tmp_path):
     unfiltered = {name: re.sub(r',model=~"[^"]*"', "", q) for name, q in adapter_rules().items()}
-
     assert run(tmp_path, unfiltered, {"triton_queue_time_ms": per_pod(QUEUE_MS)}).returncode != 0
 
 
@@ -113,18 +99,15 @@ def test_keda_reads_the_longest_queue_and_the_sum_of_busy_gpus(tmp_path):
     expected = {"triton_queue_time_ms": max(QUEUE_MS.values()), "triton_busy_share": sum(BUSY.values())}
     samples = {name: [{"labels": "{}", "value": round(value, 6)}] for name, value in expected.items()}
     done = run(tmp_path, keda_rules(), samples)
-
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_filter_names_the_encoders_and_nothing_else():
     pattern = re.search(r'model=~"([^"]+)"', (GPU / "prometheus-adapter.yaml").read_text())[1]
     chosen = {name for name in WEIGHTS if re.fullmatch(pattern, name)}
-
     assert chosen == {name for name, weights in WEIGHTS.items() if weights} - {"openclip_vit_b32_openvino"}
 
 
 def test_the_adapter_is_told_where_prometheus_is():
     values = yaml.safe_load((GPU / "prometheus-adapter.yaml").read_text())["prometheus"]
-
     assert values["url"].startswith("http://") and values["port"] == 9090

@@ -102,16 +102,12 @@ def plant(folder: Path, **sources: str) -> dict[str, set[str]]:
 
 
 def test_a_planted_circle_is_found_inside_a_function(tmp_path):
-    graph = plant(
-        tmp_path,
-        bench__a="def f():\n    from photodup.bench import b\n",
-        bench__b="from photodup.bench.a import f\n",
-    )
+    first = "def f():\n    from photodup.bench import b\n"
+    graph = plant(tmp_path, bench__a=first, bench__b="from photodup.bench.a import f\n")
     assert circles(graph) == ["photodup.bench.a -> photodup.bench.b -> photodup.bench.a"]
 
 
 def test_a_planted_import_of_a_neighbour_is_found(tmp_path):
-    graph = plant(
-        tmp_path, bench__a="import photodup.serving.b\n", serving__b="", cli="from photodup.bench import a\n"
-    )
+    above = "import photodup.serving.b\n"
+    graph = plant(tmp_path, bench__a=above, serving__b="", cli="from photodup.bench import a\n")
     assert against_the_layers(graph) == ["photodup.bench.a -> photodup.serving.b"]

@@ -34,11 +34,8 @@ def faults(notebook) -> list[str]:
     opening = cells[0]
     if opening.cell_type != "markdown" or not re.match(r"# (\d\d|NN) · \S", opening.source):
         found.append("cell 0 is no markdown with a title '# NN · Verb ...'")
-    found += [
-        f"cell 0 lacks **{word}**"
-        for word in ("Question", "Answer", "Needs", "Time")
-        if f"**{word}" not in opening.source
-    ]
+    words = ("Question", "Answer", "Needs", "Time")
+    found += [f"cell 0 lacks **{word}**" for word in words if f"**{word}" not in opening.source]
     if cells[1].cell_type != "code" or "import" not in cells[1].source:
         found.append("cell 1 does not import")
     if "parameters" not in cells[2].metadata.get("tags", []):
@@ -107,7 +104,6 @@ def parameter_faults(source: str) -> list[str]:
 @pytest.mark.parametrize("path", [*NUMBERED, TEMPLATE], ids=lambda p: p.stem)
 def test_anatomy(path):
     found = faults(nbformat.read(path, as_version=4))
-
     assert found == []
 
 
@@ -135,7 +131,6 @@ def test_anatomy_check_sees_planted_faults():
 def test_committed_outputs_are_whole_and_current(path):
     notebook = nbformat.read(path, as_version=4)
     code = [c for c in notebook.cells if c.cell_type == "code" and c.source.strip()]
-
     assert all(c.execution_count is not None for c in code), "nbval compares nothing in an unexecuted cell"
     assert not any(o.output_type == "error" for c in code for o in c.outputs)
     assert notebook.metadata.get("photodup", {}).get("source_sha256") == source_sha256(path), (
@@ -152,7 +147,6 @@ def test_first_cell_quotes_the_answer_that_the_notebook_computes(path):
     notebook = nbformat.read(path, as_version=4)
     cell = next(c for c in notebook.cells if "answer" in c.metadata.get("tags", []))
     computed = " ".join("".join(o.get("text", "") for o in cell.outputs).split())
-
     assert computed
     assert "nbval-check-output" in cell.metadata.tags
     assert sum("nbval-check-output" in c.metadata.get("tags", []) for c in notebook.cells) >= 2
@@ -163,16 +157,13 @@ def test_first_cell_quotes_the_answer_that_the_notebook_computes(path):
 def test_the_first_screen_shows_a_figure_and_the_sections(path):
     cells = nbformat.read(path, as_version=4).cells
     opening, lines = cells[0], 0
-
     assert "**Contents** [" in opening.source
     if path.stem.startswith("00"):
         assert cells[4].source.startswith("## What was found"), "the findings come first"
         assert any("![" in cell.source for cell in cells[5:8]), "the picture of the whole"
     figures = [cell for cell in cells if "figure" in cell.metadata.get("tags", [])]
     gap = any("Not measured" in output.get("text", "") for cell in figures for output in cell.outputs)
-    assert path.stem.startswith("00") or opening.get("attachments") or gap, (
-        "no cell tagged `figure`, or not rendered since"
-    )
+    assert path.stem.startswith("00") or opening.get("attachments") or gap, "no cell tagged `figure`"
     for cell in cells:
         if cell.cell_type == "code":
             lines += 0 if is_folded(cell) else len(cell.source.splitlines())
@@ -194,7 +185,6 @@ def test_an_answer_that_changed_fails_make_test(tmp_path):
         (ROOT / "Makefile").read_text().split("test-notebooks: install\n\t$(PYTEST)")[1].split("\n\n")[0]
     )
     options = command.replace("\\\n", " ").replace("tests/", f"{ROOT}/tests/").split()[:-1]
-
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, "planted.ipynb"],
         cwd=tmp_path,
@@ -209,7 +199,6 @@ def test_an_answer_that_changed_fails_make_test(tmp_path):
 @pytest.mark.parametrize("path", NUMBERED, ids=lambda p: p.stem)
 def test_no_ci_branches(path):
     source = "\n".join(c.source for c in nbformat.read(path, as_version=4).cells if c.cell_type == "code")
-
     assert not re.search(r"\bif\s+(?:CI|TEST|FAST|QUICK)\b|environ.*\bCI\b", source)
 
 
@@ -217,7 +206,6 @@ def test_no_ci_branches(path):
 def test_links_between_notebooks_lead_somewhere(path):
     prose = "\n".join(c.source for c in nbformat.read(path, as_version=4).cells if c.cell_type == "markdown")
     targets = [t for t in re.findall(r"\]\(([^)#\s]+)\)", prose) if not t.startswith(("http", "attachment:"))]
-
     assert [t for t in targets if not (path.parent / t).exists()] == []
 
 
@@ -237,11 +225,5 @@ def test_prose_is_short(path):
 
 def test_figures_are_few_and_say_what_they_show():
     cells = [cell for path in NUMBERED for cell in nbformat.read(path, as_version=4).cells]
-    pictures = [
-        output
-        for cell in cells
-        for output in cell.get("outputs", [])
-        if "image/png" in output.get("data", {})
-    ]
-
+    pictures = [o for cell in cells for o in cell.get("outputs", []) if "image/png" in o.get("data", {})]
     assert len(pictures) <= 38

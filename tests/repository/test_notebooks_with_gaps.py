@@ -43,9 +43,8 @@ def planted(root, case: str):
         if path.name not in ("results", ".git"):
             (root / path.name).symlink_to(path)
     run = root / "results" / REFERENCE
-    shutil.copytree(
-        ROOT / "results" / REFERENCE, run, ignore=shutil.ignore_patterns("figures", "notebooks", "*.html")
-    )
+    ignore = shutil.ignore_patterns("figures", "notebooks", "*.html")
+    shutil.copytree(ROOT / "results" / REFERENCE, run, ignore=ignore)
     (root / "results" / "published").symlink_to(ROOT / "results" / "published")
     chance = random.Random(case)
     for path in sorted((run / "records").glob("*.json")):
@@ -88,9 +87,8 @@ def executed(path, root, monkeypatch, **parameters) -> str:
     from papermill.iorw import load_notebook_node
     from papermill.parameterize import parameterize_notebook
 
-    notebook = parameterize_notebook(
-        load_notebook_node(str(path)), parameters, kernel_name="python3", language="python"
-    )
+    plain = load_notebook_node(str(path))
+    notebook = parameterize_notebook(plain, parameters, kernel_name="python3", language="python")
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     for name, value in {"PHOTODUP_ROOT": root, "PHOTODUP_MEASURE": 0, "MPLBACKEND": "agg"}.items():
         monkeypatch.setenv(name, str(value))

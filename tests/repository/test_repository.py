@@ -48,12 +48,12 @@ def extra(*names: str) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize(
-    "folder", ["lib", "results", "notebooks", "model_repository", "docker", "k8s", "tests"]
-)
+FOLDERS = ("lib", "results", "notebooks", "model_repository", "docker", "k8s", "tests")
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
 def test_git_keeps_our_folders(folder):
     ignored = git("check-ignore", folder, f"{folder}/some_file.json", f"{folder}/deeper/file.py")
-
     assert ignored.stdout == ""
 
 
@@ -75,7 +75,6 @@ def test_environment_yml_pins_everything_that_it_installs():
     constraint, onnxruntime, ours = listed["pip"]
     extras = re.fullmatch(r"--editable \.\[(.+)\]", ours)[1].split(",")
     pinned = pins("constraints.txt")
-
     assert python == "python=3.11" and constraint == "--constraint constraints.txt"
     assert onnxruntime == f"onnxruntime-gpu=={pinned['onnxruntime']}"
     assert extra(*extras) - pinned.keys() == {"onnxruntime-gpu"}
@@ -85,9 +84,7 @@ def test_environment_yml_pins_everything_that_it_installs():
 def test_every_package_has_tests_that_import_from_it():
     """`make test-package PACKAGE=photos/trash` finds them by that."""
     tests = "\n".join(path.read_text() for path in (ROOT / "tests").glob("*/test_*.py"))
-    packages = [
-        init.parent.relative_to(ROOT / "lib") for init in (ROOT / "lib/photodup").rglob("__init__.py")
-    ]
+    packages = [at.parent.relative_to(ROOT / "lib") for at in (ROOT / "lib/photodup").rglob("__init__.py")]
     assert [p for p in packages if not re.search(rf"{'[.]'.join(p.parts)}\b", tests)] == []
 
 
@@ -161,14 +158,12 @@ def test_the_two_onnxruntimes_never_share_an_environment():
 def test_constraints_are_exact(name):
     lines = [line.split("#")[0].strip() for line in (ROOT / name).read_text().splitlines()]
     pins = [line for line in lines if line]
-
     assert pins
     assert [line for line in pins if not re.fullmatch(r"[A-Za-z0-9._-]+==[\w.!+-]+( ?;.+)?", line)] == []
 
 
 def test_everything_required_is_pinned():
     required = {package(r) for r in PYPROJECT["dependencies"]} | extra("study", "cpu", "test")
-
     assert required - pins("constraints.txt").keys() == set()
 
 
@@ -184,13 +179,10 @@ def test_readme_tables_are_the_records(tmp_path):
         write_blocks(copy)
 
 
-@pytest.mark.parametrize(
-    ("page", "blocks", "holds"),
-    [
-        ("results/README.md", appendix_blocks, "`10_slow_start`"),
-        ("docs/study.md", speed_blocks, "bench.json"),
-    ],
-)
+@pytest.mark.parametrize(("page", "blocks", "holds"), [
+    ("results/README.md", appendix_blocks, "`10_slow_start`"),
+    ("docs/study.md", speed_blocks, "bench.json"),
+])  # fmt: skip
 def test_the_appendix_and_the_table_of_speed_are_the_records(tmp_path, page, blocks, holds):
     copy, committed = tmp_path / "page.md", (ROOT / page).read_text(encoding="utf-8")
     copy.write_text(committed, encoding="utf-8")
@@ -232,9 +224,8 @@ def test_the_shape_counts_code_and_sees_a_name_that_stands_twice(tmp_path):
 def test_each_thing_that_others_hand_over_has_its_tests_and_its_part_of_the_fuzzing():
     from fuzz import received
 
-    table = re.findall(
-        r"^\| (?!received|---)(.+?) \| .+? \| (.+?) \| (.+?) \|$", (ROOT / "SECURITY.md").read_text(), re.M
-    )
+    text = (ROOT / "SECURITY.md").read_text()
+    table = re.findall(r"^\| (?!received|---)(.+?) \| .+? \| (.+?) \| (.+?) \|$", text, re.M)
     elsewhere = {"library", "catalogue", "trash", "image"}  # the parts `machines` and `images`
     assert {name for name, *_ in table} == elsewhere | set(received.ROWS)
     for name, *cells in table:
@@ -269,7 +260,6 @@ def test_a_file_that_is_not_the_listed_one_is_refused(tmp_path):
     (package / "package.json").write_text(json.dumps({"name": "some-photographs", "version": "1.0.0"}))
     (package / "a.jpg").write_bytes(b"a picture")
     digest = hashlib.sha256(b"a picture").hexdigest()
-
     assert get["take"](str(package), {"package/a.jpg": digest}, folder) == ""
     assert [file.read_bytes() for file in folder.iterdir()] == [b"a picture"]
     assert "has no file package/b.jpg" in get["take"](str(package), {"package/b.jpg": "0" * 64}, folder)

@@ -88,11 +88,8 @@ def writes(call: ast.AST) -> bool:
         return any(flag in ast.unparse(call) for flag in ("O_CREAT", "O_WRONLY", "O_RDWR", "flags"))
     if name != "open":
         return False
-    modes = [
-        arg.value
-        for arg in (*call.args, *(key.value for key in call.keywords))
-        if isinstance(arg, ast.Constant)
-    ]
+    given = (*call.args, *(key.value for key in call.keywords))
+    modes = [arg.value for arg in given if isinstance(arg, ast.Constant)]
     return any(isinstance(mode, str) and len(mode) < 4 and set(mode) & set("wax+") for mode in modes)
 
 
@@ -114,9 +111,7 @@ REMOVING = removes, ("lib", "model_repository", "docker", "k8s", "tools"), REMOV
 @pytest.mark.parametrize(("is_one", "folders", "reasons"), [WRITING, REMOVING])
 def test_each_place_has_its_reason(root, is_one, folders, reasons):
     found = everywhere(root, folders, is_one)
-    assert found - reasons.keys() == set(), (
-        "use photodup.files or photos/state/own_folder.py, or say why it may"
-    )
+    assert found - reasons.keys() == set(), "use photodup.files or state/own_folder.py, or say why"
     assert reasons.keys() - found == set(), "no longer there"
     assert all(len(reason) > 10 for reason in reasons.values())
 

@@ -10,7 +10,7 @@ from PIL import Image
 from support.flaky import in_front_of
 from support.images import bomb, photo
 from support.service import free_port
-from support.triton import needs_triton, tiny_embedding
+from support.triton import tiny_embedding
 
 from photodup.embedding.client import client
 from photodup.embedding.client.client import connect
@@ -54,7 +54,6 @@ def test_the_service_answers_as_the_model_in_this_process(backend, random_servic
         assert 1e-5 < np.abs(small - found[:2]).max() < 0.05
 
 
-@needs_triton()
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 @pytest.mark.parametrize("wire", TRITON)
 def test_triton_answers_as_the_graph_over_every_wire(protocol, wire, triton_url):
@@ -67,7 +66,6 @@ def test_triton_answers_as_the_graph_over_every_wire(protocol, wire, triton_url)
         assert embedder.dim == 512 and embedder.remote.max_images == 32
 
 
-@needs_triton()
 def test_the_openvino_engine_is_another_model(triton_url):
     with connect(triton_url("http"), "triton-openvino-fp32-http-fp32") as embedder:
         assert embedder.model_name == "openclip_vit_b32_openvino"
@@ -99,7 +97,6 @@ def test_a_large_batch_is_split_to_what_the_service_takes_in_order(backend, smal
         np.testing.assert_allclose(embedder.embed(large), tiny_embedding(pixels), atol=1e-5)
 
 
-@needs_triton()
 def test_a_large_batch_is_split_to_what_triton_takes_in_order(triton_url):
     order = [i % 6 for i in range(70)]
     with connect(triton_url("grpc"), "triton-onnx-fp32-grpc-uint8") as embedder:
@@ -139,10 +136,8 @@ def test_a_bad_image_is_named_by_its_position_in_the_call(backend, quality, smal
 
 
 def test_a_bomb_is_refused_before_it_is_sent_and_in_process(tiny_onnx):
-    with (
-        connect(backend="local-onnx-fp32", pretrained=tiny_onnx) as embedder,
-        pytest.raises(ImageError, match="1,600 megapixels") as caught,
-    ):
+    too_large = pytest.raises(ImageError, match="1,600 megapixels")
+    with connect(backend="local-onnx-fp32", pretrained=tiny_onnx) as embedder, too_large as caught:
         embedder.embed([PHOTOS[0], bomb()])
     assert caught.value.index == 1
 
@@ -150,19 +145,16 @@ def test_a_bomb_is_refused_before_it_is_sent_and_in_process(tiny_onnx):
 # --- servers that are not there, or not the right one --------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("address", "backend", "words"),
-    [
-        ("http://127.0.0.1:{free}", "pytorch", "No server answers at .*photodup serve"),
-        ("http://127.0.0.1:{free}", "triton", "No server answers"),
-        ("127.0.0.1:{free}", "triton_grpc", "No gRPC server answers at .*TRITON_GRPC_URL"),
-        ("http://no.such.host.invalid:80", "pytorch", "No server answers"),
-        ("ftp://host:1", "pytorch", "no HTTP address: use http://host:port"),
-        ("localhost", "triton_grpc", "no gRPC address: use host:port"),
-        ("{service}", "triton", "is the FastAPI service, not Triton's HTTP port.*INFERENCE_BACKEND"),
-        ("{service_address}", "triton_grpc", "is the FastAPI service, not a gRPC port"),
-    ],
-)
+@pytest.mark.parametrize(("address", "backend", "words"), [
+    ("http://127.0.0.1:{free}", "pytorch", "No server answers at .*photodup serve"),
+    ("http://127.0.0.1:{free}", "triton", "No server answers"),
+    ("127.0.0.1:{free}", "triton_grpc", "No gRPC server answers at .*TRITON_GRPC_URL"),
+    ("http://no.such.host.invalid:80", "pytorch", "No server answers"),
+    ("ftp://host:1", "pytorch", "no HTTP address: use http://host:port"),
+    ("localhost", "triton_grpc", "no gRPC address: use host:port"),
+    ("{service}", "triton", "is the FastAPI service, not Triton's HTTP port.*INFERENCE_BACKEND"),
+    ("{service_address}", "triton_grpc", "is the FastAPI service, not a gRPC port"),
+])  # fmt: skip
 def test_a_server_that_is_not_there_or_another_is_one_sentence(address, backend, words, small_service):
     url = small_service().url
     address = address.format(free=free_port(), service=url, service_address=url.removeprefix("http://"))
@@ -170,7 +162,6 @@ def test_a_server_that_is_not_there_or_another_is_one_sentence(address, backend,
         connect(address, backend, patience=HASTY)
 
 
-@needs_triton()
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_a_model_that_takes_another_wire_is_refused(protocol, triton_url):
     with pytest.raises(ServerError, match=r"openclip_vit_b32_uint8 takes .*UINT8.* needs FP32"):
@@ -202,10 +193,8 @@ def test_retries_are_bounded(flaky, how, monkeypatch):
     proxy = flaky(99, how)
     no_keep_alive(monkeypatch)
     hasty = Patience(1, 0.5, 3, 0.01)
-    with (
-        connect(proxy.url, "pytorch", jpeg_quality=None, patience=hasty) as embedder,
-        pytest.raises(ServerError, match="3 attempts"),
-    ):
+    three = pytest.raises(ServerError, match="3 attempts")
+    with connect(proxy.url, "pytorch", jpeg_quality=None, patience=hasty) as embedder, three:
         embedder.embed(PHOTOS[:1])
     assert proxy.seen == 3
 
@@ -233,12 +222,10 @@ def test_a_server_that_dies_midway_is_one_sentence(launch):
 
 def test_auto_falls_back_to_this_machine_with_a_warning(tiny_onnx):
     with pytest.warns(UserWarning, match="No server answers.*Embedding on this machine instead"):
-        embedder = connect(
-            f"http://127.0.0.1:{free_port()}", mode="auto", patience=HASTY, pretrained=tiny_onnx
-        )
-    with embedder:
-        assert embedder.backend == "local-pytorch-fp32"
-        np.testing.assert_allclose(embedder.embed(PHOTOS[:1]), tiny_embedding(PIXELS[:1]), atol=1e-5)
+        made = connect(f"http://127.0.0.1:{free_port()}", mode="auto", patience=HASTY, pretrained=tiny_onnx)
+    with made:
+        assert made.backend == "local-pytorch-fp32"
+        np.testing.assert_allclose(made.embed(PHOTOS[:1]), tiny_embedding(PIXELS[:1]), atol=1e-5)
 
 
 def test_auto_uses_the_server_that_is_there(small_service):
@@ -248,20 +235,15 @@ def test_auto_uses_the_server_that_is_there(small_service):
             assert embedder.backend == "fastapi-pytorch-fp32-http-jpeg"
 
 
-@pytest.mark.parametrize(
-    ("short", "full"),
-    [
-        ("triton_grpc", "triton-onnx-fp32-grpc-fp32"),
-        ("local", "local-pytorch-fp32"),
-        ("", "local-pytorch-fp32"),
-    ],
-)
+@pytest.mark.parametrize(("short", "full"), [
+    ("triton_grpc", "triton-onnx-fp32-grpc-fp32"),
+    ("local", "local-pytorch-fp32"),
+    ("", "local-pytorch-fp32"),
+])  # fmt: skip
 def test_the_environment_of_the_source_documents_works(monkeypatch, short, full):
     """Without a server, or where none is wanted, the model runs here."""
     chosen = []
-    monkeypatch.setattr(
-        client, "RemoteEmbedder", lambda url, backend, **_: chosen.append((url, backend.name))
-    )
+    monkeypatch.setattr(client, "RemoteEmbedder", lambda url, one, **_: chosen.append((url, one.name)))
     monkeypatch.setattr(client, "LocalEmbedder", lambda backend, **_: chosen.append((None, backend.name)))
     if short:
         monkeypatch.setenv("INFERENCE_SERVICE_URL", "http://gpu:8002")
@@ -272,17 +254,14 @@ def test_the_environment_of_the_source_documents_works(monkeypatch, short, full)
     assert chosen == [(url, full), (None, "local-onnx-fp32")]
 
 
-@pytest.mark.parametrize(
-    ("url", "configured", "address"),
-    [
-        ("http://gpu:8003", None, "gpu:8004"),
-        ("http://gpu:47088/", None, "gpu:47089"),
-        ("http://gpu:8003", "gpu:31001", "gpu:31001"),
-        ("gpu:9999", "gpu:31001", "gpu:9999"),
-        ("grpc://gpu:9999", None, "gpu:9999"),
-        (None, None, "localhost:8004"),
-    ],
-)
+@pytest.mark.parametrize(("url", "configured", "address"), [
+    ("http://gpu:8003", None, "gpu:8004"),
+    ("http://gpu:47088/", None, "gpu:47089"),
+    ("http://gpu:8003", "gpu:31001", "gpu:31001"),
+    ("gpu:9999", "gpu:31001", "gpu:9999"),
+    ("grpc://gpu:9999", None, "gpu:9999"),
+    (None, None, "localhost:8004"),
+])  # fmt: skip
 def test_the_grpc_address_is_given_or_one_above_http(monkeypatch, url, configured, address):
     if configured:
         monkeypatch.setenv("TRITON_GRPC_URL", configured)

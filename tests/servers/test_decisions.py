@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from support.command import run_command
 from support.images import photo, photographs
-from support.triton import infer, needs_triton
+from support.triton import infer
 
 from photodup.bench.pairs.declared import SETTINGS, declarations
 from photodup.embedding.client.client import connect
@@ -48,7 +48,6 @@ def test_the_service_of_a_row_answers(row, launch, tiny_onnx):
         assert embedder.embed(PHOTOS).shape == (2, 512)
 
 
-@needs_triton()
 @pytest.mark.parametrize("row", of["side"])
 def test_the_configuration_of_a_row_is_served(row, tiny_triton, tiny_repository):
     settings = dict(declarations().sides[row["start"]["side"]].settings)
@@ -63,7 +62,6 @@ def test_the_configuration_of_a_row_is_served(row, tiny_triton, tiny_repository)
         assert infer(tiny_triton, name, np.zeros((1, 3, 224, 224), np.float32)).shape == (1, 512)
 
 
-@needs_triton()
 @pytest.mark.parametrize("row", of["backend"])
 def test_the_wire_of_a_row_is_answered_on_a_connection_that_stays(row, tiny_triton):
     with connect(tiny_triton.http_url, row["start"]["backend"]) as embedder:

@@ -40,9 +40,8 @@ def test_both_are_ready_and_neither_outlives_a_killed_starter(tmp_path, tiny_rep
             print("READY", flush=True)
             time.sleep(120)
     """)
-    starter = subprocess.Popen(
-        [sys.executable, "-u", "-c", code], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    command = [sys.executable, "-u", "-c", code]
+    starter = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         said = []
         for line in starter.stdout:
@@ -111,42 +110,29 @@ def test_the_real_model_gives_pytorchs_embedding_over_every_wire_and_protocol(tm
 
 def test_a_service_in_front_of_triton_answers_what_triton_computes(tmp_path, launch, tiny_exports):
     """More images than Triton takes at once, then the same service while Triton is gone."""
-    model, photos = (
-        "openclip_vit_b32_uint8",
-        [encoded(photo(300 + 40 * seed, 260, seed), "JPEG") for seed in range(8)],
-    )
+    model = "openclip_vit_b32_uint8"
+    photos = [encoded(photo(300 + 40 * seed, 260, seed), "JPEG") for seed in range(8)]
     repository = render_tiny(tmp_path, tiny_exports, [model])
     with EmbeddedTriton(repository, [model], http_port=0, grpc_port=0, metrics_port=0) as triton:
-        server = launch(
-            ENGINE="triton", TRITON_GRPC_URL=triton.grpc_url, MODEL_PRETRAINED="", BATCH_DELAY_MS=0
-        )
-        server.wait()
-        info = httpx.get(f"{server.url}/info").json()
+        ours = launch(ENGINE="triton", TRITON_GRPC_URL=triton.grpc_url, MODEL_PRETRAINED="", BATCH_DELAY_MS=0)
+        ours.wait()
+        info = httpx.get(f"{ours.url}/info").json()
         before = executions(triton, model)[0]
-        answer = httpx.post(
-            f"{server.url}/embed", files=as_files([photos[i % 8] for i in range(40)]), timeout=60
-        ).json()["embeddings"]
+        files = as_files([photos[i % 8] for i in range(40)])
+        answer = httpx.post(f"{ours.url}/embed", files=files, timeout=60).json()["embeddings"]
         wanted = infer(triton, model, np.stack([to_uint8(decode(data)) for data in photos]))
-
-        assert (info["engine"], info["precision"], info["digest"], info["gate"]) == (
-            "triton",
-            "fp32",
-            "tiny",
-            "not needed",
-        )
+        said = [info[name] for name in ("engine", "precision", "digest", "gate")]
+        assert said == ["triton", "fp32", "tiny", "not needed"]
         np.testing.assert_allclose(answer, wanted[[i % 8 for i in range(40)]], atol=1e-6)
         assert executions(triton, model)[0] - before == 40 + 8
-    gone = httpx.post(f"{server.url}/embed", files=as_files(photos[:1]), timeout=60)
+    gone = httpx.post(f"{ours.url}/embed", files=as_files(photos[:1]), timeout=60)
     assert gone.status_code == 503 and "Triton behind this service" in gone.text
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"INFERENCE_BACKEND": "triton-onnx-fp32-http-uint8"}, "sends pixels by gRPC"),
-        ({"TRITON_GRPC_URL": "127.0.0.1:9"}, "No gRPC server answers at 127.0.0.1:9"),
-    ],
-)
+@pytest.mark.parametrize(("settings", "said"), [
+    ({"INFERENCE_BACKEND": "triton-onnx-fp32-http-uint8"}, "sends pixels by gRPC"),
+    ({"TRITON_GRPC_URL": "127.0.0.1:9"}, "No gRPC server answers at 127.0.0.1:9"),
+])  # fmt: skip
 def test_a_triton_that_cannot_be_had_is_named(settings, said):
     with variables(**{"INFERENCE_BACKEND": "", **settings}), pytest.raises(PhotodupError, match=said):
         load_model(engine="triton")

@@ -5,13 +5,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from support.triton import executions, infer, needs_triton
+from support.triton import executions, infer
 
 from photodup.serving.triton.config import read_config, set_batching, set_parameter
 from photodup.serving.triton.emulated import emulated_embedding, presets
 
 
-@needs_triton()
 def test_an_answer_proves_which_image_was_sent(tiny_triton) -> None:
     server = tiny_triton
     server.load("emulated_zero")
@@ -34,10 +33,8 @@ def compute_ms(server, model: str, batch: int, requests: int) -> np.ndarray:
 
         def counted(at_least: int) -> tuple[int, int]:
             while True:  # Triton counts a request after it has answered it
-                found = [
-                    m.inference_stats.compute_infer
-                    for m in client.get_inference_statistics(model).model_stats
-                ]
+                stats = client.get_inference_statistics(model).model_stats
+                found = [m.inference_stats.compute_infer for m in stats]
                 if (count := sum(one.count for one in found)) >= at_least:
                     return count, sum(one.ns for one in found)
 
@@ -51,7 +48,6 @@ def compute_ms(server, model: str, batch: int, requests: int) -> np.ndarray:
 
 
 @pytest.mark.figures
-@needs_triton()
 def test_compute_is_the_preset_by_tritons_own_counter(tiny_triton) -> None:
     """Within 2 %, as everything that is said about an emulated GPU rests on it, less the way to the process and back.
 
@@ -77,7 +73,6 @@ def test_compute_is_the_preset_by_tritons_own_counter(tiny_triton) -> None:
             server.unload(name)
 
 
-@needs_triton()
 def test_two_instances_are_two_devices(tiny_triton, figure) -> None:
     """Eight requests at once, batcher off: two instances need about half of the time one needs."""
     server = tiny_triton

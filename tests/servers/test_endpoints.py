@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from support.command import one_sentence
-from support.triton import TINY_MODELS, needs_triton
+from support.triton import TINY_MODELS
 from typer.testing import CliRunner
 
 from photodup.bench.link.way import LOOPBACK
@@ -25,19 +25,16 @@ from photodup.serving.triton.repository import WEIGHTS
 from photodup.study.notebook.points import measure_point
 from photodup.study.notebook.run import open_run
 
-GOOD = {
-    "name": "box",
-    "backends": {"triton-onnx-fp32-http-fp32": "http://h:8000", "triton-trt-fp16-grpc-fp32": "h:8001"},
-}
+REACHED = {"triton-onnx-fp32-http-fp32": "http://h:8000", "triton-trt-fp16-grpc-fp32": "h:8001"}
+GOOD = {"name": "box", "backends": REACHED}
 
 
 def test_the_committed_default_is_what_embedded_servers_offer(root: Path) -> None:
     found = load_endpoints(root / "notebooks/endpoints/embedded.yaml")
     models = {parse_backend(name).triton_model for name in found.backends} - {""}
     assert models == set(MODELS)
-    assert found == from_ports(
-        name="embedded", gpu="none", engines=("onnx", "openvino"), location="this machine"
-    )
+    engines = ("onnx", "openvino")
+    assert found == from_ports(name="embedded", gpu="none", engines=engines, location="this machine")
 
 
 def test_every_endpoints_file_loads(root: Path) -> None:
@@ -47,21 +44,18 @@ def test_every_endpoints_file_loads(root: Path) -> None:
             assert not model or model in WEIGHTS or model.startswith("emulated_")
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"name": None}, "name"),
-        ({"name": "a/b"}, "name"),
-        ({"backends": {}}, "backends"),
-        ({"backends": {"triton-onnx-fp32-http-fp32": "h:8000"}}, "is no HTTP address.*use http://host:port"),
-        ({"backends": {"triton-onnx-fp32-grpc-fp32": "http://h:8001"}}, "is no gRPC address.*use host:port"),
-        ({"backends": {"triton-onnx-fp32-grpc-fp32": "h"}}, "is no gRPC address.*use host:port"),
-        ({"backends": {"triton-onnx-fp32-grpc-fp32": "h:99999"}}, "is no gRPC address.*use host:port"),
-        ({"backends": {"tritn-onnx-http-fp32": "http://h:1"}}, "names no backend"),
-        ({"price_per_hour_usd": -1}, "price_per_hour_usd"),
-        ({"backend": {}}, "backend"),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), [
+    ({"name": None}, "name"),
+    ({"name": "a/b"}, "name"),
+    ({"backends": {}}, "backends"),
+    ({"backends": {"triton-onnx-fp32-http-fp32": "h:8000"}}, "is no HTTP address.*use http://host:port"),
+    ({"backends": {"triton-onnx-fp32-grpc-fp32": "http://h:8001"}}, "is no gRPC address.*use host:port"),
+    ({"backends": {"triton-onnx-fp32-grpc-fp32": "h"}}, "is no gRPC address.*use host:port"),
+    ({"backends": {"triton-onnx-fp32-grpc-fp32": "h:99999"}}, "is no gRPC address.*use host:port"),
+    ({"backends": {"tritn-onnx-http-fp32": "http://h:1"}}, "names no backend"),
+    ({"price_per_hour_usd": -1}, "price_per_hour_usd"),
+    ({"backend": {}}, "backend"),
+])  # fmt: skip
 def test_a_wrong_file_is_refused_by_key(change: dict, message: str, tmp_path: Path) -> None:
     path = tmp_path / "box.yaml"
     path.write_text(yaml.safe_dump(GOOD))
@@ -112,7 +106,6 @@ def _findings(endpoints: Endpoints) -> dict[str, str]:
     return {row["backend"]: row["finding"] for row in check(endpoints, timeout_s=20)}
 
 
-@needs_triton()
 def test_a_running_triton_is_ready_and_each_mistake_is_told_apart(tiny_triton) -> None:
     server = tiny_triton
     http, grpc, metrics = server.http_port, server.grpc_port, server.metrics_port
@@ -123,27 +116,22 @@ def test_a_running_triton_is_ready_and_each_mistake_is_told_apart(tiny_triton) -
     def one(name: str, url: str) -> str:
         return _findings(Endpoints(name="x", backends={name: url}))[name]
 
-    local = "http://127.0.0.1"
-    assert "No server answers at" in one("triton-onnx-fp32-http-fp32", f"{local}:{dead}")
+    host = "http://127.0.0.1"
+    assert "No server answers at" in one("triton-onnx-fp32-http-fp32", f"{host}:{dead}")
     assert "No gRPC server answers at" in one("triton-onnx-fp32-grpc-fp32", f"127.0.0.1:{dead}")
-    assert "does not speak HTTP: is this the gRPC port" in one(
-        "triton-onnx-fp32-http-fp32", f"{local}:{grpc}"
-    )
+    assert "does not speak HTTP: is this the gRPC port" in one("triton-onnx-fp32-http-fp32", f"{host}:{grpc}")
     assert "is Triton's HTTP port, not a gRPC port" in one("triton-onnx-fp32-grpc-fp32", f"127.0.0.1:{http}")
-    assert "is Triton's metrics port" in one("triton-onnx-fp32-http-fp32", f"{local}:{metrics}")
-    wrong = one("fastapi-pytorch-fp32-http-jpeg", f"{local}:{http}")
+    assert "is Triton's metrics port" in one("triton-onnx-fp32-http-fp32", f"{host}:{metrics}")
+    wrong = one("fastapi-pytorch-fp32-http-jpeg", f"{host}:{http}")
     assert "is Triton's HTTP port, not the FastAPI service" in wrong
-    missing = one("triton-trt-fp16-http-fp32", f"{local}:{http}")
+    missing = one("triton-trt-fp16-http-fp32", f"{host}:{http}")
     assert "no model openclip_vit_b32_trt ready" in missing and "(openclip_vit_b32," in missing
     assert "no model openclip_vit_b32_trt" in one("triton-trt-fp16-grpc-fp32", f"127.0.0.1:{grpc}")
-    assert "in the repository but not loaded" in one("triton-emulated-a100-fp32-http-jpeg", f"{local}:{http}")
+    assert "in the repository but not loaded" in one("triton-emulated-a100-fp32-http-jpeg", f"{host}:{http}")
     assert "Name or service not known" in one("triton-onnx-fp32-http-fp32", "http://nonesuch.invalid:8000")
 
 
-@needs_triton()
-def test_the_command_exits_1_and_says_which(
-    tmp_path: Path, capsys: pytest.CaptureFixture, tiny_triton
-) -> None:
+def test_the_command_exits_1_and_says_which(tmp_path: Path, capsys: pytest.CaptureFixture, tiny_triton):
     grpc = tiny_triton.grpc_port
     for http, n_bad in ((tiny_triton.http_port, 0), (grpc, 1)):
         made = from_ports("127.0.0.1", 0, http, grpc, 0, engines=("onnx",), wires=("fp32",))
@@ -160,9 +148,7 @@ def test_the_table_lines_up() -> None:
     assert render_check(rows).splitlines() == ["ok   a    u     ready", "BAD  bbb  uuuu  gone"]
 
 
-def test_without_the_client_the_check_says_what_to_install(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_client_the_check_says_what_to_install(root: Path, monkeypatch: pytest.MonkeyPatch):
     for module in ("tritonclient", "tritonclient.grpc"):
         monkeypatch.setitem(sys.modules, module, None)  # an import of it fails as where it is not installed
     with pytest.raises(PhotodupError, match=r"tritonclient is not installed.*photodup\[triton\]"):
@@ -172,11 +158,9 @@ def test_without_the_client_the_check_says_what_to_install(
 # ---- a machine named by hand
 
 
-@needs_triton()
 def test_what_is_loaded_is_what_is_listed(tiny_triton):
     server = tiny_triton
     ports = (0, server.http_port, server.grpc_port, server.metrics_port)
-
     assert ready_models(server.http_url) == sorted(TINY_MODELS)
     listed = from_ports("127.0.0.1", *ports, models=TINY_MODELS)
     assert {row["finding"] for row in check(listed, timeout_s=60)} == {"ready"}
@@ -188,12 +172,10 @@ def test_what_is_loaded_is_what_is_listed(tiny_triton):
     )
 
 
-@needs_triton()
 def test_a_run_by_host_asks_but_not_when_it_only_reads(monkeypatch, tmp_path, tiny_triton):
     server = tiny_triton
     monkeypatch.setenv("PHOTODUP_ROOT", str(tmp_path))
     asked = {"host": "127.0.0.1", "triton_http_port": server.http_port, "triton_grpc_port": server.grpc_port}
-
     assert "triton-openvino-fp32-http-fp32" in open_run(**asked).endpoints.backends
     monkeypatch.setenv("PHOTODUP_MEASURE", "0")
     assert "triton-openvino-fp32-http-fp32" not in open_run(**asked).endpoints.backends

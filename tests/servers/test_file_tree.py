@@ -53,9 +53,8 @@ class Tree:
 @contextmanager
 def reviewing(*arguments: object) -> Iterator[httpx.Client]:
     command = [sys.executable, "-m", "photodup", "review", *map(str, arguments), "--port", "0"]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ | ENVIRONMENT
-    )
+    env = os.environ | ENVIRONMENT
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
     try:
         said = ""
         while not (found := re.search(r"at (http://\S+/)\n", said)):
@@ -125,7 +124,6 @@ def test_nothing_outside_the_own_folder_changes_but_what_was_removed(tmp_path, l
         where = ["--catalogue", first]
         mine += [first, folder / "catalogue.sqlite.d", second, folder / "second.sqlite.d"]
     tree = Tree(watched, *mine)
-
     photodup("scan", library, *where)
     tree.check()
     if layout == "beside":
@@ -138,7 +136,6 @@ def test_nothing_outside_the_own_folder_changes_but_what_was_removed(tmp_path, l
             db.execute("DELETE FROM model")
     photodup("group", library, *where)
     tree.check()
-
     with reviewing(library, *where) as client:
         keys = look_at_everything(client)
         assert len(keys) >= 3
@@ -176,9 +173,7 @@ def test_nothing_outside_the_own_folder_changes_but_what_was_removed(tmp_path, l
     tree.check(gone=gone)
 
     # A second catalogue in the same folder, and nothing of the first one's changes.
-    beside = Tree(
-        watched, second, watched / "P" / "second.sqlite.d", library / "second.sqlite.d", other / TRASH
-    )
+    beside = Tree(watched, second, watched / "P/second.sqlite.d", library / "second.sqlite.d", other / TRASH)
     photodup("scan", other, *(["--catalogue", second] if folder else []))
     with reviewing(other, *(["--catalogue", second] if folder else [])) as client:
         look_at_everything(client)

@@ -65,9 +65,7 @@ def stand_in(body: Callable[[], str], at: tuple[str, int] = (HOST, 0)):
     return serving(Page, at, body=body)
 
 
-def documented(
-    ports: Mapping[str, int] | None = None, notebook: str = "06_compare_three_backends"
-) -> list[str]:
+def documented(ports: Mapping[str, int] | None = None, notebook: str = "06_compare_three_backends"):
     """Return the README's line for a notebook; with ports, for a machine at `HOST`."""
     text = (ROOT / "README.md").read_text().replace("\\\n", " ")
     (line,) = re.findall(r"^papermill .*$", text, re.MULTILINE)
@@ -149,10 +147,11 @@ def test_parity_needs_no_fastapi_and_an_unnamed_gpu_is_no_cpu(checkout, publishe
     assert json.loads((folder / "environment.json").read_text())["servers"]["gpus"] == 2
 
 
+STEMS = [pytest.param(p.stem, marks=[] if p.stem[:2] == "03" else pytest.mark.long) for p in EVERY]
+
+
 @pytest.mark.parametrize("strict", [False, True])
-@pytest.mark.parametrize(
-    "stem", [pytest.param(p.stem, marks=[] if p.stem[:2] == "03" else pytest.mark.long) for p in EVERY]
-)
+@pytest.mark.parametrize("stem", STEMS)
 def test_a_notebook_ends_at_once_where_nothing_answers(checkout, stem, strict):
     names = [f"{name}_PORT" for name in ("PYTORCH", "TRITON_HTTP", "TRITON_GRPC", "TRITON_METRICS")]
     dead = claim_ports(HOST, dict.fromkeys(names, 0))

@@ -118,9 +118,7 @@ def test_nothing_is_written_through_what_lies_beside_a_cache(given, mine, name, 
         except OwnFolderError as error:
             assert "is a link" in str(error)
     after = tree(mine)
-    assert {path: what[:2] for path, what in after.items()} == {
-        path: what[:2] for path, what in before.items()
-    }
+    assert {at: what[:2] for at, what in after.items()} == {at: what[:2] for at, what in before.items()}
 
 
 SCHEMAS = {
@@ -147,9 +145,8 @@ def test_a_catalogue_with_anything_of_anothers_in_it_is_one_sentence(given, sche
     before = file.read_bytes()
     done = photodup("scan", given / "library", *options)
     assert done.returncode == 2 and done.stderr.count("\n") == 1
-    assert (
-        f"{file.name} is not as this photodup makes it (its " in done.stderr and "move it away" in done.stderr
-    )
+    assert f"{file.name} is not as this photodup makes it (its " in done.stderr
+    assert "move it away" in done.stderr
     assert file.read_bytes() == before
 
 
@@ -205,11 +202,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_a_kill_in_the_midst_of_a_write_loses_nothing_that_was_committed(tmp_path):
     file = tmp_path / "own.sqlite"
     assert subprocess.run([sys.executable, "-c", WRITE_AND_DIE, str(file)], check=False).returncode == -9
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "own.sqlite",
-        "own.sqlite-shm",
-        "own.sqlite-wal",
-    ]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["own.sqlite", "own.sqlite-shm", "own.sqlite-wal"]
     with closing(open_database(file, CATALOGUE)) as db:
         assert db.execute("SELECT key FROM setting").fetchall() == [("committed",)]
         assert db.execute("PRAGMA quick_check").fetchall() == [("ok",)]

@@ -197,9 +197,8 @@ def test_workers_take_nothing_from_the_current_folder_and_end_with_their_parent(
         "print(pool._idle[0]._process.pid, flush=True)\n"
         "os._exit(0)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", code], input=HONEST_PNG, cwd=tmp_path, capture_output=True, timeout=300
-    )
+    command = [sys.executable, "-P", "-c", code]
+    done = subprocess.run(command, input=HONEST_PNG, cwd=tmp_path, capture_output=True, timeout=300)
     assert done.returncode == 0, done.stderr
     until(lambda: has_ended(int(done.stdout)))
 
@@ -218,9 +217,8 @@ def test_the_service_refuses_many_scans_at_once_and_names_the_image(small_servic
 
 @pytest.fixture(scope="session")
 def hostile_service(small_service):
-    return lambda **settings: small_service(
-        **({"MAX_BODY_MB": 100, "MAX_PIXELS": 50_000_000, "DECODE_THREADS": 2} | settings)
-    )
+    wide = {"MAX_BODY_MB": 100, "MAX_PIXELS": 50_000_000, "DECODE_THREADS": 2}
+    return lambda **settings: small_service(**(wide | settings))
 
 
 def test_hostile_images_starve_nobody_and_are_given_up_at_the_deadline(hostile_service, figure):

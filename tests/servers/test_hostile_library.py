@@ -156,9 +156,7 @@ def test_what_nobody_signed_and_was_half_finished_comes_home_when_confirmed(
         trash.restore(trash.contents().unsigned, confirmed=True)
         back = present(folder)  # what nobody signed deletes no sidecar: the older one comes back beside it
         sidecars = {path for path in back.keys() | there if path.endswith((".xmp", "-part"))}
-        assert {path: back[path] for path in back.keys() - sidecars} == {
-            path: md5[path] for path in there - sidecars
-        }
+        assert {p: back[p] for p in back.keys() - sidecars} == {p: md5[p] for p in there - sidecars}
         assert what == "purge" or (there == set(md5) and md5["A/keep.jpg.xmp"] in back.values())
         left = trash.contents().unsigned
         trash.purge(left, confirmed=True)
@@ -175,9 +173,8 @@ def test_a_moved_library_is_still_my_own(tmp_path, own_key_folder):
     (tmp_path / "disk").mkdir()
     (tmp_path / "old").rename(tmp_path / "disk" / "new name")
     trash = Trash(tmp_path / "disk" / "new name")
-    assert not trash.contents().unsigned and not any(
-        operation.unfinished for operation in trash.contents().operations
-    )
+    assert not trash.contents().unsigned
+    assert not any(operation.unfinished for operation in trash.contents().operations)
     trash.restore(trash.contents().listing)
     assert present(tmp_path / "disk" / "new name") == md5
 
@@ -230,9 +227,8 @@ def test_a_signed_line_that_was_changed_is_nobodys(tmp_path, own_key_folder, cha
     if change == "state":  # the line is left out, and the removal it followed taken back
         assert present(folder) == md5
     else:
-        assert (
-            tree(folder) == before and trash.contents().listing == [] and len(trash.contents().unsigned) == 1
-        )
+        assert tree(folder) == before
+        assert trash.contents().listing == [] and len(trash.contents().unsigned) == 1
 
 
 @pytest.mark.parametrize("fault", ["other content", "a link", "a folder"])
@@ -274,9 +270,8 @@ def test_a_folder_on_the_way_that_is_a_link_is_one_sentence(tmp_path, own_key_fo
     os.makedirs(outside / "er")
     shutil.copy(folder / "A/copy.jpg", outside / "er" / "z.jpg")
     before = tree(outside)
-    _, ((_, sentence),) = Trash(folder).remove(
-        [removal(folder, md5 | {"B/er/z.jpg": md5["A/copy.jpg"]}, "B/er/z.jpg", "A/keep.jpg", ())]
-    )
+    going = removal(folder, md5 | {"B/er/z.jpg": md5["A/copy.jpg"]}, "B/er/z.jpg", "A/keep.jpg", ())
+    _, ((_, sentence),) = Trash(folder).remove([going])
     assert "outside" in sentence and tree(outside) == before
     (folder / "B").unlink()
     assert Trash(folder).restore(done) == [folder / "B/er/copy2.jpg"]

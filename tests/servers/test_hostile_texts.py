@@ -58,12 +58,8 @@ def test_a_supplied_address_is_called_only_after_it_was_chosen_here(library, lis
         assert "Use this address" not in client.get("settings").text
     assert calls, "once it was chosen, it is asked whether it answers"
     stored = load_settings(file.parent)
-    assert (stored.backend, stored.url, stored.keep, stored.warning) == (
-        "fastapi-pytorch-fp32-http-jpeg",
-        url,
-        ("oldest",),
-        None,
-    )
+    wanted = ("fastapi-pytorch-fp32-http-jpeg", url, ("oldest",), None)
+    assert (stored.backend, stored.url, stored.keep, stored.warning) == wanted
 
 
 def test_an_address_is_mine_only_as_i_signed_it(library, monkeypatch, tmp_path):

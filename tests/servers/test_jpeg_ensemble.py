@@ -15,7 +15,7 @@ from PIL import Image
 from support.hostile_images import flat_png, grain, many_scans, text_ppm
 from support.images import png
 from support.review_library import photo
-from support.triton import executions, infer, needs_triton, tiny_embedding
+from support.triton import executions, infer, tiny_embedding
 
 from photodup.embedding.client.client import connect
 from photodup.embedding.imaging import ImageError, decode, encoded, to_uint8
@@ -61,7 +61,6 @@ def _encoded(*images: bytes) -> np.ndarray:
     return np.array([[image] for image in images], dtype=object)
 
 
-@needs_triton()
 @pytest.mark.parametrize("name", _good())
 def test_triton_sees_the_librarys_own_pixels(name: str, tiny_triton) -> None:
     """Bit for bit, for each kind of file; both environments hold the same Pillow."""
@@ -71,7 +70,6 @@ def test_triton_sees_the_librarys_own_pixels(name: str, tiny_triton) -> None:
     np.testing.assert_array_equal(answer, expected)
 
 
-@needs_triton()
 def test_bad_images_fail_alone_in_a_shared_batch_each_with_its_reason(tiny_triton) -> None:
     """Nine requests in one execution of one instance: four good ones answered, five bad ones explained."""
     server = tiny_triton
@@ -114,7 +112,6 @@ def test_bad_images_fail_alone_in_a_shared_batch_each_with_its_reason(tiny_trito
     assert after[1] - before[1] == 1, "they were meant to share one execution"
 
 
-@needs_triton()
 def test_the_index_of_the_bad_image_is_named_and_the_ensemble_lives_on(tiny_triton) -> None:
     from tritonclient.utils import InferenceServerException
 
@@ -124,10 +121,7 @@ def test_the_index_of_the_bad_image_is_named_and_the_ensemble_lives_on(tiny_trit
         with pytest.raises(InferenceServerException, match=rf"image 1: .*{reason}"):
             infer(tiny_triton, "openclip_vit_b32_jpeg", _encoded(jpeg, data, jpeg))
     assert infer(tiny_triton, "openclip_vit_b32_jpeg", _encoded(jpeg)).shape == (1, 512)
-    for url, protocol in (
-        (tiny_triton.http_url, "http"),
-        (tiny_triton.grpc_url, "grpc"),
-    ):  # the client's fault: 400
+    for url, protocol in ((tiny_triton.http_url, "http"), (tiny_triton.grpc_url, "grpc")):  # a 400
         with (
             connect(url, f"triton-onnx-fp32-{protocol}-jpeg", jpeg_quality=None) as embedder,
             pytest.raises(ImageError, match=r"image 1: .*truncated"),
@@ -135,7 +129,6 @@ def test_the_index_of_the_bad_image_is_named_and_the_ensemble_lives_on(tiny_trit
             embedder.embed([jpeg, _bad()["truncated"][0]])
 
 
-@needs_triton()
 def test_the_emulated_ensemble_answers_for_the_photo_it_got(tiny_triton) -> None:
     server = tiny_triton
     photos = [_good()["jpeg"], _good()["jpeg rotated by EXIF"]]
@@ -182,9 +175,7 @@ def _dali(root: Path, folder: Path, *images: bytes) -> np.ndarray | str:
         np.save("out.npy", np.array(pipe.run()[0].as_array()))
     """)
     where = root / "model_repository" / "openclip_vit_b32_preprocess_dali" / "1"
-    done = subprocess.run(
-        [_dali_python(), "-c", code, str(where)], cwd=folder, capture_output=True, text=True
-    )
+    done = subprocess.run([_dali_python(), "-c", code, where], cwd=folder, capture_output=True, text=True)
     return np.load(folder / "out.npy") if done.returncode == 0 else done.stderr
 
 
@@ -253,7 +244,6 @@ def test_scaled_decoding_moves_pixels_and_hardly_the_embedding(name: str) -> Non
     assert 0.99 < (tiny_embedding(exact) * tiny_embedding(scaled)).sum() <= 1.00001
 
 
-@needs_triton()
 def test_triton_refuses_what_it_could_not_stop(tiny_triton) -> None:
     """Its Python has no processes to kill: what has no bound on its cost is refused, and the request's pixels count."""
     import pillow_heif

@@ -44,17 +44,12 @@ def lab(checkout, tmp_path_factory):
     home, token = tmp_path_factory.mktemp("home"), secrets.token_hex(16)
     options = f"--no-browser --allow-root --port=0 --IdentityProvider.token={token} --ServerApp.ip=127.0.0.1"
     environment = {
-        **os.environ,
-        "HOME": str(home),
-        "JUPYTER_CONFIG_DIR": str(home / "config"),
-        "JUPYTER_DATA_DIR": str(home / "data"),
-        "JUPYTER_RUNTIME_DIR": str(home / "runtime"),
+        **os.environ, "HOME": str(home), "JUPYTER_CONFIG_DIR": str(home / "config"),
+        "JUPYTER_DATA_DIR": str(home / "data"), "JUPYTER_RUNTIME_DIR": str(home / "runtime"),
         "JUPYTERLAB_SETTINGS_DIR": str(home / "settings"),
-        "JUPYTERLAB_WORKSPACES_DIR": str(home / "workspaces"),
-        "PHOTODUP_ROOT": str(checkout),
-        "PHOTODUP_MEASURE": "0",
-        "MPLCONFIGDIR": str(home / "matplotlib"),
-    }
+        "JUPYTERLAB_WORKSPACES_DIR": str(home / "workspaces"), "PHOTODUP_ROOT": str(checkout),
+        "PHOTODUP_MEASURE": "0", "MPLCONFIGDIR": str(home / "matplotlib"),
+    }  # fmt: skip
     log = home / "lab.log"
     with log.open("wb") as output:
         process = subprocess.Popen(  # -o install: what is installed here is what runs, whatever its age
@@ -127,9 +122,7 @@ def errors(notebook):
 @pytest.mark.parametrize("name", ["00_start_here", "08_compare_grpc_http"])
 def test_a_notebook_runs_in_jupyterlab_from_the_committed_records(browser, lab, checkout, name):
     committed = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)
-
     notebook, page = run_all(browser, lab, checkout, name)
-
     assert errors(notebook) == []
     assert page.locator(".jp-OutputArea-output").filter(has_text="Traceback").count() == 0
     answer = _answer(notebook)
@@ -143,7 +136,6 @@ def test_a_notebook_runs_in_jupyterlab_from_the_committed_records(browser, lab, 
 
 def test_a_cell_that_raises_is_seen(browser, lab, checkout):
     notebook, page = run_all(browser, lab, checkout, "planted_fault")
-
     assert errors(notebook)[0] == "RuntimeError: planted fault"
     assert len(errors(notebook)) > 1, "what follows did not run"
     assert page.locator(".jp-OutputArea-output").filter(has_text="Traceback").count() > 0

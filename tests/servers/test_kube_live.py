@@ -3,6 +3,7 @@
 from itertools import pairwise
 
 import pytest
+from support.command import one_sentence
 
 from photodup.errors import PhotodupError
 from photodup.study.kubernetes import live
@@ -32,7 +33,6 @@ def test_the_real_autoscaler_does_what_the_simulation_foretells(seen, name):
     there = seen["namespaces"][name]
     told = live.foretold(CURVE, PLAN, name, there["syncs_s"])
     real, simulated = changes(there["rows"]), [(at, to) for at, _, to in told.rescales()]
-
     assert len(there["syncs_s"]) >= 28
     assert [count for _, count in real] == [count for _, count in simulated]
     assert max(abs(a - b) for (a, _), (b, _) in zip(real, simulated, strict=True)) <= 20
@@ -42,7 +42,6 @@ def test_the_real_autoscaler_does_what_the_simulation_foretells(seen, name):
 @pytest.mark.long
 def test_the_published_quota_refuses_what_the_autoscaler_asks_for(seen):
     there = seen["namespaces"]["published"]
-
     assert max(row["replicas"] for row in there["rows"]) == 6
     assert max(row["pods"] for row in there["rows"]) == 4
     assert any("exceeded quota" in event["message"] for event in there["events"])
@@ -61,7 +60,6 @@ def test_an_update_at_max_replicas_keeps_every_pod_and_ends_within_the_quota(see
 @pytest.mark.long
 def test_a_drain_gets_one_pod_and_the_next_when_its_replacement_is_ready(seen):
     at_once, again, later = seen["drains"]
-
     assert (at_once["granted"], at_once["refused"]) == (1, 5)
     assert again["granted"] == 0 and later["granted"] == 1
 
@@ -81,10 +79,7 @@ def tools(tmp_path, monkeypatch):
 
 
 def test_without_the_servers_the_remedy_is_named(tools):
-    with (
-        pytest.raises(PhotodupError, match=r"etcd is not in .*: `make cluster-tools` builds it"),
-        live.control_plane(),
-    ):
+    with one_sentence(r"etcd is not in .*: `make cluster-tools` builds it"), live.control_plane():
         pass
 
 
@@ -96,7 +91,6 @@ def test_a_server_that_ends_is_named_with_its_last_words_and_nothing_stays(tools
     started = []
     start = live.ControlPlane.start
     monkeypatch.setattr(live.ControlPlane, "start", lambda plane: (started.append(plane), start(plane)))
-
     with pytest.raises(PhotodupError, match="etcd ended: the disk is full"), live.control_plane():
         pass
     assert not started[0].folder.exists()

@@ -43,7 +43,7 @@ WORDS = {
 SETTINGS = {"instances": "instance", "threads": "thread", "delay_us": "batch", "preferred": "batch"}
 # What an engine brings with it; the threads and the decoder are nobody's but the servers'.
 OF_THE_ENGINE = {"library", "version", "spinning", "streams", "computes_in"}
-pytestmark = needs_int8
+pytestmark = [needs_int8, needs_triton()]
 
 
 def pairs() -> list[tuple[str, str]]:
@@ -83,13 +83,8 @@ class Both:
         made = quantise(source, photographs(32), engine="openvino", directory=folder / "build" / "models")
         self.services, names = {}, []
         for engine, precision in self.choices:
-            service = start(
-                folder,
-                MODEL_PRETRAINED=self.weights,
-                ENGINE=engine,
-                PRECISION=precision,
-                PHOTODUP_ROOT=folder,
-            )
+            computes = {"ENGINE": engine, "PRECISION": precision}
+            service = start(folder, MODEL_PRETRAINED=self.weights, **computes, PHOTODUP_ROOT=folder)
             stack.callback(service.stop)
             self.services[engine, precision] = service
             names.append(parse_backend(f"triton-{engine}-{precision}-http-jpeg").triton_model)
@@ -117,7 +112,6 @@ def both(tmp_path_factory, tiny_exports, real_service) -> Iterator[Both]:
         yield Both(tmp_path_factory.mktemp("both"), tiny_exports, stack, real_service)
 
 
-@needs_triton()
 def test_both_sides_of_every_pair_are_alike_or_labelled(both):
     facts = {}
     for name, side in DECLARED["sides"].items():
@@ -137,29 +131,19 @@ def test_both_sides_of_every_pair_are_alike_or_labelled(both):
     assert (one["library"], one["spinning"], other["spinning"]) == ("onnxruntime", "off", "off")
     labels = (DECLARED["sides"]["fastapi-onnx"]["label"], DECLARED["sides"]["triton-onnx"]["label"])
     for planted in (
-        {"version": "1.24.1"},
-        {"threads": "9"},
-        {"spinning": "on"},
-        {"pillow": "1"},
-        {"wire": "fp32"},
-    ):
+        {"version": "1.24.1"}, {"threads": "9"}, {"spinning": "on"}, {"pillow": "1"}, {"wire": "fp32"},
+    ):  # fmt: skip
         assert unnamed(one, other | planted, labels, ({}, {})), planted
     assert unnamed(one, other, ("ONNX Runtime in FastAPI", "ONNX Runtime"), ({}, {}))
     assert unnamed(one, one, labels, ({"threads": 1}, {"threads": 2}))
 
 
-@needs_triton()
 def test_both_servers_embed_a_photograph_alike(both):
     """Decoding, resizing and normalisation together; the graph is of the same file."""
-    photos = [
-        encoded(image, "JPEG", quality=quality)
-        for image, quality in zip(_pictures(), (60, 85, 95), strict=True)
-    ]
+    photos = [encoded(image, "JPEG", quality=q) for image, q in zip(_pictures(), (60, 85, 95), strict=True)]
     for engine, precision in both.choices:
-        answer = httpx.post(
-            f"{both.services[engine, precision].url}/embed", files=as_files(photos), timeout=120
-        )
-        one = np.array(answer.json()["embeddings"], np.float32)
+        got = httpx.post(f"{both.services[engine, precision].url}/embed", files=as_files(photos), timeout=120)
+        one = np.array(got.json()["embeddings"], np.float32)
         model = parse_backend(f"triton-{engine}-{precision}-http-jpeg").triton_model
         other = infer(both.triton, model, np.array(photos, object).reshape(-1, 1))
         assert np.abs(one - other).max() < 1e-6, (engine, precision)
@@ -171,7 +155,6 @@ def _pictures():
 
 
 @pytest.mark.figures
-@needs_triton()
 def test_an_idle_server_leaves_the_other_its_turn(both):
     """CPU of each server in the half second after an answer; ONNX Runtime's spinning took 45 ms of it."""
     photo = encoded(_pictures()[0], "JPEG")
@@ -179,9 +162,7 @@ def test_an_idle_server_leaves_the_other_its_turn(both):
     asks = {
         both.triton.pid: lambda: infer(both.triton, model, np.array([[photo]], object)),
         **{
-            one.process.pid: lambda url=one.url: httpx.post(
-                f"{url}/embed", files=as_files([photo]), timeout=60
-            )
+            one.process.pid: lambda u=one.url: httpx.post(f"{u}/embed", files=as_files([photo]), timeout=60)
             for one in both.services.values()
         },
     }
@@ -197,7 +178,6 @@ def test_an_idle_server_leaves_the_other_its_turn(both):
         assert np.mean(spent[2:]) < 0.02 * 0.5, (family[0].cmdline(), spent)
 
 
-@needs_triton()
 @pytest.mark.parametrize(
     "address", ["{fastapi}", "{fastapi}/v1/embeddings", "{http}/v2/models/{model}", "grpc://{grpc}/{model}"]
 )

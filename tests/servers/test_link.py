@@ -1,6 +1,6 @@
 """The emulated link keeps its promises, refuses what it cannot hold, and leaves nothing behind.
 
-Needs Linux with CAP_NET_ADMIN; elsewhere everything but the packet arithmetic is skipped with the link's own sentence.
+Needs Linux with CAP_NET_ADMIN; elsewhere it is skipped with the link's own sentence.
 """
 
 import ctypes
@@ -8,7 +8,6 @@ import hashlib
 import os
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import threading
@@ -17,28 +16,26 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from support.command import run_python
 from support.http_server import Handler, serving
-from support.link import NO_LINK, needs_link
+from support.link import needs_link
 from support.service import until
 
 from photodup.bench.link import link as link_module
-from photodup.bench.link import packets, tcp
-from photodup.bench.link.calibration import Calibration, calibrate
+from photodup.bench.link import tcp
+from photodup.bench.link.calibration import calibrate
 from photodup.bench.link.handshakes import round_trip
 from photodup.bench.link.ladder import measure_ladder, measure_parallel
 from photodup.bench.link.link import Link, LinkError, LinkSpec, leftovers
 from photodup.bench.link.relay import DEVICE
 from photodup.errors import PhotodupError
 
+pytestmark = needs_link
+
 
 @pytest.fixture(scope="module", autouse=True)
 def host_of_our_own():
     """Put the servers' side into a fresh namespace too: other links on this machine are none of our business."""
-    if NO_LINK:
-        yield
-        return
     from pyroute2 import IPRoute
 
     libc = ctypes.CDLL(None, use_errno=True)
@@ -51,106 +48,26 @@ def host_of_our_own():
     os.close(here)
 
 
-# --- packet surgery -------------------------------------------------------------------------------------
-
-
 def devices():
     """Return the host ends of all emulated links here."""
     return sorted(name for _, name in socket.if_nameindex() if name.startswith(DEVICE))
 
 
-def ones_sum(data: bytes) -> int:
-    data += b"\0" * (len(data) % 2)
-    total = sum(struct.unpack(f"!{len(data) // 2}H", data))
-    while total >> 16:
-        total = (total & 0xFFFF) + (total >> 16)
-    return total
-
-
-def pseudo(packet: bytes) -> bytes:
-    return packet[12:20] + struct.pack("!BBH", 0, 6, len(packet) - 20)
-
-
-def tcp_packet(payload: bytes, source: bytes, target: bytes, *, partial: bool, options: bytes = b"") -> bytes:
-    tcp_length = 20 + len(options)
-    ip = bytearray(struct.pack("!BBHHHBBH", 0x45, 0, 20 + tcp_length + len(payload), 7, 0x4000, 64, 6, 0))
-    ip += source + target
-    ip[10:12] = (0xFFFF - ones_sum(bytes(ip))).to_bytes(2, "big")
-    segment = bytearray(struct.pack("!HHIIBBHHH", 1, 2, 4294967000, 5, tcp_length << 2, 0x19, 9, 0, 0))
-    segment += options + payload
-    packet = bytes(ip) + bytes(segment)
-    check = ones_sum(pseudo(packet)) if partial else 0xFFFF - ones_sum(pseudo(packet) + bytes(segment))
-    segment[16:18] = check.to_bytes(2, "big")
-    return bytes(ip) + bytes(segment)
-
-
-@given(st.binary(max_size=3000), st.binary(min_size=4, max_size=4), st.booleans(), st.booleans())
-def test_translation_keeps_both_checksums_right(payload, address, to_source, partial):
-    before = tcp_packet(payload, b"\xc6\x12\0\x02", b"\xc6\x12\0\x01", partial=partial)
-    flags = packets.NEEDS_CSUM if partial else 0
-    frame = packets.VNET.pack(flags, 0, 0, 0, 20, 16) + before
-    head = bytearray(frame[: packets.HEAD])
-    packets.rewrite_address(head, 12 if to_source else 16, address)
-    after = (bytes(head) + frame[packets.HEAD :])[packets.VNET.size :]
-
-    assert after[12 if to_source else 16 :][:4] == address
-    assert ones_sum(after[:20]) == 0xFFFF
-    if partial:
-        assert int.from_bytes(after[36:38], "big") % 0xFFFF == ones_sum(pseudo(after)) % 0xFFFF
-    else:
-        assert ones_sum(pseudo(after) + after[20:]) == 0xFFFF
-
-
-@given(st.binary(min_size=1, max_size=9000), st.sampled_from([536, 1448]), st.sampled_from([b"", b"\1" * 12]))
-def test_a_superpacket_splits_into_the_segments_of_the_wire(payload, size, options):
-    packet = tcp_packet(payload, b"\x7f\0\0\1", b"\xc6\x12\0\x02", partial=True, options=options)
-    header = 40 + len(options)
-    frame = packets.VNET.pack(packets.NEEDS_CSUM, 1, header, size, 20, 16) + packet
-    parts = packets.split(frame)
-    count, wire, _ = packets.segments_of(frame)
-
-    assert len(parts) == count == -(-len(payload) // size)
-    assert sum(len(part) - packets.VNET.size for part in parts) == wire
-    if count == 1:
-        return
-    bare = [part[packets.VNET.size :] for part in parts]
-    assert b"".join(part[header:] for part in bare) == payload
-    for index, part in enumerate(bare):
-        assert ones_sum(part[:20]) == 0xFFFF
-        assert int.from_bytes(part[2:4], "big") == len(part) <= header + size
-        assert int.from_bytes(part[24:28], "big") == (4294967000 + index * size) % 2**32
-        assert int.from_bytes(part[36:38], "big") == ones_sum(pseudo(part))
-        assert bool(part[33] & 0x09) == (index == count - 1)  # FIN and PSH on the last one only
-
-
-# --- promises -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.figures
-@needs_link
 @pytest.mark.parametrize(("rtt_ms", "rate_mbit_s"), [(1, 10), (5, 1000), (25, 210), (60, 50)])
 def test_rtt_within_1_ms_and_rate_within_5_percent(rtt_ms, rate_mbit_s):
     found = calibrate(rtt_ms, rate_mbit_s, seconds=0.3)
     assert found.holds, found
 
 
-@needs_link
 def test_the_link_is_never_faster_than_it_says():
     found = calibrate(25, 210, seconds=0.3)
     assert found.rtt_ms >= 25, found
 
 
-def test_calibration_sees_a_wrong_rtt_and_a_wrong_rate():
-    assert Calibration(25, 100, 25.4, 99, 0).holds
-    assert not Calibration(25, 100, 26.4, 100, 0).holds
-    assert not Calibration(25, 100, 25.4, 94, 0).holds
-
-
-@needs_link
 def test_self_test_sees_a_wrong_rtt(monkeypatch):
     real = link_module.asdict
     monkeypatch.setattr(link_module, "asdict", lambda spec: real(spec) | {"rtt_ms": spec.rtt_ms + 3})
-
     monkeypatch.setattr(link_module, "round_trip", partial(round_trip, retry_s=0.5))
     with Link(rtt_ms=10, rate_mbit_s=50) as slower:  # a link that is slower is that slower link
         assert slower.round_trip.asked_ms == 10 and slower.round_trip.n >= 10
@@ -161,7 +78,6 @@ def test_self_test_sees_a_wrong_rtt(monkeypatch):
     until(lambda: devices() == [])
 
 
-@needs_link
 def test_a_late_relay_takes_the_label_away(figure):
     with Link(rtt_ms=4, rate_mbit_s=50) as link, tcp.ByteSink() as sink, link.connect(sink.port) as client:
         link.report(reset=True)
@@ -177,7 +93,6 @@ def test_a_late_relay_takes_the_label_away(figure):
             link.report()
 
 
-@needs_link
 @pytest.mark.parametrize(
     ("congestion", "initcwnd"), [("cubic", 10), ("cubic", 32), ("reno", 10)], ids=lambda v: str(v)
 )
@@ -212,20 +127,17 @@ def received_digest(link: Link, payload: bytes) -> str:
     return digest.hexdigest()
 
 
-@needs_link
 def test_loss_is_per_segment_and_nothing_else_is_damaged():
     payload = os.urandom(6_000_000)
     with Link(rtt_ms=1, rate_mbit_s=500, loss=0.02, seed=3) as link:
         assert link._relay.poll() is None
         assert received_digest(link, payload) == hashlib.sha256(payload).hexdigest()
         up = link.report()["up"]
-
     share = up["lost"] / (up["segments"] + up["lost"])
     assert up["segments"] > 4000
     assert 0.01 < share < 0.03  # five standard deviations either way
 
 
-@needs_link
 def test_a_full_queue_drops_and_tcp_repairs_it():
     payload = os.urandom(4_000_000)
     with Link(rtt_ms=10, rate_mbit_s=200, queue_ms=0.1, initcwnd=200) as link:
@@ -254,7 +166,6 @@ def call_grpc(target):
         return channel.unary_unary("/test/WhoAmI")(b"", timeout=60).decode()
 
 
-@needs_link
 def test_grpc_clients_work_in_a_process_of_their_own():
     grpc = pytest.importorskip("grpc")
 
@@ -273,7 +184,6 @@ def test_grpc_clients_work_in_a_process_of_their_own():
         server.stop(0).wait()
 
 
-@needs_link
 def test_every_way_to_the_clients_end_reaches_a_loopback_server():
     with serving(Hello) as server, Link(rtt_ms=2, rate_mbit_s=100) as link:
         url = link.url(f"http://127.0.0.1:{server.server_port}/hello?x=1")
@@ -286,14 +196,13 @@ def test_every_way_to_the_clients_end_reaches_a_loopback_server():
         with link.client_namespace():
             assert get() == link.client_address
             code = f"import urllib.request as r; print(r.urlopen({url!r}).read().decode())"
-            child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+            child = run_python(code, check=True)
             assert child.stdout.strip() == link.client_address
         assert link.run_client_process(fetch, url) == link.client_address
         with urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/") as answer:
             assert answer.read() == b"127.0.0.1"  # this thread came back
 
 
-@needs_link
 def test_slow_start_after_idle_belongs_to_the_link_and_not_to_the_host():
     name = "/proc/sys/net/ipv4/tcp_slow_start_after_idle"
     with open(name) as file:
@@ -305,14 +214,12 @@ def test_slow_start_after_idle_belongs_to_the_link_and_not_to_the_host():
         assert file.read() == host
 
 
-@needs_link
 def test_tcp_info_tells_what_a_request_did(figure):
     link = Link(rtt_ms=10, rate_mbit_s=200, loss=0.02)
     with link, tcp.ByteSink() as sink, link.connect(sink.port) as client:
         before = tcp.tcp_info(client)
         took_ms = tcp.send_to_sink(client, b"x" * 602_112)
         info = tcp.request_info(before, after := tcp.tcp_info(client))
-
     assert took_ms > 10
     assert after["snd_mss"] == tcp.MSS_BYTES
     assert after["bytes_acked"] - before["bytes_acked"] == 602_112 + 8
@@ -327,34 +234,18 @@ def test_tcp_info_tells_what_a_request_did(figure):
 # --- refusals -------------------------------------------------------------------------------------------
 
 
-def test_refusals_name_the_remedy():
-    with pytest.raises(LinkError, match=r"up to 1000 Mbit/s, not 10000"), Link("datacentre"):
-        pass
-    with pytest.raises(LinkError, match="No link preset 'moon': choose from datacentre"):
-        Link("moon")
-    with pytest.raises(LinkError, match="No such link parameter"):
-        Link(speed=3)
-    for wrong in ({"rtt_ms": -1}, {"rate_mbit_s": 0}, {"loss": 1.0}, {"initcwnd": 0}):
-        with pytest.raises(LinkError, match="is no link"):
-            LinkSpec(**wrong)
-
-
-@needs_link
 def test_unknown_congestion_control_is_refused():
     with pytest.raises(LinkError, match="could not be set up"), Link(congestion="warp", rate_mbit_s=50):
         pass
     until(lambda: devices() == [])
 
 
-@needs_link
 def test_without_the_right_one_clear_sentence():
     def give_up_net_admin():
         assert ctypes.CDLL(None).prctl(24, 12, 0, 0, 0) == 0  # PR_CAPBSET_DROP, CAP_NET_ADMIN
 
     code = "from photodup.bench.link.link import available; print(available())"
-    child = subprocess.run(
-        [sys.executable, "-c", code], preexec_fn=give_up_net_admin, capture_output=True, text=True
-    )
+    child = run_python(code, preexec_fn=give_up_net_admin)
     assert child.stdout.startswith("The emulated link needs root or CAP_NET_ADMIN"), child.stderr
     assert child.stderr == ""
 
@@ -362,7 +253,6 @@ def test_without_the_right_one_clear_sentence():
 # --- nothing is left behind -----------------------------------------------------------------------------
 
 
-@needs_link
 def test_nothing_is_left_after_exit_and_after_an_exception():
     with Link(rtt_ms=1, rate_mbit_s=50):
         assert len(devices()) == 1
@@ -384,14 +274,12 @@ with Link(rtt_ms=1, rate_mbit_s=50) as link:
 
 
 def start_holder(*arguments):
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, *arguments], stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
+    command = [sys.executable, "-c", HOLDER, *arguments]
+    holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     with holder.stdout:
         return holder, int(holder.stdout.readline())
 
 
-@needs_link
 @pytest.mark.parametrize("how", ["alone", "fork"])
 def test_nothing_is_left_when_the_owner_is_killed(how):
     holder, _ = start_holder(how)
@@ -404,7 +292,6 @@ def test_nothing_is_left_when_the_owner_is_killed(how):
         os.killpg(holder.pid, signal.SIGKILL) if how == "fork" else None
 
 
-@needs_link
 def test_a_stale_namespace_is_found_and_removed():
     holder, relay = start_holder()
     os.kill(relay, signal.SIGSTOP)  # planted: a relay that cannot notice its owner's death
@@ -422,7 +309,6 @@ def test_a_stale_namespace_is_found_and_removed():
             os.kill(relay, signal.SIGKILL)
 
 
-@needs_link
 def test_two_links_side_by_side(figure):
     with Link(rtt_ms=2, rate_mbit_s=50) as near, Link(rtt_ms=12, rate_mbit_s=50) as far:
         assert near.address != far.address
@@ -430,14 +316,12 @@ def test_two_links_side_by_side(figure):
         figure(near.round_trip.floor_ms < 5, near.round_trip)
 
 
-@needs_link
 def test_ladder_rows_tell_connections_apart(figure):
     spec = LinkSpec(rtt_ms=20, rate_mbit_s=500)
     rows = measure_ladder(spec, [2_000, 150_528], n=3, n_large=1, idle_s=0.6)["rows"]
     found = {(row["payload_bytes"], row["connection"]): row for row in rows}
     # The least of the samples: whatever disturbs one only adds to it.
     least_ms = {key: min(row["samples_ms"]) for key, row in found.items()}
-
     assert set(found) == {(n, c) for n in (2_000, 150_528) for c in ("new", "warm", "idle")}
     assert least_ms[2_000, "new"] >= 40  # a handshake and the request: no busy machine shortens two rounds
     assert least_ms[150_528, "new"] >= 80  # and slow start after it
@@ -451,7 +335,6 @@ def test_ladder_rows_tell_connections_apart(figure):
 
 
 @pytest.mark.figures
-@needs_link
 def test_a_small_send_buffer_and_parallel_connections_show():
     spec = LinkSpec(rtt_ms=20, rate_mbit_s=500)
     free, bounded = (
@@ -459,7 +342,5 @@ def test_a_small_send_buffer_and_parallel_connections_show():
         for size in (None, 32_768)
     )
     assert min(bounded["samples_ms"]) > 2 * min(free["samples_ms"])
-    one, four = (
-        measure_parallel(spec, 10_000, requests=8, connections=c, repeats=3)["latency_ms_p50"] for c in (1, 4)
-    )
-    assert four < one  # eight requests take eight rounds or two
+    one, four = (measure_parallel(spec, 10_000, requests=8, connections=n, repeats=3) for n in (1, 4))
+    assert four["latency_ms_p50"] < one["latency_ms_p50"]  # eight requests take eight rounds or two

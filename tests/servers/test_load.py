@@ -235,9 +235,8 @@ def test_a_stall_shows_in_the_open_loop_and_hides_in_the_closed_one(figure):
 
 def test_an_overloaded_open_loop_says_so():
     # One at a time, 10 ms each: 100 a second can be answered, 200 are offered.
-    point = measure(
-        Dummy(delay_ms=10), PHOTOS, Load("server", offered_per_s=200, concurrency=1), Stopping(1, 64, 3)
-    )
+    load = Load("server", offered_per_s=200, concurrency=1)
+    point = measure(Dummy(delay_ms=10), PHOTOS, load, Stopping(1, 64, 3))
     assert not point["valid"] and "overloaded" in point["invalid_because"]
     assert point["n_late"] > 50 and point["late_ms_max"] > 100
     assert point["raw"]["latency_ms"].max() > point["late_ms_max"], "the wait for a free worker is part of it"
@@ -293,19 +292,16 @@ def test_workers_never_share_a_connection():
     assert len(seen) == 4 and all(len(threads) == 1 for threads in seen.values())
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"scenario": "closedloop"}, "is not one of"),
-        ({"scenario": "single_stream", "concurrency": 4}, "use closed_loop"),
-        ({"scenario": "server"}, "needs one above 0"),
-        ({"scenario": "closed_loop", "offered_per_s": 5}, "belongs to the server scenario"),
-        ({"scenario": "offline", "batch": 0}, "start at 1"),
-        ({"scenario": "offline", "connection": "idle:soon"}, "none of new, warm"),
-        ({"scenario": "offline", "connection": "cold"}, "none of new, warm"),
-        ({"scenario": "offline", "span": "all"}, "span"),
-    ],
-)
+@pytest.mark.parametrize(("options", "said"), [
+    ({"scenario": "closedloop"}, "is not one of"),
+    ({"scenario": "single_stream", "concurrency": 4}, "use closed_loop"),
+    ({"scenario": "server"}, "needs one above 0"),
+    ({"scenario": "closed_loop", "offered_per_s": 5}, "belongs to the server scenario"),
+    ({"scenario": "offline", "batch": 0}, "start at 1"),
+    ({"scenario": "offline", "connection": "idle:soon"}, "none of new, warm"),
+    ({"scenario": "offline", "connection": "cold"}, "none of new, warm"),
+    ({"scenario": "offline", "span": "all"}, "span"),
+])  # fmt: skip
 def test_a_load_that_makes_no_sense_is_refused(options, said):
     with pytest.raises(PhotodupError, match=said):
         Load(**options)
@@ -369,9 +365,8 @@ def test_large_bodies_arrive_whole_and_non_http_is_named():
         connection.request(connection.head("POST", "/", 0))
         assert connection.socket is first, "the connection was not kept"
         connection.close()
-    says = iter(
-        [b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok", b"SSH-2.0-nope\r\n\r\n"]
-    )
+    sound = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok"
+    says = iter([sound, b"SSH-2.0-nope\r\n\r\n"])
 
     def answer(peer):
         peer.recv(1000)
@@ -391,9 +386,8 @@ def test_a_point_goes_into_a_run_and_comes_back_as_a_row(tmp_path):
     config = {**asked.columns(), "backend": "dummy"}
     with RunStore(tmp_path / "run") as run:
         for _ in range(2):
-            point = run.measure_or_load(
-                "p", lambda: measure(Dummy(1), PHOTOS, asked, SHORT), config=config, kind="point"
-            )
+            kept = {"config": config, "kind": "point"}
+            point = run.measure_or_load("p", lambda: measure(Dummy(1), PHOTOS, asked, SHORT), **kept)
         raw = run.raw("p", config=config)
         run.measure_or_load(
             "gone",

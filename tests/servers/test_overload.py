@@ -219,21 +219,14 @@ def test_without_the_key_nothing_but_health_is_answered(monkeypatch, small_servi
     for path in ("/info", "/metrics", "/openapi.json", "/docs", "/nothing"):
         assert httpx.get(server.url + path).status_code == 401
     wrong = [
-        {},
-        {"X-API-Key": "x"},
-        {"X-API-Key": KEY[:-1]},
-        {"Authorization": f"Basic {KEY}"},
-        {"X-API-Key": ""},
-    ]
+        {}, {"X-API-Key": "x"}, {"X-API-Key": KEY[:-1]}, {"Authorization": f"Basic {KEY}"}, {"X-API-Key": ""},
+    ]  # fmt: skip
     for headers in [*wrong, {"Authorization": "Bearer"}, {"Authorization": "Bearer é".encode()}]:
         refused = post(server.url, headers=headers)
         assert refused.status_code == 401 and "X-API-Key" in refused.json()["detail"]
         assert KEY not in refused.text
-    for headers in (
-        {"X-API-Key": KEY},
-        {"Authorization": f"Bearer {KEY}"},
-        {"authorization": f"bearer {KEY}"},
-    ):
+    right = [{"X-API-Key": KEY}, {"Authorization": f"Bearer {KEY}"}, {"authorization": f"bearer {KEY}"}]
+    for headers in right:
         assert post(server.url, headers=headers).status_code == 200
     assert KEY not in server.log.read_text()
     backend = parse_backend("fastapi-pytorch-fp32-http-jpeg")
@@ -247,16 +240,13 @@ def test_without_the_key_nothing_but_health_is_answered(monkeypatch, small_servi
     client.close()
 
 
-@pytest.mark.parametrize(
-    ("settings", "warns"),
-    [
-        ({"HOST": "0.0.0.0"}, True),
-        ({"HOST": "0.0.0.0", "LOG_LEVEL": "critical"}, True),
-        ({"HOST": "0.0.0.0", "API_KEY": ""}, True),
-        ({"HOST": "0.0.0.0", "API_KEY": KEY}, False),
-        ({"HOST": "127.0.0.1"}, False),
-    ],
-)
+@pytest.mark.parametrize(("settings", "warns"), [
+    ({"HOST": "0.0.0.0"}, True),
+    ({"HOST": "0.0.0.0", "LOG_LEVEL": "critical"}, True),
+    ({"HOST": "0.0.0.0", "API_KEY": ""}, True),
+    ({"HOST": "0.0.0.0", "API_KEY": KEY}, False),
+    ({"HOST": "127.0.0.1"}, False),
+])  # fmt: skip
 def test_a_service_that_others_reach_says_so_when_it_asks_for_no_key(settings, warns, launch):
     server = launch(**settings)
     server.wait()

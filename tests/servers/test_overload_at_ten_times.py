@@ -143,15 +143,12 @@ REAL = {"MODEL_PRETRAINED": "random:0", "ENGINE": "openvino", "MAX_WAIT_S": 4}
 
 
 @pytest.mark.figures
-@pytest.mark.parametrize(
-    ("settings", "factor"),
-    [
-        (SLEEPING | {"SLOW_MS": 20, "BATCH_MAX": 1}, 10),
-        (SLEEPING | {"SLOW_MS": 20, "BATCH_MAX": 8}, 10),
-        (SLEEPING | {"SLOW_MS": 50, "BATCH_MAX": 8}, 10),
-        (REAL | {"BATCH_MAX": 8}, 3),
-    ],
-)
+@pytest.mark.parametrize(("settings", "factor"), [
+    (SLEEPING | {"SLOW_MS": 20, "BATCH_MAX": 1}, 10),
+    (SLEEPING | {"SLOW_MS": 20, "BATCH_MAX": 8}, 10),
+    (SLEEPING | {"SLOW_MS": 50, "BATCH_MAX": 8}, 10),
+    (REAL | {"BATCH_MAX": 8}, 3),
+])  # fmt: skip
 def test_under_many_times_the_load_who_is_let_in_is_served_in_time(settings, factor, launch):
     server, bound_s = launch(**settings), settings["MAX_WAIT_S"]
     server.wait()
@@ -172,9 +169,7 @@ def test_under_many_times_the_load_who_is_let_in_is_served_in_time(settings, fac
 
 @pytest.mark.figures
 @needs_triton()
-def test_triton_with_its_shipped_queues_is_usual_again_after_three_times_its_load(
-    real_exports, tmp_path, monkeypatch
-):
+def test_triton_as_shipped_is_usual_after_three_times_its_load(real_exports, tmp_path, monkeypatch):
     """The embedded server waits for longer, since its queues are what the study measures: here it has the shipped bound."""
     model, bound_s = "openclip_vit_b32_jpeg", 2.0
     monkeypatch.setattr(repository, "PATIENT_US", int(bound_s * 1e6))

@@ -48,11 +48,7 @@ def test_nothing_beside_a_catalogue_is_claimed_dropped_or_deleted(tmp_path, wher
     assert session.own.path == own and (own / "evidence.sqlite").is_file() and (own / MARKER).is_file()
     assert (own / "settings.json").is_file() and len(list(own.rglob("*-small.jpg"))) >= 3
     new = {path for path in tree(tmp_path, own) if path not in before}
-    assert {Path(path).name for path in new} <= {
-        "catalogue.sqlite",
-        "catalogue.sqlite-wal",
-        "catalogue.sqlite-shm",
-    }
+    assert {Path(p).name for p in new} <= {"catalogue.sqlite", "catalogue.sqlite-wal", "catalogue.sqlite-shm"}
     assert {path: now for path, now in tree(tmp_path, own).items() if path in before} == before
     report = scan(library, catalogue, progress=False)
     # The pictures in our own folder are no photographs of the library; the user's are.

@@ -4,6 +4,7 @@ import os
 import socket
 
 import pytest
+from support.command import one_sentence
 
 from photodup.addresses import cannot_listen
 from photodup.errors import PhotodupError
@@ -13,9 +14,7 @@ from photodup.serving.triton.server import EmbeddedTriton
 
 
 def test_an_address_of_another_machine_is_not_called_a_port_in_use() -> None:
-    with pytest.raises(
-        PhotodupError, match=r"^192\.0\.2\.7 is no address of this machine.*`ip addr` shows\.$"
-    ):
+    with one_sentence(r"^192\.0\.2\.7 is no address of this machine.*`ip addr` shows\.$"):
         claim_ports("192.0.2.7", {"Triton HTTP": 0})
     with (
         pytest.raises(PhotodupError, match=r"192\.0\.2\.7 is no address of this machine, so FastAPI"),
@@ -39,18 +38,15 @@ def test_a_port_in_use_says_so_without_the_systems_words_before_anything_is_star
             embedded_servers(pytorch_port=port, **others),
         ):
             pass
-        for http, grpc, words in (
-            (0, port, f"Port {port} for Triton gRPC is in use"),
-            (9, 9, "cannot share a port"),
-        ):
+        cases = ((0, port, f"Port {port} for Triton gRPC is in use"), (9, 9, "cannot share a port"))
+        for http, grpc, words in cases:
             with pytest.raises(PhotodupError, match=words):
                 EmbeddedTriton(tmp_path, [], http_port=http, grpc_port=grpc, metrics_port=0).start()
     assert said == []  # no export, no server
 
 
 def test_other_reasons_are_told_apart() -> None:
-    assert cannot_listen(PermissionError(13, "no"), "127.0.0.1", 80, "FastAPI").startswith(
-        "Port 80 for FastAPI needs rights that you do not have"
-    )
+    said = cannot_listen(PermissionError(13, "no"), "127.0.0.1", 80, "FastAPI")
+    assert said.startswith("Port 80 for FastAPI needs rights that you do not have")
     said = cannot_listen(OSError(105, os.strerror(105)), "127.0.0.1", 8002, "FastAPI")
     assert said == "FastAPI cannot listen on 127.0.0.1, port 8002: No buffer space available."

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from support.http_server import accepting
 from support.link import NO_LINK, needs_link
-from support.triton import needs_triton
 
 from photodup.bench.link import link as link_module
 from photodup.bench.link.link import Link, LinkError
@@ -29,13 +28,11 @@ def by_kind(found, size=602_112):
     return {row["connection"]: row for row in found["rows"] if row["payload_bytes"] == size}
 
 
-@needs_triton()
 @needs_link
 def test_slow_start_shows_on_the_way_to_a_far_triton_and_models_agree(tiny_triton, figure) -> None:
     """Triton must have read the whole body before it answers, or 602 KB would take no longer than 10 KB."""
     with Link(rtt_ms=25, rate_mbit_s=210) as link, link.client_namespace():
         found = measure_path(link.url(tiny_triton.http_url), "triton", PAYLOADS, **FEW)
-
     large, small = by_kind(found), by_kind(found, 10_000)
     assert found["rtt_ms"] > 24
     assert large["new"]["latency_ms_p50"] > 140  # a handshake and slow start: 6 round trips and the bytes
@@ -50,7 +47,6 @@ def test_slow_start_shows_on_the_way_to_a_far_triton_and_models_agree(tiny_trito
 
 def test_the_service_reads_a_body_before_it_refuses_it(random_service, figure) -> None:
     found = measure_path(random_service.url, "fastapi", PAYLOADS, **FEW)
-
     assert all(row["valid"] for row in found["rows"]), found["rows"]
     assert found["rate_mbit_s"] is None  # no payload above 1 MB
     figure(found["rtt_ms"] < 20, found)
@@ -63,7 +59,6 @@ def test_a_server_that_hangs_up_gives_rows_that_say_so(tmp_path: Path) -> None:
 
     with accepting(answer_and_close) as url:
         found = measure_path(url, "triton", [10_000], **FEW)
-
     assert not any(row["valid"] for row in found["rows"])
     assert all(row["invalid_because"] for row in found["rows"])
     table = remote_latency.compare_paths(found)
@@ -76,24 +71,18 @@ def test_an_answer_that_is_none_of_ours_is_named() -> None:
         measure_path("https://example.org", "triton", PAYLOADS)
 
 
-@needs_triton()
 def test_a_run_measures_its_own_way_once_and_its_twin(tmp_path: Path, tiny_triton) -> None:
     ports = (0, tiny_triton.http_port, tiny_triton.grpc_port, tiny_triton.metrics_port)
     run = Run("here", tmp_path, from_ports("127.0.0.1", *ports), RunStore(tmp_path))
-
     found = remote_latency.measure_real_path(run, PAYLOADS, **FEW)
     again = remote_latency.measure_real_path(run, PAYLOADS, **FEW)
-
     assert again["rows"] == found["rows"] and found["server"] == "triton"
     assert twin(found).rtt_ms >= 0.2 and twin(found).rate_mbit_s == 1000
-    emulated = remote_latency.measure_twin(
-        run, found | {"rtt_ms": 5.0, "rate_mbit_s": 200.0}, PAYLOADS, **FEW
-    )
-    table = remote_latency.compare_paths(found, emulated)
+    other = remote_latency.measure_twin(run, found | {"rtt_ms": 5.0, "rate_mbit_s": 200.0}, PAYLOADS, **FEW)
+    table = remote_latency.compare_paths(found, other)
     assert len(table) == 6
     if not NO_LINK:
         assert table.emulated_ms.notna().any()
-
     import matplotlib
 
     matplotlib.use("agg")
@@ -101,11 +90,8 @@ def test_a_run_measures_its_own_way_once_and_its_twin(tmp_path: Path, tiny_trito
 
     figure, axes = plt.subplots(1, 3)
     remote_latency.draw_paths(axes, table)
-    assert [axis.get_title(loc="left") or axis.get_title() for axis in axes] == [
-        "new connection",
-        "idle connection",
-        "warm connection",
-    ]
+    titles = [axis.get_title(loc="left") or axis.get_title() for axis in axes]
+    assert titles == ["new connection", "idle connection", "warm connection"]
     plt.close(figure)
 
 
@@ -122,23 +108,17 @@ STOPPING = Stopping(min_duration_s=0.2, min_requests=1, max_duration_s=0.4, warm
 LOAD = Load("single_stream", span="prepared")
 
 
-def open_here(folder: Path, server) -> Run:
+def open_here(path: Path, server) -> Run:
     ports = (0, server.http_port, server.grpc_port, server.metrics_port)
-    return Run(
-        "here", folder, from_ports("127.0.0.1", *ports, gpu="none", engines=("onnx",)), RunStore(folder)
-    )
+    return Run("here", path, from_ports("127.0.0.1", *ports, gpu="none", engines=("onnx",)), RunStore(path))
 
 
-@needs_triton()
 @needs_link
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_a_point_crosses_the_link_and_is_counted_by_the_server(
-    protocol: str, tmp_path: Path, tiny_triton, figure
-) -> None:
+def test_a_point_crosses_the_link_and_is_counted_by_the_server(protocol, tmp_path, tiny_triton, figure):
     run, backend = open_here(tmp_path, tiny_triton), f"triton-onnx-fp32-{protocol}-jpeg"
     near = measure_point(run, backend, LOAD, STOPPING, check=False)
     far = measure_point(run, backend, LOAD, STOPPING, check=False, link="us-east")
-
     assert (near["link"], near["rtt_ms"], near["initcwnd"]) == ("loopback", 0, None)
     assert (far["link"], far["rtt_ms"], far["rate_mbit_s"], far["initcwnd"]) == ("us-east", 25, 210, 10)
     assert (far["congestion"], far["slow_start_after_idle"], far["loss"]) == ("cubic", True, 0)
@@ -150,22 +130,13 @@ def test_a_point_crosses_the_link_and_is_counted_by_the_server(
     assert again["latency_ms_p50"] == far["latency_ms_p50"]  # its own record, not loopback's
 
 
-@needs_triton()
-def test_without_the_right_the_point_is_a_gap_with_the_links_own_sentence(
-    monkeypatch, tmp_path, tiny_triton
-) -> None:
+def test_without_the_right_the_point_is_a_gap_with_the_links_own_sentence(monkeypatch, tmp_path, tiny_triton):
     def refuse(*_, **__):
         raise LinkError("The emulated link needs root or CAP_NET_ADMIN")
 
     monkeypatch.setattr(link_module.Link, "__enter__", refuse)
-    point = measure_point(
-        open_here(tmp_path, tiny_triton),
-        "triton-onnx-fp32-http-jpeg",
-        LOAD,
-        STOPPING,
-        check=False,
-        link="us-east",
-    )
+    run, backend = open_here(tmp_path, tiny_triton), "triton-onnx-fp32-http-jpeg"
+    point = measure_point(run, backend, LOAD, STOPPING, check=False, link="us-east")
     assert not point["valid"]
     assert "CAP_NET_ADMIN" in point["invalid_because"]
     assert point["link"] == "us-east" and point["rtt_ms"] == 25 and point["rate_mbit_s"] == 210

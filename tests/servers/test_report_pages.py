@@ -25,7 +25,6 @@ def open_page(browser, path, width, height):
 def test_pages_fit_the_screen_and_ask_for_nothing_else(browser, deck, width):
     for path in (write_reports(["a"]), write_comparison(["a", "b"])):
         page = open_page(browser, path, width, 800)
-
         assert page.evaluate("document.documentElement.scrollWidth") <= width, path.name
         assert [url for url in page.asked if not url.startswith(("file:", "data:"))] == []
         assert page.evaluate("[...document.images].every(i => i.naturalWidth > 0)")
@@ -67,11 +66,8 @@ def test_a_received_notebook_brings_no_script_and_no_file_of_this_disk(browser, 
     assert page.evaluate("top.hacked") is None
     for gone in ("<script", "onerror", "onload", "onclick", "javascript:", "<iframe", "UFJJVkFURQ"):
         assert gone not in text, gone
-    assert (
-        page.evaluate("document.body.innerText").count("kept") == 1
-        and "cell" in text
-        and "<strong>said" in text
-    )
+    assert page.evaluate("document.body.innerText").count("kept") == 1 and "cell" in text
+    assert "<strong>said" in text
     assert page.evaluate("getComputedStyle(document.querySelector('td.num')).textAlign") == "right"
     assert [url for url in page.asked if not url.startswith(("file:", "data:"))] == []
     page.evaluate("document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"top.hacked = 1\">')")
@@ -84,7 +80,6 @@ def test_the_browser_check_sees_a_page_that_is_too_wide_or_asks_for_a_font(brows
     path = tmp_path / "bad.html"
     path.write_text('<body><div style="width:2000px">wide</div><img src="https://example.invalid/x.png">')
     page = open_page(browser, path, 390, 800)
-
     assert page.evaluate("document.documentElement.scrollWidth") > 390
     assert [url for url in page.asked if url.startswith("https:")]
     assert not page.evaluate("[...document.images].every(i => i.naturalWidth > 0)")

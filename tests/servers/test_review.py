@@ -46,10 +46,7 @@ def test_groups_are_what_was_planted(session):
         frozenset({"2020/IMG_2.jpg", f"Edited/{HOSTILE}"}),
         frozenset({"2021/IMG_3.jpg", "Backup/IMG_3.jpg"}),
     }
-    assert {str(item.group.keeper.path) for item in session.items.values()} >= {
-        "2020/IMG_1.jpg",
-        "2020/IMG_2.jpg",
-    }
+    assert {str(i.group.keeper.path) for i in session.items.values()} >= {"2020/IMG_1.jpg", "2020/IMG_2.jpg"}
     assert session.tiers.model is None and "embedding" not in session.tiers.search
 
 
@@ -205,13 +202,9 @@ def test_a_decision_that_cannot_be_written_is_not_taken(session, monkeypatch, ac
 
 def test_ten_thousand_groups_stay_fluid(session, library, monkeypatch):
     """Marking all writes once, and a page shows a page: no step grows with the square of the groups."""
-    group = next(iter(session.items.values())).group
-    many = tuple(
-        replace(
-            group, choice=replace(group.choice, keeper=replace(group.keeper, id=100_000 + i, md5=f"{i:032x}"))
-        )
-        for i in range(10_000)
-    )
+    one = next(iter(session.items.values())).group
+    keepers = (replace(one.keeper, id=10**5 + i, md5=f"{i:032x}") for i in range(10_000))
+    many = tuple(replace(one, choice=replace(one.choice, keeper=keeper)) for keeper in keepers)
     large = ReviewSession(library, find=lambda catalogue: replace(session.tiers, copies=many))
     synced = []
     monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(descriptor))
@@ -395,9 +388,8 @@ def test_a_keeper_that_another_group_removes_is_shown_so_and_its_copies_stay(lib
     tiers = ReviewSession(library).tiers
     copies = next(group for group in tiers.copies if group.keeper.path.name == "IMG_1.jpg")
     lone = listed(library)["lone.jpg"]
-    scene = replace(
-        copies, tier="similar", choice=replace(copies.choice, keeper=lone), members=(copies.keeper,)
-    )
+    choice = replace(copies.choice, keeper=lone)
+    scene = replace(copies, tier="similar", choice=choice, members=(copies.keeper,))
     with ReviewServer(library, find=lambda catalogue: replace(tiers, similar=(scene,))) as server:
         session = server.session
         session.accept_all()
@@ -591,9 +583,8 @@ def test_many_at_once_are_made_two_at_a_time_and_never_seen_half_written(large, 
             own.prepare()
             made = set(pool.map(lambda _, own=own: picture(folder, own, photo, "screen"), range(24)))
             assert len(made) == 1, "all the same bytes"
-            assert [p.name for p in (own.path / "thumbnails").rglob("*") if p.is_file()] == [
-                f"{photo.md5}-screen.jpg"
-            ]
+            found = [p.name for p in (own.path / "thumbnails").rglob("*") if p.is_file()]
+            assert found == [f"{photo.md5}-screen.jpg"]
     assert max(most) == 2
 
 
@@ -601,17 +592,13 @@ def test_cached_pictures_of_photographs_that_went_do_not_stay(library):
     session = ReviewSession(library)
     for photo in session.photos.values():
         picture(library, session.own, photo, "small")
-    assert len(list((session.own.path / "thumbnails").rglob("*.jpg"))) == 5, (
-        "six files, two of the same bytes"
-    )
+    assert len(list((session.own.path / "thumbnails").rglob("*.jpg"))) == 5, "six files, two the same bytes"
     session.accept_all()
     session.apply()
     Trash(library).purge(session.trash.contents().listing)
     scan(library, progress=False)
     ReviewSession(library)
-    assert list((session.own.path / "thumbnails").rglob("*.jpg")) == [], (
-        "no copy of what was deleted for good"
-    )
+    assert list((session.own.path / "thumbnails").rglob("*.jpg")) == [], "no copy of what was deleted"
 
 
 def test_exif_is_read_and_broken_exif_is_nothing(library):

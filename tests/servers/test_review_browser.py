@@ -181,14 +181,10 @@ def test_keys_of_the_comparison(server, page):
     stage = page.locator("#stage")
     transforms = "[...document.querySelectorAll('.view img')].map((i) => i.style.transform)"
     following = server.session.items[list(server.session.items)[1]]
-    until(
-        page, "performance.getEntriesByType('resource').filter((e) => e.name.includes('screen')).length === 4"
-    )
+    until(page, "performance.getEntriesByType('resource').filter(e => e.name.includes('screen')).length == 4")
     fetched = page.evaluate("performance.getEntriesByType('resource').map((e) => e.name)")
     ahead = [f"photo/{p.id}/screen.jpg" for p in following.photos[:2]]
-    assert all(any(url.endswith(path) for url in fetched) for path in ahead), (
-        "the next group is there already"
-    )
+    assert all(any(u.endswith(path) for u in fetched) for path in ahead), "the next group is there already"
     page.keyboard.press("z")
     first, second = page.evaluate(transforms)
     assert first == second and "scale(3)" in first, "both are zoomed alike"
@@ -251,9 +247,7 @@ def test_undo_leads_back_and_nothing_focusable_is_invisible(server, page):
         "Skip to the photos", "Settings", "Suggested keeper", "All groups", "Flicker", "Skip",
         "Keep both",
     ]  # fmt: skip
-    places = [
-        next(i for i, n in enumerate(seen) if n == start or n.startswith(f"{start}:")) for start in order
-    ]
+    places = [next(i for i, n in enumerate(seen) if n == at or n.startswith(f"{at}:")) for at in order]
     assert places == sorted(places), "header, photos, comparison, decision"
 
 
@@ -315,10 +309,8 @@ def test_thirty_members_and_a_file_that_went(tmp_path, page):
                 page,
                 f"location.search === '?photo={item.members[place][0].id}' && document.readyState === 'complete'",
             )
-            box, strip = (
-                page.locator(selector).bounding_box()
-                for selector in (".strip li:has([aria-current])", ".strip")
-            )
+            places = (".strip li:has([aria-current])", ".strip")
+            box, strip = (page.locator(selector).bounding_box() for selector in places)
             assert strip["x"] <= box["x"] and box["x"] + box["width"] <= strip["x"] + strip["width"] + 1
         lost = item.members[-1][0]
         (folder / lost.path).unlink()

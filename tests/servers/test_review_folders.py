@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.command import photodup, run_command
+from support.command import one_sentence, photodup, run_command
 from support.review_library import add_third_copy, client_of, exif, group_of, photo, save, write
 from support.trash_kills import at_home
 
@@ -35,10 +35,8 @@ def done(server, client, path: str, **fields: str) -> int:
 
 
 def test_what_is_protected_is_kept_is_not_suggested_and_does_not_go(library):
-    with (
-        ReviewServer(library, protect=["Shared", str(library / "Backup")]) as server,
-        client_of(server) as client,
-    ):
+    protected = ["Shared", str(library / "Backup")]
+    with ReviewServer(library, protect=protected) as server, client_of(server) as client:
         session = server.session
         coffee, rocket = group_of(session, "IMG_1.jpg"), group_of(session, "IMG_3.jpg")
         assert rocket.group.keeper.path.parent.name == "Backup", rocket.group.choice.reason
@@ -47,11 +45,8 @@ def test_what_is_protected_is_kept_is_not_suggested_and_does_not_go(library):
         assert session.accept_all() == 2 and coffee.status == "todo"
         # The page offers no choice there, and a form that makes one all the same is refused.
         page = client.get(f"group/{coffee.key}").text
-        assert (
-            page.count("disabled data-bytes")
-            == page.count(f'type="hidden" name="keep" value="{small.id}"')
-            == 1
-        )
+        assert page.count("disabled data-bytes") == 1
+        assert page.count(f'type="hidden" name="keep" value="{small.id}"') == 1
         keep = [str(p.id) for p in coffee.photos if p != small]
         refused = client.post(f"group/{coffee.key}", data={"action": "accept", "keep": keep})
         assert refused.status_code == 409 and "Shared is protected" in refused.text
@@ -73,9 +68,7 @@ def test_what_was_marked_before_its_folder_was_protected_does_not_go(library):
     session = ReviewSession(library)
     session.accept_all()
     save_settings(session.own.path, replace(session.settings, protected=("Shared",)))  # by another window
-    with pytest.raises(
-        PhotodupError, match=r"small coffee\.jpg stays, and nothing was done: Shared is protected"
-    ):
+    with one_sentence(r"small coffee\.jpg stays, and nothing was done: Shared is protected"):
         session.apply()
     assert (library / "Shared" / "small coffee.jpg").exists() and (library / "Backup" / "IMG_3.jpg").exists()
     again = ReviewSession(library)
@@ -183,9 +176,8 @@ def several(folder: Path, *names: str) -> Path:
 def test_several_folders_are_scanned_and_grouped_as_one_library_and_no_other(tmp_path):
     names = [several(tmp_path / "P", "A", "B", "C", "D") / name for name in "ABCD"]
     done = photodup("scan", *names[:3])
-    assert (
-        "3 photographs found, 3 read" in done.stdout and f"`photodup trash list {tmp_path}/P`" in done.stderr
-    )
+    assert "3 photographs found, 3 read" in done.stdout
+    assert f"`photodup trash list {tmp_path}/P`" in done.stderr
     assert {p.name for p in (tmp_path / "P").iterdir()} == {*"ABCD", ".photodup"}
     assert "D has no scanned photo" in photodup("group", names[0], names[3]).stderr
 
@@ -230,9 +222,7 @@ def test_several_folders_are_reviewed_with_some_protected(tmp_path, monkeypatch)
         # A folder that vanishes takes nothing with it, although a lesser copy is there.
         (library / "A").rename(tmp_path / "A")
         done(server, client, "scan")
-        with pytest.raises(
-            PhotodupError, match="A/Own is protected and no longer there, so nothing is removed"
-        ):
+        with one_sentence("A/Own is protected and no longer there, so nothing is removed"):
             session.apply()
         (tmp_path / "A").rename(library / "A")
         (library / "A" / "1.jpg").rename(tmp_path / "1.jpg")

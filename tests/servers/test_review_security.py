@@ -62,11 +62,9 @@ def test_nothing_without_the_token(server, path):
 
 @pytest.mark.parametrize("line", ["OPTIONS *", "GET *", "HEAD /", "TRACE /", "GET http://evil.example/"])
 def test_odd_request_lines_are_refused(server, line):
-    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
-        connection.sendall(
-            f"{line} HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nConnection: close\r\n\r\n".encode()
-        )
-        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as raw:
+        raw.sendall(f"{line} HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nConnection: close\r\n\r\n".encode())
+        answer = b"".join(iter(lambda: raw.recv(65536), b""))
     assert answer.split(b" ")[1] in (b"400", b"403") and b"default-src 'none'" in answer
 
 
@@ -77,25 +75,19 @@ def test_a_token_is_long_and_new_each_time(server):
         assert token not in other.url
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {},
-        {"Origin": "null"},
-        {"Origin": "http://evil.example"},
-        {"Origin": "https://127.0.0.1:{port}"},
-        {"Origin": "http://127.0.0.1:1"},
-        {"Origin": "http://127.0.0.1:{port}.evil.example"},
-        {"Origin": "http://127.0.0.1:{port}", "Sec-Fetch-Site": "cross-site"},
-    ],
-)
-@pytest.mark.parametrize(
-    "path",
-    [
-        "remove", "accept-all", "undo", "restore", "empty-trash", "settings/backend", "settings/keep", "scan",
-        "similar", "threshold", "open", "work/stop",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("headers", [
+    {},
+    {"Origin": "null"},
+    {"Origin": "http://evil.example"},
+    {"Origin": "https://127.0.0.1:{port}"},
+    {"Origin": "http://127.0.0.1:1"},
+    {"Origin": "http://127.0.0.1:{port}.evil.example"},
+    {"Origin": "http://127.0.0.1:{port}", "Sec-Fetch-Site": "cross-site"},
+])  # fmt: skip
+@pytest.mark.parametrize("path", [
+    "remove", "accept-all", "undo", "restore", "empty-trash", "settings/backend", "settings/keep", "scan",
+    "similar", "threshold", "open", "work/stop",
+])  # fmt: skip
 def test_forms_of_other_sites_are_refused(server, headers, path):
     given = {name: value.format(port=server.port) for name, value in headers.items()}
     assert request(server, "POST", path, headers=given)[0] == 403
@@ -109,9 +101,8 @@ def test_what_the_owner_typed_is_escaped_too(tmp_path):
 
     with ReviewServer(make_library(tmp_path / "library")) as server:
         hostile = 'http://127.0.0.1:9/"><script>alert(1)</script>'
-        server.session.change(
-            LibrarySettings("fastapi-pytorch-fp32-http-jpeg", hostile, folders=("</textarea><b>x",))
-        )
+        chosen = LibrarySettings("fastapi-pytorch-fp32-http-jpeg", hostile, folders=("</textarea><b>x",))
+        server.session.change(chosen)
         text = httpx.get(server.url + "settings", timeout=30).text
         assert "<script>alert" not in text and "</textarea><b>" not in text
         assert "&lt;script&gt;alert(1)" in text and "&lt;/textarea&gt;" in text
@@ -128,15 +119,12 @@ def test_pages_forbid_scripts_frames_and_sniffing(server):
         assert request(server, path=path)[2]["Content-Security-Policy"] == policy
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "photo/../../../etc/passwd", "photo/..%2f..%2fetc%2fpasswd/small.jpg", "photo/1/..%2f..%2fsmall.jpg",
-        "photo/1/huge.jpg", "photo/-1/small.jpg", "photo/999999/small.jpg", "photo/etc/small.jpg",
-        "removed/../../etc/passwd/small.jpg", "removed/20200101-000000-00000000/small.jpg",
-        "static/..%2fapp.py", "static/../app.py", "static/%2e%2e/app.py", "docs", "openapi.json", "redoc",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("path", [
+    "photo/../../../etc/passwd", "photo/..%2f..%2fetc%2fpasswd/small.jpg", "photo/1/..%2f..%2fsmall.jpg",
+    "photo/1/huge.jpg", "photo/-1/small.jpg", "photo/999999/small.jpg", "photo/etc/small.jpg",
+    "removed/../../etc/passwd/small.jpg", "removed/20200101-000000-00000000/small.jpg",
+    "static/..%2fapp.py", "static/../app.py", "static/%2e%2e/app.py", "docs", "openapi.json", "redoc",
+])  # fmt: skip
 def test_files_are_served_by_catalogue_number_only(server, path):
     status, content, _ = request(server, path=path)
     assert status in (403, 404, 409, 422)

@@ -7,7 +7,7 @@ import pytest
 from support.command import photodup
 from support.review_library import client_of
 from support.service import until
-from support.triton import needs_triton, tiny_graph
+from support.triton import tiny_graph
 
 from photodup.errors import PhotodupError
 from photodup.photos.embed.choose import KNOWN, EncoderRequest, choose, known_backends, probe
@@ -36,16 +36,12 @@ def test_settings_survive_as_plain_json_and_have_defaults(tmp_path):
     own = OwnFolder(tmp_path)
     own.prepare()
     assert load_settings(tmp_path) == LibrarySettings()
-    changed = LibrarySettings("triton-onnx-fp32-grpc-fp32", "127.0.0.1:8004", ("size", "oldest"), ("A",))
-    save_settings(tmp_path, changed)
-    assert load_settings(tmp_path) == changed
+    made = LibrarySettings("triton-onnx-fp32-grpc-fp32", "127.0.0.1:8004", ("size", "oldest"), ("A",))
+    save_settings(tmp_path, made)
+    assert load_settings(tmp_path) == made
     assert {path.name for path in tmp_path.iterdir()} == {"settings.json", MARKER}
     values = json.loads(own.settings.read_text())
-    assert (values["backend"], values["keep"], values["folders"]) == (
-        changed.backend,
-        ["size", "oldest"],
-        ["A"],
-    )
+    assert (values["backend"], values["keep"], values["folders"]) == (made.backend, ["size", "oldest"], ["A"])
     own.settings.rename(tmp_path / "other.json")
     own.settings.symlink_to(tmp_path / "other.json")
     with pytest.raises(PhotodupError, match="is a link"):
@@ -91,17 +87,14 @@ def test_feedback_that_cannot_be_believed_is_one_sentence_and_costs_nothing_else
     assert Feedback(tmp_path).keepers() == {"0" * 32}, "the damaged line keeps its place: numbers still fit"
 
 
-@pytest.mark.parametrize(
-    ("backend", "url"),
-    [
-        ("triton-onnx-fp32-grpc-fp32", None),
-        ("triton-onnx-fp32-grpc-fp32", "127.0.0.1"),
-        ("fastapi-pytorch-fp32-http-jpeg", "127.0.0.1:8002"),
-        ("fastapi-pytorch-fp32-http-jpeg", "file:///etc/passwd"),
-        ("fastapi-pytorch-fp32-http-jpeg", "http://127.0.0.1:port"),
-        ("nobody", "http://127.0.0.1:8002"),
-    ],
-)
+@pytest.mark.parametrize(("backend", "url"), [
+    ("triton-onnx-fp32-grpc-fp32", None),
+    ("triton-onnx-fp32-grpc-fp32", "127.0.0.1"),
+    ("fastapi-pytorch-fp32-http-jpeg", "127.0.0.1:8002"),
+    ("fastapi-pytorch-fp32-http-jpeg", "file:///etc/passwd"),
+    ("fastapi-pytorch-fp32-http-jpeg", "http://127.0.0.1:port"),
+    ("nobody", "http://127.0.0.1:8002"),
+])  # fmt: skip
 def test_an_address_that_could_never_work_is_refused(backend, url):
     with pytest.raises(PhotodupError):
         LibrarySettings(backend, url)
@@ -138,9 +131,7 @@ def test_flag_before_environment_before_settings(monkeypatch):
     assert where(chosen_by(stored, url="http://flag:1")) == (None, "http://flag:1")
     monkeypatch.delenv("INFERENCE_BACKEND")
     monkeypatch.delenv("INFERENCE_SERVICE_URL")
-    assert chosen_by(stored, backend="fastapi-pytorch-fp32-http-jpeg").url == "http://stored:1", (
-        "its address is known"
-    )
+    assert chosen_by(stored, backend="fastapi-pytorch-fp32-http-jpeg").url == "http://stored:1"
     assert chosen_by(stored, backend="auto").backend == "local-pytorch-fp32", "auto can be asked for again"
 
 
@@ -159,10 +150,8 @@ def test_auto_prefers_the_model_of_this_librarys_embeddings(tmp_path, launch, sm
     other = launch(MODEL_PRETRAINED=f"onnx:{tiny_graph(tmp_path / 'other.onnx', 'uint8', seed=7)}")
     other.wait()
     try:
-        servers = {
-            "fastapi-pytorch-fp32-http-jpeg": small_service().url,
-            "fastapi-pytorch-fp32-http-base64": other.url,
-        }
+        http = "fastapi-pytorch-fp32-http"
+        servers = {f"{http}-jpeg": small_service().url, f"{http}-base64": other.url}
         first, second = probe(servers.items())
         assert first.digest != second.digest
         for state in (first, second):
@@ -178,7 +167,6 @@ def test_auto_stays_here_where_weights_are_named(monkeypatch, small_service):
     assert chosen.mode == "local" and "onnx:mine.onnx" in chosen.why
 
 
-@needs_triton()
 def test_states_say_who_answers_and_what_they_serve(tiny_triton, random_service):
     triton = tiny_triton
     wanted = [
@@ -242,9 +230,7 @@ def test_the_page_chooses_and_embed_follows(library, small_service):
 
 
 def test_a_short_name_and_the_full_one_mean_the_same(tmp_path):
-    (tmp_path / "settings.json").write_text(
-        '{"backend": "triton-onnx-fp32-grpc-fp32", "url": "127.0.0.1:8004"}'
-    )
+    (tmp_path / "settings.json").write_text('{"backend":"triton-onnx-fp32-grpc-fp32","url":"127.0.0.1:8004"}')
     stored = load_settings(tmp_path)
     # Nobody signed it: it is shown, and used once it was chosen on this machine.
     assert stored.ignored == ("triton-onnx-fp32-grpc-fp32", "127.0.0.1:8004") and stored.backend == "auto"
@@ -269,9 +255,7 @@ def test_keep_rules_of_the_page_and_of_the_command_line(library):
             assert client.post("settings/keep", data=fields).status_code == 303
             shown = "Shared/small coffee.jpg"  # on a busy machine only after the answer, which then says "working"
             until(lambda: shown in {str(i.group.keeper.path) for i in server.session.items.values()})
-            key = next(
-                k for k, i in server.session.items.items() if i.group.keeper.path.parent.name == "Shared"
-            )
+            key = next(k for k, i in server.session.items.items() if i.group.keeper.path.parts[0] == "Shared")
             until(lambda: "preferred folder: Shared" in client.get(f"group/{key}").text)
             for bad in ({"folder": "x"}, {"resolution": "0"}, {"folder": "1", "folders": "/etc"}):
                 assert client.post("settings/keep", data=bad).status_code == 409, bad
@@ -286,12 +270,8 @@ def test_keep_rules_of_the_page_and_of_the_command_line(library):
 
 def test_a_keeper_chosen_before_is_suggested_again(library):
     with Catalogue(library) as catalogue:
-        (member,) = [
-            photo
-            for group in tiers_by_settings(catalogue).copies
-            for photo in group.members
-            if photo.path.name == "small coffee.jpg"
-        ]
+        members = [photo for group in tiers_by_settings(catalogue).copies for photo in group.members]
+        (member,) = [photo for photo in members if photo.path.name == "small coffee.jpg"]
         Feedback(library / ".photodup").add("keeper", [member.md5])
         again = next(g for g in tiers_by_settings(catalogue).copies if g.keeper.md5 == member.md5)
         assert again.choice.reason == "you chose to keep it before"

@@ -9,10 +9,8 @@ from support.http_server import serving
 from support.paths import ROOT
 
 SITE = ROOT / "build" / "site"
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.skipif(not (SITE / "index.html").is_file(), reason="needs the site: make site"),
-]
+needs_site = pytest.mark.skipif(not (SITE / "index.html").is_file(), reason="needs the site: make site")
+pytestmark = [pytest.mark.long, needs_site]
 
 
 @pytest.fixture

@@ -20,10 +20,8 @@ SIZES = Sizes(visits=2, plan=VisitPlan(blocks=3, block_s=0.1, alone_s=0, warmup_
 def test_a_relay_plants_a_share_of_the_servers_time(tmp_path, figure):
     with ExitStack() as stack:
         url = stack.enter_context(null_server.running(delay_ms=12))
-        before, slower, slowest = (
-            Reach(BACKEND, stack.enter_context(null_server.running(upstream=url, slower=share)))
-            for share in (0.0, 1.0, 2.0)
-        )
+        relays = (null_server.running(upstream=url, slower=share) for share in (0.0, 1.0, 2.0))
+        before, slower, slowest = (Reach(BACKEND, stack.enter_context(relay)) for relay in relays)
         servers = {
             None: (Reach(BACKEND, url), Reach(BACKEND, url)),
             1.0: (before, slower),
@@ -60,9 +58,7 @@ def test_each_gate_is_recorded_and_counted_and_measured_once(tmp_path, monkeypat
     for said, share, n in ((null, 0, 2), (delay, statistics_live.GATE_DELAY, 1)):
         of = [r["result"].get("failed") for r in records if r["config"]["delay"] == share]
         assert said.endswith(f": {of.count(True)} of {n} failed, {of.count(None)} were not measured.")
-    done = {
-        path: path.stat().st_mtime_ns for path, r in zip(paths, records, strict=True) if r["status"] == "ok"
-    }
+    done = {p: p.stat().st_mtime_ns for p, r in zip(paths, records, strict=True) if r["status"] == "ok"}
     monkeypatch.setattr(statistics_live, "gate", lambda *what, **more: pytest.fail("measured again"))
     with contextlib.suppress(pytest.fail.Exception):  # what a busy machine could not measure is asked again
         assert statistics_live.measure_gates(2, tmp_path) == [null, delay]

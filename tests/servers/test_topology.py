@@ -55,9 +55,7 @@ def test_devices_share_the_load_and_each_runs_one_request_at_a_time(pool, photo,
         assert point["server_batch_mean"] == 1  # nothing is batched
         # The counters are read a little before and after the requests, so a busy machine moves these two.
         figure(point["server_compute_infer_ms_mean"] >= 39.9, point)
-    figure(
-        one["server_requests"] <= one["duration_s"] / 0.04 + 2, one
-    )  # one at a time, one more at either edge
+    figure(one["server_requests"] <= one["duration_s"] / 0.04 + 2, one)  # one at a time, and at either edge
     figure(three["throughput_images_per_s"] > 1.5 * one["throughput_images_per_s"], (one, three))
 
 

@@ -31,9 +31,8 @@ def started(repository: Path, key: str = ""):
     arguments = [f"--{name}-port={port}" for name, port in ports.items()]
     arguments += [f"--{name}-address=127.0.0.1" for name in ports]
     command, environment = shipped_command(repository, key=key, arguments=arguments)
-    process = subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
-    )
+    output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    process = subprocess.Popen(command, env=environment, **output, start_new_session=True)
     url = f"http://127.0.0.1:{ports['http']}"
 
     def is_ready() -> bool:
@@ -57,9 +56,7 @@ def started(repository: Path, key: str = ""):
 def test_without_a_key_nothing_can_be_changed_and_all_models_are_served(tmp_path: Path, tiny_exports) -> None:
     repository = render_tiny(tmp_path, tiny_exports, [MODEL, "openclip_vit_b32_uint8"])
     with started(repository) as (url, grpc, process):
-        assert (
-            Path(f"/proc/{process.pid}/exe").resolve().name == "tritonserver"
-        )  # signals reach the server itself
+        assert Path(f"/proc/{process.pid}/exe").resolve().name == "tritonserver"  # which signals reach
         for model in (MODEL, "openclip_vit_b32_uint8"):
             assert httpx.get(f"{url}/v2/models/{model}/ready").status_code == 200
         for path in ("/v2/repository/index", f"/v2/repository/models/{MODEL}/unload", "/v2/logging"):

@@ -4,8 +4,6 @@ import base64
 import json
 import os
 import stat
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -13,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 from pydantic import SecretStr, ValidationError
+from support.command import one_sentence, run_python
 from support.flaky import in_front_of
 from support.http_server import Handler, serving
 from support.triton import FREE_PORTS, needs_triton
@@ -166,9 +165,7 @@ def test_our_own_control_works_and_is_refused_with_one_sentence_without_the_key(
     triton.unload("emulated_zero")
     for key, said in ((None, "no key is given for it"), ("0" * 64, "the key given for it is wrong")):
         monkeypatch.setattr(control_key, "key_for", lambda _, key=key, **__: key)
-        with pytest.raises(
-            PhotodupError, match=rf"keeps {MODEL} as it is: its control needs a key, and {said}"
-        ):
+        with one_sentence(rf"keeps {MODEL} as it is: its control needs a key, and {said}"):
             control.load_model(triton.grpc_url, MODEL)
         with pytest.raises(PhotodupError, match=said):
             control.unload_model(triton.grpc_url, MODEL)
@@ -189,13 +186,11 @@ def test_another_process_of_this_user_finds_the_key_and_nobody_else_reads_it(tri
     assert stat.S_IMODE(mine[0].parent.stat().st_mode) == 0o700
     code = "import sys; from photodup.serving.triton.control import load_model; load_model(sys.argv[1], sys.argv[2])"
     for address in (triton.grpc_url, triton.grpc_url.replace("127.0.0.1", "localhost")):
-        done = subprocess.run([sys.executable, "-c", code, address, MODEL], capture_output=True, text=True)
+        done = run_python(code, address, MODEL)
         assert done.returncode == 0, done.stderr
 
 
-def test_the_key_is_new_at_each_start_and_on_no_command_line_and_in_no_log(
-    tmp_path: Path, tiny_exports
-) -> None:
+def test_the_key_is_new_at_each_start_and_on_no_command_line_and_in_no_log(tmp_path: Path, tiny_exports):
     """Also none of the server's children, and at no moment of the start: `ps` is watched from before it."""
     render_repository("cpu-embedded", tmp_path, tiny_exports, models=[MODEL])
     keys, lines, over = [], set(), threading.Event()
@@ -241,9 +236,7 @@ def test_where_tracing_is_forbidden_the_server_is_restricted_all_the_same(tmp_pa
         "p = h.start([sys.executable, '-c', 'import sys; print(sys.argv[1])', 'hidden:SECRET'], lambda: None)\n"
         "sys.exit(p.wait())"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | {"SECRET": "--key=abc"}, capture_output=True, text=True
-    )
+    done = run_python(code, env=os.environ | {"SECRET": "--key=abc"})
     assert done.returncode == 0, done.stderr
     assert "other users of this machine can read it" in done.stdout
     assert done.stdout.splitlines()[-1] == "--key=abc"

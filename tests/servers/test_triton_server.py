@@ -35,9 +35,7 @@ def pixels() -> np.ndarray:
 
 
 @pytest.mark.parametrize("bad", [np.zeros((1, 3, 224, 224), np.float64), np.zeros((1, 3, 9, 9), np.float32)])
-def test_a_wrong_tensor_is_refused_and_the_server_lives_on(
-    bad: np.ndarray, pixels: np.ndarray, tiny_triton
-) -> None:
+def test_a_wrong_tensor_is_refused_and_the_server_lives_on(bad: np.ndarray, pixels: np.ndarray, tiny_triton):
     from tritonclient.utils import InferenceServerException
 
     with pytest.raises(InferenceServerException, match=r"image|shape"):
@@ -72,13 +70,10 @@ def test_batches_form_while_the_model_is_busy(tiny_triton) -> None:
         server.unload("emulated_4080trt")
 
 
-@pytest.mark.parametrize(
-    ("bound", "reason"),
-    [
-        ({"max_queue_size": 1}, "maximum queue size"),
-        ({"default_timeout_microseconds": 1_000_000}, "timeout expired"),
-    ],
-)
+@pytest.mark.parametrize(("bound", "reason"), [
+    ({"max_queue_size": 1}, "maximum queue size"),
+    ({"default_timeout_microseconds": 1_000_000}, "timeout expired"),
+])  # fmt: skip
 def test_a_queue_is_bounded_in_length_and_in_time(bound: dict, reason: str, tiny_triton) -> None:
     """The bounds of the rendered configuration, made small: of eight at once some are answered, some refused."""
     from tritonclient.utils import InferenceServerException
@@ -158,9 +153,7 @@ def test_a_configuration_tried_out_is_gone_afterwards(tiny_triton) -> None:
     assert served() == before
 
 
-def test_version_2_replaces_version_1_without_a_failed_request(
-    pixels: np.ndarray, tiny_triton, tmp_path
-) -> None:
+def test_version_2_replaces_version_1_without_a_failed_request(pixels: np.ndarray, tiny_triton, tmp_path):
     server, model = tiny_triton, "openclip_vit_b32_uint8"
     new_graph, folders = tiny_graph(tmp_path / "fp32-2.onnx", seed=7), []
 
@@ -227,9 +220,8 @@ def test_nothing_is_left_when_the_starter_is_killed(how: "signal.Signals | str",
             print(server.http_port, server.grpc_port, server._process._process.pid, flush=True)
             time.sleep(60)
     """)
-    starter = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
+    command = [sys.executable, "-c", code]
+    starter = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         http, grpc, supervisor = map(int, starter.stdout.readline().split())
         family = [supervisor, *(one.pid for one in psutil.Process(supervisor).children(recursive=True))]

@@ -13,7 +13,6 @@ import psutil
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from support.service import until
-from support.triton import needs_triton
 
 from photodup.bench.load import usage
 from photodup.bench.load.plan import Stopping
@@ -42,9 +41,7 @@ nv_inference_count{model="a b",version="1"} 7
 def test_gpus_are_added_up_and_averaged_over_the_window() -> None:
     first = usage.gauges(TWO_GPUS)
     second = usage.gauges(TWO_GPUS.replace("0.5", "0.9").replace("2097152", "1048576"))
-
     found = usage.columns_of([(0.0, first), (1.0, second)])
-
     assert found == {
         "gpu_utilization": pytest.approx((0.6 + 0.8) / 2),
         "gpu_memory_mib": 3.0,  # the most seen
@@ -62,7 +59,6 @@ def test_what_no_page_says_is_no_column() -> None:
 def test_a_counter_of_processor_time_needs_two_readings() -> None:
     page = "process_cpu_seconds_total {}\nprocess_resident_memory_bytes 1048576\n"
     pages = [(at, usage.gauges(page.format(spent))) for at, spent in ((10.0, 3.0), (12.0, 6.0))]
-
     assert usage.columns_of(pages) == {"server_cpu_cores": 1.5, "server_memory_mib": 1.0}
     assert usage.columns_of(pages[:1]) == {"server_memory_mib": 1.0}
 
@@ -90,9 +86,7 @@ def test_a_point_of_the_service_says_what_the_service_used(tmp_path: Path, rando
     assert ("photodup_gpu_" in page) == bool(environment.describe()["gpus"])
     host, port = random_service.url.removeprefix("http://").split(":")
     run = Run("here", tmp_path, from_ports(host, int(port), 0, 0, 0), RunStore(tmp_path))
-
     point = measure_point(run, "fastapi-pytorch-fp32-http-jpeg", LOAD, SHORT, check=False)
-
     assert point["server_cpu_cores"] > 0 and point["server_memory_mib"] > 0
     figure(0.05 < point["server_cpu_cores"] < os.cpu_count() + 0.5, point)
     # Its share of shared pages falls with every other process that has them: between its own pages and all of them.
@@ -105,7 +99,6 @@ def test_a_server_elsewhere_tells_by_its_page_alone(random_service, monkeypatch,
     monkeypatch.setattr(usage, "_LOOPBACK", ())
     with usage.usage(f"{random_service.url}/metrics") as seen:
         time.sleep(1.1)
-
     assert seen["server_cpu_cores"] >= 0
     assert seen["server_memory_mib"] > 0
     figure(seen["server_memory_mib"] == pytest.approx(random_service.rss_mb(), rel=0.2), seen)
@@ -117,13 +110,10 @@ def test_a_page_that_is_not_there_spoils_nothing() -> None:
     assert seen == {}
 
 
-@needs_triton()
 def test_a_point_of_triton_counts_the_processes_that_compute(tmp_path: Path, tiny_triton, figure) -> None:
     ports = (0, tiny_triton.http_port, tiny_triton.grpc_port, tiny_triton.metrics_port)
     run = Run("here", tmp_path, from_ports("127.0.0.1", *ports, engines=("onnx",)), RunStore(tmp_path))
-
     point = measure_point(run, "triton-onnx-fp32-http-jpeg", LOAD, SHORT, check=False)
-
     assert point["server_cpu_cores"] > 0 and point["server_memory_mib"] > 0
     assert 0 <= point["host_cpu_share"] <= 1 and point["host_memory_mib"] > 0
     figure(point["server_cpu_cores"] > 0.05, point)
@@ -137,29 +127,21 @@ def no_power(device):
 
 # NVML's functions for a card that tells no power, as some do. A real one: `-m gpu`.
 STAND_IN = SimpleNamespace(
-    nvmlInit=lambda: None,
-    nvmlDeviceGetCount=lambda: 1,
-    nvmlDeviceGetHandleByIndex=lambda index: index,
+    nvmlInit=lambda: None, nvmlDeviceGetCount=lambda: 1, nvmlDeviceGetHandleByIndex=lambda index: index,
     nvmlDeviceGetMemoryInfo=lambda device: SimpleNamespace(used=3 * 2**20),
-    nvmlDeviceGetUtilizationRates=lambda device: SimpleNamespace(gpu=40),
-    nvmlDeviceGetPowerUsage=no_power,
-    nvmlDeviceGetUUID=lambda device: b"GPU-0",
-    nvmlDeviceGetName=lambda device: b"NVIDIA L4",
-)
+    nvmlDeviceGetUtilizationRates=lambda device: SimpleNamespace(gpu=40), nvmlDeviceGetPowerUsage=no_power,
+    nvmlDeviceGetUUID=lambda device: b"GPU-0", nvmlDeviceGetName=lambda device: b"NVIDIA L4",
+)  # fmt: skip
 
 
 def test_the_units_of_the_drivers_library_are_turned_into_those_of_the_page() -> None:
     registry = CollectorRegistry()
     registry.register(collector := GpuCollector(STAND_IN))
     page = generate_latest(registry).decode()
-
     assert collector.names() == ["NVIDIA L4"]
     assert 'photodup_gpu_memory_used_bytes{gpu="GPU-0"} 3.145728e+06' in page
-    assert usage.columns_of([(0.0, usage.gauges(page))]) == {
-        "gpu_utilization": 0.4,
-        "gpu_memory_mib": 3.0,
-        "gpu_memory_before_mib": 3.0,
-    }
+    wanted = {"gpu_utilization": 0.4, "gpu_memory_mib": 3.0, "gpu_memory_before_mib": 3.0}
+    assert usage.columns_of([(0.0, usage.gauges(page))]) == wanted
 
 
 @pytest.mark.gpu
@@ -169,5 +151,4 @@ def test_a_real_gpu_is_on_the_page() -> None:
     registry = CollectorRegistry()
     registry.register(GpuCollector())
     found = usage.columns_of([(0.0, usage.gauges(generate_latest(registry).decode()))])
-
     assert found["gpu_memory_mib"] > 0 and 0 <= found["gpu_utilization"] <= 1

@@ -31,17 +31,11 @@ from photodup.serving.vast import find_offers
 
 SECRET = "key-that-must-not-leak"
 ROW = {
-    "id": 7835610,
-    "actual_status": "running",
-    "public_ipaddr": " 203.0.113.7 ",
+    "id": 7835610, "actual_status": "running", "public_ipaddr": " 203.0.113.7 ",
     "ports": {f"{port}/tcp": [{"HostIp": "0.0.0.0", "HostPort": str(30000 + port)}] for port in vast.PORTS},
-    "gpu_name": "RTX 4090",
-    "dph_total": 0.412,
-    "geolocation": "Texas, US",
-    "jupyter_token": SECRET,
-    "start_date": 0.0,
-    "extra_env": [["END_AT", "1"]],
-}
+    "gpu_name": "RTX 4090", "dph_total": 0.412, "geolocation": "Texas, US", "jupyter_token": SECRET,
+    "start_date": 0.0, "extra_env": [["END_AT", "1"]],
+}  # fmt: skip
 OFFER = {
     "id": 42, "gpu_name": "RTX 4090", "num_gpus": 1, "dph_total": 0.41239, "geolocation": "Texas, US",
     "reliability2": 0.9931, "inet_down": 812.4, "inet_up": 500.1, "inet_down_cost": 0.004, "inet_up_cost": 0.006,
@@ -199,17 +193,14 @@ def test_up_waits_and_writes_the_port_map_with_price_and_place(api, client, tmp_
 LOADING = [{"ok": False, "backend": "b", "finding": "loading"}]
 
 
-@pytest.mark.parametrize(
-    ("there", "options", "message"),
-    [
-        ({}, {"check": lambda e: LOADING, "wait_s": 0.05}, "in time"),
-        ({}, {"check": lambda e: (_ for _ in ()).throw(KeyboardInterrupt)}, None),
-        ({}, {"check": lambda e: 1 / 0}, None),
-        ({"shown": [ROW | {"actual_status": "exited"}]}, {}, "is exited"),
-        ({"taken": True}, {}, "may be taken"),
-        ({"refuse": "PUT"}, {}, "create instance"),  # its answer was lost
-    ],
-)
+@pytest.mark.parametrize(("there", "options", "message"), [
+    ({}, {"check": lambda e: LOADING, "wait_s": 0.05}, "in time"),
+    ({}, {"check": lambda e: (_ for _ in ()).throw(KeyboardInterrupt)}, None),
+    ({}, {"check": lambda e: 1 / 0}, None),
+    ({"shown": [ROW | {"actual_status": "exited"}]}, {}, "is exited"),
+    ({"taken": True}, {}, "may be taken"),
+    ({"refuse": "PUT"}, {}, "create instance"),  # its answer was lost
+])  # fmt: skip
 def test_whatever_goes_wrong_the_machine_is_given_back(api, client, tmp_path, there, options, message):
     vars(api).update(there)
     with pytest.raises((PhotodupError, KeyboardInterrupt, ZeroDivisionError), match=message):
@@ -226,7 +217,6 @@ def test_an_order_and_a_listing_that_both_fail_leave_a_record_and_a_watchdog(api
     assert api.rows and record(tmp_path)["instance"] is None
     assert record(tmp_path)["label"] == "photodup-rtx4090"
     assert record(tmp_path)["until"] < time.time() + 700
-
     api.refuse = ""
     assert vast.unnoticed(client) == []
     vast.destroy_overdue(client, now=time.time() + 700)
@@ -296,9 +286,7 @@ def test_watchdog_destroys_tries_again_and_ends(api, client, tmp_path):
 def test_up_leaves_a_real_process_that_ends_with_the_record(client, tmp_path, monkeypatch):
     started: list[subprocess.Popen] = []
     real = subprocess.Popen
-    monkeypatch.setattr(
-        vast.subprocess, "Popen", lambda *a, **k: started.append(real(*a, **k)) or started[-1]
-    )
+    monkeypatch.setattr(subprocess, "Popen", lambda *a, **k: started.append(real(*a, **k)) or started[-1])
     rent(client, watch=True)
     try:
         time.sleep(1)
@@ -312,11 +300,7 @@ def test_up_leaves_a_real_process_that_ends_with_the_record(client, tmp_path, mo
 
 
 def test_instances_of_another_machine_are_named(api, client):
-    api.rows = {
-        1: {"id": 1, "label": "photodup-x"},
-        2: {"id": 2, "label": "other"},
-        3: {"id": 3, "label": None},
-    }
+    api.rows = {n: {"id": n, "label": name} for n, name in enumerate(("photodup-x", "other", None), 1)}
     assert vast.unnoticed(client) == [1]
 
 
@@ -340,9 +324,7 @@ def test_commands(api, client, monkeypatch):
     offers = run.invoke(commands.vast, ["offers", "--gpu", "RTX 4090"]).output
     assert "42  1 × RTX 4090" in offers and "812 Mbit/s  reliability 99.3%" in offers
     assert "for the image in 4 min" in offers and "Traffic is billed apart" in offers
-    assert (
-        run.invoke(commands.vast, ["up", "42", "--image", "i", "--name", "n"]).exit_code == 2
-    )  # no --max-hours
+    assert run.invoke(commands.vast, ["up", "42", "--image", "i", "--name", "n"]).exit_code == 2  # no end
     rent(client)
     assert "rtx4090.yaml" in run.invoke(commands.vast, ["endpoints", "rtx4090"]).output
     assert "destroyed" in run.invoke(commands.vast, ["down", "rtx4090"]).output
@@ -375,7 +357,6 @@ def test_the_container_ends_itself_when_its_time_is_over(api):
     until(lambda: api.asked)
     assert time.time() >= end, "not before its time"
     said = process.communicate(timeout=120)[1]
-
     assert api.rows == {} and process.returncode == 0
     assert api.asked[0][:2] == ("DELETE", f"/api/v0/instances/{ROW['id']}/")
     assert api.asked[0][3] == f"Bearer {SECRET}"
@@ -389,7 +370,6 @@ def test_the_container_tries_again_until_it_is_gone(api):
     assert api.rows
     api.refuse = ""
     process.communicate(timeout=120)
-
     assert api.rows == {} and process.returncode == 0
 
 
@@ -399,13 +379,11 @@ def test_the_container_tries_again_until_it_is_gone(api):
 def test_nothing_ends_where_nothing_is_rented(api, env, says):
     process = watchman(api, **env)
     said = process.communicate(timeout=120)[1]
-
     assert process.returncode == 0 and says in said and not api.asked
 
 
 def test_the_all_in_one_image_starts_the_watchman():
     dockerfile = (ROOT / "docker" / "all-in-one.Dockerfile").read_text()
-
     assert "COPY docker/end-itself.sh /usr/local/bin/end-itself" in dockerfile
     assert re.search(r"^end-itself & disown$", (ROOT / "docker" / "start-all.sh").read_text(), re.MULTILINE)
     assert os.access(ROOT / "docker" / "end-itself.sh", os.X_OK)
@@ -413,15 +391,10 @@ def test_the_all_in_one_image_starts_the_watchman():
 
 def test_the_drivers_floor_is_that_of_the_images_newest_part():
     """Fails when torch or Triton is raised and nobody looked at the CUDA it is built on."""
-    pins = [
-        Requirement(line)
-        for line in (ROOT / "constraints.txt").read_text().splitlines()
-        if line[:1].isalpha()
-    ]
+    pins = [Requirement(p) for p in (ROOT / "constraints.txt").read_text().splitlines() if p[:1].isalpha()]
     pinned = {pin.name: str(pin.specifier).removeprefix("==") for pin in pins}
     versions = {part: version for part, (version, _) in gpu_image.BUILT_ON.items()}
     tag = re.search(r"tritonserver:([\d.]+)-py3", (ROOT / "docker" / "triton.Dockerfile").read_text())[1]
-
     assert versions == {"torch": pinned["torch"], "tritonserver": tag}
     # torch's wheels bring the bindings of the CUDA they are built on.
     assert int(pinned["cuda-bindings"].split(".")[0]) == gpu_image.BUILT_ON["torch"][1][0]
@@ -477,7 +450,6 @@ def sdk(api, monkeypatch):
 def test_sdk_search_sends_the_floors(api, sdk):
     (row,) = find_offers(sdk, "RTX 4090", 0.6)
     sent = api.asked[0][2]
-
     assert row["reliability"] == 0.9931
     assert float(sent["cuda_max_good"]["gte"]) == 13.0
     assert float(sent["inet_down"]["gte"]) == 200.0
@@ -486,7 +458,6 @@ def test_sdk_search_sends_the_floors(api, sdk):
 
 def test_sdk_rents_and_gives_back(api, sdk, tmp_path):
     path = rent(sdk)
-
     assert yaml.safe_load(path.read_text())["price_per_hour_usd"] == 0.412
     assert float(api.order()["env"]["END_AT"]) == pytest.approx(time.time() + 7200, abs=60)
     vast.down(sdk, "rtx4090")

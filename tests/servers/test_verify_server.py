@@ -97,15 +97,12 @@ def test_a_sound_server_is_right_and_no_file_that_it_names_is_opened(model, enco
             reference_of({"pretrained": "onnx:/etc/passwd"}, None)
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["http://127.0.0.1:9"], "Nothing answers"),
-        (["{url}", "--precision", "fp7"], "--precision is one of fp32"),
-        (["{url}", "--protocol", "openai", "--model", "m"], "openai, embeds no .* its form with --protocol"),
-        (["{url}/elsewhere", "--protocol", "multipart"], "embeds no plain photograph"),
-    ],
-)
+@pytest.mark.parametrize(("options", "said"), [
+    (["http://127.0.0.1:9"], "Nothing answers"),
+    (["{url}", "--precision", "fp7"], "--precision is one of fp32"),
+    (["{url}", "--protocol", "openai", "--model", "m"], "openai, embeds no .* its form with --protocol"),
+    (["{url}/elsewhere", "--protocol", "multipart"], "embeds no plain photograph"),
+])  # fmt: skip
 def test_what_cannot_be_checked_is_one_sentence(model, encoder, options, said):
     with faulty_server(model) as url, pytest.raises(PhotodupError, match=said):
         verified(options[0].format(url=url), encoder, *options[1:])

@@ -50,6 +50,12 @@ def run_command(*arguments: object, status: int = 0, **environment: str) -> str:
     return done.stdout + done.stderr
 
 
+def run_python(program: str, *arguments: object, **options: object) -> subprocess.CompletedProcess:
+    """Run a program text in a Python of its own; what it prints is kept, as text."""
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, **options)
+
+
 def run_program(name: str, *arguments: object, within: tuple[str, ...] = ()) -> str:
     """Run a program of this folder in a process of its own, which may fork; return what it printed."""
     command = [*within, sys.executable, "-m", f"support.{name}", *map(str, arguments)]

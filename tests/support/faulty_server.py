@@ -180,13 +180,10 @@ class FaultyServer:
 def faulty_server(model, fault: str = "") -> Iterator[str]:
     """Run one for the length of a block; yields its URL."""
 
-    async def healthy(request: Request) -> Response:
+    async def well(request: Request) -> Response:
         return Response("ok")
 
-    routes = [
-        Route("/embed", FaultyServer(model, fault).answer, methods=["POST"]),
-        Route("/healthz", healthy),
-    ]
+    routes = [Route("/embed", FaultyServer(model, fault).answer, methods=["POST"]), Route("/healthz", well)]
     config = uvicorn.Config(Starlette(routes=routes), port=free_port(), log_level="critical", lifespan="off")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)

@@ -3,16 +3,13 @@
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
 
 from support.http_server import accepting
 
 
 @contextmanager
-def in_front_of(
-    target: str, failures: int = 0, how: str = "", at: tuple[str, int] = ("127.0.0.1", 0)
-) -> Iterator["Flaky"]:
+def in_front_of(target: str, failures: int = 0, how: str = "", at: tuple = ("127.0.0.1", 0)):
     """Serve another server's answers at another address, which is the `url` of what is yielded."""
     flaky = Flaky(target, failures, how)
     with accepting(flaky.serve, at) as flaky.url:

@@ -31,18 +31,9 @@ def scans_in_tiff(times: int = 2000) -> bytes:
     """The same inside a TIFF of one JPEG-compressed strip, where no walk over a JPEG's markers finds it."""
     jpeg = many_scans(times, 4096, 4096)
     entries = [
-        (256, 4, 4096),
-        (257, 4, 4096),
-        (258, 3, 8),
-        (259, 3, 7),
-        (262, 3, 6),
-        (273, 4, 8),
-        (277, 3, 3),
-        (278, 4, 4096),
-        (279, 4, len(jpeg)),
-        (284, 3, 1),
-        (530, 3, 2 | 2 << 16),
-    ]
+        (256, 4, 4096), (257, 4, 4096), (258, 3, 8), (259, 3, 7), (262, 3, 6), (273, 4, 8), (277, 3, 3),
+        (278, 4, 4096), (279, 4, len(jpeg)), (284, 3, 1), (530, 3, 2 | 2 << 16),
+    ]  # fmt: skip
     at = 8 + len(jpeg) + len(jpeg) % 2
     bits = at + 2 + 12 * len(entries) + 4
     directory = struct.pack("<H", len(entries))

@@ -30,14 +30,11 @@ class Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def serving(
-    handler, at: tuple[str, int] = ("127.0.0.1", 0), certificate: tuple = (), **facts: object
-) -> Iterator[Server]:
+def serving(handler, at: tuple = ("127.0.0.1", 0), certificate: tuple = (), **facts) -> Iterator[Server]:
     """Serve for the length of a block, over TLS with a certificate; a handler finds the facts in `self.server`."""
     with Server(at, handler) as server:
-        vars(server).update(
-            facts, url="http{}://{}:{}".format("s" * bool(certificate), *server.server_address)
-        )
+        url = "http{}://{}:{}".format("s" * bool(certificate), *server.server_address)
+        vars(server).update(facts, url=url)
         if certificate:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(*certificate)
@@ -50,9 +47,7 @@ def serving(
 
 
 @contextmanager
-def accepting(
-    serve: Callable[[socket.socket], None], at: tuple[str, int] = ("127.0.0.1", 0)
-) -> Iterator[str]:
+def accepting(serve: Callable[[socket.socket], None], at: tuple = ("127.0.0.1", 0)) -> Iterator[str]:
     """Give each connection to `serve` in a thread of its own, for the length of a block; yields the URL."""
 
     def each(connection: socket.socket) -> None:

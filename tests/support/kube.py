@@ -40,20 +40,10 @@ def workload(**changes):
     ready = Probe("/readyz", 0, 5, 5, 3)
     spec = by_cpu(60, 2, 6) | {"behavior": {"scaleDown": {"stabilizationWindowSeconds": 180}}}
     made = ScaledDeployment(
-        name="photodup",
-        replicas=1,
-        hpa=spec,
-        requests={"cpu": 0.5},
-        limits={"cpu": 2.0},
-        quota=None,
-        startup=replace(ready, failure_threshold=12),
-        readiness=ready,
-        liveness=Probe("/healthz", 0, 20, 10, 6),
-        max_surge=1,
-        start_s=20.0,
-        grace_s=40.0,
-        pre_stop_s=5.0,
-    )
+        name="photodup", replicas=1, hpa=spec, requests={"cpu": 0.5}, limits={"cpu": 2.0}, quota=None,
+        startup=replace(ready, failure_threshold=12), readiness=ready, liveness=Probe("/healthz", 0, 20, 10, 6),
+        max_surge=1, start_s=20.0, grace_s=40.0, pre_stop_s=5.0,
+    )  # fmt: skip
     return replace(made, **changes)
 
 
@@ -62,11 +52,7 @@ BURST = Load(in_flight=24, from_s=60.0, until_s=240.0)
 
 def by_metrics(**targets):
     """Return the workload, scaled by metrics of its pods: name -> the average that is wanted."""
-    metrics = [
-        {"metric": {"name": name}, "target": {"type": "AverageValue", "averageValue": value}}
-        for name, value in targets.items()
-    ]
+    of = {n: {"type": "AverageValue", "averageValue": value} for n, value in targets.items()}
+    metrics = [{"metric": {"name": name}, "target": target} for name, target in of.items()]
     made = workload()
-    return replace(
-        made, hpa={**made.hpa, "metrics": [{"type": "Pods", "pods": metric} for metric in metrics]}
-    )
+    return replace(made, hpa={**made.hpa, "metrics": [{"type": "Pods", "pods": m} for m in metrics]})

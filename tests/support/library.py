@@ -59,14 +59,11 @@ main()
 """
 
 
-def killed_scan(
-    folder: Path, *options: str, how: int, n_done: Callable[[], int], least: int, **variables: str
-) -> str:
+def killed_scan(folder: Path, *options: str, how: int, n_done: Callable, least: int, **variables) -> str:
     """Scan slowly in a process that gets the signal `how` when `least` are done; return what it said."""
     command = [sys.executable, "-c", _SCAN_SLOWLY, "scan", str(folder), "--workers", "2", *options]
-    process = subprocess.Popen(
-        command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, env=os.environ | variables
-    )
+    env = os.environ | variables
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, env=env)
     try:
         deadline = time.monotonic() + 120
         while n_done() < least:

@@ -69,9 +69,7 @@ def document(number: int) -> Image.Image:
     return page
 
 
-def save(
-    image: Image.Image, path: Path, quality: int = 92, *, shot: int | None = None, bias: float = 0.0
-) -> None:
+def save(image: Image.Image, path: Path, quality=92, *, shot: int | None = None, bias: float = 0) -> None:
     """Write a JPEG; with `shot`, seconds after a certain moment, as a camera does."""
     exif = Image.Exif()
     if shot is not None:

@@ -4,9 +4,7 @@ import shutil
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-CHROMIUM = next(
-    (p for name in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(name))), None
-)
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
 def link_checkout(folder: Path, demo_dir: Path) -> None:

@@ -9,20 +9,10 @@ from photodup.errors import PhotodupError
 
 def point(backend: str, *, ci: float = 0.02, **values: Any) -> dict[str, Any]:
     """Return a valid point; its latencies and its throughput have intervals of ±`ci`, relative."""
-    row: dict[str, Any] = {
-        "run": "made-up",
-        "link": "rtt25",
-        "rtt_ms": 25.0,
-        "device": "A100 SXM4",
-        "valid": True,
-    }
+    row = {"run": "made-up", "link": "rtt25", "rtt_ms": 25.0, "device": "A100 SXM4", "valid": True}
     row |= {
-        "scenario": "single_stream",
-        "batch": 1,
-        "concurrency": 1,
-        "connection": "new",
-        "offered_per_s": None,
-    }
+        "scenario": "single_stream", "batch": 1, "concurrency": 1, "connection": "new", "offered_per_s": None,
+    }  # fmt: skip
     row["backend"] = backend
     with contextlib.suppress(PhotodupError):  # a plain name, such as body-json
         row |= parse_backend(backend).columns()

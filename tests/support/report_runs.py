@@ -51,12 +51,8 @@ def add_notebooks(project):
         for folder in (project / "notebooks", executed):
             write_notebook(folder / f"{name}.ipynb", f"{name[:2]} · Look at {name[3:]}", "Is it <so>?")
     verdict = {
-        "claim": "c",
-        "statement": "It is so.",
-        "published": "2×",
-        "here": "1×",
-        "where": "",
+        "claim": "c", "statement": "It is so.", "published": "2×", "here": "1×", "where": "",
         "verdict": "contradicted",
-    }
+    }  # fmt: skip
     (project / "results" / "a" / "verdicts.json").write_text(json.dumps([verdict]))
     return project

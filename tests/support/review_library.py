@@ -26,9 +26,7 @@ def photo(name: str) -> Image.Image:
     return Image.fromarray(getattr(skimage.data, name)()).convert("RGB")
 
 
-def save(
-    image: Image.Image, path: Path, *, quality: int = 92, taken: str | None = None, camera: str = "Test"
-) -> None:
+def save(image: Image.Image, path: Path, *, quality=92, taken: str | None = None, camera="Test") -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     exif = Image.Exif()
     if taken:

@@ -40,23 +40,17 @@ def make_library(folder: Path, sizes: dict[str, int]) -> dict[str, str]:
 
 
 def removal(folder, md5, name="a/copy.jpg", keeper="keep.jpg", sidecars=("a/copy.jpg.xmp",)):
-    return Removal(
-        folder / name, md5[name], [(folder / keeper, md5[keeper])], [folder / s for s in sidecars], "smaller"
-    )
+    keepers, beside = [(folder / keeper, md5[keeper])], [folder / s for s in sidecars]
+    return Removal(folder / name, md5[name], keepers, beside, "smaller")
 
 
-def note(
-    folder: Path, md5: dict[str, str], name: str, *sources: str, data: bytes = b"what they said"
-) -> Note:
+def note(folder: Path, md5: dict[str, str], name: str, *sources: str, data: bytes = b"what they said"):
     return Note(folder / name, md5.get(name), data, frozenset(folder / source for source in sources), "said")
 
 
 def present(folder: Path) -> dict[str, str]:
-    return {
-        str(p.relative_to(folder)): md5_of(p)
-        for p in folder.rglob("*")
-        if p.is_file() and TRASH_FOLDER not in p.parts
-    }
+    files = (p for p in folder.rglob("*") if p.is_file() and TRASH_FOLDER not in p.parts)
+    return {str(p.relative_to(folder)): md5_of(p) for p in files}
 
 
 def at_home(folder: Path) -> dict[str, str]:
@@ -122,9 +116,7 @@ def assert_one_place_each(folder: Path, md5: dict[str, str], may_be_purged: bool
     home, operations = present(folder), trash.contents().operations
     assert not [o for o in operations if o.state.endswith("ing")], "nothing is unfinished after recovery"
     written = {o.written.home: o for o in operations if o.written and o.state in ("removed", "purged")}
-    assert {name: home.pop(name, None) for name in written} == {
-        name: o.written.md5 for name, o in written.items()
-    }
+    assert {n: home.pop(n, None) for n in written} == {n: o.written.md5 for n, o in written.items()}
     last = {moved.home: (operation, moved) for operation in operations for moved in operation.files}
     on_disk = [p for p in (folder / TRASH_FOLDER).rglob("*") if p.is_file() and "items" in p.parts]
     listed = []
@@ -197,9 +189,8 @@ def undo(folder: Path) -> int:
             shown = {str(photo.path) for photo in catalogue.photos()}
         assert shown == {name for name in at_home(library) if name.endswith(".jpg")}, step
         session.restore([operation.id for operation in listing])
-        assert (
-            at_home(library) == before and len(session.photos) == 6 and not session.trash.contents().listing
-        )
+        assert at_home(library) == before and len(session.photos) == 6
+        assert not session.trash.contents().listing
         step += 9
 
 
@@ -222,11 +213,8 @@ def copy(folder: Path) -> int:
     """Kill a copy of what a library lacks at every step: what has a name is whole, and the next copy does the rest."""
     old, target, step = folder / "old", folder / "target", 1
     md5 = make_library(old, WORK)
-    photos = [
-        OldPhoto(Path(name), md5[name], size, Whereabouts.ONLY_HERE, None, "") for name, size in WORK.items()
-    ]
+    photos = [OldPhoto(Path(n), md5[n], size, Whereabouts.ONLY_HERE, None, "") for n, size in WORK.items()]
     found = Contained(old, folder / "library", tuple(photos), (), (), ())
-
     while killed_at(step, lambda: lambda: copy_new(found, photos, target)):
         named = {name: one for name, one in at_home(target).items() if not name.endswith(".photodup-part")}
         assert named.items() <= md5.items(), step
@@ -261,10 +249,7 @@ def across_volumes(folder: Path, items: Path) -> None:
                 break
             trash = Trash(folder)
             there = {p.name for p in items.rglob("*") if p.is_file()}
-            where = [
-                (present(folder).get(name) == digest, Path(name).name in there)
-                for name, digest in md5.items()
-            ]
+            where = [(present(folder).get(name) == md, Path(name).name in there) for name, md in md5.items()]
             assert all(sum(places) == 1 for places in where), (what, step, where)
             assert all(md5_of(p) in md5.values() for p in items.rglob("*") if p.is_file())
             assert not [o for o in trash.contents().operations if o.state.endswith("ing")]

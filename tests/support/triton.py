@@ -17,9 +17,7 @@ TINY_MODELS = [
 FREE_PORTS = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
 
 
-def save_graph(
-    path: Path, nodes: list[tuple], given: tuple, answered: tuple, weights=None, **metadata: str
-) -> Path:
+def save_graph(path: Path, nodes: list[tuple], given: tuple, answered: tuple, weights=None, **metadata: str):
     """Write a graph of (operator, inputs, output, attributes); its ends are (name, shape) or (name, shape, type)."""
     import onnx
     from onnx import TensorProto, helper, numpy_helper
@@ -27,10 +25,7 @@ def save_graph(
     def end(name: str, shape: list, kind: str = "FLOAT"):
         return helper.make_tensor_value_info(name, getattr(TensorProto, kind), shape)
 
-    made = [
-        helper.make_node(operator, inputs, [output], name=output, **dict(*attributes))
-        for operator, inputs, output, *attributes in nodes
-    ]
+    made = [helper.make_node(kind, given_, [to], name=to, **dict(*more)) for kind, given_, to, *more in nodes]
     arrays = [numpy_helper.from_array(array, name) for name, array in (weights or {}).items()]
     graph = helper.make_graph(made, path.stem, [end(*given)], [end(*answered)], arrays)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
@@ -60,16 +55,9 @@ def tiny_graph(path: Path, variant: str = "fp32", seed: int = 0, **metadata: str
 
 
 def taking_pictures(
-    path: Path,
-    encoder: Path | None = None,
-    *,
-    uint8: bool = False,
-    channels_last: bool = False,
-    size: object = 224,
-    mean=imaging.MEAN,
-    std=imaging.STD,
-    **notes: str,
-) -> Path:
+    path: Path, encoder: Path | None = None, *, uint8: bool = False, channels_last: bool = False,
+    size: object = 224, mean=imaging.MEAN, std=imaging.STD, **notes: str,
+) -> Path:  # fmt: skip
     """Write an encoder (the tiny one) so that it takes pictures otherwise, and answers the same."""
     import onnx
     from onnx import TensorProto, helper, numpy_helper
@@ -150,9 +138,7 @@ def render_shared(folder: Path, exports: dict[str, Path]) -> Path:
     return render_repository("cpu-embedded", folder, {}, models=emulated)
 
 
-def infer(
-    server, model: str, array: np.ndarray, protocol: str = "http", output: str = "embedding"
-) -> np.ndarray:
+def infer(server, model: str, array: np.ndarray, protocol: str = "http", output: str = "embedding"):
     """One request with a client of its own; BYTES for object arrays."""
     from tritonclient.utils import np_to_triton_dtype
 

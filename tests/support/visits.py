@@ -18,22 +18,12 @@ def planted_visit(values: list[float], seed: int = 0, *, n_blocks: int = 5, n_an
     middles = np.array(values) * np.exp(random.normal(0, 0.005, (n_blocks, n)))
     answers = middles[blocks] * random.normal(1, 0.05, (len(blocks), n))
     return Visit(
-        log_ratios=np.log(middles[:, 1:] / middles[:, :1]).T.tolist(),
-        values=list(values),
-        n_requests=[len(blocks)] * n,
-        n_failed=[0] * n,
-        errors=[""] * n,
-        alone=None,
-        carried_over=None,
-        kernel_ms_p50=2.0,
-        kernel_spread=0.01,
-        seed=seed,
-        seconds=40.0,
-        clock_jump_s=0.0,
-        side=np.tile(np.arange(n, dtype=float), len(blocks)),
-        block=np.repeat(blocks, n).astype(float),
+        log_ratios=np.log(middles[:, 1:] / middles[:, :1]).T.tolist(), values=list(values),
+        n_requests=[len(blocks)] * n, n_failed=[0] * n, errors=[""] * n, alone=None, carried_over=None,
+        kernel_ms_p50=2.0, kernel_spread=0.01, seed=seed, seconds=40.0, clock_jump_s=0.0,
+        side=np.tile(np.arange(n, dtype=float), len(blocks)), block=np.repeat(blocks, n).astype(float),
         latency_ms=answers.ravel(),
-    )
+    )  # fmt: skip
 
 
 def plant_visits(directory, pair, ratio, *, value_a=10.0, visits=4, blocks=8):

@@ -28,9 +28,7 @@ def changed(**values):
 def test_all_checks_speak():
     assert list(FINDINGS) == [f"E{n}" for n in range(1, 22)]
     assert set(checks.check_words()) == set(FINDINGS)
-    assert all(
-        found.because.endswith((".", ").")) and "{" not in found.because for found in FINDINGS.values()
-    )
+    assert all(one.because.endswith((".", ").")) and "{" not in one.because for one in FINDINGS.values())
     assert Counter(found.verdict for found in FINDINGS.values()) == {
         "does not stand": 10,
         "method is in doubt": 4,
@@ -108,15 +106,12 @@ def test_a_same_workload_would_make_the_gpu_ratio_a_ratio():
     assert checks.multi_gpu_scaling(rows)[0]
 
 
-@pytest.mark.parametrize(
-    ("name", "number", "expected"),
-    [
-        ("E1", "round_trips_give_ms", 190.1),
-        ("E6", "mean_ms", [294, 364, 396, 502, 741, 1711, 3450]),
-        ("E12", "needed", 12),
-        ("E19", "gains", [1, 1.46, 1.56, 1.65, 1.64]),
-    ],
-)
+@pytest.mark.parametrize(("name", "number", "expected"), [
+    ("E1", "round_trips_give_ms", 190.1),
+    ("E6", "mean_ms", [294, 364, 396, 502, 741, 1711, 3450]),
+    ("E12", "needed", 12),
+    ("E19", "gains", [1, 1.46, 1.56, 1.65, 1.64]),
+])  # fmt: skip
 def test_known_numbers(name, number, expected):
     """Worked by hand from the documents."""
     assert FINDINGS[name].numbers[number] == pytest.approx(expected, rel=0.005)
@@ -124,15 +119,11 @@ def test_known_numbers(name, number, expected):
 
 def test_sentences_carry_the_numbers():
     for name, words in {
-        "E2": ("0.050 TFLOP/s", "0.26%", "R² 0.983"),
-        "E3": ("2.3 to 3.4", "12.9"),
-        "E5": ("613 images/s", "7% busy", "208 Mbit/s"),
-        "E6": ("103 requests", "1.29 images"),
-        "E10": ("1.04 times", "0.4%", "names no gain"),
-        "E15": ("5.6 of 9.6 s",),
-        "E12": ("at most 4", "14"),
+        "E2": ("0.050 TFLOP/s", "0.26%", "R² 0.983"), "E3": ("2.3 to 3.4", "12.9"),
+        "E5": ("613 images/s", "7% busy", "208 Mbit/s"), "E6": ("103 requests", "1.29 images"),
+        "E10": ("1.04 times", "0.4%", "names no gain"), "E15": ("5.6 of 9.6 s",), "E12": ("at most 4", "14"),
         "E14": ("5.3 times",),
-    }.items():
+    }.items():  # fmt: skip
         for word in words:
             assert word in FINDINGS[name].because, (name, word)
 
@@ -164,9 +155,7 @@ def test_the_command_prints_the_audit_and_judges_a_run(tmp_path, monkeypatch):
                 "connection": "new",
                 "valid": True,
             }
-            store.measure_or_load(
-                backend, lambda point=point: point, config={"backend": backend}, kind="point"
-            )
+            store.measure_or_load(backend, lambda made=point: made, config={"backend": backend}, kind="point")
     lines = list(audit.report_lines("made-up"))
     assert any("E12 does not stand" in line for line in lines)
     assert any("116 printed ratios recomputed, 8 do not follow" in line for line in lines)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from support.command import run_command
+from support.command import run_command, run_python
 from support.images import png
 from support.library import photo
 
@@ -33,15 +33,11 @@ def reasons(report) -> dict[str, str]:
 def test_every_kind_of_unreadable_file_is_listed_and_the_scan_goes_on(tmp_path):
     whole = photo(tmp_path / "good.jpg", size=(640, 480)).read_bytes()
     bad = {
-        "zero.jpg": b"",
-        "text.jpg": b"I am a letter, not a picture.\n" * 20,
-        "truncated.jpg": whole[: len(whole) // 2],
-        "header_only.jpg": whole[:200],
-        "corrupt.png": png(64, 64, bytes(32)),
-        "bomb.png": png(40_000, 40_000),
-        "nulls.heic": bytes(4096),
+        "zero.jpg": b"", "text.jpg": b"I am a letter, not a picture.\n" * 20,
+        "truncated.jpg": whole[: len(whole) // 2], "header_only.jpg": whole[:200],
+        "corrupt.png": png(64, 64, bytes(32)), "bomb.png": png(40_000, 40_000), "nulls.heic": bytes(4096),
         "cut.webp": b"RIFF\x24\x00\x00\x00WEBPVP8 ",
-    }
+    }  # fmt: skip
     for name, data in bad.items():
         (tmp_path / name).write_bytes(data)
     report = scan(tmp_path, progress=False)
@@ -73,11 +69,8 @@ def test_damaged_exif_costs_neither_the_photograph_nor_lines_of_source(tmp_path)
     count = data.index(b"Exif\0\0") + 14  # of fields in the first directory: there are fewer than it says
     data[count : count + 2] = b"\xff\xff"
     (tmp_path / "a.jpg").write_bytes(data)
-    done = subprocess.run(
-        [sys.executable, "-W", "default", "-m", "photodup", "scan", tmp_path],
-        capture_output=True,
-        text=True,
-    )
+    command = [sys.executable, "-W", "default", "-m", "photodup", "scan", tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert "1 photographs found, 1 read" in done.stdout
     assert "Warning" not in done.stderr
 
@@ -122,9 +115,7 @@ def test_unusual_pixels_are_read_right(tmp_path):
     image.save(tmp_path / "png_called.jpg", format="PNG")
     report = scan(tmp_path, progress=False)
     assert reasons(report) == {}
-    assert perceptual_hash(other) != perceptual_hash(
-        image
-    )  # else the first frame is not told from the second
+    assert perceptual_hash(other) != perceptual_hash(image)  # else the first is not told from the second
     with Catalogue(tmp_path) as catalogue:
         photos = {str(p.path): p for p in catalogue.photos()}
     assert len(photos) == 15
@@ -262,12 +253,7 @@ def test_a_folder_or_file_without_permission():
         database = base / "catalogue/c.sqlite"
 
         def scan_as_nobody(*folder):
-            done = subprocess.run(
-                [sys.executable, "-c", UNREADABLE, base / "library", database, *folder],
-                capture_output=True,
-                text=True,
-                check=True,
-            )
+            done = run_python(UNREADABLE, base / "library", database, *folder, check=True)
             return json.loads(done.stdout)
 
         assert scan_as_nobody() == [3, 3, 0, {}]
@@ -334,9 +320,8 @@ def test_a_folder_that_is_not_there(tmp_path):
 def small_disk(folder: Path, size: str):
     """Mount a file system of a few hundred kilobytes; skips where that is not allowed."""
     folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], capture_output=True, check=False
-    )
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder]
+    mounted = subprocess.run(command, capture_output=True)
     if mounted.returncode:
         pytest.skip("may not mount a small file system here")
     try:

@@ -153,9 +153,7 @@ def test_who_would_wait_too_long_is_refused_when_its_turn_comes():
             refused.result(60)
     assert answers([patient, last]) == [[3], [4]]
     assert model.sizes == [1, 2]  # nothing was computed for who was refused
-    assert batcher.submit(images(5), time.perf_counter() + 60).result(
-        60
-    )  # alone, there is nobody to wait for
+    assert batcher.submit(images(5), time.perf_counter() + 60).result(60)  # alone: nobody to wait for
     batcher.close()
 
 

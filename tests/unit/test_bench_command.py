@@ -2,11 +2,10 @@
 
 import importlib
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
+from support.command import run_python
 from support.triton import tiny_graph
 from typer.testing import CliRunner
 
@@ -38,9 +37,8 @@ def test_turns_become_a_ratio_and_a_difference_with_an_interval():
     slow, fast = [10.0, 20.0, 11.0, 19.0] * 3, [12.0, 24.5, 13.0, 23.0] * 3
     outcome = compared([[slow[:6], fast[:6]], [slow[6:], fast[6:]]])
     found, more = ratio(outcome), excess(outcome)
-    assert found.low < found.value < found.high and found.value == pytest.approx(
-        outcome.value_b / outcome.value_a
-    )
+    assert found.low < found.value < found.high
+    assert found.value == pytest.approx(outcome.value_b / outcome.value_a)
     assert more.value == pytest.approx(outcome.value_b - outcome.value_a)
     assert "at least 6 are needed" in row("a", ratio(compared([[slow[:4], fast[:4]]]))).because
 
@@ -57,13 +55,10 @@ def test_what_cannot_be_measured_is_a_row_that_says_why_and_a_mistake_is_none():
         list(guarded("all", lambda: failing(ValueError("ours"))))
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("grouping", ("peak memory", "recall of pairs", "2,000", "a thousand more", "largest group")),
-        ("library", ("a photo", "after a thousand more", "2,000", "hash (within")),
-    ],
-)
+@pytest.mark.parametrize(("name", "words"), [
+    ("grouping", ("peak memory", "recall of pairs", "2,000", "a thousand more", "largest group")),
+    ("library", ("a photo", "after a thousand more", "2,000", "hash (within")),
+])  # fmt: skip
 def test_the_figures_of_scale_are_printed_a_line_each(monkeypatch, tmp_path, name, words):
     monkeypatch.setattr(f"photodup.selfbench.{name}.SIZES", (2000,))
     told = bench("--only", name, "--json", str(tmp_path / "bench.json"))
@@ -78,9 +73,7 @@ def test_every_benchmark_can_be_asked_for():
 
 
 def test_the_generator_is_compared_with_a_socket_and_with_wrk(monkeypatch):
-    monkeypatch.setattr(
-        load_generator, "CONCURRENCY", 1
-    )  # which one process serves: several take seconds to start
+    monkeypatch.setattr(load_generator, "CONCURRENCY", 1)  # for one process: several take seconds to start
     monkeypatch.setattr(load_generator.rows, "__kwdefaults__", {"seconds": 0.1})
     added, rate, share = json.loads(bench("--only", "load_generator", "--json", "-"))
     assert added["unit"] == "ms" and added["low"] < added["value"] < added["high"] and rate["value"] > 0
@@ -112,9 +105,7 @@ def test_large_photographs_starts_and_one_pass_are_rows(tiny):
         *starts.first_page(2),
         *one_pass.rows(2, 6, tiny, "local-onnx-fp32"),
     ]
-    assert all((of.value or 0) > 0 or of.because for of in found) and len({of.name for of in found}) == len(
-        found
-    )
+    assert all((o.value or 0) > 0 or o.because for o in found) and len({o.name for o in found}) == len(found)
     goals = [of.goal for of in found if of.goal]
     assert goals == ["≥ 0.8", "≥ 1.5", "≤ 2", "≤ 5", "≤ 1.5", "≥ 38", "≥ 18"]
 
@@ -160,6 +151,6 @@ def test_the_peak_of_memory_is_the_process_own():
         "import numpy as np; from photodup.selfbench.grouping import peak_memory_gb as peak; "
         "before = peak(); taken = np.ones(25_000_000); print(before, peak())"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    said = run_python(code, check=True).stdout
     before, after = map(float, said.split())
     assert before < 0.4 and after - before > 0.15 and len(ballast)

@@ -82,18 +82,15 @@ def test_the_list_is_complete_and_rests_on_rows_and_comparisons_that_exist():
     assert len(named) >= 4 and set(named) <= set(PAIRS)
 
 
-@pytest.mark.parametrize(
-    ("claim_id", "low", "high", "expected"),
-    [
-        ("jpeg-beats-tensor-remotely", 1.9, 2.1, REPRODUCED),  # the direction; 3.2 times was published
-        ("jpeg-beats-tensor-remotely", 0.7, 0.9, CONTRADICTED),
-        ("jpeg-beats-tensor-remotely", 0.95, 1.04, CONTRADICTED),  # no difference, and 3.2 is excluded
-        ("jpeg-beats-tensor-remotely", 0.8, 4.0, INCONCLUSIVE),
-        ("grpc-slower-single", 1.02, 1.06, REPRODUCED),
-        ("grpc-slower-single", 0.99, 1.05, INCONCLUSIVE),  # 1.04 was published: not excluded
-        ("grpc-slower-single", 0.99, 1.01, CONTRADICTED),
-    ],
-)
+@pytest.mark.parametrize(("claim_id", "low", "high", "expected"), [
+    ("jpeg-beats-tensor-remotely", 1.9, 2.1, REPRODUCED),  # the direction; 3.2 times was published
+    ("jpeg-beats-tensor-remotely", 0.7, 0.9, CONTRADICTED),
+    ("jpeg-beats-tensor-remotely", 0.95, 1.04, CONTRADICTED),  # no difference, and 3.2 is excluded
+    ("jpeg-beats-tensor-remotely", 0.8, 4.0, INCONCLUSIVE),
+    ("grpc-slower-single", 1.02, 1.06, REPRODUCED),
+    ("grpc-slower-single", 0.99, 1.05, INCONCLUSIVE),  # 1.04 was published: not excluded
+    ("grpc-slower-single", 0.99, 1.01, CONTRADICTED),
+])  # fmt: skip
 def test_a_claim_of_a_direction_rests_on_its_comparison_alone(claim_id, low, high, expected):
     found = verdict(claim_id, compared(claim_id, low, high))
     assert (found["verdict"], found["rests_on"]) == (expected, "a comparison")
@@ -114,9 +111,8 @@ def test_a_claim_of_a_size_is_held_against_the_difference_in_its_unit(low, high,
 
 def test_a_comparison_that_was_not_measured_leaves_its_claim_inconclusive():
     unmeasured = compared("jpeg-beats-tensor-remotely", 1, 1) | {"valid": False, "ratio": None}
-    found = verdict(
-        "jpeg-beats-tensor-remotely", unmeasured | {"invalid_because": "it was not measured in this run."}
-    )
+    unseen = unmeasured | {"invalid_because": "it was not measured in this run."}
+    found = verdict("jpeg-beats-tensor-remotely", unseen)
     assert (found["verdict"], found["here"]) == (INCONCLUSIVE, "–")
     assert "it was not measured in this run" in found["because"]
 
@@ -149,11 +145,8 @@ def test_an_objection_stands_beside_the_verdict_it_argues_about():
     slower = verdict("grpc-slower-single", compared("grpc-slower-single", 1.4, 1.6))
     unclear = verdict("grpc-slower-single", compared("grpc-slower-single", 0.99, 1.05))
     assert slower["but"].startswith("Both clients are Python") and unclear["but"].startswith("So small")
-    few = [
-        point(f"body-{kind}", encode_ms=ms, batch=n)
-        for kind, ms in (("json", 2.0), ("binary", 1.0))
-        for n in (1, 4)
-    ]
+    forms = (("json", 2.0), ("binary", 1.0))
+    few = [point(f"body-{kind}", encode_ms=ms, batch=n) for kind, ms in forms for n in (1, 4)]
     found = verdict("json-encoding", *few)
     assert (found["verdict"], found["but"]) == (CONTRADICTED, NONE_WRITTEN)
     assert verdict("json-encoding", few[0])["but"] == "", "nothing to argue against"
@@ -183,18 +176,15 @@ def test_a_flipped_inequality_is_seen():
     assert judge([claim], pd.DataFrame(REMOTE)).iloc[0]["verdict"] == CONTRADICTED
 
 
-@pytest.mark.parametrize(
-    "spoilt",
-    [
-        {"valid": False},
-        {"latency_ms_mean": None},
-        {"link": "rtt24", "rtt_ms": 24.0},
-        {"connection": "warm"},
-        {"batch": 4},
-        {"span": "prepared"},
-        None,  # it was dropped: never a guess
-    ],
-)
+@pytest.mark.parametrize("spoilt", [
+    {"valid": False},
+    {"latency_ms_mean": None},
+    {"link": "rtt24", "rtt_ms": 24.0},
+    {"connection": "warm"},
+    {"batch": 4},
+    {"span": "prepared"},
+    None,  # it was dropped: never a guess
+])  # fmt: skip
 def test_only_valid_points_under_the_same_conditions_are_compared(spoilt):
     rows = [{**REMOTE[1], **spoilt}] if spoilt else []
     found = verdict("json-bottleneck", REMOTE[0], *rows)
@@ -269,15 +259,11 @@ def test_the_peak_must_be_where_it_is_claimed():
     def curve(*throughputs):
         levels = zip((8, 16, 32, 64, 128), throughputs, strict=False)
         topology = {"scenario": "closed_loop", "devices": 4, "arrangement": "instances", "batching": False}
-        return [
-            point("triton-onnx-fp32-http-uint8", throughput_images_per_s=t, concurrency=c, **topology)
-            for c, t in levels
-        ]
+        name = "triton-onnx-fp32-http-uint8"
+        return [point(name, throughput_images_per_s=t, concurrency=c, **topology) for c, t in levels]
 
     assert verdict("saturates-at-32", *curve(20, 32, 43, 37, 30))["verdict"] == REPRODUCED
-    assert verdict("saturates-at-32", *curve(20, 32, 43, 60))["verdict"] == INCONCLUSIVE, (
-        "below it does, above not"
-    )
+    assert verdict("saturates-at-32", *curve(20, 32, 43, 60))["verdict"] == INCONCLUSIVE, "below, not above"
     assert verdict("saturates-at-32", *curve(60, 55, 43, 60))["verdict"] == CONTRADICTED
     assert verdict("saturates-at-32", *curve(20, 32))["verdict"] == NOT_TESTABLE
 
@@ -410,22 +396,17 @@ def test_protocols_are_compared_on_the_same_engine_and_channel():
     channels = verdict("shared-channel-contends", *rows)
     assert channels["verdict"] == REPRODUCED and channels["effects"][0][0] == pytest.approx(3.9)
     on_a_cpu = [row | {"device": "cpu", "link": "loopback", "rtt_ms": 0.0} for row in rows]
-    assert verdict("shared-channel-contends", *on_a_cpu)["verdict"] == NOT_TESTABLE, (
-        "20 images/s fill no channel"
-    )
+    assert verdict("shared-channel-contends", *on_a_cpu)["verdict"] == NOT_TESTABLE, "20/s fill none"
 
 
-@pytest.mark.parametrize(
-    ("ratios", "expected"),
-    [
-        ((1.5, 1.6), REPRODUCED),
-        ((0.5, 0.6), CONTRADICTED),
-        ((1.5, 1.6, 1.0), REPRODUCED),  # most places decide, none objects
-        ((1.5, 1.0), INCONCLUSIVE),  # half of them do
-        ((1.5, 1.6, 0.5), INCONCLUSIVE),  # they contradict each other
-        ((1.0,), INCONCLUSIVE),
-    ],
-)
+@pytest.mark.parametrize(("ratios", "expected"), [
+    ((1.5, 1.6), REPRODUCED),
+    ((0.5, 0.6), CONTRADICTED),
+    ((1.5, 1.6, 1.0), REPRODUCED),  # most places decide, none objects
+    ((1.5, 1.0), INCONCLUSIVE),  # half of them do
+    ((1.5, 1.6, 0.5), INCONCLUSIVE),  # they contradict each other
+    ((1.0,), INCONCLUSIVE),
+])  # fmt: skip
 def test_a_claim_has_one_verdict_and_a_reading_of_each_place(ratios, expected):
     rows = [
         row
@@ -480,9 +461,7 @@ def record(directory, changed):
     with RunStore(directory) as store:
         for (kind, which), result in RECORDS.items():
             spoilt = spoil(result) if not which.startswith("fastapi") else result
-            store.measure_or_load(
-                which or kind, lambda spoilt=spoilt: spoilt, config={"backend": which}, kind=kind
-            )
+            store.measure_or_load(which or kind, lambda s=spoilt: s, config={"backend": which}, kind=kind)
 
 
 @pytest.mark.parametrize("claim_id", EXPECTED)
@@ -494,14 +473,11 @@ def test_measurements_that_are_no_points_decide_claims_and_other_numbers_turn_th
         assert found["verdict"] == expected, (name, found["because"])
 
 
-@pytest.mark.parametrize(
-    ("claim_id", "changed", "shown"),
-    [
-        ("fp16-is-safe", {"cosine_min": 0.9}, "0.9 cosine"),
-        ("six-pods", {}, "4 pods"),
-        ("reacts-in-30-seconds", {"hpa_reaction_s": 90.0, "hpa_reaction_s_ci_high": 90.0}, "90 s"),
-    ],
-)
+@pytest.mark.parametrize(("claim_id", "changed", "shown"), [
+    ("fp16-is-safe", {"cosine_min": 0.9}, "0.9 cosine"),
+    ("six-pods", {}, "4 pods"),
+    ("reacts-in-30-seconds", {"hpa_reaction_s": 90.0, "hpa_reaction_s_ci_high": 90.0}, "90 s"),
+])  # fmt: skip
 def test_a_simulation_is_shown_and_never_judged(claim_id, changed, shown, tmp_path):
     record(tmp_path / "run", changed)
     found = judge([BY_ID[claim_id]], load_evidence(tmp_path / "run")).iloc[0]
@@ -515,10 +491,7 @@ def test_another_device_and_an_emulated_one_are_shown_and_never_judged():
         base = {"concurrency": 32, "scenario": "closed_loop", "arrangement": "instances", "batching": False}
         base |= {"device": device}
         name = f"triton-{engine}-fp32-http-fp32"
-        return [
-            point(name, throughput_images_per_s=rate, devices=n, **base)
-            for n, rate in ((1, 100.0), (4, four))
-        ]
+        return [point(name, throughput_images_per_s=r, devices=n, **base) for n, r in ((1, 100.0), (4, four))]
 
     assert verdict("four-gpus", *rates("onnx", 180.0, "RTX 4080"))["verdict"] == REPRODUCED
     assert verdict("four-gpus", *rates("onnx", 390.0, "RTX 4080"))["verdict"] == CONTRADICTED
@@ -531,16 +504,13 @@ def test_another_device_and_an_emulated_one_are_shown_and_never_judged():
         assert found["readings"][0]["here"].startswith("3.9×") and found["but"] == ""
 
 
-@pytest.mark.parametrize(
-    ("link", "judged"),
-    [
-        ({"link": "loopback", "rtt_ms": 0.0}, False),
-        ({"link": "rtt100", "rtt_ms": 100.0}, False),
-        ({"link": "home", "rtt_ms": 25.0, "rate_mbit_s": 20.0}, False),
-        ({"link": "us-east", "rtt_ms": 25.0, "rate_mbit_s": 210.0}, True),
-        ({"link": "network", "rtt_ms": 25.0, "rate_mbit_s": None}, True),
-    ],
-)
+@pytest.mark.parametrize(("link", "judged"), [
+    ({"link": "loopback", "rtt_ms": 0.0}, False),
+    ({"link": "rtt100", "rtt_ms": 100.0}, False),
+    ({"link": "home", "rtt_ms": 25.0, "rate_mbit_s": 20.0}, False),
+    ({"link": "us-east", "rtt_ms": 25.0, "rate_mbit_s": 210.0}, True),
+    ({"link": "network", "rtt_ms": 25.0, "rate_mbit_s": None}, True),
+])  # fmt: skip
 def test_a_claim_about_distant_clients_is_judged_on_the_matching_link_alone(link, judged):
     found = verdict("json-bottleneck", *answers(100.0, 150.0, **link))
     assert found["verdict"] == (REPRODUCED if judged else NOT_TESTABLE)
@@ -572,15 +542,12 @@ def test_a_gap_that_widens_is_compared_with_the_gap_at_one_image():
     assert verdict("gap-widens-with-batch", *gap(32, 520.0))["verdict"] == NOT_TESTABLE
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ("kind: ratio", "kind: guess", "guess"),
-        ("document: executive-summary", "document: a-blog", "a-blog"),
-        ("at_least: 1000", "at_lest: 1000", "at_lest"),
-        ("id: json-bottleneck", "id: json-encoding", "more than one claim called json-encoding"),
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "said"), [
+    ("kind: ratio", "kind: guess", "guess"),
+    ("document: executive-summary", "document: a-blog", "a-blog"),
+    ("at_least: 1000", "at_lest: 1000", "at_lest"),
+    ("id: json-bottleneck", "id: json-encoding", "more than one claim called json-encoding"),
+])  # fmt: skip
 def test_a_damaged_claims_file_is_refused_with_its_place(old, new, said, tmp_path):
     path = tmp_path / "claims.yaml"
     text = (published.published_dir() / "claims.yaml").read_text(encoding="utf-8")

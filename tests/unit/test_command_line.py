@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from support.command import run_python
 
 from photodup import settings
 from photodup.addresses import grpc_address, http_address
@@ -24,22 +25,18 @@ def test_the_version_and_the_package_as_a_program():
     assert done.returncode == 0 and done.stdout.startswith("photodup") and not done.stderr
 
 
-@pytest.mark.parametrize(
-    ("modules", "heavy"),
-    [
-        ("cli", "numpy torch pandas PIL httpx fastapi tqdm"),
-        (
-            "embedding.engines.encoder embedding.engines.export embedding.engines.quantise embedding.client.client "
-            "bench.load.load bench.load.counters bench.backends.server_adapters",
-            "torch open_clip onnx onnxruntime openvino nncf tritonclient grpc scipy pandas",
-        ),
-    ],
-    ids=["cli", "engines and load"],
-)
+@pytest.mark.parametrize(("modules", "heavy"), [
+    ("cli", "numpy torch pandas PIL httpx fastapi tqdm"),
+    (
+        "embedding.engines.encoder embedding.engines.export embedding.engines.quantise embedding.client.client "
+        "bench.load.load bench.load.counters bench.backends.server_adapters",
+        "torch open_clip onnx onnxruntime openvino nncf tritonclient grpc scipy pandas",
+    ),
+], ids=["cli", "engines and load"])  # fmt: skip
 def test_importing_loads_nothing_heavy(modules, heavy):
     program = f"import sys, photodup.{', photodup.'.join(modules.split())}\n"
     program += f"print(set({heavy.split()}) & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = run_python(program, check=True)
     assert done.stdout == "set()\n"
 
 
@@ -60,16 +57,13 @@ def test_progress_is_lines_where_there_is_no_terminal(capsys, monkeypatch):
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize(
-    ("rule", "url", "clean"),
-    [
-        (http_address, "http://gpu:8002/", "http://gpu:8002"),
-        (http_address, "https://gpu.example.com", "https://gpu.example.com"),
-        (http_address, "http://[::1]:8002", "http://[::1]:8002"),
-        (grpc_address, "grpc://gpu:8004", "gpu:8004"),
-        (grpc_address, "[::1]:8004", "[::1]:8004"),
-    ],
-)
+@pytest.mark.parametrize(("rule", "url", "clean"), [
+    (http_address, "http://gpu:8002/", "http://gpu:8002"),
+    (http_address, "https://gpu.example.com", "https://gpu.example.com"),
+    (http_address, "http://[::1]:8002", "http://[::1]:8002"),
+    (grpc_address, "grpc://gpu:8004", "gpu:8004"),
+    (grpc_address, "[::1]:8004", "[::1]:8004"),
+])  # fmt: skip
 def test_addresses_that_can_work(rule, url, clean):
     assert rule(url) == clean
 
@@ -98,9 +92,7 @@ def test_a_refused_connection_names_the_address():
         HttpConnection("http://nonesuch.invalid:80").connect()
 
 
-def test_the_header_of_a_run_against_servers_elsewhere_claims_neither_processor_nor_weights(
-    tmp_path, monkeypatch
-):
+def test_the_header_of_a_run_on_servers_elsewhere_claims_neither_processor_nor_weights(tmp_path, monkeypatch):
     monkeypatch.setenv("MODEL_PRETRAINED", "random:0")
     found = {}
     for host in ("203.0.113.7", "127.0.0.1"):
@@ -129,17 +121,13 @@ def test_nothing_else_reads_the_environment():
 def test_what_is_not_set_is_empty_or_the_default(monkeypatch):
     for name in ("MODEL_PRETRAINED", "MODEL_NAME", "PHOTODUP_MEASURE"):
         monkeypatch.delenv(name, raising=False)
-    found = settings.environment()
-    assert (found.model_pretrained, found.weights, found.architecture) == (
-        "",
-        "laion2b_s34b_b79k",
-        "ViT-B-32",
-    )
-    assert found.may_measure
+    seen = settings.environment()
+    assert (seen.model_pretrained, seen.weights, seen.architecture) == ("", "laion2b_s34b_b79k", "ViT-B-32")
+    assert seen.may_measure
     monkeypatch.setenv("MODEL_PRETRAINED", "random:0")
     monkeypatch.setenv("PHOTODUP_MEASURE", "0")
-    found = settings.environment()
-    assert found.weights == "random:0" and not found.may_measure
+    seen = settings.environment()
+    assert seen.weights == "random:0" and not seen.may_measure
 
 
 def test_keys_are_not_printed(monkeypatch):

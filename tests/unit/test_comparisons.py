@@ -157,9 +157,7 @@ def test_a_pass_that_was_cut_off_measures_the_visits_that_are_missing(measured, 
     changed = {p.name for p in kept if p.read_bytes() != (copy / "records" / p.name).read_bytes()}
     # What the servers lack is tried again; what is there is never measured twice.
     assert {p.name for p in lost} <= changed
-    assert all(
-        p.name in {one.name for one in lost} or "elsewhere" in p.name for p in kept if p.name in changed
-    )
+    assert all(p.name in {q.name for q in lost} or "elsewhere" in p.name for p in kept if p.name in changed)
 
 
 def test_servers_are_started_anew_between_rounds_of_visits(declare, tmp_path):
@@ -180,9 +178,7 @@ def test_the_two_processes_of_a_null_change_places(declare, tmp_path, monkeypatc
     """One may be slower for as long as it lives; that is no fault of the instrument."""
     found, run = declare(DATA), opened(tmp_path / "run")
     slow, reach = found.sides["slow"], measure.reach
-    monkeypatch.setattr(
-        measure, "reach", lambda run, side, again, on: reach(run, slow if again else side, False, on)
-    )
+    monkeypatch.setattr(measure, "reach", lambda run, s, anew, on: reach(run, slow if anew else s, False, on))
     with run.store:
         measure_comparisons(run, found.nulls, SIZES)
     (null,) = outcomes.read_comparisons(run, "06", declared=found).nulls
@@ -208,19 +204,13 @@ def test_outcomes_are_written_for_every_measured_comparison(measured, monkeypatc
     monkeypatch.setattr(outcomes, "declarations", lambda: found)
     outcomes.write_outcomes(opened(directory))
     rows = json.loads((directory / "outcomes.json").read_text())
-    assert [row["name"] for row in rows] == [
-        "halved, one",
-        "halved, four",
-        "elsewhere, one",
-        "null of fast, one",
-    ]
+    assert [r["name"] for r in rows] == ["halved, one", "halved, four", "elsewhere, one", "null of fast, one"]
     row, outcome = rows[0], compared["halved, one"]
     assert (row["primary"], row["load"], row["unit"], row["n"]) == (True, "one", "ms", 8)
     assert row["low"] == outcome.low and row["excludes_beyond"] == outcome.excludes_beyond
     assert row["null_low"] < row["null_high"]
-    assert (
-        rows[2]["verdict"] == "not measured" and rows[2]["effect"] is None and "has no" in rows[2]["because"]
-    )
+    assert rows[2]["verdict"] == "not measured" and rows[2]["effect"] is None
+    assert "has no" in rows[2]["because"]
     assert [does_decide(row["verdict"], row["excludes_beyond"]) for row in rows[:3]] == [
         compared[name].decides for name in ("halved, one", "halved, four", "elsewhere, one")
     ]
@@ -252,14 +242,12 @@ def test_a_side_that_dies_is_named_by_its_pairs_and_the_others_go_on(declare, tm
 
 
 def test_nothing_measured_is_no_verdict(declare, tmp_path):
-    compared = outcomes.read_comparisons(
-        opened(tmp_path / "run", measure=False), "06", declared=declare(DATA)
-    )
-    assert {o.verdict for o in compared.outcomes.values()} == {Verdict.NOT_MEASURED}
-    assert compared.arms.empty and len(compared.table()) == 3
+    found = outcomes.read_comparisons(opened(tmp_path / "run", measure=False), "06", declared=declare(DATA))
+    assert {o.verdict for o in found.outcomes.values()} == {Verdict.NOT_MEASURED}
+    assert found.arms.empty and len(found.table()) == 3
     # A notebook computes with the frame of nothing as with any other.
-    assert {*COLUMNS, "throughput_images_per_s"} <= set(compared.arms)
-    assert figures.sides_under(compared, "one", "eight") == []
+    assert {*COLUMNS, "throughput_images_per_s"} <= set(found.arms)
+    assert figures.sides_under(found, "one", "eight") == []
 
 
 def test_the_quick_study_measures_what_is_marked(declare):
@@ -295,9 +283,8 @@ def test_over_all_rows_each_side_follows_each_other_side_equally_often(n_sides):
 
 
 def visit(a, b, load=None, serve=None, **sizes):
-    plan = VisitPlan(
-        **{"blocks": 2, "block_s": 0.05, "quads": 2, "slice_s": 0.05, "alone_s": 0, "warmup_s": 0} | sizes
-    )
+    short = {"blocks": 2, "block_s": 0.05, "quads": 2, "slice_s": 0.05, "alone_s": 0, "warmup_s": 0}
+    plan = VisitPlan(**(short | sizes))
     photos = [bytes([n]) * 64 for n in range(8)]
     lanes = [Lane(a), Lane(b)]
     return measure_visit(lanes, photos, load or Load("single_stream"), plan, seed=1, serve=serve)
@@ -313,11 +300,8 @@ def test_of_three_sides_each_is_compared_with_the_first(figure):
         sign = 1 if load.concurrency == 1 else -1
         figure(all(sign * ratio > 0.5 for ratio in slow.log_ratios[0]), slow.log_ratios)
         figure(max(map(abs, null.log_ratios[0])) < 0.5, null.log_ratios)
-        assert (
-            slow.n_requests
-            == [whole.n_requests[0], whole.n_requests[2]]
-            == np.bincount(slow.side.astype(int)).tolist()
-        )
+        assert slow.n_requests == np.bincount(slow.side.astype(int)).tolist()
+        assert slow.n_requests == [whole.n_requests[0], whole.n_requests[2]]
         medians_ms = [np.median(np.concatenate(slow.blocks_of(side))) for side in (0, 1)]
         assert medians_ms[0] >= 10 and medians_ms[1] >= 40, "of its own answers"
         assert observed([null], load, "latency_ms_p50").n == observed([slow], load, "latency_ms_p50").n == 2
@@ -437,20 +421,14 @@ def test_two_passes_agree_where_their_intervals_overlap(planted):
     assert len(agreement.lines([same, apart], ("first", "second"))) == 4
 
 
-@pytest.mark.parametrize(
-    ("spoil", "said"),
-    [
-        (lambda d: d["comparisons"]["06"][0].update(a="nobody"), "compares 'nobody'"),
-        (lambda d: d["comparisons"]["06"][0].update(loads=["two"]), "asks for the load 'two'"),
-        (lambda d: d["comparisons"]["06"][0].update(loads={"one": "speed"}), "no metric 'speed'"),
-        (
-            lambda d: d["comparisons"]["06"].append(dict(d["comparisons"]["06"][0])),
-            "two comparisons are called",
-        ),
-        (lambda d: d["sides"]["fast"].update(backend="triton-magic"), "names no backend"),
-        (lambda d: d["sides"]["fast"].update(settings={"speed": 2}), "sets 'speed', which is none of"),
-    ],
-)
+@pytest.mark.parametrize(("spoil", "said"), [
+    (lambda d: d["comparisons"]["06"][0].update(a="nobody"), "compares 'nobody'"),
+    (lambda d: d["comparisons"]["06"][0].update(loads=["two"]), "asks for the load 'two'"),
+    (lambda d: d["comparisons"]["06"][0].update(loads={"one": "speed"}), "no metric 'speed'"),
+    (lambda d: d["comparisons"]["06"].append(dict(d["comparisons"]["06"][0])), "two comparisons are called"),
+    (lambda d: d["sides"]["fast"].update(backend="triton-magic"), "names no backend"),
+    (lambda d: d["sides"]["fast"].update(settings={"speed": 2}), "sets 'speed', which is none of"),
+])  # fmt: skip
 def test_a_slip_in_the_file_is_one_sentence(declare, spoil, said):
     data = json.loads(json.dumps(DATA))
     spoil(data)
@@ -469,14 +447,11 @@ def test_settings_reach_the_model_that_computes():
     assert (batcher.max_queue_delay_microseconds, list(batcher.preferred_batch_size)) == (10_000, [4])
 
 
-@pytest.mark.parametrize(
-    ("served", "expected"),
-    [
-        ('backend: "python" instance_group [ { kind: KIND_CPU } ]', {"threads": "1"}),
-        ('backend: "onnxruntime" instance_group [ { kind: KIND_CPU } ]', {"intra_op_thread_count": "1"}),
-        ('backend: "onnxruntime" instance_group [ { kind: KIND_GPU } ]', {}),
-    ],
-)
+@pytest.mark.parametrize(("served", "expected"), [
+    ('backend: "python" instance_group [ { kind: KIND_CPU } ]', {"threads": "1"}),
+    ('backend: "onnxruntime" instance_group [ { kind: KIND_CPU } ]', {"intra_op_thread_count": "1"}),
+    ('backend: "onnxruntime" instance_group [ { kind: KIND_GPU } ]', {}),
+])  # fmt: skip
 def test_threads_are_set_where_the_server_has_them_under_its_own_name(served, expected):
     config = parse_config(served)
     configure(config, instances=2, threads=1)

@@ -151,10 +151,7 @@ def test_what_lies_beside_a_photo_counts(tmp_path):
     save(scene(1).resize((240, 180)), tmp_path / "old/small.jpg", 70)
     (tmp_path / "old/small.xmp").write_text(RATED)
     found = compare(tmp_path)
-    said = {
-        str(photo.path): (photo.where, "Live Photo" in photo.why, "rating" in photo.why)
-        for photo in found.photos
-    }
+    said = {str(p.path): (p.where, "Live Photo" in p.why, "rating" in p.why) for p in found.photos}
     assert said["b.jpg"] == (SAME, True, False) and said["small.jpg"] == (PROBABLY, False, True), found.photos
 
 

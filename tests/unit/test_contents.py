@@ -65,17 +65,13 @@ def slide(points: int) -> Image.Image:
     return page
 
 
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        (letter(), letter(to="Michael Wolf")),
-        (letter(), letter(total="89.10")),
-        (letter(), letter(total="412.80")),
-        (slide(2), slide(4)),
-        (slide(4), slide(2)),
-    ],
-    ids=["recipient", "total", "one digit", "points added", "points missing"],
-)
+@pytest.mark.parametrize(("first", "second"), [
+    (letter(), letter(to="Michael Wolf")),
+    (letter(), letter(total="89.10")),
+    (letter(), letter(total="412.80")),
+    (slide(2), slide(4)),
+    (slide(4), slide(2)),
+], ids=["recipient", "total", "one digit", "points added", "points missing"])  # fmt: skip
 @pytest.mark.parametrize("quality", [None, 88])
 def test_pages_that_say_something_else_differ(first, second, quality):
     if quality:
@@ -231,16 +227,13 @@ def test_pages_and_photographs_are_told_apart(photographs):
         assert not is_page(np.asarray(image), np.ones(image.size[::-1], bool))
 
 
-@pytest.mark.parametrize(
-    ("boxes", "said"),
-    [
-        ([(0.1, 0.1, 0.2, 0.2)], "at the top left"),
-        ([(0.4, 0.8, 0.5, 0.9)], "at the bottom"),
-        ([(0.4, 0.4, 0.5, 0.5)], "in the middle"),
-        ([(0.8, 0.4, 0.9, 0.5), (0, 0, 0.1, 0.1)], "at the right and in 1 other place"),
-        ([(0, 0, 1, 0.9)], "over most of the picture"),
-    ],
-)
+@pytest.mark.parametrize(("boxes", "said"), [
+    ([(0.1, 0.1, 0.2, 0.2)], "at the top left"),
+    ([(0.4, 0.8, 0.5, 0.9)], "at the bottom"),
+    ([(0.4, 0.4, 0.5, 0.5)], "in the middle"),
+    ([(0.8, 0.4, 0.9, 0.5), (0, 0, 0.1, 0.1)], "at the right and in 1 other place"),
+    ([(0, 0, 1, 0.9)], "over most of the picture"),
+])  # fmt: skip
 def test_places_are_named_in_words(boxes, said):
     assert where(tuple(Difference(box, 20.0) for box in boxes)) == said
 
@@ -331,11 +324,8 @@ def test_a_filter_that_took_noise_away_leaves_a_sign_and_compression_does_not(ph
     filtered = saved(Image.open(io.BytesIO(original)).filter(ImageFilter.MedianFilter(3)), 92)
     noise, rounding = noise_of(filtered, original)
     assert noise.may_be_filtered(rounding) and not noise.is_of_two_exposures(rounding)
-    for second in (
-        encoded(filtered, "JPEG", quality=92),
-        encoded(filtered, "JPEG", quality=50),
-        encoded(flat, "PNG"),
-    ):
+    jpegs = [encoded(filtered, "JPEG", quality=quality) for quality in (92, 50)]
+    for second in (*jpegs, encoded(flat, "PNG")):
         noise, rounding = noise_of(filtered, second)
         assert not noise.may_be_filtered(rounding)
 
@@ -357,8 +347,6 @@ def test_paper_or_a_wall_beside_a_picture_is_not_called_more_of_the_scene(photog
     wide.paste(original, (0, 0))
     wide = exposed(wide, seed=3)
     pictures = [wide.crop((0, 0, original.width, wide.height)), wide.crop((30, 0, *wide.size))]
-    laid = LaidFamily(
-        [0, 1], 0, lambda row: (pictures[row], FileTraces(1, 0.0, (), is_lossless=True)), {(0, 1)}
-    )
+    laid = LaidFamily([0, 1], 0, lambda i: (pictures[i], FileTraces(1, 0.0, (), is_lossless=True)), {(0, 1)})
     assert "shows more around the picture, nearly of one colour" in laid.lacks(0, 1).said
     assert "shows more of the scene" in laid.lacks(1, 0).said

@@ -36,14 +36,11 @@ def test_refusals_miss_a_bound_however_fast_the_rest_is():
     assert (found.per_s, found.low, found.high) == (10, 10, 20)
 
 
-@pytest.mark.parametrize(
-    ("steps", "low", "high"),
-    [
-        ([(10, 50, 0), (20, 60, 0)], 20, math.nan),
-        ([(10, 500, 0), (20, 600, 0)], math.nan, 10),
-        ([], math.nan, math.nan),
-    ],
-)
+@pytest.mark.parametrize(("steps", "low", "high"), [
+    ([(10, 50, 0), (20, 60, 0)], 20, math.nan),
+    ([(10, 500, 0), (20, 600, 0)], math.nan, 10),
+    ([], math.nan, math.nan),
+])  # fmt: skip
 def test_a_curve_on_one_side_of_the_bound_gives_no_rate(steps, low, high):
     found = curve.rate_under(made(*steps), "quick", bound_ms=200)
     assert found.per_s is None

@@ -61,11 +61,9 @@ def parts(lines) -> set[tuple[str, str]]:
 def test_every_planned_line_is_measured_or_explained(lines):
     assert parts(lines) == {(p.engine, p.precision) for p in plan("cpu")}
     assert (CEILINGS, "copy") in parts(lines)
-    for line in lines:
-        assert ("not_run" in line) != bool(
-            line.keys() & {"latency_ms_p50", "tflops", "gb_per_s", "cosine_min"}
-        )
-        assert line.get("not_run", "a reason")
+    for row in lines:
+        assert ("not_run" in row) != bool(row.keys() & {"latency_ms_p50", "tflops", "gb_per_s", "cosine_min"})
+        assert row.get("not_run", "a reason")
 
 
 def test_cpu_engines_are_timed_at_every_batch_size(lines):
@@ -118,9 +116,8 @@ def test_a_step_is_kept_at_once_and_not_measured_again(toy, tmp_path, monkeypatc
         again = list(DeviceBench(*toy, store, batches=(1, 2), repeats=2).lines(*asked))
     assert opened == ["bf16"]  # both of float32 were there
     assert again[:2] == kept[:2]
-    assert [(x["precision"], x["batch"]) for x in again] == [
-        (precision, batch) for precision in ("fp32", "bf16") for batch in (1, 2)
-    ]
+    wanted = [(precision, batch) for precision in ("fp32", "bf16") for batch in (1, 2)]
+    assert [(x["precision"], x["batch"]) for x in again] == wanted
     assert len(list(load_records(tmp_path / "kit"))) == 4
 
 
@@ -164,10 +161,8 @@ def test_a_budget_cuts_at_the_end_and_says_what(toy, store, monkeypatch):
     found = list(DeviceBench(*toy, store, batches=(1, 8), repeats=1, budget=budget).lines(["pytorch-eager"]))
     assert [(x["precision"], x["batch"]) for x in found] == [("fp32", 1), ("fp32", 8)]
     assert "budget of 1 minutes" in budget.sentence()
-    assert (
-        "pytorch-eager tf32 b1, pytorch-eager tf32 b8" in budget.sentence()
-        and " fp32" not in budget.sentence()
-    )
+    assert "pytorch-eager tf32 b1, pytorch-eager tf32 b8" in budget.sentence()
+    assert " fp32" not in budget.sentence()
 
 
 def test_the_least_important_comes_last():
@@ -246,21 +241,18 @@ def test_a_broken_graph_is_a_line_and_not_the_end(tmp_path, store):
     assert any("latency_ms_p50" in x for x in lines if x["engine"] == "pytorch-eager")
 
 
-@pytest.mark.parametrize(
-    ("said", "words"),
-    [
-        ("CUDA out of memory. Tried to allocate 20 GiB", "--batch"),
-        ("CUDNN_STATUS_ALLOC_FAILED", "--batch"),
-        ("The NVIDIA driver on your system is too old (found version 11040).", "update the driver"),
-        ("CUDA driver version is insufficient for CUDA runtime version", "update the driver"),
-        ("CUDA error: no kernel image is available for execution on the device", "no kernels for this GPU"),
-        ("Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU", "nvidia-smi"),
-        ("Torch not compiled with CUDA enabled", "TORCH_INDEX"),
-        ("libcudnn.so.9: cannot open shared object file: No such file or directory", "cuDNN"),
-        ("The engine plan file is generated on an incompatible device, expecting compute 8.9", "build/trt"),
-        ("Shape mismatch attempting to re-use buffer", "Shape mismatch"),
-    ],
-)
+@pytest.mark.parametrize(("said", "words"), [
+    ("CUDA out of memory. Tried to allocate 20 GiB", "--batch"),
+    ("CUDNN_STATUS_ALLOC_FAILED", "--batch"),
+    ("The NVIDIA driver on your system is too old (found version 11040).", "update the driver"),
+    ("CUDA driver version is insufficient for CUDA runtime version", "update the driver"),
+    ("CUDA error: no kernel image is available for execution on the device", "no kernels for this GPU"),
+    ("Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU", "nvidia-smi"),
+    ("Torch not compiled with CUDA enabled", "TORCH_INDEX"),
+    ("libcudnn.so.9: cannot open shared object file: No such file or directory", "cuDNN"),
+    ("The engine plan file is generated on an incompatible device, expecting compute 8.9", "build/trt"),
+    ("Shape mismatch attempting to re-use buffer", "Shape mismatch"),
+])  # fmt: skip
 def test_what_a_gpu_complains_of_gets_a_remedy(said, words):
     assert words in bench._reason(RuntimeError(said))
 
@@ -322,7 +314,6 @@ def test_tensorrt_profiles_cover_the_batches(tmp_path):
 def test_a_cuda_graph_is_asked_of_the_provider_and_stands_after_its_engine(engine, key):
     eager, graph = (engines.settings(name, "fp32", None, 8) for name in (engine, f"{engine}-graph"))
     order = [p.engine for p in plan("cuda")]
-
     assert {k for k in graph if graph[k] != eager[k]} == {key}
     assert order.index(engine) < order.index(f"{engine}-graph")
 
@@ -347,7 +338,6 @@ def test_every_line_is_a_row_with_its_figure_or_its_reason(lines):
     add_shares(lines, {})
     for line in lines:
         of = as_row(line)
-        assert (of.value is None) == ("not_run" in line) and of.name.startswith(
-            f"{line['engine']} {line['precision']}"
-        )
+        assert (of.value is None) == ("not_run" in line)
+        assert of.name.startswith(f"{line['engine']} {line['precision']}")
         assert of.because or line["engine"] == CEILINGS

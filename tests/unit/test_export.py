@@ -89,16 +89,10 @@ def test_tensors_are_named_the_batch_is_free_and_the_weights_are_inside(tiny, va
     assert (image.name, embedding.name) == ("image", "embedding")
     assert image.type.tensor_type.shape.dim[0].dim_param
     assert [d.dim_value for d in image.type.tensor_type.shape.dim][1:] == [3, 224, 224]
-    types = {
-        "fp32": onnx.TensorProto.FLOAT,
-        "fp16": onnx.TensorProto.FLOAT16,
-        "uint8": onnx.TensorProto.UINT8,
-    }
-    assert image.type.tensor_type.elem_type == types[variant]
+    kind = {"fp32": onnx.TensorProto.FLOAT, "fp16": onnx.TensorProto.FLOAT16, "uint8": onnx.TensorProto.UINT8}
+    assert image.type.tensor_type.elem_type == kind[variant]
     assert embedding.type.tensor_type.elem_type == onnx.TensorProto.FLOAT
-    assert (
-        sorted(p.suffix for p in folder.iterdir()) == [".json"] * 3 + [".onnx"] * 3
-    )  # no data file, no remains
+    assert sorted(p.suffix for p in folder.iterdir()) == [".json"] * 3 + [".onnx"] * 3  # no remains
 
 
 def test_nothing_is_exported_twice(tiny, monkeypatch):
@@ -202,7 +196,6 @@ def test_half_precision_is_written_into_the_graph_when_asked_for(tiny):
     path = export(model, folder / "half", [HALF])[HALF]
     graph = onnx.load(path).graph
     weights = {t.data_type for t in graph.initializer if t.dims and max(t.dims) > 3}
-
     assert weights == {onnx.TensorProto.FLOAT16}
     assert graph.input[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT
     assert graph.output[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT

@@ -58,9 +58,7 @@ def test_nobody_is_in_two_families_and_each_member_has_a_proven_pair_inside(pair
     for family in found:
         assert family.hub in family.members and len(family.members) > 1
         for row in family.members:
-            assert any(
-                (min(row, other), max(row, other)) in pairs for other in family.members if other != row
-            )
+            assert any((min(row, o), max(row, o)) in pairs for o in family.members if o != row)
 
 
 def marked(group: TierGroup) -> set[str]:
@@ -260,9 +258,7 @@ def test_what_was_measured_of_a_family_is_remembered(tmp_path, original, monkeyp
 
 
 @pytest.mark.parametrize("names", [("original",), ("original", "half")])
-def test_a_file_that_goes_while_its_family_is_measured_is_skipped_in_one_sentence(
-    tmp_path, original, monkeypatch, names
-):
+def test_a_file_that_goes_while_its_family_is_measured_is_skipped(tmp_path, original, monkeypatch, names):
     from photodup.photos.groups import judging
 
     for name, size in {"original": original.size, "half": (240, 160), "small": (200, 133)}.items():

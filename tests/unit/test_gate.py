@@ -50,7 +50,6 @@ def asked(reference, changed, **options):
 
 def test_the_same_embeddings_pass():
     result = asked(circle(), circle())
-
     assert result.verdict == "passed"
     found = result.decisions["all similar"]
     assert found.flipped == 0 and found.near >= 300 and 0 < found.upper_bound < 0.01
@@ -63,7 +62,6 @@ def test_flips_are_counted_where_they_are():
     result = asked(reference, changed)
     upper = np.triu_indices(60, 1)
     before, after = ((v @ v.T)[upper] for v in (reference, changed))
-
     for name, threshold in (("similar", 0.85), ("burst", 0.75)):
         wanted = int(((before >= threshold) != (after >= threshold)).sum())
         assert result.decisions[name].flipped == wanted > 0
@@ -76,11 +74,9 @@ def test_flips_are_counted_where_they_are():
 def test_over_the_budget_it_is_refused_and_the_next_better_is_offered():
     reference = circle()
     changed = asked(reference, turned(turned(reference, 7, 0.2), 8, -0.2))
-
     assert changed.verdict == "refused"
-    assert "the budget allows 1.0%: use bf16." in changed.sentence and changed.sentence.startswith(
-        "tiny at int8"
-    )
+    assert "the budget allows 1.0%: use bf16." in changed.sentence
+    assert changed.sentence.startswith("tiny at int8")
     wide = asked(reference, turned(reference, 7, 0.2), budget=Budget(similar=0.5))
     assert wide.verdict == "passed"
 
@@ -91,7 +87,6 @@ def test_the_upper_bound_decides_and_not_the_count():
     changed = turned(reference, 7, 0.2)
     found = asked(reference, changed).decisions["all similar"]
     between = (found.rate + found.upper_bound) / 2
-
     assert found.rate < between < found.upper_bound
     assert asked(reference, changed, budget=Budget(similar=between)).verdict == "refused"
     assert asked(reference, changed, budget=Budget(similar=found.upper_bound)).verdict == "passed"
@@ -110,15 +105,11 @@ def test_one_proven_copy_that_flips_is_enough():
     changed = turned(reference, int(reference[:, 1].argmax()), 0.3)  # the one furthest from the others
     lone = asked(reference, changed, budget=Budget(similar=1), is_copy=lambda a, b: True)
     assert lone.verdict == "passed", "pictures of different photographs are no copies"
-
     pictures = held_out(60, per_photograph=60)
     proven = asked(reference, changed, pictures=pictures, budget=Budget(similar=1), is_copy=lambda a, b: True)
-    assert (
-        proven.verdict == "refused"
-        and "copy decisions flip, and the budget allows 0: use bf16" in proven.sentence
-    )
+    assert proven.verdict == "refused"
+    assert "copy decisions flip, and the budget allows 0: use bf16" in proven.sentence
     assert 0 < proven.decisions["copies"].flipped < proven.decisions["copies"].pairs
-
     unproven = asked(
         reference, changed, pictures=pictures, budget=Budget(similar=1), is_copy=lambda a, b: False
     )
@@ -211,7 +202,6 @@ def test_the_trained_stand_in_is_refused(tmp_path):
     weights = export_stand_in()
     source = source_of(export_of(weights))
     refused = export_precision(weights, "int8", directory=tmp_path)
-
     left = reduced.what_is_left(source, "openvino", "int8", tmp_path)
     assert refused.verdict == "refused" and refused.sentence.endswith(f": use {left}.")
     assert refused.decisions["all similar"].near >= 300 and refused.decisions["copies"].pairs > 30

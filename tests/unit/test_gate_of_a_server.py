@@ -36,9 +36,7 @@ def test_a_clear_case_ends_at_the_first_look_and_an_open_one_does_not():
     generator = np.random.default_rng(0)
 
     def looked(planted: float, look: int = 1) -> Slowdown:
-        ratios = [
-            math.log1p(planted) + visit for visit in Spread(0.02).draw(VISITS * look, BLOCKS, generator)
-        ]
+        ratios = [math.log1p(planted) + v for v in Spread(0.02).draw(VISITS * look, BLOCKS, generator)]
         return decide(ratios, LIMIT, look)
 
     assert looked(0.0).verdict == "passed" and looked(0.3).verdict == "failed"
@@ -66,11 +64,8 @@ def gated():
 
 
 def test_the_reports_say_what_the_status_says(gated, tmp_path):
-    for one, failures in (
-        (gated("failed"), "1"),
-        (gated("passed"), "0"),
-        (gated("passed", "Half of it fails."), "1"),
-    ):
+    cases = ((gated("failed"), "1"), (gated("passed"), "0"), (gated("passed", "Half of it fails."), "1"))
+    for one, failures in cases:
         suite = ElementTree.fromstring(one.junit())
         assert (suite.get("failures"), len(suite.findall(".//failure"))) == (failures, int(failures))
         assert "a <note> & more" in suite.find(".//system-out").text

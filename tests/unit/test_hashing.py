@@ -48,9 +48,7 @@ def test_the_hash_is_imagehashs_own_but_for_bits_within_1e_9_of_the_median():
             grey = image.resize((32, 32), Image.Resampling.LANCZOS, (left, top, left + width, top + height))
             assert perceptual_hash(grey) in (None, str(imagehash.phash(grey)))
         pixels = np.asarray(grey)
-        grey = Image.fromarray(
-            np.triu(pixels) + np.triu(pixels, 1).T
-        )  # mirrored at its diagonal: coefficients tie
+        grey = Image.fromarray(np.triu(pixels) + np.triu(pixels, 1).T)  # mirrored: coefficients tie
         frequencies = low_frequencies(np.asarray(grey))
         tied = abs(frequencies - np.median(frequencies)) <= 1e-9
         ours, theirs = bits(perceptual_hash(grey)), bits(str(imagehash.phash(grey)))

@@ -2,14 +2,13 @@
 
 import io
 import resource
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
+from support.command import run_python
 from support.images import bomb, photo
 
 from photodup.embedding import imaging
@@ -46,7 +45,7 @@ def test_heic_is_registered_lazily(tmp_path):
         "assert 'pillow_heif' not in sys.modules and 'torch' not in sys.modules; "
         f"print(decode(pathlib.Path({str(path)!r})).size)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = run_python(code, check=True)
     assert done.stdout.strip() == "(320, 240)"
 
 
@@ -118,19 +117,16 @@ def test_palette_grey_bilevel_and_one_pixel():
 JPEG = encoded(photo(), "JPEG")
 
 
-@pytest.mark.parametrize(
-    ("data", "word"),
-    [
-        (b"", "empty"),
-        (b"just a text file, renamed to .jpg", "format"),
-        (b"\x00" * 4096, "format"),
-        (JPEG[: len(JPEG) // 2], "truncated"),
-        (encoded(photo(), "PNG")[:2000], "decoded"),
-        (encoded(photo(), "WEBP")[:200], "format|decoded"),
-        (b"\xff\xd8\xff\xe0" + b"\x01" * 100, "format|decoded"),
-        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\nshowpage\n", "format"),
-    ],
-)
+@pytest.mark.parametrize(("data", "word"), [
+    (b"", "empty"),
+    (b"just a text file, renamed to .jpg", "format"),
+    (b"\x00" * 4096, "format"),
+    (JPEG[: len(JPEG) // 2], "truncated"),
+    (encoded(photo(), "PNG")[:2000], "decoded"),
+    (encoded(photo(), "WEBP")[:200], "format|decoded"),
+    (b"\xff\xd8\xff\xe0" + b"\x01" * 100, "format|decoded"),
+    (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\nshowpage\n", "format"),
+])  # fmt: skip
 def test_what_cannot_be_read_says_why(data, word):
     with pytest.raises(ImageError, match=word):
         decode(data)
@@ -193,10 +189,8 @@ def test_pixels_are_those_of_open_clip_bit_for_bit(reference, width, height, see
 
 def test_a_hair_thin_image_is_resized_in_bounded_memory(reference, figure):
     image = photo(8, 500)  # 62.5:1, small enough to be resized in full as well
-    levels = (
-        np.abs(normalize(to_uint8(image)) - reference(image).numpy()) * imaging.STD.reshape(3, 1, 1) * 255
-    )
-    assert levels.mean() < 0.5 and levels.max() < 10  # of 255; Pillow rounds between its two passes
+    off = np.abs(normalize(to_uint8(image)) - reference(image).numpy()) * imaging.STD.reshape(3, 1, 1) * 255
+    assert off.mean() < 0.5 and off.max() < 10  # of 255; Pillow rounds between its two passes
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert to_uint8(Image.new("RGB", (1, 65_535), "red")).shape == (3, 224, 224)
     grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before

@@ -4,12 +4,12 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import venv
 from pathlib import Path
 
 import pytest
 from PIL import Image
+from support.command import run_python
 from support.paths import ROOT
 
 from photodup import extras
@@ -43,28 +43,13 @@ for arguments in map(json.loads, sys.argv[1:]):
             status = end.code or 0
     print(json.dumps([arguments, status, out.getvalue(), err.getvalue()]))
 """
-COMMANDS = (
-    ("demo", "demo"),
-    ("scan", "photos"),
-    ("load", "http://127.0.0.1:9/", "--file", "photos"),
-    ("embed", "photos"),
-    ("embed", "photos", "--backend", "triton", "--url", "http://127.0.0.1:9"),
-    ("embed", "photos", "--backend", "triton_grpc", "--url", "127.0.0.1:9"),
-    ("group", "photos"),
-    ("evaluate", "photos"),
-    ("review", "photos", "--port", "0"),
-    ("serve", "--port", "0"),
-    ("report",),
-    ("audit",),
-    ("export",),
-    ("render", "cpu-embedded"),
-    ("study", "run"),
-    ("study", "parameters"),
-    ("bench", "device"),
-    ("kube", "check"),
-    ("endpoints", "check", "endpoints.yaml"),
-    ("trash", "list", "photos"),
-)
+_COMMANDS = """
+demo demo; scan photos; load http://127.0.0.1:9/ --file photos; embed photos; group photos; evaluate photos;
+embed photos --backend triton --url http://127.0.0.1:9; embed photos --backend triton_grpc --url 127.0.0.1:9;
+review photos --port 0; serve --port 0; report; audit; export; render cpu-embedded; study run; study parameters;
+bench device; kube check; endpoints check endpoints.yaml; trash list photos
+"""
+COMMANDS = [tuple(command.split()) for command in _COMMANDS.split(";")]
 WORK_WITHOUT_EXTRAS = {"scan", "trash"}
 # These start processes of their own, which see this environment's modules: the fresh environment below tries them.
 IN_ONE_PROCESS = [arguments for arguments in COMMANDS if arguments[0] not in ("serve", "render")]
@@ -85,14 +70,14 @@ def away(tmp_path) -> Path:
     return away_from_a_checkout(tmp_path)
 
 
-def environment(folder: Path, **more: str) -> dict[str, str]:
-    ours = {
-        "HOME": str(folder),
-        "XDG_CACHE_HOME": str(folder / "cache"),
-        "XDG_CONFIG_HOME": str(folder / "c"),
-    }
+def environment(folder: Path) -> dict[str, str]:
+    ours = {"HOME": folder, "XDG_CACHE_HOME": folder / "cache", "XDG_CONFIG_HOME": folder / "c"}
     inherited = {k: v for k, v in os.environ.items() if k not in ("PHOTODUP_ROOT", "MODEL_PRETRAINED")}
-    return inherited | ours | {"PYTHONPATH": str(ROOT / "lib")} | more
+    return inherited | {name: str(path) for name, path in ours.items()} | {"PYTHONPATH": str(ROOT / "lib")}
+
+
+def run_away(folder: Path, program: str, *arguments: object) -> subprocess.CompletedProcess:
+    return run_python(program, *arguments, cwd=folder, env=environment(folder), timeout=240)
 
 
 def is_one_sentence(done: subprocess.CompletedProcess) -> bool:
@@ -107,15 +92,8 @@ def done_without_extras(tmp_path_factory) -> dict[str, subprocess.CompletedProce
     absent = ",".join({module for modules in EXTRAS.values() for module in modules})
     scan(folder / "photos", progress=False)
     program = _WITHOUT.replace("main()", _EACH)
-    done = subprocess.run(
-        [sys.executable, "-c", program, absent, *map(json.dumps, IN_ONE_PROCESS)],
-        cwd=folder,
-        env=environment(folder),
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=True,
-    )
+    done = run_away(folder, program, absent, *map(json.dumps, IN_ONE_PROCESS))
+    done.check_returncode()
     outcomes = [subprocess.CompletedProcess(*json.loads(line)) for line in done.stdout.splitlines()]
     return {" ".join(outcome.args): outcome for outcome in outcomes}
 
@@ -137,31 +115,13 @@ def test_without_any_extra_a_command_works_or_names_the_extra(done_without_extra
 
 def test_without_tritons_client_there_is_no_triton_and_this_machine_embeds(away, tiny_onnx):
     """`auto` passes Triton over, and embeds with a model that needs no download."""
-    done = subprocess.run(
-        [sys.executable, "-c", _WITHOUT, "tritonclient,grpc", "embed", "photos", "--weights", tiny_onnx],
-        cwd=away,
-        env=environment(away),
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = run_away(away, _WITHOUT, "tritonclient,grpc", "embed", "photos", "--weights", tiny_onnx)
     assert "Traceback" not in done.stderr, done.stderr
     program = (
         "from photodup.photos.embed.choose import KNOWN, probe\n"
         "print([s.problem for s in probe([('triton_grpc', '127.0.0.1:9'), ('triton', 'http://127.0.0.1:9')])])"
     )
-    asked = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            _WITHOUT.replace("from photodup.cli import main\nmain()", program),
-            "tritonclient",
-        ],
-        cwd=away,
-        env=environment(away),
-        capture_output=True,
-        text=True,
-    )
+    asked = run_away(away, _WITHOUT.replace("from photodup.cli import main\nmain()", program), "tritonclient")
     assert asked.stdout.count("photodup[triton]") == 2, asked.stderr
 
 
@@ -200,8 +160,7 @@ def test_in_a_fresh_environment(away):
     shutil.rmtree(tree)
     known = {k: v for k, v in environment(away).items() if k != "PYTHONPATH"}
     for arguments in (("--version",), *COMMANDS):
-        done = subprocess.run(
-            [away / "fresh/bin/photodup", *arguments], cwd=away, env=known, capture_output=True, text=True
-        )
+        command = [away / "fresh/bin/photodup", *arguments]
+        done = subprocess.run(command, cwd=away, env=known, capture_output=True, text=True)
         works = arguments[0] in {"--version", *WORK_WITHOUT_EXTRAS}
         assert (done.returncode == 0) if works else is_one_sentence(done), (arguments, done.stderr)

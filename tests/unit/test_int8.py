@@ -1,11 +1,10 @@
 """INT8 files: they say what they were made from, and are refused for anything else."""
 
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from support.command import one_sentence, run_python
 from support.images import photographs
 from support.processor import needs_int8
 from support.triton import save_graph, tiny_embedding, tiny_graph
@@ -25,10 +24,8 @@ pytestmark = needs_int8
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("int8")
     source = reduced.source_of(tiny_graph(folder / "tiny.onnx"))
-    files = {
-        engine: quantise(source, photographs(40), engine=engine, directory=folder)
-        for engine in ("openvino", "onnx")
-    }
+    both = ("openvino", "onnx")
+    files = {engine: quantise(source, photographs(40), engine=engine, directory=folder) for engine in both}
     return source, folder, files
 
 
@@ -37,10 +34,8 @@ def test_an_int8_file_is_nearly_the_encoder_it_was_made_from(made, engine):
     source, folder, files = made
     images = photographs(9, seed=1)
     wanted = tiny_embedding(images)
-
     model = load_model(f"onnx:{source.path}", engine=engine, precision="int8", device="cpu", directory=folder)
     found = model.embed(images)
-
     assert (found * wanted).sum(axis=1).min() > 0.99
     assert np.abs(found - wanted).max() > 1e-4, "nothing was quantised"
     assert model.path == files[engine] and model.precision == "int8"
@@ -53,9 +48,8 @@ def test_it_says_inside_and_beside_itself_what_it_was_made_from(made, engine):
     notes = reduced.read_notes(files[engine])
     assert notes.model_digest == source.model_digest and notes.sha256
     assert notes.calibration["photographs"] == 40
-    assert (
-        notes.calibration["digest"] == images_digest(photographs(40)[::-1]) != images_digest(photographs(39))
-    )
+    assert notes.calibration["digest"] == images_digest(photographs(40)[::-1])
+    assert notes.calibration["digest"] != images_digest(photographs(39))
     assert notes.gate is None
     if engine == "openvino":
         from photodup.embedding.engines.openvino import read_notes
@@ -72,10 +66,8 @@ def test_it_says_inside_and_beside_itself_what_it_was_made_from(made, engine):
 def test_another_calibration_gives_other_digests(made, tmp_path):
     source, folder, _ = made
     quantise(source, photographs(40, seed=5) * 0.5, directory=tmp_path)
-    a, b = (
-        load_model(f"onnx:{source.path}", engine="openvino", precision="int8", directory=where)
-        for where in (folder, tmp_path)
-    )
+    how = {"engine": "openvino", "precision": "int8"}
+    a, b = (load_model(f"onnx:{source.path}", **how, directory=where) for where in (folder, tmp_path))
     assert a.digest != b.digest and a.source_digest == b.source_digest
 
 
@@ -113,9 +105,7 @@ def test_an_int8_file_is_not_taken_for_float(made):
 @pytest.mark.parametrize("engine", ["openvino", "onnx"])
 def test_too_few_photographs_are_one_sentence(made, tmp_path, engine):
     source, _, _ = made
-    with pytest.raises(
-        PhotodupError, match=rf"at least {MIN_PHOTOGRAPHS} photographs .* there are 3: .*bf16"
-    ):
+    with one_sentence(rf"at least {MIN_PHOTOGRAPHS} photographs .* there are 3: .*bf16"):
         quantise(source, photographs(3), engine=engine, directory=tmp_path)
     assert not any(tmp_path.iterdir())
 
@@ -141,11 +131,8 @@ def test_depthwise_layers_stay_float(tmp_path):
     weights = {"each": rng.random((3, 1, 8, 8), np.float32), "across": rng.random((8, 3, 1, 1), np.float32)}
     ends = ("image", ["n", 3, 224, 224]), ("embedding", ["n", 392])
     source = reduced.source_of(save_graph(tmp_path / "depthwise.onnx", nodes, *ends, weights))
-
     operations = read_network(quantise(source, photographs(40), directory=tmp_path)).get_ops()
-    takes = {
-        op.get_type_name(): op.input_value(0).get_node().get_type_name() for op in operations if op.inputs()
-    }
+    takes = {o.get_type_name(): o.input_value(0).get_node().get_type_name() for o in operations if o.inputs()}
     assert (takes["GroupConvolution"], takes["Convolution"]) == ("Parameter", "FakeQuantize")
 
 
@@ -167,7 +154,7 @@ def test_quantising_reports_to_nobody():
         "from photodup.embedding.engines.quantise import _import_nncf; _import_nncf(); "
         "from nncf.telemetry import wrapper; print(type(wrapper.telemetry).__name__)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = run_python(code, check=True)
     assert done.stdout.split()[-1] == "MagicMock"
 
 
@@ -180,7 +167,5 @@ def test_openclip_in_int8_is_nearly_openclip(tmp_path, real_exports):
     images = pictures.pixels()
     wanted = load_model(f"onnx:{source.path}", engine="openvino").embed_pixels(images)
     model = load_model(f"onnx:{source.path}", engine="openvino", precision="int8", directory=tmp_path)
-
     cosine = (model.embed_pixels(images) * wanted).sum(axis=1)
-
     assert model.is_random and cosine.min() > 0.98 and np.median(cosine) > 0.995

@@ -38,17 +38,14 @@ def other(**changes) -> Photo:
     return replace(BASE, **({"id": 2, "path": Path("b.jpg"), "md5": "1" * 32} | changes))
 
 
-@pytest.mark.parametrize(
-    ("better", "rule", "words"),
-    [
-        ({"width": 200}, "resolution", "most pixels: 20,000 pixels, next 10,000 pixels"),
-        ({"format": "DNG"}, "format", "best format: DNG"),
-        ({"exif_fields": 9}, "metadata", "9 fields, next 5"),
-        ({"size_bytes": 2_000_000}, "size", "largest file: 2.0 MB, next 0.0 MB"),
-        ({"path": Path("Originals/b.jpg")}, "folder", "preferred folder: Originals"),
-        ({"taken_at": "2019-01-01T00:00:00"}, "oldest", "oldest: 2019"),
-    ],
-)
+@pytest.mark.parametrize(("better", "rule", "words"), [
+    ({"width": 200}, "resolution", "most pixels: 20,000 pixels, next 10,000 pixels"),
+    ({"format": "DNG"}, "format", "best format: DNG"),
+    ({"exif_fields": 9}, "metadata", "9 fields, next 5"),
+    ({"size_bytes": 2_000_000}, "size", "largest file: 2.0 MB, next 0.0 MB"),
+    ({"path": Path("Originals/b.jpg")}, "folder", "preferred folder: Originals"),
+    ({"taken_at": "2019-01-01T00:00:00"}, "oldest", "oldest: 2019"),
+])  # fmt: skip
 def test_each_rule_decides_when_it_is_the_first_to_differ(better, rule, words):
     rules = KeepRules(folders=["Originals"])
     choice = rules.choose([BASE, other(**better)])

@@ -108,9 +108,7 @@ def test_a_blur_hides_its_history_and_gains_nothing_by_it(tmp_path):
     blurred = to_jpeg(opened(original).filter(ImageFilter.GaussianBlur(1.2)), 96)
     mirrored = to_jpeg(ImageOps.mirror(opened(original)), 92)
     half = to_jpeg(opened(original).resize((225, 150)), 92)
-    assert (
-        keeper(tmp_path, a_blur=blurred, b_mirror=mirrored, c_half=half, original=original)[0] == "original"
-    )
+    assert keeper(tmp_path, a_blur=blurred, b_mirror=mirrored, c=half, original=original)[0] == "original"
 
 
 def test_corners_that_are_black_on_black_do_not_make_a_turned_copy_the_keeper(tmp_path):
@@ -165,11 +163,9 @@ def test_a_map_of_one_frame_is_made_exact():
     _, found = verify_with_map(first, second)
     exact = snapped(first.grey, second.grey, found + np.array([[0, 0, 4], [0, 0, -3]]))
     np.testing.assert_allclose(exact, [[1, 0, 0], [0, 1, 0]], atol=1e-9)
-    mirrored = features(ImageOps.mirror(image))
-    _, found = verify_with_map(first, mirrored)
-    np.testing.assert_allclose(
-        snapped(first.grey, mirrored.grey, found), [[-1, 0, 479], [0, 1, 0]], atol=1e-9
-    )
+    turned = features(ImageOps.mirror(image))
+    _, found = verify_with_map(first, turned)
+    np.testing.assert_allclose(snapped(first.grey, turned.grey, found), [[-1, 0, 479], [0, 1, 0]], atol=1e-9)
 
 
 def test_a_crop_is_not_laid_frame_on_frame():

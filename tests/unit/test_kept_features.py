@@ -57,9 +57,8 @@ def test_it_comes_back_as_it_went_in(known):
     np.testing.assert_array_equal(again.features.descriptors, one.features.descriptors)
     mirrored = known["coffee"].mirrored().strongest(400)
     np.testing.assert_allclose(again.features.mirrored().points, mirrored.points, atol=1 / 16)
-    np.testing.assert_allclose(
-        again.features.mirrored().descriptors.astype(int), mirrored.descriptors.astype(int), atol=8
-    )
+    found, wanted = again.features.mirrored().descriptors.astype(int), mirrored.descriptors.astype(int)
+    np.testing.assert_allclose(found, wanted, atol=8)
     assert len(one.packed()) < 20_000, "about 16 kB, where pixels and all features are 300"
     for damaged in (one.packed()[:-9], one.packed()[:12], b"", one.packed()[:12] + b"nothing"):
         with pytest.raises(ValueError, match=r"."):

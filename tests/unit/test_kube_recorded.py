@@ -62,7 +62,6 @@ def test_every_recorded_decision_is_the_same_with_the_rules_of_1_20():
 def test_without_the_three_rules_of_1_20_the_answers_differ_where_those_rules_reach():
     """34 decisions: today one unreadable metric forbids a scale-down, and both directions count in one window."""
     other = disagreements(ControllerFlags())
-
     assert len(other) == 34
     assert "blind-metric-beside-cpu" in {name for name, *_ in other}
 
@@ -74,5 +73,4 @@ def test_a_usage_at_the_very_edge_of_the_tolerance_scales_in_1_20_and_not_today(
         scaler(60, 2, 6, request=0.5, flags=flags).sync(EPOCH + 1, 2, views).desired
         for flags in (OLD, ControllerFlags())
     )
-
     assert (old, new) == (3, 2)

@@ -9,6 +9,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.command import one_sentence
 from support.kube import BURST, ONE, by_metrics, pods, scaler, workload
 
 from photodup.errors import PhotodupError
@@ -26,7 +27,6 @@ def test_behavior_changes_the_first_step_from_two_pods():
     """The published manifests ask for 14 pods when both are busy; four without `behavior`, all six with it."""
     without = scaler(60, 2, 6, request=0.5).sync(1000.0, 2, pods(1.988, 1.988))
     with_it = scaler(60, 2, 6, {"scaleDown": {}}, request=0.5).sync(1000.0, 2, pods(1.988, 1.988))
-
     assert (with_it.proposal, without.desired, with_it.desired) == (14, 4, 6)
 
 
@@ -62,7 +62,6 @@ def test_never_outside_min_and_max(bounds, behavior, usage, start):
     for i, cores in enumerate(usage):
         now = 1000.0 + 15 * i
         before, current = current, hpa.sync(now, current, pods(*[cores] * current, now=now)).desired
-
         assert low <= current <= high or (cores is None and current == before)
 
 
@@ -75,11 +74,8 @@ def test_never_outside_min_and_max(bounds, behavior, usage, start):
 )
 def test_more_usage_never_asks_for_fewer_pods(n, unready, missing, usage, behavior):
     def desired(cores):
-        view = pods(
-            *[cores] * (n + unready),
-            *[None] * missing,
-            ready=[True] * n + [False] * unready + [True] * missing,
-        )
+        ready = [True] * n + [False] * unready + [True] * missing
+        view = pods(*[cores] * (n + unready), *[None] * missing, ready=ready)
         return scaler(60, 1, 1000, behavior).sync(1000.0, len(view), view).desired
 
     assert desired(min(usage)) <= desired(max(usage))
@@ -92,7 +88,6 @@ def published():
 
 def test_published_manifests_want_six_pods_and_get_four():
     outcome = simulate(published(), ONE, BURST, duration_s=700)
-
     assert outcome.steps["replicas"].max() == 6
     assert outcome.steps["pods"].max() == 4
     assert any("exceeded quota: 4 of 6" in text for _, text in outcome.events)
@@ -118,14 +113,12 @@ def test_new_pods_serve_only_after_start_and_probe():
     outcome = simulate(workload(), ONE, BURST, duration_s=300)
     asked = outcome.rescales()[0][0]
     served = outcome.steps.query("ready > 2")["time_s"].min()
-
     assert 2 + 20 <= served + 1 - asked <= 2 + 20 + 5 + 5 + 2
 
 
 def test_an_impatient_startup_probe_restarts_for_ever():
     impatient = workload(startup=Probe("/readyz", 0, 5, 5, 2))
     outcome = simulate(impatient, ONE, BURST, duration_s=400)
-
     assert outcome.steps["ready"].max() == 2
     assert sum("Killing" in text for _, text in outcome.events) >= 3
 
@@ -134,7 +127,6 @@ def test_probes_behind_the_requests_take_saturated_pods_away():
     heavy = Load(rate_per_s=lambda t: 60.0 if 60 <= t < 240 else 0.0)
     apart = simulate(workload(), ONE, heavy, duration_s=300)
     behind = simulate(workload(), ONE, heavy, duration_s=300, cluster=Cluster(probes_share_inference=True))
-
     assert behind.steps.query("time_s < 100")["ready"].min() < apart.steps["ready"].min() == 2
     assert behind.refused_share > apart.refused_share
 
@@ -142,7 +134,6 @@ def test_probes_behind_the_requests_take_saturated_pods_away():
 def test_small_node_leaves_pods_pending_and_slows_the_others():
     full = simulate(workload(), ONE, BURST, duration_s=400)
     small = simulate(workload(), ONE, BURST, duration_s=400, cluster=Cluster(node_cores=2.0))
-
     assert small.steps["ready"].max() == 4  # 4 x 500m requested
     assert small.steps["served"].max() < full.steps["served"].max() / 2
 
@@ -150,7 +141,6 @@ def test_small_node_leaves_pods_pending_and_slows_the_others():
 def test_scale_down_waits_and_then_returns_to_the_minimum():
     outcome = simulate(workload(), ONE, BURST, duration_s=700)
     down = [at for at, a, b in outcome.rescales() if b < a]
-
     assert down[0] >= 240 + 180 - 15
     assert outcome.steps["pods"].iloc[-1] == 2
 
@@ -166,7 +156,6 @@ def test_requests_and_pods_are_accounted_for(rate, node, quota):
     load = Load(rate_per_s=lambda t: rate, until_s=120.0)
     steps = simulate(w, ONE, load, duration_s=200, cluster=Cluster(node_cores=node)).steps
     settled = steps["served"].sum() + steps["refused"].sum() + steps["in_flight"].iloc[-1]
-
     assert steps["arrived"].sum() == pytest.approx(settled, rel=1e-6, abs=1e-6)
     assert (steps["ready"] <= steps["pods"]).all()
     assert steps["pods"].max() <= (quota or 6)
@@ -185,7 +174,6 @@ def test_queue_time_is_a_signal_too():
     by_queue = by_metrics(triton_queue_time_ms="50")
     calm = simulate(by_queue, ONE, Load(rate_per_s=lambda t: 15.0), duration_s=300)
     busy = simulate(by_queue, ONE, Load(rate_per_s=lambda t: 60.0), duration_s=300)
-
     assert (calm.steps["replicas"].max(), busy.steps["replicas"].max()) == (2, 6)
 
 
@@ -208,7 +196,6 @@ def test_a_metric_nobody_simulates_is_refused():
 @given(n=st.floats(0, 50), arrivals=st.floats(0, 500), dt=st.floats(0.1, 30))
 def test_a_step_of_the_curve_conserves_requests(n, arrivals, dt):
     after = ONE.step(n, arrivals, dt)
-
     assert 0 <= after <= n + arrivals
     assert n + arrivals - after == pytest.approx(dt * ONE.rate_per_s(after), rel=1e-6, abs=1e-6)
 
@@ -221,7 +208,6 @@ def test_curve_from_points():
         {"concurrency": 2, "throughput_images_per_s": None, "error": "refused"},
     ]
     curve = ServiceCurve.from_points(points, cpu_cores=2.0)
-
     assert (curve.in_flight, curve.throughput_per_s) == ((1, 4, 8), (10.0, 19.0, 19.0))
     assert curve.cpu_cores == pytest.approx((1.5, 2.0, 2.0))
     assert curve.unloaded_s == pytest.approx(0.1)
@@ -246,17 +232,14 @@ def test_a_sync_that_takes_time_drifts_past_the_edge_of_the_window(takes_s, late
     told = simulate(plain, ONE, BURST, duration_s=900, cluster=Cluster(sync_takes_s=takes_s))
     busy = max(d.time_s for d in told.decisions if (d.proposal or 0) > 6)
     waited = next(d.time_s for d in told.decisions if d.desired < d.current) - busy
-
     assert (waited >= 315) == late and waited >= 300
     gaps = {round(b.time_s - a.time_s, 6) for a, b in pairwise(told.decisions)}
     assert gaps == {15.0 + takes_s}
 
 
 def test_an_unreadable_metric_forbids_to_shrink():
-    pending = {
-        "metric": {"name": "photodup_requests_pending"},
-        "target": {"type": "AverageValue", "averageValue": "15"},
-    }
+    target = {"type": "AverageValue", "averageValue": "15"}
+    pending = {"metric": {"name": "photodup_requests_pending"}, "target": target}
     both = workload(
         hpa={
             **workload().hpa,
@@ -269,9 +252,7 @@ def test_an_unreadable_metric_forbids_to_shrink():
         return int(told.steps["replicas"].iloc[-1])
 
     assert (last(), last(unreadable=("photodup_requests_pending",))) == (2, 6)
-    with pytest.raises(
-        PhotodupError, match="'cpuu' cannot be unreadable: the autoscaler reads cpu, photodup"
-    ):
+    with one_sentence("'cpuu' cannot be unreadable: the autoscaler reads cpu, photodup"):
         last(unreadable=("cpuu",))
 
 
@@ -282,7 +263,6 @@ def test_where_seconds_decide_is_named():
     near = Cluster(sync_phase_s=67.0 - 60.2)
     found = where_seconds_decide(workload(), ONE, short, duration_s=400, cluster=near)
     steady = where_seconds_decide(workload(), ONE, Load(rate_per_s=lambda t: 1.0), duration_s=400)
-
     assert steady == [] and found and all(end - start > 2 for start, end in found)
 
 
@@ -294,7 +274,6 @@ def test_the_first_recommendation_is_the_count_at_the_first_sync():
     hpa = scaler(low=3, behavior={"scaleUp": {"stabilizationWindowSeconds": 300}})
     assert hpa.sync(1000.0, 1, []).why == "below minReplicas"
     counts = {t: hpa.sync(t, 3, pods(1.2, 1.2, 1.2, now=t)).desired for t in (1015.0, 1299.0, 1301.0)}
-
     assert counts == {1015.0: 3, 1299.0: 3, 1301.0: 6}
 
 
@@ -308,14 +287,12 @@ def test_an_event_is_forgotten_by_its_own_directions_longest_period():
     assert hpa.sync(1000.0, 2, pods(3.0, 3.0)).desired == 6
     assert hpa.sync(1030.0, 6, pods(*[1.3] * 6, now=1030.0)).desired == 8
     hpa.added.sort()
-
     assert hpa.added == [(1030.0, 2)]
     assert hpa.sync(1045.0, 8, pods(*[0.1] * 8, now=1045.0)).desired == 5  # 8 - 2, and one less
 
 
 def test_tolerance_is_a_quantity():
     hpa = scaler(100, behavior={"scaleUp": {"tolerance": "50m"}})
-
     assert hpa.sync(1000.0, 2, pods(1.04, 1.04)).desired == 2
     assert hpa.sync(1015.0, 2, pods(1.08, 1.08, now=1015.0)).desired == 3
 
@@ -326,12 +303,10 @@ def test_a_pod_that_loads_its_model_has_no_server_metric():
     seen = [PodView(values={"triton_queue_time_ms": 0.0005})] * 2 + [PodView(ready=False)] * 2
     hpa = Autoscaler(waiting.hpa, waiting.requests)
     assert hpa.sync(1000.0, 4, seen).desired == 4
-
     slow = Cluster(start_s=120.0)
     outcome = simulate(waiting, ONE, BURST, duration_s=200, cluster=slow)
     grown = outcome.rescales()[0][0]
     while_loading = [d for d in outcome.decisions if grown < d.time_s < grown + 120]
-
     assert while_loading
     assert all(d.proposal >= d.current for d in while_loading)
 
@@ -343,13 +318,11 @@ def test_a_restarting_pod_stays_running():
     while not pod.running:
         kubelet.live(pod, 10.0, 0.1, 1.0)
     kubelet._restart(pod, 20.0)
-
     assert pod.running and pod.container_s is None and pod.values == {}
 
 
 def test_zero_pods_are_refused():
     none = workload(hpa={**workload().hpa, "minReplicas": 0})
-
     with pytest.raises(PhotodupError, match="minReplicas 0 is not simulated"):
         simulate(none, ONE, BURST, duration_s=10)
 
@@ -372,7 +345,6 @@ def at_cost(pod_hours, **options):
 
 def test_every_signal_gets_the_same_budget():
     rows = at_cost(3.5)
-
     assert [row["signal"] for row in rows] == [signal.name for signal in SIGNALS]
     # Pods come whole and in steps, so a few per cent is as near as a target can be set.
     assert all(row["pod_hours"] == pytest.approx(3.5, rel=0.06) for row in rows)
@@ -384,7 +356,6 @@ def test_every_signal_gets_the_same_budget():
 
 def test_more_money_buys_a_lower_latency():
     cpu = SIGNALS[:1]
-
     assert at_cost(5.0, signals=cpu)[0]["latency_ms_p99"] < at_cost(2.6, signals=cpu)[0]["latency_ms_p99"]
 
 

@@ -21,9 +21,7 @@ from photodup.study.kubernetes.manifests import scaling_requests
 
 CASES = yaml.safe_load((Path(__file__).parent / "data" / "hpa_cases.yaml").read_text())
 NOW = 1e6
-TRUST = ControllerFlags(
-    cpu_initialization_period_s=120, initial_readiness_delay_s=10
-)  # what upstream's tests set
+TRUST = ControllerFlags(cpu_initialization_period_s=120, initial_readiness_delay_s=10)  # as upstream's tests
 MAPPED = {name: table for name, table in CASES.items() if name != "unmapped"}
 
 
@@ -91,7 +89,6 @@ def test_replica_calculator(case):
         name = f"{case['container']}/cpu" if "container" in case else "cpu"
         found = group(pods_of(case, sampled=0.0, key="cpu"), name, NOW, TRUST, is_cpu=True)
         answer = utilization(found, name, target, current, tolerances, {})
-
     assert (answer and answer[1]) == case["want"]
     if "use" in case:
         assert answer[0] * target == pytest.approx(case["use"])
@@ -113,11 +110,8 @@ def test_groups_of_pods(case):
         for pod in case["pods"]
     ]
     found = group(pods, "m", NOW, TRUST, is_cpu=not case.get("memory"))
-    letters = [
-        next((x for x in "RUM" if any(p is pod for p in getattr(found, NAMES[x]))), "I") for pod in pods
-    ]
-
-    assert "".join(letters) == case["group"]
+    made = [next((x for x in "RUM" if any(p is pod for p in getattr(found, NAMES[x]))), "I") for pod in pods]
+    assert "".join(made) == case["group"]
 
 
 NAMES = {"R": "ready", "U": "unready", "M": "missing"}
@@ -143,7 +137,6 @@ def test_requests_a_utilisation_is_held_against(case):
     if "pod" in case:
         pod["resources"] = {"requests": {"cpu": f"{case['pod']}m"}}
     found = scaling_requests(pod).get(f"{case['container']}/cpu" if "container" in case else "cpu")
-
     assert found == (None if case["want"] is None else pytest.approx(case["want"] / 1000))
 
 
@@ -153,16 +146,13 @@ def rules(given):
         for kind, name in (("Pods", "pods"), ("Percent", "percent"))
         if name in given and given[name][0]
     ]
-    return {key: value for key, value in given.items() if key == "tolerance"} | (
-        {"policies": policies} if policies else {}
-    )
+    tolerance = {key: value for key, value in given.items() if key == "tolerance"}
+    return tolerance | ({"policies": policies} if policies else {})
 
 
 def scaler(case, low=1, high=1000, metrics=None, flags=None):
     spec = {"minReplicas": low, "maxReplicas": high, "metrics": metrics or [CPU]}
-    behavior = {
-        side: rules(case[name]) for side, name in (("scaleUp", "up"), ("scaleDown", "down")) if name in case
-    }
+    behavior = {side: rules(case[n]) for side, n in (("scaleUp", "up"), ("scaleDown", "down")) if n in case}
     if behavior:
         spec["behavior"] = behavior
     return Autoscaler(spec, {"cpu": 1.0}, flags)
@@ -209,7 +199,6 @@ def test_one_reconciliation(case):
         )
     ]
     decision = hpa.sync(NOW, case["spec"], pods, outside, existing=case.get("existing"))
-
     assert decision.desired == case["want"]
     if "then_zero" in case:
         assert hpa.scaled_to_zero is case["then_zero"]
@@ -218,7 +207,6 @@ def test_one_reconciliation(case):
 @pytest.mark.parametrize("case", rows("fixed_limits"))
 def test_limits_without_behavior(case):
     _, current, desired, low, high, want = case
-
     assert scaler({}, low, high).limit_plainly(NOW, current, desired) == want
 
 
@@ -227,7 +215,6 @@ def test_the_smallest_change_of_two_policies(case):
     current, direction, want = case
     hpa = scaler({direction: {"pods": [2, 60], "percent": [50, 60]}}, low=1)
     getattr(hpa, direction)["selectPolicy"] = "Min"
-
     assert hpa.limit(NOW, current, 1000 if direction == "up" else 0) == want
 
 
@@ -236,7 +223,6 @@ def test_window_without_behavior(case):
     _, history, proposal, want, kept = case
     hpa = scaler({})
     hpa.recommendations = [(NOW - ago, count) for count, ago in history]
-
     assert hpa.stabilize_plainly(NOW, 0, proposal) == want
     assert len(hpa.recommendations) == kept
 
@@ -246,7 +232,6 @@ def test_windows_of_behavior(case):
     hpa = scaler({"up": {}, "down": {}})
     hpa.up["stabilizationWindowSeconds"], hpa.down["stabilizationWindowSeconds"] = case["windows"]
     hpa.recommendations = [(NOW - ago, count) for count, ago in case["history"]]
-
     assert hpa.stabilize(NOW, case["current"], case["proposal"]) == case["want"]
     if "kept" in case:
         assert [count for _, count in hpa.recommendations] == case["kept"]
@@ -261,7 +246,6 @@ def spread(changes):
 def test_rate_policies(case):
     hpa = scaler({"up": {}, "down": {}} | {k: case[k] for k in ("up", "down") if k in case}, *case["bounds"])
     hpa.added, hpa.removed = spread(case.get("added", [])), spread(case.get("removed", []))
-
     assert hpa.limit(NOW, case["current"], case["desired"]) == case["want"]
 
 
@@ -272,7 +256,6 @@ def test_events_that_are_kept(case, direction):
     before = [(NOW - ago, n) for n, ago in case["before"]]
     hpa.added, hpa.removed = (before, []) if direction == "up" else ([], before)
     hpa.remember(NOW, 10, 15 if direction == "up" else 5)
-
     assert [n for _, n in (hpa.added if direction == "up" else hpa.removed)] == case["kept"]
 
 
@@ -282,6 +265,5 @@ def test_the_tables_are_whole(capsys):
     left_out = sum(entry["cases"] for entry in CASES["unmapped"])
     with capsys.disabled():
         print(f"\nKubernetes {hpa.MODELLED_VERSION}: {mapped} of upstream's cases mapped, {left_out} not")
-
     assert mapped >= 250
     assert all(entry["why"] for entry in CASES["unmapped"])

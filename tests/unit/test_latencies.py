@@ -2,8 +2,6 @@
 
 import json
 import signal
-import subprocess
-import sys
 
 import numpy as np
 import pandas as pd
@@ -11,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from support.command import run_python
 
 from photodup.bench.record import latencies
 from photodup.bench.record.json_files import RecordError
@@ -81,7 +80,7 @@ store.measure_or_load("second", lambda: os.kill(os.getpid(), getattr(signal, how
 @pytest.mark.parametrize(("how", "parts"), [("SIGKILL", 1), ("exit", 0)])
 def test_a_killed_run_loses_nothing_and_the_resumed_one_uses_it(tmp_path, how, parts):
     run = tmp_path / "run"
-    done = subprocess.run([sys.executable, "-c", KILLED, str(run), how], capture_output=True, text=True)
+    done = run_python(KILLED, str(run), how)
     assert done.returncode == (-signal.SIGKILL if parts else 0), done.stderr
     assert len(list((run / "records").glob("*.latencies.parquet"))) == parts
     with RunStore(run) as store:
@@ -160,9 +159,7 @@ def test_the_committed_run_has_every_request_of_its_points():
         mine = table[table.record == name]
         assert len(mine) == result["n_requests"] and mine.finished_s.is_monotonic_increasing
         whole = mine.latency_ms.astype(float)
-        first = (
-            result.get("n_warmup") or 0
-        )  # a second-edition point's figures are of its steady part, where it has one
+        first = result.get("n_warmup") or 0  # its figures are of its steady part, where it has one
         steady = whole[first : first + (result.get("n_steady") or len(whole))]
         assert result["latency_ms_mean"] in (approximately(whole.mean()), approximately(steady.mean()))
 

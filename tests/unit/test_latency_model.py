@@ -45,7 +45,6 @@ def test_idle_halves_the_window_once_per_timeout():
 
 def test_predictions_for_the_published_link():
     at_25_ms = {"rtt_ms": 25, "rate_mbit_s": math.inf, "server_ms": 15}
-
     assert model.rounds_ms(FP32, **at_25_ms) == 190
     assert model.rounds_ms(BASE64, **at_25_ms) == 65
     assert model.bandwidth_only_ms(FP32, 25, 210, 15, connection="warm") == pytest.approx(63, abs=1.5)
@@ -54,7 +53,6 @@ def test_predictions_for_the_published_link():
 @given(PAYLOADS, WINDOWS)
 def test_rounds_is_the_smallest_number_of_flights_that_carries_the_payload(payload_bytes, window):
     n = model.rounds(payload_bytes, window)
-
     carried = window * (2**n - 1)  # 1 + 2 + 4 + … in closed form
     assert carried >= model.segments(payload_bytes) > window * (2 ** (n - 1) - 1)
 
@@ -71,7 +69,6 @@ def test_a_full_pipe_lies_between_the_rivals(payload_bytes, rtt_ms, rate, connec
     low = model.bandwidth_only_ms(payload_bytes, rtt_ms, rate, **keywords)
     middle = model.pipe_limited_ms(payload_bytes, rtt_ms, rate, **keywords)
     high = model.rounds_ms(payload_bytes, rtt_ms, rate, **keywords)
-
     slack = 1e-6 + model.serialisation_ms(model.MSS_BYTES, rate)  # the last segment may be a short one
     assert low <= middle + slack
     assert middle <= high + slack
@@ -80,7 +77,6 @@ def test_a_full_pipe_lies_between_the_rivals(payload_bytes, rtt_ms, rate, connec
 @given(PAYLOADS, st.floats(0.1, 300), st.floats(1, 10_000))
 def test_the_models_agree_on_a_warm_connection(payload_bytes, rtt_ms, rate):
     bandwidth = model.bandwidth_only_ms(payload_bytes, rtt_ms, rate)
-
     assert model.rounds_ms(payload_bytes, rtt_ms, rate, connection="warm") == pytest.approx(bandwidth)
     idle = model.rounds_ms(payload_bytes, rtt_ms, rate, connection="idle", restarts=False)
     assert idle == pytest.approx(bandwidth)
@@ -99,7 +95,6 @@ def test_fit_finds_a_planted_link(rtt_ms, rate, server_ms):
         for c in ("new", "warm")
     ]
     found = model.fit(rows, "rounds")
-
     assert found.rtt_ms == pytest.approx(rtt_ms, rel=1e-6)
     assert found.rate_mbit_s == pytest.approx(rate, rel=1e-4)
     assert found.rmse_ms < 1e-6
@@ -108,7 +103,6 @@ def test_fit_finds_a_planted_link(rtt_ms, rate, server_ms):
 
 def test_fit_keeps_what_is_given_and_refuses_too_little():
     row = {"payload_bytes": FP32, "latency_ms": 190.0, "server_ms": 15.0}
-
     found = model.fit([row], "rounds", rate_mbit_s=210)
     assert found.rate_mbit_s == pytest.approx(210)
     assert found.rtt_ms == pytest.approx((175 - model.serialisation_ms(FP32, 210)) / 7)
@@ -134,7 +128,6 @@ def test_preset_named_after_the_published_study_is_its_fit():
         "rounds",
         rate_mbit_s=rate,
     )
-
     assert PRESETS["published-6a"].rate_mbit_s == pytest.approx(rate, rel=0.01)
     assert PRESETS["published-6a"].rtt_ms == pytest.approx(found.rtt_ms, abs=0.5)
     assert found.rmse_ms < 2
@@ -155,18 +148,14 @@ def planted(law):
     return rows
 
 
-@pytest.mark.parametrize(
-    ("name", "law"),
-    [
-        ("one connection's rate, kept", lambda size: 25 + serialisation_ms(size, 30)),
-        ("one connection's rate, new", lambda size: 50 + serialisation_ms(size, 30)),
-        ("round trips, new connection", lambda size: pipe_limited_ms(size, 28, 210, connection="new")),
-        ("window open, kept connection", lambda size: 28 + serialisation_ms(size, 210)),
-    ],
-)
+@pytest.mark.parametrize(("name", "law"), [
+    ("one connection's rate, kept", lambda size: 25 + serialisation_ms(size, 30)),
+    ("one connection's rate, new", lambda size: 50 + serialisation_ms(size, 30)),
+    ("round trips, new connection", lambda size: pipe_limited_ms(size, 28, 210, connection="new")),
+    ("window open, kept connection", lambda size: 28 + serialisation_ms(size, 210)),
+])  # fmt: skip
 def test_rows_made_by_a_law_leave_it_nothing(name, law):
     found = left_over(planted(law), server_ms=SERVER_MS)
-
     best = found.loc[found.groupby("host").worst_off.idxmin()]
     assert set(best.explanation) == {name}
     assert best.worst_off.max() < 0.01
@@ -178,7 +167,6 @@ def test_every_pair_of_rows_is_of_one_host_and_tensors():
     for host, pair in ROWS.items():
         one, batch = (rows.loc[name] for name in pair)
         assert one.hardware == batch.hardware and one.hardware.split()[0] in host
-        assert (one.batch, batch.batch) == (1, 32) and {one.step, batch.step} <= set(
-            host.replace(",", "").split()
-        )
+        assert (one.batch, batch.batch) == (1, 32)
+        assert {one.step, batch.step} <= set(host.replace(",", "").split())
         assert one.protocol == batch.protocol and one.protocol.lower() in host.lower()

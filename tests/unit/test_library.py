@@ -240,15 +240,12 @@ def test_the_model_itself_embeds_a_library_through_the_command(tmp_path):
     photo(tmp_path / "a.jpg", 1)
     photo(tmp_path / "b.jpg", 2)
     scan(tmp_path, progress=False)
-
     here = partial(photodup, MODEL_PRETRAINED="random:0", INFERENCE_SERVICE_URL="")
     first = here("embed", tmp_path)
     assert first.returncode == 0, first.stderr
     who, said = first.stdout.splitlines()
-    assert (
-        who.startswith("local-pytorch-fp32: ViT-B-32 ")
-        and "MODEL_PRETRAINED names weights here: random:0" in who
-    )
+    assert who.startswith("local-pytorch-fp32: ViT-B-32 ")
+    assert "MODEL_PRETRAINED names weights here: random:0" in who
     assert said.startswith("2 photographs embedded")
     assert "RANDOM WEIGHTS" in first.stdout
     with Catalogue(tmp_path) as catalogue:

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
 import pytest
+from support.command import one_sentence
 from support.hostile_library import tree
 from support.plants import PLANTS
 
@@ -100,9 +101,7 @@ def test_the_parts_of_a_run_are_not_deleted_through_a_link(deck, mine):
     shutil.rmtree(run / "records")
     (run / "records").symlink_to(mine)
     before = tree(mine)
-    with pytest.raises(
-        PhotodupError, match=r"a/records is not written \(a folder on the way is a symbolic link\)"
-    ):
+    with one_sentence(r"a/records is not written \(a folder on the way is a symbolic link\)"):
         latencies.compact(run)
     assert tree(mine) == before
 
@@ -114,9 +113,7 @@ def test_a_run_that_is_a_link_is_not_written(deck, mine):
     run.symlink_to(mine)
     before = tree(mine)
     for write in (*OUTPUTS.values(), *FOLDERS.values()):
-        with pytest.raises(
-            PhotodupError, match=r"results/a is not written \(a folder on the way is a symbolic link\)"
-        ):
+        with one_sentence(r"results/a is not written \(a folder on the way is a symbolic link\)"):
             write(run)
         assert tree(mine) == before
 

@@ -2,11 +2,10 @@
 
 import json
 import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
+from support.command import run_python
 from support.triton import tiny_embedding, tiny_graph
 
 from photodup.embedding.engines.encoder import load_model
@@ -24,13 +23,12 @@ def test_random_weights_repeat_in_another_process_of_one_thread_and_differ_by_se
         "x = np.zeros((1, 3, 224, 224), np.float32); threads = torch.get_num_threads(); "
         "print(threads, m.digest, m.is_random, m.dim, json.dumps(m.embed(x)[0, :3].tolist()))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = run_python(code, check=True)
     ours = real_model
     threads, digest, is_random, dim, values = done.stdout.split(maxsplit=4)
     assert (threads, digest, is_random, dim) == ("1", ours.digest, "True", "512")
-    np.testing.assert_allclose(
-        json.loads(values), ours.embed(np.zeros((1, 3, 224, 224), np.float32))[0, :3], atol=1e-6
-    )
+    wanted = ours.embed(np.zeros((1, 3, 224, 224), np.float32))[0, :3]
+    np.testing.assert_allclose(json.loads(values), wanted, atol=1e-6)
     assert done.stderr == ""  # open_clip's warning about missing weights is not news here
     other = load_model(pretrained="random:1", device="cpu")
     assert other.digest != ours.digest
@@ -69,15 +67,12 @@ def test_the_text_tower_is_not_kept(real_model):
     assert names and sum(p.numel() for p in real_model.visual.parameters()) < 90e6  # with text, 151 million
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        np.zeros((3, 224, 224), np.float32),
-        np.zeros((1, 3, 224, 224), np.float64),
-        np.zeros((1, 3, 100, 100), np.float32),
-        np.zeros((1, 224, 224, 3), np.float32),
-    ],
-)
+@pytest.mark.parametrize("bad", [
+    np.zeros((3, 224, 224), np.float32),
+    np.zeros((1, 3, 224, 224), np.float64),
+    np.zeros((1, 3, 100, 100), np.float32),
+    np.zeros((1, 224, 224, 3), np.float32),
+])  # fmt: skip
 def test_other_shapes_and_types_are_refused(bad, real_model):
     with pytest.raises(ValueError, match=r"float32 \[n, 3, 224, 224\]"):
         real_model.embed(bad)
@@ -110,18 +105,15 @@ def test_any_onnx_encoder_can_be_loaded(tmp_path, variant):
     assert other.digest != model.digest
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"pretrained": "random:zero"}, "whole number"),
-        ({"name": "ViT-Z-1", "pretrained": "random:0"}, "no model ViT-Z-1"),
-        ({"pretrained": "laion9b"}, "no weights called laion9b: use one of .*laion2b_s34b_b79k"),
-        ({"pretrained": "/nowhere/clip.pt"}, "No checkpoint at /nowhere/clip.pt"),
-        ({"pretrained": "onnx:/nowhere.onnx"}, "photodup export"),
-        ({"name": "ViT-L-14-336", "pretrained": "random:0"}, "other pixels"),
-        ({"pretrained": "random:0", "device": "abacus"}, "no device abacus here: use .*cpu"),
-    ],
-)
+@pytest.mark.parametrize(("options", "words"), [
+    ({"pretrained": "random:zero"}, "whole number"),
+    ({"name": "ViT-Z-1", "pretrained": "random:0"}, "no model ViT-Z-1"),
+    ({"pretrained": "laion9b"}, "no weights called laion9b: use one of .*laion2b_s34b_b79k"),
+    ({"pretrained": "/nowhere/clip.pt"}, "No checkpoint at /nowhere/clip.pt"),
+    ({"pretrained": "onnx:/nowhere.onnx"}, "photodup export"),
+    ({"name": "ViT-L-14-336", "pretrained": "random:0"}, "other pixels"),
+    ({"pretrained": "random:0", "device": "abacus"}, "no device abacus here: use .*cpu"),
+])  # fmt: skip
 def test_what_cannot_be_loaded_is_one_sentence_with_a_remedy(options, words):
     with pytest.raises(PhotodupError, match=words):
         load_model(**options)
@@ -131,7 +123,7 @@ def test_weights_that_cannot_be_downloaded_are_one_sentence_with_remedies(tmp_pa
     code = "from photodup.embedding.engines.encoder import load_model; load_model()"
     env = {k: v for k, v in os.environ.items() if not k.startswith("MODEL_")}
     env |= {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
+    done = run_python(code, env=env)
     last = done.stderr.strip().splitlines()[-1]
     assert "ERROR:root" not in done.stderr and last.count("Failed to download") == 0
     assert "PhotodupError" in last and "could not be downloaded" in last

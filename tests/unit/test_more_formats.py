@@ -23,11 +23,8 @@ def write_dng(image: Image.Image, path, orientation: int) -> None:
     light = ((np.asarray(image, float) / 255) ** 2.2 * 60000).astype(np.uint16)
     sensor = light[..., 1].copy()
     sensor[::2, ::2], sensor[1::2, 1::2] = light[::2, ::2, 0], light[1::2, 1::2, 2]
-    to_camera = [
-        n
-        for part in (3.24, -1.54, -0.5, -0.97, 1.88, 0.04, 0.06, -0.2, 1.06)
-        for n in (int(part * 1e4), 10000)
-    ]
+    matrix = (3.24, -1.54, -0.5, -0.97, 1.88, 0.04, 0.06, -0.2, 1.06)
+    to_camera = [n for part in matrix for n in (int(part * 1e4), 10000)]
     tags = [
         (33421, "H", 2, (2, 2)),
         (33422, "B", 4, bytes([0, 1, 1, 2])),
@@ -69,9 +66,8 @@ def test_raw_alone_and_jpeg_xl_are_photos_and_raw_goes_only_for_the_same_bytes(t
     raw = next(group for group in groups.values() if "dng" in group.keeper.path.name)
     assert {p.path.suffix: raw.difference(p) for p in raw.members}[".dng"] == ""
     assert "keep both" in {p.path.suffix: raw.difference(p) for p in raw.members}[".jpg"]
-    assert groups["c.jpg"].members[0].path.name == "d.jxl" and groups["c.jpg"].differs[0].startswith(
-        "has date"
-    )
+    assert groups["c.jpg"].members[0].path.name == "d.jxl"
+    assert groups["c.jpg"].differs[0].startswith("has date")
 
 
 def test_a_raw_file_takes_no_other_along(tmp_path):

@@ -141,10 +141,8 @@ def test_below_the_threshold_only_the_nearest_of_each_row_count(n, seed, k, cut)
     vectors, cut = unit(n, 4, seed), min(cut, n)
     index = NeighbourIndex(4, 0.9, nearest_from=0.2, nearest=k)
     before, added = index.add(vectors[:cut]), index.add(vectors[cut:])
-    parts = [
-        np.concatenate([getattr(p, name) for p in (before, added)])
-        for name in ("first", "second", "similarity")
-    ]
+    names = ("first", "second", "similarity")
+    parts = [np.concatenate([getattr(p, name) for p in (before, added)]) for name in names]
     whole = index.counting(neighbours.Pairs(*parts, "", 1.0, 0))
     assert as_set(whole) == brute_force(vectors, 0.9, 0.2, k), "in two steps as in one"
 

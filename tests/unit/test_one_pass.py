@@ -208,11 +208,8 @@ def test_what_failed_is_resumed_and_nothing_is_embedded_twice(tmp_path):
     again = CountingEmbedder()
     report, embedded = one_pass(root, place, again, batch=4)
     assert report.n_unchanged == 20
-    assert (
-        (embedded.n_before, embedded.n_embedded)
-        == (len(before), 20 - len(before))
-        == (len(before), sum(again.seen))
-    )
+    assert (embedded.n_before, embedded.n_embedded) == (len(before), 20 - len(before))
+    assert (embedded.n_before, embedded.n_embedded) == (len(before), sum(again.seen))
 
 
 def test_what_an_earlier_scan_read_is_embedded_too_and_a_moved_file_is_not(tmp_path):

@@ -29,10 +29,8 @@ def test_every_way_of_taking_pictures_gives_the_same_vectors(tmp_path, engine):
         np.testing.assert_allclose(model.embed(normalize(PIXELS)), found[-1], atol=1e-5)
     for others in found[1:]:
         np.testing.assert_allclose(others, found[0], atol=1e-5)
-    turned = load_model(f"onnx:{path}", engine=engine, device="cpu").embed_pixels(
-        PIXELS[:, :, :, ::-1].copy()
-    )
-    assert np.abs(turned - found[0]).max() > 1e-3, "or the test proves nothing"
+    other = load_model(f"onnx:{path}", engine=engine, device="cpu").embed_pixels(PIXELS[:, :, :, ::-1].copy())
+    assert np.abs(other - found[0]).max() > 1e-3, "or the test proves nothing"
 
 
 def test_an_open_size_is_taken(tmp_path):
@@ -73,9 +71,8 @@ def test_a_file_that_does_not_name_itself_gets_no_other_models_thresholds(tmp_pa
     path = taking_pictures(tmp_path / "ViT-B-32.onnx")  # the file's name says nothing
     model = load_model(f"onnx:{path}", name="ViT-B-32", device="cpu")
     assert model.name == source_of(path).model_name == "unnamed-encoder" and model.name not in THRESHOLDS
-    named = taking_pictures(
-        tmp_path / "a.onnx", model_name="ViT-B-32", model_pretrained="mine", model_digest="b" * 64
-    )
+    facts = {"model_name": "ViT-B-32", "model_pretrained": "mine", "model_digest": "b" * 64}
+    named = taking_pictures(tmp_path / "a.onnx", **facts)
     assert load_model(f"onnx:{named}", device="cpu").name == "ViT-B-32"
     monkeypatch.setenv("MODEL_NAME", "mine")
     assert load_model(f"onnx:{path}", device="cpu").name == source_of(path).model_name == "mine"

@@ -51,9 +51,7 @@ def sepia(image: Image.Image) -> Image.Image:
 def rescan(image: Image.Image) -> Image.Image:
     """A print on warm paper, on a scanner's glass, not quite straight."""
     random = np.random.default_rng(1)
-    print_ = Image.fromarray(
-        (np.asarray(image) * [0.93, 0.9, 0.8] + [20, 15, 5]).clip(0, 255).astype(np.uint8)
-    )
+    print_ = Image.fromarray((np.asarray(image) * [0.93, 0.9, 0.8] + [20, 15, 5]).clip(0, 255).astype("u1"))
     paper = random.normal([240, 236, 225], 2, (image.height + 70, image.width + 80, 3)).clip(0, 255)
     sheet = Image.fromarray(paper.astype(np.uint8))
     sheet.paste(print_, (40, 35))
@@ -214,9 +212,7 @@ def test_letters_over_a_white_sky_are_no_tones_that_it_lost():
     written = sky.copy()
     written[20:80] = np.arange(200)[None, :, None]
     whole = np.ones((100, 200), bool)
-    first, second = (
-        Laid(rgb, rgb[..., 0], whole, whole, np.eye(2, 3), 1.0, (200, 100)) for rgb in (sky, written)
-    )
+    first, second = (Laid(p, p[..., 0], whole, whole, np.eye(2, 3), 1.0, (200, 100)) for p in (sky, written))
     assert lost_tones(first, second) > 0.1 and not lost_tones(first, second, [(0, 0.2, 1, 0.8)])
 
 
@@ -259,11 +255,8 @@ def test_an_original_of_little_colour_never_goes_for_a_more_vivid_copy(tmp_path,
     muted = ImageEnhance.Color(original).enhance(0)
     muted.paste(Image.new("RGB", (150, 100), (132, 112, 106)), (300, 200))
     write(muted, tmp_path / "original.jpg")
-    write(
-        ImageEnhance.Color(Image.open(tmp_path / "original.jpg")).enhance(1.6),
-        tmp_path / "vivid.jpg",
-        quality=95,
-    )
+    pale = Image.open(tmp_path / "original.jpg")
+    write(ImageEnhance.Color(pale).enhance(1.6), tmp_path / "vivid.jpg", quality=95)
     assert not going(only_group(tmp_path))
 
 
@@ -348,9 +341,7 @@ def test_of_a_jpeg_and_a_heic_without_metadata_only_a_heic_that_was_made_of_the_
     (b"", b"", "small.CR2", "has its RAW beside it"),
     (exif(), exif(), "", ""),  # what the better one has, too, holds nothing back
 ], ids=["date and place", "both sides", "RAW", "nothing"])  # fmt: skip
-def test_the_better_picture_replaces_none_that_has_what_it_lacks(
-    tmp_path, original, large, small, beside, lost
-):
+def test_the_better_picture_replaces_none_with_what_it_lacks(tmp_path, original, large, small, beside, lost):
     write(original, tmp_path / "large.jpg", data=large)
     write(original.resize((240, 160)), tmp_path / "small.jpg", data=small)
     if beside:
@@ -389,9 +380,7 @@ def test_xmp_and_xp_tags_within_files_count(tmp_path, original):
     scan(tmp_path, progress=False)
     said = {photo.path.name: read_described(photo.described) for photo in listed(tmp_path).values()}
     assert said["a.jpg"] == said["a.webp"] == {"rating": 4}
-    assert said["tagged.jpg"] == {"keywords": ["Ann", "sea"]}, (
-        "what every file of a camera says is no caption"
-    )
+    assert said["tagged.jpg"] == {"keywords": ["Ann", "sea"]}, "what every camera says is no caption"
 
 
 @pytest.mark.parametrize("named", ["IMG_1.xmp", "IMG_1.jpg.xmp"])
@@ -430,11 +419,7 @@ def test_dates_of_another_length_are_one_date():
 def shot(number: int, **changes) -> Photo:
     from dataclasses import replace
 
-    said = {
-        key: changes.pop(key)
-        for key in ("time", "bias", "sensitivity", "sequence", "drive")
-        if key in changes
-    }
+    said = {k: changes.pop(k) for k in ("time", "bias", "sensitivity", "sequence", "drive") if k in changes}
     changes.setdefault("path", Path(f"{number}.jpg"))
     return replace(BASE, id=number, md5=f"{number:032}", exposure=json.dumps(said), **changes)
 

@@ -50,9 +50,8 @@ def test_hugging_faces_layout_computes_the_same_embeddings(clip):
             x, x.shape[-1:], weights[f"{name}.weight"], weights[f"{name}.bias"], 1e-5
         )
 
-    patches = functional.conv2d(
-        pixels, weights["vision_model.embeddings.patch_embedding.weight"], stride=config["patch_size"]
-    )
+    kernel = weights["vision_model.embeddings.patch_embedding.weight"]
+    patches = functional.conv2d(pixels, kernel, stride=config["patch_size"])
     first = weights["vision_model.embeddings.class_embedding"].expand(2, 1, -1)
     x = torch.cat([first, patches.flatten(2).transpose(1, 2)], dim=1)
     x = norm("vision_model.pre_layrnorm", x + weights["vision_model.embeddings.position_embedding.weight"])
@@ -194,9 +193,8 @@ def test_what_was_planted_in_the_visits_is_what_is_found(recorded):
 def test_a_faster_server_is_in_the_answer_with_both_values(empty):
     record(empty, "fp32", {"fastapi": 1.0, "triton": 2.0})
     said = figures.answer_of(empty).splitlines()
-    assert said[0].startswith(
-        "In FP32 with one request in flight: Triton (ours) takes 50 % less time than FastAPI (ours) ["
-    )
+    wanted = "In FP32 with one request in flight: Triton (ours) takes 50 % less time than FastAPI (ours) ["
+    assert said[0].startswith(wanted)
     assert "(median latency 50 against 100 ms)" in said[0] and "100 % higher throughput" in said[1]
     assert said[2].startswith("Triton computes with ONNX Runtime")
 
@@ -259,7 +257,6 @@ def test_each_server_at_its_fastest_is_beside_its_fp32_figures(recorded):
     """Visits at the fastest precision are passes of their own: other records, other figures."""
     record(recorded, "fastest", {"fastapi": 5.0, "litserve": 2.0})
     fp32, fast = compared(recorded), compared(recorded, passes=("fastest", "many"))
-
     assert fp32.outcomes["LitServe, one"].effect == pytest.approx(0.2, abs=0.02), "as without the other pass"
     assert fast.outcomes["LitServe, one"].effect == pytest.approx(1.5, abs=0.05)
     assert figures.fastest_sentence(fast).endswith(
@@ -271,7 +268,6 @@ def test_each_server_at_its_fastest_is_beside_its_fp32_figures(recorded):
     assert float(table["÷ FP32's latency"]["FastAPI (ours)"]) == pytest.approx(0.2, abs=0.01)
     assert float(table["÷ FP32's throughput"]["LitServe"]) == pytest.approx(2.4, abs=0.03)
     assert set(table["thirty-two in flight (images/s)"]) == {"–"}
-
     record(recorded, "many", {"fastapi": 5.0, "litserve": 2.0})
     fast = compared(recorded, passes=("fastest", "many"))
     assert figures.fastest_sentence(fast).endswith("than LitServe with 1, 8 and 32 in flight.")

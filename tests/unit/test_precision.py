@@ -1,10 +1,8 @@
 """Reduced-precision graphs round where they say, and the comparison sees what rounding does to decisions."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
+from support.command import run_python
 from support.processor import needs_int8
 from support.triton import save_graph
 
@@ -59,7 +57,6 @@ def images():
 
 def test_parts_follow_the_modules(source):
     found = precision.parts(precision.load_graph(source[0]))
-
     assert found == {"stem": {"first"}, "block 0": {"sum"}, "head": {"embedding"}}
 
 
@@ -77,7 +74,6 @@ def test_rounding_happens_at_every_step_and_is_not_optimised_away(source, images
     weights_only = (images @ low(w["a"]) + low(w["bias"])) @ low(w["b"])
     actual = precision.embed(precision.rounded(precision.load_graph(path), name), images)
     unit = 2.0 ** (-10 if name == "fp16" else -7)
-
     assert np.abs(actual - by_hand).max() <= 2 * unit * np.abs(by_hand).max()  # a sum may round the other way
     assert np.mean(actual == by_hand) > 0.8
     assert np.mean(weights_only == by_hand) < 0.2
@@ -90,7 +86,6 @@ def test_one_part_rounds_alone(source, images):
     none = precision.embed(precision.rounded(graph, "bf16", ()), images)
     alone = precision.embed(precision.rounded(graph, "bf16", {"embedding"}), images)
     whole = precision.embed(precision.rounded(graph, "bf16"), images)
-
     assert np.allclose(none, exact, rtol=1e-6)
     assert 0 < np.abs(alone - exact).mean() < np.abs(whole - exact).mean()
 
@@ -98,7 +93,6 @@ def test_one_part_rounds_alone(source, images):
 def test_fp16_overflows_and_bf16_does_not(source, images):
     graph = precision.load_graph(source[0])
     huge = images * 1e5
-
     assert not np.isfinite(precision.embed(precision.rounded(graph, "fp16"), huge)).all()
     assert np.isfinite(precision.embed(precision.rounded(graph, "bf16"), huge)).all()
 
@@ -112,7 +106,6 @@ def test_int8_whole_in_parts_and_not_at_all(source, images, tmp_path):
     exact, whole = precision.embed(path, images), precision.embed(file, images)
     none = precision.embed(precision.quantized_only(quantized, graph, ()), images)
     stem = precision.embed(precision.quantized_only(quantized, graph, {"first"}), images)
-
     assert list(tmp_path.iterdir()) == [file]
     assert 0 < np.abs(whole - exact).max() < 0.1 * np.abs(exact).max()
     assert np.allclose(none, exact, rtol=1e-5, atol=1e-5)
@@ -123,7 +116,6 @@ def test_int8_whole_in_parts_and_not_at_all(source, images, tmp_path):
 def test_fp16_file_keeps_float32_at_its_ends(source, images, tmp_path):
     file = precision.fp16_file(source[0], tmp_path)
     kinds = {w.data_type for w in precision.load_graph(file).graph.initializer}
-
     assert kinds == {10}  # FLOAT16
     assert precision.embed(file, images).dtype == np.float32
 
@@ -155,10 +147,7 @@ def test_fp16_file_of_a_vision_transformer_is_read_without_a_crash(tmp_path):
         "images = np.random.default_rng(1).standard_normal((2, 3, 224, 224), np.float32);"
         "print(abs(precision.embed(file, images) - precision.embed(source, images)).max())"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "tiny.onnx")], capture_output=True, text=True, timeout=120
-    )
-
+    done = run_python(code, str(tmp_path / "tiny.onnx"), timeout=120)
     assert done.returncode == 0, done.stderr
     assert 0 < float(done.stdout) < 0.05
 
@@ -166,7 +155,6 @@ def test_fp16_file_of_a_vision_transformer_is_read_without_a_crash(tmp_path):
 def test_bad_input_gets_one_sentence(source, tmp_path):
     cut = tmp_path / "cut.onnx"
     cut.write_bytes(source[0].read_bytes()[:100])
-
     with pytest.raises(PhotodupError, match="fp8"):
         precision.rounded(precision.load_graph(source[0]), "fp8")
     with pytest.raises(PhotodupError, match="photodup export"):
@@ -182,7 +170,6 @@ def test_comparison_counts_what_changed():
     moved[1] = np.cos(np.deg2rad(30)), np.sin(np.deg2rad(30))  # now nearer to the third than to the first
     lost = vectors.copy()
     lost[3] = np.nan
-
     same = compare(vectors, vectors, 0.98)
     assert (same["flipped"], same["neighbour_kept"], same["distance_max"]) == (0, 1.0, 0.0)
     changed = compare(vectors, moved, 0.98)
@@ -195,7 +182,6 @@ def test_comparison_counts_what_changed():
 
 def test_layers_name_the_modules_of_a_part(source):
     graph = precision.load_graph(source[0])
-
     assert precision.layers(graph, {"first", "sum", "embedding"}) == {
         "stem": {"first"},
         "blocks.0.mlp": {"sum"},
@@ -211,7 +197,6 @@ def test_flips_count_each_decision():
     angle = np.deg2rad([0, 10, 40])
     vectors = np.stack([np.cos(angle), np.sin(angle)], axis=1).astype(np.float32)
     moved = vectors[[0, 2, 2]]
-
     assert flips(vectors, vectors, {"copy": 0.98}) == {"flipped_copy": 0}
     # 0-1 (10 degrees) ends, 1-2 (30 degrees) begins; at 0.5 (60 degrees) all pairs stay together.
     assert flips(vectors, moved, {"copy": 0.98, "scene": 0.5}) == {"flipped_copy": 2, "flipped_scene": 0}
@@ -220,7 +205,5 @@ def test_flips_count_each_decision():
 def test_the_range_of_one_node(source, images):
     path, w = source
     values = images @ w["a"]
-
-    assert precision.value_range(precision.load_graph(path), "first", images) == pytest.approx(
-        (values.min(), values.max()), rel=1e-5
-    )
+    found = precision.value_range(precision.load_graph(path), "first", images)
+    assert found == pytest.approx((values.min(), values.max()), rel=1e-5)

@@ -91,24 +91,21 @@ def test_where_the_stated_quotient_fails_another_one_gives_the_printed_number(ra
     assert published.derive(RATIOS.loc[ratio_id], ROWS, column="found_expression")["follows"]
 
 
-@pytest.mark.parametrize(
-    ("ratio_id", "printed"),
-    [
-        ("triton_gpu_advantage", "12.8×"),
-        ("trt_gpu", "6.6× faster"),
-        ("scaling_factor", "1.8×"),
-        ("scaling_efficiency", "45%"),
-        ("json_vs_binary_b32", "1,058×"),
-        ("json_vs_binary_b1", "4,799×"),
-        ("pytorch_vs_triton_b32_mean", "5.2×"),
-        ("cost_rtx4080", "$0.001"),
-        ("batched_share", "22%"),
-        ("network_share", "91.7%"),
-        ("k8s_latency", "16×"),
-        ("rtx4090_vs_a100_pytorch", "2.1×"),
-        ("rtx4090_vs_a100_onnx_http", "1.3×"),
-    ],
-)
+@pytest.mark.parametrize(("ratio_id", "printed"), [
+    ("triton_gpu_advantage", "12.8×"),
+    ("trt_gpu", "6.6× faster"),
+    ("scaling_factor", "1.8×"),
+    ("scaling_efficiency", "45%"),
+    ("json_vs_binary_b32", "1,058×"),
+    ("json_vs_binary_b1", "4,799×"),
+    ("pytorch_vs_triton_b32_mean", "5.2×"),
+    ("cost_rtx4080", "$0.001"),
+    ("batched_share", "22%"),
+    ("network_share", "91.7%"),
+    ("k8s_latency", "16×"),
+    ("rtx4090_vs_a100_pytorch", "2.1×"),
+    ("rtx4090_vs_a100_onnx_http", "1.3×"),
+])  # fmt: skip
 def test_the_famous_ratios_are_there(ratio_id, printed):
     assert RATIOS.at[ratio_id, "printed_text"].replace("x", "×").removesuffix(
         " faster"
@@ -208,7 +205,6 @@ def test_a_misquote_is_found_in_the_documents(tmp_path):
     for name, lines in said.items():
         (tmp_path / f"{name}.md").write_text("\n\n".join(lines), encoding="utf-8")
     assert len(list(all_quotes())) >= 50 and misquotes(tmp_path) == []
-
     plan = tmp_path / "plan.md"
     plan.write_text(plan.read_text().replace("scales well", "scales **fairly**\nwell"), encoding="utf-8")
     found = misquotes(tmp_path)

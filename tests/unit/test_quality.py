@@ -89,12 +89,8 @@ def measured():
         rows -= rows.mean(axis=1, keepdims=True)
         return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
-    return evaluate(
-        originals,
-        named(["resize 0.5x", "jpeg q 30", "crop 70%", "mirror"]),
-        embed=embed,
-        model="6 x 6 pixels",
-    )
+    edits = named(["resize 0.5x", "jpeg q 30", "crop 70%", "mirror"])
+    return evaluate(originals, edits, embed=embed, model="6 x 6 pixels")
 
 
 def test_verification_finds_copies_without_weights(measured):
@@ -171,9 +167,7 @@ def by_kind(tmp_path_factory):
 def test_a_turned_copy_is_found_and_held_back(by_kind, name):
     """Nobody can say which way up its owner wants it: a page or a sign reads in one of them."""
     assert (by_kind[name].n_found, by_kind[name].n_suggested, by_kind[name].n_held) == (2, 0, 2)
-    assert by_kind[name].kept == {"original": 2}, (
-        "its pixels, turned and saved, are the other's, and not the reverse"
-    )
+    assert by_kind[name].kept == {"original": 2}, "its turned pixels are the other's"
 
 
 def test_by_kind_what_holds_no_more_is_suggested_and_what_does_is_not(by_kind):
@@ -284,12 +278,10 @@ def test_the_shipped_cosines_are_what_the_demonstration_photographs_give():
     itself = np.eye(len(known), dtype=bool)
     with connect(mode="local", pretrained=export_stand_in()) as embedder:
         vectors = embedder.embed(known)
-        products = np.stack(
-            [embedder.embed([edit(image) for image in known]) @ vectors.T for edit in named(REFERENCE)]
-        )
-    found = choose_cosines(
-        products[:, itself].ravel(), products[:, same & ~itself].ravel(), products[:, ~same].ravel()
-    )
+        by_edit = [embedder.embed([edit(image) for image in known]) @ vectors.T for edit in named(REFERENCE)]
+        products = np.stack(by_edit)
+    kinds = (itself, same & ~itself, ~same)
+    found = choose_cosines(*(products[:, kind].ravel() for kind in kinds))
     shipped = THRESHOLDS[NAME]
     assert shipped.measured.startswith("measured")
     for name in ("candidate", "similar", "burst"):

@@ -83,19 +83,13 @@ def test_a_failed_point_is_recorded_and_retried(store, as_exception):
     assert mended == {"x": 1}
 
 
-@pytest.mark.parametrize(
-    ("text", "kept"),
-    [
-        (
-            "No metrics at http://gpu-7.example.org:8005/metrics: refused",
-            "No metrics at http://…:8005/metrics: refused",
-        ),
-        ("failed to connect to ipv4:203.0.113.7:8004", "failed to connect to ipv4:…:8004"),
-        ("cannot open /home/someone/x/model.onnx", "cannot open …/model.onnx"),
-        ("http://127.0.0.1:8002/v2/models/m/infer", "http://127.0.0.1:8002/v2/models/m/infer"),
-        ("driver 1.2.3, 3 of 4, cosine 0.5 images/s", "driver 1.2.3, 3 of 4, cosine 0.5 images/s"),
-    ],
-)
+@pytest.mark.parametrize(("text", "kept"), [
+    ("No metrics at http://gpu-7.example.org:8005/metrics: refused", "No metrics at http://…:8005/metrics: refused"),
+    ("failed to connect to ipv4:203.0.113.7:8004", "failed to connect to ipv4:…:8004"),
+    ("cannot open /home/someone/x/model.onnx", "cannot open …/model.onnx"),
+    ("http://127.0.0.1:8002/v2/models/m/infer", "http://127.0.0.1:8002/v2/models/m/infer"),
+    ("driver 1.2.3, 3 of 4, cosine 0.5 images/s", "driver 1.2.3, 3 of 4, cosine 0.5 images/s"),
+])  # fmt: skip
 def test_a_record_names_no_machine(store, text, kept):
     result = store.measure_or_load("a", lambda: {"notes": [text]}, config=CONFIG)
     failed = store.measure_or_load("b", lambda: {"status": "failed", "error": text}, config=CONFIG)
@@ -172,18 +166,15 @@ def test_raw_latencies_lie_beside_the_record(store):
     np.testing.assert_allclose(kept, latencies, rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("damage", "named"),
-    [
-        (lambda r: r.pop("config"), "'config' is missing"),
-        (lambda r: r.update(duration_s="long"), "'duration_s' holds a str"),
-        (lambda r: r.update(schema_version=True), "'schema_version' holds a bool"),
-        (lambda r: r.update(schema_version=99), "'schema_version' is 99"),
-        (lambda r: r.update(schema_version=1), "'schema_version' is 1, this photodup reads 2"),
-        (lambda r: r.update(status="done"), "'status' is 'done'"),
-        (lambda r: r["config"].update(batch=64), "'config' or 'key' was changed"),
-    ],
-)
+@pytest.mark.parametrize(("damage", "named"), [
+    (lambda r: r.pop("config"), "'config' is missing"),
+    (lambda r: r.update(duration_s="long"), "'duration_s' holds a str"),
+    (lambda r: r.update(schema_version=True), "'schema_version' holds a bool"),
+    (lambda r: r.update(schema_version=99), "'schema_version' is 99"),
+    (lambda r: r.update(schema_version=1), "'schema_version' is 1, this photodup reads 2"),
+    (lambda r: r.update(status="done"), "'status' is 'done'"),
+    (lambda r: r["config"].update(batch=64), "'config' or 'key' was changed"),
+])  # fmt: skip
 def test_a_damaged_record_is_named_by_file_and_field(store, damage, named):
     store.measure_or_load("a", lambda: {"x": 1}, config=CONFIG)
     path = only_record(store)
@@ -275,10 +266,8 @@ def test_plain_is_json_and_idempotent(value):
 def test_the_reference_run_is_read_whole():
     reference = project_root() / "results" / "reference-cpu"
     points, evidence = load_points(reference), load_evidence(reference)
-    assert (
-        len(points) >= 359
-        and points[["backend", "server", "engine", "precision", "link"]].notna().all().all()
-    )
+    assert len(points) >= 359
+    assert points[["backend", "server", "engine", "precision", "link"]].notna().all().all()
     assert {parse_backend(name).name for name in points.backend} == set(points.backend)
     assert points.rtt_ms.notna().all() and points.device.notna().all()
     assert set(points[points.link == "us-east"].rtt_ms) == {25.0} and points.repeat.max() == 7

@@ -125,14 +125,11 @@ def test_what_one_run_lacks_is_not_measured_and_what_is_not_valid_has_no_number(
     assert "not measured</td>" in three.read_text(), "two of three have it: the third says so"
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (lambda env: env.update(cpu="Another CPU"), "different machines"),
-        (lambda env: env["model"].update(pretrained="laion2b_s34b_b79k"), "different models, by pretrained"),
-        (lambda env: env["model"].update(digest="0" * 12), "different models, by digest"),
-    ],
-)
+@pytest.mark.parametrize(("change", "said"), [
+    (lambda env: env.update(cpu="Another CPU"), "different machines"),
+    (lambda env: env["model"].update(pretrained="laion2b_s34b_b79k"), "different models, by pretrained"),
+    (lambda env: env["model"].update(digest="0" * 12), "different models, by digest"),
+])  # fmt: skip
 def test_runs_that_are_not_alike_say_so_before_any_number(project, change, said):
     edit(project / "results" / "b" / "environment.json", change)
     page = page_of(project)
@@ -170,17 +167,14 @@ def test_an_open_loop_rate_set_by_share_is_paired_by_share():
     assert keys(plain) == keys({**plain, "repeat": 0}) != keys({**plain, "repeat": 1})
 
 
-@pytest.mark.parametrize(
-    ("runs", "options", "said"),
-    [
-        (["a"], {"compare": True}, "two different runs"),
-        (["a", "a"], {"compare": True}, "two different runs"),
-        (["a", "nowhere"], {"compare": True}, "no run 'nowhere'.*there are a, b"),
-        (["a", "published"], {"compare": True}, "published study is no run"),
-        (["a", "b"], {}, "One run at a time"),
-        (["a"], {"output": Path("x.html")}, "names the file of --compare"),
-    ],
-)
+@pytest.mark.parametrize(("runs", "options", "said"), [
+    (["a"], {"compare": True}, "two different runs"),
+    (["a", "a"], {"compare": True}, "two different runs"),
+    (["a", "nowhere"], {"compare": True}, "no run 'nowhere'.*there are a, b"),
+    (["a", "published"], {"compare": True}, "published study is no run"),
+    (["a", "b"], {}, "One run at a time"),
+    (["a"], {"output": Path("x.html")}, "names the file of --compare"),
+])  # fmt: skip
 def test_what_cannot_be_compared_is_said_in_one_sentence(project, runs, options, said):
     with pytest.raises(PhotodupError, match=said):
         write_reports(runs, **options)
@@ -315,10 +309,8 @@ def test_a_comparison_turned_round_is_its_mirror(first, other):
 
 
 def test_a_point_that_is_not_valid_decides_nothing():
-    good, spoilt = (
-        {"valid": ok, "invalid_because": "planted", "latency_ms_p50": 9.0} for ok in (True, False)
-    )
-    assert compare.change(good, spoilt, "latency_ms_p50").because == "planted"
+    good, bad = ({"valid": ok, "invalid_because": "planted", "latency_ms_p50": 9.0} for ok in (True, False))
+    assert compare.change(good, bad, "latency_ms_p50").because == "planted"
     assert "does not carry" in compare.change(good, {"valid": True}, "latency_ms_p50").because
 
 

@@ -33,9 +33,7 @@ def photograph(size: int = 224) -> np.ndarray:
 @settings(max_examples=15)
 def test_a_body_gives_back_every_bit(form, n, side, seed):
     images = np.random.default_rng(seed).normal(size=(n, 3, side, side)).astype(np.float32)
-
     again = decode_body(encode_body(images, form), form)
-
     np.testing.assert_array_equal(again, images)
     assert again.flags.writeable, "a view into the body, not an array of its own"
 
@@ -67,9 +65,7 @@ def test_unknown_forms_are_refused():
 def test_every_rung_ends_in_the_model_input(name):
     pixels = photograph()
     exact, rung = normalize(pixels), ladder()[name]
-
     decoded = rung.decode(rung.encode(pixels), pixels.shape)
-
     assert decoded.shape == exact.shape and decoded.dtype == np.float32
     if name in LOSSLESS:
         np.testing.assert_array_equal(decoded, exact)
@@ -81,7 +77,6 @@ def test_every_rung_ends_in_the_model_input(name):
 def test_rungs_have_the_sizes_that_arithmetic_gives():
     pixels = photograph()
     size = {name: len(rung.encode(pixels)) for name, rung in ladder().items()}
-
     assert (size["fp32"], size["fp16"], size["uint8"]) == (602_112, 301_056, 150_528)
     assert size["fp32"] > size["fp32+deflate"] and size["uint8"] > size["PNG"]
     assert size["PNG"] > size["JPEG q95"] > size["JPEG q90"] > size["JPEG q75"]
@@ -97,7 +92,6 @@ def test_cpu_time_is_not_wall_time(figure):
     assert asleep["n"] >= 3
     assert asleep["wall_ms"] >= 20 and asleep["wall_ms"] > asleep["cpu_ms"]
     figure(asleep["cpu_ms"] < 10, asleep)
-
     busy = cpu_ms(lambda: sum(range(200_000)), min_s=0.05)
     assert busy["cpu_ms"] > 0
     figure(busy["cpu_ms"] > 0.2 * asleep["cpu_ms"] and busy["cpu_ms"] > 0.1, busy)
@@ -113,9 +107,7 @@ def test_peak_memory_counts_what_is_held_and_nothing_from_before():
 
 def test_json_costs_memory_in_proportion_to_numbers_not_to_bytes():
     images = np.random.default_rng(0).normal(size=(1, 3, 64, 64)).astype(np.float32)
-
     text, binary = (peak_mb(lambda form=form: encode_body(images, form)) for form in ("json", "binary"))
-
     assert text > 10 * images.nbytes / 1e6
     assert binary < 3 * images.nbytes / 1e6
     assert len(json.dumps(images.tolist())) > 4 * images.nbytes

@@ -130,15 +130,13 @@ def test_purging_the_other_photo_leaves_the_sidecar_that_came_back(tmp_path):
 
 def test_a_restore_with_a_shared_sidecar_that_is_killed_anywhere_loses_nothing(tmp_path):
     for folder, trash, _ in killed_anywhere(tmp_path, lambda t, first, _: t.restore([first]), at_least=8):
-        everything = {name: md5_of(folder / name) for name in present(folder)}
-        everything |= {
-            m.home: md5_of(trash.root / m.trash) for o in trash.contents().listing for m in o.files
-        }
+        found = {name: md5_of(folder / name) for name in present(folder)}
+        found |= {m.home: md5_of(trash.root / m.trash) for o in trash.contents().listing for m in o.files}
         in_trash = [m.home for o in trash.contents().listing for m in o.files]
-        assert set(everything) == {"keep.jpg", "A.jpg", "A.png", "A.xmp"}
+        assert set(found) == {"keep.jpg", "A.jpg", "A.png", "A.xmp"}
         assert not set(in_trash) & set(present(folder)), "each file is in one place"
         trash.restore(trash.contents().listing)
-        assert set(present(folder)) == set(everything) and trash.contents().listing == []
+        assert set(present(folder)) == set(found) and trash.contents().listing == []
 
 
 def test_a_line_of_somebody_else_cannot_take_a_sidecar_from_my_removal(tmp_path):

@@ -124,9 +124,8 @@ def test_percentiles_redraw_whole_blocks_of_both_sides():
 def test_each_verdict_has_its_sentence():
     beyond = judged(observed(0.10))
     assert beyond.verdict is Verdict.BEYOND and beyond.decides
-    assert sentence(beyond).startswith(
-        "B takes 10 % longer than A ["
-    ) and "(median latency 55 against 50 ms)" in (sentence(beyond))
+    assert sentence(beyond).startswith("B takes 10 % longer than A [")
+    assert "(median latency 55 against 50 ms)" in sentence(beyond)
     slower = judged(observed(-0.10), metric="throughput_images_per_s")
     assert sentence(slower).startswith("B has 10 % lower throughput than A [")
     small = judged(observed(0.015))
@@ -144,14 +143,11 @@ def test_each_verdict_has_its_sentence():
     assert json.loads(json.dumps(beyond.columns()))["verdict"] == "different by more than 2 %"
 
 
-@pytest.mark.parametrize(
-    ("seen", "others", "because"),
-    [
-        (observed(0.1, n_visits=1), {}, "3 blocks of turns were measured, at least 6 are needed"),
-        (observed(0.1), {"carried_over": 0.03}, "one side computed for 3% of the other side's turns"),
-        ("a side answered nothing: refused", {}, "refused"),
-    ],
-)
+@pytest.mark.parametrize(("seen", "others", "because"), [
+    (observed(0.1, n_visits=1), {}, "3 blocks of turns were measured, at least 6 are needed"),
+    (observed(0.1), {"carried_over": 0.03}, "one side computed for 3% of the other side's turns"),
+    ("a side answered nothing: refused", {}, "refused"),
+])  # fmt: skip
 def test_what_is_refused_has_its_reason_and_counts_in_its_family(seen, others, because):
     refused = question(seen, "refused", is_primary=True, **others)
     members = [question(observed(0.1), str(i), is_primary=True) for i in range(2)]
@@ -178,9 +174,8 @@ def test_a_null_that_fails_marks_its_comparisons_and_no_other():
         question(observed(0.001), "passes", is_null=True),
         question(observed(0.08), "fails", is_null=True),
     ]
-    both, one, none = (
-        question(observed(0.1), str(i), nulls=n) for i, n in enumerate((("passes", "fails"), ("passes",), ()))
-    )
+    families = (("passes", "fails"), ("passes",), ())
+    both, one, none = (question(observed(0.1), str(i), nulls=n) for i, n in enumerate(families))
     outcomes = {o.question.name: o for o in judge([both, one, none, *nulls])}
     assert has_failed(outcomes["fails"]) and not has_failed(outcomes["passes"])
     assert outcomes["0"].verdict is outcomes["1"].verdict is Verdict.BEYOND, "a null is no threshold"

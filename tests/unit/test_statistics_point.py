@@ -112,21 +112,14 @@ def test_a_point_with_answers_that_depend_on_each_other_is_too_short():
     assert steady.n_effective < 60
 
 
-@pytest.mark.parametrize(
-    ("sample", "verdict", "because"),
-    [
-        (Sample(np.empty(0), np.empty(0)), "failed", "no request was answered"),
-        (Sample(np.empty(0), np.empty(0), error="connection refused"), "failed", "connection refused"),
-        (Sample(noisy(400, 0), np.arange(1, 401) * 0.05, n_errors=3), "failed", "3 of 403 requests failed"),
-        (Sample(noisy(15, 0), np.arange(1, 16) * 0.05), "imprecise", f"{MIN_BLOCKS} are needed"),
-        (Sample(noisy(60, 0, 0.6), np.arange(1, 61) * 0.05), "imprecise", "are allowed"),
-        (
-            Sample(noisy(400, 0), np.arange(1, 401) * 0.05, scheduled_per_s=25.0),
-            "unsteady",
-            "20.0 of 25.0 requests/s",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("sample", "verdict", "because"), [
+    (Sample(np.empty(0), np.empty(0)), "failed", "no request was answered"),
+    (Sample(np.empty(0), np.empty(0), error="connection refused"), "failed", "connection refused"),
+    (Sample(noisy(400, 0), np.arange(1, 401) * 0.05, n_errors=3), "failed", "3 of 403 requests failed"),
+    (Sample(noisy(15, 0), np.arange(1, 16) * 0.05), "imprecise", f"{MIN_BLOCKS} are needed"),
+    (Sample(noisy(60, 0, 0.6), np.arange(1, 61) * 0.05), "imprecise", "are allowed"),
+    (Sample(noisy(400, 0), np.arange(1, 401) * 0.05, scheduled_per_s=25.0), "unsteady", "20.0 of 25.0 requests/s"),
+])  # fmt: skip
 def test_each_verdict_has_its_reason(sample, verdict, because):
     load = Load(scenario="server", offered_per_s=25.0) if sample.scheduled_per_s else ONE
     point = judge_point(sample, load)
@@ -143,15 +136,12 @@ def test_percentiles_wait_for_their_sample():
     assert set(many) == set(METRICS)
 
 
-@pytest.mark.parametrize(
-    ("latency", "finished", "wave", "match"),
-    [
-        ([1.0, 2.0], [1.0], 1, "one completion time for each latency"),
-        ([1.0, float("nan")], [1.0, 2.0], 1, "not a positive number"),
-        ([1.0, -2.0], [1.0, 2.0], 1, "not a positive number"),
-        ([1.0, 2.0], [1.0, 2.0], 0, "requests in flight"),
-    ],
-)
+@pytest.mark.parametrize(("latency", "finished", "wave", "match"), [
+    ([1.0, 2.0], [1.0], 1, "one completion time for each latency"),
+    ([1.0, float("nan")], [1.0, 2.0], 1, "not a positive number"),
+    ([1.0, -2.0], [1.0, 2.0], 1, "not a positive number"),
+    ([1.0, 2.0], [1.0, 2.0], 0, "requests in flight"),
+])  # fmt: skip
 def test_bad_samples_are_refused_in_one_sentence(latency, finished, wave, match):
     with pytest.raises(PhotodupError, match=match):
         steady_part(np.array(latency), np.array(finished), wave)
@@ -267,14 +257,12 @@ def test_a_percentile_needs_as_many_answers_as_one_miss_may_stand_in(percentile)
     percentile is worse than it seems."""
     n = METRICS[f"latency_ms_p{percentile}"].min_answers
     miss = 1 - percentile / 100
-
     assert scipy_stats.binom.cdf(1, n, miss) <= 0.01 < scipy_stats.binom.cdf(1, n - 1, miss)
 
 
 def test_a_ratio_joins_both_intervals_as_logarithms():
     ratio = Interval(20, 18, 22) / Interval(10, 9, 11)
     wider, alone = ratio.high / ratio.low, 22 / 18
-
     assert ratio.value == 2 and alone < wider < alone**2
     assert ratio.low < 2 < ratio.high and ratio.is_known
 
@@ -283,7 +271,6 @@ def test_a_ratio_joins_both_intervals_as_logarithms():
 def test_a_ratio_turned_round_is_its_mirror(a, b):
     a, b = (Interval(v, v / down, v * up) for v, down, up in (a, b))
     there, back = a / b, b / a
-
     assert there.value * back.value == pytest.approx(1)
     assert there.low * back.high == pytest.approx(1) == there.high * back.low
 
@@ -296,7 +283,6 @@ def test_a_ratio_has_no_interval_where_a_figure_has_none():
 
 def test_a_figure_is_read_with_its_interval_or_stands_for_itself():
     known = {"ms": 5.0, "ms_ci_low": 4.0, "ms_ci_high": 7.0}
-
     assert interval_in(known, "ms") == Interval(5, 4, 7)
     for gone in (None, math.nan):
         assert interval_in(known | {"ms_ci_low": gone}, "ms") == Interval(5, 5, 5)

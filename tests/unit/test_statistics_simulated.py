@@ -37,9 +37,8 @@ def test_statistics_that_forget_the_visits_are_found_out(monkeypatch):
 
 
 def test_power_falls_with_the_spread():
-    quiet, wild = (
-        simulate(generated(Spread(spread), Sizes()), n_passes=5, effects=(0.05,)) for spread in (0.02, 0.2)
-    )
+    made = (generated(Spread(spread), Sizes()) for spread in (0.02, 0.2))
+    quiet, wild = (simulate(one, n_passes=5, effects=(0.05,)) for one in made)
     assert quiet.different[0.05] > 0.95 and quiet.beyond[0.05] > 0.9
     assert wild.different[0.05] < 0.4 and wild.half_width > 3 * quiet.half_width
 

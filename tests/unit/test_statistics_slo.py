@@ -36,9 +36,7 @@ def sought(percentile, bound_ms, about, measure, **options):
 
 @pytest.mark.parametrize(("percentile", "bound_ms"), [(99, 50.0), (50, 15.0)])
 @pytest.mark.parametrize(("about", "n"), [(80.0, 20), (3.0, 6), (1500.0, 6)])
-def test_the_rate_of_a_known_queue_lies_in_the_interval_wherever_the_search_begins(
-    percentile, bound_ms, about, n
-):
+def test_the_rate_of_a_known_queue_lies_in_the_interval_wherever_it_begins(percentile, bound_ms, about, n):
     truth, held, estimates = true_rate(bound_ms, percentile), 0, []
     for seed in range(n):
         generator, calls = np.random.default_rng(seed), []
@@ -95,11 +93,9 @@ def test_failed_requests_miss_a_bound_and_a_dead_server_gives_its_sentence():
 
 
 def test_what_was_measured_counts_where_the_time_is_over():
-    calls = []
+    got = []
     search = RateSearch(LatencyBound(50, 15.0), 80.0)
-    found = search_rates(
-        [search], [lambda rate: calls.append(rate) or queue(rate)], go_on=lambda: len(calls) < 5
-    )[0]
+    found = search_rates([search], [lambda r: got.append(r) or queue(r)], go_on=lambda: len(got) < 5)[0]
     assert len(found.seen) == 5 and found.low < found.rate_per_s < found.high
 
 

@@ -119,9 +119,7 @@ def test_a_notebook_whose_program_is_missing_is_skipped_with_the_reason(project,
 @pytest.mark.timeout(600)
 def test_a_notebook_over_its_budget_is_stopped(project, tmp_path):
     write_notebook(project / "notebooks" / "02_slow.ipynb", "import time; time.sleep(3600)")
-    outcome = execute_notebook(
-        project / "notebooks" / "02_slow.ipynb", tmp_path / "out.ipynb", {}, budget_s=6
-    )
+    outcome = execute_notebook(project / "notebooks/02_slow.ipynb", tmp_path / "out.ipynb", {}, budget_s=6)
     assert outcome.status == "timeout"
 
 
@@ -299,7 +297,6 @@ def test_points_are_measured_in_random_order_and_returned_as_asked(monkeypatch, 
     run = Run("made-up", tmp_path, from_ports("127.0.0.1"), RunStore(tmp_path))
     specs = [{"backend": b, "load": Load("offline", batch=n)} for b in "ab" for n in (1, 4, 8, 16)]
     table = points.measure_all(run, specs, Stopping(), seed=seed)
-
     in_order = [("a", 1), ("a", 4), ("a", 8), ("a", 16), ("b", 1), ("b", 4), ("b", 8), ("b", 16)]
     assert list(zip(table.backend, table.batch, strict=True)) == in_order
     measured = [(backend, batch) for backend, batch, _ in asked]

@@ -25,14 +25,19 @@ from photodup.safe_open import opened
 
 
 @pytest.fixture
-def library(tmp_path):
-    folder = tmp_path / "library"
-    md5 = make_library(folder, {"keep.jpg": 900, "a/copy.jpg": 500, "a/copy.jpg.xmp": 40, "other.jpg": 300})
-    return folder, md5
+def folder(tmp_path):
+    sizes = {"keep.jpg": 900, "a/copy.jpg": 500, "a/copy.jpg.xmp": 40, "other.jpg": 300}
+    make_library(tmp_path / "library", sizes)
+    return tmp_path / "library"
 
 
-def test_remove_and_restore_bring_back_names_content_times_and_mode(library):
-    folder, md5 = library
+@pytest.fixture
+def md5(folder):
+    """Of each file before anything happens to it."""
+    return present(folder)
+
+
+def test_remove_and_restore_bring_back_names_content_times_and_mode(folder, md5):
     os.chmod(folder / "a/copy.jpg", 0o640)
     before = (folder / "a/copy.jpg").stat()
     trash = Trash(folder)
@@ -44,17 +49,13 @@ def test_remove_and_restore_bring_back_names_content_times_and_mode(library):
     assert trash.restore(done) == [folder / "a/copy.jpg", folder / "a/copy.jpg.xmp"]
     after = (folder / "a/copy.jpg").stat()
     assert present(folder) == md5
-    assert (after.st_mtime_ns, after.st_atime_ns, after.st_mode) == (
-        before.st_mtime_ns,
-        before.st_atime_ns,
-        before.st_mode,
-    )
+    kept = ("st_mtime_ns", "st_atime_ns", "st_mode")
+    assert [getattr(after, name) for name in kept] == [getattr(before, name) for name in kept]
     assert Trash(folder).contents().listing == []
     assert list((folder / TRASH_FOLDER).rglob("items/*")) == [], "no empty folders are left behind"
 
 
-def test_purge_is_the_only_unlink(library):
-    folder, md5 = library
+def test_purge_is_the_only_unlink(folder, md5):
     trash = Trash(folder)
     done, _ = trash.remove([removal(folder, md5)])
     assert trash.purge(done) == 540
@@ -63,8 +64,7 @@ def test_purge_is_the_only_unlink(library):
     assert list((folder / TRASH_FOLDER).rglob("*.jpg")) == []
 
 
-def test_a_look_at_each_photo_in_the_trash_reads_the_journal_once_per_change(library, monkeypatch):
-    folder, md5 = library
+def test_a_look_at_each_photo_in_the_trash_reads_the_journal_once_per_change(folder, md5, monkeypatch):
     trash, reads, read = Trash(folder), [], Journal.read
     monkeypatch.setattr(Journal, "read", lambda journal: reads.append(1) or read(journal))
     assert trash.find("none") is None
@@ -77,8 +77,7 @@ def test_a_look_at_each_photo_in_the_trash_reads_the_journal_once_per_change(lib
     assert [trash.find(done.id) for _ in range(20)] == [None] * 20 and len(reads) == 1
 
 
-def test_a_taken_name_is_not_overwritten(library):
-    folder, md5 = library
+def test_a_taken_name_is_not_overwritten(folder, md5):
     trash = Trash(folder)
     done, _ = trash.remove([removal(folder, md5)])
     (folder / "a").mkdir(exist_ok=True)
@@ -88,15 +87,11 @@ def test_a_taken_name_is_not_overwritten(library):
     assert md5_of(folder / "a/copy (restored).jpg") == md5["a/copy.jpg"]
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [
-        "changed", "vanished", "no keeper", "keeper changed", "keeper leaves too", "keeper is a link",
-        "same file by another name", "outside", "symlink", "in the trash",
-    ],
-)  # fmt: skip
-def test_refusals_leave_everything_where_it_was(library, fault, tmp_path):
-    folder, md5 = library
+@pytest.mark.parametrize("fault", [
+    "changed", "vanished", "no keeper", "keeper changed", "keeper leaves too", "keeper is a link",
+    "same file by another name", "outside", "symlink", "in the trash",
+])  # fmt: skip
+def test_refusals_leave_everything_where_it_was(folder, md5, fault, tmp_path):
     wanted = [removal(folder, md5)]
     copy, keeper = folder / "a/copy.jpg", folder / "keep.jpg"
     if fault == "changed":
@@ -134,9 +129,8 @@ def test_refusals_leave_everything_where_it_was(library, fault, tmp_path):
     assert present(folder) == before
 
 
-def test_a_hard_link_to_the_keeper_may_leave(library):
+def test_a_hard_link_to_the_keeper_may_leave(folder, md5):
     """Two names, one content: removing one name loses nothing."""
-    folder, md5 = library
     os.link(folder / "keep.jpg", folder / "second name.jpg")
     wanted = Removal(folder / "second name.jpg", md5["keep.jpg"], [(folder / "keep.jpg", md5["keep.jpg"])])
     done, refused = Trash(folder).remove([wanted])
@@ -144,8 +138,7 @@ def test_a_hard_link_to_the_keeper_may_leave(library):
     assert (folder / "keep.jpg").exists()
 
 
-def test_a_full_disk_takes_everything_back(library, monkeypatch):
-    folder, md5 = library
+def test_a_full_disk_takes_everything_back(folder, md5, monkeypatch):
     trash, real_write, calls = Trash(folder), os.write, []
 
     def write(descriptor, data):
@@ -171,16 +164,14 @@ def test_a_read_only_folder_is_one_sentence(fast_folder):
     assert f"photodup may not write into {fast_folder / 'b'}, the folder above all of them" in said
 
 
-def test_two_at_once_is_one_sentence(library):
-    folder, md5 = library
+def test_two_at_once_is_one_sentence(folder, md5):
     first, second = Trash(folder), Trash(folder)
     with first._locked(), pytest.raises(TrashError, match="wait until it is done"):
         second.remove([removal(folder, md5)])
     assert len(second.remove([removal(folder, md5)])[0]) == 1
 
 
-def test_a_damaged_journal_is_believed_nowhere(library):
-    folder, md5 = library
+def test_a_damaged_journal_is_believed_nowhere(folder, md5):
     Trash(folder).remove([removal(folder, md5)])
     journal = folder / TRASH_FOLDER / "journal.jsonl"
     good = journal.read_bytes()
@@ -199,10 +190,8 @@ def test_a_damaged_journal_is_believed_nowhere(library):
 
 
 def two_in_the_trash(folder, md5):
-    done, refused = Trash(folder).remove(
-        [removal(folder, md5), removal(folder, md5, "other.jpg", sidecars=())]
-    )
-    assert (len(done), refused) == (2, [])
+    done, left = Trash(folder).remove([removal(folder, md5), removal(folder, md5, "other.jpg", sidecars=())])
+    assert (len(done), left) == (2, [])
     return done
 
 
@@ -222,9 +211,8 @@ def test_the_longest_name_there_is_comes_back(tmp_path, letter):
     assert not os.path.lexists(tmp_path / second) and len(os.fsencode(second)) <= 255
 
 
-def test_what_cannot_be_restored_stops_nothing_else(library):
+def test_what_cannot_be_restored_stops_nothing_else(folder, md5):
     """A file has the name of the folder: that photo stays in the trash, listed, and comes back later."""
-    folder, md5 = library
     done = two_in_the_trash(folder, md5)
     (folder / "a").rmdir()
     (folder / "a").write_text("in the way")
@@ -239,9 +227,8 @@ def test_what_cannot_be_restored_stops_nothing_else(library):
     assert present(folder) == md5
 
 
-def test_a_recovery_that_cannot_be_finished_stops_nothing_else(library, capsys):
+def test_a_recovery_that_cannot_be_finished_stops_nothing_else(folder, md5, capsys):
     """Killed in a restore whose folder cannot be written today: the rest of the trash still works."""
-    folder, md5 = library
     done = two_in_the_trash(folder, md5)
     (folder / "a").rmdir()
     (folder / "a").write_text("in the way")
@@ -256,9 +243,8 @@ def test_a_recovery_that_cannot_be_finished_stops_nothing_else(library, capsys):
     assert present(folder) == md5
 
 
-def test_a_trash_that_cannot_be_written_can_be_read(library):
+def test_a_trash_that_cannot_be_written_can_be_read(folder, md5):
     """A disk that is read-only now, with an operation that was interrupted: listing needs no lock."""
-    folder, md5 = library
     done = two_in_the_trash(folder, md5)
     Trash(folder)._write(done[0], "restoring")
     (folder / TRASH_FOLDER / "lock").unlink()
@@ -268,8 +254,7 @@ def test_a_trash_that_cannot_be_written_can_be_read(library):
         Trash(folder).restore(done)
 
 
-def test_what_was_deleted_in_the_trash_by_hand_stops_nothing_else(library):
-    folder, md5 = library
+def test_what_was_deleted_in_the_trash_by_hand_stops_nothing_else(folder, md5):
     done = two_in_the_trash(folder, md5)
     for name in ("copy.jpg.xmp", "other.jpg"):
         next((folder / TRASH_FOLDER / "items").rglob(name)).unlink()
@@ -281,9 +266,8 @@ def test_what_was_deleted_in_the_trash_by_hand_stops_nothing_else(library):
     assert Trash(folder).contents().listing == []
 
 
-def test_a_full_disk_can_be_freed(library, monkeypatch):
+def test_a_full_disk_can_be_freed(folder, md5, monkeypatch):
     """Not a byte fits into the journal before the deletion: it is written down after."""
-    folder, md5 = library
     trash, real_write = Trash(folder), os.write
     done, _ = trash.remove([removal(folder, md5)])
 
@@ -298,8 +282,7 @@ def test_a_full_disk_can_be_freed(library, monkeypatch):
 
 
 @pytest.mark.parametrize("how", ["replaced", "written into"])
-def test_a_version_saved_during_the_move_is_not_deleted(library, how):
-    folder, md5 = library
+def test_a_version_saved_during_the_move_is_not_deleted(folder, md5, how):
     copy, edited = folder / "a/copy.jpg", folder / "edited"
 
     def save(step):
@@ -319,9 +302,8 @@ def test_a_version_saved_during_the_move_is_not_deleted(library, how):
 
 
 @pytest.mark.parametrize("other", ["A/copy.jpg", "a/COPY.jpg"])
-def test_a_keeper_that_is_another_spelling_of_the_photo_is_none(library, monkeypatch, other):
+def test_a_keeper_that_is_another_spelling_is_none(folder, md5, monkeypatch, other):
     """As on exFAT, where both spellings open one file and its number may differ: here they are two links to it."""
-    folder, md5 = library
     (folder / other).parent.mkdir(exist_ok=True)
     os.link(folder / "a/copy.jpg", folder / other)
     listdir = os.listdir
@@ -332,9 +314,8 @@ def test_a_keeper_that_is_another_spelling_of_the_photo_is_none(library, monkeyp
     assert "one must remain" in refused[0][1] and present(folder) == before
 
 
-def test_a_keeper_that_goes_with_the_photo_was_none(library):
+def test_a_keeper_that_goes_with_the_photo_was_none(folder, md5):
     """Another program deletes it at this moment."""
-    folder, md5 = library
 
     def go(step):
         if step == "times" and (folder / "keep.jpg").exists():
@@ -346,9 +327,8 @@ def test_a_keeper_that_goes_with_the_photo_was_none(library):
     assert [operation.state for operation in Trash(folder).contents().operations] == ["taken back"]
 
 
-def test_the_trash_folder_is_durable_and_private(library, monkeypatch):
+def test_the_trash_folder_is_durable_and_private(folder, md5, monkeypatch):
     """A power cut must not forget the folder that everything was moved into; nobody else may look in."""
-    folder, md5 = library
     synced = []
     monkeypatch.setattr(trash_module, "sync_folder", synced.append)
     Trash(folder).remove([removal(folder, md5)])
@@ -356,19 +336,14 @@ def test_the_trash_folder_is_durable_and_private(library, monkeypatch):
     assert (folder / TRASH_FOLDER).stat().st_mode & 0o777 == 0o700
 
 
-def test_a_keeper_that_leaves_as_a_sidecar_is_no_keeper(library):
-    folder, md5 = library
-    wanted = [
-        removal(folder, md5, sidecars=("other.jpg",)),
-        removal(folder, md5, "keep.jpg", "other.jpg", ()),
-    ]
-    done, refused = Trash(folder).remove(wanted)
+def test_a_keeper_that_leaves_as_a_sidecar_is_no_keeper(folder, md5):
+    both = [removal(folder, md5, sidecars=("other.jpg",)), removal(folder, md5, "keep.jpg", "other.jpg", ())]
+    done, refused = Trash(folder).remove(both)
     assert (len(done), len(refused)) == (0, 2), "each was to be kept by the other"
     assert present(folder) == md5
 
 
-def test_a_journal_that_cannot_be_read_is_one_sentence(library):
-    folder, _ = library
+def test_a_journal_that_cannot_be_read_is_one_sentence(folder):
     (folder / TRASH_FOLDER / "journal.jsonl").mkdir(parents=True)
     with pytest.raises(JournalError, match=r"cannot be read .*: allow reading it"):
         Trash(folder)
@@ -377,16 +352,14 @@ def test_a_journal_that_cannot_be_read_is_one_sentence(library):
 @pytest.mark.parametrize(
     "line", ["null", "{}", '{"op": "a", "batch": "b", "time": "?", "reason": "", "state": "removed"}']
 )
-def test_a_journal_of_something_else_is_one_sentence(library, line):
-    folder, _ = library
+def test_a_journal_of_something_else_is_one_sentence(folder, line):
     (folder / TRASH_FOLDER).mkdir()
     (folder / TRASH_FOLDER / "journal.jsonl").write_text(line + "\n")
     trash = Trash(folder)
     assert trash.contents().operations == [] and "Line 1 of" in trash.contents().problems[0]
 
 
-def test_a_sentence_about_a_name_that_is_not_utf8_can_be_shown(library):
-    folder, md5 = library
+def test_a_sentence_about_a_name_that_is_not_utf8_can_be_shown(folder, md5):
     name = os.fsdecode(b"caf\xe9.jpg")
     _, refused = Trash(folder).remove([Removal(folder / name, md5["other.jpg"], [])])
     assert "caf\ufffd.jpg is no longer there" in refused[0][1]
@@ -508,9 +481,7 @@ def test_a_signature_of_one_kind_is_none_of_another():
 def other_volume(tmp_path):
     shared = Path("/dev/shm")
     if not os.access(shared, os.W_OK) or shared.stat().st_dev == tmp_path.stat().st_dev:
-        pytest.skip(
-            "needs a second volume: /dev/shm is missing, read-only or the same as the temporary folder"
-        )
+        pytest.skip("needs a second volume: /dev/shm is missing, read-only or the same volume")
     folder = shared / f"photodup-volume-{os.getpid()}"
     folder.mkdir()
     yield folder

@@ -147,16 +147,13 @@ def test_a_file_too_new_for_the_oldest_server_is_not_rendered(tmp_path: Path, ti
         ir_version(newer)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (("max_batch_size: 32", "max_batch_size: 0"), "max_batch_size"),
-        (('backend: "onnxruntime"', ""), "no backend"),
-        (("dynamic_batching {", "dynamic_batching { preferred_batch_size: [64]"), "above max_batch_size"),
-        (("optimization {", "optimization { cuda { graphs: true }"), "graphs does nothing"),
-        (('name: "openclip_vit_b32"', 'name: "other"'), "must be the folder's"),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), [
+    (("max_batch_size: 32", "max_batch_size: 0"), "max_batch_size"),
+    (('backend: "onnxruntime"', ""), "no backend"),
+    (("dynamic_batching {", "dynamic_batching { preferred_batch_size: [64]"), "above max_batch_size"),
+    (("optimization {", "optimization { cuda { graphs: true }"), "graphs does nothing"),
+    (('name: "openclip_vit_b32"', 'name: "other"'), "must be the folder's"),
+])  # fmt: skip
 def test_check_refuses_what_triton_would_misread(root: Path, change: tuple[str, str], message: str) -> None:
     folder = root / "model_repository" / "openclip_vit_b32"
     text = (folder / "config.pbtxt").read_text()
@@ -212,9 +209,7 @@ def test_a_target_is_rendered_complete(target: str, tmp_path: Path, tiny_exports
             assert (out / name / "1" / "model.py").exists() == (target == "cpu-embedded")
 
 
-def test_the_image_without_a_gpu_keeps_its_backend_and_asks_for_no_device(
-    tmp_path: Path, tiny_exports
-) -> None:
+def test_the_image_without_a_gpu_keeps_its_backend_and_asks_for_no_device(tmp_path: Path, tiny_exports):
     """Not run here: the embedded server has no onnxruntime backend. What would stop a CPU is what is looked at."""
     out = render_repository("cpu", tmp_path / "shared", tiny_exports)
     for folder in out.iterdir():
@@ -256,23 +251,18 @@ def test_tf32_dali_and_pytorch_are_rendered_when_asked_for_only(tmp_path: Path, 
         assert (tmp_path / "asked" / f"openclip_vit_b32_{made}").exists()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"target": "gpu"}, "unknown: use cpu-embedded, cpu, cuda, tensorrt"),
-        ({"models": ["openclip_vit_l14"]}, "no model 'openclip_vit_l14'"),
-        ({"models": ["openclip_vit_b32_trt"]}, "for tensorrt only"),
-        ({"models": ["openclip_vit_b32_jpeg_dali"]}, "for cuda and tensorrt only"),
-        ({"models": ["emulated_h900"]}, "no emulated model 'emulated_h900'"),
-        ({"target": "cuda", "models": ["emulated_a100"]}, "stands for a GPU"),
-        ({"exported": {}, "models": ["openclip_vit_b32"]}, "needs the exported graph 'fp32'"),
-        ({"exported": {"fp32": Path("gone.onnx")}, "models": ["openclip_vit_b32"]}, "gone.onnx is missing"),
-        ({"instances": 0}, "at least one instance"),
-    ],
-)
-def test_a_wrong_request_is_refused_in_words(
-    arguments: dict, message: str, tmp_path: Path, tiny_exports
-) -> None:
+@pytest.mark.parametrize(("arguments", "message"), [
+    ({"target": "gpu"}, "unknown: use cpu-embedded, cpu, cuda, tensorrt"),
+    ({"models": ["openclip_vit_l14"]}, "no model 'openclip_vit_l14'"),
+    ({"models": ["openclip_vit_b32_trt"]}, "for tensorrt only"),
+    ({"models": ["openclip_vit_b32_jpeg_dali"]}, "for cuda and tensorrt only"),
+    ({"models": ["emulated_h900"]}, "no emulated model 'emulated_h900'"),
+    ({"target": "cuda", "models": ["emulated_a100"]}, "stands for a GPU"),
+    ({"exported": {}, "models": ["openclip_vit_b32"]}, "needs the exported graph 'fp32'"),
+    ({"exported": {"fp32": Path("gone.onnx")}, "models": ["openclip_vit_b32"]}, "gone.onnx is missing"),
+    ({"instances": 0}, "at least one instance"),
+])  # fmt: skip
+def test_a_wrong_request_is_refused_in_words(arguments: dict, message: str, tmp_path: Path, tiny_exports):
     arguments = {"target": "cpu-embedded", "exported": tiny_exports} | arguments
     with pytest.raises(PhotodupError, match=message):
         render_repository(arguments.pop("target"), tmp_path, arguments.pop("exported"), **arguments)

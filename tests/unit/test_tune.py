@@ -115,15 +115,12 @@ def test_a_rival_that_may_be_as_good_is_named(every):
     assert none.best is None and "do not meet 100 ms" in none.sentence()
 
 
-@pytest.mark.parametrize(
-    ("rival", "throughput", "is_chosen", "words"),
-    [
-        ((46.0, 44.0, 48.0), 1.2, True, "has 20 % higher throughput than"),
-        ((46.0, 44.0, 48.0), 0.8, False, "has 20 % lower throughput than"),
-        ((46.0, 44.0, 48.0), 1.0, False, "have the same throughput within 5%"),
-        ((30.0, 28.0, 32.0), 1.2, False, "has 20 % higher throughput than"),
-    ],
-)
+@pytest.mark.parametrize(("rival", "throughput", "is_chosen", "words"), [
+    ((46.0, 44.0, 48.0), 1.2, True, "has 20 % higher throughput than"),
+    ((46.0, 44.0, 48.0), 0.8, False, "has 20 % lower throughput than"),
+    ((46.0, 44.0, 48.0), 1.0, False, "have the same throughput within 5%"),
+    ((30.0, 28.0, 32.0), 1.2, False, "has 20 % higher throughput than"),
+])  # fmt: skip
 def test_turns_decide_between_rates_that_overlap_and_only_there(
     every, run, monkeypatch, rival, throughput, is_chosen, words
 ):
@@ -153,10 +150,8 @@ def test_what_is_chosen_can_be_used(every, tmp_path):
     assert config.instance_group[0].count == 2 and config.parameters["threads"].string_value == "1"
     assert config.dynamic_batching.max_queue_delay_microseconds == triton.wait_us
     assert "Serve triton" in written and "<svg" in written
-    assert (
-        "http" not in written.replace("http://www.w3.org", "").split("<svg")[0]
-        and 'href="http' not in written
-    )
+    assert "http" not in written.replace("http://www.w3.org", "").split("<svg")[0]
+    assert 'href="http' not in written
     assert json.loads((tmp_path / "t" / "chosen.json").read_text())["chosen"]["server"] == "triton"
     fastapi = next(s for s in every if s.server == "fastapi" and s.precision == "int8")
     results.write_result(tuned(found(fastapi, 50.0, 47.0, 53.0)), tmp_path / "f")
@@ -176,9 +171,7 @@ def run(tmp_path):
     return run
 
 
-def test_a_search_goes_on_where_it_ended_and_survives_a_setting_that_cannot_be_served(
-    every, run, monkeypatch
-):
+def test_a_search_goes_on_where_it_ended_and_survives_a_setting_that_is_not_served(every, run, monkeypatch):
     broken, asked = every[0], []
 
     def quick(run, setting, bound, seconds):
@@ -201,9 +194,8 @@ def test_a_search_goes_on_where_it_ended_and_survives_a_setting_that_cannot_be_s
 
     first = once()
     made = len(asked)
-    assert [t["why"] for t in first.trials if t["setting"] == broken.name] == [
-        "it does not start: no memory."
-    ]
+    said = [t["why"] for t in first.trials if t["setting"] == broken.name]
+    assert said == ["it does not start: no memory."]
     assert first.best.setting == every[8]
     assert "not measured. Both do not fit into the memory" in first.sentence()
     assert f"{every[7].name} may be as good" in first.sentence()
@@ -262,7 +254,6 @@ def test_random_arrivals_and_not_the_closed_loop_choose_the_last(every, run, mon
     monkeypatch.setattr(search, "measure_finalists", visit)
     with run() as opened:
         found = search.tune(opened, every[:9], BOUND, rung_seconds=(1.0,))
-
     assert found.best.setting == every[6], "the best of the three that go on"
     assert [n for _, _, n in offered] == [search.OPEN_MEASUREMENTS] * 3 + [search.EXACT_MEASUREMENTS]
     assert offered[-1][0] == (every[6], every[7]), "the finalists' rates are measured in turns"

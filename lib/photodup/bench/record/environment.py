@@ -13,9 +13,9 @@ from photodup.embedding.engines.model import cpuinfo, processor_flags
 from photodup.settings import environment
 
 PACKAGES = (
-    *("fastapi", "grpcio", "httptools", "numpy", "nvidia-pytriton", "onnx", "onnxruntime", "onnxruntime-gpu"),
-    *("open_clip_torch", "pillow", "torch", "tritonclient", "uvicorn", "uvloop"),
-)
+    "fastapi", "grpcio", "httptools", "numpy", "nvidia-pytriton", "onnx", "onnxruntime", "onnxruntime-gpu",
+    "open_clip_torch", "pillow", "torch", "tritonclient", "uvicorn", "uvloop",
+)  # fmt: skip
 # What decides a measurement. Notebooks and results change while a run writes them, so they do not count.
 SOURCES = ("lib", "model_repository", "pyproject.toml", "constraints.txt")
 

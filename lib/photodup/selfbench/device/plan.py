@@ -8,10 +8,10 @@ from photodup.errors import PhotodupError
 
 CEILINGS, FIDELITY = "ceilings", "fidelity"
 ENGINES = (
-    *(CEILINGS, "pytorch-eager", "pytorch-cuda-graph", "pytorch-compile", FIDELITY),
-    *("onnx-cpu", "openvino", "onnx-cuda", "onnx-cuda-graph", "onnx-tensorrt", "onnx-tensorrt-graph"),
+    CEILINGS, "pytorch-eager", "pytorch-cuda-graph", "pytorch-compile", FIDELITY,
+    "onnx-cpu", "openvino", "onnx-cuda", "onnx-cuda-graph", "onnx-tensorrt", "onnx-tensorrt-graph",
     "onnx-tensorrt-rtx",
-)
+)  # fmt: skip
 """What `--engine` may name: the engines, the device's measured ceilings and the fidelity of its precisions."""
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
 

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 BACKEND_KEYS = ("server", "engine", "precision", "protocol", "wire", "channel")
 TOPOLOGY = ("arrangement", "devices", "batching", "compute_ms")  # of emulated devices
 PAIR_KEYS = (
-    *("run", "link", "scenario", "batch", "concurrency", "connection", "span", "offered_per_s"),
+    "run", "link", "scenario", "batch", "concurrency", "connection", "span", "offered_per_s",
     *TOPOLOGY,
-)
+)  # fmt: skip
 
 
 class Strict(BaseModel):

@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 _INTERVALS = ("latency_ms_mean", "latency_ms_p50", "latency_ms_p90", "throughput_images_per_s")
 NUMBERS = (
-    *("n_requests", "duration_s", "payload_bytes", "latency_ms_p95", "latency_ms_p99", "little_ratio"),
+    "n_requests", "duration_s", "payload_bytes", "latency_ms_p95", "latency_ms_p99", "little_ratio",
     *(f"{name}{end}" for name in _INTERVALS for end in ("", "_ci_low", "_ci_high")),
     *(f"{stage}_ms_mean" for stage in ("prepare", "request", "decode")),
     *(f"server_{stage}_ms_mean" for stage in ("request", "queue", "decode", "compute_infer")),
     "server_batch_mean",
-)
+)  # fmt: skip
 
 
 def as_table(points: Iterable[Mapping[str, Any]]) -> pd.DataFrame:

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 ROUNDED = ("fp16", "bf16")
 # Results of these are numbers that were rounded before.
 _MOVES = {
-    *("Concat", "Expand", "Flatten", "Gather", "Identity"),
-    *("Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"),
-}
+    "Concat", "Expand", "Flatten", "Gather", "Identity",
+    "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze",
+}  # fmt: skip
 # ONNX Runtime 1.31 dies (segmentation fault) when this pass meets an FP16 graph that goes convolution, reshape,
 # transpose, layer normalisation, transpose, matrix product: every vision transformer does. It changes only the
 # order in which a convolution's channels lie in memory, never an answer.

@@ -25,9 +25,9 @@ DOCUMENTS = {  # name in the data -> how the document's first line begins
     "step-5a-report": "Step 5A: ONNX Runtime / Triton Optimization",
 }
 CONDITION = [  # two rows that agree in all of these would be the same number typed twice
-    *("run", "step", "hardware", "gpus", "location", "backend"),
-    *("scenario", "batch", "concurrency", "item", "quantity"),
-]
+    "run", "step", "hardware", "gpus", "location", "backend",
+    "scenario", "batch", "concurrency", "item", "quantity",
+]  # fmt: skip
 FP32_BYTES = 3 * 224 * 224 * 4  # one image as a tensor
 APPROXIMATE = 0.10  # what a printed "~" is taken to allow, relative
 _NAME = re.compile(r"[A-Za-z_]\w*")

@@ -112,9 +112,9 @@ def test_a_notebook_decides_over_the_address_and_says_what_it_cannot_have_there(
     row = next(row for row in notebook_rows("far") if row["stem"].startswith("03"))
     assert row["decided"] == "decided", row["answer"]
     # The far server's batcher was really set: its own counters say so, and a busy machine adds to the 10 ms.
-    waited = re.search(r"lone request\D*(\d+) ms", row["answer"])
-    assert waited and int(waited[1]) >= 9, row["answer"]
-    figure(int(waited[1]) <= 20, row["answer"])
+    waited = re.search(r"lone request\D*([\d.]+) ms", row["answer"])
+    assert waited and float(waited[1]) >= 9, row["answer"]
+    figure(float(waited[1]) <= 20, row["answer"])
     text = (elsewhere / "results" / "far" / "notebooks" / "03_set_up_triton.ipynb").read_text()
     assert "is another machine: its model repository cannot be written from here" in text
     assert not (elsewhere / "build" / "endpoints-far.yaml").exists()  # no servers were started here

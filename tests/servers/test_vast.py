@@ -299,6 +299,24 @@ def test_up_leaves_a_real_process_that_ends_with_the_record(client, tmp_path, mo
     assert subprocess.run(command, timeout=300).returncode == 0
 
 
+def test_the_process_that_up_leaves_destroys_what_is_overdue(api, client, tmp_path, monkeypatch):
+    rent(client)
+    (tmp_path / "build/vast/rtx4090.json").write_text(
+        json.dumps(record(tmp_path) | {"until": time.time() - 1})
+    )
+    # A stand-in for the SDK, as it is imported there.
+    sdk = f"from test_vast import Client\nVastAI = lambda quiet: Client({api.url!r})\n"
+    (tmp_path / "vastai.py").write_text(sdk)
+    path = (tmp_path, ROOT / "tests" / "servers", ROOT / "tests", ROOT / "lib")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, path)))
+    with subprocess.Popen([sys.executable, "-m", "photodup.serving.vast", "rtx4090"]) as process:
+        try:
+            until(lambda: not api.rows or process.poll() is not None)
+        finally:
+            process.kill()
+    assert api.rows == {}
+
+
 def test_instances_of_another_machine_are_named(api, client):
     api.rows = {n: {"id": n, "label": name} for n, name in enumerate(("photodup-x", "other", None), 1)}
     assert vast.unnoticed(client) == [1]

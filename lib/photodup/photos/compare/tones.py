@@ -127,12 +127,12 @@ def lost_tones(one: Laid, other: Laid, without: Iterable[tuple[float, float, flo
             limit = grown(limit & shared, -soft)
             if limit.sum() > 0.5 * CLIPPED * n:
                 its = other.rgb[:, :, channel]
-                if _spread(its[limit]) > _TONES and _spread(_evened(mine, its, shared)[limit]) > _TONES:
+                if _range(its[limit]) > _TONES and _range(_evened(mine, its, shared)[limit]) > _TONES:
                     lost = max(lost, float(limit.sum() / n))
     return lost
 
 
-def _spread(values: np.ndarray) -> float:
+def _range(values: np.ndarray) -> float:
     low, high = np.percentile(values, (25, 75))
     return float(high - low)
 

@@ -86,7 +86,7 @@ def test_07_says_why_nothing_was_compared_and_what_the_machine_does_as_it_is():
         "Throughput of a pair of ONNX Runtime instances and one instance of ONNX Runtime: not measured. It keeps them."
         in said
     )
-    assert "As it is deployed, ONNX Runtime FP32 in Triton with a binary tensor answers 12.0 images/s" in said
+    assert "As it is deployed, PyTorch FP32 in FastAPI answers 12.0 images/s" in said
 
 
 def test_07_with_int8_is_answered_by_the_fastest_engine_as_before():

@@ -61,6 +61,16 @@ def test_a_strong_compression_that_was_saved_finely_again_is_not_kept(tmp_path):
     assert keeper(tmp_path, a_again=again, original=original)[0] == "original"
 
 
+@pytest.mark.parametrize(("first", "then"), [([72, 92], [75, 92]), ([70], [76]), ([66, 90], [78])])
+def test_an_original_does_not_go_for_a_copy_whose_finer_compression_hides_its_own(tmp_path, first, then):
+    image = photo("coffee")
+    for name, qualities in (("original", first), ("copy", then)):
+        for quality in qualities:
+            image = opened(data := to_jpeg(image, quality))
+        (tmp_path / f"{name}.jpg").write_bytes(data)
+    assert all(photo.path.stem != "original" for photo in only_group(tmp_path).may_go)
+
+
 def test_what_was_only_saved_again_finely_is_not_the_original(tmp_path):
     original = to_jpeg(photo("chelsea"), 80)
     assert keeper(tmp_path, a_again=to_jpeg(opened(original), 96), original=original) == (

@@ -68,7 +68,8 @@ _THUMBNAIL = 0.3
 _TURNED = 0.5
 # Steps of the file's own table over those of an earlier compression, below which it was saved again.
 _SAVED_AGAIN = 0.7
-_FINER_STEP = 1.1  # ratio of steps that are no longer alike
+# Ratio of steps that are no longer alike, and below which a finer compression hides a coarser one before it.
+_FINER_STEP, _HIDDEN = 1.1, 2.0
 # Sharpness that is less than another's by more is a blur.
 _AS_SHARP = 0.95
 # Slopes that are steeper by more are sharpened, or the other's are blurred.
@@ -301,7 +302,7 @@ class LaidFamily:
             and b.scale > 0.9 * min(a.scale, 1.0)
             and is_whole
             and slopes[0] > _SHARPER * slopes[1],
-            is_resaved=self._was_coarser(keeper) and member in self._less_compressed(keeper),
+            is_resaved=self._may_be_resaved(keeper, member),
             is_smoother=one_tone and is_one_size and contents.noise.may_be_filtered(rounding),
             is_larger=self._is_maybe_enlarged(keeper, member),
             is_one_size=is_one_size,
@@ -454,6 +455,16 @@ class LaidFamily:
             if step < own / _FINER_STEP
             or (step < own * _FINER_STEP and self._was_coarser(row) and not self._was_coarser(other))
         ]
+
+    def _may_be_resaved(self, keeper: int, member: int) -> bool:
+        """Return whether a member may have been compressed less hard than the one to keep, which was saved again since.
+
+        A second compression hides the first unless that was about twice as coarse.
+        """
+        if self._was_coarser(keeper) and member in self._less_compressed(keeper):
+            return True
+        coarser = self._coarsest(member) / max(self._coarsest(keeper), 1.0)
+        return _FINER_STEP < coarser < _HIDDEN and member in self._beside(keeper)
 
     def _coarsest(self, row: int) -> float:
         """Return the step of the coarsest compression that is seen or in the file's own table, greys."""

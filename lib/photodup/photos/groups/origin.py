@@ -167,7 +167,7 @@ class Origins:
         if relation.is_smoother:
             said.append(f"the one to keep is smoother, perhaps only filtered, {origin}")
         if relation.is_resaved:
-            said.append("the one to keep was compressed harder before and saved again")
+            said.append("the one to keep may have been compressed harder before and saved again")
         if relation.is_larger:
             said.append("the one to keep has more pixels, but may be an enlargement")
         if relation.is_remade:

@@ -176,7 +176,7 @@ def _numbers(text: str | None) -> list[int]:
 
 
 def _spoken(protocol: list[str] | None, model: list[str] | None, number: int = 0) -> dict[str, str]:
-    """Return what `target_of` is told of one URL: one value holds for both URLs, two for one each."""
+    """Return the protocol and the model of URL `number`, where they are given. A single value applies to both URLs."""
     asked = {"protocol": protocol, "model": model}
     return {name: values[min(number, len(values) - 1)] for name, values in asked.items() if values}
 

@@ -218,7 +218,8 @@ class LaidFamily:
             if (sources := [o for o in self.laid if self._is_enlarged(row, o)])
         }
         found = finest(powers, self.laid, gains, self._blocks, limits)
-        # A copy cannot be less compressed than its parent, so what was compressed harder holds nothing finer.
+        # A copy cannot be less compressed than its parent, so what was compressed harder holds nothing finer. Nor does an
+        # enlargement.
         parents = {row: [o for o in self._less_compressed(row) if self._steps[o]] for row in found}
         for row in limits:
             parents[row] += [o for o in self.laid if self._holds_no_more(row, o)]
@@ -602,12 +603,10 @@ class LaidFamily:
         if any(seam for seam, *_ in edges) or (may_be and edges and all(ends for _, ends, _ in edges)):
             said.append("the one to keep does not seem to go on where this one ends: it may be a collage")
         is_finer = self._is_finer(member, keeper)
-        if is_finer:
-            said += [] if self._is_saved_from(member, keeper) else ["holds finer detail"]
-        elif b.scale > _LARGER * a.scale and not (
-            self._is_saved_from(member, keeper) or self._holds_no_more(member, keeper)
-        ):
-            said.append("has more pixels, though no finer detail is seen in them")
+        may_be_better = is_finer or (b.scale > _LARGER * a.scale and not self._holds_no_more(member, keeper))
+        if may_be_better and not self._is_saved_from(member, keeper):
+            unseen = "has more pixels, though no finer detail is seen in them"
+            said.append("holds finer detail" if is_finer else unseen)
         contents, boxes, rounding, _ = self._compare_contents(keeper, member)
         # The letters of a caption are no tones of the picture.
         letters = tuple(place.box for place in contents.places) if contents.is_caption else ()

@@ -18,7 +18,7 @@ from photodup.study.notebook import charts
 from photodup.study.notebook.run import REFERENCE
 from photodup.study.peers.outcomes import ComparedServers, compared, ours
 from photodup.study.peers.outcomes import verified as read_verified
-from photodup.study.peers.peers import SERVERS, fastest
+from photodup.study.peers.peers import SERVERS
 from photodup.study.peers.stage import LOADS
 
 if TYPE_CHECKING:
@@ -32,16 +32,9 @@ ADVICE = "Turn an upload by EXIF and decode it whole before a model sees it, and
 NOT_MEASURED = "Who is faster was not measured in this run: `photodup study peers` lets them take turns."
 
 
-def draw_servers(
-    ax: Axes, found: ComparedServers, load: str, *, tail: str = "", is_fastest: bool = False
-) -> None:
-    """Draw each server's figure under a load with its interval.
-
-    Args:
-        tail: column of `arms` that is drawn as a faint line to its own mark.
-        is_fastest: the figures are those of each server's fastest precision.
-    """
-    servers = [fastest(server) if is_fastest else server for server in reversed(SERVERS.values())]
+def draw_servers(ax: Axes, found: ComparedServers, load: str, *, tail: str = "") -> None:
+    """Draw each server's figure under a load with its interval; `tail`: a column of `arms`, a faint line to its own mark."""
+    servers = list(reversed(SERVERS.values()))
     known = {arm["server"]: arm for arm in found.arms.to_dict("records")}
     for place, server in enumerate(servers):
         arm = known.get(server.name, {})
@@ -49,7 +42,7 @@ def draw_servers(
         if not value or value != value:
             charts.not_measured(ax, place)
             continue
-        color = charts.engine_color(server.engine)
+        color = charts.engine_color(arm["engine"])
         end = arm.get(tail) if tail else None
         if end and end == end:
             ax.plot([value, end], [place, place], color=color, alpha=0.3, linewidth=1)
@@ -64,9 +57,9 @@ def engines(fast: ComparedServers) -> str:
     """Return which servers compute with which engine and precision where each is at its fastest, as one caption."""
     by_engine: dict[str, list[str]] = {}
     for arm in fast.arms.to_dict("records"):
-        server = fastest(SERVERS[arm["server"]])
-        engine = {"pytorch": "PyTorch", "openvino": "OpenVINO"}.get(server.engine, server.engine)
-        by_engine.setdefault(f"{engine} {server.computed.upper()}", []).append(server.label)
+        engine = {"pytorch": "PyTorch", "openvino": "OpenVINO"}.get(arm["engine"], arm["engine"])
+        computed = f"{engine} {arm['precision'].upper()}"
+        by_engine.setdefault(computed, []).append(SERVERS[arm["server"]].label)
     told = "; ".join(f"{engine}: {listed(names)}" for engine, names in by_engine.items())
     return f"{told}." if told else ""
 
@@ -76,12 +69,11 @@ def at_fastest(fp32: ComparedServers, fast: ComparedServers) -> pd.DataFrame:
     before = {row["server"]: row for row in fp32.arms.to_dict("records")}
     rows = []
     for arm in fast.arms.to_dict("records"):
-        server = fastest(SERVERS[arm["server"]])
-        was = before.get(server.name, {})
+        was = before.get(arm["server"], {})
         rows.append(
             {
-                "server": server.label,
-                "precision, engine": f"{server.computed}, {server.engine}",
+                "server": SERVERS[arm["server"]].label,
+                "precision, engine": f"{arm['precision']}, {arm['engine']}",
                 "one in flight (ms)": _with_interval(arm, "one"),
                 "÷ FP32's latency": _ratio(arm, was, "one"),
                 "eight in flight (images/s)": _with_interval(arm, "eight"),
@@ -97,7 +89,7 @@ def under_bound(found: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
     rows = [
         {
             "server": SERVERS[name].label,
-            "precision": fastest(SERVERS[name]).computed,
+            "precision": rate["precision"],
             "highest rate (requests/s)": None if rate["because"] else rate["rate_per_s"],
             "between": "" if rate["because"] else f"{number(rate['low'])} to {number(rate['high'])}",
             "why not": rate["because"],
@@ -267,7 +259,7 @@ def fastest_sentence(fast: ComparedServers) -> str:
     slower = [one for one in peers if loads and all(_is_worse(v.get(one)) for v in loads.values())]
     if not slower:
         return ""
-    best = fastest(ours()).precision.upper()
+    best = fast.arms.set_index("server").precision[ours().name].upper()
     who, many = listed(slower), listed([str(LOADS[load].concurrency) for load in loads])
     return f"Each at its fastest precision, {ours().label} in {best} is found faster than {who} with {many} in flight."
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from photodup.study.comparisons.outcomes import NOT_PLANNED, recorded
 from photodup.study.notebook.run import Run, read_run
 from photodup.study.notebook.weights import choose_weights
 from photodup.study.peers.alone import BOUND
-from photodup.study.peers.peers import SERVERS, Server, fastest
+from photodup.study.peers.peers import FASTEST_OF_PEERS, SERVERS, Server, fastest
 from photodup.study.peers.stage import (
     AGAIN,
     ALONE,
@@ -48,7 +48,8 @@ class ComparedServers:
         missing: one sentence for each server without any.
         outcomes: comparison's name (`LitServe, one`) → outcome against ours.
         checks: outcomes of a second process of ours against the first.
-        arms: one row for each server: its figures over all visits with 95 % intervals.
+        arms: one row for each server: the engine and precision it computed with, and its figures over all visits with
+            95 % intervals.
         alone: server → what was measured of it alone.
     """
 
@@ -88,14 +89,23 @@ def compared(run: Run, *, passes: Sequence[str] = ("fp32",)) -> ComparedServers:
     for of, load in loads:
         seen: dict[str, list[tuple[Visit, int]]] = {}
         lost: dict[str, str] = {}
+        about: dict[str, Mapping[str, str]] = {}
         for record, visit in recorded(run, visit_key(load), partial(visit_config, of, load, weights)):
             lost |= record["result"].get("lost", {})
+            about |= record["result"].get("about", {})
             if visit is not None:
                 for index, key in enumerate(record["result"]["servers"]):
                     seen.setdefault(key, []).append((visit, index))
         for key in (key for key in (*SERVERS, AGAIN) if key in seen or key in lost):
             if key != AGAIN:
-                rows.setdefault(key, {"server": key}).update(_figures(seen.get(key, ()), load))
+                server, asked = SERVERS[key], about.get(key, {})
+                engine, precision = asked.get("engine", server.engine), asked.get("precision", "fp32")
+                row = {
+                    "server": key,
+                    "engine": engine,
+                    "precision": replace(server, precision=precision).computed,
+                }
+                rows.setdefault(key, row).update(_figures(seen.get(key, ()), load))
             if key != OURS:
                 questions.append(_question(key, load, seen.get(key, ()), lost.get(key, "")))
     found = {outcome.question.name: outcome for outcome in judge(questions)}
@@ -120,15 +130,20 @@ def rates(run: Run) -> dict[str, Mapping[str, Any]]:
     weights, found = choose_weights(), dict[str, Mapping[str, Any]]()
     curve = measure_curve(read_run(run.directory), [declarations().sides[name] for name in SIDES])
     for name, server in SERVERS.items():
-        side, record = f"{name}-{fastest(server).precision}", None
+        quick, record = fastest(server), None
         if not server.is_ours:
-            record = run.store.record(RATE, config=rate_config(fastest(server), weights))
-        elif side in set(curve.side):
+            # On the processor of the run, which need not be this one.
+            asked = (replace(server, precision=precision) for precision in (FASTEST_OF_PEERS, "fp32"))
+            kept = [(s, r) for s in asked if (r := run.store.record(RATE, config=rate_config(s, weights)))]
+            quick, record = kept[0] if kept else (quick, None)
+        elif (side := f"{name}-{quick.precision}") in set(curve.side):
             rate = rate_under(curve, side, bound_ms=BOUND.bound_ms)
             missing = "" if rate.per_s else f"no two steps of notebook 06 lie around {BOUND}"
             found[name] = {"rate_per_s": rate.per_s, "low": rate.low, "high": rate.high, "because": missing}
         if record is not None:
             found[name] = {"rate_per_s": None, "because": record["error"], **record["result"]}
+        if name in found:
+            found[name] = {"precision": quick.computed, **found[name]}
     return found
 
 

@@ -19,6 +19,7 @@ from photodup.bench.anyurl.target import Target
 from photodup.bench.load.usage import family
 from photodup.bench.verify.asking import MOST
 from photodup.embedding.backends import Backend
+from photodup.embedding.engines.model import can_compute
 from photodup.errors import PhotodupError
 from photodup.files import available_cores
 from photodup.paths import build_dir, project_root
@@ -207,15 +208,15 @@ SERVERS = {
 """The servers by name; each field that is not given is our FastAPI service's."""
 
 FASTEST_OF_OURS = ("openvino", "int8")
-FASTEST_OF_PEERS = "bf16"  # PyTorch's on a processor with its instructions
+FASTEST_OF_PEERS = "bf16"  # PyTorch's; FP32 where the processor has no instructions for it
 
 
 def fastest(server: Server) -> Server:
-    """Return a server at the fastest precision that it supports on a CPU; its engine may be another then."""
+    """Return a server at the fastest precision that it supports on this CPU; its engine may be another then."""
     if server.is_ours:
         engine, precision = FASTEST_OF_OURS
         return replace(server, engine=engine, precision=precision)
-    return replace(server, precision=FASTEST_OF_PEERS)
+    return replace(server, precision=FASTEST_OF_PEERS) if can_compute(FASTEST_OF_PEERS) else server
 
 
 def triton_model(server: Server) -> str:

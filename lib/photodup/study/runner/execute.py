@@ -29,7 +29,7 @@ from photodup.study.notebook.opening import write_opening
 from photodup.study.notebook.run import REFERENCE, Run, folder_of, open_run
 from photodup.study.runner.servers import start_servers
 
-DEFAULT_BUDGET_S = 1200
+DEFAULT_BUDGET_S = 3600
 SIZES = ("quick", "smoke")  # each a file of notebooks/
 # Programs without which a notebook can show nothing. It is then skipped, with the sentence that says why.
 PROGRAMS = {"09_scale_on_kind": "kubectl"}

@@ -176,6 +176,10 @@ class _Sides:
     def measure(self, pair: Pair, visit: int, sizes: Sizes) -> dict[str, Any]:
         """Measure one visit of a pair; return the record's columns."""
         both, plan, serve = (pair.a, pair.b), sizes.plan, None
+        if not (pair.is_primary or pair.is_null):  # just enough to be judged: six observations in two visits
+            plan = replace(
+                plan, blocks=min(plan.blocks, 3), quads=min(plan.quads, 3), waves=min(plan.waves, 8)
+            )
         if any(side.settings for side in both) and not _has_models(self.run, *both):
             serve = lambda side: with_settings(self.run, (pair.a, pair.b)[side])  # noqa: E731
             # Six observations are the least that is judged.

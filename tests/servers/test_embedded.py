@@ -11,6 +11,7 @@ import httpx
 import numpy as np
 import pytest
 from PIL import Image
+from support.command import running
 from support.images import photo
 from support.service import as_files, until
 from support.triton import FREE_PORTS, executions, infer, needs_triton, render_tiny
@@ -40,9 +41,7 @@ def test_both_are_ready_and_neither_outlives_a_killed_starter(tmp_path, tiny_rep
             print("READY", flush=True)
             time.sleep(120)
     """)
-    command = [sys.executable, "-u", "-c", code]
-    starter = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    try:
+    with running([sys.executable, "-u", "-c", code], stderr=subprocess.STDOUT) as starter:
         said = []
         for line in starter.stdout:
             said.append(line.strip())
@@ -63,10 +62,6 @@ def test_both_are_ready_and_neither_outlives_a_killed_starter(tmp_path, tiny_rep
         assert len(ports) == 4
         os.kill(starter.pid, signal.SIGKILL)
         until(lambda: not any(map(_open, ports)))
-    finally:
-        starter.kill()
-        starter.wait()
-        starter.stdout.close()
 
 
 def test_an_export_that_cannot_be_made_is_one_sentence() -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from support.command import run_command
+from support.command import run_command, running
 from support.hostile_library import tree
 from support.review_library import make_library, photo, save, users_files
 from support.service import until
@@ -54,8 +54,7 @@ class Tree:
 def reviewing(*arguments: object) -> Iterator[httpx.Client]:
     command = [sys.executable, "-m", "photodup", "review", *map(str, arguments), "--port", "0"]
     env = os.environ | ENVIRONMENT
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
-    try:
+    with running(command, stderr=subprocess.STDOUT, env=env) as process:
         said = ""
         while not (found := re.search(r"at (http://\S+/)\n", said)):
             line = process.stdout.readline()
@@ -67,9 +66,6 @@ def reviewing(*arguments: object) -> Iterator[httpx.Client]:
             yield client
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=120)
-    finally:
-        process.kill()
-        process.wait()
 
 
 class Owner(httpx.Client):

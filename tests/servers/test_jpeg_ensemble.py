@@ -6,8 +6,9 @@ import os
 import subprocess
 import sys
 import textwrap
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -83,22 +84,18 @@ def test_bad_images_fail_alone_in_a_shared_batch_each_with_its_reason(tiny_trito
     good = [_good()[name] for name in ("jpeg", "png", "webp", "jpeg CMYK")]
     bad = _bad()
     jobs = [(data, None) for data in good] + list(bad.values())
-    outcome: list = [None] * len(jobs)
 
-    def ask(index: int) -> None:
+    def ask(job: tuple) -> Any:
         try:
-            outcome[index] = infer(server, model, _encoded(jobs[index][0]), "grpc", "image")
+            return infer(server, model, _encoded(job[0]), "grpc", "image")
         except Exception as error:
-            outcome[index] = str(error)
+            return str(error)
 
     server.load(model, config)
     try:
         before = executions(server, model)
-        threads = [threading.Thread(target=ask, args=(index,)) for index in range(len(jobs))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(len(jobs)) as pool:
+            outcome = list(pool.map(ask, jobs))
         after = executions(server, model)
     finally:
         server.load(model)

@@ -2,8 +2,8 @@
 
 import base64
 import contextlib
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import numpy as np
@@ -108,11 +108,8 @@ def test_a_key_and_an_overload_are_said_in_the_same_shape(client, small_service)
             found.append(error)
 
     for _ in range(5):  # who comes second while one is in flight is refused
-        threads = [threading.Thread(target=one) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(8) as pool:
+            [pool.submit(one) for _ in range(8)]
         if found:
             break
     assert found and all(error.status_code == 503 for error in found)

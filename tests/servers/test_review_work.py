@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 import httpx
 import pytest
+from support.command import running
 from support.library import photo as small
 from support.review_library import client_of, photo, save
 from support.service import until
@@ -162,8 +163,7 @@ def test_the_command_opens_the_page_of_a_folder_that_was_never_scanned(photos):
     flags = ["--threshold", "0.6", "--inference-backend", "auto", "--inference-url", "http://127.0.0.1:9"]
     command = [sys.executable, "-m", "photodup", "review", str(photos), "--port", "0", *flags]
     env = os.environ | {"PYTHONUNBUFFERED": "1"}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
-    try:
+    with running(command, stderr=subprocess.PIPE, env=env) as process:
         said = process.stdout.readline()
         url = said.removeprefix("The page: ").strip()
         assert "has not looked at this folder yet" in httpx.get(url, follow_redirects=True, timeout=60).text
@@ -174,9 +174,6 @@ def test_the_command_opens_the_page_of_a_folder_that_was_never_scanned(photos):
         process.send_signal(signal.SIGINT)
         _, failed = process.communicate(timeout=60)
         assert "Traceback" not in failed
-    finally:
-        process.kill()
-        process.wait()
     nowhere = subprocess.run([*command[:4], str(photos / "nowhere")], capture_output=True, text=True)
     assert nowhere.returncode == 2 and "is not a folder" in nowhere.stderr
 
@@ -223,18 +220,15 @@ review(Path(sys.argv[1]), port=0, catalogue=None, browser=False, encoders=Encode
 def test_ctrl_c_waits_for_no_encoder(bursts):
     """Python joins the threads of its pools before it ends, so that this process used to stay."""
     command = [sys.executable, "-u", "-c", REVIEW_WITH_AN_ENCODER_THAT_NEVER_COMES, str(bursts)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            url = process.stdout.readline().removeprefix("The page: ").strip()
-            origin = {"Origin": "/".join(url.split("/")[:3])}
-            with httpx.Client(base_url=url, headers=origin, timeout=60, follow_redirects=True) as client:
-                until_idle(client)
-                client.post("similar", data={"encoder": "never"})
-                assert "Getting ready to look" in client.get("work").text
-            process.send_signal(signal.SIGINT)
-            said, failed = process.communicate(timeout=60)
-        finally:
-            process.kill()
+    with running(command, stderr=subprocess.PIPE) as process:
+        url = process.stdout.readline().removeprefix("The page: ").strip()
+        origin = {"Origin": "/".join(url.split("/")[:3])}
+        with httpx.Client(base_url=url, headers=origin, timeout=60, follow_redirects=True) as client:
+            until_idle(client)
+            client.post("similar", data={"encoder": "never"})
+            assert "Getting ready to look" in client.get("work").text
+        process.send_signal(signal.SIGINT)
+        said, failed = process.communicate(timeout=60)
     assert process.returncode == 0 and not failed
     assert "Stopped while busy (finding similar scenes): what was done before is kept." in said
 

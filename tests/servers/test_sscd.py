@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from support.command import one_sentence
+from support.command import one_sentence, running
 from support.review_library import make_library, photo
 from support.service import free_port
 from support.triton import save_graph, taking_pictures
@@ -245,9 +245,6 @@ def test_what_cannot_be_is_one_sentence(checkpoint, tmp_path):
 def test_the_service_refuses_it_in_words(checkpoint):
     env = os.environ | {"MODEL_PRETRAINED": f"sscd:{checkpoint}", "PORT": str(free_port())}
     command = [sys.executable, "-m", "photodup.serving.service"]
-    with subprocess.Popen(command, env=env, stderr=subprocess.STDOUT, stdout=subprocess.PIPE) as service:
-        try:
-            said = service.communicate(timeout=300)[0].decode()
-        finally:
-            service.kill()
+    with running(command, env=env, stderr=subprocess.STDOUT) as service:
+        said = service.communicate(timeout=300)[0]
     assert "run it in this process" in said

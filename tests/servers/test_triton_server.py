@@ -15,6 +15,7 @@ import numpy as np
 import psutil
 import pytest
 from PIL import Image
+from support.command import running
 from support.service import has_ended, until
 from support.triton import FREE_PORTS, executions, infer, needs_triton, tiny_embedding, tiny_graph
 
@@ -220,9 +221,7 @@ def test_nothing_is_left_when_the_starter_is_killed(how: "signal.Signals | str",
             print(server.http_port, server.grpc_port, server._process._process.pid, flush=True)
             time.sleep(60)
     """)
-    command = [sys.executable, "-c", code]
-    starter = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    try:
+    with running([sys.executable, "-c", code], stderr=subprocess.DEVNULL) as starter:
         http, grpc, supervisor = map(int, starter.stdout.readline().split())
         family = [supervisor, *(one.pid for one in psutil.Process(supervisor).children(recursive=True))]
         assert len(family) >= 3, "supervisor, server and stub were expected"
@@ -233,7 +232,3 @@ def test_nothing_is_left_when_the_starter_is_killed(how: "signal.Signals | str",
         for port in (http, grpc):
             with socket.socket() as probe:
                 assert probe.connect_ex(("127.0.0.1", port)) != 0
-    finally:
-        starter.kill()
-        starter.wait()
-        starter.stdout.close()

@@ -18,6 +18,7 @@ import httpx
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from support.command import running
 from support.http_server import Handler, serving
 from support.paths import ROOT
 from support.service import until
@@ -309,11 +310,8 @@ def test_the_process_that_up_leaves_destroys_what_is_overdue(api, client, tmp_pa
     (tmp_path / "vastai.py").write_text(sdk)
     path = (tmp_path, ROOT / "tests" / "servers", ROOT / "tests", ROOT / "lib")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, path)))
-    with subprocess.Popen([sys.executable, "-m", "photodup.serving.vast", "rtx4090"]) as process:
-        try:
-            until(lambda: not api.rows or process.poll() is not None)
-        finally:
-            process.kill()
+    with running([sys.executable, "-m", "photodup.serving.vast", "rtx4090"]) as process:
+        until(lambda: not api.rows or process.poll() is not None)
     assert api.rows == {}
 
 

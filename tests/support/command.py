@@ -56,6 +56,16 @@ def run_python(program: str, *arguments: object, **options: object) -> subproces
     return subprocess.run(command, capture_output=True, text=True, **options)
 
 
+@contextlib.contextmanager
+def running(command: list[str], **options: object) -> Iterator[subprocess.Popen]:
+    """Run a program beside the test and kill it in the end; what it prints is piped, as text, unless told otherwise."""
+    with subprocess.Popen(command, **{"stdout": subprocess.PIPE, "text": True, **options}) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
 def run_program(name: str, *arguments: object, within: tuple[str, ...] = ()) -> str:
     """Run a program of this folder in a process of its own, which may fork; return what it printed."""
     command = [*within, sys.executable, "-m", f"support.{name}", *map(str, arguments)]

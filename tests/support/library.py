@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
+from support.command import running
 
 from photodup.embedding.imaging import ImageError, View, decode
 from photodup.errors import PhotodupError
@@ -20,6 +21,12 @@ def photo(path: Path, seed: int = 0, size: tuple[int, int] = (64, 48), **save) -
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(values).resize(size, Image.Resampling.BICUBIC).save(path, **save)
     return path
+
+
+def photos(folder: Path, n: int) -> None:
+    """Write n different photographs: 0.jpg, 1.jpg and so on."""
+    for i in range(n):
+        photo(folder / f"{i}.jpg", i)
 
 
 class CountingEmbedder:
@@ -62,17 +69,14 @@ main()
 def killed_scan(folder: Path, *options: str, how: int, n_done: Callable, least: int, **variables) -> str:
     """Scan slowly in a process that gets the signal `how` when `least` are done; return what it said."""
     command = [sys.executable, "-c", _SCAN_SLOWLY, "scan", str(folder), "--workers", "2", *options]
-    env = os.environ | variables
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, env=env)
-    try:
+    with running(
+        command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, env=os.environ | variables
+    ) as process:
         deadline = time.monotonic() + 120
         while n_done() < least:
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.02)
         process.send_signal(how)
-        said = process.communicate(timeout=120)[1].decode()
+        said = process.communicate(timeout=120)[1]
         assert process.returncode != 0 and "Traceback" not in said
         return said
-    finally:
-        process.kill()
-        process.wait()

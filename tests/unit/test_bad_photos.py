@@ -151,37 +151,36 @@ def test_links_are_listed_and_not_followed(tmp_path):
     assert report.n_read == 1
 
 
-def test_a_file_replaced_by_a_link_or_a_pipe_after_the_listing_is_not_read(tmp_path, monkeypatch):
+@pytest.fixture
+def after_listing(monkeypatch):
+    """Lets something happen between the listing of a folder and the reading of its files."""
+    walk = library_module.walk
+    return lambda happens: monkeypatch.setattr(
+        library_module, "walk", lambda root, only: (walk(root, only), happens(root))[0]
+    )
+
+
+def test_a_file_replaced_by_a_link_or_a_pipe_after_the_listing_is_not_read(tmp_path, after_listing):
     photo(tmp_path / "outside/secret.jpg", 2)
     for name in ("a.jpg", "b.jpg", "c.jpg"):
         photo(tmp_path / "library" / name)
-    walk = library_module.walk
 
-    def walk_then_replace(root, only):
-        listing = walk(root, only)
+    def replace(root):
         (root / "a.jpg").unlink()
         (root / "a.jpg").symlink_to(tmp_path / "outside/secret.jpg")
         (root / "b.jpg").unlink()
         os.mkfifo(root / "b.jpg")  # reading it would wait for ever
-        return listing
 
-    monkeypatch.setattr(library_module, "walk", walk_then_replace)
+    after_listing(replace)
     report = scan(tmp_path / "library", progress=False)
     assert set(reasons(report)) == {"a.jpg", "b.jpg"}
     assert report.n_read == 1
 
 
-def test_a_file_that_vanishes_between_listing_and_reading(tmp_path, monkeypatch):
+def test_a_file_that_vanishes_between_listing_and_reading(tmp_path, after_listing):
     photo(tmp_path / "a.jpg", 1)
     photo(tmp_path / "b.jpg", 2)
-    walk = library_module.walk
-
-    def walk_then_delete(root, only):
-        listing = walk(root, only)
-        (tmp_path / "a.jpg").unlink()
-        return listing
-
-    monkeypatch.setattr(library_module, "walk", walk_then_delete)
+    after_listing(lambda root: (root / "a.jpg").unlink())
     report = scan(tmp_path, progress=False)
     assert (report.n_found, report.n_read, report.n_missing, report.problems) == (2, 1, 1, [])
     with Catalogue(tmp_path) as catalogue:

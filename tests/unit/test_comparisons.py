@@ -162,16 +162,17 @@ def test_a_pass_that_was_cut_off_measures_the_visits_that_are_missing(measured, 
 
 def test_servers_are_started_anew_between_rounds_of_visits(declare, tmp_path):
     """Not before the first, and not where nothing is left to measure; a server that died comes back."""
-    found, run, said = declare(DATA), opened(tmp_path / "run"), []
+    found, run, once, said = declare(DATA), opened(tmp_path / "run"), opened(tmp_path / "once"), []
 
     def restarted():
         said.append(sum(record["status"] == "ok" for record in load_records(run.directory)))
         return run
 
-    with run.store:
+    with run.store, once.store:
         for _ in range(2):
             measure_comparisons(run, found.pairs[:2], SIZES, restarted=restarted)
-    assert said == [2], "once, after both comparisons of the first round"
+        measure_comparisons(once, found.pairs[:1], replace(SIZES, starts=1), restarted=restarted)
+    assert said == [2], "once, after both comparisons of the first round; never where one start is asked for"
 
 
 def test_the_two_processes_of_a_null_change_places(declare, tmp_path, monkeypatch):

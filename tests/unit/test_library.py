@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.command import photodup
-from support.library import CountingEmbedder, killed_scan, photo
+from support.library import CountingEmbedder, killed_scan, photo, photos
 
 from photodup.errors import PhotodupError
 from photodup.photos.embed.embed import embed_library
@@ -25,8 +25,7 @@ from photodup.photos.library.scan import scan
 
 
 def test_unchanged_files_are_not_read_again(tmp_path, monkeypatch):
-    for i in range(5):
-        photo(tmp_path / f"{i}.jpg", i)
+    photos(tmp_path, 5)
     assert scan(tmp_path, progress=False).n_read == 5
     # Bytes that changed while size and time did not prove that the second scan does not look at them.
     kept = os.stat(tmp_path / "0.jpg")
@@ -103,8 +102,7 @@ def test_the_catalogue_can_lie_elsewhere(tmp_path):
 
 
 def test_embedding_resumes_and_leaves_out_what_changed(tmp_path):
-    for i in range(7):
-        photo(tmp_path / f"{i}.jpg", i)
+    photos(tmp_path, 7)
     shutil.copy(tmp_path / "0.jpg", tmp_path / "copy.jpg")  # equal content is embedded once
     scan(tmp_path, progress=False)
     photo(tmp_path / "6.jpg", 99)  # changed since the scan
@@ -122,8 +120,7 @@ def test_embedding_resumes_and_leaves_out_what_changed(tmp_path):
 
 
 def test_one_refused_photograph_does_not_cost_its_batch(tmp_path):
-    for i in range(3):
-        photo(tmp_path / f"{i}.jpg", i)
+    photos(tmp_path, 3)
     scan(tmp_path, progress=False)
     bad = (tmp_path / "1.jpg").read_bytes()
 
@@ -137,8 +134,7 @@ def test_one_refused_photograph_does_not_cost_its_batch(tmp_path):
 
 
 def test_models_are_never_mixed(tmp_path):
-    for i in range(2):
-        photo(tmp_path / f"{i}.jpg", i)
+    photos(tmp_path, 2)
     scan(tmp_path, progress=False)
     with Catalogue(tmp_path) as catalogue:
         embed_library(catalogue, CountingEmbedder(), progress=False)
@@ -206,8 +202,7 @@ def test_values_that_no_scan_writes_are_refused_before_photographs_are_listed(tm
 
 
 def test_two_scans_at_once_do_not_disturb_each_other(tmp_path):
-    for i in range(60):
-        photo(tmp_path / f"{i}.jpg", i)
+    photos(tmp_path, 60)
     with ThreadPoolExecutor(4) as pool:
         reports = list(pool.map(lambda _: scan(tmp_path, workers=1, progress=False), range(4)))
     assert all(report.n_found == 60 and report.problems == [] for report in reports)
@@ -261,8 +256,7 @@ def test_the_model_itself_embeds_a_library_through_the_command(tmp_path):
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_an_interrupted_scan_keeps_what_is_done_and_resumes(tmp_path, how):
     n = 120
-    for i in range(n):
-        photo(tmp_path / f"{i:03}.jpg", i)
+    photos(tmp_path, n)
     path = tmp_path / ".photodup/catalogue.sqlite"
 
     def catalogued() -> int:

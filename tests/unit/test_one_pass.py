@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.images import read_facts
-from support.library import CountingEmbedder, killed_scan, photo
+from support.library import CountingEmbedder, killed_scan, photo, photos
 from support.triton import tiny_graph
 from typer.testing import CliRunner
 
@@ -197,8 +197,7 @@ def test_who_embeds_needs_embed(photographs):
 
 def test_what_failed_is_resumed_and_nothing_is_embedded_twice(tmp_path):
     root = tmp_path / "library"
-    for i in range(20):
-        photo(root / f"{i:02}.jpg", i)
+    photos(root, 20)
     place = tmp_path / "c.sqlite"
     with pytest.raises(PhotodupError, match=r"went away \d+ photographs were embedded before .* goes on"):
         one_pass(root, place, CountingEmbedder(fail_after=8), batch=4)
@@ -214,8 +213,7 @@ def test_what_failed_is_resumed_and_nothing_is_embedded_twice(tmp_path):
 
 def test_what_an_earlier_scan_read_is_embedded_too_and_a_moved_file_is_not(tmp_path):
     root = tmp_path / "library"
-    for i in range(3):
-        photo(root / f"{i}.jpg", i)
+    photos(root, 3)
     scan(root, progress=False)
     photo(root / "new.jpg", 9)
     place = root / ".photodup/catalogue.sqlite"
@@ -229,8 +227,7 @@ def test_what_an_earlier_scan_read_is_embedded_too_and_a_moved_file_is_not(tmp_p
 
 def test_one_refused_photograph_is_named_once_and_costs_nobody_else(tmp_path):
     root = tmp_path / "library"
-    for i in range(4):
-        photo(root / f"{i}.jpg", i)
+    photos(root, 4)
     bad = imaging.View().pixels(imaging.decode(root / "2.jpg"))
     asked = []
 
@@ -248,8 +245,7 @@ def test_one_refused_photograph_is_named_once_and_costs_nobody_else(tmp_path):
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_a_killed_pass_goes_on_with_what_is_left(tmp_path, graph, how):
     root, n = tmp_path / "library", 150
-    for i in range(n):
-        photo(root / f"{i:03}.jpg", i)
+    photos(root, n)
 
     def embedded() -> int:
         try:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.command import running
 
 from photodup.bench.record import environment, json_files, record
 from photodup.bench.record.json_files import RecordError, plain
@@ -202,15 +203,10 @@ time.sleep(60)
 
 def test_a_second_run_is_refused_and_a_killed_one_is_not_in_the_way(tmp_path):
     run = RunStore(tmp_path / "run")
-    holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(run.directory)], stdout=subprocess.PIPE)
-    try:
-        assert holder.stdout.readline() == b"held\n"
+    with running([sys.executable, "-c", HOLDER, str(run.directory)]) as holder:
+        assert holder.stdout.readline() == "held\n"
         with pytest.raises(RecordError, match="Another run is writing"):
             run.measure_or_load("a", lambda: {"x": 1}, config=CONFIG)
-    finally:
-        holder.kill()
-        holder.wait()
-        holder.stdout.close()
     assert run.measure_or_load("a", lambda: {"x": 1}, config=CONFIG) == {"x": 1}
     run.close()
 

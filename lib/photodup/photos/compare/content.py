@@ -205,15 +205,15 @@ def _excess(predicted: np.ndarray, second: np.ndarray, shared: np.ndarray, slip:
     difference = np.maximum(difference, by_colour - _SMEARED * cut)
     # Where both have an edge nearby, it may lie beside itself; where one of them is even, nothing may.
     near = np.ones((3, 3), np.uint8)
-    slopes = cv2.min(*(cv2.dilate(_slopes(one), near) for one in (blurred[0], seen)))
-    busy = np.clip(2 * np.log2(1 + slopes), 0, 11).astype(np.uint8)
+    steep = cv2.min(*(cv2.dilate(slopes(one), near) for one in (blurred[0], seen)))
+    busy = np.clip(2 * np.log2(1 + steep), 0, 11).astype(np.uint8)
     levels, values = busy[shared], difference[shared]
     allowed, usual = np.zeros(12, np.float32), 0.0
     for level in range(12):
         there = values[levels == level]
         usual = float(np.quantile(there, _USUAL)) if len(there) > 200 else usual
         allowed[level] = max(_FLOOR, _NOISE * usual)
-    found = (difference - slip * slopes).clip(0) / allowed[busy]
+    found = (difference - slip * steep).clip(0) / allowed[busy]
     return np.where(shared, found, 0).astype(np.float32)
 
 
@@ -229,18 +229,18 @@ def _as_soft(
 
     inside = shared.astype(np.uint8)
     seen = cv2.GaussianBlur(seen, (0, 0), _BASE)
-    wanted = cv2.norm(_slopes(seen), cv2.NORM_L2SQR, inside)
+    wanted = cv2.norm(slopes(seen), cv2.NORM_L2SQR, inside)
     found: list[np.ndarray] = []
     softer = 0
     for blur in _BLURS:
         found.append(cv2.GaussianBlur(predicted, (0, 0), float(np.hypot(blur, _BASE))))
-        softer += bool(softer) or cv2.norm(_slopes(found[-1]), cv2.NORM_L2SQR, inside) <= wanted
+        softer += bool(softer) or cv2.norm(slopes(found[-1]), cv2.NORM_L2SQR, inside) <= wanted
         if softer > _SOFTER:
             break
     return found, seen
 
 
-def _slopes(grey: np.ndarray) -> np.ndarray:
+def slopes(grey: np.ndarray) -> np.ndarray:
     """Return float32[h, w]: greys a pixel."""
     import cv2
 
@@ -297,12 +297,12 @@ def _is_caption(
     if core.sum() < 30:
         return False
     # Ink is one colour, and what lay under it is not: taken away from a rough ground, a figure leaves strokes, too.
-    if float(np.quantile(_spread(second[core]), 0.85)) > _ONE_INK:
+    if float(np.quantile(spread(second[core]), 0.85)) > _ONE_INK:
         return False
     # And it has outlines of its own: what writing was put over has none where the writing's are.
     outline = grown(strokes, 1) & ~grown(strokes, -1)
     its, under = (
-        _slopes(cv2.cvtColor(one.astype(np.float32), cv2.COLOR_RGB2GRAY))[outline].mean()
+        slopes(cv2.cvtColor(one.astype(np.float32), cv2.COLOR_RGB2GRAY))[outline].mean()
         for one in (second, predicted)
     )
     if its < _OUTLINED * under:
@@ -328,7 +328,7 @@ def _is_caption(
     return not (is_dark and grey.std() < 12 and np.median(grey) > 130)
 
 
-def _spread(colours: np.ndarray) -> np.ndarray:
+def spread(colours: np.ndarray) -> np.ndarray:
     """Return by how much each colour of uint8[n, 3] is off the median one, greys of the channel that is most so."""
     return np.abs(colours.astype(np.float32) - np.median(colours, axis=0)).max(axis=1)
 

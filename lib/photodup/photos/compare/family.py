@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from PIL import Image
@@ -21,7 +21,7 @@ from photodup.photos.compare.canvas import (
     stretch,
     without_margins,
 )
-from photodup.photos.compare.content import Contents, compare_contents, where
+from photodup.photos.compare.content import Contents, compare_contents, slopes, spread, where
 from photodup.photos.compare.detail import finest, lost_by_shrinking, places, share_held, spectra
 from photodup.photos.compare.exposures import displaced, own_rounding, rounding_noise
 from photodup.photos.compare.features import Features, features
@@ -119,6 +119,7 @@ _MOVED = 0.12
 
 # Left, top, right and bottom of a place, as shares of an upright picture, 0..1.
 Box = tuple[float, float, float, float]
+_Found = TypeVar("_Found")
 _Compared = tuple[Contents, tuple[tuple[Box, Box], ...], float, float]
 
 
@@ -133,6 +134,18 @@ class Lacking:
 
     said: tuple[str, ...] = ()
     places: tuple[tuple[Box, Box], ...] = ()
+
+
+def _once(method: Callable[[Any, int, int], _Found]) -> Callable[[Any, int, int], _Found]:
+    """Keep what is found of each two members: files are read and compared once."""
+
+    def kept(family: Any, first: int, second: int) -> _Found:
+        key = method.__name__, first, second
+        if key not in family._kept:
+            family._kept[key] = method(family, first, second)
+        return family._kept[key]
+
+    return kept
 
 
 class LaidFamily:
@@ -157,10 +170,7 @@ class LaidFamily:
     ) -> None:
         # The keeper is compared with all others, so its picture stays at hand; of two files each is decoded once.
         self._load = load = lru_cache(maxsize=2)(load)
-        self._tones_apart: dict[tuple[int, int], tuple[float, list[float]]] = {}
-        self._compared: dict[tuple[int, int], _Compared] = {}
-        self._saved: dict[tuple[int, int], bool] = {}
-        self._enlarged: dict[tuple[int, int], bool] = {}
+        self._kept: dict[tuple[str, int, int], Any] = {}
         self._pictures: dict[int, np.ndarray] = {}
         self._traces: dict[int, FileTraces] = {}
         sizes: dict[int, tuple[int, int]] = {}
@@ -238,11 +248,13 @@ class LaidFamily:
     def _retoned(self, first: int, second: int, *, left_out: int = 0) -> tuple[bool, bool]:
         """Return whether two members differ in light, and in colour."""
         step = max(self._coarsest(first), self._coarsest(second))
-        if (first, second) not in self._tones_apart:
-            self._tones_apart[first, second] = tone_distance(self.laid[first], self.laid[second])
-        light, colours = self._tones_apart[first, second]
+        light, colours = self._tones_apart(first, second)
         is_relit = light > _OTHER_LIGHT + _LIGHT_OF_STEP * step
         return is_relit, colours[left_out] > _OTHER_COLOUR + _COLOUR_OF_STEP * step
+
+    @_once
+    def _tones_apart(self, first: int, second: int) -> tuple[float, list[float]]:
+        return tone_distance(self.laid[first], self.laid[second])
 
     def _beyond(self, larger: int, smaller: int) -> float:
         """Return the share of what a smaller member holds before its last pixel that a larger one holds beyond it.
@@ -268,12 +280,11 @@ class LaidFamily:
             return True
         return self._is_maybe_enlarged(larger, smaller) and self._holds_no_more(larger, smaller)
 
+    @_once
     def _holds_no_more(self, larger: int, smaller: int) -> bool:
         """Return whether a member with more pixels is shown to be made of a smaller one's file."""
-        if (larger, smaller) not in self._enlarged:
-            is_larger = self.laid[larger].scale > _LARGER * self.laid[smaller].scale
-            self._enlarged[larger, smaller] = is_larger and self._shows(is_enlarged_from, smaller, larger)
-        return self._enlarged[larger, smaller]
+        is_larger = self.laid[larger].scale > _LARGER * self.laid[smaller].scale
+        return is_larger and self._shows(is_enlarged_from, smaller, larger)
 
     def _is_maybe_enlarged(self, larger: int, smaller: int) -> bool:
         is_near = _factor(self.laid[larger].scale, self.laid[smaller].scale) < _NEAR
@@ -284,7 +295,7 @@ class LaidFamily:
         if keeper not in self.laid or member not in self.laid:
             return Relation()
         a, b = self.laid[keeper], self.laid[member]
-        slopes = [_sharpness(one, grown(a.picture & b.picture, -4)) for one in (a, b)]
+        steep = [_sharpness(one, grown(a.picture & b.picture, -4)) for one in (a, b)]
         is_one_size = abs(a.scale / b.scale - 1) < _ONE_SCALE
         contents, _, rounding, seen_in_edit = self._compare_contents(keeper, member)
         # The one part of the colours that writing may fill, or that is too small for a thumbnail.
@@ -302,7 +313,7 @@ class LaidFamily:
             is_sharper=one_tone
             and b.scale > 0.9 * min(a.scale, 1.0)
             and is_whole
-            and slopes[0] > _SHARPER * slopes[1],
+            and steep[0] > _SHARPER * steep[1],
             is_resaved=self._may_be_resaved(keeper, member),
             is_smoother=one_tone and is_one_size and contents.noise.may_be_filtered(rounding),
             is_larger=self._is_maybe_enlarged(keeper, member),
@@ -506,18 +517,13 @@ class LaidFamily:
         is_in_doubt = stretch(theirs, ours) > _STRETCHED or self._is_maybe_enlarged(larger, smaller)
         return (is_in_doubt or self._is_moved(source, row)) and self._is_saved_from(row, source)
 
+    @_once
     def _is_saved_from(self, row: int, source: int) -> bool:
         """Return whether saving another's picture, at a member's size and turned as it lies, gives the member's file."""
-        if (row, source) not in self._saved:
-            if self._is_moved(source, row):
-                apart = self._saved_as(source, row)
-                found = apart < _SAVED_AS and self._saved_as(row, source) > _REVERSED * apart
-            else:
-                found = self._shows(is_saved_from, row, source) and not self._shows(
-                    is_saved_from, source, row
-                )
-            self._saved[row, source] = found
-        return self._saved[row, source]
+        if self._is_moved(source, row):
+            apart = self._saved_as(source, row)
+            return apart < _SAVED_AS and self._saved_as(row, source) > _REVERSED * apart
+        return self._shows(is_saved_from, row, source) and not self._shows(is_saved_from, source, row)
 
     def _is_moved(self, first: int, second: int) -> bool:
         a, b = self.laid[first], self.laid[second]
@@ -623,6 +629,7 @@ class LaidFamily:
             said.append("has fine noise of its own, as another exposure has")
         return Lacking(tuple(said), boxes)
 
+    @_once
     def _compare_contents(self, keeper: int, member: int) -> _Compared:
         """Compare two members at the smaller one's resolution.
 
@@ -630,8 +637,6 @@ class LaidFamily:
             The contents, the first places in the frames of both, what rounding put into their noise, greys², and how plainly
             the member is the keeper's file, lighter or darker (`seen_in_an_edit`).
         """
-        if (keeper, member) in self._compared:
-            return self._compared[keeper, member]
         a, b = self.laid[keeper], self.laid[member]
         fineness = max(0.5, min(a.scale, b.scale, _FINE / max(a.frame.shape)))
         first = on_fine_canvas(self._load(keeper)[0], a, fineness)
@@ -644,8 +649,7 @@ class LaidFamily:
         files = [(row, self._traces[row], self.laid[row].scale / fineness) for row in (keeper, member)]
         rounding = sum(rounding_noise(traces, self._steps[row], scale) for row, traces, scale in files)
         seen = contents.noise.seen_in_an_edit(*(own_rounding(*one[1:]) for one in files))
-        self._compared[keeper, member] = contents, boxes, rounding, seen
-        return self._compared[keeper, member]
+        return contents, boxes, rounding, seen
 
     def _is_finer(self, member: int, keeper: int) -> bool:
         """Return whether a member has finer detail that the keeper lacks."""
@@ -685,8 +689,7 @@ def _undecided(one: Laid, frames: np.ndarray, n: int) -> np.ndarray:
     outside = one.picture & (3 * frames <= n)
     if not outside.any():
         return outside
-    values = one.rgb[outside].astype(np.int16)
-    even = np.abs(values - np.median(values, axis=0)).max(axis=1) <= _FLAT
+    even = spread(one.rgb[outside]) <= _FLAT
     return outside if even.mean() >= _MOSTLY else np.zeros_like(outside)
 
 
@@ -694,8 +697,7 @@ def _what_is_beyond(one: Laid, beyond: np.ndarray) -> str:
     """Return in words what a member shows where bool[h, w]: of a scene, or what may be paper."""
     import cv2
 
-    colours = cv2.blur(one.rgb, (_SOFT, _SOFT))[beyond].astype(np.float32)
-    off = np.abs(colours - np.median(colours, axis=0)).max(axis=1)
+    off = spread(cv2.blur(one.rgb, (_SOFT, _SOFT))[beyond])
     return "around the picture, nearly of one colour" if np.mean(off <= _ONE_COLOUR) > 0.9 else _SCENE
 
 
@@ -739,8 +741,8 @@ def _is_filled(part: Laid, whole: Laid, beyond: np.ndarray) -> bool:
     """
     if not _is_set_in(part, whole) or _what_is_beyond(whole, beyond) != _SCENE:
         return False
-    slopes = _slopes(whole)
-    around, inside = (np.percentile(slopes[mask], 95) for mask in (beyond, grown(part.picture, -4)))
+    steep = slopes(whole.grey)
+    around, inside = (np.percentile(steep[mask], 95) for mask in (beyond, grown(part.picture, -4)))
     return bool(around < _FILLED * inside)
 
 
@@ -757,13 +759,7 @@ def _factor(first: float, second: float) -> int:
 def _sharpness(one: Laid, inside: np.ndarray | None = None) -> float:
     """Return how steep the slopes of a member are, greys a pixel: coarse enough that no compression changes it."""
     inside = grown(one.picture, -4) if inside is None else inside
-    return float(np.sqrt(np.square(_slopes(one)[inside]).mean())) if inside.any() else 0.0
-
-
-def _slopes(one: Laid) -> np.ndarray:
-    import cv2
-
-    return cv2.magnitude(*(cv2.Sobel(one.grey, cv2.CV_32F, *axes, ksize=3) for axes in ((1, 0), (0, 1))))
+    return float(np.sqrt(np.square(slopes(one.grey)[inside]).mean())) if inside.any() else 0.0
 
 
 def _same_grid(first: Laid, second: Laid) -> bool:

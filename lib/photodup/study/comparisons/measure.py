@@ -40,25 +40,30 @@ EXPLORATORY_VISITS = 2  # at most: no answer rests on them
 
 @dataclass(frozen=True)
 class Sizes:
-    """The amount measured of a primary comparison: 20 blocks or 16 quads in four visits unless said otherwise."""
+    """The amount measured of a primary comparison: 20 blocks or 16 quads in four visits unless said otherwise.
+
+    Attributes:
+        starts: how often all servers are started, so that visits share a start; 0: anew for each.
+    """
 
     visits: int = 4
     plan: VisitPlan = field(default_factory=VisitPlan)
+    starts: int = 0
 
 
 def sizes_of(given: Mapping[str, Any], visits: int | None = None) -> Sizes:
-    """Return the sizes that a file names: `visits` and the attributes of `VisitPlan`.
+    """Return the sizes that a file names: `visits`, `starts` and the attributes of `VisitPlan`.
 
     Raises:
         PhotodupError: a name that is none of them.
     """
     known = {f.name for f in fields(VisitPlan)}
-    if unknown := sorted(set(given) - known - {"visits"}):
+    if unknown := sorted(set(given) - known - {"visits", "starts"}):
         raise PhotodupError(
-            f"Comparisons have no size {unknown[0]!r}: use visits, {', '.join(sorted(known))}."
+            f"Comparisons have no size {unknown[0]!r}: use visits, starts, {', '.join(sorted(known))}."
         )
     plan = VisitPlan(**{name: value for name, value in given.items() if name in known})
-    return Sizes(visits or given.get("visits", Sizes.visits), plan)
+    return Sizes(visits or given.get("visits", Sizes.visits), plan, given.get("starts", Sizes.starts))
 
 
 @dataclass(frozen=True)
@@ -130,8 +135,9 @@ def measure_comparisons(
     Args:
         pairs: comparisons and nulls, in any order; they are visited in a random one, anew in each round of visits.
         sizes: how much of each.
-        restarted: ends the run's servers and returns the run with new ones. It is called between two rounds of visits, so
-            that what differs from process to process is in the data; without it one start serves all visits.
+        restarted: ends the run's servers and returns the run with new ones. It is called between two rounds of visits, as
+            often as the sizes say, so that what differs from process to process is in the data; without it one start serves
+            all visits.
         say: receives a line of text now and then.
     """
     sizes, began, done = sizes or Sizes(), time.monotonic(), 0
@@ -144,10 +150,11 @@ def measure_comparisons(
         if todo:
             rounds.append((visit, todo))
     n_visits = sum(len(todo) for _, todo in rounds)
+    start_of = lambda visit: (visit - 1) * (sizes.starts or sizes.visits) // sizes.visits  # noqa: E731
     with ExitStack() as servers:
         sides = _Sides(run, servers)
         for number, (visit, todo) in enumerate(rounds):
-            if number and restarted:
+            if number and restarted and start_of(visit) != start_of(rounds[number - 1][0]):
                 say("comparisons: all servers are started anew")
                 servers.close()
                 sides = _Sides(restarted(), servers)

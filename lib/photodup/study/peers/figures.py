@@ -16,10 +16,10 @@ from photodup.bench.verify.verify import DEAD, NOT_ASKED, RIGHT, TOLERATED
 from photodup.serving.check import listed
 from photodup.study.notebook import charts
 from photodup.study.notebook.run import REFERENCE
-from photodup.study.peers.outcomes import ComparedServers, compared, ours
+from photodup.study.peers.outcomes import ComparedServers, compared
 from photodup.study.peers.outcomes import verified as read_verified
 from photodup.study.peers.peers import SERVERS
-from photodup.study.peers.stage import LOADS
+from photodup.study.peers.stage import LOADS, OURS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -106,11 +106,8 @@ def _table(rows: list[dict[str, Any]]) -> pd.DataFrame:
 
 
 def _with_interval(row: Mapping[str, Any], load: str) -> str:
-    value = row.get(load)
-    if not value or value != value:
-        return "–"
-    digits = 0 if value >= 30 else 1
-    return f"{value:.{digits}f} [{row[f'{load}_low']:.{digits}f}, {row[f'{load}_high']:.{digits}f}]"
+    value, low, high = (row.get(f"{load}{end}") for end in ("", "_low", "_high"))
+    return f"{number(value)} [{number(low)}, {number(high)}]" if value and value == value else "–"
 
 
 def _ratio(row: Mapping[str, Any], was: Mapping[str, Any], load: str) -> str:
@@ -202,7 +199,7 @@ def answer(found: ComparedServers) -> str:
         here = sorted((o for o in verdicts.values() if _is_better(o)), key=lambda o: -abs(o.effect))
         lines += [f"In FP32 with {words}: {sentence(outcome)}" for outcome in here]
         if not here:
-            lines.append(f"In FP32 with {words} no server was found better than {ours().label}.")
+            lines.append(f"In FP32 with {words} no server was found better than {SERVERS[OURS].label}.")
         for verdict in (Verdict.NOT_FOUND, Verdict.NOT_MEASURED):
             if names := [name for name, o in verdicts.items() if o.verdict is verdict]:
                 lines.append(f"{str(verdict).capitalize()} with {words}: {listed(names)}.")
@@ -259,9 +256,9 @@ def fastest_sentence(fast: ComparedServers) -> str:
     slower = [one for one in peers if loads and all(_is_worse(v.get(one)) for v in loads.values())]
     if not slower:
         return ""
-    best = fast.arms.set_index("server").precision[ours().name].upper()
-    who, many = listed(slower), listed([str(LOADS[load].concurrency) for load in loads])
-    return f"Each at its fastest precision, {ours().label} in {best} is found faster than {who} with {many} in flight."
+    best = fast.arms.set_index("server").precision[SERVERS[OURS].name].upper()
+    who, n = listed(slower), listed([str(LOADS[load].concurrency) for load in loads])
+    return f"Each at its fastest precision, {SERVERS[OURS].label} in {best} is found faster than {who} with {n} in flight."
 
 
 def _is_better(outcome: Outcome) -> bool:
@@ -282,7 +279,7 @@ def answer_table(found: ComparedServers) -> pd.DataFrame:
     cells = {words: found.verdicts(load) for load, words in loads.items()}
     index = list(dict.fromkeys(label for outcomes in cells.values() for label in outcomes))
     columns = {words: [_cell(outcomes.get(label)) for label in index] for words, outcomes in cells.items()}
-    return pd.DataFrame(columns, index=pd.Index(index, name=f"against {ours().label}", dtype=object))
+    return pd.DataFrame(columns, index=pd.Index(index, name=f"against {SERVERS[OURS].label}", dtype=object))
 
 
 def _cell(outcome: Outcome | None) -> str:

@@ -17,7 +17,7 @@ from photodup.study.comparisons.outcomes import NOT_PLANNED, recorded
 from photodup.study.notebook.run import Run, read_run
 from photodup.study.notebook.weights import choose_weights
 from photodup.study.peers.alone import BOUND
-from photodup.study.peers.peers import FASTEST_OF_PEERS, SERVERS, Server, fastest
+from photodup.study.peers.peers import SERVERS, Server
 from photodup.study.peers.stage import (
     AGAIN,
     ALONE,
@@ -130,20 +130,17 @@ def rates(run: Run) -> dict[str, Mapping[str, Any]]:
     weights, found = choose_weights(), dict[str, Mapping[str, Any]]()
     curve = measure_curve(read_run(run.directory), [declarations().sides[name] for name in SIDES])
     for name, server in SERVERS.items():
-        quick, record = fastest(server), None
-        if not server.is_ours:
-            # On the processor of the run, which need not be this one.
-            asked = (replace(server, precision=precision) for precision in (FASTEST_OF_PEERS, "fp32"))
-            kept = [(s, r) for s in asked if (r := run.store.record(RATE, config=rate_config(s, weights)))]
-            quick, record = kept[0] if kept else (quick, None)
-        elif (side := f"{name}-{quick.precision}") in set(curve.side):
-            rate = rate_under(curve, side, bound_ms=BOUND.bound_ms)
-            missing = "" if rate.per_s else f"no two steps of notebook 06 lie around {BOUND}"
-            found[name] = {"rate_per_s": rate.per_s, "low": rate.low, "high": rate.high, "because": missing}
-        if record is not None:
-            found[name] = {"rate_per_s": None, "because": record["error"], **record["result"]}
-        if name in found:
-            found[name] = {"precision": quick.computed, **found[name]}
+        # The run's processor need not be this one, so either precision may be on record.
+        for precision in ("int8",) if server.is_ours else ("fp32", "bf16"):
+            about = {"precision": replace(server, precision=precision).computed}
+            config = rate_config(replace(server, precision=precision), weights)
+            if (side := f"{name}-{precision}") in set(curve.side):
+                rate = rate_under(curve, side, bound_ms=BOUND.bound_ms)
+                missing = "" if rate.per_s else f"no two steps of notebook 06 lie around {BOUND}"
+                seen = {"rate_per_s": rate.per_s, "low": rate.low, "high": rate.high, "because": missing}
+                found[name] = about | seen
+            elif (record := run.store.record(RATE, config=config)) is not None:
+                found[name] = {**about, "rate_per_s": None, "because": record["error"], **record["result"]}
     return found
 
 
@@ -161,20 +158,15 @@ def verified(run: Run) -> dict[str, Mapping[str, Any]]:
     return found
 
 
-def ours() -> Server:
-    """Return the server that all others are compared with."""
-    return SERVERS[OURS]
-
-
 def _question(key: str, load: str, seen: Sequence[tuple[Visit, int]], lost: str) -> Question:
-    is_null, null = key == AGAIN, f"{ours().label} again, {load}"
-    label = f"{ours().label} again" if is_null else SERVERS[key].label
+    is_null, null = key == AGAIN, f"{SERVERS[OURS].label} again, {load}"
+    label = f"{SERVERS[OURS].label} again" if is_null else SERVERS[key].label
     question = Question(
         f"{label}, {load}",
         NOTEBOOK,
         read.usual_metric(LOADS[load]),
         load,
-        ours().label,
+        SERVERS[OURS].label,
         label,
         lost or NOT_PLANNED,
         is_primary=not is_null,

@@ -85,7 +85,7 @@ def ladder() -> dict[str, Rung]:
             lambda b, s: np.frombuffer(b, "<f2").reshape(s).astype(np.float32),
         ),
         Rung("uint8", np.ndarray.tobytes, lambda b, s: normalize(np.frombuffer(b, np.uint8).reshape(s))),
-        Rung("PNG", _to_png, _from_picture),
+        Rung("PNG", lambda p: encoded(_picture(p), "PNG"), _from_picture),
     ]
     rungs += [Rung(f"JPEG q{q}", _jpeg_encoder(q), _from_picture) for q in QUALITIES]
     return {rung.name: rung for rung in rungs}
@@ -129,10 +129,6 @@ def peak_mb(action: Callable[[], Any]) -> float:
         return (tracemalloc.get_traced_memory()[1] - before) / 1e6
     finally:
         tracemalloc.stop()
-
-
-def _to_png(pixels: np.ndarray) -> bytes:
-    return encoded(_picture(pixels), "PNG")
 
 
 def _jpeg_encoder(quality: int) -> Callable[[np.ndarray], bytes]:

@@ -311,7 +311,7 @@ def _measure_comparisons(
     if pairs or by_hand:
         with (run := opened()).store:
             say = lambda text: print(text, flush=True)  # noqa: E731
-            anew = None if by_hand or endpoints or quick else restarted
+            anew = None if by_hand or endpoints else restarted
             measure_comparisons(run, pairs, sizes_of(size, visits), restarted=anew, say=say)
             write_outcomes(run)
     return where

@@ -106,7 +106,7 @@ def _table(rows: list[dict[str, Any]]) -> pd.DataFrame:
 
 
 def _with_interval(row: Mapping[str, Any], load: str) -> str:
-    value, low, high = (row.get(f"{load}{end}") for end in ("", "_low", "_high"))
+    value, low, high = (row.get(f"{load}{end}") or 0.0 for end in ("", "_low", "_high"))
     return f"{number(value)} [{number(low)}, {number(high)}]" if value and value == value else "–"
 
 

@@ -17,7 +17,6 @@ import pytest
 import yaml
 from support.paths import ROOT
 
-from photodup.bench.record.record import load_records
 from photodup.embedding.engines.model import ENGINES, PRECISIONS
 from photodup.errors import PhotodupError
 from photodup.extras import EXTRAS, USES
@@ -188,12 +187,6 @@ def test_the_appendix_and_the_table_of_speed_are_the_records(tmp_path, page, blo
     copy, committed = tmp_path / "page.md", (ROOT / page).read_text(encoding="utf-8")
     copy.write_text(committed, encoding="utf-8")
     assert write_blocks(copy, blocks()).read_text(encoding="utf-8") == committed and holds in committed
-
-
-def test_the_reference_run_is_of_one_commit_one_machine_and_one_environment():
-    """Its figures stand beside each other: the same code measured all of them in the same place."""
-    records = load_records(ROOT / "results" / "reference-cpu")
-    assert len({(r["git_commit"], r["git_dirty"], r["environment_digest"]) for r in records}) == 1
 
 
 def test_the_service_page_names_every_setting_with_its_default():

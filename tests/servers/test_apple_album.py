@@ -9,7 +9,7 @@ import types
 
 import httpx
 import pytest
-from support.review_library import make_library, photo, save
+from support.review_library import make_library, photo, remove_all, save
 
 from photodup.errors import PhotodupError
 from photodup.photos.library.catalogue import Catalogue
@@ -104,8 +104,7 @@ def test_marked_photos_go_into_the_album_and_no_file_moves(library, photos):
 
 def test_some_can_be_taken_out_again(library, photos):
     session = ReviewSession(library)
-    session.accept_all()
-    session.apply()
+    remove_all(session)
     first = session.trash.contents().listing[0]
     assert session.restore([first.id]) == [library / first.files[0].home]
     assert len(photos.albums[ALBUM]) == 2

@@ -15,7 +15,7 @@ from support.plants import PLANTS
 from support.review_library import make_library
 
 from photodup.photos.groups.tiers import find_tiers
-from photodup.photos.library.catalogue import CATALOGUE, Catalogue, CatalogueError
+from photodup.photos.library.catalogue import Catalogue, CatalogueError, catalogue_form
 from photodup.photos.library.scan import scan
 from photodup.photos.review.session import ReviewSession
 from photodup.photos.state.own_folder import OwnFolderError
@@ -187,9 +187,9 @@ def test_a_catalogue_that_would_keep_a_journal_is_refused(given):
 WRITE_AND_DIE = """
 import os, signal, sys
 from pathlib import Path
-from photodup.photos.library.catalogue import CATALOGUE
+from photodup.photos.library.catalogue import catalogue_form
 from photodup.photos.state.sqlite_file import open_database
-db = open_database(Path(sys.argv[1]), CATALOGUE)
+db = open_database(Path(sys.argv[1]), catalogue_form())
 for key in ("committed", "cut short"):
     db.execute("BEGIN IMMEDIATE")
     db.execute("INSERT INTO setting VALUES (?, zeroblob(9000000))", (key,))
@@ -203,7 +203,7 @@ def test_a_kill_in_the_midst_of_a_write_loses_nothing_that_was_committed(tmp_pat
     file = tmp_path / "own.sqlite"
     assert subprocess.run([sys.executable, "-c", WRITE_AND_DIE, str(file)], check=False).returncode == -9
     assert sorted(p.name for p in tmp_path.iterdir()) == ["own.sqlite", "own.sqlite-shm", "own.sqlite-wal"]
-    with closing(open_database(file, CATALOGUE)) as db:
+    with closing(open_database(file, catalogue_form())) as db:
         assert db.execute("SELECT key FROM setting").fetchall() == [("committed",)]
         assert db.execute("PRAGMA quick_check").fetchall() == [("ok",)]
         assert db.execute("PRAGMA journal_mode").fetchall() == [("wal",)]

@@ -7,7 +7,7 @@ import pytest
 from support.command import photodup
 from support.hostile_library import OP, VICTIM, entry, line, payload, write_journal
 from support.http_server import accepting
-from support.review_library import client_of, make_library
+from support.review_library import client_of, make_library, remove_all
 
 from photodup.names import escaped, printable
 from photodup.photos.embed.choose import choose
@@ -220,8 +220,7 @@ def test_no_command_prints_a_name_raw(library):
     (folder / "x.jpg").write_bytes(source)
     scan(library, progress=False)
     session = ReviewSession(library)
-    session.accept_all()
-    session.apply()
+    remove_all(session)
     payload(library, f"items/{OP}/x", VICTIM)
     sent = entry("\x1b[31mred.jpg", f"items/{OP}/x")
     write_journal(library, line("removed", sent, reason="\x1b[8mhidden\n\u202e"))

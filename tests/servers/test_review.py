@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageCms
 from support.command import run_program
-from support.review_library import HOSTILE, add_third_copy, client_of, group_of, listed
+from support.review_library import HOSTILE, add_third_copy, client_of, group_of, listed, remove_all
 
 from photodup.errors import PhotodupError
 from photodup.photos.library.catalogue import Catalogue
@@ -80,8 +80,7 @@ def test_an_undo_that_is_killed_is_finished_by_the_next_page(tmp_path):
 @pytest.mark.parametrize("way", ["undo", "the trash's page"])
 def test_what_can_come_back_does_and_the_rest_is_said(session, library, way):
     """One file was deleted from the trash by hand: the others are back, and so says every page."""
-    session.accept_all()
-    session.apply()
+    remove_all(session)
     coffee = next(o for o in session.trash.contents().listing if "small coffee" in o.files[0].home)
     for file in coffee.files:
         (library / TRASH_FOLDER / file.trash).unlink()
@@ -231,8 +230,7 @@ def test_two_reviewers_at_once(session, library):
 
 
 def test_restore_takes_the_file_back_into_the_groups(session, library):
-    session.accept_all()
-    session.apply()
+    remove_all(session)
     operation = next(o for o in session.trash.contents().listing if "coffee" in o.files[0].home)
     session.restore([operation.id])
     assert group_of(session, "small coffee.jpg").group.tier == "copies"
@@ -244,8 +242,7 @@ def test_restore_takes_the_file_back_into_the_groups(session, library):
 
 def test_a_removal_sent_twice_is_one_removal_and_one_undo(session, library):
     before = files(library)
-    session.accept_all()
-    session.apply()
+    remove_all(session)
     with pytest.raises(PhotodupError, match="Nothing is marked"):
         session.apply()
     assert session.last.n_removed == 3, "the page still says what happened"
@@ -439,8 +436,7 @@ def test_the_trash_is_paged_and_a_page_of_it_restored_at_once(server, library, m
     from photodup.photos.review import pages
 
     monkeypatch.setattr(pages, "TRASH_PAGE_SIZE", 2)
-    server.session.accept_all()
-    server.session.apply()
+    remove_all(server.session)
     with client_of(server) as client:
         text = client.get("trash?number=1").text
         assert "3 photos in the trash" in text and "Page 1 of 2" in text and "all on this page" in text
@@ -473,8 +469,7 @@ def test_pages_of_a_library_without_duplicates_say_so(tmp_path):
 def test_a_removed_group_asks_for_no_picture_that_is_gone(server):
     with client_of(server) as client:
         assert "Removing every copy suggested below" in client.get("").text
-        server.session.accept_all()
-        server.session.apply()
+        remove_all(server.session)
         text = client.get("").text
         assert "Every suggested copy is decided" in text and "in the trash" in text
         assert "<button disabled>Mark all" in text
@@ -593,8 +588,7 @@ def test_cached_pictures_of_photographs_that_went_do_not_stay(library):
     for photo in session.photos.values():
         picture(library, session.own, photo, "small")
     assert len(list((session.own.path / "thumbnails").rglob("*.jpg"))) == 5, "six files, two the same bytes"
-    session.accept_all()
-    session.apply()
+    remove_all(session)
     Trash(library).purge(session.trash.contents().listing)
     scan(library, progress=False)
     ReviewSession(library)
@@ -638,8 +632,7 @@ def test_the_trash_commands(library, capsys):
     from photodup.cli.trash import list_trash, purge_trash, restore_trash
 
     session = ReviewSession(library)
-    session.accept_all()
-    session.apply()
+    remove_all(session)
     names = [operation.id for operation in session.trash.contents().listing]
     list_trash(library)
     assert "3 removals" in capsys.readouterr().out

@@ -4,7 +4,7 @@ import re
 
 import httpx
 import pytest
-from support.review_library import client_of, group_of, make_library, photo, save
+from support.review_library import client_of, group_of, make_library, photo, remove_all, save
 
 from photodup.photos.library.scan import scan
 from photodup.photos.review.serve import ReviewServer
@@ -56,8 +56,7 @@ def test_another_photo_is_kept_instead_and_the_others_are_judged_by_it(server):
 
 def test_the_trash_is_emptied_after_a_look_and_no_other_list(server):
     session = server.session
-    session.accept_all()
-    session.apply()
+    remove_all(session)
     shown = httpx.get(f"{server.url}empty-trash").text
     plan = re.search(r'name="plan" value="(\w+)"', shown)[1]
     assert "small coffee.jpg" in shown and "No undo brings these files back" in shown

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from support.command import running
 from support.library import photo as small
-from support.review_library import client_of, photo, save
+from support.review_library import client_of, photo, remove_all, save
 from support.service import until
 
 from photodup.photos.groups.by_settings import tiers_by_settings
@@ -316,8 +316,7 @@ def test_what_lies_in_the_trash_is_shown_until_it_is_gone_for_good(library):
         client.get("")
         for one in session.photos.values():
             client.get(f"photo/{one.id}/small.jpg")
-        session.accept_all()
-        session.apply()
+        remove_all(session)
         (first, *_) = session.trash.contents().listing
         addresses = re.findall(r"removed/[\w-]+/small\.jpg", client.get("empty-trash").text)
         assert len(addresses) == 3

@@ -17,7 +17,7 @@ from photodup.photos.groups.tiers import GroupingOptions, find_tiers
 from photodup.photos.library.catalogue import Catalogue, Photo
 from photodup.photos.library.scan import scan
 from photodup.photos.review.serve import ReviewServer
-from photodup.photos.review.session import Item, ReviewSession
+from photodup.photos.review.session import Item, RemovalResult, ReviewSession
 
 
 def photo(name: str) -> Image.Image:
@@ -66,6 +66,12 @@ XMP = (
 
 def xmp(attributes: str = "", elements: str = "") -> str:
     return XMP.format(attributes=attributes, elements=elements)
+
+
+def remove_all(session: ReviewSession) -> RemovalResult:
+    """Do what the page suggests: mark all copies and remove what is marked."""
+    session.accept_all()
+    return session.apply()
 
 
 def copies_in(library: Path, **options) -> tuple[TierGroup, ...]:

@@ -164,14 +164,14 @@ def every_step(folder: Path, what: str) -> None:
 def undo(folder: Path) -> int:
     """Kill an undo at every ninth call: each file is in one place, the next page knows where, and finishes the undo."""
     from support.review_library import make_library as make_photos
+    from support.review_library import remove_all
 
     library, step = folder / "library", 1
     together = partial(tiers_by_settings, only=("2020", "2021", "Backup", "Edited", "Shared"))
 
     def removed() -> Callable[[], object]:
         session = ReviewSession(library, find=together)
-        session.accept_all()
-        session.apply()
+        remove_all(session)
         return session.undo
 
     while True:

@@ -43,6 +43,13 @@ def original() -> Image.Image:
     return photo("coffee").resize((480, 320), Image.Resampling.LANCZOS)
 
 
+def laid(picture: Any) -> Laid:
+    """Return a picture that lies over the others as it is."""
+    rgb = np.asarray(picture)
+    whole = np.ones(rgb.shape[:2], bool)
+    return Laid(rgb, rgb[..., 0], whole, whole, np.eye(2, 3), 1.0, rgb.shape[1::-1])
+
+
 def sepia(image: Image.Image) -> Image.Image:
     grey = np.asarray(image.convert("L"), float)[..., None]
     return Image.fromarray((grey * [1.05, 0.88, 0.65]).clip(0, 255).astype(np.uint8))
@@ -96,11 +103,8 @@ def test_a_photograph_of_few_hues_is_no_sepia_beside_a_lighter_copy(original):
     grey = np.asarray(original.convert("L"), float)[..., None] / 255
     sunset = np.concatenate([255 * (1.6 * grey).clip(0, 1), 200 * grey**1.3, 90 * grey**2], 2)
     sunset = Image.fromarray((sunset + 0.05 * (original - 255 * grey)).clip(0, 255).astype(np.uint8))
-    whole, at = np.ones(grey.shape[:2], bool), np.eye(2, 3)
-    own, lighter, print_ = (
-        hues(Laid(np.asarray(image), grey[..., 0], whole, whole, at, 1.0, image.size))
-        for image in (sunset, ImageEnhance.Brightness(sunset).enhance(1.4), sepia(sunset))
-    )
+    edits = sunset, ImageEnhance.Brightness(sunset).enhance(1.4), sepia(sunset)
+    own, lighter, print_ = (hues(laid(image)) for image in edits)
     assert own > 0.7 * lighter and print_ < 0.35 * own
 
 
@@ -211,8 +215,7 @@ def test_letters_over_a_white_sky_are_no_tones_that_it_lost():
     sky = np.full((100, 200, 3), 255, np.uint8)
     written = sky.copy()
     written[20:80] = np.arange(200)[None, :, None]
-    whole = np.ones((100, 200), bool)
-    first, second = (Laid(p, p[..., 0], whole, whole, np.eye(2, 3), 1.0, (200, 100)) for p in (sky, written))
+    first, second = laid(sky), laid(written)
     assert lost_tones(first, second) > 0.1 and not lost_tones(first, second, [(0, 0.2, 1, 0.8)])
 
 
@@ -226,12 +229,7 @@ def test_white_that_only_a_vignette_darkens_holds_no_tones(edit, has_lost):
     sky = np.where(y > 100, ground, 140 + 100 * np.sin(x / 40))
     pictures = [Image.fromarray(np.stack([grey.astype(np.uint8)] * 3, axis=-1)) for grey in (ground, sky)]
     edited = pictures[1] if edit == "sky" else named([edit])[0](pictures[0])
-    whole = np.ones((200, 300), bool)
-    first, second = (
-        Laid(rgb, rgb[..., 0], whole, whole, np.eye(2, 3), 1.0, (300, 200))
-        for rgb in (np.asarray(pictures[0]), np.asarray(edited))
-    )
-    assert (lost_tones(first, second) > 0.1) is has_lost
+    assert (lost_tones(laid(pictures[0]), laid(edited)) > 0.1) is has_lost
 
 
 @pytest.mark.parametrize("ground", [0, 215])
@@ -274,10 +272,23 @@ def test_a_sharpened_copy_never_replaces_its_source(tmp_path, original):
         assert "source.jpg" not in going(only_group(folder))
 
 
-@pytest.mark.parametrize("size", [(576, 320), (960, 640), (240, 160)])
-def test_what_was_saved_from_a_file_at_another_size_goes_even_if_that_is_unsharp(tmp_path, original, size):
-    write(original.filter(ImageFilter.GaussianBlur(0.7)), tmp_path / "z" / "original.jpg")
-    write(Image.open(tmp_path / "z" / "original.jpg").resize(size), tmp_path / "copy.jpg", quality=70)
+SAVED = {
+    "stretched": (lambda image: image.resize((576, 320)), 70),
+    "larger": (lambda image: image.resize((960, 640)), 70),
+    "smaller": (lambda image: image.resize((240, 160)), 70),
+    "padded": (lambda image: ImageOps.pad(image, (540, 540), color="white"), 85),
+    "saved coarsely before": (
+        lambda image: Image.open(io.BytesIO(to_jpeg(image.resize((288, 192)), 60))),
+        92,
+    ),
+}
+
+
+@pytest.mark.parametrize("way", SAVED)
+def test_what_was_saved_from_a_file_goes_even_if_that_is_unsharp(tmp_path, way):
+    (change, quality), soft = SAVED[way], photo("chelsea").filter(ImageFilter.GaussianBlur(0.7))
+    write(soft.resize((480, 320)), tmp_path / "z" / "original.jpg")
+    write(change(Image.open(tmp_path / "z" / "original.jpg")), tmp_path / "copy.jpg", quality=quality)
     group = only_group(tmp_path)
     assert (group.keeper.path.stem, going(group)) == ("original", {"copy.jpg"}), group.differs
 

@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 from support.machines import Killed
 from support.review_library import make_library as make_review_library
+from support.review_library import remove_all
 from support.trash_kills import make_library, present, removal
 
 from photodup.photos.library.scan import scan
@@ -160,8 +161,7 @@ def test_a_line_of_somebody_else_cannot_take_a_sidecar_from_my_removal(tmp_path)
 def test_the_trash_page_reads_the_journal_once(tmp_path, monkeypatch):
     library = make_review_library(tmp_path / "library")
     with ReviewServer(library) as server:
-        server.session.accept_all()
-        server.session.apply()
+        remove_all(server.session)
         read, journal = [], server.session.trash._journal
         monkeypatch.setattr(journal, "read", lambda: (read.append(1), Journal.read(journal))[1])
         assert "3 photos in the trash" in httpx.get(f"{server.url}trash").text

@@ -6,6 +6,10 @@ import numpy as np
 
 from photodup.photos.compare.features import LENGTH
 
+# In `placed_in`: pixels by which a place, or a size, may be off what features say; sizes nearer than this are one; the
+# pixels of a side that are compared, at most and at least; and the correlation from which on a picture is found.
+_SLACK, _SAME_SIZE, _COMPARED, _LEAST, _FOUND = 3, 0.01, 512, 64, 0.9
+
 
 def matches(first: np.ndarray, second: np.ndarray, ratio: float = 0.85) -> np.ndarray:
     """Return index pairs [n, 2] of features that are each other's nearest and clearly so (Lowe's ratio)."""
@@ -79,6 +83,38 @@ def shifts(
                 centres.append((left + side / 2, top + side / 2))
                 found.append(shift)
     return np.array(centres, np.float32).reshape(-1, 2), np.array(found, np.float32).reshape(-1, 2)
+
+
+def placed_in(whole: np.ndarray, part: np.ndarray, near: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return where a picture lies in another, to the pixel: (left, top) and (width, height); None if it is not found.
+
+    Args:
+        whole, part: uint8[h, w]; either may show more than the other.
+        near: float64[2, 2], about where the part's left upper and right lower corners lie, edges of pixels.
+    """
+    import cv2
+
+    size, (wide, _) = np.array(part.shape[::-1]), (near[1] - near[0]).round().astype(int)
+    is_same_size = abs(wide / size[0] - 1) < _SAME_SIZE
+    best, found = _FOUND, None
+    for width in [size[0]] if is_same_size else range(wide - _SLACK, wide + _SLACK + 1):
+        placed = np.array([width, round(width * size[1] / size[0])])
+        at = (near.mean(axis=0) - placed / 2).round().astype(int)
+        low = np.maximum(at, 0) + _SLACK
+        high = np.minimum(at + placed, whole.shape[::-1]) - _SLACK
+        low = np.maximum(low, (low + high - _COMPARED) // 2)
+        high = np.minimum(high, low + _COMPARED)
+        if (high - low).min() < _LEAST:
+            return None
+        way = cv2.INTER_AREA if width < size[0] else cv2.INTER_CUBIC
+        scaled = part if is_same_size else cv2.resize(part, placed.tolist(), interpolation=way)
+        (left, top), (right, below) = low - at - _SLACK, high - at + _SLACK
+        seen = whole[low[1] : high[1], low[0] : high[0]]
+        fits = cv2.matchTemplate(scaled[top:below, left:right], seen, cv2.TM_CCOEFF_NORMED)
+        _, fit, _, shift = cv2.minMaxLoc(fits)
+        if fit > best:
+            best, found = fit, (at + _SLACK - shift, placed)
+    return found
 
 
 def residual(a: np.ndarray, b: np.ndarray, inside: Any = ...) -> np.ndarray:

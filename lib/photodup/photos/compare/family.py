@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 from PIL import Image
 
+from photodup.photos.compare.alignment import placed_in
 from photodup.photos.compare.canvas import (
     Laid,
     angle,
@@ -37,6 +38,7 @@ from photodup.photos.compare.traces import (
     is_nearer_than_rounding,
     is_saved_from,
     saved_with,
+    standard_tables,
 )
 
 # Members that captions are looked for against: enough for a majority.
@@ -78,6 +80,8 @@ _SHARPER = 1.04
 _WHOLE = 0.6
 # Scales that differ by less are one.
 _ONE_SCALE = 0.05
+# More of the scene, as a ratio; and of the pixels of two files, of which one was written on, so many are alike.
+_WIDER_FRAME, _MOST_PIXELS = 1.03, 0.8
 # Detail beyond the other's pixels over what that one holds before them: in enlargements, and where it cannot be said;
 # where the scales are near each other (steps of `_FACTOR`), less is certain.
 _ENLARGED, _MAYBE_ENLARGED, _MAYBE_NEAR, _NEAR = 0.13, 0.4, 0.62, 3
@@ -322,9 +326,7 @@ class LaidFamily:
         doubts = (seen.is_stretched, seen.is_sharper, seen.is_resaved, seen.is_smoother, seen.is_larger)
         is_other_format = is_one_size and not self._traces[member].table
         if any(doubts) or is_other_format:
-            is_source = self._is_saved_from(member, keeper) or (
-                is_other_format and self._shows(is_nearer_than_rounding, keeper, member)
-            )
+            is_source = self._is_saved_from(member, keeper) or self._is_converted(member, keeper)
             return replace(seen, is_source=is_source)
         return replace(seen, is_remade=self._is_remade(keeper, member))
 
@@ -433,7 +435,7 @@ class LaidFamily:
                     or abs(turns[row] - usual_turn) > _TURNED
                 ),
                 is_mirrored=one.is_mirrored,
-                is_made_of_another=are_few and any(self._is_made_of(row, o) for o in self.laid),
+                is_made_of_another=are_few and any(self._is_made_of(row, o) for o in self.laid if o != row),
                 step=self._traces[row].step,
                 **self._compression(row),
                 is_untouched=self._traces[row].is_phones
@@ -494,6 +496,12 @@ class LaidFamily:
             and any(abs(self._steps[o] / step - 1) < 0.15 and not self._was_coarser(o) for o in beside),
         }
 
+    def _is_same_but_for_places(self, first: int, second: int) -> bool:
+        """Return whether two files have the same pixels nearly everywhere: what is finer in one was put there."""
+        return _same_grid(self.laid[first], self.laid[second]) and bool(
+            np.mean(np.abs(self._sample[first] - self._sample[second]) <= 1) > _MOST_PIXELS
+        )
+
     def _is_made_of_a_jpeg(self, row: int) -> bool:
         """Return whether a lossless file has the pixels, or the very steps, of a JPEG that lies on it pixel by pixel."""
         for o, one in self.laid.items():
@@ -508,14 +516,21 @@ class LaidFamily:
 
     def _is_made_of(self, row: int, source: int) -> bool:
         """Return whether another's file, turned, resized, lighter or darker, and saved, is shown to give a member's."""
-        if row == source:
-            return False
         if self._retoned(source, row)[0]:
             return self._compare_contents(source, row)[3] > _PLAINLY
         ours, theirs = self.laid[row], self.laid[source]
         larger, smaller = (row, source) if ours.scale > theirs.scale else (source, row)
         is_in_doubt = stretch(theirs, ours) > _STRETCHED or self._is_maybe_enlarged(larger, smaller)
-        return (is_in_doubt or self._is_moved(source, row)) and self._is_saved_from(row, source)
+        is_in_doubt |= ours.frame.sum() > _WIDER_FRAME * theirs.frame.sum()
+        is_asked = is_in_doubt or self._is_moved(source, row)
+        return self._is_converted(row, source) or (is_asked and self._is_saved_from(row, source))
+
+    @_once
+    def _is_converted(self, row: int, source: int) -> bool:
+        """Return whether a file of a format without tables is shown to be made of a JPEG of its size."""
+        if self._traces[row].table or abs(self.laid[row].scale / self.laid[source].scale - 1) > _ONE_SCALE:
+            return False
+        return self._shows(is_nearer_than_rounding, source, row) or self._is_remade(row, source)
 
     @_once
     def _is_saved_from(self, row: int, source: int) -> bool:
@@ -523,7 +538,12 @@ class LaidFamily:
         if self._is_moved(source, row):
             apart = self._saved_as(source, row)
             return apart < _SAVED_AS and self._saved_as(row, source) > _REVERSED * apart
-        return self._shows(is_saved_from, row, source) and not self._shows(is_saved_from, source, row)
+        return self._shows_saved(row, source) and not self._shows_saved(source, row)
+
+    def _shows_saved(self, row: int, source: int) -> bool:
+        """Return whether a file passes `is_saved_from`, by its own table or one of a coarser compression before that."""
+        coarser = standard_tables(self._steps[row]) if self._was_coarser(row) else ()
+        return self._shows(is_saved_from, row, source, coarser)
 
     def _is_moved(self, first: int, second: int) -> bool:
         a, b = self.laid[first], self.laid[second]
@@ -540,10 +560,11 @@ class LaidFamily:
             default=np.inf,
         )
 
-    def _shows(self, proof: Callable[..., bool], file: int, other: int) -> bool:
-        """Return whether a member's table, its file and another's picture at its size pass as a proof."""
-        table = self._traces[file].table
-        return bool(table) and any(proof(table, *pair) for pair in self._at_size(other, file))
+    def _shows(self, proof: Callable[..., bool], file: int, other: int, coarser: Sequence[Any] = ()) -> bool:
+        """Return whether a member's table or a coarser one, its file and another's picture at its size pass as a proof."""
+        tables = [table for table in (self._traces[file].table, *coarser) if table]
+        pairs = self._at_size(other, file) if tables else ()
+        return any(proof(table, *pair) for pair in pairs for table in tables)
 
     def _is_remade(self, row: int, source: int) -> bool:
         """Return whether a member holds the compression of another's file, of its size or smaller, as what is made of it."""
@@ -554,26 +575,35 @@ class LaidFamily:
     def _at_size(self, source: int, row: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield a part of a file, uint8[h, w], and the same of another member, turned and resized as it lies, in each way.
 
-        Nothing where one is a part of the other, or turned a little.
+        Where one is a part of the other, its place is sought to the pixel. Nothing where one is turned a little.
         """
-        turn = (np.linalg.inv(self.laid[source].file_to_canvas) @ self.laid[row].file_to_canvas)[:2, :2]
-        scales = np.linalg.norm(turn, axis=0)
-        (right, down), (across, along) = exact = (turn / scales).round().astype(int)
+        turn = np.linalg.inv(self.laid[source].file_to_canvas) @ self.laid[row].file_to_canvas
+        scales = np.linalg.norm(turn[:2, :2], axis=0)
+        (right, down), (across, along) = exact = (turn[:2, :2] / scales).round().astype(int)
+        if np.abs(turn[:2, :2] / scales - exact).max() > _ONE_SCALE / 10:
+            return
         own, its = (np.asarray(self._load(one)[0].convert("L")) for one in (row, source))
         turned = its[::along, ::right] if right else its[::across, ::down].T
-        size = own.shape[::-1]
-        ratios = np.array(turned.shape[::-1]) / size
-        is_straight = np.abs(turn / scales - exact).max() < _ONE_SCALE / 10
-        if not is_straight or np.abs(ratios / scales - 1).max() > _ONE_SCALE:
-            return
-        # Whole blocks in the middle of the file, and as much of the other.
-        left, top = first = [max(0, side - _PART) // 16 * 8 for side in size]
-        right, below = last = [min(side, start + _PART) for start, side in zip(first, size, strict=True)]
+        at, size = np.zeros(2, int), np.array(own.shape[::-1])
+        placed = size
+        if np.abs(turned.shape[::-1] / size / scales - 1).max() > _ONE_SCALE:
+            ends = np.array([(0, 0), its.shape[::-1]]) - 0.5
+            back = np.linalg.inv(turn)
+            found = placed_in(own, turned, np.sort(ends @ back[:2, :2].T + back[:2, 2] + 0.5, axis=0))
+            if found is None:
+                return
+            at, placed = found
+        # Whole blocks in the middle of what both show, and as much of the other.
+        low, high = np.maximum(at, 0), np.minimum(at + placed, size)
+        first = np.maximum(-(-low // 8) * 8, (low + high - _PART) // 16 * 8)
+        last = np.minimum(high, first + _PART)
+        (left, top), (right, below) = first, last
         part, inner = own[top:below, left:right], np.s_[_EDGE:-_EDGE, _EDGE:-_EDGE]
-        if turned.shape == own.shape:
-            yield part, turned[top:below, left:right]
+        if turned.shape == tuple(placed[::-1]):
+            yield part, turned[top - at[1] : below - at[1], left - at[0] : right - at[0]]
             return
-        box = (*(first * ratios), *np.minimum(last * ratios, turned.shape[::-1]))
+        ratios = turned.shape[::-1] / placed
+        box = (*((first - at) * ratios), *np.minimum((last - at) * ratios, turned.shape[::-1]))
         image = Image.fromarray(turned)
         for way in _RESAMPLINGS:
             yield part[inner], np.asarray(image.resize(part.shape[::-1], way, box))[inner]
@@ -606,9 +636,12 @@ class LaidFamily:
         edges = _edges(a, b)
         # Where one picture has many copies no collage of it is kept, and this check would hold back too many crops.
         may_be = len(self.laid) < _MANY and b.frame.sum() < _MOST_OF_A_COLLAGE * a.frame.sum()
-        if any(seam for seam, *_ in edges) or (may_be and edges and all(ends for _, ends, _ in edges)):
+        is_collage = any(seam for seam, *_ in edges) or (
+            may_be and edges and all(ends for _, ends, _ in edges)
+        )
+        if is_collage and not self._is_saved_from(member, keeper):
             said.append("the one to keep does not seem to go on where this one ends: it may be a collage")
-        is_finer = self._is_finer(member, keeper)
+        is_finer = self._is_finer(member, keeper) and not self._is_same_but_for_places(member, keeper)
         may_be_better = is_finer or (b.scale > _LARGER * a.scale and not self._holds_no_more(member, keeper))
         if may_be_better and not self._is_saved_from(member, keeper):
             unseen = "has more pixels, though no finer detail is seen in them"

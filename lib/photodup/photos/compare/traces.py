@@ -72,7 +72,7 @@ class FileTraces:
         """Return the traces as of a file of its coarsest compression (`coarsest_step`), where its own is finer."""
         if step < _COARSER * self.usual_step or not step:
             return self
-        table = self.table or _standard_table()
+        table = self.table or _standard_table(50)
         return replace(self, table=tuple(value * step / _usual_step(table) for value in table))
 
     def noise(self, low: float, high: float) -> float:
@@ -193,10 +193,17 @@ def _usual_step(table: Sequence[float]) -> float:
 
 
 @cache
-def _standard_table() -> tuple[int, ...]:
-    """Return the brightness table of the JPEG standard, by row: that of quality 50."""
+def standard_tables(step: float) -> tuple[tuple[int, ...], ...]:
+    """Return the tables of the JPEG standard's qualities that `coarsest_step` would find to have about this step."""
+    tables = dict.fromkeys(_standard_table(quality) for quality in range(1, 100))
+    return tuple(table for table in tables if abs(_usual_step(table) - step) <= 0.5)
+
+
+@cache
+def _standard_table(quality: int) -> tuple[int, ...]:
+    """Return the brightness table of the JPEG standard at a quality, by row; the standard's own is that of 50."""
     buffer = io.BytesIO()
-    Image.new("L", (8, 8)).save(buffer, "JPEG", quality=50)
+    Image.new("L", (8, 8)).save(buffer, "JPEG", quality=quality)
     image: Any = Image.open(buffer)  # a JPEG, which has its tables
     return tuple(image.quantization[0])
 

@@ -23,7 +23,7 @@ from photodup.photos.groups.keepers import Choice, KeepRules
 from photodup.photos.library.catalogue import Catalogue, Photo
 
 # Raise when merits or differences come out otherwise: what was remembered is then measured again.
-VERSION = 41
+VERSION = 42
 NOT_PROVEN = "not proven to be the photo to keep itself, only one of its copies"
 TWO_EXPOSURES = "another exposure: the camera gives another time, exposure or number"
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from typing import Self
 
@@ -32,68 +33,15 @@ from photodup.photos.state.sqlite_file import (
 )
 
 BUSY_S = 30  # how long one photodup waits for another that writes
-_MD5 = "CHECK (length(md5) = 32 AND md5 NOT GLOB '*[^0-9a-f]*')"
+VERSION = 6  # of the form; raise it with every change of catalogue.sql
 
-CATALOGUE = Form(
-    version=5,  # raise with every change
+
+@cache
+def catalogue_form() -> Form:
+    """Return the tables of a catalogue, as catalogue.sql has them."""
+    made = Path(__file__).with_name("catalogue.sql").read_text(encoding="utf-8")
     # A page holds several embeddings: of 2 kB, only one fits on SQLite's own 4 kB.
-    pragmas=("page_size = 16384",),
-    statements=(
-        f"""
-    CREATE TABLE content (
-        md5 TEXT PRIMARY KEY {_MD5},
-        size_bytes INTEGER NOT NULL CHECK (size_bytes >= 0),
-        format TEXT NOT NULL,
-        width INTEGER NOT NULL CHECK (width > 0),
-        height INTEGER NOT NULL CHECK (height > 0),
-        phash TEXT CHECK (length(phash) = 16 AND phash NOT GLOB '*[^0-9a-f]*'),  -- NULL: a blank picture
-        taken_at TEXT,          -- ISO 8601, local time
-        camera TEXT,
-        exif_fields INTEGER NOT NULL,
-        exposure TEXT,          -- JSON; NULL: unknown
-        described TEXT          -- JSON; NULL: nothing
-    ) STRICT
-    """,
-        """
-    CREATE TABLE file (
-        id INTEGER PRIMARY KEY,
-        path BLOB NOT NULL UNIQUE,  -- bytes, relative to the library: a name need not be UTF-8
-        size_bytes INTEGER NOT NULL,
-        mtime_ns INTEGER NOT NULL,
-        status TEXT NOT NULL CHECK (status IN ('ok', 'unreadable', 'inaccessible', 'missing')),
-        reason TEXT,                -- why it is not ok
-        md5 TEXT REFERENCES content (md5),
-        CHECK (status <> 'ok' OR md5 IS NOT NULL)
-    ) STRICT
-    """,
-        "CREATE INDEX file_md5 ON file (md5)",
-        """
-    CREATE TABLE model (
-        id INTEGER PRIMARY KEY,
-        digest TEXT NOT NULL UNIQUE,
-        name TEXT NOT NULL,
-        dim INTEGER NOT NULL CHECK (dim > 0),
-        is_random INTEGER           -- 1: untrained weights, for study only; NULL: the server does not say
-    ) STRICT
-    """,
-        """
-    CREATE TABLE embedding (
-        model INTEGER NOT NULL REFERENCES model (id),
-        md5 TEXT NOT NULL REFERENCES content (md5),
-        vector BLOB NOT NULL,       -- float32, little endian, unit length
-        PRIMARY KEY (model, md5)
-    ) STRICT
-    """,
-        """
-    CREATE TABLE apple_photo (
-        file INTEGER PRIMARY KEY REFERENCES file (id) ON DELETE CASCADE,
-        uuid TEXT NOT NULL,
-        original_filename TEXT
-    ) STRICT
-    """,
-        "CREATE TABLE setting (key TEXT PRIMARY KEY, value BLOB NOT NULL) STRICT",
-    ),
-)
+    return Form(VERSION, tuple(made.removesuffix(";\n").split(";\n")), ("page_size = 16384",))
 
 
 class CatalogueError(PhotodupError):
@@ -193,7 +141,7 @@ class Catalogue:
                 f"({error.strerror}): give another place with --catalogue FILE."
             ) from None
         with self._explained():
-            self.connection = open_database(file, CATALOGUE, busy_s=BUSY_S)
+            self.connection = open_database(file, catalogue_form(), busy_s=BUSY_S)
         try:
             for pragma in ("synchronous = NORMAL", "foreign_keys = ON"):
                 self.connection.execute(f"PRAGMA {pragma}")

@@ -276,6 +276,7 @@ SAVED = {
     "stretched": (lambda image: image.resize((576, 320)), 70),
     "larger": (lambda image: image.resize((960, 640)), 70),
     "smaller": (lambda image: image.resize((240, 160)), 70),
+    "cut": (lambda image: image.crop((20, 20, 460, 300)), 85),
     "padded": (lambda image: ImageOps.pad(image, (540, 540), color="white"), 85),
     "saved coarsely before": (
         lambda image: Image.open(io.BytesIO(to_jpeg(image.resize((288, 192)), 60))),

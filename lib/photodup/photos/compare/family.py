@@ -35,7 +35,6 @@ from photodup.photos.compare.traces import (
     coarsest_step,
     holds_rounding_of,
     is_enlarged_from,
-    is_nearer_than_rounding,
     is_saved_from,
     saved_with,
     standard_tables,
@@ -521,16 +520,14 @@ class LaidFamily:
         ours, theirs = self.laid[row], self.laid[source]
         larger, smaller = (row, source) if ours.scale > theirs.scale else (source, row)
         is_in_doubt = stretch(theirs, ours) > _STRETCHED or self._is_maybe_enlarged(larger, smaller)
-        is_in_doubt |= ours.frame.sum() > _WIDER_FRAME * theirs.frame.sum()
+        is_in_doubt |= _is_wider(ours, theirs)
         is_asked = is_in_doubt or self._is_moved(source, row)
         return self._is_converted(row, source) or (is_asked and self._is_saved_from(row, source))
 
     @_once
     def _is_converted(self, row: int, source: int) -> bool:
-        """Return whether a file of a format without tables is shown to be made of a JPEG of its size."""
-        if self._traces[row].table or abs(self.laid[row].scale / self.laid[source].scale - 1) > _ONE_SCALE:
-            return False
-        return self._shows(is_nearer_than_rounding, source, row) or self._is_remade(row, source)
+        """Return whether a file of a format without tables is shown to be made of a JPEG of its size or smaller."""
+        return not self._traces[row].table and self._is_remade(row, source)
 
     @_once
     def _is_saved_from(self, row: int, source: int) -> bool:
@@ -568,9 +565,11 @@ class LaidFamily:
 
     def _is_remade(self, row: int, source: int) -> bool:
         """Return whether a member holds the compression of another's file, of its size or smaller, as what is made of it."""
-        ratio = self.laid[row].scale / self.laid[source].scale
+        ours, theirs = self.laid[row], self.laid[source]
+        ratio = ours.scale / theirs.scale
         beside = self._traces[row].table if ratio < 1 + _ONE_SCALE else ()  # else it has no steps of its own
-        return ratio > 1 - _ONE_SCALE and self._shows(partial(holds_rounding_of, beside=beside), source, row)
+        may_be = ratio > 1 - _ONE_SCALE and not _is_wider(ours, theirs)  # nobody makes a wider view of a part
+        return may_be and self._shows(partial(holds_rounding_of, beside=beside), source, row)
 
     def _at_size(self, source: int, row: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield a part of a file, uint8[h, w], and the same of another member, turned and resized as it lies, in each way.
@@ -757,6 +756,10 @@ def _edges(whole: Laid, part: Laid) -> list[tuple[bool, bool, bool]]:
                     (bool(is_seam), bool(torn > _TORN), bool(torn > max(_TORN, breaks[around].max())))
                 )
     return found
+
+
+def _is_wider(first: Laid, second: Laid) -> bool:
+    return bool(first.frame.sum() > _WIDER_FRAME * second.frame.sum())
 
 
 def _is_set_in(part: Laid, whole: Laid) -> bool:

@@ -35,8 +35,7 @@ def small(monkeypatch, tmp_path, random_onnx, random_model):
     both = {"fastapi": peers.SERVERS["fastapi"], "litserve": like_a_peer}
     for module in (peers, stage, outcomes):
         monkeypatch.setattr(module, "SERVERS", both)
-    for module in (stage, outcomes):  # a tiny encoder has one precision
-        monkeypatch.setattr(module, "fastest", lambda server: server)
+    monkeypatch.setattr(stage, "fastest", lambda server: server)  # a tiny encoder has one precision
     monkeypatch.setattr(peers, "build_dir", lambda: tmp_path)
     pictures = [encoded(photo(240, 230, seed), "JPEG") for seed in range(8)]
     monkeypatch.setattr(stage, "payload_photos", lambda n: pictures)

@@ -520,7 +520,6 @@ class LaidFamily:
         ours, theirs = self.laid[row], self.laid[source]
         larger, smaller = (row, source) if ours.scale > theirs.scale else (source, row)
         is_in_doubt = stretch(theirs, ours) > _STRETCHED or self._is_maybe_enlarged(larger, smaller)
-        is_in_doubt |= _is_wider(ours, theirs)
         is_asked = is_in_doubt or self._is_moved(source, row)
         return self._is_converted(row, source) or (is_asked and self._is_saved_from(row, source))
 
@@ -568,7 +567,8 @@ class LaidFamily:
         ours, theirs = self.laid[row], self.laid[source]
         ratio = ours.scale / theirs.scale
         beside = self._traces[row].table if ratio < 1 + _ONE_SCALE else ()  # else it has no steps of its own
-        may_be = ratio > 1 - _ONE_SCALE and not _is_wider(ours, theirs)  # nobody makes a wider view of a part
+        is_wider = ours.frame.sum() > _WIDER_FRAME * theirs.frame.sum()  # nobody makes a wider view of a part
+        may_be = ratio > 1 - _ONE_SCALE and not is_wider
         return may_be and self._shows(partial(holds_rounding_of, beside=beside), source, row)
 
     def _at_size(self, source: int, row: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -756,10 +756,6 @@ def _edges(whole: Laid, part: Laid) -> list[tuple[bool, bool, bool]]:
                     (bool(is_seam), bool(torn > _TORN), bool(torn > max(_TORN, breaks[around].max())))
                 )
     return found
-
-
-def _is_wider(first: Laid, second: Laid) -> bool:
-    return bool(first.frame.sum() > _WIDER_FRAME * second.frame.sum())
 
 
 def _is_set_in(part: Laid, whole: Laid) -> bool:

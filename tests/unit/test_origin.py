@@ -13,8 +13,9 @@ from support.review_library import copies_in, exif, listed, only_group, photo, w
 from photodup.embedding.imaging import to_jpeg
 from photodup.photos.compare.canvas import Laid
 from photodup.photos.compare.evidence import pair_codes
+from photodup.photos.compare.family import LaidFamily
 from photodup.photos.compare.tones import hues, lost_tones
-from photodup.photos.compare.traces import holds_rounding_of, is_enlarged_from, is_saved_from
+from photodup.photos.compare.traces import file_traces, holds_rounding_of, is_enlarged_from, is_saved_from
 from photodup.photos.groups.keepers import KeepRules
 from photodup.photos.groups.origin import is_edit, place
 from photodup.photos.groups.results import TierGroup
@@ -292,6 +293,14 @@ def test_what_was_saved_from_a_file_goes_even_if_that_is_unsharp(tmp_path, way):
     write(change(Image.open(tmp_path / "z" / "original.jpg")), tmp_path / "copy.jpg", quality=quality)
     group = only_group(tmp_path)
     assert (group.keeper.path.stem, going(group)) == ("original", {"copy.jpg"}), group.differs
+
+
+def test_a_frame_around_a_file_may_be_made_of_it():
+    """Both have one table, so that no trace tells but what saving the file in the frame gives."""
+    original = Image.open(io.BytesIO(to_jpeg(photo("chelsea"), 92)))
+    files = original, Image.open(io.BytesIO(to_jpeg(named(["story frame"])[0](original.convert("RGB")), 92)))
+    family = LaidFamily((0, 1), 0, lambda row: (files[row].convert("RGB"), file_traces(files[row])), [(0, 1)])
+    assert family.relation(1, 0).is_remade and not family.relation(0, 1).is_remade
 
 
 @pytest.mark.parametrize("quality", [50, 70, 85])

@@ -567,9 +567,10 @@ class LaidFamily:
         ours, theirs = self.laid[row], self.laid[source]
         ratio = ours.scale / theirs.scale
         beside = self._traces[row].table if ratio < 1 + _ONE_SCALE else ()  # else it has no steps of its own
-        is_wider = ours.frame.sum() > _WIDER_FRAME * theirs.frame.sum()  # nobody makes a wider view of a part
-        may_be = ratio > 1 - _ONE_SCALE and not is_wider
-        return may_be and self._shows(partial(holds_rounding_of, beside=beside), source, row)
+        if ratio > 1 - _ONE_SCALE and self._shows(partial(holds_rounding_of, beside=beside), source, row):
+            return True
+        # What shows more may be a frame around the other, or a collage of it, saved as finely.
+        return bool(ours.frame.sum() > _WIDER_FRAME * theirs.frame.sum()) and self._is_saved_from(row, source)
 
     def _at_size(self, source: int, row: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield a part of a file, uint8[h, w], and the same of another member, turned and resized as it lies, in each way.

@@ -256,7 +256,7 @@ def fastest_sentence(fast: ComparedServers) -> str:
     slower = [one for one in peers if loads and all(_is_worse(v.get(one)) for v in loads.values())]
     if not slower:
         return ""
-    best = fast.arms.set_index("server").precision[SERVERS[OURS].name].upper()
+    best = fast.arms.set_index("server").precision[OURS].upper()
     who, n = listed(slower), listed([str(LOADS[load].concurrency) for load in loads])
     return f"Each at its fastest precision, {SERVERS[OURS].label} in {best} is found faster than {who} with {n} in flight."
 

@@ -17,7 +17,7 @@ from photodup.study.comparisons.outcomes import NOT_PLANNED, recorded
 from photodup.study.notebook.run import Run, read_run
 from photodup.study.notebook.weights import choose_weights
 from photodup.study.peers.alone import BOUND
-from photodup.study.peers.peers import SERVERS, Server
+from photodup.study.peers.peers import FASTEST_OF_OURS, FASTEST_OF_PEERS, SERVERS, Server
 from photodup.study.peers.stage import (
     AGAIN,
     ALONE,
@@ -98,13 +98,9 @@ def compared(run: Run, *, passes: Sequence[str] = ("fp32",)) -> ComparedServers:
                     seen.setdefault(key, []).append((visit, index))
         for key in (key for key in (*SERVERS, AGAIN) if key in seen or key in lost):
             if key != AGAIN:
-                server, asked = SERVERS[key], about.get(key, {})
-                engine, precision = asked.get("engine", server.engine), asked.get("precision", "fp32")
-                row = {
-                    "server": key,
-                    "engine": engine,
-                    "precision": replace(server, precision=precision).computed,
-                }
+                asked = about.get(key, {})
+                one = replace(SERVERS[key], precision=asked.get("precision", "fp32"))
+                row = {"server": key, "engine": asked.get("engine", one.engine), "precision": one.computed}
                 rows.setdefault(key, row).update(_figures(seen.get(key, ()), load))
             if key != OURS:
                 questions.append(_question(key, load, seen.get(key, ()), lost.get(key, "")))
@@ -131,9 +127,9 @@ def rates(run: Run) -> dict[str, Mapping[str, Any]]:
     curve = measure_curve(read_run(run.directory), [declarations().sides[name] for name in SIDES])
     for name, server in SERVERS.items():
         # The run's processor need not be this one, so either precision may be on record.
-        for precision in ("int8",) if server.is_ours else ("fp32", "bf16"):
-            about = {"precision": replace(server, precision=precision).computed}
-            config = rate_config(replace(server, precision=precision), weights)
+        for precision in (FASTEST_OF_OURS[1],) if server.is_ours else ("fp32", FASTEST_OF_PEERS):
+            asked = replace(server, precision=precision)
+            about, config = {"precision": asked.computed}, rate_config(asked, weights)
             if (side := f"{name}-{precision}") in set(curve.side):
                 rate = rate_under(curve, side, bound_ms=BOUND.bound_ms)
                 missing = "" if rate.per_s else f"no two steps of notebook 06 lie around {BOUND}"

@@ -5,7 +5,7 @@
 #   far_side.sh all          every step
 #   far_side.sh detach STEP… the same in a session of its own, which outlives this command; look again with `bundle`
 #
-# Steps: environment probe compile fidelity service onnx triton bundle. After each call what there is so far lies in
+# Steps: environment probe compile fidelity service onnx pairs triton bundle. After each call what there is so far lies in
 # KIT_OUT, in at most seven slices and a list of checksums. README.md beside this file explains the rest.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -18,8 +18,8 @@ export MODEL_PRETRAINED=${MODEL_PRETRAINED:-random:0}
 mkdir -p "$KIT_WORK/logs" "$KIT_WORK/done" "$KIT_OUT"
 KIT_WORK=$(cd "$KIT_WORK" && pwd); KIT_OUT=$(cd "$KIT_OUT" && pwd)
 
-declare -A limit_s=([environment]=240 [probe]=240 [compile]=360 [fidelity]=180 [service]=300 [onnx]=180 [triton]=420)
-order=(environment probe compile fidelity service onnx triton)
+declare -A limit_s=([environment]=240 [probe]=240 [compile]=360 [fidelity]=180 [service]=300 [onnx]=180 [pairs]=560 [triton]=420)
+order=(environment probe compile fidelity service onnx pairs triton)
 
 install_wheels() {  # GROUP FOLDER
   "$KIT_PYTHON" -m pip install -q --no-index --no-deps --no-compile --disable-pip-version-check --upgrade \
@@ -38,9 +38,9 @@ make_environment() {
     local site
     site=$(echo "$KIT_WORK"/venv-triton/lib/python3*/site-packages)
     install_wheels triton "$site" || return 1
-    "$KIT_PYTHON" - "$KIT_WORK/site" > "$site/photodup-kit.pth" <<'PYTHON' || return 1
+    "$KIT_PYTHON" - "$KIT_WORK/site-onnx" "$KIT_WORK/site" > "$site/photodup-kit.pth" <<'PYTHON' || return 1
 import sys, sysconfig
-print(sys.argv[1])
+print("\n".join(sys.argv[1:]))
 print("\n".join(dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib"))))
 PYTHON
     if ls "$KIT_WORK"/triton/libpython/* >/dev/null 2>&1; then
@@ -53,7 +53,7 @@ PYTHON
 measure() {  # STEP
   export PHOTODUP_ROOT=$KIT_WORK/core/tree PHOTODUP_TRITON_VENV=$KIT_WORK/venv-triton
   export PYTHONPATH=$KIT_WORK/site:$PHOTODUP_ROOT/lib PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1
-  if [ "$1" = onnx ] && [ -d "$KIT_WORK/site-onnx" ]; then PYTHONPATH=$KIT_WORK/site-onnx:$PYTHONPATH; fi
+  if [[ "$1" = onnx || "$1" = pairs ]] && [ -d "$KIT_WORK/site-onnx" ]; then PYTHONPATH=$KIT_WORK/site-onnx:$PYTHONPATH; fi
   cd "$PHOTODUP_ROOT" || return 1
   timeout -k 20 "${KIT_LIMIT_S:-${limit_s[$1]}}" "$KIT_PYTHON" tools/gpu_kit/steps.py "$1"
 }

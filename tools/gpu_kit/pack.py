@@ -24,7 +24,7 @@ from slices import GROUPS, cut  # noqa: E402
 
 from photodup.errors import PhotodupError  # noqa: E402
 
-TREE = ("lib", "model_repository", "pyproject.toml", "LICENSE", "results/published", "tools/gpu_kit")
+TREE = ("lib", "model_repository", "pyproject.toml", "LICENSE", "results/published", "notebooks/comparisons.yaml", "tools/gpu_kit")
 # pip takes a wheel only for a platform named exactly, and these are in use.
 PLATFORMS = [f"manylinux_2_{n}_x86_64" for n in (17, 24, 27, 28, 31, 34, 35)] + [
     "manylinux2014_x86_64",

@@ -1,34 +1,41 @@
 """The steps that measure, on the machine with the GPU: `far_side.sh` calls them one by one, each in its own process.
 
-    python tools/gpu_kit/steps.py probe|compile|fidelity|service|onnx|triton
+    python tools/gpu_kit/steps.py probe|compile|fidelity|service|onnx|pairs|triton
 
 Every record is written as soon as it is measured, and one that is there is not measured again. Settings, all in the
 environment: KIT_DEVICE (cuda or cpu), KIT_RUN (name of the run; default the GPU's name); of the device benchmark
 KIT_BATCHES, KIT_REPEATS, KIT_BENCH_PRECISIONS and KIT_MINUTES; of the loads KIT_CONCURRENCY and KIT_SECONDS (shortest
-window); KIT_PRECISIONS (of Triton's model).
+window); KIT_PRECISIONS (of Triton's model); KIT_VISITS and KIT_BLOCK_S of the comparisons.
 """
 
 import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from photodup.bench.load.plan import Stopping
+from photodup.bench.pairs.declared import declarations
 from photodup.bench.record import environment
 from photodup.bench.record.record import RunStore
 from photodup.bench.stats.facts import Load
+from photodup.bench.stats.sentence import sentence
 from photodup.errors import PhotodupError
 from photodup.paths import build_dir, project_root
 from photodup.selfbench.device.plan import TimeBudget
 from photodup.selfbench.device.table import print_bench
 from photodup.serving.embedded import embedded_servers
 from photodup.serving.endpoints import Endpoints
+from photodup.settings import set_variables
+from photodup.study.comparisons.measure import measure_comparisons, sizes_of
+from photodup.study.comparisons.outcomes import write_outcomes
 from photodup.study.notebook.points import measure_point
 from photodup.study.notebook.run import Run
 
 DEVICE = os.environ.get("KIT_DEVICE", "cuda")
 UNFINISHED = 3  # exit status of a step that the next call goes on with
+ONNX_MODELS = ("openclip_vit_b32", "openclip_vit_b32_uint8", "openclip_vit_b32_jpeg")
 TRITON_MODELS = ("openclip_vit_b32_pytorch_uint8", "openclip_vit_b32_pytorch_jpeg")
 
 
@@ -69,6 +76,29 @@ def service() -> None:
     run = open_kit_run()
     with embedded_servers(models=(), env=service_settings(), progress=say) as servers:
         loads(run, servers, ["fastapi-pytorch-fp32-http-jpeg"], label="fp32")
+
+
+def pairs() -> None:
+    """FastAPI and Triton on the device, asked in turns: the study's comparisons of which both sides are here.
+
+    Triton's Python backend runs ONNX Runtime with CUDA, of the version that FastAPI runs.
+    """
+    block_s = float(os.environ.get("KIT_BLOCK_S", "0.6"))
+    sizes = {"block_s": block_s, "slice_s": block_s, "alone_s": block_s, "warmup_s": 0.3}
+    render = {"device": DEVICE, "preprocess_instances": decoders()}
+    engines = [("onnx", "fp32")]
+    settings = service_settings()
+    set_variables(**settings)  # of Triton, of second processes, and of the reference too
+    with embedded_servers(
+        models=ONNX_MODELS, engines=engines, env=settings, timeout_s=240, progress=say, **render
+    ) as servers:
+        run = replace(open_kit_run(), endpoints=servers)
+        declared = declarations()
+        here = [pair.on(servers.has) for pair in (*declared.pairs, *declared.nulls)]
+        asked = [p for p in here if servers.has(p.a.backend) and servers.has(p.b.backend) and not p.link]
+        measure_comparisons(run, asked, sizes_of(sizes, int(os.environ.get("KIT_VISITS", "4"))), say=say)
+        for outcome in write_outcomes(run):
+            say(sentence(outcome))
 
 
 def triton() -> None:
@@ -164,7 +194,7 @@ def triton_serving(precision: str, kind: str):
         {},
         models=TRITON_MODELS,
         precision=precision,
-        preprocess_instances=max(2, (os.cpu_count() or 2) // 2),
+        preprocess_instances=decoders(),
         pretrained=model.pretrained,
         model_digest=model.digest,
     )
@@ -175,6 +205,11 @@ def triton_serving(precision: str, kind: str):
     return embedded_servers(
         service=False, models=TRITON_MODELS, repository=folder, timeout_s=240, progress=say
     )
+
+
+def decoders() -> int:
+    """Return how many processes decode JPEG files for Triton: half of the processors."""
+    return max(2, (os.cpu_count() or 2) // 2)
 
 
 def service_settings() -> dict[str, str]:
@@ -220,6 +255,7 @@ STEPS: dict[str, Callable[[], None]] = {
     "fidelity": fidelity,
     "service": service,
     "onnx": onnx,
+    "pairs": pairs,
     "triton": triton,
 }
 

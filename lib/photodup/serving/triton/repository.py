@@ -102,6 +102,7 @@ def render_repository(
     model_digest: str = "",
     pretrained: str = "",
     precision: str = "fp32",
+    device: str = "cpu",
 ) -> Path:
     """Write the repository for `target` into `out_dir` and return it.
 
@@ -122,6 +123,7 @@ def render_repository(
         model_digest: Digest of weights and options; clients compare it before they trust an embedding.
         pretrained: Where the weights come from, such as `laion2b_s34b_b79k` or `random:0`.
         precision: Of the models that PyTorch runs (`_torch_`): fp32, tf32, fp16 or bf16.
+        device: `cpu-embedded` only: `cuda` lets ONNX Runtime compute on the first GPU.
 
     Raises:
         PhotodupError: unknown target, model or variant, a missing graph, a configuration Triton refuses.
@@ -153,7 +155,7 @@ def render_repository(
                 describe(config, described, exported[weights], model_digest)
             cores = threads or max(1, available_cores() // instances)
             if target == "cpu-embedded":
-                _run_on_cpu(config, cores, folder / "1")
+                _run_in_python(config, cores, device, folder / "1")
             elif target == "cpu":
                 _stay_on_cpu(config, cores if threads else 0)
             link_weights(exported[weights], folder / "1")
@@ -327,9 +329,9 @@ def _to_python(config: "ModelConfig") -> None:
     _on_cpu(config)
 
 
-def _run_on_cpu(config: "ModelConfig", threads: int, version_dir: Path) -> None:
+def _run_in_python(config: "ModelConfig", threads: int, device: str, version_dir: Path) -> None:
     _to_python(config)
-    set_parameter(config, threads=threads)
+    set_parameter(config, threads=threads, device=device)
     # With the settings and the normalisation of the FastAPI service.
     copy_code(_MODELS / "onnx_session.py", version_dir / "model.py")
     _copy_library(version_dir, imaging, jpeg_scans, cpu)

@@ -1,4 +1,4 @@
-"""Triton Python-backend model that runs an encoder on the CPU. Copied into a repository as `1/model.py`.
+"""Triton Python-backend model that runs an encoder on the CPU, or with CUDA. Copied into a repository as `1/model.py`.
 
 The embedded Triton has no onnxruntime or openvino backend (they are C++ libraries of the Docker images), so this
 stands in for them: same tensors, same batching by Triton. The graph, the engine's version and settings (`cpu.py`) and the
@@ -23,7 +23,7 @@ class TritonPythonModel:
 
         Args:
             args: Triton's strings. Read from the model's parameters: `engine` (onnx or openvino), `precision`
-                (fp32, bf16, int8), `threads` (intra-op threads).
+                (fp32, bf16, int8), `threads` (intra-op threads), `device` (cpu, or cuda with onnx).
         """
         config = json.loads(args["model_config"])
         parameters = {key: value["string_value"] for key, value in config["parameters"].items()}
@@ -92,9 +92,16 @@ def _failure(error):
 def _onnx_runtime(folder, parameters, threads):
     import onnxruntime
 
+    wanted = ["CPUExecutionProvider"]
+    if parameters.get("device") == "cuda":
+        import torch  # noqa: F401: its wheels bring the libraries of CUDA, which importing it loads
+
+        wanted = ["CUDAExecutionProvider", *wanted]
     session = onnxruntime.InferenceSession(
-        str(folder / "model.onnx"), cpu.onnx_options(threads), providers=["CPUExecutionProvider"]
+        str(folder / "model.onnx"), cpu.onnx_options(threads), providers=wanted
     )
+    if session.get_providers()[0] != wanted[0]:
+        raise pb_utils.TritonModelException(f"{wanted[0]} does not start here: see the lines above")
     return lambda batch: session.run(["embedding"], {"image": batch})[0], cpu.describe_onnx(session)
 
 

@@ -342,9 +342,9 @@ def test_nothing_is_collected_through_links_in_a_run(came_back, tmp_path, plante
 @pytest.mark.parametrize(
     ("target", "kind", "device"), [("cuda", "KIND_GPU", "cuda"), ("cpu-embedded", "KIND_CPU", "cpu")]
 )
-def test_triton_gets_the_encoder_in_pytorch_in_the_precision_asked_for(tmp_path, root, target, kind, device):
+def test_triton_gets_the_encoder_in_pytorch_on_the_device_asked_for(tmp_path, root, target, kind, device):
     name = parse_backend("triton-pytorch-fp32-http-jpeg").triton_model
-    folder = render_repository(target, tmp_path, {}, models=[name], precision="bf16", pretrained="random:0")
+    folder = render_repository(target, tmp_path, {}, models=[name], pretrained="random:0")
     assert {p.name for p in folder.iterdir()} == {
         name, "openclip_vit_b32_pytorch_uint8", "openclip_vit_b32_preprocess"
     }  # fmt: skip
@@ -353,19 +353,11 @@ def test_triton_gets_the_encoder_in_pytorch_in_the_precision_asked_for(tmp_path,
     group = config.instance_group[0]
     assert group.Kind.Name(group.kind) == kind
     value = {key: entry.string_value for key, entry in config.parameters.items()}
-    assert (value["precision"], value["device"], value["pretrained"]) == ("bf16", device, "random:0")
+    assert (value["precision"], value["device"], value["pretrained"]) == ("fp32", device, "random:0")
     assert (Path(value["library"]) / "photodup" / "__init__.py").is_file()
     shipped = root / "model_repository/openclip_vit_b32_pytorch_uint8/1/model.py"
     assert (encoder / "1" / "model.py").read_bytes() == shipped.read_bytes()
     assert len(config.model_warmup) == (3 if target == "cuda" else 1)
-
-
-def test_a_precision_that_is_none_is_refused(tmp_path):
-    for target, precision in (("cuda", "fp8"), ("cpu-embedded", "tf32")):
-        with pytest.raises(PhotodupError, match=precision):
-            render_repository(
-                target, tmp_path, {}, models=["openclip_vit_b32_pytorch_uint8"], precision=precision
-            )
 
 
 def test_the_page_names_steps_and_settings_that_exist():

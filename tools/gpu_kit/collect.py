@@ -19,6 +19,8 @@ from photodup.bench.record import latencies  # noqa: E402
 from photodup.bench.record.record import load_records, read_record  # noqa: E402
 from photodup.errors import PhotodupError  # noqa: E402
 from photodup.files import write_atomically  # noqa: E402
+from photodup.study.comparisons.outcomes import write_outcomes  # noqa: E402
+from photodup.study.notebook.run import read_run  # noqa: E402
 
 
 def main() -> None:
@@ -56,6 +58,7 @@ def collect(bundle: Path, results: Path, run: str | None = None) -> list[str]:
         for source in found:
             target = results / (run or source.name)
             copied = _copy_run(source, target)
+            write_outcomes(read_run(target))
             failed = sum(record["status"] == "failed" for record in load_records(target))
             n = len(list((target / "records").glob("*.json")))
             lines.append(f"{target.name}: {copied} new records, {n} in all, {failed} of them failed")

@@ -18,7 +18,7 @@ export MODEL_PRETRAINED=${MODEL_PRETRAINED:-random:0}
 mkdir -p "$KIT_WORK/logs" "$KIT_WORK/done" "$KIT_OUT"
 KIT_WORK=$(cd "$KIT_WORK" && pwd); KIT_OUT=$(cd "$KIT_OUT" && pwd)
 
-declare -A limit_s=([environment]=240 [probe]=240 [compile]=360 [fidelity]=180 [service]=300 [onnx]=180 [pairs]=560 [triton]=420)
+declare -A limit_s=([environment]=240 [probe]=240 [compile]=360 [fidelity]=180 [service]=300 [onnx]=180 [pairs]=840 [triton]=420)
 order=(environment probe compile fidelity service onnx pairs triton)
 
 install_wheels() {  # GROUP FOLDER
@@ -43,9 +43,6 @@ import sys, sysconfig
 print("\n".join(sys.argv[1:]))
 print("\n".join(dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib"))))
 PYTHON
-    if ls "$KIT_WORK"/triton/libpython/* >/dev/null 2>&1; then
-      mkdir -p "$site/nvidia_pytriton.libs" && cp "$KIT_WORK"/triton/libpython/* "$site/nvidia_pytriton.libs/" || return 1
-    fi
     touch "$KIT_WORK/venv-triton/.made"
   fi
 }

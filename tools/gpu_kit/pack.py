@@ -24,7 +24,15 @@ from slices import GROUPS, cut  # noqa: E402
 
 from photodup.errors import PhotodupError  # noqa: E402
 
-TREE = ("lib", "model_repository", "pyproject.toml", "LICENSE", "results/published", "notebooks/comparisons.yaml", "tools/gpu_kit")
+TREE = (
+    "lib",
+    "model_repository",
+    "pyproject.toml",
+    "LICENSE",
+    "results/published",
+    "notebooks/comparisons.yaml",
+    "tools/gpu_kit",
+)
 # pip takes a wheel only for a platform named exactly, and these are in use.
 PLATFORMS = [f"manylinux_2_{n}_x86_64" for n in (17, 24, 27, 28, 31, 34, 35)] + [
     "manylinux2014_x86_64",
@@ -41,9 +49,6 @@ def main() -> None:
     parser.add_argument("--slice-mib", type=float, default=14, help="largest slice in MiB (default 14)")
     parser.add_argument("--python", default="3.12", help="Python version over there (default 3.12)")
     parser.add_argument("--wheels", type=Path, help="folder with the wheels; default: pip downloads them")
-    parser.add_argument(
-        "--libpython", type=Path, help="libpythonX.Y.so.1.0, for a machine without it (Triton)"
-    )
     asked = parser.parse_args()
     try:
         manifest = pack(
@@ -52,7 +57,6 @@ def main() -> None:
             slice_bytes=int(asked.slice_mib * MIB),
             python=asked.python,
             wheels=asked.wheels,
-            libpython=asked.libpython,
         )
     except PhotodupError as error:
         sys.exit(f"pack.py: {error}")
@@ -67,7 +71,6 @@ def pack(
     slice_bytes: int = 14 * MIB,
     python: str = "3.12",
     wheels: Path | None = None,
-    libpython: Path | None = None,
     requirements: Path | None = None,
 ) -> dict:
     """Write the slices of the groups, the manifest and the two programs for the other side; return the manifest.
@@ -78,7 +81,6 @@ def pack(
         slice_bytes: the largest slice.
         python: version over there, as in `3.12`.
         wheels: folder with the wheels; None lets pip download them.
-        libpython: that Python's shared library, put beside Triton.
         requirements: folder with a list of wheels for each group; default: the kit's own.
 
     Raises:
@@ -100,8 +102,6 @@ def pack(
                     _add_photographs(tar)
                 for wheel in _wheels(group, Path(scratch) / group, python, wheels, requirements):
                     tar.add(wheel, f"wheels/{wheel.name}", filter=_nobody)
-                if group == "triton" and libpython is not None:
-                    tar.add(libpython.resolve(), f"libpython/{libpython.name}", filter=_nobody)
             manifest["groups"][group] = cut(archive, folder, slice_bytes)
             archive.unlink()
     for name in ("far_side.sh", "slices.py"):

@@ -5,7 +5,7 @@
 Every record is written as soon as it is measured, and one that is there is not measured again. Settings, all in the
 environment: KIT_DEVICE (cuda or cpu), KIT_RUN (name of the run; default the GPU's name); of the device benchmark
 KIT_BATCHES, KIT_REPEATS, KIT_BENCH_PRECISIONS and KIT_MINUTES; of the loads KIT_CONCURRENCY and KIT_SECONDS (shortest
-window); KIT_PRECISIONS (of Triton's model); KIT_VISITS and KIT_BLOCK_S of the comparisons.
+window); of the comparisons KIT_VISITS and KIT_BLOCK_S.
 """
 
 import os
@@ -92,7 +92,7 @@ def pairs() -> None:
     with embedded_servers(
         models=ONNX_MODELS, engines=engines, env=settings, timeout_s=240, progress=say, **render
     ) as servers:
-        run = replace(open_kit_run(), endpoints=servers)
+        run = replace(open_kit_run(), endpoints=on_device(servers))
         declared = declarations()
         here = [pair.on(servers.has) for pair in (*declared.pairs, *declared.nulls)]
         asked = [p for p in here if servers.has(p.a.backend) and servers.has(p.b.backend) and not p.link]
@@ -102,23 +102,18 @@ def pairs() -> None:
 
 
 def triton() -> None:
-    """A real Triton, its model in PyTorch on the device: the same loads, in each precision."""
-    precisions = words("KIT_PRECISIONS", "fp32 fp16" if DEVICE == "cuda" else "fp32")
-    failures = []
-    for precision in precisions:
-        # Triton's own account of the GPU first; where it refuses that, counted on the CPU and computed on the GPU.
-        kinds = ("KIND_GPU", "KIND_CPU") if DEVICE == "cuda" else ("KIND_CPU",)
-        for kind in kinds:
-            try:
-                with triton_serving(precision, kind) as servers:
-                    backends = [name for name in servers.backends if "-pytorch-" in name]
-                    loads(open_kit_run(), servers, backends, label=precision, config={"instance_kind": kind})
-                break
-            except PhotodupError as error:
-                say(f"Triton, {precision}, {kind}: {error}")
-                failures += [precision] if kind == kinds[-1] else []
-    if failures:
-        raise PhotodupError(f"Triton did not serve {', '.join(failures)}: see the lines above.")
+    """A real Triton, its model in PyTorch on the device: the same loads, in float32."""
+    # Triton's own account of the GPU first; where it refuses that, counted on the CPU and computed on the GPU.
+    kinds = ("KIND_GPU", "KIND_CPU") if DEVICE == "cuda" else ("KIND_CPU",)
+    for kind in kinds:
+        try:
+            with triton_serving(kind) as servers:
+                backends = [name for name in servers.backends if "-pytorch-" in name]
+                loads(open_kit_run(), servers, backends, label="fp32", config={"instance_kind": kind})
+            return
+        except PhotodupError as error:
+            say(f"Triton, {kind}: {error}")
+    raise PhotodupError("Triton did not serve: see the lines above.")
 
 
 def bench(*engines: str, minutes: float) -> None:
@@ -153,7 +148,7 @@ def loads(
     """
     seconds = float(os.environ.get("KIT_SECONDS", "4"))
     stopping = Stopping(min_duration_s=seconds, min_requests=32, max_duration_s=4 * seconds)
-    run, failed = Run(run.name, run.directory, servers, run.store), []
+    run, failed = replace(run, endpoints=on_device(servers)), []
     for backend in backends:
         check = True  # embeddings are compared before the first timed request
         for concurrency in map(int, words("KIT_CONCURRENCY", "1 8 32 128")):
@@ -181,7 +176,7 @@ def loads(
         raise PhotodupError(f"These could not be measured: {', '.join(failed)}.")
 
 
-def triton_serving(precision: str, kind: str):
+def triton_serving(kind: str):
     """Render the model for this device and serve it: the `with` block ends the server."""
     from photodup.embedding.engines.encoder import load_model
     from photodup.serving.triton.config import read_config, write_config
@@ -190,10 +185,9 @@ def triton_serving(precision: str, kind: str):
     model = load_model(device="cpu")
     folder = render_repository(
         "cuda" if DEVICE == "cuda" else "cpu-embedded",
-        build_dir() / "triton" / f"{precision}-{kind.lower()}",
+        build_dir() / "triton" / kind.lower(),
         {},
         models=TRITON_MODELS,
-        precision=precision,
         preprocess_instances=decoders(),
         pretrained=model.pretrained,
         model_digest=model.digest,
@@ -201,10 +195,16 @@ def triton_serving(precision: str, kind: str):
     path = folder / TRITON_MODELS[0] / "config.pbtxt"
     config = read_config(path)
     config.instance_group[0].kind = config.instance_group[0].Kind.Value(kind)
-    write_config(config, path, f"{kind}, {precision}")
+    write_config(config, path, kind)
     return embedded_servers(
         service=False, models=TRITON_MODELS, repository=folder, timeout_s=240, progress=say
     )
+
+
+def on_device(servers: Endpoints) -> Endpoints:
+    """Return the servers with the GPU on which they compute, for the records."""
+    gpu = environment.describe()["gpus"][0]["name"] if DEVICE == "cuda" else servers.gpu
+    return servers.model_copy(update={"gpu": gpu})
 
 
 def decoders() -> int:

@@ -78,7 +78,6 @@ _MODELS = Path(__file__).parent / "models"  # Python models of ours
 _PREPROCESS_DALI = "openclip_vit_b32_preprocess_dali"
 PREPROCESS = "openclip_vit_b32_preprocess"
 TORCH = "openclip_vit_b32_pytorch_uint8"
-TORCH_PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
 
 # Library modules run inside Triton as plain files: its Python has no photodup.
 _IMPORTS = {
@@ -101,7 +100,6 @@ def render_repository(
     preprocess_instances: int = 2,
     model_digest: str = "",
     pretrained: str = "",
-    precision: str = "fp32",
     device: str = "cpu",
 ) -> Path:
     """Write the repository for `target` into `out_dir` and return it.
@@ -122,7 +120,6 @@ def render_repository(
         preprocess_instances: Processes that decode images in front of the JPEG ensemble.
         model_digest: Digest of weights and options; clients compare it before they trust an embedding.
         pretrained: Where the weights come from, such as `laion2b_s34b_b79k` or `random:0`.
-        precision: Of the models that PyTorch runs (`_torch_`): fp32, tf32, fp16 or bf16.
         device: `cpu-embedded` only: `cuda` lets ONNX Runtime compute on the first GPU.
 
     Raises:
@@ -164,7 +161,7 @@ def render_repository(
         elif encoder:
             describe(config, encoder, None, model_digest)
         if name == TORCH:
-            _fill_in_torch(config, folder / "1", target in ON_GPU, precision, pretrained, model_digest)
+            _fill_in_torch(config, folder / "1", target in ON_GPU, pretrained, model_digest)
         if name == PREPROCESS:
             config.instance_group[0].count = preprocess_instances
             set_batching(config, "single")  # decoding gains nothing from a batch
@@ -370,7 +367,6 @@ def _fill_in_torch(
     config: "ModelConfig",
     version_dir: Path,
     on_gpu: bool,
-    precision: str,
     pretrained: str,
     model_digest: str,
 ) -> None:
@@ -379,18 +375,9 @@ def _fill_in_torch(
     Args:
         config: the committed configuration; changed.
         on_gpu: False counts the instance on the CPU and computes there.
-        precision: one of `TORCH_PRECISIONS`.
-
-    Raises:
-        PhotodupError: no such precision, or one that a CPU has not.
     """
-    if precision not in TORCH_PRECISIONS or (precision == "tf32" and not on_gpu):
-        raise PhotodupError(
-            f"Precision {precision!r} is unknown here: use {', '.join(TORCH_PRECISIONS)}; tf32 on a GPU only."
-        )
     set_parameter(
         config,
-        precision=precision,
         device="cuda" if on_gpu else "cpu",
         library=str(Path(__file__).resolve().parents[3]),
         pretrained=pretrained or "unset",

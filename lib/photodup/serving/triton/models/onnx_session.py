@@ -94,7 +94,7 @@ def _onnx_runtime(folder, parameters, threads):
 
     wanted = ["CPUExecutionProvider"]
     if parameters.get("device") == "cuda":
-        import torch  # noqa: F401: its wheels bring the libraries of CUDA, which importing it loads
+        import torch  # noqa: F401  (its wheels bring the libraries of CUDA; importing it loads them)
 
         wanted = ["CUDAExecutionProvider", *wanted]
     session = onnxruntime.InferenceSession(

@@ -1,0 +1,165 @@
+"""Write what the run of a GPU found into docs/gpu.md, and its picture: from the records alone.
+
+python tools/gpu_kit/page.py
+"""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "lib"))
+
+from photodup.bench.record.record import load_records  # noqa: E402
+from photodup.bench.stats.sentence import number, sentence  # noqa: E402
+from photodup.study.comparisons.outcomes import read_all  # noqa: E402
+from photodup.study.notebook.charts import ENGINE_COLORS, caption, finding, use_style  # noqa: E402
+from photodup.study.notebook.run import describe_machine, read_environment, read_run  # noqa: E402
+from photodup.study.report.readme import write_blocks  # noqa: E402
+
+RUN = ROOT / "results" / "nvidia-h200"
+PICTURE = ROOT / "docs" / "images" / "h200.png"
+ENGINES = {
+    "pytorch-eager": "PyTorch",
+    "pytorch-cuda-graph": "PyTorch, CUDA graph",
+    "pytorch-compile": "`torch.compile`",
+    "onnx-cuda": "ONNX Runtime",
+    "onnx-cuda-graph": "ONNX Runtime, CUDA graph",
+}
+PRECISIONS, BATCHES = ("fp32", "tf32", "bf16", "fp16"), (1, 8, 32, 128, 512)
+STAGES = {
+    "prepare_ms_mean": "client: resize, encode",
+    "server_decode_ms_mean": "server: decode",
+    "server_compute_infer_ms_mean": "server: compute and copies",
+}
+"""What is known of a request's time; the rest is the way there and back."""
+
+
+def main() -> None:
+    """Draw the picture and fill in the page."""
+    draw()
+    print(write_blocks(ROOT / "docs" / "gpu.md", blocks()))
+
+
+def blocks() -> dict[str, str]:
+    """Return the generated parts of docs/gpu.md."""
+    return {"h200": "\n".join([findings(), "", *table(), "", *compared()])}
+
+
+def results() -> dict[str, dict[str, Any]]:
+    """Return the results of the run by their keys."""
+    return {record["key"]: record["result"] for record in load_records(RUN) if record["status"] == "ok"}
+
+
+def of_bench(found: Mapping[str, Any], engine: str, precision: str, batch: int) -> dict[str, Any]:
+    """Return what was measured of an engine, or nothing."""
+    return found.get(f"device {engine} {precision} b{batch}", {})
+
+
+def requests(found: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
+    """Return the points of the FastAPI service by the number of requests in flight."""
+    return {p["concurrency"] or 1: p for p in found.values() if p.get("server") == "fastapi"}
+
+
+def findings() -> str:
+    """Return the first paragraph."""
+    found = results()
+    points = requests(found)
+    one, eight = points[1], points[8]
+    rate = lambda engine, precision, batch: number(  # noqa: E731
+        of_bench(found, f"pytorch-{engine}", precision, batch)["throughput_images_per_s"]
+    )
+    took = f"{one['latency_ms_mean']:.1f} ms [{one['latency_ms_mean_ci_low']:.1f}, {one['latency_ms_mean_ci_high']:.1f}]"
+    return (
+        f"**A fast GPU waits for everything else.** With one request in flight a photograph took {took} through the "
+        f"FastAPI service with PyTorch in FP32: the client spent {number(one['prepare_ms_mean'])} ms on decoding, resizing "
+        f"and encoding it, the server {number(one['server_compute_infer_ms_mean'])} ms on computing. The GPU was busy for "
+        f"{one['gpu_utilization']:.0%} of the time, with eight requests in flight for {eight['gpu_utilization']:.0%} "
+        f"({number(eight['throughput_images_per_s'])} images/s). The engine alone computes "
+        f"{rate('eager', 'fp32', 8)} images/s at a batch of 8. So first shorten what the client and the server do to the "
+        f"photograph. Then launch a CUDA graph: without one FP16 gains little on a single image ({rate('eager', 'fp16', 1)} "
+        f"against {rate('eager', 'fp32', 1)} images/s), with one it doubles the rate ({rate('cuda-graph', 'fp16', 1)} "
+        f"against {rate('cuda-graph', 'fp32', 1)}). All requests came from the same machine."
+    )
+
+
+def table() -> list[str]:
+    """Return the engines' table, images/s by batch, and the ceilings under it."""
+    found = results()
+    lines = ["| engine alone, images/s | precision | " + " | ".join(f"batch {b}" for b in BATCHES) + " |"]
+    lines.append("|---|---|" + "---:|" * len(BATCHES))
+    for engine, words in ENGINES.items():
+        for precision in PRECISIONS:
+            seen = [of_bench(found, engine, precision, batch) for batch in BATCHES]
+            cells = [number(x["throughput_images_per_s"]) if x else "" for x in seen]
+            if any(cells):
+                lines.append(f"| {words} | {precision.upper()} | {' | '.join(cells)} |")
+    peaks = ", ".join(f"{p.upper()} {number(found[f'device ceilings {p}']['tflops'])}" for p in PRECISIONS)
+    cosines = ", ".join(
+        f"{p.upper()} {found[f'device fidelity {p}']['cosine_min']:.6f}" for p in PRECISIONS[1:]
+    )
+    machine = describe_machine(read_environment(RUN))
+    lines += [
+        "",
+        f"Measured on {machine}; weights `random:0`; the median of 20 runs. Largest matrix products, TFLOP/s: {peaks}. "
+        f"Smallest cosine of 32 embeddings to FP32's: {cosines}. TensorRT was not there.",
+    ]
+    return lines
+
+
+def compared() -> list[str]:
+    """Return a sentence for each primary comparison, both sides asked in turns; two notebooks may ask the same."""
+    lines = ["Both sides asked in turns, Triton's Python backend with ONNX Runtime on the GPU:", ""]
+    said = set()
+    for one in read_all(read_run(RUN)):
+        asked = one.question
+        of = asked.label_a, asked.label_b, asked.load
+        if one.is_measured and asked.is_primary and of not in said:
+            lines.append(f"- {asked.load.capitalize()} in flight: {sentence(one)}")
+            said.add(of)
+    return [*lines, "", "`photodup study outcomes nvidia-h200` prints the others."]
+
+
+def draw() -> None:
+    """Draw the engines' rates beside what came through the service, and where one request's time went."""
+    import matplotlib.pyplot as plt
+
+    use_style()
+    found = results()
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), width_ratios=(3, 2))
+    drawn = (("pytorch-eager", "fp32", "-"), ("pytorch-cuda-graph", "fp16", "--"))
+    drawn += (("onnx-cuda", "fp32", "-"), ("onnx-cuda-graph", "fp16", "--"))
+    for engine, precision, line in drawn:
+        rates = [of_bench(found, engine, precision, batch)["throughput_images_per_s"] for batch in BATCHES]
+        label, color = f"{ENGINES[engine]}, {precision.upper()}", ENGINE_COLORS[engine.split("-")[0]]
+        left.plot(BATCHES, rates, line, marker="o", color=color, label=label)
+    points = requests(found)
+    served = points[8]["throughput_images_per_s"]
+    left.axhline(served, color="#6b7280", linestyle=":")
+    left.text(512, served * 1.1, "through the FastAPI service, eight in flight", ha="right", color="#6b7280")
+    left.set(xscale="log", yscale="log", xlabel="images in a batch", ylabel="images/s", title="Engines alone")
+    left.set_xticks(BATCHES, [str(batch) for batch in BATCHES])
+    left.minorticks_off()
+    left.legend(loc="upper left")
+    left.set_ylim(150, 200_000)
+    one = points[1]
+    parts = {words: one[column] for column, words in STAGES.items()}
+    parts["all else: HTTP, queue"] = one["latency_ms_mean"] - sum(parts.values())
+    right.barh(list(parts), list(parts.values()), color="#2f5d8a")
+    for place, value in enumerate(parts.values()):
+        right.text(value, place, f" {value:.1f}", va="center")
+    right.invert_yaxis()
+    right.set(xlabel="ms, mean", title=f"One request of {one['latency_ms_mean']:.1f} ms", xlim=(0, 9))
+    alone = of_bench(found, "pytorch-eager", "fp32", 8)["throughput_images_per_s"]
+    said = f"the service reaches {served / alone:.0%} of what the engine alone does with a batch of 8"
+    share = one["server_compute_infer_ms_mean"] / one["latency_ms_mean"]
+    finding(figure, f"Computing is {share:.0%} of one request's time; {said}")
+    caption(
+        figure, f"{describe_machine(read_environment(RUN))}; PyTorch FP32 behind FastAPI, random weights."
+    )
+    figure.savefig(PICTURE, metadata={"Software": None})
+
+
+if __name__ == "__main__":
+    main()

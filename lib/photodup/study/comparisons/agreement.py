@@ -44,10 +44,11 @@ class Twice:
 
 
 def twice(first: Run, second: Run) -> list[Twice]:
-    """Return the comparisons that both runs measured, nulls left out, in the order declared."""
-    others = {outcome.question.name: outcome for outcome in read_all(second)}
-    found = [Twice(one, others[one.question.name]) for one in read_all(first) if not one.question.is_null]
-    return [one for one in found if one.first.is_measured and one.second.is_measured]
+    """Return the comparisons that both runs measured of the same sides, nulls left out, in the order declared."""
+    sides = lambda of: (of.question.name, of.question.label_a, of.question.label_b)  # noqa: E731
+    others = {sides(outcome): outcome for outcome in read_all(second) if outcome.is_measured}
+    found = [one for one in read_all(first) if one.is_measured and not one.question.is_null]
+    return [Twice(one, others[sides(one)]) for one in found if sides(one) in others]
 
 
 def summary(comparisons: Iterable[Twice]) -> str:

@@ -104,16 +104,17 @@ def _fastest(side: ComparedRun) -> dict[str, str]:
     """
     names = ("backend", "server", "engine", "valid", "throughput_images_per_s")
     servers = side.environment.get("servers") or {}
+    unknown = "not measured" if side.environment.get("gpus") else "not run here"
     used = ("gpu_memory_before_mib", "gpu_memory_mib", "gpu_utilization", "gpu_power_w")
     points = side.points.reindex(columns=[*names, *used])
     rates = points["throughput_images_per_s"][of_the_servers(points, elsewhere=bool(servers))].dropna()
     if rates.empty:
-        return {"cost": "not measured", "gpu": "not run here"}
+        return {"cost": "not measured", "gpu": unknown}
     best, price = points.loc[rates.idxmax()], servers.get("price_per_hour_usd")
     cost = f"{best.backend}, {number(rates.max())} images/s: "
     cost += f"{price / 3600e-6 / rates.max():.2f} USD per million" if price else "no price is named"
     if best[list(used)].isna().any():
-        return {"cost": cost, "gpu": "not run here"}
+        return {"cost": cost, "gpu": unknown}
     before, most, share, watts = best[list(used)]
     return {"cost": cost, "gpu": f"{before:,.0f} to {most:,.0f} MiB, {share:.0%} busy, {watts:.0f} W"}
 

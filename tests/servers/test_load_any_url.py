@@ -357,8 +357,8 @@ def test_requests_that_fail_are_counted_beside_the_latency_of_the_others(echo, t
     status, said = ended("load", *echo, "--seconds", 1, *limits, "--out", tmp_path)
     result, rows = kept()
     share = result["headlines"][0]["errors"]
-    assert status == result["status"] == 1 and said.count("Limit passed: ") == 1
-    assert f"Limit passed: --fail-if 'errors>1%', and errors is {share:.2%}." in said
+    assert status == result["status"] == 1 and said.count("Failed by ") == 1
+    assert f"Failed by --fail-if 'errors>1%': errors is {share:.2%}." in said
     assert 0.01 < share < 0.2 and share == pytest.approx(rows.error.notna().mean(), abs=0.02)
     assert "latency of those answered: p50" in said
     assert ended("load", *echo, "--seconds", 1, "--fail-if", "errors>20%", "--out", tmp_path)[0] == 0

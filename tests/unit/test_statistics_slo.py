@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from photodup.bench.stats.point import Sample
-from photodup.bench.stats.slo import LatencyBound, RateSearch, rate_words, search_rates
+from photodup.bench.stats.slo import LatencyBound, RateSearch, rate_seen, rate_words, search_rates
 from photodup.errors import PhotodupError
 
 SERVICE_S = 0.01
@@ -68,7 +68,7 @@ def queue(rate):
 def test_a_bound_that_every_rate_meets_gives_at_least_the_highest():
     found = sought(50, 15.0, 10.0, queue, most_per_s=40)
     assert (found.rate_per_s, found.low, found.high) == (40, 40, math.inf)
-    assert found.because == "all rates offered met the bound; no higher rate was to be offered."
+    assert found.because == "all rates offered met the bound; no higher rate is offered."
     record = found.as_record()
     assert record["high"] is None
     assert rate_words(*(record[name] for name in ("rate_per_s", "low", "high"))) == "at least 40 requests/s"
@@ -77,7 +77,7 @@ def test_a_bound_that_every_rate_meets_gives_at_least_the_highest():
 def test_a_bound_that_no_rate_meets_names_what_the_lowest_takes():
     found = sought(50, 5.0, 80.0, queue)
     assert not found.is_found and found.as_record()["rate_per_s"] is None
-    assert found.because == "even at 1.6 requests/s p50 is 10 ms; no lower rate was to be offered."
+    assert found.because == "even at 1.6 requests/s p50 is 10 ms; no lower rate is offered."
 
 
 def test_failed_requests_miss_a_bound_and_a_dead_server_gives_its_sentence():
@@ -90,6 +90,12 @@ def test_failed_requests_miss_a_bound_and_a_dead_server_gives_its_sentence():
     assert found.low <= 20 <= found.high and found.rate_per_s < 30
     dead = sought(50, 15.0, 80.0, lambda rate: Sample(np.empty(0), np.empty(0), error="no way there"))
     assert dead.because == "at 24 requests/s nothing could be measured: no way there."
+
+
+def test_a_queue_that_grows_misses_a_bound_and_a_stall_at_the_end_does_not():
+    due, bound = np.linspace(0, 20, 200), LatencyBound(95, 9000)
+    for done, misses in ((np.where(due > 18.4, 20.3, due + 0.1), False), (due * 1.3 + 0.1, True)):
+        assert (rate_seen(10.0, Sample((done - due) * 1000, done), bound).latency_ms > 9000) is misses
 
 
 def test_what_was_measured_counts_where_the_time_is_over():

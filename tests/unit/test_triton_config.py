@@ -233,8 +233,7 @@ def test_rendering_twice_touches_nothing(tmp_path: Path, tiny_exports) -> None:
 
 def test_an_ensemble_brings_its_steps(tmp_path: Path, tiny_exports) -> None:
     render_repository("cpu-embedded", tmp_path, tiny_exports, models=["openclip_vit_b32_jpeg"], device="cuda")
-    encoder = read_config(tmp_path / "openclip_vit_b32_uint8" / "config.pbtxt")
-    assert encoder.parameters["device"].string_value == "cuda"
+    assert '"cuda"' in (tmp_path / "openclip_vit_b32_uint8" / "config.pbtxt").read_text()
     assert {folder.name for folder in tmp_path.iterdir()} == {
         "openclip_vit_b32_jpeg",
         "openclip_vit_b32_preprocess",

@@ -58,7 +58,7 @@ class Limit:
             seen = f"{value:.2%}"
         else:
             seen = f"{number(value)} {'requests/s' if self.figure == 'rate' else 'ms'}"
-        return f"Limit passed: --fail-if {self.words!r}, and {self.figure} is {seen}."
+        return f"Failed by --fail-if {self.words!r}: {self.figure} is {seen}."
 
 
 def limit_of(words: str) -> Limit:

@@ -146,8 +146,8 @@ class RateSearch:
             return max(LOWEST * self._about, self._least)
         rates = sorted(one.rate_per_s for one in self.seen)
         guess, side = self._guess()
-        if side < 0:
-            return self._beyond(rates[0], 0.25)
+        if side < 0:  # once may be a stall of the machine
+            return self._beyond(rates[0], 0.25) if rates.count(rates[0]) > 1 else rates[0]
         if side > 0:
             return self._beyond(
                 rates[-1], 2.0 if len(rates) > 1 else max(HIGHEST * self._about / rates[0], 1.1)
@@ -163,7 +163,7 @@ class RateSearch:
         """Return a rate beyond the highest or the lowest one offered; None where none may be."""
         further = min(max(edge * factor, self._least), self._most)
         if abs(math.log(further / edge)) < 0.01:
-            self.end(f"no {'higher' if factor > 1 else 'lower'} rate was to be offered")
+            self.end(f"no {'higher' if factor > 1 else 'lower'} rate is offered")
             return None
         return further
 
@@ -265,11 +265,16 @@ def rate_seen(rate_per_s: float, sample: Sample, bound: LatencyBound) -> RateSee
 
 
 def _queue_grows(sample: Sample) -> bool:
-    """Return True where more requests came than were answered in the second half: the bound is met for a while only."""
-    due_s = sample.finished_s - sample.latency_ms / 1000
-    end_s = float(due_s.max())
-    waiting = [int(((due_s <= at) & (sample.finished_s > at)).sum()) for at in (end_s / 2, end_s)]
-    return waiting[1] - waiting[0] > 0.05 * int((due_s > end_s / 2).sum()) + 3 * math.sqrt(1 + waiting[0])
+    """Return True where more requests come than are answered: the bound is met for a while only.
+
+    Those that wait are counted over two quarters of the window, not at two instants: a server of batches, or a machine that
+    stalls, has many at one instant and none a moment later.
+    """
+    due_s, finished_s = np.sort(sample.finished_s - sample.latency_ms / 1000), np.sort(sample.finished_s)
+    quarters = np.linspace([0.25, 0.75], [0.5, 1.0], 100, axis=1) * due_s[-1]
+    waiting = np.searchsorted(due_s, quarters, "right") - np.searchsorted(finished_s, quarters, "right")
+    before, after = waiting.mean(axis=1)
+    return after - before > 0.05 * len(due_s) / 2 + 3 * math.sqrt(1 + before)
 
 
 def _interval(seen: Sequence[RateSeen], bound: LatencyBound, seed: int) -> tuple[float, float, float]:

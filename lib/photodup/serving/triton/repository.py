@@ -364,11 +364,7 @@ def _emulate(config: "ModelConfig", name: str, version_dir: Path) -> None:
 
 
 def _fill_in_torch(
-    config: "ModelConfig",
-    version_dir: Path,
-    on_gpu: bool,
-    pretrained: str,
-    model_digest: str,
+    config: "ModelConfig", version_dir: Path, on_gpu: bool, pretrained: str, model_digest: str
 ) -> None:
     """Fill in what a target decides for the encoder that PyTorch runs, and put its code into the version's folder.
 

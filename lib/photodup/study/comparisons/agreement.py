@@ -63,10 +63,8 @@ def summary(comparisons: Iterable[Twice]) -> str:
 
 def lines(comparisons: Iterable[Twice], names: tuple[str, str]) -> list[str]:
     """Return a Markdown table: each comparison with its effect and interval in both passes, named so."""
-    table = [f"| notebook | comparison | {names[0]} | {names[1]} | overlap |", "|---|---|---|---|---|"]
-    for one in comparisons:
-        table.append(f"| {' | '.join((one.first.question.family[:2], *one.cells))} |")
-    return table
+    head = [f"| notebook | comparison | {names[0]} | {names[1]} | overlap |", "|---|---|---|---|---|"]
+    return head + [f"| {' | '.join((one.first.question.family[:2], *one.cells))} |" for one in comparisons]
 
 
 def _cell(outcome: Outcome) -> str:

@@ -33,7 +33,7 @@ STAGES = {
     "server_decode_ms_mean": "server: decode",
     "server_compute_infer_ms_mean": "server: compute and copies",
 }
-"""What is known of a request's time; the rest is the way there and back."""
+"""The measured parts of a request's time. The rest is HTTP and waiting."""
 
 
 def main() -> None:
@@ -44,12 +44,18 @@ def main() -> None:
 
 def blocks() -> dict[str, str]:
     """Return the generated parts of docs/gpu.md."""
-    return {"h200": "\n".join([findings(), "", *table(), "", *compared()])}
+    found = results()
+    return {"h200": "\n".join([findings(found), "", *table(found), "", *compared()])}
 
 
 def results() -> dict[str, dict[str, Any]]:
     """Return the results of the run by their keys."""
     return {record["key"]: record["result"] for record in load_records(RUN) if record["status"] == "ok"}
+
+
+def machine() -> str:
+    """Return the machine in a few words."""
+    return describe_machine(read_environment(RUN))
 
 
 def of_bench(found: Mapping[str, Any], engine: str, precision: str, batch: int) -> dict[str, Any]:
@@ -62,9 +68,8 @@ def requests(found: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
     return {p["concurrency"] or 1: p for p in found.values() if p.get("server") == "fastapi"}
 
 
-def findings() -> str:
+def findings(found: Mapping[str, Any]) -> str:
     """Return the first paragraph."""
-    found = results()
     points = requests(found)
     one, eight = points[1], points[8]
     rate = lambda engine, precision, batch: number(  # noqa: E731
@@ -72,9 +77,10 @@ def findings() -> str:
     )
     took = f"{one['latency_ms_mean']:.1f} ms [{one['latency_ms_mean_ci_low']:.1f}, {one['latency_ms_mean_ci_high']:.1f}]"
     return (
-        f"**A fast GPU waits for everything else.** With one request in flight a photograph took {took} through the "
-        f"FastAPI service with PyTorch in FP32: the client spent {number(one['prepare_ms_mean'])} ms on decoding, resizing "
-        f"and encoding it, the server {number(one['server_compute_infer_ms_mean'])} ms on computing. The GPU was busy for "
+        f"**A fast GPU waits for everything else.** With one request in flight a photograph took {took} "
+        f"(mean of {one['n_steady']} requests) through the FastAPI service with PyTorch in FP32: the client spent "
+        f"{number(one['prepare_ms_mean'])} ms on decoding, resizing and encoding it, the server "
+        f"{number(one['server_compute_infer_ms_mean'])} ms on computing. The GPU was busy for "
         f"{one['gpu_utilization']:.0%} of the time, with eight requests in flight for {eight['gpu_utilization']:.0%} "
         f"({number(eight['throughput_images_per_s'])} images/s), when the service's one Python process used "
         f"{eight['server_cpu_cores']:.1f} cores and the client {eight['client_cpu_cores']:.1f}. The engine alone computes "
@@ -85,9 +91,8 @@ def findings() -> str:
     )
 
 
-def table() -> list[str]:
+def table(found: Mapping[str, Any]) -> list[str]:
     """Return the engines' table, images/s by batch, and the ceilings under it."""
-    found = results()
     lines = ["| engine alone, images/s | precision | " + " | ".join(f"batch {b}" for b in BATCHES) + " |"]
     lines.append("|---|---|" + "---:|" * len(BATCHES))
     for engine, words in ENGINES.items():
@@ -100,10 +105,9 @@ def table() -> list[str]:
     cosines = ", ".join(
         f"{p.upper()} {found[f'device fidelity {p}']['cosine_min']:.6f}" for p in PRECISIONS[1:]
     )
-    machine = describe_machine(read_environment(RUN))
     lines += [
         "",
-        f"Measured on {machine}; weights `random:0`; the median of 20 runs. Largest matrix products, TFLOP/s: {peaks}. "
+        f"Measured on {machine()}; weights `random:0`; the median of 20 runs. Largest matrix products, TFLOP/s: {peaks}. "
         f"Smallest cosine of 32 embeddings to FP32's: {cosines}. TensorRT was not there.",
     ]
     return lines
@@ -117,7 +121,7 @@ def compared() -> list[str]:
         asked = one.question
         of = asked.label_a, asked.label_b, asked.load
         if one.is_measured and asked.is_primary and of not in said:
-            lines.append(f"- {asked.load.capitalize()} in flight: {sentence(one)}")
+            lines.append(f"- {asked.load.capitalize()} in flight, {one.n_visits} visits: {sentence(one)}")
             said.add(of)
     return [*lines, "", "`photodup study outcomes nvidia-h200` prints the others."]
 
@@ -142,7 +146,7 @@ def draw() -> None:
     left.set(xscale="log", yscale="log", xlabel="images in a batch", ylabel="images/s", title="Engines alone")
     left.set_xticks(BATCHES, [str(batch) for batch in BATCHES])
     left.minorticks_off()
-    left.legend(loc="upper left")
+    left.legend(loc="upper left", handlelength=4)
     left.set_ylim(150, 200_000)
     one = points[1]
     parts = {words: one[column] for column, words in STAGES.items()}
@@ -156,9 +160,7 @@ def draw() -> None:
     said = f"the service reaches {served / alone:.0%} of what the engine alone does with a batch of 8"
     share = one["server_compute_infer_ms_mean"] / one["latency_ms_mean"]
     finding(figure, f"Computing is {share:.0%} of one request's time; {said}")
-    caption(
-        figure, f"{describe_machine(read_environment(RUN))}; PyTorch FP32 behind FastAPI, random weights."
-    )
+    caption(figure, f"{machine()}; PyTorch FP32 behind FastAPI, random weights; {one['n_steady']} requests.")
     figure.savefig(PICTURE, metadata={"Software": None})
 
 

@@ -87,10 +87,9 @@ def pairs() -> None:
     sizes = {"block_s": block_s, "slice_s": block_s, "alone_s": block_s, "warmup_s": 0.3}
     render = {"device": DEVICE, "preprocess_instances": decoders()}
     engines = [("onnx", "fp32")]
-    settings = service_settings()
-    set_variables(**settings)  # of Triton, of second processes, and of the reference too
+    set_variables(**service_settings())  # of all servers, of second processes, and of the reference
     with embedded_servers(
-        models=ONNX_MODELS, engines=engines, env=settings, timeout_s=240, progress=say, **render
+        models=ONNX_MODELS, engines=engines, timeout_s=240, progress=say, **render
     ) as servers:
         run = replace(open_kit_run(), endpoints=on_device(servers))
         declared = declarations()

@@ -53,8 +53,7 @@ def load(packed, tmp_path) -> Path:
 
 
 def test_slices_are_no_larger_than_asked_and_have_checksums(packed):
-    manifest = json.loads((packed / "manifest.json").read_text())
-    parts = manifest["groups"]["core"]["slices"]
+    parts = json.loads((packed / "manifest.json").read_text())["groups"]["core"]["slices"]
     assert len(parts) > 1
     for part in parts:
         data = (packed / part["name"]).read_bytes()
@@ -126,7 +125,7 @@ def test_wheels_are_the_versions_that_are_tested_here(root):
         for line in (root / name).read_text().splitlines():
             if match := re.match(r"([\w.-]+)==(\S+)", line):
                 constraints.setdefault(match[1].lower().replace("_", "-"), set()).add(match[2])
-    for group in ("core", "triton"):
+    for group in ("core", "triton", "notebooks"):
         for line in (KIT / "wheels" / f"{group}.txt").read_text().splitlines():
             if line and not line.startswith("#"):
                 name, version = re.fullmatch(r"([\w.-]+)(?:\[\w+\])?==(\S+)", line).groups()
@@ -180,8 +179,8 @@ def test_the_probe_on_a_cpu_comes_back_as_records(packed, tmp_path):
     assert said[0].startswith("rehearsal: ")
     keys = {json.loads(p.read_text())["key"] for p in (results / "rehearsal" / "records").glob("*.json")}
     assert {"device ceilings copy", "device ceilings fp32", "device pytorch-eager fp32 b1"} <= keys
-    assert (results / "rehearsal" / "environment.json").is_file()
-    assert (tmp_path / "build" / "gpu-kit-logs" / "probe.log").read_text().count("ceilings copy")
+    logged = (tmp_path / "build" / "gpu-kit-logs" / "probe.log").read_text()
+    assert (results / "rehearsal" / "environment.json").is_file() and "ceilings copy" in logged
     assert collect.collect(tmp_path / "gpu-kit-out", results)[0].startswith("rehearsal: 0 new records")
 
 
@@ -197,6 +196,7 @@ def came_back(tmp_path) -> Path:
     with RunStore(run) as store:
         store.measure_or_load("good", lambda: {"value": 1.5, "raw": {"latency_ms": [1.0, 2.0]}}, config={})
         store.measure_or_load("bad", lambda: {"status": "failed", "error": "no memory"}, config={})
+    (run / "study.json").write_text("[]")
     (tmp_path / "work" / "logs").mkdir()
     (tmp_path / "work" / "logs" / "probe.log").write_text("ceilings\n")
     slices.bundle(tmp_path / "work", tmp_path / "out", 15 * 2**20)
@@ -208,6 +208,7 @@ def test_a_failed_record_gives_way_and_a_finished_one_does_not(came_back, tmp_pa
     assert collect.collect(came_back, results) == [
         "gpu: 2 new records, 2 in all, 1 of them failed", f"logs: {tmp_path / 'build' / 'gpu-kit-logs'}"
     ]  # fmt: skip
+    assert (results / "gpu" / "study.json").read_text() == "[]", "which notebooks ran"
     with RunStore(results / "gpu") as store:
         assert list(store.raw("good", config={})["latency_ms"]) == [1.0, 2.0]
     run = tmp_path / "work" / "core" / "tree" / "results" / "gpu"
@@ -228,8 +229,7 @@ def test_a_bundle_that_would_be_too_large_leaves_single_latencies_behind(came_ba
     run = tmp_path / "work" / "core" / "tree" / "results" / "gpu"
     (run / "records" / "large.latencies.parquet").write_bytes(os.urandom(60_000))
     said = slices.bundle(tmp_path / "work", came_back, 6000)
-    assert "single latencies stayed behind" in said
-    assert len(list(came_back.iterdir())) <= slices.MAX_FILES
+    assert "single latencies stayed behind" in said and len(list(came_back.iterdir())) <= slices.MAX_FILES
     assert all(p.stat().st_size <= 6000 for p in came_back.glob("*.part"))
     assert collect.collect(came_back, tmp_path / "results")[0].startswith("gpu: 2 new records")
 
@@ -241,14 +241,13 @@ def test_a_bundle_with_a_slice_that_is_missing_or_no_file_is_refused(came_back, 
     with pytest.raises(PhotodupError, match=r"records-000\.part did not come back"):
         collect.collect(came_back, tmp_path / "results")
     part.write_bytes(data)
+    refused = r"is a link or no regular file|did not come back"
     for name, plant in PLANTS.items():
         if name == "a hard link":  # it is read, and is what it is
             continue
         part.rename(tmp_path / "private")
         plant(part, tmp_path / "private")
-        with pytest.raises(
-            (SystemExit, PhotodupError), match=r"is a link or no regular file|did not come back"
-        ):
+        with pytest.raises((SystemExit, PhotodupError), match=refused):
             collect.collect(came_back, tmp_path / "results")
         shutil.rmtree(part) if part.is_dir() and not part.is_symlink() else part.unlink()
         (tmp_path / "private").rename(part)

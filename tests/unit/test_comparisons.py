@@ -134,11 +134,13 @@ def test_what_the_servers_do_not_have_is_named_and_still_counts_in_the_family(me
     assert compared["halved, four"].confidence == pytest.approx(0.95), "an exploratory one stands alone"
 
 
-def test_reading_needs_no_server_and_says_the_same(measured):
+def test_reading_needs_no_server_and_says_the_same(measured, tmp_path):
     directory, found, compared = measured
     before = sorted(path.name for path in (directory / "records").iterdir())
     again = outcomes.read_comparisons(opened(directory, measure=False), "06", declared=found)
     assert again.sentences() == compared.sentences() and len(again.table()) == 3
+    nothing = outcomes.read_comparisons(opened(tmp_path, measure=False), "06", declared=found)
+    assert nothing.sentences() == ["This run leaves out 3 of 3 comparisons."] and nothing.nulls == ()
     assert sorted(path.name for path in (directory / "records").iterdir()) == before
 
 

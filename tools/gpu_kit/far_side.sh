@@ -5,8 +5,8 @@
 #   far_side.sh all          every step
 #   far_side.sh detach STEP… the same in a session of its own, which outlives this command; look again with `bundle`
 #
-# Steps: environment probe compile fidelity service onnx pairs triton bundle. After each call what there is so far lies in
-# KIT_OUT, in at most seven slices and a list of checksums. README.md beside this file explains the rest.
+# Steps: environment probe compile fidelity service onnx pairs triton notebooks bundle. After each call what there is so far
+# lies in KIT_OUT, in at most seven slices and a list of checksums. README.md beside this file explains the rest.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 export KIT_PYTHON=${KIT_PYTHON:-python3}         # the Python that has PyTorch
@@ -18,8 +18,8 @@ export MODEL_PRETRAINED=${MODEL_PRETRAINED:-random:0}
 mkdir -p "$KIT_WORK/logs" "$KIT_WORK/done" "$KIT_OUT"
 KIT_WORK=$(cd "$KIT_WORK" && pwd); KIT_OUT=$(cd "$KIT_OUT" && pwd)
 
-declare -A limit_s=([environment]=240 [probe]=240 [compile]=360 [fidelity]=180 [service]=300 [onnx]=180 [pairs]=840 [triton]=420)
-order=(environment probe compile fidelity service onnx pairs triton)
+declare -A limit_s=([environment]=240 [probe]=240 [compile]=360 [fidelity]=180 [service]=300 [onnx]=180 [pairs]=840 [triton]=420 [notebooks]=1500)
+order=(environment probe compile fidelity service onnx pairs triton notebooks)
 
 install_wheels() {  # GROUP FOLDER
   "$KIT_PYTHON" -m pip install -q --no-index --no-deps --no-compile --disable-pip-version-check --upgrade \
@@ -29,9 +29,11 @@ install_wheels() {  # GROUP FOLDER
 make_environment() {
   "$KIT_PYTHON" "$here/slices.py" join "$here" "$KIT_WORK" || return 1
   [ -e "$KIT_WORK/site/.made" ] || { install_wheels core "$KIT_WORK/site" && touch "$KIT_WORK/site/.made"; } || return 1
-  if [ -d "$KIT_WORK/onnx/wheels" ] && [ ! -e "$KIT_WORK/site-onnx/.made" ]; then
-    install_wheels onnx "$KIT_WORK/site-onnx" && touch "$KIT_WORK/site-onnx/.made" || return 1
-  fi
+  for group in onnx notebooks; do
+    if [ -d "$KIT_WORK/$group/wheels" ] && [ ! -e "$KIT_WORK/site-$group/.made" ]; then
+      install_wheels $group "$KIT_WORK/site-$group" && touch "$KIT_WORK/site-$group/.made" || return 1
+    fi
+  done
   if [ -d "$KIT_WORK/triton/wheels" ] && [ ! -e "$KIT_WORK/venv-triton/.made" ]; then
     # Not --system-site-packages: where KIT_PYTHON is an environment itself, that would leave its packages out.
     "$KIT_PYTHON" -m venv --without-pip "$KIT_WORK/venv-triton" || return 1
@@ -50,7 +52,8 @@ PYTHON
 measure() {  # STEP
   export PHOTODUP_ROOT=$KIT_WORK/core/tree PHOTODUP_TRITON_VENV=$KIT_WORK/venv-triton
   export PYTHONPATH=$KIT_WORK/site:$PHOTODUP_ROOT/lib PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1
-  if [[ "$1" = onnx || "$1" = pairs ]] && [ -d "$KIT_WORK/site-onnx" ]; then PYTHONPATH=$KIT_WORK/site-onnx:$PYTHONPATH; fi
+  if [[ "$1" = onnx || "$1" = pairs || "$1" = notebooks ]]; then PYTHONPATH=$KIT_WORK/site-onnx:$PYTHONPATH; fi
+  if [ "$1" = notebooks ]; then PYTHONPATH=$PYTHONPATH:$KIT_WORK/site-notebooks; fi
   cd "$PHOTODUP_ROOT" || return 1
   timeout -k 20 "${KIT_LIMIT_S:-${limit_s[$1]}}" "$KIT_PYTHON" tools/gpu_kit/steps.py "$1"
 }

@@ -1,6 +1,6 @@
 """Pack what a machine with a GPU and no network needs, in slices small enough to be carried there.
 
-    python tools/gpu_kit/pack.py FOLDER [--group core --group triton --group onnx] [--slice-mib 14]
+    python tools/gpu_kit/pack.py FOLDER [--group core --group triton --group onnx --group notebooks] [--slice-mib 14]
 
 Into FOLDER go `far_side.sh` and `slices.py`, which need nothing but a Python there, `manifest.json` with the checksums,
 and the slices of each group's archive. The wheels come from pip, or from `--wheels` where they lie already.
@@ -29,8 +29,9 @@ TREE = (
     "model_repository",
     "pyproject.toml",
     "LICENSE",
+    "matplotlibrc",
     "results/published",
-    "notebooks/comparisons.yaml",
+    "notebooks",
     "tools/gpu_kit",
 )
 # pip takes a wheel only for a platform named exactly, and these are in use.

@@ -23,6 +23,7 @@ GROUPS = {
     "core": "the project, demonstration photographs, and the wheels that everything needs",
     "triton": "a real tritonserver with its Python backend",
     "onnx": "ONNX Runtime with CUDA",
+    "notebooks": "Jupyter's kernel, papermill and what draws a run's page",
 }
 MAX_FILES = 8  # of one bundle, with its manifest
 _RECORDS = re.compile(r"results/\w[\w.-]*/[^\n]+|logs/\w[\w.-]*\.log")

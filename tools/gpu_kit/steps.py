@@ -1,11 +1,11 @@
 """The steps that measure, on the machine with the GPU: `far_side.sh` calls them one by one, each in its own process.
 
-    python tools/gpu_kit/steps.py probe|compile|fidelity|service|onnx|pairs|triton
+    python tools/gpu_kit/steps.py probe|compile|fidelity|service|onnx|pairs|triton|notebooks
 
 Every record is written as soon as it is measured, and one that is there is not measured again. Settings, all in the
 environment: KIT_DEVICE (cuda or cpu), KIT_RUN (name of the run; default the GPU's name); of the device benchmark
 KIT_BATCHES, KIT_REPEATS, KIT_BENCH_PRECISIONS and KIT_MINUTES; of the loads KIT_CONCURRENCY and KIT_SECONDS (shortest
-window); of the comparisons KIT_VISITS and KIT_BLOCK_S.
+window, of the notebooks' too); of the comparisons KIT_VISITS and KIT_BLOCK_S; KIT_NOTEBOOKS and KIT_PRICE (USD an hour).
 """
 
 import os
@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
+from urllib.parse import urlsplit
 
 from photodup.bench.load.plan import Stopping
 from photodup.bench.pairs.declared import declarations
@@ -113,6 +114,40 @@ def triton() -> None:
         except PhotodupError as error:
             say(f"Triton, {kind}: {error}")
     raise PhotodupError("Triton did not serve: see the lines above.")
+
+
+def notebooks() -> None:
+    """The notebooks that ask servers, told this machine's address, ports, GPU and price as papermill tells them."""
+    from photodup.study.runner.execute import run_study  # needs wheels that no other step needs
+
+    set_variables(**service_settings())
+    seconds = float(os.environ.get("KIT_SECONDS", "4"))
+    render = {"device": DEVICE, "preprocess_instances": decoders()}
+    # No other loopback address than 127.0.0.1 is taken for the client's own machine.
+    with embedded_servers(
+        host="127.0.0.7", models=ONNX_MODELS, timeout_s=240, progress=say, **render
+    ) as servers:
+        port = {name: urlsplit(f"//{url.split('//')[-1]}").port for name, url in servers.backends.items()}
+        told = {
+            "HOST": "127.0.0.7",
+            "PYTORCH_PORT": port["fastapi-pytorch-fp32-http-jpeg"],
+            "TRITON_HTTP_PORT": port["triton-onnx-fp32-http-jpeg"],
+            "TRITON_GRPC_PORT": port["triton-onnx-fp32-grpc-jpeg"],
+            "TRITON_METRICS_PORT": urlsplit(servers.metrics["triton"]).port,
+            "GPU": on_device(servers).gpu,
+            "GPUS": 1,
+            "EXPLORE": True,
+            "SECONDS": seconds,
+            "MAX_SECONDS": 4 * seconds,
+        }
+        chosen = words("KIT_NOTEBOOKS", "03 04 06 07 08 11")
+        if DEVICE == "cuda" and "04" in chosen:  # what ONNX Runtime leaves to the processor is counted, too
+            told["PROVIDERS"] = ["CUDAExecutionProvider", "CPUExecutionProvider"]
+        if price := os.environ.get("KIT_PRICE"):
+            told["PRICE_PER_HOUR"] = float(price)
+        done = run_study(f"{run_name()}-notebooks", only=chosen, parameters=told)
+    if failed := [outcome.notebook for outcome in done if outcome.status != "passed"]:
+        raise PhotodupError(f"These did not run to their end: {', '.join(failed)}.")
 
 
 def bench(*engines: str, minutes: float) -> None:
@@ -256,6 +291,7 @@ STEPS: dict[str, Callable[[], None]] = {
     "onnx": onnx,
     "pairs": pairs,
     "triton": triton,
+    "notebooks": notebooks,
 }
 
 if __name__ == "__main__":

@@ -78,11 +78,10 @@ def measure_curve(
             run.measure_or_load(key, measure_now, config=config, kind=KIND, may_fail=True)
             if (point := run.store.read(key, config=config)) is not None:
                 seen.setdefault((side, share), []).append(point)
+    order = sorted(seen, key=lambda of: (list(sides).index(of[0]), of[1]))
     rows = [
-        {"side": side.name, "label": side.label, **side.backend.columns(), "share": share, **_pooled(points)}
-        for (side, share), points in sorted(
-            seen.items(), key=lambda item: (list(sides).index(item[0][0]), item[0][1])
-        )
+        {"side": s.name, "label": s.label, **s.backend.columns(), "share": share, **_pooled(seen[s, share])}
+        for s, share in order
     ]
     return pd.DataFrame(rows, columns=None if rows else ["side"])
 

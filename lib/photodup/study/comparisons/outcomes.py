@@ -37,7 +37,7 @@ class Compared:
     Attributes:
         pairs: what was declared, in order.
         outcomes: by the comparison's name; one for each that was declared.
-        nulls: outcomes of two equal processes, for all loads of the run.
+        nulls: outcomes of two equal processes, for all loads of the run that it planned.
         arms: one row for each side under each load: its figures over all visits with their 95 % intervals.
     """
 
@@ -55,9 +55,12 @@ class Compared:
         """Return the sentence of a comparison, by its name."""
         return sentence(self[name])
 
-    def sentences(self, *, primary: bool = False) -> list[str]:
-        """Return one sentence for each comparison, in the order declared; of the primary ones alone if asked."""
-        return [sentence(self.outcomes[p.name]) for p in self.pairs if p.is_primary or not primary]
+    def sentences(self) -> list[str]:
+        """Return one sentence for each comparison that the run planned, in the order declared, and one for the others."""
+        planned = [sentence(o) for o in self.outcomes.values() if o.because != NOT_PLANNED]
+        if left := len(self.outcomes) - len(planned):
+            planned.append(f"This run leaves out {left} of {len(self.outcomes)} comparisons.")
+        return planned
 
     def reasons(self) -> str:
         """Return why comparisons were not measured, each reason once."""
@@ -107,7 +110,7 @@ def read_comparisons(run: Run, notebook: str, *, declared: Declarations | None =
     declared = declared or declarations()
     outcomes, visits = _judged(run, declared)
     found = {o.question.name: o for o in outcomes}
-    nulls = tuple(found[null.name] for null in declared.nulls)
+    nulls = tuple(found[null.name] for null in declared.nulls if found[null.name].because != NOT_PLANNED)
     pairs = tuple(pair for pair, _ in visits if pair.notebook == notebook)
     # A side's figure under a load is one figure: every comparison that has the side adds its visits.
     used = {(side.name, pair.load_name) for pair in pairs for side in (pair.a, pair.b)}

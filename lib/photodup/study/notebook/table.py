@@ -37,9 +37,14 @@ def as_table(points: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def gaps(points: pd.DataFrame) -> pd.DataFrame:
-    """Return one row for every point that is not valid, with its reason, so that a notebook never hides one."""
-    names = ("backend", "scenario", "batch", "concurrency", "label", "repeat", "invalid_because")
+    """Return the points that are not valid with the reason, so that a notebook never hides one.
+
+    One row stands for all `points` of a backend that have the same reason.
+    """
+    names = ("backend", "scenario", "batch", "concurrency", "label", "repeat", "points", "invalid_because")
     bad = points[~points.valid.eq(True)]
+    alike = bad.groupby(["backend", "invalid_because"]).backend.transform("size")
+    bad = bad.assign(points=alike.where(alike > 1)).drop_duplicates(["backend", "invalid_because"])
     told = bad[[name for name in names if name in bad and bad[name].any()]]
     return told.rename(columns={"concurrency": "in flight", "invalid_because": "why it is not valid"})
 

@@ -1,12 +1,13 @@
 """Where an ONNX Runtime session spends its time, and on which provider each node really runs.
 
 ONNX Runtime writes its own trace. A node that the wanted provider cannot run goes silently to the CPU, and the
-copies around it cost more than the node; so every node that landed elsewhere is listed by name.
+copies around it cost more than the node; so what landed elsewhere is counted by operator.
 """
 
 import json
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,8 +33,7 @@ def profile(
         providers: in order of preference; the first is the one wanted.
 
     Returns:
-        `nodes` (`name`, `op`, `provider`, `ms`: mean per run), `run_ms` (each profiled run), `wanted` (the
-        provider) and `fallbacks` (see `fallbacks`).
+        `nodes` (`name`, `op`, `provider`, `ms`: mean per run), `run_ms` (each profiled run), `wanted` (the provider).
     """
     with tempfile.TemporaryDirectory() as folder:
         session = open_session(path, providers=providers, profile_prefix=f"{folder}/profile")
@@ -50,17 +50,13 @@ def profile(
             key = (event["name"].removesuffix("_kernel_time"), args["op_name"], args["provider"])
             spent[key] = spent.get(key, 0.0) + event["dur"] / 1e3 / runs
     nodes = [{"name": n, "op": o, "provider": p, "ms": ms} for (n, o, p), ms in spent.items()]
-    return {
-        "wanted": providers[0],
-        "nodes": nodes,
-        "run_ms": [mark["dur"] / 1e3 for mark in marks],
-        "fallbacks": fallbacks(nodes, providers[0]),
-    }
+    return {"wanted": providers[0], "nodes": nodes, "run_ms": [mark["dur"] / 1e3 for mark in marks]}
 
 
 def fallbacks(nodes: Sequence[dict[str, Any]], wanted: str) -> list[str]:
-    """Return `name (op) on provider` for every node that does not run on the provider `wanted`."""
-    return [f"{n['name']} ({n['op']}) on {n['provider']}" for n in nodes if n["provider"] != wanted]
+    """Return `count × operator on provider` for all nodes that do not run on the provider `wanted`, most first."""
+    left = Counter((n["op"], n["provider"]) for n in nodes if n["provider"] != wanted)
+    return [f"{count} × {op} on {provider}" for (op, provider), count in left.most_common()]
 
 
 def by_operator(nodes: Sequence[dict[str, Any]]) -> "pd.DataFrame":

@@ -29,7 +29,7 @@ def test_every_node_is_accounted_for(small, figure):
     in_nodes_ms = sum(n["ms"] for n in found["nodes"])
     assert in_nodes_ms > 0
     figure(in_nodes_ms <= 2 * np.mean(found["run_ms"]), found)
-    assert profiling.fallbacks(found["nodes"], "CPUExecutionProvider") == []
+    assert not profiling.fallbacks(found["nodes"], "CPUExecutionProvider")
 
 
 @pytest.mark.figures
@@ -46,7 +46,7 @@ def test_nodes_that_fall_back_are_named(small):
         pytest.skip("this build of ONNX Runtime has the CPU provider only: nothing can fall back")
     found = profiling.profile(small, runs=1, warmup=0, providers=[wanted, "CPUExecutionProvider"])
     left = profiling.fallbacks(found["nodes"], found["wanted"])
-    assert found["wanted"] == wanted and "1 × MatMul on CPUExecutionProvider" in left and len(left) == 3
+    assert found["wanted"] == wanted and left["MatMul", "CPUExecutionProvider"] == 1 and left.total() == 3
 
 
 def test_shares_sum_to_one_with_the_dearest_first():
@@ -59,7 +59,7 @@ def test_shares_sum_to_one_with_the_dearest_first():
     assert list(table.index) == ["MatMul", "Add"]
     assert table.nodes.to_dict() == {"MatMul": 2, "Add": 1}
     assert table.share.to_dict() == {"MatMul": 0.875, "Add": 0.125}
-    assert profiling.fallbacks(nodes, "p") == ["1 × MatMul on q"]
+    assert profiling.fallbacks(nodes, "p") == {("MatMul", "q"): 1}
 
 
 def test_creation_and_batches_are_timed(small):

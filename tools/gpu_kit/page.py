@@ -135,7 +135,8 @@ def by_address() -> str:
     found = results(NOTEBOOKS)
     profiled, read = found["onnx-profile"], found["preprocessing"]["rows"]
     one_ms, nodes = median(profiled["batch_ms"]["1"]), profiled["nodes"]
-    left = [line.split(" on ")[0] for line in fallbacks(nodes, profiled["wanted"])]
+    left = fallbacks(nodes, profiled["wanted"])
+    operators = ", ".join(f"{n} × {operator}" for (operator, _), n in left.most_common())
     large = [row for row in read if row["size"] == "12 megapixels"]
     whole, reduced = (
         median(row["decode_ms"] + row["shrink_ms"] for row in large if row["decoder"] == name)
@@ -146,8 +147,8 @@ def by_address() -> str:
         "**The notebooks, told the machine's address.** 03, 04 and 06 ran to their end against both servers, given ports, "
         "GPU and price as papermill gives them; 07, 08 and 11 had no time left. Triton's embeddings of the same pixels "
         f"differ from PyTorch's by {differ:.0e} of their length at most, over HTTP and gRPC. ONNX Runtime leaves "
-        f"{sum(node['provider'] != profiled['wanted'] for node in nodes)} of {len(nodes)} nodes to the processor "
-        f"({', '.join(left)}); a run on one image takes {number(one_ms)} ms all the same. Decoding and resizing a "
+        f"{left.total()} of {len(nodes)} nodes to the processor ({operators}); a run on one image takes "
+        f"{number(one_ms)} ms all the same. Decoding and resizing a "
         f"photograph enlarged to 12 megapixels takes {number(whole)} ms, or {number(reduced)} ms where the JPEG decoder "
         f"shrinks while it reads: as long as {whole / one_ms:.0f} or {reduced / one_ms:.0f} runs of the model (one "
         "photograph). So resize on the client, or let the decoder shrink where the accuracy check allows it."

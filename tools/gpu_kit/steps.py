@@ -14,7 +14,6 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
-from urllib.parse import urlsplit
 
 from photodup.bench.load.plan import Stopping
 from photodup.bench.pairs.declared import declarations
@@ -28,6 +27,7 @@ from photodup.selfbench.device.plan import TimeBudget
 from photodup.selfbench.device.table import print_bench
 from photodup.serving.embedded import embedded_servers
 from photodup.serving.endpoints import Endpoints
+from photodup.serving.process.ports import claim_ports
 from photodup.settings import set_variables
 from photodup.study.comparisons.measure import measure_comparisons, sizes_of
 from photodup.study.comparisons.outcomes import write_outcomes
@@ -124,16 +124,12 @@ def notebooks() -> None:
     seconds = float(os.environ.get("KIT_SECONDS", "4"))
     render = {"device": DEVICE, "preprocess_instances": decoders()}
     # No other loopback address than 127.0.0.1 is taken for the client's own machine.
-    with embedded_servers(
-        host="127.0.0.7", models=ONNX_MODELS, timeout_s=240, progress=say, **render
-    ) as servers:
-        port = {name: urlsplit(f"//{url.split('//')[-1]}").port for name, url in servers.backends.items()}
+    host = "127.0.0.7"
+    names = ("pytorch_port", "triton_http_port", "triton_grpc_port", "triton_metrics_port")
+    where: dict[str, Any] = {"host": host, **claim_ports(host, dict.fromkeys(names, 0))}
+    with embedded_servers(models=ONNX_MODELS, timeout_s=240, progress=say, **where, **render) as servers:
         told = {
-            "HOST": "127.0.0.7",
-            "PYTORCH_PORT": port["fastapi-pytorch-fp32-http-jpeg"],
-            "TRITON_HTTP_PORT": port["triton-onnx-fp32-http-jpeg"],
-            "TRITON_GRPC_PORT": port["triton-onnx-fp32-grpc-jpeg"],
-            "TRITON_METRICS_PORT": urlsplit(servers.metrics["triton"]).port,
+            **{name.upper(): value for name, value in where.items()},
             "GPU": on_device(servers).gpu,
             "GPUS": 1,
             "EXPLORE": True,

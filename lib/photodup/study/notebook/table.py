@@ -43,7 +43,7 @@ def gaps(points: pd.DataFrame) -> pd.DataFrame:
     """
     names = ("backend", "scenario", "batch", "concurrency", "label", "repeat", "points", "invalid_because")
     bad = points[~points.valid.eq(True)]
-    alike = bad.groupby(["backend", "invalid_because"]).backend.transform("size")
+    alike = bad.groupby(["backend", "invalid_because"], dropna=False).backend.transform("size")
     bad = bad.assign(points=alike.where(alike > 1)).drop_duplicates(["backend", "invalid_because"])
     told = bad[[name for name in names if name in bad and bad[name].any()]]
     return told.rename(columns={"concurrency": "in flight", "invalid_because": "why it is not valid"})

@@ -38,16 +38,16 @@ def project(tmp_path_factory):
 
 
 def planted(root, case: str):
-    """Make a project root whose reference run has gaps: everything else of it is a link to this one."""
+    """Make a project root whose runs have gaps: everything else of it is a link to this one."""
     for path in ROOT.iterdir():
         if path.name not in ("results", ".git"):
             (root / path.name).symlink_to(path)
-    run = root / "results" / REFERENCE
     ignore = shutil.ignore_patterns("figures", "notebooks", "*.html")
-    shutil.copytree(ROOT / "results" / REFERENCE, run, ignore=ignore)
+    for run in (REFERENCE, "held-out", "peers"):
+        shutil.copytree(ROOT / "results" / run, root / "results" / run, ignore=ignore)
     (root / "results" / "published").symlink_to(ROOT / "results" / "published")
     chance = random.Random(case)
-    for path in sorted((run / "records").glob("*.json")):
+    for path in sorted((root / "results").glob("*/records/*.json")):
         record = json.loads(path.read_text(encoding="utf-8"))
         if is_dead(record, case, chance):
             record |= {"status": "failed", "error": "the link was down", "result": {}, "has_raw": False}

@@ -17,6 +17,7 @@ import pytest
 import yaml
 from support.paths import ROOT
 
+from photodup.bench.record.record import load_records
 from photodup.embedding.engines.model import ENGINES, PRECISIONS
 from photodup.errors import PhotodupError
 from photodup.extras import EXTRAS, USES
@@ -79,6 +80,12 @@ def test_environment_yml_pins_everything_that_it_installs():
     assert onnxruntime == f"onnxruntime-gpu=={pinned['onnxruntime']}"
     assert extra(*extras) - pinned.keys() == {"onnxruntime-gpu"}
     assert "onnxruntime" not in extra(*extras)
+
+
+def test_the_reference_run_is_of_one_commit_one_machine_and_one_environment():
+    """Its figures stand beside each other: the same code measured all of them in the same place."""
+    records = load_records(ROOT / "results" / "reference-cpu")
+    assert len({(r["git_commit"], r["git_dirty"], r["environment_digest"]) for r in records}) == 1
 
 
 def test_every_package_has_tests_that_import_from_it():

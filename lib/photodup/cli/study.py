@@ -58,9 +58,22 @@ def study_pairs(
     measure_pairs(run, only=only or (), primary=primary, visits=visits)
 
 
+@study.command("held-out")
+def study_held_out(run: Annotated[str, Option(help="directory under results/")] = "held-out") -> None:
+    """Find ten edits of each held-out photograph and record what is suggested (notebook 01; about an hour)."""
+    from photodup.study.evaluate import on_held_out
+    from photodup.study.notebook.run import open_run
+
+    opened = open_run(run)
+    with opened.store:
+        found = on_held_out(opened)
+    if error := found.get("error"):
+        raise PhotodupError(error)
+
+
 @study.command("peers")
 def study_peers(
-    run: Annotated[str, Option(help="directory under results/")] = "quick",
+    run: Annotated[str, Option(help="directory under results/")] = "peers",
     server: Annotated[list[str] | None, Option(help="name in tools/peers; repeat; default all")] = None,
     step: Annotated[
         list[str] | None,

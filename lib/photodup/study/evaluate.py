@@ -1,10 +1,12 @@
 """Evaluate on photographs whose copies are known, for `photodup evaluate` and notebook 01."""
 
+from __future__ import annotations
+
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from photodup.errors import PhotodupError
 from photodup.paths import build_dir
@@ -14,6 +16,9 @@ from photodup.photos.quality.report import as_record, report
 from photodup.photos.quality.shown import OfKind, Shown, kinds_lines, measure_kinds, measure_shown
 from photodup.progress import bar
 from photodup.settings import environment
+
+if TYPE_CHECKING:
+    from photodup.study.notebook.run import Run
 
 
 def demo_originals() -> list[Original]:
@@ -100,22 +105,21 @@ def evaluate_and_print(
     print("\n".join(shown(directory, all_edits=all_edits).lines()))
 
 
-def on_held_out(folder: Path, *, edits: Sequence[str] = ()) -> dict[str, Any]:
-    """Measure both on photographs that set no threshold; return it as JSON: `quality` (see `as_record`) and `shown`.
+def on_held_out(run: Run) -> dict[str, Any]:
+    """Return both on photographs that set no threshold, as JSON: `quality` (see `as_record`) and `shown`.
 
-    Args:
-        folder: photographs, all of different things; `tools/photographs/get.py` fetches some.
-        edits: as in `measure`.
-
-    Raises:
-        PhotodupError: the folder has none.
+    Read from the run's record, or measured with the ten edits and recorded; a `Gap` where there are no photographs.
     """
-    if not any(folder.glob("*.jpg")):
-        raise PhotodupError(
-            "There are no held-out photographs here: `python3.11 tools/photographs/get.py` fetches some."
-        )
-    quality = as_record(measure(folder, edits=edits), most_points=2)
-    return {"quality": quality, "shown": asdict(shown(folder, edits=edits))}
+
+    def measure_both() -> dict[str, Any]:
+        folder = build_dir() / "photographs" / "held-out"
+        if not any(folder.glob("*.jpg")):
+            raise PhotodupError(
+                "There are no held-out photographs here: `python3.11 tools/photographs/get.py` fetches some."
+            )
+        return {"quality": as_record(measure(folder), most_points=2), "shown": asdict(shown(folder))}
+
+    return run.measure_or_load("copies-held-out", measure_both, config={"edits": "reference"}, may_fail=True)
 
 
 def review_library() -> Path:

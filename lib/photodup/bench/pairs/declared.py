@@ -80,7 +80,8 @@ class Basis:
     """The evidence of an answer beside its own primary comparisons.
 
     Attributes:
-        records: names with which records of the run begin; each has to be there.
+        records: names with which records of the run begin, or of another run where its name and a slash stand before;
+            each has to be there.
         pairs: primary comparisons that another notebook declares.
         files: of the run's folder.
         devices: "gpu" where the question is about GPUs.

@@ -110,7 +110,7 @@ def measure_point(
             configuration; part of the key and of the record.
         as_deployed: whether the server is configured as it is deployed; unless given, a point with a label is not.
         repeat: 0 for the first measurement of this point, then 1, 2, …; part of the key and of the record.
-        check: compare embeddings with the reference first (not for engines that compute none).
+        check: compare embeddings with the reference first, unless the backend is emulated.
         config: more that the result depends on; recorded.
         before: called first if this point is measured now; see `when_measuring`.
         link: name of an emulated link (`photodup.bench.link.link.PRESETS`) between client and server, which must
@@ -144,7 +144,7 @@ def measure_point(
     def measure_now() -> dict[str, Any]:
         if before:
             before()
-        reference = reference_embeddings(run) if check else None
+        reference = reference_embeddings(run) if check and not asked.is_emulated else None
         url, metrics_url = run.endpoints.backends.get(asked.listed_as), run.endpoints.metrics_url(asked)
         point = Measurement(
             asked, load, stopping, url, metrics_url, reference, dict(adapter_options), way=way

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from photodup.bench.record.record import RunStore
 from photodup.bench.stats.comparison import Outcome, Verdict
 from photodup.bench.stats.sentence import number, row, sentence
 from photodup.bench.verify.verify import DEAD, NOT_ASKED, RIGHT, TOLERATED
 from photodup.serving.check import listed
 from photodup.study.notebook import charts
-from photodup.study.notebook.run import REFERENCE
 from photodup.study.peers.outcomes import ComparedServers, compared
 from photodup.study.peers.outcomes import verified as read_verified
 from photodup.study.peers.peers import SERVERS
@@ -212,18 +209,7 @@ def answer(found: ComparedServers) -> str:
 
 
 def answer_of(run: Run) -> str:
-    """Return the whole answer of a run; of the reference run, labelled so, where this one has no visits of servers."""
-    own = _whole_answer(run)
-    folder = run.directory.parent / REFERENCE
-    if own != NOT_MEASURED or run.name == REFERENCE or not folder.is_dir():
-        return own
-    reference = replace(run, name=REFERENCE, directory=folder, store=RunStore(folder, measure=False))
-    told = _whole_answer(reference).removeprefix(NOT_MEASURED).strip()
-    where = "The reference run, on another occasion and perhaps another machine:"
-    return f"{own} {where}\n{told}" if told else own
-
-
-def _whole_answer(run: Run) -> str:
+    """Return the whole answer of a run."""
     fp32, fast = compared(run), compared(run, passes=("fastest", "many"))
     lines = [fastest_sentence(fast), answer(fp32) if fp32.outcomes or not fast.outcomes else ""]
     alone, checked = fp32.alone.items(), read_verified(run)

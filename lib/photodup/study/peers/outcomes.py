@@ -9,15 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from photodup.bench.pairs import read
 from photodup.bench.pairs.alternate import Visit
-from photodup.bench.pairs.declared import declarations
 from photodup.bench.stats.comparison import Outcome, Question, judge
 from photodup.bench.stats.sentence import sentence
-from photodup.study.comparisons.curve import SIDES, measure_curve, rate_under
 from photodup.study.comparisons.outcomes import NOT_PLANNED, recorded
-from photodup.study.notebook.run import Run, read_run
+from photodup.study.notebook.run import Run
 from photodup.study.notebook.weights import choose_weights
-from photodup.study.peers.alone import BOUND
-from photodup.study.peers.peers import FASTEST_OF_OURS, FASTEST_OF_PEERS, SERVERS, Server
+from photodup.study.peers.peers import FASTEST_OF_PEERS, SERVERS, Server, fastest
 from photodup.study.peers.stage import (
     AGAIN,
     ALONE,
@@ -120,23 +117,17 @@ def compared(run: Run, *, passes: Sequence[str] = ("fp32",)) -> ComparedServers:
 def rates(run: Run) -> dict[str, Mapping[str, Any]]:
     """Return server → its highest rate under the bound at its fastest precision: `rate_per_s`, `low`, `high`, `because`.
 
-    A peer's is sought (`alone.highest_rate`); ours is read from the curve of notebook 06, between the last step that kept
-    the bound and the first that missed it. Without a rate `because` names the reason. Who was not measured is absent.
+    As `alone.highest_rate` found it. Without a rate `because` names the reason. Who was not measured is absent.
     """
     weights, found = choose_weights(), dict[str, Mapping[str, Any]]()
-    curve = measure_curve(read_run(run.directory), [declarations().sides[name] for name in SIDES])
     for name, server in SERVERS.items():
         # The run's processor need not be this one, so either precision may be on record.
-        for precision in (FASTEST_OF_OURS[1],) if server.is_ours else ("fp32", FASTEST_OF_PEERS):
-            asked = replace(server, precision=precision)
-            about, config = {"precision": asked.computed}, rate_config(asked, weights)
-            if (side := f"{name}-{precision}") in set(curve.side):
-                rate = rate_under(curve, side, bound_ms=BOUND.bound_ms)
-                missing = "" if rate.per_s else f"no two steps of notebook 06 lie around {BOUND}"
-                seen = {"rate_per_s": rate.per_s, "low": rate.low, "high": rate.high, "because": missing}
-                found[name] = about | seen
-            elif (record := run.store.record(RATE, config=config)) is not None:
-                found[name] = {**about, "rate_per_s": None, "because": record["error"], **record["result"]}
+        for asked in (
+            (fastest(server),) if server.is_ours else (server, replace(server, precision=FASTEST_OF_PEERS))
+        ):
+            if (record := run.store.record(RATE, config=rate_config(asked, weights))) is not None:
+                unknown = {"precision": asked.computed, "rate_per_s": None, "because": record["error"]}
+                found[name] = unknown | record["result"]
     return found
 
 

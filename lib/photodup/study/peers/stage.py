@@ -109,11 +109,9 @@ def measure_servers(
         one_by_one: list[tuple[str, str, Callable[[], dict[str, Any]], dict[str, Any]]] = [
             ("alone", ALONE, partial(measure_alone, server, weights, payloads, reference), config),
             ("verify", VERIFY, partial(verify_alone, server, weights), config),
-        ]
-        if not server.is_ours:  # our rate is read from the curve of notebook 06
             # In FP32 a single request takes half the bound here.
-            rate = partial(highest_rate, quick, weights, payloads)
-            one_by_one.append(("rate", RATE, rate, rate_config(quick, weights)))
+            ("rate", RATE, partial(highest_rate, quick, weights, payloads), rate_config(quick, weights)),
+        ]
         for step, key, measure, facts in one_by_one:
             if step in steps:
                 say(f"{server.label}: {step}")

@@ -119,9 +119,11 @@ def evidence(directory: Path, stem: str) -> dict[str, str]:
         for row in rows
         if row["name"] in names
     }
-    places = [(name, f"records/{slug(name)}*.json") for name in basis.records]
-    places += [(name, name) for name in basis.files]
-    return found | {n: "decides" if any(directory.glob(at)) else "not measured" for n, at in places}
+    places = [(name, directory, name) for name in basis.files]
+    for name in basis.records:
+        run, _, begins = name.rpartition("/")
+        places.append((name, directory.parent / run if run else directory, f"records/{slug(begins)}*.json"))
+    return found | {n: "decides" if any(folder.glob(at)) else "not measured" for n, folder, at in places}
 
 
 def state_of(found: Mapping[str, str], status: str) -> str:

@@ -18,6 +18,7 @@ from photodup.errors import PhotodupError
 from photodup.files import write_atomically
 from photodup.paths import project_root
 from photodup.study.comparisons import agreement
+from photodup.study.comparisons.measure import KIND as VISIT
 from photodup.study.comparisons.outcomes import read_all, read_comparisons
 from photodup.study.notebook.files import notebooks, read_notebook, study_rows
 from photodup.study.notebook.run import REFERENCE, describe_machine, folder_of, read_environment, read_run
@@ -177,12 +178,20 @@ def appendix_table() -> str:
     """Return one row per notebook: its figures, how long measuring them took here, and how close a second run comes."""
     took = {row["notebook"]: row["seconds"] for row in study_rows(folder_of(REFERENCE))}
     lines = ["| notebook | figures | minutes here | how close a second run comes |", "|---|---|---:|---|"]
+    lines.append(
+        f"| all comparisons, before the notebooks | – | {_minutes(REFERENCE, VISIT):.1f} | {TIMINGS} |"
+    )
     for path in notebooks():
         names = ", ".join(f"`{name}`" for name in figures_of(path)) or "–"
         minutes = f"{took[path.stem] / 60:.1f}" if path.stem in took else "not run"
         near = CLOSENESS.get(path.stem[:2], TIMINGS)
         lines.append(f"| [{path.stem}](../notebooks/{path.name}) | {names} | {minutes} | {near} |")
     return "\n".join(lines)
+
+
+def _minutes(run: str, kind: str = "") -> float:
+    """Return how long the records of a run took to measure; those of one kind, if given."""
+    return sum(r["duration_s"] for r in load_records(folder_of(run)) if r["kind"].startswith(kind)) / 60
 
 
 def figures_of(path) -> list[str]:
@@ -193,19 +202,19 @@ def figures_of(path) -> list[str]:
 
 def closeness_text() -> str:
     """Say what *as timings* means: how far two processes of one configuration lay apart in the reference run."""
-    folder = folder_of(REFERENCE)
-    nulls = [o for o in read_all(read_run(folder)) if o.question.is_null and o.is_measured]
+    nulls = [o for o in read_all(read_run(folder_of(REFERENCE))) if o.question.is_null and o.is_measured]
     apart = (
         f"as near as two processes of one configuration lay in it, within {max(o.excludes_beyond for o in nulls):.1%} "
         f"({len(nulls)} such pairs)"
         if nulls
         else "as near as two processes of one configuration, which the committed run has not measured yet"
     )
-    total = sum(row["seconds"] for row in study_rows(folder)) / 60
+    took = {run: f"{_minutes(run):.0f}" for run in (REFERENCE, "held-out", "peers")}
     return (
-        f"The reference run took {total:.0f} minutes. *As timings* means: on the same machine the comparisons come {apart}; "
-        "an absolute figure moves with the machine's minutes, by more than its interval says. On another machine the "
-        "figures are others; what should agree are the sentences: which sides differ, which are equal."
+        f"The reference run measured for {took[REFERENCE]} minutes, `held-out` for {took['held-out']} and `peers` for "
+        f"{took['peers']}. *As timings* means: on the same machine the comparisons come {apart}; an absolute figure moves "
+        "with the machine's minutes, by more than its interval says. On another machine the figures are others; what "
+        "should agree are the sentences: which sides differ, which are equal."
     )
 
 

@@ -14,7 +14,7 @@ from photodup.bench.stats.sentence import sentence
 from photodup.study.comparisons.outcomes import NOT_PLANNED, recorded
 from photodup.study.notebook.run import Run
 from photodup.study.notebook.weights import choose_weights
-from photodup.study.peers.peers import FASTEST_OF_PEERS, SERVERS, Server, fastest
+from photodup.study.peers.peers import FASTEST_OF_PEERS, SERVERS, fastest
 from photodup.study.peers.stage import (
     AGAIN,
     ALONE,
@@ -41,8 +41,6 @@ class ComparedServers:
     """The servers of a run, compared.
 
     Attributes:
-        servers: those with records, ours first.
-        missing: one sentence for each server without any.
         outcomes: comparison's name (`LitServe, one`) → outcome against ours.
         checks: outcomes of a second process of ours against the first.
         arms: one row for each server: the engine and precision it computed with, and its figures over all visits with
@@ -50,8 +48,6 @@ class ComparedServers:
         alone: server → what was measured of it alone.
     """
 
-    servers: tuple[Server, ...]
-    missing: tuple[str, ...]
     outcomes: Mapping[str, Outcome]
     checks: tuple[Outcome, ...]
     arms: pd.DataFrame
@@ -102,16 +98,10 @@ def compared(run: Run, *, passes: Sequence[str] = ("fp32",)) -> ComparedServers:
             if key != OURS:
                 questions.append(_question(key, load, seen.get(key, ()), lost.get(key, "")))
     found = {outcome.question.name: outcome for outcome in judge(questions)}
-    servers = tuple(s for name, s in SERVERS.items() if name in rows or name in alone)
-    missing = tuple(
-        f"{s.label} was not measured in this run" + (f": {s.missing}." if s.missing else ".")
-        for s in SERVERS.values()
-        if s not in servers
-    )
     outcomes = {name: outcome for name, outcome in found.items() if not outcome.question.is_null}
     checks = tuple(outcome for outcome in found.values() if outcome.question.is_null)
     arms = pd.DataFrame(list(rows.values()), columns=None if rows else ["server"])
-    return ComparedServers(servers, missing, outcomes, checks, arms, alone)
+    return ComparedServers(outcomes, checks, arms, alone)
 
 
 def rates(run: Run) -> dict[str, Mapping[str, Any]]:

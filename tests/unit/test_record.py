@@ -262,11 +262,11 @@ def test_plain_is_json_and_idempotent(value):
 def test_the_reference_run_is_read_whole():
     reference = project_root() / "results" / "reference-cpu"
     points, evidence = load_points(reference), load_evidence(reference)
-    assert len(points) >= 359
+    assert len(points) == sum(r["kind"] == "point" for r in load_records(reference)) > 300
     assert points[["backend", "server", "engine", "precision", "link"]].notna().all().all()
     assert {parse_backend(name).name for name in points.backend} == set(points.backend)
     assert points.rtt_ms.notna().all() and points.device.notna().all()
-    assert set(points[points.link == "us-east"].rtt_ms) == {25.0} and points.repeat.max() == 7
+    assert set(points[points.link == "us-east"].rtt_ms) == {25.0} and set(points.repeat) == {0, 1}
     assert {"network-only", "simulated-hpa", "body-json"} <= set(evidence.backend)
     ladder = evidence[evidence.backend == "network-only"]
     assert set(ladder.initcwnd) == {10, 32} and set(ladder.rtt_ms) == {5, 25, 100}

@@ -249,15 +249,19 @@ def load_points(run_dir: Path | str) -> "pd.DataFrame":
 
     Columns: `POINT_COLUMNS` first (None where a fact was not recorded), then every other plain value of config and
     result (confidence bounds, stages), `key`, `status`, `error`, `started_at`.
-    Failed points are rows too: no numbers, `valid` False and the reason in `invalid_because`.
+    Failed points are rows too: no numbers, `valid` False and the reason in `invalid_because`. Where neither the machine nor
+    its servers have a GPU, `device` is the processor unless a point says otherwise.
     """
     import pandas as pd
 
-    rows = []
+    facts, rows = read_json(Path(run_dir) / "environment.json", {}), []
+    plain = PLAIN_POINT | (
+        {} if not facts or facts.get("gpus") or facts.get("servers") else {"device": "cpu"}
+    )
     for record in load_records(run_dir):
         if record["kind"] != "point":
             continue
-        row = {**PLAIN_POINT, **record["config"], **_outcome(record), "run": Path(run_dir).name}
+        row = {**plain, **record["config"], **_outcome(record), "run": Path(run_dir).name}
         row |= {name: record[name] for name in ("key", "status", "error", "started_at")}
         if "scenario" in row:
             rows.append({k: v for k, v in row.items() if not isinstance(v, (dict, list))})

@@ -111,10 +111,8 @@ def rates(run: Run) -> dict[str, Mapping[str, Any]]:
     """
     weights, found = choose_weights(), dict[str, Mapping[str, Any]]()
     for name, server in SERVERS.items():
-        # The run's processor need not be this one, so either precision may be on record.
-        for asked in (
-            (fastest(server),) if server.is_ours else (server, replace(server, precision=FASTEST_OF_PEERS))
-        ):
+        # The run's processor need not be this one, so either precision of a peer may be on record.
+        for asked in (fastest(server), server, replace(server, precision=FASTEST_OF_PEERS)):
             if (record := run.store.record(RATE, config=rate_config(asked, weights))) is not None:
                 unknown = {"precision": asked.computed, "rate_per_s": None, "because": record["error"]}
                 found[name] = unknown | record["result"]

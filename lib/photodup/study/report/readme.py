@@ -191,7 +191,7 @@ def appendix_table() -> str:
 
 def _minutes(run: str, kind: str = "") -> float:
     """Return how long the records of a run took to measure; those of one kind, if given."""
-    return sum(r["duration_s"] for r in load_records(folder_of(run)) if r["kind"].startswith(kind)) / 60
+    return sum(r["duration_s"] for r in load_records(folder_of(run)) if kind in ("", r["kind"])) / 60
 
 
 def figures_of(path) -> list[str]:

@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "lib"))
 
 from photodup.bench.record.record import load_records  # noqa: E402
+from photodup.bench.stats.comparison import Outcome  # noqa: E402
 from photodup.bench.stats.sentence import number, sentence  # noqa: E402
 from photodup.study.comparisons.outcomes import read_all  # noqa: E402
 from photodup.study.notebook.charts import ENGINE_COLORS, caption, finding, use_style  # noqa: E402
@@ -21,7 +22,7 @@ from photodup.study.profiling.profile import fallbacks  # noqa: E402
 from photodup.study.report.readme import write_blocks  # noqa: E402
 
 RUN = ROOT / "results" / "nvidia-h200"
-NOTEBOOKS = ROOT / "results" / "nvidia-h200-notebooks"
+NOTEBOOKS, WIRE = (ROOT / "results" / f"nvidia-h200-{name}" for name in ("notebooks", "wire"))
 PICTURE = ROOT / "docs" / "images" / "h200.png"
 ENGINES = {
     "pytorch-eager": "PyTorch",
@@ -120,14 +121,17 @@ def table(found: Mapping[str, Any]) -> list[str]:
 def compared() -> list[str]:
     """Return a sentence for each primary comparison, both sides asked in turns; two notebooks may ask the same."""
     lines = ["Both sides asked in turns, Triton's Python backend with ONNX Runtime on the GPU:", ""]
-    said = set()
-    for one in read_all(read_run(RUN)):
-        asked = one.question
-        of = asked.label_a, asked.label_b, asked.load
-        if one.is_measured and asked.is_primary and of not in said:
-            lines.append(f"- {asked.load.capitalize()} in flight, {one.n_visits} visits: {sentence(one)}")
-            said.add(of)
+    said: dict[tuple[str, ...], Outcome] = {}
+    for one in primary(RUN):
+        said.setdefault((one.question.label_a, one.question.label_b, one.question.load), one)
+    for one in said.values():
+        lines.append(f"- {one.question.load.capitalize()} in flight, {one.n_visits} visits: {sentence(one)}")
     return [*lines, "", "`photodup study outcomes nvidia-h200` prints the others."]
+
+
+def primary(run: Path) -> list[Outcome]:
+    """Return what a run measured of the comparisons on which an answer rests."""
+    return [one for one in read_all(read_run(run)) if one.is_measured and one.question.is_primary]
 
 
 def by_address() -> str:
@@ -144,14 +148,17 @@ def by_address() -> str:
     )
     differ = max(row["worst"] for row in found["triton-parity"]["rows"] if row["backend"].endswith(TENSORS))
     return (
-        "**The notebooks, told the machine's address.** 03, 04 and 06 ran to their end against both servers, given ports, "
-        "GPU and price as papermill gives them; 07, 08 and 11 had no time left. Triton's embeddings of the same pixels "
+        "**The notebooks, told the machine's address.** 03, 04, 06, 07, 08 and 11 ran to their end against both servers, "
+        "given ports, GPU and price as papermill gives them; 07 had one GPU to count, and most single points of 08 and 11 "
+        "were not steady within their 2 seconds. Triton's embeddings of the same pixels "
         f"differ from PyTorch's by {differ:.0e} of their length at most, over HTTP and gRPC. ONNX Runtime leaves "
         f"{left.total()} of {len(nodes)} nodes to the processor ({operators}); a run on one image takes "
         f"{number(one_ms)} ms all the same. Decoding and resizing a "
         f"photograph enlarged to 12 megapixels takes {number(whole)} ms, or {number(reduced)} ms where the JPEG decoder "
         f"shrinks while it reads: as long as {whole / one_ms:.0f} or {reduced / one_ms:.0f} runs of the model (one "
-        "photograph). So resize on the client, or let the decoder shrink where the accuracy check allows it."
+        "photograph). So resize on the client, or let the decoder shrink where the accuracy check allows it. Both sides "
+        f"asked in turns, one photograph in flight (`results/{WIRE.name}`): {' '.join(map(sentence, primary(WIRE)))} So without "
+        "a network between, neither gRPC nor a JPEG saves time here: on the GPU, too, decoding costs more than the bytes."
     )
 
 

@@ -5,7 +5,8 @@
 Every record is written as soon as it is measured, and one that is there is not measured again. Settings, all in the
 environment: KIT_DEVICE (cuda or cpu), KIT_RUN (name of the run; default the GPU's name); of the device benchmark
 KIT_BATCHES, KIT_REPEATS, KIT_BENCH_PRECISIONS and KIT_MINUTES; of the loads KIT_CONCURRENCY and KIT_SECONDS (shortest
-window, of the notebooks' too); of the comparisons KIT_VISITS and KIT_BLOCK_S; KIT_NOTEBOOKS and KIT_PRICE (USD an hour).
+window, of the notebooks' too); of the comparisons KIT_VISITS and KIT_BLOCK_S; KIT_NOTEBOOKS, KIT_SIZES (quick or full) and
+KIT_PRICE (USD an hour).
 """
 
 import os
@@ -141,7 +142,8 @@ def notebooks() -> None:
             told["PROVIDERS"] = ["CUDAExecutionProvider", "CPUExecutionProvider"]
         if price := os.environ.get("KIT_PRICE"):
             told["PRICE_PER_HOUR"] = float(price)
-        done = run_study(f"{run_name()}-notebooks", only=chosen, parameters=told)
+        sizes = os.environ.get("KIT_SIZES", "quick")
+        done = run_study(f"{run_name()}-notebooks", sizes=sizes, only=chosen, parameters=told)
     if failed := [outcome.notebook for outcome in done if outcome.status != "passed"]:
         raise PhotodupError(f"These did not run to their end: {', '.join(failed)}.")
 

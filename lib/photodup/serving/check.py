@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from photodup.embedding.backends import ENGINES, PRECISIONS, Backend, parse_backend
-from photodup.embedding.client.http import Patience
+from photodup.embedding.client.http import Patience, Remote
 from photodup.embedding.client.servers import server_of
 from photodup.errors import PhotodupError
 from photodup.extras import need
@@ -28,8 +28,8 @@ def check(endpoints: Endpoints, timeout_s: float = TIMEOUT_S) -> list[dict[str, 
     """Check every backend and metrics page.
 
     Returns:
-        Rows with `backend`, `url`, `ok` (bool) and `finding`: "ready", or what is wrong and what to do.
-        An unreachable server is a finding, not an exception.
+        Rows with `backend`, `url`, `ok` (bool), `finding` ("ready", or what is wrong and what to do) and `said` (what a
+        server says of itself, as far as it does). An unreachable server is a finding, not an exception.
 
     Raises:
         PhotodupError: Triton's client, which asks over gRPC, is not installed.
@@ -39,12 +39,15 @@ def check(endpoints: Endpoints, timeout_s: float = TIMEOUT_S) -> list[dict[str, 
     named = [(parse_backend(name), url) for name, url in endpoints.backends.items()]
     with ThreadPoolExecutor(16) as pool:  # a server that is silent is waited for once
         found = list(pool.map(lambda one: _finding(one[0], one[1], timeout_s), named))
-        pages = list(pool.map(lambda url: _metrics(url, timeout_s), endpoints.metrics.values()))
+        pages = [
+            (page, Remote())
+            for page in pool.map(lambda url: _metrics(url, timeout_s), endpoints.metrics.values())
+        ]
     named_pages = [(f"{server} metrics", url) for server, url in endpoints.metrics.items()]
     asked = [*zip(endpoints.backends.items(), found, strict=True), *zip(named_pages, pages, strict=True)]
     return [
-        {"backend": name, "url": url, "ok": finding == READY, "finding": finding}
-        for (name, url), finding in asked
+        {"backend": name, "url": url, "ok": finding == READY, "finding": finding, "said": said}
+        for (name, url), (finding, said) in asked
     ]
 
 
@@ -139,21 +142,25 @@ def render_check(rows: Iterable[dict[str, Any]]) -> str:
     )
 
 
-def _finding(backend: Backend, url: str, timeout_s: float) -> str:
-    """Return what the client that would embed there says; of a Triton that has no such model, why not."""
+def _finding(backend: Backend, url: str, timeout_s: float) -> tuple[str, Remote]:
+    """Return what the client that would embed there says, of a Triton without the model why not; and what it was told."""
+    said = Remote()
     try:
         with contextlib.closing(
             server_of(url, backend, Patience(timeout_s, timeout_s, attempts=1))
         ) as server:
-            server.describe()
+            said = server.describe()
         if backend.server == "fastapi" and httpx.get(f"{url}/readyz", timeout=timeout_s).status_code != 200:
-            return "not ready: the model is still loading, or failed to; see /readyz and the service's log"
+            return (
+                "not ready: the model is still loading, or failed to; see /readyz and the service's log",
+                said,
+            )
     except (PhotodupError, httpx.HTTPError) as error:
         index = None
         if backend.server == "triton":
             index = (_models if backend.protocol == "http" else _models_grpc)(url, timeout_s)
-        return _missing(backend.triton_model, index or []) or str(error)
-    return READY
+        return _missing(backend.triton_model, index or []) or str(error), said
+    return READY, said
 
 
 def _metrics(url: str, timeout_s: float) -> str:

@@ -329,7 +329,7 @@ def open_run(
     directory = folder_of(run)
     stated = {"gpu": gpu or None, "gpus": gpus, "price_per_hour_usd": price_per_hour}
     where = replaced(where, **{name: value for name, value in stated.items() if value is not None})
-    answers = True
+    answers, model = True, None
     if measure and (host or not _is_here(where)):
         rows = check(where)
         sentence = say_answers(rows)
@@ -340,9 +340,16 @@ def open_run(
             raise PhotodupError(sentence)
         elif not _n_records(directory) and (nothing := gaps.end_notebook(sentence)) is not None:
             return nothing
+        told = (row["said"] for row in rows)
+        model = next(
+            ({"pretrained": t.pretrained, "digest": t.digest} for t in told if t.pretrained and t.digest),
+            None,
+        )
         print(sentence if asks_servers else f"{sentence} {_ASKS_NONE}")
     where = _with_gpu(where, read_environment(directory).get("servers") or {}, ask=measure and answers)
-    return Run(run, directory, where, RunStore(directory, measure=measure, servers=servers_of(where)))
+    return Run(
+        run, directory, where, RunStore(directory, measure=measure, model=model, servers=servers_of(where))
+    )
 
 
 def _only(endpoints: Endpoints, ready: Collection[str]) -> Endpoints:

@@ -157,8 +157,8 @@ def by_address() -> str:
         f"photograph enlarged to 12 megapixels takes {number(whole)} ms, or {number(reduced)} ms where the JPEG decoder "
         f"shrinks while it reads: as long as {whole / one_ms:.0f} or {reduced / one_ms:.0f} runs of the model (one "
         "photograph). So resize on the client, or let the decoder shrink where the accuracy check allows it. Both sides "
-        f"asked in turns, one photograph in flight (`results/{WIRE.name}`): {' '.join(map(sentence, primary(WIRE)))} So without "
-        "a network between, neither gRPC nor a JPEG saves time here: on the GPU, too, decoding costs more than the bytes."
+        f"asked in turns, one photograph in flight (`results/{WIRE.name}`): {' '.join(map(sentence, primary(WIRE)))} So "
+        "without a network between, neither gRPC nor a JPEG saves time here: on a GPU, too, decoding costs more than bytes."
     )
 
 

@@ -65,10 +65,12 @@ def study_held_out(run: Annotated[str, Option(help="directory under results/")] 
     from photodup.study.notebook.run import open_run
 
     opened = open_run(run)
-    with opened.store:
+    with opened.store as store:
+        store.refuse_elsewhere()
         found = on_held_out(opened)
     if error := found.get("error"):
         raise PhotodupError(error)
+    print(f"Notebook 01 shows what {store.directory} has, with -p HELD_OUT {run}.")
 
 
 @study.command("peers")
@@ -86,7 +88,8 @@ def study_peers(
     from photodup.study.peers.stage import STEPS, measure_servers
 
     opened = open_run(run)
-    with opened.store:
+    with opened.store as store:
+        store.refuse_elsewhere()
         measure_servers(opened, only=server or (), steps=step or STEPS, visits=visits)
 
 

@@ -126,7 +126,7 @@ def test_verify_is_recorded_of_each_server_in_its_own_form(small, monkeypatch):
     dead = replace(stage.SERVERS["litserve"], path="/nowhere")
     for module in (peers, stage, outcomes, figures):
         monkeypatch.setattr(module, "SERVERS", {**stage.SERVERS, "litserve": dead})
-    stage.measure_servers(small, steps=("verify",), say=lambda line: None)
+    stage.measure_servers(small, steps=("verify",), visits=2, say=lambda line: None)
     found = outcomes.verified(small)
     table = figures.verified(found)
     assert set(table["FastAPI (ours)"][:-1]) == {"right"} and len(table) == 23

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.points import point
 from support.visits import plant_visits
 
-from photodup.bench.link.latency_model import bandwidth_only_ms, rounds_ms
+from photodup.bench.link.latency_model import predict_ms
 from photodup.bench.link.link import LinkSpec
 from photodup.bench.link.way import LOOPBACK, emulated
 from photodup.bench.pairs.declared import declarations
@@ -270,9 +270,9 @@ def test_the_peak_must_be_where_it_is_claimed():
 
 @pytest.mark.parametrize(("trips", "expected"), [(True, CONTRADICTED), (False, REPRODUCED)])
 def test_latencies_made_by_either_law_are_told_apart(trips, expected):
-    law = rounds_ms if trips else bandwidth_only_ms
+    law = "rounds" if trips else "bandwidth-only"
     rows = [
-        point("network-only", payload_bytes=size, latency_ms_p50=law(size, 25.0, 20.0))
+        point("network-only", payload_bytes=size, latency_ms_p50=predict_ms(law, size, 25.0, 20.0))
         for size in (14_000, 75_000, 150_528, 301_056, 602_112)
     ]
     rows = [row | {"rate_mbit_s": 100.0} for row in rows]  # of one connection, as on the published path
@@ -362,7 +362,7 @@ def test_a_link_ladder_is_evidence_without_a_server(tmp_path):
     sizes = (10_000, 150_528, 602_112, 19_267_584)
     rows = [
         {**way, "payload_bytes": size, "connection": kind, "valid": True, "samples_ms": [1.0]}
-        | {"latency_ms_p50": rounds_ms(size, 25.0, 100.0, connection=kind)}
+        | {"latency_ms_p50": predict_ms("rounds", size, 25.0, 100.0, connection=kind)}
         for size in sizes
         for kind in ("new", "warm")
     ]

@@ -68,18 +68,13 @@ def test_addresses_that_can_work(rule, url, clean):
     assert rule(url) == clean
 
 
-@pytest.mark.parametrize(
-    "url", ["", "gpu:8002", "ftp://gpu:1", "http://", "http://gpu:port", "http://gpu:0", "http://[::1"]
-)
-def test_http_addresses_that_cannot(url):
-    with pytest.raises(PhotodupError, match=r"is no HTTP address for x: use http://host:port\.$"):
-        http_address(url, "x")
-
-
-@pytest.mark.parametrize("url", ["", "gpu", "http://gpu:8004", "gpu:99999", "gpu:0", "[::1"])
-def test_grpc_addresses_that_cannot(url):
-    with pytest.raises(PhotodupError, match="is no gRPC address: use host:port"):
-        grpc_address(url)
+def test_addresses_that_cannot():
+    for url in ("", "gpu:8002", "ftp://gpu:1", "http://", "http://gpu:port", "http://gpu:0", "http://[::1"):
+        with pytest.raises(PhotodupError, match=r"is no HTTP address for x: use http://host:port\.$"):
+            http_address(url, "x")
+    for url in ("", "gpu", "http://gpu:8004", "gpu:99999", "gpu:0", "[::1"):
+        with pytest.raises(PhotodupError, match="is no gRPC address: use host:port"):
+            grpc_address(url)
 
 
 def test_a_refused_connection_names_the_address():
@@ -104,7 +99,13 @@ def test_the_header_of_a_run_on_servers_elsewhere_claims_neither_processor_nor_w
     assert "measured on" in found["127.0.0.1"] and "random:0" in found["127.0.0.1"]
 
 
-# ---- the environment
+def test_a_run_of_its_own_stays_on_the_machine_that_began_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "folder_of", lambda name: tmp_path / name)
+    run.open_own_run("mine").store.measure_or_load("a", lambda: {"ms": 1.0}, config={})
+    assert run.open_own_run("mine").n_records == 1
+    monkeypatch.setenv("MODEL_PRETRAINED", "/data/mine.pt")
+    with pytest.raises(PhotodupError, match=r"^Run mine was measured on another machine, .* \(--run\)\.$"):
+        run.open_own_run("mine")
 
 
 # Runs isolated, with the standard library alone, and hands arguments to the program that it starts.

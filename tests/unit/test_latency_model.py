@@ -1,13 +1,14 @@
 """The two rival models say what the arithmetic of slow start says, and a fit finds what was planted."""
 
 import math
+from functools import partial
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from photodup.bench.link import latency_model as model
-from photodup.bench.link.latency_model import pipe_limited_ms, serialisation_ms
+from photodup.bench.link.latency_model import serialisation_ms
 from photodup.bench.link.link import PRESETS
 from photodup.errors import PhotodupError
 from photodup.study.published import published
@@ -18,6 +19,7 @@ JPEG, BASE64, UINT8, FP16, FP32 = 10_000, 13_686, 150_528, 301_056, 602_112
 B8, B32 = 8 * FP32, 32 * FP32
 PAYLOADS = st.integers(1, 30_000_000)
 WINDOWS = st.integers(1, 1000)
+bandwidth_only_ms, rounds_ms, pipe_limited_ms = (partial(model.predict_ms, name) for name in model.MODELS)
 
 
 @pytest.mark.parametrize(
@@ -27,7 +29,7 @@ WINDOWS = st.integers(1, 1000)
 def test_table_of_rounds(payload_bytes, trips, rtt_ms):
     assert model.rounds(payload_bytes) == trips
     for connection, more in (("idle", 0), ("new", 1)):
-        predicted = model.rounds_ms(payload_bytes, rtt_ms, math.inf, connection=connection)
+        predicted = rounds_ms(payload_bytes, rtt_ms, math.inf, connection=connection)
         assert predicted == (trips + more) * rtt_ms
 
 
@@ -45,9 +47,9 @@ def test_idle_halves_the_window_once_per_timeout():
 
 def test_predictions_for_the_published_link():
     at_25_ms = {"rtt_ms": 25, "rate_mbit_s": math.inf, "server_ms": 15}
-    assert model.rounds_ms(FP32, **at_25_ms) == 190
-    assert model.rounds_ms(BASE64, **at_25_ms) == 65
-    assert model.bandwidth_only_ms(FP32, 25, 210, 15, connection="warm") == pytest.approx(63, abs=1.5)
+    assert rounds_ms(FP32, **at_25_ms) == 190
+    assert rounds_ms(BASE64, **at_25_ms) == 65
+    assert bandwidth_only_ms(FP32, 25, 210, 15, connection="warm") == pytest.approx(63, abs=1.5)
 
 
 @given(PAYLOADS, WINDOWS)
@@ -66,9 +68,9 @@ def test_more_bytes_never_need_fewer_rounds_and_a_wider_window_never_more(a, b, 
 @given(PAYLOADS, st.floats(0.1, 300), st.floats(1, 10_000), st.sampled_from(model.CONNECTIONS), WINDOWS)
 def test_a_full_pipe_lies_between_the_rivals(payload_bytes, rtt_ms, rate, connection, window):
     keywords = {"connection": connection, "initcwnd": window}
-    low = model.bandwidth_only_ms(payload_bytes, rtt_ms, rate, **keywords)
-    middle = model.pipe_limited_ms(payload_bytes, rtt_ms, rate, **keywords)
-    high = model.rounds_ms(payload_bytes, rtt_ms, rate, **keywords)
+    low = bandwidth_only_ms(payload_bytes, rtt_ms, rate, **keywords)
+    middle = pipe_limited_ms(payload_bytes, rtt_ms, rate, **keywords)
+    high = rounds_ms(payload_bytes, rtt_ms, rate, **keywords)
     slack = 1e-6 + model.serialisation_ms(model.MSS_BYTES, rate)  # the last segment may be a short one
     assert low <= middle + slack
     assert middle <= high + slack
@@ -76,9 +78,9 @@ def test_a_full_pipe_lies_between_the_rivals(payload_bytes, rtt_ms, rate, connec
 
 @given(PAYLOADS, st.floats(0.1, 300), st.floats(1, 10_000))
 def test_the_models_agree_on_a_warm_connection(payload_bytes, rtt_ms, rate):
-    bandwidth = model.bandwidth_only_ms(payload_bytes, rtt_ms, rate)
-    assert model.rounds_ms(payload_bytes, rtt_ms, rate, connection="warm") == pytest.approx(bandwidth)
-    idle = model.rounds_ms(payload_bytes, rtt_ms, rate, connection="idle", restarts=False)
+    bandwidth = bandwidth_only_ms(payload_bytes, rtt_ms, rate, connection="warm")
+    assert rounds_ms(payload_bytes, rtt_ms, rate, connection="warm") == pytest.approx(bandwidth)
+    idle = rounds_ms(payload_bytes, rtt_ms, rate, connection="idle", restarts=False)
     assert idle == pytest.approx(bandwidth)
 
 
@@ -89,7 +91,7 @@ def test_fit_finds_a_planted_link(rtt_ms, rate, server_ms):
             "payload_bytes": n,
             "connection": c,
             "server_ms": server_ms,
-            "latency_ms": model.rounds_ms(n, rtt_ms, rate, server_ms, connection=c),
+            "latency_ms": rounds_ms(n, rtt_ms, rate, server_ms, connection=c),
         }
         for n in (JPEG, FP32, B8)
         for c in ("new", "warm")
@@ -151,7 +153,7 @@ def planted(law):
 @pytest.mark.parametrize(("name", "law"), [
     ("one connection's rate, kept", lambda size: 25 + serialisation_ms(size, 30)),
     ("one connection's rate, new", lambda size: 50 + serialisation_ms(size, 30)),
-    ("round trips, new connection", lambda size: pipe_limited_ms(size, 28, 210, connection="new")),
+    ("round trips, new connection", lambda size: pipe_limited_ms(size, 28, 210)),
     ("window open, kept connection", lambda size: 28 + serialisation_ms(size, 210)),
 ])  # fmt: skip
 def test_rows_made_by_a_law_leave_it_nothing(name, law):

@@ -11,37 +11,26 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.signal import lfilter
 
-from photodup.bench.stats.comparison import (
-    Observed,
-    Outcome,
-    Question,
-    Verdict,
-    _holm,
-    between_visits,
-    has_failed,
-    judge,
-    noise_of,
-    percentile_ratio,
-)
+from photodup.bench.stats import comparison
 from photodup.bench.stats.facts import METRICS, SMALLEST_EFFECT
 from photodup.bench.stats.sentence import row, sentence
 
 WIGGLE = np.array([0.001, -0.002, 0.001])  # successive ones differ more than independent ones would
 
 
-def observed(effect: float, n_visits: int = 4, wiggle=WIGGLE) -> Observed:
+def observed(effect: float, n_visits: int = 4, wiggle=WIGGLE) -> comparison.Observed:
     """Visits with this relative effect; side a reads 50."""
     visits = tuple(math.log1p(effect) + np.asarray(wiggle, float) for _ in range(n_visits))
-    return Observed(visits, 50.0, 50.0 * (1 + effect))
+    return comparison.Observed(visits, 50.0, 50.0 * (1 + effect))
 
 
-def question(seen, name="c", *, metric="latency_ms_p50", **others) -> Question:
+def question(seen, name="c", *, metric="latency_ms_p50", **others) -> comparison.Question:
     family, load = others.pop("family", "06"), others.pop("load", "one")
-    return Question(name, family, metric, load, "A", "B", seen, **others)
+    return comparison.Question(name, family, metric, load, "A", "B", seen, **others)
 
 
-def judged(seen, **others) -> Outcome:
-    return judge([question(seen, **others)])[0]
+def judged(seen, **others) -> comparison.Outcome:
+    return comparison.judge([question(seen, **others)])[0]
 
 
 # --- by hand ----------------------------------------------------------------------------------------------
@@ -50,22 +39,22 @@ def judged(seen, **others) -> Outcome:
 def test_an_estimate_as_computed_by_hand():
     """Within: 8 degrees of freedom, 3e-4 an observation. Visits: 3 of them, (2.667 - 1) e-4 beyond what is explained."""
     visits = tuple(mean + 10 * WIGGLE for mean in (0.03, 0.05, 0.05, 0.07))
-    seen = Observed(visits, 50.0, 50 * math.exp(0.05))
-    noise = noise_of([seen])
+    seen = comparison.Observed(visits, 50.0, 50 * math.exp(0.05))
+    noise = comparison.noise_of([seen])
     assert noise.autocorrelation == 0 and noise.free == 0, "others tell nothing, for there are none"
-    assert np.allclose(between_visits(seen, noise), (5e-4 / 3, 3))
+    assert np.allclose(comparison.between_visits(seen, noise), (5e-4 / 3, 3))
     outcome = judged(seen)
     free = (2.5e-5 + 5e-4 / 12) ** 2 / (2.5e-5**2 / 8 + (5e-4 / 12) ** 2 / 3)
     reach = stats.t.ppf(0.975, free) * math.sqrt(2.5e-5 + 5e-4 / 12)
     assert math.isclose(outcome.effect, math.expm1(0.05), rel_tol=1e-9)
     assert math.isclose(outcome.low, math.expm1(0.05 - reach), rel_tol=1e-6)
     assert math.isclose(outcome.high, math.expm1(0.05 + reach), rel_tol=1e-6)
-    assert (outcome.n, outcome.n_visits, outcome.verdict) == (12, 4, Verdict.BEYOND)
+    assert (outcome.n, outcome.n_visits, outcome.verdict) == (12, 4, comparison.Verdict.BEYOND)
 
 
-def moved(spread: float, generator) -> Observed:
+def moved(spread: float, generator) -> comparison.Observed:
     """Four visits whose means vary by `spread`; what they observe varies by next to nothing."""
-    return Observed(tuple(m + 1e-6 * WIGGLE for m in generator.normal(0, spread, 4)), 50.0, 50.0)
+    return comparison.Observed(tuple(m + 1e-6 * WIGGLE for m in generator.normal(0, spread, 4)), 50.0, 50.0)
 
 
 def test_the_noise_of_a_kind_is_shared():
@@ -73,8 +62,10 @@ def test_the_noise_of_a_kind_is_shared():
     generator = np.random.default_rng(0)
     others = [question(moved(0.02, generator), str(i), load="eight") for i in range(30)]
     alone = judged(observed(0.0))
-    among = judge([question(observed(0.0)), *others])[0]
-    apart = judge([question(observed(0.0)), *[replace(q, has_several_in_flight=True) for q in others]])[0]
+    among = comparison.judge([question(observed(0.0)), *others])[0]
+    apart = comparison.judge(
+        [question(observed(0.0)), *[replace(q, has_several_in_flight=True) for q in others]]
+    )[0]
     assert among.high > 3 * alone.high
     assert apart.high == alone.high
 
@@ -82,35 +73,35 @@ def test_the_noise_of_a_kind_is_shared():
 def test_comparisons_that_vary_alike_share_more_than_those_that_do_not():
     """Even ones are worth nearly all degrees of freedom of the others; where one varies a hundredfold, few."""
     generator = np.random.default_rng(1)
-    even = noise_of([moved(0.01, generator) for _ in range(40)])
-    uneven = noise_of([moved(0.1 ** (1 + i % 3), generator) for i in range(40)])
+    even = comparison.noise_of([moved(0.01, generator) for _ in range(40)])
+    uneven = comparison.noise_of([moved(0.1 ** (1 + i % 3), generator) for i in range(40)])
     assert even.free > 20 and math.isclose(even.usual, 1e-4, rel_tol=0.3)
     assert 0 < uneven.free < 3
-    assert noise_of([observed(0.0)] * 5).usual < 1e-12, "visits that are all alike"
+    assert comparison.noise_of([observed(0.0)] * 5).usual < 1e-12, "visits that are all alike"
 
 
 @pytest.mark.parametrize(("rho", "low", "high"), [(0.0, 0.0, 0.1), (0.4, 0.3, 0.5), (-0.5, 0.0, 0.0)])
 def test_autocorrelation_is_found_and_negative_counts_as_none(rho, low, high):
     noise = lfilter([1], [1, -rho], np.random.default_rng(0).normal(size=(300, 105)))[:, 100:]
-    seen = [Observed(tuple(v), 1.0, 1.0) for v in noise.reshape(75, 4, 5)]
-    assert low <= noise_of(seen).autocorrelation <= high
+    seen = [comparison.Observed(tuple(v), 1.0, 1.0) for v in noise.reshape(75, 4, 5)]
+    assert low <= comparison.noise_of(seen).autocorrelation <= high
 
 
 def test_holm_as_in_the_textbook():
     """Four p values at .05: .005 and .01 pass (.0125, .0167), .03 fails (.025), .04 is not tested further."""
-    levels = _holm({0: 0.01, 1: 0.04, 2: 0.03, 3: 0.005}, 4)
+    levels = comparison._holm({0: 0.01, 1: 0.04, 2: 0.03, 3: 0.005}, 4)
     assert np.allclose([levels[i] for i in range(4)], [0.05 / 3, 0.025, 0.025, 0.0125])
-    assert _holm({0: 0.01}, 4) == {0: 0.0125}, "members that could not be measured count"
+    assert comparison._holm({0: 0.01}, 4) == {0: 0.0125}, "members that could not be measured count"
 
 
 def test_percentiles_redraw_whole_blocks_of_both_sides():
     generator = np.random.default_rng(3)
     blocks = [(a := generator.exponential(10, 60), 1.1 * a) for _ in range(12)]
-    value_a, _, effect, error = percentile_ratio(blocks, 95)
+    value_a, _, effect, error = comparison.percentile_ratio(blocks, 95)
     assert value_a == np.percentile(np.concatenate([a for a, _ in blocks]), 95)
     assert math.isclose(effect, math.log(1.1)) and error < 1e-12, "what both sides feel cancels"
     independent = [(a, generator.exponential(11, 60)) for a, _ in blocks]
-    found = percentile_ratio(independent, 95)
+    found = comparison.percentile_ratio(independent, 95)
     assert 0.03 < found[3] < 0.25
     seen = replace(observed(0.0), effect=found[2], error=found[3])
     reach = stats.norm.ppf(0.975) * found[3]
@@ -123,17 +114,19 @@ def test_percentiles_redraw_whole_blocks_of_both_sides():
 
 def test_each_verdict_has_its_sentence():
     beyond = judged(observed(0.10))
-    assert beyond.verdict is Verdict.BEYOND and beyond.decides
+    assert beyond.verdict is comparison.Verdict.BEYOND and beyond.decides
     assert sentence(beyond).startswith("B takes 10 % longer than A [")
     assert "(median latency 55 against 50 ms)" in sentence(beyond)
     slower = judged(observed(-0.10), metric="throughput_images_per_s")
     assert sentence(slower).startswith("B has 10 % lower throughput than A [")
     small = judged(observed(0.015))
-    assert small.verdict is Verdict.DIFFERENT and small.low > 0
+    assert small.verdict is comparison.Verdict.DIFFERENT and small.low > 0
     equal = judged(observed(0.0))
-    assert equal.verdict is Verdict.EQUAL and "the same median latency within 5%" in sentence(equal)
+    assert equal.verdict is comparison.Verdict.EQUAL and "the same median latency within 5%" in sentence(
+        equal
+    )
     wide = judged(observed(0.0, wiggle=100 * WIGGLE))
-    assert wide.verdict is Verdict.NOT_FOUND and not wide.decides
+    assert wide.verdict is comparison.Verdict.NOT_FOUND and not wide.decides
     assert f"anything beyond {100 * wide.excludes_beyond:.0f} % is excluded" in sentence(wide)
     none = judged("A was away.")
     assert not none.is_measured and not none.decides and sentence(none).endswith("not measured. A was away.")
@@ -151,20 +144,20 @@ def test_each_verdict_has_its_sentence():
 def test_what_is_refused_has_its_reason_and_counts_in_its_family(seen, others, because):
     refused = question(seen, "refused", is_primary=True, **others)
     members = [question(observed(0.1), str(i), is_primary=True) for i in range(2)]
-    first, *rest = judge([refused, *members])
-    assert first.verdict is Verdict.NOT_MEASURED and because in first.because
+    first, *rest = comparison.judge([refused, *members])
+    assert first.verdict is comparison.Verdict.NOT_MEASURED and because in first.because
     assert max(outcome.confidence for outcome in rest) == 1 - 0.05 / 3
     assert judged(observed(0.1), carried_over=0.01).is_measured
 
 
 def test_no_direction_is_claimed_where_ratio_and_values_disagree():
     against = judged(replace(observed(0.1), value_b=49.0))
-    assert against.verdict is Verdict.NOT_FOUND and "opposite directions" in against.notes[0]
+    assert against.verdict is comparison.Verdict.NOT_FOUND and "opposite directions" in against.notes[0]
 
 
 def test_only_primary_comparisons_of_one_notebook_are_corrected_together():
     asked = [question(observed(0.1), str(i), is_primary=i < 3, family="06" if i else "07") for i in range(5)]
-    confidences = [outcome.confidence for outcome in judge(asked)]
+    confidences = [outcome.confidence for outcome in comparison.judge(asked)]
     assert confidences[0] == confidences[3] == confidences[4] == 0.95
     assert sorted(confidences[1:3]) == [0.95, 0.975]
 
@@ -176,14 +169,16 @@ def test_a_null_that_fails_marks_its_comparisons_and_no_other():
     ]
     families = (("passes", "fails"), ("passes",), ())
     both, one, none = (question(observed(0.1), str(i), nulls=n) for i, n in enumerate(families))
-    outcomes = {o.question.name: o for o in judge([both, one, none, *nulls])}
-    assert has_failed(outcomes["fails"]) and not has_failed(outcomes["passes"])
-    assert outcomes["0"].verdict is outcomes["1"].verdict is Verdict.BEYOND, "a null is no threshold"
+    outcomes = {o.question.name: o for o in comparison.judge([both, one, none, *nulls])}
+    assert comparison.has_failed(outcomes["fails"]) and not comparison.has_failed(outcomes["passes"])
+    assert outcomes["0"].verdict is outcomes["1"].verdict is comparison.Verdict.BEYOND, (
+        "a null is no threshold"
+    )
     assert "B differs from A by" in outcomes["0"].notes[0] and outcomes["0"].null.question.name == "fails"
     assert not outcomes["1"].notes and outcomes["1"].null.question.name == "passes"
     assert outcomes["2"].null is None
     near = judged(observed(0.019), is_null=True)
-    assert near.is_different and not has_failed(near), "two processes may differ by less than 2 %"
+    assert near.is_different and not comparison.has_failed(near), "two processes may differ by less than 2 %"
 
 
 # --- laws -------------------------------------------------------------------------------------------------
@@ -192,23 +187,23 @@ log_ratios = st.integers(-500, 500).map(lambda thousandths: thousandths / 1000)
 visit_lists = st.lists(st.lists(log_ratios, min_size=3, max_size=5), min_size=2, max_size=4)
 
 
-def seen_of(visits) -> Observed:
+def seen_of(visits) -> comparison.Observed:
     arrays = tuple(np.array(visit) for visit in visits)
-    return Observed(arrays, 50.0, 50.0 * math.exp(np.concatenate(arrays).mean()))
+    return comparison.Observed(arrays, 50.0, 50.0 * math.exp(np.concatenate(arrays).mean()))
 
 
 @given(families=st.lists(visit_lists, min_size=1, max_size=5), metric=st.sampled_from(sorted(METRICS)))
 @settings(max_examples=100)
 def test_a_verdict_says_what_its_interval_says(families, metric):
     asked = [question(seen_of(v), str(i), metric=metric, is_primary=True) for i, v in enumerate(families)]
-    for outcome in judge(asked):
+    for outcome in comparison.judge(asked):
         low, high, margin = outcome.low, outcome.high, outcome.metric.margin
         assert low <= outcome.effect <= high
         is_found, is_beyond = low > 0 or high < 0, low > SMALLEST_EFFECT or high < -SMALLEST_EFFECT
         within = max(abs(low), abs(high))
         assert outcome.is_different == is_found
-        assert (outcome.verdict is Verdict.BEYOND) == is_beyond
-        assert (outcome.verdict is Verdict.EQUAL) == (not is_found and within <= margin)
+        assert (outcome.verdict is comparison.Verdict.BEYOND) == is_beyond
+        assert (outcome.verdict is comparison.Verdict.EQUAL) == (not is_found and within <= margin)
         assert outcome.decides == (is_found or within <= margin or within <= 0.05)
 
 

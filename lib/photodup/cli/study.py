@@ -62,15 +62,14 @@ def study_pairs(
 def study_held_out(run: Annotated[str, Option(help="directory under results/")] = "held-out") -> None:
     """Find ten edits of each held-out photograph and record what is suggested (notebook 01; about an hour)."""
     from photodup.study.evaluate import on_held_out
-    from photodup.study.notebook.run import open_run
+    from photodup.study.notebook.run import open_own_run
 
-    opened = open_run(run)
-    with opened.store as store:
-        store.refuse_elsewhere()
+    opened = open_own_run(run)
+    with opened.store:
         found = on_held_out(opened)
     if error := found.get("error"):
         raise PhotodupError(error)
-    print(f"Notebook 01 shows what {store.directory} has, with -p HELD_OUT {run}.")
+    print(f"Notebook 01 shows what {opened.directory} has, with -p HELD_OUT {run}.")
 
 
 @study.command("peers")
@@ -81,15 +80,14 @@ def study_peers(
         list[str] | None,
         Option(help="alone, verify, rate, fp32, fastest or many (32 in flight); repeat; default all"),
     ] = None,
-    visits: Annotated[int, Option(min=2, help="of all servers under each load")] = 4,
+    visits: Annotated[int, Option(min=2, help="of all servers under each load")] = 3,
 ) -> None:
     """Measure the servers of notebook 13: ours, and those that tools/peers/make.py has installed."""
-    from photodup.study.notebook.run import open_run
+    from photodup.study.notebook.run import open_own_run
     from photodup.study.peers.stage import STEPS, measure_servers
 
-    opened = open_run(run)
-    with opened.store as store:
-        store.refuse_elsewhere()
+    opened = open_own_run(run)
+    with opened.store:
         measure_servers(opened, only=server or (), steps=step or STEPS, visits=visits)
 
 
@@ -163,18 +161,21 @@ def study_readme() -> None:
 def study_outcomes(run: Annotated[str, Argument(help="directory under results/")]) -> None:
     """Print every comparison of a run from its records, primary ones first, and its goals; nothing is measured."""
     from photodup.bench.stats.sentence import sentence
-    from photodup.study.comparisons.outcomes import goals, read_all
+    from photodup.study.comparisons.outcomes import NOT_PLANNED, goals, read_all
     from photodup.study.notebook.run import read_run, run_directory
     from photodup.study.report.facts import notebook_rows
 
     opened = read_run(run_directory(run))
     found = read_all(opened)
-    for outcome in sorted(found, key=lambda o: (o.question.is_null, not o.question.is_primary)):
+    planned = [outcome for outcome in found if outcome.because != NOT_PLANNED]
+    for outcome in sorted(planned, key=lambda o: (o.question.is_null, not o.question.is_primary)):
         asked = outcome.question
         kind = "null" if asked.is_null else "primary" if asked.is_primary else "exploratory"
         print(f"{asked.family[:2] or '--'} {kind}, {asked.load}: {sentence(outcome)}")
         for note in outcome.notes:
             print(f"     {note}")
+    if left := len(found) - len(planned):
+        print(f"This run leaves out {left} of {len(found)} comparisons.")
     print("\n".join(["", *goals(opened)]))
     states = [(row["stem"][:2], row["decided"]) for row in notebook_rows(opened.name)]
     print(f"answers: {sum(s == 'decided' for _, s in states)} of {len(states)} decided (goal 13):", end=" ")

@@ -75,7 +75,7 @@ def measure(n: int, delay: float, run_dir: Path) -> None:
                 print(f"batch {number} was not measured: {done['error']}", flush=True)
             for outcome in (one for of in outcomes_of(run_dir).values() for one in of):
                 if outcome.question.name.startswith(f"{number:2} "):
-                    interval = f"{outcome.effect:+.1%} [{outcome.low:+.1%}, {outcome.high:+.1%}]"
+                    interval = f"{outcome.effect:+z.1%} [{outcome.low:+z.1%}, {outcome.high:+z.1%}]"
                     print(f"{outcome.question.name:36} {interval:26} {outcome.verdict}", flush=True)
 
 

@@ -5,8 +5,9 @@ import re
 import socket
 import statistics
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -28,27 +29,33 @@ def check(endpoints: Endpoints, timeout_s: float = TIMEOUT_S) -> list[dict[str, 
     """Check every backend and metrics page.
 
     Returns:
-        Rows with `backend`, `url`, `ok` (bool), `finding` ("ready", or what is wrong and what to do) and `said` (what a
-        server says of itself, as far as it does). An unreachable server is a finding, not an exception.
+        Rows with `backend`, `url`, `ok` (bool), `finding` ("ready", or what is wrong and what to do) and `said`
+        (what a server says of itself; None where nothing). An unreachable server is a finding, not an exception.
 
     Raises:
         PhotodupError: Triton's client, which asks over gRPC, is not installed.
     """
     need("tritonclient.grpc")
     endpoints.use_control_key()
-    named = [(parse_backend(name), url) for name, url in endpoints.backends.items()]
-    with ThreadPoolExecutor(16) as pool:  # a server that is silent is waited for once
-        found = list(pool.map(lambda one: _finding(one[0], one[1], timeout_s), named))
-        pages = [
-            (page, Remote())
-            for page in pool.map(lambda url: _metrics(url, timeout_s), endpoints.metrics.values())
-        ]
-    named_pages = [(f"{server} metrics", url) for server, url in endpoints.metrics.items()]
-    asked = [*zip(endpoints.backends.items(), found, strict=True), *zip(named_pages, pages, strict=True)]
-    return [
-        {"backend": name, "url": url, "ok": finding == READY, "finding": finding, "said": said}
-        for (name, url), (finding, said) in asked
+    asked: list[tuple[str, str, Callable[[], Remote | None]]] = [
+        *(
+            (name, url, partial(_describe, parse_backend(name), url, timeout_s))
+            for name, url in endpoints.backends.items()
+        ),
+        *(
+            (f"{server} metrics", url, partial(_metrics, url, timeout_s))
+            for server, url in endpoints.metrics.items()
+        ),
     ]
+    with ThreadPoolExecutor(16) as pool:  # a server that is silent is waited for once
+        return list(pool.map(lambda one: _row(*one), asked))
+
+
+def _row(backend: str, url: str, ask: Callable[[], Remote | None]) -> dict[str, Any]:
+    try:
+        return {"backend": backend, "url": url, "ok": True, "finding": READY, "said": ask()}
+    except PhotodupError as error:
+        return {"backend": backend, "url": url, "ok": False, "finding": str(error), "said": None}
 
 
 def handshake_ms(url: str) -> float:
@@ -142,33 +149,37 @@ def render_check(rows: Iterable[dict[str, Any]]) -> str:
     )
 
 
-def _finding(backend: Backend, url: str, timeout_s: float) -> tuple[str, Remote]:
-    """Return what the client that would embed there says, of a Triton without the model why not; and what it was told."""
-    said = Remote()
+def _describe(backend: Backend, url: str, timeout_s: float) -> Remote:
+    """Return what a server tells the client that would embed there.
+
+    Raises:
+        PhotodupError: it is not ready; of a Triton that has no such model it says which it has.
+    """
     try:
         with contextlib.closing(
             server_of(url, backend, Patience(timeout_s, timeout_s, attempts=1))
         ) as server:
             said = server.describe()
         if backend.server == "fastapi" and httpx.get(f"{url}/readyz", timeout=timeout_s).status_code != 200:
-            return (
-                "not ready: the model is still loading, or failed to; see /readyz and the service's log",
-                said,
+            raise PhotodupError(
+                "not ready: the model is still loading, or failed to; see /readyz and the service's log"
             )
     except (PhotodupError, httpx.HTTPError) as error:
-        index = None
-        if backend.server == "triton":
-            index = (_models if backend.protocol == "http" else _models_grpc)(url, timeout_s)
-        return _missing(backend.triton_model, index or []) or str(error), said
-    return READY, said
+        models = (
+            (_models if backend.protocol == "http" else _models_grpc) if backend.server == "triton" else None
+        )
+        index = models(url, timeout_s) if models else None
+        raise PhotodupError(_missing(backend.triton_model, index or []) or str(error)) from None
+    return said
 
 
-def _metrics(url: str, timeout_s: float) -> str:
+def _metrics(url: str, timeout_s: float) -> None:
     try:
         answer = httpx.get(url, timeout=timeout_s)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        return f"no metrics page there: {error or type(error).__name__}"
-    return READY if "# HELP" in answer.text else f"no metrics page there (HTTP {answer.status_code})"
+        raise PhotodupError(f"no metrics page there: {error or type(error).__name__}") from None
+    if "# HELP" not in answer.text:
+        raise PhotodupError(f"no metrics page there (HTTP {answer.status_code})")
 
 
 def _server_named(backend: str) -> str:

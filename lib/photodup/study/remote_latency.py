@@ -80,7 +80,7 @@ def compare_paths(found: Mapping[str, Any], emulated: Mapping[str, Any] | None =
     for row in found["rows"]:
         size, kind = row["payload_bytes"], row["connection"]
         predicted = {
-            name: latency_model.MODELS[name](size, found["rtt_ms"], rate, turnaround_ms, connection=kind)
+            name: latency_model.predict_ms(name, size, found["rtt_ms"], rate, turnaround_ms, connection=kind)
             for name in MODELS
         }
         real = row["latency_ms_p50"] if row["valid"] else float("nan")

@@ -84,7 +84,7 @@ class Gated:
         found, (base, head) = self.slowdown, self.values
         way = "slower" if found.slower >= 0 else "faster"
         size = f"head is {abs(found.slower):.1%} {way} than base ({number(head)} against {number(base)} {self.unit})"
-        bounds = f"one-sided bounds {found.low:+.1%} and {found.high:+.1%}"
+        bounds = f"one-sided bounds {found.low:+z.1%} and {found.high:+z.1%}"
         verdict = "FAILED" if self.has_failed else "PASSED"
         why = f"{self.because} " if self.because else ""
         rates = ", ".join(
@@ -93,7 +93,7 @@ class Gated:
         )
         rests_on = f"{count(self.n, 'observation')} in {count(self.n_visits, 'visit')}"
         return [
-            f"{verdict}: {why}{size}; {bounds}, the limit is {found.limit:+.1%}.",
+            f"{verdict}: {why}{size}; {bounds}, the limit is {found.limit:+z.1%}.",
             f"It rests on {rests_on}, {self.seconds:.0f} s, and look {found.looks} of {len(LEVELS)}.",
             f"Simulated {N_SIMULATED} times at the spread just measured (one observation "
             f"{self.spread.observations:.1%}, between visits {self.spread.visits:.1%}), this gate fails {rates} of runs.",

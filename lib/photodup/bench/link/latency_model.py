@@ -10,8 +10,8 @@ payload, `rounds` is 1 and both models agree. (The claim under test has no `new`
 so that it cannot lose by a handshake.)
 
 `rounds` ignores that a full pipe sends without waiting: where rate · RTT is less than the payload it counts
-both the rounds and the bytes. `pipe_limited_ms` counts each only once; it is not linear, so it is predicted
-and not fitted.
+both the rounds and the bytes. `pipe-limited` counts each only once; it is not linear, so it is predicted and not
+fitted.
 """
 
 import math
@@ -25,6 +25,7 @@ from photodup.errors import PhotodupError
 MSS_BYTES = 1448
 INITCWND = 10
 CONNECTIONS = ("new", "warm", "idle")
+MODELS = ("bandwidth-only", "rounds", "pipe-limited")
 
 
 def segments(payload_bytes: int) -> int:
@@ -75,22 +76,8 @@ def serialisation_ms(payload_bytes: int, rate_mbit_s: float) -> float:
     return wire * 8e-3 / rate_mbit_s
 
 
-def bandwidth_only_ms(
-    payload_bytes: int,
-    rtt_ms: float,
-    rate_mbit_s: float,
-    server_ms: float = 0.0,
-    *,
-    connection: str = "warm",
-    initcwnd: int = INITCWND,
-    restarts: bool = True,
-) -> float:
-    """Predict a latency from bytes and rate alone; `initcwnd` and `restarts` play no part in this model."""
-    trips = 1 + (connection == "new")
-    return trips * rtt_ms + serialisation_ms(payload_bytes, rate_mbit_s) + server_ms
-
-
-def rounds_ms(
+def predict_ms(
+    model: str,
     payload_bytes: int,
     rtt_ms: float,
     rate_mbit_s: float,
@@ -100,35 +87,29 @@ def rounds_ms(
     initcwnd: int = INITCWND,
     restarts: bool = True,
 ) -> float:
-    """Predict a latency from round trips, plus bytes and rate."""
-    trips = round_trips(payload_bytes, connection, initcwnd, restarts)
-    return trips * rtt_ms + serialisation_ms(payload_bytes, rate_mbit_s) + server_ms
+    """Predict a latency by one of `MODELS`.
 
-
-def pipe_limited_ms(
-    payload_bytes: int,
-    rtt_ms: float,
-    rate_mbit_s: float,
-    server_ms: float = 0.0,
-    *,
-    connection: str = "new",
-    initcwnd: int = INITCWND,
-    restarts: bool = True,
-) -> float:
-    """Predict like `rounds_ms`, but a full pipe streams: flights that take a round trip to send hide it."""
-    reset = connection == "new" or (connection == "idle" and restarts)
+    Args:
+        model: `bandwidth-only` (bytes and rate; `initcwnd` and `restarts` play no part), `rounds` (and round trips), or
+            `pipe-limited` (a full pipe streams: flights that take a round trip to send hide it).
+    """
+    is_new = connection == "new"
+    trips = (
+        1 + is_new
+        if model == "bandwidth-only"
+        else round_trips(payload_bytes, connection, initcwnd, restarts)
+    )
+    if model != "pipe-limited":
+        return trips * rtt_ms + serialisation_ms(payload_bytes, rate_mbit_s) + server_ms
     left = segments(payload_bytes)
-    window = initcwnd if reset else left
-    total = rtt_ms if connection == "new" else 0.0
+    window = initcwnd if is_new or (connection == "idle" and restarts) else left
+    total = rtt_ms if is_new else 0.0
     while left > window:
         flight_ms = serialisation_ms(window * MSS_BYTES, rate_mbit_s)
         if flight_ms >= rtt_ms:  # acknowledgements return before the flight is out
             break
         total, left, window = total + rtt_ms, left - window, window * 2
     return total + rtt_ms + serialisation_ms(left * MSS_BYTES, rate_mbit_s) + server_ms
-
-
-MODELS = {"bandwidth-only": bandwidth_only_ms, "rounds": rounds_ms, "pipe-limited": pipe_limited_ms}
 
 
 @dataclass(frozen=True)
@@ -149,7 +130,8 @@ def _trips(model: str) -> Callable[[Mapping], float]:
     if model not in ("bandwidth-only", "rounds"):
         raise PhotodupError(f"No latency model {model!r}: choose bandwidth-only or rounds.")
     # With a round trip of 1 ms and bytes that cost nothing, a latency counts the round trips.
-    return lambda row: MODELS[model](
+    return lambda row: predict_ms(
+        model,
         int(row["payload_bytes"]),
         1.0,
         math.inf,

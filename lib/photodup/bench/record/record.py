@@ -76,7 +76,7 @@ class RunStore:
         self.directory = Path(directory)
         self.records_dir = self.directory / "records"
         self._measure, self._model, self._servers = measure, model, servers
-        self._environment: dict[str, Any] = {}  # of this process, once it was kept
+        self._environment_digest: str | None = None
         if not self.directory.is_dir():
             if not create:
                 raise RecordError(f"There is no run in {self.directory}: check the name, or make it first.")
@@ -219,37 +219,19 @@ class RunStore:
         self._write(path, record)
         return record
 
-    def refuse_elsewhere(self) -> None:
-        """Keep a run to one machine: two servers measured on two say nothing of each other.
-
-        Raises:
-            RecordError: it was begun on another machine, or with other packages or weights.
-        """
-        if self._known_environment() not in (None, self._here()["digest"]):
-            raise RecordError(
-                f"{self.directory} was measured on another machine, or with other packages or weights: "
-                "name a run of your own (--run)."
-            )
-
     def _keep_environment(self) -> str:
         """Write environment.json once; a run resumed elsewhere or after an upgrade gets a second file."""
-        if not self._environment:
-            here, known = self._here(), self._known_environment()
-            other = self.directory / f"environment-{here['digest']}.json"
-            if known != here["digest"] and not other.is_file():
-                self._write(self.directory / "environment.json" if known is None else other, here)
-            self._environment = here
-        return self._environment["digest"]
-
-    def _here(self) -> dict[str, Any]:
-        facts = plain(environment.describe(self._model, self._servers))
-        return {"digest": digest(facts)[:12], **facts}
-
-    def _known_environment(self) -> str | None:
-        """Return the digest of the environment that the run was begun in."""
-        first = self.directory / "environment.json"
-        with reading(first):
-            return read_json(first)["digest"] if os.path.lexists(first) else None
+        if self._environment_digest is None:
+            facts = plain(environment.describe(self._model, self._servers))
+            self._environment_digest = digest(facts)[:12]
+            first = self.directory / "environment.json"
+            content = {"digest": self._environment_digest, **facts}
+            other = self.directory / f"environment-{self._environment_digest}.json"
+            with reading(first):
+                known = read_json(first)["digest"] if os.path.lexists(first) else None
+            if known != self._environment_digest and not other.is_file():
+                self._write(first if known is None else other, content)
+        return self._environment_digest
 
     def _write(self, path: Path, content: Mapping[str, Any]) -> None:
         text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"

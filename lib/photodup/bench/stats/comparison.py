@@ -422,7 +422,7 @@ def _checked(outcome: Outcome, nulls: Sequence[Outcome]) -> Outcome:
         return outcome
     notes = tuple(
         f"The check failed: {null.question.label_b} differs from {null.question.label_a} "
-        f"by [{null.low:+.1%}, {null.high:+.1%}]."
+        f"by [{null.low:+z.1%}, {null.high:+z.1%}]."
         for null in measured
         if has_failed(null)
     )

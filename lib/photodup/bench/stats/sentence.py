@@ -24,7 +24,7 @@ def _said(outcome: Outcome) -> str:
     if outcome.verdict is Verdict.EQUAL:
         return (
             f"{_capital(b)} and {a} have the same {metric.words} within {metric.margin:.0%}: "
-            f"{outcome.effect:+.1%} {_interval(outcome, signed=True)} ({values})."
+            f"{outcome.effect:+z.1%} {_interval(outcome, signed=True)} ({values})."
         )
     return (
         f"No difference in {metric.words} was found between {b} and {a}: anything beyond {percent(outcome.excludes_beyond)} "
@@ -43,7 +43,7 @@ def _differs(outcome: Outcome) -> str:
 def _interval(outcome: Outcome, *, signed: bool = False) -> str:
     low, high = 100 * outcome.low, 100 * outcome.high
     if signed:
-        return f"[{low:+.1f}, {high:+.1f}]"
+        return f"[{low:+z.1f}, {high:+z.1f}]"
     low, high = sorted((abs(low), abs(high)))
     return f"[{low:.1f}, {high:.1f}]"
 
@@ -52,11 +52,11 @@ def row(outcome: Outcome) -> dict[str, str]:
     """Return an outcome as the cells of a table's row."""
     metric, measured = outcome.metric, outcome.is_measured
     values = f"{number(outcome.value_b)} against {number(outcome.value_a)} {metric.unit}"
-    null = f"{outcome.null.effect:+.1%} {_interval(outcome.null, signed=True)}" if outcome.null else ""
+    null = f"{outcome.null.effect:+z.1%} {_interval(outcome.null, signed=True)}" if outcome.null else ""
     return {
         "figure": metric.words,
         "verdict": str(outcome.verdict),
-        "difference": f"{outcome.effect:+.1%} {_interval(outcome, signed=True)}" if measured else "",
+        "difference": f"{outcome.effect:+z.1%} {_interval(outcome, signed=True)}" if measured else "",
         "values": values if measured else "",
         "observations": str(outcome.n),
         "two equal processes": null,

@@ -205,7 +205,7 @@ def steady_part(
         independent = _independent(latency[n - waves * wave :].reshape(waves, wave).mean(axis=1))
         if p < SHIFT_LEVEL and abs(shift) > SMALLEST_EFFECT:
             problem = "unsteady"
-            because = f"the latency changes by {shift:+.1%} after {at / n_blocks:.0%} of the steady part"
+            because = f"the latency changes by {shift:+z.1%} after {at / n_blocks:.0%} of the steady part"
         elif independent < MIN_EFFECTIVE_WAVES:
             problem, unit = "too short", "answers" if wave == 1 else "waves"
             because = (

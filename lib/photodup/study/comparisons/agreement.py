@@ -70,4 +70,4 @@ def lines(comparisons: Iterable[Twice], names: tuple[str, str]) -> list[str]:
 def _cell(outcome: Outcome) -> str:
     """Return an effect with its interval; starred where there is more to it than no difference found."""
     mark = "" if outcome.verdict is Verdict.NOT_FOUND else "*"
-    return f"{mark}{outcome.effect:+.1%} [{outcome.low:+.1%}, {outcome.high:+.1%}]{mark}"
+    return f"{mark}{outcome.effect:+z.1%} [{outcome.low:+z.1%}, {outcome.high:+z.1%}]{mark}"

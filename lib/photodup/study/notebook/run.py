@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from photodup import settings
 from photodup.bench.link.way import LOOPBACK, Way
 from photodup.bench.record import environment
-from photodup.bench.record.json_files import read_json, reading
+from photodup.bench.record.json_files import plain, read_json, reading
 from photodup.bench.record.record import RunStore
 from photodup.embedding.backends import Backend
 from photodup.embedding.engines.model import can_compute
@@ -308,6 +308,8 @@ def open_run(
     texts = {"RUN": run, "HOST": host, "ENDPOINTS": file, "GPU": gpu}
     ports = (pytorch_port, triton_http_port, triton_grpc_port, triton_metrics_port)
     for name, text in texts.items():
+        if text is None and name != "RUN":
+            continue  # papermill's own word for `-p HOST ""`
         if not isinstance(text, str) or len(text) > _LONGEST or escaped(text) != text:
             raise PhotodupError(f"{name} should be a text of at most {_LONGEST} characters in one line.")
     if not all(port is None or (type(port) is int and 0 <= port < 65536) for port in ports):
@@ -340,16 +342,27 @@ def open_run(
             raise PhotodupError(sentence)
         elif not _n_records(directory) and (nothing := gaps.end_notebook(sentence)) is not None:
             return nothing
-        told = (row["said"] for row in rows)
-        model = next(
-            ({"pretrained": t.pretrained, "digest": t.digest} for t in told if t.pretrained and t.digest),
-            None,
-        )
+        told = [row["said"] for row in rows if row["said"] and row["said"].pretrained]
+        model = {"pretrained": told[0].pretrained, "digest": told[0].digest} if told else None
         print(sentence if asks_servers else f"{sentence} {_ASKS_NONE}")
     where = _with_gpu(where, read_environment(directory).get("servers") or {}, ask=measure and answers)
-    return Run(
-        run, directory, where, RunStore(directory, measure=measure, model=model, servers=servers_of(where))
-    )
+    store = RunStore(directory, measure=measure, model=model, servers=servers_of(where))
+    return Run(run, directory, where, store)
+
+
+def open_own_run(name: str) -> Run:
+    """Open a run that stays on the machine that began it: servers measured on two machines say nothing of each other.
+
+    Raises:
+        PhotodupError: it was begun on another machine, or with other packages or weights.
+    """
+    run = open_run(name)
+    known = {key: value for key, value in read_environment(run.directory).items() if key != "digest"}
+    if known and known != plain(environment.describe(servers=servers_of(run.endpoints))):
+        raise PhotodupError(
+            f"Run {name} was measured on another machine, or with other packages or weights: name one of your own (--run)."
+        )
+    return run
 
 
 def _only(endpoints: Endpoints, ready: Collection[str]) -> Endpoints:

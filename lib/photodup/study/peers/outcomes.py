@@ -14,20 +14,8 @@ from photodup.bench.stats.sentence import sentence
 from photodup.study.comparisons.outcomes import NOT_PLANNED, recorded
 from photodup.study.notebook.run import Run
 from photodup.study.notebook.weights import choose_weights
+from photodup.study.peers import stage
 from photodup.study.peers.peers import FASTEST_OF_PEERS, SERVERS, fastest
-from photodup.study.peers.stage import (
-    AGAIN,
-    ALONE,
-    LOADS,
-    OURS,
-    PASSES,
-    RATE,
-    VERIFY,
-    config_of,
-    rate_config,
-    visit_config,
-    visit_key,
-)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -74,28 +62,30 @@ def compared(run: Run, *, passes: Sequence[str] = ("fp32",)) -> ComparedServers:
     alone = {
         name: found
         for name, server in SERVERS.items()
-        if (found := run.store.read(ALONE, config=config_of(server, weights))) is not None
+        if (found := run.store.read(stage.ALONE, config=stage.config_of(server, weights))) is not None
     }
     questions: list[Question] = []
     rows: dict[str, dict[str, Any]] = {}
-    loads = [(name, load) for name in passes for load in PASSES[name].loads]
+    loads = [(name, load) for name in passes for load in stage.PASSES[name].loads]
     for of, load in loads:
         seen: dict[str, list[tuple[Visit, int]]] = {}
         lost: dict[str, str] = {}
         about: dict[str, Mapping[str, str]] = {}
-        for record, visit in recorded(run, visit_key(load), partial(visit_config, of, load, weights)):
+        for record, visit in recorded(
+            run, stage.visit_key(load), partial(stage.visit_config, of, load, weights)
+        ):
             lost |= record["result"].get("lost", {})
             about |= record["result"].get("about", {})
             if visit is not None:
                 for index, key in enumerate(record["result"]["servers"]):
                     seen.setdefault(key, []).append((visit, index))
-        for key in (key for key in (*SERVERS, AGAIN) if key in seen or key in lost):
-            if key != AGAIN:
+        for key in (key for key in (*SERVERS, stage.AGAIN) if key in seen or key in lost):
+            if key != stage.AGAIN:
                 asked = about.get(key, {})
                 one = replace(SERVERS[key], precision=asked.get("precision", "fp32"))
                 row = {"server": key, "engine": asked.get("engine", one.engine), "precision": one.computed}
                 rows.setdefault(key, row).update(_figures(seen.get(key, ()), load))
-            if key != OURS:
+            if key != stage.OURS:
                 questions.append(_question(key, load, seen.get(key, ()), lost.get(key, "")))
     found = {outcome.question.name: outcome for outcome in judge(questions)}
     outcomes = {name: outcome for name, outcome in found.items() if not outcome.question.is_null}
@@ -113,7 +103,7 @@ def rates(run: Run) -> dict[str, Mapping[str, Any]]:
     for name, server in SERVERS.items():
         # The run's processor need not be this one, so either precision of a peer may be on record.
         for asked in (fastest(server), server, replace(server, precision=FASTEST_OF_PEERS)):
-            if (record := run.store.record(RATE, config=rate_config(asked, weights))) is not None:
+            if (record := run.store.record(stage.RATE, config=stage.rate_config(asked, weights))) is not None:
                 unknown = {"precision": asked.computed, "rate_per_s": None, "because": record["error"]}
                 found[name] = unknown | record["result"]
     return found
@@ -126,7 +116,7 @@ def verified(run: Run) -> dict[str, Mapping[str, Any]]:
     """
     found, weights = dict[str, Mapping[str, Any]](), choose_weights()
     for name, server in SERVERS.items():
-        record = run.store.record(VERIFY, config=config_of(server, weights))
+        record = run.store.record(stage.VERIFY, config=stage.config_of(server, weights))
         if record is not None:
             failed = {"name": "every check", "verdict": "not checked", "words": record["error"]}
             found[name] = {"rows": [failed], **record["result"]}
@@ -134,14 +124,14 @@ def verified(run: Run) -> dict[str, Mapping[str, Any]]:
 
 
 def _question(key: str, load: str, seen: Sequence[tuple[Visit, int]], lost: str) -> Question:
-    is_null, null = key == AGAIN, f"{SERVERS[OURS].label} again, {load}"
-    label = f"{SERVERS[OURS].label} again" if is_null else SERVERS[key].label
+    is_null, null = key == stage.AGAIN, f"{SERVERS[stage.OURS].label} again, {load}"
+    label = f"{SERVERS[stage.OURS].label} again" if is_null else SERVERS[key].label
     question = Question(
         f"{label}, {load}",
         NOTEBOOK,
-        read.usual_metric(LOADS[load]),
+        read.usual_metric(stage.LOADS[load]),
         load,
-        SERVERS[OURS].label,
+        SERVERS[stage.OURS].label,
         label,
         lost or NOT_PLANNED,
         is_primary=not is_null,
@@ -149,13 +139,13 @@ def _question(key: str, load: str, seen: Sequence[tuple[Visit, int]], lost: str)
         nulls=(null,),
         notes=(f"It was left out of later visits: {lost}",) if lost and seen else (),
     )
-    return read.answered(question, [visit.against(index) for visit, index in seen], LOADS[load])
+    return read.answered(question, [visit.against(index) for visit, index in seen], stage.LOADS[load])
 
 
 def _figures(seen: Sequence[tuple[Visit, int]], load: str) -> dict[str, Any]:
     """Return a server's figure under a load, with one in flight its 99th percentile, too; None where unknown."""
-    found = read.figures(seen, LOADS[load]) if seen else {}
-    names = {load: read.usual_metric(LOADS[load])} | ({"p99": read.TAIL} if load == "one" else {})
+    found = read.figures(seen, stage.LOADS[load]) if seen else {}
+    names = {load: read.usual_metric(stage.LOADS[load])} | ({"p99": read.TAIL} if load == "one" else {})
     return {
         f"{name}{end}": value
         for name, metric in names.items()

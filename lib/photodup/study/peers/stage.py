@@ -21,16 +21,7 @@ from photodup.embedding.wire import wires
 from photodup.errors import PhotodupError, is_expected
 from photodup.serving.service.start import PATIENT
 from photodup.study.notebook.weights import choose_weights, payload_photos
-from photodup.study.peers.alone import (
-    BOUND,
-    PROBED,
-    check,
-    highest_rate,
-    measure_alone,
-    reference_embeddings,
-    single_ms,
-    verify_alone,
-)
+from photodup.study.peers import alone
 from photodup.study.peers.peers import MIN_COSINE, SERVERS, Server, Started, fastest, started
 
 if TYPE_CHECKING:
@@ -39,10 +30,10 @@ if TYPE_CHECKING:
 ALONE, VERIFY, RATE = "server-alone", "server-verify", "server-rate"
 OURS = "fastapi"  # what every other server is compared with
 AGAIN = "fastapi again"  # a second process of ours: how far two equal servers lie apart
-N_PHOTOS, VISITS = 64, 3
+N_PHOTOS = 64
 LOADS = {
     "one": Load("single_stream", span="prepared"),
-    "eight": PROBED,
+    "eight": alone.PROBED,
     "thirty-two": Load("closed_loop", concurrency=32, span="prepared"),
 }
 # Block length for each server: with one in flight 15 blocks at 50 ms hold the 662 answers that a 99th percentile needs.
@@ -83,7 +74,7 @@ def measure_servers(
     *,
     only: Sequence[str] = (),
     steps: Sequence[str] = STEPS,
-    visits: int = VISITS,
+    visits: int,
     say: Callable[[str], None] = print,
 ) -> None:
     """Measure what the run has not of the servers that can be started here.
@@ -103,14 +94,19 @@ def measure_servers(
         if server.missing:
             say(server.missing)
     there = [server for server in wanted if not server.missing]
-    reference = reference_embeddings(weights, photos)
+    reference = alone.reference_embeddings(weights, photos)
     for server in there:
         config, quick = config_of(server, weights), fastest(server)
         one_by_one: list[tuple[str, str, Callable[[], dict[str, Any]], dict[str, Any]]] = [
-            ("alone", ALONE, partial(measure_alone, server, weights, payloads, reference), config),
-            ("verify", VERIFY, partial(verify_alone, server, weights), config),
+            ("alone", ALONE, partial(alone.measure_alone, server, weights, payloads, reference), config),
+            ("verify", VERIFY, partial(alone.verify_alone, server, weights), config),
             # In FP32 a single request takes half the bound here.
-            ("rate", RATE, partial(highest_rate, quick, weights, payloads), rate_config(quick, weights)),
+            (
+                "rate",
+                RATE,
+                partial(alone.highest_rate, quick, weights, payloads),
+                rate_config(quick, weights),
+            ),
         ]
         for step, key, measure, facts in one_by_one:
             if step in steps:
@@ -130,7 +126,7 @@ def measure_servers(
                 say(f"{key}, {server.precision}: starting")
                 try:
                     one = stack.enter_context(started(server, weights, settings=PATIENT))
-                    check(one, payloads, reference, PASSES[name].min_cosine)
+                    alone.check(one, payloads, reference, PASSES[name].min_cosine)
                 except PhotodupError as error:
                     say(f"{server.label} takes no part: {error}")
                     continue
@@ -182,7 +178,7 @@ def _visit(
 
 def _still_answers(one: Started, payloads: Payloads) -> bool:
     try:
-        single_ms(one, payloads, 1)
+        alone.single_ms(one, payloads, 1)
     except Exception as error:
         if not is_expected(error):
             raise
@@ -200,8 +196,8 @@ def visit_config(name: str, load: str, weights: str, number: int) -> dict[str, A
 
 
 def rate_config(server: Server, weights: str) -> dict[str, Any]:
-    """Return what identifies the record of the highest rate under `BOUND` of a server."""
-    return config_of(server, weights) | asdict(BOUND)
+    """Return what identifies the record of the highest rate under `alone.BOUND` of a server."""
+    return config_of(server, weights) | asdict(alone.BOUND)
 
 
 def config_of(server: Server, weights: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from photodup.bench.link.latency_model import pipe_limited_ms, serialisation_ms
+from photodup.bench.link.latency_model import predict_ms, serialisation_ms
 from photodup.study.published.published import FP32_BYTES, value_of
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def explanations(*, rtt_ms: float = 25.0, link_mbit_s: float = 210.0) -> tuple[E
     """
 
     def rounds_ms(size: int, rtt: float) -> float:
-        return pipe_limited_ms(size, rtt, link_mbit_s, connection="new")
+        return predict_ms("pipe-limited", size, rtt, link_mbit_s)
 
     def rate_ms(n_round_trips: int) -> Callable[[int, float], float]:
         return lambda size, rate: n_round_trips * rtt_ms + serialisation_ms(size, rate)

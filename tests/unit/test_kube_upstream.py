@@ -17,7 +17,7 @@ from photodup.study.kubernetes.autoscaler.replicas import (
     total,
     utilization,
 )
-from photodup.study.kubernetes.manifests import scaling_requests
+from photodup.study.kubernetes.manifests import KUBERNETES_VERSION, scaling_requests
 
 CASES = yaml.safe_load((Path(__file__).parent / "data" / "hpa_cases.yaml").read_text())
 NOW = 1e6
@@ -264,6 +264,6 @@ def test_the_tables_are_whole(capsys):
     mapped = sum(len(rows(table)) for table in MAPPED)
     left_out = sum(entry["cases"] for entry in CASES["unmapped"])
     with capsys.disabled():
-        print(f"\nKubernetes {hpa.MODELLED_VERSION}: {mapped} of upstream's cases mapped, {left_out} not")
+        print(f"\nKubernetes {KUBERNETES_VERSION}: {mapped} of upstream's cases mapped, {left_out} not")
     assert mapped >= 250
     assert all(entry["why"] for entry in CASES["unmapped"])

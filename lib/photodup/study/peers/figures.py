@@ -78,7 +78,8 @@ def at_fastest(fp32: ComparedServers, fast: ComparedServers) -> pd.DataFrame:
                 "thirty-two in flight (images/s)": _with_interval(arm, "thirty-two"),
             }
         )
-    return _table(rows)
+    table = _table(rows)
+    return table.loc[:, (table != "–").any()]  # a load that nobody was measured under
 
 
 def under_bound(found: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
@@ -242,9 +243,9 @@ def fastest_sentence(fast: ComparedServers) -> str:
     slower = [one for one in peers if loads and all(_is_worse(v.get(one)) for v in loads.values())]
     if not slower:
         return ""
-    best = fast.arms.set_index("server").precision[OURS].upper()
     who, n = listed(slower), listed([str(LOADS[load].concurrency) for load in loads])
-    return f"Each at its fastest precision, {SERVERS[OURS].label} in {best} is found faster than {who} with {n} in flight."
+    faster = f"{SERVERS[OURS].label} is found faster than {who} with {n} in flight"
+    return f"Each at its fastest precision, {faster} ({engines(fast).rstrip('.')})."
 
 
 def _is_better(outcome: Outcome) -> bool:

@@ -97,16 +97,12 @@ def measure_servers(
     reference = alone.reference_embeddings(weights, photos)
     for server in there:
         config, quick = config_of(server, weights), fastest(server)
+        rate = partial(alone.highest_rate, quick, weights, payloads)
         one_by_one: list[tuple[str, str, Callable[[], dict[str, Any]], dict[str, Any]]] = [
             ("alone", ALONE, partial(alone.measure_alone, server, weights, payloads, reference), config),
             ("verify", VERIFY, partial(alone.verify_alone, server, weights), config),
             # In FP32 a single request takes half the bound here.
-            (
-                "rate",
-                RATE,
-                partial(alone.highest_rate, quick, weights, payloads),
-                rate_config(quick, weights),
-            ),
+            ("rate", RATE, rate, rate_config(quick, weights)),
         ]
         for step, key, measure, facts in one_by_one:
             if step in steps:

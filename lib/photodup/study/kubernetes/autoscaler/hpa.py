@@ -37,7 +37,6 @@ from photodup.study.kubernetes.autoscaler.replicas import (
 )
 from photodup.study.kubernetes.manifests import quantity
 
-MODELLED_VERSION = "1.37"
 # Without `behavior`: at most so many times the present count, and never less than so many.
 SCALE_UP_LIMIT_FACTOR = 2.0
 SCALE_UP_LIMIT_MINIMUM = 4.0

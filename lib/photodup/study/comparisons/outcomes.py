@@ -57,10 +57,11 @@ class Compared:
 
     def sentences(self) -> list[str]:
         """Return one sentence for each comparison that the run planned, in the order declared, and one for the others."""
-        planned = [sentence(o) for o in self.outcomes.values() if o.because != NOT_PLANNED]
+        planned = [o for o in self.outcomes.values() if o.because != NOT_PLANNED]
+        said = [*dict.fromkeys(map(sentence, planned))]  # links that cannot be emulated have one sentence
         if left := len(self.outcomes) - len(planned):
-            planned.append(f"This run leaves out {left} of {len(self.outcomes)} comparisons.")
-        return planned
+            said.append(f"This run leaves out {left} of {len(self.outcomes)} comparisons.")
+        return said
 
     def reasons(self) -> str:
         """Return why comparisons were not measured, each reason once."""

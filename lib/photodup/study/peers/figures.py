@@ -29,9 +29,9 @@ ADVICE = "Turn an upload by EXIF and decode it whole before a model sees it, and
 NOT_MEASURED = "Who is faster was not measured in this run: `photodup study peers` lets them take turns."
 
 
-def draw_servers(ax: Axes, found: ComparedServers, load: str, *, tail: str = "") -> None:
-    """Draw each server's figure under a load with its interval; `tail`: a column of `arms`, a faint line to its own mark."""
-    servers = list(reversed(SERVERS.values()))
+def draw_servers(ax: Axes, found: ComparedServers, load: str) -> None:
+    """Draw each server's figure under a load with its interval; a faint line to the 99th percentile where it is known."""
+    servers, latency = list(reversed(SERVERS.values())), "latency (ms), median"
     known = {arm["server"]: arm for arm in found.arms.to_dict("records")}
     for place, server in enumerate(servers):
         arm = known.get(server.name, {})
@@ -40,14 +40,16 @@ def draw_servers(ax: Axes, found: ComparedServers, load: str, *, tail: str = "")
             charts.not_measured(ax, place)
             continue
         color = charts.engine_color(arm["engine"])
-        end = arm.get(tail) if tail else None
+        end = arm.get("p99") if load == "one" else None
         if end and end == end:
+            latency = "latency (ms), median and 99th percentile"
             ax.plot([value, end], [place, place], color=color, alpha=0.3, linewidth=1)
             ax.plot(end, place, "|", color=color, alpha=0.6)
         interval, marker = (arm[f"{load}_low"], arm[f"{load}_high"]), "s" if server.name == "triton" else "o"
         charts.interval_row(ax, place, value, interval, color=color, marker=marker)
     charts.name_rows(ax, [server.label for server in servers])
-    ax.set_xlim(left=0)
+    words = latency if load == "one" else "throughput (images/s)"
+    ax.set(title=f"{load.capitalize()} in flight", xlabel=words, xlim=(0, None))
 
 
 def engines(fast: ComparedServers) -> str:

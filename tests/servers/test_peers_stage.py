@@ -140,8 +140,8 @@ def test_a_server_that_embeds_otherwise_is_not_timed(small):
     weights = stage.choose_weights()
     photos = stage.wires.jpegs(stage.payload_photos(8))
     payloads = stage.Payloads("images", tuple(photos), "pictures", "image/jpeg")
-    reference = stage.reference_embeddings(weights, photos)
+    reference = alone.reference_embeddings(weights, photos)
     with peers.started(stage.SERVERS["litserve"], weights) as one:
-        assert stage.check(one, payloads, reference) > peers.MIN_COSINE
+        assert alone.check(one, payloads, reference) > peers.MIN_COSINE
         with pytest.raises(PhotodupError, match=r"LitServe embeds otherwise: cosine .* is needed"):
-            stage.check(one, payloads, reference[::-1])
+            alone.check(one, payloads, reference[::-1])

@@ -29,8 +29,8 @@ def check(endpoints: Endpoints, timeout_s: float = TIMEOUT_S) -> list[dict[str, 
     """Check every backend and metrics page.
 
     Returns:
-        Rows with `backend`, `url`, `ok` (bool), `finding` ("ready", or what is wrong and what to do) and `said`
-        (what a server says of itself; None where nothing). An unreachable server is a finding, not an exception.
+        A row for each, with `backend`, `url`, `ok` (bool), `finding` ("ready", or what is wrong and what to do) and `said`
+        (what the server told of itself, None if nothing). A server that nobody can reach is a finding, not an exception.
 
     Raises:
         PhotodupError: Triton's client, which asks over gRPC, is not installed.
@@ -165,10 +165,9 @@ def _describe(backend: Backend, url: str, timeout_s: float) -> Remote:
                 "not ready: the model is still loading, or failed to; see /readyz and the service's log"
             )
     except (PhotodupError, httpx.HTTPError) as error:
-        models = (
-            (_models if backend.protocol == "http" else _models_grpc) if backend.server == "triton" else None
-        )
-        index = models(url, timeout_s) if models else None
+        index = None
+        if backend.server == "triton":
+            index = (_models if backend.protocol == "http" else _models_grpc)(url, timeout_s)
         raise PhotodupError(_missing(backend.triton_model, index or []) or str(error)) from None
     return said
 

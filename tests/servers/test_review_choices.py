@@ -6,8 +6,10 @@ import httpx
 import pytest
 from support.review_library import client_of, group_of, make_library, photo, remove_all, save
 
+from photodup.errors import PhotodupError
 from photodup.photos.library.scan import scan
 from photodup.photos.review.serve import ReviewServer
+from photodup.photos.review.session import ReviewSession
 from photodup.photos.trash.trash import Trash
 
 
@@ -47,11 +49,72 @@ def test_another_photo_is_kept_instead_and_the_others_are_judged_by_it(server):
     first = next(p for p in item.photos if p.path.name == "IMG_1.jpg")
     session.keep_instead(item.key, first.id)
     assert coffee_group(session).group.keeper.path.name == "IMG_1.jpg"
-    assert len(session.feedback.keepers()) == 1
+    assert session.feedback.keepers() == {first.md5}
+    session.undo()
+    assert session.feedback.keepers() == {small.md5}, "as before the last decision"
+    assert coffee_group(session).group.keeper.path.name == "small coffee.jpg"
     session.undo()
     assert session.feedback.keepers() == set()
     assert coffee_group(session).group.keeper.path.name == "IMG_1.jpg"
     assert len(coffee_group(session).suggested) == 2, "undoing the choice brings the suggestion back"
+
+
+def test_keeping_both_keeps_the_photo_that_was_marked_in_favour_of_others(server):
+    session = server.session
+    item = coffee_group(session)
+    keeper, *others = (item.group.keeper, *item.group.members)
+    session.accept(item.key, [photo.id for photo in others])
+    assert item.remove == {keeper.id}
+    session.set_apart(item.key, others[0].id)
+    assert (item.status, item.remove) == ("skipped", frozenset()), "both stay"
+    session.undo()
+    session.accept(item.key, [others[0].id])  # all the others go
+    session.set_apart(item.key, others[0].id)
+    assert item.remove == {photo.id for photo in others[1:]}
+    post(server, "confirm")
+    assert session.apply().n_removed == len(others) - 1
+    assert (session.root / keeper.path).exists() and (session.root / others[0].path).exists()
+
+
+def test_a_journal_that_marks_every_photo_of_a_group_marks_none(server):
+    session = server.session
+    item = coffee_group(session)
+    session.accept(item.key, [item.group.keeper.id])
+    item.remove = frozenset(photo.id for photo in item.photos)
+    session._decisions.write([item])
+    again = coffee_group(ReviewSession(session.root))
+    assert (again.status, again.remove) == ("todo", frozenset())
+
+
+def test_what_cannot_be_undone_now_can_be_undone_later(server, monkeypatch):
+    """While another photodup holds the trash nothing is taken back, and nothing is forgotten."""
+    session = server.session
+    item = coffee_group(session)
+    session.skip(item.key)
+    session.accept_all()
+    n = session.apply().n_removed
+    with monkeypatch.context() as patched:
+        patched.setattr(session.trash, "restore", _fail)
+        for _ in range(2):
+            with pytest.raises(PhotodupError, match="in the way"):
+                session.undo()
+    assert session.undo().startswith(f"{n} file")
+
+
+def test_a_removal_whose_labels_cannot_be_written_can_be_undone(server, monkeypatch):
+    session = server.session
+    item = coffee_group(session)
+    keeper, other = item.group.keeper, item.group.members[0]
+    session.accept(item.key, [other.id])
+    monkeypatch.setattr(session.feedback, "add_keepers", _fail)
+    done = session.apply()
+    assert done.n_removed and "in the way" in done.refused[-1] and not (session.root / keeper.path).exists()
+    session.undo()
+    assert (session.root / keeper.path).exists()
+
+
+def _fail(*arguments, **options):
+    raise PhotodupError("Something is in the way.")
 
 
 def test_the_trash_is_emptied_after_a_look_and_no_other_list(server):

@@ -87,6 +87,10 @@ def test_while_a_protected_folder_is_not_there_nothing_is_removed(library):
     assert session.accept_all() == 3, "what it is called now nobody said"
     with pytest.raises(PhotodupError, match="Shared is protected and no longer there, so nothing is removed"):
         session.apply()
+    (library / "Shared").symlink_to("Given")
+    assert any("Shared is protected and no longer there" in said for said in session.problems), (
+        "a link protects nothing"
+    )
     session.change(replace(session.settings, protected=("Given",)))
     assert session.apply().n_removed == 2 and (library / "Given" / "small coffee.jpg").exists()
 

@@ -16,7 +16,7 @@ from support.library import photo as small
 from support.review_library import client_of, photo, remove_all, save
 from support.service import until
 
-from photodup.photos.groups.by_settings import tiers_by_settings
+from photodup.photos.groups.by_settings import tiers_by_settings, with_bar
 from photodup.photos.library import scan as scanning
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
@@ -25,6 +25,7 @@ from photodup.photos.review import site
 from photodup.photos.review.reviewed_folder import Encoders, Finished, ReviewTask, Stopped, TaskRunner
 from photodup.photos.review.serve import ReviewServer
 from photodup.photos.trash.trash_files import TRASH_FOLDER
+from photodup.progress import watched_by
 
 SMALL = "a small one"
 
@@ -345,6 +346,9 @@ def test_a_task_ends_in_a_result_a_sentence_or_a_stop_and_the_next_may_begin(cap
     def fault(task):
         raise ValueError("secret")
 
+    def lacking(task):
+        raise ModuleNotFoundError("No module named 'onnxruntime'", name="onnxruntime")
+
     def stopped(task):
         task.stop()
         task.step("more")
@@ -353,6 +357,7 @@ def test_a_task_ends_in_a_result_a_sentence_or_a_stop_and_the_next_may_begin(cap
     for do, error, title in (
         (lambda task: Finished("/"), None, ""),
         (fault, "failed by a fault in photodup (ValueError)", None),
+        (lacking, "onnxruntime is not installed: pip install 'photodup[cpu]'.", None),
         (stopped, None, "Stopped"),
     ):
         task = ReviewTask("Trying", do)
@@ -362,6 +367,31 @@ def test_a_task_ends_in_a_result_a_sentence_or_a_stop_and_the_next_may_begin(cap
         assert (task.finished.title if task.finished else None) == title
     assert "secret" in capsys.readouterr().err, "the terminal has what the page does not say"
     assert not issubclass(Stopped, Exception), "nothing that handles errors may swallow it"
+
+
+def test_choosing_keepers_says_how_far_it_is_and_a_stop_keeps_what_was_measured(tmp_path):
+    for name in ("coffee", "rocket", "astronaut"):
+        save(photo(name), tmp_path / f"{name}.jpg")
+        save(photo(name), tmp_path / f"{name}-40.jpg", quality=40)
+    scan(tmp_path, progress=False)
+    told: list[tuple[str, int, int]] = []
+
+    def choose(stop_at: int | None = None) -> list[tuple[str, int, int]]:
+        def tell(*said):
+            told.append(said)
+            if said[:2] == ("choose", stop_at):
+                raise Stopped
+
+        told.clear()
+        with Catalogue(tmp_path) as opened, watched_by(tell):
+            tiers_by_settings(opened, progress=with_bar)
+        return [said for said in told if said[0] == "choose"]
+
+    with pytest.raises(Stopped):
+        choose(stop_at=1)
+    assert told[-1] == ("choose", 1, 3)
+    assert choose() == [("choose", n, 2) for n in range(3)], "one of the three was measured before"
+    assert choose() == [], "all are known"
 
 
 def test_the_time_that_is_left_is_said_once_it_is_known():

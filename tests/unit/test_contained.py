@@ -3,8 +3,10 @@
 import json
 import os
 import shutil
+import sys
 from collections import Counter
 from pathlib import Path
+from subprocess import CompletedProcess, run
 
 import pytest
 from support.command import photodup, run_program
@@ -146,13 +148,51 @@ def test_what_cannot_be_read_is_listed_apart(tmp_path):
 
 
 def test_what_lies_beside_a_photo_counts(tmp_path):
-    _, old = pair(tmp_path)
+    there, old = pair(tmp_path)
     old.with_suffix(".mov").write_bytes(b"film")
+    there.with_suffix(".mov").write_bytes(b"mail")  # as long, and another
+    save(scene(3), tmp_path / "library/c.jpg")
+    shutil.copy2(tmp_path / "library/c.jpg", tmp_path / "old")
+    (tmp_path / "old/c.aae").touch()
     save(scene(1).resize((240, 180)), tmp_path / "old/small.jpg", 70)
     (tmp_path / "old/small.xmp").write_text(RATED)
     found = compare(tmp_path)
     said = {str(p.path): (p.where, "Live Photo" in p.why, "rating" in p.why) for p in found.photos}
     assert said["b.jpg"] == (SAME, True, False) and said["small.jpg"] == (PROBABLY, False, True), found.photos
+    assert {str(p.path): p.why for p in found.photos}["c.jpg"] == "has its .aae file beside it"
+    shutil.copy2(old.with_suffix(".mov"), there.with_suffix(".mov"))
+    assert {str(p.path): p.why for p in compare(tmp_path).photos}["b.jpg"] == ""
+
+
+MAY_MOUNT = run(["unshare", "-m", "true"], capture_output=True).returncode == 0
+
+
+@pytest.mark.skipif(not MAY_MOUNT, reason="a mount needs root")
+def test_a_folder_that_the_library_shows_by_another_path_is_no_second_copy(tmp_path):
+    pair(tmp_path)
+    shutil.move(tmp_path / "old", tmp_path / "library/old")
+    (tmp_path / "bound").mkdir()
+
+    def bound(mounted: str, named: str) -> CompletedProcess:
+        script = (
+            f'mount --bind {mounted} bound && exec "$0" -m photodup contained {named} --in library --json'
+        )
+        command = ["unshare", "-m", "sh", "-c", script, sys.executable]
+        return run(command, cwd=tmp_path, capture_output=True, text=True)
+
+    refused = bound("library", "bound/old")
+    assert refused.returncode == 2 and "name two folders apart" in refused.stderr
+    found = json.loads(bound("library/old", "bound").stdout)["photos"]
+    said = {one["path"]: (one["where"], one["there"]) for one in found}
+    assert said == {"b.jpg": (SAME, "a.jpg"), "sub/new.jpg": (ONLY_HERE, None)}
+
+
+def test_a_hard_link_in_the_library_is_a_copy(tmp_path):
+    """Who gives the old name up still has the file by the other."""
+    _, old = pair(tmp_path)
+    (tmp_path / "library/b.jpg").hardlink_to(old)
+    (tmp_path / "library/a.jpg").unlink()
+    assert where(compare(tmp_path))["b.jpg"] is SAME
 
 
 def made(folder: Path) -> Contained:

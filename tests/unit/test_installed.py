@@ -135,12 +135,17 @@ def test_a_module_of_no_extra_and_a_broken_one_are_no_matter_of_installing():
 def test_where_only_a_part_is_missing_that_part_is_named(monkeypatch):
     """`photodup[photos]` would install onnxruntime over onnxruntime-gpu."""
     monkeypatch.setattr(extras, "is_installed", lambda module: module not in EXTRAS["demo"])
-    error = ModuleNotFoundError("No module named 'timm'", name="timm")
+    error = ModuleNotFoundError("No module named 'skimage'", name="skimage")
     lacking = ", ".join(sorted(EXTRAS["demo"]))
     assert missing_extra(error, "photos") == f"{lacking} are not installed: pip install 'photodup[demo]'."
     require("load")
     with pytest.raises(PhotodupError, match=r"photodup\[demo\]"):
         require("app", "demo")
+    monkeypatch.setattr(extras, "is_installed", lambda module: module in EXTRAS["app"])
+    lacking = missing_extra(ModuleNotFoundError("No module named 'torch'", name="torch"), "photos", "serve")
+    assert lacking and lacking.endswith("pip install 'photodup[serve,demo]'."), (
+        "each use that is missing whole, and parts"
+    )
 
 
 @pytest.mark.long

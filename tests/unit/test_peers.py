@@ -183,7 +183,7 @@ def test_what_was_planted_in_the_visits_is_what_is_found(recorded):
     assert row.p99_low < row.p99 < row.p99_high and row.p99 > row.one
     said = figures.answer(found)
     assert said.startswith(
-        "In FP32 with one request in flight no server was found better than FastAPI (ours)."
+        "In FP32 with one request in flight no server was measurably faster than FastAPI (ours)."
     )
     assert "Not measured with eight requests in flight: BentoML." in said
     told = figures.answer_table(found)
@@ -236,18 +236,16 @@ def test_each_verdict_of_a_check_stands_under_its_server_and_a_finding_is_told_o
     assert line == "EXIF orientation: wrong, as if EXIF's orientation was not applied (mosec and Ray Serve)"
 
 
-def test_the_answer_names_who_needs_least_and_most(empty):
+def test_memory_start_and_overload_of_each_server_are_in_tables(empty):
     load = {"offered_per_s": 20.0, "answered": 30, "failed": 7, "latency_ms_p50": 1556.9, "error": ""}
     load |= {"recovered_s": None}
     for name, mib, first in (("mosec", 1170.2, [3, 9, 4]), ("ray", 900.0, [17, 16, 18])):
         alone = {"memory_loaded_mib": mib, "first_answer_s": first, "overload": load}
         config = stage.config_of(peers.SERVERS[name], "random:0")
         empty.measure_or_load(stage.ALONE, lambda alone=alone: alone, config=config)
-    _, memory, start = figures.answer_of(empty).splitlines()
-    assert memory == "Memory alone in FP32: Ray Serve 900 MiB to mosec 1,170 MiB."
-    assert start == "First answer after a start: mosec 4 s to Ray Serve 17 s."
     found = compared(empty)
-    assert figures.costs(found).set_index("server")["first answer (s), median"]["mosec"] == 4
+    costs = figures.costs(found).set_index("server")
+    assert costs["first answer (s), median"]["mosec"] == 4 and costs["memory (MiB)"]["Ray Serve"] == 900
     assert set(figures.overload(found)["as before after (s)"]) == {"more than 30"}
 
 
@@ -259,7 +257,10 @@ def test_each_server_at_its_fastest_is_beside_its_fp32_figures(recorded):
     assert fast.outcomes["LitServe, one"].effect == pytest.approx(1.5, abs=0.05)
     told = "OpenVINO INT8: FastAPI (ours); PyTorch BF16: LitServe"
     assert figures.engines(fast) == f"{told}."
-    assert figures.fastest_sentence(fast).endswith(f" faster than LitServe with 1 and 8 in flight ({told}).")
+    who, by_how_much = figures.fastest_sentences(fast)
+    assert who.endswith(f" faster than LitServe with 1 and 8 in flight ({told}).")
+    assert by_how_much.startswith("The nearest of these, with one in flight: LitServe takes 15")
+    assert figures.visits(fast) == "4 visits"
     table = figures.at_fastest(fp32, fast).set_index("server")
     assert list(table["precision, engine"]) == ["int8, openvino", "bf16, pytorch"]
     assert float(table["÷ FP32's latency"]["FastAPI (ours)"]) == pytest.approx(0.2, abs=0.01)
@@ -267,7 +268,7 @@ def test_each_server_at_its_fastest_is_beside_its_fp32_figures(recorded):
     assert "thirty-two in flight (images/s)" not in table
     record(recorded, "many", {"fastapi": 5.0, "litserve": 2.0})
     fast = compared(recorded, passes=("fastest", "many"))
-    assert figures.fastest_sentence(fast).endswith(f"than LitServe with 1, 8 and 32 in flight ({told}).")
+    assert figures.fastest_sentences(fast)[0].endswith(f"than LitServe with 1, 8 and 32 in flight ({told}).")
     table = figures.at_fastest(fp32, fast).set_index("server")
     assert table["thirty-two in flight (images/s)"]["FastAPI (ours)"].startswith(("100", "99", "101"))
 

@@ -12,6 +12,9 @@ from support.review_library import make_library as make_review_library
 from support.review_library import remove_all
 from support.trash_kills import make_library, present, removal
 
+from photodup.photos.groups.keepers import NEVER_WRITTEN
+from photodup.photos.groups.tiers import find_tiers
+from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
 from photodup.photos.library.sidecars import moving_together
 from photodup.photos.review.serve import ReviewServer
@@ -218,3 +221,38 @@ def test_a_purge_that_is_killed_anywhere_leaves_the_sidecar_to_the_photo_that_st
         assert homes in (["A.jpg", "A.png", "A.xmp"], ["A.jpg", "A.xmp"])
         trash.restore([operation for operation in trash.contents().listing if operation.id == first.id])
         assert {"A.jpg", "A.xmp"} <= set(present(folder))
+
+
+EDITED = b"<x:xmpmeta xmlns:x='adobe:ns:meta/'/><!-- HasSettings=\"True\" -->"
+
+
+@pytest.mark.parametrize(
+    ("beside", "kept", "differs"),
+    [
+        ({}, "A", ""),
+        ({"B/IMG_1.aae": b"x"}, "B", ""),
+        ({"B/IMG_1.jpg.json": b"x"}, "B", ""),
+        ({"A/IMG_1.aae": b"x", "B/IMG_1.aae": b"x"}, "A", ""),
+        ({"A/IMG_1.aae": b"x", "B/IMG_1.aae": b"y"}, "A", "has its .aae file beside it"),
+        ({"A/IMG_1.mov": b"film", "B/IMG_1.mov": b"mail"}, "A", "has a film beside it (Live Photo)"),
+        ({"A/IMG_1.nef": b"whole", "B/IMG_1.nef": b"part"}, "A", "has its RAW beside it"),
+        ({"A/IMG_1.xmp": b"<x/>", "B/IMG_1.xmp": EDITED}, "B", ""),
+        ({"A/IMG_1.xmp": EDITED, "B/IMG_1.xmp": EDITED + b" "}, "A", "has an edit in its .xmp file"),
+        ({"A/IMG_1.xmp": EDITED, "B/IMG_1.xmp": b"<x/>"}, "A", ""),
+    ],
+)
+def test_what_lies_beside_a_copy_has_an_equal_beside_the_photo_to_keep(tmp_path, beside, kept, differs):
+    """Two files of the same bytes, in A and in B: what goes along with one must be there for the other."""
+    for folder in "AB":
+        (tmp_path / folder).mkdir()
+        Image.linear_gradient("L").save(tmp_path / folder / "IMG_1.jpg")
+    for name, data in beside.items():
+        (tmp_path / name).write_bytes(data)
+    scan(tmp_path, progress=False)
+    with Catalogue(tmp_path) as catalogue:
+        (group,) = find_tiers(catalogue).copies
+    (other,) = group.members
+    assert (group.keeper.path.parts[0], group.difference(other)) == (kept, differs)
+    assert not differs or (differs in NEVER_WRITTEN and group.held_back == ()), "no sidecar could hold it"
+    if kept == "B":
+        assert "beside it" in group.choice.reason and "IMG_1." in group.choice.reason

@@ -119,8 +119,8 @@ def table(found: Mapping[str, Any]) -> list[str]:
 
 
 def compared() -> list[str]:
-    """Return a sentence for each primary comparison, both sides asked in turns; two notebooks may ask the same."""
-    lines = ["Both sides asked in turns, Triton's Python backend with ONNX Runtime on the GPU:", ""]
+    """Return a sentence for each primary comparison, both sides taking turns; two notebooks may ask the same."""
+    lines = ["Both sides took turns, Triton's Python backend with ONNX Runtime on the GPU:", ""]
     said: dict[tuple[str, ...], Outcome] = {}
     for one in primary(RUN):
         said.setdefault((one.question.label_a, one.question.label_b, one.question.load), one)
@@ -148,16 +148,16 @@ def by_address() -> str:
     )
     differ = max(row["worst"] for row in found["triton-parity"]["rows"] if row["backend"].endswith(TENSORS))
     return (
-        "**The notebooks, told the machine's address.** 03, 04, 06, 07, 08 and 11 ran to their end against both servers, "
+        "**The notebooks, run by address.** 03, 04, 06, 07, 08 and 11 ran to their end against both servers, "
         "given ports, GPU and price as papermill gives them; 07 had one GPU to count, and most single points of 08 and 11 "
-        "were not steady within their 2 seconds. Triton's embeddings of the same pixels "
+        "were not steady within their 2 seconds.\n\nTriton's embeddings of the same pixels "
         f"differ from PyTorch's by {differ:.0e} of their length at most, over HTTP and gRPC. ONNX Runtime leaves "
         f"{left.total()} of {len(nodes)} nodes to the processor ({operators}); a run on one image takes "
         f"{number(one_ms)} ms all the same. Decoding and resizing a "
         f"photograph enlarged to 12 megapixels takes {number(whole)} ms, or {number(reduced)} ms where the JPEG decoder "
         f"shrinks while it reads: as long as {whole / one_ms:.0f} or {reduced / one_ms:.0f} runs of the model (one "
-        "photograph). So resize on the client, or let the decoder shrink where the accuracy check allows it. Both sides "
-        f"asked in turns, one photograph in flight (`results/{WIRE.name}`): {' '.join(map(sentence, primary(WIRE)))} So "
+        "photograph). So resize on the client, or let the decoder shrink where the accuracy check allows it.\n\nBoth sides "
+        f"took turns, one photograph in flight (`results/{WIRE.name}`): {' '.join(map(sentence, primary(WIRE)))} So "
         "without a network between, neither gRPC nor a JPEG saves time here: on a GPU, too, decoding costs more than bytes."
     )
 

@@ -81,7 +81,7 @@ def service() -> None:
 
 
 def pairs() -> None:
-    """FastAPI and Triton on the device, asked in turns: the study's comparisons of which both sides are here.
+    """FastAPI and Triton on the device, taking turns: the study's comparisons of which both sides are here.
 
     Triton's Python backend runs ONNX Runtime with CUDA, of the version that FastAPI runs.
     """

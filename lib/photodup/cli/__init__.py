@@ -16,11 +16,11 @@ from photodup.extras import missing_extra
 from photodup.names import escaped
 from photodup.serving import commands as serving
 
-# The extra that the commands of one use need; those not listed here belong to the study.
+# The extras that the commands of one use need; those not listed here belong to the study.
 _COMMANDS = {
-    "photos": ("demo", "scan", "embed", "group", "review", "contained", "evaluate", "trash"),
+    "photos": ("demo", "scan", "group", "review", "contained", "evaluate", "trash"),
     "load": ("load", "gate", "verify"),
-    "serve": ("serve", "render", "export"),
+    "serve": ("embed", "evaluate", "serve", "render", "export"),
 }
 
 app = typer.Typer(
@@ -98,8 +98,8 @@ def main() -> None:
         said = str(error)
     except ImportError as error:
         command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
-        use = next((use for use, commands in _COMMANDS.items() if command in commands), "study")
-        if not (missing := missing_extra(error, use)):
+        uses = [use for use, commands in _COMMANDS.items() if command in commands]
+        if not (missing := missing_extra(error, *uses or ["study"])):
             raise
         said = missing
     else:

@@ -33,7 +33,7 @@ def export_stand_in(directory: Path | None = None) -> str:
 
 
 def _export(path: Path) -> None:
-    require("demo", "embed")
+    require("cpu", "demo", "embed")
     import numpy as np
 
     from photodup.embedding.engines.weights import import_open_clip

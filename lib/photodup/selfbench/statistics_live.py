@@ -142,14 +142,15 @@ def outcomes_of(run_dir: Path | str) -> dict[str, list[Outcome]]:
 
 
 def summary(outcomes: Mapping[str, Sequence[Outcome]]) -> list[str]:
-    """Return one sentence for each kind of comparison: how many were called different, and how many nulls failed."""
+    """Return one sentence for each kind of comparison: how many were called different, and how many by more than 2 %."""
     found = []
     for planted, of in outcomes.items():
         different = sum(outcome.is_different for outcome in of)
         failed = sum(map(has_failed, of))
-        worse = f"{failed} failed" if planted == NULL else f"{failed} by more than 2 %"
-        sides = "Two equal processes" if planted == NULL else planted.capitalize()
-        found.append(f"{sides}, {len(of)} times: {different} called different, {worse}.")
+        sides = "equal processes" if planted == NULL else f"a {planted}"
+        found.append(
+            f"Of {len(of)} pairs with {sides} {different} were called different, {failed} by more than 2 %."
+        )
     return found
 
 

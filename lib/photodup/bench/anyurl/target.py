@@ -140,6 +140,8 @@ class Target:
                 raise PhotodupError(
                     f"{self.base} refuses {method} {path}: {error} Give a key with --api-key."
                 ) from None
+            if error.status == 503:
+                raise PhotodupError(f"{self.base} is not ready: {error} Wait, and try again.") from None
             if error.status == 0:
                 raise PhotodupError(f"{self.base} does not answer in HTTP as asked: {error}") from None
             return None

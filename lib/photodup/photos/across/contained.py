@@ -134,11 +134,24 @@ def refuse_overlap(first: Path, second: Path) -> None:
         PhotodupError: they do.
         OSError: the first is not there.
     """
-    is_same = os.path.exists(second) and os.path.samefile(first, second)
-    if is_same or first in (second, *second.parents) or second in first.parents:
+    if _lies_in(second, first) or (second.exists() and _lies_in(first, second)):
         raise PhotodupError(
             f"{printable(first)} and {printable(second)} lie in one another: name two folders apart."
         )
+
+
+def _lies_in(inner: Path, outer: Path) -> bool:
+    """Return whether a folder is another or lies in it: asked of the system, for one folder can have several paths."""
+    status = os.stat(outer)
+    return any(os.path.samestat(os.stat(at), status) for at in (inner, *inner.parents) if at.exists())
+
+
+def _is_one_file(first: Path, second: Path) -> bool:
+    """Return whether two paths lead to one entry of one folder, as through a bind mount; two hard links are two entries."""
+    a, b = os.stat(first), os.stat(second)
+    if not os.path.samestat(a, b):
+        return False
+    return a.st_nlink == 1 or (first.name == second.name and os.path.samefile(first.parent, second.parent))
 
 
 def find_contained(old: Path | str, library: Path | str, **options: Any) -> Contained:
@@ -283,6 +296,9 @@ class _Comparison:
         """
         if same := self._library.get(photo.md5):
             own = self._digest(photo, "sha256")
+            same = [equal for equal in same if not self._is_itself(photo, equal)]
+            if not same:
+                return Whereabouts.ONLY_HERE, None, "the library shows this very file, by another path"
             for equal in same:
                 if self._digest_there(equal, "sha256") == own:
                     return Whereabouts.SAME, equal, "; ".join(self._rules.lost_beside(equal, photo))
@@ -294,6 +310,12 @@ class _Comparison:
                 why = _CHANGED
             where = Whereabouts.PROBABLY if why else where
         return where, other, why
+
+    @staticmethod
+    def _is_itself(photo: Photo, other: Photo) -> bool:
+        with suppress(OSError):  # it is gone: `_digest_there` finds that out
+            return _is_one_file(photo.path, other.path)
+        return False
 
     def _digest_there(self, other: Photo, how: str) -> str:
         """Return a digest of the library's file; empty where it cannot be read."""

@@ -5,6 +5,7 @@ and the same command goes on: what is there already with the same bytes is done.
 """
 
 import errno
+import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -101,5 +102,6 @@ def _copy_one(
         line = {"path": as_text(path), "from": as_text(old), "md5": md5, "time": time.time()}
         journal.append(line | {"state": "copying"})
         copy_file(source, place, md5, on_step)
+        os.fsync(place.folder)  # the name, too, is there after a power cut
         journal.append(line | {"state": "copied"})
         return True

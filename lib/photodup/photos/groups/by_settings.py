@@ -43,6 +43,6 @@ def tiers_by_settings(
     )
 
 
-def with_bar(pairs: Any, total: int) -> Any:
-    """Show how far the comparison of pairs is."""
-    return bar(pairs, total=total, desc="compare", unit="pair")
+def with_bar(items: Any, total: int, doing: str = "compare") -> Any:
+    """Show how far the work is: `compare` goes through pairs of photos, `choose` through groups of copies."""
+    return bar(items, total=total, desc=doing, unit={"compare": "pair", "choose": "group"}[doing])

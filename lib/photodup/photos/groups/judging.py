@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 
@@ -66,12 +66,19 @@ class Judge:
         photos: one for each content, by row.
         rules: which photo to keep.
         store: where measurements are remembered.
+        progress: as `with_bar` of `by_settings`; default: nothing is shown.
     """
 
     def __init__(
-        self, catalogue: Catalogue, photos: Sequence[Photo], rules: KeepRules, store: EvidenceStore
+        self,
+        catalogue: Catalogue,
+        photos: Sequence[Photo],
+        rules: KeepRules,
+        store: EvidenceStore,
+        progress: Callable[..., Iterable] = lambda items, total, doing: items,
     ) -> None:
         self._catalogue, self._photos, self._rules, self._store = catalogue, photos, rules, store
+        self._progress = progress
         self._measured_now: dict[str, str] = {}
         self._unreadable: dict[int, str] = {}
 
@@ -98,13 +105,18 @@ class Judge:
                 waiting.append((place, family, kept))
             chosen.append((family, *choice) if choice else None)
         with one_thread_each(), ThreadPoolExecutor(available_cores(), thread_name_prefix="family") as pool:
-            measured = pool.map(lambda one: self._measured(one[1], one[2], proven), waiting)
-            for (place, *_), one in zip(waiting, measured, strict=True):
-                chosen[place] = one[:3] if one else None
-                if one:
-                    family, keeper, _, merits, lacks = one
-                    self._remember(self._key("merits", family), merits)
-                    self._remember(self._key("lacks", family, keeper), lacks)
+            measured = zip(
+                waiting, pool.map(lambda one: self._measured(one[1], one[2], proven), waiting), strict=True
+            )
+            try:
+                for (place, *_), one in self._progress(measured, len(waiting), "choose") if waiting else ():
+                    chosen[place] = one[:3] if one else None
+                    if one:
+                        family, keeper, _, merits, lacks = one
+                        self._remember(self._key("merits", family), merits)
+                        self._remember(self._key("lacks", family, keeper), lacks)
+            finally:  # who stops waits for the families that were begun
+                pool.shutdown(cancel_futures=True)
         return [choice for choice in chosen if choice]
 
     def _measured(

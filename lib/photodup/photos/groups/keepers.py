@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from functools import cmp_to_key, partial
+from functools import cmp_to_key
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from photodup.photos.compare.merit import COARSE, Merit, Relation
 from photodup.photos.groups.origin import PLACES, Origins, format_rank, place
 from photodup.photos.library.catalogue import Photo
 from photodup.photos.library.metadata import KINDS, in_words, joined, lost_in_words, missing, read_described
-from photodup.photos.library.sidecars import FILM_SUFFIXES, RAW_SUFFIXES, Beside
+from photodup.photos.library.sidecars import FILM_SUFFIXES, GOING_ALONG, RAW_SUFFIXES, Beside
 
 DEFAULT_RULES = (
     "source",
@@ -33,7 +33,14 @@ _CHOSEN = "chosen before"
 _OF_THE_PICTURE = (_CHOSEN, "source", "content", "resolution", "format", "compression")
 FILM, RAW = "has a film beside it (Live Photo)", "has its RAW beside it"
 DEVELOPED = "one is RAW, the other a picture made of it: keep both"
-NEVER_WRITTEN = frozenset({FILM, RAW, DEVELOPED})  # no sidecar holds these
+# By the suffix of a file beside a photo, what the photo has.
+_HAS = (
+    {suffix: f"has its {suffix} file beside it" for suffix in GOING_ALONG}
+    | {".xmp": "has an edit in its .xmp file"}
+    | dict.fromkeys(FILM_SUFFIXES, FILM)
+    | dict.fromkeys(RAW_SUFFIXES, RAW)
+)
+NEVER_WRITTEN = frozenset({*_HAS.values(), DEVELOPED})  # no sidecar holds these
 
 # Of the whole picture: what is missed by less is the jitter of the alignment.
 _WHOLE = 0.015
@@ -83,8 +90,8 @@ class KeepRules:
         self._chosen = frozenset(chosen)
         self.folders = tuple(Path(folder) for folder in folders)
         self._protected: tuple[str, ...] = ()
-        self._has_raw: Callable[[Path], bool] = lambda path: False
-        self._has_film: Callable[[Path], bool] = lambda path: False
+        self._along: Callable[[Path], Sequence[Path]] = lambda path: ()
+        self._lost: Callable[[Path, Path], Sequence[str]] = lambda keeper, leaving: ()
         self._say: Callable[[Photo], Mapping[str, Any]] = lambda one: joined(read_described(one.described))
         self._described: dict[int, Mapping[str, Any]] = {}
 
@@ -103,11 +110,13 @@ class KeepRules:
         return rules
 
     def look_beside(self, library: Path) -> None:
-        """Ask in a library whether a photo has its RAW, or its film (Live Photo), beside it, and what its XMP says."""
+        """Ask in a library which files lie beside a photo, such as its RAW or its film (Live Photo), and what XMP says."""
         beside = Beside(library)
-        self._has_raw, self._has_film = partial(beside.has, RAW_SUFFIXES), partial(beside.has, FILM_SUFFIXES)
-        self._say = beside.described
+        self._along, self._lost, self._say = beside.along, beside.lost, beside.described
         self._described.clear()
+
+    def _has(self, suffixes: Collection[str], photo: Photo) -> bool:
+        return any(path.suffix.lower() in suffixes for path in self._along(photo.path))
 
     def described(self, photo: Photo) -> Mapping[str, Any]:
         """Return what a photo and its sidecars say of it, by kind."""
@@ -118,8 +127,7 @@ class KeepRules:
     def lost_beside(self, keeper: Photo, leaving: Photo) -> list[str]:
         """Return what is known of a photo, or lies beside it, that would leave with it and the keeper lacks, in words."""
         said = [lost_in_words(self.described(keeper), self.described(leaving))]
-        for has, words in ((self._has_film, FILM), (self._has_raw, RAW)):
-            said.append(words if has(leaving.path) and not has(keeper.path) else "")
+        said += dict.fromkeys(_HAS[suffix] for suffix in self._lost(keeper.path, leaving.path))
         if "RAW" in (keeper.format, leaving.format) and keeper.md5 != leaving.md5:
             said.append(DEVELOPED)
         return [words for words in said if words]
@@ -206,7 +214,7 @@ class KeepRules:
                 not merit.in_colour,
                 0.0 if unseen <= _WHOLE else round(unseen, 3),
                 len(merit.added),
-                not self._has_film(photo.path),
+                not self._has(FILM_SUFFIXES, photo),
             )
         if rule == "resolution":
             pixels = standards.pixels(photo)
@@ -217,7 +225,7 @@ class KeepRules:
             return (-standards.most_pixels if is_most else -pixels, is_enlarged, -of_file)
         if rule == "format":
             # A JPEG that leaves takes its RAW along, which may be the only one.
-            if self._has_raw(photo.path):
+            if self._has(RAW_SUFFIXES, photo):
                 return (0,)
             return (1 if merit.is_untouched else format_rank(photo.format) + 0.5 * merit.is_converted,)
         if rule == "compression":
@@ -235,13 +243,14 @@ class KeepRules:
             described = self.described(photo)
             # A camera's HEIC says which; one that does not was mostly converted, and is larger than what it was made of.
             is_converted = photo.format == "HEIF" and "camera" not in described
-            return (-sum(kind in KINDS for kind in described), -photo.exif_fields, is_converted)
+            n_along = len(self._along(photo.path))
+            return (-sum(kind in KINDS for kind in described), -photo.exif_fields, is_converted, -n_along)
         if rule == "size":
             return (-photo.size_bytes,)
         if rule == _PROTECTED:
             return (not photo.lies_in(self._protected),)
         if rule == _RAW_FIRST:
-            return (format_rank(photo.format) > 0 and not self._has_raw(photo.path),)
+            return (format_rank(photo.format) > 0 and not self._has(RAW_SUFFIXES, photo),)
         if rule == "folder":
             ranks = [i for i, folder in enumerate(self.folders) if photo.path.is_relative_to(folder)]
             return (min(ranks, default=len(self.folders)),)
@@ -274,7 +283,7 @@ class KeepRules:
             return f"most {what}: {_apart(*pixels, 'MP', 'pixels')}"
         if rule == "format":
             untouched = ", not made of a JPEG" if merit.is_untouched else ""
-            why = " with its RAW" if self._has_raw(photo.path) else untouched
+            why = " with its RAW" if self._has(RAW_SUFFIXES, photo) else untouched
             return f"best format: {photo.format}{why}"
         if rule == "compression":
             return (
@@ -292,6 +301,8 @@ class KeepRules:
                 return f"has {in_words(own)}, which the other lacks"
             if first == 2:
                 return f"a {photo.format}: an HEIC that names no camera was mostly made of one"
+            if first == 3:
+                return f"has {', '.join(sorted(p.name for p in self._along(photo.path)))} beside it"
             return f"most complete metadata: {photo.exif_fields} fields, next {rival.exif_fields}"
         where = printable(photo.path.parent)
         return {

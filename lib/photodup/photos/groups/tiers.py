@@ -42,7 +42,7 @@ class GroupingOptions:
         only: folders, relative to the library, of whose photos alone there are groups; empty for all.
         protected: folders, relative to the library, from which nothing is suggested.
         not_within: folders, relative to the library, whose photos are not compared with each other.
-        progress: wraps the pairs to verify and their number, as tqdm does.
+        progress: as `with_bar` of `by_settings`; default: nothing is shown.
     """
 
     digest: str | None = None
@@ -54,7 +54,7 @@ class GroupingOptions:
     only: Sequence[str] = ()
     protected: tuple[str, ...] = ()
     not_within: Sequence[str] = ()
-    progress: Callable[[Iterable, int], Iterable] = lambda pairs, total: pairs
+    progress: Callable[..., Iterable] = lambda items, total, doing="": items
 
 
 def find_tiers(catalogue: Catalogue, options: GroupingOptions = GroupingOptions()) -> Tiers:
@@ -160,7 +160,7 @@ class _Grouping:
     def _judged_by(
         self, rules: KeepRules, found: Sequence[Family], search: CopySearch, store: EvidenceStore
     ) -> list[Judged]:
-        judge = Judge(self._catalogue, self._photos, rules, store)
+        judge = Judge(self._catalogue, self._photos, rules, store, self._options.progress)
         pairs = judge.keepers(found, search)
         self._problems = judge.problems
         search.compare_with(

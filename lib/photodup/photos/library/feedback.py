@@ -39,20 +39,19 @@ class Feedback:
         """Record with one write that each of these contents is kept against the suggestion; return the labels' numbers."""
         return self._append([_line("keeper", [md5]) for md5 in md5s])
 
-    def choose_keeper(self, md5: str, instead_of: Iterable[str]) -> int:
-        """Record that a content is kept instead of others, whatever was said of those before; return its number."""
+    def choose_keeper(self, md5: str, instead_of: Iterable[str]) -> list[int]:
+        """Record that a content is kept instead of others, whatever was said of those before; return what `undo` takes."""
         others = set(instead_of) - {md5}
         former = [
             number
             for number, line in self._numbered()
             if line["kind"] == "keeper" and others & set(line["md5s"])
         ]
-        self.undo(*former)
-        return self.add("keeper", [md5])
+        return self._append([*map(_undo, former), _line("keeper", [md5])])
 
     def undo(self, *numbers: int) -> None:
-        """Take labels back."""
-        self._append([{"kind": "undo", "number": number} for number in numbers])
+        """Take labels back, and with an `undo` what it took back."""
+        self._append([_undo(number) for number in numbers])
 
     def dismissed_pairs(self) -> set[frozenset[str]]:
         """Return the pairs of contents that must not be grouped again."""
@@ -76,7 +75,10 @@ class Feedback:
         return [line["md5s"] for _, line in self._numbered() if line["kind"] == kind]
 
     def _numbered(self) -> list[tuple[int, dict]]:
-        undone = {line["number"] for line in self._lines if line["kind"] == "undo"}
+        undone = set[int]()
+        for number, line in reversed(list(enumerate(self._lines))):
+            if line["kind"] == "undo" and number not in undone:
+                undone.add(line["number"])
         return [(number, line) for number, line in enumerate(self._lines) if number not in undone]
 
     def _append(self, lines: list[dict]) -> list[int]:
@@ -92,6 +94,10 @@ class Feedback:
 
 def _line(kind: LabelKind, md5s: Iterable[str]) -> dict:
     return {"kind": kind, "md5s": sorted(set(md5s))}
+
+
+def _undo(number: int) -> dict:
+    return {"kind": "undo", "number": number}
 
 
 def _is_sound(line: dict | None) -> TypeGuard[dict]:

@@ -1,5 +1,6 @@
 """Files that belong to a photo and must go where it goes."""
 
+import filecmp
 from collections import defaultdict
 from collections.abc import Iterable
 from contextlib import suppress
@@ -22,6 +23,9 @@ FILM_SUFFIXES = frozenset({".mov", ".mp4"})  # of a Live Photo
 _ATTACHED_SUFFIXES = frozenset({".aae", ".dop", ".mov", ".mp4", ".on1", ".pp3", ".thm", ".wav", ".xmp"})
 _NAMED_IN_FULL = frozenset({".dop", ".json", ".on1", ".pp3", ".xmp"})  # IMG_1.jpg.xmp
 # fmt: on
+GOING_ALONG = _ATTACHED_SUFFIXES | _NAMED_IN_FULL | RAW_SUFFIXES
+# How an XMP file says that a program developed the picture: Camera Raw, as an attribute or an element, and darktable.
+_EDITS = (b'HasSettings="True"', b"HasSettings>True<", b"darktable:history>")
 
 
 def moving_together(photos: Iterable[Path], staying: Iterable[Path] = ()) -> dict[Path, list[Path]]:
@@ -64,10 +68,7 @@ def moving_together(photos: Iterable[Path], staying: Iterable[Path] = ()) -> dic
 
 def belonging_to(photo: Path) -> list[Path]:
     """Return the sidecars there are that belong to a photo by their names, other photos' too, sorted by name."""
-    bundles = _bundles(photo.parent)
-    found = [p for p in bundles.get(photo.stem.lower(), []) if p.suffix.lower() in _ATTACHED_SUFFIXES]
-    found += [p for p in bundles.get(photo.name.lower(), []) if p.suffix.lower() in _NAMED_IN_FULL]
-    return sorted(set(found) - {photo})
+    return _of(photo, _bundles(photo.parent), _ATTACHED_SUFFIXES)
 
 
 def xmp_of(photo: Path) -> Path:
@@ -86,11 +87,19 @@ class Beside:
 
     def __init__(self, library: Path) -> None:
         self._library, self._read = library, cache(_bundles)
+        self.along = cache(self._along)
 
-    def has(self, suffixes: frozenset[str], path: Path) -> bool:
-        """Return whether another file of this path's name and one of these suffixes lies beside it."""
-        bundle = self._read((self._library / path).parent).get(path.stem.lower(), [])
-        return any(p.suffix.lower() in suffixes and p.name != path.name for p in bundle)
+    def _along(self, path: Path) -> list[Path]:
+        """Return the files beside a photo that belong to it, XMP only where it holds an edit."""
+        photo = self._library / path
+        found = _of(photo, self._read(photo.parent), _ATTACHED_SUFFIXES | RAW_SUFFIXES)
+        return [p for p in found if p.suffix.lower() != ".xmp" or _holds_edit(p)]
+
+    def lost(self, keeper: Path, leaving: Path) -> list[str]:
+        """Return the suffixes of the files that would leave with a photo and have no equal beside the keeper."""
+        there = self.along(keeper)
+        lost = [p for p in self.along(leaving) if not any(_is_equal(p, one) for one in there)]
+        return sorted({p.suffix.lower() for p in lost})
 
     def described(self, photo: Photo) -> dict[str, Any]:
         """Return what a photo and its XMP sidecars say of it, by kind; `IMG_1.xmp` is of every `IMG_1`."""
@@ -102,6 +111,29 @@ class Beside:
                 with suppress(OSError), open(sidecar, "rb") as file:
                     packets.append(described_by_xmp(file.read(MOST_XMP_BYTES)))
         return joined(joined(*packets), read_described(photo.described))
+
+
+def _of(photo: Path, bundles: dict[str, list[Path]], suffixes: frozenset[str]) -> list[Path]:
+    """Return the files of a folder that belong to a photo by their names, sorted: with these suffixes, or its whole name."""
+    found = [p for p in bundles.get(photo.stem.lower(), ()) if p.suffix.lower() in suffixes]
+    found += [p for p in bundles.get(photo.name.lower(), ()) if p.suffix.lower() in _NAMED_IN_FULL]
+    return sorted(set(found) - {photo})
+
+
+def _holds_edit(xmp: Path) -> bool:
+    with suppress(OSError), open(xmp, "rb") as file:
+        text = file.read(MOST_XMP_BYTES)
+        return any(mark in text for mark in _EDITS)
+    return True  # it cannot be read, so nobody knows
+
+
+def _is_equal(first: Path, second: Path) -> bool:
+    """Return whether two files have the same bytes; of one that cannot be read nobody knows."""
+    with suppress(OSError):
+        return first == second or (
+            first.suffix.lower() == second.suffix.lower() and filecmp.cmp(first, second, shallow=False)
+        )
+    return False
 
 
 def _bundles(folder: Path) -> dict[str, list[Path]]:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +34,14 @@ _PACKAGES = (b".photoslibrary", b".photolibrary", b".aplibrary", b".migratedphot
 _NOT_ENTERED = (
     "library of a photo application, not entered: for Apple Photos use photodup scan --apple-photos"
 )
+
+# What the system, a NAS or a file server keeps for a while and then empties: a file in there is no copy to rely on.
+_PASSING = re.compile(
+    rb"\.trash(-\d+|es)?|\$recycle\.bin|recycle[rd]|[#@.]recycle|[#.]snapshots?|@recently-snapshot|\.zfs",
+    re.IGNORECASE,
+)
+_TRASH_OF_HOME = b".local/share/Trash"
+_PASSES = "trash or snapshots of the system, not entered: what lies there goes without a word"
 
 _NOT_FOLLOWED = "symbolic link, not followed: one photograph must not be seen as two"
 
@@ -126,6 +135,8 @@ def walk(root: Path, only: Sequence[str] = ()) -> Listing:
                 elif child.is_dir(follow_symlinks=False):
                     if child.name.lower().endswith(_PACKAGES):
                         listing.problems.append(UnreadFile(_path(path), _NOT_ENTERED))
+                    elif _PASSING.fullmatch(child.name) or path.endswith(_TRASH_OF_HOME):
+                        listing.problems.append(UnreadFile(_path(path), _PASSES))
                     elif child.name not in OWN_FOLDERS and not (
                         child.name.endswith(b".d") and OwnFolder(root / os.fsdecode(path)).is_marked
                     ):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from photodup.errors import PhotodupError
+from photodup.extras import missing_extra
 from photodup.names import escaped
 from photodup.photos.embed.choose import EncoderRequest, choose
 from photodup.photos.embed.embed import embed_library
@@ -35,6 +36,7 @@ _WORDS = {
     "scan": "Reading the photos",
     "embed": "Looking at what each photo shows",
     "compare": "Laying pictures that look alike over each other",
+    "choose": "Choosing which photo of each group to keep",
     "move": "Moving to the trash",
     "restore": "Putting files back",
     "delete": "Deleting for good",
@@ -141,12 +143,14 @@ class ReviewTask:
             self.error = str(error)
         except (OSError, MemoryError) as error:
             self.error = f"{self.title} failed ({getattr(error, 'strerror', None) or type(error).__name__}): try it again."
-        except Exception as error:  # a mistake of ours: the page must not wait for ever
-            traceback.print_exc(file=sys.stderr)
-            fault = type(error).__name__
-            self.error = (
-                f"{self.title} failed by a fault in photodup ({fault}); the terminal has the details."
-            )
+        except (
+            Exception
+        ) as error:  # a library that is not installed, or a mistake of ours: the page must not wait for ever
+            lacks = missing_extra(error, "serve") if isinstance(error, ImportError) else None
+            if not lacks:
+                traceback.print_exc(file=sys.stderr)
+            fault = f"by a fault in photodup ({type(error).__name__}); the terminal has the details."
+            self.error = lacks or f"{self.title} failed {fault}"
         finally:
             self.ended.set()
 

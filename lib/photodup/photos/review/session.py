@@ -5,7 +5,7 @@ import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeGuard
 
@@ -16,7 +16,7 @@ from photodup.photos.groups.results import Evidence, TierGroup, Tiers
 from photodup.photos.library.catalogue import Catalogue, Photo
 from photodup.photos.library.feedback import Feedback
 from photodup.photos.library.hashing import md5
-from photodup.photos.library.settings import LibrarySettings, load_settings, save_settings
+from photodup.photos.library.settings import LibrarySettings, is_folder_there, load_settings, save_settings
 from photodup.photos.library.sidecars import Beside, moving_together
 from photodup.photos.review.carrying import Carried, carried
 from photodup.photos.state.journal import Journal
@@ -227,6 +227,8 @@ class ReviewSession:
                 if item.status == MARKED:
                     item.remove -= item.group.protected  # which it may be only now
                     item.status = MARKED if item.remove else SKIPPED
+                    if item.remove.issuperset(photo.id for photo in item.photos):
+                        item.status, item.remove = TODO, frozenset()  # one stays, whatever a journal says
 
     @property
     def problems(self) -> list[str]:
@@ -241,7 +243,7 @@ class ReviewSession:
     @property
     def _gone(self) -> list[str]:
         """A sentence about each protected folder that is not there: what lay in it may lie elsewhere, unprotected."""
-        gone = {name for name in self._protected if not os.path.isdir(self.root / name)}
+        gone = {name for name in self._protected if not is_folder_there(self.root, name)}
         return [
             f"{printable(name)} is protected and no longer there, so nothing is removed: protect its new name in the "
             "settings, or take it out there."
@@ -433,7 +435,7 @@ class ReviewSession:
             self._history.append(Step(_as_now([item]), labels=(label,)))
             same = {photo.id for photo, _ in item.members if photo.md5 == found[0].md5}
             item.apart |= same
-            item.remove -= same
+            item.remove -= same | {item.group.keeper.id}
             status = SKIPPED if item.status == MARKED and not item.remove else item.status
             self._set(status if item.members else APART, item)
 
@@ -448,8 +450,8 @@ class ReviewSession:
             if not found or item.group.tier != "copies":
                 raise PhotodupError("Choose another photo of a group of copies to keep instead.")
             before = _as_now([item])
-            label = self.feedback.choose_keeper(found[0].md5, [photo.md5 for photo in item.photos])
-            self._history.append(Step(before, labels=(label,), regroups=True))
+            labels = self.feedback.choose_keeper(found[0].md5, [photo.md5 for photo in item.photos])
+            self._history.append(Step(before, labels=tuple(labels), regroups=True))
             self.refresh()
             new = (k for k, other in self.items.items() if photo_id in {p.id for p in other.photos})
             return next(new, key)
@@ -459,11 +461,17 @@ class ReviewSession:
         with self._lock:
             if not self._history:
                 raise PhotodupError("There is nothing to undo.")
-            step = self._history.pop()
+            step = self._history[-1]
             restored, problem = self._restore(step.operations) if step.operations else ([], None)
             if restored:
                 self.last = None
-            self.feedback.undo(*step.labels)
+            try:
+                self.feedback.undo(*step.labels)
+            except PhotodupError as error:
+                if not step.operations:  # nothing was taken back
+                    raise
+                problem = problem or error
+            self._history.pop()  # only now: what fails before this can be tried again
             if step.regroups:
                 self.refresh()
             now = _as_now(self.items[state.key] for state in step.before if state.key in self.items)
@@ -591,16 +599,17 @@ class ReviewSession:
                 ]
                 if len(gone) == len(item.remove):
                     done.append(item)
-            labels = tuple(self.feedback.add_keepers(_kept_instead(marked)))
-            self._history.append(Step(_as_now(marked), labels, tuple(operations)))
-            not_written = []
+            self._history.append(Step(_as_now(marked), operations=tuple(operations)))
             for item in done:
                 item.status = DONE
+            not_written = []
             try:
                 self._decisions.write(done, done)
+                labels = tuple(self.feedback.add_keepers(_kept_instead(marked)))
+                self._history[-1] = replace(self._history[-1], labels=labels)
+                self._note_moves()
             except PhotodupError as error:  # the files did move, and the trash's journal says so
                 not_written = [str(error)]
-            self._note_moves()
             size = sum(operation.bytes for operation in operations if not operation.written)
             sentences = [sentence for _, sentence in refused]
             if self.trash.moves_files:
@@ -665,12 +674,15 @@ class ReviewSession:
         self, operations: Sequence[Operation], *, confirmed: bool = False
     ) -> tuple[list[Path], PhotodupError | None]:
         """Return the files that are back, and why others are not."""
-        problem = None
+        problem: PhotodupError | None = None
         try:
             restored = self.trash.restore(operations, confirmed=confirmed)
         except PartlyRestoredError as error:
             restored, problem = error.restored, error
-        self._note_moves()
+        try:
+            self._note_moves()
+        except PhotodupError as error:  # the files are back all the same
+            problem = problem or error
         return restored, problem
 
     def _note_moves(self) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from photodup.bench.stats.comparison import Outcome, Verdict
 from photodup.bench.stats.sentence import number, row, sentence
-from photodup.bench.verify.verify import DEAD, NOT_ASKED, RIGHT, TOLERATED
+from photodup.bench.verify.verify import NOT_ASKED, RIGHT, TOLERATED
 from photodup.serving.check import listed
 from photodup.study.notebook import charts
 from photodup.study.peers.outcomes import ComparedServers, compared
@@ -50,6 +50,12 @@ def draw_servers(ax: Axes, found: ComparedServers, load: str) -> None:
     charts.name_rows(ax, [server.label for server in servers])
     words = latency if load == "one" else "throughput (images/s)"
     ax.set(title=f"{load.capitalize()} in flight", xlabel=words, xlim=(0, None))
+
+
+def visits(found: ComparedServers) -> str:
+    """Return how many visits the figures rest on, in words."""
+    counts = sorted({outcome.n_visits for outcome in found.outcomes.values() if outcome.n_visits})
+    return " to ".join(dict.fromkeys(str(n) for n in (*counts[:1], *counts[-1:]))) + " visits"
 
 
 def engines(fast: ComparedServers) -> str:
@@ -199,10 +205,9 @@ def answer(found: ComparedServers) -> str:
         here = sorted((o for o in verdicts.values() if _is_better(o)), key=lambda o: -abs(o.effect))
         lines += [f"In FP32 with {words}: {sentence(outcome)}" for outcome in here]
         if not here:
-            lines.append(f"In FP32 with {words} no server was found better than {SERVERS[OURS].label}.")
-        for verdict in (Verdict.NOT_FOUND, Verdict.NOT_MEASURED):
-            if names := [name for name, o in verdicts.items() if o.verdict is verdict]:
-                lines.append(f"{str(verdict).capitalize()} with {words}: {listed(names)}.")
+            lines.append(f"In FP32 with {words} no server was measurably faster than {SERVERS[OURS].label}.")
+        if names := [name for name, o in verdicts.items() if not o.is_measured]:
+            lines.append(f"Not measured with {words}: {listed(names)}.")
         better += [outcome.question.label_b for outcome in here]
     if SERVERS["triton"].label in better:
         lines.append(
@@ -214,40 +219,35 @@ def answer(found: ComparedServers) -> str:
 def answer_of(run: Run) -> str:
     """Return the whole answer of a run."""
     fp32, fast = compared(run), compared(run, passes=("fastest", "many"))
-    lines = [fastest_sentence(fast), answer(fp32) if fp32.outcomes or not fast.outcomes else ""]
-    alone, checked = fp32.alone.items(), read_verified(run)
-    lines.append(_range("Memory alone in FP32", "MiB", {n: one["memory_loaded_mib"] for n, one in alone}))
-    first = {n: float(np.median(one["first_answer_s"])) for n, one in alone}
-    lines.append(_range("First answer after a start", "s", first))
+    lines = [*fastest_sentences(fast), answer(fp32) if fp32.outcomes or not fast.outcomes else ""]
+    checked = read_verified(run)
     faulty = [name for name, one in checked.items() if _faults(one)]
     sound = [SERVERS[name].label for name in checked if name not in faulty]
     seen = [f"nothing wrong with {listed(sound)}"] if sound else []
     seen += [f"faults in {listed([SERVERS[name].label for name in faulty])}"] if faulty else []
     lines += [f"`photodup verify` finds {', but '.join(seen)}."] if seen else []
-    for name in faulty:
-        deadly = [fault["name"] for fault in _faults(checked[name]) if fault["verdict"] == DEAD]
-        lines += [f"After {what} {SERVERS[name].label} answers nobody." for what in deadly]
     lines += [ADVICE] if faulty else []
     return "\n".join(line for line in lines if line)
 
 
-def _range(what: str, unit: str, values: Mapping[str, float]) -> str:
-    """Say who has the least of a figure and who the most; "" if it was measured of nobody."""
-    ends = sorted((value, SERVERS[name].label) for name, value in values.items())
-    told = [f"{label} {number(value)} {unit}" for value, label in dict.fromkeys(ends[:1] + ends[-1:])]
-    return f"{what}: {' to '.join(told)}." if told else ""
+def fastest_sentences(fast: ComparedServers) -> list[str]:
+    """Say who is worse than ours under every load, each at its fastest precision, and by how much the nearest of them.
 
-
-def fastest_sentence(fast: ComparedServers) -> str:
-    """Return who is found worse than ours under every load where each computes in its fastest precision; "" if unknown."""
+    Empty where that is nobody, or not known.
+    """
     loads = {load: verdicts for load in LOADS if (verdicts := fast.verdicts(load))}
     peers = [server.label for server in SERVERS.values() if not server.is_ours]
     slower = [one for one in peers if loads and all(_is_worse(v.get(one)) for v in loads.values())]
     if not slower:
-        return ""
+        return []
     who, n = listed(slower), listed([str(LOADS[load].concurrency) for load in loads])
-    faster = f"{SERVERS[OURS].label} is found faster than {who} with {n} in flight"
-    return f"Each at its fastest precision, {faster} ({engines(fast).rstrip('.')})."
+    faster = f"{SERVERS[OURS].label} is faster than {who} with {n} in flight"
+    load, verdicts = next(iter(loads.items()))
+    nearest = sentence(min((verdicts[one] for one in slower), key=lambda outcome: abs(outcome.effect)))
+    return [
+        f"Each at its fastest precision, {faster} ({engines(fast).rstrip('.')}).",
+        f"The nearest of these, with {load} in flight: {nearest}",
+    ]
 
 
 def _is_better(outcome: Outcome) -> bool:

@@ -46,7 +46,15 @@ def filled(template: str, /, **values: Any) -> str:
 
     loader = jinja2.FileSystemLoader(Path(__file__).parent / "templates")
     environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True)
+    environment.filters["coded"] = _coded
     return environment.get_template(template).render(**values)
+
+
+def _coded(text: str) -> str:
+    """Return a sentence with Markdown's code marks as HTML's; all else is escaped."""
+    from markupsafe import Markup, escape
+
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def render_notebook(notebook: Path, run: str) -> str:

@@ -17,6 +17,7 @@ from photodup.bench.stats.sentence import row
 from photodup.errors import PhotodupError
 from photodup.files import write_atomically
 from photodup.paths import project_root
+from photodup.serving.check import listed
 from photodup.study.comparisons import agreement
 from photodup.study.comparisons.measure import KIND as VISIT
 from photodup.study.comparisons.outcomes import read_all, read_comparisons
@@ -110,20 +111,20 @@ def decision_table() -> Iterator[str]:
     yield "| you have | use | because | avoid | a million images |"
     yield "|---|---|---|---|---:|"
     for line in table["rows"]:
-        name, cost = line["because"], line.get("cost")
+        name, cost, part = line["because"], line.get("cost"), ""
         if isinstance(name, dict):
             notebook, result = name["notebook"], records.get(name["record"], {})
             reason = name["text"].format(**result) if result else NOT_MEASURED
-            seconds = (
-                {key: float(text.format(**result)) for key, text in cost.items()} if cost and result else {}
-            )
-            rate = seconds["photos"] / seconds["seconds"] if seconds else 0.0
+            rate = 0.0
+            if cost and result:
+                photos, seconds = (float(cost[key].format(**result)) for key in ("photos", "seconds"))
+                rate, part = photos / seconds, f" ({cost['part']})"
         elif name in places:
             notebook, rate = places[name], _rate(arms, *cost)
             reason = _reason(compared[notebook][name], line["better"], line.get("what", ""))
         else:
             raise PhotodupError(f"decisions.yaml: {name!r} is no comparison of comparisons.yaml.")
-        usd = f"{price / 3600 * 1e6 / rate:.2g} USD" if rate else ""
+        usd = f"{price / 3600 * 1e6 / rate:.2g} USD{part}" if rate else ""
         place = f"[{notebook[:2]}](notebooks/{notebook}.ipynb)"
         yield f"| {line['have']} | {line['use']} | {reason} ({place}) | {line['avoid']} | {usd} |"
     facts = read_environment(run.directory)
@@ -183,10 +184,16 @@ def appendix_table() -> str:
     )
     for path in notebooks():
         names = ", ".join(f"`{name}`" for name in figures_of(path)) or "–"
-        minutes = f"{took[path.stem] / 60:.1f}" if path.stem in took else "not run"
+        minutes = f"{took[path.stem] / 60:.1f}" if path.stem in took else _minutes_apart(path.stem)
         near = CLOSENESS.get(path.stem[:2], TIMINGS)
         lines.append(f"| [{path.stem}](../notebooks/{path.name}) | {names} | {minutes} | {near} |")
     return "\n".join(lines)
+
+
+def _minutes_apart(stem: str) -> str:
+    """Return how long the other runs took that a notebook reads and the reference run does not make."""
+    runs = {name.rpartition("/")[0] for name in declarations().rests_on[stem].records} - {""}
+    return f"{sum(map(_minutes, runs)):.1f}" if runs else "not run"
 
 
 def _minutes(run: str, kind: str = "") -> float:
@@ -204,16 +211,16 @@ def closeness_text() -> str:
     """Say what *as timings* means: how far two processes of one configuration lay apart in the reference run."""
     nulls = [o for o in read_all(read_run(folder_of(REFERENCE))) if o.question.is_null and o.is_measured]
     apart = (
-        f"as near as two processes of one configuration lay in it, within {max(o.excludes_beyond for o in nulls):.1%} "
-        f"({len(nulls)} such pairs)"
+        f"as closely as two processes of one configuration agreed in it, within {max(o.excludes_beyond for o in nulls):.1%} "
+        f"({len(nulls)} pairs)"
         if nulls
-        else "as near as two processes of one configuration, which the committed run has not measured yet"
+        else "as closely as two processes of one configuration, which the committed run has not measured yet"
     )
     took = {run: f"{_minutes(run):.0f}" for run in (REFERENCE, "held-out", "peers")}
     return (
         f"The reference run measured for {took[REFERENCE]} minutes, `held-out` for {took['held-out']} and `peers` for "
-        f"{took['peers']}. *As timings* means: on the same machine the comparisons come {apart}; an absolute figure moves "
-        "with the machine's minutes, by more than its interval says. On another machine the figures are others; what "
+        f"{took['peers']}. *As timings* means: on the same machine a comparison repeats {apart}; an absolute figure drifts "
+        "by more than its interval says. On another machine the figures are others; what "
         "should agree are the sentences: which sides differ, which are equal."
     )
 
@@ -227,6 +234,10 @@ def agreement_text() -> str:
     """Say how far the sentences of the second pass agree with the first's, in a sentence and a table."""
     passes = (REFERENCE, SECOND_PASS)
     runs = [folder_of(name) for name in passes]
-    found = agreement.twice(*map(read_run, runs)) if all(run.is_dir() for run in runs) else []
-    table = ["", *agreement.lines(found, passes)] if found else []
-    return "\n".join([agreement.summary(found), *table])
+    if not all(run.is_dir() for run in runs):
+        return "There is no second pass yet."
+    found = agreement.twice(*map(read_run, runs))
+    had, has = (set(read_environment(run).get("vector_instructions", ())) for run in runs)
+    more = f"another processor, which also has {listed(sorted(has - had))}" if has - had else "a like machine"
+    said = f"The second pass, of primary comparisons, ran on {more}. {agreement.summary(found)}"
+    return "\n".join([said, "", *agreement.lines(found, passes)])

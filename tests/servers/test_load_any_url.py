@@ -317,6 +317,14 @@ def test_what_a_hostile_server_answers_is_one_sentence(hostile, monkeypatch, pat
     assert len(str(raised.value)) < 500
 
 
+def test_a_server_that_is_still_loading_is_no_riddle(hostile):
+    loading = b'HTTP/1.1 503 Later\r\nContent-Length: 36\r\n\r\n{"detail": "The model still loads."}\n'
+    with pytest.raises(
+        PhotodupError, match=r"is not ready: .*The model still loads.* Wait, and try again\.$"
+    ):
+        load(hostile({"/info": loading}))
+
+
 def test_the_models_of_a_server_are_listed_where_one_has_to_be_named(hostile):
     index = [{"name": "one", "state": "READY"}, {"name": "two", "state": "UNAVAILABLE"}, 5]
     with pytest.raises(PhotodupError, match=r"/v2/models/MODEL; it has one\.$"):

@@ -83,7 +83,8 @@ def one_pass(root: Path, place: Path, embedder, **options):
 def stored(root: Path, place: Path) -> dict[str, np.ndarray]:
     with Catalogue(root, place) as catalogue:
         (model,) = catalogue.models()
-        md5s, vectors = catalogue.load_embeddings(model.digest)
+        md5s = catalogue.embedded(model.digest)
+        vectors = catalogue.embeddings_of(model.digest, md5s)
         return {
             model.digest: md5s,
             "vectors": vectors,
@@ -202,7 +203,7 @@ def test_what_failed_is_resumed_and_nothing_is_embedded_twice(tmp_path):
     with pytest.raises(PhotodupError, match=r"went away \d+ photographs were embedded before .* goes on"):
         one_pass(root, place, CountingEmbedder(fail_after=8), batch=4)
     with Catalogue(root, place) as catalogue:
-        before = catalogue.load_embeddings("a" * 64)[0]
+        before = catalogue.embedded("a" * 64)
         assert 0 < len(before) < 20 and len(catalogue.photos()) == 20, "facts that were read are kept"
     again = CountingEmbedder()
     report, embedded = one_pass(root, place, again, batch=4)
@@ -262,4 +263,4 @@ def test_a_killed_pass_goes_on_with_what_is_left(tmp_path, graph, how):
         _, rest = one_pass(root, root / ".photodup/catalogue.sqlite", embedder)
     assert (rest.n_before, rest.n_embedded) == (before, n - before)
     with Catalogue(root) as catalogue:
-        assert len(catalogue.load_embeddings(embedder.model_digest)[0]) == n
+        assert len(catalogue.embedded(embedder.model_digest)) == n

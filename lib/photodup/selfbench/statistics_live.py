@@ -149,7 +149,7 @@ def summary(outcomes: Mapping[str, Sequence[Outcome]]) -> list[str]:
         failed = sum(map(has_failed, of))
         sides = "equal processes" if planted == NULL else f"a {planted}"
         found.append(
-            f"Of {len(of)} pairs with {sides} {different} were called different, {failed} by more than 2 %."
+            f"{different} of {len(of)} pairs with {sides} were called different, {failed} by more than 2 %."
         )
     return found
 

@@ -370,11 +370,6 @@ class Catalogue:
             )
         return vectors
 
-    def load_embeddings(self, model_digest: str) -> tuple[list[str], np.ndarray]:
-        """Return (md5s, float32[n, dim]) of one model for contents some readable file has, ordered by MD5."""
-        md5s = self.embedded(model_digest)
-        return md5s, self.embeddings_of(model_digest, md5s)
-
 
 def by_content(photos: Iterable[Photo]) -> dict[str, list[Photo]]:
     """Return the files of each content (MD5)."""

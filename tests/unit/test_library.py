@@ -88,7 +88,7 @@ def test_own_folders_and_attribute_files_are_never_scanned(tmp_path):
 
 BINS = (
     ".Trash", ".Trash-1000/files", ".Trashes/501", "$RECYCLE.BIN", "#recycle", "@Recycle", ".recycle/me", "RECYCLER",
-    ".local/share/Trash/files", "#snapshot/daily", ".zfs/snapshot/a",
+    ".local/share/Trash/files", "#snapshot/daily", ".zfs/snapshot/a", "DCIM/Camera/.trashed-1712345678-IMG_1.jpg",
 )  # fmt: skip
 
 
@@ -96,7 +96,7 @@ BINS = (
 def test_what_the_system_empties_is_no_copy_to_rely_on(tmp_path, folder):
     """The file in the bin is larger and its path is shorter: it would be the one to keep."""
     photo(tmp_path / "deep/down/here/Holiday in the mountains.jpg", size=(320, 240))
-    photo(tmp_path / folder / "a.jpg", size=(640, 480))
+    photo(tmp_path / folder / ("" if folder.endswith(".jpg") else "a.jpg"), size=(640, 480))
     report = scan(tmp_path, progress=False)
     assert report.n_found == 1 and "trash or snapshots of the system" in str(report.problems[0])
     with Catalogue(tmp_path) as catalogue:

@@ -226,12 +226,23 @@ def test_a_purge_that_is_killed_anywhere_leaves_the_sidecar_to_the_photo_that_st
 EDITED = b"<x:xmpmeta xmlns:x='adobe:ns:meta/'/><!-- HasSettings=\"True\" -->"
 
 
+GOOGLE = b'{"photoTakenTime": {}, "imageViews": "1", "description": "%s"}'
+
+
 @pytest.mark.parametrize(
     ("beside", "kept", "differs"),
     [
         ({}, "A", ""),
         ({"B/IMG_1.aae": b"x"}, "B", ""),
         ({"B/IMG_1.jpg.json": b"x"}, "B", ""),
+        ({"B/IMG_1.jpg.json": GOOGLE % b""}, "A", ""),
+        ({"A/IMG_1.jpg.json": GOOGLE % b"x" + b" ", "B/IMG_1.jpg.json": GOOGLE % b"x"}, "A", ""),
+        (
+            {"A/IMG_1.jpg.json": GOOGLE % b"x", "B/IMG_1.jpg.json": GOOGLE % b"y"},
+            "A",
+            "has its .json file beside it",
+        ),
+        ({"A/IMG_1.mov": b"film", "B/IMG_1.MP4": b"film"}, "A", ""),
         ({"A/IMG_1.aae": b"x", "B/IMG_1.aae": b"x"}, "A", ""),
         ({"A/IMG_1.aae": b"x", "B/IMG_1.aae": b"y"}, "A", "has its .aae file beside it"),
         ({"A/IMG_1.mov": b"film", "B/IMG_1.mov": b"mail"}, "A", "has a film beside it (Live Photo)"),

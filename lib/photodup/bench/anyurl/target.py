@@ -125,11 +125,11 @@ class Target:
         """The headers as gRPC sends them."""
         return [(name.lower(), value) for name, value in self.security.headers.items()]
 
-    def get(self, path: str, method: str = "GET") -> Any:
+    def get(self, path: str, method: str = "GET", *, needed: bool = False) -> Any:
         """Return the JSON that a GET, or an empty POST, answers with; None where there is none such.
 
         Raises:
-            PhotodupError: nothing answers there; one sentence.
+            PhotodupError: nothing answers there, or, where an answer is `needed`, nothing yet; one sentence.
         """
         try:
             with contextlib.closing(self.connection()) as connection:
@@ -140,7 +140,7 @@ class Target:
                 raise PhotodupError(
                     f"{self.base} refuses {method} {path}: {error} Give a key with --api-key."
                 ) from None
-            if error.status == 503:
+            if needed and error.status == 503:
                 raise PhotodupError(f"{self.base} is not ready: {error} Wait, and try again.") from None
             if error.status == 0:
                 raise PhotodupError(f"{self.base} does not answer in HTTP as asked: {error}") from None
@@ -252,6 +252,7 @@ def _by_asking(target: Target) -> str:
         models = target.get(path)
         if isinstance(models, dict) and isinstance(models.get("data"), list):
             return "openai"
+    target.get("/info", needed=True)  # our service while it loads its model
     raise PhotodupError(
         f"{target.base} answers, but does not say what it speaks: add its path to the URL, or --protocol "
         f"({', '.join(PROTOCOLS)})."

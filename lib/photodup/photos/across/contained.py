@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +189,7 @@ class _Comparison:
         self._roots = here.root, there.root
         self._rules = KeepRules()
         self._rules.look_beside(here.root)
+        self._rules.beside.memory = store
         library, old = there.photos(), here.photos()
         self._library = by_content(self._whole(there.root, library, 0))
         self._old = by_content(self._whole(here.root, old, len(library)))
@@ -296,13 +298,17 @@ class _Comparison:
         """
         if same := self._library.get(photo.md5):
             own = self._digest(photo, "sha256")
-            same = [equal for equal in same if not self._is_itself(photo, equal)]
-            if not same:
-                return Whereabouts.ONLY_HERE, None, "the library shows this very file, by another path"
-            for equal in same:
+            others = [equal for equal in same if not self._is_old(equal.path)]
+            if not others:
+                return (
+                    Whereabouts.ONLY_HERE,
+                    None,
+                    "the library shows only the old folder's own file, by another path",
+                )
+            for equal in others:
                 if self._digest_there(equal, "sha256") == own:
                     return Whereabouts.SAME, equal, "; ".join(self._rules.lost_beside(equal, photo))
-            return Whereabouts.PROBABLY, same[0], _CHANGED
+            return Whereabouts.PROBABLY, others[0], _CHANGED
         where, other, why = self._known.get(photo.md5, _NOTHING)
         if other and where is Whereabouts.AS_GOOD:
             why = "; ".join(self._rules.lost_beside(other, photo))
@@ -311,11 +317,23 @@ class _Comparison:
             where = Whereabouts.PROBABLY if why else where
         return where, other, why
 
-    @staticmethod
-    def _is_itself(photo: Photo, other: Photo) -> bool:
+    def _is_old(self, path: Path) -> bool:
+        """Return whether a file of the library is one of the old folder's, which goes with it."""
         with suppress(OSError):  # it is gone: `_digest_there` finds that out
-            return _is_one_file(photo.path, other.path)
+            status = os.stat(path)
+            olds = self._old_files.get((status.st_dev, status.st_ino), ())
+            return any(_is_one_file(old, path) for old in olds)
         return False
+
+    @cached_property
+    def _old_files(self) -> dict[tuple[int, int], list[Path]]:
+        """The old folder's files by what the file system knows them as."""
+        found: dict[tuple[int, int], list[Path]] = {}
+        for photo in (photo for same in self._old.values() for photo in same):
+            with suppress(OSError):
+                status = os.stat(photo.path)
+                found.setdefault((status.st_dev, status.st_ino), []).append(photo.path)
+        return found
 
     def _digest_there(self, other: Photo, how: str) -> str:
         """Return a digest of the library's file; empty where it cannot be read."""

@@ -44,5 +44,5 @@ def tiers_by_settings(
 
 
 def with_bar(items: Any, total: int, doing: str = "compare") -> Any:
-    """Show how far the work is: `compare` goes through pairs of photos, `choose` through groups of copies."""
-    return bar(items, total=total, desc=doing, unit={"compare": "pair", "choose": "group"}[doing])
+    """Show how far the work is: `compare` goes through pairs of photos, `choose` and `beside` through groups of copies."""
+    return bar(items, total=total, desc=doing, unit="pair" if doing == "compare" else "group")

@@ -113,6 +113,7 @@ class KeepRules:
         """Ask in a library which files lie beside a photo, such as its RAW or its film (Live Photo), and what XMP says."""
         beside = Beside(library)
         self._along, self._lost, self._say = beside.along, beside.lost, beside.described
+        self.beside = beside
         self._described.clear()
 
     def _has(self, suffixes: Collection[str], photo: Photo) -> bool:
@@ -302,7 +303,9 @@ class KeepRules:
             if first == 2:
                 return f"a {photo.format}: an HEIC that names no camera was mostly made of one"
             if first == 3:
-                return f"has {', '.join(sorted(p.name for p in self._along(photo.path)))} beside it"
+                known = {p.suffix.lower() for p in self._along(rival.path)}
+                more = [p.name for p in self._along(photo.path) if p.suffix.lower() not in known]
+                return f"has {printable(', '.join(more or ['more']))} beside it"
             return f"most complete metadata: {photo.exif_fields} fields, next {rival.exif_fields}"
         where = printable(photo.path.parent)
         return {

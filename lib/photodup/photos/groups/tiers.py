@@ -108,26 +108,31 @@ class _Grouping:
         is_burst = shots.are_within(near.alike, BURST_SECONDS)
         similar_rows, cosine = _similar(near, limits, asked_for(near.alike), is_burst)
         with EvidenceStore(catalogue.own.evidence) as store, FeatureStore(catalogue.own.features) as kept:
+            self._rules.beside.memory = store
             kept.keep_only(row.keys())
             search = CopySearch(catalogue, photos, store, kept, may_be_one, options.progress)
             search.ask(near.alike, near.by_hash)
             rank = _rank(self._rules, photos, sorted(search.rows() | set(similar_rows.ravel().tolist())))
             judged = self._judge(search, rank, store, apart)
-        in_families = {i for family in judged for i in (family.keeper, *family.differs)}
-        going = [i for family in judged for i, said in family.differs.items() if not said]
-        left = ~np.isin(similar_rows, going).any(axis=1)
-        first, second = similar_rows[left].T
-        similar_stars = stars(Pairs(first, second, cosine[left], "given", 1.0, 0), len(photos), rank=rank)
+            in_families = {i for family in judged for i in (family.keeper, *family.differs)}
+            going = [i for family in judged for i, said in family.differs.items() if not said]
+            left = ~np.isin(similar_rows, going).any(axis=1)
+            first, second = similar_rows[left].T
+            similar_stars = stars(Pairs(first, second, cosine[left], "given", 1.0, 0), len(photos), rank=rank)
 
-        def evidence(i: int, j: int) -> Evidence:
-            return Evidence(False, near.similarity(i, j), search.verified.get(i, j))
+            def evidence(i: int, j: int) -> Evidence:
+                return Evidence(False, near.similarity(i, j), search.verified.get(i, j))
 
-        judged += [
-            Judged(i, self._preferring.choose(self._files[photo.md5]), {})
-            for i, photo in enumerate(photos)
-            if len(self._files[photo.md5]) > 1 and i not in in_families
-        ]
-        copies = [group for family in judged if (group := self._family(family, evidence))]
+            judged += [
+                Judged(i, self._preferring.choose(self._files[photo.md5]), {})
+                for i, photo in enumerate(photos)
+                if len(self._files[photo.md5]) > 1 and i not in in_families
+            ]
+            # Only who keeps something beside photos waits for it to be read.
+            rows = (i for family in judged for i in (family.keeper, *family.differs))
+            has_more = any(self._rules.beside.along(photos[i].path) for i in rows)
+            through = options.progress(judged, len(judged), "beside") if has_more else judged
+            copies = [group for family in through if (group := self._family(family, evidence))]
         similar = [self._star(star, evidence, in_families) for star in similar_stars]
         for groups in (copies, similar):
             groups.sort(key=lambda group: (-group.confidence, -group.bytes_to_free, str(group.keeper.path)))

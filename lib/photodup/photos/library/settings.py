@@ -182,16 +182,19 @@ def folders_there(root: Path, named: Sequence[str]) -> tuple[str, ...]:
     real = [os.path.relpath(real_path(name), root) if os.path.isabs(name) else name for name in named]
     found = inside(real)
     for name in found:
-        if not is_folder_there(root, name):
+        if not is_folder_there(root, name, {}):
             raise PhotodupError(
                 f"There is no folder {printable(name)} in {printable(root)}: write it as it is there."
             )
     return found
 
 
-def is_folder_there(root: Path, name: str) -> bool:
-    """Return whether a library has a folder of exactly this name: no other spelling, and no link in its place."""
+def is_folder_there(root: Path, name: str, listed: dict) -> bool:
+    """Return whether a library has a folder of exactly this name: no other spelling, and no link in its place.
+
+    `listed` is what `is_spelled_so` keeps from one folder to the next.
+    """
     place = root / name
     with suppress(OSError):
-        return is_spelled_so(place, root, {}) and os.path.isdir(place) and real_path(place) == place
+        return is_spelled_so(place, root, listed) and os.path.isdir(place) and real_path(place) == place
     return False

@@ -1,12 +1,14 @@
 """Files that belong to a photo and must go where it goes."""
 
-import filecmp
+import hashlib
+import json
+import os
 from collections import defaultdict
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from photodup.photos.library.catalogue import Photo
 from photodup.photos.library.metadata import MOST_XMP_BYTES, described_by_xmp, joined, read_described
@@ -82,24 +84,60 @@ def xmp_of(photo: Path) -> Path:
     return named[0] if len(named) == 1 else own
 
 
+class Memory(Protocol):
+    """Keeps texts by key from one run to the next, as `EvidenceStore` does."""
+
+    def recall(self, key: str) -> str | None: ...
+    def remember(self, key: str, text: str) -> None: ...
+
+
 class Beside:
-    """What lies beside the photos of a library; each folder is read once, when it is first asked about."""
+    """What lies beside the photos of a library; each folder is read once, when it is first asked about.
+
+    Attributes:
+        memory: keeps digests of files while it is given, so that a file is read again only where it changed.
+    """
 
     def __init__(self, library: Path) -> None:
         self._library, self._read = library, cache(_bundles)
-        self.along = cache(self._along)
+        self.along, self.memory = cache(self._along), None  # type: Any, Memory | None
 
     def _along(self, path: Path) -> list[Path]:
-        """Return the files beside a photo that belong to it, XMP only where it holds an edit."""
+        """Return the files beside a photo that belong to it; XMP and Google's JSON only where they say more than facts."""
         photo = self._library / path
         found = _of(photo, self._read(photo.parent), _ATTACHED_SUFFIXES | RAW_SUFFIXES)
-        return [p for p in found if p.suffix.lower() != ".xmp" or _holds_edit(p)]
+        return [p for p in found if _COUNTS.get(p.suffix.lower(), lambda path: True)(p)]
 
     def lost(self, keeper: Path, leaving: Path) -> list[str]:
         """Return the suffixes of the files that would leave with a photo and have no equal beside the keeper."""
         there = self.along(keeper)
-        lost = [p for p in self.along(leaving) if not any(_is_equal(p, one) for one in there)]
+        lost = [p for p in self.along(leaving) if not any(self._is_equal(p, one) for one in there)]
         return sorted({p.suffix.lower() for p in lost})
+
+    def _is_equal(self, first: Path, second: Path) -> bool:
+        """Return whether two files are of one kind and have the same bytes; of one that cannot be read nobody knows."""
+        kinds = [
+            FILM_SUFFIXES if p.suffix.lower() in FILM_SUFFIXES else p.suffix.lower() for p in (first, second)
+        ]
+        if kinds[0] != kinds[1]:
+            return False
+        with suppress(OSError):
+            if first == second or ((said := _google(first)) and said == _google(second)):
+                return True
+            same_size = first.stat().st_size == second.stat().st_size
+            return same_size and self._digest(first) == self._digest(second)
+        return False
+
+    def _digest(self, path: Path) -> str:
+        with open(path, "rb") as file:
+            now = os.fstat(file.fileno())
+            state = now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns
+            key = hashlib.sha256(f"beside {state} ".encode() + os.fsencode(path)).hexdigest()
+            if not (found := self.memory and self.memory.recall(key)):
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+                if self.memory:
+                    self.memory.remember(key, found)
+        return found
 
     def described(self, photo: Photo) -> dict[str, Any]:
         """Return what a photo and its XMP sidecars say of it, by kind; `IMG_1.xmp` is of every `IMG_1`."""
@@ -127,13 +165,28 @@ def _holds_edit(xmp: Path) -> bool:
     return True  # it cannot be read, so nobody knows
 
 
-def _is_equal(first: Path, second: Path) -> bool:
-    """Return whether two files have the same bytes; of one that cannot be read nobody knows."""
-    with suppress(OSError):
-        return first == second or (
-            first.suffix.lower() == second.suffix.lower() and filecmp.cmp(first, second, shallow=False)
-        )
-    return False
+_GOOGLES: dict[str, Any] = {"of": "Google's export"}
+
+
+def _google(path: Path) -> dict[str, Any] | None:
+    """Return what an owner said in the JSON of Google's export, which differs from export to export in the rest.
+
+    None for any other file, and for one that cannot be read.
+    """
+    try:
+        said = json.loads(path.read_bytes()) if path.suffix.lower() == ".json" else None
+        if not isinstance(said, dict) or "photoTakenTime" not in said:
+            return None
+        place = said.get("geoData") or {}
+        at = [place.get("latitude"), place.get("longitude")]
+        words = {name: said.get(name) for name in ("description", "people", "favorited") if said.get(name)}
+        return _GOOGLES | words | ({"place": at} if any(at) else {})
+    except (OSError, ValueError, RecursionError, AttributeError):
+        return None
+
+
+# Of files with these suffixes which count; of all others every one does.
+_COUNTS = {".xmp": _holds_edit, ".json": lambda path: _google(path) != _GOOGLES}
 
 
 def _bundles(folder: Path) -> dict[str, list[Path]]:

@@ -37,10 +37,11 @@ _NOT_ENTERED = (
 
 # What the system, a NAS or a file server keeps for a while and then empties: a file in there is no copy to rely on.
 _PASSING = re.compile(
-    rb"\.trash(-\d+|es)?|\$recycle\.bin|recycle[rd]|[#@.]recycle|[#.]snapshots?|@recently-snapshot|\.zfs",
+    rb"\.trash(-\d+|es)?|\$recycle\.bin|recycler|[#@.]recycle|[#.]snapshots?|@recently-snapshot|\.zfs",
     re.IGNORECASE,
 )
 _TRASH_OF_HOME = b".local/share/Trash"
+_TRASHED = re.compile(rb"\.(trashed|pending)-\d+-")  # a file of Android, which deletes it after 30 days
 _PASSES = "trash or snapshots of the system, not entered: what lies there goes without a word"
 
 _NOT_FOLLOWED = "symbolic link, not followed: one photograph must not be seen as two"
@@ -141,6 +142,8 @@ def walk(root: Path, only: Sequence[str] = ()) -> Listing:
                         child.name.endswith(b".d") and OwnFolder(root / os.fsdecode(path)).is_marked
                     ):
                         folders.append(path)
+                elif is_photo and _TRASHED.match(child.name):
+                    listing.problems.append(UnreadFile(_path(path), _PASSES))
                 elif is_photo and child.is_file(follow_symlinks=False):
                     if is_more and not is_installed(_MORE[suffix]):
                         listing.unread.append(path)

@@ -37,6 +37,7 @@ _WORDS = {
     "embed": "Looking at what each photo shows",
     "compare": "Laying pictures that look alike over each other",
     "choose": "Choosing which photo of each group to keep",
+    "beside": "Reading what lies beside the photos",
     "move": "Moving to the trash",
     "restore": "Putting files back",
     "delete": "Deleting for good",

@@ -243,7 +243,8 @@ class ReviewSession:
     @property
     def _gone(self) -> list[str]:
         """A sentence about each protected folder that is not there: what lay in it may lie elsewhere, unprotected."""
-        gone = {name for name in self._protected if not is_folder_there(self.root, name)}
+        listed: dict = {}
+        gone = {name for name in self._protected if not is_folder_there(self.root, name, listed)}
         return [
             f"{printable(name)} is protected and no longer there, so nothing is removed: protect its new name in the "
             "settings, or take it out there."

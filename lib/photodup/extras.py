@@ -37,8 +37,8 @@ def missing_extra(error: ImportError, *uses: str) -> str | None:
 
     Args:
         error: what an import raised.
-        *uses: of `USES`; all that is missing of their parts is named. Without one, or where the module is none of
-            theirs, all that is missing of the first part with the module.
+        *uses: names in `USES`; the sentence names all that their parts lack. Without one, or if the module belongs to
+            none of them, it names all that the first part with the module lacks.
 
     Returns:
         None where the module is there but broken, or is none that an extra brings: that is no matter of installing.

@@ -27,6 +27,7 @@ from photodup.photos.groups.families import Family
 from photodup.photos.groups.judging import Judge, Judged
 from photodup.photos.groups.keepers import KeepRules
 from photodup.photos.library.catalogue import Catalogue, Photo, by_content
+from photodup.photos.library.hashing import digest_of
 from photodup.photos.library.scan import existing_folder, scan
 from photodup.photos.library.walking import UnreadFile, opened_file
 from photodup.photos.search.candidates import PER_PHOTO_ALONE, Shots
@@ -40,6 +41,7 @@ MOST_ASKED = 3
 _BLOCK = 8
 # Bits by which two hashes may differ for a photo to be probably there, where the pixels prove nothing.
 _ALIKE_BITS = 4
+_SHOWN_ONLY = "the library shows only the old folder's own file, by another path"
 _CHANGED = "one of the two has changed, or the library's file cannot be read again"
 # By these rules one file is the better picture; by age, size or name it is only the one to keep of equal ones.
 _BETTER = frozenset({"source", "content", "resolution", "format", "compression", "metadata"})
@@ -142,7 +144,7 @@ def refuse_overlap(first: Path, second: Path) -> None:
 
 
 def _lies_in(inner: Path, outer: Path) -> bool:
-    """Return whether a folder is another or lies in it: asked of the system, for one folder can have several paths."""
+    """Return whether a folder lies in another or is that folder; the system knows, for one folder can have several paths."""
     status = os.stat(outer)
     return any(os.path.samestat(os.stat(at), status) for at in (inner, *inner.parents) if at.exists())
 
@@ -189,7 +191,7 @@ class _Comparison:
         self._roots = here.root, there.root
         self._rules = KeepRules()
         self._rules.look_beside(here.root)
-        self._rules.beside.memory = store
+        self._rules.remember_beside(store)
         library, old = there.photos(), here.photos()
         self._library = by_content(self._whole(there.root, library, 0))
         self._old = by_content(self._whole(here.root, old, len(library)))
@@ -300,11 +302,7 @@ class _Comparison:
             own = self._digest(photo, "sha256")
             others = [equal for equal in same if not self._is_old(equal.path)]
             if not others:
-                return (
-                    Whereabouts.ONLY_HERE,
-                    None,
-                    "the library shows only the old folder's own file, by another path",
-                )
+                return Whereabouts.ONLY_HERE, None, _SHOWN_ONLY
             for equal in others:
                 if self._digest_there(equal, "sha256") == own:
                     return Whereabouts.SAME, equal, "; ".join(self._rules.lost_beside(equal, photo))
@@ -345,9 +343,4 @@ class _Comparison:
         """Return a hex digest of a file's bytes, read now unless the system says that nothing of it changed since."""
         root = self._roots[self._roots[1] in photo.path.parents]
         with opened_file(root, str(photo.path.relative_to(root))) as file:
-            status = os.fstat(file.fileno())
-            state = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
-            key = hashlib.sha256(f"{how} {state} ".encode() + os.fsencode(photo.path)).hexdigest()
-            digest = self._store.recall(key) or hashlib.file_digest(file, how).hexdigest()  # type: ignore[arg-type]
-        self._store.remember(key, digest)
-        return digest
+            return digest_of(file, photo.path, how, self._store)

@@ -1,6 +1,6 @@
 """Which photo of a group to keep, by ordered rules, with the reason in words."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cmp_to_key
@@ -12,6 +12,7 @@ from photodup.names import printable
 from photodup.photos.compare.merit import COARSE, Merit, Relation
 from photodup.photos.groups.origin import PLACES, Origins, format_rank, place
 from photodup.photos.library.catalogue import Photo
+from photodup.photos.library.hashing import Memory
 from photodup.photos.library.metadata import KINDS, in_words, joined, lost_in_words, missing, read_described
 from photodup.photos.library.sidecars import FILM_SUFFIXES, GOING_ALONG, RAW_SUFFIXES, Beside
 
@@ -90,9 +91,7 @@ class KeepRules:
         self._chosen = frozenset(chosen)
         self.folders = tuple(Path(folder) for folder in folders)
         self._protected: tuple[str, ...] = ()
-        self._along: Callable[[Path], Sequence[Path]] = lambda path: ()
-        self._lost: Callable[[Path, Path], Sequence[str]] = lambda keeper, leaving: ()
-        self._say: Callable[[Photo], Mapping[str, Any]] = lambda one: joined(read_described(one.described))
+        self._beside: Beside | None = None
         self._described: dict[int, Mapping[str, Any]] = {}
 
     def preferring(self, wishes: Collection[str], protected: Sequence[str]) -> "KeepRules":
@@ -111,24 +110,33 @@ class KeepRules:
 
     def look_beside(self, library: Path) -> None:
         """Ask in a library which files lie beside a photo, such as its RAW or its film (Live Photo), and what XMP says."""
-        beside = Beside(library)
-        self._along, self._lost, self._say = beside.along, beside.lost, beside.described
-        self.beside = beside
+        self._beside = Beside(library)
         self._described.clear()
 
+    def remember_beside(self, memory: Memory) -> None:
+        """Keep what has to be read of those files in a memory, which is open as long as these rules are asked."""
+        if self._beside:
+            self._beside.memory = memory
+
+    def along(self, photo: Photo) -> Sequence[Path]:
+        """Return the files beside a photo that belong to it; none where nobody looked beside."""
+        return self._beside.along(photo.path) if self._beside else ()
+
     def _has(self, suffixes: Collection[str], photo: Photo) -> bool:
-        return any(path.suffix.lower() in suffixes for path in self._along(photo.path))
+        return any(path.suffix.lower() in suffixes for path in self.along(photo))
 
     def described(self, photo: Photo) -> Mapping[str, Any]:
         """Return what a photo and its sidecars say of it, by kind."""
         if photo.id not in self._described:
-            self._described[photo.id] = self._say(photo)
+            alone = joined(read_described(photo.described))
+            self._described[photo.id] = self._beside.described(photo) if self._beside else alone
         return self._described[photo.id]
 
     def lost_beside(self, keeper: Photo, leaving: Photo) -> list[str]:
         """Return what is known of a photo, or lies beside it, that would leave with it and the keeper lacks, in words."""
         said = [lost_in_words(self.described(keeper), self.described(leaving))]
-        said += dict.fromkeys(_HAS[suffix] for suffix in self._lost(keeper.path, leaving.path))
+        lost = self._beside.lost(keeper.path, leaving.path) if self._beside else ()
+        said += dict.fromkeys(_HAS[suffix] for suffix in lost)
         if "RAW" in (keeper.format, leaving.format) and keeper.md5 != leaving.md5:
             said.append(DEVELOPED)
         return [words for words in said if words]
@@ -244,7 +252,7 @@ class KeepRules:
             described = self.described(photo)
             # A camera's HEIC says which; one that does not was mostly converted, and is larger than what it was made of.
             is_converted = photo.format == "HEIF" and "camera" not in described
-            n_along = len(self._along(photo.path))
+            n_along = len(self.along(photo))
             return (-sum(kind in KINDS for kind in described), -photo.exif_fields, is_converted, -n_along)
         if rule == "size":
             return (-photo.size_bytes,)
@@ -303,8 +311,8 @@ class KeepRules:
             if first == 2:
                 return f"a {photo.format}: an HEIC that names no camera was mostly made of one"
             if first == 3:
-                known = {p.suffix.lower() for p in self._along(rival.path)}
-                more = [p.name for p in self._along(photo.path) if p.suffix.lower() not in known]
+                known = {p.suffix.lower() for p in self.along(rival)}
+                more = [p.name for p in self.along(photo) if p.suffix.lower() not in known]
                 return f"has {printable(', '.join(more or ['more']))} beside it"
             return f"most complete metadata: {photo.exif_fields} fields, next {rival.exif_fields}"
         where = printable(photo.path.parent)

@@ -108,7 +108,7 @@ class _Grouping:
         is_burst = shots.are_within(near.alike, BURST_SECONDS)
         similar_rows, cosine = _similar(near, limits, asked_for(near.alike), is_burst)
         with EvidenceStore(catalogue.own.evidence) as store, FeatureStore(catalogue.own.features) as kept:
-            self._rules.beside.memory = store
+            self._rules.remember_beside(store)
             kept.keep_only(row.keys())
             search = CopySearch(catalogue, photos, store, kept, may_be_one, options.progress)
             search.ask(near.alike, near.by_hash)
@@ -130,7 +130,7 @@ class _Grouping:
             ]
             # Only who keeps something beside photos waits for it to be read.
             rows = (i for family in judged for i in (family.keeper, *family.differs))
-            has_more = any(self._rules.beside.along(photos[i].path) for i in rows)
+            has_more = any(self._rules.along(photos[i]) for i in rows)
             through = options.progress(judged, len(judged), "beside") if has_more else judged
             copies = [group for family in through if (group := self._family(family, evidence))]
         similar = [self._star(star, evidence, in_families) for star in similar_stars]

@@ -2,8 +2,10 @@
 
 import hashlib
 import json
+import os
 from dataclasses import asdict, dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 from PIL import Image
@@ -27,6 +29,33 @@ _MIN_GREY_SPAN = 3
 _COSINES = 2 * np.cos(np.pi / 64 * np.outer(np.arange(8), np.arange(1, 64, 2)))
 
 _EXIF_IFD, _GPS_IFD, _ORIENTATION = 0x8769, 0x8825, 0x0112
+
+
+class Memory(Protocol):
+    """Keeps texts by key from one run to the next, as `EvidenceStore` does."""
+
+    def recall(self, key: str) -> str | None: ...
+    def remember(self, key: str, said: str) -> None: ...
+
+
+def digest_of(file: BinaryIO, path: Path, how: str, memory: Memory | None) -> str:
+    """Return a hex digest of an open file's bytes, read now unless the system says that nothing of it changed since.
+
+    Args:
+        file: open at its begin.
+        path: where it lies.
+        how: the algorithm, as hashlib calls it.
+        memory: keeps what was read; None reads in any case.
+    """
+    status = os.fstat(file.fileno())
+    state = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+    key = hashlib.sha256(f"{how} {state} ".encode() + os.fsencode(path)).hexdigest()
+    if memory and (known := memory.recall(key)):
+        return known
+    digest = hashlib.file_digest(file, how).hexdigest()  # type: ignore[arg-type]
+    if memory:
+        memory.remember(key, digest)
+    return digest
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,15 @@
 """Files that belong to a photo and must go where it goes."""
 
-import hashlib
 import json
-import os
 from collections import defaultdict
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from photodup.photos.library.catalogue import Photo
+from photodup.photos.library.hashing import Memory, digest_of
 from photodup.photos.library.metadata import MOST_XMP_BYTES, described_by_xmp, joined, read_described
 
 # fmt: off
@@ -84,13 +83,6 @@ def xmp_of(photo: Path) -> Path:
     return named[0] if len(named) == 1 else own
 
 
-class Memory(Protocol):
-    """Keeps texts by key from one run to the next, as `EvidenceStore` does."""
-
-    def recall(self, key: str) -> str | None: ...
-    def remember(self, key: str, text: str) -> None: ...
-
-
 class Beside:
     """What lies beside the photos of a library; each folder is read once, when it is first asked about.
 
@@ -100,7 +92,8 @@ class Beside:
 
     def __init__(self, library: Path) -> None:
         self._library, self._read = library, cache(_bundles)
-        self.along, self.memory = cache(self._along), None  # type: Any, Memory | None
+        self.along = cache(self._along)
+        self.memory: Memory | None = None
 
     def _along(self, path: Path) -> list[Path]:
         """Return the files beside a photo that belong to it; XMP and Google's JSON only where they say more than facts."""
@@ -116,10 +109,8 @@ class Beside:
 
     def _is_equal(self, first: Path, second: Path) -> bool:
         """Return whether two files are of one kind and have the same bytes; of one that cannot be read nobody knows."""
-        kinds = [
-            FILM_SUFFIXES if p.suffix.lower() in FILM_SUFFIXES else p.suffix.lower() for p in (first, second)
-        ]
-        if kinds[0] != kinds[1]:
+        suffixes = {first.suffix.lower(), second.suffix.lower()}
+        if len(suffixes) > 1 and not suffixes <= FILM_SUFFIXES:
             return False
         with suppress(OSError):
             if first == second or ((said := _google(first)) and said == _google(second)):
@@ -130,14 +121,7 @@ class Beside:
 
     def _digest(self, path: Path) -> str:
         with open(path, "rb") as file:
-            now = os.fstat(file.fileno())
-            state = now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns
-            key = hashlib.sha256(f"beside {state} ".encode() + os.fsencode(path)).hexdigest()
-            if not (found := self.memory and self.memory.recall(key)):
-                found = hashlib.file_digest(file, "sha256").hexdigest()
-                if self.memory:
-                    self.memory.remember(key, found)
-        return found
+            return digest_of(file, path, "sha256", self.memory)
 
     def described(self, photo: Photo) -> dict[str, Any]:
         """Return what a photo and its XMP sidecars say of it, by kind; `IMG_1.xmp` is of every `IMG_1`."""

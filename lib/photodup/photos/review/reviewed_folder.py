@@ -146,7 +146,7 @@ class ReviewTask:
             self.error = f"{self.title} failed ({getattr(error, 'strerror', None) or type(error).__name__}): try it again."
         except (
             Exception
-        ) as error:  # a library that is not installed, or a mistake of ours: the page must not wait for ever
+        ) as error:  # a library is missing, or a mistake of ours: the page must not wait for ever
             lacks = missing_extra(error, "serve") if isinstance(error, ImportError) else None
             if not lacks:
                 traceback.print_exc(file=sys.stderr)

@@ -55,7 +55,7 @@ def draw_servers(ax: Axes, found: ComparedServers, load: str) -> None:
 def visits(found: ComparedServers) -> str:
     """Return how many visits the figures rest on, in words."""
     counts = sorted({outcome.n_visits for outcome in found.outcomes.values() if outcome.n_visits})
-    return " to ".join(dict.fromkeys(str(n) for n in (*counts[:1], *counts[-1:]))) + " visits"
+    return f"{' to '.join(str(n) for n in dict.fromkeys((*counts[:1], *counts[-1:])))} visits"
 
 
 def engines(fast: ComparedServers) -> str:

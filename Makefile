@@ -57,11 +57,15 @@ rehearsal: install tools
 	rm -rf results/rehearsal results/rehearsal-host
 	$(BIN)/photodup study rehearse $(REHEARSAL)
 
+# What `make cluster-tools` built, if it did.
+CONTROL_PLANE := $(wildcard $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/photodup/cluster-tools/kube-apiserver)
+
 # The committed reference run: measured again in one go (the old records go first, so that all of it comes
-# from one machine and one commit), then the notebooks are rendered from its records.
+# from one machine and one commit), then the notebooks are rendered from its records. With `make cluster-tools` done, the
+# control plane too.
 reference: install tools
 	rm -rf results/reference-cpu
-	$(BIN)/photodup study run --run reference-cpu --sizes full
+	$(BIN)/photodup study run --run reference-cpu --sizes full $(if $(CONTROL_PLANE),-p LIVE True)
 	$(BIN)/photodup study render
 	$(BIN)/photodup report reference-cpu
 	$(BIN)/photodup study readme

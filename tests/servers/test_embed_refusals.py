@@ -42,6 +42,8 @@ def test_a_served_precision_needs_its_gate(library, tmp_path, launch, monkeypatc
     service = launch(MODEL_PRETRAINED=f"onnx:{graph}", **settings)
     service.wait()
     assert httpx.get(f"{service.url}/info").json()["gate"] == "not asked"
+    told = service.log.read_text()
+    assert "WARNING" in told and "the gate was never asked about it: use fp32" in told
     name = "fastapi-openvino-bf16-http-jpeg"
     source = source_of(graph)
     path = reduced_path(source, "openvino", "bf16", tmp_path / "build" / "models")

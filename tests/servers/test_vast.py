@@ -69,11 +69,14 @@ class VastApi(Handler):
         if path.endswith("/bundles/"):
             return self.answer({"offers": [api.offer]})
         if "/asks/" in path:
-            return self.answer({"success": ordered, "new_contract": ROW["id"], "instance_api_key": SECRET})
+            told = {"success": ordered, "new_contract": ROW["id"], "instance_api_key": SECRET}
+            return self.answer({} if api.says_nothing else told)
         if path.startswith("/api/v1/instances"):
             return self.answer({"instances": list(api.rows.values()), "next_token": None})
         instance = int(path.strip("/").split("/")[-1])
         if self.command == "DELETE":
+            if instance not in api.rows:
+                return self.answer({"error": "no_such_instance"}, 404)
             if not api.keeps:
                 api.rows.pop(instance, None)
             return self.answer({"success": True})
@@ -87,6 +90,7 @@ class Api:
     def __init__(self):
         self.rows, self.shown, self.offer, self.asked = {}, [ROW], OFFER, []
         self.refuse, self.refuse_status, self.taken, self.keeps = "", 503, False, False
+        self.says_nothing = False
         self.victim: subprocess.Popen | None = None
         # At its nth request the victim is killed, before or after it is done.
         self.dies_at, self.dies_late, self.url = 0, False, ""
@@ -200,6 +204,7 @@ LOADING = [{"ok": False, "backend": "b", "finding": "loading"}]
     ({}, {"check": lambda e: 1 / 0}, None),
     ({"shown": [ROW | {"actual_status": "exited"}]}, {}, "is exited"),
     ({"taken": True}, {}, "may be taken"),
+    ({"says_nothing": True}, {}, "may be taken"),
     ({"refuse": "PUT"}, {}, "create instance"),  # its answer was lost
 ])  # fmt: skip
 def test_whatever_goes_wrong_the_machine_is_given_back(api, client, tmp_path, there, options, message):
@@ -256,6 +261,36 @@ def test_down_believes_the_list_and_not_the_answer(api, client, tmp_path):
     vast.down(client, "rtx4090")
     vast.down(client, "rtx4090")
     assert api.rows == {} and not (tmp_path / "build/vast/rtx4090.json").exists()
+
+
+def test_what_was_destroyed_in_the_console_is_forgotten(api, client, tmp_path):
+    rent(client)
+    api.rows.clear()
+    vast.down(client, "rtx4090")
+    assert not (tmp_path / "build/vast/rtx4090.json").exists()
+
+
+def test_an_order_that_appears_after_down_is_destroyed_too(api, client, tmp_path):
+    """`up` was killed while it ordered, and nothing is listed yet."""
+    vast._write_record("rtx4090", None, time.time() + 7200)
+    vast.down(client, "rtx4090")
+    assert record(tmp_path)["until"] < time.time() + 700
+    api.rows[ROW["id"]] = {**ROW, "label": "photodup-rtx4090"}
+    assert vast.destroy_overdue(client, now=time.time() + 700) == ["rtx4090"]
+    assert api.rows == {} and not (tmp_path / "build/vast/rtx4090.json").exists()
+
+
+def test_one_that_cannot_be_destroyed_keeps_no_other_alive(api, client, monkeypatch):
+    monkeypatch.setattr(vast, "connect", lambda: client)
+    rent(client)
+    vast._write_record("another", 1, time.time() - 1)
+    api.rows[1], api.refuse = {"id": 1, "label": "photodup-another"}, "DELETE .*/1/"
+    with pytest.raises(PhotodupError, match="INSTANCE 1 IS STILL THERE"):
+        vast.destroy_overdue(client, now=time.time() + 7300)
+    assert list(api.rows) == [1]
+    rent(client)
+    told = CliRunner().invoke(commands.vast, ["down", "rtx4090"])
+    assert list(api.rows) == [1] and "INSTANCE 1 IS STILL THERE" in told.stderr
 
 
 def test_destroyed_only_when_the_time_is_over(api, client):

@@ -63,7 +63,7 @@ def test_the_figures_of_scale_are_printed_a_line_each(monkeypatch, tmp_path, nam
     monkeypatch.setattr(f"photodup.selfbench.{name}.SIZES", (2000,))
     told = bench("--only", name, "--json", str(tmp_path / "bench.json"))
     assert all(word in told for word in words)
-    kept = json.loads((tmp_path / "bench.json").read_text(encoding="utf-8"))
+    kept = json.loads((tmp_path / "bench.json").read_text(encoding="utf-8"))["rows"]
     assert len(told.splitlines()) == 2 + len(kept) and all(set(one) == set(Row("").__dict__) for one in kept)
 
 
@@ -75,7 +75,7 @@ def test_every_benchmark_can_be_asked_for():
 def test_the_generator_is_compared_with_a_socket_and_with_wrk(monkeypatch):
     monkeypatch.setattr(load_generator, "CONCURRENCY", 1)  # for one process: several take seconds to start
     monkeypatch.setattr(load_generator.rows, "__kwdefaults__", {"seconds": 0.1})
-    added, rate, share = json.loads(bench("--only", "load_generator", "--json", "-"))
+    added, rate, share = json.loads(bench("--only", "load_generator", "--json", "-"))["rows"]
     assert added["unit"] == "ms" and added["low"] < added["value"] < added["high"] and rate["value"] > 0
     assert share["value"] or "wrk is not installed" in share["because"]
 
@@ -93,6 +93,7 @@ def test_the_service_is_compared_with_the_model_in_process(tiny, monkeypatch):
     assert "There is no INT8 file" in one.because
     one, eight = service.overhead("onnx", "fp32", 1.02, weights=tiny)
     assert (one.goal, eight.goal) == ("≤ 1.02", "≥ 0.95") and eight.low < eight.value < eight.high
+    assert one.memory_mib == eight.memory_mib > 0
     assert "3 blocks of turns were measured, at least 6 are needed" in one.because
 
 
@@ -116,7 +117,7 @@ def test_what_the_study_has_compared_is_read(tmp_path, monkeypatch):
     name = "server with INT8, eight"
     outcome = {"name": name, "effect": 0.01, "low": -0.06, "high": 0.03, "because": ""}
     (tmp_path / "outcomes.json").write_text(json.dumps([outcome]), encoding="utf-8")
-    (read,) = [of for of in recorded.rows() if of.name.startswith(name)]
+    (read,) = [of for of in recorded.rows() if of.name == recorded.GOALS[name][0]]
     assert (read.value, read.met) == (1.01, False), "the whole interval has to lie above .95"
 
 
@@ -129,11 +130,13 @@ def test_rates_of_the_statistics_are_of_the_worst_spread(monkeypatch):
 def test_committed_rows_are_a_table(tmp_path, monkeypatch):
     monkeypatch.setattr(rows, "reference_dir", lambda: tmp_path)
     assert rows.blocks() == {"speed": "Not measured in the committed run."}
-    kept = [row("wait", Interval(1.25, 1.2, 1.3), "s", most=2), row("no goal", 1.0)]
+    kept = [row("wait", Interval(1.25, 1.2, 1.3), "s", most=2, memory_mib=99.6), row("no goal", 1.0)]
     (tmp_path / "bench.json").write_text(rows.as_json(kept), encoding="utf-8")
-    assert rows.committed() == kept
-    assert "1.25 [1.2, 1.3] s" in (table := rows.blocks()["speed"]) and "no goal" not in table
-    (tmp_path / "bench.json").write_text('[{"speed": 1}]', encoding="utf-8")
+    machine, read = rows.committed()
+    assert read == kept and "cores" in machine and machine in rows.blocks()["speed"]
+    table = rows.blocks()["speed"]
+    assert "1.25 [1.2, 1.3] s" in table and "100 MiB" in table and "no goal" not in table
+    (tmp_path / "bench.json").write_text('{"rows": [{"speed": 1}]}', encoding="utf-8")
     with pytest.raises(PhotodupError, match=r"bench\.json cannot be read"):
         rows.committed()
 

@@ -262,10 +262,10 @@ def bench(
             if not is_only_json:
                 print(as_line(row) if found else f"{HEAD}\n{as_line(row)}", flush=True)
             found.append(row)
+        if json and not is_only_json:  # what is measured so far outlives an interruption
+            write_atomically(json, as_json(found))
     if is_only_json:
         print(as_json(found), end="")
-    elif json:
-        write_atomically(json, as_json(found))
 
 
 @benchmarks.command("device")

@@ -10,6 +10,7 @@ import numpy as np
 
 from photodup.bench.pairs.alternate import log_ratios
 from photodup.bench.pairs.read import between
+from photodup.bench.record import environment
 from photodup.bench.record.json_files import anonymous, plain, read_json, reading
 from photodup.bench.stats.comparison import Observed, Outcome, Question, judge
 from photodup.bench.stats.interval import Interval
@@ -33,6 +34,7 @@ class Row:
         goal: such as "≥ 0.95"; empty without one.
         met: None without a goal, or where nothing was measured.
         because: why nothing was measured, or what the figure holds for.
+        memory_mib: of the process measured, once it has answered (proportional set size); None where it shares ours.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Row:
     goal: str = ""
     met: bool | None = None
     because: str = ""
+    memory_mib: float | None = None
 
 
 def row(
@@ -54,6 +57,7 @@ def row(
     most: float | None = None,
     surely: bool = False,
     because: str = "",
+    memory_mib: float | None = None,
 ) -> Row:
     """Return a figure, or the sentence why there is none, as a row.
 
@@ -64,13 +68,13 @@ def row(
     bound, sign = (least, "≥") if most is None else (most, "≤")
     goal = f"{'lower bound ' if surely else ''}{sign} {bound:g}" if bound is not None else ""
     if isinstance(figure, str):
-        return Row(name, unit=unit, goal=goal, because=figure)
+        return Row(name, unit=unit, goal=goal, because=figure, memory_mib=memory_mib)
     figure = figure if isinstance(figure, Interval) else Interval(figure, figure, figure)
     low, high = (figure.low, figure.high) if figure.is_known else (None, None)
     met = figure.value <= most if most is not None else None
     if least is not None:
         met = (figure.low if surely else figure.value) >= least
-    return Row(name, figure.value, low, high, unit, goal, met, because)
+    return Row(name, figure.value, low, high, unit, goal, met, because, memory_mib)
 
 
 def compared(visits: Sequence[Turns], a: int = 0, b: int = 1, *, metric: str = RATE) -> Outcome:
@@ -111,19 +115,23 @@ def guarded(name: str, rows: Callable[[], Iterable[Row]]) -> Iterator[Row]:
 
 
 def as_json(rows: Iterable[Row]) -> str:
-    """Return rows as a JSON list, without a path or an address of this machine."""
-    return json.dumps(plain(list(map(asdict, rows)), anonymous), indent=1, ensure_ascii=False) + "\n"
+    """Return rows and the machine they were measured on as JSON, without a path or an address of it."""
+    from photodup.study.notebook.run import describe_machine
+
+    found = {"machine": describe_machine(environment.describe()), "rows": list(map(asdict, rows))}
+    return json.dumps(plain(found, anonymous), indent=1, ensure_ascii=False) + "\n"
 
 
-def committed() -> list[Row]:
-    """Return the reference machine's rows; none where they were not measured.
+def committed() -> tuple[str, list[Row]]:
+    """Return the machine of the committed rows and those rows; none where they were not measured.
 
     Raises:
         RecordError: the file holds something else.
     """
     path = reference_dir() / "bench.json"
     with reading(path):
-        return [Row(**one) for one in read_json(path, [], name=str, unit=str, goal=str, because=str)]
+        found = read_json(path, {"machine": "", "rows": []})
+        return str(found["machine"]), [Row(**one) for one in found["rows"]]
 
 
 def reference_dir() -> Path:
@@ -135,14 +143,15 @@ def reference_dir() -> Path:
 
 def blocks() -> dict[str, str]:
     """Return the generated part of docs/study.md: the committed rows that have a goal."""
-    rows = [as_line(of) for of in committed() if of.goal]
-    if not rows:
+    machine, rows = committed()
+    lines = [as_line(of) for of in rows if of.goal]
+    if not lines:
         return {"speed": "Not measured in the committed run."}
-    source = "All of them: [`bench.json`](../results/reference-cpu/bench.json)."
-    return {"speed": "\n".join([HEAD, *rows, "", source])}
+    source = f"Measured on {machine}. All of them: [`bench.json`](../results/reference-cpu/bench.json)."
+    return {"speed": "\n".join([HEAD, *lines, "", source])}
 
 
-HEAD = f"| {'what':76} | {'figure':34} | {'goal':24} | |\n|---|---:|---|---|"
+HEAD = f"| {'what':76} | {'figure':34} | {'goal':24} | {'memory':9} | |\n|---|---:|---|---:|---|"
 
 
 def as_line(of: Row) -> str:
@@ -152,4 +161,5 @@ def as_line(of: Row) -> str:
         said += f" [{number(of.low)}, {number(of.high)}]"
     state = {True: "met", False: "missed", None: "" if of.value is not None else "not measured"}[of.met]
     end = ": ".join(filter(None, (state, of.because)))
-    return f"| {of.name:76} | {f'{said} {of.unit}'.strip():34} | {of.goal:24} | {end} |"
+    memory = "" if of.memory_mib is None else f"{of.memory_mib:.0f} MiB"
+    return f"| {of.name:76} | {f'{said} {of.unit}'.strip():34} | {of.goal:24} | {memory:9} | {end} |"

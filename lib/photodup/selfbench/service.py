@@ -19,7 +19,7 @@ import numpy as np
 from photodup.bench.anyurl.payloads import made_up_images
 from photodup.bench.backends.adapter import Local
 from photodup.bench.backends.adapters import check_embeddings
-from photodup.bench.load.usage import server_pids
+from photodup.bench.load.usage import memory_mib, server_pids
 from photodup.bench.pairs.alternate import Lane, VisitPlan, in_turns, measure_turn, measure_visit
 from photodup.bench.pairs.read import answered
 from photodup.bench.stats.comparison import Question, judge
@@ -61,21 +61,27 @@ def overhead(engine: str, precision: str, goal: float | None, *, weights: str = 
         goal: of the ratio for one JPEG; None: `INT8_OVER_MS` is the goal.
     """
     photos = made_up_images(IN_FLIGHT).items
-    one, eight = [], []
-    for visit, model, lanes in _visits(engine, precision, weights, photos):
+    one, eight, memory = [], [], []
+    for visit, model, lanes, in_memory in _visits(engine, precision, weights, photos):
         one.append(measure_visit(lanes, photos, SINGLE, PLAN, seed=visit))
         here = partial(_model_rate, model, pixels, photos, BATCHES)
         there = partial(_service_rate, lanes[1], photos, BATCHES)
         eight.append(in_turns([here, there], QUADS, random.Random(visit)))
+        memory.append(in_memory())
     asked = Question("one JPEG", "", LATENCY, "", "in process", "service", "nothing was measured.")
     (single,) = judge([answered(asked, one, SINGLE)])
     over = f"{single.value_b:.1f} against {single.value_a:.1f} ms" if single.is_measured else ""
     name = f"service, {engine} {precision}:"
     if goal is not None:
-        yield row(f"{name} one JPEG ÷ in process", ratio(single), most=goal, because=over)
+        yield row(
+            f"{name} one JPEG ÷ in process", ratio(single), most=goal, because=over, memory_mib=max(memory)
+        )
     else:
-        yield row(f"{name} one JPEG − in process", excess(single), "ms", most=INT8_OVER_MS, because=over)
-    yield row(f"{name} eight in flight ÷ in process", ratio(compared(eight)), least=SHARE_GOAL)
+        more = excess(single)
+        name_ms = f"{name} one JPEG − in process"
+        yield row(name_ms, more, "ms", most=INT8_OVER_MS, because=over, memory_mib=max(memory))
+    share = ratio(compared(eight))
+    yield row(f"{name} eight in flight ÷ in process", share, least=SHARE_GOAL, memory_mib=max(memory))
 
 
 def large(
@@ -92,14 +98,18 @@ def large(
                 list(pool.map(lambda photo: to_uint8(decode(photo, draft_size=draft_size)), photos))
             )
 
-        turns = []
-        for visit, model, lanes in _visits(engine, precision, weights, photos, JPEG_SCALE="reduced"):
+        turns, memory = [], []
+        for visit, model, lanes, in_memory in _visits(
+            engine, precision, weights, photos, JPEG_SCALE="reduced"
+        ):
             ways = [partial(on_all_cores, draft_size) for draft_size in (View().draft_size, None)]
             sides = [partial(_model_rate, model, way, photos, LARGE_BATCHES) for way in ways]
             sides.append(partial(_service_rate, lanes[1], photos, LARGE_BATCHES))
             turns.append(in_turns(sides, QUADS, random.Random(visit)))
+            memory.append(in_memory())
     name = f"12 MP JPEG to vector through the service, {engine} {precision}, eight in flight"
-    yield row(name, several([one for figures in turns for one in figures[2]]), "photos/s")
+    rates = several([one for figures in turns for one in figures[2]])
+    yield row(name, rates, "photos/s", memory_mib=max(memory))
     for side, how, goal in ((0, "at a reduced scale", LIMIT_GOAL), (1, "whole by Pillow", WHOLE_GOAL)):
         of = compared(turns, side, 2)
         because = f"there {of.value_a:.1f} photos/s"
@@ -108,8 +118,9 @@ def large(
 
 def _visits(
     engine: str, precision: str, weights: str, photos: Sequence[bytes], **further: str
-) -> Iterator[tuple[int, Any, list[Lane]]]:
-    """Yield for each visit its number, the model in process, and the lanes of it and of a service started for it.
+) -> Iterator[tuple[int, Any, list[Lane], Callable[[], float]]]:
+    """Yield for each visit its number, the model in process, the lanes of it and of a service started for it, and what
+    asks how much memory the service holds, in MiB.
 
     Args:
         further: settings of the service.
@@ -125,7 +136,7 @@ def _visits(
             reach = Reach(BACKEND, service.url, {"jpeg_quality": None}, server_pids(service.url))
             lane = reach.lane()
             check_embeddings(lane.adapter, photos, reference, LEAST_COSINE, name="The service")
-            yield visit, model, [Lane(Local(BACKEND, model)), lane]
+            yield visit, model, [Lane(Local(BACKEND, model)), lane], partial(memory_mib, service.pid)
 
 
 def _service_rate(lane: Lane, photos: Sequence[bytes], waves: int) -> float:

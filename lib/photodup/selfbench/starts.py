@@ -17,6 +17,7 @@ from pathlib import Path
 
 from photodup.bench.anyurl.payloads import made_up_images
 from photodup.bench.backends.adapters import adapter, answers_to
+from photodup.bench.load.usage import memory_mib
 from photodup.bench.pairs.alternate import in_turns
 from photodup.embedding.engines.export import MADE_FROM
 from photodup.paths import build_dir
@@ -42,12 +43,15 @@ def first_answers(
     """Time starts of the service until it has answered a photograph, with and without what earlier ones left."""
     photos = made_up_images(1).items
     settings = {"MODEL_PRETRAINED": weights, "ENGINE": engine, "PRECISION": precision}
+    memory = []
 
     def seconds(**more: str) -> float:
         began = time.perf_counter()
         with ServiceProcess(settings={**settings, **more}) as service:
             answers_to(adapter(BACKEND, service.url, jpeg_quality=None), photos)
-            return time.perf_counter() - began
+            waited = time.perf_counter() - began
+            memory.append(memory_mib(service.pid))
+            return waited
 
     def from_nothing() -> float:
         with tempfile.TemporaryDirectory() as root:
@@ -59,7 +63,7 @@ def first_answers(
         GOALS_S.items(), in_turns([seconds, from_nothing], n // 2, random.Random(0)), strict=True
     ):
         name = f"first answer of the service, {engine} {precision}, {how} a cache"
-        yield row(name, several(found), "s", most=goal)
+        yield row(name, several(found), "s", most=goal, memory_mib=max(memory))
 
 
 def _forgetful(folder: Path) -> None:
@@ -86,8 +90,9 @@ def first_page(n: int = STARTS) -> Iterator[Row]:
         with ServerProcess("photodup review", command, log) as process:
             process.wait_ready(partial(_shows_groups, process), 1800)  # the first compares pixels
             found.append(time.perf_counter() - began)
+            memory = memory_mib(process.pid)
     name = "first page of `photodup review` on a known library (the demonstration's)"
-    yield row(name, several(found[1:]), "s", most=PAGE_GOAL_S)
+    yield row(name, several(found[1:]), "s", most=PAGE_GOAL_S, memory_mib=memory)
 
 
 def _shows_groups(process: ServerProcess) -> bool:

@@ -4,11 +4,13 @@
 """
 
 import contextlib
+import sys
 from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
 
+from photodup.errors import PhotodupError
 from photodup.settings import inherited
 
 endpoints = typer.Typer(no_args_is_help=True, help="Files that say where servers are.")
@@ -135,8 +137,11 @@ def _client() -> Any:
     from photodup.serving import vast as rented
 
     client = rented.connect()
-    for name in rented.destroy_overdue(client):
-        print(f"{name} was past its --max-hours and is destroyed.")
+    try:
+        for name in rented.destroy_overdue(client):
+            print(f"{name} was past its --max-hours and is destroyed.")
+    except PhotodupError as error:  # this command may be the one that helps
+        print(f"photodup: warning: {error}", file=sys.stderr)
     for instance in rented.unnoticed(client):
         print(f"Instance {instance} is ours but not rented from this machine: {rented.CONSOLE}")
     return client
@@ -149,7 +154,6 @@ def offers(
     gpus: Annotated[int, typer.Option(min=1, help="how many of it one machine has")] = 1,
 ) -> None:
     """List machines with such a GPU, or several, that can run the all-in-one image, the cheapest first."""
-    from photodup.errors import PhotodupError
     from photodup.serving.gpu_image import IMAGE_GB
     from photodup.serving.vast import find_offers
 

@@ -108,7 +108,10 @@ def up(
         _undo_order(client, name)
         raise
     if not (answer.get("success") and answer.get("new_contract")):
-        _record_path(name).unlink(missing_ok=True)
+        if answer.get("success") is False:
+            _record_path(name).unlink(missing_ok=True)
+        else:  # neither a no nor a number
+            _undo_order(client, name)
         raise PhotodupError(
             f"Vast.ai did not rent offer {offer}: it may be taken; see `photodup vast offers`."
         )
@@ -163,30 +166,42 @@ def endpoints_of(row: dict[str, Any], name: str, key: str | None = None) -> Endp
     )
 
 
-def down(client: Any, name: str) -> None:
+def down(client: Any, name: str, now: float | None = None) -> None:
     """Destroy the instance and make sure that it is gone; nothing to do is no error.
+
+    An order whose answer never came may still appear: where nothing of its label is listed before its time is over, the
+    record stays for ten minutes more, for the watchdog and every later command.
 
     Raises:
         PhotodupError: it is still listed. It costs money until it is destroyed in the console.
     """
     if not _record_path(name).exists():
         return
-    instance = _read_record(name)["instance"]
-    if instance is not None:
-        _destroy(client, name, int(instance))
-    else:  # ordered, and the answer never came
-        _destroy_labelled(client, name)
-        _record_path(name).unlink(missing_ok=True)
+    now = time.time() if now is None else now
+    record = _read_record(name)
+    if record["instance"] is not None:
+        _destroy(client, name, int(record["instance"]))
+    else:
+        _forget(name, _destroy_labelled(client, name) > 0 or record["until"] <= now)
 
 
 def destroy_overdue(client: Any, now: float | None = None) -> list[str]:
-    """Destroy what is past its time and return the names; called before each command."""
+    """Destroy what is past its time and return the names; called before each command.
+
+    Raises:
+        PhotodupError: some are still there; the others are destroyed all the same.
+    """
     now = time.time() if now is None else now
-    overdue = [
-        path.stem for path in sorted(_folder().glob("*.json")) if _read_record(path.stem)["until"] <= now
-    ]
+    names = [path.stem for path in sorted(_folder().glob("*.json"))]
+    overdue = [name for name in names if _read_record(name)["until"] <= now]
+    failures = []
     for name in overdue:
-        down(client, name)
+        try:
+            down(client, name, now)
+        except PhotodupError as error:
+            failures.append(str(error))
+    if failures:
+        raise PhotodupError(" ".join(failures))
     return overdue
 
 
@@ -236,16 +251,17 @@ def _wait(client, name, instance, deadline, poll_s, check, progress) -> Path:
 
 
 def _undo_order(client: Any, name: str) -> None:
-    """Destroy what an order left behind although its answer was lost.
-
-    It may still appear: if nothing is listed, or nothing answers, the record stays for ten minutes, after which the
-    watchdog and every later command look for the label again.
-    """
+    """Destroy what an order left behind although its answer was lost; it may still appear, as `down` says."""
     try:
         found = _destroy_labelled(client, name)
     except PhotodupError:
         found = 0
-    if found:
+    _forget(name, found > 0)
+
+
+def _forget(name: str, is_gone: bool) -> None:
+    """Remove the record of an order without an answer, or keep it for as long as its machine may still appear."""
+    if is_gone:
         _record_path(name).unlink(missing_ok=True)
     else:
         _write_record(name, None, time.time() + _LATE_S)
@@ -260,13 +276,19 @@ def _destroy_labelled(client: Any, name: str) -> int:
 
 
 def _destroy(client: Any, name: str, instance: int) -> None:
+    refused = ""  # also where it was destroyed in the console: only the list tells
     try:
         ask(client, "destroy_instance", id=instance)
+    except PhotodupError as error:
+        refused = f"{error} "
+    try:
         gone = not any(row["id"] == instance for row in ask(client, "show_instances"))
     except PhotodupError as error:
         raise PhotodupError(f"{error} INSTANCE {instance} MAY STILL COST MONEY: look at {CONSOLE}.") from None
     if not gone:
-        raise PhotodupError(f"INSTANCE {instance} IS STILL THERE AND COSTS MONEY: destroy it at {CONSOLE}.")
+        raise PhotodupError(
+            f"{refused}INSTANCE {instance} IS STILL THERE AND COSTS MONEY: destroy it at {CONSOLE}."
+        )
     _record_path(name).unlink(missing_ok=True)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from photodup.embedding.engines.encoder import export_of
 from photodup.embedding.engines.model import check_choice, check_processor
 from photodup.embedding.engines.reduced import (
+    GATED,
     Notes,
     WeightsSource,
     draft_path,
@@ -51,7 +52,7 @@ def export_precision(
     Raises:
         PhotodupError: the processor, the weights or the photographs do not allow it.
     """
-    if precision not in ("int8", "bf16") and not (precision == "fp32" and draft):
+    if precision not in GATED and not (precision == "fp32" and draft):
         raise PhotodupError(
             f"`photodup export --precision` makes int8 or bf16, not {precision}; of fp32 only --draft is a question."
         )

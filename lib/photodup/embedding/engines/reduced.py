@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 # Raise when a precision is made otherwise from the same weights, so that older files are not taken for new ones.
 RECIPE_VERSION = 2
+GATED = ("int8", "bf16")  # what `photodup export` asks the gate about
 _SUFFIX = {"openvino": ".xml", "onnx": ".onnx"}
 
 
@@ -171,10 +172,8 @@ def why_not(precision: str, verdict: str) -> str:
         "refused": "the gate refused it",
         "undecided": "the gate could not decide about it",
     }.get(verdict, "the gate was never asked about it")
-    return (
-        f"computes in {precision}, and {said}: use fp32, or let the gate look at it with "
-        f"`photodup export --precision {precision}`"
-    )
+    asks = f", or let the gate look at it with `photodup export --precision {precision}`"
+    return f"computes in {precision}, and {said}: use fp32{asks if precision in GATED else ''}"
 
 
 def what_is_left(source: WeightsSource, engine: str, precision: str, directory: Path | None = None) -> str:

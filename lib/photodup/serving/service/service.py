@@ -20,7 +20,7 @@ from pydantic_core import to_json
 
 from photodup.embedding.decode_pool import Cancelled
 from photodup.embedding.engines.encoder import ImageModel, load_model
-from photodup.embedding.engines.reduced import draft_verdict_on
+from photodup.embedding.engines.reduced import draft_verdict_on, may_decide, verdict_on, why_not
 from photodup.embedding.vectors import BROKEN, broken, digest_drafted
 from photodup.errors import ServerError
 from photodup.serving.service import bodies, openai_form
@@ -83,6 +83,8 @@ class Service:
         self.decoder.draft_size = model.view.draft_size if is_drafted else None
         self.digest = digest_drafted(model.digest, model.view.draft_size) if is_drafted else model.digest
         log.info("%s/%s is ready, digest %s", model.name, model.pretrained, self.digest[:12])
+        if not may_decide(model.precision, verdict := verdict_on(model)):
+            log.warning("%s %s.", model.name, why_not(model.precision, verdict))
         self.model = model
         self.batcher = Batcher(
             model.embed_pixels,

@@ -32,7 +32,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 RESTS_ON: dict[type, str] = {Goal: "the study's own rows", Comparison: "a comparison"}
-PRETENDED = {"emulated": "an emulated device", "simulated": "a simulation"}
+PRETENDED = {
+    "emulated": "an emulated device",
+    "simulated": "a simulation",
+    "control plane": "a real control plane, its load simulated",
+}
 WORDS = {"connection": "{} connection", "batch": "batch {:g}", "concurrency": "{:g} in flight"}
 
 

@@ -197,6 +197,19 @@ def _replay(config: Row, result: Row) -> Iterator[Row]:
     yield {"backend": "simulated-hpa", "scenario": "replay", **_numbers(result, *names)}
 
 
+def _control_plane(config: Row, result: Row) -> Iterator[Row]:
+    """The published manifests on a real control plane without containers, under metrics that we serve."""
+    seen = result["namespaces"]["published"]
+    grown = min(event["time_s"] for event in seen["events"] if event["reason"] == "SuccessfulRescale")
+    load_began_s = config["ramp"][0][1]
+    yield {
+        "backend": "control-plane-hpa",
+        "scenario": "replay",
+        "pods_ready_max": max(row["ready"] for row in seen["rows"]),
+        "hpa_reaction_s": grown - load_began_s,
+    }
+
+
 def _numbers(row: Row, *names: str) -> Row:
     return {name: row[name] for name in names if row.get(name) is not None}
 
@@ -210,4 +223,5 @@ READERS: dict[str, Callable[[Row, Row], Iterator[Row]]] = {  # kind of record â†
     "precision": _precision,
     "session": _session,
     "replay": _replay,
+    "control_plane": _control_plane,
 }

@@ -108,10 +108,11 @@ def once_as_deployed(points: "pd.DataFrame", *, any_configuration: bool = False)
 
 
 def device_class(points: "pd.DataFrame") -> "pd.Series":
-    """Return what computed each point: `gpu`, `cpu`, `emulated`, `simulated`, `none` (no device) or `unknown`.
+    """Return what computed each point: `gpu`, `cpu`, `emulated`, `simulated`, `control plane`, `none` or `unknown`.
 
     An emulated GPU waits as long as a GPU would compute; an autoscaler's replay and answers rounded to another
-    precision are simulations; a message's body and a bare link need no device.
+    precision are simulations, and a control plane without containers scales by metrics that we serve; a message's body
+    and a bare link need no device.
     """
 
     import numpy as np
@@ -126,6 +127,7 @@ def device_class(points: "pd.DataFrame") -> "pd.Series":
     kinds = {
         "emulated": engine.str.startswith("emulated"),
         "simulated": backend.str.startswith(("simulated-", "rounded-")),
+        "control plane": backend.str.startswith("control-plane-"),
         "none": backend.str.startswith(("body-", "network-")),
         "cpu": device.eq("cpu"),
         "gpu": ~device.isin(["", UNKNOWN_GPU]),

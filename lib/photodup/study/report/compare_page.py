@@ -11,6 +11,7 @@ from typing import Any
 from photodup.bench.stats.sentence import number
 from photodup.embedding.backends import engine_family
 from photodup.files import real_path, write_atomically
+from photodup.serving.endpoints import NO_GPU
 from photodup.study.comparisons import agreement
 from photodup.study.notebook.run import describe_machine, describe_weights, read_run
 from photodup.study.published.roofline import of_the_servers
@@ -104,7 +105,8 @@ def _fastest(side: ComparedRun) -> dict[str, str]:
     """
     names = ("backend", "server", "engine", "valid", "throughput_images_per_s")
     servers = side.environment.get("servers") or {}
-    unknown = "not measured" if side.environment.get("gpus") else "not run here"
+    has_gpu = side.environment.get("gpus") or servers.get("gpu", NO_GPU) != NO_GPU
+    unknown = "not measured" if has_gpu else "not run here"
     used = ("gpu_memory_before_mib", "gpu_memory_mib", "gpu_utilization", "gpu_power_w")
     points = side.points.reindex(columns=[*names, *used])
     rates = points["throughput_images_per_s"][of_the_servers(points, elsewhere=bool(servers))].dropna()

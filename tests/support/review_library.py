@@ -10,6 +10,7 @@ from pathlib import Path
 
 import httpx
 import numpy as np
+import pillow_heif
 from PIL import ExifTags, Image
 
 from photodup.photos.groups.results import TierGroup
@@ -19,6 +20,12 @@ from photodup.photos.library.scan import scan
 from photodup.photos.review.serve import ReviewServer
 from photodup.photos.review.session import Item, RemovalResult, ReviewSession
 
+# What a scan knows of a file of which nothing stands out.
+BASE = Photo(
+    "0" * 32, 1000, "JPEG", 100, 100, None, "2020-01-02T00:00:00", "Cam", 5, None, None,
+    id=1, path=Path("a.jpg"), mtime_ns=0,
+)  # fmt: skip
+
 
 def photo(name: str) -> Image.Image:
     import skimage.data
@@ -27,12 +34,11 @@ def photo(name: str) -> Image.Image:
 
 
 def save(image: Image.Image, path: Path, *, quality=92, taken: str | None = None, camera="Test") -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    exif = Image.Exif()
+    found = Image.Exif()
     if taken:
-        exif[0x010F] = camera
-        exif.get_ifd(0x8769)[0x9003] = taken
-    image.save(path, "JPEG", quality=quality, exif=exif)
+        found[0x010F] = camera
+        found.get_ifd(0x8769)[0x9003] = taken
+    write(image, path, quality=quality, data=found.tobytes() if taken else b"", format="JPEG")
 
 
 def exif(*, camera: bool = True, rating: int = 0, **details) -> bytes:
@@ -50,10 +56,9 @@ def exif(*, camera: bool = True, rating: int = 0, **details) -> bytes:
 
 def write(image: Image.Image, path: Path, *, quality: int = 92, data: bytes = b"", **options) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    options |= {"exif": data} if data else {}
-    if path.suffix != ".png":
-        options["quality"] = quality
-    image.save(path, **options)
+    if path.suffix == ".heic":
+        pillow_heif.register_heif_opener()
+    image.save(path, quality=quality, **options, **({"exif": data} if data else {}))
 
 
 XMP = (

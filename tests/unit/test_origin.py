@@ -2,13 +2,14 @@
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageOps
-from support.review_library import copies_in, exif, listed, only_group, photo, write, xmp
+from support.review_library import BASE, copies_in, exif, listed, only_group, photo, write, xmp
 
 from photodup.embedding.imaging import to_jpeg
 from photodup.photos.compare.canvas import Laid
@@ -31,8 +32,6 @@ from photodup.photos.library.metadata import (
 from photodup.photos.library.scan import scan
 from photodup.photos.quality.edits import named
 from photodup.photos.search.candidates import Shots
-
-BASE = Photo(1, Path("a.jpg"), "0" * 32, 1000, 0, "JPEG", 100, 100, None, "2020-01-02T00:00:00", "Cam", 5)
 
 
 def going(group: TierGroup) -> set[str]:
@@ -145,7 +144,7 @@ def test_neither_of_two_tones_is_suggested_without_a_sign(tmp_path, original, ru
     ("IMG_1.jpg", False), ("credit.jpg", False), ("IMG_1 (2).jpg", False), ("Edith.jpg", False),
 ])  # fmt: skip
 def test_names_of_edits(named, edited):
-    assert is_edit(Photo(*("", Path(named)), *[0] * 10), {}) is edited
+    assert is_edit(replace(BASE, path=Path(named)), {}) is edited
 
 
 def test_programs_that_edit_and_those_that_develop():
@@ -335,8 +334,6 @@ def test_a_lossless_file_made_of_a_jpeg_goes(tmp_path, original):
 
 @pytest.mark.parametrize("data", [exif(), b""])
 def test_between_a_heic_and_a_jpeg_of_one_size_nothing_is_suggested(tmp_path, original, data):
-    pillow_heif = pytest.importorskip("pillow_heif")
-    pillow_heif.register_heif_opener()
     write(original, tmp_path / "IMG_1.jpg", data=exif())
     write(Image.open(tmp_path / "IMG_1.jpg"), tmp_path / "IMG_1.heic", quality=95, data=data)
     group = only_group(tmp_path)
@@ -344,7 +341,6 @@ def test_between_a_heic_and_a_jpeg_of_one_size_nothing_is_suggested(tmp_path, or
 
 
 def test_of_a_jpeg_and_a_heic_without_metadata_only_a_heic_that_was_made_of_the_jpeg_goes(tmp_path, original):
-    pytest.importorskip("pillow_heif").register_heif_opener()
     for number, order in enumerate((("a.jpg", "b.heic"), ("b.heic", "a.jpg"))):
         folder = tmp_path / str(number)
         write(original, folder / order[0], quality=85)
@@ -438,8 +434,6 @@ def test_dates_of_another_length_are_one_date():
 
 
 def shot(number: int, **changes) -> Photo:
-    from dataclasses import replace
-
     said = {k: changes.pop(k) for k in ("time", "bias", "sensitivity", "sequence", "drive") if k in changes}
     changes.setdefault("path", Path(f"{number}.jpg"))
     return replace(BASE, id=number, md5=f"{number:032}", exposure=json.dumps(said), **changes)
@@ -459,6 +453,9 @@ def shot(number: int, **changes) -> Photo:
     ({"taken_at": "2020-01-02T00:00:00.12"}, {"taken_at": "2020-01-02T00:00:00"}, False),
     ({"taken_at": "2020-01-02T12:00:00+02:00"}, {"taken_at": "2020-01-02T10:00:00+00:00"}, False),
     ({"taken_at": "2020-01-02T12:00:00"}, {"taken_at": "2020-01-02T12:00:01"}, True),
+    ({}, {}, False),  # an edit keeps the time
+    ({}, {"taken_at": None}, False),
+    ({}, {"taken_at": "2020-01-02T00:00:01", "camera": None}, False),
     ({"path": Path("DSC_0012.JPG")}, {"path": Path("x/DSC_0013.JPG")}, True),
     ({"path": Path("DSC_0012.JPG")}, {"path": Path("DSC_0012 (1).JPG")}, False),
     ({"path": Path("DSC_0012.JPG"), "camera": None}, {"path": Path("DSC_0013.JPG"), "camera": None}, False),

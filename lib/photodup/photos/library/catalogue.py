@@ -21,6 +21,7 @@ import numpy as np
 from photodup.errors import PhotodupError
 from photodup.files import real_path
 from photodup.names import printable
+from photodup.photos.library.hashing import PhotoFacts
 from photodup.photos.state.own_folder import OwnFolder, locate_catalogue
 from photodup.photos.state.sqlite_file import (
     APPLICATION_ID,
@@ -60,27 +61,13 @@ def _not_a_catalogue(file: Path) -> CatalogueError:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Photo:
-    """One readable file: `path` is relative to the library; width and height are upright pixels.
-
-    `exposure` and `described` are JSON, as `photodup.photos.library.metadata` gives them; None if nothing is known.
-    """
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Photo(PhotoFacts):
+    """One readable file: what its bytes say, and where it lies. `path` is relative to the library."""
 
     id: int
     path: Path
-    md5: str
-    size_bytes: int
     mtime_ns: int
-    format: str
-    width: int
-    height: int
-    phash: str | None
-    taken_at: str | None
-    camera: str | None
-    exif_fields: int
-    exposure: str | None = None
-    described: str | None = None
 
     def lies_in(self, folders: Iterable[str | Path]) -> str | Path | None:
         """Return the first of some folders, relative to the library, that it lies in; None where in none."""
@@ -257,11 +244,14 @@ class Catalogue:
         """
         self.check("content", "file")
         rows = self.query(
-            "SELECT file.id, file.path, file.md5, file.size_bytes, file.mtime_ns, format, width, height, "
-            "phash, taken_at, camera, exif_fields, exposure, described FROM file JOIN content USING (md5) "
+            "SELECT file.id, file.path, file.mtime_ns, file.md5, file.size_bytes, format, width, height, phash, taken_at, "
+            "camera, exif_fields, exposure, described FROM file JOIN content USING (md5) "
             "WHERE status = 'ok' ORDER BY file.path"
         )
-        return [Photo(row[0], Path(os.fsdecode(row[1])), *row[2:]) for row in rows]
+        return [
+            Photo(*facts, id=number, path=Path(os.fsdecode(path)), mtime_ns=mtime_ns)
+            for number, path, mtime_ns, *facts in rows
+        ]
 
     def problems(self) -> list[tuple[Path, str]]:
         """Return (path, reason) of every file that is there but cannot be read, ordered by path."""

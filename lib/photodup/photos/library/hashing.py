@@ -78,7 +78,7 @@ class PhotoFacts:
     camera: str | None
     exif_fields: int
     exposure: str | None
-    described: str
+    described: str | None
 
 
 @dataclass(frozen=True, slots=True)

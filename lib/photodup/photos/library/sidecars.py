@@ -55,14 +55,10 @@ def moving_together(photos: Iterable[Path], staying: Iterable[Path] = ()) -> dic
         raw_pair = photo.suffix.lower() in RAW_SUFFIXES and len(rendered) == 1
         shared = kept & set(bundle) or (peers - leaving and not raw_pair)
         namesakes = [p for p in bundle if p.name.lower() == photo.name.lower()]
-        found = [
-            p
-            for p in bundles.get(photo.name.lower(), [])
-            if p.suffix.lower() in _NAMED_IN_FULL and (len(namesakes) < 2 or p.stem == photo.name)
-        ]
-        if not shared:
-            found += rendered
-            found += [p for p in bundle if p.suffix.lower() in _ATTACHED_SUFFIXES | RAW_SUFFIXES]
+        suffixes = RENDERED_SUFFIXES | _ATTACHED_SUFFIXES | RAW_SUFFIXES
+        found = _of(photo, bundles, frozenset() if shared else suffixes)
+        if len(namesakes) > 1:  # `a.jpg` and `A.JPG`: what is named in full is of the one that is spelled so
+            found = [p for p in found if p.stem == photo.name or p in bundle]
         result[photo] = sorted(set(found) - leaving - kept)
     return result
 
@@ -92,14 +88,19 @@ class Beside:
 
     def __init__(self, library: Path) -> None:
         self._library, self._read = library, cache(_bundles)
-        self.along = cache(self._along)
+        self.along, self._xmp = cache(self._along), cache(_read_xmp)
         self.memory: Memory | None = None
 
     def _along(self, path: Path) -> list[Path]:
         """Return the files beside a photo that belong to it; XMP and Google's JSON only where they say more than facts."""
         photo = self._library / path
         found = _of(photo, self._read(photo.parent), _ATTACHED_SUFFIXES | RAW_SUFFIXES)
-        return [p for p in found if _COUNTS.get(p.suffix.lower(), lambda path: True)(p)]
+        return [p for p in found if self._counts(p)]
+
+    def _counts(self, path: Path) -> bool:
+        if path.suffix.lower() == ".xmp":
+            return self._xmp(path)[0]
+        return path.suffix.lower() != ".json" or _google(path) != _GOOGLES
 
     def lost(self, keeper: Path, leaving: Path) -> list[str]:
         """Return the suffixes of the files that would leave with a photo and have no equal beside the keeper."""
@@ -127,11 +128,8 @@ class Beside:
         """Return what a photo and its XMP sidecars say of it, by kind; `IMG_1.xmp` is of every `IMG_1`."""
         path = photo.path
         bundles = self._read((self._library / path).parent)
-        packets = []
-        for sidecar in (*bundles.get(path.name.lower(), ()), *bundles.get(path.stem.lower(), ())):
-            if sidecar.suffix.lower() == ".xmp":
-                with suppress(OSError), open(sidecar, "rb") as file:
-                    packets.append(described_by_xmp(file.read(MOST_XMP_BYTES)))
+        beside = (*bundles.get(path.name.lower(), ()), *bundles.get(path.stem.lower(), ()))
+        packets = [self._xmp(one)[1] for one in beside if one.suffix.lower() == ".xmp"]
         return joined(joined(*packets), read_described(photo.described))
 
 
@@ -142,11 +140,12 @@ def _of(photo: Path, bundles: dict[str, list[Path]], suffixes: frozenset[str]) -
     return sorted(set(found) - {photo})
 
 
-def _holds_edit(xmp: Path) -> bool:
-    with suppress(OSError), open(xmp, "rb") as file:
+def _read_xmp(path: Path) -> tuple[bool, dict[str, Any]]:
+    """Return whether an XMP sidecar holds an edit, and what it says, by kind."""
+    with suppress(OSError), open(path, "rb") as file:
         text = file.read(MOST_XMP_BYTES)
-        return any(mark in text for mark in _EDITS)
-    return True  # it cannot be read, so nobody knows
+        return any(mark in text for mark in _EDITS), described_by_xmp(text)
+    return True, {}  # it cannot be read, so nobody knows
 
 
 _GOOGLES: dict[str, Any] = {"of": "Google's export"}
@@ -167,10 +166,6 @@ def _google(path: Path) -> dict[str, Any] | None:
         return _GOOGLES | words | ({"place": at} if any(at) else {})
     except (OSError, ValueError, RecursionError, AttributeError):
         return None
-
-
-# Of files with these suffixes which count; of all others every one does.
-_COUNTS = {".xmp": _holds_edit, ".json": lambda path: _google(path) != _GOOGLES}
 
 
 def _bundles(folder: Path) -> dict[str, list[Path]]:

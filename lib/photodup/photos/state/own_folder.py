@@ -12,7 +12,7 @@ import stat
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from photodup.errors import PhotodupError
 from photodup.files import real_path
@@ -40,36 +40,22 @@ class OwnFolderError(PhotodupError):
     """The folder is not photodup's, or somebody put a link into it; nothing in it was changed."""
 
 
+def _file_of(*parts: str) -> Any:
+    """Return the path of a file of an `OwnFolder`, as a property of it."""
+    return property(lambda own: own._file(*parts))
+
+
 class OwnFolder:
     """One library's folder. Making the object touches nothing; `prepare` makes or checks the folder."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
 
-    @property
-    def settings(self) -> Path:
-        """`settings.json`."""
-        return self._file("settings.json")
-
-    @property
-    def feedback(self) -> Path:
-        """`feedback.jsonl`: what the owner said about photos."""
-        return self._file("feedback.jsonl")
-
-    @property
-    def decisions(self) -> Path:
-        """`review/decisions.jsonl`: what was decided about each group."""
-        return self._file("review", "decisions.jsonl")
-
-    @property
-    def evidence(self) -> Path:
-        """`evidence.sqlite`: pairs that were compared on their pixels."""
-        return self._file("evidence.sqlite")
-
-    @property
-    def features(self) -> Path:
-        """`features.sqlite`: the strongest features of photos that were compared."""
-        return self._file("features.sqlite")
+    settings = _file_of("settings.json")
+    feedback = _file_of("feedback.jsonl")  # what the owner said about photos
+    decisions = _file_of("review", "decisions.jsonl")  # what was decided about each group
+    evidence = _file_of("evidence.sqlite")  # pairs that were compared on their pixels
+    features = _file_of("features.sqlite")  # the strongest features of photos that were compared
 
     def pairs(self, name: str) -> Path:
         """`neighbours-<name>.npz`: 16 hexadecimal digits of a model's digest, or `hash`."""

@@ -13,7 +13,6 @@ wrote it, every path is resolved beneath the library, no link followed, and a fi
 not as journalled is left where it is.
 """
 
-import hashlib
 import os
 import stat
 import time
@@ -26,6 +25,7 @@ from typing import Any
 
 from photodup.errors import PhotodupError
 from photodup.names import printable
+from photodup.photos.library.hashing import md5
 from photodup.photos.library.sidecars import belonging_to
 from photodup.photos.state.journal import Journal
 from photodup.photos.state.own_key import own_key, read_key
@@ -374,7 +374,7 @@ class Trash:
             raise TrashError(
                 f"{printable(note.path)} has changed since the list was shown: look at it again."
             )
-        digest = hashlib.md5(note.data, usedforsecurity=False).hexdigest()
+        digest = md5(note.data)
         operation = Operation(_new_id(), batch, _now_s(), note.reason, "")
         operation.written = Written(home, digest, len(note.data))
         if there and note.before:

@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any, Self
 
@@ -26,6 +26,11 @@ def watched_by(tell: Tell) -> Iterator[None]:
         yield
     finally:
         _watcher.reset(token)
+
+
+def unseen() -> AbstractContextManager[None]:
+    """Let the bars of this thread show nothing."""
+    return watched_by(lambda what, done, total: None)
 
 
 def bar(items: Iterable | None = None, *, total: int, desc: str, unit: str, disable: bool = False) -> Any:

@@ -16,7 +16,7 @@ from support.library import photo as small
 from support.review_library import client_of, photo, remove_all, save
 from support.service import until
 
-from photodup.photos.groups.by_settings import tiers_by_settings, with_bar
+from photodup.photos.groups.by_settings import tiers_by_settings
 from photodup.photos.library import scan as scanning
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
@@ -384,7 +384,7 @@ def test_choosing_keepers_says_how_far_it_is_and_a_stop_keeps_what_was_measured(
 
         told.clear()
         with Catalogue(tmp_path) as opened, watched_by(tell):
-            tiers_by_settings(opened, progress=with_bar)
+            tiers_by_settings(opened)
         return [said for said in told if said[0] == "choose"]
 
     with pytest.raises(Stopped):

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 from support.images import read_facts
-from support.review_library import forget_evidence, make_library, only_group, photo, save
+from support.review_library import BASE, forget_evidence, make_library, only_group, photo, save
 
 from photodup.demo.photographs import SOURCES
 from photodup.embedding.imaging import encoded
@@ -19,7 +19,7 @@ from photodup.errors import PhotodupError
 from photodup.photos.compare import evidence, pixels
 from photodup.photos.compare.evidence import pair_codes, pair_rows
 from photodup.photos.compare.merit import Merit, Relation
-from photodup.photos.compare.verify import Thresholds, Verification
+from photodup.photos.compare.verify import Verification
 from photodup.photos.groups.copy_search import not_asked
 from photodup.photos.groups.families import families
 from photodup.photos.groups.keepers import DEFAULT_RULES, KeepRules
@@ -28,47 +28,42 @@ from photodup.photos.library.catalogue import Catalogue, Model, Photo
 from photodup.photos.library.feedback import Feedback
 from photodup.photos.library.hashing import hamming, perceptual_hash
 from photodup.photos.library.scan import scan
-from photodup.photos.search.candidates import Shots
 from photodup.photos.search.hash_neighbours import mirrored_hash, near_hashes
-
-BASE = Photo(1, Path("a.jpg"), "0" * 32, 1000, 0, "JPEG", 100, 100, None, "2020-01-02T00:00:00", "Cam", 5)
 
 
 def other(**changes) -> Photo:
     return replace(BASE, **({"id": 2, "path": Path("b.jpg"), "md5": "1" * 32} | changes))
 
 
-@pytest.mark.parametrize(("better", "rule", "words"), [
-    ({"width": 200}, "resolution", "most pixels: 20,000 pixels, next 10,000 pixels"),
-    ({"format": "DNG"}, "format", "best format: DNG"),
-    ({"exif_fields": 9}, "metadata", "9 fields, next 5"),
-    ({"size_bytes": 2_000_000}, "size", "largest file: 2.0 MB, next 0.0 MB"),
-    ({"path": Path("Originals/b.jpg")}, "folder", "preferred folder: Originals"),
-    ({"taken_at": "2019-01-01T00:00:00"}, "oldest", "oldest: 2019"),
+NOT_UTF8 = os.fsdecode(b"caf\xe9")
+
+
+@pytest.mark.parametrize(("rules", "better", "keeper", "rule", "words"), [
+    (KeepRules(folders=["Originals"]), {"width": 200}, 2, "resolution", "most pixels: 20,000 pixels, next 10,000 pixels"),
+    (KeepRules(folders=["Originals"]), {"path": Path("Originals/b.jpg")}, 2, "folder", "preferred folder: Originals"),
+    (KeepRules(), {"format": "DNG"}, 2, "format", "best format: DNG"),
+    (KeepRules(), {"exif_fields": 9}, 2, "metadata", "9 fields, next 5"),
+    (KeepRules(), {"size_bytes": 2_000_000}, 2, "size", "largest file: 2.0 MB, next 0.0 MB"),
+    (KeepRules(), {"taken_at": "2019-01-01T00:00:00"}, 2, "oldest", "oldest: 2019"),
+    # One moment is not older because nobody wrote its offset.
+    (KeepRules(["oldest"]), {"taken_at": "2020-01-02T00:00:00+02:00", "path": Path("a/b.jpg")}, 1, None, "shortest path"),
+    # A preferred folder comes before what the files show, unless the owner ordered otherwise.
+    (KeepRules(folders=["Mine"]), {"path": Path("Mine/b.jpg"), "width": 50}, 2, "folder", "preferred folder: Mine"),
+    (KeepRules(["resolution", "folder"], folders=["Mine"]), {"path": Path("Mine/b.jpg"), "width": 50}, 1, "resolution", ""),
+    (KeepRules(["size", "resolution"]), {"width": 300, "size_bytes": 10}, 1, "size", "largest file"),
+    # A HEIC that names no camera is no original for its size.
+    (KeepRules(), {"format": "HEIF", "size_bytes": 2_000_000}, 1, "metadata", "made of one"),
+    # A name that is not UTF-8 must not break the page or the terminal that shows the reason.
+    (KeepRules(["folder"], folders=[NOT_UTF8]), {"path": Path(NOT_UTF8, "b.jpg")}, 2, "folder", "folder: caf\ufffd"),
 ])  # fmt: skip
-def test_each_rule_decides_when_it_is_the_first_to_differ(better, rule, words):
-    rules = KeepRules(folders=["Originals"])
+def test_each_rule_decides_when_it_is_the_first_to_differ(rules, better, keeper, rule, words):
     choice = rules.choose([BASE, other(**better)])
-    assert (choice.keeper.id, choice.rule) == (2, rule)
-    assert words in choice.reason
+    assert (choice.keeper.id, choice.rule) == (keeper, rule) and words in choice.reason
 
 
-def test_a_preferred_folder_comes_before_what_the_files_show():
-    best = other(path=Path("Mine/b.jpg"), width=50)
-    assert KeepRules(folders=["Mine"]).choose([BASE, best]).keeper == best
-    assert KeepRules(["resolution", "folder"], folders=["Mine"]).choose([BASE, best]).keeper == BASE
-
-
-def test_the_order_is_configurable_and_checked():
-    choice = KeepRules(["size", "resolution"]).choose([BASE, other(width=300, size_bytes=10)])
-    assert (choice.keeper.id, choice.rule) == (1, "size")
+def test_the_order_is_checked():
     with pytest.raises(PhotodupError, match="No keep rule biggest"):
         KeepRules(["biggest"])
-
-
-def test_a_heic_that_names_no_camera_is_no_original_for_its_size():
-    choice = KeepRules().choose([BASE, other(format="HEIF", size_bytes=2_000_000)])
-    assert (choice.keeper.id, choice.rule) == (1, "metadata") and "made of one" in choice.reason
 
 
 photos = st.builds(
@@ -110,19 +105,6 @@ def test_near_hashes_find_a_copy_in_every_orientation():
 def near(hashes: list[str]) -> set[tuple[int, int]]:
     pairs = near_hashes(np.array([int(phash, 16) for phash in hashes], np.uint64), 24)
     return set(zip(pairs.first.tolist(), pairs.second.tolist(), strict=True))
-
-
-def two_shots(first: Photo, second: Photo) -> bool:
-    (said,) = Shots([first, second]).are_two(pair_codes(np.array([0]), np.array([1])))
-    return bool(said)
-
-
-def test_two_times_of_one_camera_are_two_shots():
-    later = other(taken_at="2020-01-02T00:00:01")
-    assert two_shots(BASE, later)
-    assert not two_shots(BASE, other()), "an edit keeps the time"
-    assert not two_shots(BASE, other(taken_at=None)), "no date says nothing"
-    assert not two_shots(BASE, replace(later, camera=None)), "nor does another camera's clock"
 
 
 def embed_by_pixels(catalogue: Catalogue) -> None:
@@ -232,16 +214,16 @@ def test_what_was_proven_once_stays_whatever_comes_between(library, monkeypatch)
 
 
 def test_evidence_comes_back_as_it_went_in(tmp_path):
-    found = Verification(12, 0.75, 0.5, -0.25, 0.125, 0.95, True, False, 3, 0.1, 1.5)
-    names = ["a" * 32, "b" * 32, "c" * 32]
+    found = Verification(12, 0.75, 0.5, 0.75, 0.125, 0.95, True, False, 3, -0.1, 1.5)
+    none, names = replace(found, correlation=-0.25), ["a" * 32, "b" * 32, "c" * 32]
     with evidence.EvidenceStore(tmp_path / "evidence.sqlite") as store:
-        store.add([(names[1], names[0], found), (names[1], names[2], Verification())])
+        store.add([(names[1], names[0], found), (names[1], names[2], none)])
     with evidence.EvidenceStore(tmp_path / "evidence.sqlite") as store:
-        known = store.read({names[0]: 7, names[1]: 3})
-        assert len(known) == 1 and known.get(3, 7) == known.get(7, 3) == found
-        assert known.get(3, 4) is None
-        assert known.copies(Thresholds(min_correlation=-1)) == {(3, 7): found}
-        assert known.copies(Thresholds()) == {}
+        assert len(store.read({names[0]: 7, names[1]: 3})) == 1
+        known = store.read({name: row for row, name in zip((7, 3, 4), names, strict=True)})
+        assert len(known) == 2 and known.get(3, 7) == known.get(7, 3) == found
+        assert known.get(3, 4) == none and known.get(7, 4) is None
+        assert known.copies() == {(3, 7): found}
 
 
 @pytest.mark.long
@@ -315,19 +297,6 @@ def test_a_camera_jpeg_with_a_second_picture_is_no_worse_than_its_copy():
     original = replace(BASE, format=camera, exif_fields=40)
     for worse in ("JPEG", web):
         assert KeepRules().choose([other(format=worse), original]).keeper.id == 1
-
-
-def test_one_moment_is_not_older_because_nobody_wrote_its_offset():
-    there = replace(BASE, taken_at="2020-01-02T00:00:00+02:00")
-    choice = KeepRules(["oldest"]).choose([there, other(path=Path("longer/b.jpg"))])
-    assert (choice.keeper.id, choice.rule) == (1, None)
-
-
-def test_the_reason_can_be_shown_whatever_the_folders_name():
-    """A name that is not UTF-8 must not break the page or the terminal that shows it."""
-    folder = os.fsdecode(b"caf\xe9")
-    choice = KeepRules(["folder"], folders=[folder]).choose([BASE, other(path=Path(folder, "b.jpg"))])
-    assert (choice.keeper.id, choice.reason) == (2, "preferred folder: caf\ufffd")
 
 
 def test_a_keeper_that_has_something_added_replaces_none_that_lacks_it():

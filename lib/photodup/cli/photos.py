@@ -188,11 +188,11 @@ def print_groups(catalogue: "Catalogue", *, as_json: bool = False, **options: An
         as_json: print one object instead: `n_photos`, `groups` and `problems`.
         **options: of `tiers_by_settings`.
     """
-    from photodup.photos.groups.by_settings import tiers_by_settings, with_bar
+    from photodup.photos.groups.by_settings import tiers_by_settings
     from photodup.photos.library.feedback import Feedback
 
-    tiers = tiers_by_settings(catalogue, progress=with_bar, **options)
     feedback = Feedback(catalogue.own.path)
+    tiers = tiers_by_settings(catalogue, feedback=feedback, **options)
     if as_json:
         groups, problems = [_record(g) for g in tiers.groups], [*tiers.problems, *feedback.problems]
         print(json.dumps({"n_photos": tiers.n_photos, "groups": groups, "problems": problems}))

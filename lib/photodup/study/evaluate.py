@@ -14,7 +14,6 @@ from photodup.photos.quality.edits import LOOK_ALIKES, REFERENCE, named
 from photodup.photos.quality.pairs import Original, Quality, evaluate, folder_originals
 from photodup.photos.quality.report import as_record, report
 from photodup.photos.quality.shown import OfKind, Shown, kinds_lines, measure_kinds, measure_shown
-from photodup.progress import bar
 from photodup.settings import environment
 
 if TYPE_CHECKING:
@@ -53,13 +52,8 @@ def measure(
     originals = chosen_originals(directory, names)
     with connect(mode="local", pretrained=weights) as embedder:
         model = f"{embedder.model_name}{' (random weights)' if embedder.is_random else ''}"
-        return evaluate(
-            originals,
-            named(edits or (None if all_edits else REFERENCE)),
-            embed=embedder.embed,
-            model=model,
-            progress=lambda queries, n: bar(queries, total=n, desc="compare", unit="edit"),
-        )
+        chosen = named(edits or (None if all_edits else REFERENCE))
+        return evaluate(originals, chosen, embed=embedder.embed, model=model)
 
 
 def _pretrained() -> str | None:
@@ -89,10 +83,7 @@ def shown(
 def by_kind(directory: Path | None, n: int) -> list[OfKind]:
     """Measure every kind of edit and of look-alikes, `n` photographs for each; hash and pixels alone."""
     with tempfile.TemporaryDirectory() as folder:
-        return measure_kinds(
-            chosen_originals(directory), [*named(), *LOOK_ALIKES], n, Path(folder),
-            lambda kinds, total: bar(kinds, total=total, desc="measure", unit="kind"),
-        )  # fmt: skip
+        return measure_kinds(chosen_originals(directory), [*named(), *LOOK_ALIKES], n, Path(folder))
 
 
 def evaluate_and_print(

@@ -21,8 +21,7 @@ from photodup.names import as_text, printable
 from photodup.paths import cache_dir
 from photodup.photos.compare.evidence import EvidenceStore, pair_codes
 from photodup.photos.compare.kept_features import FeatureStore
-from photodup.photos.groups.by_settings import with_bar
-from photodup.photos.groups.copy_search import VERIFICATION, CopySearch
+from photodup.photos.groups.copy_search import CopySearch
 from photodup.photos.groups.families import Family
 from photodup.photos.groups.judging import Judge, Judged
 from photodup.photos.groups.keepers import KeepRules
@@ -32,7 +31,7 @@ from photodup.photos.library.scan import existing_folder, scan
 from photodup.photos.library.walking import UnreadFile, opened_file
 from photodup.photos.search.candidates import PER_PHOTO_ALONE, Shots
 from photodup.photos.search.hash_neighbours import nearest_across, search_radius
-from photodup.progress import bar
+from photodup.progress import bar, unseen
 
 # Photos of the library that one photo is compared with. Of 120 copies of four kinds, planted in a library of 220, all had
 # their source as the nearest.
@@ -235,7 +234,7 @@ class _Comparison:
         )
         shots = Shots(rows)
         search = CopySearch(
-            self._root, rows, self._store, self._kept, lambda codes: codes[~shots.are_two(codes)], with_bar
+            self._root, rows, self._store, self._kept, lambda codes: codes[~shots.are_two(codes)]
         )
         # The best of those alike come first, by what the catalogue knows, then those with nearer hashes.
         ranked = self._rules.ranked([rows[i] for i in np.unique(near.first)])
@@ -263,7 +262,7 @@ class _Comparison:
         across = [pair for pair in sorted(new) if pair[0] < len(self._library) <= pair[1]]
         asked = [pair for pair in dict.fromkeys((*self._near, *across)) if pair in new]
         self._judged.update(asked)
-        with bar(total=len(asked), desc="judge", unit="pair") as shown:
+        with bar(total=len(asked), desc="judge", unit="pair") as shown, unseen():
             for begin in range(0, len(asked), _BLOCK):
                 block = [Family(pair[0], pair) for pair in asked[begin : begin + _BLOCK]]
                 for one in judge.judge(judge.keepers(block, search), search):
@@ -288,7 +287,7 @@ class _Comparison:
         """Note what the pixels do not prove and the hash, or most of the evidence, says."""
         for (i, j), bits in self._near.items():
             evidence = search.verified.get(i, j)
-            if evidence and (bits <= _ALIKE_BITS or evidence.passes(VERIFICATION)):
+            if evidence and (bits <= _ALIKE_BITS or evidence.passes()):
                 alike = Whereabouts.PROBABLY, self._rows[i], "looks alike, and the pixels do not prove it"
                 self._known.setdefault(self._rows[j].md5, alike)
 

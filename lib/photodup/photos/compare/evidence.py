@@ -66,15 +66,15 @@ class Verified:
             return None
         return _verification(self.found[place])
 
-    def copies(self, thresholds: Thresholds) -> dict[tuple[int, int], Verification]:
+    def copies(self) -> dict[tuple[int, int], Verification]:
         """Return the pairs that are copies."""
         # Few are; so what decides most goes first, for all at once.
-        likely = np.flatnonzero(self.found["agreement"] >= thresholds.min_agreement)
+        likely = np.flatnonzero(self.found["agreement"] >= Thresholds.min_agreement)
         rows = zip(*(rows.tolist() for rows in pair_rows(self.codes[likely])), strict=True)
         found = {
             pair: _verification(self.found[place]) for pair, place in zip(rows, likely.tolist(), strict=True)
         }
-        return {pair: evidence for pair, evidence in found.items() if evidence.is_copy(thresholds)}
+        return {pair: evidence for pair, evidence in found.items() if evidence.is_copy()}
 
 
 class EvidenceStore(CacheFile):

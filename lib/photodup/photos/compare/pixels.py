@@ -2,7 +2,7 @@
 
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -16,6 +16,7 @@ from photodup.photos.compare.features import SIZE, Features, features
 from photodup.photos.compare.kept_features import FeatureStore, Strongest
 from photodup.photos.compare.verify import Verification, verify
 from photodup.photos.library.catalogue import Catalogue, Photo
+from photodup.progress import bar
 
 # Pairs compared, and remembered, at a time.
 _BLOCK = 32
@@ -28,7 +29,6 @@ def verify_pairs(
     photos: Sequence[Photo],
     codes: np.ndarray,
     store: EvidenceStore,
-    progress: Callable[[Iterable, int], Iterable] = lambda pairs, total: pairs,
     kept: FeatureStore | None = None,
 ) -> tuple[Verified, list[str]]:
     """Compare pairs of photos on their pixels.
@@ -38,14 +38,14 @@ def verify_pairs(
         photos: by row.
         codes: the pairs, as `pair_codes` gives.
         store: remembers each block, so that whoever stops goes on from there.
-        progress: wraps the pairs and their number, as tqdm does.
         kept: features of photos that were looked at before; default: all are looked at again.
 
     Returns:
         The evidence (a pair with an unreadable photo has none), and one sentence for each such photo.
     """
     work = _Work(catalogue, photos, store, kept)
-    done = [code for code in progress(work.through(codes), len(codes)) if code is not None]
+    compared = bar(work.through(codes), total=len(codes), desc="compare", unit="pair")
+    done = [code for code in compared if code is not None]
     found = np.concatenate([np.zeros(0, RECORD), *work.records])
     return Verified.of(np.array(done, np.int64), found), list(work.problems.values())
 

@@ -26,7 +26,6 @@ FAINTLY_TEXTURED = 2.0
 STRONGEST, LEAST_INLIERS = 400, 5
 
 
-@dataclass(frozen=True)
 class Thresholds:
     """What a copy must reach; see `Verification`. Chosen from measured curves (`photodup evaluate`)."""
 
@@ -76,30 +75,30 @@ class Verification:
     detail: float = 0.0
     stretch: float = 1.0
 
-    def passes(self, thresholds: Thresholds) -> bool:
+    def passes(self) -> bool:
         """Return whether all but `agreement` reach their thresholds."""
-        if self.overlap < thresholds.min_overlap or self.spot > thresholds.max_spot:
+        if self.overlap < Thresholds.min_overlap or self.spot > Thresholds.max_spot:
             return False
         if self.by_grey:
             return (
-                self.patches >= thresholds.min_patches
-                and self.correlation >= thresholds.min_grey_correlation
-                and self.detail >= thresholds.min_detail
-                and self.stretch <= thresholds.max_stretch
+                self.patches >= Thresholds.min_patches
+                and self.correlation >= Thresholds.min_grey_correlation
+                and self.detail >= Thresholds.min_detail
+                and self.stretch <= Thresholds.max_stretch
             )
         return (
-            self.inliers >= thresholds.min_inliers
-            and self.tightness >= thresholds.min_tightness
-            and self.correlation >= thresholds.min_correlation
+            self.inliers >= Thresholds.min_inliers
+            and self.tightness >= Thresholds.min_tightness
+            and self.correlation >= Thresholds.min_correlation
         )
 
-    def score(self, thresholds: Thresholds = Thresholds()) -> float:
+    def score(self) -> float:
         """Return one number to rank pairs by, 0..1: the agreement, halved if any other test fails."""
-        return self.agreement * (1.0 if self.passes(thresholds) else 0.5)
+        return self.agreement * (1.0 if self.passes() else 0.5)
 
-    def is_copy(self, thresholds: Thresholds = Thresholds()) -> bool:
+    def is_copy(self) -> bool:
         """Return the decision."""
-        return self.passes(thresholds) and self.agreement >= thresholds.min_agreement
+        return self.passes() and self.agreement >= Thresholds.min_agreement
 
 
 def verify(first: Features, second: Features) -> Verification:

@@ -8,7 +8,6 @@ from photodup.photos.groups.tiers import GroupingOptions, find_tiers
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.feedback import Feedback
 from photodup.photos.library.settings import inside, load_settings
-from photodup.progress import bar
 
 
 def tiers_by_settings(
@@ -34,15 +33,10 @@ def tiers_by_settings(
         PhotodupError: an unknown rule, a folder outside the library, settings that cannot be read.
     """
     folder = catalogue.own.path
-    feedback = Feedback(folder)
+    feedback = options.pop("feedback", None) or Feedback(folder)
     settings = load_settings(folder).with_rules(keep, inside(folders or ()))
     options["threshold"] = settings.threshold if threshold is None else threshold
     options |= {"protected": (*settings.protected, *never_from), "not_within": settings.not_within}
     return find_tiers(
         catalogue, GroupingOptions(rules=settings.rules(feedback), feedback=feedback, **options)
     )
-
-
-def with_bar(items: Any, total: int, doing: str = "compare") -> Any:
-    """Show how far the work is: `compare` goes through pairs of photos, `choose` and `beside` through groups of copies."""
-    return bar(items, total=total, desc=doing, unit="pair" if doing == "compare" else "group")

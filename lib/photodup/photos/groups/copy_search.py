@@ -7,14 +7,12 @@ import numpy as np
 from photodup.photos.compare.evidence import EvidenceStore, Verified, pair_codes
 from photodup.photos.compare.kept_features import FeatureStore
 from photodup.photos.compare.pixels import verify_pairs
-from photodup.photos.compare.verify import Thresholds, Verification
+from photodup.photos.compare.verify import Verification
 from photodup.photos.groups.families import Family, families
 from photodup.photos.library.catalogue import Catalogue, Photo
 
 # Of comparing hubs with the copies of their copies; each round asks for one hub of each connected set.
 MAX_ROUNDS = 20
-# What a copy must reach on the pixels.
-VERIFICATION = Thresholds()
 
 
 class CopySearch:
@@ -26,7 +24,6 @@ class CopySearch:
         store: what was compared before is read from it, what is compared now is written.
         kept: features of photos that were looked at before.
         may_be_one: leaves out the pairs (as `pair_codes` gives) that are known to be two pictures.
-        progress: wraps the pairs to compare and their number, as tqdm does.
 
     Attributes:
         verified: the evidence.
@@ -40,10 +37,9 @@ class CopySearch:
         store: EvidenceStore,
         kept: FeatureStore,
         may_be_one: Callable[[np.ndarray], np.ndarray],
-        progress: Callable[[Iterable, int], Iterable],
     ) -> None:
         self._catalogue, self._photos, self._store, self._kept = catalogue, photos, store, kept
-        self._may_be_one, self._progress = may_be_one, progress
+        self._may_be_one = may_be_one
         self._known = store.read({photo.md5: i for i, photo in enumerate(photos)})
         self._asked = np.zeros(0, np.int64)
         self._unreadable: list[str] = []
@@ -60,7 +56,7 @@ class CopySearch:
 
         What was proven once stays a candidate, whoever came between as a nearer neighbour since.
         """
-        proven = np.array(list(self._known.copies(VERIFICATION)), np.int64).reshape(-1, 2).T
+        proven = np.array(list(self._known.copies()), np.int64).reshape(-1, 2).T
         self._compare(self._may_be_one(np.unique(np.concatenate([*codes, pair_codes(*proven)]))))
 
     def rows(self) -> set[int]:
@@ -80,7 +76,7 @@ class CopySearch:
     @property
     def proven(self) -> dict[tuple[int, int], Verification]:
         """Return the evidence of each pair that is proven."""
-        return self.verified.copies(VERIFICATION)
+        return self.verified.copies()
 
     def is_ruled_out(self, i: int, j: int) -> bool:
         """Return whether two rows are known to be two pictures without a look at them."""
@@ -96,15 +92,13 @@ class CopySearch:
             self._compare(more)
 
     def _families(self, rank: np.ndarray) -> list[Family]:
-        scores = {pair: found.score(VERIFICATION) for pair, found in self.proven.items()}
+        scores = {pair: found.score() for pair, found in self.proven.items()}
         return families(scores, rank.tolist())
 
     def _compare(self, codes: np.ndarray) -> None:
         self._asked = np.union1d(self._asked, codes)
         new = np.setdiff1d(codes, self._known.codes)
-        found, unreadable = verify_pairs(
-            self._catalogue, self._photos, new, self._store, self._progress, self._kept
-        )
+        found, unreadable = verify_pairs(self._catalogue, self._photos, new, self._store, self._kept)
         self.verified = self.verified.joined_with(self._known.among(codes)).joined_with(found)
         self._unreadable += [sentence for sentence in unreadable if sentence not in self._unreadable]
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 
@@ -21,6 +21,7 @@ from photodup.photos.groups.copy_search import CopySearch
 from photodup.photos.groups.families import Family
 from photodup.photos.groups.keepers import Choice, KeepRules
 from photodup.photos.library.catalogue import Catalogue, Photo
+from photodup.progress import bar
 
 # Raise when merits or differences come out otherwise: what was remembered is then measured again.
 VERSION = 42
@@ -66,7 +67,6 @@ class Judge:
         photos: one for each content, by row.
         rules: which photo to keep.
         store: where measurements are remembered.
-        progress: as `with_bar` of `by_settings`; default: nothing is shown.
     """
 
     def __init__(
@@ -75,10 +75,8 @@ class Judge:
         photos: Sequence[Photo],
         rules: KeepRules,
         store: EvidenceStore,
-        progress: Callable[..., Iterable] = lambda items, total, doing: items,
     ) -> None:
         self._catalogue, self._photos, self._rules, self._store = catalogue, photos, rules, store
-        self._progress = progress
         self._measured_now: dict[str, str] = {}
         self._unreadable: dict[int, str] = {}
 
@@ -109,7 +107,8 @@ class Judge:
                 waiting, pool.map(lambda one: self._measured(one[1], one[2], proven), waiting), strict=True
             )
             try:
-                for (place, *_), one in self._progress(measured, len(waiting), "choose") if waiting else ():
+                shown = bar(measured, total=len(waiting), desc="choose", unit="group") if waiting else ()
+                for (place, *_), one in shown:
                     chosen[place] = one[:3] if one else None
                     if one:
                         family, keeper, _, merits, lacks = one

@@ -24,6 +24,7 @@ from photodup.photos.library.catalogue import Catalogue, Photo, by_content
 from photodup.photos.library.feedback import Feedback
 from photodup.photos.search.candidates import Neighbours, Shots, find_neighbours
 from photodup.photos.search.neighbours import TOLERANCE, Pairs
+from photodup.progress import bar
 
 BURST_SECONDS = 60.0  # photos taken within this time need less similarity to count as one scene
 
@@ -42,7 +43,6 @@ class GroupingOptions:
         only: folders, relative to the library, of whose photos alone there are groups; empty for all.
         protected: folders, relative to the library, from which nothing is suggested.
         not_within: folders, relative to the library, whose photos are not compared with each other.
-        progress: as `with_bar` of `by_settings`; default: nothing is shown.
     """
 
     digest: str | None = None
@@ -54,7 +54,6 @@ class GroupingOptions:
     only: Sequence[str] = ()
     protected: tuple[str, ...] = ()
     not_within: Sequence[str] = ()
-    progress: Callable[..., Iterable] = lambda items, total, doing="": items
 
 
 def find_tiers(catalogue: Catalogue, options: GroupingOptions = GroupingOptions()) -> Tiers:
@@ -110,7 +109,7 @@ class _Grouping:
         with EvidenceStore(catalogue.own.evidence) as store, FeatureStore(catalogue.own.features) as kept:
             self._rules.remember_beside(store)
             kept.keep_only(row.keys())
-            search = CopySearch(catalogue, photos, store, kept, may_be_one, options.progress)
+            search = CopySearch(catalogue, photos, store, kept, may_be_one)
             search.ask(near.alike, near.by_hash)
             rank = _rank(self._rules, photos, sorted(search.rows() | set(similar_rows.ravel().tolist())))
             judged = self._judge(search, rank, store, apart)
@@ -131,7 +130,7 @@ class _Grouping:
             # Only who keeps something beside photos waits for it to be read.
             rows = (i for family in judged for i in (family.keeper, *family.differs))
             has_more = any(self._rules.along(photos[i]) for i in rows)
-            through = options.progress(judged, len(judged), "beside") if has_more else judged
+            through = bar(judged, total=len(judged), desc="beside", unit="group") if has_more else judged
             copies = [group for family in through if (group := self._family(family, evidence))]
         similar = [self._star(star, evidence, in_families) for star in similar_stars]
         for groups in (copies, similar):
@@ -165,7 +164,7 @@ class _Grouping:
     def _judged_by(
         self, rules: KeepRules, found: Sequence[Family], search: CopySearch, store: EvidenceStore
     ) -> list[Judged]:
-        judge = Judge(self._catalogue, self._photos, rules, store, self._options.progress)
+        judge = Judge(self._catalogue, self._photos, rules, store)
         pairs = judge.keepers(found, search)
         self._problems = judge.problems
         search.compare_with(

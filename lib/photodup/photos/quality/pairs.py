@@ -7,7 +7,7 @@ its left end, the recall before the first false positive, says what it is worth 
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from photodup.photos.quality.edits import REFERENCE, Transform, named
 from photodup.photos.search.candidates import PER_PHOTO_ALONE, PER_PHOTO_BESIDE
 from photodup.photos.search.hash_neighbours import MAX_RADIUS, NEAREST, orientations, search_radius
 from photodup.photos.search.neighbours import NeighbourIndex
+from photodup.progress import bar
 
 MIN_PRECISION = 0.9
 
@@ -246,7 +247,6 @@ def evaluate(
     embed: Callable[[Sequence[Image.Image]], np.ndarray] | None = None,
     model: str | None = None,
     cosines: Sequence[float] = (0.8, 0.85, 0.9, 0.95),
-    progress: Callable[[Iterable, int], Iterable] = lambda queries, total: queries,
 ) -> Quality:
     """Measure MD5, perceptual hash, embedding and the two-tier rule on edits of these photographs.
 
@@ -256,7 +256,6 @@ def evaluate(
         embed: pictures to float32[n, d] unit vectors; without it only what needs no weights is measured.
         model: name of what `embed` is; its cosine for candidates applies as it ships.
         cosines: thresholds at which chaining is measured.
-        progress: wraps the queries and their number, as tqdm does.
     """
     transforms = list(transforms or named(REFERENCE))
     base = [shrunk(original.image) for original in originals]
@@ -268,7 +267,7 @@ def evaluate(
     # Below it another test has failed, and the score is halved.
     accept = Thresholds.min_agreement
     seconds, n_verified = 0.0, 0
-    for i, edit in progress(queries, len(queries)):
+    for i, edit in bar(queries, total=len(queries), desc="compare", unit="edit"):
         changed = edit(base[i])
         query = _Described.of([changed], embed)
         bits, nearer = _bits(query.phash[0], known.phash)

@@ -6,7 +6,7 @@ Each photograph and its edits are written as files with names that tell nothing,
 import hashlib
 import io
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -23,6 +23,7 @@ from photodup.photos.groups.tiers import find_tiers
 from photodup.photos.library.scan import Catalogue, scan
 from photodup.photos.quality.edits import EQUAL, LESSER, LOOK_ALIKE, MORE, WORK, Transform
 from photodup.photos.quality.pairs import Original, shrunk
+from photodup.progress import bar, unseen
 
 ORIGINAL = "original"
 # Edits that keep the whole picture at its full resolution: which of the two came first, not every file tells.
@@ -124,7 +125,7 @@ def measure_shown(originals: Sequence[Original], transforms: Sequence[Transform]
     """
     truth = _plant(originals, transforms, folder)
     scan(folder, progress=False)
-    with Catalogue(folder) as catalogue:
+    with Catalogue(folder) as catalogue, unseen():
         shown = judge_shown(find_tiers(catalogue), truth)
         return replace(shown, bound=said_of_strangers(catalogue, truth))
 
@@ -221,7 +222,6 @@ def measure_kinds(
     kinds: Sequence[Transform],
     n: int,
     folder: Path,
-    progress: Callable[[Iterable, int], Iterable] = lambda kinds, total: kinds,
 ) -> list[OfKind]:
     """Measure each kind by itself, in libraries of photographs and one edit of each, or of pairs that look alike.
 
@@ -232,17 +232,16 @@ def measure_kinds(
         kinds: edits and look-alikes.
         n: photographs for each kind.
         folder: an empty folder; the files are left there.
-        progress: wraps the kinds and their number, as tqdm does.
     """
     found = []
-    for place, kind in enumerate(progress(kinds, len(kinds))):
+    for place, kind in enumerate(bar(kinds, total=len(kinds), desc="measure", unit="kind")):
         turn = place * n % len(originals)
         in_turn = (*originals[turn:], *originals[:turn])
         chosen = list(islice((one for one in in_turn if kind.result != WORK or changes(kind, one)), n))
         library = folder / str(place)
         truth = _plant(chosen, [kind], library)
         scan(library, progress=False)
-        with Catalogue(library) as catalogue:
+        with Catalogue(library) as catalogue, unseen():
             found.append(judge_kind(kind, find_tiers(catalogue), truth, len(chosen)))
     return found
 

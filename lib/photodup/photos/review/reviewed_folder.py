@@ -19,7 +19,7 @@ from photodup.extras import missing_extra
 from photodup.names import escaped
 from photodup.photos.embed.choose import EncoderRequest, choose
 from photodup.photos.embed.embed import embed_library
-from photodup.photos.groups.by_settings import tiers_by_settings, with_bar
+from photodup.photos.groups.by_settings import tiers_by_settings
 from photodup.photos.groups.model_thresholds import choose_model
 from photodup.photos.groups.results import Tiers
 from photodup.photos.library import apple
@@ -92,18 +92,17 @@ class ReviewTask:
         self._do, self._stop = do, threading.Event()
         self._step_begun = time.monotonic()
 
-    def step(self, doing: str, *, is_exclusive: bool | None = None) -> None:
+    def step(self, doing: str, *, is_exclusive: bool = False) -> None:
         """Say what is done now, before it is known how much there is.
 
         Args:
             doing: in words.
-            is_exclusive: from now on; None for as before.
+            is_exclusive: from now on, if it was not before.
 
         Raises:
             Stopped: somebody asked for it.
         """
-        if is_exclusive is not None:
-            self.is_exclusive = is_exclusive
+        self.is_exclusive |= is_exclusive
         self.doing, self.done, self.total = doing, 0, 0
         self._check()
 
@@ -320,7 +319,7 @@ class ReviewedFolder:
     def _by_settings(self, opened: Catalogue) -> Tiers:
         never_from = (*self.never_from, *self._untouched)
         options = self._options | {"wishes": self.wishes, "never_from": never_from, "only": self.only}
-        return tiers_by_settings(opened, progress=with_bar, **options)
+        return tiers_by_settings(opened, **options)
 
     # ---- what a person can start -------------------------------------------------------------------------
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
-from starlette.concurrency import run_in_threadpool
 
 from photodup.errors import PhotodupError
 from photodup.names import printable
@@ -276,23 +275,23 @@ def static(name: str) -> Response:
 
 
 @router.post("/group/{key}")
-async def decide(site: CurrentSite, key: str, form: PostedForm) -> Response:
+def decide(site: CurrentSite, key: str, form: PostedForm) -> Response:
     """Accept a group, skip it, or tell one photo apart; then show the next undecided group."""
     session = site.session
     action = field(form, "action")
     chosen = number_of(field(form, "photo", "0"))
     if action == "accept":
         keep = [number_of(value) for value in form.get("keep", [])]
-        await run_in_threadpool(session.accept, key, keep)
+        session.accept(key, keep)
     elif action == "keep_instead":
-        following = await run_in_threadpool(session.keep_instead, key, chosen)
+        following = session.keep_instead(key, chosen)
         return site.go(f"/group/{following}")
     elif action == "carry":
-        await run_in_threadpool(session.carry, key, chosen)
+        session.carry(key, chosen)
     elif action == "skip":
-        await run_in_threadpool(session.skip, key)
+        session.skip(key)
     elif action == "keep_both":
-        await run_in_threadpool(session.set_apart, key, chosen)
+        session.set_apart(key, chosen)
         if session.item(key).members:
             return site.go(f"/group/{key}")
     else:
@@ -302,49 +301,49 @@ async def decide(site: CurrentSite, key: str, form: PostedForm) -> Response:
 
 
 @router.post("/undo")
-async def undo(site: CurrentSite) -> Response:
+def undo(site: CurrentSite) -> Response:
     """Take back the last decision or removal."""
     session = site.session
     if session.undo_moves_files:
-        return await site.change("Putting files back", session.undo, title="Undone")
-    message = await run_in_threadpool(session.undo)
+        return site.change("Putting files back", session.undo, title="Undone")
+    message = session.undo()
     return site.go(f"/group/{session.undone}") if session.undone else site.message("Undone", message)
 
 
 @router.post("/accept-all")
-async def accept_all(site: CurrentSite) -> Response:
+def accept_all(site: CurrentSite) -> Response:
     """Mark every suggested copy that is not decided yet."""
-    await run_in_threadpool(site.session.accept_all)
+    site.session.accept_all()
     return site.go("/confirm")
 
 
 @router.post("/carry-all")
-async def carry_all(site: CurrentSite) -> Response:
+def carry_all(site: CurrentSite) -> Response:
     """Mark what is held back only for what it says, if all of that can be written beside what stays."""
-    if not await run_in_threadpool(site.session.carry_all):
+    if not site.session.carry_all():
         said = "Not all of their data can be written beside the photos that stay: each group lists what would be lost."
         return site.message("Nothing was marked", said)
     return site.go("/confirm")
 
 
 @router.post("/list")
-async def change_list(site: CurrentSite, form: PostedForm) -> Response:
+def change_list(site: CurrentSite, form: PostedForm) -> Response:
     """Change what happens to one photo of the list, and show the list again."""
     action, _, change = field(form, "change").partition(" ")
     key, _, number = change.partition(" ")
-    await run_in_threadpool(site.session.change_mark, key, number_of(number), action)
+    site.session.change_mark(key, number_of(number), action)
     return site.go(f"/confirm?number={number_of(field(form, 'number', '1'))}#{key}")
 
 
 @router.post("/remove")
-async def remove(site: CurrentSite, form: PostedForm) -> Response:
+def remove(site: CurrentSite, form: PostedForm) -> Response:
     """Move what is marked into the trash, if it is still the list that was shown."""
     session, plan = site.session, field(form, "plan")
-    return await site.change("Removing photos", partial(session.apply, plan), "/trash")
+    return site.change("Removing photos", partial(session.apply, plan), "/trash")
 
 
 @router.post("/restore")
-async def restore(site: CurrentSite, form: PostedForm) -> Response:
+def restore(site: CurrentSite, form: PostedForm) -> Response:
     """Bring removals back from the trash."""
     ids = form.get("shown" if form.get("which") == ["shown"] else "operation", [])
     if not ids:
@@ -355,11 +354,11 @@ async def restore(site: CurrentSite, form: PostedForm) -> Response:
         restored = session.restore(ids, unsigned=unsigned)
         return back_in_folders([path.relative_to(session.root) for path in restored])
 
-    return await site.change("Putting files back", bring_back, title="Restored")
+    return site.change("Putting files back", bring_back, title="Restored")
 
 
 @router.post("/empty-trash")
-async def empty_trash(site: CurrentSite, form: PostedForm) -> Response:
+def empty_trash(site: CurrentSite, form: PostedForm) -> Response:
     """Delete for good what lies in the trash, if it is still what was shown."""
     session, plan = site.session, field(form, "plan")
 
@@ -368,23 +367,23 @@ async def empty_trash(site: CurrentSite, form: PostedForm) -> Response:
         photos = "1 photo is" if n == 1 else f"{n} photos are"
         return f"{photos} deleted for good, {pictures.size(freed)} freed."
 
-    return await site.change("Emptying the trash", delete, title="The trash is empty")
+    return site.change("Emptying the trash", delete, title="The trash is empty")
 
 
 @router.post("/settings/backend")
-async def set_backend(site: CurrentSite, form: PostedForm) -> Response:
+def set_backend(site: CurrentSite, form: PostedForm) -> Response:
     """Store which server embeds; choosing its address here is what makes it this user's."""
     chosen = field(form, "backend", AUTO)
     if chosen == "other":
         chosen = f"{field(form, 'name').strip()} {field(form, 'url').strip()}"
     name, _, url = chosen.partition(" ")
     changed = replace(site.session.settings, backend=name or AUTO, url=url or None, ignored=None)
-    await run_in_threadpool(site.session.change, changed)
+    site.session.change(changed)
     return site.go("/settings")
 
 
 @router.post("/settings/keep")
-async def set_keep_rules(site: CurrentSite, form: PostedForm) -> Response:
+def set_keep_rules(site: CurrentSite, form: PostedForm) -> Response:
     """Store the order of the keep rules, the folders by priority, and what is never suggested or compared."""
     places = {rule: number_of(field(form, rule, "0") or "0") for rule in DEFAULT_RULES}
     order = sorted((rule for rule in DEFAULT_RULES if places[rule] > 0), key=lambda rule: places[rule])
@@ -394,19 +393,19 @@ async def set_keep_rules(site: CurrentSite, form: PostedForm) -> Response:
         name: folders_there(session.root, named[name]) for name in ("protected", "not_within")
     }
     changed = replace(session.settings, keep=tuple(order), folders=inside(named["folders"]), **kept)
-    return await site.change("Choosing the photos to keep", partial(session.change, changed), "/settings")
+    return site.change("Choosing the photos to keep", partial(session.change, changed), "/settings")
 
 
 @router.post("/wishes")
-async def wish(site: CurrentSite, form: PostedForm) -> Response:
+def wish(site: CurrentSite, form: PostedForm) -> Response:
     """Choose for this run which of equal photos to keep, and from where nothing goes."""
     never_from = folders_there(site.folder.root, form.get("never_from", ()))
     regroup = partial(site.folder.wish, [wish for wish in WISHES if wish in form], never_from)
-    return await site.change("Choosing the photos to keep", regroup, "/")
+    return site.change("Choosing the photos to keep", regroup, "/")
 
 
 @router.post("/work/stop")
-async def stop(site: CurrentSite) -> Response:
+def stop(site: CurrentSite) -> Response:
     """Stop the work after the photo at hand."""
     if task := site.folder.work.running:
         task.stop()
@@ -414,25 +413,25 @@ async def stop(site: CurrentSite) -> Response:
 
 
 @router.post("/open")
-async def open_folder(site: CurrentSite) -> Response:
+def open_folder(site: CurrentSite) -> Response:
     """Open the folder with what is in its catalogue."""
-    return site.go("/") if site.folder.session else await site.run(site.folder.opening())
+    return site.go("/") if site.folder.session else site.run(site.folder.opening())
 
 
 @router.post("/scan")
-async def scan(site: CurrentSite) -> Response:
+def scan(site: CurrentSite) -> Response:
     """Look for photos in the folder: new ones, changed ones, and those that are gone."""
-    return await site.run(site.folder.scanning())
+    return site.run(site.folder.scanning())
 
 
 @router.post("/similar")
-async def similar(site: CurrentSite, form: PostedForm) -> Response:
+def similar(site: CurrentSite, form: PostedForm) -> Response:
     """Look at what the photos show, so that similar scenes are found."""
-    return await site.run(site.folder.finding_scenes(field(form, "encoder")))
+    return site.run(site.folder.finding_scenes(field(form, "encoder")))
 
 
 @router.post("/threshold")
-async def threshold(site: CurrentSite, form: PostedForm) -> Response:
+def threshold(site: CurrentSite, form: PostedForm) -> Response:
     """Show similar scenes from another threshold on, in percent; the model's own if it is left out."""
     text = "" if "usual" in form else field(form, "percent").strip()
     try:
@@ -442,4 +441,4 @@ async def threshold(site: CurrentSite, form: PostedForm) -> Response:
     if chosen is not None and not LEAST_THRESHOLD <= chosen <= 1:
         raise PhotodupError("Say how alike scenes must be with a number from 1 to 100.")
     show = partial(site.folder.show_from, chosen)
-    return await site.change("Finding similar scenes", show, "/?tier=similar")
+    return site.change("Finding similar scenes", show, "/?tier=similar")

@@ -11,7 +11,6 @@ from urllib.parse import parse_qs, urlsplit
 from fastapi import Depends, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from starlette.concurrency import run_in_threadpool
 
 from photodup.errors import PhotodupError
 from photodup.names import escaped, printable
@@ -54,26 +53,24 @@ class Site:
             raise NotNow
         return self.folder.session
 
-    async def run(self, task: ReviewTask) -> Response:
+    def run(self, task: ReviewTask) -> Response:
         """Begin long work; answer with what it led to if that is soon, else with its progress.
 
         Raises:
             PhotodupError: other work is running, or this one failed.
         """
         self.folder.work.begin(task)
-        await run_in_threadpool(task.ended.wait, _QUICK_S)
+        task.ended.wait(_QUICK_S)
         return self.result(task) if task.ended.is_set() else self.go("/work")
 
-    async def change(
-        self, doing: str, do: Callable[[], object], path: str = "", *, title: str = ""
-    ) -> Response:
+    def change(self, doing: str, do: Callable[[], object], path: str = "", *, title: str = "") -> Response:
         """Do what may not be stopped, and show an address once it is done, or what it says under a title; see `run`."""
 
         def done(task: ReviewTask) -> Finished:
             said = do()
             return Finished(path, title, str(said) if title else "")
 
-        return await self.run(ReviewTask(doing, done, can_stop=False))
+        return self.run(ReviewTask(doing, done, can_stop=False))
 
     def result(self, task: ReviewTask) -> Response:
         """Return the page that an ended task led to.

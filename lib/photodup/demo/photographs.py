@@ -56,13 +56,9 @@ class Source:
                 f"The demonstration photographs come with {package}: pip install 'photodup[demo]'."
             )
         image = imaging.decode(Path(found.origin).parent / folder / self.file)
-        if self.box == (0.0, 0.0, 1.0, 1.0):
-            return image
-        left, top, right, bottom = self.box
-        width, height = image.size
-        return image.crop(
-            (round(left * width), round(top * height), round(right * width), round(bottom * height))
-        )
+        sides = zip(self.box, image.size * 2, strict=True)
+        left, top, right, bottom = (round(share * side) for share, side in sides)
+        return image.crop((left, top, right, bottom))
 
 
 def _regions(name: str, file: str, folder: str, credit: str) -> list[Source]:

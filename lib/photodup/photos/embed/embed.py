@@ -223,43 +223,28 @@ def embed_images(
     found = found or Embedded()
     if not images:
         return found
+    vectors: np.ndarray | None = None
     try:
         vectors = embedder.embed(list(images.values()))
+        rows, reason = broken(vectors), BROKEN
     except BrokenEmbedding as error:
-        _without(embedder, images, paths, found, error.rows, BROKEN)
-        return found
+        rows, reason = error.rows, BROKEN
     except imaging.ImageError as error:  # One bad photograph must not cost the others of its batch.
         index = getattr(error, "index", None)
-        if index is None and len(images) == 1:
-            index = 0
-        if index is None:
+        if index is None and len(images) > 1:
             for digest, data in images.items():
                 embed_images(embedder, {digest: data}, paths, found)
-        else:
-            _without(embedder, images, paths, found, [index], error.reason)
-        return found
-    rows = set(broken(vectors))
-    for row, (digest, vector) in enumerate(zip(images, vectors, strict=True)):
-        if row in rows:
-            found.problems.append(UnreadFile(paths[digest], BROKEN))
-        else:
+            return found
+        rows, reason = [index or 0], error.reason
+    found.problems += [UnreadFile(paths[digest], reason) for row, digest in enumerate(images) if row in rows]
+    others = {digest: data for row, (digest, data) in enumerate(images.items()) if row not in rows}
+    if vectors is None:
+        return embed_images(embedder, others, paths, found)
+    for digest, vector in zip(images, vectors, strict=True):
+        if digest in others:
             found.md5s.append(digest)
             found.vectors.append(vector)
     return found
-
-
-def _without(
-    embedder: "Embedder",
-    images: Mapping[str, Any],
-    paths: Mapping[str, Path],
-    found: Embedded,
-    rows: Sequence[int],
-    reason: str,
-) -> None:
-    """Name the images of these rows with the reason, and embed the others."""
-    bad = {digest for row, digest in enumerate(images) if row in rows}
-    found.problems += [UnreadFile(paths[digest], reason) for digest in images if digest in bad]
-    embed_images(embedder, {d: data for d, data in images.items() if d not in bad}, paths, found)
 
 
 class OnePass:

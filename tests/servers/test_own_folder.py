@@ -37,8 +37,7 @@ def use(library: Path, catalogue: Path | None) -> ReviewSession:
 
 
 @pytest.mark.parametrize("where", ["elsewhere", "in the library"])
-def test_nothing_beside_a_catalogue_is_claimed_dropped_or_deleted(tmp_path, where):
-    library = make_library(tmp_path / "library")
+def test_nothing_beside_a_catalogue_is_claimed_dropped_or_deleted(library, tmp_path, where):
     shutil.rmtree(library / ".photodup")
     beside = library if where == "in the library" else tmp_path / "P"
     users_files(beside, tmp_path / "elsewhere")
@@ -71,9 +70,8 @@ def test_two_catalogues_in_one_folder_share_nothing(tmp_path):
 
 @pytest.mark.parametrize("link", ["", "thumbnails", "thumbnails/ab", "evidence.sqlite", "feedback.jsonl", "review",
                                   "review/decisions.jsonl", "settings.json", "catalogue.sqlite"])  # fmt: skip
-def test_no_link_is_followed(tmp_path, link):
+def test_no_link_is_followed(library, tmp_path, link):
     """A library that somebody gave me may hold links: photodup would write or delete where they lead."""
-    library = make_library(tmp_path / "library")
     ReviewSession(library)
     target, users = library / ".photodup" / link, tmp_path / "mine"
     users_files(users, tmp_path / "elsewhere")
@@ -235,8 +233,7 @@ def test_what_is_no_catalogue_of_ours_is_refused_and_left_untouched(tmp_path, wh
         made.close()
 
 
-def test_a_damaged_catalogue_of_ours_is_set_aside_in_its_own_folder(tmp_path):
-    library = make_library(tmp_path / "library")
+def test_a_damaged_catalogue_of_ours_is_set_aside_in_its_own_folder(library, tmp_path):
     catalogue = tmp_path / "P" / "c.sqlite"
     use(library, catalogue)
     damage(catalogue)

@@ -34,10 +34,9 @@ def weights():
 
 
 @pytest.fixture
-def server(tmp_path, weights):
+def server(library, weights):
     from photodup.embedding.client.client import connect
 
-    library = make_library(tmp_path / "library")
     with Catalogue(library) as catalogue, connect(mode="local", pretrained=weights) as embedder:
         report = embed_library(catalogue, embedder, progress=False)
     assert report.n_embedded == 6 and not report.problems
@@ -106,9 +105,8 @@ def test_the_whole_way_by_keyboard(server, page):
 
 
 @pytest.mark.parametrize("width", [360, 800, 1400])
-def test_one_command_is_enough(tmp_path, weights, browser, width):
+def test_one_command_is_enough(library, weights, browser, width):
     """From a folder that was never scanned to an empty trash, on the page alone."""
-    library = make_library(tmp_path / "library")
     shutil.rmtree(library / ".photodup")
     save(photo("coffee").crop((60, 0, 600, 400)).rotate(4), library / "2020" / "again.jpg")
     before = jpegs(library)
@@ -379,7 +377,7 @@ def test_nothing_overflows_and_everything_has_a_name(server, browser, width, sch
 
 
 @pytest.mark.parametrize("in_frame", [True, False])
-def test_a_notebook_may_show_it_in_a_frame_only_if_asked(in_frame, tmp_path, weights, browser):
+def test_a_notebook_may_show_it_in_a_frame_only_if_asked(in_frame, library, browser):
     """A page on another port of this machine stands for JupyterLab."""
 
     class Notebook(Handler):
@@ -387,7 +385,7 @@ def test_a_notebook_may_show_it_in_a_frame_only_if_asked(in_frame, tmp_path, wei
             self.reply(f'<iframe src="{running.url}" width="900" height="600"></iframe>'.encode())
 
     with (
-        ReviewServer(make_library(tmp_path / "library"), in_frame=in_frame) as running,
+        ReviewServer(library, in_frame=in_frame) as running,
         serving(Notebook) as notebook,
         browser.new_page() as page,
     ):

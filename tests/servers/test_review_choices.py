@@ -4,7 +4,7 @@ import re
 
 import httpx
 import pytest
-from support.review_library import client_of, group_of, make_library, photo, remove_all, save
+from support.review_library import client_of, group_of, photo, remove_all, save
 
 from photodup.errors import PhotodupError
 from photodup.photos.library.scan import scan
@@ -14,8 +14,7 @@ from photodup.photos.trash.trash import Trash
 
 
 @pytest.fixture
-def server(tmp_path):
-    library = make_library(tmp_path / "library")
+def server(library):
     coffee = photo("coffee")
     save(coffee.crop((40, 20, 560, 380)), library / "Edited" / "cropped coffee.jpg")
     scan(library, progress=False)

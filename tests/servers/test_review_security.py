@@ -96,10 +96,10 @@ def test_forms_of_other_sites_are_refused(server, headers, path):
     assert server.folder.work.last is None, "no work was begun"
 
 
-def test_what_the_owner_typed_is_escaped_too(tmp_path):
+def test_what_the_owner_typed_is_escaped_too(library):
     from photodup.photos.library.settings import LibrarySettings
 
-    with ReviewServer(make_library(tmp_path / "library")) as server:
+    with ReviewServer(library) as server:
         hostile = 'http://127.0.0.1:9/"><script>alert(1)</script>'
         chosen = LibrarySettings("fastapi-pytorch-fp32-http-jpeg", hostile, folders=("</textarea><b>x",))
         server.session.change(chosen)
@@ -153,8 +153,7 @@ def test_it_listens_on_this_machine_only(server):
 
 
 @pytest.mark.parametrize("fault", ["changed", "symlink", "folder symlink", "gone", "pipe"])
-def test_a_file_that_is_no_longer_the_scanned_one_is_refused(tmp_path, fault):
-    library = make_library(tmp_path / "library")
+def test_a_file_that_is_no_longer_the_scanned_one_is_refused(library, tmp_path, fault):
     secret = tmp_path / "secret.jpg"
     with ReviewServer(library) as server:
         photo = next(
@@ -194,9 +193,9 @@ CACHED = {
 
 
 @pytest.mark.parametrize("kind", CACHED)
-def test_a_cached_picture_is_this_users_own_of_this_photograph(tmp_path, kind):
+def test_a_cached_picture_is_this_users_own_of_this_photograph(library, kind):
     """Else a library that was handed over shows one photograph where another is deleted."""
-    session = ReviewSession(make_library(tmp_path / "library"))
+    session = ReviewSession(library)
     photos = sorted(session.photos.values(), key=lambda photo: photo.md5)
     first, other = photos[0], photos[-1]
     shown = picture(session.root, session.own, first, "small")

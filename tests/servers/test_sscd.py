@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.command import one_sentence, running
-from support.review_library import make_library, photo
+from support.review_library import photo
 from support.service import free_port
 from support.triton import save_graph, taking_pictures
 
@@ -137,8 +137,7 @@ def test_pictures_go_in_as_its_authors_say(network, checkpoint):
         assert np.abs(found - published_way(network, clips)).max() > 2e-4, "224 pixels would show"
 
 
-def test_it_embeds_a_library_and_its_thresholds_say_that_they_were_not_measured(checkpoint, tmp_path):
-    library = make_library(tmp_path / "library")
+def test_it_embeds_a_library_and_its_thresholds_say_that_they_were_not_measured(checkpoint, library):
     choice = choose(LibrarySettings(), EncoderRequest(weights=f"sscd:{checkpoint}"))
     with Catalogue(library) as catalogue, choice.connect() as embedder:
         assert embed_library(catalogue, embedder, progress=False).n_embedded == 6

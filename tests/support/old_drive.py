@@ -4,7 +4,6 @@ A scene is a part of a photograph with pieces of others in it, so thousands diff
 """
 
 import functools
-import io
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -75,13 +74,9 @@ def save(image: Image.Image, path: Path, quality=92, *, shot: int | None = None,
     if shot is not None:
         exif[0x010F], exif[0x0110] = "photodup", "Test"
         taken = datetime(2021, 5, 1, 9) + timedelta(seconds=shot)
-        details = exif.get_ifd(0x8769)
-        details[0x9003] = f"{taken:%Y:%m:%d %H:%M:%S}"
-        details[0x9204] = bias
-    buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=quality, exif=exif)
+        exif.get_ifd(0x8769).update({0x9003: f"{taken:%Y:%m:%d %H:%M:%S}", 0x9204: bias})
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(buffer.getvalue())
+    image.save(path, "JPEG", quality=quality, exif=exif)
 
 
 def plant(library: Path, old: Path, n: int, others: int = 0) -> Planted:

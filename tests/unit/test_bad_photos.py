@@ -127,14 +127,6 @@ def test_unusual_pixels_are_read_right(tmp_path):
     assert photos["phone.heic"].format == "HEIF"
 
 
-def test_a_picture_of_one_pixel_is_read(tmp_path):
-    Image.new("RGB", (1, 1), "red").save(tmp_path / "dot.png")
-    Image.new("L", (1, 3000), 7).save(tmp_path / "line.png")
-    assert reasons(scan(tmp_path, progress=False)) == {}
-    with Catalogue(tmp_path) as catalogue:
-        assert [(p.width, p.height, p.phash) for p in catalogue.photos()] == [(1, 1, None), (1, 3000, None)]
-
-
 def test_links_are_listed_and_not_followed(tmp_path):
     photo(tmp_path / "library/a.jpg")
     photo(tmp_path / "outside/b.jpg", 2)

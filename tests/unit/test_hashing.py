@@ -1,12 +1,13 @@
-"""Content and perceptual hashes: right for what they see, and scaled decoding costs next to nothing."""
+"""Content and perceptual hashes, and what counts as metadata: right for what they see, and scaled decoding costs nothing."""
 
 import hashlib
 
 import imagehash
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, TiffImagePlugin
 from support.images import read_facts
+from support.review_library import photo
 
 from photodup.demo.photographs import SOURCES, make_12mp
 from photodup.embedding.imaging import decode, encoded
@@ -18,6 +19,7 @@ from photodup.photos.library.hashing import (
     md5,
     perceptual_hash,
 )
+from photodup.photos.library.metadata import count_fields
 
 
 def test_scaled_decoding_changes_the_hash_by_at_most_the_stated_bits():
@@ -81,7 +83,9 @@ def test_orientation_is_applied_in_every_format(fmt, orientation):
 
 def test_a_blank_picture_has_no_hash():
     assert perceptual_hash(Image.new("RGB", (200, 100), "white")) is None
-    assert read_facts(encoded(Image.new("RGB", (1, 1), "red"), "PNG")).phash is None
+    for size in ((1, 1), (1, 3000)):
+        facts = read_facts(encoded(Image.new("RGB", size, "red"), "PNG"))
+        assert (facts.width, facts.height, facts.phash) == (*size, None)
 
 
 def test_md5_and_hamming():
@@ -89,20 +93,15 @@ def test_md5_and_hamming():
     assert hamming("00000000000000ff", "0000000000000000") == 8
 
 
-@pytest.mark.parametrize("text", ["0000:00:00 00:00:00", "", "yesterday", "2020:13:01 00:00:00"])
-def test_an_impossible_date_is_no_date(text):
+@pytest.mark.parametrize(("date", "offset", "taken"), [
+    *((date, "", None) for date in ("0000:00:00 00:00:00", "", "yesterday", "2020:13:01 00:00:00")),
+    # What is stored must be a time that everybody can read again.
+    *(("2021:07:08 09:10:11", offset, "2021-07-08T09:10:11") for offset in ("+99:99", "+24:00", "²²:³³", "+2:000", "later")),
+])  # fmt: skip
+def test_an_impossible_date_is_none_and_an_impossible_offset_does_not_cost_the_date(date, offset, taken):
     exif = Image.Exif()
-    exif.get_ifd(0x8769)[0x9003] = text
-    assert read_facts(encoded(SOURCES[0].open(), "JPEG", exif=exif)).taken_at is None
-
-
-@pytest.mark.parametrize("offset", ["+99:99", "+24:00", "²²:³³", "+2:000", "later"])
-def test_an_impossible_offset_does_not_cost_the_date(offset):
-    """What is stored must be a time that everybody can read again."""
-    exif = Image.Exif()
-    exif.get_ifd(0x8769)[0x9003] = "2021:07:08 09:10:11"
-    exif.get_ifd(0x8769)[0x9011] = offset
-    assert read_facts(encoded(SOURCES[0].open(), "JPEG", exif=exif)).taken_at == "2021-07-08T09:10:11"
+    exif.get_ifd(0x8769).update({0x9003: date, 0x9011: offset})
+    assert read_facts(encoded(SOURCES[0].open(), "JPEG", exif=exif)).taken_at == taken
 
 
 def test_twelve_megapixels_are_scaled_eightfold(tmp_path):
@@ -111,3 +110,44 @@ def test_twelve_megapixels_are_scaled_eightfold(tmp_path):
     facts = read_facts(path.read_bytes())
     assert (facts.width, facts.height) == (4000, 3000)
     assert hamming(facts.phash, str(imagehash.phash(decode(path)))) <= MAX_DRAFT_DISTANCE
+
+
+# ---- what counts as metadata, in files of each format --------------------------------------------------------
+
+SUFFIXES = (".jpg", ".tif", ".png", ".webp")
+
+
+def fields(path) -> int:
+    return read_facts(path.read_bytes()).exif_fields
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("compression", [None, "tiff_deflate"])
+def test_a_file_without_metadata_has_none_whatever_its_format(tmp_path, suffix, compression):
+    options = {"compression": compression} if compression and suffix == ".tif" else {}
+    photo("coffee").save(tmp_path / f"a{suffix}", dpi=(72, 72), **options)
+    assert fields(tmp_path / f"a{suffix}") == 0
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_what_a_camera_writes_is_counted_alike_in_every_format(tmp_path, suffix):
+    exif = Image.Exif()
+    exif[0x010F], exif[0x0110], exif[0x0112], exif[0x010E] = "Make", "Model", 6, ""
+    exif.get_ifd(0x8769)[0x9003] = "2020:05:16 09:00:00"
+    exif.get_ifd(0x8769)[0x9000] = b"0232"
+    exif.get_ifd(0x8825)[1] = "N"
+    exif.get_ifd(0x8825)[2] = (47.0, 0.0, 0.0)
+    photo("coffee").save(tmp_path / f"a{suffix}", exif=exif.tobytes())
+    assert fields(tmp_path / f"a{suffix}") == 5, "make, model, date and two of the position"
+
+
+def test_a_tiff_made_of_a_photo_does_not_win_by_its_structure(tmp_path):
+    """The fault this guards against: a plain count prefers the TIFF by a dozen fields nobody wrote."""
+    exif = Image.Exif()
+    exif[0x010F] = "Make"
+    photo("coffee").save(tmp_path / "a.jpg", exif=exif)
+    photo("coffee").save(tmp_path / "a.tif")
+    with Image.open(tmp_path / "a.tif") as image:
+        assert len(image.getexif()) > 5 and isinstance(image, TiffImagePlugin.TiffImageFile)
+        assert count_fields(image.getexif()) == 0
+    assert fields(tmp_path / "a.jpg") > fields(tmp_path / "a.tif")

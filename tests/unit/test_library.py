@@ -196,18 +196,6 @@ def test_a_catalogue_of_another_version_is_refused_and_loses_nothing(tmp_path, v
     assert scan(tmp_path, progress=False).n_read == 1, "the remedy that the sentence names"
 
 
-def test_a_catalogue_of_garbage_is_refused(tmp_path):
-    photo(tmp_path / "a.jpg")
-    path = scan(tmp_path, progress=False).catalogue
-    for leftover in path.parent.glob("catalogue.sqlite*"):
-        leftover.unlink()
-    path.write_bytes(b"not a database, " * 1000)
-    with pytest.raises(CatalogueDamagedError, match="damaged"):
-        Catalogue(tmp_path)
-    with pytest.raises(CatalogueError, match="photodup scan"):
-        Catalogue(tmp_path / "never-scanned")
-
-
 @pytest.mark.parametrize("forged", ["phash = 'zz'", "phash = 'gggggggggggggggg'", "width = -7"])
 def test_values_that_no_scan_writes_are_refused_before_photographs_are_listed(tmp_path, forged):
     photo(tmp_path / "a.jpg")

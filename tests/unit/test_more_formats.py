@@ -12,7 +12,6 @@ from photodup.embedding import imaging
 from photodup.photos.library import walking
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
-from photodup.photos.library.sidecars import moving_together
 
 
 def write_dng(image: Image.Image, path, orientation: int) -> None:
@@ -68,11 +67,3 @@ def test_raw_alone_and_jpeg_xl_are_photos_and_raw_goes_only_for_the_same_bytes(t
     assert "keep both" in {p.path.suffix: raw.difference(p) for p in raw.members}[".jpg"]
     assert groups["c.jpg"].members[0].path.name == "d.jxl"
     assert groups["c.jpg"].differs[0].startswith("has date")
-
-
-def test_a_raw_file_takes_no_other_along(tmp_path):
-    for name in ("a.cr2", "a.dng", "a.xmp"):
-        (tmp_path / name).touch()
-    both = [tmp_path / "a.cr2", tmp_path / "a.dng"]
-    assert moving_together(both[:1]) == {both[0]: []}
-    assert moving_together(both) == {photo: [tmp_path / "a.xmp"] for photo in both}

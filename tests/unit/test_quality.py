@@ -29,18 +29,18 @@ def simple(scores, positive, default=None):
     return curve("x", scores, positive, ["edit"] * len(scores), default)
 
 
-def test_a_perfect_and_a_useless_detector():
-    perfect = simple([3, 2, 1, 0], [1, 1, 0, 0])
-    assert (perfect.average_precision, perfect.recall_at_zero_fp, perfect.recall_at_p90) == (1, 1, 1)
-    useless = simple([1, 1, 1, 1], [1, 0, 0, 0])
-    assert (useless.average_precision, useless.recall_at_zero_fp) == (0.25, 0)
-
-
-def test_one_false_positive_in_the_middle():
-    found = simple([0.9, 0.8, 0.7, 0.1], [1, 0, 1, 0], np.array([True, True, False, False]))
-    assert found.recall_at_zero_fp == 0.5
-    assert found.average_precision == pytest.approx(0.5 * 1 + 0.5 * 2 / 3)
-    assert found.at_default == (1, 1)
+@pytest.mark.parametrize(("scores", "positive", "average", "at_zero_fp", "at_p90"), [
+    ([3, 2, 1, 0], [1, 1, 0, 0], 1, 1, 1),  # perfect
+    ([1, 1, 1, 1], [1, 0, 0, 0], 0.25, 0, 0),  # useless
+    ([0.9, 0.8, 0.7, 0.1], [1, 0, 1, 0], 0.5 * 1 + 0.5 * 2 / 3, 0.5, 0.5),  # a false positive in the middle
+    ([0.9, 0.9, 0.1], [1, 0, 1], 0.5 * 1 / 2 + 0.5 * 2 / 3, 0, 0),  # a tie with a negative
+])  # fmt: skip
+def test_known_curves(scores, positive, average, at_zero_fp, at_p90):
+    found = simple(scores, positive, np.array(scores) > 0.75)
+    assert found.average_precision == pytest.approx(average)
+    assert (found.recall_at_zero_fp, found.recall_at_p90) == (at_zero_fp, at_p90)
+    right = sum(is_so for score, is_so in zip(scores, positive, strict=True) if score > 0.75)
+    assert found.at_default == (right, sum(score > 0.75 for score in scores) - right)
 
 
 @given(st.lists(st.tuples(st.integers(0, 8), st.booleans()), min_size=2, max_size=60))
@@ -58,10 +58,6 @@ def test_a_curve_only_gains_recall_as_the_threshold_falls_and_averages_to_what_s
     # Only the order counts: any rising function of the scores gives the same curve.
     again = simple([score**3 + 1 for score in scores], positive)
     assert np.allclose(again.precision, found.precision) and np.allclose(again.recall, found.recall)
-
-
-def test_a_tie_with_a_negative_is_no_recall():
-    assert simple([0.9, 0.9, 0.1], [1, 0, 1]).recall_at_zero_fp == 0
 
 
 def test_pairs_of_one_kind_are_an_error():

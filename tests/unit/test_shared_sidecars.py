@@ -125,13 +125,6 @@ def test_a_shared_sidecar_comes_back_with_the_first_photo_that_is_restored(tmp_p
     assert list((tmp_path / TRASH_FOLDER / "items").iterdir()) == []
 
 
-def test_purging_the_other_photo_leaves_the_sidecar_that_came_back(tmp_path):
-    first, second = remove_two_with_one_sidecar(tmp_path)
-    Trash(tmp_path).restore([first])
-    Trash(tmp_path).purge([second])
-    assert set(present(tmp_path)) == {"keep.jpg", "A.jpg", "A.xmp"}
-
-
 def test_a_restore_with_a_shared_sidecar_that_is_killed_anywhere_loses_nothing(tmp_path):
     for folder, trash, _ in killed_anywhere(tmp_path, lambda t, first, _: t.restore([first]), at_least=8):
         found = {name: md5_of(folder / name) for name in present(folder)}
@@ -171,26 +164,21 @@ def test_the_trash_page_reads_the_journal_once(tmp_path, monkeypatch):
     assert len(read) == 1
 
 
-def test_purging_one_of_two_photos_leaves_the_sidecar_that_the_other_one_needs(tmp_path):
-    first, second = remove_two_with_one_sidecar(tmp_path)
-    Trash(tmp_path).purge([second])
-    (there,) = Trash(tmp_path).contents().listing
-    assert (there.id, [moved.home for moved in there.files]) == (first.id, ["A.jpg", "A.xmp"])
-    assert Trash(tmp_path).restore([there]) == [tmp_path / "A.jpg", tmp_path / "A.xmp"]
-    assert set(present(tmp_path)) == {"keep.jpg", "A.jpg", "A.xmp"}
+@pytest.mark.parametrize(("steps", "freed", "left"), [
+    ("restore 0, purge 1", [30], {"A.jpg", "A.xmp"}),  # it came back with the first
+    ("purge 1, restore 0", [30], {"A.jpg", "A.xmp"}),  # the other one needs it
+    ("purge 01", [55], set()),
+    ("purge 1, purge 0", [30, 25], set()),
+])  # fmt: skip
+def test_a_sidecar_is_purged_with_the_last_photo_that_needs_it(tmp_path, steps, freed, left):
+    both, found = remove_two_with_one_sidecar(tmp_path), []
+    for what, which in map(str.split, steps.split(", ")):
+        chosen = [both[int(i)] for i in which]
+        said = getattr(Trash(tmp_path), what)(chosen)
+        found += [said] if what == "purge" else []
+    assert (found, set(present(tmp_path))) == (freed, {"keep.jpg"} | left)
+    assert Trash(tmp_path).contents().listing == []
     assert list((tmp_path / TRASH_FOLDER / "items").iterdir()) == []
-
-
-def test_purging_both_deletes_the_sidecar_and_purging_one_after_the_other_does_too(tmp_path):
-    for name, together in (("at once", True), ("in turn", False)):
-        folder = tmp_path / name
-        folder.mkdir()
-        first, second = remove_two_with_one_sidecar(folder)
-        assert Trash(folder).purge([first, second] if together else [second]) == (55 if together else 30)
-        if not together:
-            assert Trash(folder).purge([first]) == 25
-        assert Trash(folder).contents().listing == [] and set(present(folder)) == {"keep.jpg"}
-        assert list((folder / TRASH_FOLDER / "items").iterdir()) == []
 
 
 def test_a_sidecar_of_photos_that_left_one_after_the_other_is_still_the_first_ones(tmp_path):

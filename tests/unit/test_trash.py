@@ -55,15 +55,6 @@ def test_remove_and_restore_bring_back_names_content_times_and_mode(folder, md5)
     assert list((folder / TRASH_FOLDER).rglob("items/*")) == [], "no empty folders are left behind"
 
 
-def test_purge_is_the_only_unlink(folder, md5):
-    trash = Trash(folder)
-    done, _ = trash.remove([removal(folder, md5)])
-    assert trash.purge(done) == 540
-    assert trash.restore(done) == [], "what was purged cannot come back"
-    assert [operation.state for operation in trash.contents().operations] == ["purged"]
-    assert list((folder / TRASH_FOLDER).rglob("*.jpg")) == []
-
-
 def test_a_look_at_each_photo_in_the_trash_reads_the_journal_once_per_change(folder, md5, monkeypatch):
     trash, reads, read = Trash(folder), [], Journal.read
     monkeypatch.setattr(Journal, "read", lambda journal: reads.append(1) or read(journal))
@@ -75,16 +66,6 @@ def test_a_look_at_each_photo_in_the_trash_reads_the_journal_once_per_change(fol
     trash.restore([done])
     reads.clear()
     assert [trash.find(done.id) for _ in range(20)] == [None] * 20 and len(reads) == 1
-
-
-def test_a_taken_name_is_not_overwritten(folder, md5):
-    trash = Trash(folder)
-    done, _ = trash.remove([removal(folder, md5)])
-    (folder / "a").mkdir(exist_ok=True)
-    (folder / "a/copy.jpg").write_bytes(b"new picture")
-    assert trash.restore(done)[0] == folder / "a/copy (restored).jpg"
-    assert (folder / "a/copy.jpg").read_bytes() == b"new picture"
-    assert md5_of(folder / "a/copy (restored).jpg") == md5["a/copy.jpg"]
 
 
 @pytest.mark.parametrize("fault", [
@@ -195,10 +176,10 @@ def two_in_the_trash(folder, md5):
     return done
 
 
-@pytest.mark.parametrize("letter", ["x", "é", "写"])
-def test_the_longest_name_there_is_comes_back(tmp_path, letter):
+@pytest.mark.parametrize("stem", ["copy", 251 * "x", 125 * "é", 83 * "写"])
+def test_a_name_that_is_taken_is_not_overwritten_and_the_longest_there_is_comes_back(tmp_path, stem):
     """A name of 255 bytes leaves no room for `.name.part` or ` (restored)`: both must still have one."""
-    name = letter * (251 // len(letter.encode())) + ".jpg"
+    name = f"{stem}.jpg"
     md5 = make_library(tmp_path, {"keep.jpg": 90, name: 50})
     trash = Trash(tmp_path)
     assert trash.restore(trash.remove([removal(tmp_path, md5, name, sidecars=())])[0]) == [tmp_path / name]
@@ -278,6 +259,8 @@ def test_a_full_disk_can_be_freed(folder, md5, monkeypatch):
 
     monkeypatch.setattr(os, "write", write)
     assert trash.purge(done) == 540
+    assert list((folder / TRASH_FOLDER).rglob("*.jpg")) == []
+    assert trash.restore(done) == [], "what was purged cannot come back"
     assert [operation.state for operation in Trash(folder).contents().operations] == ["purged"]
 
 
@@ -368,20 +351,25 @@ def test_a_sentence_about_a_name_that_is_not_utf8_can_be_shown(folder, md5):
 # ---- sidecars --------------------------------------------------------------------------------------------
 
 
-def test_sidecars_move_together(tmp_path):
-    names = [
-        "IMG_1.HEIC", "IMG_1.MOV", "IMG_O1.AAE", "IMG_1.AAE", "IMG_1.xmp", "IMG_1.HEIC.xmp", "IMG_10.MOV",
-    ]  # fmt: skip
-    make_library(tmp_path, dict.fromkeys(names, 10))
-    found = moving_together([tmp_path / "IMG_1.HEIC"])[tmp_path / "IMG_1.HEIC"]
-    assert [p.name for p in found] == ["IMG_1.AAE", "IMG_1.HEIC.xmp", "IMG_1.MOV", "IMG_1.xmp", "IMG_O1.AAE"]
-
-
-def test_raw_and_jpeg_move_together(tmp_path):
-    make_library(tmp_path, dict.fromkeys(["P1.CR2", "p1.JPG", "P1.xmp"], 10))
-    for photo in ("p1.JPG", "P1.CR2"):
-        together = moving_together([tmp_path / photo])[tmp_path / photo]
-        assert {p.name for p in (tmp_path / photo, *together)} == {"P1.CR2", "p1.JPG", "P1.xmp"}
+@pytest.mark.parametrize(("names", "leaves", "along"), [
+    ("IMG_1.HEIC IMG_1.MOV IMG_O1.AAE IMG_1.AAE IMG_1.xmp IMG_1.HEIC.xmp IMG_10.MOV", "IMG_1.HEIC",
+     "IMG_1.AAE IMG_1.HEIC.xmp IMG_1.MOV IMG_1.xmp IMG_O1.AAE"),
+    ("P1.CR2 p1.JPG P1.xmp", "p1.JPG", "P1.CR2 P1.xmp"),
+    ("P1.CR2 p1.JPG P1.xmp", "P1.CR2", "P1.xmp p1.JPG"),
+    ("a.cr2 a.dng a.xmp", "a.cr2", ""),  # a RAW file takes no other along
+    # As RawTherapee, DxO, ON1 and Google's export write them; nothing else leaves by its stem's stem.
+    ("A.jpg A.jpg.pp3 A.jpg.dop A.JPG.on1 A.jpg.json A.json A.jpg.mov A.png.pp3", "A.jpg",
+     "A.JPG.on1 A.jpg.dop A.jpg.json A.jpg.pp3"),
+    # Names that differ in case alone have their own sidecars.
+    ("a.jpg A.JPG a.jpg.xmp A.JPG.xmp a.xmp", "a.jpg", "a.jpg.xmp"),
+    ("a.jpg A.JPG a.jpg.xmp A.JPG.xmp a.xmp", "A.JPG", "A.JPG.xmp"),
+])  # fmt: skip
+def test_sidecars_move_together(tmp_path, names, leaves, along):
+    make_library(tmp_path, dict.fromkeys(names.split(), 10))
+    if len(list(tmp_path.iterdir())) < len(names.split()):
+        pytest.skip("this file system does not tell a from A")
+    together = moving_together([tmp_path / leaves])[tmp_path / leaves]
+    assert [path.name for path in together] == along.split()
 
 
 def test_what_a_staying_photo_needs_stays(tmp_path):
@@ -391,14 +379,9 @@ def test_what_a_staying_photo_needs_stays(tmp_path):
     assert moving_together([leave])[leave] == [tmp_path / "A.png.xmp"], "A.jpg stays, told or not"
     both = moving_together([leave, stay])
     assert {p.name for p in both[leave] + both[stay]} == {"A.xmp", "A.png.xmp", "A.CR2"}
-
-
-def test_sidecars_named_in_full_move_together(tmp_path):
-    """As RawTherapee, DxO, ON1 and Google's export write them; nothing else leaves by its stem's stem."""
-    names = ["A.jpg", "A.jpg.pp3", "A.jpg.dop", "A.JPG.on1", "A.jpg.json", "A.json", "A.jpg.mov", "A.png.pp3"]
-    make_library(tmp_path, dict.fromkeys(names, 10))
-    found = moving_together([tmp_path / "A.jpg"])[tmp_path / "A.jpg"]
-    assert [p.name for p in found] == ["A.JPG.on1", "A.jpg.dop", "A.jpg.json", "A.jpg.pp3"]
+    make_library(tmp_path / "raw", dict.fromkeys(["a.cr2", "a.dng", "a.xmp"], 10))
+    raw = [tmp_path / "raw/a.cr2", tmp_path / "raw/a.dng"]
+    assert moving_together(raw) == {path: [tmp_path / "raw/a.xmp"] for path in raw}
 
 
 def test_a_link_is_no_sidecar(tmp_path):
@@ -410,14 +393,6 @@ def test_a_link_is_no_sidecar(tmp_path):
     assert together == [tmp_path / "a/A.xmp"]
     done, refused = Trash(tmp_path).remove([removal(tmp_path, md5, "a/A.jpg", sidecars=together)])
     assert (len(done), refused) == (1, [])
-
-
-def test_names_that_differ_in_case_alone_have_their_own_sidecars(tmp_path):
-    make_library(tmp_path, dict.fromkeys(["a.jpg", "A.JPG", "a.jpg.xmp", "A.JPG.xmp", "a.xmp"], 10))
-    if len(list(tmp_path.iterdir())) < 5:
-        pytest.skip("this file system does not tell a from A")
-    for leaves in ("a.jpg", "A.JPG"):
-        assert moving_together([tmp_path / leaves])[tmp_path / leaves] == [tmp_path / f"{leaves}.xmp"]
 
 
 @pytest.mark.parametrize("jumps", [(-5e9, 0.0), (2e9, 1e9), (1e15, -1.0)])
@@ -510,30 +485,24 @@ def test_across_volumes_copies_verifies_then_unlinks(tmp_path, other_volume):
     assert target.stat().st_mtime_ns == 10**18 + 5
 
 
-def test_across_volumes_a_bad_copy_is_refused(tmp_path, other_volume):
+@pytest.mark.parametrize(
+    ("what", "error"), [("the copy", "differs from the original"), ("the name", "exists")]
+)
+def test_across_volumes_a_bad_copy_is_refused_and_a_name_that_is_taken_meanwhile_not_replaced(
+    tmp_path, other_volume, what, error
+):
     source, target, md5 = cross(tmp_path, other_volume)
 
-    def spoil(name):
+    def write(name):
         if name == "compare":
             (part,) = other_volume.iterdir()
-            part.write_bytes(b"what a dying disk wrote")
+            (part if what == "the copy" else target).write_bytes(b"of a dying disk, or another program")
 
-    with pytest.raises(OSError, match="differs from the original"):
-        move(source, target, md5=md5, times_ns=(0, 0), on_step=spoil)
-    assert md5_of(source) == md5 and list(other_volume.iterdir()) == []
-
-
-def test_a_name_that_is_taken_meanwhile_is_not_replaced_across_volumes(tmp_path, other_volume):
-    source, target, md5 = cross(tmp_path, other_volume)
-
-    def take(name):
-        if name == "compare":
-            target.write_bytes(b"of another program")
-
-    with pytest.raises(FileExistsError):
-        move(source, target, md5=md5, times_ns=(0, 0), on_step=take)
-    assert md5_of(source) == md5 and target.read_bytes() == b"of another program"
-    assert list(other_volume.iterdir()) == [target]
+    with pytest.raises(OSError, match=error):
+        move(source, target, md5=md5, times_ns=(0, 0), on_step=write)
+    assert md5_of(source) == md5
+    left = [path.read_bytes() for path in other_volume.iterdir()]
+    assert left == ([] if what == "the copy" else [b"of a dying disk, or another program"])
 
 
 def test_a_taken_name_is_not_replaced_where_there_are_no_hard_links(tmp_path, monkeypatch):

@@ -4,19 +4,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from support.kube import by_cpu
 
-from photodup.study.kubernetes.autoscaler import hpa
+from photodup.study.kubernetes.autoscaler import hpa, replicas
 from photodup.study.kubernetes.autoscaler.hpa import Autoscaler
-from photodup.study.kubernetes.autoscaler.replicas import (
-    ControllerFlags,
-    PodView,
-    Tolerances,
-    group,
-    per_pod,
-    plain,
-    total,
-    utilization,
-)
+from photodup.study.kubernetes.autoscaler.replicas import ControllerFlags, PodView, Tolerances
 from photodup.study.kubernetes.manifests import KUBERNETES_VERSION, scaling_requests
 
 CASES = yaml.safe_load((Path(__file__).parent / "data" / "hpa_cases.yaml").read_text())
@@ -78,17 +70,18 @@ def test_replica_calculator(case):
     kind, current, target = case.get("kind", "resource"), case["current"], case["target"]
     tolerances = Tolerances(*case.get("tolerance", (0.1, 0.1)))
     if kind == "per_pod":
-        answer = per_pod(sum(case["levels"]), target, current, tolerances)
+        answer = replicas.per_pod(sum(case["levels"]), target, current, tolerances)
     elif kind == "total":
         pods = pods_of(case | {"levels": []}, sampled=0.0, key="qps")
-        answer = total(min(sum(case["levels"]), 2**63 - 1), target, current, pods, tolerances)
+        answer = replicas.total(min(sum(case["levels"]), 2**63 - 1), target, current, pods, tolerances)
     elif kind == "pods":
         pods = pods_of(case, sampled=0.0, key="qps", halves=True)
-        answer = plain(group(pods, "qps", NOW, TRUST, is_cpu=False), "qps", target, current, tolerances)
+        groups = replicas.group(pods, "qps", NOW, TRUST, is_cpu=False)
+        answer = replicas.plain(groups, "qps", target, current, tolerances)
     else:
         name = f"{case['container']}/cpu" if "container" in case else "cpu"
-        found = group(pods_of(case, sampled=0.0, key="cpu"), name, NOW, TRUST, is_cpu=True)
-        answer = utilization(found, name, target, current, tolerances, {})
+        found = replicas.group(pods_of(case, sampled=0.0, key="cpu"), name, NOW, TRUST, is_cpu=True)
+        answer = replicas.utilization(found, name, target, current, tolerances, {})
     assert (answer and answer[1]) == case["want"]
     if "use" in case:
         assert answer[0] * target == pytest.approx(case["use"])
@@ -109,7 +102,7 @@ def test_groups_of_pods(case):
         )
         for pod in case["pods"]
     ]
-    found = group(pods, "m", NOW, TRUST, is_cpu=not case.get("memory"))
+    found = replicas.group(pods, "m", NOW, TRUST, is_cpu=not case.get("memory"))
     made = [next((x for x in "RUM" if any(p is pod for p in getattr(found, NAMES[x]))), "I") for pod in pods]
     assert "".join(made) == case["group"]
 
@@ -150,18 +143,10 @@ def rules(given):
     return tolerance | ({"policies": policies} if policies else {})
 
 
-def scaler(case, low=1, high=1000, metrics=None, flags=None):
-    spec = {"minReplicas": low, "maxReplicas": high, "metrics": metrics or [CPU]}
+def scaler(case, low=1, high=1000, metrics=(), flags=None):
+    spec = by_cpu(50, low, high) | ({"metrics": metrics} if metrics else {})
     behavior = {side: rules(case[n]) for side, n in (("scaleUp", "up"), ("scaleDown", "down")) if n in case}
-    if behavior:
-        spec["behavior"] = behavior
-    return Autoscaler(spec, {"cpu": 1.0}, flags)
-
-
-CPU = {
-    "type": "Resource",
-    "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 50}},
-}
+    return Autoscaler(spec | ({"behavior": behavior} if behavior else {}), {"cpu": 1.0}, flags)
 
 
 def metrics_of(case):

@@ -13,7 +13,9 @@ from typing import Any
 from photodup.errors import PhotodupError
 from photodup.study.kubernetes.curve import ServiceCurve
 from photodup.study.kubernetes.manifests import ScaledDeployment
-from photodup.study.kubernetes.simulate import Cluster, Load, SimulatedRun, simulate
+from photodup.study.kubernetes.simulate import Load, SimulatedRun, simulate
+
+STEPS = 10  # of the search for a target
 
 
 @dataclass(frozen=True)
@@ -57,15 +59,13 @@ def compare_signals(
     *,
     pod_hours: float,
     duration_s: float,
-    cluster: Cluster | None = None,
-    dt_s: float = 1.0,
     signals: tuple[Signal, ...] = SIGNALS,
-    steps: int = 10,
+    **how: Any,
 ) -> list[dict[str, Any]]:
     """Return one row per signal at the target whose run comes nearest to `pod_hours`.
 
     Rows are not rounded: `signal`, `target`, `unit`, `pod_hours`, `pods_peak`, `latency_ms_p50`, `latency_ms_p99`,
-    `refused_share` and `rescales`.
+    `refused_share` and `rescales`. The cluster and the step of time are given as `simulate` takes them.
 
     Raises:
         PhotodupError: the budget is below what minReplicas cost, or above maxReplicas.
@@ -80,10 +80,10 @@ def compare_signals(
     for signal in signals:
         tried: list[tuple[float, float, SimulatedRun]] = []
         low, high = math.log(signal.least), math.log(signal.most)
-        for _ in range(steps):
+        for _ in range(STEPS):
             target = math.exp((low + high) / 2)
             made = replace(workload, hpa={**workload.hpa, "metrics": [signal.metric(target)]})
-            outcome = simulate(made, curve, load, duration_s=duration_s, cluster=cluster, dt_s=dt_s)
+            outcome = simulate(made, curve, load, duration_s=duration_s, **how)
             tried.append((abs(outcome.pod_hours - pod_hours), target, outcome))
             if outcome.pod_hours > pod_hours:
                 low = math.log(target)  # too dear: aim higher

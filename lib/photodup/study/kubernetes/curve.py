@@ -89,13 +89,13 @@ class ServiceCurve:
             return self.unloaded_s
         return in_flight / self.rate_per_s(in_flight)
 
-    def step(self, in_flight: float, arrivals: float, dt_s: float, speed: float = 1.0) -> float:
+    def step(self, in_flight: float, arrivals: float, dt_s: float) -> float:
         """Return the requests in flight after `dt_s` in which `arrivals` came; stable for any step.
 
         The implicit step n' + dt·X(n') = n + arrivals has one solution, because X does not decrease.
         """
         n = np.array((0.0, *self.in_flight))
-        done = dt_s * speed * np.array((0.0, *self.throughput_per_s))
+        done = dt_s * np.array((0.0, *self.throughput_per_s))
         total = in_flight + arrivals
         if total >= n[-1] + done[-1]:
             return float(total - done[-1])

@@ -317,7 +317,7 @@ class Namespace(Simulation):
         """Take over which pods exist, which have a node and which are being deleted; let those go that are done."""
         found = {pod["metadata"]["uid"]: pod for pod in self.plane.items(self.pods)}
         for uid, pod in found.items():
-            c = self.cohorts_of.setdefault(uid, Cohort(1, now))
+            c = self.cohorts_of.setdefault(uid, Cohort(1, started_s=now))
             c.schedulable = "nodeName" in pod["spec"]
             self.names[uid] = pod["metadata"]["name"]
             if "deletionTimestamp" in pod["metadata"]:
@@ -337,7 +337,7 @@ class Namespace(Simulation):
                 continue
             self.shown[uid] = state
             started, changed = (
-                _stamp(self.began_s + s) for s in (c.created_s, c.ready_changed_s or c.created_s)
+                _stamp(self.began_s + s) for s in (c.started_s, c.ready_changed_s or c.started_s)
             )
             word = "True" if c.ready else "False"
             conditions = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from photodup.errors import PhotodupError
-from photodup.study.kubernetes.autoscaler.replicas import ControllerFlags
+from photodup.study.kubernetes.autoscaler.replicas import ControllerFlags, PodView
 from photodup.study.kubernetes.curve import ServiceCurve
 from photodup.study.kubernetes.manifests import Probe, ScaledDeployment
 
@@ -15,44 +15,41 @@ class Cluster:
     """What no manifest says: the machine and the delays around the autoscaler, in seconds.
 
     Attributes:
-        node_cores: CPU that all pods share, and that their requests must fit in; unlimited by default.
         pod_start_s: from creation to a running container: scheduling, image already there. Add the time a new
             node takes where pods bring nodes.
         start_s: from a running container to a server that would answer /readyz; the Deployment's annotation
             by default.
         metrics_resolution_s: how often metrics-server (or Prometheus) samples; 60 in old installations.
         sync_takes_s: what one sync takes. The controller waits its period after a sync, so two are 15.05 s apart.
-        unreadable: metrics, by name, that the autoscaler gets no answer for.
         max_in_flight: requests a pod holds before it answers 503.
         probes_share_inference: a probe waits behind the requests, as in a server that computes in its
             event loop.
     """
 
-    node_cores: float = float("inf")
     pod_start_s: float = 2.0
     start_s: float | None = None
     metrics_resolution_s: float = 15.0
     metrics_phase_s: float = 7.0
     sync_phase_s: float = 4.0
     sync_takes_s: float = 0.05
-    unreadable: tuple[str, ...] = ()
     max_in_flight: float = 256.0
     probes_share_inference: bool = False
     flags: ControllerFlags = field(default_factory=ControllerFlags)
 
 
 @dataclass
-class Cohort:
-    """Pods created at the same moment."""
+class Cohort(PodView):
+    """Pods created at the same moment: what the controller knows of them, and what it does not.
 
-    count: int
-    created_s: float
+    They stay `running` while a failed container waits to be restarted, as in Kubernetes.
+    """
+
+    running: bool = False
+    ready: bool = False
     schedulable: bool = True
     container_s: float | None = None  # when the container last started
     loaded: float = 0.0  # seconds of start-up work done
     started: bool = False  # the startup probe has passed
-    ready: bool = False
-    ready_changed_s: float = 0.0
     in_flight: float = 0.0
     failures: int = 0  # of the readiness probe, in a row
     deaths: int = 0  # of the liveness probe, in a row
@@ -62,17 +59,10 @@ class Cohort:
     queue_s: float = 0.0  # waiting of the arrivals since the last sample, summed
     arrivals: float = 0.0
     served: float = 0.0
-    values: dict[str, float] = field(default_factory=dict)
-    sampled_s: float = 0.0
 
     @property
     def active(self) -> bool:
         return self.terminating_s is None
-
-    @property
-    def running(self) -> bool:
-        """Say whether Kubernetes calls the pods Running: also while a failed container waits to be restarted."""
-        return self.container_s is not None or self.restarts > 0
 
 
 class Kubelet:
@@ -103,7 +93,7 @@ class Kubelet:
             limit, self.curve.cpu_cores[-1] if c.loaded < self.start_s else self.curve.cores(c.in_flight)
         )
 
-    def live(self, c: Cohort, now: float, latency_s: float, speed: float) -> float:
+    def live(self, c: Cohort, now: float, latency_s: float) -> float:
         """Move a cohort through its life; return the requests in flight that a restart lost, per pod."""
         if not c.active or not c.schedulable:
             return 0.0
@@ -111,12 +101,12 @@ class Kubelet:
             backoff = min(300.0, 10.0 * 2 ** (c.restarts - 1)) if c.restarts else 0.0
             if (
                 now + self.dt >= c.ready_changed_s + backoff
-                and now + self.dt >= c.created_s + self.cluster.pod_start_s
+                and now + self.dt >= c.started_s + self.cluster.pod_start_s
             ):
-                c.container_s = now + self.dt
+                c.container_s, c.running = now + self.dt, True
             return 0.0
         age = now + self.dt - c.container_s
-        c.loaded += self.dt * speed
+        c.loaded += self.dt
         up = c.loaded >= self.start_s
         answer_s = latency_s if up and self.cluster.probes_share_inference else 0.0
         if not c.started:

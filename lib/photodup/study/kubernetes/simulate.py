@@ -1,8 +1,8 @@
 """Simulate one autoscaled Deployment: load, pods, quota, probes, metrics and the autoscaler, second by second.
 
 Everything that a manifest says is read from the manifest (`manifests`); the autoscaler is `autoscaler.hpa`; what a
-pod can do is a measured curve (`kube_curve`). Deterministic: no chance anywhere, so equal inputs give equal
-results. Requests are a fluid: queueing by chance inside a second is not in here (see `kube_curve.waiting_s`).
+pod can do is a measured curve (`curve`). Deterministic: no chance anywhere, so equal inputs give equal
+results. Requests are a fluid: queueing by chance inside a second is not in here (see `curve.waiting_s`).
 Scaling is by the HorizontalPodAutoscaler, never to zero pods: no manifest here asks for that.
 
 Pods that were created together live alike, so they are simulated as one cohort; that makes 10,000 pods as cheap
@@ -19,9 +19,8 @@ import numpy as np
 
 from photodup.errors import PhotodupError
 from photodup.study.kubernetes.autoscaler.hpa import Autoscaler, Decision, metric_target
-from photodup.study.kubernetes.autoscaler.replicas import PodView
 from photodup.study.kubernetes.curve import ServiceCurve
-from photodup.study.kubernetes.manifests import ScaledDeployment, fits
+from photodup.study.kubernetes.manifests import ScaledDeployment
 from photodup.study.kubernetes.pods import Cluster, Cohort, Kubelet, ticks
 
 if TYPE_CHECKING:
@@ -37,12 +36,11 @@ OUTSIDE_METRICS = ("photodup_requests_pending", "photodup_latency_ms")
 class Load:
     """What clients send: `rate_per_s(t)` (open loop), or `in_flight` kept up by clients that wait (closed loop).
 
-    `requests` ends a closed loop after so many answers; `from_s` and `until_s` bound either kind.
+    `from_s` and `until_s` bound either kind.
     """
 
     rate_per_s: Callable[[float], float] | None = None
     in_flight: int = 0
-    requests: float = float("inf")
     from_s: float = 0.0
     until_s: float = float("inf")
 
@@ -130,20 +128,17 @@ class Simulation:
         requests = workload.requests if workload.scaling_requests is None else workload.scaling_requests
         self.hpa = Autoscaler(workload.hpa, requests, cluster.flags)
         check_metrics(self.hpa.metrics)
-        names = {metric_target(metric)[2] for metric in self.hpa.metrics}
-        if unknown := set(cluster.unreadable) - names:
-            raise PhotodupError(
-                f"{min(unknown)!r} cannot be unreadable: the autoscaler reads {', '.join(sorted(names))}."
-            )
         if self.hpa.min == 0:
             raise PhotodupError("minReplicas 0 is not simulated: give the autoscaler one pod at least.")
         self.replicas = max(workload.replicas, self.hpa.min)
         self.outside: dict[str, float] = {}
         self.totals = dict.fromkeys(("waited_s", "routed"), 0.0)  # since the last sample
         warm = -3600.0
-        self.cohorts = [Cohort(self.replicas, warm, True, warm, self.kubelet.start_s, True, True, warm)]
+        pods = Cohort(self.replicas, started_s=warm, container_s=warm, ready_changed_s=warm)
+        pods.loaded, pods.started, pods.running, pods.ready = self.kubelet.start_s, True, True, True
+        self.cohorts = [pods]
         self.events = self.kubelet.events
-        self.answered, self.refused_creation = 0.0, 0
+        self.refused_creation = 0
 
     def run(self, duration_s: float) -> SimulatedRun:
         import pandas as pd
@@ -155,10 +150,9 @@ class Simulation:
             if ticks(now, self.dt, cluster.metrics_resolution_s, cluster.metrics_phase_s):
                 self._sample(now)
             if now >= sync_s:
-                existing = sum(c.count for c in self.cohorts if c.active)
-                decision = self.hpa.sync(
-                    sync_s, self.replicas, self._views(), self.outside, existing=existing
-                )
+                pods = [c for c in self.cohorts if c.active]
+                existing = sum(c.count for c in pods)
+                decision = self.hpa.sync(sync_s, self.replicas, pods, self.outside, existing=existing)
                 sync_s = max(sync_s, now - self.dt) + cluster.flags.sync_period_s + cluster.sync_takes_s
                 decisions.append(decision)
                 if decision.desired != self.replicas:
@@ -168,22 +162,6 @@ class Simulation:
             rows.append(self._advance(now))
         return SimulatedRun(pd.DataFrame(rows), decisions, self.events)
 
-    def _views(self) -> list[PodView]:
-        return [
-            PodView(
-                count=c.count,
-                running=c.running,
-                ready=c.ready,
-                started_s=c.created_s,
-                ready_changed_s=c.ready_changed_s,
-                values=c.values,
-                sampled_s=c.sampled_s,
-                window_s=self.cluster.metrics_resolution_s,
-            )
-            for c in self.cohorts
-            if c.active
-        ]
-
     def _sample(self, now: float) -> None:
         """Publish each running pod's mean since the last sample; a container younger than that has none."""
         resolution = self.cluster.metrics_resolution_s
@@ -192,25 +170,19 @@ class Simulation:
         for c in self.cohorts:
             if c.container_s is not None and c.container_s <= now - resolution:
                 loaded = c.loaded >= self.kubelet.start_s
-                c.values = self._readable(
-                    pod_values(c, self.curve, span, loaded=loaded, metrics=self.hpa.metrics)
-                )
-                c.sampled_s = now
+                c.values = pod_values(c, self.curve, span, loaded=loaded, metrics=self.hpa.metrics)
+                c.sampled_s, c.window_s = now, resolution
             c.cpu_s = c.queue_s = c.arrivals = c.served = 0.0
         waited_s, routed = self.totals["waited_s"], self.totals["routed"]
-        whole = {
+        self.outside = {
             "photodup_requests_pending": sum(c.count * c.in_flight for c in self.cohorts),
             "photodup_latency_ms": 1000 * waited_s / routed if routed else 0.0,  # mean since the last sample
         }
-        self.outside = self._readable(whole)
         self.totals = dict.fromkeys(self.totals, 0.0)
 
-    def _readable(self, values: dict[str, float]) -> dict[str, float]:
-        return {name: value for name, value in values.items() if name not in self.cluster.unreadable}
-
     def _reconcile(self, now: float) -> None:
-        """Do the ReplicaSet's, the quota's and the scheduler's work."""
-        self.cohorts = [c for c in self.cohorts if c.count and not self._gone(c, now)]
+        """Do the ReplicaSet's and the quota's work."""
+        self.cohorts = [c for c in self.cohorts if not self._gone(c, now)]
         have = sum(c.count for c in self.cohorts if c.active)
         if have > self.replicas:
             self._remove(now, have - self.replicas)
@@ -224,31 +196,18 @@ class Simulation:
                 )
                 self.refused_creation = self.replicas
             if min(room, wanted):
-                self.cohorts.append(Cohort(min(room, wanted), now, schedulable=False))
-        self._schedule(now)
+                self.cohorts.append(Cohort(min(room, wanted), started_s=now))
         self._merge(now)
-
-    def _schedule(self, now: float) -> None:
-        request = self.workload.requests.get("cpu", 0.0)
-        free = self.cluster.node_cores - request * sum(c.count for c in self.cohorts if c.schedulable)
-        for c in [c for c in self.cohorts if not c.schedulable]:
-            room = (
-                c.count if not request or free == float("inf") else min(c.count, max(0, fits(free, request)))
-            )
-            if room < c.count:
-                self.cohorts.append(Cohort(c.count - room, c.created_s, schedulable=False))
-                c.count = room
-            c.schedulable, free = room > 0, free - room * request
-        self.cohorts = [c for c in self.cohorts if c.count]
 
     def _remove(self, now: float, n: int) -> None:
         """Take pods that are not ready first, then the youngest, as the ReplicaSet controller does."""
-        for c in sorted((c for c in self.cohorts if c.active), key=lambda c: (c.ready, -c.created_s)):
+        for c in sorted((c for c in self.cohorts if c.active), key=lambda c: (c.ready, -c.started_s)):
             take = min(n, c.count)
             n -= take
             if take:
                 c.count -= take
                 self.cohorts.append(replace(c, count=take, terminating_s=now, values={}))
+        self.cohorts = [c for c in self.cohorts if c.count]
 
     def _gone(self, c: Cohort, now: float) -> bool:
         if c.terminating_s is None:
@@ -259,7 +218,7 @@ class Simulation:
     def _merge(self, now: float) -> None:
         """Treat old ready pods as one cohort; the load is spread evenly, so they do not differ for long."""
         settled = [
-            c for c in self.cohorts if c.active and c.ready and not c.failures and now - c.created_s > 900
+            c for c in self.cohorts if c.active and c.ready and not c.failures and now - c.started_s > 900
         ]
         if len(settled) < 2:
             return
@@ -277,11 +236,8 @@ class Simulation:
         dt, curve = self.dt, self.curve
         routed = [c for c in self.cohorts if c.active and c.ready]
         ready = sum(c.count for c in routed)
-        busy = {id(c): self.kubelet.cores(c) for c in self.cohorts}
-        demand = sum(c.count * busy[id(c)] for c in self.cohorts)
-        speed = min(1.0, self.cluster.node_cores / demand) if demand else 1.0
         arrived = served = refused = waiting = 0.0
-        on = self.load.from_s <= now < self.load.until_s and self.answered < self.load.requests
+        on = self.load.from_s <= now < self.load.until_s
         sent = dt * self.load.rate_per_s(now) if on and self.load.rate_per_s else 0.0
         unrouted = 0.0 if ready else sent
         for c in self.cohorts:
@@ -289,23 +245,22 @@ class Simulation:
             share = sent / ready if c.active and c.ready and ready else 0.0
             if self.load.in_flight and c.active and c.ready:  # clients that wait keep the pod filled
                 c.in_flight = self.load.in_flight / ready if on else 0.0
-                done = dt * speed * curve.rate_per_s(c.in_flight)
+                done = dt * curve.rate_per_s(c.in_flight)
                 share = done
             else:
-                c.in_flight = curve.step(before, share, dt, speed)
+                c.in_flight = curve.step(before, share, dt)
                 over = max(0.0, c.in_flight - self.cluster.max_in_flight)
                 c.in_flight -= over
                 refused += over * c.count
                 done = max(0.0, before + share - over - c.in_flight)
-            latency = curve.latency_s(c.in_flight) / speed
+            latency = curve.latency_s(c.in_flight)
             arrived, served = arrived + share * c.count, served + done * c.count
             waiting += share * c.count * latency
-            c.cpu_s += dt * speed * self.kubelet.cores(c)
+            c.cpu_s += dt * self.kubelet.cores(c)
             c.queue_s += share * max(0.0, latency - curve.unloaded_s)
             c.arrivals += share
             c.served += done
-            refused += c.count * self.kubelet.live(c, now, latency, speed)
-        self.answered += served
+            refused += c.count * self.kubelet.live(c, now, latency)
         self.totals["waited_s"] += waiting
         self.totals["routed"] += arrived
         active = [c for c in self.cohorts if c.active]

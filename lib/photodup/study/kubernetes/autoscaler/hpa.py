@@ -24,17 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from photodup.errors import PhotodupError
-from photodup.study.kubernetes.autoscaler.replicas import (
-    Answer,
-    ControllerFlags,
-    PodView,
-    Tolerances,
-    group,
-    per_pod,
-    plain,
-    total,
-    utilization,
-)
+from photodup.study.kubernetes.autoscaler import replicas
 from photodup.study.kubernetes.manifests import quantity
 
 # Without `behavior`: at most so many times the present count, and never less than so many.
@@ -74,9 +64,9 @@ class Autoscaler:
     """
 
     def __init__(
-        self, spec: dict[str, Any], requests: dict[str, float], flags: ControllerFlags | None = None
+        self, spec: dict[str, Any], requests: dict[str, float], flags: replicas.ControllerFlags | None = None
     ) -> None:
-        self.flags = flags or ControllerFlags()
+        self.flags = flags or replicas.ControllerFlags()
         self.min, self.max = int(spec.get("minReplicas", 1)), int(spec["maxReplicas"])
         if not 0 <= self.min <= self.max or self.max < 1:
             raise PhotodupError(
@@ -105,7 +95,7 @@ class Autoscaler:
         self,
         now_s: float,
         current: int,
-        pods: Sequence[PodView],
+        pods: Sequence[replicas.PodView],
         outside: Mapping[str, float | None] | None = None,
         *,
         existing: int | None = None,
@@ -130,7 +120,8 @@ class Autoscaler:
             why = "below minReplicas"
         else:
             existing = current if existing is None else existing
-            ratio, proposal = self.propose(now_s, current, pods, outside or {}, existing)
+            seen = now_s, current, pods, outside or {}, existing
+            ratio, proposal = self.propose(current, [self.one_metric(m, *seen) for m in self.metrics])
             if proposal is None:
                 return Decision(now_s, current, ratio, None, current, current, "no metrics")
             stabilized = (self.stabilize if self.has_behavior else self.stabilize_plainly)(
@@ -145,16 +136,8 @@ class Autoscaler:
             self.scaled_to_zero = desired == 0 == self.min and self._reads_outside()
         return Decision(now_s, current, ratio, proposal, stabilized, desired, why)
 
-    def propose(
-        self,
-        now: float,
-        current: int,
-        pods: Sequence[PodView],
-        outside: Mapping[str, float | None],
-        existing: int,
-    ) -> tuple[float | None, int | None]:
+    def propose(self, current: int, found: Sequence[replicas.Answer]) -> tuple[float | None, int | None]:
         """Return the usage ratio and count of the metric that asks for most; None when nothing can be said."""
-        found = [self.one_metric(metric, now, current, pods, outside, existing) for metric in self.metrics]
         known = [answer for answer in found if answer is not None]
         if not known:
             return None, None
@@ -168,10 +151,10 @@ class Autoscaler:
         metric: dict[str, Any],
         now: float,
         current: int,
-        pods: Sequence[PodView],
+        pods: Sequence[replicas.PodView],
         outside: Mapping[str, float | None],
         existing: int,
-    ) -> Answer:
+    ) -> replicas.Answer:
         """Return (usage over target, replicas) of one metric, or None where it cannot be computed."""
         kind, target, name = metric_target(metric)
         if kind in _OUTSIDE:
@@ -180,14 +163,15 @@ class Autoscaler:
                 return None
             usage = round(value * 1000)
             if "averageValue" in target:
-                return per_pod(usage, _thousandths(target["averageValue"]), existing, self.tolerances)
-            return total(usage, _thousandths(target["value"]), current, pods, self.tolerances)
+                wanted = _thousandths(target["averageValue"])
+                return replicas.per_pod(usage, wanted, existing, self.tolerances)
+            return replicas.total(usage, _thousandths(target["value"]), current, pods, self.tolerances)
         is_cpu = kind != "Pods" and name.split("/")[-1] == "cpu"
-        groups = group(pods, name, now, self.flags, is_cpu=is_cpu)
+        groups = replicas.group(pods, name, now, self.flags, is_cpu=is_cpu)
         if "averageUtilization" in target:
             per_cent = int(target["averageUtilization"])
-            return utilization(groups, name, per_cent, current, self.tolerances, self.requests)
-        return plain(groups, name, _thousandths(target["averageValue"]), current, self.tolerances)
+            return replicas.utilization(groups, name, per_cent, current, self.tolerances, self.requests)
+        return replicas.plain(groups, name, _thousandths(target["averageValue"]), current, self.tolerances)
 
     def stabilize_plainly(self, now: float, current: int, proposal: int) -> int:
         """Return the highest recommendation of the window: what happens without `behavior`."""
@@ -259,14 +243,14 @@ class Autoscaler:
         least_change = min if up else max
         return (least_change if rules["selectPolicy"] == "Min" else most_change)(limits)
 
-    def _tolerances(self) -> Tolerances:
+    def _tolerances(self) -> replicas.Tolerances:
         default = self.flags.tolerance
         if self.flags.as_of_1_20:
-            return Tolerances(default, default, by_distance=True)
+            return replicas.Tolerances(default, default, by_distance=True)
         if not self.flags.configurable_tolerance:
-            return Tolerances(default, default)
+            return replicas.Tolerances(default, default)
         down, up = (quantity(rules.get("tolerance", default)) for rules in (self.down, self.up))
-        return Tolerances(down, up)
+        return replicas.Tolerances(down, up)
 
     def _reads_outside(self) -> bool:
         return any(metric["type"] in _OUTSIDE for metric in self.metrics)

@@ -18,7 +18,7 @@ MOST_REPLICAS = 2**31 - 1  # the controller's counts are 32 bits wide
 Answer = tuple[float, int] | None
 
 
-@dataclass(frozen=True)
+@dataclass
 class PodView:
     """What the controller knows of `count` pods that are alike.
 

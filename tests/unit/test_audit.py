@@ -4,11 +4,11 @@ import shutil
 from collections import Counter
 
 import pytest
+from support.points import point
 
 from photodup.bench.link.link import LinkSpec
 from photodup.bench.link.way import emulated
 from photodup.bench.record.record import RunStore
-from photodup.embedding.backends import parse_backend
 from photodup.errors import PhotodupError
 from photodup.study.published import audit, checks
 from photodup.study.published.published import PublishedError, load_measurements
@@ -98,11 +98,8 @@ def test_assumptions_are_parameters():
 
 def test_a_same_workload_would_make_the_gpu_ratio_a_ratio():
     rows = ROWS.copy()
-    rows.loc["step6a_rtx4080_onnx_b32_throughput", ["scenario", "batch", "concurrency"]] = [
-        "closed_loop",
-        1,
-        32,
-    ]
+    same = ["closed_loop", 1, 32]
+    rows.loc["step6a_rtx4080_onnx_b32_throughput", ["scenario", "batch", "concurrency"]] = same
     assert checks.multi_gpu_scaling(rows)[0]
 
 
@@ -139,29 +136,16 @@ def test_the_command_prints_the_audit_and_judges_a_run(tmp_path, monkeypatch):
     monkeypatch.setenv("PHOTODUP_ROOT", str(root))
     with pytest.raises(PhotodupError, match="no records in results/nothing"):
         list(audit.report_lines("nothing"))
-    base = emulated(LinkSpec()).columns() | {"scenario": "single_stream", "batch": 32, "concurrency": 1}
     with RunStore(root / "results" / "made-up") as store:
-        for backend, latency_ms in (
-            ("triton-onnx-fp32-http-fp32", 65.0),
-            ("triton-onnx-fp32-http-json", 190.0),
-        ):
-            point = {
-                **base,
-                **parse_backend(backend).columns(),
-                "latency_ms_mean": latency_ms,
-                "latency_ms_mean_ci_low": 0.9 * latency_ms,
-                "latency_ms_mean_ci_high": 1.1 * latency_ms,
-                "span": "photo",
-                "connection": "new",
-                "valid": True,
-            }
-            store.measure_or_load(backend, lambda made=point: made, config={"backend": backend}, kind="point")
+        for wire, latency_ms in (("fp32", 65.0), ("json", 190.0)):
+            values = {"latency_ms_mean": latency_ms, "batch": 32, "span": "photo", "ci": 0.1}
+            made = point(f"triton-onnx-fp32-http-{wire}", **values, **emulated(LinkSpec()).columns())
+            store.measure_or_load(wire, lambda made=made: made, config={"wire": wire}, kind="point")
     lines = list(audit.report_lines("made-up"))
     assert any("E12 does not stand" in line for line in lines)
     assert any("116 printed ratios recomputed, 8 do not follow" in line for line in lines)
-    assert any(
-        line.startswith("reproduced       json-bottleneck: published 1.72×, here 2.92×") for line in lines
-    )
+    wanted = "reproduced       json-bottleneck: published 1.72×, here 2.92×"
+    assert any(line.startswith(wanted) for line in lines)
     assert (root / "results" / "made-up" / "verdicts.json").is_file()
     (tmp_path / "empty").mkdir()
     with pytest.raises(PhotodupError, match="executive-summary: not found"):

@@ -71,7 +71,7 @@ def test_a_run_s_peaks_are_its_gpu_s_or_its_cores():
     assert (peaks["fp32"], peaks["fp16"], how) == (67.0, 989.4, "H200, data sheet")
     peaks, how = roofline.peaks_of({"gpus": [], "cores": 2}, ghz=3, flop_per_cycle=64)
     assert peaks == {"fp32": pytest.approx(0.384)} and "assumed" in how
-    peaks, _ = roofline.peaks_of({"gpus": ["NVIDIA GeForce RTX 4080"]}, ghz=3, flop_per_cycle=32)
+    peaks, _ = roofline.peaks_of({"gpus": [{"name": "NVIDIA GeForce RTX 4080"}]}, ghz=3, flop_per_cycle=32)
     assert peaks["fp32"] == 48.7
     client = {"gpus": [], "cores": 2}
     servers = {"gpu": "Tesla T4", "gpus": 2}  # the client's cores are not what computes

@@ -40,19 +40,19 @@ PRETENDED = {
 WORDS = {"connection": "{} connection", "batch": "batch {:g}", "concurrency": "{:g} in flight"}
 
 
-def judge(claims: Iterable[Claim], points: "pd.DataFrame", *, run: str | None = None) -> "pd.DataFrame":
-    """Judge every claim on every run among the points.
+def judge(claims: Iterable[Claim], points: "pd.DataFrame", *, run: str = "") -> "pd.DataFrame":
+    """Judge every claim on a run.
 
     Args:
-        points: what `photodup.study.claims.evidence.load_evidence` returns, of one run or of several.
-        run: name for the rows when there are no points at all.
+        points: what `photodup.study.claims.evidence.load_evidence` returns of it.
+        run: name for the rows.
 
     Returns:
-        One row per claim and run: `claim`, `statement`, `quotes`, `source`, `published`, `here`, `verdict`, `because`,
+        One row per claim: `claim`, `statement`, `quotes`, `source`, `published`, `here`, `verdict`, `because`,
         `rests_on` (a comparison, points, or the study's own rows), `rival`, `but`, `needs`, `run`, `where`, `effects`
         ([value, low, high] of each judged reading), `shown` (of the others) and `not_judged` (these in words, with the
         reason), `effect_published`, `unit`, and `readings`: of each place `where`, `here`, `not_judged` (why, or empty),
-        `verdict`, `because` and `records`.
+        `verdict` and `records`.
     """
     import pandas as pd
 
@@ -60,15 +60,7 @@ def judge(claims: Iterable[Claim], points: "pd.DataFrame", *, run: str | None = 
     if len(points):
         points = points.reset_index(drop=True).copy()  # in one piece: the table is wide
         points["device_class"] = device_class(points)
-    has_runs = len(points) > 0 and "run" in points
-    runs = sorted(points["run"].dropna().unique()) if has_runs else [run or ""]
-    return pd.DataFrame(
-        [
-            _judge_one(claim, points[points["run"] == name] if has_runs else points, name, rows)
-            for name in runs
-            for claim in claims
-        ]
-    )
+    return pd.DataFrame([_judge_one(claim, points, run, rows) for claim in claims])
 
 
 def _judge_one(claim: Claim, points: "pd.DataFrame", run: str, rows: "pd.DataFrame") -> dict[str, Any]:
@@ -116,7 +108,6 @@ def _judge_one(claim: Claim, points: "pd.DataFrame", run: str, rows: "pd.DataFra
                 "not_judged": why_not,
                 "verdict": NOT_TESTABLE if why_not else reading.verdict or verdict,
                 "here": effect_text([reading.effect], claim.unit),
-                "because": reading.because,
                 "records": _records(reading.points),
             }
             for where, why_not, reading in readings

@@ -32,7 +32,7 @@ NOT_PLANNED = "this run does not include it."
 
 @dataclass(frozen=True)
 class Compared:
-    """The comparisons of one notebook.
+    """The comparisons of one notebook, or of all.
 
     Attributes:
         pairs: what was declared, in order.
@@ -101,18 +101,19 @@ class Compared:
         return pd.DataFrame(rows).set_index("comparison") if rows else pd.DataFrame()
 
 
-def read_comparisons(run: Run, notebook: str, *, declared: Declarations | None = None) -> Compared:
-    """Return the outcomes of a notebook's comparisons from the records of a run.
+def read_comparisons(run: Run, *notebooks: str, declared: Declarations | None = None) -> Compared:
+    """Return the outcomes of comparisons from the records of a run.
 
     Args:
-        notebook: file name without its ending.
+        notebooks: whose comparisons: file names without their ending; all unless given.
         declared: other declarations than `notebooks/comparisons.yaml`.
     """
     declared = declared or declarations()
     outcomes, visits = _judged(run, declared)
     found = {o.question.name: o for o in outcomes}
     nulls = tuple(found[null.name] for null in declared.nulls if found[null.name].because != NOT_PLANNED)
-    pairs = tuple(pair for pair, _ in visits if pair.notebook == notebook)
+    named = notebooks or {pair.notebook for pair in declared.pairs}
+    pairs = tuple(pair for pair, _ in visits if pair.notebook in named)
     # A side's figure under a load is one figure: every comparison that has the side adds its visits.
     used = {(side.name, pair.load_name) for pair in pairs for side in (pair.a, pair.b)}
     return Compared(pairs, {p.name: found[p.name] for p in pairs}, nulls, _arms(visits, used))

@@ -6,6 +6,10 @@ from pathlib import Path
 
 from photodup.errors import PhotodupError
 from photodup.paths import project_root
+from photodup.study.claims import claims
+from photodup.study.claims.claim import load_claims
+from photodup.study.claims.evidence import load_evidence
+from photodup.study.claims.reading import NOT_TESTABLE
 from photodup.study.notebook.run import folder_of
 from photodup.study.published.checks import check_words, run_all
 from photodup.study.published.published import check_ratios, compare_with_documents, read_documents
@@ -40,11 +44,6 @@ def report_lines(run: str | None = None, documents: Path | None = None) -> Itera
 
 
 def _run_lines(run: str) -> Iterator[str]:
-    from photodup.study.claims import claims
-    from photodup.study.claims.claim import load_claims
-    from photodup.study.claims.evidence import load_evidence
-    from photodup.study.claims.reading import NOT_TESTABLE
-
     directory = folder_of(run)
     if not (directory / "records").is_dir():
         raise PhotodupError(f"There are no records in results/{run}: make the run first, or check its name.")
@@ -59,8 +58,6 @@ def _run_lines(run: str) -> Iterator[str]:
 
 def all_quotes() -> Iterator[tuple[str, dict[str, str]]]:
     """Yield (claim or check, quote) for every quote of `claims.yaml` and `checks.yaml`."""
-    from photodup.study.claims.claim import load_claims
-
     for claim in load_claims():
         yield from ((claim.id, quote.model_dump()) for quote in claim.quotes)
     yield from ((name, words) for name, words in check_words().items() if "text" in words)

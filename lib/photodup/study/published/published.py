@@ -9,7 +9,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from photodup.errors import PhotodupError
 from photodup.paths import project_root
@@ -152,9 +152,7 @@ def evaluate(expression: str, rows: "pd.DataFrame") -> tuple[float, float, float
     return float(eval(code, {"__builtins__": {}}, exact)), float(min(corners)), float(max(corners))
 
 
-def derive(
-    ratio: Mapping[str, object], rows: "pd.DataFrame", *, column: str = "expression"
-) -> dict[str, object]:
+def derive(ratio: Mapping[str, Any], rows: "pd.DataFrame") -> dict[str, object]:
     """Recompute one printed ratio.
 
     It follows when the interval of the expression (input rounding) meets the interval of the printed number
@@ -164,10 +162,10 @@ def derive(
     Returns:
         `computed_low`, `computed_high` (from the unrounded inputs) and `follows`.
     """
-    parts = [evaluate(part.strip(), rows) for part in str(ratio[column]).split(";")]
-    low, high = float(ratio["printed_low"]), float(ratio["printed_high"])  # type: ignore[arg-type]
-    slack = float(ratio["approximate"]) if ratio["approximate"] == ratio["approximate"] else 0.0  # type: ignore[arg-type]  # NaN: none
-    margin = 0.5 * float(ratio["printed_step"])  # type: ignore[arg-type]
+    parts = [evaluate(part.strip(), rows) for part in str(ratio["expression"]).split(";")]
+    low, high = float(ratio["printed_low"]), float(ratio["printed_high"])
+    slack = float(ratio["approximate"]) if ratio["approximate"] == ratio["approximate"] else 0.0  # NaN: none
+    margin = 0.5 * float(ratio["printed_step"])
 
     def meets(printed: float, least: float, most: float) -> bool:
         width = margin + slack * abs(printed) + 1e-9 * max(1.0, abs(printed))

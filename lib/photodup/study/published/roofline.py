@@ -166,7 +166,7 @@ def peaks_of(
     gpu, count = servers.get("gpu", NO_GPU), servers.get("gpus", 1)
     if gpu == UNKNOWN_GPU or (servers and gpu == NO_GPU):
         return {}, "no peak rates: it is unknown what the servers compute on"
-    named = [gpu] if gpu != NO_GPU else [_name(each) for each in environment.get("gpus") or []]
+    named = [gpu] if gpu != NO_GPU else [each["name"] for each in environment.get("gpus") or []]
     for name in named:
         if peaks := makers_peaks(name):
             of = f"{count} × " if count > 1 else ""
@@ -176,7 +176,3 @@ def peaks_of(
     cores = int(environment.get("cores_usable") or environment.get("cores") or 1)
     peak = cpu_peak_tflops(cores, ghz, flop_per_cycle=flop_per_cycle)
     return {"fp32": peak}, f"{cores} cores × {ghz:g} GHz × {flop_per_cycle} FLOP per cycle in FP32, assumed"
-
-
-def _name(gpu: Any) -> str:
-    return str(gpu.get("name", gpu)) if isinstance(gpu, dict) else str(gpu)

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import yaml
 
 from photodup.bench.pairs.declared import declarations
@@ -20,7 +19,7 @@ from photodup.paths import project_root
 from photodup.serving.check import listed
 from photodup.study.comparisons import agreement
 from photodup.study.comparisons.measure import KIND as VISIT
-from photodup.study.comparisons.outcomes import read_all, read_comparisons
+from photodup.study.comparisons.outcomes import Compared, read_all, read_comparisons
 from photodup.study.notebook.files import notebooks, read_notebook, study_rows
 from photodup.study.notebook.run import REFERENCE, describe_machine, folder_of, read_environment, read_run
 from photodup.study.report.facts import FINDINGS, LEADING, notebook_rows
@@ -101,9 +100,8 @@ def decision_table() -> Iterator[str]:
     """Yield the lines of the table of `notebooks/decisions.yaml`; reasons and costs come from the reference run."""
     table = decisions()
     run = read_run(folder_of(REFERENCE))
-    places = {pair.name: pair.notebook for pair in declarations().pairs}
-    compared = {notebook: read_comparisons(run, notebook) for notebook in set(places.values())}
-    arms = pd.concat([of.arms for of in compared.values()])
+    compared = read_comparisons(run)
+    places = {pair.name: pair.notebook for pair in compared.pairs}
     records = {
         record["key"]: record["result"] for record in load_records(run.directory) if record["status"] == "ok"
     }
@@ -120,8 +118,8 @@ def decision_table() -> Iterator[str]:
                 photos, seconds = (float(cost[key].format(**result)) for key in ("photos", "seconds"))
                 rate, part = photos / seconds, f" ({cost['part']})"
         elif name in places:
-            notebook, rate = places[name], _rate(arms, *cost)
-            reason = _reason(compared[notebook][name], line["better"], line.get("what", ""))
+            notebook, rate = places[name], _rate(compared, *cost)
+            reason = _reason(compared[name], line["better"], line.get("what", ""))
         else:
             raise PhotodupError(f"decisions.yaml: {name!r} is no comparison of comparisons.yaml.")
         usd = f"{price / 3600 * 1e6 / rate:.2g} USD{part}" if rate else ""
@@ -148,8 +146,9 @@ def _reason(outcome: Outcome, better: str, what: str = "") -> str:
     return f"{against}{what[:1].upper()}{what[1:]}: {cells['figure']} {cells['difference']}, {cells['values']}{doubt}."
 
 
-def _rate(arms: pd.DataFrame, side: str, load: str) -> float:
+def _rate(compared: Compared, side: str, load: str) -> float:
     """Return the throughput of a side under a load, images/s; 0 where it was not measured."""
+    arms = compared.arms
     found = arms[(arms.side == side) & (arms.load == load)].throughput_images_per_s.astype(float).dropna()
     return float(found.iloc[0]) if len(found) else 0.0
 

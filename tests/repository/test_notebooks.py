@@ -27,6 +27,16 @@ VISIBLE_LINES = 40  # at most, before the first figure that a notebook draws
 LEAK = re.compile(r"(?<![\w.])/(?:home/\w+|root|tmp|work|Users/\w+)/")
 
 
+@pytest.fixture(params=[*NUMBERED, TEMPLATE], ids=lambda path: path.stem)
+def path(request):
+    return request.param
+
+
+@pytest.fixture
+def notebook(path):
+    return nbformat.read(path, as_version=4)
+
+
 def faults(notebook) -> list[str]:
     """Say what is wrong with the anatomy; an empty list is a notebook as it should be."""
     found = []
@@ -101,10 +111,8 @@ def parameter_faults(source: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("path", [*NUMBERED, TEMPLATE], ids=lambda p: p.stem)
-def test_anatomy(path):
-    found = faults(nbformat.read(path, as_version=4))
-    assert found == []
+def test_anatomy(notebook):
+    assert faults(notebook) == []
 
 
 def test_anatomy_check_sees_planted_faults():
@@ -127,9 +135,7 @@ def test_anatomy_check_sees_planted_faults():
     assert broken(lambda c: next(cell for cell in c if "plt." in cell.source).metadata.pop("jupyter"))
 
 
-@pytest.mark.parametrize("path", [*NUMBERED, TEMPLATE], ids=lambda p: p.stem)
-def test_committed_outputs_are_whole_and_current(path):
-    notebook = nbformat.read(path, as_version=4)
+def test_committed_outputs_are_whole_and_current(path, notebook):
     code = [c for c in notebook.cells if c.cell_type == "code" and c.source.strip()]
     assert all(c.execution_count is not None for c in code), "nbval compares nothing in an unexecuted cell"
     assert not any(o.output_type == "error" for c in code for o in c.outputs)
@@ -142,9 +148,7 @@ def test_committed_outputs_are_whole_and_current(path):
         assert len(json.dumps(text)) < 200_000, "an output too large to read"
 
 
-@pytest.mark.parametrize("path", [*NUMBERED, TEMPLATE], ids=lambda p: p.stem)
-def test_first_cell_quotes_the_answer_that_the_notebook_computes(path):
-    notebook = nbformat.read(path, as_version=4)
+def test_first_cell_quotes_the_answer_that_the_notebook_computes(notebook):
     cell = next(c for c in notebook.cells if "answer" in c.metadata.get("tags", []))
     computed = " ".join("".join(o.get("text", "") for o in cell.outputs).split())
     assert computed
@@ -153,9 +157,8 @@ def test_first_cell_quotes_the_answer_that_the_notebook_computes(path):
     assert computed in " ".join(notebook.cells[0].source.split())
 
 
-@pytest.mark.parametrize("path", [*NUMBERED, TEMPLATE], ids=lambda p: p.stem)
-def test_the_first_screen_shows_a_figure_and_the_sections(path):
-    cells = nbformat.read(path, as_version=4).cells
+def test_the_first_screen_shows_a_figure_and_the_sections(path, notebook):
+    cells = notebook.cells
     opening, lines = cells[0], 0
     assert "**Contents** [" in opening.source
     if path.stem.startswith("00"):
@@ -196,15 +199,13 @@ def test_an_answer_that_changed_fails_make_test(tmp_path):
     assert re.search(r"1 failed, \d+ passed", done.stdout), "that cell and no other"
 
 
-@pytest.mark.parametrize("path", NUMBERED, ids=lambda p: p.stem)
-def test_no_ci_branches(path):
-    source = "\n".join(c.source for c in nbformat.read(path, as_version=4).cells if c.cell_type == "code")
+def test_no_ci_branches(notebook):
+    source = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
     assert not re.search(r"\bif\s+(?:CI|TEST|FAST|QUICK)\b|environ.*\bCI\b", source)
 
 
-@pytest.mark.parametrize("path", [*NUMBERED, TEMPLATE], ids=lambda p: p.stem)
-def test_links_between_notebooks_lead_somewhere(path):
-    prose = "\n".join(c.source for c in nbformat.read(path, as_version=4).cells if c.cell_type == "markdown")
+def test_links_between_notebooks_lead_somewhere(path, notebook):
+    prose = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
     targets = [t for t in re.findall(r"\]\(([^)#\s]+)\)", prose) if not t.startswith(("http", "attachment:"))]
     assert [t for t in targets if not (path.parent / t).exists()] == []
 

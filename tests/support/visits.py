@@ -1,10 +1,12 @@
-"""Visits as `photodup.bench.pairs.alternate` makes them, and records of them, with planted figures."""
+"""Visits as `photodup.bench.pairs.alternate` makes them, records of them with planted figures, and a run for records."""
 
 import numpy as np
 
 from photodup.bench.pairs.alternate import Visit
 from photodup.bench.record.record import RunStore
+from photodup.serving.endpoints import from_ports
 from photodup.study.comparisons.measure import visit_config, visit_key
+from photodup.study.notebook.run import Run
 
 
 def planted_visit(values: list[float], seed: int = 0, *, n_blocks: int = 5, n_answers: int = 40) -> Visit:
@@ -33,3 +35,10 @@ def plant_visits(directory, pair, ratio, *, value_a=10.0, visits=4, blocks=8):
             made = planted_visit([value_a, value_a * ratio], number, n_blocks=blocks).as_record()
             config = visit_config(pair, number)
             store.measure_or_load(visit_key(pair), lambda made=made: made, config=config, kind="visit")
+
+
+def opened(directory, measure=True) -> Run:
+    """Return a run with its records in a folder, of servers that nobody asks."""
+    return Run(
+        "made-up", directory, from_ports("127.0.0.1", 1, 0, 0, 0), RunStore(directory, measure=measure)
+    )

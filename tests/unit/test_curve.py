@@ -4,14 +4,12 @@ import math
 
 import pandas as pd
 import pytest
+from support.visits import opened
 
 from photodup.bench.backends.adapter import Dummy
 from photodup.bench.pairs.declared import Side
-from photodup.bench.record.record import RunStore
 from photodup.embedding.backends import DUMMY, Backend, parse_backend
-from photodup.serving.endpoints import from_ports
 from photodup.study.comparisons import curve
-from photodup.study.notebook.run import Run
 
 SIDE = Side("quick", "quick", Backend("local", DUMMY), (("delay_ms", 2.0),))
 
@@ -48,7 +46,7 @@ def test_a_curve_on_one_side_of_the_bound_gives_no_rate(steps, low, high):
 
 
 def test_a_curve_is_measured_once_and_counts_what_was_refused(tmp_path, monkeypatch):
-    run = Run("curve", tmp_path / "run", from_ports("127.0.0.1", 1, 0, 0, 0), RunStore(tmp_path / "run"))
+    run = opened(tmp_path / "run")
 
     def every_third_is_refused(number):
         if number % 3 == 2:
@@ -72,7 +70,7 @@ def test_a_curve_is_measured_once_and_counts_what_was_refused(tmp_path, monkeypa
 
 
 def test_a_side_that_the_servers_lack_gives_no_row(tmp_path):
-    run = Run("curve", tmp_path / "run", from_ports("127.0.0.1", 1, 0, 0, 0), RunStore(tmp_path / "run"))
+    run = opened(tmp_path / "run")
     absent = Side("absent", "absent", parse_backend("triton-trt-fp16-http-fp32"))
     with run.store:
         assert curve.measure_curve(run, [absent], shares=[0.5]).empty

@@ -5,19 +5,18 @@ import os
 
 import nbformat
 import pytest
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from support.command import one_sentence
 from support.report_runs import PIXEL
+from support.visits import opened
 
 from photodup.bench.load.plan import Stopping
-from photodup.bench.record.record import RunStore
 from photodup.bench.stats.facts import Load
 from photodup.errors import PhotodupError
-from photodup.serving.endpoints import from_ports
 from photodup.study.notebook import points
 from photodup.study.notebook.files import source_sha256
 from photodup.study.notebook.opening import write_opening
-from photodup.study.notebook.run import Run, open_run
+from photodup.study.notebook.run import open_run
 from photodup.study.report.cells import render_notebook
 from photodup.study.report.page import write_report
 from photodup.study.runner import execute
@@ -38,18 +37,10 @@ def project(tmp_path, monkeypatch):
 
 
 def write_notebook(path, *code, tags=("answer",)):
-    cells = [
-        new_markdown_cell(
-            "# 01 · Work\n\n**Question.** Does it <work>?\n\n**Answer** (reference run). ?\n\n**Needs**"
-        )
-    ]
-    parameters = new_code_cell('RUN: str = "x"  # run\nN: int = 5  # how many')
-    parameters.metadata["tags"] = ["parameters"]
-    cells.append(parameters)
-    for source in code:
-        cell = new_code_cell(source)
-        cell.metadata["tags"] = list(tags)
-        cells.append(cell)
+    opening = "# 01 · Work\n\n**Question.** Does it <work>?\n\n**Answer** (reference run). ?\n\n**Needs**"
+    parameters = 'RUN: str = "x"  # run\nN: int = 5  # how many'
+    cells = [new_markdown_cell(opening), new_code_cell(parameters, metadata={"tags": ["parameters"]})]
+    cells += [new_code_cell(source, metadata={"tags": list(tags)}) for source in code]
     notebook = new_notebook(cells=cells)
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
     nbformat.write(notebook, path)
@@ -59,7 +50,7 @@ def executed(path, source, printed):
     """Write a notebook whose last cell has printed; return it as read."""
     write_notebook(path, source)
     notebook = nbformat.read(path, as_version=4)
-    notebook.cells[-1].outputs = [nbformat.v4.new_output("stream", text=printed)]
+    notebook.cells[-1].outputs = [new_output("stream", text=printed)]
     nbformat.write(notebook, path)
     return notebook
 
@@ -147,13 +138,9 @@ def test_a_name_that_leads_elsewhere_is_refused_and_nothing_is_written(project, 
 
 HERE = {"host": "127.0.0.1"}
 ODD = [{"run": 5}, {"run": ["x"]}, {"host": "a\nb"}, {"host": "a..b", "pytorch_port": 9}, {"host": {"a": 1}}]
-ODD += [
-    HERE | {"pytorch_port": "9/../x"},
-    HERE | {"triton_http_port": 10**30},
-    {"gpu": "x" * 300},
-    {"gpus": "two"},
-]
-ODD += [{"price_per_hour": "free"}, *({"endpoints": file} for file in (5, "\x1b[2J", "/dev/zero", "pipe"))]
+ODD += [HERE | {"pytorch_port": "9/../x"}, HERE | {"triton_http_port": 10**30}, {"gpu": "x" * 300}]
+ODD += [{"gpus": "two"}, {"price_per_hour": "free"}]
+ODD += [{"endpoints": file} for file in (5, "\x1b[2J", "/dev/zero", "pipe")]
 
 
 @pytest.mark.parametrize("given", ODD)
@@ -166,11 +153,8 @@ def test_a_parameter_that_cannot_be_is_one_sentence(project, given):
 
 
 def test_parameters_on_the_command_line():
-    assert parse_parameters(["-p", "N", "3", "-p", "LIST", "[1, 8]", "-p", "HOST", "203.0.113.7"]) == {
-        "N": 3,
-        "LIST": [1, 8],
-        "HOST": "203.0.113.7",
-    }
+    given = parse_parameters(["-p", "N", "3", "-p", "LIST", "[1, 8]", "-p", "HOST", "203.0.113.7"])
+    assert given == {"N": 3, "LIST": [1, 8], "HOST": "203.0.113.7"}
     for wrong in (["--frobnicate"], ["-p", "N"]):
         with pytest.raises(PhotodupError, match="-p KEY VALUE"):
             parse_parameters(wrong)
@@ -220,7 +204,7 @@ def test_the_digest_sees_code_and_tags_but_not_prose_or_outputs(tmp_path):
     digest = source_sha256(path)
     notebook = nbformat.read(path, as_version=4)
     notebook.cells[0].source += " more prose"
-    notebook.cells[-1].outputs = [nbformat.v4.new_output("stream", text="1")]
+    notebook.cells[-1].outputs = [new_output("stream", text="1")]
     nbformat.write(notebook, path)
     assert source_sha256(path) == digest
     write_notebook(path, "print(2)")
@@ -229,32 +213,24 @@ def test_the_digest_sees_code_and_tags_but_not_prose_or_outputs(tmp_path):
     assert source_sha256(path) != digest
 
 
-def test_the_opening_cell_quotes_the_computed_answer(tmp_path):
+def test_the_opening_cell_shows_the_computed_answer_the_figure_and_the_sections(tmp_path):
     path = tmp_path / "01_x.ipynb"
     notebook = executed(path, "print('42 of them')", "42 of\nthem\n")
+    opening = notebook.cells[0]
     write_opening(notebook)
-    write_opening(notebook)
-    assert "**Answer** (reference run). 42 of them\n\n**Needs**" in notebook.cells[0].source
-    assert "attachments" not in notebook.cells[0]
-
-
-def test_the_opening_cell_shows_the_figure_and_the_sections(tmp_path):
-    path = tmp_path / "01_x.ipynb"
-    notebook = executed(path, "print('42')", "42\n")
-    figure = nbformat.v4.new_code_cell(
-        "draw()", metadata={"tags": ["figure"], "jupyter": {"source_hidden": True}}
-    )
-    figure.outputs = [nbformat.v4.new_output("display_data", data={"image/png": PIXEL})]
-    notebook.cells += [nbformat.v4.new_markdown_cell("## What it is\n\nText."), figure]
+    assert "**Answer** (reference run). 42 of them\n\n**Needs**" in opening.source
+    assert "attachments" not in opening
+    figure = new_code_cell("draw()", metadata={"tags": ["figure"], "jupyter": {"source_hidden": True}})
+    figure.outputs = [new_output("display_data", data={"image/png": PIXEL})]
+    notebook.cells += [new_markdown_cell("## What it is\n\nText."), figure]
     nbformat.write(notebook, path)
     write_opening(notebook)
     write_opening(notebook)
     page = render_notebook(path, "mine")
-    opening = notebook.cells[0]
     assert opening.source.count("](attachment:answer.png)\n\n**Needs**") == 1
     assert opening.source.count("**Contents** [What it is](#What-it-is)") == 1
     assert opening.attachments["answer.png"]["image/png"]
-    assert "(run mine). 42" in page, "a page of another run does not quote the reference run"
+    assert "(run mine). 42 of them" in page, "a page of another run does not quote the reference run"
     assert page.count("data:image/png;base64,") == 2
     assert 'id="What-it-is"' in page
     assert page.count("<details>") >= 2 and "<details open" not in page, "code is folded"
@@ -294,7 +270,7 @@ def test_points_are_measured_in_random_order_and_returned_as_asked(monkeypatch, 
         return {"backend": backend, "batch": load.batch, "valid": True}
 
     monkeypatch.setattr(points, "measure_point", measure_point)
-    run = Run("made-up", tmp_path, from_ports("127.0.0.1"), RunStore(tmp_path))
+    run = opened(tmp_path)
     specs = [{"backend": b, "load": Load("offline", batch=n)} for b in "ab" for n in (1, 4, 8, 16)]
     table = points.measure_all(run, specs, Stopping(), seed=seed)
     in_order = [("a", 1), ("a", 4), ("a", 8), ("a", 16), ("b", 1), ("b", 4), ("b", 8), ("b", 16)]
@@ -305,6 +281,6 @@ def test_points_are_measured_in_random_order_and_returned_as_asked(monkeypatch, 
 
 
 def test_an_unmeasured_point_is_a_gap(tmp_path):
-    run = Run("made-up", tmp_path, from_ports("127.0.0.1"), RunStore(tmp_path, measure=False))
+    run = opened(tmp_path, measure=False)
     spec = {"backend": "fastapi-pytorch-fp32-http-jpeg", "load": Load("single_stream")}
     assert not points.measure_all(run, [spec], Stopping()).valid.any()

@@ -48,17 +48,11 @@ class Missing:
             raise AttributeError(name)
         self._use()
 
-    __array__ = __format__ = __iter__ = __len__ = __bool__ = __contains__ = __call__ = __getitem__ = (
-        __setitem__
-    ) = _use
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __pow__ = (
-        __neg__
-    ) = _use
-    __matmul__ = __rmatmul__ = __and__ = __rand__ = __or__ = __ror__ = __invert__ = __float__ = __int__ = (
-        __index__
-    ) = _use
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = _use
-    __setattr__ = _use
+
+_USES = """array format iter len bool contains call getitem setitem add radd sub rsub mul rmul truediv rtruediv pow neg
+    matmul rmatmul and rand or ror invert float int index eq ne lt le gt ge hash setattr"""
+for _name in _USES.split():
+    setattr(Missing, f"__{_name}__", Missing._use)
 
 
 def need(found: bool, sentence: str) -> None:

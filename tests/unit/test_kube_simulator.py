@@ -9,6 +9,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.command import one_sentence
 from support.kube import BURST, ONE, by_metrics, pods, scaler, workload
 
 from photodup.errors import PhotodupError
@@ -216,6 +217,25 @@ def test_a_sync_that_takes_time_drifts_past_the_edge_of_the_window(takes_s, late
     assert (waited >= 315) == late and waited >= 300
     gaps = {round(b.time_s - a.time_s, 6) for a, b in pairwise(told.decisions)}
     assert gaps == {15.0 + takes_s}
+
+
+def test_an_unreadable_metric_forbids_to_shrink():
+    target = {"type": "AverageValue", "averageValue": "15"}
+    pending = {"metric": {"name": "photodup_requests_pending"}, "target": target}
+    both = workload(
+        hpa={
+            **workload().hpa,
+            "metrics": [*workload().hpa["metrics"], {"type": "External", "external": pending}],
+        }
+    )
+
+    def last(**changes):
+        told = simulate(both, ONE, BURST, duration_s=900, cluster=Cluster(**changes))
+        return int(told.steps["replicas"].iloc[-1])
+
+    assert (last(), last(unreadable=("photodup_requests_pending",))) == (2, 6)
+    with one_sentence("'cpuu' cannot be unreadable: the autoscaler reads cpu, photodup"):
+        last(unreadable=("cpuu",))
 
 
 def test_where_seconds_decide_is_named():

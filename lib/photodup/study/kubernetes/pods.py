@@ -21,6 +21,7 @@ class Cluster:
             by default.
         metrics_resolution_s: how often metrics-server (or Prometheus) samples; 60 in old installations.
         sync_takes_s: what one sync takes. The controller waits its period after a sync, so two are 15.05 s apart.
+        unreadable: metrics, by name, that the autoscaler gets no answer for.
         max_in_flight: requests a pod holds before it answers 503.
         probes_share_inference: a probe waits behind the requests, as in a server that computes in its
             event loop.
@@ -32,6 +33,7 @@ class Cluster:
     metrics_phase_s: float = 7.0
     sync_phase_s: float = 4.0
     sync_takes_s: float = 0.05
+    unreadable: tuple[str, ...] = ()
     max_in_flight: float = 256.0
     probes_share_inference: bool = False
     flags: ControllerFlags = field(default_factory=ControllerFlags)

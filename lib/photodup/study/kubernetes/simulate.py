@@ -128,6 +128,11 @@ class Simulation:
         requests = workload.requests if workload.scaling_requests is None else workload.scaling_requests
         self.hpa = Autoscaler(workload.hpa, requests, cluster.flags)
         check_metrics(self.hpa.metrics)
+        names = {metric_target(metric)[2] for metric in self.hpa.metrics}
+        if unknown := set(cluster.unreadable) - names:
+            raise PhotodupError(
+                f"{min(unknown)!r} cannot be unreadable: the autoscaler reads {', '.join(sorted(names))}."
+            )
         if self.hpa.min == 0:
             raise PhotodupError("minReplicas 0 is not simulated: give the autoscaler one pod at least.")
         self.replicas = max(workload.replicas, self.hpa.min)
@@ -170,15 +175,21 @@ class Simulation:
         for c in self.cohorts:
             if c.container_s is not None and c.container_s <= now - resolution:
                 loaded = c.loaded >= self.kubelet.start_s
-                c.values = pod_values(c, self.curve, span, loaded=loaded, metrics=self.hpa.metrics)
+                c.values = self._readable(
+                    pod_values(c, self.curve, span, loaded=loaded, metrics=self.hpa.metrics)
+                )
                 c.sampled_s, c.window_s = now, resolution
             c.cpu_s = c.queue_s = c.arrivals = c.served = 0.0
         waited_s, routed = self.totals["waited_s"], self.totals["routed"]
-        self.outside = {
+        whole = {
             "photodup_requests_pending": sum(c.count * c.in_flight for c in self.cohorts),
             "photodup_latency_ms": 1000 * waited_s / routed if routed else 0.0,  # mean since the last sample
         }
+        self.outside = self._readable(whole)
         self.totals = dict.fromkeys(self.totals, 0.0)
+
+    def _readable(self, values: dict[str, float]) -> dict[str, float]:
+        return {name: value for name, value in values.items() if name not in self.cluster.unreadable}
 
     def _reconcile(self, now: float) -> None:
         """Do the ReplicaSet's and the quota's work."""

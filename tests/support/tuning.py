@@ -39,8 +39,8 @@ def search_once(folder: Path, measured: Path = Path(os.devnull)) -> str:
         "measure_finalists": lambda _s, _load, _plan, seed: planted_visit([20.0, 20.0], seed).as_record(),
     }
     made = {name: planted(one) for name, one in measures.items()}
-    with mock.patch.multiple(search, **made), RunStore(folder) as store:
+    with mock.patch.multiple(search, RUNG_SECONDS=(1.0,), **made), RunStore(folder) as store:
         run = Run("t", folder, from_ports("127.0.0.1", 1, 0, 0, 0), store)
-        tuned = search.tune(run, field, BOUND, rung_seconds=(1.0,))
+        tuned = search.tune(run, field, BOUND)
     write_result(tuned, folder)
     return f"{tuned.sentence()} {len(tuned.trials)} trials, {tuned.measured_s:g} s"

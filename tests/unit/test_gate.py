@@ -7,10 +7,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from scipy.stats import binom
+from support.command import run_command
 from support.triton import tiny_graph
-from typer.testing import CliRunner
 
-from photodup.cli import app
 from photodup.demo.encoder import export_stand_in
 from photodup.embedding.engines import reduced
 from photodup.embedding.engines.encoder import export_of, load_model
@@ -18,8 +17,9 @@ from photodup.embedding.engines.reduced import source_of
 from photodup.errors import PhotodupError
 from photodup.photos.groups.tiers import ModelThresholds
 from photodup.study.evaluate import demo_originals
+from photodup.tune import gate
 from photodup.tune.export_command import ask_gate, export_precision
-from photodup.tune.gate import Budget, judge, upper_bound
+from photodup.tune.gate import judge, upper_bound
 from photodup.tune.pictures import choose_pictures
 
 LIMITS = ModelThresholds(0.65, 0.85, 0.75, "made up")
@@ -71,25 +71,26 @@ def test_flips_are_counted_where_they_are():
     assert result.figures["cosine_min"] == pytest.approx(np.cos(0.2), abs=1e-4)
 
 
-def test_over_the_budget_it_is_refused_and_the_next_better_is_offered():
+def test_over_the_budget_it_is_refused_and_the_next_better_is_offered(monkeypatch):
     reference = circle()
     changed = asked(reference, turned(turned(reference, 7, 0.2), 8, -0.2))
     assert changed.verdict == "refused"
     assert "the budget allows 1.0%: use bf16." in changed.sentence
     assert changed.sentence.startswith("tiny at int8")
-    wide = asked(reference, turned(reference, 7, 0.2), budget=Budget(similar=0.5))
-    assert wide.verdict == "passed"
+    monkeypatch.setattr(gate, "MOST_SIMILAR", 0.5)
+    assert asked(reference, turned(reference, 7, 0.2)).verdict == "passed"
 
 
-def test_the_upper_bound_decides_and_not_the_count():
+def test_the_upper_bound_decides_and_not_the_count(monkeypatch):
     """The rate may be within the budget: refused as long as what is known of it reaches beyond."""
     reference = circle()
     changed = turned(reference, 7, 0.2)
     found = asked(reference, changed).decisions["all similar"]
     between = (found.rate + found.upper_bound) / 2
     assert found.rate < between < found.upper_bound
-    assert asked(reference, changed, budget=Budget(similar=between)).verdict == "refused"
-    assert asked(reference, changed, budget=Budget(similar=found.upper_bound)).verdict == "passed"
+    for allowed, verdict in ((between, "refused"), (found.upper_bound, "passed")):
+        monkeypatch.setattr(gate, "MOST_SIMILAR", allowed)
+        assert asked(reference, changed).verdict == verdict
 
 
 @pytest.mark.parametrize(("flipped", "pairs"), [(0, 300), (3, 1000), (9, 95)])
@@ -100,19 +101,20 @@ def test_the_bound_is_clopper_and_pearsons(flipped, pairs):
     assert upper_bound(0, 0) == 1.0
 
 
-def test_one_proven_copy_that_flips_is_enough():
+def test_one_proven_copy_that_flips_is_enough(monkeypatch):
     reference = circle()
     changed = turned(reference, int(reference[:, 1].argmax()), 0.3)  # the one furthest from the others
-    lone = asked(reference, changed, budget=Budget(similar=1), is_copy=lambda a, b: True)
+    monkeypatch.setattr(gate, "MOST_SIMILAR", 1)
+    monkeypatch.setattr(gate, "_Pixels", lambda: lambda a, b: True)
+    lone = asked(reference, changed)
     assert lone.verdict == "passed", "pictures of different photographs are no copies"
     pictures = held_out(60, per_photograph=60)
-    proven = asked(reference, changed, pictures=pictures, budget=Budget(similar=1), is_copy=lambda a, b: True)
+    proven = asked(reference, changed, pictures=pictures)
     assert proven.verdict == "refused"
     assert "copy decisions flip, and the budget allows 0: use bf16" in proven.sentence
     assert 0 < proven.decisions["copies"].flipped < proven.decisions["copies"].pairs
-    unproven = asked(
-        reference, changed, pictures=pictures, budget=Budget(similar=1), is_copy=lambda a, b: False
-    )
+    monkeypatch.setattr(gate, "_Pixels", lambda: lambda a, b: False)
+    unproven = asked(reference, changed, pictures=pictures)
     assert unproven.verdict == "passed", "what pixels do not prove is no copy with either embedding"
     assert unproven.decisions["candidate"].flipped > 0, "counted, not judged"
 
@@ -133,22 +135,19 @@ def test_what_is_left_is_neither_refused_nor_impossible(tmp_path, monkeypatch):
     assert left(source, "openvino", "int8", tmp_path) == "fp32"
 
 
-def test_random_weights_decide_nothing():
-    for changed in (circle(), turned(circle(), 7, 0.5)):
-        result = asked(circle(), changed, is_random=True)
-        assert result.verdict == "undecided" and "weights are random" in result.sentence
+BROKEN = circle()
+BROKEN[4] = np.nan
 
 
-def test_too_few_pairs_near_the_thresholds_decide_nothing():
-    result = asked(circle(12), circle(12))
-    assert result.verdict == "undecided" and "300 are needed: give more photographs" in result.sentence
-
-
-def test_embeddings_that_are_not_finite_are_refused():
-    changed = circle()
-    changed[4] = np.nan
-    result = asked(circle(), changed)
-    assert result.verdict == "refused" and "1 embeddings are not finite" in result.sentence
+@pytest.mark.parametrize(("changed", "is_random", "verdict", "said"), [
+    (circle(), True, "undecided", "weights are random"),
+    (turned(circle(), 7, 0.5), True, "undecided", "weights are random"),
+    (circle(12), False, "undecided", "300 are needed: give more photographs"),
+    (BROKEN, False, "refused", "1 embeddings are not finite"),
+])  # fmt: skip
+def test_what_decides_nothing_and_what_is_no_number_says_so(changed, is_random, verdict, said):
+    result = asked(circle(len(changed)), changed, is_random=is_random)
+    assert result.verdict == verdict and said in result.sentence
 
 
 def test_pictures_to_judge_by_are_not_calibrated_on(tmp_path):
@@ -168,11 +167,10 @@ def test_only_int8_and_bf16_are_made():
         export_precision("random:0", "fp16")
     with pytest.raises(PhotodupError, match="of fp32 only --draft is a question"):
         export_precision("random:0", "fp32")
-    alone = CliRunner().invoke(app, ["export", "--draft"])
-    assert alone.exit_code and "--precision fp32" in str(alone.exception)
+    assert "--precision fp32" in run_command("export", "--draft", status=2)
 
 
-def test_a_reduced_scale_is_asked_about_apart_from_the_precision(tmp_path):
+def test_a_reduced_scale_is_asked_about_apart_from_the_precision(tmp_path, monkeypatch):
     """The same JPEGs decoded whole and by a quarter; the answer is kept by weights, precision and scale."""
     graph = tiny_graph(tmp_path / "tiny.onnx")
     source = reduced.source_of(graph)
@@ -183,10 +181,11 @@ def test_a_reduced_scale_is_asked_about_apart_from_the_precision(tmp_path):
     assert whole.shape == drafted.shape == (6, 3, 224, 224) and (apart > 0).all()
     assert (apart < 8).all(), "the same pictures, in greys"
     plain = reduced.reduced_path(source, "onnx", "fp32", tmp_path)
-    options = {"engine": "onnx", "directory": tmp_path, "budget": Budget(copies=9, similar=1, pairs=1)}
+    for name, value in {"MOST_COPIES": 9, "MOST_SIMILAR": 1, "LEAST_PAIRS": 1}.items():
+        monkeypatch.setattr(gate, name, value)
     model = load_model(f"onnx:{graph}", device="cpu")
     assert reduced.draft_verdict_on(model, tmp_path) == "not asked"
-    result = ask_gate(source, "fp32", pictures, plain, draft=True, **options)
+    result = ask_gate(source, "fp32", pictures, plain, engine="onnx", directory=tmp_path, draft=True)
     assert "at a reduced scale" in result.sentence and result.verdict == "passed", result
     assert reduced.draft_verdict_on(model, tmp_path) == "passed" and not plain.exists()
     other = load_model(f"onnx:{tiny_graph(tmp_path / 'other.onnx', seed=1)}", device="cpu")

@@ -86,18 +86,9 @@ def found(setting, rate, low=None, high=None, because=""):
 
 
 def tuned(*finalists):
-    trials = [
-        {
-            "setting": f.setting.name,
-            **f.setting.as_record(),
-            "rung": 0,
-            "score": 9.0,
-            "why": "",
-            "seconds": 1.0,
-            "seen": [{"in_flight": 1, "latency_ms": 20.0, "images_per_s": 40.0}],
-        }
-        for f in finalists
-    ]
+    seen = {"in_flight": 1, "latency_ms": 20.0, "images_per_s": 40.0}
+    tried = {"rung": 0, "score": 9.0, "why": "", "seconds": 1.0, "seen": [seen]}
+    trials = [{"setting": f.setting.name, **f.setting.as_record(), **tried} for f in finalists]
     return results.Tuned(BOUND, tuple(finalists), tuple(trials), 40, 200.0, 3200.0)
 
 
@@ -190,7 +181,7 @@ def test_a_search_goes_on_where_it_ended_and_survives_a_setting_that_is_not_serv
 
     def once():
         with run() as opened:
-            return search.tune(opened, every[:9], BOUND, rung_seconds=(1.0, 2.0))
+            return search.tune(opened, every[:9], BOUND)
 
     first = once()
     made = len(asked)
@@ -252,8 +243,9 @@ def test_random_arrivals_and_not_the_closed_loop_choose_the_last(every, run, mon
     monkeypatch.setattr(search, "exact_trials", exact)
     monkeypatch.setattr(search, "quick_trial", quick)
     monkeypatch.setattr(search, "measure_finalists", visit)
+    monkeypatch.setattr(search, "RUNG_SECONDS", (1.0,))
     with run() as opened:
-        found = search.tune(opened, every[:9], BOUND, rung_seconds=(1.0,))
+        found = search.tune(opened, every[:9], BOUND)
     assert found.best.setting == every[6], "the best of the three that go on"
     assert [n for _, _, n in offered] == [search.OPEN_MEASUREMENTS] * 3 + [search.EXACT_MEASUREMENTS]
     assert offered[-1][0] == (every[6], every[7]), "the finalists' rates are measured in turns"

@@ -20,7 +20,7 @@ from photodup.embedding.engines.reduced import (
 from photodup.embedding.imaging import View, normalize
 from photodup.errors import PhotodupError
 from photodup.settings import environment
-from photodup.tune.gate import DEFAULT_BUDGET, Budget, GateResult, gate
+from photodup.tune.gate import GateResult, gate
 from photodup.tune.pictures import Pictures, choose_pictures
 
 _FEW_EDITS = ("jpeg q 30", "crop 70%", "mirror")
@@ -87,16 +87,13 @@ def ask_gate(
     *,
     engine: str,
     directory: Path | None = None,
-    budget: Budget = DEFAULT_BUDGET,
     draft: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> GateResult:
     """Ask the gate about a precision and write its answer beside `path`, or about it with a reduced scale (`draft`)."""
     how = ", of JPEGs decoded whole and at a reduced scale," if draft else ""
     say(f"Embedding {len(pictures.held_out)} held-out pictures{how} at fp32 and {precision} in {engine}")
-    result = gate(
-        source, precision, pictures, engine=engine, directory=directory, budget=budget, is_drafted=draft
-    )
+    result = gate(source, precision, pictures, engine=engine, directory=directory, is_drafted=draft)
     notes = read_notes(path) if precision == "int8" else None
     if notes is None:
         weights = (source.model_name, source.model_pretrained, source.model_digest)

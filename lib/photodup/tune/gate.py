@@ -15,7 +15,6 @@ The budget: no copy decision flips, and of the similar ones at most 1 %, judged 
 interval. That takes pairs for independent, which pairs of common pictures are not quite.
 """
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -34,26 +33,10 @@ NEAR = 0.05
 MAX_VERIFIED = 200
 LIBRARY_SIZE = 100_000
 _KINDS = ("candidate", "similar", "burst")
-
-
-@dataclass(frozen=True)
-class Budget:
-    """What a precision may cost.
-
-    Attributes:
-        copies: copy decisions that may flip.
-        similar: share of similar decisions that may flip.
-        pairs: fewest pairs near the thresholds that are evidence enough.
-        confidence: of the upper bounds, one-sided.
-    """
-
-    copies: int = 0
-    similar: float = 0.01
-    pairs: int = 300
-    confidence: float = 0.95
-
-
-DEFAULT_BUDGET = Budget()
+# What a precision may cost: copy decisions that flip, the share of similar decisions that do, and the fewest pairs near the
+# thresholds that are evidence enough.
+MOST_COPIES, MOST_SIMILAR, LEAST_PAIRS = 0, 0.01, 300
+CONFIDENCE = 0.95  # of the upper bounds, one-sided
 
 
 @dataclass(frozen=True)
@@ -121,8 +104,7 @@ def gate(
     precision: str,
     pictures: Pictures,
     *,
-    engine: str = "openvino",
-    budget: Budget = DEFAULT_BUDGET,
+    engine: str,
     directory: Path | None = None,
     is_drafted: bool = False,
 ) -> GateResult:
@@ -151,9 +133,7 @@ def gate(
     label = f"{source.model_name} at {precision} in {engine}"
     label += ", JPEGs decoded at a reduced scale" if is_drafted else ""
     both = embedded("fp32", whole), embedded(precision, changed)
-    return judge(
-        pictures, *both, thresholds, label=label, left=left, budget=budget, is_random=source.is_random
-    )
+    return judge(pictures, *both, thresholds, label=label, left=left, is_random=source.is_random)
 
 
 def judge(
@@ -163,10 +143,8 @@ def judge(
     thresholds: ModelThresholds,
     *,
     label: str,
-    left: str = "fp32",
-    budget: Budget = DEFAULT_BUDGET,
+    left: str,
     is_random: bool = False,
-    is_copy: Callable[[Picture, Picture], bool] | None = None,
 ) -> GateResult:
     """Count the decisions that flip, and hold them against the budget.
 
@@ -178,15 +156,13 @@ def judge(
         label: weights, precision and engine, for the sentence.
         left: the precision to offer instead.
         is_random: random weights: there are no decisions, so nothing is decided.
-        is_copy: whether a pair is a copy if, and only if, its cosine proposes it; default: by pixels and hashes, as
-            the photo library decides.
     """
     figures = compare(reference, changed, thresholds.similar)
     rows = np.triu_indices(len(reference), 1)
     before, after = (np.nan_to_num(e @ e.T, nan=-1.0)[rows] for e in (reference, changed))
-    found = {name: _decisions(before, after, getattr(thresholds, name), budget.confidence) for name in _KINDS}
-    found["all similar"] = _together([found["similar"], found["burst"]], budget.confidence)
-    proven = _copies(pictures, rows, before, after, thresholds.candidate, budget, is_copy or _Pixels())
+    found = {name: _decisions(before, after, getattr(thresholds, name)) for name in _KINDS}
+    found["all similar"] = _together([found["similar"], found["burst"]])
+    proven = _copies(pictures, rows, before, after, thresholds.candidate)
     near = found["all similar"].near
     verdict, reason = "passed", "it flips no more decisions than the budget allows"
     if is_random:
@@ -195,39 +171,39 @@ def judge(
     elif figures["n_not_finite"]:
         verdict = "refused"
         reason = f"{figures['n_not_finite']} embeddings are not finite: use {left}"
-    elif proven.flipped > budget.copies:
+    elif proven.flipped > MOST_COPIES:
         verdict = "refused"
-        reason = f"{proven.flipped} copy decisions flip, and the budget allows {budget.copies}: use {left}"
-    elif (bound := found["all similar"].upper_bound) > budget.similar and near >= budget.pairs:
+        reason = f"{proven.flipped} copy decisions flip, and the budget allows {MOST_COPIES}: use {left}"
+    elif (bound := found["all similar"].upper_bound) > MOST_SIMILAR and near >= LEAST_PAIRS:
         verdict = "refused"
-        reason = f"up to {bound:.1%} of the similar decisions flip, and the budget allows {budget.similar:.1%}: use {left}"
-    elif near < budget.pairs:
+        reason = f"up to {bound:.1%} of the similar decisions flip, and the budget allows {MOST_SIMILAR:.1%}: use {left}"
+    elif near < LEAST_PAIRS:
         verdict = "undecided"
-        reason = f"only {near} pairs lie near a threshold, {budget.pairs} are needed: give more photographs, or use {left}"
+        reason = f"only {near} pairs lie near a threshold, {LEAST_PAIRS} are needed: give more photographs, or use {left}"
     sentence, decisions = f"{label}: {verdict}, since {reason}.", {"copies": proven, **found}
     sizes = pictures.n_photographs, len(pictures.held_out)
     return GateResult(verdict, sentence, decisions, figures, *sizes, pictures.source)
 
 
-def upper_bound(flipped: int, pairs: int, confidence: float = 0.95) -> float:
+def upper_bound(flipped: int, pairs: int) -> float:
     """Return the one-sided Clopper–Pearson bound of a rate; 1 without pairs."""
     from scipy.stats import beta
 
-    return 1.0 if flipped >= pairs else float(beta.ppf(confidence, flipped + 1, pairs - flipped))
+    return 1.0 if flipped >= pairs else float(beta.ppf(CONFIDENCE, flipped + 1, pairs - flipped))
 
 
-def _decisions(before: np.ndarray, after: np.ndarray, threshold: float, confidence: float) -> Decisions:
+def _decisions(before: np.ndarray, after: np.ndarray, threshold: float) -> Decisions:
     near = np.abs(before - threshold) <= NEAR
     matters = near | (before >= threshold) | (after >= threshold)
     flips = int(((before >= threshold) != (after >= threshold)).sum())
     pairs = int(matters.sum())
-    return Decisions(threshold, pairs, int(near.sum()), flips, upper_bound(flips, pairs, confidence))
+    return Decisions(threshold, pairs, int(near.sum()), flips, upper_bound(flips, pairs))
 
 
-def _together(parts: list[Decisions], confidence: float) -> Decisions:
+def _together(parts: list[Decisions]) -> Decisions:
     pairs, near, flips = (sum(getattr(p, name) for p in parts) for name in ("pairs", "near", "flipped"))
     lowest = min(part.threshold for part in parts)
-    return Decisions(lowest, pairs, near, flips, upper_bound(flips, pairs, confidence))
+    return Decisions(lowest, pairs, near, flips, upper_bound(flips, pairs))
 
 
 def _copies(
@@ -236,15 +212,13 @@ def _copies(
     before: np.ndarray,
     after: np.ndarray,
     threshold: float,
-    budget: Budget,
-    is_copy: Callable[[Picture, Picture], bool],
 ) -> Decisions:
     """Judge pairs near the threshold, or crossing it, whose pixels prove copies; at most `MAX_VERIFIED` of each."""
     photograph = np.array([picture.photograph for picture in pictures.held_out])
     one = photograph[rows[0]] == photograph[rows[1]]  # pixels of different photographs never prove copies
     crosses = one & ((before >= threshold) != (after >= threshold))
     near = one & (np.abs(before - threshold) <= NEAR)
-    rng = np.random.default_rng(0)
+    rng, is_copy = np.random.default_rng(0), _Pixels()
 
     def proven(chosen: np.ndarray) -> int:
         of = np.flatnonzero(chosen)
@@ -255,7 +229,7 @@ def _copies(
 
     flips = proven(crosses)
     pairs = flips + proven(near & ~crosses)
-    return Decisions(threshold, pairs, int(near.sum()), flips, upper_bound(flips, pairs, budget.confidence))
+    return Decisions(threshold, pairs, int(near.sum()), flips, upper_bound(flips, pairs))
 
 
 class _Pixels:

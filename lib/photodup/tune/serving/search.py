@@ -29,7 +29,7 @@ from photodup.tune.serving.candidates import Setting, candidates
 from photodup.tune.serving.found import Found, Tuned, write_result
 from photodup.tune.serving.trial import exact_trials, measure_finalists, quick_trial
 
-RUNG_SECONDS = (1.0, 2.0)
+RUNG_SECONDS = (1.0, 2.0)  # of the closed loops, one for each rung; one rung of random arrivals follows
 OPEN_SECONDS, OPEN_MEASUREMENTS = 4.0, 6
 EXACT_SECONDS, EXACT_MEASUREMENTS = 10.0, 8
 VISITS, TURNS = 4, VisitPlan(alone_s=0.0)
@@ -42,7 +42,6 @@ def tune(
     bound: LatencyBound,
     *,
     keep: int = 2,
-    rung_seconds: Sequence[float] = RUNG_SECONDS,
     least_per_s: float | None = None,
     most_per_s: float | None = None,
     minutes: float = math.inf,
@@ -57,7 +56,6 @@ def tune(
         run: its servers; its records hold the trials.
         settings: what takes part; one that cannot be served scores 0 and its reason is in its record.
         keep: how many get an exact rate; they take turns where they can be served at once.
-        rung_seconds: length of the closed loops, one for each rung; one rung of random arrivals follows.
         least_per_s, most_per_s: no lower and no higher rate is offered.
         minutes: after these no further short trial begins; the best so far get their exact rates.
         say: receives a line of text now and then.
@@ -103,8 +101,8 @@ def tune(
         return [rates([one], [rate], seconds, count)[0] for one, rate in zip(who, about, strict=True)]
 
     def score(setting: Setting, rung: int) -> float:
-        if rung < len(rung_seconds):
-            seconds, key = rung_seconds[rung], f"trial-{rung}-{setting.backend.name}"
+        if rung < len(RUNG_SECONDS):
+            seconds, key = RUNG_SECONDS[rung], f"trial-{rung}-{setting.backend.name}"
             trial = partial(quick_trial, run, setting, bound, seconds)
             result = now(key, trial, {**asdict(setting), "seconds": seconds}, "trial")
             value = closed[setting] = float(result.get("score") or 0)
@@ -126,7 +124,7 @@ def tune(
         say(f"tune: trial {len(told)} of {n_trials} at most{how}, {setting.name}: {said}")
         return value
 
-    rungs = len(rung_seconds) + 1
+    rungs = len(RUNG_SECONDS) + 1
     n_trials = sum(field_sizes(len(set(settings)), rungs=rungs, keep=keep))
     last = halve(
         list(settings), score, rungs=rungs, keep=keep, go_on=lambda: not told or time.monotonic() < until

@@ -48,7 +48,12 @@ def round_trip(
     ):
         if samples:
             time.sleep(pause_s)
-        started = time.perf_counter()
-        handshake()
-        samples.append((time.perf_counter() - started) * 1000)
+        samples.append(timed_ms(handshake))
     return RoundTrip(asked_ms, min(samples), median(samples), len(samples))
+
+
+def timed_ms(call: Callable[[], object]) -> float:
+    """Return how long a call takes, ms."""
+    started = time.perf_counter()
+    call()
+    return (time.perf_counter() - started) * 1000

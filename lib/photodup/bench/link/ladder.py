@@ -14,6 +14,7 @@ from functools import partial
 from statistics import median
 from typing import Any
 
+from photodup.bench.link.handshakes import timed_ms
 from photodup.bench.link.link import Link, LinkSpec
 from photodup.bench.link.tcp import ByteSink, request_info, send_to_sink, tcp_info
 from photodup.bench.link.way import emulated
@@ -140,9 +141,7 @@ def measure_parallel(
                 send_to_sink(clients[index], payload)
 
         def all_of_them() -> tuple[float, dict[str, float]]:
-            started = time.perf_counter()
-            list(pool.map(share, range(connections)))
-            return (time.perf_counter() - started) * 1000, {}
+            return timed_ms(lambda: list(pool.map(share, range(connections)))), {}
 
         all_of_them()  # opens the windows
         row = _Row(link, payload_bytes, "warm", repeats)

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from photodup.bench.link.tcp import MSS_BYTES
 from photodup.errors import PhotodupError
 
-MSS_BYTES = 1448
 INITCWND = 10
 CONNECTIONS = ("new", "warm", "idle")
 MODELS = ("bandwidth-only", "rounds", "pipe-limited")

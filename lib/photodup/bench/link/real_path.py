@@ -13,6 +13,7 @@ from statistics import median
 from typing import Any
 
 from photodup.bench.backends.http_connection import HttpConnection, HttpError
+from photodup.bench.link.handshakes import HANDSHAKES, timed_ms
 from photodup.bench.link.ladder import LARGE_BYTES, WARM_UP_SENDS, WARM_UP_SENDS_LARGE
 from photodup.bench.link.link import MAX_RATE_MBIT_S, LinkSpec
 from photodup.bench.link.tcp import request_info, tcp_info
@@ -21,7 +22,6 @@ from photodup.errors import PhotodupError
 SINKS = {"triton": "/v2/models/photodup_no_such_model/infer", "fastapi": "/embed/base64"}
 """Server -> where it reads a body of any size and answers with an error at once."""
 
-HANDSHAKES = 10
 SMALL_BYTES = 64
 
 
@@ -78,11 +78,11 @@ def measure_path(
     handshakes = []
     for _ in range(HANDSHAKES):
         with contextlib.closing(connect()) as connection:
-            handshakes.append(_timed(connection.connect))
+            handshakes.append(timed_ms(connection.connect))
     rtt_ms = min(handshakes)
     with contextlib.closing(connect()) as small:
         _send(small, server, bytes(SMALL_BYTES))
-        smallest = min(_timed(partial(_send, small, server, bytes(SMALL_BYTES))) for _ in range(HANDSHAKES))
+        smallest = min(timed_ms(partial(_send, small, server, bytes(SMALL_BYTES))) for _ in range(HANDSHAKES))
     rows = []
     for size in payloads_bytes:
         times = n_large if size > LARGE_BYTES else n
@@ -152,15 +152,9 @@ def _samples(
                 connection.close()
             time.sleep(wait_s)
             before = _info(connection)
-            samples.append(_timed(partial(_send, connection, server, payload)))
+            samples.append(timed_ms(partial(_send, connection, server, payload)))
             after = _info(connection)
             info = request_info(before, after) if after else {}
             if wait_s and before:
                 info["idle_ms"] = before["last_data_sent_ms"]
     return samples, info
-
-
-def _timed(request: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    request()
-    return (time.perf_counter() - started) * 1000

@@ -59,13 +59,14 @@ def test_short_names_of_the_source_documents_are_read(written, name):
 NAMES = """onnx triton- triton-onnx-fp32 triton-onnx-fp32-http pytorch-grpc-jpeg fastapi-pytorch-fp32-grpc-jpeg
 triton-onnx-grpc-json triton-onnx-fp32-grpc-json local-onnx-fp32-http-jpeg local-dog triton_http pytorch-http-jpeg
 triton-onnx-grpc-fp32 local-onnx dummy fastapi-emulated-a100-fp32-http-jpeg triton-dummy-fp32-http-fp32
-triton-onnx-fp64-http-fp32"""
+triton-onnx-fp64-http-fp32 triton-onnx pytorch-grpc triton-onnx-udp-fp32"""
 
 
 @pytest.mark.parametrize("name", ["", *NAMES.split()])
 def test_other_names_are_refused_with_the_pattern(name):
-    with one_sentence(r"names no backend: use local-ENGINE-PRECISION, .*such as triton-"):
-        parse_backend(name)
+    for read in (parse_backend, adapter):
+        with one_sentence(rf"'{name}' names no backend: use local-ENGINE-PRECISION, .*such as triton-"):
+            read(name)
 
 
 @pytest.mark.parametrize("part", ["server", "engine", "precision", "protocol", "wire"])

@@ -5,23 +5,15 @@ import json
 
 import numpy as np
 import pytest
-from support.command import run_python
+from support.command import photodup, run_command, run_python
 from support.triton import tiny_graph
-from typer.testing import CliRunner
 
 from photodup.bench.pairs.alternate import VisitPlan
 from photodup.bench.stats.interval import Interval
-from photodup.cli import app
 from photodup.cli.study import BENCHMARKS
 from photodup.errors import PhotodupError
 from photodup.selfbench import load_generator, one_pass, recorded, rows, service, starts, statistics
 from photodup.selfbench.rows import Row, as_line, compared, excess, guarded, ratio, row
-
-
-def bench(*arguments: str) -> str:
-    result = CliRunner().invoke(app, ["bench", *arguments], catch_exceptions=False)
-    assert result.exit_code == 0
-    return result.output
 
 
 def test_a_row_meets_its_goal_with_its_figure_or_with_all_of_its_interval():
@@ -61,7 +53,7 @@ def test_what_cannot_be_measured_is_a_row_that_says_why_and_a_mistake_is_none():
 ])  # fmt: skip
 def test_the_figures_of_scale_are_printed_a_line_each(monkeypatch, tmp_path, name, words):
     monkeypatch.setattr(f"photodup.selfbench.{name}.SIZES", (2000,))
-    told = bench("--only", name, "--json", str(tmp_path / "bench.json"))
+    told = run_command("bench", "--only", name, "--json", str(tmp_path / "bench.json"))
     assert all(word in told for word in words)
     kept = json.loads((tmp_path / "bench.json").read_text(encoding="utf-8"))["rows"]
     assert len(told.splitlines()) == 2 + len(kept) and all(set(one) == set(Row("").__dict__) for one in kept)
@@ -75,7 +67,7 @@ def test_every_benchmark_can_be_asked_for():
 def test_the_generator_is_compared_with_a_socket_and_with_wrk(monkeypatch):
     monkeypatch.setattr(load_generator, "CONCURRENCY", 1)  # for one process: several take seconds to start
     monkeypatch.setattr(load_generator.rows, "__kwdefaults__", {"seconds": 0.1})
-    added, rate, share = json.loads(bench("--only", "load_generator", "--json", "-"))["rows"]
+    added, rate, share = json.loads(photodup("bench", "--only", "load_generator", "--json", "-").stdout)["rows"]
     assert added["unit"] == "ms" and added["low"] < added["value"] < added["high"] and rate["value"] > 0
     assert share["value"] or "wrk is not installed" in share["because"]
 
@@ -141,9 +133,8 @@ def test_committed_rows_are_a_table(tmp_path, monkeypatch):
         rows.committed()
 
 
-def test_another_name_is_one_sentence(capsys):
-    result = CliRunner().invoke(app, ["bench", "--only", "speed"])
-    assert result.exit_code and "no benchmark 'speed'" in str(result.exception)
+def test_another_name_is_one_sentence():
+    assert "no benchmark 'speed'" in run_command("bench", "--only", "speed", status=2)
 
 
 @pytest.mark.figures

@@ -117,17 +117,7 @@ BY_GREY = Verification(
 
 
 @pytest.mark.parametrize(("good", "faults"), [
-    (
-        GOOD,
-        {
-            "inliers": 5,
-            "tightness": 0.1,
-            "overlap": 0.1,
-            "correlation": 0.2,
-            "spot": 0.6,
-            "agreement": 0.8,
-        },
-    ),
+    (GOOD, {"inliers": 5, "tightness": 0.1, "overlap": 0.1, "correlation": 0.2, "spot": 0.6, "agreement": 0.8}),
     (BY_GREY, {"patches": 12, "detail": 0.3, "correlation": 0.7, "stretch": 1.5, "spot": 0.6, "overlap": 0.1}),
 ], ids=["by features", "by greys"])  # fmt: skip
 def test_each_threshold_can_refuse(good, faults):

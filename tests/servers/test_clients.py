@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 
 import numpy as np
 import pytest
@@ -180,23 +180,17 @@ def flaky(small_service) -> Iterator:
 
 
 @pytest.mark.parametrize("how", ["closed", "503", "silent"])
-def test_a_passing_failure_is_retried(flaky, how, monkeypatch):
-    proxy = flaky(1, how)
+@pytest.mark.parametrize(("failures", "patience", "asked"), [(1, (60, 5), 2), (99, (1, 0.5), 3)])
+def test_a_passing_failure_is_retried_and_retries_are_bounded(
+    flaky, how, failures, patience, asked, monkeypatch
+):
+    proxy = flaky(failures, how)
     no_keep_alive(monkeypatch)
-    with connect(proxy.url, "pytorch", jpeg_quality=None, patience=Patience(60, 5, 3, 0.01)) as embedder:
+    ends = pytest.raises(ServerError, match="3 attempts") if failures > asked else nullcontext()
+    patience = Patience(*patience, attempts=3, pause_s=0.01)
+    with connect(proxy.url, "pytorch", jpeg_quality=None, patience=patience) as embedder, ends:
         np.testing.assert_allclose(embedder.embed(PHOTOS[:1]), tiny_embedding(PIXELS[:1]), atol=1e-5)
-    assert proxy.seen == 2
-
-
-@pytest.mark.parametrize("how", ["closed", "503", "silent"])
-def test_retries_are_bounded(flaky, how, monkeypatch):
-    proxy = flaky(99, how)
-    no_keep_alive(monkeypatch)
-    hasty = Patience(1, 0.5, 3, 0.01)
-    three = pytest.raises(ServerError, match="3 attempts")
-    with connect(proxy.url, "pytorch", jpeg_quality=None, patience=hasty) as embedder, three:
-        embedder.embed(PHOTOS[:1])
-    assert proxy.seen == 3
+    assert proxy.seen == asked
 
 
 def no_keep_alive(monkeypatch) -> None:

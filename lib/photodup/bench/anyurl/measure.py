@@ -4,7 +4,7 @@ import contextlib
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,10 +23,9 @@ from photodup.bench.load.counters import known_account, probe
 from photodup.bench.load.load import Probe, measure
 from photodup.bench.load.plan import Stopping
 from photodup.bench.load.usage import local_server
-from photodup.bench.load.workers import ROW, describe_error
-from photodup.bench.record.json_files import plain
+from photodup.bench.load.workers import ROW, common_error, describe_error
 from photodup.bench.stats.facts import Load
-from photodup.bench.stats.point import Point, Sample, judge_point
+from photodup.bench.stats.point import Sample
 from photodup.bench.stats.sentence import number
 from photodup.embedding.wire.http import AnswerError, Base64Json, Multipart, OpenAi, Post
 from photodup.embedding.wire.kserve import KserveGrpc, KserveHttp
@@ -91,15 +90,13 @@ class Measured:
     """A load with its measurement.
 
     Attributes:
-        point: the verdict; the figures with their intervals.
-        columns: everything known, as the columns of a record.
+        columns: everything known, as the columns of a record: the verdict, the figures with their intervals.
         rows: [answered, len(ROW)] single requests, times in seconds since the window opened.
         errors: failed requests: seconds, sentence.
         sample: what a search for a rate needs.
     """
 
     asked: Asked
-    point: Point
     columns: dict[str, Any]
     rows: np.ndarray
     errors: list[tuple[float, str]]
@@ -137,7 +134,6 @@ class Request:
             connection=target.connection,
             columns=columns,
             headers=target.security.headers,
-            target=target,
             method=target.method,
         )
         if target.protocol.startswith("kserve"):
@@ -155,7 +151,6 @@ class Request:
                 requests.tensors,
                 timeout_s=target.timeout_s,
                 metadata=target.metadata,
-                target=target,
             )
         if target.protocol == "post" and batch > 1:
             raise PhotodupError("A plain POST carries one file: leave --batch out.")
@@ -216,14 +211,14 @@ def measure_load(request: Request, asked: Asked, watcher: Watcher, *, label: str
     Args:
         label: of this measurement, in progress and rows.
     """
-    load, adapter = asked.load, request.adapter(asked.batch)
+    load, adapter, target = asked.load, request.adapter(asked.batch), request.target
     stopping = Stopping(
         min_duration_s=min(asked.shortest_s, asked.window_s), max_duration_s=asked.window_s, seed=asked.seed
     )
     watcher.begin(label or asked.words, asked.window_s)
-    counted = counters_of(request.target)
-    server, began = None if counted else local_server(adapter.target.url), time.monotonic()
-    way = LOOPBACK if adapter.target.is_local else Way("network", None)
+    counted = counters_of(target)
+    server, began = None if counted else local_server(target.url), time.monotonic()
+    way = LOOPBACK if target.is_local else Way("network", None)
     columns = measure(
         adapter,
         request.payloads.items,
@@ -238,18 +233,13 @@ def measure_load(request: Request, asked: Asked, watcher: Watcher, *, label: str
     if server is not None:
         columns |= server.columns(time.monotonic() - began)
     columns["n_idle_closes"] = adapter.n_idle_closes()
-    raw = columns.pop("raw", {"latency_ms": np.empty(0), "finished_s": np.empty(0)})
-    rows, errors = watcher.rows, watcher.errors
-    if not len(raw["latency_ms"]) and len(rows):  # a failed point has no arrays; its answers are in the rows
+    columns["because"] = columns["because"] or columns["invalid_because"].partition(": ")[2]
+    raw, rows, errors = columns.pop("raw", None), watcher.rows, watcher.errors
+    if raw is None:  # a failed point has no arrays; its answers are in the rows
         raw = {"latency_ms": watcher.latency_ms, "finished_s": rows[:, ROW.index("done")]}
     failed = columns.get("error", "") if not len(raw["latency_ms"]) else ""
     sample = Sample(raw["latency_ms"], raw["finished_s"], len(errors), columns.get("arrived_per_s"), failed)
-    point = judge_point(sample, load)
-    if point.verdict == "valid" and not columns.get("valid"):
-        point = replace(point, verdict="unsteady", because=str(columns["invalid_because"]).partition(": ")[2])
-    if point.verdict == "failed" and columns.get("invalid_because"):
-        point = replace(point, because=columns["invalid_because"])
-    return Measured(asked, point, columns, rows, errors, sample)
+    return Measured(asked, columns, rows, errors, sample)
 
 
 def counters_of(target: Target) -> Probe | None:
@@ -334,19 +324,18 @@ def count(n: int, word: str) -> str:
 
 def notes(measured: Measured, target: Target, watcher: Watcher) -> list[str]:
     """Return sentences about the faults of a measurement; none for a sound one."""
-    point, columns, asked = measured.point, measured.columns, measured.asked
+    columns, asked = measured.columns, measured.asked
     said = []
     if not asked.is_steady:
         said.append(
             f"The load {asked.arrivals.words} is not the same all the time, so there are no intervals and no verdict of "
             "steadiness: the rows and the figure show it second by second."
         )
-    elif point.verdict != "valid" and point.because and not measured.errors:
-        said.append(f"The measurement is {point.verdict}: {point.because}.".replace("..", "."))
+    elif columns["verdict"] != "valid" and columns["because"] and not measured.errors:
+        said.append(f"The measurement is {columns['verdict']}: {columns['because']}.".replace("..", "."))
     if measured.errors:
-        said.append(
-            f"{count(len(measured.errors), 'request')} failed, most of them so: {common_error(measured.errors)}."
-        )
+        most = common_error(measured.errors).rstrip(".")
+        said.append(f"{count(len(measured.errors), 'request')} failed, most of them so: {most}.")
     if watcher.stop_asked:
         said.append("It was stopped by you; what was measured until then is kept.")
     cores, share = columns.get("client_cpu_cores", 0.0), columns.get("client_cpu_share", 0.0)
@@ -373,13 +362,3 @@ def shared_cores(share: float, *targets: Target) -> list[str]:
         return []
     taken = f"The generator took {share:.0%} of the cores that a server on this machine needs, too"
     return [f"{taken}: figures under load are lower bounds."]
-
-
-def common_error(errors: Sequence[tuple[float, str]]) -> str:
-    texts = [text for _, text in errors]
-    return max(set(texts), key=texts.count).rstrip(".")
-
-
-def plain_columns(measured: Measured) -> dict[str, Any]:
-    """Return the columns of a measurement as JSON can hold them."""
-    return plain(measured.columns | measured.point.columns())

@@ -49,7 +49,7 @@ def measurement_row(one: Measured) -> dict[str, Any]:
     latencies = {
         f"p{p}, ms": number(seen.percentiles_ms[p]) if seen.percentiles_ms else "" for p in (50, 95, 99)
     }
-    verdict = ": ".join(part for part in (one.point.verdict, one.point.because) if part)
+    verdict = ": ".join(part for part in (one.columns["verdict"], one.columns["because"]) if part)
     return {
         "load": one.asked.words,
         "requests/s": number(seen.requests_per_s),

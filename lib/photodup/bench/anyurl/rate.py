@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from photodup.bench.anyurl.measure import Asked, Measured, Request, common_error, measure_load, shared_cores
+from photodup.bench.anyurl.measure import Asked, Measured, Request, measure_load, shared_cores
 from photodup.bench.anyurl.watch import Watcher
+from photodup.bench.load.workers import common_error
 from photodup.bench.stats.point import Sample
 from photodup.bench.stats.slo import LatencyBound, RateSearch, SloRate, rate_seen, rate_words, search_rates
 from photodup.bench.stats.steady import MIN_BLOCKS
@@ -78,15 +79,13 @@ def highest_rate(
         return not watcher.stop_asked and until - time.monotonic() >= OVERHEAD * seconds
 
     if not answered:
-        search.end(
-            f"{PROBE_IN_FLIGHT} requests in flight: {measured[0].point.because or 'nothing was answered'}"
-        )
+        search.end(f"{PROBE_IN_FLIGHT} requests in flight: {measured[0].columns['because']}")
     (found,) = search_rates([search], [sample], go_on=go_on)
     notes = []
     if worst := [m for m in measured[1:] if m.errors]:
         notes.append(
             f"Requests failed at {len(worst)} of {len(measured) - 1} rates, which counts as missing the bound: "
-            f"{common_error(worst[-1].errors)}."
+            f"{common_error(worst[-1].errors).rstrip('.')}."
         )
     if answered and not found.is_found:
         quickest = min(float(m.sample.latency_ms.min()) for m in measured if len(m.sample.latency_ms))

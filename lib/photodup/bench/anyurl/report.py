@@ -15,7 +15,7 @@ import numpy as np
 from photodup.bench.anyurl.measure import Measured
 from photodup.bench.load.workers import ROW
 from photodup.bench.pairs.alternate import Visit
-from photodup.bench.stats.facts import METRICS, metric_named
+from photodup.bench.stats.facts import METRICS
 from photodup.bench.stats.sentence import number
 from photodup.errors import PhotodupError
 from photodup.extras import need
@@ -40,23 +40,22 @@ TURNS = {
     "latency_ms": "from the request until its answer was read and checked",
 }
 Rows = tuple[Mapping[str, str], Mapping[str, Any]]  # descriptions of the columns, and the columns
-_FIGURES = ("latency_ms_p50", "latency_ms_p95", "latency_ms_p99", "throughput_images_per_s")
+_FIGURES = [METRICS[f"latency_ms_p{p}"] for p in (50, 95, 99)] + [METRICS["throughput_images_per_s"]]
 
 
 def statistics_line(measured: Measured, unit: str) -> list[str]:
     """Return the figures that a measurement carries with their intervals, in one line; none of a load that changes."""
-    point = measured.point
-    figures = [(metric_named(name), point.figures[name]) for name in _FIGURES if name in point.figures]
-    if not figures or point.steady is None or not measured.asked.is_steady:
-        return []
+    columns = measured.columns
     parts = [
-        f"{metric.words} {number(f.value)} {metric.unit} [{number(f.low)}, {number(f.high)}]".replace(
-            "images/s", unit
-        )
-        for metric, f in figures
+        f"{metric.words} {number(columns[metric.name])} {metric.unit.replace('images/s', unit)} "
+        f"[{number(columns[metric.name + '_ci_low'])}, {number(columns[metric.name + '_ci_high'])}]"
+        for metric in _FIGURES
+        if metric.name + "_ci_low" in columns
     ]
-    worth = f"worth {point.steady.n_effective:,.0f} independent ones"
-    rests_on = f"{point.steady.n_answers:,} answers after the warm-up, {worth}"
+    if not parts or not measured.asked.is_steady:
+        return []
+    worth = f"worth {columns['n_effective']:,.0f} independent ones"
+    rests_on = f"{columns['n_steady']:,} answers after the warm-up, {worth}"
     return [f"With 95 % intervals: {'; '.join(parts)} ({rests_on})."]
 
 

@@ -13,18 +13,11 @@ from typing import Any
 
 from photodup.bench.anyurl import page as pages
 from photodup.bench.anyurl import report
-from photodup.bench.anyurl.measure import (
-    Asked,
-    Measured,
-    Request,
-    headline,
-    measure_load,
-    notes,
-    plain_columns,
-)
+from photodup.bench.anyurl.measure import Asked, Measured, Request, headline, measure_load, notes
 from photodup.bench.anyurl.rate import highest_rate, rate_sentence
 from photodup.bench.anyurl.versus import SIDES, compare
 from photodup.bench.anyurl.watch import Watcher, stoppable
+from photodup.bench.record.json_files import plain
 from photodup.bench.stats.sentence import number
 from photodup.bench.stats.slo import LatencyBound
 from photodup.errors import PhotodupError
@@ -142,7 +135,7 @@ def _measurements(job: Job, measured: Sequence[Measured], **more: Any) -> dict[s
     """Return the arguments of `Job.close` that hold the measurements of one server."""
     url = job.requests[0].target.name
     return {
-        "more": {"measurements": [{"url": url, **plain_columns(one)} for one in measured], **more},
+        "more": {"measurements": [{"url": url, **plain(one.columns)} for one in measured], **more},
         "rows": report.requests(url, measured),
         "tables": {"Measurements": [pages.measurement_row(one) for one in measured]},
     }

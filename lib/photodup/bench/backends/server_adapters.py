@@ -26,7 +26,6 @@ class OverHttp:
         columns: of every point.
         payload: makes what the protocol encodes of a request's items; part of `prepare`.
         headers: beside the protocol's own.
-        target: of a server that is no backend of ours (`bench.anyurl.target`).
     """
 
     backend: Any
@@ -35,7 +34,6 @@ class OverHttp:
     columns: Mapping[str, Any]
     payload: Callable[[Sequence[Any]], Any] = list
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    target: Any = None
     method: str = "POST"
     can_reconnect: bool = field(default=True, init=False)
 
@@ -102,7 +100,6 @@ class OverGrpc:
     channel: str = "per-worker"
     timeout_s: float = 60.0
     metadata: Sequence[tuple[str, str]] = field(default=(), repr=False)
-    target: Any = None
 
     def __post_init__(self) -> None:
         if self.channel not in CHANNELS:

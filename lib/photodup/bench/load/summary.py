@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from photodup.bench.load.plan import Stopping
-from photodup.bench.load.workers import ROW, Window
+from photodup.bench.load.workers import ROW, Window, common_error
 from photodup.bench.stats.facts import METRICS, Load
 from photodup.bench.stats.point import Sample, judge_point
 
@@ -55,10 +55,10 @@ def summarize(point: dict[str, Any], window: Window, stopping: Stopping, ended: 
     if load.scenario == "server":
         _lateness(point, due, picked, begun)
     if not len(done):
-        why = f": {window.common_error()}" if window.errors else ""
+        why = f": {common_error(window.errors)}" if window.errors else ""
         return failed(point, f"no request was answered within {ended:.1f} s{why}")
     if point["verdict"] == "failed":
-        return failed(point, f"{point['because']}: {window.common_error()}")
+        return failed(point, f"{point['because']}: {common_error(window.errors)}")
     return {**point, "raw": {"latency_ms": latency_ms, "finished_s": done}}
 
 

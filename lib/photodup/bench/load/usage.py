@@ -23,6 +23,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -108,16 +109,13 @@ def columns_of(seen: Sequence[tuple[float, Mapping[str, list[float]]]]) -> dict[
     def over_time(name: str, together: Any) -> list[float]:
         return [together(page[name]) for _, page in seen if page.get(name)]
 
-    def mean(values: list[float]) -> float:
-        return sum(values) / len(values)
-
     columns: dict[str, float] = {}
     for name, column, together, summed, per in (
-        ("gpu_utilization", "gpu_utilization", mean, mean, 1.0),
-        ("gpu_power_w", "gpu_power_w", sum, mean, 1.0),
+        ("gpu_utilization", "gpu_utilization", fmean, fmean, 1.0),
+        ("gpu_power_w", "gpu_power_w", sum, fmean, 1.0),
         ("gpu_memory_bytes", "gpu_memory_mib", sum, max, 2.0**20),
         ("gpu_memory_bytes", "gpu_memory_before_mib", sum, itemgetter(0), 2.0**20),
-        ("host_cpu_share", "host_cpu_share", mean, mean, 1.0),
+        ("host_cpu_share", "host_cpu_share", fmean, fmean, 1.0),
         ("host_memory_bytes", "host_memory_mib", sum, max, 2.0**20),
         ("memory_bytes", "server_memory_mib", sum, max, 2.0**20),
     ):

@@ -9,6 +9,7 @@ import itertools
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -85,9 +86,6 @@ class Window:
     def answered(self) -> int:
         return sum(map(len, self.samples))
 
-    def common_error(self) -> str:
-        return Counter(text for _, text in self.errors).most_common(1)[0][0] if self.errors else ""
-
     def next_due(self) -> tuple[int, float]:
         """Return the next request's number and when it is due: now, in a closed loop."""
         number = next(self.turn)
@@ -162,6 +160,11 @@ def run_blocking(window: Window, connection: Connection, samples: list, ready: t
             time.sleep(min(0.01 * 2**failures, 0.5))
         if is_new:
             connection.close()
+
+
+def common_error(errors: Sequence[tuple[float, str]]) -> str:
+    """Return the sentence of most of the failed requests; empty without any."""
+    return Counter(text for _, text in errors).most_common(1)[0][0] if errors else ""
 
 
 def describe_error(error: BaseException) -> str:

@@ -70,7 +70,7 @@ class PictureServer:
     def ask(self, files: Sequence[bytes]) -> Said:
         """Send one request with some images of a kind and return what came of it."""
         adapter = self._adapter("image/png" if files[0][:4] == b"\x89PNG" else "image/jpeg")
-        return _send(adapter, adapter.prepare(list(files)))
+        return self._send(adapter, adapter.prepare(list(files)))
 
     def ask_misshapen(self) -> Said:
         """Send a tensor with sides that no picture has here."""
@@ -78,7 +78,24 @@ class PictureServer:
         assert tensor
         array = np.zeros((1, 3, 7, 5), dtype(tensor.datatype))
         adapter = replace(self._adapter(""), payload=lambda items: {tensor.name: array})
-        return _send(adapter, adapter.prepare([]))
+        return self._send(adapter, adapter.prepare([]))
+
+    def _send(self, adapter: Any, prepared: Any) -> Said:
+        try:
+            with contextlib.closing(adapter.open()) as connection:
+                return Said(ANSWERED, connection.decode(connection.request(prepared)))
+        except (HttpError, AnswerError) as error:
+            status = getattr(error, "status", 0)
+            how = BUSY if status in (429, 503) else REFUSED if 400 <= status < 500 else FAILED
+            words = str(error)
+        except Exception as error:
+            if not is_expected(error):
+                raise
+            code = getattr(getattr(error, "code", lambda: None)(), "name", "")
+            how = SILENT if isinstance(error, TimeoutError) else _GRPC.get(code, FAILED)
+            words = f"{code} {describe_error(error).partition(': ')[2]}".strip()
+        words = f"nothing came within {self.target.timeout_s:g} s" if how == SILENT else words
+        return Said(how, np.empty((0, 0), np.float32), words[:_MOST_WORDS].rstrip("."))
 
     def health(self) -> str:
         """Return the paths whose health checks say that all is well; over gRPC none is asked."""
@@ -127,21 +144,3 @@ def server_of(target: Target, most: int = MOST) -> PictureServer:
 def _tensor(tensor: Tensor, files: Sequence[bytes]) -> dict[str, np.ndarray]:
     array = in_type(pixels(files), _WIRES[tensor.datatype])
     return {tensor.name: array if len(tensor.dims) == 3 else array.reshape(tensor.dims)}
-
-
-def _send(adapter: Any, prepared: Any) -> Said:
-    try:
-        with contextlib.closing(adapter.open()) as connection:
-            return Said(ANSWERED, connection.decode(connection.request(prepared)))
-    except (HttpError, AnswerError) as error:
-        status = getattr(error, "status", 0)
-        how = BUSY if status in (429, 503) else REFUSED if 400 <= status < 500 else FAILED
-        words = str(error)
-    except Exception as error:
-        if not is_expected(error):
-            raise
-        code = getattr(getattr(error, "code", lambda: None)(), "name", "")
-        how = SILENT if isinstance(error, TimeoutError) else _GRPC.get(code, FAILED)
-        words = f"{code} {describe_error(error).partition(': ')[2]}".strip()
-    words = f"nothing came within {adapter.target.timeout_s:g} s" if how == SILENT else words
-    return Said(how, np.empty((0, 0), np.float32), words[:_MOST_WORDS].rstrip("."))

@@ -15,7 +15,7 @@ from photodup.bench.load.load import measure
 from photodup.bench.load.plan import Stopping
 from photodup.bench.load.summary import sample_of_point
 from photodup.bench.load.usage import memory_mib
-from photodup.bench.load.workers import PatientObserver
+from photodup.bench.load.workers import PatientObserver, common_error
 from photodup.bench.stats.facts import Load
 from photodup.bench.stats.point import Sample
 from photodup.bench.stats.slo import LatencyBound, RateSearch, search_rates
@@ -90,12 +90,11 @@ def _overloaded(one: Started, payloads: Payloads, rate: float) -> dict[str, Any]
                 break
         time.sleep(0.05)
     answered, failed = len(seen.latency_ms), len(seen.errors)
-    said = [text for _, text in seen.errors]
     return {
         "offered_per_s": OVERLOAD * rate,
         "answered": answered,
         "failed": failed,
-        "error": max(set(said), key=said.count) if said else "",
+        "error": common_error(seen.errors),
         "latency_ms_p50": float(np.median(seen.latency_ms)) if answered else None,
         "latency_ms_p95": float(np.percentile(seen.latency_ms, 95)) if answered >= 200 else None,
         "duration_s": point.get("duration_s"),

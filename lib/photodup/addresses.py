@@ -4,7 +4,7 @@ import errno
 import socket
 from urllib.parse import urlsplit
 
-from photodup.errors import PhotodupError
+from photodup.errors import ServerError
 
 
 def http_address(url: str, what: str = "") -> str:
@@ -15,11 +15,11 @@ def http_address(url: str, what: str = "") -> str:
         what: what is there, for the message, such as a backend's name.
 
     Raises:
-        PhotodupError: no such address.
+        ServerError: no such address.
     """
     scheme, host, port = _parts(url)
     if scheme not in ("http", "https") or not host or port is False:
-        raise PhotodupError(_said(url, "HTTP", what, "http://host:port"))
+        raise ServerError(_said(url, "HTTP", what, "http://host:port"))
     return url.rstrip("/")
 
 
@@ -27,11 +27,11 @@ def grpc_address(url: str, what: str = "") -> str:
     """Return `url` as `host:port`, which is how gRPC writes it; a `grpc://` before it is taken off.
 
     Raises:
-        PhotodupError: no such address.
+        ServerError: no such address.
     """
     scheme, host, port = _parts(url)
     if scheme not in ("", "grpc") or not host or not port:
-        raise PhotodupError(_said(url, "gRPC", what, "host:port, without http://"))
+        raise ServerError(_said(url, "gRPC", what, "host:port, without http://"))
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

@@ -14,7 +14,7 @@ class PhotodupError(Exception):
 
 
 class ServerError(PhotodupError):
-    """A server that does not answer, or is not the one that was meant."""
+    """A server that does not answer, is not the one that was meant, or has an address that cannot work."""
 
 
 _EXPECTED = (PhotodupError, OSError, EOFError, HTTPException, subprocess.SubprocessError, BrokenExecutor)

@@ -12,6 +12,7 @@ from support.images import bomb, photo
 from support.service import free_port
 from support.triton import tiny_embedding
 
+from photodup.embedding.backends import Backend
 from photodup.embedding.client import client
 from photodup.embedding.client.client import connect
 from photodup.embedding.client.http import Patience
@@ -163,11 +164,10 @@ def test_a_server_that_is_not_there_or_another_is_one_sentence(address, backend,
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_a_model_that_takes_another_wire_is_refused(protocol, triton_url):
+def test_a_model_that_takes_another_wire_is_refused(protocol, triton_url, monkeypatch):
+    monkeypatch.setattr(Backend, "triton_model", "openclip_vit_b32_uint8")
     with pytest.raises(ServerError, match=r"openclip_vit_b32_uint8 takes .*UINT8.* needs FP32"):
-        connect(
-            triton_url(protocol), f"triton-onnx-fp32-{protocol}-fp32", triton_model="openclip_vit_b32_uint8"
-        )
+        connect(triton_url(protocol), f"triton-onnx-fp32-{protocol}-fp32")
 
 
 # --- timeouts and retries ------------------------------------------------------------------------
@@ -237,7 +237,7 @@ def test_auto_uses_the_server_that_is_there(small_service):
 def test_the_environment_of_the_source_documents_works(monkeypatch, short, full):
     """Without a server, or where none is wanted, the model runs here."""
     chosen = []
-    monkeypatch.setattr(client, "RemoteEmbedder", lambda url, one, **_: chosen.append((url, one.name)))
+    monkeypatch.setattr(client, "RemoteEmbedder", lambda url, one, *_: chosen.append((url, one.name)))
     monkeypatch.setattr(client, "LocalEmbedder", lambda backend, **_: chosen.append((None, backend.name)))
     if short:
         monkeypatch.setenv("INFERENCE_SERVICE_URL", "http://gpu:8002")

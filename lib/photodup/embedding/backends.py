@@ -159,9 +159,9 @@ def emulated_engine(triton_model: str) -> str:
     return engine if _EMULATED.fullmatch(engine) else ""
 
 
-def backend_of(engine: str, protocol: str, wire: str, *, server: str = "triton") -> Backend:
-    """Return the backend of these parts, in the engine's usual precision."""
-    return Backend(server, engine, USUAL_PRECISION.get(engine, "fp32"), protocol, wire)
+def backend_of(engine: str, protocol: str, wire: str) -> Backend:
+    """Return Triton's backend of these parts, in the engine's usual precision."""
+    return Backend("triton", engine, USUAL_PRECISION.get(engine, "fp32"), protocol, wire)
 
 
 def served_models(backend: str | Backend) -> list[str]:

@@ -202,14 +202,14 @@ def encoded(image: Image.Image, image_format: str, **options: Any) -> bytes:
     return buffer.getvalue()
 
 
-def client_jpeg(source: bytes | Path | Image.Image, quality: int = 90, size: int = IMAGE_SIZE) -> bytes:
+def client_jpeg(source: bytes | Path | Image.Image, quality: int = 90) -> bytes:
     """Shrink to the model's input and encode as JPEG: the ~10 KB payload of the published study.
 
     The server then has nothing to resize, but it sees pixels that went through JPEG twice: the embedding
     drifts a little, and that drift belongs next to any latency measured with this payload.
     """
     image = source if isinstance(source, Image.Image) else decode(source)
-    return to_jpeg(_resize_and_crop(image, size), quality)
+    return to_jpeg(_resize_and_crop(image, IMAGE_SIZE), quality)
 
 
 @cache

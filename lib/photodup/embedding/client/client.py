@@ -138,7 +138,6 @@ def connect(
     mode: Mode | None = None,
     patience: Patience | None = None,
     jpeg_quality: int | None = JPEG_QUALITY,
-    triton_model: str | None = None,
     **local: Any,
 ) -> Embedder:
     """Return a client that has spoken to its server once, or a model in this process.
@@ -154,7 +153,6 @@ def connect(
         patience: timeouts and attempts.
         jpeg_quality: wires `jpeg` and `base64`: shrink to 224 pixels here and send that, about 10 KB, which
             changes the embedding a little. None sends the file as it is, and the server resizes it.
-        triton_model: another model than the backend's own.
         **local: for local models: `pretrained` (the weights), and `engine`, `precision`, `threads`, `streams`,
             `device`, `name` of `load_model`.
 
@@ -175,9 +173,7 @@ def connect(
     if parsed is None or parsed.is_local:
         parsed = SERVICE
     try:
-        return RemoteEmbedder(
-            url, parsed, patience=patience or Patience(), jpeg_quality=jpeg_quality, triton_model=triton_model
-        )
+        return RemoteEmbedder(url, parsed, patience or Patience(), jpeg_quality)
     except ServerError as error:
         if mode == "remote":
             raise
@@ -224,15 +220,9 @@ class RemoteEmbedder(Embedder):
     """A server. Batches are split to what it takes; the connection is kept."""
 
     def __init__(
-        self,
-        url: str | None,
-        backend: Backend,
-        *,
-        patience: Patience,
-        jpeg_quality: int | None = JPEG_QUALITY,
-        triton_model: str | None = None,
+        self, url: str | None, backend: Backend, patience: Patience, jpeg_quality: int | None
     ) -> None:
-        self._server = server_of(url, backend, patience, triton_model)
+        self._server = server_of(url, backend, patience)
         try:
             self.remote: Remote = self._server.describe()
         except BaseException:

@@ -10,7 +10,7 @@ import httpx
 from photodup.addresses import http_address
 from photodup.embedding.imaging import ImageError
 from photodup.embedding.wire.http import HttpRequest
-from photodup.errors import PhotodupError, ServerError
+from photodup.errors import ServerError
 
 Answer = TypeVar("Answer")
 
@@ -75,10 +75,7 @@ class Http:
     """One kept-alive connection pool; thread-safe."""
 
     def __init__(self, url: str, patience: Patience, headers: dict[str, str] | None = None) -> None:
-        try:
-            self.url, self._patience = http_address(url), patience
-        except PhotodupError as error:
-            raise ServerError(str(error)) from None
+        self.url, self._patience = http_address(url), patience
         timeout = httpx.Timeout(patience.request_s, connect=patience.connect_s)
         self._client = httpx.Client(base_url=self.url, timeout=timeout)
         self._client.headers.update(headers or {})
@@ -124,7 +121,7 @@ class Http:
 
     def explain(self, response: httpx.Response, expected: str) -> ServerError:
         """Say which of the known servers gave an unexpected answer."""
-        found = which_server(self._ask)
+        found = which_server(self.url)
         if found and found not in (expected, ANOTHER):
             return ServerError(
                 f"{self.url} is {found}, not {expected}: correct the port or the backend (INFERENCE_BACKEND)."
@@ -133,13 +130,6 @@ class Http:
             f"{self.url} answers {response.status_code} and is not {expected} as it should be: "
             f"{sentence(response)}"
         )
-
-    def _ask(self, path: str) -> tuple[int, str]:
-        try:
-            answer = self._client.get(path)
-        except httpx.HTTPError:
-            return 0, ""
-        return answer.status_code, answer.text
 
     def close(self) -> None:
         self._client.close()
@@ -166,12 +156,16 @@ def bad_image(response: httpx.Response) -> ImageError:
     return error
 
 
-def which_server(get: Callable[[str], tuple[int, str]]) -> str | None:
-    """Return one of the names above; None where nobody answers over HTTP.
+def which_server(url: str) -> str | None:
+    """Return which of the servers named above is at `http://host:port`; None where nobody answers over HTTP."""
 
-    Args:
-        get: fetches a path such as `/v2` from the server and returns status and text; status 0 for no answer.
-    """
+    def get(path: str) -> tuple[int, str]:
+        try:
+            answer = httpx.get(f"{url}{path}", timeout=2)
+        except (httpx.HTTPError, httpx.InvalidURL):
+            return 0, ""
+        return answer.status_code, answer.text
+
     status, text = get("/v2")
     if not status:
         return None

@@ -1,4 +1,5 @@
-"""The servers behind a client: what each says of itself, and how a batch travels to it and back, with retries."""
+"""The servers behind a client: what each says of itself, and how a batch travels to it and back, with retries;
+and an encoder that is such a server, for the FastAPI service in front of a Triton."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
@@ -8,7 +9,7 @@ import httpx
 import numpy as np
 
 from photodup.addresses import grpc_address
-from photodup.embedding.backends import Backend
+from photodup.embedding.backends import Backend, parse_backend
 from photodup.embedding.client.http import (
     FASTAPI,
     TRITON_HTTP,
@@ -20,19 +21,12 @@ from photodup.embedding.client.http import (
     sentence,
     which_server,
 )
+from photodup.embedding.engines.onnx_runtime import ExportedModel, ImageInput
+from photodup.embedding.engines.weights import is_random
 from photodup.embedding.imaging import IMAGE_SIZE, ImageError
 from photodup.embedding.vectors import BrokenEmbedding, counted_from
-from photodup.embedding.wire import wires
+from photodup.embedding.wire import kserve, wires
 from photodup.embedding.wire.http import AnswerError, Base64Json, Multipart, read_json
-from photodup.embedding.wire.kserve import (
-    KserveGrpc,
-    KserveHttp,
-    about_model,
-    grpc_channel,
-    infer_call,
-    model_of,
-    stated,
-)
 from photodup.errors import PhotodupError, ServerError
 from photodup.extras import need
 from photodup.settings import environment
@@ -43,6 +37,7 @@ _INPUTS = {
     "uint8": ("image", "UINT8"),
     "jpeg": ("encoded", "BYTES"),
 }
+BEHIND = "triton-onnx-fp32-grpc-uint8"  # the usual backend of `BehindTriton`
 Answered = TypeVar("Answered")
 
 
@@ -64,16 +59,13 @@ class EmbeddingServer(Protocol):
     def close(self) -> None: ...
 
 
-def server_of(
-    url: str | None, backend: Backend, patience: Patience, model: str | None = None
-) -> EmbeddingServer:
-    """Return what speaks to a backend's server; `model` is another Triton model than the backend's own."""
+def server_of(url: str | None, backend: Backend, patience: Patience) -> EmbeddingServer:
+    """Return what speaks to a backend's server."""
     if backend.server == "fastapi":
         return FastApiServer(url or "http://localhost:8002", backend, patience)
-    model = model or backend.triton_model
     if backend.protocol == "http":
-        return TritonOverHttp(url or "http://localhost:8003", backend, patience, model)
-    return TritonOverGrpc(address_for_grpc(url), backend, patience, model)
+        return TritonOverHttp(url or "http://localhost:8003", backend, patience)
+    return TritonOverGrpc(address_for_grpc(url), backend, patience)
 
 
 class FastApiServer:
@@ -138,8 +130,8 @@ def _broken(response: httpx.Response) -> list[int]:
 class _Triton:
     """What HTTP and gRPC share: reading what a model says of itself, and naming the tensors."""
 
-    def __init__(self, url: str, wire: str, model: str) -> None:
-        self.url, self._wire, self.model = url, wire, model
+    def __init__(self, url: str, backend: Backend) -> None:
+        self.url, self._wire, self.model = url, backend.wire, backend.triton_model
         try:
             need("tritonclient.grpc")
         except PhotodupError as error:  # without its client there is no Triton, so `auto` looks elsewhere
@@ -151,7 +143,7 @@ class _Triton:
     def _read(self, about: Mapping[str, Any], config_of: Callable[[str], dict[str, Any]]) -> Remote:
         config = config_of(self.model)
         try:
-            model = model_of(self.model, about, config)
+            model = kserve.model_of(self.model, about, config)
         except AnswerError as error:
             raise ServerError(f"Triton at {self.url}: {error}") from None
         wanted, found = _INPUTS[self._wire], [(t.name, t.datatype) for t in model.inputs]
@@ -162,7 +154,7 @@ class _Triton:
                 f"Triton's model {self.model} takes {found} {shape}, but the wire {self._wire} needs {wanted[1]} "
                 f"{wanted[0]!r} and an output 'embedding': choose another model or wire."
             )
-        said = stated(config, config_of)
+        said = kserve.stated(config, config_of)
         return Remote(
             digest=said.get("model_digest"),
             name=self.model,
@@ -187,9 +179,10 @@ class _Triton:
 class TritonOverHttp(_Triton):
     """Triton's HTTP port with binary tensors, never JSON."""
 
-    def __init__(self, url: str, backend: Backend, patience: Patience, model: str) -> None:
-        self._http, self._protocol = Http(url, patience), KserveHttp(model)
-        super().__init__(self._http.url, backend.wire, model)
+    def __init__(self, url: str, backend: Backend, patience: Patience) -> None:
+        self._http = Http(url, patience)
+        super().__init__(self._http.url, backend)
+        self._protocol = kserve.KserveHttp(self.model)
 
     def describe(self) -> Remote:
         about = self._http.call("GET", f"/v2/models/{self.model}")
@@ -226,11 +219,11 @@ class TritonOverHttp(_Triton):
 class TritonOverGrpc(_Triton):
     """Triton's gRPC port; one channel."""
 
-    def __init__(self, url: str, backend: Backend, patience: Patience, model: str) -> None:
-        super().__init__(url, backend.wire, model)
-        self._patience, self._protocol = patience, KserveGrpc(model)
-        self._channel = grpc_channel(url)
-        self._call = infer_call(self._channel)
+    def __init__(self, url: str, backend: Backend, patience: Patience) -> None:
+        super().__init__(url, backend)
+        self._patience, self._protocol = patience, kserve.KserveGrpc(self.model)
+        self._channel = kserve.grpc_channel(url)
+        self._call = kserve.infer_call(self._channel)
 
     def describe(self) -> Remote:
         return self._read(self._about("ModelMetadata", self.model, self._patience.connect_s), self._config)
@@ -239,7 +232,7 @@ class TritonOverGrpc(_Triton):
         return self._about("ModelConfig", model, self._patience.request_s)
 
     def _about(self, what: str, model: str, seconds: float) -> dict[str, Any]:
-        return self._retried(lambda: about_model(self._channel, what, model, timeout=seconds))
+        return self._retried(lambda: kserve.about_model(self._channel, what, model, timeout=seconds))
 
     def infer(self, images: Any) -> np.ndarray:
         request = self._protocol.encode(self._tensors(images))
@@ -261,10 +254,10 @@ class TritonOverGrpc(_Triton):
             status, said = error.code().name, error.details() or ""
         if status == "NOT_FOUND" or (status == "UNAVAILABLE" and "unknown model" in said):
             raise self._missing(
-                about_model(self._channel, "ModelStatistics", "", timeout=self._patience.connect_s)
+                kserve.about_model(self._channel, "ModelStatistics", "", timeout=self._patience.connect_s)
             )
         if status in ("UNAVAILABLE", "DEADLINE_EXCEEDED", "UNKNOWN", "UNIMPLEMENTED"):
-            if found := which_server(self._http_answer):
+            if found := which_server(f"http://{self.url}"):
                 raise ServerError(
                     f"{self.url} is {found}, not a gRPC port: Triton's gRPC port is usually one higher than HTTP."
                 )
@@ -274,13 +267,6 @@ class TritonOverGrpc(_Triton):
         if status == "INVALID_ARGUMENT" and self._wire == "jpeg":
             raise ImageError(f"refused by Triton: {said}")
         raise self._refused(said)
-
-    def _http_answer(self, path: str) -> tuple[int, str]:
-        try:
-            answer = httpx.get(f"http://{self.url}{path}", timeout=2)
-        except (httpx.HTTPError, httpx.InvalidURL):
-            return 0, ""
-        return answer.status_code, answer.text
 
     def close(self) -> None:
         self._channel.close()
@@ -296,7 +282,42 @@ def address_for_grpc(url: str | None) -> str:
         if not parts.hostname or not parts.port:
             raise ServerError(f"{url!r} has no port to derive the gRPC port from: give host:port.")
         return f"{parts.hostname}:{parts.port + 1}"
-    try:
-        return grpc_address(url)
-    except PhotodupError as error:
-        raise ServerError(str(error)) from None
+    return grpc_address(url)
+
+
+class BehindTriton(ExportedModel):
+    """An `ImageModel` behind Triton; its name, precision, digest and verdict are what Triton states.
+
+    `INFERENCE_BACKEND` chooses the model (`BEHIND`), `TRITON_GRPC_URL` the address (localhost:8004).
+    """
+
+    engine = device = "triton"
+    _entry = ImageInput(np.uint8, channels_last=False, size=IMAGE_SIZE)
+
+    def __init__(self, precision: str) -> None:
+        """Ask Triton for the model.
+
+        Raises:
+            PhotodupError: a backend that takes no pixels by gRPC, another precision, no such model, or one without a digest.
+        """
+        backend = parse_backend(environment().service_backend or BEHIND)
+        if backend.server != "triton" or backend.protocol != "grpc" or backend.is_lossy:
+            raise PhotodupError(
+                f"ENGINE=triton sends pixels by gRPC, and {backend} does not: use {BEHIND} (INFERENCE_BACKEND)."
+            )
+        self._wire, self._server = backend.wire, server_of(None, backend, Patience())
+        self._said = self._server.describe()
+        self.name, self.pretrained = self._said.name or "", self._said.pretrained or "unknown"
+        self.dim, self.is_random = self._said.dim or 0, is_random(self.pretrained)
+        self.precision, self.gate = self._said.precision or backend.precision, self._said.gate
+        self.digest = self.source_digest = self._said.digest or ("emulated" if backend.is_emulated else "")
+        if not self.digest or precision not in ("fp32", self.precision):
+            raise PhotodupError(
+                f"Triton's model {self.name} computes in {self.precision} with digest {self.digest or 'unset'}: leave "
+                "PRECISION out, name another model (INFERENCE_BACKEND), or render the repository again (`photodup render`)."
+            )
+
+    def _run(self, pixels: np.ndarray) -> np.ndarray:
+        most = self._said.max_images
+        parts = [pixels[start : start + most] for start in range(0, len(pixels), most)]
+        return np.concatenate([self._server.infer(wires.in_type(part, self._wire)) for part in parts])

@@ -77,7 +77,7 @@ def load_model(
         name = environment().model_name or UNNAMED
     check_choice(engine, precision)
     if engine == "triton":
-        from photodup.embedding.client.behind_triton import BehindTriton
+        from photodup.embedding.client.servers import BehindTriton
 
         return BehindTriton(precision)
     if engine in ("pytorch", "compile"):

@@ -1,5 +1,6 @@
 """How far something is: a bar on a terminal, a line now and then in a log, or told to whoever watches."""
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -44,31 +45,29 @@ def bar(items: Iterable | None = None, *, total: int, desc: str, unit: str, disa
         disable: write nothing; who watches (`watched_by`) is told all the same.
 
     Returns:
-        An iterable and context manager with `update(n)`: tqdm's bar, or `Lines` where stderr is no terminal.
+        An iterable and context manager with `update(n)`: tqdm's bar, or a `Loop` where stderr is no terminal.
     """
     if tell := _watcher.get():
-        return Told(items, total, desc, tell)
+        return Loop(items, total, desc, tell)
     if disable or not sys.stderr.isatty():
-        return Lines(items, total, desc, unit, is_silent=disable)
+        return Loop(items, total, desc, _lines(unit) if total and not disable else lambda *_: None)
     from tqdm import tqdm
 
     return tqdm(items, total=total, desc=desc, unit=unit)
 
 
-class _Loop:
-    """Counts what is done of `items`; its kinds say so in `_report`."""
+class Loop:
+    """Tells how far it is when it begins and after each item; what `tell` raises comes out of it, after a whole item."""
 
-    def __init__(self, items: Iterable | None, total: int, desc: str) -> None:
-        self._items, self._total, self._desc = items or (), total, desc
+    def __init__(self, items: Iterable | None, total: int, desc: str, tell: Tell) -> None:
+        self._items, self._total, self._desc, self._tell = items or (), total, desc, tell
         self._done = 0
+        self.update(0)
 
     def update(self, n: int = 1) -> None:
         """Count `n` more as done."""
         self._done += n
-        self._report()
-
-    def _report(self) -> None:
-        raise NotImplementedError
+        self._tell(self._desc, self._done, self._total)
 
     def __iter__(self) -> Iterator:
         for item in self._items:
@@ -82,42 +81,22 @@ class _Loop:
         pass
 
 
-class Lines(_Loop):
-    """Prints `scan: 120 of 375 photos, 32 s` when it starts, at most every 15 seconds, and when all is done.
+def _lines(unit: str) -> Tell:
+    """Return what prints `scan: 120 of 375 photos, 32 s` at the begin, at most every 15 seconds, and when all is done.
 
     In between also how many a second, and how many seconds are left at that rate.
     """
+    started, last = time.monotonic(), -math.inf
 
-    def __init__(self, items: Iterable | None, total: int, desc: str, unit: str, *, is_silent: bool = False):
-        super().__init__(items, total, desc)
-        self._unit, self._is_silent = unit, is_silent or not total
-        self._started = time.monotonic()
-        self._last = self._started
-        self._print()
+    def tell(desc: str, done: int, total: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if done < total and now - last < EVERY_S:
+            return
+        last, seconds = now, now - started
+        rate = done / seconds if seconds else 0.0
+        spent = f", {seconds:.0f} s" if done else ""
+        left = f", {rate:.1f} a second, {(total - done) / rate:.0f} s left" if rate and done < total else ""
+        print(f"{desc}: {done} of {total} {unit}s{spent}{left}", file=sys.stderr, flush=True)
 
-    def _report(self) -> None:
-        if self._done >= self._total or time.monotonic() - self._last >= EVERY_S:
-            self._print()
-
-    def _print(self) -> None:
-        self._last = time.monotonic()
-        if not self._is_silent:
-            seconds = self._last - self._started
-            rate = self._done / seconds if seconds else 0.0
-            spent = f", {seconds:.0f} s" if self._done else ""
-            left = f", {rate:.1f} a second, {(self._total - self._done) / rate:.0f} s left" if rate else ""
-            said = f"{self._desc}: {self._done} of {self._total} {self._unit}s{spent}"
-            said += left if self._done < self._total else ""
-            print(said, file=sys.stderr, flush=True)
-
-
-class Told(_Loop):
-    """Tells a watcher how far it is; what the watcher raises comes out of the loop, after a whole item."""
-
-    def __init__(self, items: Iterable | None, total: int, desc: str, tell: Tell) -> None:
-        super().__init__(items, total, desc)
-        self._tell = tell
-        self._report()
-
-    def _report(self) -> None:
-        self._tell(self._desc, self._done, self._total)
+    return tell

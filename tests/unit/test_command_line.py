@@ -14,7 +14,7 @@ from photodup.addresses import grpc_address, http_address
 from photodup.bench.backends.http_connection import HttpConnection
 from photodup.errors import PhotodupError
 from photodup.paths import project_root
-from photodup.progress import Lines, bar
+from photodup.progress import Loop, bar
 from photodup.serving.endpoints import from_ports
 from photodup.study.notebook import run
 
@@ -41,7 +41,7 @@ def test_importing_loads_nothing_heavy(modules, heavy):
 
 
 def test_progress_is_lines_where_there_is_no_terminal(capsys, monkeypatch):
-    assert isinstance(bar([1], total=1, desc="scan", unit="photo"), Lines)
+    assert isinstance(bar([1], total=1, desc="scan", unit="photo"), Loop)
     capsys.readouterr()
     clock = iter(range(0, 1000, 6))
     monkeypatch.setattr("photodup.progress.time.monotonic", lambda: float(next(clock)))

@@ -10,7 +10,7 @@ import time
 import numpy as np
 
 from photodup.embedding.imaging import View
-from photodup.serving.service import run, service
+from photodup.serving.service import app, service
 
 
 class SlowModel:
@@ -27,4 +27,4 @@ class SlowModel:
 
 if __name__ == "__main__":
     service.load_model = lambda *arguments, **options: SlowModel()
-    sys.exit(run.main())
+    sys.exit(app.main())

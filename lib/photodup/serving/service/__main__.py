@@ -9,7 +9,7 @@ if __name__ == "__main__":
     # Read by OpenMP when PyTorch loads it: threads that wait sleep, as those of the other engines (engines/cpu.py).
     set_variables(OMP_WAIT_POLICY=variable("OMP_WAIT_POLICY") or "PASSIVE")
     try:
-        from photodup.serving.service.run import main
+        from photodup.serving.service.app import main
     except ImportError as error:
         if not (said := missing_extra(error, "serve")):
             raise

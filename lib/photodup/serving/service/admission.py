@@ -11,6 +11,8 @@ import math
 import threading
 from collections.abc import Iterator
 
+from photodup.serving.service.bodies import RequestError
+
 # Work of this many seconds ago counts half: after a change of load the estimate follows within seconds.
 _HALF_LIFE_S = 1.0
 
@@ -41,17 +43,11 @@ class Pace:
         return self._seconds / self._images if self._images else 0.0
 
 
-class Overloaded(Exception):
-    """More is in the queue than the bound allows.
-
-    Attributes:
-        sentence: for the client.
-        retry_after_s: whole seconds until the queue is expected to be short enough.
-    """
+class Overloaded(RequestError):
+    """More is in the queue than the bound allows, and is expected to until `retry_after_s` whole seconds are over."""
 
     def __init__(self, sentence: str, retry_after_s: float) -> None:
-        super().__init__(sentence)
-        self.sentence, self.retry_after_s = sentence, max(1, math.ceil(retry_after_s))
+        super().__init__(503, sentence, retry_after_s=max(1, math.ceil(retry_after_s)))
 
 
 def too_late() -> Overloaded:

@@ -1,13 +1,16 @@
-"""The routes of the FastAPI service, what they answer, and what ends before them: no key, or too long a wait."""
+"""The FastAPI service as a program: its routes, what ends before them (no key, too long a wait), and its running."""
 
 import asyncio
 import contextlib
 import hmac
 import logging
+import sys
 from collections.abc import AsyncIterator, Callable
 from functools import partial
+from types import FrameType
 from typing import Any, Literal
 
+import uvicorn
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -17,19 +20,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from photodup.embedding.engines.reduced import verdict_on
 from photodup.errors import PhotodupError
+from photodup.serving.process.ports import claim_ports, exposure
 from photodup.serving.service import openai_form
 from photodup.serving.service.admission import Overloaded
 from photodup.serving.service.bodies import Base64Request, RequestError, RequestProblem
-from photodup.serving.service.openai_form import (
-    EmbeddingsAnswer,
-    EmbeddingsRequest,
-    Models,
-    OpenAiProblem,
-    error_body,
-    models_of,
-)
+from photodup.serving.service.openai_form import EmbeddingsAnswer, Models, OpenAiProblem
 from photodup.serving.service.service import Service, encode
 from photodup.serving.service.settings import ServiceSettings, read_settings
+from photodup.serving.service.slow_clients import ImpatientProtocol
 
 log = logging.getLogger("photodup.service")
 
@@ -115,14 +113,19 @@ FILES = {
 # Asked by whoever watches the service, a cluster say, and without a secret.
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/health"})
 _WORK_PATHS = frozenset({"/embed", "/embed/base64", openai_form.PATH})
+_NO_KEY = "This service asks for an API key: send it as X-API-Key, or as Authorization: Bearer KEY."
 
 
-def refusal(path: str, status: int, sentence: str, headers: dict[str, str] | None = None) -> JSONResponse:
-    """Return the answer of a 4xx, 500 or 503 that is about no image."""
-    body = openai_form.error_body(
-        path, status, sentence, lambda: RequestProblem(detail=sentence).model_dump()
-    )
-    return JSONResponse(body, status, headers)
+def refusal(path: str, error: RequestError) -> JSONResponse:
+    """Return the answer to a refused request, under /v1/ as OpenAI's clients read it."""
+    headers = {
+        401: {"WWW-Authenticate": "Bearer"},
+        408: {"Connection": "close"},  # the rest of a body that came too slowly is not waited for
+        503: {"Retry-After": str(error.retry_after_s)},
+    }.get(error.status)
+    is_openai = path.startswith(openai_form.PREFIX)
+    body = openai_form.problem(error.status, str(error)) if is_openai else error.problem.model_dump()
+    return JSONResponse(body, error.status, headers)
 
 
 class Gate:
@@ -152,18 +155,13 @@ class Gate:
         if self._api_key and path not in OPEN_PATHS and not self._is_known(Headers(scope=scope)):
             if path in _WORK_PATHS:
                 self._count(401)
-            return refusal(
-                path,
-                401,
-                "This service asks for an API key: send it as X-API-Key, or as Authorization: Bearer KEY.",
-                {"WWW-Authenticate": "Bearer"},
-            )
+            return refusal(path, RequestError(401, _NO_KEY))
         if path in _WORK_PATHS and scope["method"] == "POST":
             try:
                 self._check()
             except Overloaded as error:
                 self._count(503)
-                return refusal(path, 503, error.sentence, {"Retry-After": str(error.retry_after_s)})
+                return refusal(path, error)
         return None
 
     def _is_known(self, headers: Headers) -> bool:
@@ -172,16 +170,13 @@ class Gate:
         return self._api_key is not None and hmac.compare_digest(given.encode(), self._api_key)
 
 
-def create_app(
-    settings: ServiceSettings | None = None, on_failure: Callable[[str], None] | None = None
-) -> FastAPI:
+def create_app(settings: ServiceSettings, on_failure: Callable[[str], None] = log.error) -> FastAPI:
     """Build the application; the model is loaded when it starts, while `/healthz` answers already.
 
     Args:
-        settings: read from the environment by default.
         on_failure: told the sentence when the model cannot be loaded; clients are not, for it may name a path.
     """
-    service = Service(settings or read_settings())
+    service = Service(settings)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -210,27 +205,20 @@ def create_app(
     @app.exception_handler(RequestError)
     async def refuse(request: Request, error: RequestError) -> JSONResponse:
         service.stages.request(error.status)
-        # The rest of a body that came too slowly is not waited for.
-        headers = {503: {"Retry-After": str(error.retry_after_s)}, 408: {"Connection": "close"}}.get(
-            error.status
-        )
-        body = error_body(request.url.path, error.status, str(error), error.problem.model_dump)
-        return JSONResponse(body, error.status, headers)
+        return refusal(request.url.path, error)
 
     @app.exception_handler(RequestValidationError)
     async def refuse_parameter(request: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
-        service.stages.request(422)
-        return refusal(request.url.path, 422, f"{first['loc'][-1]}: {first['msg']}.")
+        return await refuse(request, RequestError(422, f"{first['loc'][-1]}: {first['msg']}."))
 
     @app.exception_handler(Exception)
     async def fail(request: Request, error: Exception) -> JSONResponse:
-        service.stages.request(500)
-        return refusal(request.url.path, 500, "The service failed; its log says why.")
+        return await refuse(request, RequestError(500, "The service failed; its log says why."))
 
     form = _taking("multipart/form-data", FILES)
     as_json = _taking("application/json", Base64Request.model_json_schema())
-    asked = _taking("application/json", EmbeddingsRequest.model_json_schema())
+    asked = _taking("application/json", openai_form.EmbeddingsRequest.model_json_schema())
 
     @app.post("/embed", response_model=Embeddings, responses=ERRORS, openapi_extra=form)
     async def embed(request: Request, encoding: Encoding = "float") -> Response:
@@ -250,7 +238,7 @@ def create_app(
     @app.get("/v1/models", response_model=Models, responses={503: {"model": OpenAiProblem}})
     async def models() -> Response:
         """List the one model, in OpenAI's form."""
-        return JSONResponse(models_of(service.ready()[0]))
+        return JSONResponse(openai_form.models_of(service.ready()[0]))
 
     @app.get("/healthz", response_model=Status)
     async def healthz() -> dict:
@@ -292,7 +280,7 @@ def create_app(
     return app
 
 
-async def _load(service: Service, on_failure: Callable[[str], None] | None) -> None:
+async def _load(service: Service, on_failure: Callable[[str], None]) -> None:
     try:
         await asyncio.to_thread(service.load)
     except PhotodupError as error:
@@ -303,4 +291,49 @@ async def _load(service: Service, on_failure: Callable[[str], None] | None) -> N
     else:
         return
     service.failure = "The model cannot be loaded; the log of the service has the reason."
-    (on_failure or log.error)(failure)
+    on_failure(failure)
+
+
+def main() -> int:
+    """Serve until SIGINT or SIGTERM; return 2 when it could not."""
+    try:
+        settings = read_settings()
+        port = claim_ports(settings.host, {"the FastAPI service (PORT)": settings.port})
+        settings.port = next(iter(port.values()))
+    except PhotodupError as error:
+        print(f"photodup: {error}", file=sys.stderr)
+        return 2
+    level = settings.log_level.lower()
+    logging.basicConfig(
+        level=level.upper().replace("TRACE", "DEBUG"), format="%(levelname)s %(name)s: %(message)s"
+    )
+    if not settings.api_key and (warning := exposure(settings.host, "The service", "API_KEY")):
+        print(f"photodup: warning: {warning}", file=sys.stderr, flush=True)  # whatever LOG_LEVEL hides
+    failures: list[str] = []
+
+    def stop(sentence: str) -> None:
+        failures.append(sentence)
+        server.should_exit = True
+
+    app = create_app(settings, stop)
+
+    class Server(uvicorn.Server):
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            app.state.service.decoder.hurry()
+            super().handle_exit(sig, frame)
+
+    config = uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        log_level=level,
+        access_log=level in ("debug", "trace"),  # a line per request costs as much as encoding the answer
+        http=ImpatientProtocol,
+        timeout_graceful_shutdown=settings.drain_seconds,
+        timeout_keep_alive=75,  # longer than the pauses of a measurement with idle connections
+    )
+    server = Server(config)
+    server.run()
+    if failures:
+        print(f"photodup: {failures[0]}", file=sys.stderr)
+    return 2 if failures else 0

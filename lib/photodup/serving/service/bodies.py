@@ -51,6 +51,9 @@ class RequestError(Exception):
         )
 
 
+Take = Callable[[int], None]
+
+
 class BodyBudget:
     """Bytes of request bodies that the service holds at one time, over all connections."""
 
@@ -58,25 +61,21 @@ class BodyBudget:
         self.limit, self.used = limit, 0
 
     @contextlib.contextmanager
-    def open(self) -> Iterator["Share"]:
-        share = Share(self)
+    def open(self) -> Iterator[Take]:
+        """Yield what one request takes its bytes with; it gives them back when the block ends."""
+        held = 0
+
+        def take(n_bytes: int) -> None:
+            nonlocal held
+            if self.used + n_bytes > self.limit:
+                raise RequestError(503, "The service holds as many bytes as it may: retry in a second.")
+            held += n_bytes
+            self.used += n_bytes
+
         try:
-            yield share
+            yield take
         finally:
-            self.used -= share.held
-
-
-class Share:
-    """What one request holds of the budget."""
-
-    def __init__(self, budget: BodyBudget) -> None:
-        self._budget, self.held = budget, 0
-
-    def take(self, n_bytes: int) -> None:
-        if self._budget.used + n_bytes > self._budget.limit:
-            raise RequestError(503, "The service holds as many bytes as it may: retry in a second.")
-        self.held += n_bytes
-        self._budget.used += n_bytes
+            self.used -= held
 
 
 class _InMemoryParser(MultiPartParser):
@@ -85,7 +84,7 @@ class _InMemoryParser(MultiPartParser):
 
 
 async def stream(
-    request: Request, max_bytes: int, share: Share, *, max_s: float, min_bytes_per_s: float
+    request: Request, max_bytes: int, take: Take, *, max_s: float, min_bytes_per_s: float
 ) -> AsyncGenerator[bytes, None]:
     """Yield the body as it arrives, and stop reading as soon as it is too large or too slow."""
     too_large = RequestError(
@@ -100,7 +99,7 @@ async def stream(
             received += len(chunk)
             if received > max_bytes:
                 raise too_large
-            share.take(len(chunk))
+            take(len(chunk))
             yield chunk
     except TooSlowBody as error:
         raise RequestError(

@@ -5,7 +5,6 @@ nothing else is embedded here. Addresses of images are refused: the service fetc
 """
 
 import base64
-from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -154,8 +153,3 @@ def _of_data_uri(text: str) -> bytes:
     if not head.lower().endswith(";base64"):
         raise ValueError("a data URI that is not in base64: send data:image/jpeg;base64,…")
     return of_base64(data)
-
-
-def error_body(path: str, status: int, sentence: str, usual: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return the body of an error: OpenAI's under /v1/, the service's own elsewhere."""
-    return problem(status, sentence) if path.startswith(PREFIX) else usual()

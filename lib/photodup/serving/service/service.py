@@ -13,6 +13,7 @@ import logging
 import sys
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from functools import partial
 
 import numpy as np
 from fastapi import Request, Response
@@ -24,7 +25,7 @@ from photodup.embedding.engines.reduced import draft_verdict_on, may_decide, ver
 from photodup.embedding.vectors import BROKEN, broken, digest_drafted
 from photodup.errors import ServerError
 from photodup.serving.service import bodies, openai_form
-from photodup.serving.service.admission import Admission, Overloaded, QueuePlace
+from photodup.serving.service.admission import Admission, QueuePlace
 from photodup.serving.service.batching import Batcher, Computed
 from photodup.serving.service.bodies import RequestError
 from photodup.serving.service.decoding import Decoder, RequestWork
@@ -35,7 +36,7 @@ log = logging.getLogger("photodup.service")
 
 WARM_UPS = 5
 
-Reader = Callable[[Request, bodies.Share], Awaitable[list[bytes]]]
+Reader = Callable[[Request, bodies.Take], Awaitable[list[bytes]]]
 
 
 class Service:
@@ -116,9 +117,9 @@ class Service:
         model, batcher = self.ready()
         self.stages.in_flight.inc()
         try:
-            with self.budget.open() as share:
+            with self.budget.open() as take:
                 started = time.perf_counter()
-                images = await read(request, share)
+                images = await read(request, take)
                 received = time.perf_counter()
                 work = RequestWork(images, self.settings.max_request_pixels, self.settings.max_wait_s)
                 del images
@@ -137,8 +138,6 @@ class Service:
                 self.stages.stage(name, seconds)
             self.stages.request(200)
             return Response(body, media_type="application/json", headers={"X-Model-Digest": self.digest})
-        except Overloaded as error:
-            raise RequestError(503, error.sentence, retry_after_s=error.retry_after_s) from None
         except ServerError as error:  # of ENGINE=triton
             log.error("%s", error)
             raise RequestError(503, "The Triton behind this service does not answer: retry.") from None
@@ -191,38 +190,33 @@ class Service:
             watching.cancel()
             work.cancel()
 
-    def _stream(self, request: Request, share: bodies.Share) -> AsyncGenerator[bytes, None]:
+    def _stream(self, request: Request, take: bodies.Take) -> AsyncGenerator[bytes, None]:
         s = self.settings
         return bodies.stream(
-            request, int(s.max_body_mb * 1e6), share, max_s=s.body_seconds, min_bytes_per_s=s.min_body_rate
+            request, int(s.max_body_mb * 1e6), take, max_s=s.body_seconds, min_bytes_per_s=s.min_body_rate
         )
 
-    async def read_files(self, request: Request, share: bodies.Share) -> list[bytes]:
+    async def read_files(self, request: Request, take: bodies.Take) -> list[bytes]:
         _require(request, "multipart/form-data")
-        chunks = self._stream(request, share)
+        chunks = self._stream(request, take)
         return await bodies.read_multipart(request.headers, chunks, self.settings.max_images)
 
-    async def read_json(self, request: Request, share: bodies.Share) -> list[bytes]:
-        return await self._json(
-            request, share, lambda body: bodies.read_base64(body, self.settings.max_images)
-        )
+    async def read_json(self, request: Request, take: bodies.Take) -> list[bytes]:
+        read = partial(bodies.read_base64, max_images=self.settings.max_images)
+        return await self._json(read, request, take)
 
     async def embed_openai(self, request: Request) -> Response:
         """Serve one request in OpenAI's form."""
         asked = openai_form.OpenAiRequest(self.ready()[0], self.settings.max_images)
-
-        async def read(request: Request, share: bodies.Share) -> list[bytes]:
-            return await self._json(request, share, asked.images)
-
-        return await self.embed(request, read, asked.encode)
+        return await self.embed(request, partial(self._json, asked.images), asked.encode)
 
     async def _json(
-        self, request: Request, share: bodies.Share, read: Callable[[bytes], list[bytes]]
+        self, read: Callable[[bytes], list[bytes]], request: Request, take: bodies.Take
     ) -> list[bytes]:
         """Read a body of JSON; a large one in a thread."""
         _require(request, "application/json")
         body = bytearray()
-        async for chunk in self._stream(request, share):
+        async for chunk in self._stream(request, take):
             body += chunk
         if len(body) < 1 << 18:
             return read(bytes(body))

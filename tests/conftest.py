@@ -296,7 +296,7 @@ def tiny_triton(tiny_repository) -> Iterator:
     """The shared Triton; also stopped by its supervisor if the test run is killed."""
     from photodup.serving.triton.server import EmbeddedTriton
 
-    with EmbeddedTriton(tiny_repository, triton.TINY_MODELS, **triton.FREE_PORTS) as server:
+    with EmbeddedTriton(tiny_repository, triton.TINY_MODELS) as server:
         yield server
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.triton import tiny_embedding
+from support.triton import loaded, tiny_embedding
 
 from photodup.bench.backends.adapter import Dummy, Local
 from photodup.bench.backends.adapters import adapter
@@ -134,12 +134,8 @@ def photos():
 @pytest.fixture(scope="module")
 def triton(tiny_triton):
     """The shared server with an emulated accelerator: everything is real but the arithmetic."""
-    models = ["emulated_4090", "emulated_4090_uint8", "emulated_4090_jpeg"]
-    for model in models:
-        tiny_triton.load(model)
-    yield tiny_triton
-    for model in reversed(models):
-        tiny_triton.unload(model)
+    with loaded(tiny_triton, "emulated_4090", "emulated_4090_uint8", "emulated_4090_jpeg"):
+        yield tiny_triton
 
 
 @pytest.mark.parametrize("channel", ["per-worker", "shared", "http"])

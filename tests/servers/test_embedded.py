@@ -14,7 +14,7 @@ from PIL import Image
 from support.command import running
 from support.images import photo
 from support.service import as_files, until
-from support.triton import FREE_PORTS, executions, infer, needs_triton, render_tiny
+from support.triton import executions, infer, needs_triton, render_tiny
 
 from photodup.embedding.engines.encoder import load_model
 from photodup.embedding.imaging import decode, encoded, normalize, to_jpeg, to_uint8
@@ -95,7 +95,7 @@ def test_the_real_model_gives_pytorchs_embedding_over_every_wire_and_protocol(tm
     render_repository(
         "cpu-embedded", tmp_path, made["files"], models=list(sent), model_digest=made["model_digest"]
     )
-    with EmbeddedTriton(tmp_path, list(sent), **FREE_PORTS) as server:
+    with EmbeddedTriton(tmp_path, list(sent)) as server:
         for model, array in sent.items():
             for protocol in ("http", "grpc"):
                 answer = infer(server, model, array, protocol)
@@ -108,7 +108,7 @@ def test_a_service_in_front_of_triton_answers_what_triton_computes(tmp_path, lau
     model = "openclip_vit_b32_uint8"
     photos = [encoded(photo(300 + 40 * seed, 260, seed), "JPEG") for seed in range(8)]
     repository = render_tiny(tmp_path, tiny_exports, [model])
-    with EmbeddedTriton(repository, [model], http_port=0, grpc_port=0, metrics_port=0) as triton:
+    with EmbeddedTriton(repository, [model]) as triton:
         ours = launch(ENGINE="triton", TRITON_GRPC_URL=triton.grpc_url, MODEL_PRETRAINED="", BATCH_DELAY_MS=0)
         ours.wait()
         info = httpx.get(f"{ours.url}/info").json()

@@ -5,23 +5,20 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from support.triton import executions, infer
+from support.triton import executions, infer, loaded
 
 from photodup.serving.triton.config import read_config, set_batching, set_parameter
-from photodup.serving.triton.emulated import emulated_embedding, presets
+from photodup.serving.triton.emulated import presets
+from photodup.serving.triton.models.emulation import emulated_embedding
 
 
 def test_an_answer_proves_which_image_was_sent(tiny_triton) -> None:
-    server = tiny_triton
-    server.load("emulated_zero")
-    try:
-        images = np.random.default_rng(3).normal(size=(5, 3, 224, 224)).astype(np.float32)
+    images = np.random.default_rng(3).normal(size=(5, 3, 224, 224)).astype(np.float32)
+    with loaded(tiny_triton, "emulated_zero"):
         for protocol in ("http", "grpc"):
-            answer = infer(server, "emulated_zero", images, protocol)
+            answer = infer(tiny_triton, "emulated_zero", images, protocol)
             np.testing.assert_allclose(answer, emulated_embedding(images), atol=1e-6)
             assert not np.allclose(answer, emulated_embedding(images[::-1]), atol=1e-3)
-    finally:
-        server.unload("emulated_zero")
 
 
 def compute_ms(server, model: str, batch: int, requests: int) -> np.ndarray:
@@ -55,9 +52,7 @@ def test_compute_is_the_preset_by_tritons_own_counter(tiny_triton) -> None:
     """
     server, preset = tiny_triton, presets()["4080trt"]
     differences: dict[int, list[float]] = {1: [], 4: []}
-    try:
-        for name in ("emulated_4080trt", "emulated_zero"):
-            server.load(name)
+    with loaded(server, "emulated_4080trt", "emulated_zero"):
         for _ in range(9):
             for batch, found in differences.items():
                 # The lower quartile of the way: what it costs when no other process has the core.
@@ -68,9 +63,6 @@ def test_compute_is_the_preset_by_tritons_own_counter(tiny_triton) -> None:
         assert all(abs(difference) <= 0.02 for difference in middle.values()), differences
         # The same check sees a device that is 8 % slower than it says.
         assert all(abs((1 + difference) / 1.08 - 1) > 0.02 for difference in middle.values())
-    finally:
-        for name in ("emulated_4080trt", "emulated_zero"):
-            server.unload(name)
 
 
 def test_two_instances_are_two_devices(tiny_triton, figure) -> None:
@@ -81,7 +73,7 @@ def test_two_instances_are_two_devices(tiny_triton, figure) -> None:
     set_parameter(config, base_ms=100)
     image = np.zeros((1, 3, 224, 224), np.float32)
     took = {}
-    try:
+    with loaded(server, "emulated_4080trt"):
         for count in (1, 2):
             config.instance_group[0].count = count
             server.load("emulated_4080trt", config)
@@ -92,8 +84,6 @@ def test_two_instances_are_two_devices(tiny_triton, figure) -> None:
                 list(pool.map(lambda _: infer(server, "emulated_4080trt", image), range(8)))
             took[count] = time.monotonic() - started
             assert executions(server, "emulated_4080trt")[1] - before == 8
-    finally:
-        server.unload("emulated_4080trt")
     # One at a time per instance is a lower bound that no load on the machine can break.
     assert took[1] >= 0.8 and took[2] >= 0.4
     figure(took[2] < 0.8 * took[1], took)

@@ -12,7 +12,7 @@ from PIL import Image
 from support.command import one_sentence
 from support.images import photographs
 from support.processor import needs_bf16
-from support.triton import FREE_PORTS, infer, needs_triton, tiny_embedding, tiny_graph
+from support.triton import infer, needs_triton, tiny_embedding, tiny_graph
 
 from photodup.embedding.client.client import connect
 from photodup.embedding.engines import model as engines
@@ -205,7 +205,7 @@ def test_triton_runs_each_engine_and_precision_behind_every_wire(tmp_path, tiny_
         for engine, precision in [("openvino", "bf16"), ("openvino", "int8"), ("onnx", "int8")]
     }
     images = normalize(PIXELS)
-    with EmbeddedTriton(repository, names, **FREE_PORTS) as server:
+    with EmbeddedTriton(repository, names) as server:
         for name, sent, key in [
             (names[0], images, ("openvino", "bf16")),
             (names[1], images, ("openvino", "int8")),

@@ -16,13 +16,13 @@ from PIL import Image
 from support.hostile_images import flat_png, grain, many_scans, text_ppm
 from support.images import png
 from support.review_library import photo
-from support.triton import executions, infer, tiny_embedding
+from support.triton import executions, infer, loaded, tiny_embedding
 
 from photodup.embedding.client.client import connect
 from photodup.embedding.imaging import ImageError, decode, encoded, to_uint8
 from photodup.serving.triton.config import read_config, set_batching, set_parameter
 from photodup.serving.triton.decoders import DECODERS, decode_turbo
-from photodup.serving.triton.emulated import emulated_embedding
+from photodup.serving.triton.models.emulation import emulated_embedding
 
 LIMIT = 100_000_000
 
@@ -127,17 +127,11 @@ def test_the_index_of_the_bad_image_is_named_and_the_ensemble_lives_on(tiny_trit
 
 
 def test_the_emulated_ensemble_answers_for_the_photo_it_got(tiny_triton) -> None:
-    server = tiny_triton
     photos = [_good()["jpeg"], _good()["jpeg rotated by EXIF"]]
-    server.load("emulated_a100_uint8")
-    server.load("emulated_a100_jpeg")
-    try:
-        pixels = np.stack([to_uint8(decode(photo)) for photo in photos])
-        answer = infer(server, "emulated_a100_jpeg", _encoded(*photos))
-        np.testing.assert_allclose(answer, emulated_embedding(pixels), atol=1e-6)
-    finally:
-        server.unload("emulated_a100_jpeg")
-        server.unload("emulated_a100_uint8")
+    pixels = np.stack([to_uint8(decode(photo)) for photo in photos])
+    with loaded(tiny_triton, "emulated_a100_uint8", "emulated_a100_jpeg"):
+        answer = infer(tiny_triton, "emulated_a100_jpeg", _encoded(*photos))
+    np.testing.assert_allclose(answer, emulated_embedding(pixels), atol=1e-6)
 
 
 def _dali_python() -> str | None:

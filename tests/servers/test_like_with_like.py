@@ -20,7 +20,7 @@ from support.images import photographs
 from support.paths import ROOT
 from support.processor import needs_int8
 from support.service import Running, as_files, start
-from support.triton import FREE_PORTS, infer, needs_triton
+from support.triton import infer, needs_triton
 
 from photodup.bench.anyurl.target import target_of
 from photodup.bench.verify.verify import verify
@@ -91,7 +91,7 @@ class Both:
         self.services["pytorch", "fp32"] = pytorch
         files = exports | {"openvino-int8": made}
         repository = render_repository("cpu-embedded", folder / "repository", files, models=names)
-        self.triton = stack.enter_context(EmbeddedTriton(repository, with_steps(names), **FREE_PORTS))
+        self.triton = stack.enter_context(EmbeddedTriton(repository, with_steps(names)))
         for service in self.services.values():
             service.wait()
 

@@ -9,7 +9,7 @@ import psutil
 import pytest
 from support.hostile_images import encoded, grain
 from support.paths import ROOT
-from support.triton import FREE_PORTS, needs_triton
+from support.triton import needs_triton
 
 from photodup.embedding.wire.http import HttpRequest, Multipart
 from photodup.embedding.wire.kserve import KserveHttp
@@ -174,7 +174,7 @@ def test_triton_as_shipped_is_usual_after_three_times_its_load(real_exports, tmp
     model, bound_s = "openclip_vit_b32_jpeg", 2.0
     monkeypatch.setattr(repository, "PATIENT_US", int(bound_s * 1e6))
     render_repository("cpu-embedded", tmp_path, real_exports, models=[model], pretrained="random:0")
-    with EmbeddedTriton(tmp_path, [model], **FREE_PORTS) as server:
+    with EmbeddedTriton(tmp_path, [model]) as server:
         request = KserveHttp(model).encode({"encoded": np.array([[PHOTO]], dtype=object)})
         seen = overloaded(server.http_url, request, server.pid, 8, 3)
     beyond, said = seen.beyond, str(seen)

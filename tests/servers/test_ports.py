@@ -41,7 +41,7 @@ def test_a_port_in_use_says_so_without_the_systems_words_before_anything_is_star
         cases = ((0, port, f"Port {port} for Triton gRPC is in use"), (9, 9, "cannot share a port"))
         for http, grpc, words in cases:
             with pytest.raises(PhotodupError, match=words):
-                EmbeddedTriton(tmp_path, [], http_port=http, grpc_port=grpc, metrics_port=0).start()
+                EmbeddedTriton(tmp_path, [], ports=(http, grpc, 0))
     assert said == []  # no export, no server
 
 

@@ -3,22 +3,22 @@
 import contextlib
 import os
 import re
-import signal
 import subprocess
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 import yaml
 from support.paths import ROOT
-from support.service import answers, until
+from support.service import answers
 from support.triton import needs_triton, render_tiny
 
 from photodup.errors import PhotodupError
 from photodup.serving import control_key
 from photodup.serving.process.ports import claim_ports
 from photodup.serving.triton import control
-from photodup.serving.triton.server import shipped_command
+from photodup.serving.triton.server import start_shipped
 
 SCRIPT = ROOT / "docker" / "start-triton.sh"
 MODEL = "openclip_vit_b32"
@@ -26,37 +26,22 @@ MODEL = "openclip_vit_b32"
 
 @contextlib.contextmanager
 def started(repository: Path, key: str = ""):
-    """Run the script as an image does; yields (HTTP address, gRPC address, process)."""
+    """Run the script as an image does; yields (HTTP address, gRPC address, process id)."""
     ports = claim_ports("127.0.0.1", {"http": 0, "grpc": 0, "metrics": 0})
     arguments = [f"--{name}-port={port}" for name, port in ports.items()]
     arguments += [f"--{name}-address=127.0.0.1" for name in ports]
-    command, environment = shipped_command(repository, key=key, arguments=arguments)
-    output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    process = subprocess.Popen(command, env=environment, **output, start_new_session=True)
     url = f"http://127.0.0.1:{ports['http']}"
-
-    def is_ready() -> bool:
-        assert process.poll() is None, process.stdout.read().decode(errors="replace")
-        return answers(f"{url}/v2/health/ready")
-
-    try:
-        until(is_ready)
-        yield url, f"127.0.0.1:{ports['grpc']}", process
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGTERM)
-        try:
-            process.communicate(timeout=120)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
+    with start_shipped(repository, key=key, arguments=arguments) as watched:
+        watched.wait_ready(lambda: answers(f"{url}/v2/health/ready"), 120)
+        (process,) = psutil.Process(watched.pid).children()
+        yield url, f"127.0.0.1:{ports['grpc']}", process.pid
 
 
 @needs_triton()
 def test_without_a_key_nothing_can_be_changed_and_all_models_are_served(tmp_path: Path, tiny_exports) -> None:
     repository = render_tiny(tmp_path, tiny_exports, [MODEL, "openclip_vit_b32_uint8"])
-    with started(repository) as (url, grpc, process):
-        assert Path(f"/proc/{process.pid}/exe").resolve().name == "tritonserver"  # which signals reach
+    with started(repository) as (url, grpc, pid):
+        assert Path(f"/proc/{pid}/exe").resolve().name == "tritonserver"  # which signals reach
         for model in (MODEL, "openclip_vit_b32_uint8"):
             assert httpx.get(f"{url}/v2/models/{model}/ready").status_code == 200
         for path in ("/v2/repository/index", f"/v2/repository/models/{MODEL}/unload", "/v2/logging"):
@@ -69,7 +54,7 @@ def test_without_a_key_nothing_can_be_changed_and_all_models_are_served(tmp_path
 def test_with_a_key_from_the_environment_our_control_works(tmp_path: Path, monkeypatch, tiny_exports) -> None:
     key = control_key.new_key()
     repository = render_tiny(tmp_path, tiny_exports, [MODEL, "openclip_vit_b32_uint8"])
-    with started(repository, key) as (url, grpc, process):
+    with started(repository, key) as (url, grpc, pid):
         assert httpx.get(f"{url}/v2/models/openclip_vit_b32_uint8/ready").status_code == 200
         assert httpx.post(f"{url}/v2/repository/models/{MODEL}/unload").status_code == 403
         with pytest.raises(PhotodupError, match="no key is given"):
@@ -79,7 +64,7 @@ def test_with_a_key_from_the_environment_our_control_works(tmp_path: Path, monke
         assert httpx.get(f"{url}/v2/models/{MODEL}/ready").status_code != 200
         control.load_model(grpc, MODEL)
         assert httpx.get(f"{url}/v2/models/{MODEL}/ready").status_code == 200
-        environment = Path(f"/proc/{process.pid}/environ").read_bytes()
+        environment = Path(f"/proc/{pid}/environ").read_bytes()
         assert key.encode() not in environment, "every model would inherit it"
 
 

@@ -14,7 +14,7 @@ from pydantic import SecretStr, ValidationError
 from support.command import one_sentence, run_python
 from support.flaky import in_front_of
 from support.http_server import Handler, serving
-from support.triton import FREE_PORTS, needs_triton
+from support.triton import loaded, needs_triton
 
 from photodup.errors import PhotodupError
 from photodup.serving import control_key
@@ -161,8 +161,8 @@ def test_what_measures_and_asks_stays_open(triton) -> None:
 
 
 def test_our_own_control_works_and_is_refused_with_one_sentence_without_the_key(triton, monkeypatch) -> None:
-    triton.load("emulated_zero")
-    triton.unload("emulated_zero")
+    with loaded(triton, "emulated_zero"):
+        pass
     for key, said in ((None, "no key is given for it"), ("0" * 64, "the key given for it is wrong")):
         monkeypatch.setattr(control_key, "key_for", lambda _, key=key, **__: key)
         with one_sentence(rf"keeps {MODEL} as it is: its control needs a key, and {said}"):
@@ -209,13 +209,12 @@ def test_the_key_is_new_at_each_start_and_on_no_command_line_and_in_no_log(tmp_p
     try:
         for _ in range(2):
             said: list[str] = []
-            server = EmbeddedTriton(tmp_path, [MODEL], **FREE_PORTS, progress=said.append)
-            with server:
+            with EmbeddedTriton(tmp_path, [MODEL], progress=said.append) as server:
                 key = control_key.key_for(server.grpc_url)
                 keys.append(key)
                 assert key == control_key.key_for(server.http_url)
                 server.load(MODEL)
-                log = server._process.log_text()
+                log = server.log_text()
             assert key not in log and key not in " ".join(said)
             assert control_key.key_for(server.grpc_url) is None, "its file is gone with the server"
     finally:
@@ -315,23 +314,24 @@ def test_no_record_of_a_run_holds_the_key(triton, monkeypatch, tmp_path: Path) -
     assert wrong not in repr(run) + run._repr_markdown_() + str(run.endpoints)
 
 
-def test_a_triton_without_model_control_says_so(tmp_path: Path, tiny_exports) -> None:
+def test_a_triton_without_model_control_says_so(tmp_path: Path, tiny_exports, monkeypatch) -> None:
     """As our images start it when they are given no key."""
     render_repository("cpu-embedded", tmp_path, tiny_exports, models=[MODEL])
-    server = EmbeddedTriton(tmp_path, [], **FREE_PORTS)
-    command = server._command
+    usual = EmbeddedTriton._command
 
-    def without_control(venv: Path) -> list[str]:
-        return [a for a in command(venv) if a != "--model-control-mode=explicit"]
+    def without_control(server: EmbeddedTriton, venv: Path) -> list[str]:
+        return [a for a in usual(server, venv) if a != "--model-control-mode=explicit"]
 
-    server._command = without_control
-    with server, pytest.raises(PhotodupError, match="it was started without model control"):
+    monkeypatch.setattr(EmbeddedTriton, "_command", without_control)
+    with (
+        EmbeddedTriton(tmp_path, []) as server,
+        pytest.raises(PhotodupError, match="it was started without model control"),
+    ):
         control.load_model(server.grpc_url, MODEL)
 
 
 def test_all_addresses_are_as_restricted_as_loopback(tmp_path: Path, tiny_repository) -> None:
-    server = EmbeddedTriton(tiny_repository, [MODEL], **FREE_PORTS, host="0.0.0.0")
-    with server:
+    with EmbeddedTriton(tiny_repository, [MODEL], host="0.0.0.0") as server:
         url = f"http://127.0.0.2:{server.http_port}"
         body = evil(tmp_path / "written")
         assert httpx.post(f"{url}/v2/repository/models/evil/load", json=body).status_code == 403

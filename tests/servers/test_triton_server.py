@@ -17,13 +17,13 @@ import pytest
 from PIL import Image
 from support.command import running
 from support.service import has_ended, until
-from support.triton import FREE_PORTS, executions, infer, needs_triton, tiny_embedding, tiny_graph
+from support.triton import executions, infer, loaded, needs_triton, tiny_embedding, tiny_graph
 
 from photodup.embedding.imaging import normalize
 from photodup.errors import PhotodupError
 from photodup.serving.triton.config import read_config, set_batching, set_parameter
 from photodup.serving.triton.control import answers_during, temporary_config
-from photodup.serving.triton.emulated import emulated_embedding
+from photodup.serving.triton.models.emulation import emulated_embedding
 from photodup.serving.triton.repository import add_version, render_repository
 from photodup.serving.triton.server import EmbeddedTriton
 
@@ -46,29 +46,26 @@ def test_a_wrong_tensor_is_refused_and_the_server_lives_on(bad: np.ndarray, pixe
 
 def test_batches_form_while_the_model_is_busy(tiny_triton) -> None:
     """32 single requests on a model that takes 100 ms: fewer executions than images, all answered right."""
-    server = tiny_triton
-    config = read_config(server.repository / "emulated_4080trt" / "config.pbtxt")
+    server, model = tiny_triton, "emulated_4080trt"
+    config = read_config(server.repository / model / "config.pbtxt")
     set_parameter(config, base_ms=100)
-    server.load("emulated_4080trt", config)
-    try:
-        images = np.random.default_rng(2).normal(size=(32, 1, 3, 224, 224)).astype(np.float32)
-        before = executions(server, "emulated_4080trt")
+    images = np.random.default_rng(2).normal(size=(32, 1, 3, 224, 224)).astype(np.float32)
+    with loaded(server, model, config=config):
+        before = executions(server, model)
         with ThreadPoolExecutor(16) as pool:
             answers = list(pool.map(lambda a: infer(server, "emulated_4080trt", a, "grpc"), images))
-        after = executions(server, "emulated_4080trt")
+        after = executions(server, model)
         for image, answer in zip(images, answers, strict=True):  # nobody got somebody else's answer
             np.testing.assert_allclose(answer, emulated_embedding(image), atol=1e-6)
         assert after[0] - before[0] == 32
         assert after[1] - before[1] < 32
         set_batching(config, "off")
         server.load("emulated_4080trt", config)
-        before = executions(server, "emulated_4080trt")
+        before = executions(server, model)
         with ThreadPoolExecutor(16) as pool:
             list(pool.map(lambda a: infer(server, "emulated_4080trt", a, "grpc"), images[:16]))
-        after = executions(server, "emulated_4080trt")
+        after = executions(server, model)
         assert (after[0] - before[0], after[1] - before[1]) == (16, 16)  # and without the batcher they do not
-    finally:
-        server.unload("emulated_4080trt")
 
 
 @pytest.mark.parametrize(("bound", "reason"), [
@@ -95,13 +92,10 @@ def test_a_queue_is_bounded_in_length_and_in_time(bound: dict, reason: str, tiny
             assert error.status() == "StatusCode.UNAVAILABLE"
             return error.message().lower()
 
-    server.load(model, config)
-    try:
+    with loaded(server, model, config=config):
         with ThreadPoolExecutor(8) as pool:
             outcomes = list(pool.map(ask, range(8)))
         assert ask(0) == "(1, 512)"  # and afterwards it serves as before
-    finally:
-        server.unload(model)
     refused = [outcome for outcome in outcomes if outcome != "(1, 512)"]
     assert 0 < len(refused) < 8 and all(reason in outcome for outcome in refused), outcomes
 
@@ -181,7 +175,7 @@ def test_a_model_that_does_not_load_is_named_with_the_reason(tmp_path: Path, tin
     broken.write_bytes(b"not a graph")
     with (
         pytest.raises(PhotodupError, match=r"Triton ended while it started: .*openclip_vit_b32.*log"),
-        EmbeddedTriton(tmp_path, **FREE_PORTS),
+        EmbeddedTriton(tmp_path),
     ):
         pass
 
@@ -191,21 +185,21 @@ def test_a_wrong_line_in_a_configuration_is_named_before_the_start(tmp_path: Pat
     path = tmp_path / "openclip_vit_b32" / "config.pbtxt"
     path.write_text(path.read_text().replace("max_batch_size", "max_batch"))
     with pytest.raises(PhotodupError, match=r"openclip_vit_b32/config\.pbtxt.*line \d+.*max_batch"):
-        EmbeddedTriton(tmp_path, **FREE_PORTS).start()
+        EmbeddedTriton(tmp_path)
 
 
 def test_no_triton_here_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PHOTODUP_TRITON_VENV", str(tmp_path))
     with pytest.raises(PhotodupError, match="make install"):
-        EmbeddedTriton(tmp_path, []).start()
+        EmbeddedTriton(tmp_path, [])
     monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.raises(PhotodupError, match=r"Linux on x86-64 only.*endpoints file"):
-        EmbeddedTriton(tmp_path, []).start()
+        EmbeddedTriton(tmp_path, [])
 
 
 def test_a_model_that_is_not_rendered_is_named(tmp_path: Path) -> None:
     with pytest.raises(PhotodupError, match="Model nonesuch is not in"):
-        EmbeddedTriton(tmp_path, ["nonesuch"], **FREE_PORTS).start()
+        EmbeddedTriton(tmp_path, ["nonesuch"])
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, "supervisor"])
@@ -215,10 +209,9 @@ def test_nothing_is_left_when_the_starter_is_killed(how: "signal.Signals | str",
         import time
         from pathlib import Path
         from photodup.serving.triton.server import EmbeddedTriton
-        server = EmbeddedTriton(Path({str(tiny_repository)!r}), ["openclip_vit_b32"],
-                                http_port=0, grpc_port=0, metrics_port=0)
+        server = EmbeddedTriton(Path({str(tiny_repository)!r}), ["openclip_vit_b32"])
         with server:
-            print(server.http_port, server.grpc_port, server._process._process.pid, flush=True)
+            print(server.http_port, server.grpc_port, server.pid, flush=True)
             time.sleep(60)
     """)
     with running([sys.executable, "-c", code], stderr=subprocess.DEVNULL) as starter:

@@ -1,6 +1,8 @@
 """A real Triton for the tests, with a tiny graph in place of the 350 MB one. Conftest's fixtures stop it."""
 
+import contextlib
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +14,6 @@ TINY_MODELS = [
     "openclip_vit_b32", "openclip_vit_b32_openvino", "openclip_vit_b32_fp16", "openclip_vit_b32_uint8",
     "openclip_vit_b32_jpeg", "openclip_vit_b32_preprocess",
 ]  # fmt: skip
-
-# Of an `EmbeddedTriton`.
-FREE_PORTS = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
 
 
 def save_graph(path: Path, nodes: list[tuple], given: tuple, answered: tuple, weights=None, **metadata: str):
@@ -136,6 +135,20 @@ def render_shared(folder: Path, exports: dict[str, Path]) -> Path:
         "emulated_zero", "emulated_a100_jpeg", "emulated_4080trt", "emulated_4090", "emulated_4090_jpeg",
     ]  # fmt: skip
     return render_repository("cpu-embedded", folder, {}, models=emulated)
+
+
+@contextlib.contextmanager
+def loaded(server, *models: str, config=None) -> Iterator:
+    """Have the shared server serve more models for the length of a block, with a configuration other than the file's."""
+    from photodup.serving.triton.control import unload_model
+
+    try:
+        for model in models:
+            server.load(model, config)
+        yield
+    finally:
+        for model in reversed(models):
+            unload_model(server.grpc_url, model)
 
 
 def infer(server, model: str, array: np.ndarray, protocol: str = "http", output: str = "embedding"):

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from photodup.errors import PhotodupError
-from photodup.serving.triton.emulated import emulated_embedding, parse_emulated, presets
-from photodup.serving.triton.models.emulation import compute_ms, wait_until
+from photodup.serving.triton.emulated import parse_emulated, presets
+from photodup.serving.triton.models.emulation import emulated_embedding, wait_until
 
 
 def test_presets_are_the_published_times_and_say_what_is_assumed(root: Path) -> None:
@@ -26,6 +26,7 @@ def test_presets_are_the_published_times_and_say_what_is_assumed(root: Path) -> 
         peak = float(peaks[preset.gpu][precision])
         assert preset.per_image_ms == pytest.approx(8.82 / (0.4 * peak))
         assert preset.base_ms > 0
+        assert preset.compute_ms(9) == pytest.approx(batch_1_ms + 8 * preset.per_image_ms)
     assert presets()["zero"].compute_ms(32) == 0
 
 
@@ -60,4 +61,3 @@ def test_the_wait_is_never_short() -> None:
         deadline = time.perf_counter() + milliseconds / 1000
         wait_until(deadline)
         assert time.perf_counter() >= deadline
-    assert compute_ms(8, 4.0, 0.5) == 8.0

@@ -18,16 +18,12 @@ from photodup.serving.triton.config import (
 from photodup.serving.triton.repository import WEIGHTS, add_version, link_weights, render_repository
 
 
-def test_every_committed_configuration_is_valid(root: Path) -> None:
-    folders = sorted(p.parent for p in (root / "model_repository").glob("*/config.pbtxt"))
-    assert {folder.name for folder in folders} == set(WEIGHTS)
-    for folder in folders:
-        check_config(read_config(folder / "config.pbtxt"), folder)
-
-
-def test_committed_encoders_are_for_a_gpu_with_the_stock_backend(root: Path) -> None:
+def test_every_committed_configuration_is_valid_and_for_a_gpu_with_the_stock_backend(root: Path) -> None:
+    folders = {p.parent.name: p.parent for p in (root / "model_repository").glob("*/config.pbtxt")}
+    assert folders.keys() == WEIGHTS.keys()
     for name, weights in WEIGHTS.items():
-        config = read_config(root / "model_repository" / name / "config.pbtxt")
+        config = read_config(folders[name] / "config.pbtxt")
+        check_config(config, folders[name])
         assert config.max_batch_size == 32
         if weights:
             assert config.backend == "onnxruntime"

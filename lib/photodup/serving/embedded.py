@@ -12,7 +12,7 @@ from photodup.serving.endpoints import NO_GPU, Endpoints, from_ports
 from photodup.serving.process.ports import claim_ports, exposure, reachable
 from photodup.serving.service.start import ServiceProcess
 from photodup.serving.triton.repository import Target, render_repository
-from photodup.serving.triton.server import EmbeddedTriton
+from photodup.serving.triton.server import PORTS, EmbeddedTriton
 from photodup.settings import inherited
 
 MODELS = (
@@ -98,9 +98,9 @@ def embedded_servers(
     say = progress or (lambda text: None)
     wanted = {"FastAPI": pytorch_port} if service else {}
     if models:
-        wanted |= {"Triton HTTP": triton_http_port, "Triton gRPC": triton_grpc_port}
-        wanted |= {"Triton metrics": triton_metrics_port}
-    ports = claim_ports(host, wanted)  # before the minutes that an export may take
+        wanted |= dict(zip(PORTS, (triton_http_port, triton_grpc_port, triton_metrics_port), strict=True))
+    claimed = claim_ports(host, wanted)  # before the minutes that an export may take
+    ports = [claimed.get(name, 0) for name in PORTS]
     if not inherited(**(env or {})).get("API_KEY") and (warning := exposure(host, "FastAPI", "API_KEY")):
         say(f"warning: {warning}")
     if repository is None and models:
@@ -115,38 +115,24 @@ def embedded_servers(
     with contextlib.ExitStack() as stack:
         fastapi = None
         if service:
-            fastapi = ServiceProcess(host=host, port=ports["FastAPI"], settings=env)
+            fastapi = ServiceProcess(host=host, port=claimed["FastAPI"], settings=env)
             stack.callback(fastapi.stop)
         others = {}
         for engine, precision in engines:  # one after the other: each loads the model while it starts
             settings = {**(env or {}), "ENGINE": engine, "PRECISION": precision}
             others[engine, precision] = ServiceProcess(host=host, settings=settings)
             stack.callback(others[engine, precision].stop)
-            others[engine, precision].wait_until_it_embeds(timeout_s, progress)
+            others[engine, precision].wait_until_ready(timeout_s, progress)
         if models:
             assert repository is not None, "rendered above, where there are models"
             triton = EmbeddedTriton(
-                repository,
-                models,
-                http_port=ports["Triton HTTP"],
-                grpc_port=ports["Triton gRPC"],
-                metrics_port=ports["Triton metrics"],
-                host=host,
-                timeout_s=timeout_s,
-                progress=progress,
+                repository, models, ports=ports, host=host, timeout_s=timeout_s, progress=progress
             )
             stack.enter_context(triton)
         if fastapi:
-            fastapi.wait_until_it_embeds(timeout_s, progress)
+            fastapi.wait_until_ready(timeout_s, progress)
+        about: dict[str, Any] = {"name": "embedded", "gpu": NO_GPU, "location": "this machine"}
+        urls = {computes: other.url for computes, other in others.items()}
         yield from_ports(
-            reachable(host),
-            ports.get("FastAPI", 0),
-            ports.get("Triton HTTP", 0),
-            ports.get("Triton gRPC", 0),
-            ports.get("Triton metrics", 0),
-            models=models,
-            others={computes: other.url for computes, other in others.items()},
-            name="embedded",
-            gpu=NO_GPU,
-            location="this machine",
+            reachable(host), claimed.get("FastAPI", 0), *ports, models=models, others=urls, **about
         )

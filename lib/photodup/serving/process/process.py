@@ -28,7 +28,12 @@ class ServerProcess:
         command: Program and arguments.
         log_path: File for stdout and stderr, started afresh.
         env: The whole environment; None inherits ours.
+
+    Attributes:
+        ready_s: seconds that the start of a `with` block took.
     """
+
+    ready_s: float
 
     def __init__(
         self, name: str, command: Sequence[str], log_path: Path, env: Mapping[str, str] | None = None
@@ -110,7 +115,16 @@ class ServerProcess:
             self._process.kill()
             self._process.wait()
 
+    def wait_until_ready(self) -> float:
+        """Wait until a `with` block may use it; return the seconds. Each kind of server has its own way."""
+        return 0.0
+
     def __enter__(self) -> Self:
+        try:
+            self.ready_s = self.wait_until_ready()
+        except BaseException:
+            self.stop()
+            raise
         return self
 
     def __exit__(self, *exception: object) -> None:

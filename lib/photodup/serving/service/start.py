@@ -2,14 +2,12 @@
 
 import sys
 from collections.abc import Callable, Mapping
-from typing import Self
 
 from photodup.paths import build_dir
 from photodup.serving.process.ports import claim_ports, reachable
 from photodup.serving.process.process import ServerProcess, answers
 from photodup.settings import inherited
 
-PROGRAM = ("-P", "-m", "photodup.serving.service")
 # Whoever starts one from here measures queues, so they may grow; `photodup serve` alone refuses what waits long.
 PATIENT = {"MAX_WAIT_S": "60"}
 
@@ -21,7 +19,7 @@ def patient(settings: Mapping[str, str] | None = None) -> dict[str, str]:
 
 def command() -> list[str]:
     """Return the command that runs the service with this Python; its settings are environment variables."""
-    return [sys.executable, *PROGRAM]
+    return [sys.executable, "-P", "-m", "photodup.serving.service"]
 
 
 def is_ready(url: str) -> bool:
@@ -41,9 +39,6 @@ class ServiceProcess(ServerProcess):
         settings: environment variables of the service, before those of this process. Where neither names
             MAX_WAIT_S, requests wait for up to 60 s instead of being refused.
 
-    Attributes:
-        ready_s: seconds that the start of a `with` block took.
-
     Raises:
         PhotodupError: the port is in use, or the address is not this machine's.
     """
@@ -57,7 +52,7 @@ class ServiceProcess(ServerProcess):
         log = build_dir() / "logs" / f"fastapi-{self.port}.log"
         super().__init__("FastAPI", command(), log, environment)
 
-    def wait_until_it_embeds(
+    def wait_until_ready(
         self, timeout_s: float = 300.0, progress: Callable[[str], None] | None = None
     ) -> float:
         """Wait until it embeds; return the seconds since the call.
@@ -66,11 +61,3 @@ class ServiceProcess(ServerProcess):
             PhotodupError: it ended, or was not ready in time; quotes its log.
         """
         return self.wait_ready(lambda: is_ready(self.url), timeout_s, progress)
-
-    def __enter__(self) -> Self:
-        try:
-            self.ready_s = self.wait_until_it_embeds()
-        except BaseException:
-            self.stop()
-            raise
-        return self

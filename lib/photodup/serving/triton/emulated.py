@@ -7,11 +7,8 @@ from pathlib import Path
 import yaml
 
 from photodup.errors import PhotodupError
-from photodup.serving.triton.models.emulation import compute_ms, emulated_embedding
 
-__all__ = ["WIRE_SUFFIXES", "Preset", "emulated_embedding", "parse_emulated", "presets"]
-
-WIRE_SUFFIXES = {"": "TYPE_FP32", "_fp16": "TYPE_FP16", "_uint8": "TYPE_UINT8", "_jpeg": "TYPE_STRING"}
+_SUFFIXES = ("", "_fp16", "_uint8", "_jpeg")  # of the wires
 
 
 @dataclass(frozen=True)
@@ -35,7 +32,7 @@ class Preset:
 
     def compute_ms(self, images: int) -> float:
         """Return the time of one execution of `images` images."""
-        return compute_ms(images, self.base_ms, self.per_image_ms)
+        return self.base_ms + self.per_image_ms * images
 
 
 @cache
@@ -69,7 +66,7 @@ def parse_emulated(model: str) -> tuple[Preset, str]:
     """
     _, name, *wire = model.split("_")
     suffix = f"_{wire[0]}" if wire else ""
-    if name not in presets() or suffix not in WIRE_SUFFIXES or len(wire) > 1:
+    if name not in presets() or suffix not in _SUFFIXES or len(wire) > 1:
         raise PhotodupError(
             f"There is no emulated model {model!r}: use emulated_<{'|'.join(presets())}>, with _fp16, _uint8 or "
             "_jpeg for another wire."

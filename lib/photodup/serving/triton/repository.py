@@ -130,6 +130,7 @@ def render_repository(
     if instances < 1 or preprocess_instances < 1:
         raise PhotodupError("A model needs at least one instance.")
     names = _available(target, exported) if models is None else with_steps(models)
+    said = {"model_digest": model_digest or "unset", "pretrained": pretrained or "unset"}
     for name in names:
         folder = out_dir / name
         (folder / "1").mkdir(parents=True, exist_ok=True)
@@ -144,7 +145,7 @@ def render_repository(
             _check_target(name, target, exported)
             _emulate(config, name, folder / "1")
         elif (weights := _check_target(name, target, exported)) is not None:
-            set_parameter(config, model_digest=model_digest or "unset", pretrained=pretrained or "unset")
+            set_parameter(config, **said)
             if name == "openclip_vit_b32_trt" and HALF in exported:
                 weights = HALF
                 _leave_precision_to_the_graph(config)
@@ -161,7 +162,7 @@ def render_repository(
         elif encoder:
             describe(config, encoder, None, model_digest)
         if name == TORCH:
-            _fill_in_torch(config, folder / "1", target in ON_GPU, pretrained, model_digest)
+            _fill_in_torch(config, folder / "1", target in ON_GPU, said)
         if name == PREPROCESS:
             config.instance_group[0].count = preprocess_instances
             set_batching(config, "single")  # decoding gains nothing from a batch
@@ -283,7 +284,9 @@ def _check_target(name: str, target: Target, exported: Mapping[str, Path]) -> st
         raise PhotodupError(f"{name} is for cpu-embedded only, not for {target}.")
     if target not in ONLY.get(name, TARGETS):
         raise PhotodupError(f"{name} is for {' and '.join(ONLY[name])} only, not for {target}.")
-    weights = graph_of(encoder) if encoder else WEIGHTS.get(name)
+    weights = WEIGHTS.get(name)
+    if encoder and encoder.wire != "jpeg":
+        weights = f"{encoder.engine}-int8" if encoder.precision == "int8" else "fp32"
     if target == "cpu-embedded" and weights in ("fp16", "uint8"):
         weights = "fp32"  # the graph that FastAPI runs; `onnx_session.py` converts what the wire carries
     if weights is not None and weights not in exported:
@@ -363,22 +366,16 @@ def _emulate(config: "ModelConfig", name: str, version_dir: Path) -> None:
     copy_code(_MODELS / "emulation.py", version_dir / "emulation.py")
 
 
-def _fill_in_torch(
-    config: "ModelConfig", version_dir: Path, on_gpu: bool, pretrained: str, model_digest: str
-) -> None:
+def _fill_in_torch(config: "ModelConfig", version_dir: Path, on_gpu: bool, said: dict[str, str]) -> None:
     """Fill in what a target decides for the encoder that PyTorch runs, and put its code into the version's folder.
 
     Args:
         config: the committed configuration; changed.
         on_gpu: False counts the instance on the CPU and computes there.
+        said: parameters of the weights.
     """
-    set_parameter(
-        config,
-        device="cuda" if on_gpu else "cpu",
-        library=str(Path(__file__).resolve().parents[3]),
-        pretrained=pretrained or "unset",
-        model_digest=model_digest or "unset",
-    )
+    library = Path(__file__).resolve().parents[3]
+    set_parameter(config, device="cuda" if on_gpu else "cpu", library=library, **said)
     if not on_gpu:
         _on_cpu(config)
     _copy_committed(TORCH, "model.py", version_dir)
@@ -425,13 +422,6 @@ def parse_encoder(name: str) -> Backend | None:
     engine, precision, wire = match["engine"] or "onnx", match["precision"] or "fp32", match["wire"] or "fp32"
     check_choice(engine, precision)
     return Backend("triton", engine, precision, "http", wire)
-
-
-def graph_of(encoder: Backend) -> str | None:
-    """Return the key of the file that an encoder runs among the exported ones; None for an ensemble."""
-    if encoder.wire == "jpeg":
-        return None
-    return f"{encoder.engine}-int8" if encoder.precision == "int8" else "fp32"
 
 
 def describe(config: "ModelConfig", encoder: Backend, file: Path | None, model_digest: str) -> None:

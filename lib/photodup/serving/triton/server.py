@@ -10,15 +10,14 @@ tracing or logging, over HTTP or gRPC (`control_key.py`). `tritonserver` takes i
 key is on the command line, and a line of progress says so. Processes of the same user can read it in any case.
 """
 
-import contextlib
 import glob
 import os
 import platform
 import secrets
 import shutil
 import sys
-import uuid
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,7 +30,7 @@ from photodup.serving.process.hidden_arguments import PREFIX, WARNING
 from photodup.serving.process.ports import claim_ports, reachable
 from photodup.serving.process.process import ServerProcess, answers
 from photodup.serving.triton.config import check_config, read_config
-from photodup.serving.triton.control import load_model, unload_model
+from photodup.serving.triton.control import load_model
 from photodup.settings import environment, inherited
 
 if TYPE_CHECKING:
@@ -114,6 +113,7 @@ _HIDDEN = {
     "--grpc-restricted-protocol": "TRITON_GRPC_RESTRICTED",
 }
 """Options that hold the key -> environment variables in which the server is given them."""
+PORTS = ("Triton HTTP", "Triton gRPC", "Triton metrics")
 
 
 def _explain(log: str) -> str:
@@ -124,22 +124,27 @@ def _explain(log: str) -> str:
     return ""
 
 
-class EmbeddedTriton:
-    """Triton on loopback, as a context manager; stopped with the block, and with this process if it dies.
+class EmbeddedTriton(ServerProcess):
+    """Triton on loopback, started when it is made; as a context manager it waits until its models are ready.
+
+    It is stopped with the block, and with this process if it dies.
 
     Args:
         repository: A repository rendered for `cpu-embedded`.
         models: Models to load at the start (an ensemble brings its steps); None is all of the repository.
             Others are loaded later with `load`.
-        http_port: Documented default 8003; 0 takes a free port. Likewise `grpc_port` and `metrics_port`.
+        ports: Of HTTP, gRPC and the metrics; 0 takes a free one.
         host: Address to listen on; loopback unless a link is emulated in front.
         timeout_s: How long to wait for readiness.
         progress: Receives a line of text now and then; None is silent.
 
     Attributes:
         http_port, grpc_port, metrics_port: Ports in use.
-        startup_s: Seconds from start to ready.
+        ready_s: Seconds from start to ready.
         log_path: Log of this start.
+
+    Raises:
+        PhotodupError: no binary, a port in use; entered, a model that does not load (quotes the log's last error).
     """
 
     def __init__(
@@ -147,22 +152,31 @@ class EmbeddedTriton:
         repository: Path,
         models: Sequence[str] | None = None,
         *,
-        http_port: int = 8003,
-        grpc_port: int = 8004,
-        metrics_port: int = 8005,
+        ports: Sequence[int] = (0, 0, 0),
         host: str = "127.0.0.1",
         timeout_s: float = 120.0,
         progress: Callable[[str], None] | None = None,
     ) -> None:
-        self.repository, self.host, self.timeout_s = Path(repository), host, timeout_s
-        self.models = list(models) if models is not None else models_in(self.repository)
-        self.http_port, self.grpc_port, self.metrics_port = http_port, grpc_port, metrics_port
-        self.progress = progress
-        self.startup_s = 0.0
-        self._process: ServerProcess | None = None
-        self._key_files = contextlib.ExitStack()
-        self.log_path = build_dir() / "logs" / f"triton-{http_port}.log"
-        self._shm_prefix = f"{_SHM_PREFIX}{os.getpid()}_{uuid.uuid4().hex[:6]}_"
+        self.repository, self.host, self.timeout_s, self.progress = repository, host, timeout_s, progress
+        self.models = list(models) if models is not None else models_in(repository)
+        venv = triton_venv()
+        for name in self.models:
+            if not (repository / name / "config.pbtxt").exists():
+                raise PhotodupError(
+                    f"Model {name} is not in {repository}: render it first (it has "
+                    f"{', '.join(models_in(repository)) or 'no models'})."
+                )
+            # Triton says only that "all models" failed; this names the line.
+            check_config(read_config(repository / name / "config.pbtxt"), repository / name)
+        claimed = claim_ports(host, dict(zip(PORTS, ports, strict=True)))
+        self.http_port, self.grpc_port, self.metrics_port = claimed.values()
+        remove_stale_shared_memory()
+        self._shm_prefix = _new_shm_prefix()
+        key = control_key.new_key()
+        hidden = {name: f"{option}={control_key.restriction(key)}" for option, name in _HIDDEN.items()}
+        self._key_files, self._kept = ExitStack(), control_key.kept([self.http_url, self.grpc_url], key)
+        log = build_dir() / "logs" / f"triton-{self.http_port}.log"
+        super().__init__("Triton", self._command(venv), log, server_environment(venv) | hidden)
 
     @property
     def http_url(self) -> str:
@@ -179,49 +193,6 @@ class EmbeddedTriton:
         """Address of the Prometheus page."""
         return f"http://{reachable(self.host)}:{self.metrics_port}/metrics"
 
-    def start(self) -> "EmbeddedTriton":
-        """Start the server and wait until every model asked for is ready.
-
-        Raises:
-            PhotodupError: no binary, a port in use, a model that does not load (quotes the log's last error).
-        """
-        venv = triton_venv()
-        for name in self.models:
-            if not (self.repository / name / "config.pbtxt").exists():
-                raise PhotodupError(
-                    f"Model {name} is not in {self.repository}: render it first (it has "
-                    f"{', '.join(models_in(self.repository)) or 'no models'})."
-                )
-            # Triton says only that "all models" failed; this names the line.
-            check_config(read_config(self.repository / name / "config.pbtxt"), self.repository / name)
-        ports = claim_ports(
-            self.host,
-            {
-                "Triton HTTP": self.http_port,
-                "Triton gRPC": self.grpc_port,
-                "Triton metrics": self.metrics_port,
-            },
-        )
-        self.http_port, self.grpc_port, self.metrics_port = ports.values()
-        remove_stale_shared_memory()
-        self.log_path = build_dir() / "logs" / f"triton-{self.http_port}.log"
-        key = control_key.new_key()
-        hidden = {name: f"{option}={control_key.restriction(key)}" for option, name in _HIDDEN.items()}
-        self._process = ServerProcess(
-            "Triton", self._command(venv), self.log_path, server_environment(venv) | hidden
-        )
-        try:
-            self._key_files.enter_context(control_key.kept([self.http_url, self.grpc_url], key))
-            self.startup_s = self._process.wait_ready(
-                lambda: answers(f"{self.http_url}/v2/health/ready"), self.timeout_s, self.progress, _explain
-            )
-        except BaseException:
-            self.stop()
-            raise
-        if self.progress and WARNING in self._process.log_text():
-            self.progress(f"Triton: {WARNING}: this system does not let a process trace its own child.")
-        return self
-
     def _command(self, venv: Path) -> list[str]:
         return [
             str(server_folder(venv) / "bin" / "tritonserver"),
@@ -232,11 +203,9 @@ class EmbeddedTriton:
             *(f"--load-model={name}" for name in self.models),
             # Our configurations are complete; guessing would start every Python model once more.
             "--disable-auto-complete-config",
-            f"--http-address={self.host}",
+            *(f"--{name}-address={self.host}" for name in ("http", "grpc", "metrics")),
             f"--http-port={self.http_port}",
-            f"--grpc-address={self.host}",
             f"--grpc-port={self.grpc_port}",
-            f"--metrics-address={self.host}",
             f"--metrics-port={self.metrics_port}",
             "--allow-gpu-metrics=false",
             # Two more front ends of this binary, which know no restriction; an environment variable opens one.
@@ -246,6 +215,14 @@ class EmbeddedTriton:
             "--exit-timeout-secs=2",
             f"--backend-config=python,shm-region-prefix-name={self._shm_prefix}",
         ]
+
+    def wait_until_ready(self) -> float:
+        self._key_files.enter_context(self._kept)
+        health = f"{self.http_url}/v2/health/ready"
+        seconds = self.wait_ready(lambda: answers(health), self.timeout_s, self.progress, _explain)
+        if self.progress and WARNING in self.log_text():
+            self.progress(f"Triton: {WARNING}: this system does not let a process trace its own child.")
+        return seconds
 
     def load(self, model: str, config: "ModelConfig | None" = None) -> None:
         """Load or reload a model; the old version answers until the new one is ready.
@@ -262,34 +239,21 @@ class EmbeddedTriton:
             config = read_config(file)
         load_model(self.grpc_url, model, config)
 
-    def unload(self, model: str) -> None:
-        """Retire a model; requests in flight are answered first."""
-        unload_model(self.grpc_url, model)
-
-    @property
-    def pid(self) -> int:
-        """The process that Triton and all it started are children of."""
-        assert self._process is not None, "it has been started"
-        return self._process.pid
-
     def stop(self) -> None:
-        """Stop the server; does nothing if it is not running."""
-        if self._process is not None:
-            self._process.stop()
-            self._process = None
+        """Stop the server, and take its key and its shared memory away."""
+        super().stop()
         self._key_files.close()
         _remove_shared_memory(self._shm_prefix)
-
-    def __enter__(self) -> "EmbeddedTriton":
-        return self.start()
-
-    def __exit__(self, *exception: object) -> None:
-        self.stop()
 
 
 def models_in(repository: Path) -> list[str]:
     """Names of the models in a repository."""
-    return sorted(path.parent.name for path in Path(repository).glob("*/config.pbtxt"))
+    return sorted(path.parent.name for path in repository.glob("*/config.pbtxt"))
+
+
+def _new_shm_prefix() -> str:
+    """Return a name that `remove_stale_shared_memory` knows: it holds our process, which may be killed."""
+    return f"{_SHM_PREFIX}{os.getpid()}_{secrets.token_hex(3)}_"
 
 
 def remove_stale_shared_memory() -> None:
@@ -305,17 +269,15 @@ def _remove_shared_memory(prefix: str) -> None:
         Path(path).unlink(missing_ok=True)
 
 
-SCRIPT = Path("docker") / "start-triton.sh"
-
-
-def shipped_command(
-    repository: Path, *, key: str = "", arguments: Sequence[str] = ()
-) -> tuple[list[str], dict[str, str]]:
-    """Return the command that runs the script on `repository`, and its whole environment.
+def start_shipped(
+    repository: Path, *, key: str = "", arguments: Sequence[str] = (), log: str = "triton-shipped"
+) -> ServerProcess:
+    """Start Triton as the images do, by docker/start-triton.sh, without waiting for it; whoever calls this stops it.
 
     Args:
         key: the control key; without one nobody can change the models.
         arguments: further ones for `tritonserver`, such as `--http-port=8003`.
+        log: name of its log in build/logs.
 
     Raises:
         PhotodupError: there is no embedded Triton here.
@@ -325,20 +287,12 @@ def shipped_command(
     environment["PATH"] = f"{server_folder(venv) / 'bin'}:{environment['PATH']}"
     environment.pop(VARIABLE, None)
     environment |= {VARIABLE: key} if key else {}
-    command = [str(project_root() / SCRIPT), f"--backend-directory={backends_folder(venv)}"]
-    # Our configurations are complete; guessing would start every Python model once more.
-    return [*command, "--disable-auto-complete-config", *arguments], environment
-
-
-def start_shipped(
-    repository: Path, *, key: str = "", arguments: Sequence[str] = (), log: str = "triton-shipped"
-) -> ServerProcess:
-    """Start it under the watchman without waiting for it; whoever calls this stops it.
-
-    Args:
-        log: name of its log in build/logs.
-    """
-    # By the name that `remove_stale_shared_memory` knows: it holds our process, which may be killed.
-    regions = f"--backend-config=python,shm-region-prefix-name=photodup_{os.getpid()}_{secrets.token_hex(3)}_"
-    command, environment = shipped_command(repository, key=key, arguments=[regions, *arguments])
+    command = [
+        str(project_root() / "docker" / "start-triton.sh"),
+        f"--backend-directory={backends_folder(venv)}",
+        # Our configurations are complete; guessing would start every Python model once more.
+        "--disable-auto-complete-config",
+        f"--backend-config=python,shm-region-prefix-name={_new_shm_prefix()}",
+        *arguments,
+    ]
     return ServerProcess("Triton", command, build_dir() / "logs" / f"{log}.log", environment)

@@ -298,5 +298,5 @@ def _triton(server: Server, weights: str) -> Iterator[Started]:
     made = export_models({"MODEL_PRETRAINED": weights})
     folder = build_dir() / "triton" / "peers"
     repository = render_exported("cpu-embedded", folder, made, models=models)
-    with EmbeddedTriton(repository, models, http_port=0, grpc_port=0, metrics_port=0) as triton:
-        yield Started(server, triton.http_url, triton.startup_s, triton.pid)
+    with EmbeddedTriton(repository, models) as triton:
+        yield Started(server, triton.http_url, triton.ready_s, triton.pid)

@@ -127,7 +127,7 @@ class DevicePool:
             scratch = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="photodup-devices-"))
             self._repository = render_repository("cpu-embedded", Path(scratch), {}, models=self.models)
         while len(self._servers) < count:
-            server = EmbeddedTriton(self._repository, self.models, http_port=0, grpc_port=0, metrics_port=0)
+            server = EmbeddedTriton(self._repository, self.models)
             self._servers.append(self._stack.enter_context(server))
         return self._servers[:count]
 

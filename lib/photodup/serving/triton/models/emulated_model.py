@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
-from emulation import compute_ms, emulated_embedding, sharpen_sleep, wait_until
+from emulation import emulated_embedding, sharpen_sleep, wait_until
 
 
 class TritonPythonModel:
@@ -39,7 +39,7 @@ class TritonPythonModel:
             images += len(array)
             output = pb_utils.Tensor("embedding", emulated_embedding(array))
             responses.append(pb_utils.InferenceResponse([output]))
-        milliseconds = compute_ms(images, self.base_ms, self.per_image_ms) if images else 0
-        if milliseconds:
+        milliseconds = self.base_ms + self.per_image_ms * images
+        if images and milliseconds:
             wait_until(started + milliseconds / 1000)
         return responses

@@ -1,6 +1,6 @@
 """What the emulated accelerator computes: a wait, and an embedding that proves which image was answered.
 
-Used by the library to check answers, and copied next to the Triton model: NumPy and the standard library only.
+Used by tests to check answers, and copied next to the Triton model: NumPy and the standard library only.
 """
 
 import contextlib
@@ -31,11 +31,6 @@ def emulated_embedding(images: np.ndarray) -> np.ndarray:
     mixed = (sums + np.arange(1, DIM + 1, dtype=np.uint64)) * _MIX
     values = (mixed >> np.uint64(40)).astype(np.float64) / 2**23 - 1
     return (values / np.linalg.norm(values, axis=1, keepdims=True)).astype(np.float32)
-
-
-def compute_ms(images: int, base_ms: float, per_image_ms: float) -> float:
-    """Return how long one execution of `images` images takes."""
-    return base_ms + per_image_ms * images
 
 
 def wait_until(deadline_s: float) -> None:

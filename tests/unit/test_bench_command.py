@@ -67,7 +67,9 @@ def test_every_benchmark_can_be_asked_for():
 def test_the_generator_is_compared_with_a_socket_and_with_wrk(monkeypatch):
     monkeypatch.setattr(load_generator, "CONCURRENCY", 1)  # for one process: several take seconds to start
     monkeypatch.setattr(load_generator.rows, "__kwdefaults__", {"seconds": 0.1})
-    added, rate, share = json.loads(photodup("bench", "--only", "load_generator", "--json", "-").stdout)["rows"]
+    added, rate, share = json.loads(photodup("bench", "--only", "load_generator", "--json", "-").stdout)[
+        "rows"
+    ]
     assert added["unit"] == "ms" and added["low"] < added["value"] < added["high"] and rate["value"] > 0
     assert share["value"] or "wrk is not installed" in share["because"]
 

@@ -1,10 +1,10 @@
 """Server counters are read as differences, from a real Triton and from the real service's own metrics."""
 
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
+from support.images import photo
 from support.triton import loaded, tiny_embedding
 
 from photodup.bench.backends.adapter import Dummy, Local
@@ -18,6 +18,7 @@ from photodup.embedding.wire.wires import jpegs
 from photodup.errors import PhotodupError
 from photodup.serving.service.stages import Stages
 
+PHOTOS = [imaging.encoded(photo(280 + 20 * seed, 250, seed), "JPEG") for seed in range(6)]
 TRITON_PAGE = """\
 # HELP nv_inference_request_success Number of successful inference requests, all batch sizes
 # TYPE nv_inference_request_success counter
@@ -120,18 +121,6 @@ def test_a_cold_start_is_taken_apart():
 
 
 @pytest.fixture(scope="module")
-def photos():
-    import sklearn.datasets
-
-    folder = Path(sklearn.datasets.__file__).parent / "images"
-    from photodup.embedding.imaging import decode, to_jpeg
-
-    files = [path.read_bytes() for path in sorted(folder.glob("*.jpg"))]
-    turned = [to_jpeg(decode(data).rotate(angle), 90) for data in files for angle in (90, 180)]
-    return files + turned
-
-
-@pytest.fixture(scope="module")
 def triton(tiny_triton):
     """The shared server with an emulated accelerator: everything is real but the arithmetic."""
     with loaded(tiny_triton, "emulated_4090", "emulated_4090_uint8", "emulated_4090_jpeg"):
@@ -139,14 +128,14 @@ def triton(tiny_triton):
 
 
 @pytest.mark.parametrize("channel", ["per-worker", "shared", "http"])
-def test_counters_and_client_agree_under_every_channel_policy(triton, photos, channel, figure):
+def test_counters_and_client_agree_under_every_channel_policy(triton, channel, figure):
     if channel == "http":
         system = adapter("triton-emulated-4090-fp32-http-uint8", triton.http_url)
     else:
         system = adapter("triton-emulated-4090-fp32-grpc-uint8", triton.grpc_url, channel=channel)
     point = measure(
         system,
-        photos,
+        PHOTOS,
         Load("closed_loop", batch=2, concurrency=4, span="prepared"),
         Stopping(1, 64, 2),
         probe=counters.probe(triton.metrics_url, counters.account_of(system.backend)),
@@ -164,11 +153,11 @@ def test_counters_and_client_agree_under_every_channel_policy(triton, photos, ch
     assert point["channel"] == (None if channel == "http" else channel)
 
 
-def test_an_ensemble_is_taken_apart_into_decoding_and_computing(triton, photos, figure):
+def test_an_ensemble_is_taken_apart_into_decoding_and_computing(triton, figure):
     system = adapter("triton-emulated-4090-fp32-http-jpeg", triton.http_url)
     point = measure(
         system,
-        photos,
+        PHOTOS,
         Load("single_stream", span="prepared"),
         Stopping(0.5, 20, 1),
         probe=counters.probe(triton.metrics_url, counters.account_of(system.backend)),
@@ -186,20 +175,20 @@ def test_an_ensemble_is_taken_apart_into_decoding_and_computing(triton, photos, 
 
 
 @pytest.fixture(scope="module")
-def reference(photos, real_model):
+def reference(real_model):
     """Embeddings of the pixels that are really sent."""
     local = Local(Backend("local", "pytorch"), real_model)
-    return local.request(local.prepare(jpegs(photos)))
+    return local.request(local.prepare(jpegs(PHOTOS)))
 
 
 @pytest.mark.parametrize(("wire", "answer"), [("jpeg", "float"), ("base64", "base64")])
 def test_the_real_service_passes_the_gate_and_accounts_for_itself(
-    photos, reference, wire, answer, real_service, figure
+    reference, wire, answer, real_service, figure
 ):
     service = real_service.url
     system = adapter(f"fastapi-pytorch-fp32-http-{wire}", service, answer=answer)
     point = measure(
-        system, photos, Load("offline", batch=2), Stopping(0.5, 8, 2), reference=reference, min_cosine=0.9999,
+        system, PHOTOS, Load("offline", batch=2), Stopping(0.5, 8, 2), reference=reference, min_cosine=0.9999,
         probe=counters.probe(service, counters.account_of(system.backend)),
     )  # fmt: skip
     assert point.get("status") != "failed", point["error"]
@@ -216,17 +205,17 @@ def test_the_real_service_passes_the_gate_and_accounts_for_itself(
     ("protocol", "wire"),
     [("http", "json"), *((p, w) for p in ("http", "grpc") for w in ("fp32", "fp16", "uint8", "jpeg"))],
 )
-def test_each_wire_reaches_the_graph_as_the_pixels_it_stands_for(photos, protocol, wire, tiny_triton):
+def test_each_wire_reaches_the_graph_as_the_pixels_it_stands_for(protocol, wire, tiny_triton):
     """A real ONNX graph small enough to be computed in NumPy as well: transposed or unscaled pixels differ."""
     server = tiny_triton
     address = server.http_url if protocol == "http" else server.grpc_url
     system = adapter(f"triton-onnx-fp32-{protocol}-{wire}", address)
     worker = system.open()
-    answer = worker.decode(worker.request(system.prepare(photos)))
-    alone = worker.decode(worker.request(system.prepare(photos[2:3])))
+    answer = worker.decode(worker.request(system.prepare(PHOTOS)))
+    alone = worker.decode(worker.request(system.prepare(PHOTOS[2:3])))
     worker.close()
     system.close()
-    sent = [imaging.client_jpeg(photo, 90) for photo in photos] if wire == "jpeg" else photos
+    sent = [imaging.client_jpeg(photo, 90) for photo in PHOTOS] if wire == "jpeg" else PHOTOS
     pixels = np.stack([imaging.to_uint8(imaging.decode(photo)) for photo in sent])
     normal = imaging.normalize(pixels).astype(np.float16 if wire == "fp16" else np.float32)
     assert answer.dtype == np.float32
@@ -234,14 +223,14 @@ def test_each_wire_reaches_the_graph_as_the_pixels_it_stands_for(photos, protoco
     np.testing.assert_allclose(answer[2], alone[0], atol=1e-6)
 
 
-def test_one_channel_is_one_connection_and_own_channels_are_several(triton, photos):
+def test_one_channel_is_one_connection_and_own_channels_are_several(triton):
     """Read from the kernel: without a pool of its own, gRPC would quietly share the connection."""
     import psutil
 
     def connections(channel):
         system = adapter("triton-emulated-4090-fp32-grpc-uint8", triton.grpc_url, channel=channel)
         workers = [system.open() for _ in range(3)]
-        prepared = system.prepare(photos[:1])
+        prepared = system.prepare(PHOTOS[:1])
         before = established()
         for worker in workers:
             worker.request(prepared)
@@ -264,23 +253,23 @@ def test_one_channel_is_one_connection_and_own_channels_are_several(triton, phot
     ("triton-emulated-4090-fp32-grpc-fp32", {"model": "no_such_model"}, "no_such_model"),
     ("triton-emulated-4090-fp32-http-uint8", {"model": "emulated_4090"}, "UINT8"),
 ])  # fmt: skip
-def test_a_wrong_model_or_type_is_a_failed_point_in_the_servers_words(triton, photos, backend, options, said):
+def test_a_wrong_model_or_type_is_a_failed_point_in_the_servers_words(triton, backend, options, said):
     url = triton.grpc_url if "grpc" in backend else triton.http_url
-    point = measure(adapter(backend, url, **options), photos, Load("single_stream"), Stopping(0.2, 8, 1))
+    point = measure(adapter(backend, url, **options), PHOTOS, Load("single_stream"), Stopping(0.2, 8, 1))
     assert point["status"] == "failed" and said in point["error"]
 
 
 @pytest.mark.parametrize("channel", ["per-worker", "shared"])
-def test_nobody_at_the_grpc_port_is_a_failed_point(photos, channel):
+def test_nobody_at_the_grpc_port_is_a_failed_point(channel):
     system = adapter("triton-onnx-fp32-grpc-uint8", "127.0.0.1:9", channel=channel, timeout_s=5)
-    point = measure(system, photos, Load("closed_loop", concurrency=2), Stopping(0.2, 8, 1))
+    point = measure(system, PHOTOS, Load("closed_loop", concurrency=2), Stopping(0.2, 8, 1))
     assert point["status"] == "failed" and "127.0.0.1:9" in point["error"]
 
 
-def test_a_shared_channel_cannot_be_new_for_each_request(triton, photos):
+def test_a_shared_channel_cannot_be_new_for_each_request(triton):
     system = adapter("triton-emulated-4090-fp32-grpc-fp32", triton.grpc_url, channel="shared")
     with pytest.raises(PhotodupError, match="shares one connection"):
-        measure(system, photos, Load("single_stream", connection="new"))
+        measure(system, PHOTOS, Load("single_stream", connection="new"))
 
 
 def test_the_models_that_account_for_a_backend():

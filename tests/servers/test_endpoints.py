@@ -8,13 +8,11 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from support.command import one_sentence
+from support.command import one_sentence, run_command
 from support.triton import TINY_MODELS
-from typer.testing import CliRunner
 
 from photodup.bench.link.way import LOOPBACK
 from photodup.bench.stats.facts import Load
-from photodup.cli import app
 from photodup.embedding.backends import parse_backend
 from photodup.errors import PhotodupError
 from photodup.serving.check import check, ready_models, render_check
@@ -131,13 +129,13 @@ def test_a_running_triton_is_ready_and_each_mistake_is_told_apart(tiny_triton) -
     assert "Name or service not known" in one("triton-onnx-fp32-http-fp32", "http://nonesuch.invalid:8000")
 
 
-def test_the_command_exits_1_and_says_which(tmp_path: Path, capsys: pytest.CaptureFixture, tiny_triton):
+def test_the_command_exits_1_and_says_which(tmp_path: Path, tiny_triton):
     grpc = tiny_triton.grpc_port
     for http, n_bad in ((tiny_triton.http_port, 0), (grpc, 1)):
         made = from_ports("127.0.0.1", 0, http, grpc, 0, engines=("onnx",), wires=("fp32",))
         save_endpoints(made, tmp_path / "made.yaml")
-        result = CliRunner().invoke(app, ["endpoints", "check", str(tmp_path / "made.yaml")])
-        assert (result.exit_code, result.output.count("BAD")) == (n_bad, n_bad)
+        said = run_command("endpoints", "check", tmp_path / "made.yaml", status=n_bad)
+        assert said.count("BAD") == n_bad
 
 
 def test_the_table_lines_up() -> None:

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from photodup.cli import app
 from photodup.embedding.client.client import connect
-from photodup.embedding.engines.reduced import Notes, reduced_path, source_of, write_notes
+from photodup.embedding.engines.reduced import reduced_path, source_of, write_notes
 from photodup.embedding.imaging import to_jpeg
 from photodup.errors import PhotodupError
 from photodup.photos.embed.embed import embed_library
@@ -48,25 +48,24 @@ def test_a_served_precision_needs_its_gate(library, tmp_path, launch, monkeypatc
     source = source_of(graph)
     path = reduced_path(source, "openvino", "bf16", tmp_path / "build" / "models")
     path.parent.mkdir(parents=True, exist_ok=True)
-    notes = (source.model_name, source.model_pretrained, source.model_digest)
     for verdict, said in (
         (None, "the gate was never asked about it"),
         ("refused", "the gate refused it"),
         ("undecided", "the gate could not decide about it"),
     ):
         if verdict:
-            write_notes(path, Notes("openvino", "bf16", *notes, gate={"verdict": verdict}))
+            write_notes(path, source.notes("openvino", "bf16", gate={"verdict": verdict}))
         ran = CliRunner().invoke(app, ["embed", str(library), "--url", service.url, "--backend", name])
         assert ran.exit_code != 0
         sentence = str(ran.exception) if isinstance(ran.exception, PhotodupError) else ran.output
         assert said in sentence and "use fp32" in sentence
         assert stored(library) == {}
-    write_notes(path, Notes("openvino", "bf16", *notes, gate={"verdict": "passed"}))
+    write_notes(path, source.notes("openvino", "bf16", gate={"verdict": "passed"}))
     with connect(service.url, name) as embedder, Catalogue(library) as catalogue:
         assert (embedder.precision, embedder.gate) == ("bf16", "passed")
         assert embed_library(catalogue, embedder, progress=False).n_embedded == 3
     # A name that says FP32 does not hide what is served.
-    write_notes(path, Notes("openvino", "bf16", *notes, gate={"verdict": "refused"}))
+    write_notes(path, source.notes("openvino", "bf16", gate={"verdict": "refused"}))
     with (
         connect(service.url, "fastapi-pytorch-fp32-http-jpeg") as embedder,
         Catalogue(library) as catalogue,

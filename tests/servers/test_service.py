@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -17,7 +16,7 @@ from support.images import bomb, photo
 from support.service import as_files, check_against_openapi, free_port, stuck_upload, until
 
 from photodup.embedding.engines.encoder import load_model
-from photodup.embedding.engines.reduced import Notes, draft_path, source_of, write_notes
+from photodup.embedding.engines.reduced import draft_path, source_of, write_notes
 from photodup.embedding.imaging import decode, encoded, to_uint8
 from photodup.embedding.vectors import digest_drafted
 
@@ -64,8 +63,7 @@ def test_every_way_in_and_out_gives_the_embeddings_of_the_model(random_service, 
 def test_large_jpegs_are_decoded_at_a_reduced_scale_where_allowed(small_service, tiny_onnx, tmp_path):
     model, data = load_model(tiny_onnx), encoded(photo(1600, 1200, 1), "JPEG")
     source = source_of(Path(tiny_onnx.removeprefix("onnx:")))
-    notes = Notes("onnx", "fp32", source.model_name, source.model_pretrained, source.model_digest)
-    allowed = replace(notes, gate={"verdict": "passed"}, draft_size=448)
+    allowed = source.notes("onnx", "fp32", gate={"verdict": "passed"}, draft_size=448)
     write_notes(draft_path(source, "onnx", "fp32", tmp_path / "build" / "models"), allowed)
     drafted, roots = digest_drafted(model.digest), {"PHOTODUP_ROOT": tmp_path}
     for settings, size, digest in (

@@ -125,10 +125,9 @@ def test_what_is_left_is_neither_refused_nor_impossible(tmp_path, monkeypatch):
     monkeypatch.setattr(reduced, "can_compute", lambda precision: True)
     assert left(source, "openvino", "bf16", tmp_path) == "fp32"
     assert left(source, "onnx", "int8", tmp_path) == "fp32", "it has no BF16"
-    weights = (source.model_name, source.model_pretrained, source.model_digest)
     assert left(source, "openvino", "int8", tmp_path) == "bf16 if it passes, else fp32"
     for verdict, wanted in (("passed", "bf16"), ("refused", "fp32 (bf16 is refused too)")):
-        notes = reduced.Notes("openvino", "bf16", *weights, gate={"verdict": verdict})
+        notes = source.notes("openvino", "bf16", gate={"verdict": verdict})
         reduced.write_notes(reduced.reduced_path(source, "openvino", "bf16", tmp_path), notes)
         assert left(source, "openvino", "int8", tmp_path) == wanted
     monkeypatch.setattr(reduced, "can_compute", lambda precision: False)

@@ -9,7 +9,6 @@ from photodup.embedding.engines.encoder import export_of
 from photodup.embedding.engines.model import check_choice, check_processor
 from photodup.embedding.engines.reduced import (
     GATED,
-    Notes,
     WeightsSource,
     draft_path,
     read_notes,
@@ -96,8 +95,7 @@ def ask_gate(
     result = gate(source, precision, pictures, engine=engine, directory=directory, is_drafted=draft)
     notes = read_notes(path) if precision == "int8" else None
     if notes is None:
-        weights = (source.model_name, source.model_pretrained, source.model_digest)
-        notes = Notes(engine, precision, *weights)
+        notes = source.notes(engine, precision)
     if draft:
         path = draft_path(source, engine, precision, directory)
         notes = replace(notes, draft_size=View().draft_size)

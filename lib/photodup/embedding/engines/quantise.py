@@ -15,6 +15,7 @@ import io
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ import numpy as np
 
 from photodup.embedding.engines.onnx_runtime import model_sha256
 from photodup.embedding.engines.openvino import NOTES, read_network
-from photodup.embedding.engines.reduced import Notes, WeightsSource, load_graph, reduced_path, write_notes
+from photodup.embedding.engines.reduced import WeightsSource, load_graph, reduced_path, write_notes
 from photodup.embedding.engines.weights import quiet_tools
 from photodup.errors import PhotodupError
 from photodup.extras import need
@@ -67,16 +68,14 @@ def quantise(
         )
     path = reduced_path(source, engine, "int8", directory)
     path.parent.mkdir(parents=True, exist_ok=True)
-    calibration: dict[str, Any] = {"photographs": len(images), "digest": images_digest(images)}
-    calibration["keep_float"] = list(keep_float)
-    notes: dict[str, Any] = {
-        "engine": engine,
-        "precision": "int8",
-        "model_name": source.model_name,
-        "model_pretrained": source.model_pretrained,
-        "model_digest": source.model_digest,
+    calibration = {
+        "photographs": len(images),
+        "digest": images_digest(images),
+        "keep_float": list(keep_float),
     }
-    inside = notes | {"calibration_digest": calibration["digest"], "calibration_photographs": len(images)}
+    notes = source.notes(engine, "int8", calibration=calibration)
+    inside = {key: value for key, value in vars(notes).items() if value and isinstance(value, str)}
+    inside |= {"calibration_digest": notes.calibration["digest"], "calibration_photographs": str(len(images))}
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".quantise-") as folder:
         made = Path(folder) / path.name
         try:
@@ -93,7 +92,7 @@ def quantise(
                 f"{tool} cannot quantise {source.path.name} ({reason}): use {other} for these weights."
             ) from error
         # The notes first: a file whose notes name another digest is not taken for intact.
-        write_notes(path, Notes(**notes, sha256=model_sha256(made), calibration=calibration))
+        write_notes(path, replace(notes, sha256=model_sha256(made)))
         for part in sorted(made.parent.glob(f"{made.stem}.*")):
             os.replace(part, path.with_name(part.name))
     return path
@@ -106,7 +105,7 @@ def images_digest(images: np.ndarray) -> str:
 
 
 def _with_nncf(
-    source: WeightsSource, images: np.ndarray, keep_float: Sequence[str], notes: dict[str, Any], path: Path
+    source: WeightsSource, images: np.ndarray, keep_float: Sequence[str], notes: dict[str, str], path: Path
 ) -> None:
     nncf = _import_nncf()
     from openvino import save_model
@@ -128,17 +127,17 @@ def _with_nncf(
             advanced_parameters=advanced,
         )
     for key, value in notes.items():
-        quantised.set_rt_info(str(value), [NOTES, key])
+        quantised.set_rt_info(value, [NOTES, key])
     save_model(quantised, path, compress_to_fp16=False)
 
 
-def _with_onnx_runtime(source: WeightsSource, images: np.ndarray, notes: dict[str, Any], path: Path) -> None:
+def _with_onnx_runtime(source: WeightsSource, images: np.ndarray, notes: dict[str, str], path: Path) -> None:
     import onnx
 
     made = int8_file(source.path, path.parent, images)
     graph = onnx.load(made)
     del graph.metadata_props[:]
-    onnx.helper.set_model_props(graph, {key: str(value) for key, value in notes.items()})
+    onnx.helper.set_model_props(graph, notes)
     onnx.save(graph, path)
     made.unlink()
 

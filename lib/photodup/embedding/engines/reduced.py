@@ -47,6 +47,10 @@ class WeightsSource:
     def is_random(self) -> bool:
         return is_random(self.model_pretrained)
 
+    def notes(self, engine: str, precision: str, **more: Any) -> "Notes":
+        """Return notes about a precision of these weights in an engine."""
+        return Notes(engine, precision, self.model_name, self.model_pretrained, self.model_digest, **more)
+
 
 @dataclass(frozen=True)
 class Notes:
@@ -71,6 +75,11 @@ class Notes:
     calibration: dict[str, Any] = field(default_factory=dict)
     gate: dict[str, Any] | None = None
     draft_size: int = 0
+
+    @property
+    def source(self) -> WeightsSource:
+        """The weights, but not where their export is."""
+        return WeightsSource(Path(), self.model_name, self.model_pretrained, self.model_digest)
 
 
 def source_of(path: Path) -> WeightsSource:
@@ -197,7 +206,7 @@ def verdict_on(model: ImageModel) -> str:
     if model.engine == "triton":  # which states it
         return getattr(model, "gate", None) or "not asked"
     own = getattr(model, "path", None) if model.precision == "int8" else None
-    source = WeightsSource(Path(), model.name, model.pretrained, model.source_digest)
+    source = _weights_of(model)
     return verdict_in(own or reduced_path(source, model.engine, model.precision), source)
 
 
@@ -211,7 +220,7 @@ def draft_path(source: WeightsSource, engine: str, precision: str, directory: Pa
 
 def draft_verdict_on(model: ImageModel, directory: Path | None = None) -> str:
     """Return what the gate said of a loaded encoder with JPEGs decoded at a reduced scale, as `verdict_on` does."""
-    source = WeightsSource(Path(), model.name, model.pretrained, model.source_digest)
+    source = _weights_of(model)
     path = draft_path(source, model.engine, model.precision, directory)
     notes, own = read_notes(path), getattr(model, "path", None)
     if notes is None or notes.draft_size != model.view.draft_size:
@@ -219,6 +228,10 @@ def draft_verdict_on(model: ImageModel, directory: Path | None = None) -> str:
     if model.precision == "int8" and (own is None or notes.sha256 != _sha256_of(own)):
         return "not asked"
     return verdict_in(path, source)
+
+
+def _weights_of(model: ImageModel) -> WeightsSource:
+    return WeightsSource(Path(), model.name, model.pretrained, model.source_digest)
 
 
 def verdict_in(path: Path, source: WeightsSource) -> str:

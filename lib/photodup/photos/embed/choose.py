@@ -11,7 +11,6 @@ from photodup.embedding.backends import parse_backend
 from photodup.embedding.engines.model import FASTEST_FIRST, SUPPORTED, can_compute, digest_at
 from photodup.embedding.engines.reduced import (
     Notes,
-    WeightsSource,
     draft_verdict_on,
     has_passed,
     may_decide,
@@ -248,7 +247,6 @@ def _passed(weights: str, folder: Path) -> Iterator[Notes]:
                 if source
                 else (one.model_name, one.model_pretrained) == (name, weights)
             )
-            weights_of = WeightsSource(Path(), one.model_name, one.model_pretrained, one.model_digest)
             if (
                 of_these
                 and not one.draft_size
@@ -256,7 +254,7 @@ def _passed(weights: str, folder: Path) -> Iterator[Notes]:
                 and precision in SUPPORTED.get(one.engine, ())
                 and can_compute(precision)
                 and util.find_spec(_PACKAGES.get(one.engine, one.engine))
-                and has_passed(weights_of, one.engine, precision, folder)
+                and has_passed(one.source, one.engine, precision, folder)
             ):
                 yield one
 

@@ -47,16 +47,24 @@ def rules(objects, **options):
     return {finding.rule for finding in checks.check(objects, **options)}
 
 
+def spec(objects, kind):
+    return of_kind(objects, kind)[0]["spec"]
+
+
+def pod_of(objects, kind="Deployment"):
+    return spec(objects, kind)["template"]["spec"]
+
+
 def container(objects):
-    return of_kind(objects, "Deployment")[0]["spec"]["template"]["spec"]["containers"][0]
+    return pod_of(objects)["containers"][0]
 
 
 def hpa(objects):
-    return of_kind(objects, "HorizontalPodAutoscaler")[0]["spec"]
+    return spec(objects, "HorizontalPodAutoscaler")
 
 
 def quota(objects):
-    return of_kind(objects, "ResourceQuota")[0]["spec"]["hard"]
+    return spec(objects, "ResourceQuota")["hard"]
 
 
 def test_every_overlay_is_valid_and_consistent(target):
@@ -92,7 +100,7 @@ def test_published_manifests_contradict_themselves():
 
 def test_kind_overlay_is_what_the_study_meant(kind):
     workload = read_workload(kind)
-    port = of_kind(kind, "Service")[0]["spec"]["ports"][0]
+    port = spec(kind, "Service")["ports"][0]
     assert (workload.hpa["minReplicas"], workload.max_replicas) == (2, 6)
     assert workload.hpa["metrics"][0]["resource"]["target"]["averageUtilization"] == 60
     assert workload.hpa["behavior"]["scaleDown"]["stabilizationWindowSeconds"] == 180
@@ -101,67 +109,43 @@ def test_kind_overlay_is_what_the_study_meant(kind):
     assert (port["nodePort"], container(kind)["imagePullPolicy"]) == (30092, "Never")
 
 
-def no_limit(objects):
-    container(objects)["resources"] = {"requests": {"cpu": "500m"}, "limits": {"cpu": "2"}}
+def probe(objects, name, **values):
+    container(objects)[f"{name}Probe"].update(values)
 
 
 def no_patience(objects):
     del container(objects)["startupProbe"]
-    container(objects)["livenessProbe"].update(periodSeconds=10, failureThreshold=3)
+    probe(objects, "liveness", periodSeconds=10, failureThreshold=3)
 
 
-def budget(objects):
-    return of_kind(objects, "PodDisruptionBudget")[0]["spec"]
+def keeps_all(objects):
+    budget = spec(objects, "PodDisruptionBudget")
+    del budget["maxUnavailable"]
+    budget["minAvailable"] = 2
 
 
-def service(objects):
-    return of_kind(objects, "Service")[0]["spec"]
-
-
-def monitor_of_another_port(objects):
-    of_kind(objects, "PodMonitor")[0]["spec"]["podMetricsEndpoints"][0]["port"] = "prometheus"
-
-
-def monitor_of_other_pods(objects):
-    of_kind(objects, "PodMonitor")[0]["spec"]["selector"]["matchLabels"]["app.kubernetes.io/name"] = "x"
-
-
+ELSE = {"app.kubernetes.io/name": "photodub"}
+CPU_ALONE = {"requests": {"cpu": "500m"}, "limits": {"cpu": "2"}}
+READY = {"path": "/readyz", "port": "http"}
+OLD = {"apiVersion": "autoscaling/v2beta2"}
 FAULTS = {
-    "a monitor of another port": ("port", monitor_of_another_port),
-    "a monitor of other pods": ("selector", monitor_of_other_pods),
+    "port of a monitor": ("port", lambda o: spec(o, "PodMonitor")["podMetricsEndpoints"][0].update(port="x")),
+    "pods of a monitor": ("selector", lambda o: spec(o, "PodMonitor")["selector"].update(matchLabels=ELSE)),
     "a quota too small": ("quota-admits-max", lambda o: quota(o).update({"limits.cpu": "8"})),
     "a quota without the surge pod": ("quota-admits-surge", lambda o: quota(o).update({"limits.cpu": "12"})),
     "more replicas than the quota": ("quota-admits-max", lambda o: hpa(o).update(maxReplicas=9)),
-    "no memory limit": ("quota-needs-resources", no_limit),
-    "impatient start": (
-        "probe-allows-start",
-        lambda o: container(o)["startupProbe"].update(failureThreshold=10),
-    ),
+    "no memory limit": ("quota-needs-resources", lambda o: container(o).update(resources=CPU_ALONE)),
+    "impatient start": ("probe-allows-start", lambda o: probe(o, "startup", failureThreshold=10)),
     "impatient liveness, no start": ("probe-allows-start", no_patience),
-    "alive asks ready": (
-        "probe-live-is-ready",
-        lambda o: container(o)["livenessProbe"]["httpGet"].update(path="/readyz"),
-    ),
+    "alive asks ready": ("probe-live-is-ready", lambda o: probe(o, "liveness", httpGet=READY)),
     "no readiness": ("probe-readiness", lambda o: container(o).pop("readinessProbe")),
-    "start time unknown": (
-        "probe-start-known",
-        lambda o: of_kind(o, "Deployment")[0]["metadata"].update(annotations={}),
-    ),
-    "misspelt field": ("schema", lambda o: container(o)["readinessProbe"].update(periodSecond=5)),
-    "old API": (
-        "schema",
-        lambda o: of_kind(o, "HorizontalPodAutoscaler")[0].update(apiVersion="autoscaling/v2beta2"),
-    ),
-    "a typo in the selector": (
-        "selector",
-        lambda o: service(o).update(selector={"app.kubernetes.io/name": "photodub"}),
-    ),
-    "an unmapped node port": ("port", lambda o: service(o)["ports"][0].update(nodePort=30093)),
-    "a budget that blocks a drain": ("budget-allows-drain", lambda o: budget(o).update(maxUnavailable=0)),
-    "a budget that keeps all": (
-        "budget-allows-drain",
-        lambda o: (budget(o).pop("maxUnavailable"), budget(o).update(minAvailable=2)),
-    ),
+    "no start": ("probe-start-known", lambda o: of_kind(o, "Deployment")[0]["metadata"].pop("annotations")),
+    "misspelt field": ("schema", lambda o: probe(o, "readiness", periodSecond=5)),
+    "old API": ("schema", lambda o: of_kind(o, "HorizontalPodAutoscaler")[0].update(OLD)),
+    "a typo in the selector": ("selector", lambda o: spec(o, "Service").update(selector=ELSE)),
+    "an unmapped node port": ("port", lambda o: spec(o, "Service")["ports"][0].update(nodePort=30093)),
+    "no drain": ("budget-allows-drain", lambda o: spec(o, "PodDisruptionBudget").update(maxUnavailable=0)),
+    "a budget that keeps all": ("budget-allows-drain", keeps_all),
 }
 
 
@@ -179,8 +163,8 @@ def test_measured_start_time_overrules_the_annotation(kind):
 
 def test_a_drain_evicts_one_pod_at_a_time(target):
     """minAvailable: 1 let five of six be evicted at once."""
-    (budget,) = of_kind(render(OVERLAYS[target]), "PodDisruptionBudget")
-    assert budget["spec"]["maxUnavailable"] == 1 and "minAvailable" not in budget["spec"]
+    budget = spec(render(OVERLAYS[target]), "PodDisruptionBudget")
+    assert budget["maxUnavailable"] == 1 and "minAvailable" not in budget
 
 
 def test_no_probe_asks_for_an_inference(target):
@@ -243,7 +227,7 @@ quota: {pods: "8"}
 def test_chart_takes_what_administrators_set(tmp_path):
     (tmp_path / "all.yaml").write_text(EVERYTHING)
     objects = render_chart(tmp_path / "all.yaml")
-    pod = of_kind(objects, "Deployment")[0]["spec"]["template"]["spec"]
+    pod = pod_of(objects)
     (spread,) = pod["topologySpreadConstraints"]
     assert checks.check(objects) == []
     assert (pod["nodeSelector"], pod["serviceAccountName"]) == ({"disk": "ssd"}, "photodup")
@@ -253,7 +237,7 @@ def test_chart_takes_what_administrators_set(tmp_path):
     # Without a selector a constraint counts no pods at all.
     assert spread["labelSelector"] == {"matchLabels": {"app.kubernetes.io/name": "photodup"}}
     assert of_kind(objects, "PodMonitor")[0]["metadata"]["labels"]["release"] == "stack"
-    assert of_kind(objects, "Ingress")[0]["spec"]["rules"][0]["host"] == "photos.example.org"
+    assert spec(objects, "Ingress")["rules"][0]["host"] == "photos.example.org"
     assert not of_kind(objects, "ServiceAccount")[0]["automountServiceAccountToken"]
 
 
@@ -292,13 +276,13 @@ def mounts(pod):
 def test_engines_are_built_where_the_pods_look_for_them():
     """The path in config.pbtxt, the Job's mount and the Deployment's mount are one, on one claim."""
     overlay = render(OVERLAYS["gpu"])
-    pod = of_kind(overlay, "Deployment")[0]["spec"]["template"]["spec"]
-    job = of_kind(render("k8s/overlays/gpu/engines"), "Job")[0]["spec"]["template"]["spec"]
+    pod = pod_of(overlay)
+    job = pod_of(render("k8s/overlays/gpu/engines"), "Job")
     config = (project_root() / "model_repository/openclip_vit_b32_trt/config.pbtxt").read_text()
     path = re.search(r'"trt_engine_cache_path" value: "([^"]+)"', config)[1]
-    for spec in (pod, job):
-        assert not mounts(spec)[path].get("readOnly")
-        volume = next(v for v in spec["volumes"] if v["name"] == mounts(spec)[path]["name"])
+    for each in (pod, job):
+        assert not mounts(each)[path].get("readOnly")
+        volume = next(v for v in each["volumes"] if v["name"] == mounts(each)[path]["name"])
         assert volume["persistentVolumeClaim"] == {"claimName": "engine-cache"}
     claims = {c["metadata"]["name"] for c in of_kind(overlay, "PersistentVolumeClaim")}
     assert claims == {"model-repository", "engine-cache"}
@@ -307,8 +291,8 @@ def test_engines_are_built_where_the_pods_look_for_them():
 
 
 def test_the_loader_can_write_where_the_pods_only_read():
-    loader = of_kind(render("k8s/overlays/gpu/loader"), "Pod")[0]["spec"]
-    pod = of_kind(render(OVERLAYS["gpu"]), "Deployment")[0]["spec"]["template"]["spec"]
+    loader = spec(render("k8s/overlays/gpu/loader"), "Pod")
+    pod = pod_of(render(OVERLAYS["gpu"]))
     assert not mounts(loader)["/models"].get("readOnly")
     assert mounts(pod)["/models"]["readOnly"]
     assert "nvidia.com/gpu" not in loader["containers"][0]["resources"]["limits"]
@@ -323,7 +307,7 @@ def test_names_are_resolved_by_a_dns_cache_on_the_node_too(target):
 
 def test_keda_asks_for_the_same_bounds_and_makes_the_only_autoscaler():
     gpu, rendered = render(OVERLAYS["gpu"]), render(OVERLAYS["gpu-keda"])
-    scaled = of_kind(rendered, "ScaledObject")[0]["spec"]
+    scaled = spec(rendered, "ScaledObject")
     assert not of_kind(rendered, "HorizontalPodAutoscaler")
     assert (scaled["minReplicaCount"], scaled["maxReplicaCount"]) == (2, hpa(gpu)["maxReplicas"])
     made = scaled["advanced"]["horizontalPodAutoscalerConfig"]

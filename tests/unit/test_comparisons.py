@@ -12,14 +12,14 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import yaml
-from support.visits import plant_visits
+from support.visits import opened, plant_visits
 
 from photodup.bench.backends.adapter import Dummy
 from photodup.bench.pairs import declared
 from photodup.bench.pairs.alternate import Lane, VisitPlan, _Crew, measure_visit, turns
 from photodup.bench.pairs.read import figures as figures_of
 from photodup.bench.pairs.read import observed, remarks
-from photodup.bench.record.record import RunStore, load_records
+from photodup.bench.record.record import load_records
 from photodup.bench.stats.comparison import Verdict, does_decide
 from photodup.bench.stats.facts import Load
 from photodup.embedding.backends import COLUMNS
@@ -31,29 +31,19 @@ from photodup.serving.triton.copies import configure
 from photodup.study.comparisons import agreement, figures, measure, outcomes
 from photodup.study.comparisons.measure import Sizes, measure_comparisons, sizes_of
 from photodup.study.notebook.files import notebooks
-from photodup.study.notebook.run import Run
 
 SIDES = {
     "slow": {"label": "slow", "backend": "local-dummy-fp32", "options": {"delay_ms": 20.0}},
     "fast": {"label": "fast", "backend": "local-dummy-fp32", "options": {"delay_ms": 5.0}},
     "absent": {"label": "absent", "backend": "triton-trt-fp16-http-fp32"},
 }
+ONE = {"loads": ["one"], "primary": ["one"]}
+HALVED = {"name": "halved", "a": "slow", "b": "fast", **ONE, "loads": ["one", "four"], "quick": ["one"]}
+ELSEWHERE = {"name": "elsewhere", "a": "fast", "b": "absent", **ONE}
 DATA = {
     "sides": SIDES,
     "loads": {"one": {"scenario": "single_stream"}, "four": {"scenario": "closed_loop", "concurrency": 4}},
-    "comparisons": {
-        "06": [
-            {
-                "name": "halved",
-                "a": "slow",
-                "b": "fast",
-                "loads": ["one", "four"],
-                "primary": ["one"],
-                "quick": ["one"],
-            },
-            {"name": "elsewhere", "a": "fast", "b": "absent", "loads": ["one"], "primary": ["one"]},
-        ]
-    },
+    "comparisons": {"06": [HALVED, ELSEWHERE]},
     "nulls": [{"side": "fast", "loads": ["one"], "quick": ["one"]}],
 }
 SIZES = Sizes(2, VisitPlan(blocks=4, block_s=0.2, quads=4, slice_s=0.1, alone_s=0.1, warmup_s=0.05))
@@ -68,10 +58,6 @@ def declare(tmp_path):
         return declared.declarations(path)
 
     return write
-
-
-def opened(directory, measure=True):
-    return Run("pairs", directory, from_ports("127.0.0.1", 1, 0, 0, 0), RunStore(directory, measure=measure))
 
 
 @pytest.fixture(scope="module")
@@ -487,12 +473,12 @@ def test_the_repositorys_own_file_is_sound():
 
 def test_servers_that_lack_a_side_are_compared_by_what_they_have(declare, tmp_path):
     """A rented machine has no INT8: its own engine answers, and a reader with other endpoints reads that."""
-    other = {**DATA["comparisons"]["06"][1], "elsewhere": [["slow", "fast"]]}
+    other = {**ELSEWHERE, "elsewhere": [["slow", "fast"]]}
     found, run = declare({**DATA, "comparisons": {"06": [other]}}), opened(tmp_path / "run")
     with run.store:
         measure_comparisons(run, found.pairs, SIZES)
     everything = from_ports("127.0.0.1", 1, 2, 3, 4, models=["openclip_vit_b32_trt"])
-    reader = Run("pairs", tmp_path / "run", everything, RunStore(tmp_path / "run", measure=False))
+    reader = replace(opened(tmp_path / "run", measure=False), endpoints=everything)
     compared = outcomes.read_comparisons(reader, "06", declared=found)
     (pair,) = compared.pairs
     assert (pair.a.name, pair.b.name) == ("slow", "fast") == tuple(compared.arms.side)

@@ -64,14 +64,14 @@ class NullProtocol(asyncio.Protocol):
 async def serve(options: argparse.Namespace) -> None:
     state = {"requests": 0}
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: NullProtocol(options, state), options.host, options.port)
+    server = await loop.create_server(lambda: NullProtocol(options, state), "127.0.0.1", options.port)
     print(server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()
 
 
 def relay(options: argparse.Namespace) -> None:
     """Pass requests on to another server and its answers back, later; one thread for each connection."""
-    with socket.create_server((options.host, options.port)) as listening:
+    with socket.create_server(("127.0.0.1", options.port)) as listening:
         print(listening.getsockname()[1], flush=True)
         while True:
             threading.Thread(target=_pass_on, args=(listening.accept()[0], options), daemon=True).start()
@@ -124,7 +124,6 @@ def running(**options: float | str) -> Iterator[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--delay-ms", type=float, default=0.0)
     parser.add_argument("--stall-after-s", type=float, default=1.0, help="after the first request")

@@ -15,6 +15,7 @@ from photodup.photos.quality.pairs import Original, Quality, evaluate, folder_or
 from photodup.photos.quality.report import as_record, report
 from photodup.photos.quality.shown import OfKind, Shown, kinds_lines, measure_kinds, measure_shown
 from photodup.settings import environment
+from photodup.study.notebook.weights import demo_library
 
 if TYPE_CHECKING:
     from photodup.study.notebook.run import Run
@@ -49,7 +50,7 @@ def measure(
     from photodup.embedding.client.client import connect
 
     weights = weights or _pretrained() or export_stand_in()
-    originals = chosen_originals(directory, names)
+    originals = [one for one in originals_of(directory) if not names or one.name in names]
     with connect(mode="local", pretrained=weights) as embedder:
         model = f"{embedder.model_name}{' (random weights)' if embedder.is_random else ''}"
         chosen = named(edits or (None if all_edits else REFERENCE))
@@ -61,29 +62,22 @@ def _pretrained() -> str | None:
     return None if not weights or weights.startswith("random") else weights
 
 
-def chosen_originals(directory: Path | None = None, names: Sequence[str] = ()) -> list[Original]:
-    """Return the photographs of a folder, or the demonstration's; those with these names, if any are given."""
-    found = folder_originals(directory) if directory else demo_originals()
-    return [original for original in found if not names or original.name in names]
+def originals_of(directory: Path | None) -> list[Original]:
+    """Return the photographs of a folder, or the demonstration's."""
+    return folder_originals(directory) if directory else demo_originals()
 
 
-def shown(
-    directory: Path | None = None,
-    *,
-    all_edits: bool = False,
-    names: Sequence[str] = (),
-    edits: Sequence[str] = (),
-) -> Shown:
+def shown(directory: Path | None = None, *, all_edits: bool = False) -> Shown:
     """Measure what the owner is shown, by hash and pixels alone; arguments as in `measure`."""
     with tempfile.TemporaryDirectory() as folder:
-        chosen = named(edits or (None if all_edits else REFERENCE))
-        return measure_shown(chosen_originals(directory, names), chosen, Path(folder))
+        chosen = named(None if all_edits else REFERENCE)
+        return measure_shown(originals_of(directory), chosen, Path(folder))
 
 
 def by_kind(directory: Path | None, n: int) -> list[OfKind]:
     """Measure every kind of edit and of look-alikes, `n` photographs for each; hash and pixels alone."""
     with tempfile.TemporaryDirectory() as folder:
-        return measure_kinds(chosen_originals(directory), [*named(), *LOOK_ALIKES], n, Path(folder))
+        return measure_kinds(originals_of(directory), [*named(), *LOOK_ALIKES], n, Path(folder))
 
 
 def evaluate_and_print(
@@ -120,19 +114,15 @@ def review_library() -> Path:
     at hand copies are found by hash and pixels alone.
     """
     from photodup.demo.encoder import export_stand_in
-    from photodup.demo.photographs import build_demo
     from photodup.embedding.client.client import connect
     from photodup.photos.embed.embed import embed_library
     from photodup.photos.library.catalogue import Catalogue
     from photodup.photos.library.scan import scan
 
-    root = build_dir() / "review-demo"
-    if not (root / "ground_truth.json").is_file():
-        build_demo(root)
+    root = demo_library("review-demo")
     scan(root)
     try:
-        named = environment().model_pretrained or "random:"
-        weights = export_stand_in() if named.startswith("random:") else named
+        weights = _pretrained() or export_stand_in()
         with Catalogue(root) as catalogue, connect(mode="local", pretrained=weights) as embedder:
             embed_library(catalogue, embedder)
     except PhotodupError as error:

@@ -10,8 +10,8 @@ from PIL import Image
 from photodup.embedding.imaging import View, decode, to_jpeg, to_uint8
 from photodup.errors import PhotodupError
 from photodup.photos.quality.edits import Transform, named
-from photodup.photos.quality.pairs import Original, folder_originals
-from photodup.study.evaluate import demo_originals
+from photodup.photos.quality.pairs import Original
+from photodup.study.evaluate import originals_of
 
 MIN_ORIGINALS = 20
 MAX_CALIBRATION, MAX_HELD_OUT = 128, 40
@@ -90,7 +90,7 @@ def choose_pictures(folder: Path | None = None, edits: Sequence[str] = ()) -> Pi
     Raises:
         PhotodupError: the folder has too few photographs.
     """
-    originals = folder_originals(folder) if folder else demo_originals()
+    originals = originals_of(folder)
     if len(originals) < MIN_ORIGINALS:
         raise PhotodupError(
             f"{folder} has {len(originals)} photographs that can be read, and {MIN_ORIGINALS} are needed, half to "

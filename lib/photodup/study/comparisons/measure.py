@@ -211,7 +211,9 @@ class _Sides:
         if (side, again) not in self.reached:
             found = reach(self.run, side, again, self.servers)
             if not side.backend.is_emulated and side.backend.engine != DUMMY:
-                _check_embeddings(self.run, found)
+                photos, expected = payload_photos(N_PHOTOS), reference_embeddings(self.run)
+                least = MIN_COSINE.get(side.backend.wire, 0.999)
+                check_embeddings(found.lane().adapter, photos, expected, least, name=str(side.backend))
             self.reached[side, again] = found
         return self.reached[side, again]
 
@@ -252,10 +254,3 @@ def reach(run: Run, side: Side, again: bool, servers: ExitStack) -> Reach:
         url = servers.enter_context(ServiceProcess(settings=settings)).url
     pids = server_pids(url, inner) if url and run.is_here else ()
     return Reach(backend, url, options, pids)
-
-
-def _check_embeddings(run: Run, side: Reach) -> None:
-    reference = reference_embeddings(run)
-    under_test = adapter(side.backend, side.url, **side.options)
-    least = MIN_COSINE.get(side.backend.wire, 0.999)
-    check_embeddings(under_test, payload_photos(N_PHOTOS), reference, least, name=str(side.backend))

@@ -31,11 +31,11 @@ def prepare_model(wanted: str | None = None) -> str:
     return weights
 
 
-def demo_library() -> Path:
-    """Return the demonstration library under build/demo, built on first use."""
+def demo_library(name: str = "demo") -> Path:
+    """Return a demonstration library in a folder of build/, built on first use."""
     from photodup.demo.photographs import build_demo
 
-    directory = build_dir() / "demo"
+    directory = build_dir() / name
     if not (directory / "ground_truth.json").is_file():
         build_demo(directory)
     return directory

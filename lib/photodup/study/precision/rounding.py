@@ -8,6 +8,7 @@ what tensor cores do (FP16 or BF16 in, FP32 accumulators), up to the order of th
 round less often.
 """
 
+import copy
 import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -84,7 +85,7 @@ def rounded(
     if precision not in ROUNDED:
         raise PhotodupError(f"Cannot round to {precision!r}: use {' or '.join(ROUNDED)}, or quantize().")
     low = TensorProto.FLOAT16 if precision == "fp16" else TensorProto.BFLOAT16
-    changed = _copy(graph)
+    changed = copy.deepcopy(graph)
     body = changed.graph
     floats = _float_tensors(graph)
     weights = {w.name: w for w in body.initializer if w.data_type == TensorProto.FLOAT}
@@ -142,7 +143,7 @@ def quantized_only(
     """Return the INT8 graph with all but `nodes` put back to float32, from the graph it was made from."""
     import onnx
 
-    changed = _copy(quantized)
+    changed = copy.deepcopy(quantized)
     body = changed.graph
     weights = {w.name: w for w in source.graph.initializer}
     producers = {output: node for node in body.node for output in node.output}
@@ -197,7 +198,7 @@ def value_range(graph: "onnx.ModelProto", node: str, images: np.ndarray) -> tupl
     import onnx
     import onnxruntime
 
-    watched = _copy(graph)
+    watched = copy.deepcopy(graph)
     name = next(n.output[0] for n in graph.graph.node if n.name == node)
     watched.graph.output.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None))
     session = onnxruntime.InferenceSession(watched.SerializeToString(), providers=["CPUExecutionProvider"])
@@ -205,15 +206,9 @@ def value_range(graph: "onnx.ModelProto", node: str, images: np.ndarray) -> tupl
     return float(values.min()), float(values.max())
 
 
-def _copy(message: Any) -> Any:
-    copy = type(message)()
-    copy.CopyFrom(message)
-    return copy
-
-
 def _fill(field: Any, messages: Sequence[Any]) -> None:
     """Put messages into a repeated field in place of what it holds; they may be some of those."""
-    kept = [_copy(message) for message in messages]
+    kept = [copy.deepcopy(message) for message in messages]
     del field[:]
     field.extend(kept)
 

@@ -3,7 +3,7 @@
 Modelled version: the branch that becomes Kubernetes 1.37, with its defaults (scale to zero and a tolerance of one's
 own are on; ContainerResource is stable since 1.30). Source of the rules: Kubernetes' page "Horizontal Pod
 Autoscaling" and the controller's package `podautoscaler/horizontal`. Written anew from what they do; the controller's
-own test tables are in tests/unit/data/hpa_cases.yaml. What one metric asks for is `kube_replicas`.
+own test tables are in tests/unit/data/hpa_cases.yaml. What one metric asks for is `replicas`.
 
 Five surprises that the simulator shows:
 - The count that is multiplied is the number of *ready* pods, while limits apply to the Deployment's `replicas`,

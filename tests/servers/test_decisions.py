@@ -1,6 +1,7 @@
 """Each row of README's decision table starts: its server answers, its manifests agree, its commands find the copies."""
 
 import re
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -52,13 +53,8 @@ def test_the_service_of_a_row_answers(row, launch, tiny_onnx):
 def test_the_configuration_of_a_row_is_served(row, tiny_triton, tiny_repository):
     settings = dict(declarations().sides[row["start"]["side"]].settings)
     assert settings and set(settings) <= set(SETTINGS)
-    with model_copy(
-        tiny_triton.grpc_url,
-        tiny_repository,
-        "openclip_vit_b32",
-        "as_the_row_says",
-        lambda c: configure(c, **settings),
-    ) as name:
+    change, place = partial(configure, **settings), (tiny_triton.grpc_url, tiny_repository)
+    with model_copy(*place, "openclip_vit_b32", "as_the_row_says", change) as name:
         assert infer(tiny_triton, name, np.zeros((1, 3, 224, 224), np.float32)).shape == (1, 512)
 
 

@@ -40,25 +40,15 @@ def test_a_received_notebook_brings_no_script_and_no_file_of_this_disk(browser, 
         f"![p](images/../../private.png) <svg onload='{attack}'></svg> "
         f"<iframe src='data:text/html,<script>{attack}</script>'></iframe>"
     )
-    outputs = [
-        new_output(
-            "display_data",
-            {
-                "text/html": f"<table><tr><td onclick='{attack}'>cell</td></tr></table><script>{attack}</script>"
-            },
-        ),
-        new_output("display_data", {"image/png": f'x"><script>{attack}</script>'}),
-        new_output(
-            "display_data",
-            {
-                "text/markdown": f"<style>*{{}}</style><script>{attack}</script>\n\n**said**\n\n| of |\n| ---: |\n| 3 |"
-            },
-        ),
-    ]
-    cells = [
-        new_markdown_cell("# 01 · Attack\n\n**Question.** ?\n\n" + prose),
-        new_code_cell("1", outputs=outputs),
-    ]
+    script = f"<script>{attack}</script>"
+    forms = {
+        "text/html": f"<table><tr><td onclick='{attack}'>cell</td></tr></table>{script}",
+        "image/png": f'x">{script}',
+        "text/markdown": f"<style>*{{}}</style>{script}\n\n**said**\n\n| of |\n| ---: |\n| 3 |",
+    }
+    outputs = [new_output("display_data", {kind: data}) for kind, data in forms.items()]
+    opening = new_markdown_cell("# 01 · Attack\n\n**Question.** ?\n\n" + prose)
+    cells = [opening, new_code_cell("1", outputs=outputs)]
     nbformat.write(new_notebook(cells=cells), deck / "results" / "a" / "notebooks" / "01_one.ipynb")
     write_reports(["a"])
     page = open_page(browser, deck / "results" / "a" / "notebooks" / "01_one.html", 1000, 800)

@@ -3,6 +3,7 @@
 import contextlib
 import json
 from contextlib import ExitStack
+from functools import partial
 
 import pytest
 
@@ -22,18 +23,11 @@ def test_a_relay_plants_a_share_of_the_servers_time(tmp_path, figure):
         url = stack.enter_context(null_server.running(delay_ms=12))
         relays = (null_server.running(upstream=url, slower=share) for share in (0.0, 1.0, 2.0))
         before, slower, slowest = (Reach(BACKEND, stack.enter_context(relay)) for relay in relays)
-        servers = {
-            None: (Reach(BACKEND, url), Reach(BACKEND, url)),
-            1.0: (before, slower),
-            2.0: (before, slowest),
-        }
+        same = Reach(BACKEND, url)
+        servers = {None: (same, same), 1.0: (before, slower), 2.0: (before, slowest)}
+        batch = partial(statistics_live._batch, servers.__getitem__, 1, 1.0, SIZES)
         store = stack.enter_context(RunStore(tmp_path))
-        store.measure_or_load(
-            "batch",
-            lambda: statistics_live._batch(servers.__getitem__, 1, 1.0, SIZES),
-            config={"batch": 1},
-            kind=statistics_live.KIND,
-        )
+        store.measure_or_load("batch", batch, config={"batch": 1}, kind=statistics_live.KIND)
     outcomes = statistics_live.outcomes_of(tmp_path)
     effects = {planted: of[0].effect for planted, of in outcomes.items()}
     assert list(effects) == ["null", "delay of 100%", "delay of 200%, busy loop"]

@@ -240,6 +240,7 @@ def test_a_damaged_run_is_one_sentence_that_names_the_file(deck):
     for make in makers:
         make()
     for name, harmless in RECEIVED.items():
+        first = makers[-1:] if "visit" in name else makers[:1]
         path = sorted(directory.glob(name))[0]
         whole = path.read_bytes()
         for damage in [*DAMAGED, "a pipe"]:
@@ -249,9 +250,7 @@ def test_a_damaged_run_is_one_sentence_that_names_the_file(deck):
             os.mkfifo(path) if damage == "a pipe" else path.write_bytes(DAMAGED[damage](whole))
             said = []
             # Each file by its first reader, and cut short by all.
-            for make in (
-                makers if damage == "cut short" else makers[:1] if "visit" not in name else makers[-1:]
-            ):
+            for make in makers if damage == "cut short" else first:
                 try:
                     make()
                 except PhotodupError as error:
@@ -327,10 +326,8 @@ def test_the_report_opens_with_its_findings_and_counts_its_verdicts(deck):
         nbformat.write(notebook, path)
     (directory / "figures").mkdir()
     (directory / "figures" / "05_decisions.csv").write_text("panel,series,x,y\n")
-    rows = [
-        {"notebook": "05_trt_fp16", "status": "passed", "seconds": 7.4, "parameters": {}, "sizes": "quick"}
-    ]
-    (directory / "study.json").write_text(json.dumps(rows))
+    row = {"notebook": "05_trt_fp16", "status": "passed", "seconds": 7.4, "parameters": {}, "sizes": "quick"}
+    (directory / "study.json").write_text(json.dumps([row]))
     page = write_reports(["a"]).read_text()
     assert page.count("data:image/png") == 3, "each notebook's figure once"
     first, *others = [m.start() for m in re.finditer("data:image/png", page)]
@@ -353,11 +350,8 @@ def test_the_data_of_a_figure_names_its_series_and_rows_and_holds_no_lines_acros
     charts.name_rows(right, ["INT8"])
     found = [line.split(",") for line in charts.data_of(figure).splitlines()]
     plt.close(figure)
-    assert found[:3] == [
-        ["panel", "series", "x", "y"],
-        ["p50", "FastAPI", "1", "3"],
-        ["p50", "FastAPI", "2", "4.5"],
-    ]
+    assert found[0] == ["panel", "series", "x", "y"]
+    assert found[1:3] == [["p50", "FastAPI", "1", "3"], ["p50", "FastAPI", "2", "4.5"]]
     assert found[3:5] == [["2", "#112233", "0.5", "a"], ["2", "#112233", "1", "b"]]
     assert found[5:] == [["3", "#445566", x, "INT8"] for x in ("0.125", "0.5", "0.25")]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from subprocess import CompletedProcess, run
 
 import pytest
+from PIL import Image
 from support.command import photodup, run_program
 from support.old_drive import Planted, plant, save, scene
 from support.trash_kills import present
@@ -135,6 +136,16 @@ def test_what_shows_something_else_is_not_there(tmp_path):
     save(image, tmp_path / "old/b.jpg")
     (photo,) = compare(tmp_path).photos
     assert photo.where is PROBABLY and "looks different" in photo.why
+
+
+@pytest.mark.parametrize("way", list(Image.Transpose))
+def test_what_was_turned_or_mirrored_is_at_most_probably_there(tmp_path, way):
+    save(scene(1), tmp_path / "library/a.jpg", shot=0)
+    save(scene(1).transpose(way), tmp_path / "old/b.jpg", 70, shot=0)
+    save(scene(2), tmp_path / "old/c.jpg")
+    turned, other = compare(tmp_path).photos
+    assert (turned.where, str(turned.there), other.where) == (PROBABLY, "a.jpg", ONLY_HERE)
+    assert "turned" in turned.why or "mirrored" in turned.why
 
 
 def test_what_cannot_be_read_is_listed_apart(tmp_path):

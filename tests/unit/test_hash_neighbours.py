@@ -17,6 +17,7 @@ from photodup.photos.search.hash_neighbours import (
     SMALL_LIBRARY,
     TURNED_NEARER,
     near_hashes,
+    nearest_across,
     search_radius,
 )
 from photodup.photos.state.own_folder import OwnFolder
@@ -76,6 +77,20 @@ def test_they_are_those_of_comparing_all_with_all(n, seed, radius, block):
     found = as_dict(near_hashes(bits, radius, block=block))
     surely, perhaps = brute_force(bits.tolist(), radius)
     assert surely.items() <= found.items() <= perhaps.items()
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 60), st.integers(0, 30), st.integers(0, 1000), st.integers(0, 30))
+def test_across_two_libraries_they_are_the_nearest_few_in_any_orientation(n, m, seed, radius):
+    bits = hashes(n + m, seed).tolist()
+    there, here = ([f"{one:016x}" for one in side] for side in (bits[:n], bits[n:]))
+    found = as_dict(nearest_across([*there, None], [None, *here], radius, 3))
+    for row, one in enumerate(bits[n:], start=n + 2):
+        ways = list(enumerate(turned(one)))
+        near = [min((a ^ b).bit_count() + TURNED_NEARER * (i > 0) for i, b in ways) for a in bits[:n]]
+        own = {first: apart for (first, second), apart in found.items() if second == row}
+        assert all(near[first] == apart for first, apart in own.items())
+        assert sorted(own.values()) == sorted(apart for apart in near if apart <= radius)[:3]
 
 
 @settings(max_examples=20)

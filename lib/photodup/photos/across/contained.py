@@ -38,7 +38,8 @@ from photodup.progress import bar, unseen
 MOST_ASKED = 3
 # Pairs judged, and shown as done, at a time.
 _BLOCK = 8
-# Bits by which two hashes may differ for a photo to be probably there, where the pixels prove nothing.
+# Bits by which two hashes may differ for a photo to be probably there, where the pixels prove nothing: as it is alone, for
+# turned or mirrored it has `TURNED_NEARER` bits more.
 _ALIKE_BITS = 4
 _SHOWN_ONLY = "the library shows only the old folder's own file, by another path"
 _CHANGED = "one of the two has changed, or the library's file cannot be read again"

@@ -128,41 +128,53 @@ def near_hashes(bits: np.ndarray, radius: int, *, start: int = 0, block: int = 4
 def nearest_across(
     first: Sequence[str | None], second: Sequence[str | None], radius: int, most: int
 ) -> HashPairs:
-    """Return the nearest of the first hashes to each of the second, the mirror image not looked for.
+    """Return the nearest of the first hashes to each of the second, as it is and in its other seven orientations.
 
     Args:
         first, second: 16 hex digits each, or None for a blank picture, which has no neighbours.
-        radius: bits by which a pair may differ, 0..64.
+        radius: bits by which a pair may differ, 0..64; turned or mirrored `TURNED_NEARER` less.
         most: pairs of each of the second.
 
     Returns:
-        Pairs whose rows count on from `first` into `second`.
+        Pairs whose rows count on from `first` into `second`; turned or mirrored ones with so many bits more than they
+        differ by.
     """
     import faiss
 
     at = [np.array([i for i, one in enumerate(side) if one], np.int64) for side in (first, second)]
     codes = [np.array([int(one, 16) for one in side if one], np.uint64) for side in (first, second)]
-    bits = [side.view(np.uint8).reshape(-1, 8) for side in codes]
-    k = min(most, len(bits[0]))
-    if not k or not len(bits[1]):
-        return HashPairs(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.uint8), radius)
+    k = min(most, len(codes[0]))
+    pairs = HashPairs(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.uint8), radius)
+    if not k or not len(codes[1]):
+        return pairs
     index = faiss.IndexBinaryFlat(64)
-    index.add(bits[0])
-    distance, others = (found.ravel() for found in index.search(bits[1], k))
-    pairs = HashPairs(at[0][others], np.repeat(at[1] + len(first), k), distance.astype(np.uint8), radius)
-    return pairs.within(radius)
+    index.add(codes[0].view(np.uint8).reshape(-1, 8))
+    for i, (oriented, _) in enumerate(orientations(codes[1])):
+        distance, others = index.search(oriented.view(np.uint8).reshape(-1, 8), k)
+        apart = (distance.ravel() + TURNED_NEARER * (i > 0)).astype(np.uint8)
+        rows = np.repeat(at[1] + len(first), k)
+        pairs = pairs.joined_with(HashPairs(at[0][others.ravel()], rows, apart, radius).within(radius))
+    pairs = _once(pairs)
+    pairs = pairs._chosen(np.lexsort((pairs.first, pairs.distance, pairs.second)))
+    place = np.arange(len(pairs)) - np.searchsorted(pairs.second, pairs.second)
+    return pairs._chosen(place < most)
 
 
 def nearest_hashes(pairs: HashPairs) -> HashPairs:
     """Return each pair once, at its smaller distance, if it is among the `NEAREST` of either row."""
+    pairs = _once(pairs)
+    rows = np.concatenate([pairs.first, pairs.second])
+    similarity = np.tile(1 - pairs.distance / np.float32(64), 2)
+    return pairs._chosen(np.any(among_nearest(rows, similarity, NEAREST).reshape(2, -1), axis=0))
+
+
+def _once(pairs: HashPairs) -> HashPairs:
+    """Return each pair once, at its smaller distance."""
     order = np.lexsort((pairs.distance, pairs.second, pairs.first))
     first, second = pairs.first[order], pairs.second[order]
     again = np.zeros(len(order), bool)
     again[1:] = (first[1:] == first[:-1]) & (second[1:] == second[:-1])
-    pairs = pairs._chosen(order[~again])
-    rows = np.concatenate([pairs.first, pairs.second])
-    similarity = np.tile(1 - pairs.distance / np.float32(64), 2)
-    return pairs._chosen(np.any(among_nearest(rows, similarity, NEAREST).reshape(2, -1), axis=0))
+    return pairs._chosen(order[~again])
 
 
 def _searched(bits: np.ndarray) -> tuple[np.ndarray, HashPairs]:

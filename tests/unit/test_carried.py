@@ -14,8 +14,10 @@ from support.command import run_command
 from support.review_library import client_of, exif, group_of, photo, write, xmp
 from support.trash_kills import at_home, make_library, note, present, removal
 
+from photodup.cli.photos import print_groups
 from photodup.errors import PhotodupError
 from photodup.photos.library.carried import NAMESPACES, merged, place_of, properties
+from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.metadata import described_by_xmp
 from photodup.photos.library.scan import scan
 from photodup.photos.library.sidecars import xmp_of
@@ -325,7 +327,8 @@ def test_the_page_offers_shows_and_changes_it(library):
 
 
 def test_a_hard_link_and_a_link_are_named(library):
-    from photodup.photos.review.pictures import freed, links_to
+    from photodup.photos.library.hard_links import freed
+    from photodup.photos.review.pictures import links_to
 
     session = ReviewSession(library)
     session.carry_all()
@@ -333,5 +336,47 @@ def test_a_hard_link_and_a_link_are_named(library):
     os.link(library / "small coffee.jpg", library / "other name")
     (library / "album").mkdir()
     (library / "album" / "best.jpg").symlink_to("../small coffee.jpg")
-    assert freed(library, [small]) == ({small.id}, 0)
+    assert freed(library, [small]) == {small.id: 0}
     assert links_to(library, [small]) == {small.id: ["album/best.jpg"]}
+    (library / "other").mkdir()
+    assert links_to(library, [small], ["other"]) == {}, "looked for only where photos are reviewed"
+    assert links_to(library, [small], ["other", "album"]) == links_to(library, [small])
+
+
+def test_hard_links_free_nothing_on_the_page_and_for_the_command(tmp_path, capsys):
+    coffee, chelsea = photo("coffee"), photo("chelsea")
+    for name, image, size in (
+        ("a", coffee, (600, 400)),
+        ("b", coffee, (300, 200)),
+        ("c", chelsea, (451, 300)),
+    ):
+        write(image.resize(size), tmp_path / f"{name}.jpg")
+    os.link(tmp_path / "b.jpg", tmp_path / "b2.jpg")  # both leave: together they free one file
+    os.link(tmp_path / "c.jpg", tmp_path / "c2.jpg")  # one stays
+    scan(tmp_path, progress=False)
+    session = ReviewSession(tmp_path)
+    size = (tmp_path / "b.jpg").stat().st_size
+    assert session.bytes_left == size and group_of(session, "c.jpg").bytes_to_free == 0
+    session.accept_all()
+    assert sum(item.marked_bytes for item in session.items.values()) == size
+    with Catalogue(tmp_path) as catalogue:
+        print_groups(catalogue, as_json=True)
+        groups = json.loads(capsys.readouterr().out)["groups"]
+        print_groups(catalogue)
+        assert f"({size / 1e6:.1f} MB to free)" in capsys.readouterr().out
+    members = {one["path"]: one for group in groups for one in group["members"]}
+    assert [one["suggested"] for one in members.values()] == [True] * 3
+    assert sorted(one["frees"] for one in members.values()) == [0, 0, size]
+    assert (
+        members["b.jpg"]["reason"].startswith("most detail")
+        and members["c2.jpg"]["reason"] == "the same file, twice"
+    )
+    assert {group["keep"]["path"]: group["keep"]["rule"] for group in groups} == {
+        "a.jpg": "resolution",
+        "c.jpg": None,
+    }
+    os.link(tmp_path / "b.jpg", tmp_path / "elsewhere")
+    session.refresh()
+    assert sum(item.marked_bytes for item in session.items.values()) == 0, (
+        "a name that is no photo counts, too"
+    )

@@ -185,7 +185,9 @@ def print_groups(catalogue: "Catalogue", *, as_json: bool = False, **options: An
 
     Args:
         catalogue: scanned, and embedded if there is to be a `similar` tier.
-        as_json: print one object instead: `n_photos`, `groups` and `problems`.
+        as_json: print one object instead: `n_photos`, `groups` and `problems`. A member has its `reason` (why the keeper
+            stays and not this file) and `frees` (bytes, if everything suggested goes); a keeper has its `rule` (null
+            where no rule told the files apart).
         **options: of `tiers_by_settings`.
     """
     from photodup.photos.groups.by_settings import tiers_by_settings
@@ -233,10 +235,11 @@ def _record(group: "TierGroup") -> dict[str, Any]:
     members = [
         of(photo)
         | {"similarity": why.similarity, "same_bytes": why.exact, "suggested": photo.id in going}
-        | {"differs": group.difference(photo)}
+        | {"differs": group.difference(photo), "reason": group.kept_over(photo)}
+        | {"frees": group.frees(photo) if photo.id in going else 0}
         for photo, why in zip(group.members, group.evidence, strict=True)
     ]
-    keep = of(group.keeper) | {"reason": group.choice.reason}
+    keep = of(group.keeper) | {"reason": group.choice.reason, "rule": group.choice.rule}
     return {"tier": group.tier, "keep": keep, "members": members}
 
 

@@ -43,6 +43,7 @@ class TierGroup:
         places: of each member where it looks different: boxes in the keeper's frame and in its own.
         says_only: of each member whether it differs only by what it says (date, rating, keywords, ...).
         protected: file ids of those, the keeper among them, that lie in a folder from which nothing is suggested.
+        linked: file ids of those that may go and free nothing: hard links to a file that stays or is counted already.
     """
 
     tier: str
@@ -54,6 +55,7 @@ class TierGroup:
     places: tuple[Sequence[tuple[Box, Box]], ...] = ()
     says_only: tuple[bool, ...] = ()
     protected: frozenset[int] = frozenset()
+    linked: frozenset[int] = frozenset()
 
     @property
     def keeper(self) -> Photo:
@@ -98,9 +100,13 @@ class TierGroup:
 
     @property
     def bytes_to_free(self) -> int:
-        """Size of the members that may go; of similar pictures that of all."""
+        """What the members that may go would free; of similar pictures what all would."""
         going = self.may_go if self.tier == "copies" else self.members
-        return sum(photo.size_bytes for photo in going)
+        return sum(map(self.frees, going))
+
+    def frees(self, photo: Photo) -> int:
+        """Return the bytes that go free with a photo: its size, or nothing where it is a hard link."""
+        return 0 if photo.id in self.linked else photo.size_bytes
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from photodup.photos.groups.results import Evidence, TierGroup, Tiers
 from photodup.photos.groups.stars import Group, stars
 from photodup.photos.library.catalogue import Catalogue, Photo, by_content
 from photodup.photos.library.feedback import Feedback
+from photodup.photos.library.hard_links import freed
 from photodup.photos.search.candidates import Neighbours, Shots, find_neighbours
 from photodup.photos.search.neighbours import TOLERANCE, Pairs
 from photodup.progress import bar
@@ -213,7 +214,9 @@ class _Grouping:
         stays = {entry[0].id for entry in found if entry[2]} | protected
         found.sort(key=lambda entry: (entry[0].id in stays, -entry[1].confidence, str(entry[0].path)))
         columns: Any = (*zip(*found, strict=True), protected)
-        return TierGroup("copies", choice, *columns)
+        group = TierGroup("copies", choice, *columns)
+        frees = freed(self._catalogue.root, group.may_go)
+        return replace(group, linked=frozenset(number for number, n_bytes in frees.items() if not n_bytes))
 
     def _star(
         self, star: Group, evidence: Callable[[int, int], Evidence], in_families: set[int]
@@ -226,7 +229,7 @@ class _Grouping:
         choice = self._rules.choose([keeper, *(self._photos[i] for i in rows)])
         if choice.keeper.id != keeper.id:
             # The star's centre stays: only with it was every member compared.
-            choice = Choice(keeper, choice.rule, "every other photo here was compared with this one")
+            choice = Choice(keeper, None, "every other photo here was compared with this one")
         members = tuple(self._photos[i] for i in rows)
         evidences = tuple(evidence(star.keeper, i) for i in rows)
         protected = self._protected([keeper, *members])

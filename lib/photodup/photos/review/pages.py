@@ -13,6 +13,7 @@ from photodup.errors import PhotodupError
 from photodup.names import printable
 from photodup.photos.embed.choose import known_backends, probe
 from photodup.photos.groups.keepers import DEFAULT_RULES, WISHES
+from photodup.photos.library.hard_links import freed
 from photodup.photos.library.settings import AUTO, LEAST_THRESHOLD, folders_there, inside
 from photodup.photos.review import pictures
 from photodup.photos.review.reviewed_folder import ReviewTask
@@ -129,12 +130,12 @@ def confirm(site: CurrentSite, number: int = 1) -> Response:
     items, page = _one_page(marked, number, PAGE_SIZE)
     going = {photo.id: photo for item in marked for photo in item.photos if photo.id in item.remove}
     written = session.carried()
-    linked, freed = pictures.freed(session.root, going.values())
+    frees = freed(session.root, going.values())
     return site.page(
         "confirm.html",
-        linked=linked,
-        links=pictures.links_to(session.root, going.values()),
-        freed=freed,
+        links=pictures.links_to(session.root, going.values(), site.folder.only),
+        linked={number for number, n_bytes in frees.items() if not n_bytes},
+        freed=sum(frees.values()),
         carried=written,
         items=items,
         plan=session.plan(written),
@@ -363,9 +364,9 @@ def empty_trash(site: CurrentSite, form: PostedForm) -> Response:
     session, plan = site.session, field(form, "plan")
 
     def delete() -> str:
-        n, freed = session.empty_trash(plan)
+        n, n_bytes = session.empty_trash(plan)
         photos = "1 photo is" if n == 1 else f"{n} photos are"
-        return f"{photos} deleted for good, {pictures.size(freed)} freed."
+        return f"{photos} deleted for good, {pictures.size(n_bytes)} freed."
 
     return site.change("Emptying the trash", delete, title="The trash is empty")
 

@@ -5,9 +5,10 @@ import hashlib
 import os
 import re
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
@@ -180,24 +181,15 @@ class SideBySide:
         return self.left != self.right
 
 
-def freed(root: Path, leaving: Iterable[Photo]) -> tuple[set[int], int]:
-    """Return which photos free nothing, for a hard link to the same content stays, and the bytes that the others free."""
-    names: dict[tuple[int, int], list[Photo]] = {}
-    links: dict[tuple[int, int], int] = {}
-    for photo in leaving:
-        with suppress(OSError):  # gone since: it will stay in the list, and frees nothing
-            status = os.lstat(root / photo.path)
-            names.setdefault((status.st_dev, status.st_ino), []).append(photo)
-            links[status.st_dev, status.st_ino] = status.st_nlink
-    stay = {photo.id for file, photos in names.items() if links[file] > len(photos) for photo in photos}
-    return stay, sum(photos[0].size_bytes for photos in names.values() if photos[0].id not in stay)
+def links_to(root: Path, leaving: Iterable[Photo], only: Sequence[str] = ()) -> dict[int, list[str]]:
+    """Return by the number of a photo that leaves the symbolic links of the library that will lead nowhere.
 
-
-def links_to(root: Path, leaving: Iterable[Photo]) -> dict[int, list[str]]:
-    """Return by the number of a photo that leaves the symbolic links of the library that will lead nowhere."""
+    `only` are the folders to look in, relative to the library; empty for all of it.
+    """
     targets = {os.path.realpath(root / photo.path): photo.id for photo in leaving}
     found: dict[int, list[str]] = {}
-    for folder, folders, names in os.walk(root) if targets else ():
+    walks = chain.from_iterable(os.walk(root / name) for name in only or (".",))
+    for folder, folders, names in walks if targets else ():
         folders[:] = [name for name in folders if not name.startswith(".photodup")]
         for path in (os.path.join(folder, name) for name in names):
             if os.path.islink(path) and (number := targets.get(os.path.realpath(path))):

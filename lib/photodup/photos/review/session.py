@@ -76,14 +76,18 @@ class Item:
 
     @property
     def bytes_to_free(self) -> int:
-        """Size of what is suggested to go; of similar pictures, of the members that still belong."""
+        """What the suggested photos would free; of similar pictures, what the members that still belong would."""
         going = self.suggested if self.group.tier == "copies" else {photo.id for photo, _ in self.members}
-        return sum(photo.size_bytes for photo, _ in self.members if photo.id in going)
+        return sum(self.group.frees(photo) for photo, _ in self.members if photo.id in going)
 
     @property
     def marked_bytes(self) -> int:
-        """Size of what is marked."""
-        return sum(p.size_bytes for p in self.photos if p.id in self.remove) if self.status == MARKED else 0
+        """What the marked photos would free."""
+        return (
+            sum(self.group.frees(p) for p in self.photos if p.id in self.remove)
+            if self.status == MARKED
+            else 0
+        )
 
 
 class DecisionJournal:

@@ -1,0 +1,28 @@
+"""How much space goes free when photos leave: a file with several names (hard links) stays until the last has gone."""
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from photodup.photos.library.catalogue import Photo
+
+
+def freed(root: Path, leaving: Iterable[Photo]) -> dict[int, int]:
+    """Return the bytes that go free with each photo when all of these leave, by the photo's number.
+
+    None go free where a hard link to the same file stays; of several names that all leave, the first frees the file. What
+    is no longer there is left out.
+    """
+    names: dict[tuple[int, int], list[Photo]] = {}
+    n_links: dict[tuple[int, int], int] = {}
+    for photo in leaving:
+        with suppress(OSError):
+            status = os.lstat(root / photo.path)
+            names.setdefault((status.st_dev, status.st_ino), []).append(photo)
+            n_links[status.st_dev, status.st_ino] = status.st_nlink
+    return {
+        photo.id: photo.size_bytes if photo is photos[0] and n_links[file] <= len(photos) else 0
+        for file, photos in names.items()
+        for photo in photos
+    }

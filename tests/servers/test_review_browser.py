@@ -204,6 +204,14 @@ def test_keys_of_the_comparison(server, page):
     assert page.evaluate(shown) == "inset(0px 0px 0px 30%)"
     page.locator("#slide").click()
     assert stage.get_attribute("data-mode") == "side" and page.locator("#cut").is_hidden()
+    page.keyboard.press("d")
+    assert stage.get_attribute("data-mode") == "difference" and page.locator(".right").is_hidden()
+    until(page, "document.querySelector('.map img')?.naturalWidth > 0")
+    page.keyboard.press("z")
+    assert len(set(page.evaluate(transforms))) == 1, "zoomed with the photo beside it"
+    page.keyboard.press("z")
+    page.locator("#difference").click()
+    assert stage.get_attribute("data-mode") == "side" and page.locator(".map").is_hidden()
     page.keyboard.press("?")
     assert page.locator("#help").is_visible()
     page.keyboard.press("Escape")
@@ -221,6 +229,17 @@ def test_keys_of_the_comparison(server, page):
     assert [item.status for item in server.session.items.values()] == ["todo", "apart", "skipped"]
     page.keyboard.press("Escape")
     page.wait_for_selector(".card")
+
+
+def test_a_difference_that_cannot_be_drawn_is_a_sentence(server, page):
+    key = next(iter(server.session.items))
+    page.goto(f"{server.url}group/{key}")
+    until(page, "[...document.images].every((i) => i.complete && i.naturalWidth > 0)")
+    (server.session.root / server.session.items[key].members[0][0].path).unlink()
+    page.keyboard.press("d")
+    page.wait_for_selector(".map .lost:has-text('is no longer there: scan again.')")
+    assert all("404" in problem for problem in page.problems), page.problems
+    page.problems.clear()
 
 
 def test_undo_leads_back_and_nothing_focusable_is_invisible(server, page):

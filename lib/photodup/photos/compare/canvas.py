@@ -14,6 +14,8 @@ _MAX_GROWTH = 3.0
 _FLAT, _LEAST_FLAT = 10, 0.0008
 # Just outside another member's frame so much must be fill.
 _ALL_AROUND = 0.9
+# Longer side, pixels, at which two members are compared for what they hold.
+_FINE = 1280
 # Pixels of the canvas by which two outlines of one picture may miss each other.
 JITTER = 3
 
@@ -92,6 +94,11 @@ def lay(
         grey = cv2.GaussianBlur(cv2.cvtColor(warped, cv2.COLOR_RGB2GRAY).astype(np.float32), (0, 0), 1.5)
         laid[row] = Laid(warped, grey, frame == 255, frame == 255, transform, 1 / per_pixel, sizes[row])
     return laid
+
+
+def common_fineness(first: Laid, second: Laid) -> float:
+    """Return how many pixels a side for one of the canvas show two members at the smaller one's resolution."""
+    return max(0.5, min(first.scale, second.scale, _FINE / max(first.frame.shape)))
 
 
 def on_fine_canvas(image: Image.Image, one: Laid, fineness: float) -> np.ndarray:

@@ -79,7 +79,7 @@ def compare_contents(first: np.ndarray, second: np.ndarray, shared: np.ndarray) 
     """
     if shared.sum() < 2000:
         return Contents()
-    second, slip = _aligned(first, second, shared)
+    second, slip = aligned(first, second, shared)
     noise = fine_noise(first, second, shared)
     found = []
     # Colours at one softness, then as they are: the one is right beside a blurred picture, the other where much is cut off.
@@ -93,7 +93,7 @@ def compare_contents(first: np.ndarray, second: np.ndarray, shared: np.ndarray) 
     return Contents(tuple(places), _is_caption(first, second, predicted, hot, shared), noise)
 
 
-def _aligned(first: np.ndarray, second: np.ndarray, shared: np.ndarray) -> tuple[np.ndarray, float]:
+def aligned(first: np.ndarray, second: np.ndarray, shared: np.ndarray) -> tuple[np.ndarray, float]:
     """Return the second picture moved onto the first to a part of a pixel, and the pixels by which edges still slip."""
     import cv2
 

@@ -12,6 +12,7 @@ from photodup.photos.compare.alignment import placed_in
 from photodup.photos.compare.canvas import (
     Laid,
     angle,
+    common_fineness,
     grown,
     is_turned,
     lay,
@@ -42,8 +43,7 @@ from photodup.photos.compare.traces import (
 
 # Members that captions are looked for against: enough for a majority.
 _JUDGES = 3
-# Longer side, pixels, at which two members are compared for what they hold; and places that are named, at most.
-_FINE, _MOST_PLACES = 1280, 5
+_MOST_PLACES = 5  # that are named
 # Share of the picture that a member must show beyond the keeper to count as wider.
 WIDER = 0.004
 # Detail that is finer by less is the same.
@@ -671,7 +671,7 @@ class LaidFamily:
             the member is the keeper's file, lighter or darker (`seen_in_an_edit`).
         """
         a, b = self.laid[keeper], self.laid[member]
-        fineness = max(0.5, min(a.scale, b.scale, _FINE / max(a.frame.shape)))
+        fineness = common_fineness(a, b)
         first = on_fine_canvas(self._load(keeper)[0], a, fineness)
         second = on_fine_canvas(self._load(member)[0], b, fineness)
         height, width = first.shape[:2]

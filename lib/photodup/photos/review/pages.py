@@ -233,16 +233,20 @@ def _state(task: ReviewTask | None) -> dict[str, Any]:
 @router.get("/photo/{photo_id}/{size}.jpg")
 def image(site: CurrentSite, photo_id: int, size: str, request: Request) -> Response:
     """One photo as a JPEG of one of the sizes."""
-    session = site.folder.session  # also while the groups are being changed
     if size not in pictures.SIZES:
         raise pictures.PictureRefused("There is no such size.")
-    if session is None or photo_id not in session.photos:
-        raise pictures.PictureRefused("There is no such photo in these groups.")
-    photo = session.photos[photo_id]
+    session, photo = site.shown(photo_id)
     if _was_sent(request, tag := f"{photo.md5}-{size}"):
         pictures.open_photo(session.root, photo).close()
         return _picture(tag, None)
     return _picture(tag, pictures.picture(session.root, session.own, photo, size))
+
+
+@router.get("/difference/{keeper_id}/{photo_id}.jpg")
+def difference(site: CurrentSite, keeper_id: int, photo_id: int) -> Response:
+    """Where two photos differ, as a JPEG, drawn each time that somebody asks."""
+    (session, keeper), (_, photo) = site.shown(keeper_id), site.shown(photo_id)
+    return Response(pictures.difference(session.root, keeper, photo), media_type="image/jpeg")
 
 
 def _was_sent(request: Request, tag: str) -> bool:

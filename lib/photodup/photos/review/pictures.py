@@ -17,6 +17,7 @@ from PIL import ExifTags, Image
 from photodup.embedding import imaging
 from photodup.errors import PhotodupError
 from photodup.names import printable
+from photodup.photos.compare.difference import drawn_difference
 from photodup.photos.groups.results import Evidence
 from photodup.photos.library.catalogue import Photo
 from photodup.photos.library.hashing import md5
@@ -114,7 +115,7 @@ def picture(root: Path, own: OwnFolder, photo: Photo, size: str) -> bytes:
             if is_signed(read_key(), _PURPOSE, _signed(photo, size, encoded), mark):
                 return encoded
         with _making:
-            encoded = _make(file.read(), photo, size)
+            encoded = _encoded(_decoded(file.read(), photo, size), size)
     with suppress(OSError, PhotodupError):  # a full disk or a read-only library costs time, not the page
         own.write(encoded + signature(own_key(), _PURPOSE, _signed(photo, size, encoded)).encode(), *cached)
     return encoded
@@ -124,15 +125,37 @@ def _signed(photo: Photo, size: str, encoded: bytes) -> list[str]:
     return [photo.md5, size, hashlib.sha256(encoded).hexdigest()]
 
 
-def _make(data: bytes, photo: Photo, size: str) -> bytes:
-    longest = SIZES[size]
-    shorter = longest * min(photo.width, photo.height) // max(photo.width, photo.height)
-    return _encoded(imaging.decode(data, draft_size=max(shorter, 1)), size)
+def difference(root: Path, left: Photo, right: Photo) -> bytes:
+    """Return a JPEG of where and how strongly two photos differ, laid over each other; nothing of it is kept.
+
+    Raises:
+        PictureRefused: one of them cannot be shown, or they cannot be laid over each other.
+    """
+    with _making:
+        images = []
+        for photo in (left, right):
+            with open_photo(root, photo) as file:
+                images.append(_shrunk(_decoded(file.read(), photo, "screen"), "screen"))
+        drawn = drawn_difference(*images)
+    if drawn is None:
+        raise PictureRefused(
+            "These two cannot be laid over each other exactly, so no difference can be drawn."
+        )
+    return imaging.to_jpeg(drawn, _QUALITY["screen"])
+
+
+def _decoded(data: bytes, photo: Photo, size: str) -> Image.Image:
+    shorter = SIZES[size] * min(photo.width, photo.height) // max(photo.width, photo.height)
+    return imaging.decode(data, draft_size=max(shorter, 1))
+
+
+def _shrunk(image: Image.Image, size: str) -> Image.Image:
+    image.thumbnail((SIZES[size], SIZES[size]), Image.Resampling.LANCZOS)
+    return image
 
 
 def _encoded(image: Image.Image, size: str) -> bytes:
-    longest = SIZES[size]
-    image.thumbnail((longest, longest), Image.Resampling.LANCZOS)
+    image = _shrunk(image, size)
     # Telephones photograph in Display P3: without its profile a copy in sRGB would look different.
     profile = image.info.get("icc_profile") or b""
     options = {"icc_profile": profile} if profile[16:20] == b"RGB " else {}

@@ -14,7 +14,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from photodup.errors import PhotodupError
 from photodup.names import escaped, printable
-from photodup.photos.review.pictures import percent, size
+from photodup.photos.library.catalogue import Photo
+from photodup.photos.review.pictures import PictureRefused, percent, size
 from photodup.photos.review.reviewed_folder import Finished, ReviewedFolder, ReviewTask
 from photodup.photos.review.session import MARKED, TODO, ReviewSession
 
@@ -52,6 +53,17 @@ class Site:
         if self.folder.session is None or (task and task.is_exclusive):
             raise NotNow
         return self.folder.session
+
+    def shown(self, photo_id: int) -> tuple[ReviewSession, Photo]:
+        """Return the library and one photo of its groups, also while these are being changed.
+
+        Raises:
+            PictureRefused: there is no such photo.
+        """
+        session = self.folder.session
+        if session is None or photo_id not in session.photos:
+            raise PictureRefused("There is no such photo in these groups.")
+        return session, session.photos[photo_id]
 
     def run(self, task: ReviewTask) -> Response:
         """Begin long work; answer with what it led to if that is soon, else with its progress.

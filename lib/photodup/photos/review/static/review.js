@@ -1,4 +1,4 @@
-// Keys, synchronised zoom, flicker. Everything else works without this file.
+// Keys, synchronised zoom, flicker, difference. Everything else works without this file.
 "use strict";
 
 const find = (selector) => document.querySelector(selector);
@@ -171,12 +171,42 @@ if (stage) {
     }
   }
 
+  // Where the two differ is drawn by the server, once it is asked for.
+  const map = find("[data-difference]");
+  const say = (sentence) => {
+    const said = document.createElement("p");
+    said.className = "lost";
+    said.role = "status";
+    said.textContent = sentence;
+    map.replaceChildren(said);
+  };
+  const drawDifference = () => {
+    if (map.firstChild) return;
+    say("Laying one over the other…");
+    const drawn = new Image();
+    drawn.alt = "";
+    drawn.draggable = false;
+    drawn.onload = () => { map.replaceChildren(drawn); pictures.push(drawn); show(); };
+    drawn.onerror = async () => {
+      try {
+        const answer = await fetch(drawn.src);
+        const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+        say(page.querySelector(".hero p")?.textContent || "The difference cannot be drawn.");
+      } catch {
+        say("photodup does not answer: was it stopped?");
+      }
+    };
+    drawn.src = map.dataset.difference;
+  };
+
   // Both in one place, so the eye sees what changes: flicker shows one after the other, the slider a part of each.
+  const modes = ["flicker", "slide", "difference"];
   let timer = null;
   const lay = (mode) => {
     const on = stage.dataset.mode !== mode;
     stage.dataset.mode = on ? mode : "side";
-    for (const name of ["flicker", "slide"]) find(`#${name}`).setAttribute("aria-pressed", String(on && name === mode));
+    for (const name of modes) find(`#${name}`)?.setAttribute("aria-pressed", String(on && name === mode));
+    if (stage.dataset.mode === "difference") drawDifference();
     clearInterval(timer);
     stage.classList.remove("second");
     find("#cut").hidden = stage.dataset.mode !== "slide";
@@ -224,7 +254,7 @@ if (stage) {
     sessionStorage.setItem("keep", JSON.stringify(all(KEEP).map((i) => [i.value, i.checked])));
   });
 
-  for (const name of ["flicker", "slide"]) find(`#${name}`).addEventListener("click", () => lay(name));
+  for (const name of modes) find(`#${name}`)?.addEventListener("click", () => lay(name));
   find("#zoom").addEventListener("click", toggleZoom);
   const keys = {
     ArrowLeft: () => step(-1), ArrowRight: () => step(1), k: () => mark(right, true), x: () => mark(right, false),

@@ -1,15 +1,17 @@
 """On the page: another keeper by one key, the trash emptied after a look at it, plain words, what undo brought back."""
 
 import re
+from io import BytesIO
 
 import httpx
 import pytest
-from support.review_library import client_of, group_of, photo, remove_all, save
+from PIL import Image
+from support.review_library import client_of, group_of, make_library, photo, remove_all, save
 
 from photodup.errors import PhotodupError
 from photodup.photos.library.scan import scan
 from photodup.photos.review.serve import ReviewServer
-from photodup.photos.review.session import ReviewSession
+from photodup.photos.review.session import Item, ReviewSession
 from photodup.photos.trash.trash import Trash
 
 
@@ -149,7 +151,7 @@ def test_the_page_speaks_plainly_and_gives_a_reason_for_each(server):
     assert reasons["cropped coffee.jpg"].startswith("shows the most")
 
 
-def test_groups_are_listed_by_size_date_or_folder_and_of_one_folder(server):
+def test_groups_are_listed_by_size_date_or_folder_and_of_a_folder_year_or_size(server, monkeypatch):
     items = {item.key: item for item in server.session.select("copies")}
 
     def listed(**query: str) -> list[str]:
@@ -161,5 +163,34 @@ def test_groups_are_listed_by_size_date_or_folder_and_of_one_folder(server):
     assert len(by_size) == 3 and by_size == sorted(by_size, reverse=True)
     dates = [items[key].group.keeper.taken_at for key in listed(order="date")]
     assert dates == sorted(dates, reverse=True)
+    assert listed(order="oldest") == sorted(items, key=lambda key: items[key].group.keeper.taken_at)
     assert [items[key] for key in listed(folder="Shared")] == [coffee_group(server.session)]
     assert set(listed(folder="2020", order="folder")) < set(items)
+    assert {items[key].group.keeper.path.name for key in listed(year="2021")} == {"IMG_3.jpg"}
+    assert len(listed(year="2020")) == 2 and listed(year="1999") == [] and len(listed(least="many")) == 3
+    assert listed(least="1") == [] and "of what you chose above" in httpx.get(f"{server.url}?least=1").text
+    sizes = dict(zip(items, (999_999, 1_000_000, 20_000_000), strict=True))
+    monkeypatch.setattr(Item, "bytes_to_free", property(lambda item: sizes[item.key]))
+    assert listed(least="1", order="size") == list(items)[:0:-1] and listed(least="10") == list(items)[2:]
+    assert "folder=&amp;year=2020&amp;least=1" in httpx.get(f"{server.url}?year=2020&least=1").text, "kept"
+
+
+def test_where_two_differ_is_a_picture_or_a_sentence(server):
+    session = server.session
+    item = coffee_group(session)
+    keeper, part = item.group.keeper, next(p for p in item.photos if p.path.name == "cropped coffee.jpg")
+    strange = group_of(session, "IMG_2.jpg").group.keeper
+
+    def asked(first: int, second: int) -> httpx.Response:
+        return httpx.get(f"{server.url}difference/{first}/{second}.jpg", timeout=60)
+
+    assert 'id="difference"' in httpx.get(f"{server.url}group/{item.key}").text
+    drawn = asked(keeper.id, part.id)
+    assert drawn.status_code == 200 and drawn.headers["cache-control"] == "no-store"
+    with Image.open(BytesIO(drawn.content)) as picture:
+        assert picture.width / picture.height == pytest.approx(keeper.width / keeper.height, abs=0.02)
+    refused = asked(keeper.id, strange.id)
+    assert refused.status_code == 404 and "cannot be laid over each other" in refused.text
+    assert "There is no such photo" in asked(keeper.id, 10**6).text
+    (session.root / part.path).unlink()
+    assert "is no longer there: scan again" in asked(keeper.id, part.id).text

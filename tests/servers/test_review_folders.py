@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +28,7 @@ def suggested(session, name: str) -> list[str]:
     return sorted(str(photo.path) for photo in item.photos if photo.id in item.suggested)
 
 
-def done(server, client, path: str, **fields: str) -> int:
+def done(server, client, path: str, **fields: str | list[str]) -> int:
     """Post what groups anew, and wait for that; return the status."""
     answer = client.post(path, data=fields)
     assert not server.folder.work.last or server.folder.work.last.ended.wait(60)
@@ -152,6 +153,10 @@ def test_rules_of_a_run_choose_between_equal_photos_alone(library):
         assert 'name="oldest_file" value="yes" checked' in client.get("").text
         done(server, client, "wishes", oldest_file="yes", never_from="2021")
         assert kept() == ["b.jpg", "2021/IMG_3.jpg"]
+        done(server, client, "wishes", never_from=["2021", "Backup"])
+        assert suggested(server.session, "IMG_3.jpg") == [], "each of several folders"
+        checked = re.findall(r'name="never_from" value="([^"]+)" checked', client.get("?status=done").text)
+        assert checked == ["2021", "Backup"], "also where the groups shown are in neither"
         assert done(server, client, "wishes", never_from="elsewhere") == 409
         done(server, client, "wishes")
         assert kept() == ["a.jpg", "2021/IMG_3.jpg"]

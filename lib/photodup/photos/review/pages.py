@@ -31,8 +31,10 @@ _LOOKED_AT = 12  # photos of each group, whether they are still as they were
 _ORDERS: dict[str, tuple[Callable[[Item], Any], bool]] = {
     "size": (lambda item: item.bytes_to_free, True),
     "date": (lambda item: item.group.keeper.taken_at or "", True),
+    "oldest": (lambda item: item.group.keeper.taken_at or "9999", False),
     "folder": (lambda item: str(item.group.keeper.path), False),
 }
+_LEAST_MB = (1, 10, 100, 1000)  # of what goes, to choose from
 _MOST_FOLDERS = 200
 _STATIC = {"style.css": "text/css", "review.js": "text/javascript", "icon.svg": "image/svg+xml"}
 _CHOOSING = ("INFERENCE_BACKEND", "INFERENCE_SERVICE_URL")  # what the environment chooses over the settings
@@ -53,14 +55,24 @@ def overview(
     status: str = "",
     order: str = "",
     folder: str = "",
+    year: str = "",
+    least: str = "",
     number: int = 1,
 ) -> Response:
-    """All groups of a tier, page by page; in an order, and those with a photo in a folder, if that is asked for."""
+    """All groups of a tier, page by page; in an order, and those of a folder, a year or a size, if that is asked for.
+
+    Of a folder or year is a group with a photo in it; its size is what goes of it, `least` megabytes.
+    """
     session = site.session
     shown = session.select(tier if tier in ("copies", "similar") else None, status or None)
     parents = {parent for item in shown for photo in item.photos for parent in photo.path.parents[:-1]}
+    years = {photo.taken_at[:4] for item in shown for photo in item.photos if photo.taken_at}
     if folder:
         shown = [item for item in shown if any(p.path.is_relative_to(folder) for p in item.photos)]
+    if year:
+        shown = [item for item in shown if any((p.taken_at or "").startswith(year) for p in item.photos)]
+    if least in map(str, _LEAST_MB):
+        shown = [item for item in shown if item.bytes_to_free >= int(least) * 1_000_000]
     if order in _ORDERS:
         key, is_reversed = _ORDERS[order]
         shown = sorted(shown, key=key, reverse=is_reversed)
@@ -74,6 +86,10 @@ def overview(
         status_filter=status,
         order=order,
         folder=folder,
+        year=year,
+        years=sorted(years, reverse=True),
+        least=least,
+        sizes=_LEAST_MB,
         folders=sorted(map(printable, parents))[:_MOST_FOLDERS],
         statuses=[TODO, MARKED, SKIPPED, APART, DONE],
         **page,

@@ -1,5 +1,7 @@
 """The quality measurement: its arithmetic on known scores, and the real thing on a few photographs."""
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,10 +11,11 @@ from support.review_library import photo
 
 from photodup.errors import PhotodupError
 from photodup.photos.groups.model_thresholds import THRESHOLDS
-from photodup.photos.quality.edits import LOOK_ALIKES, named
+from photodup.photos.quality.edits import EQUAL, LOOK_ALIKES, is_right, named
 from photodup.photos.quality.pairs import Original, choose_cosines, curve, evaluate, measure_chaining
 from photodup.photos.quality.report import report
 from photodup.photos.quality.shown import (
+    OfKind,
     at_least,
     bound,
     changes,
@@ -21,6 +24,7 @@ from photodup.photos.quality.shown import (
     measure_kinds,
     measure_shown,
 )
+from photodup.study import evaluate as study
 from photodup.study.evaluate import demo_originals
 
 
@@ -164,6 +168,8 @@ def test_a_turned_copy_is_found_and_held_back(by_kind, name):
     """Nobody can say which way up its owner wants it: a page or a sign reads in one of them."""
     assert (by_kind[name].n_found, by_kind[name].n_suggested, by_kind[name].n_held) == (2, 0, 2)
     assert by_kind[name].kept == {"original": 2}, "its turned pixels are the other's"
+    said = "mirrored" if "mirror" in name else "turned against the one to keep"
+    assert by_kind[name].reasons == {said: 2}
 
 
 def test_by_kind_what_holds_no_more_is_suggested_and_what_does_is_not(by_kind):
@@ -201,12 +207,51 @@ def test_a_wrong_keeper_and_a_wrong_suggestion_are_counted():
         return SimpleNamespace(path=SimpleNamespace(name=name))
 
     truth = {"a": ("one", "original"), "b": ("one", "blur 0.5%"), "c": ("two", "original")}
-    group = SimpleNamespace(keeper=file("b"), members=(file("a"), file("c")), may_go=(file("a"), file("c")))
+    group = SimpleNamespace(
+        keeper=file("b"),
+        members=(file("a"), file("c")),
+        may_go=(file("a"), file("c")),
+        choice=SimpleNamespace(rule="resolution", reason="most detail: 2 MP, next 1 MP"),
+        difference=lambda photo: "",
+    )
     found = judge_shown(SimpleNamespace(copies=(group,)), truth)
     assert (found.n_false, found.n_pure, found.n_right, found.n_original) == (1, 0, 0, 0)
     (blurred,) = named(["blur 0.5%"])
     said = judge_kind(blurred, SimpleNamespace(copies=(group,)), truth, 2)
     assert (said.n_found, said.wrong, said.kept) == (1, ("a", "c"), {"blur 0.5%": 1})
+    assert (said.reasons, said.rules) == ({}, {"resolution: most detail": 1})
+    assert "    stayed: resolution: most detail (1)" in kinds_lines([said])
+
+
+def test_one_meaning_of_the_original_or_its_equal():
+    """The same pixels in another file, and no other edit, however little is lost with it."""
+    assert [is_right(name) for name in ("original", "PNG", "TIFF")] == [True] * 3
+    assert not any(is_right(one.name) for one in named() if one.result != EQUAL)
+
+
+def test_what_is_held_back_is_summed_with_and_without_what_has_another_light():
+    found = [
+        OfKind("resize 0.5x", "lesser", 4, 4, 3, (), {"original": 4}, {"has other proportions": 1}),
+        OfKind("PNG", "equal", 4, 4, 4, (), {"PNG": 4}),
+        OfKind("rescan", "lesser", 4, 2, 0, (), {"original": 2}, {"has other tones or colours": 2}),
+        OfKind("mirror", "twin", 4, 4, 0, (), {"original": 1, "mirror": 3}, {"mirrored": 4}),
+    ]
+    text = "\n".join(kinds_lines(found))
+    assert "held back of those found that show no more than their original: 3 of 10 (30.0%)" in text
+    assert "without photo of a screen and rescan, whose light is another: 1 of 8 (12.5%)" in text
+    assert "found 14 of 16 copies; of those the original or its equal is the one to keep in 11" in text
+    assert "a twin of it in 3" in text and "    held back: mirrored (4)" in text
+
+
+def test_reasons_by_kind_are_in_the_json(monkeypatch, capsys):
+    found = [OfKind("rescan", "lesser", 4, 2, 0, (), {"original": 2}, {"has other tones or colours": 2})]
+    monkeypatch.setattr(study, "by_kind", lambda *args: found)
+    monkeypatch.setattr(study, "measure", lambda *args, **options: None)
+    monkeypatch.setattr(study, "as_record", lambda quality: {})
+    monkeypatch.setattr(study, "shown", lambda *args, **options: found[0])
+    study.evaluate_and_print(None, weights=None, all_edits=False, per_kind=2, as_json=True)
+    (kind,) = json.loads(capsys.readouterr().out)["kinds"]
+    assert kind["kind"] == "rescan" and kind["reasons"] == {"has other tones or colours": 2}
 
 
 @pytest.mark.parametrize("trials", [8, pytest.param(40, marks=pytest.mark.long)], ids=["short", "long"])

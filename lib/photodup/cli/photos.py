@@ -326,11 +326,12 @@ def evaluate(
     per_kind: Annotated[
         int, Option(min=0, help="photographs for each kind in the table by kind; 0: none")
     ] = 2,
+    as_json: AsJson = False,
 ) -> None:
     """Measure how well copies are found, by kind: edits of known photographs, look-alikes, and their curves."""
     from photodup.study.evaluate import evaluate_and_print
 
-    evaluate_and_print(directory, weights=weights, all_edits=all_edits, per_kind=per_kind)
+    evaluate_and_print(directory, weights=weights, all_edits=all_edits, per_kind=per_kind, as_json=as_json)
 
 
 def demo(directory: Annotated[Path, Argument(help="folder to build it in")]) -> None:

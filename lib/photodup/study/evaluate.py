@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -81,11 +82,17 @@ def by_kind(directory: Path | None, n: int) -> list[OfKind]:
 
 
 def evaluate_and_print(
-    directory: Path | None, *, weights: str | None, all_edits: bool, per_kind: int
+    directory: Path | None, *, weights: str | None, all_edits: bool, per_kind: int, as_json: bool = False
 ) -> None:
-    """Measure and print the tables: by kind first, then pairs, then what is shown of families."""
-    if per_kind:
-        print("\n".join(kinds_lines(by_kind(directory, per_kind))))
+    """Measure and print the tables: by kind first, then pairs, then what is shown of families; or one JSON object."""
+    kinds = by_kind(directory, per_kind) if per_kind else []
+    if as_json:
+        quality = as_record(measure(directory, weights=weights, all_edits=all_edits))
+        families = asdict(shown(directory, all_edits=all_edits))
+        print(json.dumps({"kinds": [asdict(one) for one in kinds], "quality": quality, "shown": families}))
+        return
+    if kinds:
+        print("\n".join(kinds_lines(kinds)))
     print(report(measure(directory, weights=weights, all_edits=all_edits)))
     print("\n".join(shown(directory, all_edits=all_edits).lines()))
 

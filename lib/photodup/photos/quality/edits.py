@@ -18,6 +18,9 @@ from photodup.embedding.imaging import to_jpeg
 # What an edit is beside its original: less of the same; the same pixels; the whole of it at full size, so that which came
 # first is not seen; somebody's work; with something that the original does not show; or no copy but another picture.
 LESSER, EQUAL, TWIN, WORK, MORE, LOOK_ALIKE = "lesser", "equal", "twin", "work", "more", "look-alike"
+# Nobody misses such a copy beside its original. A twin is neither: it may be the one that its owner wants, and no equal.
+HARMLESS = frozenset({LESSER, EQUAL})
+ORIGINAL = "original"
 
 
 @dataclass(frozen=True)
@@ -350,6 +353,16 @@ REFERENCE: tuple[str, ...] = (
     "blur 0.5%",
     "border with text 5%",
 )
+
+
+# Copies of which the whole light is another: they are harmless, and the rules hold them back like any other exposure.
+RETONED = frozenset(one.name for one in TRANSFORMS if one.kind == "rescan")
+_EQUALS = frozenset(one.name for one in TRANSFORMS if one.result == EQUAL)
+
+
+def is_right(kept: str) -> bool:
+    """Return whether a file that stayed, by the name of its edit, is the original or its equal: the same pixels."""
+    return kept == ORIGINAL or kept in _EQUALS
 
 
 def named(names: Sequence[str] | None = None) -> list[Transform]:

@@ -5,9 +5,10 @@ Each photograph and its edits are written as files with names that tell nothing,
 
 import hashlib
 import io
+import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
@@ -18,16 +19,26 @@ from photodup.embedding.imaging import encoded
 from photodup.errors import PhotodupError
 from photodup.photos.compare.evidence import EvidenceStore, pair_rows
 from photodup.photos.compare.verify import Thresholds
-from photodup.photos.groups.results import Tiers
+from photodup.photos.groups.results import TierGroup, Tiers
 from photodup.photos.groups.tiers import find_tiers
 from photodup.photos.library.scan import Catalogue, scan
-from photodup.photos.quality.edits import EQUAL, LESSER, LOOK_ALIKE, MORE, WORK, Transform
+from photodup.photos.quality.edits import (
+    EQUAL,
+    HARMLESS,
+    LOOK_ALIKE,
+    MORE,
+    ORIGINAL,
+    RETONED,
+    TWIN,
+    WORK,
+    Transform,
+    is_right,
+)
 from photodup.photos.quality.pairs import Original, shrunk
 from photodup.progress import bar, unseen
 
-ORIGINAL = "original"
-# Edits that keep the whole picture at its full resolution: which of the two came first, not every file tells.
-TWINS = frozenset({"mirror", "brightness", "contrast", "colour"})
+# Of a sentence the part that says what it is about, without places and numbers.
+_GIST = re.compile("looks different|[^,:;]+")
 _QUALITY = 92
 _SEEN = 8  # greys by which an edit changes something
 CONFIDENCE = 0.95  # of a lower bound
@@ -44,7 +55,7 @@ class Shown:
         n_pure: groups that hold files of one original only.
         n_redundant, n_found: edits, and those that were suggested for removal.
         n_false: files suggested for removal beside a keeper made from another original.
-        n_right: families whose keeper is the original or a twin of it: whole, at full resolution, nothing added.
+        n_right: families whose keeper is the original or its equal (`is_right`).
         n_original: families whose keeper is the original itself.
         found_by_edit: share of each edit's files that was suggested.
         keepers: how often each edit became the keeper.
@@ -92,6 +103,8 @@ class OfKind:
         n_suggested: files suggested for removal.
         wrong: the names of those that hold what no file that stays does, or are the original itself.
         kept: how often the original and the edit was the one to keep.
+        reasons: why copies were held back, and how many by each reason; a copy may have several.
+        rules: by which rule, and why, a file that is not the original or its equal was the one to keep.
     """
 
     kind: str
@@ -101,6 +114,8 @@ class OfKind:
     n_suggested: int
     wrong: tuple[str, ...]
     kept: dict[str, int]
+    reasons: dict[str, int] = field(default_factory=dict)
+    rules: dict[str, int] = field(default_factory=dict)
 
     @property
     def n_held(self) -> int:
@@ -183,7 +198,7 @@ def judge_shown(tiers: Tiers, truth: dict[str, tuple[str, str]]) -> Shown:
         n_redundant=sum(len(values) for values in by_edit.values()),
         n_found=sum(sum(values) for values in by_edit.values()),
         n_false=len(false),
-        n_right=sum(edit == ORIGINAL or edit.split()[0] in TWINS for edit in kept),
+        n_right=sum(map(is_right, kept)),
         n_original=kept.count(ORIGINAL),
         found_by_edit={edit: sum(values) / len(values) for edit, values in by_edit.items()},
         keepers={edit: kept.count(edit) for edit in dict.fromkeys(kept)},
@@ -256,19 +271,36 @@ def judge_kind(kind: Transform, tiers: Tiers, truth: dict[str, tuple[str, str]],
     """Hold the groups of one kind's library against what is known of each file."""
     is_pair: list[bool] = []
     wrong: list[str] = []
-    suggested, kept = 0, Counter[str]()
+    suggested, kept, reasons, rules = 0, Counter[str](), Counter[str](), Counter[str]()
     for group in tiers.copies:
         source, keeper = truth[group.keeper.path.name]
         together = {truth[photo.path.name] for photo in (group.keeper, *group.members)}
         is_pair.append({(source, ORIGINAL), (source, kind.name)} <= together)
-        kept[keeper] += is_pair[-1]
+        if is_pair[-1]:
+            kept[keeper] += 1
+            reasons.update(_reasons(group))
+            if not is_right(keeper):
+                rules[f"{group.choice.rule or 'no rule'}: {_gist(group.choice.reason)}"] += 1
         for photo in group.may_go:
             its, edit = truth[photo.path.name]
             suggested += 1
             may_go = kind.result == EQUAL or (edit != ORIGINAL and kind.result not in (MORE, LOOK_ALIKE))
             if its != source or not may_go:
                 wrong.append(photo.path.name)
-    return OfKind(kind.name, kind.result, n, sum(is_pair), suggested, tuple(wrong), dict(kept))
+    return OfKind(
+        kind.name, kind.result, n, sum(is_pair), suggested, tuple(wrong), dict(kept), dict(reasons), dict(rules)
+    )  # fmt: skip
+
+
+def _reasons(group: TierGroup) -> set[str]:
+    """Return why the members of a group are held back, without places and numbers."""
+    said = "; ".join(group.difference(photo) for photo in group.members)
+    return {_gist(part) for part in said.split("; ") if part}
+
+
+def _gist(said: str) -> str:
+    found = _GIST.match(said)
+    return found[0] if found else said
 
 
 def kinds_lines(found: Sequence[OfKind]) -> list[str]:
@@ -282,6 +314,9 @@ def kinds_lines(found: Sequence[OfKind]) -> list[str]:
             f"{one.kind:20}{one.result:>12}{one.n:7}{one.n_found:7}{one.n_suggested:11}{one.n_held:11}"
             f"{len(one.wrong):7}  {stayed if one.result != LOOK_ALIKE else 'both' if not one.wrong else 'one'}"
         )
+        for what, counts in (("held back", one.reasons), ("stayed", one.rules)):
+            if counts and one.result != LOOK_ALIKE:
+                lines.append(f"    {what}: " + ", ".join(f"{why} ({n})" for why, n in counts.items()))
     n, n_wrong = sum(one.n for one in found), sum(len(one.wrong) for one in found)
     lines.append(
         f"pooled: {n_wrong} wrong in {n:,} pairs of {len(found)} kinds (at most {1 - at_least(n - n_wrong, n):.2%} with "
@@ -289,20 +324,24 @@ def kinds_lines(found: Sequence[OfKind]) -> list[str]:
     )
     copies = [one for one in found if one.result != LOOK_ALIKE]
     n_found = sum(one.n_found for one in copies)
-    n_kept = sum(
-        one.kept.get(ORIGINAL, 0) + (one.result == EQUAL) * one.kept.get(one.kind, 0) for one in copies
-    )
+    kept = [(one, name, times) for one in copies for name, times in one.kept.items()]
+    n_kept = sum(times for _, name, times in kept if is_right(name))
+    n_twins = sum(times for one, name, times in kept if one.result == TWIN and not is_right(name))
     lines.append(
         f"found {n_found} of {sum(one.n for one in copies)} copies; of those the original or its equal is the one to keep "
-        f"in {n_kept} (at least {at_least(n_kept, n_found):.1%})"
+        f"in {n_kept} (at least {at_least(n_kept, n_found):.1%}), a twin of it in {n_twins}"
     )
-    lesser = [one for one in copies if one.result in (LESSER, EQUAL)]
-    n_lesser = sum(one.n_found for one in lesser)
-    lines.append(
-        f"held back of the {n_lesser} found that show no more than their original: {sum(one.n_held for one in lesser)} "
-        f"({sum(one.n_held for one in lesser) / max(n_lesser, 1):.1%})"
-    )
+    harmless = [one for one in copies if one.result in HARMLESS]
+    lines.append(f"held back of those found that show no more than their original: {_held(harmless)}")
+    told = [one for one in harmless if one.kind not in RETONED]
+    if len(told) < len(harmless):
+        lines.append(f"without {' and '.join(sorted(RETONED))}, whose light is another: {_held(told)}")
     return lines
+
+
+def _held(kinds: Sequence[OfKind]) -> str:
+    n_held, n_found = sum(one.n_held for one in kinds), sum(one.n_found for one in kinds)
+    return f"{n_held} of {n_found} ({n_held / max(n_found, 1):.1%})"
 
 
 # Of the scores so many of the highest make the tail, and at least this number is needed.

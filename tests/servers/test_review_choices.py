@@ -6,7 +6,7 @@ from io import BytesIO
 import httpx
 import pytest
 from PIL import Image
-from support.review_library import client_of, group_of, make_library, photo, remove_all, save
+from support.review_library import client_of, group_of, photo, remove_all, save
 
 from photodup.errors import PhotodupError
 from photodup.photos.library.scan import scan

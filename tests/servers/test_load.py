@@ -151,7 +151,7 @@ def test_rare_errors_are_counted_and_frequent_ones_fail_the_point():
 
         return delay
 
-    few = measure(Dummy(delay_of=some(2500)), PHOTOS, Load("single_stream"), Stopping(0.3, 2600, 12))
+    few = measure(Dummy(delay_of=some(2500)), PHOTOS, Load("single_stream"), Stopping(0.3, 2600, 60))
     many = measure(Dummy(delay_of=some(200)), PHOTOS, Load("single_stream"), SHORT)
     assert few.get("status") != "failed" and few["n_errors"] >= 1
     assert many["status"] == "failed" and "ConnectionResetError: planted" in many["error"]

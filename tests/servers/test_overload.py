@@ -187,7 +187,7 @@ def test_the_first_guess_at_the_pace_is_not_that_of_a_cold_model(monkeypatch, fi
     calls = []
 
     class Cold:
-        name, pretrained, digest = "cold", "random:0", "0" * 64
+        name, pretrained, precision, digest = "cold", "random:0", "fp32", "0" * 64
 
         def embed_pixels(self, pixels):
             calls.append(len(pixels))

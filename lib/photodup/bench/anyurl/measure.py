@@ -233,7 +233,8 @@ def measure_load(request: Request, asked: Asked, watcher: Watcher, *, label: str
     if server is not None:
         columns |= server.columns(time.monotonic() - began)
     columns["n_idle_closes"] = adapter.n_idle_closes()
-    columns["because"] = columns["because"] or columns["invalid_because"].partition(": ")[2]
+    why = columns["invalid_because"]
+    columns["because"] = columns["because"] or why.partition(": ")[2] or why
     raw, rows, errors = columns.pop("raw", None), watcher.rows, watcher.errors
     if raw is None:  # a failed point has no arrays; its answers are in the rows
         raw = {"latency_ms": watcher.latency_ms, "finished_s": rows[:, ROW.index("done")]}

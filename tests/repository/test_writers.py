@@ -65,9 +65,7 @@ REMOVERS = {
     "lib/photodup/serving/triton/copies.py:_copy": "what an interrupted comparison left under that copy's name",
     "lib/photodup/serving/triton/server.py:_remove_shared_memory": "in /dev/shm, by our prefix and process id",
     "lib/photodup/serving/control_key.py:kept": "the key file of a server of ours, when that server has stopped",
-    "lib/photodup/serving/vast.py:up": "the record of an order that was refused, in build/",
-    "lib/photodup/serving/vast.py:_forget": "the record of an order that came to nothing, in build/",
-    "lib/photodup/serving/vast.py:_destroy": "the record of a rented machine that was given back, in build/",
+    "lib/photodup/serving/vast.py:_forget": "the record of a machine that was given back or never came, in build/",
     # ---- the kit for a machine without a network
     "tools/gpu_kit/pack.py:pack": "slices that an earlier pack left in the folder given, by their names",
     "tools/gpu_kit/slices.py:_unpack": "slices and the archive joined of them, in the kit's own work folder, once unpacked",

@@ -109,7 +109,7 @@ def up(
         raise
     if not (answer.get("success") and answer.get("new_contract")):
         if answer.get("success") is False:
-            _record_path(name).unlink(missing_ok=True)
+            _forget(name, True)
         else:  # neither a no nor a number
             _undo_order(client, name)
         raise PhotodupError(
@@ -260,7 +260,7 @@ def _undo_order(client: Any, name: str) -> None:
 
 
 def _forget(name: str, is_gone: bool) -> None:
-    """Remove the record of an order without an answer, or keep it for as long as its machine may still appear."""
+    """Remove the record of a machine that is gone, or keep it for as long as one may still appear."""
     if is_gone:
         _record_path(name).unlink(missing_ok=True)
     else:
@@ -289,7 +289,7 @@ def _destroy(client: Any, name: str, instance: int) -> None:
         raise PhotodupError(
             f"{refused}INSTANCE {instance} IS STILL THERE AND COSTS MONEY: destroy it at {CONSOLE}."
         )
-    _record_path(name).unlink(missing_ok=True)
+    _forget(name, True)
 
 
 def _leave_watchdog(name: str) -> None:

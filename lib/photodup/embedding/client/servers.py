@@ -1,5 +1,7 @@
-"""The servers behind a client: what each says of itself, and how a batch travels to it and back, with retries;
-and an encoder that is such a server, for the FastAPI service in front of a Triton."""
+"""Talk to the servers behind a client: ask what each computes, send it batches, and try again where that may help.
+
+`BehindTriton` is an encoder that Triton computes, for the FastAPI service in front of it.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar

@@ -128,8 +128,8 @@ class KeepRules:
     def described(self, photo: Photo) -> Mapping[str, Any]:
         """Return what a photo and its sidecars say of it, by kind."""
         if photo.id not in self._described:
-            alone = joined(read_described(photo.described))
-            self._described[photo.id] = self._beside.described(photo) if self._beside else alone
+            said = self._beside.described(photo) if self._beside else joined(read_described(photo.described))
+            self._described[photo.id] = said
         return self._described[photo.id]
 
     def lost_beside(self, keeper: Photo, leaving: Photo) -> list[str]:

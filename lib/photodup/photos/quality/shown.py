@@ -37,7 +37,7 @@ from photodup.photos.quality.edits import (
 from photodup.photos.quality.pairs import Original, shrunk
 from photodup.progress import bar, unseen
 
-# Of a sentence the part that says what it is about, without places and numbers.
+# A reason begins with what differs; places and numbers follow and are left out.
 _GIST = re.compile("looks different|[^,:;]+")
 _QUALITY = 92
 _SEEN = 8  # greys by which an edit changes something

@@ -59,9 +59,10 @@ def overview(
     least: str = "",
     number: int = 1,
 ) -> Response:
-    """All groups of a tier, page by page; in an order, and those of a folder, a year or a size, if that is asked for.
+    """Show the groups of a tier, page by page.
 
-    Of a folder or year is a group with a photo in it; its size is what goes of it, `least` megabytes.
+    `folder` and `year` leave the groups that have a photo from there or then. `least` leaves those that would free at least
+    so many megabytes.
     """
     session = site.session
     shown = session.select(tier if tier in ("copies", "similar") else None, status or None)

@@ -272,7 +272,7 @@ def _remove_shared_memory(prefix: str) -> None:
 def start_shipped(
     repository: Path, *, key: str = "", arguments: Sequence[str] = (), log: str = "triton-shipped"
 ) -> ServerProcess:
-    """Start Triton as the images do, by docker/start-triton.sh, without waiting for it; whoever calls this stops it.
+    """Start Triton with docker/start-triton.sh, as the images do, and return at once. The caller has to stop it.
 
     Args:
         key: the control key; without one nobody can change the models.

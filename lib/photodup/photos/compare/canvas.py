@@ -14,6 +14,10 @@ _MAX_GROWTH = 3.0
 _FLAT, _LEAST_FLAT = 10, 0.0008
 # Just outside another member's frame so much must be fill.
 _ALL_AROUND = 0.9
+# Of so many members most show where a picture on plain ground ends.
+_MANY = 5
+# What a program filled is one colour: so much of it, but for the pixels beside the picture, to so many greys.
+_DRAWN, _ONE_GREY, _RINGS = 0.95, 2, 6
 # Longer side, pixels, at which two members are compared for what they hold.
 _FINE = 1280
 # Pixels of the canvas by which two outlines of one picture may miss each other.
@@ -33,6 +37,7 @@ class Laid:
         scale: pixels of the file for one of the canvas.
         size: (width, height) of the upright file.
         added: what it has around the picture, in words.
+        plain_around: members around whose picture it has one colour, which may be a border or the ground of the scene.
     """
 
     rgb: np.ndarray
@@ -43,6 +48,7 @@ class Laid:
     scale: float
     size: tuple[int, int]
     added: tuple[str, ...] = ()
+    plain_around: frozenset[int] = frozenset()
 
     @property
     def file_to_canvas(self) -> np.ndarray:
@@ -144,8 +150,8 @@ def shares_of(box: tuple[float, float, float, float], one: Laid) -> tuple[float,
 def without_margins(pictures: Mapping[int, np.ndarray], laid: Mapping[int, Laid]) -> None:
     """Take borders and empty corners out of `picture`, and name them in `added`.
 
-    A flat fill at the edge is no part of the picture if all around another member's frame there is nothing else: the
-    picture ends there. Around a crop there is more picture, and at most in places a sky or a wall.
+    A fill of one colour at the edge is no part of the picture if all around another member's frame there is nothing else,
+    and the light changes there: the picture ends there. A wall has shades, and is part of the picture.
     """
     import cv2
 
@@ -170,18 +176,31 @@ def without_margins(pictures: Mapping[int, np.ndarray], laid: Mapping[int, Laid]
             shape = laid[other_row].frame
             outer = grown(shape, JITTER)
             around = grown(shape, JITTER + 4) & ~outer & grown(member.frame, -2)
-            if around.sum() >= _LEAST_FLAT * member.frame.sum() and there[around].mean() > _ALL_AROUND:
+            if (
+                around.sum() >= _LEAST_FLAT * member.frame.sum()
+                and there[around].mean() > _ALL_AROUND
+                and _is_drawn(member, there & ~outer)
+            ):
                 inside = shape & ~grown(shape, -JITTER - 4) & grown(outer & member.frame, -2)
                 step = member.grey[around].mean() - member.grey[inside].mean() if inside.any() else 0.0
                 ending[row][other_row] = bool(abs(step) > _FLAT)
     for row, others in ending.items():
-        # On plain ground each seems to end where the other does: it does where it changes there.
-        ends = [laid[o] for o, changes in others.items() if changes or not ending.get(o, {}).get(row)]
+        # A picture on white with more white around it, or a crop of what stands before white: of few nobody can say.
+        are_many = len(laid) >= _MANY
+        ends = [laid[o] for o, changes in others.items() if changes or are_many]
+        laid[row].plain_around = frozenset(o for o, changes in others.items() if not changes)
         # What most members show is no border: then the picture stands on a plain ground, and some are crops.
         if ends and 2 * len(ends) >= len(laid) - 1:
             member, other = laid[row], ends[0]
             member.picture &= ~grown(~grown(other.frame, -1) & grown(fills[row], JITTER), 1)
             member.added = ("empty corners",) if abs(angle(member, other)) > 0.5 else ("a border",)
+
+
+def _is_drawn(one: Laid, fill: np.ndarray) -> bool:
+    """Return whether a fill bool[h, w] outside another's picture is of one colour, as a program draws it."""
+    inner = grown(fill, -_RINGS)
+    values = one.rgb[inner if inner.any() else fill].astype(np.int16)
+    return bool(np.mean(np.abs(values - np.median(values, axis=0)).max(axis=1) <= _ONE_GREY) >= _DRAWN)
 
 
 def angle(first: Laid, second: Laid) -> float:

@@ -21,8 +21,12 @@ from photodup.photos.compare.exposures import FineNoise, fine_noise
 _BLURS, _BASE, _SOFTER = (0.0, 0.8, 1.6, 3.2, 6.4, 12.8), 0.8, 1
 # Greys by which a place may differ at least, and multiples of what the rest of the pair differs by where it is as busy.
 _FLOOR, _NOISE, _USUAL = 16.0, 4.0, 0.75
+# The least where nine tenths of the edges, of this level, are the same to a grey: what a brush took out may leave no more.
+_FAINT, _SAME, _EDGES = 6.0, 1.0, 4
 # Pixels by which edges may lie beside each other, beyond what the alignment's own scatter is.
 _LEAST_SLIP, _MOST_SLIP = 0.35, 1.5
+# So many places say whether some lie displaced.
+_PLACES = 8
 # Sum over the pixels of a place of its difference, in units of what is allowed.
 LEAST_PLACE = 10.0
 # A channel at its limit was cut off there; colours next to that may be off by so much more.
@@ -63,11 +67,14 @@ class Contents:
         places: where, the strongest first; empty where the first explains all of the second.
         is_caption: all of it is lines of writing that only the second has, over a picture.
         noise: of both pictures.
+        displaced: share of textured places that lie beside where one map puts them: near and far things, seen from two
+            places. Of 29 photographs copies reach 0.10, at quality 10 0.18; of the bursts 28 have 0.32 or more.
     """
 
     places: tuple[Difference, ...] = ()
     is_caption: bool = False
     noise: FineNoise = field(default_factory=FineNoise)
+    displaced: float = 0.0
 
 
 def compare_contents(first: np.ndarray, second: np.ndarray, shared: np.ndarray) -> Contents:
@@ -79,7 +86,7 @@ def compare_contents(first: np.ndarray, second: np.ndarray, shared: np.ndarray) 
     """
     if shared.sum() < 2000:
         return Contents()
-    second, slip = aligned(first, second, shared)
+    second, slip, displaced = aligned(first, second, shared)
     noise = fine_noise(first, second, shared)
     found = []
     # Colours at one softness, then as they are: the one is right beside a blurred picture, the other where much is cut off.
@@ -87,14 +94,18 @@ def compare_contents(first: np.ndarray, second: np.ndarray, shared: np.ndarray) 
         predicted = _in_colours_of(first, second, shared, soft)
         places, hot = _places(_excess(predicted, second, shared, slip))
         if not places:
-            return Contents(noise=noise)
+            return Contents(noise=noise, displaced=displaced)
         found.append((sum(place.weight for place in places), places, hot, predicted))
     _, places, hot, predicted = min(found, key=lambda one: one[0])
-    return Contents(tuple(places), _is_caption(first, second, predicted, hot, shared), noise)
+    is_caption = _is_caption(first, second, predicted, hot, shared)
+    return Contents(tuple(places), is_caption, noise, displaced)
 
 
-def aligned(first: np.ndarray, second: np.ndarray, shared: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return the second picture moved onto the first to a part of a pixel, and the pixels by which edges still slip."""
+def aligned(first: np.ndarray, second: np.ndarray, shared: np.ndarray) -> tuple[np.ndarray, float, float]:
+    """Return the second picture moved onto the first to a part of a pixel, and how well it lies there.
+
+    That is the pixels by which edges still slip, and the share of places that are displaced (`Contents`).
+    """
     import cv2
 
     # At one softness: between a sharp and a blurred picture a phase finds what is not there.
@@ -107,23 +118,29 @@ def aligned(first: np.ndarray, second: np.ndarray, shared: np.ndarray) -> tuple[
     target, shift = shifts(a, b, shared, side, texture=4, sure=0.25)
     target, shift = (points[np.abs(shift).max(axis=1) < 8] for points in (target, shift))
     if len(target) < 6:
-        return second, 2 * _LEAST_SLIP
+        return second, 2 * _LEAST_SLIP, 0.0
     source = target + shift
     moved = np.linalg.norm(source - target, axis=1)
     if np.quantile(moved, 0.9) < 0.1:
-        return second, _LEAST_SLIP
+        return second, _LEAST_SLIP, 0.0
     transform, inside = cv2.estimateAffine2D(source, target, method=cv2.RANSAC, ransacReprojThreshold=0.7)
     as_it_is = second, float(np.clip(np.median(moved) + _LEAST_SLIP, 0, _MOST_SLIP))
     if transform is None or inside.sum() < 6:
-        return as_it_is
+        return *as_it_is, float((np.linalg.norm(shift - np.median(shift, axis=0), axis=1) > 1).mean())
+    # In places half as large, of which there are enough.
+    centres, beside = shifts(a, b, shared, max(48, side // 2), texture=4, sure=0.25)
+    off = np.linalg.norm((centres + beside) @ transform[:, :2].T + transform[:, 2] - centres, axis=1)[
+        np.abs(beside).max(axis=1) < 8
+    ]
+    displaced = float((off > 1).mean()) if len(off) >= _PLACES else 0.0
     size, seen = (width, height), grown(shared, -8)
     better = cv2.warpAffine(b, transform, size, flags=cv2.INTER_CUBIC, borderMode=cv2.BORDER_REPLICATE)
     if correlation(a[seen], better[seen]) <= correlation(a[seen], b[seen]):
-        return as_it_is
+        return *as_it_is, displaced
     left_over = np.linalg.norm(source @ transform[:, :2].T + transform[:, 2] - target, axis=1)
     slip = float(np.clip(np.quantile(left_over, 0.8) + _LEAST_SLIP, 0, _MOST_SLIP))
     moved = cv2.warpAffine(second, transform, size, flags=cv2.INTER_CUBIC, borderMode=cv2.BORDER_REPLICATE)
-    return moved, slip
+    return moved, slip, displaced
 
 
 def _in_colours_of(first: np.ndarray, second: np.ndarray, shared: np.ndarray, soft: int) -> np.ndarray:
@@ -208,11 +225,13 @@ def _excess(predicted: np.ndarray, second: np.ndarray, shared: np.ndarray, slip:
     steep = cv2.min(*(cv2.dilate(slopes(one), near) for one in (blurred[0], seen)))
     busy = np.clip(2 * np.log2(1 + steep), 0, 11).astype(np.uint8)
     levels, values = busy[shared], difference[shared]
+    edges = values[levels >= _EDGES]
+    floor = _FAINT if len(edges) > 200 and np.quantile(edges, 0.9) <= _SAME else _FLOOR
     allowed, usual = np.zeros(12, np.float32), 0.0
     for level in range(12):
         there = values[levels == level]
         usual = float(np.quantile(there, _USUAL)) if len(there) > 200 else usual
-        allowed[level] = max(_FLOOR, _NOISE * usual)
+        allowed[level] = max(floor, _NOISE * usual)
     found = (difference - slip * steep).clip(0) / allowed[busy]
     return np.where(shared, found, 0).astype(np.float32)
 

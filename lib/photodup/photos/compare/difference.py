@@ -34,7 +34,7 @@ def drawn_difference(first: Image.Image, second: Image.Image) -> Image.Image | N
     height, width = a.shape[:2]
     frames = [on_size(one.frame, (width, height)) for one in laid.values()]
     both, either = frames[0] & frames[1], frames[0] | frames[1]
-    b, _ = aligned(a, b, both)
+    b, *_ = aligned(a, b, both)
     apart = cv2.absdiff(*(cv2.GaussianBlur(one, (0, 0), _SOFT) for one in (a, b))).max(axis=2)
     heat = both * ((apart - np.float32(_LEAST)) / (_MOST - _LEAST)).clip(0, 1)
     grey = _DARK * cv2.cvtColor(np.where(frames[0][:, :, None], a, b), cv2.COLOR_RGB2GRAY)

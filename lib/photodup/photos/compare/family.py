@@ -39,6 +39,7 @@ from photodup.photos.compare.traces import (
     is_saved_from,
     saved_with,
     standard_tables,
+    toned_first,
 )
 
 # Members that captions are looked for against: enough for a majority.
@@ -116,8 +117,8 @@ _STEP, _AROUND, _SEAM, _TORN, _MOST_OF_A_COLLAGE = 6, 24, 1.5, 0.3, 0.75
 # Slopes of a blur that fills a screen around a picture, over those of the picture.
 _FILLED = 0.3
 _SCENE = "of the scene"
-# Share of the textured places that lie displaced between two exposures from two places.
-_MOVED = 0.12
+# Share of the textured places that lie displaced between two exposures from two places: on the canvas, and finely.
+_MOVED, _MOVED_FINELY = 0.12, 0.22
 
 
 # Left, top, right and bottom of a place, as shares of an upright picture, 0..1.
@@ -398,8 +399,8 @@ class LaidFamily:
         )
         in_colour = {
             row: bool(
-                (most < _COLOURFUL or own >= _GREYED * most)
-                and (most_hues < _HUES or self._hues[row] >= _ONE_HUE * most_hues)
+                most_hues < _HUES
+                or ((most < _COLOURFUL or own >= _GREYED * most) and self._hues[row] >= _ONE_HUE * most_hues)
             )
             for row, own in zip(self.laid, colours, strict=True)
         }
@@ -515,13 +516,29 @@ class LaidFamily:
 
     def _is_made_of(self, row: int, source: int) -> bool:
         """Return whether another's file, turned, resized, lighter or darker, and saved, is shown to give a member's."""
-        if self._retoned(source, row)[0]:
+        is_retoned = self._retoned(source, row)
+        if any(is_retoned) and self._toned_first(source, row) == 0:
+            return True
+        if is_retoned[0]:
             return self._compare_contents(source, row)[3] > _PLAINLY
         ours, theirs = self.laid[row], self.laid[source]
         larger, smaller = (row, source) if ours.scale > theirs.scale else (source, row)
         is_in_doubt = stretch(theirs, ours) > _STRETCHED or self._is_maybe_enlarged(larger, smaller)
         is_asked = is_in_doubt or self._is_moved(source, row)
         return self._is_converted(row, source) or (is_asked and self._is_saved_from(row, source))
+
+    @_once
+    def _toned_first(self, first: int, second: int) -> int:
+        """Return which of two JPEGs that lie pixel on pixel came first, by their tones; -1 where nobody knows."""
+        if first > second:
+            found = self._toned_first(second, first)
+            return found if found < 0 else 1 - found
+        tables = [self._traces[row].table for row in (first, second)]
+        # What was made of one colour keeps too little of the other two.
+        low, high = sorted(self._hues[row] for row in (first, second))
+        if not all(tables) or not _same_grid(self.laid[first], self.laid[second]) or low < _ONE_HUE * high:
+            return -1
+        return toned_first(tables, [np.asarray(self._load(row)[0].convert("RGB")) for row in (first, second)])
 
     @_once
     def _is_converted(self, row: int, source: int) -> bool:
@@ -633,6 +650,8 @@ class LaidFamily:
         beyond = grown(b.picture, -3) & ~grown(a.picture, 1)
         if beyond.sum() > WIDER * max(int(a.picture.sum()), 1) and not _is_filled(a, b, beyond):
             said.append(f"shows more {_what_is_beyond(b, beyond)}")
+        if member in a.plain_around:
+            said.append("the one to keep has only one colour around this one, which may be a border")
         edges = _edges(a, b)
         # Where one picture has many copies no collage of it is kept, and this check would hold back too many crops.
         may_be = len(self.laid) < _MANY and b.frame.sum() < _MOST_OF_A_COLLAGE * a.frame.sum()
@@ -656,7 +675,7 @@ class LaidFamily:
             said.append(f"looks different {where(contents.places)}")
         else:
             boxes = ()
-        if displaced(a, b) > _MOVED:
+        if displaced(a, b) > _MOVED or contents.displaced > _MOVED_FINELY:
             said.append("parts lie displaced, as between two exposures")
         if contents.noise.is_of_two_exposures(rounding):
             said.append("has fine noise of its own, as another exposure has")

@@ -144,7 +144,8 @@ class Origins:
         origin = "made of a file here" if is_made else "and no file tells which came first"
         is_named = any(_EDIT_NAME.search(photo.path.stem) for photo in (keeper, other))
         may_be_reexposed = relation.may_be_reexposed and not is_named
-        said = [f"lighter or darker, perhaps another exposure, {origin}"] if may_be_reexposed else []
+        perhaps = "" if is_made else "perhaps another exposure, "
+        said = [f"lighter or darker, {perhaps}{origin}"] if may_be_reexposed else []
         if owner_chose:
             return said
         # Whoever came first: somebody may have turned it to look at it.

@@ -3,6 +3,7 @@
 import io
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,14 @@ from PIL import Image, ImageDraw, ImageFilter, ImageFont
 from support.review_library import copies_in, only_group, photo
 
 from photodup.embedding.imaging import encoded
-from photodup.photos.compare.content import Contents, Difference, compare_contents, is_page, where
+from photodup.photos.compare.content import (
+    Contents,
+    Difference,
+    common_noise,
+    compare_contents,
+    is_page,
+    where,
+)
 from photodup.photos.compare.exposures import FineNoise, own_rounding, rounding_noise
 from photodup.photos.compare.family import LaidFamily
 from photodup.photos.compare.traces import FileTraces, coarsest_step, file_traces
@@ -28,12 +36,12 @@ def saved(image: Image.Image, quality: int = 90) -> Image.Image:
     return Image.open(io.BytesIO(encoded(image, "JPEG", quality=quality))).convert("RGB")
 
 
-def compared(first: Image.Image, second: Image.Image) -> Contents:
+def compared(first: Image.Image, second: Image.Image, compare=compare_contents) -> Any:
     """Compare two pictures of one frame; the second is brought to the first's size."""
     a, b = (np.asarray(image.convert("RGB").resize(first.size)) for image in (first, second))
     shared = np.zeros(a.shape[:2], bool)
     shared[4:-4, 4:-4] = True
-    return compare_contents(a, b, shared)
+    return compare(a, b, shared)
 
 
 @pytest.fixture(scope="module")
@@ -266,7 +274,7 @@ def noise_of(first: Image.Image, second: bytes) -> tuple[FineNoise, float]:
     opened = Image.open(io.BytesIO(second))
     traces, again = file_traces(opened), opened.convert("RGB")
     rounding = rounding_noise(traces, coarsest_step(np.asarray(again.convert("L"))), 1.0)
-    return compared(first, again).noise, rounding
+    return compared(first, again, common_noise), rounding
 
 
 def are_two_exposures(first: Image.Image, second: bytes) -> bool:
@@ -300,9 +308,10 @@ def test_a_lighter_edit_holds_its_files_compression_and_another_exposure_does_no
     first = encoded(image, "JPEG", quality=92)
     for seen, is_edit in ((Image.open(io.BytesIO(first)).convert("RGB"), True), (image, False)):
         files = [Image.open(io.BytesIO(one)) for one in (first, encoded(light(seen), "JPEG", quality=92))]
+        pair = [one.convert("RGB") for one in files]
         most = [own_rounding(file_traces(one), 1.0) for one in files]
-        assert (compared(*(one.convert("RGB") for one in files)).noise.seen_in_an_edit(*most) > 0) is is_edit
-        assert not compared(*(one.convert("RGB") for one in files[::-1])).noise.seen_in_an_edit(*most[::-1])
+        assert (compared(*pair, common_noise).seen_in_an_edit(*most) > 0) is is_edit
+        assert not compared(*pair[::-1], common_noise).seen_in_an_edit(*most[::-1])
 
 
 def test_a_subject_nearly_as_pale_as_its_sky_is_kept(tmp_path: Path, photographs):

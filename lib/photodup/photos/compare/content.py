@@ -7,18 +7,20 @@ files. A connected place that the prediction misses holds something of its own. 
 to be a caption: lines of small strokes of one colour over a picture that is no page of text.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import reduce
 
 import numpy as np
 
 from photodup.photos.compare.alignment import correlation, shifts
 from photodup.photos.compare.canvas import grown
-from photodup.photos.compare.exposures import FineNoise, fine_noise
+from photodup.photos.compare.exposures import FineNoise, fine_noise, is_cut
 
 # Standard deviations, pixels, of the blurs that may have turned one picture into the other, above what both are given.
 # By so many steps parts of a picture may be softer than the whole.
 _BLURS, _BASE, _SOFTER = (0.0, 0.8, 1.6, 3.2, 6.4, 12.8), 0.8, 1
+# Pixels that two pictures share: of fewer nothing is said.
+_LEAST_SHARED = 2000
 # Greys by which a place may differ at least, and multiples of what the rest of the pair differs by where it is as busy.
 _FLOOR, _NOISE, _USUAL = 16.0, 4.0, 0.75
 # The least where nine tenths of the edges, of this level, are the same to a grey: what a brush took out may leave no more.
@@ -66,14 +68,12 @@ class Contents:
     Attributes:
         places: where, the strongest first; empty where the first explains all of the second.
         is_caption: all of it is lines of writing that only the second has, over a picture.
-        noise: of both pictures.
         displaced: share of textured places that lie beside where one map puts them: near and far things, seen from two
             places. Of 29 photographs copies reach 0.10, at quality 10 0.18; of the bursts 28 have 0.32 or more.
     """
 
     places: tuple[Difference, ...] = ()
     is_caption: bool = False
-    noise: FineNoise = field(default_factory=FineNoise)
     displaced: float = 0.0
 
 
@@ -84,21 +84,27 @@ def compare_contents(first: np.ndarray, second: np.ndarray, shared: np.ndarray) 
         first, second: uint8[h, w, 3], laid over each other.
         shared: bool[h, w], where both show the picture.
     """
-    if shared.sum() < 2000:
+    if shared.sum() < _LEAST_SHARED:
         return Contents()
     second, slip, displaced = aligned(first, second, shared)
-    noise = fine_noise(first, second, shared)
     found = []
     # Colours at one softness, then as they are: the one is right beside a blurred picture, the other where much is cut off.
     for soft in (max(11, max(shared.shape) // 60) | 1, 3):
         predicted = _in_colours_of(first, second, shared, soft)
         places, hot = _places(_excess(predicted, second, shared, slip))
         if not places:
-            return Contents(noise=noise, displaced=displaced)
+            return Contents(displaced=displaced)
         found.append((sum(place.weight for place in places), places, hot, predicted))
     _, places, hot, predicted = min(found, key=lambda one: one[0])
     is_caption = _is_caption(first, second, predicted, hot, shared)
-    return Contents(tuple(places), is_caption, noise, displaced)
+    return Contents(tuple(places), is_caption, displaced)
+
+
+def common_noise(first: np.ndarray, second: np.ndarray, shared: np.ndarray) -> FineNoise:
+    """Return the noise of two pictures, moved onto each other; arguments as of `compare_contents`."""
+    if shared.sum() < _LEAST_SHARED:
+        return FineNoise()
+    return fine_noise(first, aligned(first, second, shared)[0], shared)
 
 
 def aligned(first: np.ndarray, second: np.ndarray, shared: np.ndarray) -> tuple[np.ndarray, float, float]:
@@ -170,8 +176,9 @@ def _in_colours_of(first: np.ndarray, second: np.ndarray, shared: np.ndarray, so
         by_channel.append(_fitted(terms, wanted, known, plain, _RIDGE))
     found, values = np.array(by_channel), first.astype(np.float32) / 255
     mapped = cv2.transform(values, found[:, [1, 2, 3, 0]])
-    mapped = cv2.add(mapped, cv2.transform(values * values[:, :, [1, 2, 0]], found[:, 7:]))
-    return cv2.add(mapped, cv2.transform(values * values, found[:, 4:7])).clip(0, 255)
+    following = cv2.transform(values, np.eye(3)[[1, 2, 0]])
+    mapped = cv2.add(mapped, cv2.transform(values * following, found[:, 7:]))
+    return np.clip(cv2.add(mapped, cv2.transform(values * values, found[:, 4:7])), 0, 255)
 
 
 def _fitted(
@@ -202,24 +209,25 @@ def _excess(predicted: np.ndarray, second: np.ndarray, shared: np.ndarray, slip:
     import cv2
 
     height, width = shared.shape
-    pictures = predicted, second.astype(np.float32)
-    colours = [cv2.cvtColor(rgb, cv2.COLOR_RGB2YCrCb) for rgb in pictures]
-    blurred, seen = _as_soft(colours[0][:, :, 0], colours[1][:, :, 0], shared)
+    converted = [cv2.cvtColor(rgb, cv2.COLOR_RGB2YCrCb) for rgb in (predicted, second.astype(np.float32))]
+    # Each channel by itself: OpenCV copies a part of a picture whenever it looks at it.
+    colours = [[cv2.extractChannel(rgb, n) for n in range(3)] for rgb in converted]
+    blurred, seen = _as_soft(colours[0][0], colours[1][0], shared)
     lowest, highest = reduce(cv2.min, blurred), reduce(cv2.max, blurred)
-    difference = cv2.max(lowest - seen, seen - highest).clip(0)
+    difference = np.maximum(cv2.max(lowest - seen, seen - highest), 0)
     difference[(seen >= _WHITE) & (highest >= 255 - _NEAR_LIMIT)] = 0
     difference[(seen <= _BLACK) & (lowest <= _NEAR_LIMIT)] = 0
     # Files hold colour at half the size, and next to what was cut off at its limit it is another colour.
-    channels = [channel for rgb in pictures for channel in cv2.split(rgb)]
-    cut = grown((reduce(cv2.max, channels) >= _WHITE) | (reduce(cv2.min, channels) <= _BLACK), 4)
+    cut = grown(is_cut(predicted, _WHITE, _BLACK) | is_cut(second, _WHITE, _BLACK), 4)
     small = width // 2, height // 2
-    half = [cv2.resize(one[:, :, 1:], small, interpolation=cv2.INTER_AREA) for one in colours]
+    half = [cv2.resize(cv2.merge(one[1:]), small, interpolation=cv2.INTER_AREA) for one in colours]
     soft = [cv2.GaussianBlur(half[0], (0, 0), float(np.hypot(blur / 2, _BASE))) for blur in _BLURS]
     its = cv2.GaussianBlur(half[1], (0, 0), _BASE)
     red, blue = cv2.split(cv2.max(reduce(cv2.min, soft) - its, its - reduce(cv2.max, soft)))
     by_colour = cv2.max(red, _BLUE * blue).clip(0)
     by_colour = cv2.resize(by_colour, (width, height))
-    difference = np.maximum(difference, by_colour - _SMEARED * cut)
+    by_colour[cut] -= _SMEARED
+    difference = cv2.max(difference, by_colour)
     # Where both have an edge nearby, it may lie beside itself; where one of them is even, nothing may.
     near = np.ones((3, 3), np.uint8)
     steep = cv2.min(*(cv2.dilate(slopes(one), near) for one in (blurred[0], seen)))
@@ -232,8 +240,9 @@ def _excess(predicted: np.ndarray, second: np.ndarray, shared: np.ndarray, slip:
         there = values[levels == level]
         usual = float(np.quantile(there, _USUAL)) if len(there) > 200 else usual
         allowed[level] = max(floor, _NOISE * usual)
-    found = (difference - slip * steep).clip(0) / allowed[busy]
-    return np.where(shared, found, 0).astype(np.float32)
+    found = np.maximum(difference - slip * steep, 0) / np.take(allowed, busy)
+    found[~shared] = 0
+    return found
 
 
 def _as_soft(

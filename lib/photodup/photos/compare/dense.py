@@ -6,6 +6,7 @@ thumbnail of the other, turned and scaled; the best places are refined to an aff
 """
 
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import product
 
 import numpy as np
@@ -65,25 +66,36 @@ def _starts(target: np.ndarray, source: np.ndarray) -> list[np.ndarray]:
     """Return similarity maps source -> target under which the middle of the source is found, best first."""
     import cv2
 
-    height, width = source.shape
     found = []
-    for scale, angle in product(SCALES, ANGLES):
-        transform = cv2.getRotationMatrix2D((0, 0), angle, scale)
-        across, down = (height, width) if round(angle / 90) % 2 else (width, height)
-        size = int(0.6 * across * scale), int(0.6 * down * scale)
-        if size[0] >= target.shape[1] or size[1] >= target.shape[0] or min(size) < 8:
-            continue
-        centre = transform[:, :2] @ ((width - 1) / 2, (height - 1) / 2)
-        transform[:, 2] = np.array([(size[0] - 1) / 2, (size[1] - 1) / 2]) - centre
-        window = cv2.warpAffine(source, transform, size)
-        if window.std() < 2:
+    for transform, window in _windows(source.tobytes(), source.shape[1]):
+        if window.shape[1] >= target.shape[1] or window.shape[0] >= target.shape[0]:
             continue
         score = np.nan_to_num(cv2.matchTemplate(target, window, cv2.TM_CCOEFF_NORMED), posinf=0, neginf=0)
         _, best, _, place = cv2.minMaxLoc(score)
         if MIN_MATCH <= best <= 1.001:  # a flat target gives anything
-            transform[:, 2] += place
-            found.append((best, transform))
+            found.append((best, transform + np.array([[0, 0, place[0]], [0, 0, place[1]]])))
     return [transform for _, transform in sorted(found, key=lambda entry: -entry[0])]
+
+
+@lru_cache(maxsize=128)  # 0.2 MB each; a picture is compared with several others
+def _windows(pixels: bytes, width: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return the middle of a picture of uint8 greys turned and scaled, uint8[h, w], each behind the map that gives it."""
+    import cv2
+
+    source = np.frombuffer(pixels, np.uint8).reshape(-1, width)
+    height, found = len(source), []
+    for scale, angle in product(SCALES, ANGLES):
+        transform = cv2.getRotationMatrix2D((0, 0), angle, scale)
+        across, down = (height, width) if round(angle / 90) % 2 else (width, height)
+        size = int(0.6 * across * scale), int(0.6 * down * scale)
+        if min(size) < 8:
+            continue
+        centre = transform[:, :2] @ ((width - 1) / 2, (height - 1) / 2)
+        transform[:, 2] = np.array([(size[0] - 1) / 2, (size[1] - 1) / 2]) - centre
+        window = cv2.warpAffine(source, transform, size)
+        if window.std() >= 2:
+            found.append((transform, window))
+    return found
 
 
 def _agreeing(window: np.ndarray, target: np.ndarray, transform: np.ndarray) -> np.ndarray | None:

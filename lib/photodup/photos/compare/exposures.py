@@ -8,6 +8,7 @@ file's compression put there, made stronger or weaker with everything else, and 
 """
 
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 
@@ -114,7 +115,7 @@ def fine_noise(first: np.ndarray, second: np.ndarray, shared: np.ndarray) -> Fin
     values = [in_places(grey)[usable] for grey in greys]
     uneven = np.maximum(*(flattened(in_places(grey)[usable]).std(axis=(1, 2)) for grey in soft))
     even = np.argsort(uneven, kind="stable")[: min(_MOST_PLACES, int((uneven < _EVEN).sum()))]
-    cut = (cv2.max(first, second).max(axis=2) >= 250) | (cv2.min(first, second).min(axis=2) <= 5)
+    cut = is_cut(first, 250, 5) | is_cut(second, 250, 5)
     is_whole = in_places(cut)[usable].mean(axis=(1, 2)) < _CUT
     structured = np.flatnonzero(is_whole & (uneven >= _STRUCTURED[0]) & (uneven < _STRUCTURED[1]))
     structured = structured[np.argsort(uneven[structured], kind="stable")][-_MOST_STRUCTURED:]
@@ -140,6 +141,12 @@ def fine_noise(first: np.ndarray, second: np.ndarray, shared: np.ndarray) -> Fin
     first_own, second_own = own.sum(axis=(1, 2))
     common, weaker = crossed[np.ix_(beside, beside)].max(), own.min(axis=0).sum()
     return FineNoise(float(first_own), float(second_own), float(common), float(weaker), gained)
+
+
+def is_cut(rgb: np.ndarray, white: int, black: int) -> np.ndarray:
+    """Return bool[h, w]: where a channel of a picture [h, w, 3] reaches one of two greys."""
+    channels = np.moveaxis(rgb, 2, 0)
+    return (reduce(np.maximum, channels) >= white) | (reduce(np.minimum, channels) <= black)
 
 
 def own_rounding(traces: FileTraces, scale: float) -> float:

@@ -23,9 +23,9 @@ from photodup.photos.compare.canvas import (
     stretch,
     without_margins,
 )
-from photodup.photos.compare.content import Contents, compare_contents, slopes, spread, where
+from photodup.photos.compare.content import Contents, common_noise, compare_contents, slopes, spread, where
 from photodup.photos.compare.detail import finest, lost_by_shrinking, places, share_held, spectra
-from photodup.photos.compare.exposures import displaced, own_rounding, rounding_noise
+from photodup.photos.compare.exposures import FineNoise, displaced, own_rounding, rounding_noise
 from photodup.photos.compare.features import Features, features
 from photodup.photos.compare.merit import Merit, Relation
 from photodup.photos.compare.snapping import maps_to
@@ -124,7 +124,7 @@ _MOVED, _MOVED_FINELY = 0.12, 0.22
 # Left, top, right and bottom of a place, as shares of an upright picture, 0..1.
 Box = tuple[float, float, float, float]
 _Found = TypeVar("_Found")
-_Compared = tuple[Contents, tuple[tuple[Box, Box], ...], float, float]
+_Compared = tuple[Contents, tuple[tuple[Box, Box], ...]]
 
 
 @dataclass(frozen=True)
@@ -160,6 +160,7 @@ class LaidFamily:
         hub: one of them, with which the others are compared first.
         load: gives a member's upright picture at full size and the traces of its file.
         proven: pairs of rows that were proven; members that the hub is not proven with are reached through them.
+        features_of: gives the features of a member's picture.
 
     Attributes:
         merits: by row; of members that could be laid over the others.
@@ -171,9 +172,13 @@ class LaidFamily:
         hub: int,
         load: Callable[[int], tuple[Image.Image, FileTraces]],
         proven: Collection[tuple[int, int]],
+        features_of: Callable[[int, Image.Image], Features] = lambda _, image: features(image),
     ) -> None:
         # The keeper is compared with all others, so its picture stays at hand; of two files each is decoded once.
         self._load = load = lru_cache(maxsize=2)(load)
+        self._fine_canvas = lru_cache(maxsize=4)(
+            lambda row, fineness: on_fine_canvas(load(row)[0], self.laid[row], fineness)
+        )
         self._kept: dict[tuple[str, int, int], Any] = {}
         self._pictures: dict[int, np.ndarray] = {}
         self._traces: dict[int, FileTraces] = {}
@@ -181,7 +186,7 @@ class LaidFamily:
         found: dict[int, Features] = {}
         for row in rows:
             image, self._traces[row] = load(row)
-            self._pictures[row], found[row], sizes[row] = small(image), features(image), image.size
+            self._pictures[row], found[row], sizes[row] = small(image), features_of(row, image), image.size
         maps = maps_to(hub, found, sizes, proven)
         self.laid: dict[int, Laid] = {}
         self.merits: dict[int, Merit] = {}
@@ -301,7 +306,8 @@ class LaidFamily:
         a, b = self.laid[keeper], self.laid[member]
         steep = [_sharpness(one, grown(a.picture & b.picture, -4)) for one in (a, b)]
         is_one_size = abs(a.scale / b.scale - 1) < _ONE_SCALE
-        contents, _, rounding, seen_in_edit = self._compare_contents(keeper, member)
+        contents, _ = self._compare_contents(keeper, member)
+        noise, rounding, seen_in_edit = self._compare_noise(keeper, member)
         # The one part of the colours that writing may fill, or that is too small for a thumbnail.
         left_out = int(bool(contents.places) or min(a.scale, b.scale) < _THUMBNAIL)
         is_relit, is_recoloured = self._retoned(keeper, member, left_out=left_out)
@@ -319,7 +325,7 @@ class LaidFamily:
             and is_whole
             and steep[0] > _SHARPER * steep[1],
             is_resaved=self._may_be_resaved(keeper, member),
-            is_smoother=one_tone and is_one_size and contents.noise.may_be_filtered(rounding),
+            is_smoother=one_tone and is_one_size and noise.may_be_filtered(rounding),
             is_larger=self._is_maybe_enlarged(keeper, member),
             is_one_size=is_one_size,
         )
@@ -520,7 +526,7 @@ class LaidFamily:
         if any(is_retoned) and self._toned_first(source, row) == 0:
             return True
         if is_retoned[0]:
-            return self._compare_contents(source, row)[3] > _PLAINLY
+            return self._compare_noise(source, row)[2] > _PLAINLY
         ours, theirs = self.laid[row], self.laid[source]
         larger, smaller = (row, source) if ours.scale > theirs.scale else (source, row)
         is_in_doubt = stretch(theirs, ours) > _STRETCHED or self._is_maybe_enlarged(larger, smaller)
@@ -665,7 +671,8 @@ class LaidFamily:
         if may_be_better and not self._is_saved_from(member, keeper):
             unseen = "has more pixels, though no finer detail is seen in them"
             said.append("holds finer detail" if is_finer else unseen)
-        contents, boxes, rounding, _ = self._compare_contents(keeper, member)
+        contents, boxes = self._compare_contents(keeper, member)
+        noise, rounding, _ = self._compare_noise(keeper, member)
         # The letters of a caption are no tones of the picture.
         letters = tuple(place.box for place in contents.places) if contents.is_caption else ()
         if lost_tones(a, b, letters) > CLIPPED:
@@ -677,31 +684,38 @@ class LaidFamily:
             boxes = ()
         if displaced(a, b) > _MOVED or contents.displaced > _MOVED_FINELY:
             said.append("parts lie displaced, as between two exposures")
-        if contents.noise.is_of_two_exposures(rounding):
+        if noise.is_of_two_exposures(rounding):
             said.append("has fine noise of its own, as another exposure has")
         return Lacking(tuple(said), boxes)
 
-    @_once
-    def _compare_contents(self, keeper: int, member: int) -> _Compared:
-        """Compare two members at the smaller one's resolution.
-
-        Returns:
-            The contents, the first places in the frames of both, what rounding put into their noise, greys², and how plainly
-            the member is the keeper's file, lighter or darker (`seen_in_an_edit`).
-        """
+    def _finely(self, keeper: int, member: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return two members on a canvas of the smaller one's resolution, and bool[h, w]: where both show the picture."""
         a, b = self.laid[keeper], self.laid[member]
         fineness = common_fineness(a, b)
-        first = on_fine_canvas(self._load(keeper)[0], a, fineness)
-        second = on_fine_canvas(self._load(member)[0], b, fineness)
+        first, second = (self._fine_canvas(row, fineness) for row in (keeper, member))
         height, width = first.shape[:2]
-        contents = compare_contents(first, second, on_size(_shared(a, b), (width, height)))
-        boxes = tuple(
+        return first, second, on_size(_shared(a, b), (width, height))
+
+    @_once
+    def _compare_contents(self, keeper: int, member: int) -> _Compared:
+        """Return what a member holds that the keeper does not explain, and the first places in the frames of both."""
+        a, b = self.laid[keeper], self.laid[member]
+        contents = compare_contents(*self._finely(keeper, member))
+        return contents, tuple(
             (shares_of(one.box, a), shares_of(one.box, b)) for one in contents.places[:_MOST_PLACES]
         )
+
+    @_once
+    def _compare_noise(self, keeper: int, member: int) -> tuple[FineNoise, float, float]:
+        """Return the noise of two members, and in greys² what rounding put into it.
+
+        The third number says how plainly the member is the keeper's file, lighter or darker (`seen_in_an_edit`).
+        """
+        noise = common_noise(*self._finely(keeper, member))
+        fineness = common_fineness(self.laid[keeper], self.laid[member])
         files = [(row, self._traces[row], self.laid[row].scale / fineness) for row in (keeper, member)]
         rounding = sum(rounding_noise(traces, self._steps[row], scale) for row, traces, scale in files)
-        seen = contents.noise.seen_in_an_edit(*(own_rounding(*one[1:]) for one in files))
-        return contents, boxes, rounding, seen
+        return noise, rounding, noise.seen_in_an_edit(*(own_rounding(*one[1:]) for one in files))
 
     def _is_finer(self, member: int, keeper: int) -> bool:
         """Return whether a member has finer detail that the keeper lacks."""

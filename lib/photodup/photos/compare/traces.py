@@ -153,9 +153,9 @@ def holds_rounding_of(
 def toned_first(tables: Sequence[Sequence[float]], pictures: Sequence[np.ndarray]) -> int:
     """Say which of two JPEGs of other tones or colours is made of the other's pixels: 0 or 1 came first; -1, nobody knows.
 
-    A change of tones gives each value of a channel one new value. What was made so is foretold to its last rounding; foretold
-    the other way, amounts are off by the made one's rounding, in steps of the first. With more contrast, or finer steps,
-    that is seen the more; in the direction that would show it there is nothing of it where the other came first.
+    A change of tones gives each value of a channel one new value. What was made so is foretold to its last rounding; the
+    other way round, amounts are off by the made one's rounding, in steps of the first. That is seen where the contrast or
+    the steps let it be larger than half a step, and where it would be seen and is not, the other came first.
 
     Args:
         tables: of each, 64 steps by row.

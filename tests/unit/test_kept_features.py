@@ -2,11 +2,13 @@
 
 import itertools
 import os
+from collections import Counter
 
 import numpy as np
 import pytest
 from support.review_library import forget_evidence, listed, make_library, photo, save
 
+from photodup.embedding import imaging
 from photodup.photos.compare import kept_features, pixels
 from photodup.photos.compare.evidence import EvidenceStore, pair_codes
 from photodup.photos.compare.features import Features, features
@@ -74,7 +76,7 @@ def compare_all(library, evidence_at, kept) -> tuple[np.ndarray, np.ndarray]:
     with Catalogue(library) as catalogue, EvidenceStore(evidence_at) as store:
         photos = list({found.md5: found for found in catalogue.photos()}.values())
         codes = pair_codes(*np.array(list(itertools.combinations(range(len(photos)), 2))).T)
-        verified, problems = pixels.verify_pairs(catalogue, photos, codes, store, kept=kept)
+        verified, problems = pixels.Pixels(catalogue, photos, store, kept).verify_pairs(codes)
     assert not problems and len(verified) == len(codes)
     return verified.codes, verified.found
 
@@ -99,6 +101,32 @@ def test_far_partners_are_not_looked_at_again(tmp_path, monkeypatch):
         unreadable.write_bytes(b"")  # what is ruled out without it is no problem; what is not is
     with FeatureStore(place) as kept, pytest.raises(AssertionError):
         compare_all(library, tmp_path / "3.sqlite", kept)
+
+
+@pytest.mark.parametrize(("step", "most"), [(0, 15), (3, 2), (6, 1)])
+def test_pairs_are_kept_by_blocks_and_every_five_seconds_at_the_latest(tmp_path, monkeypatch, step, most):
+    """By a clock that goes so many seconds on whenever somebody looks at it."""
+    library, kept, add = make_library(tmp_path / "library", is_compared=False), [], EvidenceStore.add
+    monkeypatch.setattr(
+        EvidenceStore, "add", lambda store, pairs: kept.append(len(pairs)) or add(store, pairs)
+    )
+    monkeypatch.setattr(pixels.Pixels.__init__, "__defaults__", (None, itertools.count(0, step).__next__))
+    verified, _ = compare_all(library, tmp_path / "evidence.sqlite", None)
+    assert sum(kept) == len(verified) and max(kept) == most
+
+
+def test_a_photo_is_decoded_for_its_hash_and_once_more_for_its_features_and_its_family(tmp_path, monkeypatch):
+    library, decoded = make_library(tmp_path / "library", is_compared=False), Counter()
+    decode = imaging.decode
+
+    def counting(source, **options):
+        decoded[source.name] += 1
+        return decode(source, **options)
+
+    monkeypatch.setattr(imaging, "decode", counting)
+    with Catalogue(library) as catalogue:
+        assert sum(len(group.members) for group in find_tiers(catalogue).copies) == 3
+    assert set(decoded.values()) == {1}
 
 
 def kept_in(library) -> set[str]:

@@ -243,7 +243,7 @@ class _Comparison:
         bits = zip(near.first.tolist(), near.second.tolist(), near.distance.tolist(), strict=True)
         order = sorted(bits, key=lambda one: (max(one[2], _ALIKE_BITS), place[rows[one[0]].id]))
         self._near = {(i, j): apart for i, j, apart in order}
-        judge, left = Judge(self._root, rows, self._rules, self._store), list(self._near)
+        judge, left = Judge(search.pixels, rows, self._rules, self._store), list(self._near)
         for _ in range(MOST_ASKED):
             now = {j: (i, j) for i, j in reversed(left) if not self._is_there(j)}
             search.ask(pair_codes(*np.array(list(now.values()), np.int64).reshape(-1, 2).T))

@@ -1,8 +1,10 @@
-"""Many pairs compared on their pixels: in parallel, remembered as it goes, and only once."""
+"""Pixels of photos, read once: many pairs compared on them, in parallel, remembered as it goes, and only once."""
 
 import os
+import threading
+import time
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -14,60 +16,87 @@ from photodup.files import available_cores
 from photodup.photos.compare.evidence import RECORD, EvidenceStore, Verified, pair_rows
 from photodup.photos.compare.features import SIZE, Features, features
 from photodup.photos.compare.kept_features import FeatureStore, Strongest
+from photodup.photos.compare.traces import FileTraces, file_traces
 from photodup.photos.compare.verify import Verification, verify
 from photodup.photos.library.catalogue import Catalogue, Photo
 from photodup.progress import bar
 
-# Pairs compared, and remembered, at a time.
-_BLOCK = 32
-# Pictures whose features are held, 0.6 GB, and whose strongest are, 0.5 GB.
-_MAX_HELD, _MAX_STRONGEST = 2000, 10_000
+# Pairs compared at a time. What was found is remembered with them, and every few seconds at the latest.
+_BLOCK, _SECONDS = 32, 5.0
+# Photos whose features are held, 0.6 GB, and whose strongest are, 0.5 GB; and bytes of pictures, of 4 a pixel.
+_MAX_HELD, _MAX_STRONGEST, _MAX_BYTES = 2000, 10_000, 256_000_000
 
 
-def verify_pairs(
-    catalogue: Catalogue,
-    photos: Sequence[Photo],
-    codes: np.ndarray,
-    store: EvidenceStore,
-    kept: FeatureStore | None = None,
-) -> tuple[Verified, list[str]]:
-    """Compare pairs of photos on their pixels.
+class Pixels:
+    """The pixels of a library's photos, and what is made of them.
 
     Args:
         catalogue: of these photos.
         photos: by row.
-        codes: the pairs, as `pair_codes` gives.
-        store: remembers each block, so that whoever stops goes on from there.
+        store: remembers what was compared, so that whoever stops goes on from there.
         kept: features of photos that were looked at before; default: all are looked at again.
-
-    Returns:
-        The evidence (a pair with an unreadable photo has none), and one sentence for each such photo.
+        clock: seconds that only rise.
     """
-    work = _Work(catalogue, photos, store, kept)
-    compared = bar(work.through(codes), total=len(codes), desc="compare", unit="pair")
-    done = [code for code in compared if code is not None]
-    found = np.concatenate([np.zeros(0, RECORD), *work.records])
-    return Verified.of(np.array(done, np.int64), found), list(work.problems.values())
-
-
-class _Work:
-    """One pass over pairs; `records` are those of the pairs that had evidence, in their order."""
 
     def __init__(
         self,
         catalogue: Catalogue,
         photos: Sequence[Photo],
         store: EvidenceStore,
-        kept: FeatureStore | None,
+        kept: FeatureStore | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._catalogue, self._photos, self._store, self._kept = catalogue, photos, store, kept
+        self._clock, self._lock = clock, threading.Lock()
+        self._pictures: OrderedDict[int, Image.Image] = OrderedDict()
         self._held: OrderedDict[int, Features | None] = OrderedDict()
+        self._of_whole: set[int] = set()  # whose features are of that picture, though a smaller one would do
         self._strongest: OrderedDict[int, Strongest | None] = OrderedDict()
-        self.records: list[np.ndarray] = []
-        self.problems: dict[int, str] = {}
+        self._records: list[np.ndarray] = []
+        self._problems: dict[int, str] = {}
 
-    def through(self, codes: np.ndarray) -> Iterator[int | None]:
-        """Yield each pair once it is compared; None where a photo cannot be read. A block is remembered together."""
+    def verify_pairs(self, codes: np.ndarray) -> tuple[Verified, list[str]]:
+        """Compare pairs of photos, as `pair_codes` gives them.
+
+        Returns:
+            The evidence (a pair with an unreadable photo has none), and one sentence for each such photo so far.
+        """
+        self._records = [np.zeros(0, RECORD)]
+        compared = bar(self._through(codes), total=len(codes), desc="compare", unit="pair")
+        done = [code for code in compared if code is not None]
+        found = Verified.of(np.array(done, np.int64), np.concatenate(self._records))
+        return found, list(self._problems.values())
+
+    def load(self, i: int) -> tuple[Image.Image, FileTraces]:
+        """Return a photo's upright picture at full size, decoded anew or held since it was, and the traces of its file.
+
+        Raises:
+            OSError, photodup.embedding.imaging.ImageError: it cannot be read.
+        """
+        # In this order: decoding refuses what should not be opened.
+        image = self._pictures.get(i) or self._decoded(i)
+        with imaging.open_image((self._catalogue.root / self._photos[i].path).read_bytes()) as header:
+            return image, file_traces(header)
+
+    def features(self, i: int, image: Image.Image) -> Features:
+        """Return the features of a photo's picture at full size: those it was compared by, where they are of that."""
+        return (self._held.get(i) if i in self._of_whole else None) or features(image)
+
+    def _decoded(self, i: int, size: int | None = None) -> Image.Image:
+        """Decode a photo at no less than `size` pixels; whole pictures are held, the last ones."""
+        photo = self._photos[i]
+        image = imaging.decode(self._catalogue.root / photo.path, draft_size=size)
+        if image.size == (photo.width, photo.height):
+            with self._lock:
+                if size:
+                    self._of_whole.add(i)
+                self._pictures[i] = image
+                while 4 * sum(one.width * one.height for one in self._pictures.values()) > _MAX_BYTES:
+                    self._pictures.popitem(last=False)
+        return image
+
+    def _through(self, codes: np.ndarray) -> Iterator[int | None]:
+        """Yield each pair once it is compared; None where a photo cannot be read. What was compared is remembered."""
         with one_thread_each(), ThreadPoolExecutor(available_cores()) as pool:
             for begin in range(0, len(codes), _BLOCK):
                 block = codes[begin : begin + _BLOCK].tolist()
@@ -75,21 +104,25 @@ class _Work:
                 self._hold_strongest({i for pair in pairs for i in pair}, pool)
                 may_be = list(pool.map(self._may_be, pairs))
                 self._hold({i for pair, may in zip(pairs, may_be, strict=True) if may for i in pair}, pool)
-                found: list[Verification | None] = []
+                found: list[tuple[str, str, Verification]] = []
+                last = self._clock()
                 try:
-                    for code, one in zip(block, pool.map(self._compared, pairs, may_be), strict=True):
-                        found.append(one)
+                    compared = pool.map(self._compared, pairs, may_be)
+                    for code, (a, b), one in zip(block, pairs, compared, strict=True):
+                        if one:
+                            found.append((self._photos[a].md5, self._photos[b].md5, one))
+                        if self._clock() - last >= _SECONDS:
+                            self._records.append(self._store.add(found))
+                            found, last = [], self._clock()
                         yield code if one else None
                 finally:  # also when nobody asks for the rest: what was compared need not be again
-                    md5s = [[self._photos[i].md5 for i in pair] for pair in pairs]
-                    known = zip(md5s, found, strict=False)
-                    self.records.append(self._store.add([(*a_b, one) for a_b, one in known if one]))
+                    self._records.append(self._store.add(found))
 
     def _hold(self, rows: set[int], pool: ThreadPoolExecutor) -> None:
         for i in rows & self._held.keys():
             self._held.move_to_end(i)
         missing = sorted(rows - self._held.keys())
-        self._held.update(zip(missing, pool.map(self._features, missing), strict=True))
+        self._held.update(zip(missing, pool.map(self._look, missing), strict=True))
         while len(self._held) > max(_MAX_HELD, len(rows)):
             self._held.popitem(last=False)
 
@@ -123,11 +156,11 @@ class _Work:
         first, second = (self._strongest[i] for i in pair)
         return None if first is None or second is None else first.may_be(second)
 
-    def _features(self, i: int) -> Features | None:
+    def _look(self, i: int) -> Features | None:
         try:
-            return features(picture(self._catalogue, self._photos[i]))
+            return features(self._decoded(i, SIZE))
         except imaging.ImageError as error:
-            self.problems[i] = str(error)
+            self._problems[i] = str(error)
             return None
 
     def _compared(self, pair: tuple[int, int], may_be: bool | None) -> Verification | None:
@@ -148,8 +181,3 @@ def one_thread_each() -> Iterator[None]:
         yield
     finally:
         cv2.setNumThreads(before)
-
-
-def picture(catalogue: Catalogue, photo: Photo, size: int = SIZE) -> Image.Image:
-    """Decode a photo at no less than `size` pixels."""
-    return imaging.decode(catalogue.root / photo.path, draft_size=size)

@@ -6,7 +6,7 @@ import numpy as np
 
 from photodup.photos.compare.evidence import EvidenceStore, Verified, pair_codes
 from photodup.photos.compare.kept_features import FeatureStore
-from photodup.photos.compare.pixels import verify_pairs
+from photodup.photos.compare.pixels import Pixels
 from photodup.photos.compare.verify import Verification
 from photodup.photos.groups.families import Family, families
 from photodup.photos.library.catalogue import Catalogue, Photo
@@ -38,7 +38,8 @@ class CopySearch:
         kept: FeatureStore,
         may_be_one: Callable[[np.ndarray], np.ndarray],
     ) -> None:
-        self._catalogue, self._photos, self._store, self._kept = catalogue, photos, store, kept
+        self._store, self._kept = store, kept
+        self.pixels = Pixels(catalogue, photos, store, kept)
         self._may_be_one = may_be_one
         self._known = store.read({photo.md5: i for i, photo in enumerate(photos)})
         self._asked = np.zeros(0, np.int64)
@@ -98,7 +99,7 @@ class CopySearch:
     def _compare(self, codes: np.ndarray) -> None:
         self._asked = np.union1d(self._asked, codes)
         new = np.setdiff1d(codes, self._known.codes)
-        found, unreadable = verify_pairs(self._catalogue, self._photos, new, self._store, self._kept)
+        found, unreadable = self.pixels.verify_pairs(new)
         self.verified = self.verified.joined_with(self._known.among(codes)).joined_with(found)
         self._unreadable += [sentence for sentence in unreadable if sentence not in self._unreadable]
 

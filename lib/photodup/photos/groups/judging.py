@@ -14,13 +14,13 @@ from photodup.names import printable
 from photodup.photos.compare.evidence import EvidenceStore
 from photodup.photos.compare.family import Box, LaidFamily
 from photodup.photos.compare.merit import Merit, Relation
-from photodup.photos.compare.pixels import one_thread_each
+from photodup.photos.compare.pixels import Pixels, one_thread_each
 from photodup.photos.compare.snapping import partners
-from photodup.photos.compare.traces import FileTraces, file_traces
+from photodup.photos.compare.traces import FileTraces
 from photodup.photos.groups.copy_search import CopySearch
 from photodup.photos.groups.families import Family
 from photodup.photos.groups.keepers import Choice, KeepRules
-from photodup.photos.library.catalogue import Catalogue, Photo
+from photodup.photos.library.catalogue import Photo
 from photodup.progress import bar
 
 # Raise when merits or differences come out otherwise: what was remembered is then measured again.
@@ -63,7 +63,7 @@ class Judge:
     """Chooses keepers and says what differs; what was measured of a family is remembered by its contents.
 
     Args:
-        catalogue: of these photos.
+        pixels: of these photos.
         photos: one for each content, by row.
         rules: which photo to keep.
         store: where measurements are remembered.
@@ -71,12 +71,12 @@ class Judge:
 
     def __init__(
         self,
-        catalogue: Catalogue,
+        pixels: Pixels,
         photos: Sequence[Photo],
         rules: KeepRules,
         store: EvidenceStore,
     ) -> None:
-        self._catalogue, self._photos, self._rules, self._store = catalogue, photos, rules, store
+        self._pixels, self._photos, self._rules, self._store = pixels, photos, rules, store
         self._measured_now: dict[str, str] = {}
         self._unreadable: dict[int, str] = {}
 
@@ -192,14 +192,11 @@ class Judge:
     def _lay(self, family: Family, proven: Mapping[int, set[int]]) -> LaidFamily:
         inside = set(family.members)
         pairs = {(row, other) for row in inside for other in proven.get(row, set()) & inside if row < other}
-        return LaidFamily(family.members, family.hub, self._load, pairs)
+        return LaidFamily(family.members, family.hub, self._load, pairs, self._pixels.features)
 
     def _load(self, row: int) -> tuple[Image.Image, FileTraces]:
-        path = self._catalogue.root / self._photos[row].path
         try:
-            image = imaging.decode(path)  # first: it refuses what should not be opened
-            with imaging.open_image(path.read_bytes()) as header:
-                return image, file_traces(header)
+            return self._pixels.load(row)
         except (OSError, imaging.ImageError) as error:
             self._unreadable[row] = getattr(error, "reason", None) or str(error)
             raise imaging.ImageError(self._unreadable[row]) from error

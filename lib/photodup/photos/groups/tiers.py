@@ -165,7 +165,7 @@ class _Grouping:
     def _judged_by(
         self, rules: KeepRules, found: Sequence[Family], search: CopySearch, store: EvidenceStore
     ) -> list[Judged]:
-        judge = Judge(self._catalogue, self._photos, rules, store)
+        judge = Judge(search.pixels, self._photos, rules, store)
         pairs = judge.keepers(found, search)
         self._problems = judge.problems
         search.compare_with(

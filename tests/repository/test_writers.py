@@ -29,6 +29,7 @@ WRITERS = {
     "lib/photodup/photos/quality/shown.py:_put": SCRATCH,
     "lib/photodup/demo/photographs.py:_put": SCRATCH,
     # ---- the laboratory
+    "lib/photodup/selfbench/crops.py:make": SCRATCH,
     "lib/photodup/selfbench/load_generator.py:_wrk_per_s": SCRATCH,
     "lib/photodup/selfbench/one_pass.py:_make": SCRATCH,
     "lib/photodup/selfbench/starts.py:_forgetful": SCRATCH,

@@ -12,7 +12,7 @@ from photodup.bench.pairs.alternate import VisitPlan
 from photodup.bench.stats.interval import Interval
 from photodup.cli.study import BENCHMARKS
 from photodup.errors import PhotodupError
-from photodup.selfbench import load_generator, one_pass, recorded, rows, service, starts, statistics
+from photodup.selfbench import crops, load_generator, one_pass, recorded, rows, service, starts, statistics
 from photodup.selfbench.rows import Row, as_line, compared, excess, guarded, ratio, row
 
 
@@ -57,6 +57,14 @@ def test_the_figures_of_scale_are_printed_a_line_each(monkeypatch, tmp_path, nam
     assert all(word in told for word in words)
     kept = json.loads((tmp_path / "bench.json").read_text(encoding="utf-8"))["rows"]
     assert len(told.splitlines()) == 2 + len(kept) and all(set(one) == set(Row("").__dict__) for one in kept)
+
+
+def test_crops_that_look_alike_are_scanned_and_grouped():
+    """Of forty, two or so of each photograph."""
+    scanned, grouped, asked, library = crops.rows(40)
+    assert min(scanned.value, grouped.value) > 0 and asked.value > 0.5
+    assert library.value == pytest.approx(grouped.value * asked.value * crops.LIBRARY / 60_000)
+    assert (library.goal, library.because) == ("≤ 25", "computed")
 
 
 def test_every_benchmark_can_be_asked_for():

@@ -232,7 +232,7 @@ def kube_check(
 
 BENCHMARKS = (
     "service", "starts", "one_pass", "load_generator", "recorded",
-    "grouping", "library", "statistics",
+    "grouping", "library", "crops", "statistics",
 )  # fmt: skip
 
 benchmarks = Typer(invoke_without_command=True)

@@ -79,7 +79,7 @@ def test_a_planted_old_drive_is_told_apart_and_neither_folder_is_written(tmp_pat
     assert again == found and (todo["scan"], todo["compare"]) == (0, 0), "what was compared is kept"
 
 
-def test_what_the_best_of_several_copies_proves_is_asked_of_no_other_and_decoded_twice(tmp_path, monkeypatch):
+def test_what_the_best_of_several_copies_proves_is_asked_of_no_other_and_decoded_once(tmp_path, monkeypatch):
     for name, quality in (("library/a", 92), ("library/b", 60), ("library/c", 50), ("old/d", 30)):
         save(scene(1), tmp_path / f"{name}.jpg", quality)
     decoded, decode = Counter(), imaging.decode
@@ -88,7 +88,7 @@ def test_what_the_best_of_several_copies_proves_is_asked_of_no_other_and_decoded
     assert (found.photos[0].where, str(found.photos[0].there)) == (AS_GOOD, "a.jpg")
     assert (todo["compare"], todo["judge"]) == (1, 1)
     files = {file.name: n for file, n in decoded.items() if isinstance(file, Path)}
-    assert files == {"a.jpg": 2, "d.jpg": 2}, "once for its features, once at full size"
+    assert files == {"a.jpg": 1, "d.jpg": 1}, "features and families are of one picture"
 
 
 @pytest.mark.long

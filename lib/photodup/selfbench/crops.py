@@ -1,8 +1,8 @@
-"""What it takes to group crops that look alike: from a folder of files to families, in time of one core.
+"""What it takes to group crops that look alike: from a catalogue to families and suggestions, in time of one core.
 
 The photographs of the demonstration are enlarged, and of each so many parts are cut out at random, lighter or darker and
 with noise of their own. Some share a part of the picture, most only look like others: their hashes are near, and the pixels
-decide. Every row is time of one core (children included), which a busy machine changes less than seconds.
+decide. Time of one core (children included) changes less on a busy machine than seconds do.
 """
 
 import os
@@ -34,34 +34,26 @@ def make(folder: Path, n: int) -> None:
         for i in range(number, n, len(SOURCES)):
             width, height = (round(side * rng.uniform(*_SHARES)) for side in image.size)
             left, top = (int(rng.integers(most)) for most in (image.width - width, image.height - height))
-            crop = np.asarray(image.crop((left, top, left + width, top + height)))
+            crop = np.asarray(image.crop((left, top, left + width, top + height))) * rng.uniform(0.8, 1.2)
             noise = rng.normal(0, rng.uniform(0, 5), (height, width, 1))
-            seen = (crop * rng.uniform(0.8, 1.2) + noise).clip(0, 255).astype(np.uint8)
+            seen = (crop + noise).clip(0, 255).astype(np.uint8)
             (folder / f"{i:05d}.jpg").write_bytes(to_jpeg(Image.fromarray(seen)))
 
 
 def rows(n: int = N) -> Iterator[Row]:
-    """Yield what scanning takes a photo and grouping a pair, how many pairs there are, and the time of a whole library."""
+    """Yield what a pair takes of n crops, how many pairs are asked, and the time that a library of `LIBRARY` would take."""
     from photodup.photos.groups.tiers import find_tiers
     from photodup.photos.library.catalogue import Catalogue
     from photodup.photos.library.scan import scan
 
     with tempfile.TemporaryDirectory(prefix="photodup-bench-") as name:
         make(Path(name), n)
-        begun = _core_ms()
         scan(name, progress=False)
-        scanned = _core_ms()
         with Catalogue(name) as catalogue:
+            before = sum(os.times()[:4])
             tiers = find_tiers(catalogue)
-        grouped = _core_ms()
-    what, pairs = f"{n:,} look-alike crops", tiers.n_verified
-    yield row(f"{what}: scan", (scanned - begun) / n, "core-ms a photo")
-    yield row(f"{what}: group", (grouped - scanned) / max(pairs, 1), "core-ms a pair")
-    yield row(f"{what}: pairs asked", pairs / n, "a photo", because=f"{len(tiers.copies)} groups")
-    minutes = (grouped - scanned) / n * LIBRARY / 60_000
-    yield row(f"group {LIBRARY:,} of them", minutes, "core-minutes", most=GOAL, because="computed")
-
-
-def _core_ms() -> float:
-    """Return the time of one core that this process and its ended children took, milliseconds."""
-    return 1000 * sum(os.times()[:4])
+            seconds = sum(os.times()[:4]) - before
+    what, asked = f"grouping {n:,} look-alike crops", tiers.n_verified
+    yield row(what, 1000 * seconds / max(asked, 1), "core-ms a pair", because=f"{len(tiers.copies)} groups")
+    yield row(f"{what}: pairs", asked / n, "a photo")
+    yield row(f"grouping {LIBRARY:,}", seconds / n * LIBRARY / 60, "core-min", most=GOAL, because="computed")

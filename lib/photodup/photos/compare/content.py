@@ -308,7 +308,7 @@ def _is_caption(
     if is_page(first, shared & ~hot):
         return False
     added = second.astype(np.float32) - predicted
-    strength = reduce(cv2.max, cv2.split(np.abs(added)))
+    strength = reduce(np.maximum, np.moveaxis(np.abs(added), 2, 0))
     inner = hot & (strength >= max(40.0, float(np.quantile(strength[hot], 0.7))))
     if inner.sum() < 40:
         return False
@@ -318,7 +318,7 @@ def _is_caption(
     share = cv2.transform(added * towards, np.ones((1, 3))) / np.maximum(
         cv2.transform(towards**2, np.ones((1, 3))), 100.0
     )
-    beside = reduce(cv2.max, cv2.split(np.abs(added - share[:, :, None] * towards)))
+    beside = reduce(np.maximum, np.moveaxis(np.abs(added - share[:, :, None] * towards), 2, 0))
     around = cv2.dilate(hot.astype(np.uint8), np.ones((9, 9), np.uint8)) > 0
     strokes = (share > 0.45) & (beside <= _ONE_COLOUR) & around & (strength > _FLOOR)
     core = cv2.erode(strokes.astype(np.uint8), np.ones((3, 3), np.uint8)) > 0

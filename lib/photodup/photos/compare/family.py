@@ -353,7 +353,8 @@ class LaidFamily:
             for other in others:
                 if 2 * (len(may_be) + len(others) - len(seen)) <= len(others):
                     break
-                seen[other] = self._compare_small(other, row)
+                a, b = self.laid[other], self.laid[row]
+                seen[other] = compare_contents(a.rgb, b.rgb, _shared(a, b))
                 if seen[other].places:
                     may_be.append(other)
             while may_be and 2 * lacking <= len(others) < 2 * (lacking + len(may_be)):
@@ -375,10 +376,6 @@ class LaidFamily:
         others = [np.where(one.picture[..., None], one.rgb, own.rgb) for one in alike]
         apart = np.abs(own.rgb - np.median(others, axis=0)).max(axis=2)
         return chroma(own, own.picture & ~grown(apart > _OTHER_THING, 4))
-
-    def _compare_small(self, first: int, second: int) -> Contents:
-        a, b = self.laid[first], self.laid[second]
-        return compare_contents(a.rgb, b.rgb, _shared(a, b))
 
     def _judge(self) -> dict[int, Merit]:
         told = _told_apart_from_margins(self.laid)
@@ -744,7 +741,7 @@ def _told_apart_from_margins(laid: Mapping[int, Laid]) -> dict[int, np.ndarray]:
                 own, its = (
                     cv2.blur(rgb, (_BLUR, _BLUR)).astype(np.int16) for rgb in (one.rgb, laid[other].rgb)
                 )
-                apart = np.abs(own - its).max(axis=2)[there]
+                apart = np.abs(own - its)[there].max(axis=1)
                 if (apart > _DIFFERS).mean() < _OF_ITS_OWN:
                     found[row] &= ~there
     return found

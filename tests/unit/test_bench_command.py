@@ -60,7 +60,7 @@ def test_the_figures_of_scale_are_printed_a_line_each(monkeypatch, tmp_path, nam
 
 
 def test_crops_that_look_alike_are_grouped():
-    a_pair, asked, library = crops.rows(40)
+    a_pair, asked, library = crops.rows(24)
     assert a_pair.value > 0 and asked.value > 0.5
     assert library.value == pytest.approx(a_pair.value * asked.value * crops.LIBRARY / 60_000)
     assert (library.goal, library.because) == ("≤ 25", "computed")

@@ -76,8 +76,9 @@ def compare_all(library, evidence_at, kept) -> tuple[np.ndarray, np.ndarray]:
     with Catalogue(library) as catalogue, EvidenceStore(evidence_at) as store:
         photos = list({found.md5: found for found in catalogue.photos()}.values())
         codes = pair_codes(*np.array(list(itertools.combinations(range(len(photos)), 2))).T)
-        verified, problems = pixels.Pixels(catalogue, photos, store, kept).verify_pairs(codes)
-    assert not problems and len(verified) == len(codes)
+        seen = pixels.Pixels(catalogue, photos, store, kept)
+        verified = seen.verify_pairs(codes)
+    assert not seen.problems and len(verified) == len(codes)
     return verified.codes, verified.found
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageOps
 
 from photodup.selfbench.rows import Row, row
 
@@ -27,10 +27,8 @@ def make(folder: Path, n: int) -> None:
     from photodup.embedding.imaging import to_jpeg
 
     rng = np.random.default_rng(0)
-    for number, source in enumerate(SOURCES):
-        image = source.open()
-        enlarged = _LONGER_SIDE / max(image.size)
-        image = image.resize([round(side * enlarged) for side in image.size], Image.Resampling.LANCZOS)
+    for number, source in enumerate(SOURCES[:n]):
+        image = ImageOps.contain(source.open(), (_LONGER_SIDE, _LONGER_SIDE))
         for i in range(number, n, len(SOURCES)):
             width, height = (round(side * rng.uniform(*_SHARES)) for side in image.size)
             left, top = (int(rng.integers(most)) for most in (image.width - width, image.height - height))

@@ -3,8 +3,8 @@
 From the catalogue on disk to the pairs to look at: reading it, the neighbours by embedding and by hash, what
 is kept for the next run. The catalogue is synthetic (no library of a million photographs is at hand): the
 vectors of `photodup.selfbench.grouping`, random hashes, and of each fifth photo a copy's. Its files do not
-exist, so the pixels are not part of this; their price is the pairs a photo times what one comparison takes
-(`photodup evaluate` prints it).
+exist, so the pixels are not part of this; their price is the pairs a photo times what a pair takes
+(`photodup.selfbench.crops`).
 """
 
 import hashlib

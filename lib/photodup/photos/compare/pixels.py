@@ -36,6 +36,9 @@ class Pixels:
         store: remembers what was compared, so that whoever stops goes on from there.
         kept: features of photos that were looked at before; default: all are looked at again.
         clock: seconds that only rise.
+
+    Attributes:
+        problems: one sentence for each photo that cannot be read, by row.
     """
 
     def __init__(
@@ -53,19 +56,14 @@ class Pixels:
         self._of_whole: set[int] = set()  # whose features are of that picture, though a smaller one would do
         self._strongest: OrderedDict[int, Strongest | None] = OrderedDict()
         self._records: list[np.ndarray] = []
-        self._problems: dict[int, str] = {}
+        self.problems: dict[int, str] = {}
 
-    def verify_pairs(self, codes: np.ndarray) -> tuple[Verified, list[str]]:
-        """Compare pairs of photos, as `pair_codes` gives them.
-
-        Returns:
-            The evidence (a pair with an unreadable photo has none), and one sentence for each such photo so far.
-        """
+    def verify_pairs(self, codes: np.ndarray) -> Verified:
+        """Return the evidence of pairs of photos, int64[n] as `pair_codes` gives; a pair with an unreadable one has none."""
         self._records = [np.zeros(0, RECORD)]
         compared = bar(self._through(codes), total=len(codes), desc="compare", unit="pair")
         done = [code for code in compared if code is not None]
-        found = Verified.of(np.array(done, np.int64), np.concatenate(self._records))
-        return found, list(self._problems.values())
+        return Verified.of(np.array(done, np.int64), np.concatenate(self._records))
 
     def load(self, i: int) -> tuple[Image.Image, FileTraces]:
         """Return a photo's upright picture at full size, decoded anew or held since it was, and the traces of its file.
@@ -160,7 +158,7 @@ class Pixels:
         try:
             return features(self._decoded(i, SIZE))
         except imaging.ImageError as error:
-            self._problems[i] = str(error)
+            self.problems[i] = str(error)
             return None
 
     def _compared(self, pair: tuple[int, int], may_be: bool | None) -> Verification | None:

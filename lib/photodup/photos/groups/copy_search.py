@@ -43,14 +43,13 @@ class CopySearch:
         self._may_be_one = may_be_one
         self._known = store.read({photo.md5: i for i, photo in enumerate(photos)})
         self._asked = np.zeros(0, np.int64)
-        self._unreadable: list[str] = []
         self.verified: Verified = self._known.among(self._asked)
 
     @property
     def problems(self) -> list[str]:
         """Return what could not be done, in sentences."""
         stores = [self._store.problem, self._kept.problem]
-        return self._unreadable + [problem for problem in stores if problem][:1]
+        return [*self.pixels.problems.values(), *[problem for problem in stores if problem][:1]]
 
     def ask(self, *codes: np.ndarray) -> None:
         """Compare these pairs, and those that were copies before.
@@ -99,9 +98,8 @@ class CopySearch:
     def _compare(self, codes: np.ndarray) -> None:
         self._asked = np.union1d(self._asked, codes)
         new = np.setdiff1d(codes, self._known.codes)
-        found, unreadable = self.pixels.verify_pairs(new)
+        found = self.pixels.verify_pairs(new)
         self.verified = self.verified.joined_with(self._known.among(codes)).joined_with(found)
-        self._unreadable += [sentence for sentence in unreadable if sentence not in self._unreadable]
 
 
 def not_asked(

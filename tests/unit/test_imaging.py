@@ -126,12 +126,21 @@ def test_what_cannot_be_read_says_why(data, word):
         decode(data)
 
 
-def test_a_jpeg_that_lacks_only_its_end_mark_is_read_and_one_that_lacks_more_is_not():
-    assert np.array_equal(decode(JPEG[:-2]), decode(JPEG))
-    progressive = encoded(photo(), "JPEG", progressive=True)
-    for cut in (JPEG[:-3], JPEG[:-40], progressive[:-2], progressive[:-40]):
-        with pytest.raises(ImageError, match="truncated"):
-            decode(cut)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"progressive": True}, {"restart_marker_blocks": 7}],
+    ids=["baseline", "progressive", "restarts"],
+)
+def test_a_jpeg_that_lacks_only_its_end_mark_is_read_and_one_that_lacks_more_is_not(options):
+    data = encoded(photo(), "JPEG", quality=95, **options)
+    assert np.array_equal(decode(data[:-2]), decode(data))
+    last_scan, last_restart = (
+        data.rindex(b"\xff\xda"),
+        max(data.rfind(bytes([0xFF, 0xD0 + i])) for i in range(8)),
+    )
+    for end in (*range(len(data) - 60, len(data) - 2), last_scan, last_scan + 10, last_restart):
+        with pytest.raises(ImageError, match="cannot be decoded"):
+            decode(data[:end])
 
 
 def test_a_file_is_named_in_the_error(tmp_path):

@@ -6,6 +6,7 @@ embedding does not depend on whether PyTorch, ONNX Runtime or Triton computed it
 
 import io
 import os
+import re
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
@@ -243,18 +244,23 @@ def open_image(data: bytes) -> Image.Image:
 
 def _with_end_mark(data: bytes) -> bytes | None:
     """Return a JPEG that lacks its end mark and nothing else with that mark; None for any other file."""
-    if not jpeg_scans.is_jpeg(data):
+    if not jpeg_scans.is_jpeg(data) or not jpeg_scans.read_layout(data).has_every_scan:
         return None
-    decoded = []
-    # A decoder skips bytes that follow all of the picture, and takes them for the rest of one that is cut off.
-    for rest in (b"", b"\x55\xaa" * 32):
-        ended = bytes(data) + rest + b"\xff\xd9"
-        with suppress(Exception), open_image(ended) as image:
-            if image.info.get("progressive"):  # a scan may be missing as a whole
-                return None
-            image.load()
-            decoded.append(image.tobytes())
-    return bytes(data) + b"\xff\xd9" if len(decoded) == 2 and decoded[0] == decoded[1] else None
+    data, end, whole = bytes(data), b"\xff\xd9", b""
+    # A decoder skips bytes that follow all of the picture, and takes them for the rest of one that is cut off; where
+    # its scan restarts, only behind the next mark of that. One pattern alone may decode as what is there without it.
+    last = re.findall(rb"\xff[\xd0-\xd7]", data[data.rfind(b"\xff\xda") :])[-1:] or [b"\xff\xd7"]
+    restart = bytes([0xFF, 0xD0 | (last[0][1] + 1) & 7])
+    for rest in (b"", *(mark + 32 * more for mark in (b"", restart) for more in (b"\x55\xaa", b"\xaa\x55"))):
+        try:
+            with open_image(data + rest + end) as image:
+                image.load()
+                whole, pixels = whole or image.tobytes(), image.tobytes()
+        except Exception:
+            return None
+        if pixels != whole:
+            return None
+    return data + end
 
 
 def _costly(data: bytes) -> str | None:

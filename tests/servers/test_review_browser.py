@@ -177,7 +177,7 @@ def test_the_next_page_is_fetched_while_this_one_is_looked_at(server, page, monk
 def test_keys_of_the_comparison(server, page):
     page.goto(f"{server.url}group/{next(iter(server.session.items))}")
     stage = page.locator("#stage")
-    transforms = "[...document.querySelectorAll('.view img')].map((i) => i.style.transform)"
+    transforms = "[...document.querySelectorAll('.view :is(img, canvas)')].map((i) => i.style.transform)"
     following = server.session.items[list(server.session.items)[1]]
     until(page, "performance.getEntriesByType('resource').filter(e => e.name.includes('screen')).length == 4")
     fetched = page.evaluate("performance.getEntriesByType('resource').map((e) => e.name)")
@@ -206,7 +206,8 @@ def test_keys_of_the_comparison(server, page):
     assert stage.get_attribute("data-mode") == "side" and page.locator("#cut").is_hidden()
     page.keyboard.press("d")
     assert stage.get_attribute("data-mode") == "difference" and page.locator(".right").is_hidden()
-    until(page, "document.querySelector('.map img')?.naturalWidth > 0")
+    until(page, "document.querySelector('.map canvas')?.width > 0")
+    until(page, "document.querySelector('#differs').textContent.includes('differ')")
     page.keyboard.press("z")
     assert len(set(page.evaluate(transforms))) == 1, "zoomed with the photo beside it"
     page.keyboard.press("z")
@@ -294,7 +295,7 @@ def test_enter_does_what_the_focus_is_on_and_a_held_key_decides_once(server, pag
 
 def test_zoom_and_its_direction_by_keyboard(server, page):
     page.goto(f"{server.url}group/{next(iter(server.session.items))}")
-    transforms = "[...document.querySelectorAll('.view img')].map((i) => i.style.transform)"
+    transforms = "[...document.querySelectorAll('.view :is(img, canvas)')].map((i) => i.style.transform)"
     page.keyboard.press("+")
     page.keyboard.press("+")
     both = page.evaluate(transforms)

@@ -189,6 +189,10 @@ def test_where_two_differ_is_a_picture_or_a_sentence(server):
     assert drawn.status_code == 200 and drawn.headers["cache-control"] == "no-store"
     with Image.open(BytesIO(drawn.content)) as picture:
         assert picture.width / picture.height == pytest.approx(keeper.width / keeper.height, abs=0.02)
+    assert drawn.headers["content-description"].endswith(
+        " of what both show differs by more than 8 greys of 255."
+    )
+    assert asked(keeper.id, keeper.id).headers["content-description"] == "No pixel differs at this size."
     refused = asked(keeper.id, strange.id)
     assert refused.status_code == 404 and "cannot be laid over each other" in refused.text
     assert "There is no such photo" in asked(keeper.id, 10**6).text

@@ -1,5 +1,7 @@
 """Where and how strongly two files of one picture differ, drawn for a person to look at."""
 
+from typing import NamedTuple
+
 import numpy as np
 from PIL import Image
 
@@ -9,14 +11,28 @@ from photodup.photos.compare.features import features
 from photodup.photos.compare.snapping import maps_to
 
 # Greys by which a colour differs: less is not drawn, for any compression does that, and more is drawn no brighter.
-_LEAST, _MOST = 8, 72
+LEAST, _MOST = 8, 72
 _SOFT = 0.8  # pixels
 # How dark the picture behind is; stripes where one file alone shows it: their width (pixels) and greys.
 _DARK, _STRIPE, _STRIPED = 0.35, 8, 60
 
 
-def drawn_difference(first: Image.Image, second: Image.Image) -> Image.Image | None:
-    """Return the first picture in dark grey, red where the second differs and yellow where it differs most.
+class Difference(NamedTuple):
+    """How two pictures differ where both show something.
+
+    Attributes:
+        drawn: the picture of it.
+        share: of the pixels, drawn as different.
+        most: greys of 255 by which a pixel differs at the size drawn, whether that is drawn or not.
+    """
+
+    drawn: Image.Image
+    share: float
+    most: int
+
+
+def drawn_difference(first: Image.Image, second: Image.Image) -> Difference | None:
+    """Draw the first picture in dark grey, red where the second differs and yellow where it differs most.
 
     The second lies where it lies in the first, as for the boxes of what looks different. What one of them alone shows is
     striped, also beyond the first's frame. None where the two cannot be laid over each other.
@@ -36,10 +52,13 @@ def drawn_difference(first: Image.Image, second: Image.Image) -> Image.Image | N
     both, either = frames[0] & frames[1], frames[0] | frames[1]
     b, *_ = aligned(a, b, both)
     apart = cv2.absdiff(*(cv2.GaussianBlur(one, (0, 0), _SOFT) for one in (a, b))).max(axis=2)
-    heat = both * ((apart - np.float32(_LEAST)) / (_MOST - _LEAST)).clip(0, 1)
+    heat = both * ((apart - np.float32(LEAST)) / (_MOST - LEAST)).clip(0, 1)
     grey = _DARK * cv2.cvtColor(np.where(frames[0][:, :, None], a, b), cv2.COLOR_RGB2GRAY)
     stripes = np.add.outer(np.arange(height), np.arange(width)) // _STRIPE % 2 == 0
     grey = grown(either, JITTER) * (grey + _STRIPED * (stripes & ~grown(both, JITTER)))
     glow = 255 * np.stack([(2 * heat).clip(0, 1), (2 * heat - 1).clip(0, 1), np.zeros_like(heat)], axis=2)
     drawn = (1 - heat)[:, :, None] * grey[:, :, None] + glow
-    return Image.fromarray(drawn.clip(0, 255).astype(np.uint8))
+    n, most = max(int(both.sum()), 1), cv2.absdiff(a, b)[both].max(initial=0)
+    return Difference(
+        Image.fromarray(drawn.clip(0, 255).astype(np.uint8)), float((heat > 0).sum() / n), int(most)
+    )

@@ -261,9 +261,10 @@ def image(site: CurrentSite, photo_id: int, size: str, request: Request) -> Resp
 
 @router.get("/difference/{keeper_id}/{photo_id}.jpg")
 def difference(site: CurrentSite, keeper_id: int, photo_id: int) -> Response:
-    """Where two photos differ, as a JPEG, drawn each time that somebody asks."""
+    """Where two photos differ, as a JPEG, drawn each time that somebody asks; a header says how much, in words."""
     (session, keeper), (_, photo) = site.shown(keeper_id), site.shown(photo_id)
-    return Response(pictures.difference(session.root, keeper, photo), media_type="image/jpeg")
+    drawn, said = pictures.difference(session.root, keeper, photo)
+    return Response(drawn, media_type="image/jpeg", headers={"Content-Description": said})
 
 
 def _was_sent(request: Request, tag: str) -> bool:

@@ -17,7 +17,7 @@ from PIL import ExifTags, Image
 from photodup.embedding import imaging
 from photodup.errors import PhotodupError
 from photodup.names import printable
-from photodup.photos.compare.difference import drawn_difference
+from photodup.photos.compare.difference import LEAST, drawn_difference
 from photodup.photos.groups.results import Evidence
 from photodup.photos.library.catalogue import Photo
 from photodup.photos.library.hashing import md5
@@ -125,8 +125,8 @@ def _signed(photo: Photo, size: str, encoded: bytes) -> list[str]:
     return [photo.md5, size, hashlib.sha256(encoded).hexdigest()]
 
 
-def difference(root: Path, left: Photo, right: Photo) -> bytes:
-    """Return a JPEG of where and how strongly two photos differ, laid over each other; nothing of it is kept.
+def difference(root: Path, left: Photo, right: Photo) -> tuple[bytes, str]:
+    """Return a JPEG of where and how strongly two photos differ, and how much in words; nothing of it is kept.
 
     Raises:
         PictureRefused: one of them cannot be shown, or they cannot be laid over each other.
@@ -136,12 +136,16 @@ def difference(root: Path, left: Photo, right: Photo) -> bytes:
         for photo in (left, right):
             with open_photo(root, photo) as file:
                 images.append(_shrunk(_decoded(file.read(), photo, "screen"), "screen"))
-        drawn = drawn_difference(*images)
-    if drawn is None:
+        found = drawn_difference(*images)
+    if found is None:
         raise PictureRefused(
             "These two cannot be laid over each other exactly, so no difference can be drawn."
         )
-    return imaging.to_jpeg(drawn, _QUALITY["screen"])
+    said = f"No pixel differs{f' by more than {found.most} greys of 255' if found.most else ''} at this size."
+    if found.share:
+        share = "Less than 1 %" if found.share < 0.01 else percent(found.share)
+        said = f"{share} of what both show differs by more than {LEAST} greys of 255."
+    return imaging.to_jpeg(found.drawn, _QUALITY["screen"]), said
 
 
 def _decoded(data: bytes, photo: Photo, size: str) -> Image.Image:

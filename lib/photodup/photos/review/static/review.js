@@ -180,23 +180,26 @@ if (stage) {
     said.textContent = sentence;
     map.replaceChildren(said);
   };
-  const drawDifference = () => {
+  const drawDifference = async () => {
     if (map.firstChild) return;
     say("Laying one over the other…");
-    const drawn = new Image();
-    drawn.alt = "";
-    drawn.draggable = false;
-    drawn.onload = () => { map.replaceChildren(drawn); pictures.push(drawn); show(); };
-    drawn.onerror = async () => {
-      try {
-        const answer = await fetch(drawn.src);
+    try {
+      const answer = await fetch(map.dataset.difference);
+      if (answer.ok) {
+        const bitmap = await createImageBitmap(await answer.blob());
+        const drawn = Object.assign(document.createElement("canvas"), { width: bitmap.width, height: bitmap.height });
+        drawn.getContext("bitmaprenderer").transferFromImageBitmap(bitmap);
+        map.replaceChildren(drawn);
+        pictures.push(drawn);
+        show();
+        find("#differs").textContent = answer.headers.get("Content-Description");
+      } else {
         const page = new DOMParser().parseFromString(await answer.text(), "text/html");
         say(page.querySelector(".hero p")?.textContent || "The difference cannot be drawn.");
-      } catch {
-        say("photodup does not answer: was it stopped?");
       }
-    };
-    drawn.src = map.dataset.difference;
+    } catch {
+      say("photodup does not answer: was it stopped?");
+    }
   };
 
   // Both in one place, so the eye sees what changes: flicker shows one after the other, the slider a part of each.

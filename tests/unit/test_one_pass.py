@@ -27,6 +27,7 @@ from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.hashing import Look, read_facts_and_look
 from photodup.photos.library.scan import scan
 from photodup.photos.library.settings import LibrarySettings
+from photodup.photos.review.reviewed_folder import Encoders, ReviewedFolder
 
 SIZE = (2400, 1800)  # a decoder may shrink it by 4 and keep 448 pixels
 
@@ -178,6 +179,11 @@ def test_a_library_goes_on_in_the_decoding_it_began_with(photographs, tmp_path, 
     assert "0 photographs embedded" in ran("embed", "new.sqlite") and digests("new.sqlite") == {drafted}
     assert "as this library's" in ran("scan", "whole.sqlite", "--embed")
     assert digests("whole.sqlite") == {source.model_digest}, "it goes on decoding whole"
+    task = ReviewedFolder(
+        photographs, tmp_path / "new.sqlite", encoders=Encoders(weights=graph)
+    ).finding_scenes()
+    task.run()
+    assert task.error is None and digests("new.sqlite") == {drafted}, "the page goes on as the command began"
     path.unlink()
     with Catalogue(photographs, tmp_path / "new.sqlite") as catalogue:
         catalogue.connection.execute("DELETE FROM embedding")

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib import util
 from pathlib import Path
@@ -20,6 +21,7 @@ from photodup.embedding.engines.reduced import (
 )
 from photodup.embedding.vectors import digest_drafted, is_among
 from photodup.errors import PhotodupError
+from photodup.names import escaped
 from photodup.paths import build_dir
 from photodup.photos.library.settings import AUTO, LibrarySettings
 from photodup.settings import environment
@@ -269,6 +271,26 @@ def _has_gpu() -> bool:
     except ImportError:
         return False
     return bool(torch.cuda.is_available())
+
+
+@contextmanager
+def connected(
+    settings: LibrarySettings, request: EncoderRequest, digests: Sequence[str]
+) -> Iterator[tuple["Embedder", str]]:
+    """Connect to who embeds a library, decoding as its embeddings began; yield it, and who and how in words.
+
+    The arguments are those of `choose`, the model with most embeddings first.
+    """
+    choice = choose(settings, request, digests)
+    with choice.connect() as embedder:
+        is_drafted, how = choose_decoding(embedder, digests)
+        if is_drafted:
+            embedder.at_reduced_scale()
+        where = f" at {choice.url}" if choice.url else ""
+        digest = (embedder.model_digest or "no digest")[:12]
+        why = "; ".join(part for part in (choice.why, how) if part)
+        # A server may call itself anything.
+        yield embedder, escaped(f"{embedder.backend}{where}: {embedder.model_name} {digest} ({why})")
 
 
 def choose_decoding(embedder: "Embedder", digests: Sequence[str]) -> tuple[bool, str]:

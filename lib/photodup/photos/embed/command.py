@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from photodup.names import escaped, printable
-from photodup.photos.embed.choose import AS_SET_UP, EncoderRequest, choose, choose_decoding
+from photodup.names import printable
+from photodup.photos.embed.choose import AS_SET_UP, EncoderRequest, connected
 from photodup.photos.embed.embed import EmbedReport, OnePass, embed_library
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import OpenSink, PhotoSink, ScanReport
@@ -73,17 +73,9 @@ def _connected(opened: Catalogue, request: EncoderRequest) -> Iterator["Embedder
     settings = load_settings(opened.own.path)
     if settings.warning and not (request.url or request.weights):
         print(settings.warning, flush=True)
-    digests = [model.digest for model in opened.models()]
-    choice = choose(settings, request, digests)
-    with choice.connect() as embedder:
-        is_drafted, how = choose_decoding(embedder, digests)
-        if is_drafted:
-            embedder.at_reduced_scale()
-        where = f" at {choice.url}" if choice.url else ""
-        digest = (embedder.model_digest or "no digest")[:12]
-        why = "; ".join(part for part in (choice.why, how) if part)
-        said = f"{embedder.backend}{where}: {embedder.model_name} {digest} ({why})"
-        print(escaped(said), flush=True)  # a server may call itself anything
+    digests = [model.digest for model in opened.models() if model.n_embeddings]
+    with connected(settings, request, digests) as (embedder, said):
+        print(said, flush=True)
         yield embedder
 
 

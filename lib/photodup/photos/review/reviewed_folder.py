@@ -17,7 +17,7 @@ from typing import Any
 from photodup.errors import PhotodupError
 from photodup.extras import missing_extra
 from photodup.names import escaped
-from photodup.photos.embed.choose import EncoderRequest, choose
+from photodup.photos.embed.choose import EncoderRequest, connected
 from photodup.photos.embed.embed import embed_library
 from photodup.photos.groups.by_settings import tiers_by_settings
 from photodup.photos.groups.model_thresholds import choose_model
@@ -369,8 +369,7 @@ class ReviewedFolder:
         with Catalogue(self.root, self._catalogue) as opened:
             models = [model for model in opened.models() if model.n_embeddings]
             digests = [model.digest for model in models]
-            choice = choose(load_settings(opened.own.path), request, digests)
-            with choice.connect() as embedder:
+            with connected(load_settings(opened.own.path), request, digests) as (embedder, _):
                 self._require_one_model(embedder, models)
                 report = embed_library(opened, embedder, progress=False)
         self._opened(task)

@@ -230,6 +230,13 @@ GOOGLE = b'{"photoTakenTime": {}, "imageViews": "1", "description": "%s"}'
             "A",
             "has its .json file beside it",
         ),
+        ({"B/IMG_1.jpg.supplemental-metadata.json": GOOGLE % b"x"}, "B", ""),
+        ({"B/IMG_1.jpg.suppl.json": GOOGLE % b"x"}, "B", ""),
+        (
+            {"A/IMG_1.jpg.json": GOOGLE % b"x", "B/IMG_1.jpg.supplemental-metadata.json": GOOGLE % b"x"},
+            "A",
+            "",
+        ),
         ({"A/IMG_1.mov": b"film", "B/IMG_1.MP4": b"film"}, "A", ""),
         ({"A/IMG_1.aae": b"x", "B/IMG_1.aae": b"x"}, "A", ""),
         ({"A/IMG_1.aae": b"x", "B/IMG_1.aae": b"y"}, "A", "has its .aae file beside it"),

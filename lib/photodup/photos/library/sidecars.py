@@ -33,9 +33,9 @@ def moving_together(photos: Iterable[Path], staying: Iterable[Path] = ()) -> dic
     """Return each photo with the files that leave with it, sorted by name.
 
     Found by name alone, as cameras and editors write them: `IMG_1.xmp` and `IMG_1.jpg.xmp` (metadata; also
-    `.dop`, `.pp3`, `.on1`, and the `IMG_1.jpg.json` of Google's export), `IMG_1.AAE` and `IMG_O1.AAE`
-    (Apple's edits), `IMG_1.MOV` (Live Photo), and the other half of a RAW+JPEG pair. What a photo that
-    stays still needs is left alone: with `IMG_1.jpg` kept and `IMG_1.png` removed, only `IMG_1.png.xmp`
+    `.dop`, `.pp3`, `.on1`, and of Google's export `IMG_1.jpg.json` or `IMG_1.jpg.supplemental-metadata.json`),
+    `IMG_1.AAE` and `IMG_O1.AAE` (Apple's edits), `IMG_1.MOV` (Live Photo), and the other half of a RAW+JPEG pair. What
+    a photo that stays still needs is left alone: with `IMG_1.jpg` kept and `IMG_1.png` removed, only `IMG_1.png.xmp`
     leaves. Links are left alone. What several photos that leave share is listed with each of them, and leaves with
     the last (`photodup.photos.trash.trash.Trash.remove`).
 
@@ -168,6 +168,9 @@ def _google(path: Path) -> dict[str, Any] | None:
         return None
 
 
+_SUPPLEMENTAL = ".supplemental-metadata"  # as Google's export ends names since 2024, cut where they get long
+
+
 def _bundles(folder: Path) -> dict[str, list[Path]]:
     """Read a folder and return its files by lower-case stem; an unreadable folder has none."""
     by_stem: dict[str, list[Path]] = defaultdict(list)
@@ -179,5 +182,7 @@ def _bundles(folder: Path) -> dict[str, list[Path]]:
         stem = entry.stem.lower()
         if entry.suffix.lower() == ".aae" and stem.startswith("img_o"):
             stem = "img_" + stem.removeprefix("img_o")
+        elif entry.suffix.lower() == ".json" and _SUPPLEMENTAL.startswith(Path(stem).suffix):
+            stem = Path(stem).stem
         by_stem[stem].append(entry)
     return by_stem

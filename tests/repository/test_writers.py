@@ -33,6 +33,7 @@ WRITERS = {
     "lib/photodup/selfbench/load_generator.py:_wrk_per_s": SCRATCH,
     "lib/photodup/selfbench/one_pass.py:_make": SCRATCH,
     "lib/photodup/selfbench/starts.py:_forgetful": SCRATCH,
+    "lib/photodup/selfbench/starts.py:made_up_library": SCRATCH,
     "lib/photodup/serving/process/process.py:ServerProcess.__init__": LOG,
     "lib/photodup/serving/vast.py:_leave_watchdog": LOG,
     "lib/photodup/serving/triton/server.py:backends_folder": SCRATCH,

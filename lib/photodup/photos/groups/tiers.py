@@ -78,7 +78,9 @@ class _Grouping:
         only = options.only or (".",)
         self._everything = [photo for photo in catalogue.photos() if photo.lies_in(only)]
         self._files = by_content(self._everything)
-        chosen = {self._rules.choose(same).keeper.id for same in self._files.values()}
+        # Most contents lie in one file: nothing is chosen there.
+        files = self._files.values()
+        chosen = {(self._rules.choose(same).keeper if same[1:] else same[0]).id for same in files}
         # By path: what was taken together lies together, and is at hand when it is compared.
         self._photos = [photo for photo in self._everything if photo.id in chosen]
         self._folder = np.array([self._only_in(self._files[photo.md5]) for photo in self._photos], int)

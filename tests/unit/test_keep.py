@@ -43,7 +43,7 @@ NOT_UTF8 = os.fsdecode(b"caf\xe9")
     (KeepRules(folders=["Originals"]), {"path": Path("Originals/b.jpg")}, 2, "folder", "preferred folder: Originals"),
     (KeepRules(), {"format": "DNG"}, 2, "format", "best format: DNG"),
     (KeepRules(), {"exif_fields": 9}, 2, "metadata", "9 fields, next 5"),
-    (KeepRules(), {"size_bytes": 2_000_000}, 2, "size", "largest file: 2.0 MB, next 0.0 MB"),
+    (KeepRules(), {"size_bytes": 2_000_000}, 2, "size", "largest file: 2,000,000 bytes, next "),
     (KeepRules(), {"taken_at": "2019-01-01T00:00:00"}, 2, "oldest", "oldest: 2019"),
     # One moment is not older because nobody wrote its offset.
     (KeepRules(["oldest"]), {"taken_at": "2020-01-02T00:00:00+02:00", "path": Path("a/b.jpg")}, 1, None, "shortest path"),

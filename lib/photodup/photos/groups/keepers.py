@@ -356,7 +356,7 @@ class _Standards:
 
 
 def _apart(best: int, next_best: int, millions: str, ones: str) -> str:
-    """Say two numbers in millions; in ones where they would read the same."""
+    """Say two numbers in millions; in ones where they would read the same, or one as nothing."""
     rounded = [f"{value / 1e6:.1f} {millions}" for value in (best, next_best)]
     exact = [f"{value:,} {ones}" for value in (best, next_best)]
-    return ", next ".join(rounded if rounded[0] != rounded[1] else exact)
+    return ", next ".join(rounded if rounded[0] != rounded[1] and min(best, next_best) >= 50_000 else exact)

@@ -1,7 +1,5 @@
 """Where and how strongly two files of one picture differ, drawn for a person to look at."""
 
-from typing import NamedTuple
-
 import numpy as np
 from PIL import Image
 
@@ -17,25 +15,15 @@ _SOFT = 0.8  # pixels
 _DARK, _STRIPE, _STRIPED = 0.35, 8, 60
 
 
-class Difference(NamedTuple):
-    """How two pictures differ where both show something.
-
-    Attributes:
-        drawn: the picture of it.
-        share: of the pixels, drawn as different.
-        most: greys of 255 by which a pixel differs at the size drawn, whether that is drawn or not.
-    """
-
-    drawn: Image.Image
-    share: float
-    most: int
-
-
-def drawn_difference(first: Image.Image, second: Image.Image) -> Difference | None:
+def drawn_difference(first: Image.Image, second: Image.Image) -> tuple[Image.Image, float, int] | None:
     """Draw the first picture in dark grey, red where the second differs and yellow where it differs most.
 
     The second lies where it lies in the first, as for the boxes of what looks different. What one of them alone shows is
     striped, also beyond the first's frame. None where the two cannot be laid over each other.
+
+    Returns:
+        The picture; of what both show, the share that is drawn as different; and the greys of 255 by which a pixel
+        differs most at the size drawn, whether that is drawn or not.
     """
     import cv2
 
@@ -59,6 +47,5 @@ def drawn_difference(first: Image.Image, second: Image.Image) -> Difference | No
     glow = 255 * np.stack([(2 * heat).clip(0, 1), (2 * heat - 1).clip(0, 1), np.zeros_like(heat)], axis=2)
     drawn = (1 - heat)[:, :, None] * grey[:, :, None] + glow
     n, most = max(int(both.sum()), 1), cv2.absdiff(a, b)[both].max(initial=0)
-    return Difference(
-        Image.fromarray(drawn.clip(0, 255).astype(np.uint8)), float((heat > 0).sum() / n), int(most)
-    )
+    picture = Image.fromarray(drawn.clip(0, 255).astype(np.uint8))
+    return picture, float((heat > 0).sum() / n), int(most)

@@ -141,11 +141,12 @@ def difference(root: Path, left: Photo, right: Photo) -> tuple[bytes, str]:
         raise PictureRefused(
             "These two cannot be laid over each other exactly, so no difference can be drawn."
         )
-    said = f"No pixel differs{f' by more than {found.most} greys of 255' if found.most else ''} at this size."
-    if found.share:
-        share = "Less than 1 %" if found.share < 0.01 else percent(found.share)
-        said = f"{share} of what both show differs by more than {LEAST} greys of 255."
-    return imaging.to_jpeg(found.drawn, _QUALITY["screen"]), said
+    drawn, share, most = found
+    said = f"No pixel differs{f' by more than {most} greys of 255' if most else ''} at this size."
+    if share:
+        much = "Less than 1 %" if share < 0.01 else percent(share)
+        said = f"{much} of what both show differs by more than {LEAST} greys of 255."
+    return imaging.to_jpeg(drawn, _QUALITY["screen"]), said
 
 
 def _decoded(data: bytes, photo: Photo, size: str) -> Image.Image:

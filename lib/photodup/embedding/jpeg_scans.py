@@ -140,13 +140,5 @@ def read_layout(data: bytes) -> Layout:
             headers.append(bytes(data[position + 2 : position + length]))
         position += max(length, 2)
     return Layout(
-        width,
-        height,
-        scans,
-        n_segments,
-        header_bytes or position,
-        n_exif,
-        is_strict,
-        n_colours,
-        tuple(headers),
-    )
+        width, height, scans, n_segments, header_bytes or position, n_exif, is_strict, n_colours, tuple(headers)
+    )  # fmt: skip

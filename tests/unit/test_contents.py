@@ -24,7 +24,7 @@ from photodup.photos.compare.content import (
 from photodup.photos.compare.exposures import FineNoise, own_rounding, rounding_noise
 from photodup.photos.compare.family import LaidFamily
 from photodup.photos.compare.traces import FileTraces, coarsest_step, file_traces
-from photodup.photos.quality.edits import named
+from photodup.photos.quality.edits import LOOK_ALIKES, named
 
 PHOTOS = ["astronaut", "coffee", "chelsea", "rocket"]
 WORDS = (
@@ -244,6 +244,27 @@ def test_pages_and_photographs_are_told_apart(photographs):
 ])  # fmt: skip
 def test_places_are_named_in_words(boxes, said):
     assert where(tuple(Difference(box, 20.0) for box in boxes)) == said
+
+
+@pytest.mark.parametrize("name", PHOTOS)
+def test_a_faint_thing_that_was_brushed_away_is_missed_and_saving_is_not(photographs, name):
+    first = saved(photographs[name], 92)
+    values = np.asarray(first, float)
+    y, x = np.mgrid[: first.height, : first.width]
+    place = np.hypot(x - first.width / 2, y - first.height / 2) < first.width / 16
+    soft = np.asarray(first.filter(ImageFilter.GaussianBlur(8)), float) + 12
+    brushed = Image.fromarray(np.where(place[..., None], soft, values).clip(0, 255).astype(np.uint8))
+    assert compared(saved(brushed, 92), first).places, "of no more than some greys"
+    assert not any(compared(first, saved(first, quality)).places for quality in (75, 88, 92, 97))
+
+
+@pytest.mark.parametrize("name", ["coffee", "chelsea", "rocket"])
+def test_two_exposures_from_two_places_lie_displaced_and_copies_do_not(photographs, name):
+    [burst] = [one for one in LOOK_ALIKES if one.name == "burst"]
+    first, second = (saved(make(photographs[name]), 92) for make in (burst.ground, burst))
+    assert compared(first, second).displaced > 0.25
+    for edit in named(["resize 0.25x", "jpeg q 10", "brightness 1.4x", "stretch 1.2x", "messenger"]):
+        assert compared(first, saved(edit(first))).displaced < 0.2, edit.name
 
 
 def test_pictures_that_share_nothing_have_no_places():

@@ -11,12 +11,13 @@ from photodup.embedding.imaging import to_jpeg
 from photodup.photos.compare.canvas import lay, small, without_margins
 from photodup.photos.compare.features import features
 from photodup.photos.compare.snapping import snapped
-from photodup.photos.compare.traces import coarsest_step
+from photodup.photos.compare.traces import coarsest_step, toned_first
 from photodup.photos.compare.verify import verify, verify_with_map
 from photodup.photos.groups.keepers import KeepRules
 from photodup.photos.groups.tiers import GroupingOptions, find_tiers
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
+from photodup.photos.quality.edits import LOOK_ALIKES, named
 
 
 def opened(data: bytes) -> Image.Image:
@@ -155,6 +156,60 @@ def test_a_border_around_a_picture_on_white_is_a_border(tmp_path):
     lighter = to_jpeg(ImageEnhance.Brightness(opened(original)).enhance(0.9), 92)
     found = keeper(tmp_path, a_framed=to_jpeg(framed, 96), original=original, z=lighter, **crops)
     assert found[0] == "original", found
+
+
+def test_nothing_goes_for_a_crop_of_what_stands_before_a_plain_ground(tmp_path):
+    shades = np.linspace(225, 245, 700)[None, :, None] + np.linspace(0, 8, 520)[:, None, None]
+    wall = Image.fromarray(np.broadcast_to(shades, (520, 700, 3)).astype(np.uint8))
+    for name, ground in (("wall", wall), ("white", Image.new("RGB", (700, 520), "white"))):
+        shape = Image.new("L", (300, 200))
+        ImageDraw.Draw(shape).ellipse((0, 0, 299, 199), fill=255)
+        ground.paste(photo("chelsea").resize((300, 200)), (200, 160), shape)
+        folder = tmp_path / name
+        folder.mkdir()
+        original = to_jpeg(ground, 92)
+        crop = to_jpeg(opened(original).crop((60, 50, 640, 480)), 92)
+        (folder / "a_crop.jpg").write_bytes(crop)
+        (folder / "original.jpg").write_bytes(original)
+        group = only_group(folder)
+        assert group.keeper.path.stem == "original", group.choice.reason
+        # On white it may as well be the picture that got a border: nobody can say, and both stay.
+        assert bool(group.may_go) == (name == "wall"), group.difference(group.members[0])
+
+
+CURVE = [round(255 * (value / 255) ** 0.7) for value in range(256)]
+TONES = {
+    "lighter": lambda image: ImageEnhance.Brightness(image).enhance(1.4),
+    "darker": lambda image: ImageEnhance.Brightness(image).enhance(0.6),
+    "harder": lambda image: ImageEnhance.Contrast(image).enhance(1.5),
+    "softer": lambda image: ImageEnhance.Contrast(image).enhance(0.6),
+    "by a curve": lambda image: image.point(CURVE * 3),
+}
+
+
+@pytest.mark.parametrize("name", ["astronaut", "coffee", "chelsea"])
+def test_tones_say_which_of_two_came_first_and_of_two_exposures_nothing(name):
+    [bracket] = [one for one in LOOK_ALIKES if one.name == "bracket"]
+    named_first = []
+    for first, then in ((92, 92), (85, 95)):
+        original = to_jpeg(photo(name), first)
+        edits = {said: to_jpeg(change(opened(original)), then) for said, change in TONES.items()}
+        shots = to_jpeg(bracket.ground(photo(name)), first), to_jpeg(bracket(photo(name)), then)
+        for pair in (*((original, edit) for edit in edits.values()), shots):
+            tables = [Image.open(io.BytesIO(one)).quantization[0] for one in pair]
+            pictures = [np.asarray(opened(one)) for one in pair]
+            found = toned_first(tables, pictures)
+            assert toned_first(tables[::-1], pictures[::-1]) == (found if found < 0 else 1 - found)
+            assert found < 1, "never the edit"
+            named_first.append(found == 0)
+        assert not named_first[-1], "two exposures"
+    assert sum(named_first) >= 8, "of ten"
+
+
+def test_a_tinted_copy_of_a_grey_photograph_is_not_the_one_in_colour(tmp_path):
+    original = to_jpeg(photo("chelsea").convert("L").convert("RGB"), 90)
+    [warm] = named(["warm filter"])
+    assert keeper(tmp_path, original=original, a_warm=to_jpeg(warm(opened(original)), 95))[0] == "original"
 
 
 @pytest.mark.parametrize("light", [255 - 14, 255 - 12, 90])

@@ -60,12 +60,13 @@ def study_pairs(
 
 @study.command("held-out")
 def study_held_out(run: Annotated[str, Option(help="directory under results/")] = "held-out") -> None:
-    """Find ten edits of each held-out photograph and record what is suggested (notebook 01; about an hour)."""
-    from photodup.study.evaluate import on_held_out
+    """Find edits of held-out photographs, by kind and ten of each, and record what is suggested (notebook 01; an hour)."""
+    from photodup.study.evaluate import kinds_on_held_out, on_held_out
     from photodup.study.notebook.run import open_own_run
 
     opened = open_own_run(run)
     with opened.store:
+        kinds_on_held_out(opened)
         found = on_held_out(opened)
     if error := found.get("error"):
         raise PhotodupError(error)

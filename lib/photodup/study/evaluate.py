@@ -21,6 +21,8 @@ from photodup.study.notebook.weights import demo_library
 if TYPE_CHECKING:
     from photodup.study.notebook.run import Run
 
+PER_KIND = 12  # pairs of each kind on held-out photographs
+
 
 def demo_originals() -> list[Original]:
     """Return the photographs that the demonstration library is made from, its hard negatives included."""
@@ -104,14 +106,31 @@ def on_held_out(run: Run) -> dict[str, Any]:
     """
 
     def measure_both() -> dict[str, Any]:
-        folder = build_dir() / "photographs" / "held-out"
-        if not any(folder.glob("*.jpg")):
-            raise PhotodupError(
-                "There are no held-out photographs here: `python3.11 tools/photographs/get.py` fetches some."
-            )
+        folder = _held_out()
         return {"quality": as_record(measure(folder), most_points=2), "shown": asdict(shown(folder))}
 
     return run.measure_or_load("copies-held-out", measure_both, config={"edits": "reference"}, may_fail=True)
+
+
+def kinds_on_held_out(run: Run) -> list[OfKind]:
+    """Return what is shown by kind on those photographs, recorded likewise; empty where there are none."""
+
+    def measure_kinds_there() -> dict[str, Any]:
+        return {"kinds": [asdict(one) for one in by_kind(_held_out(), PER_KIND)]}
+
+    found = run.measure_or_load(
+        "copies-by-kind", measure_kinds_there, config={"pairs": PER_KIND}, may_fail=True
+    )
+    return [OfKind(**one) for one in found.get("kinds", ())]
+
+
+def _held_out() -> Path:
+    folder = build_dir() / "photographs" / "held-out"
+    if not any(folder.glob("*.jpg")):
+        raise PhotodupError(
+            "There are no held-out photographs here: `python3.11 tools/photographs/get.py` fetches some."
+        )
+    return folder
 
 
 def review_library() -> Path:

@@ -234,7 +234,9 @@ def _excess(predicted: np.ndarray, second: np.ndarray, shared: np.ndarray, slip:
     busy = np.clip(2 * np.log2(1 + steep), 0, 11).astype(np.uint8)
     levels, values = busy[shared], difference[shared]
     edges = values[levels >= _EDGES]
-    floor = _FAINT if len(edges) > 200 and np.quantile(edges, 0.9) <= _SAME else _FLOOR
+    is_same = len(edges) > 200 and np.quantile(edges, 0.9) <= _SAME
+    # On a page edges are few and hard, and what saving adds to them says nothing of the rest.
+    floor = _FAINT if is_same and not is_page(second, shared) else _FLOOR
     allowed, usual = np.zeros(12, np.float32), 0.0
     for level in range(12):
         there = values[levels == level]

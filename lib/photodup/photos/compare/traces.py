@@ -165,7 +165,7 @@ def toned_first(tables: Sequence[Sequence[float]], pictures: Sequence[np.ndarray
     top, left = ((side - n) // 16 * 8 for side, n in zip(pictures[0].shape, (height, width), strict=False))
     first, second = (one[top : top + height, left : left + width] for one in pictures)
     cut = [(one.max(axis=2) >= _CUT[1]) | (one.min(axis=2) <= _CUT[0]) for one in (first, second)]
-    whole = ~in_blocks(cut[0] | cut[1], 8).any(axis=(2, 3))
+    whole = np.asarray(~in_blocks(cut[0] | cut[1], 8).any(axis=(2, 3)))
     greys = [_grey(one) for one in (first, second)]
     contrast = [np.sqrt(in_blocks(grey, 8)[whole].var(axis=(1, 2)).sum()) for grey in greys]
     missed, n = [], []

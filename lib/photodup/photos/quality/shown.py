@@ -317,31 +317,68 @@ def kinds_lines(found: Sequence[OfKind]) -> list[str]:
         for what, counts in (("held back", one.reasons), ("stayed", one.rules)):
             if counts and one.result != LOOK_ALIKE:
                 lines.append(f"    {what}: " + ", ".join(f"{why} ({n})" for why, n in counts.items()))
-    n, n_wrong = sum(one.n for one in found), sum(len(one.wrong) for one in found)
+    total = pooled(found)
     lines.append(
-        f"pooled: {n_wrong} wrong in {n:,} pairs of {len(found)} kinds (at most {1 - at_least(n - n_wrong, n):.2%} with "
+        f"pooled: {total.n_wrong} wrong in {total.n:,} pairs of {len(found)} kinds (at most {total.most_wrong:.2%} with "
         f"{CONFIDENCE:.0%} confidence, of these photographs and kinds)"
     )
-    copies = [one for one in found if one.result != LOOK_ALIKE]
-    n_found = sum(one.n_found for one in copies)
-    kept = [(one, name, times) for one in copies for name, times in one.kept.items()]
-    n_kept = sum(times for _, name, times in kept if is_right(name))
-    n_twins = sum(times for one, name, times in kept if one.result == TWIN and not is_right(name))
     lines.append(
-        f"found {n_found} of {sum(one.n for one in copies)} copies; of those the original or its equal is the one to keep "
-        f"in {n_kept} (at least {at_least(n_kept, n_found):.1%}), a twin of it in {n_twins}"
+        f"found {total.n_found} of {total.n_copies} copies; of those the original or its equal is the one to keep "
+        f"in {total.n_kept} (at least {at_least(total.n_kept, total.n_found):.1%}), a twin of it in {total.n_twins}"
     )
-    harmless = [one for one in copies if one.result in HARMLESS]
-    lines.append(f"held back of those found that show no more than their original: {_held(harmless)}")
-    told = [one for one in harmless if one.kind not in RETONED]
-    if len(told) < len(harmless):
-        lines.append(f"without {' and '.join(sorted(RETONED))}, whose light is another: {_held(told)}")
+    lines.append(f"held back of those found that show no more than their original: {total.held}")
+    told = pooled([one for one in found if one.kind not in RETONED])
+    if told.n_harmless < total.n_harmless:
+        lines.append(f"without {' and '.join(sorted(RETONED))}, whose light is another: {told.held}")
     return lines
 
 
-def _held(kinds: Sequence[OfKind]) -> str:
-    n_held, n_found = sum(one.n_held for one in kinds), sum(one.n_found for one in kinds)
-    return f"{n_held} of {n_found} ({n_held / max(n_found, 1):.1%})"
+@dataclass(frozen=True)
+class Pooled:
+    """What grouping showed of several kinds together.
+
+    Attributes:
+        n, n_wrong: pairs, and files suggested of which something would be lost.
+        n_copies, n_found: pairs that are copies, and those shown together.
+        n_kept, n_twins: of those found how often the original or its equal is the one to keep, and how often its twin.
+        n_harmless, n_held: of those found that show no more than their original, all, and those held back.
+    """
+
+    n: int
+    n_wrong: int
+    n_copies: int
+    n_found: int
+    n_kept: int
+    n_twins: int
+    n_harmless: int
+    n_held: int
+
+    @property
+    def most_wrong(self) -> float:
+        """Return the upper bound of the share that is wrong, 0..1."""
+        return 1 - at_least(self.n - self.n_wrong, self.n)
+
+    @property
+    def held(self) -> str:
+        """Return how many harmless copies are held back, in words."""
+        return f"{self.n_held} of {self.n_harmless} ({self.n_held / max(self.n_harmless, 1):.1%})"
+
+
+def pooled(found: Sequence[OfKind]) -> Pooled:
+    """Add up what was measured by kind."""
+    copies = [one for one in found if one.result != LOOK_ALIKE]
+    harmless = [one for one in copies if one.result in HARMLESS]
+    kept = [(one.result, name, times) for one in copies for name, times in one.kept.items()]
+    return Pooled(
+        n=sum(one.n for one in found),
+        n_wrong=sum(len(one.wrong) for one in found),
+        n_copies=sum(one.n for one in copies),
+        n_found=sum(one.n_found for one in copies),
+        n_kept=sum(times for _, name, times in kept if is_right(name)),
+        n_twins=sum(times for result, name, times in kept if result == TWIN and not is_right(name)),
+        n_harmless=sum(one.n_found for one in harmless),
+        n_held=sum(one.n_held for one in harmless),
+    )
 
 
 # Of the scores so many of the highest make the tail, and at least this number is needed.

@@ -42,6 +42,7 @@ _SETTLED = 0.05
 # A line of writing: letters, their height (pixels) and stroke and gap as shares of it, their likeness in height and colour.
 _LETTERS, _LEAST_HEIGHT, _STROKE, _GAP, _LOW, _ONE_COLOUR, _ONE_INK = 5, 6, 0.3, 1.5, 0.35, 40, 36
 _MOST_LINES, _EXPLAINED, _DARK = 3, 0.97, 60
+_INK = 0.8
 # So many times as steep as below it is the outline of writing.
 _OUTLINED = 1.2
 # A page: so much of it lies on few even colours, and so much of the rest is thin.
@@ -324,6 +325,8 @@ def _is_caption(
     around = cv2.dilate(hot.astype(np.uint8), np.ones((9, 9), np.uint8)) > 0
     strokes = (share > 0.45) & (beside <= _ONE_COLOUR) & around & (strength > _FLOOR)
     core = cv2.erode(strokes.astype(np.uint8), np.ones((3, 3), np.uint8)) > 0
+    if core.sum() < 30:  # of thin strokes what is nearest to ink
+        core = strokes & (share > _INK)
     if core.sum() < 30:
         return False
     # Ink is one colour, and what lay under it is not: taken away from a rough ground, a figure leaves strokes, too.

@@ -43,7 +43,7 @@ def planted(root, case: str):
         if path.name not in ("results", ".git"):
             (root / path.name).symlink_to(path)
     ignore = shutil.ignore_patterns("figures", "notebooks", "*.html")
-    for run in (REFERENCE, "held-out", "peers"):
+    for run in (REFERENCE, "held-out", "kinds", "peers"):
         shutil.copytree(ROOT / "results" / run, root / "results" / run, ignore=ignore)
     (root / "results" / "published").symlink_to(ROOT / "results" / "published")
     chance = random.Random(case)

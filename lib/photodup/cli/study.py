@@ -60,17 +60,30 @@ def study_pairs(
 
 @study.command("held-out")
 def study_held_out(run: Annotated[str, Option(help="directory under results/")] = "held-out") -> None:
-    """Find edits of held-out photographs, by kind and ten of each, and record what is suggested (notebook 01; an hour)."""
-    from photodup.study.evaluate import kinds_on_held_out, on_held_out
+    """Find ten edits of each held-out photograph and record what is suggested (notebook 01; about an hour)."""
+    from photodup.study.evaluate import on_held_out
     from photodup.study.notebook.run import open_own_run
 
     opened = open_own_run(run)
     with opened.store:
-        kinds_on_held_out(opened)
         found = on_held_out(opened)
     if error := found.get("error"):
         raise PhotodupError(error)
     print(f"Notebook 01 shows what {opened.directory} has, with -p HELD_OUT {run}.")
+
+
+@study.command("kinds")
+def study_kinds(run: Annotated[str, Option(help="directory under results/")] = "kinds") -> None:
+    """Make each kind of edit alone of held-out photographs and record what is suggested (notebook 01; ten minutes)."""
+    from photodup.photos.quality.shown import kinds_lines
+    from photodup.study.evaluate import kinds_on_held_out
+    from photodup.study.notebook.run import open_own_run
+
+    opened = open_own_run(run)
+    with opened.store:
+        found = kinds_on_held_out(opened)
+    print("\n".join(kinds_lines(found)))
+    print(f"Notebook 01 shows what {opened.directory} has, with -p KINDS {run}.")
 
 
 @study.command("peers")

@@ -113,7 +113,7 @@ def on_held_out(run: Run) -> dict[str, Any]:
 
 
 def kinds_on_held_out(run: Run) -> list[OfKind]:
-    """Return what is shown by kind on those photographs, recorded likewise; empty where there are none."""
+    """Return what is shown by kind on those photographs, recorded likewise; empty where it was not measured."""
 
     def measure_kinds_there() -> dict[str, Any]:
         return {"kinds": [asdict(one) for one in by_kind(_held_out(), PER_KIND)]}

@@ -218,7 +218,8 @@ def closeness_text() -> str:
     took = {run: f"{_minutes(run):.0f}" for run in (REFERENCE, "held-out", "kinds", "peers")}
     return (
         f"The reference run measured for {took[REFERENCE]} minutes, `held-out` for {took['held-out']}, `kinds` for "
-        f"{took['kinds']} and `peers` for {took['peers']}. *As timings* means: on the same machine a comparison repeats {apart}; an absolute figure drifts "
+        f"{took['kinds']} and `peers` for {took['peers']}. "
+        f"*As timings* means: on the same machine a comparison repeats {apart}; an absolute figure drifts "
         "by more than its interval says. On another machine the figures are others; what "
         "should agree are the sentences: which sides differ, which are equal."
     )

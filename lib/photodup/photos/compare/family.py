@@ -480,6 +480,9 @@ class LaidFamily:
         """
         if self._was_coarser(keeper) and member in self._less_compressed(keeper):
             return True
+        # Where no compression is seen in the keeper, one in between may have hidden the member's coarser one there.
+        if self._was_coarser(member) and not self._steps[keeper] and member in self._beside(keeper):
+            return True
         coarser = self._coarsest(member) / max(self._coarsest(keeper), 1.0)
         return _FINER_STEP < coarser < _HIDDEN and member in self._beside(keeper)
 

@@ -56,7 +56,7 @@ class Layout:
 
     @property
     def has_every_scan(self) -> bool:
-        """Whether there are scans for each coefficient of each colour, down to its last bit; they may be cut off."""
+        """Return whether the scan headers cover every bit of every coefficient of every colour; a scan may be cut off."""
         bits_left: dict[tuple[int, int], int] = {}
         for header in self.scan_headers:
             if len(header) < 6:

@@ -1,4 +1,4 @@
-"""What it takes to group crops that look alike: from a catalogue to families and suggestions, in time of one core.
+"""Measure the core time of grouping crops that look alike, from a scanned catalogue to families and suggestions.
 
 The photographs of the demonstration are enlarged, and of each so many parts are cut out at random, lighter or darker and
 with noise of their own. Some share a part of the picture, most only look like others: their hashes are near, and the pixels

@@ -1,5 +1,6 @@
 """Lay one picture over another: feature pairs, one affine map from them, and the pixels under it."""
 
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -130,6 +131,12 @@ def in_blocks(values: np.ndarray, side: int) -> np.ndarray:
     rows, columns = (length // side for length in values.shape)
     whole = values[: rows * side, : columns * side]
     return whole.reshape(rows, side, columns, side).swapaxes(1, 2)
+
+
+def is_cut(rgb: np.ndarray, white: int, black: int) -> np.ndarray:
+    """Return bool[h, w]: where a channel of a picture [h, w, 3] reaches one of two greys."""
+    channels = np.moveaxis(rgb, 2, 0)
+    return (reduce(np.maximum, channels) >= white) | (reduce(np.minimum, channels) <= black)
 
 
 def correlation(a: np.ndarray, b: np.ndarray) -> float:

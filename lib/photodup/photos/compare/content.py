@@ -12,9 +12,9 @@ from functools import reduce
 
 import numpy as np
 
-from photodup.photos.compare.alignment import correlation, shifts
+from photodup.photos.compare.alignment import correlation, is_cut, shifts
 from photodup.photos.compare.canvas import grown
-from photodup.photos.compare.exposures import FineNoise, fine_noise, is_cut
+from photodup.photos.compare.exposures import FineNoise, fine_noise
 
 # Standard deviations, pixels, of the blurs that may have turned one picture into the other, above what both are given.
 # By so many steps parts of a picture may be softer than the whole.
@@ -42,6 +42,7 @@ _SETTLED = 0.05
 # A line of writing: letters, their height (pixels) and stroke and gap as shares of it, their likeness in height and colour.
 _LETTERS, _LEAST_HEIGHT, _STROKE, _GAP, _LOW, _ONE_COLOUR, _ONE_INK = 5, 6, 0.3, 1.5, 0.35, 40, 36
 _MOST_LINES, _EXPLAINED, _DARK = 3, 0.97, 60
+# A pixel of a thin stroke is mostly ink from this share on.
 _INK = 0.8
 # So many times as steep as below it is the outline of writing.
 _OUTLINED = 1.2

@@ -8,11 +8,10 @@ file's compression put there, made stronger or weaker with everything else, and 
 """
 
 from dataclasses import dataclass
-from functools import reduce
 
 import numpy as np
 
-from photodup.photos.compare.alignment import in_blocks, shifts
+from photodup.photos.compare.alignment import in_blocks, is_cut, shifts
 from photodup.photos.compare.canvas import JITTER, Laid, grown
 from photodup.photos.compare.traces import NOISE_SHARE, FileTraces
 
@@ -141,12 +140,6 @@ def fine_noise(first: np.ndarray, second: np.ndarray, shared: np.ndarray) -> Fin
     first_own, second_own = own.sum(axis=(1, 2))
     common, weaker = crossed[np.ix_(beside, beside)].max(), own.min(axis=0).sum()
     return FineNoise(float(first_own), float(second_own), float(common), float(weaker), gained)
-
-
-def is_cut(rgb: np.ndarray, white: int, black: int) -> np.ndarray:
-    """Return bool[h, w]: where a channel of a picture [h, w, 3] reaches one of two greys."""
-    channels = np.moveaxis(rgb, 2, 0)
-    return (reduce(np.maximum, channels) >= white) | (reduce(np.minimum, channels) <= black)
 
 
 def own_rounding(traces: FileTraces, scale: float) -> float:

@@ -540,7 +540,7 @@ class LaidFamily:
             found = self._toned_first(second, first)
             return found if found < 0 else 1 - found
         tables = [self._traces[row].table for row in (first, second)]
-        # What was made of one colour keeps too little of the other two.
+        # A sepia copy has one hue left, so its colours do not show what it was made of.
         low, high = sorted(self._hues[row] for row in (first, second))
         if not all(tables) or not _same_grid(self.laid[first], self.laid[second]) or low < _ONE_HUE * high:
             return -1

@@ -33,7 +33,7 @@ class Pixels:
     Args:
         catalogue: of these photos.
         photos: by row.
-        store: remembers what was compared, so that whoever stops goes on from there.
+        store: keeps each comparison, so that a stopped run resumes where it ended.
         kept: features of photos that were looked at before; default: all are looked at again.
         clock: seconds that only rise.
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from photodup.photos.compare.alignment import in_blocks
+from photodup.photos.compare.alignment import in_blocks, is_cut
 
 # MPO is a camera's JPEG with a depth map or a preview behind the first picture: one photograph.
 _ONE_PICTURE = frozenset({"JPEG", "MPO", "BMP", "PPM"})
@@ -43,7 +43,7 @@ _COARSE_STEP, _FEW_STEPS, _ON_STEPS, _MANY_AMOUNTS = 2, 4, 0.15, 600
 # of so many pixels a side. From this ratio of roundings on it is known how much of one would be seen in the other. Of 11
 # photographs that set none of these, made lighter, darker, harder, softer, warmer or by a curve, at qualities 92 to 92,
 # 85 to 95, 95 to 80, it names the first of 198 of 231 pairs, and the edit of one; of 66 bursts and brackets it names none.
-_TONED_STEP, _CUT, _SIDE, _UNLIKE, _FEW, _MORE = 4, (3, 252), 2048, 1.35, 0.03, 0.004
+_TONED_STEP, _CUT, _SIDE, _UNLIKE, _FEW, _MORE = 4, (252, 3), 2048, 1.35, 0.03, 0.004
 # An earlier compression was coarser than the file's own from this ratio of their steps on.
 _COARSER = 1.4
 
@@ -164,8 +164,8 @@ def toned_first(tables: Sequence[Sequence[float]], pictures: Sequence[np.ndarray
     height, width = (min(side // 8 * 8, _SIDE) for side in pictures[0].shape[:2])
     top, left = ((side - n) // 16 * 8 for side, n in zip(pictures[0].shape, (height, width), strict=False))
     first, second = (one[top : top + height, left : left + width] for one in pictures)
-    cut = [(one.max(axis=2) >= _CUT[1]) | (one.min(axis=2) <= _CUT[0]) for one in (first, second)]
-    whole = np.asarray(~in_blocks(cut[0] | cut[1], 8).any(axis=(2, 3)))
+    cut = is_cut(first, *_CUT) | is_cut(second, *_CUT)
+    whole = np.asarray(~in_blocks(cut, 8).any(axis=(2, 3)))
     greys = [_grey(one) for one in (first, second)]
     contrast = [np.sqrt(in_blocks(grey, 8)[whole].var(axis=(1, 2)).sum()) for grey in greys]
     missed, n = [], []

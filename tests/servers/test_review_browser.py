@@ -396,6 +396,20 @@ def test_nothing_overflows_and_everything_has_a_name(server, browser, width, sch
     context.close()
 
 
+def test_a_phone_shows_the_reason_above_the_buttons_and_the_difference_above_its_words(server, browser):
+    context = browser.new_context(viewport={"width": 390, "height": 844})
+    page = context.new_page()
+    page.goto(f"{server.url}group/{next(iter(server.session.items))}")
+    seen = {name: page.locator(name).bounding_box() for name in ("#stage", ".reason", ".decision")}
+    tops = [box["y"] for box in seen.values()]
+    assert tops == sorted(tops)
+    assert seen[".reason"]["y"] + 40 <= seen[".decision"]["y"], "two lines of it"
+    page.click("#difference")
+    drawn, words = (page.locator(f".map {name}").bounding_box() for name in (".view", "figcaption"))
+    assert drawn["height"] > 60 and drawn["y"] + drawn["height"] <= words["y"] + 1
+    context.close()
+
+
 @pytest.mark.parametrize("in_frame", [True, False])
 def test_a_notebook_may_show_it_in_a_frame_only_if_asked(in_frame, library, browser):
     """A page on another port of this machine stands for JupyterLab."""

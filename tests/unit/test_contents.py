@@ -5,23 +5,24 @@ import random
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from PIL import Image, ImageDraw, ImageFilter, ImageFont
+from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageFont
 from support.review_library import copies_in, only_group, photo
 
 from photodup.embedding.imaging import encoded
+from photodup.photos.compare.alignment import align
 from photodup.photos.compare.content import (
     Contents,
     Difference,
-    common_noise,
     compare_contents,
     is_page,
     where,
 )
-from photodup.photos.compare.exposures import FineNoise, own_rounding, rounding_noise
+from photodup.photos.compare.exposures import FineNoise, fine_noise, own_rounding, rounding_noise
 from photodup.photos.compare.family import LaidFamily
 from photodup.photos.compare.traces import FileTraces, coarsest_step, file_traces
 from photodup.photos.quality.edits import LOOK_ALIKES, named
@@ -42,6 +43,10 @@ def compared(first: Image.Image, second: Image.Image, compare=compare_contents) 
     shared = np.zeros(a.shape[:2], bool)
     shared[4:-4, 4:-4] = True
     return compare(a, b, shared)
+
+
+def common_noise(first: np.ndarray, second: np.ndarray, shared: np.ndarray) -> FineNoise:
+    return fine_noise(first, align(first, second, shared).moved(second), shared)
 
 
 @pytest.fixture(scope="module")
@@ -264,6 +269,29 @@ def test_two_exposures_from_two_places_lie_displaced_and_copies_do_not(photograp
     assert compared(first, second).displaced > 0.25
     for edit in named(["resize 0.25x", "jpeg q 10", "brightness 1.4x", "stretch 1.2x", "messenger"]):
         assert compared(first, saved(edit(first))).displaced < 0.2, edit.name
+    for edit in named(["blur 0.25%", "blur 0.5%", "blur 1%"]):
+        assert compared(first, saved(edit(first))).displaced < 0.05, edit.name
+    assert compared(first, saved(named(["blur 0.25%"])[0](second))).displaced > 0.12, "one of them is unsharp"
+
+
+@pytest.mark.parametrize("name", ["coffee", "chelsea", "rocket"])
+def test_a_second_picture_is_moved_onto_the_first_and_the_first_back_onto_it(photographs, name):
+    image = photographs[name]
+
+    def apart(*pictures: np.ndarray) -> np.ndarray:
+        """Return the difference in greys of what no resampling changes."""
+        return np.abs(np.subtract(*(cv2.GaussianBlur(one.astype(np.float32), (0, 0), 2) for one in pictures)))
+
+    for move in [(1, 0, 1.3, 0, 1, -0.6), (1, 0, 3, 0, 1, -2)]:
+        a, b = (
+            np.asarray(one) for one in (image, image.transform(image.size, Image.Transform.AFFINE, move, 3))
+        )
+        shared = np.zeros(a.shape[:2], bool)
+        shared[12:-12, 12:-12] = True
+        fit = align(a, b, shared)
+        assert fit.displaced == 0
+        assert apart(a, fit.moved(b))[shared].mean() < apart(a, b)[shared].mean() / 2
+        assert apart(b, fit.reversed().moved(a))[shared].mean() < apart(a, b)[shared].mean() / 2
 
 
 def test_pictures_that_share_nothing_have_no_places():
@@ -319,6 +347,23 @@ def test_copies_of_one_exposure_share_its_noise_or_lost_it(photographs, name, qu
         for edit in ("brightness 1.4x", "blur 0.5%", "grey"):
             edited = encoded(named([edit])[0](original), "JPEG", quality=quality)
             assert not are_two_exposures(original, edited), edit
+
+
+@pytest.mark.parametrize("name", PHOTOS)
+def test_a_blur_is_no_other_tone_and_a_little_more_light_or_colour_is(tmp_path: Path, photographs, name):
+    image = photographs[name]
+    edits = {edit.name: edit(image) for edit in named(["blur 0.5%", "blur 1%"])}
+    changed = {
+        "light": ImageEnhance.Brightness(image).enhance(1.1),
+        "colour": ImageEnhance.Color(image).enhance(1.4),
+    }
+    for what, edited in (edits | changed).items():
+        files = [
+            (saved(one, 92), file_traces(Image.open(io.BytesIO(encoded(one, "JPEG", quality=92)))))
+            for one in (image, edited)
+        ]
+        laid = LaidFamily([0, 1], 0, files.__getitem__, [(0, 1)])
+        assert laid.relation(0, 1).is_retoned is (what in changed), what
 
 
 @pytest.mark.parametrize("name", ["chelsea", "rocket"])

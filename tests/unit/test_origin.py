@@ -330,6 +330,7 @@ def test_a_lossless_file_made_of_a_jpeg_goes(tmp_path, original):
     Image.open(tmp_path / "z" / "first.jpg").save(tmp_path / "made.png")
     group = only_group(tmp_path)
     assert (group.keeper.format, going(group)) == ("JPEG", {"made.png"})
+    assert group.choice.reason == "the others were made of it"
 
 
 @pytest.mark.parametrize("data", [exif(), b""])

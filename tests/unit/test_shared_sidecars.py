@@ -16,7 +16,8 @@ from photodup.photos.groups.keepers import NEVER_WRITTEN
 from photodup.photos.groups.tiers import find_tiers
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
-from photodup.photos.library.sidecars import moving_together
+from photodup.photos.library.sidecars import Beside, moving_together
+from photodup.photos.review.carrying import carried
 from photodup.photos.review.serve import ReviewServer
 from photodup.photos.review.session import ReviewSession
 from photodup.photos.state.journal import Journal
@@ -215,6 +216,7 @@ EDITED = b"<x:xmpmeta xmlns:x='adobe:ns:meta/'/><!-- HasSettings=\"True\" -->"
 
 
 GOOGLE = b'{"photoTakenTime": {}, "imageViews": "1", "description": "%s"}'
+FAVOURITE = b'{"photoTakenTime": {}, "favorited": true}'
 
 
 @pytest.mark.parametrize(
@@ -225,13 +227,10 @@ GOOGLE = b'{"photoTakenTime": {}, "imageViews": "1", "description": "%s"}'
         ({"B/IMG_1.jpg.json": b"x"}, "B", ""),
         ({"B/IMG_1.jpg.json": GOOGLE % b""}, "A", ""),
         ({"A/IMG_1.jpg.json": GOOGLE % b"x" + b" ", "B/IMG_1.jpg.json": GOOGLE % b"x"}, "A", ""),
-        (
-            {"A/IMG_1.jpg.json": GOOGLE % b"x", "B/IMG_1.jpg.json": GOOGLE % b"y"},
-            "A",
-            "has its .json file beside it",
-        ),
-        ({"B/IMG_1.jpg.supplemental-metadata.json": GOOGLE % b"x"}, "B", ""),
-        ({"B/IMG_1.jpg.suppl.json": GOOGLE % b"x"}, "B", ""),
+        ({"A/IMG_1.jpg.json": b"x", "B/IMG_1.jpg.json": FAVOURITE}, "A", "has its .json file beside it"),
+        ({"A/IMG_1.jpg.json": FAVOURITE, "B/IMG_1.jpg.json": FAVOURITE + b" "}, "A", ""),
+        ({"B/IMG_1.jpg.supplemental-metadata.json": FAVOURITE}, "B", ""),
+        ({"B/IMG_1.jpg.suppl.json": FAVOURITE}, "B", ""),
         (
             {"A/IMG_1.jpg.json": GOOGLE % b"x", "B/IMG_1.jpg.supplemental-metadata.json": GOOGLE % b"x"},
             "A",
@@ -262,3 +261,58 @@ def test_what_lies_beside_a_copy_has_an_equal_beside_the_photo_to_keep(tmp_path,
     assert not differs or (differs in NEVER_WRITTEN and group.held_back == ()), "no sidecar could hold it"
     if kept == "B":
         assert "beside it" in group.choice.reason and "IMG_1." in group.choice.reason
+
+
+def test_the_json_of_googles_export_is_of_the_photo_it_is_named_after(tmp_path):
+    named = {
+        "a.jpg.json": "a.jpg", "a.jpg.supplemental-metadata.json": "a.jpg", "a.jpg.suppl.json": "a.jpg",
+        "a.jpg(1).json": "a(1).jpg", "a.jpg.supplemental-metadata(1).json": "a(1).jpg", "a.jpg.sup(12).json": "a(12).jpg",
+    }  # fmt: skip
+    for name, photo in named.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        for one in ("a.jpg", "a(1).jpg", "a(12).jpg", name):
+            (folder / one).write_bytes(b"x")
+        for one in ("a.jpg", "a(1).jpg", "a(12).jpg"):
+            along = moving_together([folder / one])[folder / one]
+            assert along == ([folder / name] if one == photo else []), (name, one)
+
+
+def test_what_google_and_its_albums_say_of_a_copy_is_offered_and_the_years_are_no_albums(tmp_path):
+    said = {"photoTakenTime": {"timestamp": "1"}, "description": "At the sea", "people": [{"name": "Anna"}]}
+    said["geoData"] = {"latitude": -33.5, "longitude": 151.25}
+    for folder, title in {"Photos from 2020": "Photos from 2020", "Trip": "To the sea"}.items():
+        (tmp_path / folder).mkdir()
+        Image.linear_gradient("L").save(tmp_path / folder / "IMG_1.jpg")
+        (tmp_path / folder / "metadata.json").write_text(json.dumps({"title": title}))
+    (tmp_path / "Trip" / "IMG_1.jpg.json").write_text(json.dumps(said))
+    beside = Beside(tmp_path)
+    scan(tmp_path, progress=False)
+    with Catalogue(tmp_path) as catalogue:
+        of_year, of_trip = sorted(catalogue.photos(), key=lambda photo: str(photo.path))
+    assert beside.described(of_year) == {}
+    assert beside.described(of_trip) == {
+        "caption": "At the sea", "place": "GPS", "people": ["Anna"], "keywords": ["Album|To the sea"],
+    }  # fmt: skip
+    told = carried(tmp_path, of_year, [of_trip], beside.described)
+    assert told.told[0].lost_in_words == "people", "whose names no sidecar is given"
+    text = told.note.data.decode()
+    assert (
+        "At the sea" in text
+        and "Album|To the sea" in text
+        and "33,30.000000S" in text
+        and "151,15.000000E" in text
+    )
+
+
+@pytest.mark.parametrize("said", [
+    b"[]", b"{", b"\xff", b"[" * 100_000, b'{"photoTakenTime": 1, "people": {"name": 1}, "geoData": [], "description": 7}',
+    b'{"photoTakenTime": 1, "people": [1, {"name": 2}], "geoData": {"latitude": "x", "longitude": true}}', b'{"title": 5}',
+])  # fmt: skip
+def test_json_that_google_did_not_write_says_nothing(tmp_path, said):
+    Image.linear_gradient("L").save(tmp_path / "IMG_1.jpg")
+    for name in ("IMG_1.jpg.json", "metadata.json"):
+        (tmp_path / name).write_bytes(said)
+    scan(tmp_path, progress=False)
+    with Catalogue(tmp_path) as catalogue:
+        assert Beside(tmp_path).described(catalogue.photos()[0]) == {}

@@ -1,15 +1,28 @@
 """Lay one picture over another: feature pairs, one affine map from them, and the pixels under it."""
 
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
 import numpy as np
 
+from photodup.photos.compare.canvas import grown
 from photodup.photos.compare.features import LENGTH
 
 # In `placed_in`: pixels by which a place, or a size, may be off what features say; sizes nearer than this are one; the
 # pixels of a side that are compared, at most and at least; and the correlation from which on a picture is found.
 _SLACK, _SAME_SIZE, _COMPARED, _LEAST, _FOUND = 3, 0.01, 512, 64, 0.9
+# Slopes of two pictures as soft as each other, as a ratio of squares, in places of so many pixels; and by how much the
+# sharper one is blurred otherwise (standard deviations, pixels), until it is.
+_AS_SOFT, _PLACE, _BLURS = 0.9, 16, tuple((1.5 * 2 ** (np.arange(7) / 2)).tolist())
+# Pixels that two pictures share: of fewer nothing is said.
+LEAST_SHARED = 2000
+# Pixels by which edges may lie beside each other, beyond what the alignment's own scatter is.
+_LEAST_SLIP, _MOST_SLIP = 0.35, 1.5
+# So many places say how a picture lies on another, which is off by fewer pixels than that, and whether some are displaced.
+_LEAST_PLACES, _MOST_BESIDE, _PLACES = 6, 8, 8
+# Response of a phase from which on it counts, at first and where little is left.
+_SURE = 0.25, 0.35
 
 
 def matches(first: np.ndarray, second: np.ndarray, ratio: float = 0.85) -> np.ndarray:
@@ -84,6 +97,150 @@ def shifts(
                 centres.append((left + side / 2, top + side / 2))
                 found.append(shift)
     return np.array(centres, np.float32).reshape(-1, 2), np.array(found, np.float32).reshape(-1, 2)
+
+
+def slopes(grey: np.ndarray) -> np.ndarray:
+    """Return float32[h, w]: greys a pixel."""
+    import cv2
+
+    return cv2.magnitude(
+        *(cv2.Sobel(grey, cv2.CV_32F, *axes, ksize=3, scale=1 / 8) for axes in ((1, 0), (0, 1)))
+    )
+
+
+def as_soft(first: np.ndarray, second: np.ndarray, shared: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return two pictures, the sharper one blurred until it is about as soft as the other.
+
+    Which is the sharper is asked of the steeper half of small places, for one of the two may have writing in some.
+
+    Args:
+        first, second: float32[h, w] or [h, w, 3], laid over each other.
+        shared: bool[h, w], where both show the picture.
+    """
+    import cv2
+
+    size = max(1, shared.shape[1] // _PLACE), max(1, shared.shape[0] // _PLACE)
+
+    def steepness(picture: np.ndarray) -> np.ndarray:
+        grey = picture if picture.ndim == 2 else cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY)
+        return cv2.resize(slopes(grey) ** 2, size, interpolation=cv2.INTER_AREA) + 1e-6
+
+    found, steep = [first, second], [steepness(first), steepness(second)]
+    inside = cv2.resize(shared.astype(np.float32), size, interpolation=cv2.INTER_AREA) == 1
+    if not inside.any():
+        return first, second
+    least = np.minimum(*steep)
+    inside &= least >= np.median(least[inside])
+    sharper = int(np.median((steep[1] / steep[0])[inside]) > 1)
+    if np.median((steep[1 - sharper] / steep[sharper])[inside]) < _AS_SOFT:
+        for blur in _BLURS:
+            softened = cv2.GaussianBlur((first, second)[sharper], (0, 0), blur)
+            if np.median((steepness(softened) / steep[1 - sharper])[inside]) < 1:
+                break
+            found[sharper] = softened
+    return found[0], found[1]
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """How a picture lies on another that it was laid over, to a part of a pixel.
+
+    Attributes:
+        transform: float64[2, 3], which moves the second onto the first; None where it lies there as well as it can.
+        slip: pixels by which edges still lie beside each other.
+        displaced: share of textured places that lie beside where one map puts them: near and far things, seen from two
+            places.
+    """
+
+    transform: np.ndarray | None = None
+    slip: float = 2 * _LEAST_SLIP
+    displaced: float = 0.0
+
+    def moved(self, second: np.ndarray) -> np.ndarray:
+        """Return the second picture where it lies on the first."""
+        import cv2
+
+        if self.transform is None:
+            return second
+        size, how = second.shape[1::-1], cv2.INTER_CUBIC
+        return cv2.warpAffine(second, self.transform, size, flags=how, borderMode=cv2.BORDER_REPLICATE)
+
+    def reversed(self) -> "Alignment":
+        """Return how the first lies on the second."""
+        import cv2
+
+        return (
+            self
+            if self.transform is None
+            else replace(self, transform=cv2.invertAffineTransform(self.transform))
+        )
+
+
+def align(first: np.ndarray, second: np.ndarray, shared: np.ndarray) -> Alignment:
+    """Return how a picture uint8[h, w, 3] lies on another that it was laid over, by what bool[h, w] `shared` shows."""
+    import cv2
+
+    if shared.sum() < LEAST_SHARED:
+        return Alignment()
+    greys = (cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY).astype(np.float32) for rgb in (first, second))
+    a, b = (cv2.GaussianBlur(grey, (0, 0), 1.5) for grey in greys)
+    # Between a sharp and a blurred picture a phase finds shifts that are not there.
+    a, b = as_soft(a, b, shared)
+    side = int(np.clip(max(a.shape) // 10, 48, 128))
+    centres, beside = _beside(a, b, shared, side, _SURE[0])
+    if len(centres) < _LEAST_PLACES:
+        return Alignment()
+    moved = np.linalg.norm(beside, axis=1)
+    if np.quantile(moved, 0.9) < 0.1:
+        return Alignment(slip=_LEAST_SLIP)
+    as_it_is = Alignment(slip=_slip(np.median(moved)))
+    roughly = _fitted(centres, beside)
+    if roughly is None:
+        return replace(as_it_is, displaced=_displaced(beside - np.median(beside, axis=0)))
+    # Once more from there, in places half as large: a phase is the surer the less is left.
+    centres, beside = _beside(a, Alignment(roughly).moved(b), shared, max(48, side // 2), _SURE[1])
+    rest = _fitted(centres, beside)
+    if rest is None:
+        rest = np.eye(2, 3)
+    left_over = (centres + beside) @ rest[:, :2].T + rest[:, 2] - centres
+    better = Alignment(
+        np.vstack([rest, (0, 0, 1)])[:2] @ np.vstack([roughly, (0, 0, 1)]),
+        _slip(np.quantile(np.linalg.norm(left_over, axis=1), 0.8)) if len(left_over) else _MOST_SLIP,
+        _displaced(left_over),
+    )
+    seen = grown(shared, -8)
+    is_better = correlation(a[seen], better.moved(b)[seen]) > correlation(a[seen], b[seen])
+    return better if is_better else replace(as_it_is, displaced=better.displaced)
+
+
+def _beside(
+    a: np.ndarray, b: np.ndarray, shared: np.ndarray, side: int, sure: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return `shifts` of pictures that lie on each other but for some pixels: what is off by more is no shift."""
+    centres, beside = shifts(a, b, shared, side, texture=4, sure=sure)
+    is_near = np.abs(beside).max(axis=1) < _MOST_BESIDE
+    return centres[is_near], beside[is_near]
+
+
+def _fitted(centres: np.ndarray, beside: np.ndarray) -> np.ndarray | None:
+    """Return the map float64[2, 3] that most shifts agree on; None where too few do."""
+    import cv2
+
+    if len(centres) < _LEAST_PLACES:
+        return None
+    found, inside = cv2.estimateAffine2D(
+        centres + beside, centres, method=cv2.RANSAC, ransacReprojThreshold=0.7
+    )
+    return found if found is not None and inside.sum() >= _LEAST_PLACES else None
+
+
+def _slip(pixels: float) -> float:
+    return float(np.clip(pixels + _LEAST_SLIP, 0, _MOST_SLIP))
+
+
+def _displaced(left_over: np.ndarray) -> float:
+    """Return the share of shifts float32[n, 2] that are more than a pixel; 0 of few."""
+    return float((np.linalg.norm(left_over, axis=1) > 1).mean()) if len(left_over) >= _PLACES else 0.0
 
 
 def placed_in(whole: np.ndarray, part: np.ndarray, near: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:

@@ -12,23 +12,16 @@ from functools import reduce
 
 import numpy as np
 
-from photodup.photos.compare.alignment import correlation, is_cut, shifts
+from photodup.photos.compare.alignment import LEAST_SHARED, Alignment, align, is_cut, slopes
 from photodup.photos.compare.canvas import grown
-from photodup.photos.compare.exposures import FineNoise, fine_noise
 
 # Standard deviations, pixels, of the blurs that may have turned one picture into the other, above what both are given.
 # By so many steps parts of a picture may be softer than the whole.
 _BLURS, _BASE, _SOFTER = (0.0, 0.8, 1.6, 3.2, 6.4, 12.8), 0.8, 1
-# Pixels that two pictures share: of fewer nothing is said.
-_LEAST_SHARED = 2000
 # Greys by which a place may differ at least, and multiples of what the rest of the pair differs by where it is as busy.
 _FLOOR, _NOISE, _USUAL = 16.0, 4.0, 0.75
 # The least where nine tenths of the edges, of this level, are the same to a grey: what a brush took out may leave no more.
 _FAINT, _SAME, _EDGES = 6.0, 1.0, 4
-# Pixels by which edges may lie beside each other, beyond what the alignment's own scatter is.
-_LEAST_SLIP, _MOST_SLIP = 0.35, 1.5
-# So many places say whether some lie displaced.
-_PLACES = 8
 # Sum over the pixels of a place of its difference, in units of what is allowed.
 LEAST_PLACE = 10.0
 # A channel at its limit was cut off there; colours next to that may be off by so much more.
@@ -70,8 +63,7 @@ class Contents:
     Attributes:
         places: where, the strongest first; empty where the first explains all of the second.
         is_caption: all of it is lines of writing that only the second has, over a picture.
-        displaced: share of textured places that lie beside where one map puts them: near and far things, seen from two
-            places. Of 29 photographs copies reach 0.10, at quality 10 0.18; of the bursts 28 have 0.32 or more.
+        displaced: as of `Alignment`.
     """
 
     places: tuple[Difference, ...] = ()
@@ -79,76 +71,30 @@ class Contents:
     displaced: float = 0.0
 
 
-def compare_contents(first: np.ndarray, second: np.ndarray, shared: np.ndarray) -> Contents:
+def compare_contents(
+    first: np.ndarray, second: np.ndarray, shared: np.ndarray, fit: Alignment | None = None
+) -> Contents:
     """Return where the second picture holds what the first does not explain.
 
     Args:
         first, second: uint8[h, w, 3], laid over each other.
         shared: bool[h, w], where both show the picture.
+        fit: how the second lies on the first; default: it is found.
     """
-    if shared.sum() < _LEAST_SHARED:
+    if shared.sum() < LEAST_SHARED:
         return Contents()
-    second, slip, displaced = aligned(first, second, shared)
-    found = []
+    fit = fit or align(first, second, shared)
+    second, found = fit.moved(second), []
     # Colours at one softness, then as they are: the one is right beside a blurred picture, the other where much is cut off.
     for soft in (max(11, max(shared.shape) // 60) | 1, 3):
         predicted = _in_colours_of(first, second, shared, soft)
-        places, hot = _places(_excess(predicted, second, shared, slip))
+        places, hot = _places(_excess(predicted, second, shared, fit.slip))
         if not places:
-            return Contents(displaced=displaced)
+            return Contents(displaced=fit.displaced)
         found.append((sum(place.weight for place in places), places, hot, predicted))
     _, places, hot, predicted = min(found, key=lambda one: one[0])
     is_caption = _is_caption(first, second, predicted, hot, shared)
-    return Contents(tuple(places), is_caption, displaced)
-
-
-def common_noise(first: np.ndarray, second: np.ndarray, shared: np.ndarray) -> FineNoise:
-    """Return the noise of two pictures, moved onto each other; arguments as of `compare_contents`."""
-    if shared.sum() < _LEAST_SHARED:
-        return FineNoise()
-    return fine_noise(first, aligned(first, second, shared)[0], shared)
-
-
-def aligned(first: np.ndarray, second: np.ndarray, shared: np.ndarray) -> tuple[np.ndarray, float, float]:
-    """Return the second picture moved onto the first to a part of a pixel, and how well it lies there.
-
-    That is the pixels by which edges still slip, and the share of places that are displaced (`Contents`).
-    """
-    import cv2
-
-    # At one softness: between a sharp and a blurred picture a phase finds what is not there.
-    a, b = (
-        cv2.GaussianBlur(cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY).astype(np.float32), (0, 0), 1.5)
-        for rgb in (first, second)
-    )
-    height, width = a.shape
-    side = int(np.clip(max(height, width) // 10, 48, 128))
-    target, shift = shifts(a, b, shared, side, texture=4, sure=0.25)
-    target, shift = (points[np.abs(shift).max(axis=1) < 8] for points in (target, shift))
-    if len(target) < 6:
-        return second, 2 * _LEAST_SLIP, 0.0
-    source = target + shift
-    moved = np.linalg.norm(source - target, axis=1)
-    if np.quantile(moved, 0.9) < 0.1:
-        return second, _LEAST_SLIP, 0.0
-    transform, inside = cv2.estimateAffine2D(source, target, method=cv2.RANSAC, ransacReprojThreshold=0.7)
-    as_it_is = second, float(np.clip(np.median(moved) + _LEAST_SLIP, 0, _MOST_SLIP))
-    if transform is None or inside.sum() < 6:
-        return *as_it_is, float((np.linalg.norm(shift - np.median(shift, axis=0), axis=1) > 1).mean())
-    # In places half as large, of which there are enough.
-    centres, beside = shifts(a, b, shared, max(48, side // 2), texture=4, sure=0.25)
-    off = np.linalg.norm((centres + beside) @ transform[:, :2].T + transform[:, 2] - centres, axis=1)[
-        np.abs(beside).max(axis=1) < 8
-    ]
-    displaced = float((off > 1).mean()) if len(off) >= _PLACES else 0.0
-    size, seen = (width, height), grown(shared, -8)
-    better = cv2.warpAffine(b, transform, size, flags=cv2.INTER_CUBIC, borderMode=cv2.BORDER_REPLICATE)
-    if correlation(a[seen], better[seen]) <= correlation(a[seen], b[seen]):
-        return *as_it_is, displaced
-    left_over = np.linalg.norm(source @ transform[:, :2].T + transform[:, 2] - target, axis=1)
-    slip = float(np.clip(np.quantile(left_over, 0.8) + _LEAST_SLIP, 0, _MOST_SLIP))
-    moved = cv2.warpAffine(second, transform, size, flags=cv2.INTER_CUBIC, borderMode=cv2.BORDER_REPLICATE)
-    return moved, slip, displaced
+    return Contents(tuple(places), is_caption, fit.displaced)
 
 
 def _in_colours_of(first: np.ndarray, second: np.ndarray, shared: np.ndarray, soft: int) -> np.ndarray:
@@ -270,15 +216,6 @@ def _as_soft(
         if softer > _SOFTER:
             break
     return found, seen
-
-
-def slopes(grey: np.ndarray) -> np.ndarray:
-    """Return float32[h, w]: greys a pixel."""
-    import cv2
-
-    return cv2.magnitude(
-        *(cv2.Sobel(grey, cv2.CV_32F, *axes, ksize=3, scale=1 / 8) for axes in ((1, 0), (0, 1)))
-    )
 
 
 def _places(excess: np.ndarray) -> tuple[list[Difference], np.ndarray]:

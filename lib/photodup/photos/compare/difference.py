@@ -3,8 +3,8 @@
 import numpy as np
 from PIL import Image
 
+from photodup.photos.compare.alignment import align
 from photodup.photos.compare.canvas import JITTER, common_fineness, grown, lay, on_fine_canvas, on_size, small
-from photodup.photos.compare.content import aligned
 from photodup.photos.compare.features import features
 from photodup.photos.compare.snapping import maps_to
 
@@ -38,7 +38,7 @@ def drawn_difference(first: Image.Image, second: Image.Image) -> tuple[Image.Ima
     height, width = a.shape[:2]
     frames = [on_size(one.frame, (width, height)) for one in laid.values()]
     both, either = frames[0] & frames[1], frames[0] | frames[1]
-    b, *_ = aligned(a, b, both)
+    b = align(a, b, both).moved(b)
     apart = cv2.absdiff(*(cv2.GaussianBlur(one, (0, 0), _SOFT) for one in (a, b))).max(axis=2)
     heat = both * ((apart - np.float32(LEAST)) / (_MOST - LEAST)).clip(0, 1)
     grey = _DARK * cv2.cvtColor(np.where(frames[0][:, :, None], a, b), cv2.COLOR_RGB2GRAY)

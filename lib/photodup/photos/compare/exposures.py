@@ -7,11 +7,11 @@ A lighter or darker picture may be another exposure unless it is shown to be an 
 file's compression put there, made stronger or weaker with everything else, and adds its own compression alone.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from photodup.photos.compare.alignment import in_blocks, is_cut, shifts
+from photodup.photos.compare.alignment import as_soft, in_blocks, is_cut, shifts
 from photodup.photos.compare.canvas import JITTER, Laid, grown
 from photodup.photos.compare.traces import NOISE_SHARE, FileTraces
 
@@ -45,15 +45,19 @@ class FineNoise:
         first, second: of each; 0 where there are no even places.
         common: what both share.
         weaker: at each frequency that of the picture with less, added up.
-        gained: of places with some structure, by how much (a ratio of variances) the second is the first made stronger,
-            and what the second holds beside that.
+        structured: of places with some structure that of the first and of the second, and what both share.
     """
 
     first: float = 0.0
     second: float = 0.0
     common: float = 0.0
     weaker: float = 0.0
-    gained: tuple[tuple[float, float], ...] = ()
+    structured: tuple[tuple[float, float, float], ...] = ()
+
+    def reversed(self) -> "FineNoise":
+        """Return the noise of the second picture and the first."""
+        structured = tuple((second, first, both) for first, second, both in self.structured)
+        return replace(self, first=self.second, second=self.first, structured=structured)
 
     def is_of_two_exposures(self, rounding: float) -> bool:
         """Return whether it has too little in common to be of one exposure.
@@ -75,9 +79,12 @@ class FineNoise:
         Args:
             first, second: what the compression of each file puts into the band at most (`own_rounding`), greys².
         """
-        if len(self.gained) < _LEAST_STRUCTURED:
+        if len(self.structured) < _LEAST_STRUCTURED:
             return 0.0
-        gains, beside = np.array(self.gained).T
+        its, other, both = np.array(self.structured).T
+        # By how much, as a ratio of variances, the second is the first made stronger, and what it holds beside that.
+        gains = (both / np.maximum(its, 1e-9)) ** 2
+        beside = other - both**2 / np.maximum(its, 1e-9)
         # Where the first file's compression is too fine to be seen beside the second's, nothing is shown.
         seen = float(np.median(gains) * first / second)
         return seen if seen >= 1 and np.median(beside / (second + gains * first / 2)) < _OF_AN_EDIT else 0.0
@@ -129,17 +136,16 @@ def fine_noise(first: np.ndarray, second: np.ndarray, shared: np.ndarray) -> Fin
     first_of, second_of = spectra(structured)
     both = (first_of * second_of.conj()).real.sum(axis=(1, 2))
     its, other = (np.square(np.abs(one)).sum(axis=(1, 2)) for one in (first_of, second_of))
-    gains = both / np.maximum(its, 1e-9)
-    gained = tuple(zip((gains**2).tolist(), (other - gains * both).tolist(), strict=True))
+    measured = tuple(zip(its.tolist(), other.tolist(), both.tolist(), strict=True))
     if len(even) < _LEAST_PLACES:
-        return FineNoise(gained=gained)
+        return FineNoise(structured=measured)
     evenly = spectra(even)
     own = np.square(np.abs(evenly)).mean(axis=1)
     crossed = np.fft.ifft2((evenly[0] * evenly[1].conj()).mean(axis=0)).real * _SIDE**2
     beside = np.arange(-_BESIDE, _BESIDE + 1)
     first_own, second_own = own.sum(axis=(1, 2))
     common, weaker = crossed[np.ix_(beside, beside)].max(), own.min(axis=0).sum()
-    return FineNoise(float(first_own), float(second_own), float(common), float(weaker), gained)
+    return FineNoise(float(first_own), float(second_own), float(common), float(weaker), measured)
 
 
 def own_rounding(traces: FileTraces, scale: float) -> float:
@@ -164,7 +170,7 @@ def rounding_noise(traces: FileTraces, step: float, scale: float) -> float:
 def displaced(first: Laid, second: Laid, patch: int = 40) -> float:
     """Return the share of the textured places that lie displaced against the rest: near things in two exposures."""
     shared = grown(first.picture & second.picture, -2 * JITTER)
-    _, found = shifts(first.grey, second.grey, shared, patch, texture=8, sure=0.3)
+    _, found = shifts(*as_soft(first.grey, second.grey, shared), shared, patch, texture=4, sure=0.3)
     if len(found) < 8:
         return 0.0
     return float((np.linalg.norm(found - np.median(found, axis=0), axis=1) > 1.0).mean())

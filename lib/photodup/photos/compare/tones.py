@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from photodup.photos.compare.alignment import as_soft
 from photodup.photos.compare.canvas import Laid, grown
 
 # Tones: where one is at its limit, the other still has this spread, greys, on at least this share.
@@ -48,10 +49,9 @@ def tone_distance(first: Laid, second: Laid, parts: int = 12) -> tuple[float, li
         return 0.0, [0.0] * parts
     # No finer than the smaller file holds colour, which is at half its size.
     soft = max(_SOFT, 2 / min(first.scale, second.scale))
-    one, other = (
-        cv2.cvtColor(cv2.GaussianBlur(laid.rgb.astype(np.float32), (0, 0), soft), cv2.COLOR_RGB2YCrCb)[shared]
-        for laid in (first, second)
-    )
+    a, b = (cv2.GaussianBlur(laid.rgb.astype(np.float32), (0, 0), soft) for laid in (first, second))
+    # A blur takes light from what is light and small, which is no other tone.
+    one, other = (cv2.cvtColor(rgb, cv2.COLOR_RGB2YCrCb)[shared] for rgb in as_soft(a, b, shared))
     apart = other - one
     light, *colours = (
         sorted(abs(float(np.median(apart[part, channel]))) for part in _parts(one[:, channel], parts))

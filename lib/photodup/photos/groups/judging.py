@@ -24,7 +24,7 @@ from photodup.photos.library.catalogue import Photo
 from photodup.progress import bar
 
 # Raise when merits or differences come out otherwise: what was remembered is then measured again.
-VERSION = 44
+VERSION = 45
 NOT_PROVEN = "not proven to be the photo to keep itself, only one of its copies"
 TWO_EXPOSURES = "another exposure: the camera gives another time, exposure or number"
 

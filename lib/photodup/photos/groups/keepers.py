@@ -272,7 +272,7 @@ class KeepRules:
         pairs = zip(self._value(rule, photo, standards), self._value(rule, rival, standards), strict=True)
         first = next(i for i, (a, b) in enumerate(pairs) if a != b)
         if rule == "source":
-            return standards.origins.why(photo, rival) or "the others are edits of it"
+            return standards.origins.why(photo, rival) or "the others were made of it"
         if rule == "content":
             share = min(99, round(100 * other.shown / max(standards.most_shown, 1e-6)))
             return (
@@ -291,9 +291,12 @@ class KeepRules:
             what = "detail" if standards.known(photo) else "pixels"
             return f"most {what}: {_apart(*pixels, 'MP', 'pixels')}"
         if rule == "format":
-            untouched = ", not made of a JPEG" if merit.is_untouched else ""
-            why = " with its RAW" if self._has(RAW_SUFFIXES, photo) else untouched
-            return f"best format: {photo.format}{why}"
+            said = {
+                " with its RAW": self._has(RAW_SUFFIXES, photo),
+                ", not made of a JPEG": merit.is_untouched,
+                f"; the {rival.format} was made of a JPEG": other.is_converted,
+            }
+            return f"best format: {photo.format}{next((why for why, is_so in said.items() if is_so), '')}"
         if rule == "compression":
             return (
                 "least compressed: the others show traces of a stronger compression",

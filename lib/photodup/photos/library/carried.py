@@ -89,17 +89,21 @@ def place_of(photo: bytes, sidecar: bytes = b"") -> dict[str, str]:
             found = {name: value for name, value in found.items() if name not in _PLACE[:2]}
         if found:
             return found
-    pairs = ((2, 1, "NS"), (4, 3, "EW"))
-    degrees = [in_degrees(exif.get(tag)) for tag, _, _ in pairs]
-    if None in degrees or not any(degrees):
-        return {}
-    found = {}
-    for name, value, (_, reference, letters) in zip(_PLACE, degrees, pairs, strict=False):
-        letter = plain_text(exif.get(reference)).upper()[:1] or letters[0]
-        if value is None or letter not in letters:
+    signed = []
+    for tag, reference, letters in ((2, 1, "NS"), (4, 3, "EW")):
+        degrees, letter = in_degrees(exif.get(tag)), plain_text(exif.get(reference)).upper()[:1] or letters[0]
+        if degrees is None or letter not in letters:
             return {}
-        whole = int(value)
-        found[name] = f"{whole},{(value - whole) * 60:.6f}{letter}"
+        signed.append(-degrees if letter == letters[1] else degrees)
+    return position(*signed) if any(signed) else {}
+
+
+def position(latitude: float, longitude: float) -> dict[str, str]:
+    """Return a position, in degrees of which south and west are negative, as properties of XMP."""
+    found = {}
+    for name, value, letters in zip(_PLACE, (latitude, longitude), ("NS", "EW"), strict=False):
+        whole, part = divmod(abs(value), 1)
+        found[name] = f"{whole:.0f},{60 * part:.6f}{letters[value < 0]}"
     return found
 
 

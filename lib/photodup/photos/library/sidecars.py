@@ -1,9 +1,11 @@
 """Files that belong to a photo and must go where it goes."""
 
 import json
+import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,8 @@ _ATTACHED_SUFFIXES = frozenset({".aae", ".dop", ".mov", ".mp4", ".on1", ".pp3", 
 _NAMED_IN_FULL = frozenset({".dop", ".json", ".on1", ".pp3", ".xmp"})  # IMG_1.jpg.xmp
 # fmt: on
 GOING_ALONG = _ATTACHED_SUFFIXES | _NAMED_IN_FULL | RAW_SUFFIXES
+# As Google's export ends names since 2024, cut where they get long; and its folders in which every photo of a year lies.
+_SUPPLEMENTAL, _YEAR = ".supplemental-metadata", re.compile(r"^(Photos|Fotos|Foto) \w+ \d{4}$")
 # How an XMP file says that a program developed the picture: Camera Raw, as an attribute or an element, and darktable.
 _EDITS = (b'HasSettings="True"', b"HasSettings>True<", b"darktable:history>")
 
@@ -88,19 +92,14 @@ class Beside:
 
     def __init__(self, library: Path) -> None:
         self._library, self._read = library, cache(_bundles)
-        self.along, self._xmp = cache(self._along), cache(_read_xmp)
+        self.along, self._said, self._album = cache(self._along), cache(_read_said), cache(self._read_album)
         self.memory: Memory | None = None
 
     def _along(self, path: Path) -> list[Path]:
         """Return the files beside a photo that belong to it; XMP and Google's JSON only where they say more than facts."""
         photo = self._library / path
         found = _of(photo, self._read(photo.parent), _ATTACHED_SUFFIXES | RAW_SUFFIXES)
-        return [p for p in found if self._counts(p)]
-
-    def _counts(self, path: Path) -> bool:
-        if path.suffix.lower() == ".xmp":
-            return self._xmp(path)[0]
-        return path.suffix.lower() != ".json" or _google(path) != _GOOGLES
+        return [p for p in found if self._said(p).beyond]
 
     def lost(self, keeper: Path, leaving: Path) -> list[str]:
         """Return the suffixes of the files that would leave with a photo and have no equal beside the keeper."""
@@ -114,7 +113,8 @@ class Beside:
         if len(suffixes) > 1 and not suffixes <= FILM_SUFFIXES:
             return False
         with suppress(OSError):
-            if first == second or ((said := _google(first)) and said == _google(second)):
+            is_googles = suffixes == {".json"} and self._said(first) != _UNKNOWN
+            if first == second or (is_googles and self._said(first) == self._said(second)):
                 return True
             same_size = first.stat().st_size == second.stat().st_size
             return same_size and self._digest(first) == self._digest(second)
@@ -125,12 +125,21 @@ class Beside:
             return digest_of(file, path, "sha256", self.memory)
 
     def described(self, photo: Photo) -> dict[str, Any]:
-        """Return what a photo and its XMP sidecars say of it, by kind; `IMG_1.xmp` is of every `IMG_1`."""
-        path = photo.path
-        bundles = self._read((self._library / path).parent)
+        """Return what a photo, its sidecars and its album say of it, by kind; `IMG_1.xmp` is of every `IMG_1`."""
+        path = self._library / photo.path
+        bundles = self._read(path.parent)
         beside = (*bundles.get(path.name.lower(), ()), *bundles.get(path.stem.lower(), ()))
-        packets = [self._xmp(one)[1] for one in beside if one.suffix.lower() == ".xmp"]
-        return joined(joined(*packets), read_described(photo.described))
+        xmp, exported = (
+            [self._said(one).kinds for one in beside if one.suffix.lower() == suffix]
+            for suffix in (".xmp", ".json")
+        )
+        return joined(joined(*xmp), read_described(photo.described), *exported, self._album(path.parent))
+
+    def _read_album(self, folder: Path) -> dict[str, Any]:
+        """Return the album that a folder of Google's export is, as a keyword below `Album`; nothing for other folders."""
+        found = [path for path in self._read(folder).get("metadata", ()) if path.name == "metadata.json"]
+        title = read_google(found[0]).get("title") if found else None
+        return {"keywords": [f"Album|{title}"]} if isinstance(title, str) and not _YEAR.match(title) else {}
 
 
 def _of(photo: Path, bundles: dict[str, list[Path]], suffixes: frozenset[str]) -> list[Path]:
@@ -140,35 +149,57 @@ def _of(photo: Path, bundles: dict[str, list[Path]], suffixes: frozenset[str]) -
     return sorted(set(found) - {photo})
 
 
-def _read_xmp(path: Path) -> tuple[bool, dict[str, Any]]:
-    """Return whether an XMP sidecar holds an edit, and what it says, by kind."""
-    with suppress(OSError), open(path, "rb") as file:
-        text = file.read(MOST_XMP_BYTES)
-        return any(mark in text for mark in _EDITS), described_by_xmp(text)
-    return True, {}  # it cannot be read, so nobody knows
+@dataclass(frozen=True)
+class _Said:
+    """What a sidecar says: by kind, and in a word what it holds beyond that, if anything."""
+
+    kinds: Mapping[str, Any] = field(default_factory=dict)
+    beyond: str = "unknown"
 
 
-_GOOGLES: dict[str, Any] = {"of": "Google's export"}
+_UNKNOWN = _Said()
 
 
-def _google(path: Path) -> dict[str, Any] | None:
-    """Return what an owner said in the JSON of Google's export, which differs from export to export in the rest.
+def _read_said(path: Path) -> _Said:
+    """Return what an XMP sidecar, or the JSON of Google's export, says; of any other file nobody knows."""
+    if path.suffix.lower() == ".xmp":
+        with suppress(OSError), open(path, "rb") as file:
+            text = file.read(MOST_XMP_BYTES)
+            return _Said(described_by_xmp(text), "edit" if any(mark in text for mark in _EDITS) else "")
+    if path.suffix.lower() == ".json" and "photoTakenTime" in (said := read_google(path)):
+        # No date: to a photo without one Google gives the time at which it got there.
+        people = said.get("people")
+        names = (
+            [one.get("name") for one in people if isinstance(one, dict)] if isinstance(people, list) else []
+        )
+        place = "GPS" if _position(said) else None
+        kinds = {"caption": said.get("description"), "place": place, "people": names}
+        return _Said(joined(read_described(json.dumps(kinds))), "favorited" if said.get("favorited") else "")
+    return _UNKNOWN
 
-    None for any other file, and for one that cannot be read.
-    """
-    try:
-        said = json.loads(path.read_bytes()) if path.suffix.lower() == ".json" else None
-        if not isinstance(said, dict) or "photoTakenTime" not in said:
-            return None
-        place = said.get("geoData") or {}
-        at = [place.get("latitude"), place.get("longitude")]
-        words = {name: said.get(name) for name in ("description", "people", "favorited") if said.get(name)}
-        return _GOOGLES | words | ({"place": at} if any(at) else {})
-    except (OSError, ValueError, RecursionError, AttributeError):
-        return None
+
+def read_google(path: Path) -> dict[str, Any]:
+    """Return the JSON of Google's export beside a photo, or of an album; empty where it cannot be read."""
+    with suppress(OSError, ValueError, RecursionError), open(path, "rb") as file:
+        said = json.loads(file.read(MOST_XMP_BYTES))
+        return said if isinstance(said, dict) else {}
+    return {}
 
 
-_SUPPLEMENTAL = ".supplemental-metadata"  # as Google's export ends names since 2024, cut where they get long
+def exported_place(photo: Path) -> tuple[float, float] | None:
+    """Return the latitude and longitude (degrees) in the JSON of Google's export beside a photo; None without."""
+    beside = _bundles(photo.parent).get(photo.name.lower(), ())
+    return next(
+        filter(None, (_position(read_google(p)) for p in beside if p.suffix.lower() == ".json")), None
+    )
+
+
+def _position(said: Mapping[str, Any]) -> tuple[float, float] | None:
+    place = said.get("geoData")
+    match [place.get(name) for name in ("latitude", "longitude")] if isinstance(place, dict) else ():
+        case [int() | float() as latitude, int() | float() as longitude] if latitude or longitude:
+            return latitude, longitude
+    return None
 
 
 def _bundles(folder: Path) -> dict[str, list[Path]]:
@@ -182,7 +213,16 @@ def _bundles(folder: Path) -> dict[str, list[Path]]:
         stem = entry.stem.lower()
         if entry.suffix.lower() == ".aae" and stem.startswith("img_o"):
             stem = "img_" + stem.removeprefix("img_o")
-        elif entry.suffix.lower() == ".json" and _SUPPLEMENTAL.startswith(Path(stem).suffix):
-            stem = Path(stem).stem
+        elif entry.suffix.lower() == ".json":
+            stem = _exported(stem)
         by_stem[stem].append(entry)
     return by_stem
+
+
+def _exported(stem: str) -> str:
+    """Return the name of the photo that a JSON of Google's export is of: `a.jpg.supplemental-meta(2)` is of `a(2).jpg`."""
+    name, number = re.fullmatch(r"(.*?)(\(\d+\))?", stem, re.DOTALL).groups(default="")  # type: ignore[union-attr]
+    if _SUPPLEMENTAL.startswith(Path(name).suffix):
+        name = Path(name).stem
+    photo = Path(name)
+    return f"{photo.stem}{number}{photo.suffix}" if photo.suffix else name + number

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from photodup.names import escaped, printable
-from photodup.photos.library.carried import merged, place_of, properties
+from photodup.photos.library.carried import merged, place_of, position, properties
 from photodup.photos.library.catalogue import Photo
 from photodup.photos.library.hashing import md5
 from photodup.photos.library.metadata import KINDS, MOST_XMP_BYTES, in_words, joined, missing
-from photodup.photos.library.sidecars import xmp_of
+from photodup.photos.library.sidecars import exported_place, xmp_of
 from photodup.photos.library.walking import opened_file
 from photodup.photos.review.pictures import PictureRefused, head
 from photodup.photos.trash.trash_entries import Note
@@ -131,5 +131,7 @@ def _read(root: Path, path: Path) -> bytes | None:
 def _place(root: Path, photo: Photo) -> Mapping[str, str]:
     """Return where a photo was taken; nothing of a file that has changed since the scan."""
     with suppress(PictureRefused, OSError):
-        return place_of(head(root, photo), _read(root, xmp_of(root / photo.path)) or b"")
+        found = place_of(head(root, photo), _read(root, xmp_of(root / photo.path)) or b"")
+        exported = None if found else exported_place(root / photo.path)
+        return position(*exported) if exported else found
     return {}

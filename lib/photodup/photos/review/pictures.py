@@ -289,11 +289,12 @@ def _words(name: str) -> str:
 
 def _facts(photo: Photo) -> dict[str, str]:
     """Return what the catalogue knows of a photo, in words."""
-    megapixels = f"{photo.width * photo.height / 1e6:.1f}\N{NO-BREAK SPACE}MP"
+    pixels = photo.width * photo.height
+    megapixels = f" · {pixels / 1e6:.1f}\N{NO-BREAK SPACE}MP" if pixels >= 50_000 else ""
     return {
         "Folder": printable(photo.path.parent) if photo.path.parent.parts else "the library's own",
         "Name": printable(photo.path.name),
-        "Pixels": f"{photo.width} × {photo.height} · {megapixels}",
+        "Pixels": f"{photo.width} × {photo.height}{megapixels}",
         "File": f"{photo.format} · {size(photo.size_bytes)}",
         "Taken": photo.taken_at.replace("T", " ") if photo.taken_at else "–",
         "Camera": photo.camera or "–",

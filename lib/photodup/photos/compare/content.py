@@ -63,12 +63,10 @@ class Contents:
     Attributes:
         places: where, the strongest first; empty where the first explains all of the second.
         is_caption: all of it is lines of writing that only the second has, over a picture.
-        displaced: as of `Alignment`.
     """
 
     places: tuple[Difference, ...] = ()
     is_caption: bool = False
-    displaced: float = 0.0
 
 
 def compare_contents(
@@ -90,11 +88,11 @@ def compare_contents(
         predicted = _in_colours_of(first, second, shared, soft)
         places, hot = _places(_excess(predicted, second, shared, fit.slip))
         if not places:
-            return Contents(displaced=fit.displaced)
+            return Contents()
         found.append((sum(place.weight for place in places), places, hot, predicted))
     _, places, hot, predicted = min(found, key=lambda one: one[0])
     is_caption = _is_caption(first, second, predicted, hot, shared)
-    return Contents(tuple(places), is_caption, fit.displaced)
+    return Contents(tuple(places), is_caption)
 
 
 def _in_colours_of(first: np.ndarray, second: np.ndarray, shared: np.ndarray, soft: int) -> np.ndarray:

@@ -683,7 +683,7 @@ class LaidFamily:
             said.append(f"looks different {where(contents.places)}")
         else:
             boxes = ()
-        if displaced(a, b) > _MOVED or contents.displaced > _MOVED_FINELY:
+        if displaced(a, b) > _MOVED or self._align(keeper, member).displaced > _MOVED_FINELY:
             said.append("parts lie displaced, as between two exposures")
         if noise.is_of_two_exposures(rounding):
             said.append("has fine noise of its own, as another exposure has")

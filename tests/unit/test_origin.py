@@ -15,10 +15,11 @@ from photodup.embedding.imaging import to_jpeg
 from photodup.photos.compare.canvas import Laid
 from photodup.photos.compare.evidence import pair_codes
 from photodup.photos.compare.family import LaidFamily
+from photodup.photos.compare.merit import Merit
 from photodup.photos.compare.tones import hues, lost_tones
 from photodup.photos.compare.traces import file_traces, holds_rounding_of, is_enlarged_from, is_saved_from
 from photodup.photos.groups.keepers import KeepRules
-from photodup.photos.groups.origin import is_edit, place
+from photodup.photos.groups.origin import Origins, is_edit, place
 from photodup.photos.groups.results import TierGroup
 from photodup.photos.groups.tiers import find_tiers
 from photodup.photos.library.catalogue import Catalogue, Photo
@@ -150,6 +151,17 @@ def test_names_of_edits(named, edited):
 def test_programs_that_edit_and_those_that_develop():
     assert is_edit(BASE, {"software": "Snapseed 2.0"}) and is_edit(BASE, {"software": "Adobe Photoshop 25"})
     assert not is_edit(BASE, {"software": "16.1.2"}) and not is_edit(BASE, {"software": "darktable 4.6"})
+
+
+@pytest.mark.parametrize(
+    ("said", "is_known"), [({"camera": "Ixus"}, True), ({"keywords": ["Album|Sea"], "caption": "x"}, False)]
+)
+def test_what_an_owner_says_of_a_file_does_not_tell_that_no_program_changed_it(said, is_known):
+    """Google's export says such things beside a file whose own metadata was taken away."""
+    edit, other = replace(BASE, id=1), replace(BASE, id=2)
+    told = {1: {"software": "Adobe Photoshop 25"}, 2: said}
+    origins = Origins([edit, other], lambda _: Merit(), lambda photo: told[photo.id])
+    assert origins.is_edit(edit, other) is is_known
 
 
 def test_an_enlargement_loses_to_its_source(tmp_path, original):

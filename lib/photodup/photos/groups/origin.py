@@ -35,6 +35,8 @@ _CAMERA_FOLDER = re.compile(r"dcim|camera|camera roll|\d{3}[A-Z_]{5}", re.IGNORE
 _PASSING_FOLDER = re.compile(
     r"downloads?|te?mp|whatsapp.*|telegram.*|messenger|sent|received|.*papierkorb|.*trash", re.IGNORECASE
 )
+# What an owner said, also of files whose own metadata was taken away.
+_OWNERS = frozenset({"caption", "keywords", "people", "place"})
 # More of the picture whose tones only one of two lost: that one was made brighter, darker or harder.
 _LOST_TONES = 0.01
 # Members of one tone, and how many times as many, of which the others are edits one by one.
@@ -90,7 +92,8 @@ class Origins:
     ) -> None:
         self._merit, self._described = merit, described
         self._looks: dict[tuple[int, bool], _Look] = {}
-        self._known = [one for one in photos if described(one) and not is_edit(one, described(one))]
+        said = {one: described(one) for one in photos}
+        self._known = [one for one in photos if said[one].keys() - _OWNERS and not is_edit(one, said[one])]
         for photo in photos:
             own, look = merit(photo), self._looks.setdefault(self._key(photo), _Look())
             look.n += 1

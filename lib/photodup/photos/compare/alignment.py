@@ -120,22 +120,26 @@ def as_soft(first: np.ndarray, second: np.ndarray, shared: np.ndarray) -> tuple[
     import cv2
 
     size = max(1, shared.shape[1] // _PLACE), max(1, shared.shape[0] // _PLACE)
-
-    def steepness(picture: np.ndarray) -> np.ndarray:
-        grey = picture if picture.ndim == 2 else cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY)
-        return cv2.resize(slopes(grey) ** 2, size, interpolation=cv2.INTER_AREA) + 1e-6
-
-    found, steep = [first, second], [steepness(first), steepness(second)]
     inside = cv2.resize(shared.astype(np.float32), size, interpolation=cv2.INTER_AREA) == 1
     if not inside.any():
         return first, second
-    least = np.minimum(*steep)
-    inside &= least >= np.median(least[inside])
-    sharper = int(np.median((steep[1] / steep[0])[inside]) > 1)
-    if np.median((steep[1 - sharper] / steep[sharper])[inside]) < _AS_SOFT:
+
+    def steepness(picture: np.ndarray) -> np.ndarray:
+        """Return it for each place, of one contrast: what is lighter has steeper slopes, and is no sharper."""
+        grey = picture if picture.ndim == 2 else cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY)
+        squares, greys = (
+            cv2.resize(one, size, interpolation=cv2.INTER_AREA) for one in (slopes(grey) ** 2, grey)
+        )
+        return (squares[inside] + 1e-6) / (greys[inside].var() + 1e-3)
+
+    found, steep = [first, second], [steepness(first), steepness(second)]
+    steeper = (least := np.minimum(*steep)) >= np.median(least)
+    ratio = float(np.median((steep[1] / steep[0])[steeper]))
+    sharper = int(ratio > 1)
+    if min(ratio, 1 / ratio) < _AS_SOFT:
         for blur in _BLURS:
             softened = cv2.GaussianBlur((first, second)[sharper], (0, 0), blur)
-            if np.median((steepness(softened) / steep[1 - sharper])[inside]) < 1:
+            if np.median((steepness(softened) / steep[1 - sharper])[steeper]) < 1:
                 break
             found[sharper] = softened
     return found[0], found[1]

@@ -200,7 +200,7 @@ def align(first: np.ndarray, second: np.ndarray, shared: np.ndarray) -> Alignmen
     as_it_is = Alignment(slip=_slip(np.median(moved)))
     roughly = _fitted(centres, beside)
     if roughly is None:
-        return replace(as_it_is, displaced=_displaced(beside - np.median(beside, axis=0)))
+        return replace(as_it_is, displaced=displaced_share(beside - np.median(beside, axis=0)))
     # Once more from there, in places half as large: a phase is the surer the less is left.
     centres, beside = _beside(a, Alignment(roughly).moved(b), shared, max(48, side // 2), _SURE[1])
     rest = _fitted(centres, beside)
@@ -210,7 +210,7 @@ def align(first: np.ndarray, second: np.ndarray, shared: np.ndarray) -> Alignmen
     better = Alignment(
         np.vstack([rest, (0, 0, 1)])[:2] @ np.vstack([roughly, (0, 0, 1)]),
         _slip(np.quantile(np.linalg.norm(left_over, axis=1), 0.8)) if len(left_over) else _MOST_SLIP,
-        _displaced(left_over),
+        displaced_share(left_over),
     )
     seen = grown(shared, -8)
     is_better = correlation(a[seen], better.moved(b)[seen]) > correlation(a[seen], b[seen])
@@ -242,7 +242,7 @@ def _slip(pixels: float) -> float:
     return float(np.clip(pixels + _LEAST_SLIP, 0, _MOST_SLIP))
 
 
-def _displaced(left_over: np.ndarray) -> float:
+def displaced_share(left_over: np.ndarray) -> float:
     """Return the share of shifts float32[n, 2] that are more than a pixel; 0 of few."""
     return float((np.linalg.norm(left_over, axis=1) > 1).mean()) if len(left_over) >= _PLACES else 0.0
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from photodup.photos.compare.alignment import as_soft, in_blocks, is_cut, shifts
+from photodup.photos.compare.alignment import as_soft, displaced_share, in_blocks, is_cut, shifts
 from photodup.photos.compare.canvas import JITTER, Laid, grown
 from photodup.photos.compare.traces import NOISE_SHARE, FileTraces
 
@@ -171,6 +171,4 @@ def displaced(first: Laid, second: Laid, patch: int = 40) -> float:
     """Return the share of the textured places that lie displaced against the rest: near things in two exposures."""
     shared = grown(first.picture & second.picture, -2 * JITTER)
     _, found = shifts(*as_soft(first.grey, second.grey, shared), shared, patch, texture=4, sure=0.3)
-    if len(found) < 8:
-        return 0.0
-    return float((np.linalg.norm(found - np.median(found, axis=0), axis=1) > 1.0).mean())
+    return displaced_share(found - np.median(found, axis=0)) if len(found) else 0.0

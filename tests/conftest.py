@@ -126,7 +126,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
     report = yield
-    if call.when == "call":
+    if call.when == "call" and not item.get_closest_marker("long"):
         report.user_properties = [("cpu_s", _cpu_s() - item.stash[_CPU_BEFORE])]
     return report
 

@@ -229,13 +229,10 @@ FAVOURITE = b'{"photoTakenTime": {}, "favorited": true}'
         ({"A/IMG_1.jpg.json": GOOGLE % b"x" + b" ", "B/IMG_1.jpg.json": GOOGLE % b"x"}, "A", ""),
         ({"A/IMG_1.jpg.json": b"x", "B/IMG_1.jpg.json": FAVOURITE}, "A", "has its .json file beside it"),
         ({"A/IMG_1.jpg.json": FAVOURITE, "B/IMG_1.jpg.json": FAVOURITE + b" "}, "A", ""),
+        ({f"{one}/IMG_1.jpg.json": GOOGLE % b"<3 %d" % ord(one) for one in "AB"}, "A", "has its .json file beside it"),
         ({"B/IMG_1.jpg.supplemental-metadata.json": FAVOURITE}, "B", ""),
         ({"B/IMG_1.jpg.suppl.json": FAVOURITE}, "B", ""),
-        (
-            {"A/IMG_1.jpg.json": GOOGLE % b"x", "B/IMG_1.jpg.supplemental-metadata.json": GOOGLE % b"x"},
-            "A",
-            "",
-        ),
+        ({f"{one}.json": GOOGLE % b"x" for one in ("A/IMG_1.jpg", "B/IMG_1.jpg.supplemental-metadata")}, "A", ""),
         ({"A/IMG_1.mov": b"film", "B/IMG_1.MP4": b"film"}, "A", ""),
         ({"A/IMG_1.aae": b"x", "B/IMG_1.aae": b"x"}, "A", ""),
         ({"A/IMG_1.aae": b"x", "B/IMG_1.aae": b"y"}, "A", "has its .aae file beside it"),
@@ -245,7 +242,7 @@ FAVOURITE = b'{"photoTakenTime": {}, "favorited": true}'
         ({"A/IMG_1.xmp": EDITED, "B/IMG_1.xmp": EDITED + b" "}, "A", "has an edit in its .xmp file"),
         ({"A/IMG_1.xmp": EDITED, "B/IMG_1.xmp": b"<x/>"}, "A", ""),
     ],
-)
+)  # fmt: skip
 def test_what_lies_beside_a_copy_has_an_equal_beside_the_photo_to_keep(tmp_path, beside, kept, differs):
     """Two files of the same bytes, in A and in B: what goes along with one must be there for the other."""
     for folder in "AB":

@@ -111,7 +111,7 @@ def slopes(grey: np.ndarray) -> np.ndarray:
 def as_soft(first: np.ndarray, second: np.ndarray, shared: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return two pictures, the sharper one blurred until it is about as soft as the other.
 
-    Which is the sharper is asked of the steeper half of small places, for one of the two may have writing in some.
+    The steeper half of small places decides which one is sharper: writing that only one of them has fills few of these.
 
     Args:
         first, second: float32[h, w] or [h, w, 3], laid over each other.
@@ -173,11 +173,9 @@ class Alignment:
         """Return how the first lies on the second."""
         import cv2
 
-        return (
-            self
-            if self.transform is None
-            else replace(self, transform=cv2.invertAffineTransform(self.transform))
-        )
+        if self.transform is None:
+            return self
+        return replace(self, transform=cv2.invertAffineTransform(self.transform))
 
 
 def align(first: np.ndarray, second: np.ndarray, shared: np.ndarray) -> Alignment:
@@ -200,7 +198,7 @@ def align(first: np.ndarray, second: np.ndarray, shared: np.ndarray) -> Alignmen
     as_it_is = Alignment(slip=_slip(np.median(moved)))
     roughly = _fitted(centres, beside)
     if roughly is None:
-        return replace(as_it_is, displaced=displaced_share(beside - np.median(beside, axis=0)))
+        return replace(as_it_is, displaced=displaced_share(beside - np.median(beside, axis=0), _LEAST_PLACES))
     # Once more from there, in places half as large: a phase is the surer the less is left.
     centres, beside = _beside(a, Alignment(roughly).moved(b), shared, max(48, side // 2), _SURE[1])
     rest = _fitted(centres, beside)
@@ -242,9 +240,9 @@ def _slip(pixels: float) -> float:
     return float(np.clip(pixels + _LEAST_SLIP, 0, _MOST_SLIP))
 
 
-def displaced_share(left_over: np.ndarray) -> float:
-    """Return the share of shifts float32[n, 2] that are more than a pixel; 0 of few."""
-    return float((np.linalg.norm(left_over, axis=1) > 1).mean()) if len(left_over) >= _PLACES else 0.0
+def displaced_share(left_over: np.ndarray, least: int = _PLACES) -> float:
+    """Return the share of shifts float32[n, 2] that are more than a pixel, 0..1; 0 of fewer than the least."""
+    return float((np.linalg.norm(left_over, axis=1) > 1).mean()) if len(left_over) >= least else 0.0
 
 
 def placed_in(whole: np.ndarray, part: np.ndarray, near: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:

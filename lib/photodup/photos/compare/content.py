@@ -158,7 +158,7 @@ def _excess(predicted: np.ndarray, second: np.ndarray, shared: np.ndarray, slip:
     converted = [cv2.cvtColor(rgb, cv2.COLOR_RGB2YCrCb) for rgb in (predicted, second.astype(np.float32))]
     # Each channel by itself: OpenCV copies a part of a picture whenever it looks at it.
     colours = [[cv2.extractChannel(rgb, n) for n in range(3)] for rgb in converted]
-    blurred, seen = _as_soft(colours[0][0], colours[1][0], shared)
+    blurred, seen = _under_blurs(colours[0][0], colours[1][0], shared)
     lowest, highest = reduce(cv2.min, blurred), reduce(cv2.max, blurred)
     difference = np.maximum(cv2.max(lowest - seen, seen - highest), 0)
     difference[(seen >= _WHITE) & (highest >= 255 - _NEAR_LIMIT)] = 0
@@ -193,7 +193,7 @@ def _excess(predicted: np.ndarray, second: np.ndarray, shared: np.ndarray, slip:
     return found
 
 
-def _as_soft(
+def _under_blurs(
     predicted: np.ndarray, seen: np.ndarray, shared: np.ndarray
 ) -> tuple[list[np.ndarray], np.ndarray]:
     """Return one picture's light float32[h, w] under the blurs that may have made the other of it, and the other's.

@@ -151,7 +151,7 @@ def _of(photo: Path, bundles: dict[str, list[Path]], suffixes: frozenset[str]) -
 
 @dataclass(frozen=True)
 class _Said:
-    """What a sidecar says: by kind, and in a word what it holds beyond that, if anything."""
+    """What a sidecar says: by kind, and as text what it holds beyond that; empty if nothing."""
 
     kinds: Mapping[str, Any] = field(default_factory=dict)
     beyond: str = "unknown"
@@ -174,7 +174,11 @@ def _read_said(path: Path) -> _Said:
         )
         place = "GPS" if _position(said) else None
         kinds = {"caption": said.get("description"), "place": place, "people": names}
-        return _Said(joined(read_described(json.dumps(kinds))), "favorited" if said.get("favorited") else "")
+        taken = joined(read_described(json.dumps(kinds)))
+        # Words that are taken for a program's, such as "<3", and favourites are no kind: they hold a copy back.
+        words = {"description": "caption", "people": "people", "favorited": ""}
+        beyond = {name: said[name] for name, kind in words.items() if said.get(name) and kind not in taken}
+        return _Said(taken, json.dumps(beyond) if beyond else "")
     return _UNKNOWN
 
 
@@ -189,9 +193,8 @@ def read_google(path: Path) -> dict[str, Any]:
 def exported_place(photo: Path) -> tuple[float, float] | None:
     """Return the latitude and longitude (degrees) in the JSON of Google's export beside a photo; None without."""
     beside = _bundles(photo.parent).get(photo.name.lower(), ())
-    return next(
-        filter(None, (_position(read_google(p)) for p in beside if p.suffix.lower() == ".json")), None
-    )
+    said = (read_google(path) for path in beside if path.suffix.lower() == ".json")
+    return next(filter(None, map(_position, said)), None)
 
 
 def _position(said: Mapping[str, Any]) -> tuple[float, float] | None:

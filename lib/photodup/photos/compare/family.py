@@ -10,6 +10,7 @@ from PIL import Image
 
 from photodup.photos.compare.alignment import Alignment, align, placed_in, slopes
 from photodup.photos.compare.canvas import (
+    JITTER,
     Laid,
     angle,
     common_fineness,
@@ -27,7 +28,7 @@ from photodup.photos.compare.content import Contents, compare_contents, spread, 
 from photodup.photos.compare.detail import finest, lost_by_shrinking, places, share_held, spectra
 from photodup.photos.compare.exposures import FineNoise, displaced, fine_noise, own_rounding, rounding_noise
 from photodup.photos.compare.features import Features, features
-from photodup.photos.compare.merit import Merit, Relation
+from photodup.photos.compare.merit import WHOLE, Merit, Relation
 from photodup.photos.compare.snapping import maps_to
 from photodup.photos.compare.tones import CLIPPED, chroma, gain, hues, lost_tones, tone_distance
 from photodup.photos.compare.traces import (
@@ -141,13 +142,13 @@ class Lacking:
     places: tuple[tuple[Box, Box], ...] = ()
 
 
-def _once(method: Callable[[Any, int, int], _Found]) -> Callable[[Any, int, int], _Found]:
-    """Keep what is found of each two members: files are read and compared once."""
+def _once(method: Callable[..., _Found]) -> Callable[..., _Found]:
+    """Keep what is found of a member or of two: files are read and compared once."""
 
-    def kept(family: Any, first: int, second: int) -> _Found:
-        key = method.__name__, first, second
+    def kept(family: Any, *rows: int) -> _Found:
+        key = method.__name__, *rows
         if key not in family._kept:
-            family._kept[key] = method(family, first, second)
+            family._kept[key] = method(family, *rows)
         return family._kept[key]
 
     return kept
@@ -180,7 +181,7 @@ class LaidFamily:
         self._fine_canvas = lru_cache(maxsize=4)(
             lambda row, fineness: on_fine_canvas(load(row)[0], self.laid[row], fineness)
         )
-        self._kept: dict[tuple[str, int, int], Any] = {}
+        self._kept: dict[tuple[Any, ...], Any] = {}
         self._pictures: dict[int, np.ndarray] = {}
         self._traces: dict[int, FileTraces] = {}
         sizes: dict[int, tuple[int, int]] = {}
@@ -197,7 +198,6 @@ class LaidFamily:
         self.laid = lay(self._pictures, maps, sizes)
         without_margins(self._pictures, self.laid)
         self._finest = self._measure_detail()
-        self._captioned = self._find_captions()
         self._chroma = {row: self._chroma_of(row) for row in self.laid}
         self._hues = {row: hues(one) for row, one in self.laid.items()}
         self.merits = self._judge()
@@ -301,9 +301,7 @@ class LaidFamily:
         return self._beyond(larger, smaller) < (_MAYBE_NEAR if is_near else _MAYBE_ENLARGED)
 
     def relation(self, keeper: int, member: int) -> Relation:
-        """Return what may make one of two members an edit of the other."""
-        if keeper not in self.laid or member not in self.laid:
-            return Relation()
+        """Return what may make one of two laid members an edit of the other."""
         a, b = self.laid[keeper], self.laid[member]
         steep = [_sharpness(one, grown(a.picture & b.picture, -4)) for one in (a, b)]
         is_one_size = abs(a.scale / b.scale - 1) < _ONE_SCALE
@@ -337,33 +335,29 @@ class LaidFamily:
             return replace(seen, is_source=is_source)
         return replace(seen, is_remade=self._is_remade(keeper, member))
 
-    def _find_captions(self) -> set[int]:
-        """Return the members with a caption over the picture, as most others show."""
-        found = set()
-        shown = {row: int(one.picture.sum()) for row, one in self.laid.items()}
-        for row in self.laid:
-            # Of its tones, sharp and whole: a clipped picture, a blurred one and a crop do not explain what it shows.
-            others = sorted(
-                self.laid.keys() - {row},
-                key=lambda o: (self._tones[o] != self._tones[row], -self._finest[o], -shown[o]),
-            )[:_JUDGES]
-            seen: dict[int, Contents] = {}
-            may_be: list[int] = []
-            lacking = 0
-            # Looked at only while it may still be most, and finely only where they differ.
-            for other in others:
-                if 2 * (len(may_be) + len(others) - len(seen)) <= len(others):
-                    break
-                a, b = self.laid[other], self.laid[row]
-                seen[other] = compare_contents(a.rgb, b.rgb, _shared(a, b))
-                if seen[other].places:
-                    may_be.append(other)
-            while may_be and 2 * lacking <= len(others) < 2 * (lacking + len(may_be)):
-                other = may_be.pop(0)
-                lacking += seen[other].is_caption or self._compare_contents(other, row)[0].is_caption
-            if 2 * lacking > len(others):
-                found.add(row)
-        return found
+    @_once
+    def _is_captioned(self, row: int) -> bool:
+        """Return whether a member has a caption over the picture, as most others show."""
+        # Of its tones, sharp and whole: a clipped picture, a blurred one and a crop do not explain what it shows.
+        shown = {o: int(one.picture.sum()) for o, one in self.laid.items() if o != row}
+        others = sorted(
+            shown, key=lambda o: (self._tones[o] != self._tones[row], -self._finest[o], -shown[o])
+        )
+        others, seen = others[:_JUDGES], dict[int, Contents]()
+        may_be: list[int] = []
+        lacking = 0
+        # Looked at only while it may still be most, and finely only where they differ.
+        for other in others:
+            if 2 * (len(may_be) + len(others) - len(seen)) <= len(others):
+                break
+            a, b = self.laid[other], self.laid[row]
+            seen[other] = compare_contents(a.rgb, b.rgb, _shared(a, b))
+            if seen[other].places:
+                may_be.append(other)
+        while may_be and 2 * lacking <= len(others) < 2 * (lacking + len(may_be)):
+            other = may_be.pop(0)
+            lacking += seen[other].is_caption or self._compare_contents(other, row)[0].is_caption
+        return 2 * lacking > len(others)
 
     def _chroma_of(self, row: int) -> tuple[float, float]:
         """Return `chroma` of a member, without a thing of other colours that others of its tones do not have."""
@@ -378,6 +372,26 @@ class LaidFamily:
         apart = np.abs(own.rgb - np.median(others, axis=0)).max(axis=2)
         return chroma(own, own.picture & ~grown(apart > _OTHER_THING, 4))
 
+    def _greyed(self, rows: Collection[int]) -> set[int]:
+        """Return which of some members are black and white beside another of them; a coloured caption is no colour."""
+        chromas = [self._chroma[row] for row in rows]
+        if min(without for _, without in chromas) >= _GREYED * max(with_small for with_small, _ in chromas):
+            return set()  # whoever has a caption
+        colours = {
+            row: without if with_small > _SMALL_THING * without and self._is_captioned(row) else with_small
+            for row, (with_small, without) in zip(rows, chromas, strict=True)
+        }
+        most = max(colours.values())
+        return {row for row, own in colours.items() if most > _COLOURFUL and own < _GREYED * most}
+
+    def _most_hues(self) -> float:
+        """Return the most that colour varies in a member without a caption, for one light and beyond its compression."""
+        found = {row: own - _HUES_OF_STEP * self._coarsest(row) for row, own in self._hues.items()}
+        ranked = sorted(found, key=lambda row: -found[row])
+        if min(self._hues.values()) >= _ONE_HUE * found[ranked[0]]:
+            return found[ranked[0]]  # then it refuses none, whoever has a caption
+        return next((found[row] for row in ranked if not self._is_captioned(row)), 0.0)
+
     def _judge(self) -> dict[int, Merit]:
         told = _told_apart_from_margins(self.laid)
         are_few = len(self.laid) < _MANY
@@ -390,23 +404,11 @@ class LaidFamily:
         for row, within in parts.items():
             told[row] &= np.any([one.frame for one in within], axis=0) if within else True
         whole = np.any(list(told.values()), axis=0)
-        # A coloured caption makes no colour picture.
-        colours = [self._chroma[row][row in self._captioned] for row in self.laid]
-        most = max(colours)
-        most_hues = max(
-            (
-                own - _HUES_OF_STEP * self._coarsest(row)
-                for row, own in self._hues.items()
-                if row not in self._captioned
-            ),
-            default=0.0,
-        )
+        shown = {row: float((one & whole).sum() / max(whole.sum(), 1)) for row, one in told.items()}
+        greyed, most_hues = self._greyed(self.laid), self._most_hues()
         in_colour = {
-            row: bool(
-                most_hues < _HUES
-                or ((most < _COLOURFUL or own >= _GREYED * most) and self._hues[row] >= _ONE_HUE * most_hues)
-            )
-            for row, own in zip(self.laid, colours, strict=True)
+            row: most_hues < _HUES or (row not in greyed and self._hues[row] >= _ONE_HUE * most_hues)
+            for row in self.laid
         }
         mirrored = np.mean([one.is_mirrored for one in self.laid.values()])
         hub = next(iter(self.laid.values()))
@@ -417,17 +419,20 @@ class LaidFamily:
         merits = {}
         for row, one in self.laid.items():
             added = one.added
-            if row in self._captioned:
+            # Of two that show as much of the picture a caption decides; to look for one takes long.
+            is_equalled = any(o != row and abs(shown[o] - shown[row]) <= WHOLE for o in shown)
+            if is_equalled and self._is_captioned(row):
                 added += ("a caption",)
             if parts.get(row):
                 added += ("something around it",)
+            sources = (o for o in self.laid if o != row and not _shows_beyond(told[row], self.laid[o]))
             share = min(1.0, self._finest[row] / (0.5 * one.scale))
             # A grey copy has the tones of no channel.
             witnesses = [o for o in self.laid if o != row and (in_colour[o] or not in_colour[row])]
             merits[row] = Merit(
                 pages=self._traces[row].pages,
                 in_colour=in_colour[row],
-                shown=float((told[row] & whole).sum() / max(whole.sum(), 1)),
+                shown=shown[row],
                 added=added,
                 pixels=round((one.scale * share) ** 2 * float(told[row].sum())),
                 lost_tones=max((lost_tones(one, self.laid[o]) for o in witnesses), default=0.0),
@@ -439,7 +444,7 @@ class LaidFamily:
                     or abs(turns[row] - usual_turn) > _TURNED
                 ),
                 is_mirrored=one.is_mirrored,
-                is_made_of_another=are_few and any(self._is_made_of(row, o) for o in self.laid if o != row),
+                is_made_of_another=are_few and any(self._is_made_of(row, o) for o in sources),
                 step=self._traces[row].step,
                 **self._compression(row),
                 is_untouched=self._traces[row].is_phones
@@ -651,12 +656,12 @@ class LaidFamily:
         if max(pages) > 1:
             n = pages[1] if pages[1] > 1 else pages[0]
             said.append(f"{'it has' if pages[1] > 1 else 'the one to keep has'} {n} pages or frames")
-        colours = [self._chroma[row][row in self._captioned] for row in (keeper, member)]
-        if max(colours) > _COLOURFUL and min(colours) < _GREYED * max(colours):
-            said.append("in colour" if colours[1] > colours[0] else "black and white")
+        if greyed := self._greyed((keeper, member)):
+            said.append("in colour" if keeper in greyed else "black and white")
         beyond = grown(b.picture, -3) & ~grown(a.picture, 1)
         if beyond.sum() > WIDER * max(int(a.picture.sum()), 1) and not _is_filled(a, b, beyond):
-            said.append(f"shows more {_what_is_beyond(b, beyond)}")
+            # It stays, so that nothing more is asked of it: to compare the pixels finely takes most of the time.
+            return Lacking((*said, f"shows more {_what_is_beyond(b, beyond)}"))
         if member in a.plain_around:
             said.append("the one to keep has only one colour around this one, which may be a border")
         edges = _edges(a, b)
@@ -679,15 +684,14 @@ class LaidFamily:
         if lost_tones(a, b, letters) > CLIPPED:
             said.append("has light or dark tones that the other lost")
         # Each may seem to have writing that the other lacks: then nobody can say which of them has it.
-        if contents.places and (not contents.is_caption or {keeper, member} <= self._captioned):
+        are_captioned = contents.is_caption and self._is_captioned(keeper) and self._is_captioned(member)
+        if differs := contents.places and (not contents.is_caption or are_captioned):
             said.append(f"looks different {where(contents.places)}")
-        else:
-            boxes = ()
         if max(displaced(a, b), self._align(keeper, member).displaced) > _MOVED:
             said.append("parts lie displaced, as between two exposures")
         if noise.is_of_two_exposures(rounding):
             said.append("has fine noise of its own, as another exposure has")
-        return Lacking(tuple(said), boxes)
+        return Lacking(tuple(said), boxes if differs else ())
 
     def _finely(self, keeper: int, member: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return two members on a canvas of the smaller one's resolution, and bool[h, w]: where both show the picture."""
@@ -808,9 +812,8 @@ def _edges(whole: Laid, part: Laid) -> list[tuple[bool, bool, bool]]:
 def _is_set_in(part: Laid, whole: Laid) -> bool:
     """Return whether a picture changes or may end along each edge of another that lies within it, and does along half."""
     edges = _edges(whole, part)
-    if not all(changes or may_end for changes, may_end, _ in edges):
-        return False
-    return 2 * sum(changes or ends for changes, _, ends in edges) >= max(len(edges), 1)
+    ending = sum(changes or ends for changes, _, ends in edges)
+    return all(changes or may_end for changes, may_end, _ in edges) and 2 * ending >= max(len(edges), 1)
 
 
 def _is_filled(part: Laid, whole: Laid, beyond: np.ndarray) -> bool:
@@ -823,6 +826,11 @@ def _is_filled(part: Laid, whole: Laid, beyond: np.ndarray) -> bool:
     steep = slopes(whole.grey)
     around, inside = (np.percentile(steep[mask], 95) for mask in (beyond, grown(part.picture, -4)))
     return bool(around < _FILLED * inside)
+
+
+def _shows_beyond(shown: np.ndarray, other: Laid) -> bool:
+    """Return whether bool[h, w] `shown` goes beyond another's frame by more than `WIDER`: it cannot be made of it."""
+    return bool((shown & ~grown(other.frame, JITTER)).sum() > WIDER * max(int(other.frame.sum()), 1))
 
 
 def _shared(first: Laid, second: Laid) -> np.ndarray:

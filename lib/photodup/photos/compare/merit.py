@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 # Compressed so much more coarsely than another (ratio of steps), a file is not the original.
 COARSE = 1.5
+# Share of the whole picture that shows nothing more: what is missed by less is the jitter of the alignment.
+WHOLE = 0.015
 
 
 @dataclass(frozen=True)

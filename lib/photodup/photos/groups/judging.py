@@ -24,7 +24,7 @@ from photodup.photos.library.catalogue import Photo
 from photodup.progress import bar
 
 # Raise when merits or differences come out otherwise: what was remembered is then measured again.
-VERSION = 45
+VERSION = 46
 NOT_PROVEN = "not proven to be the photo to keep itself, only one of its copies"
 TWO_EXPOSURES = "another exposure: the camera gives another time, exposure or number"
 
@@ -152,9 +152,7 @@ class Judge:
             photos = [self._photos[row] for row in family.members]
             merits = _merits(self._recall(self._key("merits", family)))
             differs, why, places = {}, {}, {}
-            for row in family.members:
-                if row == keeper:
-                    continue
+            for row in (row for row in family.members if row != keeper):
                 best, photo = self._photos[keeper], self._photos[row]
                 lacks, relation = measured[photo.md5]
                 if row in proven.get(keeper, ()):
@@ -176,13 +174,13 @@ class Judge:
         return self._measured_now.get(key) or self._store.recall(key) or "{}"
 
     def _said(self, family: Family, keeper: int, laid: LaidFamily) -> str:
-        others = [row for row in family.members if row != keeper]
-        return json.dumps(
-            {
-                self._photos[row].md5: (asdict(laid.lacks(keeper, row)), asdict(laid.relation(keeper, row)))
-                for row in others
-            }
-        )
+        said = {}
+        for row in (row for row in family.members if row != keeper):
+            lacks = laid.lacks(keeper, row)
+            # What stays for what it shows needs no further doubts.
+            relation = Relation() if lacks.said else laid.relation(keeper, row)
+            said[self._photos[row].md5] = asdict(lacks), asdict(relation)
+        return json.dumps(said)
 
     def _key(self, kind: str, family: Family, *rows: int) -> str:
         md5s = sorted(self._photos[row].md5 for row in family.members)

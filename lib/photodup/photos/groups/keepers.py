@@ -9,7 +9,7 @@ from typing import Any
 
 from photodup.errors import PhotodupError
 from photodup.names import printable
-from photodup.photos.compare.merit import COARSE, Merit, Relation
+from photodup.photos.compare.merit import COARSE, WHOLE, Merit, Relation
 from photodup.photos.groups.origin import PLACES, Origins, format_rank, place
 from photodup.photos.library.catalogue import Photo
 from photodup.photos.library.hashing import Memory
@@ -43,8 +43,6 @@ _HAS = (
 )
 NEVER_WRITTEN = frozenset({*_HAS.values(), DEVELOPED})  # no sidecar holds these
 
-# Of the whole picture: what is missed by less is the jitter of the alignment.
-_WHOLE = 0.015
 # Shares by which pixels, blocks and steps are no different.
 _SAME_PIXELS, _SAME_BLOCKS, _SAME_STEP = 0.85, 1.4, 1.15
 # So much harder blocks come from a strong compression, whatever was done to the tones.
@@ -221,7 +219,7 @@ class KeepRules:
             return (
                 -merit.pages,
                 not merit.in_colour,
-                0.0 if unseen <= _WHOLE else round(unseen, 3),
+                0.0 if unseen <= WHOLE else round(unseen, 3),
                 len(merit.added),
                 not self._has(FILM_SUFFIXES, photo),
             )

@@ -14,8 +14,8 @@ _MAX_GROWTH = 3.0
 _FLAT, _LEAST_FLAT = 10, 0.0008
 # Just outside another member's frame so much must be fill.
 _ALL_AROUND = 0.9
-# Of so many members most show where a picture on plain ground ends.
-_MANY = 5
+# Of so many members most show what the source was: where it ends on plain ground, its scale, that it is no collage.
+MANY = 5
 # What a program filled is one colour: so much of it to so many greys, for there are rings beside the picture. Of 36 fills
 # beside turned and padded copies the least even has 0.86; a wall in a photograph has 0.35 to 0.65.
 _DRAWN, _ONE_GREY = 0.75, 2
@@ -187,7 +187,7 @@ def without_margins(pictures: Mapping[int, np.ndarray], laid: Mapping[int, Laid]
                 ending[row][other_row] = bool(abs(step) > _FLAT)
     for row, others in ending.items():
         # A picture on white with more white around it, or a crop of what stands before white: of few nobody can say.
-        are_many = len(laid) >= _MANY
+        are_many = len(laid) >= MANY
         ends = [laid[o] for o, changes in others.items() if changes or are_many]
         laid[row].plain_around = frozenset(o for o, changes in others.items() if not changes)
         # What most members show is no border: then the picture stands on a plain ground, and some are crops.

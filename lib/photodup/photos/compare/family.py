@@ -11,6 +11,7 @@ from PIL import Image
 from photodup.photos.compare.alignment import Alignment, align, placed_in, slopes
 from photodup.photos.compare.canvas import (
     JITTER,
+    MANY,
     Laid,
     angle,
     common_fineness,
@@ -95,8 +96,6 @@ _RESAMPLINGS = [Image.Resampling[name] for name in ("BICUBIC", "LANCZOS", "BILIN
 _PART, _EDGE = 1024, 16
 # Two files are compared at every 7th pixel down and across; two decoders of one file differ by less, greys.
 _EVERY, _ONE_DECODING = 7, 0.12
-# In a family of so many the scale of most is the source's.
-_MANY = 5
 # Ratios of scales at which that is measured, and the most, so that large families take no longer.
 _FACTOR, _MOST_FACTORS = 1.08, 30
 _OCTAVE = 9  # such steps
@@ -274,7 +273,7 @@ class LaidFamily:
         factor = _factor(self.laid[larger].scale, self.laid[smaller].scale)
         if self.laid[larger].scale <= self.laid[smaller].scale or not factor:
             return 1.0
-        if len(self.laid) >= _MANY and self._is_usual_scale(self.laid[larger]):
+        if len(self.laid) >= MANY and self._is_usual_scale(self.laid[larger]):
             return 1.0  # soft as it is, so many were made from it
         finer = max(0, factor - _OCTAVE)
         noise = self._traces[larger].noise(0.5 / _FACTOR**factor, 0.5 / _FACTOR**finer if finer else 1.0)
@@ -394,7 +393,7 @@ class LaidFamily:
 
     def _judge(self) -> dict[int, Merit]:
         told = _told_apart_from_margins(self.laid)
-        are_few = len(self.laid) < _MANY
+        are_few = len(self.laid) < MANY
         # In a collage or a story frame only the picture inside it counts: the whole changes along all of its edges.
         parts = {
             row: [o for o in self.laid.values() if o is not one and _is_set_in(o, one)]
@@ -666,7 +665,7 @@ class LaidFamily:
             said.append("the one to keep has only one colour around this one, which may be a border")
         edges = _edges(a, b)
         # Where one picture has many copies no collage of it is kept, and this check would hold back too many crops.
-        may_be = len(self.laid) < _MANY and b.frame.sum() < _MOST_OF_A_COLLAGE * a.frame.sum()
+        may_be = len(self.laid) < MANY and b.frame.sum() < _MOST_OF_A_COLLAGE * a.frame.sum()
         is_collage = any(seam for seam, *_ in edges) or (
             may_be and edges and all(ends for _, ends, _ in edges)
         )

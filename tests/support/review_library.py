@@ -2,6 +2,7 @@
 
 import atexit
 import functools
+import io
 import shutil
 import sqlite3
 import tempfile
@@ -13,6 +14,8 @@ import numpy as np
 import pillow_heif
 from PIL import ExifTags, Image
 
+from photodup.photos.compare.family import LaidFamily
+from photodup.photos.compare.traces import file_traces
 from photodup.photos.groups.results import TierGroup
 from photodup.photos.groups.tiers import GroupingOptions, find_tiers
 from photodup.photos.library.catalogue import Catalogue, Photo
@@ -175,3 +178,9 @@ def users_files(folder: Path, elsewhere: Path) -> None:
     (folder / "review" / "decisions.jsonl").write_text('{"paper": 7}\n')
     (folder / "lock").write_text("of another program")
     (folder / "neighbours-hash.npz").write_text("a list of neighbours")
+
+
+def two_laid(first: bytes, second: bytes) -> LaidFamily:
+    """Lay two picture files over each other."""
+    files = [Image.open(io.BytesIO(one)) for one in (first, second)]
+    return LaidFamily((0, 1), 0, lambda row: (files[row].convert("RGB"), file_traces(files[row])), [(0, 1)])

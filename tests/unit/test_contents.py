@@ -11,20 +11,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageFont
-from support.review_library import copies_in, only_group, photo
+from support.review_library import copies_in, only_group, photo, two_laid
 
 from photodup.embedding.imaging import encoded
 from photodup.photos.compare.alignment import align
-from photodup.photos.compare.content import (
-    Contents,
-    Difference,
-    compare_contents,
-    is_page,
-    where,
-)
+from photodup.photos.compare.content import Contents, Difference, compare_contents, is_page, where
 from photodup.photos.compare.exposures import FineNoise, fine_noise, own_rounding, rounding_noise
-from photodup.photos.compare.family import LaidFamily
-from photodup.photos.compare.traces import FileTraces, coarsest_step, file_traces
+from photodup.photos.compare.traces import coarsest_step, file_traces
 from photodup.photos.quality.edits import LOOK_ALIKES, named
 
 PHOTOS = ["astronaut", "coffee", "chelsea", "rocket"]
@@ -357,12 +350,8 @@ def test_a_blur_is_no_other_tone_and_a_little_more_light_or_colour_is(tmp_path: 
         "colour": ImageEnhance.Color(image).enhance(1.4),
     }
     for what, edited in (edits | changed).items():
-        files = [
-            (saved(one, 92), file_traces(Image.open(io.BytesIO(encoded(one, "JPEG", quality=92)))))
-            for one in (image, edited)
-        ]
-        laid = LaidFamily([0, 1], 0, files.__getitem__, [(0, 1)])
-        assert laid.relation(0, 1).is_retoned is (what in changed), what
+        files = [encoded(one, "JPEG", quality=92) for one in (image, edited)]
+        assert two_laid(*files).relation(0, 1).is_retoned is (what in changed), what
 
 
 @pytest.mark.parametrize("name", ["chelsea", "rocket"])
@@ -420,6 +409,6 @@ def test_paper_or_a_wall_beside_a_picture_is_not_called_more_of_the_scene(photog
     wide.paste(original, (0, 0))
     wide = exposed(wide, seed=3)
     pictures = [wide.crop((0, 0, original.width, wide.height)), wide.crop((30, 0, *wide.size))]
-    laid = LaidFamily([0, 1], 0, lambda i: (pictures[i], FileTraces(1, 0.0, (), is_lossless=True)), {(0, 1)})
+    laid = two_laid(*(encoded(one, "PNG") for one in pictures))
     assert "shows more around the picture, nearly of one colour" in laid.lacks(0, 1).said
     assert "shows more of the scene" in laid.lacks(1, 0).said

@@ -9,15 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageOps
-from support.review_library import BASE, copies_in, exif, listed, only_group, photo, write, xmp
+from support.review_library import BASE, copies_in, exif, listed, only_group, photo, two_laid, write, xmp
 
-from photodup.embedding.imaging import to_jpeg
+from photodup.embedding.imaging import encoded, to_jpeg
 from photodup.photos.compare.canvas import Laid
 from photodup.photos.compare.evidence import pair_codes
-from photodup.photos.compare.family import LaidFamily
 from photodup.photos.compare.merit import Merit
 from photodup.photos.compare.tones import hues, lost_tones
-from photodup.photos.compare.traces import file_traces, holds_rounding_of, is_enlarged_from, is_saved_from
+from photodup.photos.compare.traces import holds_rounding_of, is_enlarged_from, is_saved_from
 from photodup.photos.groups.keepers import KeepRules
 from photodup.photos.groups.origin import Origins, is_edit, place
 from photodup.photos.groups.results import TierGroup
@@ -33,6 +32,10 @@ from photodup.photos.library.metadata import (
 from photodup.photos.library.scan import scan
 from photodup.photos.quality.edits import named
 from photodup.photos.search.candidates import Shots
+
+
+def saved(image: Image.Image, quality: int) -> Image.Image:
+    return Image.open(io.BytesIO(to_jpeg(image, quality)))
 
 
 def going(group: TierGroup) -> set[str]:
@@ -178,10 +181,6 @@ def test_an_enlargement_loses_to_its_source(tmp_path, original):
 @pytest.mark.parametrize("change", ["resize", "noise", "sharpen"])
 def test_a_smooth_picture_is_not_shown_to_be_made_of_its_smaller_copy(name, change):
     """What it has nothing of lies at 0, a multiple of every step of the copy's table."""
-
-    def saved(image, quality):
-        return Image.open(io.BytesIO(to_jpeg(image, quality)))
-
     larger = saved(photo(name).filter(ImageFilter.GaussianBlur(1)), 60)
     small = larger.resize((larger.width // 2, larger.height // 2))
     if change == "noise":
@@ -290,10 +289,7 @@ SAVED = {
     "smaller": (lambda image: image.resize((240, 160)), 70),
     "cut": (lambda image: image.crop((20, 20, 460, 300)), 85),
     "padded": (lambda image: ImageOps.pad(image, (540, 540), color="white"), 85),
-    "saved coarsely before": (
-        lambda image: Image.open(io.BytesIO(to_jpeg(image.resize((288, 192)), 60))),
-        92,
-    ),
+    "saved coarsely before": (lambda image: saved(image.resize((288, 192)), 60), 92),
 }
 
 
@@ -308,10 +304,25 @@ def test_what_was_saved_from_a_file_goes_even_if_that_is_unsharp(tmp_path, way):
 
 def test_a_frame_around_a_file_may_be_made_of_it():
     """Both have one table, so that no trace tells but what saving the file in the frame gives."""
-    original = Image.open(io.BytesIO(to_jpeg(photo("chelsea"), 92)))
-    files = original, Image.open(io.BytesIO(to_jpeg(named(["story frame"])[0](original.convert("RGB")), 92)))
-    family = LaidFamily((0, 1), 0, lambda row: (files[row].convert("RGB"), file_traces(files[row])), [(0, 1)])
+    original = to_jpeg(photo("chelsea"), 92)
+    framed = named(["story frame"])[0](Image.open(io.BytesIO(original)).convert("RGB"))
+    family = two_laid(original, to_jpeg(framed, 92))
     assert family.relation(1, 0).is_remade and not family.relation(0, 1).is_remade
+
+
+@pytest.mark.parametrize(
+    ("kept", "other", "may_be"),
+    [((30, 95), (30,), True), ((60, 80), (70,), True), ((), (30, 95), True), ((80,), (30, 90), False)],
+)
+def test_what_was_saved_again_may_have_been_compressed_harder_before(kept, other, may_be):
+    """Each is a photograph saved in these qualities, one after the other; without any it is a PNG."""
+    files = []
+    for qualities in (kept, other):
+        image, data = photo("chelsea"), encoded(photo("chelsea"), "PNG")
+        for quality in qualities:
+            image, data = saved(image, quality), to_jpeg(image, quality)
+        files.append(data)
+    assert two_laid(*files).relation(0, 1).is_resaved is may_be
 
 
 @pytest.mark.parametrize("quality", [50, 70, 85])

@@ -12,15 +12,7 @@ import numpy as np
 
 from photodup.bench.anyurl.payloads import MOST_BYTES, Payloads
 from photodup.bench.anyurl.target import Target
-from photodup.embedding.wire.kserve import (
-    ServedModel,
-    Tensor,
-    datatype,
-    dtype,
-    model_of,
-    stated,
-    steps_of,
-)
+from photodup.embedding.wire.kserve import ServedModel, Tensor, datatype, dtype, model_of, stated, steps_of
 from photodup.errors import PhotodupError
 
 

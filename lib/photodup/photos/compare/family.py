@@ -375,7 +375,7 @@ class LaidFamily:
         """Return which of some members are black and white beside another of them; a coloured caption is no colour."""
         chromas = [self._chroma[row] for row in rows]
         if min(without for _, without in chromas) >= _GREYED * max(with_small for with_small, _ in chromas):
-            return set()  # whoever has a caption
+            return set()  # no caption could change that, so we look for none
         colours = {
             row: without if with_small > _SMALL_THING * without and self._is_captioned(row) else with_small
             for row, (with_small, without) in zip(rows, chromas, strict=True)
@@ -388,7 +388,7 @@ class LaidFamily:
         found = {row: own - _HUES_OF_STEP * self._coarsest(row) for row, own in self._hues.items()}
         ranked = sorted(found, key=lambda row: -found[row])
         if min(self._hues.values()) >= _ONE_HUE * found[ranked[0]]:
-            return found[ranked[0]]  # then it refuses none, whoever has a caption
+            return found[ranked[0]]  # nobody lacks colour even against this one, so we look for no caption
         return next((found[row] for row in ranked if not self._is_captioned(row)), 0.0)
 
     def _judge(self) -> dict[int, Merit]:
@@ -659,7 +659,7 @@ class LaidFamily:
             said.append("in colour" if keeper in greyed else "black and white")
         beyond = grown(b.picture, -3) & ~grown(a.picture, 1)
         if beyond.sum() > WIDER * max(int(a.picture.sum()), 1) and not _is_filled(a, b, beyond):
-            # It stays, so that nothing more is asked of it: to compare the pixels finely takes most of the time.
+            # It stays anyway, so we skip the fine comparison, which takes most of the time.
             return Lacking((*said, f"shows more {_what_is_beyond(b, beyond)}"))
         if member in a.plain_around:
             said.append("the one to keep has only one colour around this one, which may be a border")

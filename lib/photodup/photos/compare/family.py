@@ -196,6 +196,7 @@ class LaidFamily:
         self._pictures = {row: self._pictures[row] for row in maps}
         self.laid = lay(self._pictures, maps, sizes)
         without_margins(self._pictures, self.laid)
+        self._areas = {row: int(one.picture.sum()) for row, one in self.laid.items()}
         self._finest = self._measure_detail()
         self._chroma = {row: self._chroma_of(row) for row in self.laid}
         self._hues = {row: hues(one) for row, one in self.laid.items()}
@@ -338,13 +339,12 @@ class LaidFamily:
     def _is_captioned(self, row: int) -> bool:
         """Return whether a member has a caption over the picture, as most others show."""
         # Of its tones, sharp and whole: a clipped picture, a blurred one and a crop do not explain what it shows.
-        shown = {o: int(one.picture.sum()) for o, one in self.laid.items() if o != row}
         others = sorted(
-            shown, key=lambda o: (self._tones[o] != self._tones[row], -self._finest[o], -shown[o])
+            (o for o in self.laid if o != row),
+            key=lambda o: (self._tones[o] != self._tones[row], -self._finest[o], -self._areas[o]),
         )
         others, seen = others[:_JUDGES], dict[int, Contents]()
-        may_be: list[int] = []
-        lacking = 0
+        may_be, lacking = list[int](), 0
         # Looked at only while it may still be most, and finely only where they differ.
         for other in others:
             if 2 * (len(may_be) + len(others) - len(seen)) <= len(others):

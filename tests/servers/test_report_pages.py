@@ -7,7 +7,6 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from support.report_runs import PIXEL
 
-from photodup.study.report.compare_page import write_comparison
 from photodup.study.report.page import write_reports
 
 pytestmark = pytest.mark.long
@@ -23,7 +22,7 @@ def open_page(browser, path, width, height):
 
 @pytest.mark.parametrize("width", [1280, 390])
 def test_pages_fit_the_screen_and_ask_for_nothing_else(browser, deck, width):
-    for path in (write_reports(["a"]), write_comparison(["a", "b"])):
+    for path in (write_reports(["a"]), write_reports(["a", "b"])):
         page = open_page(browser, path, width, 800)
         assert page.evaluate("document.documentElement.scrollWidth") <= width, path.name
         assert [url for url in page.asked if not url.startswith(("file:", "data:"))] == []

@@ -50,7 +50,7 @@ def executed(run: Path) -> None:
 OUTPUTS = {
     "index.html": lambda run: write_reports(["a"]),
     "notebooks/01_one.html": lambda run: write_reports(["a"]),
-    "compare-b.html": lambda run: write_reports(["a", "b"], compare=True),
+    "beside-b.html": lambda run: write_reports(["a", "b"]),
     "verdicts.json": lambda run: list(report_lines("a")),
     "latencies.parquet": compacted,
     "environment.json": measured,
@@ -129,17 +129,6 @@ def test_an_executed_notebook_is_not_written_through_what_has_its_name(deck, min
     with pytest.raises(PhotodupError, match=r"01_one\.ipynb is not written"):
         executed(run)
     assert tree(mine) == before
-
-
-def test_a_link_that_the_user_names_is_his(deck, tmp_path):
-    (tmp_path / "site").mkdir()
-    (tmp_path / "page.html").symlink_to(tmp_path / "site" / "page.html")
-    for _ in range(2):
-        write_reports(["a", "b"], compare=True, output=tmp_path / "page.html")
-        assert (tmp_path / "page.html").is_symlink()
-        assert (tmp_path / "site" / "page.html").read_text().startswith("<!")
-    with pytest.raises(PhotodupError, match=r"null is not written \(it is no regular file\)"):
-        write_reports(["a", "b"], compare=True, output=Path("/dev/null"))
 
 
 ELSEWHERE = {

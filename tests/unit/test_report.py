@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-from pathlib import Path
 
 import matplotlib.pyplot as plt
 import nbformat
@@ -12,8 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 from support.paths import ROOT
 from support.report_runs import write_notebook
 from support.visits import plant_visits
@@ -27,11 +24,8 @@ from photodup.errors import PhotodupError
 from photodup.study.comparisons.outcomes import read_all, write_outcomes
 from photodup.study.notebook import charts
 from photodup.study.notebook.run import read_run
-from photodup.study.report import compare
-from photodup.study.report.compare_page import summary, write_comparison
 from photodup.study.report.facts import evidence, state_of
 from photodup.study.report.page import write_reports
-from photodup.study.report.sides import environment_rows, open_sides, warnings
 
 
 def edit(path, change):
@@ -44,140 +38,38 @@ def point_files(project, run):
     return sorted((project / "results" / run / "records").glob("point-*.json"))
 
 
-def page_of(project):
-    return write_comparison(["a", "b"]).read_text()
-
-
-def test_a_run_beside_its_copy_differs_in_nothing(project):
-    sides = open_sides(["a", "b"])
-    rows = compare.shared_points(sides)
-    assert warnings(sides) == []
-    assert compare.only_in(sides) == {"a": 0, "b": 0}
-    assert len(rows) > 2
-    valid = [row for row in rows if row["points"][0]["valid"]]
-    assert valid
-    changes = [row["changes"][1]["latency_ms_p50"] for row in valid]
-    assert {change.verdict for change in changes} == {"no difference"}
-    assert {change.ratio.value for change in changes} == {1.0}
-    assert all(fact["same"] for fact in environment_rows(sides))
-    assert not any(row["changed"] for row in compare.verdict_rows(sides))
-    page = page_of(project)
-    assert "Same machine, model and sizes" in page
+def test_runs_side_by_side_are_one_table_of_the_loads_that_two_have(project):
+    backends = {path: json.loads(path.read_text())["config"]["backend"] for path in point_files(project, "b")}
+    lacking, changed = sorted(set(backends.values()))[:2]
+    for path, backend in backends.items():
+        if backend == lacking:
+            path.unlink()
+        elif backend == changed:
+            edit(path, lambda record: record["result"].update(throughput_images_per_s=98765.4))
+    shutil.copytree(project / "results" / "b", project / "results" / "c")
+    path = write_reports(["a", "b"])
+    page = path.read_text()
+    n = page.count("98,765")
+    assert path.name == "beside-b.html" and n and lacking not in page
     assert "http://" not in page and "https://" not in page and "<script" not in page
+    three = write_reports(["b", "a", "c"])
+    assert three.name == "beside-a-c.html" and three.read_text().count("98,765") == 2 * n
 
 
-def test_a_slower_point_is_a_difference_and_its_ratio_is_that_run_by_the_first(project):
-    def slow(record):
-        for name, value in record["result"].items():
-            if name.startswith("latency_ms") and value:
-                record["result"][name] = 3 * value
-
-    changed = next(p for p in point_files(project, "b") if json.loads(p.read_text())["result"]["valid"])
-    edit(changed, slow)
-    sides = open_sides(["a", "b"])
-    rows = compare.shared_points(sides)
-    found = [row["changes"][1]["latency_ms_p50"] for row in rows]
-    (slower,) = [change for change in found if change.verdict == "higher"]
-    assert slower.ratio.value == pytest.approx(3)
-    assert "higher in 1," in summary(rows, sides)[0]
-    assert "3.00×" in page_of(project)
+def test_runs_of_two_models_say_so_before_any_number(project):
+    assert "different models" not in write_reports(["a", "b"]).read_text()
+    edit(project / "results" / "b" / "environment.json", lambda facts: facts["model"].update(digest="0" * 12))
+    page = write_reports(["a", "b"]).read_text()
+    assert page.index("different models") < page.index("images/s,")
 
 
-def test_a_rented_run_has_its_price_and_its_gpu_beside_one_that_has_none(project):
-    servers = {"gpu": "L4", "gpus": 1, "price_per_hour_usd": 0.36, "location": ""}
-    edit(project / "results" / "b" / "environment.json", lambda facts: facts.update(servers=servers))
-    fast = {"valid": True, "throughput_images_per_s": 1000.0, "gpu_memory_before_mib": 100}
-    fast |= {"gpu_memory_mib": 300, "gpu_utilization": 0.8, "gpu_power_w": 60}
-    served, own = point_files(project, "b")[:2]
-    edit(served, lambda record: record["result"].update(fast))
-    local = {"backend": "local-onnx-fp32", "server": "local"}  # in the client's process: nothing of the price
-    edit(own, lambda record: record["result"].update(fast, throughput_images_per_s=9000.0, **local))
-    page = page_of(project)
-    assert "images/s: no price is named</td>" in page and "<td>not run here</td>" in page
-    assert "1,000 images/s: 0.10 USD per million</td>" in page
-    assert "100 to 300 MiB, 80% busy, 60 W</td>" in page
-
-
-def test_comparisons_that_both_runs_measured_stand_beside_each_other(project):
-    (project / "notebooks").mkdir(exist_ok=True)
-    shutil.copy(ROOT / "notebooks" / "comparisons.yaml", project / "notebooks")
-    pair = next(pair for pair in declarations().pairs if pair.name == "server with INT8, one")
-    assert "Neither pass decides a comparison that both measured" in page_of(project)
-    for run, ratio in (("a", 1.1), ("b", 0.9)):
-        plant_visits(project / "results" / run, pair, ratio)
-    page = page_of(project)
-    assert "server with INT8, one</td><td>*+10" in page and "<td>opposite</td>" in page
-
-
-def test_what_one_run_lacks_is_not_measured_and_what_is_not_valid_has_no_number(project):
-    first, second = point_files(project, "b")[:2]
-    shutil.copytree(project / "results" / "a", project / "results" / "c")
-    first.unlink()
-    shown = {"valid": False, "invalid_because": "planted reason", "latency_ms_p50": 98765.4}
-    edit(second, lambda record: record["result"].update(shown))
-    sides = open_sides(["a", "b"])
-    assert compare.only_in(sides) == {"a": 1, "b": 0}
-    page = page_of(project)
-    assert "planted reason" in page and "98,765" not in page
-    assert "1 load point of a was not measured in the other run" in page
-    three = write_comparison(["a", "b", "c"])
-    assert three.name == "compare-b-c.html"
-    assert "not measured</td>" in three.read_text(), "two of three have it: the third says so"
-
-
-@pytest.mark.parametrize(("change", "said"), [
-    (lambda env: env.update(cpu="Another CPU"), "different machines"),
-    (lambda env: env["model"].update(pretrained="laion2b_s34b_b79k"), "different models, by pretrained"),
-    (lambda env: env["model"].update(digest="0" * 12), "different models, by digest"),
+@pytest.mark.parametrize(("runs", "sentence"), [
+    (["a", "a"], "name each run once"),
+    (["a", "nowhere"], "no run 'nowhere'.*there are a, b"),
 ])  # fmt: skip
-def test_runs_that_are_not_alike_say_so_before_any_number(project, change, said):
-    edit(project / "results" / "b" / "environment.json", change)
-    page = page_of(project)
-    assert said in page
-    assert page.index(said) < page.index("<table")
-
-
-def test_other_sizes_and_other_stopping_rules_are_said(project):
-    for name, size in (("a", 662), ("b", 8)):
-        row = {"notebook": "06_x", "status": "passed", "seconds": 1, "parameters": {"RUN": name, "N": size}}
-        (project / "results" / name / "study.json").write_text(json.dumps([row]))
-    (sentence,) = warnings(open_sides(["a", "b"]))
-    assert "b ran at other sizes than a (parameters of notebooks 06)" in sentence
-
-
-def test_a_digest_found_only_with_the_embeddings_still_tells_models_apart(project):
-    (record,) = (project / "results" / "b" / "records").glob("reference-embeddings-*.json")
-    edit(record, lambda content: content["result"].update(digest="f" * 16))
-    assert any("by digest" in sentence for sentence in warnings(open_sides(["a", "b"])))
-
-
-def test_an_open_loop_rate_set_by_share_is_paired_by_share():
-    import pandas as pd
-
-    names = {"backend", "scenario", "label", "offered_per_s", "repeat"}
-    point = {"backend": "x", "scenario": "server", "load_share": 0.5, "offered_per_s": 8.0, "valid": True}
-    faster = {**point, "offered_per_s": 80.0}
-    plain = {**point, "load_share": None}
-
-    def keys(*rows):
-        return list(compare._by_condition(pd.DataFrame(rows), names))
-
-    assert keys(point) == keys(faster)
-    assert keys(plain) != keys({**plain, "offered_per_s": 80.0})
-    assert keys(plain) == keys({**plain, "repeat": 0}) != keys({**plain, "repeat": 1})
-
-
-@pytest.mark.parametrize(("runs", "options", "said"), [
-    (["a"], {"compare": True}, "two different runs"),
-    (["a", "a"], {"compare": True}, "two different runs"),
-    (["a", "nowhere"], {"compare": True}, "no run 'nowhere'.*there are a, b"),
-    (["a", "published"], {"compare": True}, "published study is no run"),
-    (["a", "b"], {}, "One run at a time"),
-    (["a"], {"output": Path("x.html")}, "names the file of --compare"),
-])  # fmt: skip
-def test_what_cannot_be_compared_is_said_in_one_sentence(project, runs, options, said):
-    with pytest.raises(PhotodupError, match=said):
-        write_reports(runs, **options)
+def test_what_cannot_stand_side_by_side_is_said_in_one_sentence(project, runs, sentence):
+    with pytest.raises(PhotodupError, match=sentence):
+        write_reports(runs)
 
 
 def everywhere(change):
@@ -230,7 +122,7 @@ def received_run(deck):
     (directory / "study.json").write_text(json.dumps([row]))
     return directory, [
         lambda: write_reports(["a"]),
-        lambda: write_reports(["a", "b"], compare=True),
+        lambda: write_reports(["a", "b"]),
         lambda: read_all(read_run(directory)),
     ]
 
@@ -277,40 +169,6 @@ def test_a_file_that_unpacks_to_more_than_a_run_has_is_not_read(deck):
         pq.write_table(rows, directory / "latencies.parquet")
         with pytest.raises(PhotodupError, match=r"latencies.parquet cannot be read \(a row names no record"):
             write_reports(["a"])
-
-
-positive = st.floats(0.1, 1e4)
-
-
-@st.composite
-def measured(draw):
-    low, middle, high = sorted(draw(st.tuples(positive, positive, positive)))
-    bounds = {"latency_ms_p50_ci_low": low, "latency_ms_p50_ci_high": high} if draw(st.booleans()) else {}
-    return {"valid": True, "latency_ms_p50": middle, **bounds}
-
-
-def _point(low: float, value: float, high: float) -> dict:
-    bounds = {"latency_ms_p50_ci_low": low, "latency_ms_p50_ci_high": high}
-    return {"valid": True, "latency_ms_p50": value, **bounds}
-
-
-@given(measured(), measured())
-@example(_point(1.0, 191.0, 4618.0), _point(4618.0, 4618.0, 4619.0))
-def test_a_comparison_turned_round_is_its_mirror(first, other):
-    forth = compare.change(first, other, "latency_ms_p50")
-    back = compare.change(other, first, "latency_ms_p50")
-    assert forth.ratio.value * back.ratio.value == pytest.approx(1)
-    assert forth.ratio.value == pytest.approx(other["latency_ms_p50"] / first["latency_ms_p50"])
-    mirror = {"higher": "lower", "lower": "higher"}
-    assert back.verdict == mirror.get(forth.verdict, forth.verdict)
-    if not all("latency_ms_p50_ci_low" in point for point in (first, other)):
-        assert forth.verdict == "unknown", "without an interval nothing is a difference"
-
-
-def test_a_point_that_is_not_valid_decides_nothing():
-    good, bad = ({"valid": ok, "invalid_because": "planted", "latency_ms_p50": 9.0} for ok in (True, False))
-    assert compare.change(good, bad, "latency_ms_p50").because == "planted"
-    assert "does not carry" in compare.change(good, {"valid": True}, "latency_ms_p50").because
 
 
 # One run

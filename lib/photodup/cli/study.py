@@ -198,13 +198,11 @@ def study_outcomes(run: Annotated[str, Argument(help="directory under results/")
 
 def report(
     runs: Annotated[list[str] | None, Argument(help="directories under results/; default quick")] = None,
-    compare: Annotated[bool, Option("--compare", help="two runs or more, side by side")] = False,
-    output: Annotated[Path | None, Option(help="file for --compare")] = None,
 ) -> None:
-    """Write results/RUN/index.html and one page per notebook from what is recorded; or a comparison."""
+    """Write results/RUN/index.html and one page a notebook from the records; of several runs one table."""
     from photodup.study.report.page import write_reports
 
-    print(write_reports(runs or ["quick"], compare=compare, output=output))
+    print(write_reports(runs or ["quick"]))
 
 
 def audit(

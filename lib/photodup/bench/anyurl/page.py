@@ -13,6 +13,7 @@ from photodup.bench.load.workers import ROW
 from photodup.bench.stats.sentence import number, row
 from photodup.bench.stats.slo import SloRate
 from photodup.extras import need
+from photodup.pages import render_page
 
 _MOST_DOTS = 4000
 
@@ -34,13 +35,10 @@ def page(
         tables: by their heading; each row has the same columns.
         figures: caption and SVG.
     """
-    jinja2 = need("jinja2")
-    template = jinja2.Environment(autoescape=True).from_string(
-        Path(__file__).with_name("page.html").read_text(encoding="utf-8")
-    )
-    return template.render(
-        title=title, facts=facts, sentences=sentences, notes=notes, tables=tables, figures=figures
-    )
+    return render_page(
+        Path(__file__).with_name("page.html"),
+        title=title, facts=facts, sentences=sentences, notes=notes, tables=tables, figures=figures,
+    )  # fmt: skip
 
 
 def measurement_row(one: Measured) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from photodup.pages import render_page
 from photodup.paths import project_root
 from photodup.study.notebook.files import read_notebook
 from photodup.study.notebook.opening import write_opening
@@ -26,6 +27,7 @@ _TAGS = frozenset(
     span strong sub summary sup table tbody td tfoot th thead tr ul""".split()  # noqa: SIM905
 )
 MOST_PIXELS = 50_000_000
+TEMPLATES = Path(__file__).parent / "templates"
 _PNG = "data:image/png;base64,"
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _TABLE = re.compile(r"<table.*?</table>", re.DOTALL)
@@ -40,23 +42,6 @@ class Cell:
     outputs: list[str] = field(default_factory=list)
 
 
-def filled(template: str, /, **values: Any) -> str:
-    """Return one of the study's pages; everything in it is escaped unless marked safe."""
-    import jinja2
-
-    loader = jinja2.FileSystemLoader(Path(__file__).parent / "templates")
-    environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True)
-    environment.filters["coded"] = _coded
-    return environment.get_template(template).render(**values)
-
-
-def _coded(text: str) -> str:
-    """Return a sentence with Markdown's code marks as HTML's; all else is escaped."""
-    from markupsafe import Markup, escape
-
-    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))
-
-
 def render_notebook(notebook: Path, run: str) -> str:
     """Return the page for an executed notebook of `run`."""
     from markupsafe import Markup
@@ -69,7 +54,9 @@ def render_notebook(notebook: Path, run: str) -> str:
         HtmlFormatter(style=name).get_style_defs(".highlight") for name in ("friendly", "github-dark")
     )
     styles = f"{light}\n@media screen and (prefers-color-scheme: dark) {{ {dark} .highlight {{ background:none }} }}"
-    return filled("notebook.html", title=notebook.stem, run=run, cells=cells, pygments=Markup(styles))
+    return render_page(
+        TEMPLATES / "notebook.html", title=notebook.stem, run=run, cells=cells, pygments=Markup(styles)
+    )
 
 
 def render_cells(cells: Iterable[Any]) -> list[Cell]:

@@ -1,4 +1,4 @@
-"""Write what `photodup report` was asked for: a run's `index.html`, which is read first, or runs side by side."""
+"""Write what `photodup report` was asked for: a run's `index.html`, which is read first, or one table of several runs."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from photodup.bench.record.record import load_records
-from photodup.errors import PhotodupError
 from photodup.files import write_atomically
+from photodup.pages import render_page
 from photodup.study.notebook.files import notebooks, study_rows
 from photodup.study.notebook.run import read_environment, run_directory
-from photodup.study.report.cells import filled, render_notebook
-from photodup.study.report.compare_page import write_comparison
+from photodup.study.report.cells import TEMPLATES, render_notebook
 from photodup.study.report.facts import (
     FINDINGS,
     LEADING,
@@ -23,6 +22,7 @@ from photodup.study.report.facts import (
     tally,
 )
 from photodup.study.report.figures import PageFigure, notebook_figures
+from photodup.study.report.runs_table import write_runs
 
 
 def write_report(run: str) -> Path:
@@ -41,8 +41,8 @@ def write_report(run: str) -> Path:
     rows = list(notebook_rows(run))
     best = list(_best(rows, figures))
     shown = [figure for _, _, figure in best]
-    page = filled(
-        "report.html",
+    page = render_page(
+        TEMPLATES / "report.html",
         run=run,
         **run_facts(directory),
         notebooks=rows,
@@ -87,18 +87,10 @@ def _flat(value: Any) -> str:
     return str(value)
 
 
-def write_reports(runs: Sequence[str], *, compare: bool = False, output: Path | None = None) -> Path:
-    """Write what `photodup report` was asked for and return its path: a run's page or a comparison.
+def write_reports(runs: Sequence[str]) -> Path:
+    """Write the page of one run, or one table of several, and return its path.
 
     Raises:
-        PhotodupError: an unknown run, or options that do not fit each other.
+        PhotodupError: an unknown run.
     """
-    if compare:
-        return write_comparison(runs, output)
-    if len(runs) != 1:
-        raise PhotodupError(
-            f"One run at a time, or side by side: photodup report --compare {' '.join(runs)}."
-        )
-    if output is not None:
-        raise PhotodupError("--output names the file of --compare; a report is results/RUN/index.html.")
-    return write_report(runs[0])
+    return write_report(runs[0]) if len(runs) == 1 else write_runs(runs)

@@ -54,7 +54,9 @@ def _figures(names: Sequence[str], directories: Sequence[Path]) -> list[tuple[st
         }
         for directory in directories
     ]
-    loads = sorted(set().union(*tables))
+    loads = sorted(
+        set().union(*tables), key=lambda load: (load[:2], float(load[2]), float(load[3]), load[4:])
+    )
     rows = [(_words(load), *(table.get(load, "–") for table in tables)) for load in loads]
     return [("load", *names), *(row for row in rows if row.count("–") <= len(names) - 2)]
 

@@ -8,7 +8,18 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 # A package imports only packages of a lower layer, and itself. The tools of layer 0 may use each other and be used by all.
 LAYERS = {
-    0: {"errors", "paths", "files", "safe_open", "names", "addresses", "extras", "pages", "progress", "settings"},
+    0: {
+        "errors",
+        "paths",
+        "files",
+        "safe_open",
+        "names",
+        "addresses",
+        "extras",
+        "pages",
+        "progress",
+        "settings",
+    },
     1: {"embedding"},
     2: {"demo", "photos", "serving", "bench"},
     3: {"study"},

@@ -3,8 +3,8 @@
 import pytest
 from support.shell import run_cells
 
-START = "from photodup.study.notebook.gaps import Gap, NotMeasured, go_on_without_what_is_missing, need\n"
-START += "go_on_without_what_is_missing()"
+START = "from photodup.study.notebook.gaps import Gap, NotMeasured, print_gaps, need\n"
+START += "print_gaps()"
 
 
 def outputs_of(*cells: str) -> list[str]:
@@ -22,14 +22,19 @@ def test_a_gap_is_said_by_its_cell_and_by_every_cell_that_builds_on_it():
         "2 + 3",
     )
     assert printed[0] == "Not measured: the link was down"
-    assert printed[1] == "1"
-    assert printed[2:5] == ["Not measured: the link was down"] * 3
+    assert printed[1:5] == ["Not measured: the link was down"] * 4, "such a cell sets nothing"
     assert printed[5] == "5", "a last expression is displayed as ever"
 
 
-def test_a_condition_marks_what_it_asked_about():
-    printed = outputs_of("rows, kept = [], 4\nneed(len(rows) > 1, 'two are needed')", "sum(rows)", "kept")
-    assert printed == ["Not measured: two are needed", "Not measured: two are needed", "4"]
+def test_a_condition_ends_its_cell_and_marks_all_that_the_cell_sets():
+    printed = outputs_of("kept = 4", "rows = []\nneed(len(rows) > 1, 'two are needed')", "sum(rows)", "kept")
+    assert printed == ["", "Not measured: two are needed", "Not measured: two are needed", "4"]
+
+
+def test_a_cell_that_is_run_again_with_a_server_mends_what_follows():
+    cell = "rows = Gap(invalid_because='no server')['rows'] if not servers else [1]"
+    printed = outputs_of("servers = []", cell, "rows", "servers = [1]", cell, "rows")
+    assert printed[2] == "Not measured: no server" and printed[5] == "[1]"
 
 
 def test_a_stale_name_of_an_earlier_cell_is_missing_too():

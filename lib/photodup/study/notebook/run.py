@@ -293,15 +293,15 @@ def open_run(
             says that it measures nothing there.
 
     Every address of servers elsewhere is checked, and one sentence states which answer. What does not answer is left
-    out of the run's endpoints, so it stays not measured. Where nothing answers and nothing is recorded, the notebook
-    ends: its further cells do nothing.
+    out of the run's endpoints, so it stays not measured.
 
     `PHOTODUP_MEASURE=0` opens any run for reading only: a point without a record stays a gap. In a notebook, a cell
-    that needs one prints so from now on, and the notebook goes on (`gaps.go_on_without_what_is_missing`).
+    that needs one prints so from now on, and the notebook goes on (`gaps.print_gaps`).
 
     Raises:
         PhotodupError: a bad name, an endpoints file that cannot be read, a parameter that the notebook does not
             declare, another GPU than the run was measured on, or, with `strict`, no server that answers.
+        NotMeasured: no server answers, and nothing is recorded.
     """
     gaps.refuse_undeclared_parameters()
     file = str(endpoints) if isinstance(endpoints, Path) else endpoints or ""
@@ -314,7 +314,7 @@ def open_run(
             raise PhotodupError(f"{name} should be a text of at most {_LONGEST} characters in one line.")
     if not all(port is None or (type(port) is int and 0 <= port < 65536) for port in ports):
         raise PhotodupError("A port is a whole number up to 65535: correct PYTORCH_PORT, or those of Triton.")
-    gaps.go_on_without_what_is_missing()
+    gaps.print_gaps()
     measure = settings.environment().may_measure
     if host:
         asked: dict[str, Any] = {}
@@ -340,8 +340,8 @@ def open_run(
             where = _only(where, ready)
         elif strict:
             raise PhotodupError(sentence)
-        elif not _n_records(directory) and (nothing := gaps.end_notebook(sentence)) is not None:
-            return nothing
+        elif not _n_records(directory):
+            raise NotMeasured(sentence)
         told = [row["said"] for row in rows if row["said"] and row["said"].pretrained]
         model = {"pretrained": told[0].pretrained, "digest": told[0].digest} if told else None
         print(sentence if asks_servers else f"{sentence} {_ASKS_NONE}")

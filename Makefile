@@ -10,8 +10,6 @@
 # make judge    comparisons and gates of two real servers with planted delays: nulls failed, delays found (about an hour)
 # make site     every notebook and document as pages with a search, in build/site/index.html
 # make sizes    MB that `pip install .` and each extra fill, each in an environment of its own (USES="load serve")
-# make cluster-tools  a Kubernetes control plane without containers, built once from Debian's source (10 minutes)
-# make cluster-test  the real autoscaler, quota and disruption budget on it, against the simulator (9 minutes)
 # make images-test  build and run the CPU image without a registry (root, buildah, debootstrap)
 # The first of these that is there.
 PYTHON   ?= $(firstword $(foreach name,python3.11 python3.12 python3.13,$(if $(shell command -v $(name) 2>/dev/null),$(name))) python3.11)
@@ -27,7 +25,7 @@ export MODEL_PRETRAINED
 BIN    := .venv/bin
 TRITON := .venv-triton
 
-.PHONY: help install tools study rehearsal reference render check test test-all test-format test-unit test-package test-code test-figures planted test-study test-notebooks fuzz lab serve bench judge pictures site sizes cluster-tools cluster-test images-test lint types clean
+.PHONY: help install tools study rehearsal reference render check test test-all test-format test-unit test-package test-code test-figures planted test-study test-notebooks fuzz lab serve bench judge pictures site sizes images-test lint types clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -57,15 +55,11 @@ rehearsal: install tools
 	rm -rf results/rehearsal results/rehearsal-host
 	$(BIN)/photodup study rehearse $(REHEARSAL)
 
-# What `make cluster-tools` built, if it did.
-CONTROL_PLANE := $(wildcard $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/photodup/cluster-tools/kube-apiserver)
-
 # The committed reference run: measured again in one go (the old records go first, so that all of it comes
-# from one machine and one commit), then the notebooks are rendered from its records. With `make cluster-tools` done, the
-# control plane too.
+# from one machine and one commit), then the notebooks are rendered from its records.
 reference: install tools
 	rm -rf results/reference-cpu
-	$(BIN)/photodup study run --run reference-cpu --sizes full $(if $(CONTROL_PLANE),-p LIVE True)
+	$(BIN)/photodup study run --run reference-cpu --sizes full
 	$(BIN)/photodup study render
 	$(BIN)/photodup report reference-cpu
 	$(BIN)/photodup study readme
@@ -131,12 +125,6 @@ fuzz: install
 # kubectl, helm and checkov for the manifests; notebook 09 is skipped where they cannot be had.
 tools:
 	@k8s/get-tools.sh || echo "Without these tools notebook 09 and the manifest checks are skipped." >&2
-
-cluster-tools:
-	@k8s/get-cluster-tools.sh
-
-cluster-test: install tools
-	$(BIN)/pytest -n 0 -v -rs tests/servers/test_kube_live.py
 
 # LAB_OPTIONS goes to JupyterLab: make lab LAB_OPTIONS="--no-browser --port=9999"
 lab: install

@@ -43,7 +43,7 @@ def planted(root, case: str):
         if path.name not in ("results", ".git"):
             (root / path.name).symlink_to(path)
     ignore = shutil.ignore_patterns("figures", "notebooks", "*.html")
-    for run in (REFERENCE, "held-out", "kinds", "peers"):
+    for run in (REFERENCE, "held-out", "kinds", "peers", "control-plane"):
         shutil.copytree(ROOT / "results" / run, root / "results" / run, ignore=ignore)
     (root / "results" / "published").symlink_to(ROOT / "results" / "published")
     chance = random.Random(case)
@@ -58,10 +58,7 @@ def planted(root, case: str):
 def cases():
     for path in notebooks():
         for case in CASES:
-            # 09 simulates days of a cluster in half a minute, whatever was measured.
-            is_long = path.stem.startswith("09") and case != "nothing measured"
-            marks = [pytest.mark.long] if is_long else []
-            yield pytest.param(path, case, marks=marks, id=f"{path.stem}-{case}")
+            yield pytest.param(path, case, id=f"{path.stem}-{case}")
 
 
 @pytest.mark.parametrize(("path", "case"), list(cases()))

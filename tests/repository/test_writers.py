@@ -39,7 +39,6 @@ WRITERS = {
     "lib/photodup/serving/triton/server.py:backends_folder": SCRATCH,
     "lib/photodup/serving/triton/repository.py:link_file": SCRATCH,
     "lib/photodup/study/kubernetes/checks.py:policies": SCRATCH,
-    "lib/photodup/study/kubernetes/live.py:ControlPlane.__init__": SCRATCH,
     "lib/photodup/study/scaling/topology.py:balancer": SCRATCH,
     "lib/photodup/serving/process/hidden_arguments.py:_point_to_the_environment": "the memory of its own child",
     "lib/photodup/bench/link/relay.py:open_tun": "a device of the kernel",

@@ -3,7 +3,7 @@
 Each comparison that `notebooks/comparisons.yaml` declares is a row with its outcome. A served point is a row of its own.
 Cold starts, message bodies, exported files, reduced precision, link ladders and replays of an autoscaler are recorded by
 their notebooks in forms of their own; each becomes rows here, under a backend's name where there is one and otherwise under
-a plain name (`network-only`, `simulated-hpa`). Their scenario says what they are, so that no claim about requests takes them
+a plain name (`network-only`, `body-json`). Their scenario says what they are, so that no claim about requests takes them
 for one.
 """
 
@@ -191,25 +191,6 @@ def _session(config: Row, result: Row) -> Iterator[Row]:
         }
 
 
-def _replay(config: Row, result: Row) -> Iterator[Row]:
-    """The published load against the published manifests, simulated; the interval is over sampling phases."""
-    names = [f"{n}{end}" for n in ("pods_ready_max", "hpa_reaction_s") for end in ("", "_ci_low", "_ci_high")]
-    yield {"backend": "simulated-hpa", "scenario": "replay", **_numbers(result, *names)}
-
-
-def _control_plane(config: Row, result: Row) -> Iterator[Row]:
-    """The published manifests on a real control plane without containers, under metrics that we serve."""
-    seen = result["namespaces"]["published"]
-    grown = min(event["time_s"] for event in seen["events"] if event["reason"] == "SuccessfulRescale")
-    load_began_s = config["ramp"][0][1]
-    yield {
-        "backend": "control-plane-hpa",
-        "scenario": "replay",
-        "pods_ready_max": max(row["ready"] for row in seen["rows"]),
-        "hpa_reaction_s": grown - load_began_s,
-    }
-
-
 def _numbers(row: Row, *names: str) -> Row:
     return {name: row[name] for name in names if row.get(name) is not None}
 
@@ -222,6 +203,4 @@ READERS: dict[str, Callable[[Row, Row], Iterator[Row]]] = {  # kind of record â†
     "server_parity": _server_parity,
     "precision": _precision,
     "session": _session,
-    "replay": _replay,
-    "control_plane": _control_plane,
 }

@@ -1,4 +1,4 @@
-"""Kubernetes without a cluster: manifests checked, the autoscaler simulated, demand planned; and a real control plane.
+"""Kubernetes manifests: what they say of pods and quotas, and where they contradict each other.
 
-May import: serving, bench. Read `simulate.py` first; `autoscaler/` is the controller's decision alone.
+May import: nothing of the study. Read `checks.py` first.
 """

@@ -47,12 +47,11 @@ class ScaledDeployment:
     """What the autoscaler and the scheduler see of one scaled Deployment.
 
     `requests` and `limits` are of one pod, in base units (cores, bytes, GPUs); `quota` is the namespace's
-    ResourceQuota in the same units, or None. `hpa` is the HorizontalPodAutoscaler's whole spec as a mapping.
-    `scaling_requests` is what a utilisation target is held against (`scaling_requests` below); None: `requests`.
+    ResourceQuota in the same units, or None. `hpa` is the HorizontalPodAutoscaler's whole spec as a mapping. `start_s` is
+    the time from container start to ready that the Deployment is annotated with, or None.
     """
 
     name: str
-    replicas: int
     hpa: dict[str, Any]
     requests: dict[str, float]
     limits: dict[str, float]
@@ -62,9 +61,6 @@ class ScaledDeployment:
     liveness: Probe | None
     max_surge: int
     start_s: float | None
-    grace_s: float
-    pre_stop_s: float
-    scaling_requests: dict[str, float] | None = None
 
     @property
     def max_replicas(self) -> int:
@@ -135,10 +131,8 @@ def read_workload(objects: list[dict[str, Any]]) -> ScaledDeployment:
     most = int(spec["maxReplicas"])
     per_cent = int(surge[:-1]) if isinstance(surge, str) else 0
     start = deployment["metadata"].get("annotations", {}).get(START_SECONDS)
-    pause = container.get("lifecycle", {}).get("preStop", {}).get("sleep", {})
     return ScaledDeployment(
         name=name,
-        replicas=deployment["spec"].get("replicas", 1),
         hpa=spec,
         requests=_quantities(pod, "requests"),
         limits=_quantities(pod, "limits"),
@@ -148,9 +142,6 @@ def read_workload(objects: list[dict[str, Any]]) -> ScaledDeployment:
         liveness=_probe(container.get("livenessProbe")),
         max_surge=-(-most * per_cent // 100) if isinstance(surge, str) else int(surge),
         start_s=float(start) if start else None,
-        grace_s=float(pod.get("terminationGracePeriodSeconds", 30)),
-        pre_stop_s=float(pause.get("seconds", 0)),
-        scaling_requests=_if_other(scaling_requests(pod), pod, spec["metrics"]),
     )
 
 
@@ -177,29 +168,6 @@ def quantity(text: str | int | float) -> float:
     if suffix in _SUFFIXES:
         return float(number * _SUFFIXES[suffix])
     return float(number * Decimal(10) ** int(suffix[1:]))
-
-
-def scaling_requests(pod: dict[str, Any]) -> dict[str, float]:
-    """Return what the autoscaler divides a pod's usage by: by resource, and by `CONTAINER/RESOURCE`.
-
-    The pod's own request counts before the sum of its containers. A resource that one container does not request is
-    left out: the controller then reports the metric as unusable and keeps the count.
-    """
-    containers = _long_running(pod)
-    each = [_with_defaults(container.get("resources", {}), "requests") for container in containers]
-    everywhere = set.intersection(*(set(values) for values in each)) if each else set()
-    found = {name: sum(quantity(values[name]) for values in each) for name in everywhere}
-    found |= {name: quantity(value) for name, value in pod.get("resources", {}).get("requests", {}).items()}
-    for container, values in zip(containers, each, strict=True):
-        found |= {f"{container['name']}/{name}": quantity(value) for name, value in values.items()}
-    return found
-
-
-def _if_other(found: dict[str, float], pod: dict[str, Any], metrics: list[dict[str, Any]]) -> dict | None:
-    """Return None where the plain sums say the same, so that a copy with other `requests` scales on those."""
-    plain = _quantities(pod, "requests")
-    by_container = any(metric["type"] == "ContainerResource" for metric in metrics)
-    return found if by_container or any(found.get(name) != value for name, value in plain.items()) else None
 
 
 def _quantities(pod: dict[str, Any], which: str) -> dict[str, float]:

@@ -20,6 +20,7 @@ from photodup.serving.check import listed
 from photodup.study.comparisons import agreement
 from photodup.study.comparisons.measure import KIND as VISIT
 from photodup.study.comparisons.outcomes import Compared, read_all, read_comparisons
+from photodup.study.kubernetes.manifests import read_workload
 from photodup.study.notebook.files import notebooks, read_notebook, study_rows
 from photodup.study.notebook.run import REFERENCE, describe_machine, folder_of, read_environment, read_run
 from photodup.study.report.facts import FINDINGS, LEADING, notebook_rows
@@ -45,7 +46,7 @@ CLOSENESS = {
     "01": "recall the same; durations as timings",
     "02": "differences of the same order of magnitude",
     "05": "decisions the same on a processor with the same instructions; speed as timings",
-    "09": "the simulation the same from the same pod; the pod's curve as timings",
+    "09": EXACT,
     "10": "round trips and rates as the link keeps them: within 1 ms and 5 %",
     "12": EXACT,
 }
@@ -111,7 +112,8 @@ def decision_table() -> Iterator[str]:
     for line in table["rows"]:
         name, cost, part = line["because"], line.get("cost"), ""
         if isinstance(name, dict):
-            notebook, result = name["notebook"], records.get(name["record"], {})
+            notebook = name["notebook"]
+            result = pods_under(name["manifests"]) if "manifests" in name else records.get(name["record"], {})
             reason = name["text"].format(**result) if result else NOT_MEASURED
             rate = 0.0
             if cost and result:
@@ -131,6 +133,13 @@ def decision_table() -> Iterator[str]:
         f"Measured on {describe_machine(facts)}, weights `{facts.get('model', {}).get('pretrained', '')}`; {price:.2f} USD "
         "an hour, eight in flight. *Exploratory*: not corrected for their number."
     )
+
+
+def pods_under(manifests: str) -> dict[str, int | None]:
+    """Return how many pods the quota of a file of manifests admits, `admitted`, and `max_replicas`."""
+    text = (project_root() / manifests).read_text(encoding="utf-8")
+    workload = read_workload(list(yaml.safe_load_all(text)))
+    return {"admitted": workload.admitted(), "max_replicas": workload.max_replicas}
 
 
 def _reason(outcome: Outcome, better: str, what: str = "") -> str:

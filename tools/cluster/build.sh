@@ -2,7 +2,7 @@
 # Builds a Kubernetes control plane without containers: etcd from Debian's package, kube-apiserver,
 # kube-controller-manager and kube-scheduler 1.20.2 from Debian's source package, all from bookworm.
 #
-# Usage: k8s/get-cluster-tools.sh [FOLDER]      (again: keeps what is there)
+# Usage: tools/cluster/build.sh [FOLDER]      (again: keeps what is there)
 #
 # FOLDER is ~/.cache/photodup/cluster-tools unless named. The build needs Debian or Ubuntu on x86-64 with dpkg-dev and
 # make, about 6 minutes of CPU, 1 GB of memory and 2 GB of disk; 95 MB stay. It installs nothing into the system.
@@ -19,12 +19,12 @@ if [ -x "$tools/kube-apiserver" ] && [ -x "$tools/etcd" ]; then
     exit 0
 fi
 [ "$(uname -s)-$(uname -m)" = "Linux-x86_64" ] || {
-    echo "get-cluster-tools.sh: only Linux x86-64 is known to build these servers." >&2
+    echo "build.sh: only Linux x86-64 is known to build these servers." >&2
     exit 2
 }
 for tool in apt-get dpkg-source make; do
     command -v "$tool" >/dev/null || {
-        echo "get-cluster-tools.sh: $tool is missing; on Debian or Ubuntu, apt-get install dpkg-dev make." >&2
+        echo "build.sh: $tool is missing; on Debian or Ubuntu, apt-get install dpkg-dev make." >&2
         exit 2
     }
 done
@@ -134,7 +134,7 @@ log="$tools/build.log"
     make generated_files && go build -tags providerless -ldflags "$stamps" -o "$work/control-plane" ./cmd/control-plane
 ) >"$log" 2>&1 || {
     tail -n 20 "$log" >&2
-    echo "get-cluster-tools.sh: the build failed; all of its output is in $log" >&2
+    echo "build.sh: the build failed; all of its output is in $log" >&2
     exit 1
 }
 rm "$log"

@@ -43,9 +43,10 @@ def planted(root, case: str):
         if path.name not in ("results", ".git"):
             (root / path.name).symlink_to(path)
     ignore = shutil.ignore_patterns("figures", "notebooks", "*.html")
-    for run in (REFERENCE, "held-out", "kinds", "peers", "control-plane"):
+    for run in (REFERENCE, "held-out", "kinds", "peers"):
         shutil.copytree(ROOT / "results" / run, root / "results" / run, ignore=ignore)
-    (root / "results" / "published").symlink_to(ROOT / "results" / "published")
+    for folder in ("published", "control-plane"):
+        (root / "results" / folder).symlink_to(ROOT / "results" / folder)
     chance = random.Random(case)
     for path in sorted((root / "results").glob("*/records/*.json")):
         record = json.loads(path.read_text(encoding="utf-8"))

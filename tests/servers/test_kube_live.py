@@ -23,8 +23,8 @@ def test_a_real_control_plane_does_what_the_notebook_says(tmp_path):
     if not (cache_dir() / "cluster-tools" / "kube-apiserver").is_file():
         pytest.skip("The control plane is not built: run tools/cluster/build.sh.")
     subprocess.run([sys.executable, PROGRAM, "--out", tmp_path / "out.json"], check=True)
-    seen = json.loads((tmp_path / "out.json").read_text())
-    published, kind, update = (seen["namespaces"][name] for name in ("published", "kind", "update"))
+    experiment = json.loads((tmp_path / "out.json").read_text())
+    published, kind, update = (experiment["namespaces"][name] for name in ("published", "kind", "update"))
     # The published quota refuses what the autoscaler asks for; ours admits it.
     assert max(row["replicas"] for row in published["rows"]) == 6
     assert max(row["pods"] for row in published["rows"]) == 4
@@ -33,11 +33,11 @@ def test_a_real_control_plane_does_what_the_notebook_says(tmp_path):
     assert list(dict.fromkeys(counts)) == [2, 6, 3] and counts[-1] == 2
     assert max(row["ready"] for row in kind["rows"]) == 6
     # An update at maxReplicas keeps every pod. One that is ending counts, so the quota refuses the next until it has gone.
-    assert seen["update"] == {"least_ready": 6, "most_pods": 7, "pods": 6, "updated": 6}
+    assert experiment["update"] == {"least_ready": 6, "most_pods": 7, "pods": 6, "updated": 6}
     refused = [event for event in update["events"] if event["reason"] == "FailedCreate"]
     assert all("exceeded quota" in event["message"] for event in refused)
     # A drain gets one pod, and the next when its replacement is ready.
-    at_once, again, later = seen["drains"]
+    at_once, again, later = experiment["drains"]
     assert (at_once["granted"], at_once["refused"]) == (1, 5)
     assert again["granted"] == 0 and later["granted"] == 1
 

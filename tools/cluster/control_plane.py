@@ -29,25 +29,24 @@ from typing import Any
 
 import httpx
 
+from photodup.bench.record import environment
 from photodup.errors import PhotodupError
 from photodup.paths import cache_dir
 from photodup.serving.process.ports import claim_ports
 from photodup.serving.process.process import ServerProcess, last_error
 from photodup.study.kubernetes.manifests import of_kind, output_of, read_workload, render, tool
+from photodup.study.notebook.run import describe_machine
 
 VERSION = "1.20.2"
 SERVERS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 LOOPBACK = "127.0.0.1"
 METRICS = "metrics.k8s.io"
 NAMESPACES = {"published": "k8s/published", "kind": "k8s/overlays/kind", "update": "k8s/overlays/kind"}
-# Load of the two scaled namespaces in pods' worth, and until which second.
+# Load of the two scaled namespaces in pods' worth, and until which second
 RAMP = ((0.1, 45.0), (4.0, 150.0), (0.1, 460.0))
 UPDATE_S, DRAINS_S = 20, (250, 255, 310)
-CONTAINER_S, START_S, END_S = (
-    2.0,
-    5.0,
-    5.0,
-)  # of a played pod: until its container runs, then until ready; of its end
+# Of a played pod: until its container runs, from then until it is ready, and its end.
+CONTAINER_S, START_S, END_S = 2.0, 5.0, 5.0
 SAMPLE_S = 15  # between two samples of the metrics
 QUEUE_S = 11.0  # work that a full pod has waiting; it refuses what is beyond
 API_FLAGS = """
@@ -387,7 +386,9 @@ def experiment(plane: ControlPlane) -> dict[str, Any]:
         }
         return {
             "version": VERSION,
+            "machine": describe_machine(environment.describe()),
             "ramp": RAMP,
+            "start_s": START_S,
             "namespaces": {name: {"rows": n.rows, "events": n.events()} for name, n in spaces.items()},
             "update": {**counts, "pods": update.workload.max_replicas, "updated": updated},
             "drains": drains,
@@ -423,7 +424,7 @@ def main() -> str:
         plane = ControlPlane(Path(folder))
         stack.callback(plane.stop)
         plane.start()
-        text = json.dumps(experiment(plane), indent=1)
+        text = json.dumps(experiment(plane), indent=1) + "\n"
     options.out.write_text(text) if options.out else print(text)
     return ""
 

@@ -1,4 +1,4 @@
-"""Put runs side by side: the load points they share, and what became of the claims in each.
+"""Put runs side by side: the load points they share.
 
 A ratio is always "that run ÷ the first one". Its interval joins those of both points, which cover the window that each was
 measured in and not the machine's other minutes; A number
@@ -15,9 +15,6 @@ from typing import Any
 import pandas as pd
 
 from photodup.bench.stats.interval import Interval, interval_in
-from photodup.study.claims.claim import load_claims
-from photodup.study.claims.claims import judge
-from photodup.study.claims.reading import NOT_TESTABLE
 from photodup.study.report.sides import ComparedRun
 
 METRICS = ("latency_ms_p50", "latency_ms_p99", "throughput_images_per_s")
@@ -120,27 +117,3 @@ def change(first: Mapping[str, Any], other: Mapping[str, Any], metric: str) -> C
     if ratio.low <= 1 + 1e-9 and ratio.high >= 1 - 1e-9:
         return Change(ratio, "no difference")
     return Change(ratio, "higher" if ratio.value > 1 else "lower")
-
-
-def verdict_rows(sides: Sequence[ComparedRun]) -> list[dict[str, Any]]:
-    """Return what became of each published claim in each run, judged now by the claims as they stand.
-
-    Returns:
-        Per claim that at least one run could judge: `statement`, `published`, `changed` (two runs judged it, and
-        not alike) and `runs`: per run its {`verdict`, `here`, `where`}, None when not testable there.
-    """
-    claims = load_claims()
-    rows: dict[str, dict[str, Any]] = {
-        claim.id: {"statement": claim.statement, "published": "–", "runs": [None] * len(sides)}
-        for claim in claims
-    }
-    for index, side in enumerate(sides):
-        for found in judge(claims, side.evidence, run=side.name).to_dict("records"):
-            row = rows[found["claim"]]
-            row["published"] = found["published"]
-            if found["verdict"] != NOT_TESTABLE:
-                row["runs"][index] = {name: found[name] for name in ("verdict", "here", "where")}
-    judged = [row for row in rows.values() if any(row["runs"])]
-    for row in judged:
-        row["changed"] = len({one["verdict"] for one in row["runs"] if one}) > 1
-    return judged

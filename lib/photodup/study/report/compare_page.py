@@ -14,7 +14,6 @@ from photodup.files import real_path, write_atomically
 from photodup.serving.endpoints import NO_GPU
 from photodup.study.comparisons import agreement
 from photodup.study.notebook.run import describe_machine, describe_weights, read_run
-from photodup.study.published.roofline import of_the_servers
 from photodup.study.report import compare
 from photodup.study.report.cells import filled
 from photodup.study.report.sides import ComparedRun, environment_rows, open_sides, warnings
@@ -37,7 +36,6 @@ def write_comparison(names: Sequence[str], output: Path | None = None) -> Path:
     """
     sides = open_sides(names)
     rows = compare.shared_points(sides)
-    verdicts = compare.verdict_rows(sides)
     facts = environment_rows(sides)
     page = filled(
         "compare.html",
@@ -49,7 +47,6 @@ def write_comparison(names: Sequence[str], output: Path | None = None) -> Path:
         comparisons=[_comparisons(sides[0], side) for side in sides[1:]],
         summary=summary(rows, sides),
         only_in={name: n for name, n in compare.only_in(sides).items() if n},
-        verdicts=verdicts,
         figure=_figure(sides, rows),
     )
     if output is not None:  # a link that the user names is his; one in the folder of a run may be anybody's
@@ -109,7 +106,9 @@ def _fastest(side: ComparedRun) -> dict[str, str]:
     unknown = "not measured" if has_gpu else "not run here"
     used = ("gpu_memory_before_mib", "gpu_memory_mib", "gpu_utilization", "gpu_power_w")
     points = side.points.reindex(columns=[*names, *used])
-    rates = points["throughput_images_per_s"][of_the_servers(points, elsewhere=bool(servers))].dropna()
+    is_served = points["valid"].eq(True) & ~points["engine"].map(engine_family).eq("emulated")
+    is_served &= ~(points["server"].eq("local") & bool(servers))
+    rates = points["throughput_images_per_s"][is_served].dropna()
     if rates.empty:
         return {"cost": "not measured", "gpu": unknown}
     best, price = points.loc[rates.idxmax()], servers.get("price_per_hour_usd")

@@ -11,8 +11,6 @@ import pandas as pd
 
 from photodup.bench.record.record import load_points, load_records
 from photodup.errors import PhotodupError
-from photodup.study.claims.claims import unlike
-from photodup.study.claims.evidence import load_evidence, model_environment
 from photodup.study.notebook.files import study_rows
 from photodup.study.notebook.run import describe_machine, read_environment, run_directory
 
@@ -32,7 +30,6 @@ class ComparedRun:
     directory: Path
     records: list[dict[str, Any]]
     points: pd.DataFrame
-    evidence: pd.DataFrame
     environment: dict[str, Any]
     parameters: dict[str, dict[str, Any]]
 
@@ -54,13 +51,13 @@ def open_sides(names: Sequence[str]) -> list[ComparedRun]:
     if "published" in names:
         raise PhotodupError(
             "The published study is no run: its tables state no link, interval or validity, so no load point of a "
-            "run equals one of theirs; `photodup audit RUN` holds a run against them, claim by claim."
+            "run equals one of theirs; notebook 12 compares their claims with a run."
         )
     return [_read(name, run_directory(name)) for name in names]
 
 
 def _read(name: str, directory: Path) -> ComparedRun:
-    environment = model_environment(directory) if read_environment(directory) else {}
+    environment = _model_environment(directory) if read_environment(directory) else {}
     parameters = {
         row["notebook"]: {
             name: value
@@ -70,7 +67,7 @@ def _read(name: str, directory: Path) -> ComparedRun:
         for row in study_rows(directory)
     }
     records, points = list(load_records(directory)), load_points(directory)
-    return ComparedRun(name, directory, records, points, load_evidence(directory), environment, parameters)
+    return ComparedRun(name, directory, records, points, environment, parameters)
 
 
 def warnings(sides: Sequence[ComparedRun]) -> list[str]:
@@ -80,7 +77,7 @@ def warnings(sides: Sequence[ComparedRun]) -> list[str]:
     if len(set(machines.values())) > 1:
         held = "; ".join(f"{name}: {machine}" for name, machine in machines.items())
         found.append(f"The runs were made on different machines. {held}.")
-    found += unlike({s.name: s.environment for s in sides})
+    found += _unlike({s.name: s.environment for s in sides})
     for side in sides:
         if others := sorted(side.directory.glob("environment-*.json")):
             found.append(
@@ -136,3 +133,33 @@ def _flatten(facts: Mapping[str, Any]) -> dict[str, Any]:
     flat = pd.json_normalize(dict(facts), sep=" ").to_dict("records")[0] if facts else {}
     listed = {name: ", ".join(map(str, v)) or "none" for name, v in flat.items() if isinstance(v, list)}
     return {str(name): value for name, value in (flat | listed).items()}
+
+
+def _model_environment(directory: Path) -> dict[str, Any]:
+    """Return a run's environment with its model's digest, from the reference embeddings where it is only there."""
+    facts = read_environment(directory)
+    computed: dict[str, Any] = next(
+        (r["result"] for r in load_records(directory) if r["key"] == "reference-embeddings"), {}
+    )
+    known = {name: computed[name] for name in ("pretrained", "digest") if computed.get(name)}
+    return facts | {"model": known | facts.get("model", {})} if facts or known else {}
+
+
+def _unlike(environments: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return one sentence for each way in which runs do not hold the same model, so that it can be said.
+
+    Args:
+        environments: run name -> its environment record; an empty one (no records yet) is left out.
+    """
+    models = {name: env.get("model", {}) for name, env in environments.items() if env}
+    sentences = []
+    for key in ("name", "pretrained", "digest"):
+        by_value: dict[str, list[str]] = {}
+        for name, model in models.items():
+            by_value.setdefault(str(model.get(key) or "unknown"), []).append(name)
+        if len(by_value) > 1:
+            held = "; ".join(f"{', '.join(names)}: {value}" for value, names in sorted(by_value.items()))
+            sentences.append(
+                f"The runs hold different models, by {key}: {held}. Compare timings, not answers."
+            )
+    return sentences

@@ -68,7 +68,6 @@ app.add_typer(serving.vast, name="vast", rich_help_panel=SERVE)
 app.add_typer(study.study, name="study", rich_help_panel=STUDY)
 # For those who work on photodup itself; `photodup NAME --help` describes each.
 app.command(hidden=True)(photos.evaluate)
-app.command(hidden=True)(study.audit)
 app.add_typer(study.benchmarks, name="bench", hidden=True)
 app.add_typer(study.kube_app, name="kube", hidden=True)
 

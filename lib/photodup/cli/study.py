@@ -1,4 +1,4 @@
-"""The `study` commands, what reads what a study found (`report` and `audit`), `kube`, and `bench`, photodup's own speed."""
+"""The `study` commands, `report`, `kube`, and `bench`, photodup's own speed."""
 
 from pathlib import Path
 from typing import Annotated
@@ -203,17 +203,6 @@ def report(
     from photodup.study.report.page import write_reports
 
     print(write_reports(runs or ["quick"]))
-
-
-def audit(
-    run: Annotated[str | None, Argument(help="directory under results/ to judge as well")] = None,
-    documents: Annotated[Path | None, Option(help="folder with the source documents, to compare")] = None,
-) -> None:
-    """Audit the published claims: against their own numbers, and against a run's records."""
-    from photodup.study.published.audit import report_lines
-
-    for line in report_lines(run, documents):
-        print(line)
 
 
 kube_app = Typer(help="Kubernetes manifests: check them before a cluster does.", no_args_is_help=True)

@@ -87,7 +87,10 @@ def _page(found: "Contained") -> str:
         ]
         for where in reversed(Whereabouts)
     }
-    unread = {"not readable": found.unread, "not readable in the library": found.unread_there}
+    unread = {
+        "not readable": found.unread,
+        "not readable, or not entered, in the library": found.unread_there,
+    }
     for title, files in unread.items():
         tables[title] = [{"file": printable(one.path), "why": escaped(one.reason)} for one in files]
     facts = {"made_by": "photodup contained", "finished": f"{datetime.now():%Y-%m-%d %H:%M}"}

@@ -255,10 +255,15 @@ def test_everything_in_the_old_folder_counts_and_in_the_library_what_nothing_emp
         save(scene(seed), tmp_path / "old" / place / "a.jpg")
         (tmp_path / "old" / place / "a_HEVC.MOV").write_bytes(place.encode())
         save(scene(seed), tmp_path / "library/#recycle" / f"{seed}.jpg")
+    (tmp_path / "old/2020/.comments").mkdir()
+    (tmp_path / "old/2020/.comments/a.jpg.xml").touch()
+    save(scene(7), tmp_path / "old/2020/.hidden.jpg")
+    save(scene(8), tmp_path / "old/2020/.trashed-1712345678-b.jpg")
     found, target = compare(tmp_path), tmp_path / "library/from old"
-    assert [photo.where for photo in found.photos] == [ONLY_HERE] * len(places)
+    assert [photo.where for photo in found.photos] == [ONLY_HERE] * (len(places) + 2)
     assert [str(one.path) for one in found.unread_there] == ["#recycle"]
-    assert copy_new(found, found.to_copy(ONLY_HERE), target) == (2 * len(places), 0, [])
+    assert copy_new(found, found.to_copy(ONLY_HERE), target) == (2 * len(places) + 3, 0, [])
+    assert (target / "2020/.comments/a.jpg.xml").exists() and (target / "2020/.hidden.jpg").exists()
     again = compare(tmp_path)
     assert {(photo.where, photo.why) for photo in again.photos} == {(SAME, "")}, (
         "no copy lies where it is passed over"

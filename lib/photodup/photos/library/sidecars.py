@@ -42,7 +42,7 @@ FILM_SUFFIXES = frozenset({".mov", ".mp4", ".m4v"})  # of a Live Photo
 
 # Sub-folders in which programs keep what belongs to the photographs of the folder (Nikon, Capture One, Silkypix,
 # Exposure, gThumb), and the one in them that can be made again.
-_PROGRAM_FOLDERS = frozenset({"nksc_param", "captureone", "silkypix_ds", "alien skin", ".comments"})
+PROGRAM_FOLDERS = frozenset({"nksc_param", "captureone", "silkypix_ds", "alien skin", ".comments"})
 _CACHE = "cache"
 
 _APPLE = re.compile(r"img_[eo](?=\d)")  # IMG_E1.MOV and IMG_O1.AAE are of IMG_1.HEIC
@@ -61,7 +61,7 @@ _GOOGLE_KINDS = {"description": "caption", "people": "people", "geoData": "place
 _OF_FILE = re.compile(
     r"rdf-syntax-ns#|adobe:ns:meta/|XML/1998|/xap/1\.0/(mm|sType)|/tiff/1\.0/|/exif/1\.0/|cipa\.jp/exif"
     r"| (ModifyDate|MetadataDate|CreateDate|CreatorTool|format|SidecarForExtension|ImageUniqueID|\w*(timestamp|_hash))$"
-    r"| (State|LastKeyword\w+|CatalogSets|categories|RatingPercent)$"
+    r"| (State|LastKeyword\w+|weightedFlatSubject|DateAcquired|CatalogSets|categories|RatingPercent)$"
 )
 _CAMERA_RAW = "http://ns.adobe.com/camera-raw-settings/1.0/ "
 
@@ -362,7 +362,7 @@ def _files_of_programs(folder: Path) -> list[Path]:
     files: list[Path] = []
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
-            if entry.name.casefold() in _PROGRAM_FOLDERS and entry.is_dir(follow_symlinks=False):
+            if entry.name.casefold() in PROGRAM_FOLDERS and entry.is_dir(follow_symlinks=False):
                 for path, folders, _ in os.walk(entry.path):
                     folders[:] = [name for name in folders if name.casefold() != _CACHE]
                     files += _files(Path(path))

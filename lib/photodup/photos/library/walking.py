@@ -12,7 +12,7 @@ from photodup.embedding import imaging
 from photodup.errors import PhotodupError
 from photodup.extras import is_installed
 from photodup.names import escaped, printable
-from photodup.photos.library.sidecars import RAW_SUFFIXES, photographs_among
+from photodup.photos.library.sidecars import PROGRAM_FOLDERS, RAW_SUFFIXES, photographs_among
 from photodup.photos.state.own_folder import OwnFolder
 from photodup.safe_open import open_file, opened
 
@@ -42,10 +42,10 @@ _PASSING = re.compile(
     r"\$.+|[#@~_]?(trash|recycled?)|recycler|lost\+found|lost\.dir|found\.\d{3}|network trash folder"
     r"|.*(trash|recycle)[ _.-]?(bin|can|box)(\.\w+)?|recently[ _-]deleted"
     # snapshots and versions
-    r"|[#@~]snapshots?|@recently-snapshot|files_versions|_gsdata_|filehistory|.*\.backupdb|windows\.old"
+    r"|[#@~]snapshots?|files_versions|_gsdata_|filehistory|.*\.backupdb|windows\.old"
     r"|system volume information"
     # caches, thumbnails, and what is still on its way
-    r"|@eadir|@tmp|appdata_\w+|(.*\.)?caches?|thumb(nail)?s|temporary items"
+    r"|@(eadir|tmp|__thumb|sharesnap|recently-snapshot)|appdata_\w+|(.*\.)?caches?|thumb(nail)?s|temporary items"
     r"|.*\.(part|crdownload|download|tmp)|.*[._-]partial",
     re.IGNORECASE,
 )
@@ -136,9 +136,16 @@ def _reason_not_to_enter(name: str) -> str:
     return _PASSES if _PASSING.fullmatch(name) else ""
 
 
-def entered_name(name: str) -> str:
-    """Return a name as it is, or another for one that the walk of a library passes over: `.dtrash`, `$RECYCLE.BIN`."""
-    return f"{name.lstrip('.$#@~')} (copied)" if _reason_not_to_enter(name) else name
+def entered_path(path: str) -> str:
+    """Return a file's path with other names for the folders that the walk of a library does not enter.
+
+    `.dtrash` becomes `dtrash (copied)`; folders in which programs keep what belongs to photographs have their name.
+    """
+    *folders, file = Path(path).parts
+    passed_over = {name for name in folders if _reason_not_to_enter(name)}
+    passed_over -= {name for name in folders if name.casefold() in PROGRAM_FOLDERS}
+    parts = [f"{name.lstrip('.$#@~')} (copied)" if name in passed_over else name for name in folders]
+    return os.path.join(*parts, file.lstrip(".") if _TRASHED.match(file) else file)
 
 
 def _is_own(folder: Path, everything: bool) -> bool:

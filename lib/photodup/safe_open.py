@@ -115,12 +115,6 @@ def status_of(place: PathInFolder | None) -> os.stat_result | None:
         return None
 
 
-def is_file(place: PathInFolder | None) -> bool:
-    """Return whether a regular file is there; a link does not count."""
-    status = status_of(place)
-    return status is not None and stat.S_ISREG(status.st_mode)
-
-
 def open_file(place: PathInFolder, flags: int = os.O_RDONLY, mode: int = 0o600) -> int:
     """Return a descriptor of a regular file; a link, a pipe or a device is refused, and none is waited for.
 

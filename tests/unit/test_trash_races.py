@@ -280,7 +280,7 @@ def test_what_lies_in_the_trash_without_a_journal_is_listed_and_restored(fast_fo
     trash = Trash(fast_folder)
     assert trash.contents().listing == []
     unknown = trash.contents().unsigned
-    assert {operation.state for operation in unknown} == {"unknown"} and len(unknown) == 4
+    assert {operation.state for operation in unknown} == {"unknown"} and len(unknown) == 5
     with pytest.raises(TrashError, match="confirm that it is to be used"):
         trash.restore(unknown)
     trash.restore(unknown, confirmed=True)

@@ -1,7 +1,7 @@
 """Removing photos without losing one: a move into `.photodup-trash/`, a journal, an undo.
 
 The order is always the same. What is about to happen is appended to the journal and synced; then the
-files move; then the outcome is appended and synced. Whoever opens the trash next finishes what a crash
+files move, each first moved and then looked at; then the outcome is appended and synced. Whoever opens the trash next finishes what a crash
 interrupted: an unfinished removal is taken back, an unfinished restore or purge is completed. So after
 recovery each file is in exactly one place, and the last journal line of its operation says which. What
 cannot be finished yet (a folder that is read-only today) waits, and stops nothing else.
@@ -9,8 +9,8 @@ cannot be finished yet (a folder that is read-only today) waits, and stops nothi
 A library may come from somebody else, with a journal in it. So only operations that this user's photodup
 signed are finished or purged by themselves; others (another user's, a forger's, or those
 of a key that is lost) are listed apart, and restored or purged when that is asked for expressly. Whoever
-wrote it, every path is resolved beneath the library, no link followed, and a file whose size or content is
-not as journalled is left where it is.
+wrote it, every path is resolved beneath the library, no link followed, no name is ever replaced, and a file whose size or
+content is not as journalled is not deleted. What no line names is listed as unknown.
 """
 
 import os
@@ -24,13 +24,12 @@ from pathlib import Path
 
 from photodup.errors import PhotodupError
 from photodup.names import printable
-from photodup.photos.library.hashing import md5
+from photodup.photos.library.hashing import md5 as md5_of_bytes
 from photodup.photos.library.sidecars import belonging_to
 from photodup.photos.state.journal import Journal
 from photodup.photos.state.own_key import own_key, read_key
 from photodup.photos.trash.trash_entries import (
     DISK_FULL,
-    ITEMS,
     LAST_SECOND,
     UNKNOWN,
     Moved,
@@ -44,13 +43,13 @@ from photodup.photos.trash.trash_entries import (
     read_contents,
     sentence_of,
     signed,
-    unknown_operations,
+    unknown_operation,
 )
 from photodup.photos.trash.trash_files import (
     TRASH_FOLDER,
     RemainingCopies,
     TrashFiles,
-    md5_of,
+    free_names,
     sync_folder,
 )
 from photodup.progress import bar
@@ -91,7 +90,7 @@ class Trash:
         contents = read_contents(self._journal)
         there = [operation for operation in contents.operations if operation.in_trash or operation.unfinished]
         strays = self._files.strays({moved.trash for operation in there for moved in operation.files})
-        return replace(contents, operations=unknown_operations(strays) + contents.operations)
+        return replace(contents, operations=[*map(unknown_operation, strays), *contents.operations])
 
     def find(self, name: str) -> Operation | None:
         """Return this user's operation of that id if its files are in the trash now.
@@ -142,12 +141,17 @@ class Trash:
                         raise TrashError(
                             f"{printable(removal.path)} stays, as what it says has no place: {why}"
                         )
-                    before = {path: path.stat() for path in files if path.exists()}  # hashing touches atime
-                    homes = {path: self._files.home_of(path) for path in files}
+                    operation = Operation(_new_id(), batch, _now_s(), removal.reason, "")
+                    for path in filter(os.path.exists, files):
+                        md5 = removal.md5 if path == removal.path else None
+                        operation.files.append(self._files.described(path, operation.id, md5))
                     remaining.check(removal)
                     together = {*removal.sidecars, *belonging_to(removal.path)}
-                    shared = self._homes(path for path in sorted(together - set(files)))
-                    done.append(self._move_out(removal, batch, before, homes, remaining, shared))
+                    beside = sorted(together - set(files))
+                    operation.shared = [os.path.relpath(path, self.library) for path in beside]
+                    with self._removing(operation):
+                        remaining.require_keeper(removal)
+                    done.append(operation)
                 except (TrashError, OSError) as error:
                     needed.update(removal.sidecars)
                     refused.append((removal, sentence_of(error, removal.path)))
@@ -178,8 +182,7 @@ class Trash:
         refused: list[str] = []
         with self._locked():
             everything = self.contents().operations
-            states = {"removing", "restoring", "purging"}
-            present = self._present(everything, operations, confirmed, states)
+            present = self._present(everything, operations, confirmed, {"removing", "restoring", "purging"})
             # A sidecar that was written twice comes back the way it went.
             present = [o for o in present[::-1] if o.written] + [o for o in present if not o.written]
             for operation in _watched(present, "restore"):
@@ -197,12 +200,12 @@ class Trash:
                         gone = [moved for moved in operation.files if moved not in files]
                         refused += (f"{printable(m.home)} was deleted from the trash by hand." for m in gone)
                     if files or written:
+                        changed = [moved.home for moved in files if same[moved] is False]
                         staying = (other for other in everything if other not in present)
-                        shared = self._sidecars_shared_with(operation, staying)
-                        restored += self._bring_back(operation, files + shared)
-                        changed = [moved for moved in files if same[moved] is False]
+                        files += self._sidecars_shared_with(operation, staying)
+                        restored += self._bring_back(operation, files)
                         refused += (
-                            f"{printable(m.home)} came back as something changed it." for m in changed
+                            f"{printable(home)} came back as something changed it." for home in changed
                         )
                 except (OSError, TrashError) as error:
                     refused.append(sentence_of(error, self.library / operation.home))
@@ -246,14 +249,6 @@ class Trash:
             raise TrashError(
                 f"{printable(path)} was changed since photodup wrote it: it stays as it is, look at it yourself."
             )
-
-    def _homes(self, paths: Iterable[Path]) -> list[str]:
-        """Return files' paths in the library; those that may not be moved are left out."""
-        homes = []
-        for path in paths:
-            with suppress(TrashError, OSError):
-                homes.append(self._files.home_of(path))
-        return homes
 
     def _sidecars_shared_with(self, operation: Operation, others: Iterable[Operation]) -> list[Moved]:
         """Return the sidecars of a photo that left with other photos, and are in the trash unchanged."""
@@ -310,38 +305,6 @@ class Trash:
 
     # ---- one operation, from its journal line to the files and to the line that ends it; the trash is held
 
-    def _move_out(
-        self,
-        removal: Removal,
-        batch: str,
-        before: dict[Path, os.stat_result],
-        homes: dict[Path, str],
-        remaining: RemainingCopies,
-        shared: list[str],
-    ) -> Operation:
-        """Move a photo and its sidecars into the trash.
-
-        Args:
-            removal: the photo, as it was asked for.
-            batch: the call that it belongs to.
-            before: what each file was before it was hashed; the photo first.
-            homes: each file's path in the library.
-            remaining: the copies that stay; looked at again at the end.
-            shared: paths in the library of sidecars that leave with another photo of the batch.
-
-        Raises:
-            TrashError, OSError: it did not happen, and everything is back.
-        """
-        operation = Operation(_new_id(), batch, _now_s(), removal.reason, "", shared=shared)
-        for path, status in before.items():
-            md5 = removal.md5 if path == removal.path else md5_of(path)
-            trash = os.path.join(ITEMS, operation.id, homes[path])
-            times = status.st_mtime_ns, status.st_atime_ns
-            operation.files.append(Moved(homes[path], trash, md5, status.st_size, *times))
-        with self._removing(operation):
-            remaining.require_keeper(removal)
-        return operation
-
     @contextmanager
     def _removing(self, operation: Operation) -> Iterator[None]:
         """Move an operation's files into the trash, then let the block do the rest; if that fails, all is back."""
@@ -361,25 +324,22 @@ class Trash:
         Raises:
             TrashError, OSError: it did not happen, and everything is as before.
         """
-        home = self._files.home_of(note.path)
         if note.path.suffix.lower() != ".xmp":
             raise TrashError(
                 f"{printable(note.path)} is no XMP sidecar: photodup writes into no other file here."
             )
-        there = note.path.stat() if note.path.exists() else None
-        if (md5_of(note.path) if there else None) != note.before:
+        operation = Operation(_new_id(), batch, _now_s(), note.reason, "")
+        home, mode = self._files.home_of(note.path), None
+        if note.path.exists():
+            mode = stat.S_IMODE(note.path.stat().st_mode)
+            operation.files = [self._files.described(note.path, operation.id)]
+        if [moved.md5 for moved in operation.files] != ([note.before] if note.before else []):
             raise TrashError(
                 f"{printable(note.path)} has changed since the list was shown: look at it again."
             )
-        digest = md5(note.data)
-        operation = Operation(_new_id(), batch, _now_s(), note.reason, "")
-        operation.written = Written(home, digest, len(note.data))
-        if there and note.before:
-            trash = os.path.join(ITEMS, operation.id, home)
-            times = there.st_mtime_ns, there.st_atime_ns
-            operation.files = [Moved(home, trash, note.before, there.st_size, *times)]
+        operation.written = Written(home, md5_of_bytes(note.data), len(note.data))
         with self._removing(operation):
-            self._files.write(home, note.data, stat.S_IMODE(there.st_mode) if there else None)
+            self._files.write(home, note.data, mode)
         return operation
 
     def _bring_back(self, operation: Operation, files: list[Moved]) -> list[Path]:
@@ -391,26 +351,25 @@ class Trash:
             self._bring_home(operation, "restored", again=was_unfinished)
         except (OSError, TrashError):
             if not was_unfinished:  # else it is ours now, and whoever opens the trash next goes on with it
-                self._back_to_trash(operation, before)
+                for moved in operation.files:  # all is in the trash again, under its first names
+                    if self._files.is_as_removed(moved) is None and self._files.is_home(moved):
+                        self._files.to_trash(moved)
+                operation.files = before
+                self._write(operation, "removed")
             raise
         return [self.library / moved.home for moved in operation.files]
-
-    def _back_to_trash(self, operation: Operation, before: list[Moved]) -> None:
-        """Undo a restore that failed half-way: everything is in the trash again, under its first names."""
-        for moved in operation.files:
-            if self._files.is_as_removed(moved) is None and self._files.is_home(moved):
-                self._files.to_trash(moved)
-        operation.files = before
-        self._write(operation, "removed")
 
     def _bring_home(self, operation: Operation, outcome: str, *, again: bool = True) -> None:
         """Move back whatever is still in the trash; where a crash left a file in both places, end that."""
         if operation.written:
             self._files.take_back(operation.written)
         for number, moved in enumerate(operation.files):
-            while not self._files.to_home(moved, again=again):  # someone else's file has the name by now
-                moved = operation.files[number] = self._files.renamed(moved)
-                self._write(operation, operation.state)
+            for home in free_names(moved.home):
+                if home != moved.home:  # someone else's file has the name by now
+                    operation.files[number] = replace(moved, home=home)
+                    self._write(operation, operation.state)
+                if self._files.to_home(operation.files[number], again=again):
+                    break
         self._files.clear(operation)
         self._write(operation, outcome)
 

@@ -10,7 +10,7 @@ import errno
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -214,37 +214,23 @@ def _leave_out_what_came_back_with_another(operations: Sequence[Operation]) -> N
     own = [operation for operation in operations if operation.is_own]
     taken = {
         moved.trash: operation.id
-        for operation in own
-        if operation.in_trash
+        for operation in sorted(own, key=lambda operation: operation.state in _COMING_BACK)
         for moved in operation.files
-        if owner_of(moved) != operation.id
-    }
-    taken |= {
-        moved.trash: operation.id
-        for operation in own
-        if operation.state in _COMING_BACK
-        for moved in operation.files
+        if operation.state in _COMING_BACK or (operation.in_trash and owner_of(moved) != operation.id)
     }
     for operation in own:
         if operation.in_trash:
-            mine = [
+            operation.files = [
                 moved for moved in operation.files if taken.get(moved.trash, operation.id) == operation.id
             ]
-            operation.files = mine
 
 
-def unknown_operations(strays: Iterable[Moved]) -> list[Operation]:
-    """Return what lies in the trash and is named by no operation, as one operation a folder."""
-    folders: dict[str, list[Moved]] = {}
-    for moved in sorted(strays, key=lambda moved: moved.trash):
-        folders.setdefault(owner_of(moved), []).append(moved)
-    unknown = []
-    for owner, files in folders.items():
-        name = f"00000000-000000-{hashlib.md5(os.fsencode(owner), usedforsecurity=False).hexdigest()[:8]}"
-        time = min(max(files[0].mtime_ns / 1e9, 0.0), float(LAST_SECOND))
-        reason = "the journal does not say how it came here"
-        unknown.append(Operation(name, name, time, reason, UNKNOWN, files, is_own=False))
-    return unknown
+def unknown_operation(moved: Moved) -> Operation:
+    """Return a file that lies in the trash and is named by no operation as one."""
+    name = f"00000000-000000-{hashlib.md5(os.fsencode(moved.trash), usedforsecurity=False).hexdigest()[:8]}"
+    time_s = min(max(moved.mtime_ns / 1e9, 0.0), float(LAST_SECOND))
+    reason = "the journal does not say how it came here"
+    return Operation(name, name, time_s, reason, UNKNOWN, [moved], is_own=False)
 
 
 def former_home(trash: str) -> str:

@@ -81,6 +81,20 @@ class TrashFiles:
         with self.at(home):  # no folder on the way is a link
             return home
 
+    def described(self, path: Path, operation: str, md5: str | None = None) -> Moved:
+        """Return a file as the journal will name it, after refusing what must never be moved.
+
+        Args:
+            path: the file.
+            operation: in whose folder of the trash it will lie.
+            md5: of its bytes, if it is known.
+        """
+        home, status = self.home_of(path), path.stat()  # before hashing, which changes the access time
+        times_ns = status.st_mtime_ns, status.st_atime_ns
+        return Moved(
+            home, os.path.join(ITEMS, operation, home), md5 or md5_of(path), status.st_size, *times_ns
+        )
+
     def at(self, home: str, *, make: bool = False) -> AbstractContextManager[PathInFolder | None]:
         """Open the folder of a path of the library; see `photodup.safe_open.opened`."""
         return opened(self.library, home, make=make)
@@ -143,14 +157,6 @@ class TrashFiles:
         """Return a file in the trash with the MD5 that it has now."""
         with self.in_trash(moved) as place:
             return replace(moved, md5=md5_at(place)) if place else moved
-
-    def renamed(self, moved: Moved) -> Moved:
-        """Return a file with a name in the library that is free."""
-        with self.at(moved.home) as place:
-            if place is None:
-                return moved
-            name = next(name for name in free_names(place.name) if not status_of(place._replace(name=name)))
-        return replace(moved, home=os.path.join(os.path.dirname(moved.home), name))
 
     def clear(self, operation: Operation) -> None:
         """Remove the operation's empty folders from the trash; what is not ours is left alone."""
@@ -311,24 +317,18 @@ class RemainingCopies:
             raise TrashError(f"{printable(removal.path)} stays: {NO_KEEPER}")
 
     def _remains(self, path: Path, md5: str) -> bool:
-        state = _state_at(path)
-        if state is None or state == self._verified.get((path, md5)):
-            return state is not None
-        # The folders must list every part of it as it is written here. Where `IMG.JPG` and `img.jpg` are one file, only one
-        # of them is listed, and it is not kept by removing the other; on exFAT even their inode numbers may differ.
-        stays = self._leaving.isdisjoint(_identities(path)) and is_spelled_so(
-            path.absolute(), self._library, self._listed
-        )
-        if not stays or md5_of(path) != md5 or _state_at(path) != state:
-            return False
-        self._verified[path, md5] = state
-        return True
-
-
-def _state_at(path: Path) -> tuple[int, ...] | None:
-    with suppress(OSError):
-        return state_of(os.lstat(path))
-    return None
+        with suppress(OSError):
+            state = state_of(os.lstat(path))
+            if state is None or state == self._verified.get((path, md5)):
+                return state is not None
+            # The folders must list every part of it as it is written here. Where `IMG.JPG` and `img.jpg` are one file, only
+            # one of them is listed, and it is not kept by removing the other; on exFAT even their inode numbers may differ.
+            stays = self._leaving.isdisjoint(_identities(path))
+            stays = stays and is_spelled_so(path.absolute(), self._library, self._listed)
+            if stays and md5_of(path) == md5 and state_of(os.lstat(path)) == state:
+                self._verified[path, md5] = state
+                return True
+        return False
 
 
 def _identities(path: Path) -> list[tuple]:
@@ -420,13 +420,13 @@ def _aside_path(path: str) -> str:
     return f"{folder}/{_aside_of(PathInFolder(-1, name)).name}"
 
 
-def free_names(name: str) -> Iterator[str]:
-    """Yield the name itself, then `name (restored).jpg`, `name (restored 2).jpg`, … for where it is taken."""
-    yield name
-    path = PurePosixPath(name)
+def free_names(path: str) -> Iterator[str]:
+    """Yield the path itself, then `name (restored).jpg`, `name (restored 2).jpg`, … for where it is taken."""
+    yield path
+    first = PurePosixPath(path)
     for number in itertools.count(1):
         suffix = " (restored)" if number == 1 else f" (restored {number})"
-        yield _shortened(path.stem, suffix + path.suffix)
+        yield str(first.with_name(_shortened(first.stem, suffix + first.suffix)))
 
 
 def _shortened(stem: str, suffix: str) -> str:

@@ -48,7 +48,7 @@ WRITERS = {
 
 REMOVERS = {
     "lib/photodup/safe_open.py:writing": f"what all write with; {OWN_TEMPORARY}",
-    "lib/photodup/safe_open.py:move_without_replacing": f"the owner's removal or restore, replacing nothing; {OWN_TEMPORARY}",
+    "lib/photodup/safe_open.py:move_without_replacing": f"removal and restore, replacing nothing; {OWN_TEMPORARY}",
     "lib/photodup/safe_open.py:remove_file": "what a write or the trash names, beneath the folder that it opened",
     "lib/photodup/files.py:replacing": f"what libraries write with; {OWN_TEMPORARY}",
     # ---- the photo application

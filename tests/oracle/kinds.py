@@ -201,13 +201,13 @@ def edited(edit: Callable[[Image.Image], Image.Image], pixels: np.ndarray) -> np
 
 @kind(small=True)
 def messenger(family):
-    master = family.photograph(1200, 800)
+    master = family.photograph(1000, 668)
     family.add("Camera/IMG_1.jpg", jpeg(family, master.pixels), master)
-    for side, quality in ((800, 75), (640, 70)):
+    for side, quality in ((800, 75), (500, 70)):
         family.add(f"WA{side}/IMG-WA0001.jpg", encoded(resized(master.pixels, side), quality=quality), master)
 
 
-@kind(small=True)
+@kind()
 def thumbnail(family):
     master = family.photograph()
     family.add("Camera/IMG_1.jpg", jpeg(family, master.pixels), master)
@@ -271,11 +271,11 @@ def flat_copy_of_a_cut_out(family):
     family.add("Work/cut.jpg", encoded(flat, quality=85), cut)
 
 
-# ---- metadata: a smaller copy that says what the larger file does not
+# ---- metadata: a copy, saved again, that says what the better file does not
 
 
 def says(name: str, token: str, small: bool = False, beside: str = "", **options: Any) -> None:
-    """Enter a kind whose smaller copy alone says something: `token`, in which {} is the family's text.
+    """Enter a kind whose lesser copy alone says something: `token`, in which {} is the family's text.
 
     Options: `exif` (of `exif`), `words` (the body of an XMP packet), `segments`, or a `file` beside it by the name `beside`.
     """
@@ -288,17 +288,19 @@ def says(name: str, token: str, small: bool = False, beside: str = "", **options
                 return value.replace("{}", text)
             return value.replace(b"{}", text.encode()) if isinstance(value, bytes) else value
 
-        master = family.photograph(760, 508)
+        master = family.photograph()
         tags = {tag: fill(value) for tag, value in options.get("exif", {}).items()}
         saved = {"exif": exif(family, **tags), "xmp_body": fill(options.get("words", ""))}
         saved["segments"] = fill(options["segments"])(text) if callable(options.get("segments")) else b""
-        data = jpeg(family, resized(master.pixels, 600), 85, **saved)
+        full = jpeg(
+            family, master.pixels, 93, exif=exif(family, date=None) if "date" in name else exif(family)
+        )
+        data = jpeg(family, opened(full), 80, **saved)
         value = {name: fill(token)}
         photo = family.add("Phone/IMG_1234.jpg", data, master, says={} if beside else value)
         if beside:
             family.add_beside(photo, beside, fill(options["file"]), says=value)
-        bare = exif(family, date=None) if "date" in name else exif(family)
-        family.add("Full/IMG_1.jpg", jpeg(family, master.pixels, 93, exif=bare), master)
+        family.add("Full/IMG_1.jpg", full, master)
 
     kind(loses=name, small=small, name=name)(draw)
 
@@ -314,7 +316,7 @@ TAKEOUT = json.dumps(
 ).encode()
 says("exif description", "{}", exif={"x010e": "{}"})
 says("exif copyright", "{}", exif={"x8298": "{}"})
-says("user comment", "{}", small=True, exif={"x9286": b"ASCII\0\0\0{}"})
+says("user comment", "{}", exif={"x9286": b"ASCII\0\0\0{}"})
 says("rating of exif", "rating 5", exif={"x4746": 5})
 says("place", "place 48.083 11.117", exif={"place": AT})
 says("date with dashes", "date 2015-06-02 15:28:41", exif={"date": "2015-06-02 15:28:41"})
@@ -364,13 +366,14 @@ says(
 
 
 def beside(suffix: str, small: bool = False) -> None:
-    """Enter a kind whose smaller copy has a file beside it that no metadata reader understands."""
+    """Enter a kind whose lesser copy has a file beside it that no metadata reader understands."""
 
     def draw(family: Family) -> None:
-        master = family.photograph(760, 508)
-        photo = family.add("Phone/IMG_1234.jpg", jpeg(family, resized(master.pixels, 600), 85), master)
+        master = family.photograph()
+        full = jpeg(family, master.pixels, 93)
+        photo = family.add("Phone/IMG_1234.jpg", jpeg(family, opened(full), 80), master)
         family.add_beside(photo, f"IMG_1234{suffix}", film(family, 4000))
-        family.add("Full/IMG_1.jpg", jpeg(family, master.pixels, 93), master)
+        family.add("Full/IMG_1.jpg", full, master)
 
     kind(loses="beside", small=small, name=f"beside {suffix}")(draw)
 
@@ -389,7 +392,7 @@ for _suffix in (
     ".m4a",
     ".txt",
 ):
-    beside(_suffix, small=_suffix in (".MOV", ".CRW"))
+    beside(_suffix, small=_suffix == ".CRW")
 
 
 # ---- attachments inside a photograph
@@ -625,7 +628,7 @@ kind(loses="16 bits", small=True, name="16-bit png")(partial(sixteen_bits, suffi
 kind(loses="16 bits", name="16-bit tiff")(partial(sixteen_bits, suffix=".tif"))
 
 
-def lossless_master(family: Family, name: str, quality: int = 98, **options: Any) -> None:
+def lossless_master(family: Family, name: str, quality: int = 100, **options: Any) -> None:
     """Add a lossless file, and the JPEG that was exported of it."""
     master = family.photograph()
     family.add(f"master/x.{name.lower()}", encoded(master.pixels, name, **options), master)
@@ -633,8 +636,8 @@ def lossless_master(family: Family, name: str, quality: int = 98, **options: Any
 
 
 kind(loses="picture", small=True, name="png master")(partial(lossless_master, name="PNG"))
-kind(loses="picture", name="tiff master")(partial(lossless_master, name="TIFF", quality=100))
-kind(loses="picture", name="webp master")(partial(lossless_master, name="WEBP", lossless=True))
+kind(loses="picture", name="tiff master")(partial(lossless_master, name="TIFF"))
+kind(loses="picture", name="webp master")(partial(lossless_master, name="WEBP", quality=98, lossless=True))
 
 
 # ---- two files that say different things
@@ -673,7 +676,7 @@ def shows(
     """Enter a kind whose first file shows what an edit adds to the second one."""
 
     def draw(family: Family) -> None:
-        master = family.photograph(800, 536)
+        master = family.photograph()
         made = family.picture(name, edit(family, master.pixels))
         for path, picture in (("Album/IMG_1.jpg", made), ("Camera/IMG_1.jpg", master)):
             family.add(path, jpeg(family, picture.pixels, quality), picture)
@@ -684,7 +687,7 @@ def shows(
 def spot(family: Family, pixels: np.ndarray, width: int, colour: tuple[int, int, int]) -> np.ndarray:
     """Return the picture with an ellipse somewhere in its middle."""
     image = Image.fromarray(pixels)
-    x, y = family.rng.integers(150, 380, 2)
+    x, y = family.rng.integers(100, 320, 2)
     ImageDraw.Draw(image).ellipse((x, y, x + width, y + 0.6 * width), fill=colour)
     return np.asarray(image.filter(ImageFilter.GaussianBlur(0.5)) if width > 200 else image)
 
@@ -706,9 +709,9 @@ def filtered(edit: Callable[[Image.Image], Image.Image]) -> Callable:
     return lambda family, pixels: edited(edit, pixels)
 
 
-shows("written caption", text_on((40, 440), "Merry Christmas 2022", 50), small=True)
-shows("date stamp", text_on((620, 500), "2019 07 12", 24, "orange"))
-shows("watermark", text_on((300, 250), "(c) Studio", 40))
+shows("written caption", text_on((30, 350), "Merry Christmas 2022", 40), small=True)
+shows("date stamp", text_on((490, 395), "2019 07 12", 22, "orange"))
+shows("watermark", text_on((240, 200), "(c) Studio", 36))
 shows(
     "sepia",
     filtered(
@@ -720,14 +723,14 @@ shows(
 shows("black and white", filtered(lambda im: im.convert("L")), small=True)
 shows("brighter", filtered(lambda im: ImageEnhance.Brightness(im).enhance(1.25)))
 shows("warmer", lambda family, pixels: rounded(pixels * [1.08, 1.0, 0.9]))
-shows("sharpened", filtered(lambda im: im.filter(ImageFilter.UnsharpMask(1.5, 120, 2))), small=True)
+shows("sharpened", filtered(lambda im: im.filter(ImageFilter.UnsharpMask(1.5, 120, 2))))
 shows("more contrast", filtered(lambda im: ImageEnhance.Contrast(im).enhance(1.3)))
 shows("bird", lambda family, pixels: spot(family, pixels, 22, (20, 20, 25)), small=True)
 shows("ball", lambda family, pixels: spot(family, pixels, 60, (210, 40, 40)))
 shows(
     "blurred face",
     lambda family, pixels: np.where(
-        np.hypot(*np.ogrid[-250:286, -400:400])[..., None] < 45,
+        np.hypot(*np.ogrid[-200:228, -320:320])[..., None] < 36,
         edited(lambda im: im.filter(ImageFilter.GaussianBlur(9)), pixels),
         pixels,
     ),

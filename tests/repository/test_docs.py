@@ -27,7 +27,7 @@ GUIDES = sorted((ROOT / "docs").glob("*.md"))
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)|<img[^>]+src=\"([^\"]+)\"")
 INLINE = re.compile(r"`((?:photodup|make|papermill) [^-`…][^`…]*)`")
 BLOCK = re.compile(r"^```(?:bash|sh|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-NEEDS_ANOTHER_MACHINE = ("docker", "kubectl", "kind", "helm", "photodup vast")
+NEEDS_ANOTHER_MACHINE = ("docker", "kubectl", "kind", "helm")
 # Who acts comes first: no statement begins so, and no coinage stands for the field's word.
 RIDDLE = re.compile(
     r"(?:^|[.!?] )((?:Of|Whether|Who would|What) [^.?!]*[.!])"

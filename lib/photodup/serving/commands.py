@@ -3,11 +3,10 @@
 import contextlib
 import sys
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, cast
 
 import typer
 
-from photodup.errors import PhotodupError
 from photodup.settings import inherited
 
 endpoints = typer.Typer(no_args_is_help=True, help="Files that say where servers are.")
@@ -28,7 +27,6 @@ def serve(
 ) -> None:
     """Serve embeddings until Ctrl-C: FastAPI alone, or with a real Triton beside it."""
     import os
-    import sys
 
     if not embedded:
         from photodup.serving.service.start import command

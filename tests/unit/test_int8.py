@@ -15,7 +15,7 @@ from photodup.embedding.engines.openvino import read_network
 from photodup.embedding.engines.quantise import MIN_PHOTOGRAPHS, images_digest, quantise
 from photodup.embedding.imaging import normalize
 from photodup.errors import PhotodupError
-from photodup.tune.pictures import choose_pictures
+from photodup.study.accuracy.pictures import choose_pictures
 
 pytestmark = needs_int8
 

@@ -56,7 +56,7 @@ PHOTOS, SERVE, MEASURE, STUDY = "Photos", "Serve", "Measure", "Study"
 PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     PHOTOS: (photos.demo, photos.scan, photos.embed, photos.group, photos.review, contained.contained),
     SERVE: (serving.serve, model.export, serving.render),
-    MEASURE: (load.load, load.gate, load.verify, model.tune),
+    MEASURE: (load.load, load.gate, load.verify),
     STUDY: (study.report,),
 }
 for panel, commands in PANELS.items():

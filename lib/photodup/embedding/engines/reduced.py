@@ -61,7 +61,7 @@ class Notes:
         model_name, model_pretrained, model_digest: the weights.
         sha256: of the quantised model; empty for BF16.
         calibration: `photographs` (how many), `digest` (of their pixels); empty for BF16.
-        gate: what `photodup.tune.gate` found, or None before it was asked.
+        gate: what `photodup.study.accuracy.gate` found, or None before it was asked.
         draft_size: the gate was asked about JPEGs decoded at a reduced scale, both sides at least this long; 0: about
             the precision.
     """

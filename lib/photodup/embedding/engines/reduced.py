@@ -159,17 +159,6 @@ def write_notes(path: Path, notes: Notes) -> Path:
     return place
 
 
-def has_passed(source: WeightsSource, engine: str, precision: str, directory: Path | None = None) -> bool:
-    """Tell whether the gate let this precision of these weights through in this engine, and the file is that one."""
-    if precision == "fp32":
-        return True
-    path = reduced_path(source, engine, precision, directory)
-    notes = read_notes(path)
-    if notes is None or verdict_in(path, source) != "passed":  # not asked, undecided and refused are all no
-        return False
-    return precision != "int8" or (path.is_file() and notes.sha256 == _sha256_of(path))
-
-
 def may_decide(precision: str, verdict: str) -> bool:
     """Tell whether decisions about photographs may rest on a precision of which the gate said this."""
     return precision == "fp32" or verdict == "passed"

@@ -40,7 +40,6 @@ WRITERS = {
     "lib/photodup/study/kubernetes/checks.py:policies": SCRATCH,
     "lib/photodup/study/kubernetes/live.py:ControlPlane.__init__": SCRATCH,
     "lib/photodup/study/scaling/topology.py:balancer": SCRATCH,
-    "lib/photodup/serving/process/hidden_arguments.py:_point_to_the_environment": "the memory of its own child",
     "lib/photodup/bench/link/relay.py:open_tun": "a device of the kernel",
     "lib/photodup/bench/link/relay.py:sysctl": "a setting of the kernel, in a network namespace of its own",
 }

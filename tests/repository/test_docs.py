@@ -33,6 +33,7 @@ RIDDLE = re.compile(
     r"(?:^|[.!?] )((?:Of|Whether|Who would|What) [^.?!]*[.!])"
     r"|(betray\w*|for company|held against|it is told\b|all told|as much as \d|listened to|to be had)"
 )
+GONE = re.compile(r"photodup (?:vast|tune)\b|\bsscd|trusted_torchscript|hidden_arguments", re.IGNORECASE)
 
 
 def anchors(markdown: str) -> set[str]:
@@ -167,6 +168,11 @@ def said_nowhere(text: str, source: str) -> list[str]:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_link_leads_somewhere(document: Path) -> None:
     assert broken_links(document, document.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("document", [*DOCUMENTS, *notebooks()], ids=lambda path: path.name)
+def test_no_document_names_what_is_gone(document):
+    assert not GONE.findall(prose_of(document))
 
 
 @pytest.mark.parametrize("document", [*DOCUMENTS, *notebooks()], ids=lambda path: str(path.relative_to(ROOT)))

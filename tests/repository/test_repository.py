@@ -121,7 +121,6 @@ def distributions(module: str) -> set[str]:
 UNDECLARED = {
     "markupsafe": "jinja2 brings it",
     "pydantic_core": "pydantic brings it",
-    "vastai": "docker/README.md: an environment of its own, its requirements exclude ours",
     "triton_python_backend_utils": "Triton's own",
     "starlette": "FastAPI's own layer",
     "grpc": "tritonclient[grpc] brings it",

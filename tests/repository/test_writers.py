@@ -35,12 +35,10 @@ WRITERS = {
     "lib/photodup/selfbench/starts.py:_forgetful": SCRATCH,
     "lib/photodup/selfbench/starts.py:made_up_library": SCRATCH,
     "lib/photodup/serving/process/process.py:ServerProcess.__init__": LOG,
-    "lib/photodup/serving/vast.py:_leave_watchdog": LOG,
     "lib/photodup/serving/triton/server.py:backends_folder": SCRATCH,
     "lib/photodup/serving/triton/repository.py:link_file": SCRATCH,
     "lib/photodup/study/kubernetes/checks.py:policies": SCRATCH,
     "lib/photodup/study/scaling/topology.py:balancer": SCRATCH,
-    "lib/photodup/serving/process/hidden_arguments.py:_point_to_the_environment": "the memory of its own child",
     "lib/photodup/bench/link/relay.py:open_tun": "a device of the kernel",
     "lib/photodup/bench/link/relay.py:sysctl": "a setting of the kernel, in a network namespace of its own",
 }
@@ -66,7 +64,6 @@ REMOVERS = {
     "lib/photodup/serving/triton/copies.py:_copy": "what an interrupted comparison left under that copy's name",
     "lib/photodup/serving/triton/server.py:_remove_shared_memory": "in /dev/shm, by our prefix and process id",
     "lib/photodup/serving/control_key.py:kept": "the key file of a server of ours, when that server has stopped",
-    "lib/photodup/serving/vast.py:_forget": "the record of a machine that was given back or never came, in build/",
     # ---- the kit for a machine without a network
     "tools/gpu_kit/pack.py:pack": "slices that an earlier pack left in the folder given, by their names",
     "tools/gpu_kit/slices.py:_unpack": "slices and the archive joined of them, in the kit's own work folder, once unpacked",

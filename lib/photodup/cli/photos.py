@@ -49,7 +49,7 @@ BackendName = Annotated[
     Option("--backend", "--inference-backend", help="auto, or such as triton-onnx-fp32-grpc-fp32"),
 ]
 LocalWeights = Annotated[
-    str | None, Option(help="in this process: stand-in (17 MB), a checkpoint, onnx:PATH, sscd:PATH")
+    str | None, Option(help="in this process: stand-in (17 MB), a checkpoint, onnx:PATH")
 ]
 PreferFolder = Annotated[
     list[str] | None, Option(help="keep what lies here before all else; repeat, best first")

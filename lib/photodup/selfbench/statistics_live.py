@@ -38,7 +38,6 @@ from photodup.embedding.backends import Backend, parse_backend
 from photodup.errors import PhotodupError
 from photodup.paths import project_root
 from photodup.selfbench import null_server
-from photodup.selfbench.one_pass import fastest
 from photodup.selfbench.statistics import GATE_LIMIT
 from photodup.serving.service.start import ServiceProcess
 from photodup.study.comparisons.measure import Reach, Sizes, Task
@@ -223,6 +222,22 @@ def main(
     run_dir = project_root() / "results" / run
     measure(only, delay, run_dir)
     print("\n".join([*summary(outcomes_of(run_dir)), *measure_gates(gates, run_dir)]))
+
+
+def fastest(weights: str) -> str:
+    """Return the backend of the fastest precision with a file and instructions here."""
+    from importlib.util import find_spec
+
+    from photodup.embedding.engines.encoder import export_of
+    from photodup.embedding.engines.model import can_compute
+    from photodup.embedding.engines.reduced import reduced_path, source_of
+
+    if not find_spec("openvino"):
+        return "local-onnx-fp32"
+    source = source_of(export_of(weights))
+    if can_compute("int8") and reduced_path(source, "openvino", "int8").is_file():
+        return "local-openvino-int8"
+    return f"local-openvino-{'bf16' if can_compute('bf16') else 'fp32'}"
 
 
 if __name__ == "__main__":

@@ -40,9 +40,6 @@ THRESHOLDS: dict[str, ModelThresholds] = {
     "ViT-B-32": ModelThresholds(
         0.80, 0.95, 0.90, "not measured here: between what photo libraries ship with"
     ),
-    "sscd_disc_mixup": ModelThresholds(
-        0.50, 0.75, 0.75, "not measured here: its authors report 90 % precision on DISC at 0.75"
-    ),
 }
 OTHER_MODEL = ModelThresholds(0.75, 0.95, 0.90, "not measured for this model: run `photodup evaluate`")
 

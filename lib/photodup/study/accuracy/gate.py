@@ -27,7 +27,7 @@ from photodup.photos.groups.tiers import OTHER_MODEL, THRESHOLDS, ModelThreshold
 from photodup.photos.library.hashing import hamming, perceptual_hash
 from photodup.photos.search.candidates import PER_PHOTO_BESIDE
 from photodup.photos.search.hash_neighbours import mirrored_hash, search_radius
-from photodup.tune.pictures import Picture, Pictures
+from photodup.study.accuracy.pictures import Picture, Pictures
 
 NEAR = 0.05
 MAX_VERIFIED = 200

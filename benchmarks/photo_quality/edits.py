@@ -261,12 +261,12 @@ def _rewritten(text: str, y: float) -> Callable:
 
 
 def _graded(
-    name: str, unit: str, edit: Callable, strengths: Sequence[float], result: str = LESSER
+    name: str, unit: str, edit: Callable, strengths: list[float], result: str = LESSER
 ) -> list[Transform]:
-    return [
-        Transform(f"{name} {each:g}{unit}", lambda image, each=each: edit(image, each), result)
-        for each in strengths
-    ]
+    def at(strength: float) -> Callable:
+        return lambda image: edit(image, strength)
+
+    return [Transform(f"{name} {each:g}{unit}", at(each), result) for each in strengths]
 
 
 TRANSFORMS: tuple[Transform, ...] = (

@@ -10,13 +10,13 @@ from scipy.stats import binom
 from support.command import run_command
 from support.triton import tiny_graph
 
+from benchmarks.photo_quality.pairs import originals_of
 from photodup.demo.encoder import export_stand_in
 from photodup.embedding.engines import reduced
 from photodup.embedding.engines.encoder import export_of, load_model
 from photodup.embedding.engines.reduced import source_of
 from photodup.errors import PhotodupError
 from photodup.photos.groups.tiers import ModelThresholds
-from photodup.study.evaluate import demo_originals
 from photodup.tune import gate
 from photodup.tune.export_command import ask_gate, export_precision
 from photodup.tune.gate import judge, upper_bound
@@ -151,7 +151,7 @@ def test_what_decides_nothing_and_what_is_no_number_says_so(changed, is_random, 
 
 def test_pictures_to_judge_by_are_not_calibrated_on(tmp_path):
     pictures = choose_pictures(edits=["crop 90%"])
-    scenes = {original.name: original.scene for original in demo_originals()}
+    scenes = {original.name: original.scene for original in originals_of(None)}
     held = {scenes[picture.name.partition(", ")[0]] for picture in pictures.held_out}
     assert held and len(held) == len(set(scenes.values())) // 2
     calibrated = {image.tobytes() for image in pictures.calibration}

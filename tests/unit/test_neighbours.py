@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.grouping import synthetic_library
+from benchmarks.scale import synthetic_library
 from photodup.errors import PhotodupError
 from photodup.photos.groups.stars import stars
 from photodup.photos.search import neighbours

@@ -253,9 +253,13 @@ def rows(n_passes: int = 50) -> Iterator[Row]:
         yield row(f"intervals that hold the truth, {of}", rates[least].covered, because=f"spread {least}")
 
 
+def studies() -> dict[str, Sizes]:
+    """Return the sizes of the studies that are simulated."""
+    return {"reference": Sizes(), "quick study": quick_sizes()}
+
+
 def rates_of(visits: Visits, n_passes: int, effects: Sequence[float]) -> list[dict[str, Any]]:
     """Return the rates at the stated spreads of both studies, and at that of recorded visits if there are any."""
-    studies = {"reference": Sizes(), "quick study": quick_sizes()}
     rates: list[tuple[str, str, Rates]] = [
         (
             study,
@@ -264,7 +268,7 @@ def rates_of(visits: Visits, n_passes: int, effects: Sequence[float]) -> list[di
                 generated(spread, sizes), quick=study != "reference", n_passes=n_passes, effects=effects
             ),
         )
-        for study, sizes in studies.items()
+        for study, sizes in studies().items()
         for spread in STATED
     ]
     if visits:
@@ -299,6 +303,10 @@ def main(
             "failed": {share: rules(heads, share) for share in PLANTED},
         },
         "live": summary(outcomes_of(live)),
+        "sizes": {
+            study: f"{study}: {sizes.visits * sizes.plan.blocks} blocks or {sizes.visits * sizes.plan.quads} quads"
+            for study, sizes in studies().items()
+        },
     }
     print(json.dumps(measured))
 

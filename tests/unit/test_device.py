@@ -65,7 +65,9 @@ def measure(toy, images, tmp_path):
 
 def test_every_line_is_measured_or_explained(measure, tmp_path):
     records = measure(ALL, batches=(1, 4))
-    assert {re.sub(r" b\d+$", "", key) for key in records} == {f"{e} {p}" for e in ALL for p in PRECISIONS_OF[e]}
+    assert {re.sub(r" b\d+$", "", key) for key in records} == {
+        f"{e} {p}" for e in ALL for p in PRECISIONS_OF[e]
+    }
     assert all(record["status"] == "ok" or record["error"] for record in records.values())
     for name in ("pytorch-eager fp32", "onnx-cpu fp32"):
         one, four = (records[f"{name} b{batch}"]["result"] for batch in (1, 4))

@@ -7,6 +7,7 @@ from typing import Any
 
 from photodup.errors import PhotodupError
 from photodup.paths import project_root
+from photodup.settings import inherited
 
 
 def benchmark(name: str, *arguments: object) -> Any:
@@ -15,8 +16,9 @@ def benchmark(name: str, *arguments: object) -> Any:
     Raises:
         PhotodupError: it failed; the last line that it wrote says why.
     """
-    command = [sys.executable, "-m", f"benchmarks.{name}", *map(str, arguments)]
-    done = subprocess.run(command, cwd=project_root(), capture_output=True, text=True, check=False)
+    command = [sys.executable, "-P", "-m", f"benchmarks.{name}", *map(str, arguments)]
+    variables = inherited(PYTHONPATH=str(project_root()))
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise PhotodupError(f"python -m benchmarks.{name} failed: {reason}")

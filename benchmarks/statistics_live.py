@@ -1,6 +1,6 @@
 """Comparisons of two real FastAPI services with a known delay: how often it is found, and how often one is made up.
 
-    python -m photodup.selfbench.statistics_live [--only 3] [--gates 4]          (make judge; about an hour without)
+    python -m benchmarks.statistics_live [--only 3] [--gates 4]          (make judge; about an hour without)
 
 Two processes of one configuration take turns as in every comparison. As they are they are a null. Two relays before the
 first of them plant a difference that is known: one waits a share of the time that the service took. Batches of a null, a
@@ -18,12 +18,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from functools import cache, partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 
+from benchmarks import null_server
+from benchmarks.statistics import GATE_LIMIT
 from photodup.bench.anyurl.gate import gate
 from photodup.bench.anyurl.measure import Asked, Request
 from photodup.bench.anyurl.payloads import payloads_for
@@ -37,8 +40,6 @@ from photodup.bench.stats.facts import Load
 from photodup.embedding.backends import Backend, parse_backend
 from photodup.errors import PhotodupError
 from photodup.paths import project_root
-from photodup.selfbench import null_server
-from photodup.selfbench.statistics import GATE_LIMIT
 from photodup.serving.service.start import ServiceProcess
 from photodup.study.comparisons.measure import Reach, Sizes, Task
 from photodup.study.notebook.weights import prepare_model
@@ -52,6 +53,19 @@ LOAD = Load("single_stream", span="prepared")  # what is planted is a share of w
 GATE = "gate"
 GATES = 40  # on a null, and half as many on a delay
 GATE_DELAY, GATE_MS, GATE_S = 0.15, 20.0, 12.0
+
+
+def fastest(weights: str) -> str:
+    """Return the backend of the fastest precision with a file and instructions here."""
+    from photodup.embedding.engines.encoder import export_of
+    from photodup.embedding.engines.model import can_compute
+    from photodup.embedding.engines.reduced import reduced_path, source_of
+
+    if not find_spec("openvino"):
+        return "local-onnx-fp32"
+    if can_compute("int8") and reduced_path(source_of(export_of(weights)), "openvino", "int8").is_file():
+        return "local-openvino-int8"
+    return f"local-openvino-{'bf16' if can_compute('bf16') else 'fp32'}"
 
 
 def measure(n: int, delay: float, run_dir: Path) -> None:
@@ -222,22 +236,6 @@ def main(
     run_dir = project_root() / "results" / run
     measure(only, delay, run_dir)
     print("\n".join([*summary(outcomes_of(run_dir)), *measure_gates(gates, run_dir)]))
-
-
-def fastest(weights: str) -> str:
-    """Return the backend of the fastest precision with a file and instructions here."""
-    from importlib.util import find_spec
-
-    from photodup.embedding.engines.encoder import export_of
-    from photodup.embedding.engines.model import can_compute
-    from photodup.embedding.engines.reduced import reduced_path, source_of
-
-    if not find_spec("openvino"):
-        return "local-onnx-fp32"
-    source = source_of(export_of(weights))
-    if can_compute("int8") and reduced_path(source, "openvino", "int8").is_file():
-        return "local-openvino-int8"
-    return f"local-openvino-{'bf16' if can_compute('bf16') else 'fp32'}"
 
 
 if __name__ == "__main__":

@@ -3,31 +3,25 @@
 Its servers listen at an address that is not loopback, on the published ports, and nothing of this machine's own
 loopback reaches them. Triton is started by docker/start-triton.sh, the service by the command of its image; both are
 rendered for a CPU, since that is what there is here. Processor and memory are shared with the client, which no
-rented machine does: figures of a rehearsal are no results.
+rented machine does: figures measured on it are no results.
 """
 
 import contextlib
 import functools
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from photodup.bench.link.link import Link
 from photodup.errors import PhotodupError
 from photodup.paths import build_dir
-from photodup.serving.check import check, render_check
-from photodup.serving.control_key import VARIABLE, new_key
+from photodup.serving.control_key import new_key
 from photodup.serving.embedded import MODELS, export_models, render_exported
-from photodup.serving.endpoints import NO_GPU, Endpoints, from_ports, save_endpoints
+from photodup.serving.endpoints import NO_GPU, Endpoints, from_ports
 from photodup.serving.process.process import ServerProcess, answers
 from photodup.serving.service.start import command as service_command
 from photodup.serving.service.start import is_ready, patient
 from photodup.serving.triton.server import start_shipped
-from photodup.settings import variables
-from photodup.study.notebook.weights import prepare_model
-from photodup.study.report.facts import notebook_rows
-from photodup.study.runner.execute import run_study
 
 PORTS = {"fastapi": 8002, "http": 8003, "grpc": 8004, "metrics": 8005}
 """As published, as docker/compose.yaml and the all-in-one image have them."""
@@ -43,12 +37,6 @@ WITHOUT = {
 """What a machine can lack -> what that means."""
 
 LINK = "us-east"
-
-WAYS = ("file", "address")
-"""What tells a notebook where the machine is: an endpoints file (`ENDPOINTS`) or the address (`HOST`)."""
-
-
-_say = functools.partial(print, flush=True)
 
 
 @dataclass(frozen=True)
@@ -109,7 +97,7 @@ def rented_machine(
         found = from_ports(
             address,
             *(0 if name in absent else port for name, port in PORTS.items()),
-            name="rehearsal",
+            name="rented",
             gpu=NO_GPU,
             models=models,
             location=f"a namespace of this machine, behind an emulated link ({link})",
@@ -129,7 +117,7 @@ def _repository(models: Collection[str], progress: Callable[[str], None] | None)
     if progress:
         progress("Exporting the model (kept for the next time)")
     # A folder for each choice: Triton loads whatever it finds in its repository.
-    folder = build_dir() / "rehearsal" / f"lacks-{'-'.join(sorted(set(MODELS) - set(models))) or 'nothing'}"
+    folder = build_dir() / "rented" / f"lacks-{'-'.join(sorted(set(MODELS) - set(models))) or 'nothing'}"
     return render_exported("cpu-embedded", folder, export_models(), models=list(models))
 
 
@@ -147,62 +135,14 @@ def _start(
         # On a CPU that the client shares, two seconds of queue are soon there: requests wait instead of being refused.
         own = {"HOST": "0.0.0.0", "PORT": str(PORTS["fastapi"])}  # as in the image
         settings = patient({**(service_env or {}), **own})
-        log = build_dir() / "logs" / "rehearsal-fastapi.log"
+        log = build_dir() / "logs" / "rented-fastapi.log"
         service = stack.enter_context(ServerProcess("FastAPI", service_command(), log, settings))
         started.append((service, functools.partial(is_ready, f"http://{address}:{PORTS['fastapi']}")))
     if repository is not None and "triton" not in without:
         # The command of docker/start-all.sh and of the Triton image.
         arguments = ["--exit-on-error=false", *(f"--{name}-port={PORTS[name]}" for name in ("http", "grpc"))]
         metrics = "--allow-metrics=false" if "metrics" in without else f"--metrics-port={PORTS['metrics']}"
-        triton = start_shipped(repository, key=key, arguments=[*arguments, metrics], log="rehearsal-triton")
+        triton = start_shipped(repository, key=key, arguments=[*arguments, metrics], log="rented-triton")
         is_up = functools.partial(answers, f"http://{address}:{PORTS['http']}/v2/health/ready")
         started.append((stack.enter_context(triton), is_up))
     return started
-
-
-def rehearse(
-    run: str = "rehearsal",
-    *,
-    only: Iterable[str] = (),
-    without: Collection[str] = (),
-    ways: Collection[str] = WAYS,
-    sizes: str = "quick",
-    link: str = LINK,
-) -> dict[str, list[dict[str, Any]]]:
-    """Start the machine, check it, run the notebooks in each of `ways`, and return each one's row (see `notebook_rows`).
-
-    Records of an earlier rehearsal of the same name are not measured again, as in every run.
-
-    Args:
-        run: directory under results/; runs by address get `-host` after it.
-        only: notebook prefixes.
-        without: what the machine lacks, of `WITHOUT`.
-
-    Raises:
-        PhotodupError: as `rented_machine` and `run_study`.
-    """
-    if not ways or set(ways) - set(WAYS):
-        raise PhotodupError(f"Notebooks find the machine by {' or '.join(WAYS)}, not by {list(ways)}.")
-    prepare_model()
-    found = {}
-    with rented_machine(without=without, link=link, progress=_say) as machine:
-        _say(f"A machine at {machine.address}, {machine.way.round_trip.floor_ms:.1f} ms away")
-        for word in without:
-            _say(f"  without {word}: {WITHOUT[word]}")
-        _say(render_check(check(machine.endpoints)))
-        for way in ways:
-            name = run if way == "file" else f"{run}-host"
-            found[way] = _run(name, way, machine, list(only), sizes)
-    return found
-
-
-def _run(name: str, way: str, machine: Rented, only: list[str], sizes: str) -> list[dict[str, Any]]:
-    file = build_dir() / "rehearsal" / f"{name}.yaml"
-    save_endpoints(machine.endpoints, file)
-    options: dict[str, Any] = {"endpoints": file}
-    if way == "address":
-        options = {"parameters": {"HOST": machine.address}}
-    with variables(**{VARIABLE: machine.key if way == "address" else ""}):
-        outcomes = run_study(name, sizes=sizes, only=only, again=True, **options)
-    wanted = {outcome.notebook for outcome in outcomes}
-    return [row for row in notebook_rows(name) if row["stem"] in wanted]

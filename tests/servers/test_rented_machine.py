@@ -10,6 +10,7 @@ import pytest
 from support.command import one_sentence
 from support.link import needs_link
 from support.paths import link_checkout
+from support.rented import PORTS, rented_machine
 from support.triton import needs_triton, render_tiny
 
 from photodup.errors import PhotodupError
@@ -21,7 +22,6 @@ from photodup.serving.triton.config import set_batching
 from photodup.study.notebook.points import when_measuring
 from photodup.study.report.facts import notebook_rows
 from photodup.study.runner.execute import run_study
-from photodup.study.runner.rented import PORTS, rehearse, rented_machine
 
 MODEL = "openclip_vit_b32"
 
@@ -125,6 +125,4 @@ def test_a_word_it_does_not_know_is_named_before_anything_starts() -> None:
         pass
     with pytest.raises(PhotodupError, match="answers nothing"), rented_machine(without=["fastapi", "triton"]):
         pass
-    with pytest.raises(PhotodupError, match="by file or address"):
-        rehearse(ways=["letter"])
     assert os.environ.get(control_key.VARIABLE) is None

@@ -3,32 +3,38 @@
 The same work is done in process: decode, resize, normalise and infer. Of photographs of 12 megapixels it is done in two
 ways there: at a reduced scale (the limit: every core decodes, then every core computes) and whole, as Pillow decodes.
 Client, service and in-process model share the machine; on few cores the client's own work (about 1 ms a request) is in
-the numbers, against the service. The service is started anew for each visit.
+the numbers, against the service. The service is started anew for each visit. Beside it: how long its first answer takes,
+with what earlier starts left in build/models (which export holds which weights), and without.
 """
 
+import json
 import random
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.rows import LATENCY, Row, compared, excess, guarded, ratio, row, several
 from photodup.bench.anyurl.payloads import made_up_images
 from photodup.bench.backends.adapter import Local
-from photodup.bench.backends.adapters import check_embeddings
+from photodup.bench.backends.adapters import adapter, answers_to, check_embeddings
 from photodup.bench.load.usage import memory_mib, server_pids
 from photodup.bench.pairs.alternate import Lane, VisitPlan, in_turns, measure_turn, measure_visit
 from photodup.bench.pairs.read import answered
 from photodup.bench.stats.comparison import Question, judge
 from photodup.bench.stats.facts import Load
 from photodup.embedding.backends import parse_backend
+from photodup.embedding.engines.export import MADE_FROM
 from photodup.embedding.imaging import View, decode, to_uint8
 from photodup.embedding.wire.wires import pixels
 from photodup.files import available_cores
-from photodup.selfbench.rows import LATENCY, Row, compared, excess, guarded, ratio, row, several
+from photodup.paths import build_dir
+from photodup.serving.service.start import ServiceProcess
 from photodup.settings import set_variables, variable
 from photodup.study.comparisons.measure import Reach
 
@@ -42,6 +48,7 @@ LEAST_COSINE = 0.99  # a service may decode at a reduced scale
 BATCHES, LARGE_BATCHES = 8, 2  # of eight images in a turn
 BACKEND = parse_backend("fastapi-pytorch-fp32-http-jpeg")  # whatever computes in it
 WEIGHTS = "random:0"  # no timing depends on the values
+STARTS, START_GOALS_S = 6, {"with": 2.0, "without": 5.0}  # until the first answer; even, they take turns
 
 
 def rows() -> Iterator[Row]:
@@ -52,6 +59,7 @@ def rows() -> Iterator[Row]:
     for (engine, precision), goal in CHOICES.items():
         yield from guarded(f"service, {engine} {precision}", partial(overhead, engine, precision, goal))
     yield from guarded("12 MP JPEG to vector through the service", large)
+    yield from guarded("first answer of the service", first_answers)
 
 
 def overhead(engine: str, precision: str, goal: float | None, *, weights: str = WEIGHTS) -> Iterator[Row]:
@@ -116,6 +124,42 @@ def large(
         yield row(f"{name} ÷ decoded {how} in process", ratio(of), least=goal, because=because)
 
 
+def first_answers(
+    engine: str = "openvino", precision: str = "int8", *, weights: str = WEIGHTS, n: int = STARTS
+) -> Iterator[Row]:
+    """Time starts of the service until it has answered a photograph, with and without what earlier ones left."""
+    photos, memory = made_up_images(1).items, []
+
+    def seconds(**more: str) -> float:
+        settings = {"MODEL_PRETRAINED": weights, "ENGINE": engine, "PRECISION": precision, **more}
+        began = time.perf_counter()
+        with ServiceProcess(settings=settings) as service:
+            answers_to(adapter(BACKEND, service.url, jpeg_quality=None), photos)
+            waited = time.perf_counter() - began
+            memory.append(memory_mib(service.pid))
+            return waited
+
+    def from_nothing() -> float:
+        """Start in a folder with links to the models that there are, and no note of which weights they hold."""
+        with tempfile.TemporaryDirectory() as root:
+            folder = Path(root, "build", "models")
+            folder.mkdir(parents=True)
+            for path in filter(Path.is_file, (build_dir() / "models").glob("*")):
+                if path.suffix == ".json":
+                    facts = json.loads(path.read_text(encoding="utf-8"))
+                    facts.pop(MADE_FROM, None)
+                    (folder / path.name).write_text(json.dumps(facts), encoding="utf-8")
+                else:
+                    (folder / path.name).symlink_to(path)
+            return seconds(PHOTODUP_ROOT=root)
+
+    seconds()  # leaves it
+    turns = in_turns([seconds, from_nothing], n // 2, random.Random(0))
+    for (how, goal), waits in zip(START_GOALS_S.items(), turns, strict=True):
+        name = f"first answer of the service, {engine} {precision}, {how} a cache"
+        yield row(name, several(waits), "s", most=goal, memory_mib=max(memory))
+
+
 def _visits(
     engine: str, precision: str, weights: str, photos: Sequence[bytes], **further: str
 ) -> Iterator[tuple[int, Any, list[Lane], Callable[[], float]]]:
@@ -126,7 +170,6 @@ def _visits(
         further: settings of the service.
     """
     from photodup.embedding.engines.encoder import load_model
-    from photodup.serving.service.start import ServiceProcess
 
     model = load_model(weights, engine=engine, precision=precision)
     reference = model.embed_pixels(pixels(photos))

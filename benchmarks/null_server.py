@@ -1,7 +1,7 @@
 """A real HTTP server that does nothing, with planted delays: what the load generator and comparisons are checked against.
 
-    python -m photodup.selfbench.null_server --delay-ms 5 --stall-after-s 2 --stall-s 1.4
-    python -m photodup.selfbench.null_server --upstream http://127.0.0.1:8000 --slower 0.05
+    python -m benchmarks.null_server --delay-ms 5 --stall-after-s 2 --stall-s 1.4
+    python -m benchmarks.null_server --upstream http://127.0.0.1:8000 --slower 0.05
 
 Prints its port on the first line. POST anything; the answer is a fixed JSON body, or with `--upstream` that of another
 server, after a wait of so large a share of the time that it took.
@@ -112,7 +112,7 @@ def running(**options: float | str) -> Iterator[str]:
         options: the command line's options, `delay_ms=5`.
     """
     arguments = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
-    process = subprocess.Popen([sys.executable, "-P", "-m", __name__, *arguments], stdout=subprocess.PIPE)
+    process = subprocess.Popen([sys.executable, "-P", __file__, *arguments], stdout=subprocess.PIPE)
     assert process.stdout is not None
     try:
         yield f"http://127.0.0.1:{int(process.stdout.readline())}"

@@ -1,4 +1,7 @@
-"""What `photodup bench` prints: rows with a goal, and how the two sides of a ratio become one."""
+"""What `make bench` prints: rows with a goal, and how the two sides of a ratio become one.
+
+python -m benchmarks.rows          writes the committed rows into docs/study.md
+"""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -163,3 +166,9 @@ def as_line(of: Row) -> str:
     end = ": ".join(filter(None, (state, of.because)))
     memory = "" if of.memory_mib is None else f"{of.memory_mib:.0f} MiB"
     return f"| {of.name:76} | {f'{said} {of.unit}'.strip():34} | {of.goal:24} | {memory:9} | {end} |"
+
+
+if __name__ == "__main__":
+    from photodup.study.report.readme import write_blocks
+
+    print(write_blocks(project_root() / "docs" / "study.md", blocks()))

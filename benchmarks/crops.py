@@ -1,4 +1,4 @@
-"""Measure the core time of grouping crops that look alike, from a scanned catalogue to families and suggestions.
+"""The core time of grouping crops that look alike, from a scanned catalogue to families and suggestions.
 
 The photographs of the demonstration are enlarged, and of each so many parts are cut out at random, lighter or darker and
 with noise of their own. Some share a part of the picture, most only look like others: their hashes are near, and the pixels
@@ -13,11 +13,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps
 
-from photodup.selfbench.rows import Row, row
+from benchmarks.rows import Row, row
 
-# Crops that are measured; a library for which the time is computed, and what that may take.
-N = 600
-LIBRARY, GOAL = 19_919, 25.0  # photos, minutes of one core
+N = 600  # crops that are measured
+LIBRARY, GOAL = 19_919, 25.0  # photos for which the time is computed, and the minutes of one core it may take
 _LONGER_SIDE, _SHARES = 2400, (0.3, 0.6)  # pixels of a photograph, and of its sides that a crop has
 
 
@@ -31,11 +30,10 @@ def make(folder: Path, n: int) -> None:
         image = ImageOps.contain(source.open(), (_LONGER_SIDE, _LONGER_SIDE))
         for i in range(number, n, len(SOURCES)):
             width, height = (round(side * rng.uniform(*_SHARES)) for side in image.size)
-            left, top = (int(rng.integers(most)) for most in (image.width - width, image.height - height))
+            left, top = int(rng.integers(image.width - width)), int(rng.integers(image.height - height))
             crop = np.asarray(image.crop((left, top, left + width, top + height))) * rng.uniform(0.8, 1.2)
-            noise = rng.normal(0, rng.uniform(0, 5), (height, width, 1))
-            seen = (crop + noise).clip(0, 255).astype(np.uint8)
-            (folder / f"{i:05d}.jpg").write_bytes(to_jpeg(Image.fromarray(seen)))
+            noisy = (crop + rng.normal(0, rng.uniform(0, 5), (height, width, 1))).clip(0, 255)
+            (folder / f"{i:05d}.jpg").write_bytes(to_jpeg(Image.fromarray(noisy.astype(np.uint8))))
 
 
 def rows(n: int = N) -> Iterator[Row]:
@@ -44,14 +42,14 @@ def rows(n: int = N) -> Iterator[Row]:
     from photodup.photos.library.catalogue import Catalogue
     from photodup.photos.library.scan import scan
 
-    with tempfile.TemporaryDirectory(prefix="photodup-bench-") as name:
-        make(Path(name), n)
-        scan(name, progress=False)
-        with Catalogue(name) as catalogue:
+    with tempfile.TemporaryDirectory(prefix="photodup-bench-") as folder:
+        make(Path(folder), n)
+        scan(folder, progress=False)
+        with Catalogue(folder) as catalogue:
             before = sum(os.times()[:4])
             tiers = find_tiers(catalogue)
             seconds = sum(os.times()[:4]) - before
-    what, asked = f"grouping {n:,} look-alike crops", tiers.n_verified
-    yield row(what, 1000 * seconds / max(asked, 1), "core-ms a pair", because=f"{len(tiers.copies)} groups")
-    yield row(f"{what}: pairs", asked / n, "a photo")
+    name, pairs = f"grouping {n:,} look-alike crops", tiers.n_verified
+    yield row(name, 1000 * seconds / max(pairs, 1), "core-ms a pair", because=f"{len(tiers.copies)} groups")
+    yield row(f"{name}: pairs", pairs / n, "a photo")
     yield row(f"grouping {LIBRARY:,}", seconds / n * LIBRARY / 60, "core-min", most=GOAL, because="computed")

@@ -3,19 +3,25 @@
 A simulated pass has every comparison and null of `notebooks/comparisons.yaml`, in the sizes of the reference or of the quick
 study, and goes through `photodup.bench.stats.comparison.judge` as a measured pass does. Its log ratios are resampled from
 the visits that a run recorded, or generated with stated spreads. `statistics_live` plants delays in real servers.
+
+    python -m benchmarks.statistics results/reference-cpu           (prints JSON; notebook 14 shows it)
 """
 
+import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from pathlib import Path
+from typing import Annotated, Any
 
 import numpy as np
+import typer
 import yaml
 
-from photodup.bench.anyurl.gate import Draw, fails, planted_heads
+from benchmarks.rows import Row, row
+from photodup.bench.anyurl.gate import N_SIMULATED, Draw, fails, planted_heads
 from photodup.bench.pairs.declared import Declarations, Pair, declarations
 from photodup.bench.pairs.read import question_of
 from photodup.bench.record.record import load_records
@@ -23,7 +29,6 @@ from photodup.bench.stats.comparison import Observed, Outcome, Verdict, has_fail
 from photodup.bench.stats.facts import SMALLEST_EFFECT
 from photodup.bench.stats.spread import Spread
 from photodup.paths import project_root
-from photodup.selfbench.rows import Row, row
 from photodup.study.comparisons.measure import KIND as VISIT
 from photodup.study.comparisons.measure import Sizes, sizes_of
 
@@ -39,6 +44,12 @@ SPREADS = (
     *(Spread(*each) for each in product((0.02, 0.03, 0.05, 0.10), (0.0, 0.007, 0.014), (0.0, 0.3))),
     *(Spread(*each) for each in product((0.01, 0.03), (0.007, 0.02), (0.3,), (1.0, 2.0))),
 )
+
+
+STATED = [
+    each for each in SPREADS if each.visits == 0.007 and each.autocorrelation == 0.3 and not each.unevenness
+]
+PLANTED = (0.0, GATE_LIMIT, 0.10, 0.15)  # of the gate's heads
 
 
 @dataclass(frozen=True)
@@ -240,3 +251,65 @@ def rows(n_passes: int = 50) -> Iterator[Row]:
         yield row(claims, rates[worst].false_claims, most=FALSE_CLAIMS, because=f"spread {worst}")
         least = min(rates, key=lambda spread: rates[spread].covered)
         yield row(f"intervals that hold the truth, {of}", rates[least].covered, because=f"spread {least}")
+
+
+def studies() -> dict[str, Sizes]:
+    """Return the sizes of the studies that are simulated."""
+    return {"reference": Sizes(), "quick study": quick_sizes()}
+
+
+def rates_of(visits: Visits, n_passes: int, effects: Sequence[float]) -> list[dict[str, Any]]:
+    """Return the rates at the stated spreads of both studies, and at that of recorded visits if there are any."""
+    rates: list[tuple[str, str, Rates]] = [
+        (
+            study,
+            f"{spread.observations:.0%}",
+            simulate(
+                generated(spread, sizes), quick=study != "reference", n_passes=n_passes, effects=effects
+            ),
+        )
+        for study, sizes in studies().items()
+        for spread in STATED
+    ]
+    if visits:
+        source = resampled(visits)
+        own = simulate(source, n_passes=n_passes, effects=effects, declared=declared_in(visits))
+        rates.append(("reference", "recorded", own))
+    return [{"study": study, "spread": spread, **asdict(each)} for study, spread, each in rates]
+
+
+def main(
+    run: Annotated[Path, typer.Argument(help="folder of a run whose recorded visits are redrawn")],
+    live: Annotated[Path, typer.Option(help="folder of the run that `make judge` wrote")] = Path(
+        "results/statistics"
+    ),
+    passes: Annotated[int, typer.Option(help="simulated passes for each planted difference")] = 80,
+    effect: Annotated[list[float] | None, typer.Option(help="planted difference, a share; repeat")] = None,
+) -> None:
+    """Print how often comparisons and the gate are wrong, as JSON."""
+    from benchmarks.statistics_live import outcomes_of, summary
+
+    visits = recorded(run)
+    noise = one_in_flight(visits)
+    heads: Draw = (
+        changes(noise) if noise else lambda looks, generator: STATED[1].draw(4 * looks, 5, generator)
+    )
+    measured = {
+        "comparisons": sum(map(len, visits.values())),
+        "rates": rates_of(visits, passes, effect or EFFECTS),
+        "gate": {
+            "heads": N_SIMULATED,
+            "noise": len(noise),
+            "failed": {share: rules(heads, share) for share in PLANTED},
+        },
+        "live": summary(outcomes_of(live)),
+        "sizes": {
+            study: f"{study}: {sizes.visits * sizes.plan.blocks} blocks or {sizes.visits * sizes.plan.quads} quads"
+            for study, sizes in studies().items()
+        },
+    }
+    print(json.dumps(measured))
+
+
+if __name__ == "__main__":
+    typer.run(main)

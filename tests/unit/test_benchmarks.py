@@ -1,19 +1,21 @@
-"""`photodup bench` prints every figure it promises."""
+"""`python -m benchmarks` prints every figure it promises."""
 
 import importlib
 import json
+import re
 
 import numpy as np
 import pytest
-from support.command import photodup, run_command, run_python
+from support.command import run_benchmark, run_python
+from support.paths import ROOT
 from support.triton import tiny_graph
 
+from benchmarks import __main__ as command
+from benchmarks import crops, load_generator, one_pass, recorded, rows, scale, service, starts, statistics
+from benchmarks.rows import Row, as_line, compared, excess, guarded, ratio, row
 from photodup.bench.pairs.alternate import VisitPlan
 from photodup.bench.stats.interval import Interval
-from photodup.cli.study import BENCHMARKS
 from photodup.errors import PhotodupError
-from photodup.selfbench import crops, load_generator, one_pass, recorded, rows, service, starts, statistics
-from photodup.selfbench.rows import Row, as_line, compared, excess, guarded, ratio, row
 
 
 def test_a_row_meets_its_goal_with_its_figure_or_with_all_of_its_interval():
@@ -47,16 +49,26 @@ def test_what_cannot_be_measured_is_a_row_that_says_why_and_a_mistake_is_none():
         list(guarded("all", lambda: failing(ValueError("ours"))))
 
 
-@pytest.mark.parametrize(("name", "words"), [
-    ("grouping", ("peak memory", "recall of pairs", "2,000", "a thousand more", "largest group")),
-    ("library", ("a photo", "after a thousand more", "2,000", "hash (within")),
-])  # fmt: skip
-def test_the_figures_of_scale_are_printed_a_line_each(monkeypatch, tmp_path, name, words):
-    monkeypatch.setattr(f"photodup.selfbench.{name}.SIZES", (2000,))
-    told = run_command("bench", "--only", name, "--json", str(tmp_path / "bench.json"))
-    assert all(word in told for word in words)
+def test_the_figures_of_scale_are_rows(monkeypatch, tmp_path):
+    monkeypatch.setattr(scale, "SIZES", (2000,))
+    command.main(only=["scale"], json=tmp_path / "bench.json")
     kept = json.loads((tmp_path / "bench.json").read_text(encoding="utf-8"))["rows"]
-    assert len(told.splitlines()) == 2 + len(kept) and all(set(one) == set(Row("").__dict__) for one in kept)
+    assert len(kept) == 9 and all(set(each) == set(Row("").__dict__) and each["value"] >= 0 for each in kept)
+    text = "\n".join(each["name"] + each["because"] for each in kept)
+    for word in (
+        "peak memory",
+        "recall of pairs",
+        "2,000",
+        "a thousand more",
+        "largest group",
+        "hash (within",
+    ):
+        assert word in text
+
+
+def test_a_notebook_gets_the_figures_of_scale():
+    (grouped,), (searched,) = (json.loads(run_benchmark("scale", kind, 300)) for kind in ("group", "search"))
+    assert grouped["rows"] == searched["photos"] == 300 and grouped["recall"] == searched["recall"] == 1
 
 
 def test_crops_that_look_alike_are_grouped():
@@ -67,18 +79,21 @@ def test_crops_that_look_alike_are_grouped():
 
 
 def test_every_benchmark_can_be_asked_for():
-    for name in BENCHMARKS:
-        assert callable(importlib.import_module(f"photodup.selfbench.{name}").rows)
+    for name in command.NAMES:
+        assert callable(importlib.import_module(f"benchmarks.{name}").rows)
+
+
+def test_the_library_imports_no_benchmark():
+    for path in (ROOT / "lib").rglob("*.py"):
+        assert not re.search(r"^\s*(from|import) benchmarks\b", path.read_text(encoding="utf-8"), re.M), path
 
 
 def test_the_generator_is_compared_with_a_socket_and_with_wrk(monkeypatch):
     monkeypatch.setattr(load_generator, "CONCURRENCY", 1)  # for one process: several take seconds to start
     monkeypatch.setattr(load_generator.rows, "__kwdefaults__", {"seconds": 0.1})
-    added, rate, share = json.loads(photodup("bench", "--only", "load_generator", "--json", "-").stdout)[
-        "rows"
-    ]
-    assert added["unit"] == "ms" and added["low"] < added["value"] < added["high"] and rate["value"] > 0
-    assert share["value"] or "wrk is not installed" in share["because"]
+    added, rate, share = load_generator.rows()
+    assert added.unit == "ms" and added.low < added.value < added.high and rate.value > 0
+    assert share.value or "wrk is not installed" in share.because
 
 
 @pytest.fixture
@@ -103,9 +118,8 @@ def test_large_photographs_starts_and_one_pass_are_rows(tiny):
     """Real services, pages and scans: a row for each figure, whatever it is."""
     found = [
         *service.large("onnx", "fp32", weights=tiny, n=2),
-        *starts.first_answers("onnx", "fp32", weights=tiny, n=2),
-        *starts.first_page(2),
-        *starts.first_page_of_many(2, 60),
+        *service.first_answers("onnx", "fp32", weights=tiny, n=2),
+        *starts.rows(2, 60),
         *one_pass.rows(2, 6, tiny, "local-onnx-fp32"),
     ]
     assert all((o.value or 0) > 0 or o.because for o in found) and len({o.name for o in found}) == len(found)
@@ -143,16 +157,12 @@ def test_committed_rows_are_a_table(tmp_path, monkeypatch):
         rows.committed()
 
 
-def test_another_name_is_one_sentence():
-    assert "no benchmark 'speed'" in run_command("bench", "--only", "speed", status=2)
-
-
 @pytest.mark.figures
 def test_the_peak_of_memory_is_the_process_own():
     """A child of a large process reports its own peak, and what it then takes."""
     ballast = np.ones(60_000_000)  # 480 MB here, in the parent
     code = (
-        "import numpy as np; from photodup.selfbench.grouping import peak_memory_gb as peak; "
+        "import numpy as np; from benchmarks.scale import peak_memory_gb as peak; "
         "before = peak(); taken = np.ones(25_000_000); print(before, peak())"
     )
     said = run_python(code, check=True).stdout

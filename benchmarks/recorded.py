@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
+from benchmarks.rows import Row, reference_dir, row
 from photodup.bench.record.json_files import read_json
 from photodup.bench.stats.interval import Interval
-from photodup.selfbench.rows import Row, reference_dir, row
 
 GOALS: dict[str, tuple[str, dict[str, Any]]] = {
     "INT8 with OpenVINO against FP32 with ONNX Runtime in Triton, eight": (

@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import null_server
+from benchmarks.rows import LATENCY, RATE, Row, compared, excess, ratio, row, several
 from photodup.bench.backends.http_connection import HttpConnection
 from photodup.bench.backends.server_adapters import OverHttp
 from photodup.bench.load.load import Load, Stopping, measure
@@ -25,8 +27,6 @@ from photodup.bench.pairs.alternate import in_turns
 from photodup.embedding.backends import parse_backend
 from photodup.embedding.wire.http import Post
 from photodup.errors import PhotodupError
-from photodup.selfbench import null_server
-from photodup.selfbench.rows import LATENCY, RATE, Row, compared, excess, ratio, row, several
 
 PAYLOAD_BYTES = 15_000
 CONCURRENCY, PROCESSES = 16, 2

@@ -1,4 +1,4 @@
-"""How often comparisons are wrong, simulated at small sizes; the whole is `photodup bench --only statistics`."""
+"""How often comparisons are wrong, simulated at small sizes; the whole is `python -m benchmarks --only statistics`."""
 
 from dataclasses import replace
 from itertools import product

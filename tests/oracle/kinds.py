@@ -456,7 +456,7 @@ shows("written caption", text_on((30, 350), "Merry Christmas 2022", 40), small=T
 shows("date stamp", text_on((490, 395), "2019 07 12", 22, "orange"))
 shows("watermark", text_on((240, 200), "(c) Studio", 36))
 shows("sepia", lambda _, pixels: rounded(pixels.mean(axis=2, keepdims=True) * [1, 0.85, 0.6]))
-shows("black and white", edited(lambda im: im.convert("L")), small=True)
+shows("black and white", edited(lambda im: im.convert("L")))
 shows("brighter", edited(lambda im: ImageEnhance.Brightness(im).enhance(1.25)))
 shows("warmer", lambda _, pixels: rounded(pixels * [1.08, 1.0, 0.9]))
 shows("sharpened", edited(lambda im: im.filter(ImageFilter.UnsharpMask(1.5, 120, 2))))

@@ -77,6 +77,7 @@ def test_a_foreign_library_reaches_nothing_outside_even_when_confirmed(
         except PhotodupError as error:
             assert "journal.jsonl" in str(error)
         assert tree(outside) == before
+        assert (outside / "victim.jpg").stat().st_atime_ns != entry("", "")["atime_ns"]
     assert (library / "mine.jpg").read_bytes() == VICTIM
 
 

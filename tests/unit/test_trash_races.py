@@ -39,6 +39,7 @@ def replaced(path: Path, content: bytes, status: os.stat_result) -> None:
 def written_into(path: Path, content: bytes, status: os.stat_result) -> None:
     with suppress(FileNotFoundError), open(path, "r+b") as file:
         file.write(content)
+        file.flush()
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 

@@ -187,8 +187,13 @@ class Trash:
             present = [o for o in present[::-1] if o.written] + [o for o in present if not o.written]
             for operation in _watched(present, "restore"):
                 try:
-                    if (written := operation.written) and not operation.unfinished:
-                        self._require_unchanged(written)
+                    # A sidecar that somebody changed since is not taken back; what it was before stays in the trash.
+                    written, path = operation.written, self.library / operation.home
+                    is_changed = written and os.path.lexists(path) and not self._files.is_home(written)
+                    if is_changed and not operation.unfinished:
+                        raise TrashError(
+                            f"{printable(path)} was changed since photodup wrote it: it stays as it is, look at it yourself."
+                        )
                     same = {moved: self._files.is_as_removed(moved) for moved in operation.files}
                     # What was interrupted may have part of its files at home: that is no loss.
                     files = [
@@ -208,7 +213,7 @@ class Trash:
                             f"{printable(home)} came back as something changed it." for home in changed
                         )
                 except (OSError, TrashError) as error:
-                    refused.append(sentence_of(error, self.library / operation.home))
+                    refused.append(sentence_of(error, path))
         if refused:
             more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
             back = f" {len(restored)} other files are back: scan again." if restored else ""
@@ -241,14 +246,6 @@ class Trash:
             more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
             raise TrashError(f"{refused[0]}{more} {freed / 1e6:.2f} MB of others are freed.")
         return freed
-
-    def _require_unchanged(self, written: Written) -> None:
-        """Refuse to take back a sidecar that somebody changed since; what it was before stays in the trash."""
-        path = self.library / written.home
-        if os.path.lexists(path) and not self._files.is_home(written):
-            raise TrashError(
-                f"{printable(path)} was changed since photodup wrote it: it stays as it is, look at it yourself."
-            )
 
     def _sidecars_shared_with(self, operation: Operation, others: Iterable[Operation]) -> list[Moved]:
         """Return the sidecars of a photo that left with other photos, and are in the trash unchanged."""

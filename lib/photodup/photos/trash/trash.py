@@ -50,9 +50,9 @@ from photodup.photos.trash.trash_files import (
     RemainingCopies,
     TrashFiles,
     free_names,
-    sync_folder,
 )
 from photodup.progress import bar
+from photodup.safe_open import opened
 
 
 class Trash:
@@ -233,8 +233,17 @@ class Trash:
         freed = 0
         refused: list[str] = []
         with self._locked():
-            everything = self.contents().operations
-            going = self._present(everything, operations, confirmed, {"purging"})
+            everything, going = self.contents().operations, []
+            for operation in self._present(everything, operations, confirmed, {"purging"}):
+                try:
+                    if False in map(self._files.is_as_removed, operation.files):
+                        raise TrashError(
+                            f"{printable(operation.home)} in the trash is not the file that was removed (its content "
+                            "differs): it was left there, and restoring brings it back."
+                        )
+                    going.append(operation)
+                except (OSError, TrashError) as error:
+                    refused.append(sentence_of(error, self.root / operation.home))
             staying = [operation for operation in everything if operation not in going]
             for operation in _watched(going, "delete"):
                 try:
@@ -371,32 +380,22 @@ class Trash:
         self._write(operation, outcome)
 
     def _purge(self, operation: Operation) -> int:
-        """Delete an operation's files from the trash; return the bytes freed.
-
-        Raises:
-            TrashError: a file is not as journalled, and was left.
-        """
+        """Delete an operation's files from the trash, but one that is not as journalled; return the bytes freed."""
         try:
             self._write(operation, "purging")
         except OSError as error:
             # A full disk is what people purge for: here the deletion makes the room to write it down.
             if error.errno not in DISK_FULL:
                 raise
-        freed = operation.bytes
-        left = []
+        freed, left = operation.bytes, []
         for moved in operation.files:
             self._step("purge file")
-            if not self._files.delete(moved):
+            if not self._files.delete(moved):  # something changed it at the last moment
                 left.append(moved)
         self._files.clear(operation)
         operation.files = left or operation.files
         self._write(operation, "removed" if left else "purged")
-        if left:
-            raise TrashError(
-                f"{printable(self.root / left[0].trash)} is not the file that was removed (its content differs): it "
-                "was left there, and restoring brings it back."
-            )
-        return freed
+        return freed - sum(moved.size for moved in left)
 
     def _finish(self, operation: Operation) -> None:
         """Finish what was interrupted: a removal is taken back, a restore or purge completed."""
@@ -434,9 +433,12 @@ class Trash:
         with suppress(PhotodupError):  # without a key, what is written now counts as unsigned
             own_key()
         try:
-            if not self.root.is_dir():
-                self.root.mkdir(mode=0o700, exist_ok=True)  # whatever comes here may have been private
-                sync_folder(self.library)
+            with opened(self.library, TRASH_FOLDER) as place, suppress(FileExistsError):
+                if place:
+                    os.mkdir(
+                        place.name, 0o700, dir_fd=place.folder
+                    )  # whatever comes here may have been private
+                    os.fsync(place.folder)
             with self._journal.exclusive():
                 self._recover()
                 yield

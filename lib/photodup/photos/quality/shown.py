@@ -19,7 +19,7 @@ from photodup.embedding.imaging import encoded
 from photodup.errors import PhotodupError
 from photodup.photos.compare.evidence import EvidenceStore, pair_rows
 from photodup.photos.compare.verify import Thresholds
-from photodup.photos.groups.results import TierGroup, Tiers
+from photodup.photos.groups.results import Group, Tiers
 from photodup.photos.groups.tiers import find_tiers
 from photodup.photos.library.scan import Catalogue, scan
 from photodup.photos.quality.edits import (
@@ -175,7 +175,7 @@ def judge_shown(tiers: Tiers, truth: dict[str, tuple[str, str]]) -> Shown:
     group_of = {
         photo.path.name: number
         for number, group in enumerate(tiers.copies)
-        for photo in (group.keeper, *group.members)
+        for photo in (group.keeper, *group.others)
     }
     sources: dict[str, list[str]] = {}
     for name, (source, _) in truth.items():
@@ -187,7 +187,7 @@ def judge_shown(tiers: Tiers, truth: dict[str, tuple[str, str]]) -> Shown:
     for name, (_, edit) in truth.items():
         if edit != ORIGINAL:
             by_edit.setdefault(edit, []).append(name in going)
-    pure = [len({truth[p.path.name][0] for p in (g.keeper, *g.members)}) == 1 for g in tiers.copies]
+    pure = [len({truth[p.path.name][0] for p in (g.keeper, *g.others)}) == 1 for g in tiers.copies]
     complete = [len({group_of.get(name, name) for name in names}) == 1 for names in sources.values()]
     return Shown(
         n_photos=len(sources),
@@ -274,7 +274,7 @@ def judge_kind(kind: Transform, tiers: Tiers, truth: dict[str, tuple[str, str]],
     suggested, kept, reasons, rules = 0, Counter[str](), Counter[str](), Counter[str]()
     for group in tiers.copies:
         source, keeper = truth[group.keeper.path.name]
-        together = {truth[photo.path.name] for photo in (group.keeper, *group.members)}
+        together = {truth[photo.path.name] for photo in (group.keeper, *group.others)}
         is_pair.append({(source, ORIGINAL), (source, kind.name)} <= together)
         if is_pair[-1]:
             kept[keeper] += 1
@@ -292,9 +292,9 @@ def judge_kind(kind: Transform, tiers: Tiers, truth: dict[str, tuple[str, str]],
     )  # fmt: skip
 
 
-def _reasons(group: TierGroup) -> set[str]:
+def _reasons(group: Group) -> set[str]:
     """Return why the members of a group are held back, without places and numbers."""
-    said = "; ".join(group.difference(photo) for photo in group.members)
+    said = "; ".join(group.difference(photo) for photo in group.others)
     return {_gist(part) for part in said.split("; ") if part}
 
 

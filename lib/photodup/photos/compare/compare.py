@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from photodup.photos.compare.align import Placement, align, grey, inverse, laid, rescaled
+from photodup.photos.compare.align import Placement, align, corners, grey, inverse, laid, moved, rescaled
 from photodup.photos.compare.limits import LIMITS
 from photodup.photos.compare.pictures import Picture, Saving
 from photodup.photos.compare.reproduce import (
@@ -81,11 +81,21 @@ def _doubt(keeper: Picture, member: Picture, placement: Placement, view: View) -
             return ""
     if softness > LIMITS.softer:
         return "is a little softer: the file to keep may have been sharpened"
+    own_loss = _own_loss(view, keeper.saving)
+    if _share_shown(keeper, member, placement) < LIMITS.less_shown and own_loss < LIMITS.as_lossy * fresh:
+        return ""  # a crop, so that the keeper was not made from it, and no better saved
     # A JPEG saved from the keeper would have been foretold; of other formats nothing is, and they may have lost more.
     is_known = bool(member.saving.tables) or member.saving.is_lossless
-    if is_known or beside < LIMITS.more_lost * _own_loss(view, keeper.saving):
+    if is_known or beside < LIMITS.more_lost * own_loss:
         return "neither of the two is seen to be saved from the other"
     return ""
+
+
+def _share_shown(keeper: Picture, member: Picture, placement: Placement) -> float:
+    """Return the share of the keeper's picture that the member shows."""
+    low, high = np.array([(0, 0), keeper.image.size], float)
+    reach = moved(corners(member.image.size), inverse(placement.transform)).clip(low, high)
+    return float(np.prod(reach.max(axis=0) - reach.min(axis=0)) / np.prod(high))
 
 
 def _own_loss(view: View, saving: Saving) -> float:
@@ -103,8 +113,9 @@ def rounding(rgb: np.ndarray, saving: Saving, side: int = 512) -> float:
     Of coefficients that are multiples of the JPEG's steps the fractions are near 0; moved by half a block they are
     anything.
     """
-    left, top = most_detailed(rgb, side)
-    part = grey(rgb[top : top + side, left : left + side]) - 128
+    lying = saving.as_saved(rgb)
+    left, top = most_detailed(lying, side)
+    part = grey(lying[top : top + side, left : left + side]) - 128
     height, width = ((length - 4) // 8 * 8 for length in part.shape)
     if min(height, width) < 2 * CELL:
         return 0.0

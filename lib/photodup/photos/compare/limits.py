@@ -53,6 +53,9 @@ class Limits:
     softened: float = 1.0
     # How many times more than the keeper a file in another format than JPEG has lost that may be made from it.
     more_lost: float = 2.0
+    # Share of the keeper that a crop shows, and how many times as much as the crop the keeper may have lost by its saving.
+    less_shown: float = 0.97
+    as_lossy: float = 1.3
     # Share of the member beyond the keeper's frame, in one colour, from which it was added there.
     plain_beyond: float = 0.01
     # Sizes that are one size, and sides that are one shape.

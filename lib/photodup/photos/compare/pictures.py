@@ -8,6 +8,16 @@ from PIL import Image, JpegImagePlugin
 
 from photodup.photos.compare.features import Features, features
 
+# Quarter turns to the left, and a mirror after them, that make a picture upright, by EXIF's orientation.
+_ORIENTATIONS = {
+    2: (0, True),
+    3: (2, False),
+    4: (2, True),
+    5: (3, True),
+    6: (3, False),
+    7: (1, True),
+    8: (1, False),
+}
 _LOSSLESS = frozenset({"PNG", "TIFF", "BMP", "PPM", "GIF", "RAW"})
 
 
@@ -19,11 +29,25 @@ class Saving:
         format: as Pillow calls it.
         tables: luminance and colour steps of a JPEG, 64 each, row by row; empty for other formats.
         subsampling: of a JPEG's colours, as Pillow takes it.
+        orientation: EXIF's: the saved picture lies so that this makes it upright.
     """
 
     format: str
     tables: tuple[tuple[int, ...], ...] = ()
     subsampling: int = 0
+    orientation: int = 1
+
+    def as_saved(self, upright: np.ndarray) -> np.ndarray:
+        """Return an upright picture [h, w, …] as it lies in the file, where a JPEG's blocks begin at its corner."""
+        turns, is_mirrored = _ORIENTATIONS.get(self.orientation, (0, False))
+        lying = np.rot90(upright[:, ::-1] if is_mirrored else upright, -turns)
+        return np.ascontiguousarray(lying)
+
+    def upright(self, lying: np.ndarray) -> np.ndarray:
+        """Return the upright picture [h, w, …] of one that lies as in the file."""
+        turns, is_mirrored = _ORIENTATIONS.get(self.orientation, (0, False))
+        turned = np.rot90(lying, turns)
+        return np.ascontiguousarray(turned[:, ::-1] if is_mirrored else turned)
 
     @property
     def is_lossless(self) -> bool:
@@ -42,7 +66,8 @@ class Saving:
         if not tables:
             return cls(header.format or "")
         steps = tuple(tuple(tables[i]) for i in sorted(tables))[:2]
-        return cls("JPEG", steps, max(0, JpegImagePlugin.get_sampling(header)))
+        orientation = header.getexif().get(0x0112, 1)
+        return cls("JPEG", steps, max(0, JpegImagePlugin.get_sampling(header)), orientation)
 
 
 @dataclass(frozen=True, eq=False)

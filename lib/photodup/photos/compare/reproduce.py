@@ -98,9 +98,9 @@ def saved(rgb: np.ndarray, saving: Saving | int) -> np.ndarray:
     how: dict = {"quality": saving}
     if isinstance(saving, Saving):
         how = {"qtables": [list(table) for table in saving.tables], "subsampling": saving.subsampling}
-    buffer = io.BytesIO()
-    Image.fromarray(rgb).save(buffer, "JPEG", **how)
-    return np.asarray(Image.open(buffer).convert("RGB"))
+    buffer, lies = io.BytesIO(), saving if isinstance(saving, Saving) else Saving("JPEG")
+    Image.fromarray(lies.as_saved(rgb)).save(buffer, "JPEG", **how)
+    return lies.upright(np.asarray(Image.open(buffer).convert("RGB")))
 
 
 def most_detailed(rgb: np.ndarray, side: int) -> tuple[int, int]:
@@ -143,10 +143,14 @@ def whole_size(member: Picture) -> tuple[Size, np.ndarray]:
 
 def window(keeper: Picture, member: Picture, transform: np.ndarray, corner: tuple[int, int]) -> View:
     """Return our own copy of a window of the member at full size, whose corner lies on a JPEG's grid."""
-    left, top = corner
+    # Blocks begin at the corner of the file's picture, which may be another of the upright one's.
+    width, height = member.image.size
+    begins = member.saving.as_saved(np.array([[(0, 0), (1, 0)], [(0, 1), (1, 1)]]))[0, 0]
+    rest = begins * (width % CELL, height % CELL)
+    left, top = (np.array(corner) + rest).tolist()
     part = member.rgb[top : top + _WINDOW, left : left + _WINDOW]
     there = np.column_stack([np.eye(2), (-left, -top)])
-    onto = np.column_stack([transform[:, :2], transform[:, 2] - corner])
+    onto = np.column_stack([transform[:, :2], transform[:, 2] - (left, top)])
     reach = moved(corners(part.shape[1::-1]), inverse(onto))
     low = np.clip(np.floor(reach.min(axis=0)).astype(int) - CELL, 0, np.array(keeper.image.size) - 1)
     high = np.clip(np.ceil(reach.max(axis=0)).astype(int) + CELL, low + 1, keeper.image.size)

@@ -13,8 +13,6 @@ from support.review_library import add_third_copy, client_of, exif, group_of, ph
 from support.trash_kills import at_home
 
 from photodup.errors import PhotodupError
-from photodup.photos.groups.judging import Judged
-from photodup.photos.groups.keepers import Choice
 from photodup.photos.library.scan import scan
 from photodup.photos.library.settings import LibrarySettings, load_settings, save_settings
 from photodup.photos.library.several import as_one_library
@@ -161,18 +159,6 @@ def test_rules_of_a_run_choose_between_equal_photos_alone(library):
         done(server, client, "wishes")
         assert kept() == ["a.jpg", "2021/IMG_3.jpg"]
     assert load_settings(library / ".photodup").protected == (), "for this run only"
-
-
-def test_a_wish_changes_nothing_unless_either_may_go_for_the_other():
-    def judged(keeper: int, **differs: str) -> Judged:
-        return Judged(keeper, Choice(None, None, ""), {int(row[1:]): said for row, said in differs.items()})
-
-    usual = judged(0, r1="", r2="a caption")
-    assert usual.unless_equal(judged(1, r0="finer detail", r2="")) is usual
-    assert usual.unless_equal(judged(2, r0="", r1="")) is usual
-    assert usual.unless_equal(usual) is usual
-    by_wish = usual.unless_equal(judged(1, r0="", r2=""))
-    assert by_wish.keeper == 1 and by_wish.differs == {0: "", 2: "a caption"}, "what was held back stays so"
 
 
 def several(folder: Path, *names: str) -> Path:

@@ -41,6 +41,11 @@ class Placement:
         return float(np.sqrt(abs(np.linalg.det(self.transform[:, :2]))))
 
     @property
+    def slant(self) -> float:
+        """Return the sine of the angle by which the keeper lies turned on the member."""
+        return abs(float(self.transform[1, 0])) / self.scale
+
+    @property
     def stretch(self) -> float:
         """Return the larger scale over the smaller, 1 or more."""
         larger, smaller = np.linalg.svd(self.transform[:, :2], compute_uv=False)

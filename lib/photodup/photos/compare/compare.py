@@ -33,6 +33,8 @@ def lacks(keeper: Picture, member: Picture) -> tuple[Difference, ...]:
         return (Difference("is mirrored" if placement.is_mirrored else "is turned"),)
     if placement.stretch > 1 + max(LIMITS.same_shape, 1.2 / min(member.image.size)):
         return (Difference("is stretched"),)
+    if member.saving.n_pages > keeper.saving.n_pages:
+        return (Difference(f"holds {member.saving.n_pages} pages or frames"),)
     transform = placement.transform
     sizes = keeper.image.size, member.image.size
     differences, is_whole = [], True
@@ -64,6 +66,8 @@ def _doubt(keeper: Picture, member: Picture, placement: Placement, view: View) -
     is_one_size = scale > 1 - LIMITS.same_size
     if beside <= 0.05 or (~view.inside).mean() > LIMITS.plain_beyond:
         return ""  # the same pixels; or with one colour around them, as a turn or a frame adds it
+    if placement.slant > LIMITS.slant:
+        return "lies straighter, or is turned a little"
     may_show = not is_one_size or not keeper.saving.tables or keeper.saving.step < 0.8 * member.saving.step
     if may_show and member.saving.tables and rounding(view.keeper, member.saving) > LIMITS.rounding:
         return "the file to keep was made from it"

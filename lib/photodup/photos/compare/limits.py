@@ -58,6 +58,8 @@ class Limits:
     as_lossy: float = 1.3
     # Share of the member beyond the keeper's frame, in one colour, from which it was added there.
     plain_beyond: float = 0.01
+    # Angle, as its sine, from which on a file was turned.
+    slant: float = 0.005
     # Sizes that are one size, and sides that are one shape.
     same_size: float = 0.05
     same_shape: float = 0.01

@@ -29,6 +29,7 @@ class Saving:
         format: as Pillow calls it.
         tables: luminance and colour steps of a JPEG, 64 each, row by row; empty for other formats.
         subsampling: of a JPEG's colours, as Pillow takes it.
+        n_pages: pictures in the file: more than one of animations, sequences and paged TIFFs.
         orientation: EXIF's: the saved picture lies so that this makes it upright.
     """
 
@@ -36,6 +37,7 @@ class Saving:
     tables: tuple[tuple[int, ...], ...] = ()
     subsampling: int = 0
     orientation: int = 1
+    n_pages: int = 1
 
     def as_saved(self, upright: np.ndarray) -> np.ndarray:
         """Return an upright picture [h, w, …] as it lies in the file, where a JPEG's blocks begin at its corner."""
@@ -62,9 +64,11 @@ class Saving:
     @classmethod
     def of(cls, header: Image.Image) -> "Saving":
         """Return how an opened file was saved."""
-        tables = getattr(header, "quantization", None)
+        tables, kind = getattr(header, "quantization", None), header.format or ""
         if not tables:
-            return cls(header.format or "")
+            # Cameras put previews and depth behind the one picture of an MPO.
+            n_pages = 1 if kind == "MPO" else max(1, int(getattr(header, "n_frames", 1)))
+            return cls(kind, n_pages=n_pages)
         steps = tuple(tuple(tables[i]) for i in sorted(tables))[:2]
         orientation = header.getexif().get(0x0112, 1)
         return cls("JPEG", steps, max(0, JpegImagePlugin.get_sampling(header)), orientation)

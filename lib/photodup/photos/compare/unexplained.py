@@ -27,10 +27,9 @@ def unexplained(view: View) -> list[tuple[str, np.ndarray | None]]:
     """Return what a view of the member shows beyond our copy, in words, and boxes int[n, 4] in its pixels."""
     if is_other_light(view):
         return [("its light or its colours are others", None)]
-    reasons: list[tuple[str, np.ndarray | None]] = []
     if len(boxes := places(view)):
-        reasons.append((f"looks different in {_counted(len(boxes), 'place')}", boxes))
-    return reasons + [(reason, None) for reason in detail(view)]
+        return [(f"looks different in {_counted(len(boxes), 'place')}", boxes)]
+    return [(reason, None) for reason in detail(view)]
 
 
 def _counted(n: int, noun: str) -> str:

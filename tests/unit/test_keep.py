@@ -148,7 +148,7 @@ def test_evidence_is_remembered_and_a_damaged_memory_costs_only_time(library, mo
         first = find_tiers(catalogue)
         monkeypatch.setattr(pixels, "verify", lambda a, b: pytest.fail("was verified before"))
         again = find_tiers(catalogue)
-        assert [g.evidence for g in again.copies] == [g.evidence for g in first.copies]
+        assert [g.members for g in again.copies] == [g.members for g in first.copies]
         monkeypatch.undo()
         for file in (library / ".photodup").glob("evidence.sqlite*"):
             file.write_bytes(b"not a database" * 500)
@@ -268,7 +268,7 @@ def test_a_jpeg_with_its_raw_is_kept(tmp_path, same_bytes):
     picture = photo("coffee").resize((900, 600))
     for path in paths:
         picture.save(path, "JPEG", quality=90 if same_bytes or path is paths[0] else 97)
-    assert keeper(tmp_path) == ("sent.jpg", None if same_bytes else "compression")
+    assert keeper(tmp_path) == ("sent.jpg", None if same_bytes else "size")
     (tmp_path / "2021/05/trip/img_1.cr2").write_bytes(b"what the sensor saw")
     assert keeper(tmp_path) == ("2021/05/trip/IMG_1.JPG", "format")
 

@@ -30,7 +30,7 @@ ModelDigest = Annotated[str | None, Option(help="digest of the model, or its beg
 KeepOrder = Annotated[
     str | None,
     Option(
-        help="rules, the first that differs decides: content,resolution,format,compression,metadata,oldest,size,folder"
+        help="rules, the first that differs decides: resolution,format,metadata,oldest,size,folder"
     ),
 ]
 AllowRandom = Annotated[

@@ -37,11 +37,13 @@ def lacks(keeper: Picture, member: Picture) -> tuple[Difference, ...]:
         return (Difference(f"holds {member.saving.n_pages} pages or frames"),)
     transform = placement.transform
     sizes = keeper.image.size, member.image.size
-    differences, is_whole = [], True
+    differences, is_whole, is_framed = [], True, False
     for view in views(keeper, member, transform):
         found = unexplained(view)
-        if is_whole and len(outside := beyond(view)):
-            found.append(("shows more of the scene", outside))
+        if is_whole:
+            is_framed = bool((~view.inside).mean() > LIMITS.plain_beyond)
+            if len(outside := beyond(view)):
+                found.append(("shows more of the scene", outside))
         is_whole = False
         if found:
             for reason, boxes in found:
@@ -51,11 +53,11 @@ def lacks(keeper: Picture, member: Picture) -> tuple[Difference, ...]:
     size, exact = whole_size(member)
     if has_edge(keeper.rgb, rescaled(transform, 1, exact), size):
         return (Difference("the file to keep has an edge where this one ends, as a frame or a collage has"),)
-    doubt = _doubt(keeper, member, placement, view)
+    doubt = _doubt(keeper, member, placement, view, is_framed=is_framed)
     return (Difference(doubt),) if doubt else ()
 
 
-def _doubt(keeper: Picture, member: Picture, placement: Placement, view: View) -> str:
+def _doubt(keeper: Picture, member: Picture, placement: Placement, view: View, *, is_framed: bool) -> str:
     """Return why the keeper may have been made from the member, or neither from the other; empty where nothing says so."""
     beside, fresh, _ = view.lost()
     scale, softness = placement.scale, view.softness
@@ -64,13 +66,13 @@ def _doubt(keeper: Picture, member: Picture, placement: Placement, view: View) -
     if scale > 1 + LIMITS.same_size:
         return "has more pixels"
     is_one_size = scale > 1 - LIMITS.same_size
-    if beside <= 0.05 or (~view.inside).mean() > LIMITS.plain_beyond:
-        return ""  # the same pixels; or with one colour around them, as a turn or a frame adds it
-    if placement.slant > LIMITS.slant:
-        return "lies straighter, or is turned a little"
     may_show = not is_one_size or not keeper.saving.tables or keeper.saving.step < 0.8 * member.saving.step
     if may_show and member.saving.tables and rounding(view.keeper, member.saving) > LIMITS.rounding:
         return "the file to keep was made from it"
+    if beside <= 0.05 or is_framed:
+        return ""  # the same pixels; or with one colour around them, as a turn or a frame adds it
+    if placement.slant > LIMITS.slant:
+        return "lies straighter, or is turned a little"
     if not is_one_size:
         share = detail_beyond(keeper, member, placement)
         is_likely = share > LIMITS.detail_likely and (fresh > 0.8 or keeper.has_camera)

@@ -118,7 +118,7 @@ def detail(view: View) -> list[str]:
     reasons = []
     is_other = max(contrast[1:]) > 1 + LIMITS.contrast or min(contrast[1:]) < 1 - LIMITS.contrast
     if is_other or contrast[0] > 1 + LIMITS.contrast_finest:
-        reasons.append("its small things have another contrast: one of the two was sharpened or filtered")
+        reasons.append("its small things have another contrast, as after sharpening or a filter")
     if missing[0] > LIMITS.finer or missing[1] > LIMITS.finer_next:
         reasons.append("has finer detail")
     if has_own_noise:

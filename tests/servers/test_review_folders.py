@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from PIL import Image
 from support.command import one_sentence, photodup, run_command
 from support.review_library import add_third_copy, client_of, exif, group_of, photo, save, write
 from support.trash_kills import at_home
@@ -59,7 +60,7 @@ def test_what_is_protected_is_kept_is_not_suggested_and_does_not_go(library):
     # The next start remembers, until the settings say otherwise.
     with ReviewServer(library) as server, client_of(server) as client:
         assert suggested(server.session, "IMG_1.jpg") == []
-        assert done(server, client, "settings/keep", protected="Backup", content="1") == 303
+        assert done(server, client, "settings/keep", protected="Backup", resolution="1") == 303
         assert suggested(server.session, "IMG_1.jpg") == ["Shared/small coffee.jpg"]
 
 
@@ -163,8 +164,10 @@ def test_rules_of_a_run_choose_between_equal_photos_alone(library):
 
 def several(folder: Path, *names: str) -> Path:
     """One photo in each of some folders, smaller from one to the next."""
+    image = photo("coffee").resize((360, 240))
     for number, name in enumerate(names):
-        save(photo("coffee").resize((360 - 36 * number, 240 - 24 * number)), folder / name / "1.jpg")
+        save(image.resize((360 - 36 * number, 240 - 24 * number)), folder / name / "1.jpg")
+        image = Image.open(folder / names[0] / "1.jpg")  # as people make copies: of a file
     return folder
 
 

@@ -29,9 +29,7 @@ EndpointsFile = Annotated[Path | None, Option(help="YAML of servers to look for,
 ModelDigest = Annotated[str | None, Option(help="digest of the model, or its beginning")]
 KeepOrder = Annotated[
     str | None,
-    Option(
-        help="rules, the first that differs decides: resolution,format,metadata,oldest,size,folder"
-    ),
+    Option(help="rules, the first that differs decides: resolution,format,metadata,oldest,size,folder"),
 ]
 AllowRandom = Annotated[
     bool, Option("--allow-random", help="study only: similar photos by untrained weights")

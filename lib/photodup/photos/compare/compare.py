@@ -59,7 +59,7 @@ def lacks(keeper: Picture, member: Picture) -> tuple[Difference, ...]:
 
 def _doubt(keeper: Picture, member: Picture, placement: Placement, view: View, *, is_framed: bool) -> str:
     """Return why the keeper may have been made from the member, or neither from the other; empty where nothing says so."""
-    beside, fresh, _ = view.lost()
+    beside, fresh, _ = view.losses
     scale, softness = placement.scale, view.softness
     if view.explained >= LIMITS.explained and beside >= 0.7 * fresh > 0.1:
         return ""  # our copy foretells what its saving did: it was saved from the keeper

@@ -3,6 +3,7 @@
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from PIL import Image
@@ -17,13 +18,14 @@ WHOLE, _WINDOW = 1024, 512
 _BLURS = (0.3, 0.5, 0.7, 0.9, 1.2, 1.6, 2.1, 2.8, 3.7, 4.9, 6.5, 8.7, 11.5)  # standard deviations, pixels
 _QUALITIES = (95, 90, 85, 80, 75, 70, 65, 60, 50, 40, 30, 20, 10)
 _AS_SHARP, _MEASURABLE = 0.97, 0.3  # contrast that is none lost, and that can be measured
+_MOST_LOST = 100.0  # squares of greys: no saving takes as much from most places
 # Ways of programs that resize, the commonest first.
 _WAYS = (
     Image.Resampling.LANCZOS, Image.Resampling.BICUBIC, Image.Resampling.BILINEAR, Image.Resampling.BOX,
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class View:
     """A part of the member, and our own copy of the keeper there.
 
@@ -45,8 +47,9 @@ class View:
     is_exact: bool
     place: np.ndarray
 
-    def lost(self) -> tuple[float, float, float]:
-        """Return the greys by which member and keeper differ, our copy and the keeper, and member and copy.
+    @cached_property
+    def losses(self) -> tuple[float, float, float]:
+        """The greys by which member and keeper differ, our copy and the keeper, and member and copy.
 
         The tenth of the places that differs most, and may show something else, is left out.
         """
@@ -60,7 +63,7 @@ class View:
     @property
     def explained(self) -> float:
         """Return the share of what the member's saving changed that our copy explains, 0..1."""
-        beside, _, left = self.lost()
+        beside, _, left = self.losses
         return max(0.0, 1 - (left / beside) ** 2) if beside > 0.1 else 0.0
 
 
@@ -174,7 +177,7 @@ def _view(
         view = View(member, soft, copy, there, inside, softness, is_exact, place)
         if best is None or view.explained > best.explained:
             best = view
-        if best.explained >= LIMITS.explained or best.lost()[2] > 3 * best.lost()[1] + 1:  # another picture's
+        if best.explained >= LIMITS.explained or best.losses[2] > 3 * best.losses[1] + 1:  # another picture's
             break
     assert best is not None
     return best
@@ -194,37 +197,38 @@ def _as_strong(
     beside = loss(member, keeper)
     copy = saved(keeper, saving) if saving.tables else keeper
     strength, is_exact = loss(keeper, copy), bool(saving.tables) or saving.is_lossless
-    if beside <= 1.5 * strength + 0.1 or (is_exact and not on_grid):
+    if beside <= 1.5 * strength + 0.1 or beside > _MOST_LOST or (is_exact and not on_grid):
         return copy, is_exact
+    twice, least = copy, 0.5 * beside
     for quality in _QUALITIES:
         again = saved(keeper, quality)
         stronger = loss(keeper, again)
-        if stronger > 1.5 * beside:
+        if stronger > (1.5 if is_exact else 1.2) * beside:
             break
         if stronger <= strength or stronger < 0.6 * beside:
             continue
         if not is_exact:  # another format: as strong as it takes
-            if stronger > 1.2 * beside:
-                break
             copy, strength = again, stronger
-        # A JPEG saved before, and more strongly: only one that explains what is seen.
-        elif loss(member, twice := saved(again, saving) if saving.tables else again) < 0.5 * beside:
-            return twice, False
-    return copy, is_exact
+            continue
+        # A JPEG that was saved before, and more strongly: only as one that explains what is seen.
+        candidate = saved(again, saving) if saving.tables else again
+        if (left := loss(member, candidate)) < least:
+            twice, least = candidate, left
+    return (twice, False) if least < 0.5 * beside else (copy, is_exact)
 
 
-def _gains(picture: np.ndarray, keeper: np.ndarray, inside: np.ndarray) -> list[float]:
+def _gains(picture: np.ndarray, keeper: np.ndarray, inside: np.ndarray, n: int = 5) -> list[float]:
     """Return the contrast of a picture's detail as a share of the keeper's in its more detailed half, by octave."""
     there, shares = whole_cells(inside), []
     for octave, (ours, its) in enumerate(
-        zip(octaves(grey(picture), 5), octaves(grey(keeper), 5), strict=True)
+        zip(octaves(grey(picture), n), octaves(grey(keeper), n), strict=True)
     ):
         side = CELL >> octave
         square, product = (cells(values, side) for values in (its**2, ours * its))
         rows, columns = np.minimum(square.shape, there.shape)
         covered, square, product = (array[:rows, :columns] for array in (there, square, product))
         if not covered.any():
-            return [1.0] * 5
+            return [1.0] * n
         detailed = covered & (square >= np.median(square[covered]))
         shares.append(float(np.median((product[detailed] + 1e-3) / (square[detailed] + 1e-3))))
     return shares
@@ -236,12 +240,13 @@ def _as_soft(
     """Return the keeper as soft as the member, and the blur; `copy` is it saved alone, which softens a little."""
     import cv2
 
-    shares = [
-        ours / max(by_saving, 0.05)
-        for ours, by_saving in zip(_gains(member, keeper, inside), _gains(copy, keeper, inside), strict=True)
-    ]
-    if min(shares[1:3]) >= _AS_SHARP:
+    def shares_of(n: int) -> list[float]:
+        pairs = zip(_gains(member, keeper, inside, n), _gains(copy, keeper, inside, n), strict=True)
+        return [ours / max(by_saving, 0.05) for ours, by_saving in pairs]
+
+    if min(shares_of(3)[1:]) >= _AS_SHARP:
         return keeper, 0.0
+    shares = shares_of(5)
     octave = next((octave for octave in range(1, 5) if shares[octave] > _MEASURABLE), 4)
     before, last = 1.0, 0.0
     for blur in _BLURS:

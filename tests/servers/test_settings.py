@@ -271,7 +271,7 @@ def test_keep_rules_of_the_page_and_of_the_command_line(library):
 
 def test_a_keeper_chosen_before_is_suggested_again(library):
     with Catalogue(library) as catalogue:
-        members = [photo for group in tiers_by_settings(catalogue).copies for photo in group.members]
+        members = [photo for group in tiers_by_settings(catalogue).copies for photo in group.others]
         (member,) = [photo for photo in members if photo.path.name == "small coffee.jpg"]
         Feedback(library / ".photodup").add("keeper", [member.md5])
         again = next(g for g in tiers_by_settings(catalogue).copies if g.keeper.md5 == member.md5)

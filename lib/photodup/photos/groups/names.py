@@ -1,0 +1,43 @@
+"""Which of equal files to keep: what names, folders and formats say where the pictures tell nothing apart."""
+
+import re
+
+from photodup.photos.library.catalogue import Photo
+
+_COPY_NAME = re.compile(
+    r"^(kopie|copy|copie|copia|cópia|kopia|kopi|kópia) (von|of|de|di|av|af|z) |"
+    r"[-_ ](kopie|copy|copie|copia|cópia|kopia|kopi)( ?\(?\d+\)?)?$| ?\(\d+\)$|~\d$",
+    re.IGNORECASE,
+)
+_CAMERA_FOLDER = re.compile(r"dcim|camera|camera roll|\d{3}[A-Z_]{5}", re.IGNORECASE)
+_PASSING_FOLDER = re.compile(
+    r"downloads?|te?mp|whatsapp.*|telegram.*|messenger|sent|received|.*papierkorb|.*trash", re.IGNORECASE
+)
+
+
+def place(photo: Photo) -> tuple[bool, int, int, str]:
+    """Return what settles equal files, best lowest: no name of a copy, a camera's folder, a short path."""
+    folders = photo.path.parts[:-1]
+    passing = any(_PASSING_FOLDER.fullmatch(part) for part in folders)
+    cameras = any(_CAMERA_FOLDER.fullmatch(part) for part in folders)
+    is_copy = bool(_COPY_NAME.search(photo.path.stem))
+    return is_copy, int(passing) - int(cameras and not passing), len(photo.path.parts), str(photo.path)
+
+
+PLACES = (
+    "its name is not that of a copy",
+    "in the camera's folder",
+    "the shortest path",
+    "the first by name",
+)
+
+
+def format_rank(name: str) -> int:
+    """Return the place of a format, the best lowest."""
+    return _FORMAT_RANK.get(name.upper(), 9)
+
+
+# Every pixel kept first; then what cameras write, then what the web makes of it; GIF has 256 colours. MPO is Pillow's name
+# for the JPEG of a camera that put a second picture behind the first. Of HEIC and JPEG either may be made of the other.
+_FORMAT_RANK = {"DNG": 0, "RAW": 0, "TIFF": 1, "PNG": 1, "BMP": 1, "PPM": 1, "HEIF": 2, "JPEG": 2, "MPO": 2}
+_FORMAT_RANK |= {"AVIF": 3, "JXL": 3, "WEBP": 3, "GIF": 4}

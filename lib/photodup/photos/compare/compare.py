@@ -90,6 +90,12 @@ def _doubt(keeper: Picture, member: Picture, placement: Placement, view: View, *
     own_loss = _own_loss(view, keeper.saving)
     if _share_shown(keeper, member, placement) < LIMITS.less_shown and own_loss < LIMITS.as_lossy * fresh:
         return ""  # a crop, so that the keeper was not made from it, and no better saved
+    if (
+        member.saving.step > LIMITS.strong_step
+        and keeper.saving.step < member.saving.step / 3
+        and not softness
+    ):
+        return ""  # so strongly saved that it was nobody's source
     # A JPEG saved from the keeper would have been foretold; of other formats nothing is, and they may have lost more.
     is_known = bool(member.saving.tables) or member.saving.is_lossless
     if is_known or beside < LIMITS.more_lost * own_loss:

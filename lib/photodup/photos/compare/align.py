@@ -183,9 +183,9 @@ def _settle(keeper: Picture, member: Picture, transform: np.ndarray) -> np.ndarr
         (a, on), (b, of) = _reduced(target, level), _reduced(source, level)
         if min(a.shape) >= 48:
             settled = rescaled(_settled(a, b, rescaled(settled, of, on)), 1 / of, 1 / on)
-    if fit(settled) <= roughly:
-        return transform
-    return _snapped(rescaled(settled, 1 / by, 1 / exact), keeper.image.size, member.image.size, factor)
+    if fit(settled) > roughly:
+        transform = rescaled(settled, 1 / by, 1 / exact)
+    return _snapped(transform, keeper.image.size, member.image.size, factor)
 
 
 def _reduced(picture: np.ndarray, factor: float) -> tuple[np.ndarray, np.ndarray]:

@@ -61,14 +61,19 @@ def _doubt(keeper: Picture, member: Picture, placement: Placement, view: View, *
     """Return why the keeper may have been made from the member, or neither from the other; empty where nothing says so."""
     beside, fresh, _ = view.losses
     scale, softness = placement.scale, view.softness
-    if view.explained >= LIMITS.explained and beside >= 0.7 * fresh > 0.1:
-        return ""  # our copy foretells what its saving did: it was saved from the keeper
-    if scale > 1 + LIMITS.same_size:
-        return "has more pixels"
-    is_one_size = scale > 1 - LIMITS.same_size
+    # Our copy foretells what its saving did: it was saved from the keeper.
+    is_foretold = view.explained >= LIMITS.explained and beside >= 0.7 * fresh > 0.1
+    is_one_size = 1 - LIMITS.same_size < scale < 1 + LIMITS.same_size
     may_show = not is_one_size or not keeper.saving.tables or keeper.saving.step < 0.8 * member.saving.step
     if may_show and member.saving.tables and rounding(view.keeper, member.saving) > LIMITS.rounding:
-        return "the file to keep was made from it"
+        # Steps that are twice as long look alike; then only a keeper that the member foretells was made from it.
+        back = inverse(placement.transform)
+        if not is_foretold or next(views(member, keeper, back)).explained >= LIMITS.explained:
+            return "the file to keep was made from it"
+    if is_foretold:
+        return ""
+    if scale > 1 + LIMITS.same_size:
+        return "has more pixels"
     if beside <= 0.05 or is_framed:
         return ""  # the same pixels; or with one colour around them, as a turn or a frame adds it
     if placement.slant > LIMITS.slant:
@@ -90,6 +95,12 @@ def _doubt(keeper: Picture, member: Picture, placement: Placement, view: View, *
     own_loss = _own_loss(view, keeper.saving)
     if _share_shown(keeper, member, placement) < LIMITS.less_shown and own_loss < LIMITS.as_lossy * fresh:
         return ""  # a crop, so that the keeper was not made from it, and no better saved
+    if (
+        member.saving.step > LIMITS.strong_step
+        and keeper.saving.step < member.saving.step / 3
+        and not softness
+    ):
+        return ""  # so strongly saved that it was nobody's source
     # A JPEG saved from the keeper would have been foretold; of other formats nothing is, and they may have lost more.
     is_known = bool(member.saving.tables) or member.saving.is_lossless
     if is_known or beside < LIMITS.more_lost * own_loss:

@@ -29,7 +29,10 @@ def drawn_difference(first: Image.Image, second: Image.Image) -> tuple[Image.Ima
     placement = align(pictures[1], pictures[0])
     if placement is None:
         return None
-    onto = placement.transform
+    if placement.is_mirrored or placement.is_turned:
+        pictures[1] = Picture(_turned(second, placement.transform[:, :2]), Saving(""))
+        placement = align(pictures[1], pictures[0]) or placement
+    onto, second = placement.transform, pictures[1].image
     reach = np.concatenate([corners(first.size), moved(corners(second.size), onto)])
     low, high = np.floor(reach.min(axis=0) + 0.01), np.ceil(reach.max(axis=0) - 0.01)
     size = tuple((high - low).astype(int).tolist())
@@ -51,6 +54,19 @@ def drawn_difference(first: Image.Image, second: Image.Image) -> tuple[Image.Ima
     n, most = max(int(both.sum()), 1), cv2.absdiff(a, b)[both].max(initial=0)
     picture = Image.fromarray(drawn.clip(0, 255).astype(np.uint8))
     return picture, float((heat > 0).sum() / n), int(most)
+
+
+def _turned(image: Image.Image, linear: np.ndarray) -> Image.Image:
+    """Return a picture turned by quarters, and mirrored, as it lies on another by the linear part of a map."""
+    ways = [(turns, is_mirrored) for turns in range(4) for is_mirrored in (False, True)]
+
+    def likeness(way: tuple[int, bool]) -> float:
+        quarter = np.linalg.matrix_power(np.array([[0, 1], [-1, 0]]), way[0])
+        return float((linear * (quarter @ np.diag((-1 if way[1] else 1, 1)))).sum())
+
+    turns, is_mirrored = max(ways, key=likeness)
+    rgb = np.asarray(image)
+    return Image.fromarray(np.rot90(rgb[:, ::-1] if is_mirrored else rgb, turns))
 
 
 def _after(transform: np.ndarray, shift: np.ndarray) -> np.ndarray:

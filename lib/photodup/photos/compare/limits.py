@@ -51,6 +51,8 @@ class Limits:
     # as much as the second.
     softer: float = 0.3
     softened: float = 1.0
+    # Mean step of a JPEG that was saved so strongly (quality 48 and less) that another of a third of it was not made of it.
+    strong_step: float = 60.0
     # How many times more than the keeper a file in another format than JPEG has lost that may be made from it.
     more_lost: float = 2.0
     # Share of the keeper that a crop shows, and how many times as much as the crop the keeper may have lost by its saving.

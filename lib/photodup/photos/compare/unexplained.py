@@ -61,7 +61,7 @@ def times_explained(view: View) -> np.ndarray:
     slopes = (cv2.Sobel(greys, cv2.CV_32F, *axes, ksize=3, scale=1 / 8) for axes in ((1, 0), (0, 1)))
     slope = cv2.dilate(cv2.magnitude(*slopes), np.ones((5, 5), np.uint8))
     if view.softness:  # a blur that is not quite the member's errs where it took most
-        loss += 0.2 * cv2.GaussianBlur(np.abs(keeper - view.sharp).max(axis=2), (0, 0), 6)
+        loss += 0.3 * cv2.GaussianBlur(np.abs(keeper - view.sharp).max(axis=2), (0, 0), 6)
     away = cv2.erode(view.inside.astype(np.uint8), np.ones((5, 5), np.uint8), borderValue=1)
     return apart / (5 + 1.5 * loss + 0.3 * slope) * away
 

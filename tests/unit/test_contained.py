@@ -242,6 +242,57 @@ def test_what_is_only_here_is_copied_once_and_never_over_a_file(tmp_path):
     assert not (tmp_path / "old/inside").exists()
 
 
+def test_everything_in_the_old_folder_counts_and_in_the_library_what_nothing_empties(tmp_path):
+    places = [
+        ".dtrash/files",
+        "$RECYCLE.BIN/S-1",
+        "Old.aplibrary/Masters",
+        ".photodup-trash/items",
+        "lost+found",
+        "2020",
+    ]
+    for seed, place in enumerate(places):
+        save(scene(seed), tmp_path / "old" / place / "a.jpg")
+        (tmp_path / "old" / place / "a_HEVC.MOV").write_bytes(place.encode())
+        save(scene(seed), tmp_path / "library/#recycle" / f"{seed}.jpg")
+    (tmp_path / "old/2020/.comments").mkdir()
+    (tmp_path / "old/2020/.comments/a.jpg.xml").touch()
+    save(scene(7), tmp_path / "old/2020/.hidden.jpg")
+    save(scene(8), tmp_path / "old/2020/.trashed-1712345678-b.jpg")
+    found, target = compare(tmp_path), tmp_path / "library/from old"
+    assert [photo.where for photo in found.photos] == [ONLY_HERE] * (len(places) + 2)
+    assert [str(one.path) for one in found.unread_there] == ["#recycle"]
+    assert copy_new(found, found.to_copy(ONLY_HERE), target) == (2 * len(places) + 3, 0, [])
+    assert (target / "2020/.comments/a.jpg.xml").exists() and (target / "2020/.hidden.jpg").exists()
+    again = compare(tmp_path)
+    assert {(photo.where, photo.why) for photo in again.photos} == {(SAME, "")}, (
+        "no copy lies where it is passed over"
+    )
+
+
+def test_what_only_the_old_folder_has_beside_a_photo_is_copied_with_it(tmp_path):
+    """Of the same bytes, too: without the photo nobody knows what the film is of."""
+    there, old = pair(tmp_path)
+    beside = {"b_HEVC.MOV", "b.CRW", "b_01.jpg.xmp", "NKSC_PARAM/b.jpg.nksc", "Metadaten.json", "sub/new.vrd"}
+    (tmp_path / "old/NKSC_PARAM").mkdir()
+    for name in beside:
+        (tmp_path / "old" / name).write_bytes(b"it")
+    (tmp_path / "old/Metadaten.json").write_text('{"title": "Sea", "description": "", "access": ""}')
+    (tmp_path / "old/readme.txt").touch()
+    found = compare(tmp_path)
+    (same,) = found.of(SAME)
+    assert all(words in same.why for words in ("film", "RAW", ".xmp", ".nksc", "keywords"))
+    copy_new(found, found.to_copy(ONLY_HERE), tmp_path / "library/old")
+    copies = {path for path in present(tmp_path / "library/old") if not path.startswith(".photodup")}
+    assert copies == beside | {"b.jpg", "sub/new.jpg"}
+    found = compare(tmp_path)
+    assert [(photo.where, photo.why) for photo in found.photos] == [
+        (SAME, ""),
+        (SAME, ""),
+    ] and not found.to_copy(ONLY_HERE)
+    assert there.exists() and old.exists()
+
+
 def test_a_copy_is_refused_that_is_not_the_photo_that_was_compared_or_whose_name_is_taken_meanwhile(tmp_path):
     found, target = made(tmp_path), tmp_path / "target"
 

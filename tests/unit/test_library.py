@@ -86,21 +86,51 @@ def test_own_folders_and_attribute_files_are_never_scanned(tmp_path):
     assert (report.n_found, report.problems) == (2, [])
 
 
-BINS = (
+OF_PROGRAMS = (
+    # trash of systems, file servers, phones and synchronisation
     ".Trash", ".Trash-1000/files", ".Trashes/501", "$RECYCLE.BIN", "#recycle", "@Recycle", ".recycle/me", "RECYCLER",
-    ".local/share/Trash/files", "#snapshot/daily", ".zfs/snapshot/a", "DCIM/Camera/.trashed-1712345678-IMG_1.jpg",
+    ".local/share/Trash/files", "DCIM/Camera/.trashed-1712345678-IMG_1.jpg", "Phone/Gallery/RecycleBin", "lost+found",
+    "Pictures/.Gallery2/recycle", "Sync/RecycleBin.ffs_tmp", "iCloud/Recently Deleted", "$Windows.~BT/old", "LOST.DIR",
+    # snapshots, versions, caches and transfers
+    "#snapshot/daily", ".zfs/snapshot/a", "data/me/files_versions", ".stversions/2020", "Backups.backupdb/mac",
+    "Android/data/com.example/cache", ".tmp.drivedownload", "Camera.partial", "IMG_1.jpg.download",
+    # thumbnails
+    "photoprism/storage/cache/thumbnails", "data/appdata_oc1x2y/preview/1", "2020/@EADIR/IMG_1.jpg",
+    # libraries of applications
+    "Mine Smart Previews.lrdata/0", "Old.photolibrary/Masters", "Session.cosessiondb/a", "Vault.apvault", "Cut.fcpbundle/a",
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("folder", BINS)
-def test_what_the_system_empties_is_no_copy_to_rely_on(tmp_path, folder):
-    """The file in the bin is larger and its path is shorter: it would be the one to keep."""
+@pytest.mark.parametrize("folder", OF_PROGRAMS)
+def test_what_programs_fill_and_empty_is_no_copy_to_rely_on(tmp_path, folder):
+    """The file in there is larger and its path is shorter: it would be the one to keep."""
     photo(tmp_path / "deep/down/here/Holiday in the mountains.jpg", size=(320, 240))
-    photo(tmp_path / folder / ("" if folder.endswith(".jpg") else "a.jpg"), size=(640, 480))
+    photo(tmp_path / folder / ("" if folder.endswith("IMG_1.jpg") else "a.jpg"), size=(640, 480))
     report = scan(tmp_path, progress=False)
-    assert report.n_found == 1 and "trash or snapshots of the system" in str(report.problems[0])
+    (place,) = report.not_entered
+    assert (report.n_found, report.problems) == (1, []) and folder.startswith(str(place.path))
+    assert str(report).endswith(f"\n{place}.") and "not entered: " in str(place)
     with Catalogue(tmp_path) as catalogue:
         assert [found.path.parts[0] for found in catalogue.photos()] == ["deep"]
+
+
+def test_what_the_owner_names_is_entered_and_many_folders_are_counted(tmp_path):
+    for folder in (
+        ".hidden/sub",
+        "Trash",
+        "2020/.picasaoriginals",
+        "Thumbs up",
+        "My cached trip",
+        "Snapshots",
+    ):
+        photo(tmp_path / folder / "a.jpg")
+    assert scan(tmp_path / ".hidden", progress=False).n_found == 1
+    assert scan(tmp_path / "Trash", progress=False).n_found == 1
+    assert scan(tmp_path, only=[".hidden/sub", "2020"], progress=False).n_found == 2
+    for number in range(20):
+        photo(tmp_path / f"{number}/@eaDir/a.jpg")
+    report = scan(tmp_path, progress=False)
+    assert report.n_found == 4 and str(report).endswith("\n12 more not entered (@eaDir, Trash).")
 
 
 def test_the_catalogue_can_lie_elsewhere(tmp_path):

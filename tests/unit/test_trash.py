@@ -355,11 +355,18 @@ def test_a_sentence_about_a_name_that_is_not_utf8_can_be_shown(folder, md5):
     ("IMG_1.HEIC IMG_1.MOV IMG_O1.AAE IMG_1.AAE IMG_1.xmp IMG_1.HEIC.xmp IMG_10.MOV", "IMG_1.HEIC",
      "IMG_1.AAE IMG_1.HEIC.xmp IMG_1.MOV IMG_1.xmp IMG_O1.AAE"),
     ("P1.CR2 p1.JPG P1.xmp", "p1.JPG", "P1.CR2 P1.xmp"),
-    ("P1.CR2 p1.JPG P1.xmp", "P1.CR2", "P1.xmp p1.JPG"),
+    ("P1.CR2 p1.JPG P1.xmp", "P1.CR2", ""),  # no photo leaves that nobody looked at
     ("a.cr2 a.dng a.xmp", "a.cr2", ""),  # a RAW file takes no other along
-    # As RawTherapee, DxO, ON1 and Google's export write them; nothing else leaves by its stem's stem.
-    ("A.jpg A.jpg.pp3 A.jpg.dop A.JPG.on1 A.jpg.json A.json A.jpg.mov A.png.pp3", "A.jpg",
-     "A.JPG.on1 A.jpg.dop A.jpg.json A.jpg.pp3"),
+    ("A.jpg A.png A.jpg.pp3 A.JPG.on1 A.jpg.json A.json A.jpg.mov A.png.pp3", "A.jpg",
+     "A.JPG.on1 A.jpg.json A.jpg.mov A.jpg.pp3"),
+    # The longest name has the file, and what follows it is no letter or digit.
+    ("IMG_1.jpg IMG_10.jpg IMG_10.txt IMG_1_notes.txt IMG_1.jpg~ IMG_1a.txt readme.txt IMG_2.mov IMG", "IMG_1.jpg",
+     "IMG_1.jpg~ IMG_1_notes.txt"),
+    ("IMG_1.jpg IMG_1_2.jpg IMG_1_HEVC.MOV IMG_1_2.MOV", "IMG_1.jpg", "IMG_1_HEVC.MOV"),
+    # Further edits of darktable name the suffix of their photo.
+    ("a.jpg a.png a.CR2 a_01.jpg.xmp a_01.png.xmp a.png.acr", "a.jpg", "a_01.jpg.xmp"),
+    ("IMG_E1.JPG IMG_1.AAE IMG_O1.AAE", "IMG_E1.JPG", "IMG_1.AAE IMG_O1.AAE"),
+    ("cafe\u0301.jpg caf\u00e9.WAV CAF\u00c9.JPG.vrd", "cafe\u0301.jpg", "CAF\u00c9.JPG.vrd caf\u00e9.WAV"),
     # Names that differ in case alone have their own sidecars.
     ("a.jpg A.JPG a.jpg.xmp A.JPG.xmp a.xmp", "a.jpg", "a.jpg.xmp"),
     ("a.jpg A.JPG a.jpg.xmp A.JPG.xmp a.xmp", "A.JPG", "A.JPG.xmp"),

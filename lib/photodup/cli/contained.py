@@ -60,7 +60,7 @@ def summary(found: "Contained") -> list[str]:
     lines.append(f"{len(found.unread):9,}  {'':15}  not readable, so not compared")
     if lost := sum(bool(photo.why) for photo in found.of(Whereabouts.SAME)):
         lines.append(
-            f"{lost} of those with the same bytes have something beside them that the library lacks."
+            f"{lost} of those with the same bytes have something beside them that the library lacks: copying takes them too."
         )
     if found.of(Whereabouts.PROBABLY):
         lines.append("Look at what is probably there before you give the old folder up, or copy it as well.")
@@ -87,7 +87,10 @@ def _page(found: "Contained") -> str:
         ]
         for where in reversed(Whereabouts)
     }
-    unread = {"not readable": found.unread, "not readable in the library": found.unread_there}
+    unread = {
+        "not readable": found.unread,
+        "not readable, or not entered, in the library": found.unread_there,
+    }
     for title, files in unread.items():
         tables[title] = [{"file": printable(one.path), "why": escaped(one.reason)} for one in files]
     facts = {"made_by": "photodup contained", "finished": f"{datetime.now():%Y-%m-%d %H:%M}"}
@@ -97,7 +100,7 @@ def _page(found: "Contained") -> str:
 def _copy(found: "Contained", where: "list[Whereabouts]", target: Path, yes: bool) -> None:
     from photodup.photos.across.copy_new import copy_new, files_to_copy
 
-    photos = found.of(*where)
+    photos = found.to_copy(*where)
     n = len(files_to_copy(found, photos))
     if not yes:
         ask(
@@ -107,6 +110,10 @@ def _copy(found: "Contained", where: "list[Whereabouts]", target: Path, yes: boo
     n_copied, n_there, refused = copy_new(found, photos, target)
     for sentence in refused:
         print(sentence, file=sys.stderr)
-    print(f"{n_copied} files copied, {n_there} there already, {len(refused)} left alone", file=sys.stderr)
+    print(
+        f"{n_copied} files copied, {n_there} there already, {len(refused)} left alone: {len(photos)} photos and "
+        f"{n - len(photos)} files that belong to them",
+        file=sys.stderr,
+    )
     if refused:
         raise Exit(1)

@@ -89,7 +89,7 @@ class Contained:
         old, library: both folders.
         photos: the readable files, by path.
         unread: what could not be read in the old folder, and why.
-        unread_there: the same of the library.
+        unread_there: what could not be read, or is not entered, in the library, and why.
         problems: what could not be compared, in sentences.
     """
 
@@ -99,6 +99,14 @@ class Contained:
     unread: tuple[UnreadFile, ...]
     unread_there: tuple[UnreadFile, ...]
     problems: tuple[str, ...]
+
+    def to_copy(self, *where: Whereabouts) -> list[OldPhoto]:
+        """Return the photos of which one of these is known, and those with something beside them that the library lacks."""
+        return [
+            photo
+            for photo in self.photos
+            if photo.where in where or (photo.where is Whereabouts.SAME and photo.why)
+        ]
 
     def of(self, *where: Whereabouts) -> list[OldPhoto]:
         """Return the photos of which one of these is known."""
@@ -170,7 +178,10 @@ def find_contained(old: Path | str, library: Path | str, **options: Any) -> Cont
     """
     folders = existing_folder(old), existing_folder(library)
     refuse_overlap(*folders)
-    scanned = [scan(folder, cached_catalogue(folder), **options) for folder in folders]
+    scanned = [
+        scan(folder, cached_catalogue(folder), everything=everything, **options)
+        for folder, everything in zip(folders, (True, False), strict=True)
+    ]
     with (
         Catalogue(folders[0], cached_catalogue(folders[0])) as here,
         Catalogue(folders[1], cached_catalogue(folders[1])) as there,
@@ -180,7 +191,8 @@ def find_contained(old: Path | str, library: Path | str, **options: Any) -> Cont
         comparison = _Comparison(here, there, store, kept)
         photos = tuple(comparison.photos())
         unread = (*scanned[0].problems, *comparison.unread)
-        return Contained(*folders, photos, unread, tuple(scanned[1].problems), tuple(comparison.problems))
+        unread_there = (*scanned[1].problems, *scanned[1].not_entered)
+        return Contained(*folders, photos, unread, unread_there, (*comparison.problems, *scanned[0].left_out))
 
 
 class _Comparison:
@@ -303,9 +315,11 @@ class _Comparison:
             others = [equal for equal in same if not self._is_old(equal.path)]
             if not others:
                 return Whereabouts.ONLY_HERE, None, _SHOWN_ONLY
-            for equal in others:
-                if self._digest_there(equal, "sha256") == own:
-                    return Whereabouts.SAME, equal, "; ".join(self._rules.lost_beside(equal, photo))
+            equals = (equal for equal in others if self._digest_there(equal, "sha256") == own)
+            lost = {equal: "; ".join(self._rules.lost_beside(equal, photo)) for equal in equals}
+            if lost:
+                best = min(lost, key=lambda equal: bool(lost[equal]))
+                return Whereabouts.SAME, best, lost[best]
             return Whereabouts.PROBABLY, others[0], _CHANGED
         where, other, why = self._known.get(photo.md5, _NOTHING)
         if other and where is Whereabouts.AS_GOOD:

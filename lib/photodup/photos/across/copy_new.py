@@ -14,7 +14,8 @@ from photodup.errors import PhotodupError
 from photodup.files import real_path
 from photodup.names import as_text, printable
 from photodup.photos.across.contained import Contained, OldPhoto, refuse_overlap
-from photodup.photos.library.sidecars import belonging_to, moving_together
+from photodup.photos.library.sidecars import Sidecars
+from photodup.photos.library.walking import entered_path
 from photodup.photos.state.journal import Journal
 from photodup.photos.state.own_folder import OwnFolder
 from photodup.photos.trash.trash_entries import sentence_of
@@ -26,12 +27,12 @@ JOURNAL = "copied.jsonl"
 
 
 def files_to_copy(found: Contained, photos: Sequence[OldPhoto]) -> list[tuple[str, str | None]]:
-    """Return each photo, and what belongs to it by name, once: path in the old folder, and MD5 if it is known."""
-    paths = [found.old / photo.path for photo in photos]
-    md5 = dict(zip(paths, (photo.md5 for photo in photos), strict=True))
-    beside = moving_together(paths)
-    every = {one: None for path in paths for one in (path, *beside[path], *belonging_to(path))}
-    return [(str(path.relative_to(found.old)), md5.get(path)) for path in every]
+    """Return each photo, what belongs to it and its album, once: path in the old folder, and MD5 if it is known."""
+    sidecars, old = Sidecars(found.old), found.old
+    files: dict[Path, str | None] = {old / photo.path: photo.md5 for photo in photos}
+    for path in list(files):
+        files |= dict.fromkeys([*sidecars.files_of(path), *sidecars.albums(path.parent)])
+    return [(str(path.relative_to(old)), md5) for path, md5 in files.items()]
 
 
 def copy_new(
@@ -42,6 +43,7 @@ def copy_new(
 ) -> tuple[int, int, list[str]]:
     """Copy photos of the old folder, and what belongs to them, below a folder, under the paths that they have.
 
+    Folders that a scan of the target would not enter, such as trash and hidden ones, get another name there.
     The journal, `.photodup/copied.jsonl` in that folder, says before each file what is copied, and after it that it was.
 
     Args:
@@ -88,7 +90,8 @@ def _copy_one(
     Raises:
         OSError: it cannot be copied, or other bytes have the name.
     """
-    with opened(old, path) as source, opened(target, path, make=True) as place:
+    home = entered_path(path)
+    with opened(old, path) as source, opened(target, home, make=True) as place:
         if source is None or place is None:
             raise FileNotFoundError(errno.ENOENT, "it is no longer there", path)
         remove_file(part_of(place))  # what a crash may have left
@@ -97,9 +100,15 @@ def _copy_one(
             if md5_at(place) == md5:
                 return False
             raise FileExistsError(
-                errno.EEXIST, f"{printable(target / path)} has other bytes and is not replaced", path
+                errno.EEXIST, f"{printable(target / home)} has other bytes and is not replaced", path
             )
-        line = {"path": as_text(path), "from": as_text(old), "md5": md5, "time": time.time()}
+        line = {
+            "path": as_text(home),
+            "original": as_text(path),
+            "from": as_text(old),
+            "md5": md5,
+            "time": time.time(),
+        }
         journal.append(line | {"state": "copying"})
         copy_file(source, place, md5, on_step)
         os.fsync(place.folder)  # the name, too, is there after a power cut

@@ -14,7 +14,7 @@ from photodup.photos.groups.origin import PLACES, Origins, format_rank, place
 from photodup.photos.library.catalogue import Photo
 from photodup.photos.library.hashing import Memory
 from photodup.photos.library.metadata import KINDS, in_words, joined, lost_in_words, missing, read_described
-from photodup.photos.library.sidecars import FILM_SUFFIXES, GOING_ALONG, RAW_SUFFIXES, Beside
+from photodup.photos.library.sidecars import FILM_SUFFIXES, RAW_SUFFIXES, Sidecars
 
 DEFAULT_RULES = (
     "source",
@@ -36,12 +36,10 @@ FILM, RAW = "has a film beside it (Live Photo)", "has its RAW beside it"
 DEVELOPED = "one is RAW, the other a picture made of it: keep both"
 # By the suffix of a file beside a photo, what the photo has.
 _HAS = (
-    {suffix: f"has its {suffix} file beside it" for suffix in GOING_ALONG}
-    | {".xmp": "has an edit in its .xmp file"}
+    {".xmp": "has an edit in its .xmp file", "": "has a file beside it"}
     | dict.fromkeys(FILM_SUFFIXES, FILM)
     | dict.fromkeys(RAW_SUFFIXES, RAW)
 )
-NEVER_WRITTEN = frozenset({*_HAS.values(), DEVELOPED})  # no sidecar holds these
 
 # Shares by which pixels, blocks and steps are no different.
 _SAME_PIXELS, _SAME_BLOCKS, _SAME_STEP = 0.85, 1.4, 1.15
@@ -89,7 +87,7 @@ class KeepRules:
         self._chosen = frozenset(chosen)
         self.folders = tuple(Path(folder) for folder in folders)
         self._protected: tuple[str, ...] = ()
-        self._beside: Beside | None = None
+        self._beside: Sidecars | None = None
         self._described: dict[int, Mapping[str, Any]] = {}
 
     def preferring(self, wishes: Collection[str], protected: Sequence[str]) -> "KeepRules":
@@ -108,7 +106,7 @@ class KeepRules:
 
     def look_beside(self, library: Path) -> None:
         """Ask in a library which files lie beside a photo, such as its RAW or its film (Live Photo), and what XMP says."""
-        self._beside = Beside(library)
+        self._beside = Sidecars(library)
         self._described.clear()
 
     def remember_beside(self, memory: Memory) -> None:
@@ -130,14 +128,16 @@ class KeepRules:
             self._described[photo.id] = said
         return self._described[photo.id]
 
+    def lost_metadata(self, keeper: Photo, leaving: Photo) -> list[str]:
+        """Return the metadata that would leave with a photo and the keeper lacks, in words; a sidecar can hold it."""
+        return list(filter(None, [lost_in_words(self.described(keeper), self.described(leaving))]))
+
     def lost_beside(self, keeper: Photo, leaving: Photo) -> list[str]:
-        """Return what is known of a photo, or lies beside it, that would leave with it and the keeper lacks, in words."""
-        said = [lost_in_words(self.described(keeper), self.described(leaving))]
-        lost = self._beside.lost(keeper.path, leaving.path) if self._beside else ()
-        said += dict.fromkeys(_HAS[suffix] for suffix in lost)
-        if "RAW" in (keeper.format, leaving.format) and keeper.md5 != leaving.md5:
-            said.append(DEVELOPED)
-        return [words for words in said if words]
+        """Return `lost_metadata`, and in words what lies beside a photo and has no equal beside the keeper."""
+        suffixes = self._beside.lost(keeper.path, leaving.path) if self._beside else ()
+        files = dict.fromkeys(_HAS.get(suffix) or f"has its {suffix} file beside it" for suffix in suffixes)
+        is_developed = "RAW" in (keeper.format, leaving.format) and keeper.md5 != leaving.md5
+        return [*self.lost_metadata(keeper, leaving), *files, *[DEVELOPED] * is_developed]
 
     def doubts(
         self,

@@ -16,7 +16,7 @@ from photodup.photos.compare.kept_features import FeatureStore
 from photodup.photos.groups.copy_search import CopySearch
 from photodup.photos.groups.families import Family
 from photodup.photos.groups.judging import Judge, Judged
-from photodup.photos.groups.keepers import NEVER_WRITTEN, Choice, KeepRules
+from photodup.photos.groups.keepers import Choice, KeepRules
 from photodup.photos.groups.model_thresholds import OTHER_MODEL, THRESHOLDS, ModelThresholds, choose_model
 from photodup.photos.groups.results import Evidence, TierGroup, Tiers
 from photodup.photos.groups.stars import Group, stars
@@ -210,7 +210,7 @@ class _Grouping:
         beside = [self._rules.lost_beside(keeper, photo) for photo, *_ in found]
         found = [
             (photo, proof, "; ".join(filter(None, (said, *lost))), *more,
-             not said and bool(lost) and NEVER_WRITTEN.isdisjoint(lost))
+             not said and bool(lost) and lost == self._rules.lost_metadata(keeper, photo))
             for (photo, proof, said, *more), lost in zip(found, beside, strict=True)
         ]  # fmt: skip
         stays = {entry[0].id for entry in found if entry[2]} | protected

@@ -33,7 +33,7 @@ _LAYOUT = frozenset({
 KINDS = ("date", "place", "camera", "rating", "label", "title", "caption", "keywords", "people")
 _AS_WORDS = {"rating": "a rating of {}", "label": "a label", "title": "a title", "caption": "a caption"}
 # Of XMP by its local name, and of IPTC by its number: the kind that each property is.
-_XMP = {
+XMP_KINDS = {
     "Rating": "rating", "Label": "label", "title": "title", "Headline": "title", "description": "caption",
     "subject": "keywords", "hierarchicalSubject": "keywords", "TagsList": "keywords",
     "PersonInImage": "people", "DateTimeOriginal": "date", "DateCreated": "date", "GPSLatitude": "place",
@@ -334,7 +334,7 @@ def _xmp(data: bytes) -> list[tuple[str, str]]:
     said = []
     for name, value in read_packet(data[:MOST_XMP_BYTES].strip(b"\0 \r\n\t")).said:
         namespace, _, local = name.rpartition(" ")
-        kind = "people" if local == "Name" and _REGIONS in namespace else _XMP.get(local)
+        kind = "people" if local == "Name" and _REGIONS in namespace else XMP_KINDS.get(local)
         if kind:
             said.append((kind, value))
     return said

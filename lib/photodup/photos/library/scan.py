@@ -47,7 +47,10 @@ class ScanReport:
     bytes_read: int = 0
     seconds: float = 0.0
     problems: list[UnreadFile] = field(default_factory=list)
-    left_out: str = ""  # a sentence about what an extra would read
+    not_entered: list[UnreadFile] = field(default_factory=list)  # folders of programs
+    left_out: list[str] = field(
+        default_factory=list
+    )  # sentences about them, and about what an extra would read
     set_aside: Path | None = None  # a damaged catalogue that was begun anew
 
     def __str__(self) -> str:
@@ -57,12 +60,12 @@ class ScanReport:
             if self.set_aside
             else ""
         )
-        return begun + (
+        counts = (
             f"{self.n_found} photographs found, {self.n_read} read "
             f"({self.bytes_read / 1e6:.1f} MB in {self.seconds:.1f} s), {self.n_unchanged} unchanged, "
             f"{self.n_missing} no longer there, {len(self.problems)} not readable"
-            + (f"\n{self.left_out}" if self.left_out else "")
         )
+        return begun + "\n".join([counts, *self.left_out])
 
 
 class PhotoSink(Protocol):
@@ -82,7 +85,12 @@ OpenSink = Callable[[Catalogue], AbstractContextManager[PhotoSink]]
 
 
 def scan(
-    folder: Path | str, catalogue: Path | str | None = None, *, only: Sequence[str] = (), **options: Any
+    folder: Path | str,
+    catalogue: Path | str | None = None,
+    *,
+    only: Sequence[str] = (),
+    everything: bool = False,
+    **options: Any,
 ) -> ScanReport:
     """Bring the catalogue of a folder up to date; a file of unchanged size and time is not read again.
 
@@ -90,13 +98,14 @@ def scan(
         folder: the library; it is walked with all its sub-folders.
         catalogue: the SQLite file; default `folder/.photodup/catalogue.sqlite`.
         only: the folders in it to look at, relative to it; empty for all. What is known of others stays.
+        everything: as of `walking.walk`.
         **options: of `update`.
 
     Raises:
         PhotodupError: the folder is not there or not readable, or the catalogue cannot be written.
     """
     root = existing_folder(folder)
-    return update(root, catalogue, walk(root, only), **options)
+    return update(root, catalogue, walk(root, only, everything=everything), **options)
 
 
 def existing_folder(folder: Path | str) -> Path:
@@ -147,7 +156,8 @@ def update(
     started = time.perf_counter()
     opened, aside = open_sound(root, catalogue)
     with opened, open_sink(opened) if open_sink else nullcontext() as sink:
-        report = ScanReport(opened.root, opened.path, len(listing.entries), left_out=listing.left_out)
+        report = ScanReport(opened.root, opened.path, len(listing.entries))
+        report.not_entered, report.left_out = listing.not_entered, listing.left_out
         report.set_aside = aside
         todo = _new_or_changed(opened, listing, report)
         read_one = partial(_read, opened.root, max_pixels, sink.look if sink else None)

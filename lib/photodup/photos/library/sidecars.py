@@ -1,6 +1,7 @@
-"""Files that belong to a photo and must go where it goes."""
+"""Files that belong to a photograph and must go where it goes."""
 
 import json
+import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -9,115 +10,240 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 from photodup.photos.library.catalogue import Photo
 from photodup.photos.library.hashing import Memory, digest_of
-from photodup.photos.library.metadata import MOST_XMP_BYTES, described_by_xmp, joined, read_described
+from photodup.photos.library.metadata import (
+    MOST_XMP_BYTES,
+    XMP_KINDS,
+    described_by_xmp,
+    joined,
+    read_described,
+    read_packet,
+)
 
 # fmt: off
+# What is a photograph: a picture, or a RAW file without a picture of its name.
+PICTURE_SUFFIXES = frozenset({
+    ".avif", ".bmp", ".gif", ".heic", ".heif", ".hif", ".jfif", ".jpe", ".jpeg", ".jpg", ".jxl", ".png", ".tif", ".tiff",
+    ".webp",
+})
 RAW_SUFFIXES = frozenset({
-    ".3fr", ".arw", ".cr2", ".cr3", ".dng", ".erf", ".iiq", ".kdc", ".mef", ".mos", ".mrw", ".nef",
-    ".nrw", ".orf", ".pef", ".raf", ".raw", ".rw2", ".rwl", ".srw", ".x3f",
+    ".3fr", ".arw", ".bay", ".cap", ".cr2", ".cr3", ".crw", ".dcr", ".dcs", ".dng", ".erf", ".fff", ".gpr", ".iiq",
+    ".k25", ".kdc", ".mdc", ".mef", ".mos", ".mrw", ".nef", ".nrw", ".orf", ".pef", ".ptx", ".raf", ".raw", ".rw2",
+    ".rwl", ".rwz", ".sr2", ".srf", ".srw", ".x3f",
 })
-RENDERED_SUFFIXES = frozenset({
-    ".avif", ".bmp", ".heic", ".heif", ".jpeg", ".jpg", ".jxl", ".png", ".tif", ".tiff", ".webp",
+_ALBUM_KEYS = frozenset({  # of Google's export
+    "title", "description", "access", "date", "location", "geoData", "enrichments", "sharedAlbumComments",
 })
-FILM_SUFFIXES = frozenset({".mov", ".mp4"})  # of a Live Photo
-_ATTACHED_SUFFIXES = frozenset({".aae", ".dop", ".mov", ".mp4", ".on1", ".pp3", ".thm", ".wav", ".xmp"})
-_NAMED_IN_FULL = frozenset({".dop", ".json", ".on1", ".pp3", ".xmp"})  # IMG_1.jpg.xmp
 # fmt: on
-GOING_ALONG = _ATTACHED_SUFFIXES | _NAMED_IN_FULL | RAW_SUFFIXES
-# As Google's export ends names since 2024, cut where they get long; and its folders in which every photo of a year lies.
-_SUPPLEMENTAL, _YEAR = ".supplemental-metadata", re.compile(r"^(Photos|Fotos|Foto) \w+ \d{4}$")
-# How an XMP file says that a program developed the picture: Camera Raw, as an attribute or an element, and darktable.
-_EDITS = (b'HasSettings="True"', b"HasSettings>True<", b"darktable:history>")
+FILM_SUFFIXES = frozenset({".mov", ".mp4", ".m4v"})  # of a Live Photo
+
+# Sub-folders in which programs keep what belongs to the photographs of the folder (Nikon, Capture One, Silkypix,
+# Exposure, gThumb), and the one in them that can be made again.
+PROGRAM_FOLDERS = frozenset({"nksc_param", "captureone", "silkypix_ds", "alien skin", ".comments"})
+_CACHE = "cache"
+
+_APPLE = re.compile(r"img_[eo](?=\d)")  # IMG_E1.MOV and IMG_O1.AAE are of IMG_1.HEIC
+# Google's export ends the names of its JSON so, and cuts names of more than 46 characters; other programs cut elsewhere.
+_SUPPLEMENTAL, _LONG_NAME = ".supplemental-metadata", 40
+_YEAR = re.compile(r"^(Photos|Fotos|Foto) \w+ \d{4}$")  # folders of Google's export that are no albums
+
+# What a JSON file says of its export, or of the file itself; and the kinds that Google's export gives under its keys.
+_OF_EXPORT = re.compile(
+    r"title|url|imageViews|geoDataExif|photoTakenTime|creationTime|photoLastModifiedTime|modificationTime|appSource"
+    r"|\w*Origin|\w*(export|upload|download)\w*(time|date|at)",
+    re.IGNORECASE,
+)
+_GOOGLE_KINDS = {"description": "caption", "people": "people", "geoData": "place"}
+# Of XMP what says the same as the photograph itself, when and by what it was written, or is read as metadata elsewhere.
+_OF_FILE = re.compile(
+    r"rdf-syntax-ns#|adobe:ns:meta/|XML/1998|/xap/1\.0/(mm|sType)|/tiff/1\.0/|/exif/1\.0/|cipa\.jp/exif"
+    r"| (ModifyDate|MetadataDate|CreateDate|CreatorTool|format|SidecarForExtension|ImageUniqueID|\w*(timestamp|_hash))$"
+    r"| (State|LastKeyword\w+|weightedFlatSubject|DateAcquired|CatalogSets|categories|RatingPercent)$"
+)
+_CAMERA_RAW = "http://ns.adobe.com/camera-raw-settings/1.0/ "
+
+
+def photographs_among(names: Iterable[str]) -> set[str]:
+    """Return which of a folder's file names are photographs; RAW beside the picture made of it belongs to that.
+
+    `._name` holds macOS attributes of `name` on foreign volumes, whatever its suffix.
+    """
+    split = {name: os.path.splitext(_folded(name)) for name in names if not name.startswith("._")}
+    pictures = {stem for stem, suffix in split.values() if suffix in PICTURE_SUFFIXES}
+    return {
+        name
+        for name, (stem, suffix) in split.items()
+        if suffix in PICTURE_SUFFIXES or (suffix in RAW_SUFFIXES and stem not in pictures)
+    }
 
 
 def moving_together(photos: Iterable[Path], staying: Iterable[Path] = ()) -> dict[Path, list[Path]]:
-    """Return each photo with the files that leave with it, sorted by name.
+    """Return each photo with the files that leave with it, sorted by path: those that belong to no photo that stays.
 
-    Found by name alone, as cameras and editors write them: `IMG_1.xmp` and `IMG_1.jpg.xmp` (metadata; also
-    `.dop`, `.pp3`, `.on1`, and of Google's export `IMG_1.jpg.json` or `IMG_1.jpg.supplemental-metadata.json`),
-    `IMG_1.AAE` and `IMG_O1.AAE` (Apple's edits), `IMG_1.MOV` (Live Photo), and the other half of a RAW+JPEG pair. What
-    a photo that stays still needs is left alone: with `IMG_1.jpg` kept and `IMG_1.png` removed, only `IMG_1.png.xmp`
-    leaves. Links are left alone. What several photos that leave share is listed with each of them, and leaves with
-    the last (`photodup.photos.trash.trash.Trash.remove`).
+    What several photos that leave share is listed with each of them, and leaves with the last
+    (`photodup.photos.trash.trash.Trash.remove`).
 
     Args:
         photos: the photos that leave.
         staying: photos that must stay, such as the group's keeper; never taken for a sidecar.
     """
-    photos, kept = list(photos), set(staying)
+    photos, folder_of = list(photos), cache(_Folder)
     leaving = set(photos)
-    read = cache(_bundles)
-    result: dict[Path, list[Path]] = {}
-    for photo in photos:
-        bundles = read(photo.parent)
-        bundle = bundles.get(photo.stem.lower(), [])
-        rendered = {p for p in bundle if p.suffix.lower() in RENDERED_SUFFIXES}
-        peers = rendered or {p for p in bundle if p.suffix.lower() in RAW_SUFFIXES}
-        raw_pair = photo.suffix.lower() in RAW_SUFFIXES and len(rendered) == 1
-        shared = kept & set(bundle) or (peers - leaving and not raw_pair)
-        namesakes = [p for p in bundle if p.name.lower() == photo.name.lower()]
-        suffixes = RENDERED_SUFFIXES | _ATTACHED_SUFFIXES | RAW_SUFFIXES
-        found = _of(photo, bundles, frozenset() if shared else suffixes)
-        if len(namesakes) > 1:  # `a.jpg` and `A.JPG`: what is named in full is of the one that is spelled so
-            found = [p for p in found if p.stem == photo.name or p in bundle]
-        result[photo] = sorted(set(found) - leaving - kept)
-    return result
+    never = leaving | set(staying)
+    return {
+        photo: sorted(file for file in folder.leaving_with(photo, leaving) if file not in never)
+        for photo in photos
+        for folder in [folder_of(photo.parent)]
+    }
 
 
 def belonging_to(photo: Path) -> list[Path]:
-    """Return the sidecars there are that belong to a photo by their names, other photos' too, sorted by name."""
-    return _of(photo, _bundles(photo.parent), _ATTACHED_SUFFIXES)
+    """Return the files that belong to a photo by their names, other photos' too, sorted by path."""
+    return sorted(_Folder(photo.parent).files_of[photo])
 
 
 def xmp_of(photo: Path) -> Path:
     """Return the XMP sidecar that is of a photo alone, or the name that a new one gets: `IMG_1.jpg.xmp`."""
-    bundles = _bundles(photo.parent)
-    own = photo.with_name(f"{photo.name}.xmp")
-    named = [p for p in bundles.get(photo.name.lower(), ()) if p.suffix.lower() == ".xmp"]
-    stem = bundles.get(photo.stem.lower(), ())
-    if not named and sum(p.suffix.lower() in RAW_SUFFIXES | RENDERED_SUFFIXES for p in stem) == 1:
-        named = [p for p in stem if p.suffix.lower() == ".xmp"]
-    return named[0] if len(named) == 1 else own
+    folder = _Folder(photo.parent)
+    own = {_folded(file.name): file for file in folder.files_of[photo] if folder.owners[file] == [photo]}
+    named = own.get(f"{_folded(photo.name)}.xmp")
+    if not named and folder.is_alone(photo):
+        named = own.get(f"{_folded(photo.stem)}.xmp")
+    return named or photo.with_name(f"{photo.name}.xmp")
 
 
-class Beside:
-    """What lies beside the photos of a library; each folder is read once, when it is first asked about.
+def exported_place(photo: Path) -> tuple[float, float] | None:
+    """Return the latitude and longitude (degrees) in the JSON of Google's export beside a photo; None without."""
+    positions = (_position(_read_json(file)) for file in belonging_to(photo) if _suffix(file) == ".json")
+    return next(filter(None, positions), None)
+
+
+class _Folder:
+    """The files of one folder, and the photographs to which each belongs; nothing of a folder that cannot be read.
+
+    A file that is no photograph belongs to the one with the longest name, with its suffix or without, with which the
+    file's name begins, followed by no letter or digit: `IMG_1.xmp`, `IMG_1.jpg.xmp`, `IMG_1_HEVC.MOV`. Where several
+    photographs have this name, the file belongs to those whose suffix it names, or else to all. Links belong to none.
+
+    Attributes:
+        owners: the photographs of each file that belongs to one.
+        files_of: the files of each photograph, the shortest name first.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._files = _files(path)
+        names = photographs_among(file.name for file in self._files)
+        self._photos = [file for file in self._files if file.name in names]
+        self._by_name: dict[str, list[Path]] = defaultdict(list)
+        self._by_apple: dict[str, list[Path]] = defaultdict(list)
+        for photo in self._photos:
+            for name in sorted({_folded(photo.name), _folded(photo.stem)}):
+                self._by_name[name].append(photo)
+                self._by_apple[_APPLE.sub("img_", name)].append(photo)
+        self.owners: dict[Path, list[Path]] = {}
+        self.files_of: dict[Path, list[Path]] = defaultdict(list)
+        files = [file for file in self._files if file.name not in names]
+        for file in sorted([*files, *_files_of_programs(path)], key=lambda file: (len(file.name), file)):
+            if owners := self._owners(file.name):
+                self.owners[file] = owners
+                for photo in owners:
+                    self.files_of[photo].append(file)
+
+    def leaving_with(self, photo: Path, leaving: set[Path]) -> list[Path]:
+        """Return the files of a photograph that belong to none that stays."""
+        return [file for file in self.files_of[photo] if leaving.issuperset(self.owners[file])]
+
+    def is_alone(self, photo: Path) -> bool:
+        """Return whether no other picture and no RAW file has a photograph's name without its suffix."""
+        stem, suffixes = _folded(photo.stem), PICTURE_SUFFIXES | RAW_SUFFIXES
+        return sum(_folded(file.stem) == stem and _suffix(file) in suffixes for file in self._files) == 1
+
+    @property
+    def without_owner(self) -> list[Path]:
+        """The JSON files that belong to no photograph."""
+        return [file for file in self._files if _suffix(file) == ".json" and file not in self.owners]
+
+    def _owners(self, file_name: str) -> list[Path]:
+        name = _folded(file_name)
+        stem, suffix = os.path.splitext(name)
+        photos = (suffix == ".json" and self._exported(stem)) or (
+            _with_longest_name(name, self._by_name)
+            or _with_longest_name(_APPLE.sub("img_", name), self._by_apple)
+        )
+        return (
+            [photo for photo in photos if file_name.startswith(photo.name)]
+            or [photo for photo in photos if f"{_suffix(photo)}." in f"{name}."]
+            or photos
+        )
+
+    def _exported(self, stem: str) -> list[Path]:
+        """Return the photographs of a JSON of Google's export: `a.jpg.supplemental-meta(2)` is of `a(2).jpg`."""
+        name, number = re.fullmatch(r"(.*?)(\(\d+\))?", stem, re.DOTALL).groups(default="")  # type: ignore[union-attr]
+        if _SUPPLEMENTAL.startswith(Path(name).suffix):
+            name = Path(name).stem
+        full = f"{Path(name).stem}{number}{Path(name).suffix}"
+        if full in self._by_name or len(name) < _LONG_NAME:
+            return self._by_name.get(full, [])
+        stems = {
+            photo: _folded(photo.stem)
+            for photo in self._photos
+            if _folded(photo.name).startswith(name) and _folded(photo.stem).endswith(number)
+        }
+        return [p for p in stems if not any(stems[p].startswith(f"{shorter}(") for shorter in stems.values())]
+
+
+@dataclass(frozen=True)
+class _Content:
+    """What a sidecar says.
+
+    Attributes:
+        kinds: metadata by kind, as `metadata.described` gives it.
+        values: what it says beyond that, by property or key; None where photodup does not understand the file.
+    """
+
+    kinds: Mapping[str, Any] = field(default_factory=dict)
+    values: Mapping[str, Any] | None = None
+
+
+class Sidecars:
+    """The files beside the photos of a library; each folder is read once, when it is first asked about.
 
     Attributes:
         memory: keeps digests of files while it is given, so that a file is read again only where it changed.
     """
 
     def __init__(self, library: Path) -> None:
-        self._library, self._read = library, cache(_bundles)
-        self.along, self._said, self._album = cache(self._along), cache(_read_said), cache(self._read_album)
+        self._library, self._folder = library, cache(_Folder)
+        self.along, self._content, self._album = cache(self._along), cache(_read), cache(self._read_album)
         self.memory: Memory | None = None
 
-    def _along(self, path: Path) -> list[Path]:
-        """Return the files beside a photo that belong to it; XMP and Google's JSON only where they say more than facts."""
+    def files_of(self, path: Path) -> list[Path]:
+        """Return the files that belong to a photo, other photos' too, the shortest name first."""
         photo = self._library / path
-        found = _of(photo, self._read(photo.parent), _ATTACHED_SUFFIXES | RAW_SUFFIXES)
-        return [p for p in found if self._said(p).beyond]
+        return self._folder(photo.parent).files_of.get(photo, [])
+
+    def _along(self, path: Path) -> list[Path]:
+        """Return the files that belong to a photo and say more than metadata, which `described` has."""
+        return [file for file in self.files_of(path) if self._content(file).values != {}]
 
     def lost(self, keeper: Path, leaving: Path) -> list[str]:
         """Return the suffixes of the files that would leave with a photo and have no equal beside the keeper."""
         there = self.along(keeper)
-        lost = [p for p in self.along(leaving) if not any(self._is_equal(p, one) for one in there)]
-        return sorted({p.suffix.lower() for p in lost})
+        files = [f for f in self.along(leaving) if not any(self._is_equal(f, file) for file in there)]
+        return sorted({_suffix(file) for file in files})
 
-    def _is_equal(self, first: Path, second: Path) -> bool:
-        """Return whether two files are of one kind and have the same bytes; of one that cannot be read nobody knows."""
-        suffixes = {first.suffix.lower(), second.suffix.lower()}
-        if len(suffixes) > 1 and not suffixes <= FILM_SUFFIXES:
-            return False
+    def _is_equal(self, file: Path, there: Path) -> bool:
+        """Return whether a file says all that another says, or has its bytes; False where one cannot be read."""
+        if file == there:
+            return True
+        values, values_there = self._content(file).values, self._content(there).values
+        if values is not None and values_there is not None:
+            return values.items() <= values_there.items()
         with suppress(OSError):
-            is_googles = suffixes == {".json"} and self._said(first) != _UNKNOWN
-            if first == second or (is_googles and self._said(first) == self._said(second)):
-                return True
-            same_size = first.stat().st_size == second.stat().st_size
-            return same_size and self._digest(first) == self._digest(second)
+            return file.stat().st_size == there.stat().st_size and self._digest(file) == self._digest(there)
         return False
 
     def _digest(self, path: Path) -> str:
@@ -125,107 +251,128 @@ class Beside:
             return digest_of(file, path, "sha256", self.memory)
 
     def described(self, photo: Photo) -> dict[str, Any]:
-        """Return what a photo, its sidecars and its album say of it, by kind; `IMG_1.xmp` is of every `IMG_1`."""
-        path = self._library / photo.path
-        bundles = self._read(path.parent)
-        beside = (*bundles.get(path.name.lower(), ()), *bundles.get(path.stem.lower(), ()))
+        """Return what a photo, its sidecars and its album say of it, by kind."""
         xmp, exported = (
-            [self._said(one).kinds for one in beside if one.suffix.lower() == suffix]
+            [self._content(file).kinds for file in self.files_of(photo.path) if _suffix(file) == suffix]
             for suffix in (".xmp", ".json")
         )
-        return joined(joined(*xmp), read_described(photo.described), *exported, self._album(path.parent))
+        album = self._album((self._library / photo.path).parent)
+        return joined(joined(*xmp), read_described(photo.described), *exported, album)
 
     def _read_album(self, folder: Path) -> dict[str, Any]:
         """Return the album that a folder of Google's export is, as a keyword below `Album`; nothing for other folders."""
-        found = [path for path in self._read(folder).get("metadata", ()) if path.name == "metadata.json"]
-        title = read_google(found[0]).get("title") if found else None
-        return {"keywords": [f"Album|{title}"]} if isinstance(title, str) and not _YEAR.match(title) else {}
+        keywords = [f"Album|{_album_title(file)}" for file in self.albums(folder)]
+        return {"keywords": keywords} if keywords else {}
+
+    def albums(self, folder: Path) -> list[Path]:
+        """Return the JSON files of a folder in which Google's export says which album it is, in any language."""
+        return [file for file in self._folder(folder).without_owner if _album_title(file)]
 
 
-def _of(photo: Path, bundles: dict[str, list[Path]], suffixes: frozenset[str]) -> list[Path]:
-    """Return the files of a folder that belong to a photo by their names, sorted: with these suffixes, or its whole name."""
-    found = [p for p in bundles.get(photo.stem.lower(), ()) if p.suffix.lower() in suffixes]
-    found += [p for p in bundles.get(photo.name.lower(), ()) if p.suffix.lower() in _NAMED_IN_FULL]
-    return sorted(set(found) - {photo})
+def _album_title(file: Path) -> str:
+    """Return the title that a JSON file gives its folder as an album; empty for other files, and for those of years."""
+    album = _read_json(file)
+    title = album.get("title") if album.keys() <= _ALBUM_KEYS else None
+    return title if isinstance(title, str) and not _YEAR.match(title) else ""
 
 
-@dataclass(frozen=True)
-class _Said:
-    """What a sidecar says: by kind, and as text what it holds beyond that; empty if nothing."""
-
-    kinds: Mapping[str, Any] = field(default_factory=dict)
-    beyond: str = "unknown"
-
-
-_UNKNOWN = _Said()
-
-
-def _read_said(path: Path) -> _Said:
-    """Return what an XMP sidecar, or the JSON of Google's export, says; of any other file nobody knows."""
-    if path.suffix.lower() == ".xmp":
+def _read(path: Path) -> _Content:
+    """Return what an XMP or JSON file says; of any other file photodup knows only the bytes."""
+    if _suffix(path) == ".xmp":
         with suppress(OSError), open(path, "rb") as file:
-            text = file.read(MOST_XMP_BYTES)
-            return _Said(described_by_xmp(text), "edit" if any(mark in text for mark in _EDITS) else "")
-    if path.suffix.lower() == ".json" and "photoTakenTime" in (said := read_google(path)):
-        # No date: to a photo without one Google gives the time at which it got there.
-        people = said.get("people")
-        names = (
-            [one.get("name") for one in people if isinstance(one, dict)] if isinstance(people, list) else []
-        )
-        place = "GPS" if _position(said) else None
-        kinds = {"caption": said.get("description"), "place": place, "people": names}
-        taken = joined(read_described(json.dumps(kinds)))
-        # Words that are taken for a program's, such as "<3", and favourites are no kind: they hold a copy back.
-        words = {"description": "caption", "people": "people", "favorited": ""}
-        beyond = {name: said[name] for name, kind in words.items() if said.get(name) and kind not in taken}
-        return _Said(taken, json.dumps(beyond) if beyond else "")
-    return _UNKNOWN
+            data = file.read(MOST_XMP_BYTES + 1)
+            return _Content(described_by_xmp(data), _xmp_values(data))
+    if _suffix(path) == ".json" and (exported := _read_json(path)):
+        kinds = _google_kinds(exported) if "photoTakenTime" in exported else {}
+        values = {
+            key: json.dumps(value, sort_keys=True)
+            for key, value in exported.items()
+            if value and not _OF_EXPORT.fullmatch(key) and _GOOGLE_KINDS.get(key) not in kinds
+        }
+        if not _position(exported):  # zeros stand for no place
+            values.pop("geoData", None)
+        return _Content(kinds, values)
+    return _Content()
 
 
-def read_google(path: Path) -> dict[str, Any]:
-    """Return the JSON of Google's export beside a photo, or of an album; empty where it cannot be read."""
+def _google_kinds(exported: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return metadata by kind. No date: to a photo without one Google gives the time at which it got there."""
+    people = exported.get("people")
+    names = [one.get("name") for one in people if isinstance(one, dict)] if isinstance(people, list) else []
+    place = "GPS" if _position(exported) else None
+    # Words that are taken for a program's, such as "<3", are no kind.
+    return joined(
+        read_described(json.dumps({"caption": exported.get("description"), "place": place, "people": names}))
+    )
+
+
+def _xmp_values(data: bytes) -> dict[str, tuple[str, ...]] | None:
+    """Return by property what XMP holds beyond metadata, such as edits; None where it cannot be read to its end."""
+    packet = read_packet(data.strip(b"\0 \r\n\t"))
+    if not packet.is_whole or len(data) > MOST_XMP_BYTES:
+        return None
+    values: dict[str, list[str]] = defaultdict(list)
+    for name, text in packet.said:
+        namespace, _, local = name.rpartition(" ")
+        if namespace and local not in XMP_KINDS and not _OF_FILE.search(name):
+            values[name] += [text.strip()] if text.strip() else []
+    is_developed = values.get(f"{_CAMERA_RAW}HasSettings") != ["False"]
+    return {
+        name: tuple(texts)
+        for name, texts in values.items()
+        if texts != ["0"] and (is_developed or not name.startswith(_CAMERA_RAW))
+    }
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """Return the object that a JSON file holds; empty where it cannot be read."""
     with suppress(OSError, ValueError, RecursionError), open(path, "rb") as file:
-        said = json.loads(file.read(MOST_XMP_BYTES))
-        return said if isinstance(said, dict) else {}
+        value = json.loads(file.read(MOST_XMP_BYTES))
+        return value if isinstance(value, dict) else {}
     return {}
 
 
-def exported_place(photo: Path) -> tuple[float, float] | None:
-    """Return the latitude and longitude (degrees) in the JSON of Google's export beside a photo; None without."""
-    beside = _bundles(photo.parent).get(photo.name.lower(), ())
-    said = (read_google(path) for path in beside if path.suffix.lower() == ".json")
-    return next(filter(None, map(_position, said)), None)
-
-
-def _position(said: Mapping[str, Any]) -> tuple[float, float] | None:
-    place = said.get("geoData")
+def _position(exported: Mapping[str, Any]) -> tuple[float, float] | None:
+    place = exported.get("geoData")
     match [place.get(name) for name in ("latitude", "longitude")] if isinstance(place, dict) else ():
         case [int() | float() as latitude, int() | float() as longitude] if latitude or longitude:
             return latitude, longitude
     return None
 
 
-def _bundles(folder: Path) -> dict[str, list[Path]]:
-    """Read a folder and return its files by lower-case stem; an unreadable folder has none."""
-    by_stem: dict[str, list[Path]] = defaultdict(list)
-    try:
-        entries = [entry for entry in folder.iterdir() if entry.is_file() and not entry.is_symlink()]
-    except OSError:
-        entries = []
-    for entry in entries:
-        stem = entry.stem.lower()
-        if entry.suffix.lower() == ".aae" and stem.startswith("img_o"):
-            stem = "img_" + stem.removeprefix("img_o")
-        elif entry.suffix.lower() == ".json":
-            stem = _exported(stem)
-        by_stem[stem].append(entry)
-    return by_stem
+def _with_longest_name(name: str, photos: Mapping[str, list[Path]]) -> list[Path]:
+    """Return the photographs with the longest name with which a file's name begins, followed by no letter or digit."""
+    ends = (end for end in range(len(name), 0, -1) if not name[end : end + 1].isalnum())
+    return next((photos[name[:end]] for end in ends if name[:end] in photos), [])
 
 
-def _exported(stem: str) -> str:
-    """Return the name of the photo that a JSON of Google's export is of: `a.jpg.supplemental-meta(2)` is of `a(2).jpg`."""
-    name, number = re.fullmatch(r"(.*?)(\(\d+\))?", stem, re.DOTALL).groups(default="")  # type: ignore[union-attr]
-    if _SUPPLEMENTAL.startswith(Path(name).suffix):
-        name = Path(name).stem
-    photo = Path(name)
-    return f"{photo.stem}{number}{photo.suffix}" if photo.suffix else name + number
+def _files(folder: Path) -> list[Path]:
+    """Return the files of a folder that are no links; none of one that cannot be read."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        return [
+            folder / entry.name
+            for entry in entries
+            if entry.is_file(follow_symlinks=False) and not entry.name.startswith("._")
+        ]
+    return []
+
+
+def _files_of_programs(folder: Path) -> list[Path]:
+    """Return the files in the sub-folders in which programs keep what belongs to the folder's photographs."""
+    files: list[Path] = []
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.casefold() in PROGRAM_FOLDERS and entry.is_dir(follow_symlinks=False):
+                for path, folders, _ in os.walk(entry.path):
+                    folders[:] = [name for name in folders if name.casefold() != _CACHE]
+                    files += _files(Path(path))
+    return files
+
+
+def _folded(name: str) -> str:
+    """Return a name in which NFC and NFD, upper and lower case are one."""
+    return normalize("NFC", normalize("NFC", name).casefold())
+
+
+def _suffix(path: Path) -> str:
+    return path.suffix.lower()

@@ -3,7 +3,7 @@
 import errno
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
@@ -12,37 +12,49 @@ from photodup.embedding import imaging
 from photodup.errors import PhotodupError
 from photodup.extras import is_installed
 from photodup.names import escaped, printable
-from photodup.photos.library.sidecars import RAW_SUFFIXES, RENDERED_SUFFIXES
+from photodup.photos.library.sidecars import PROGRAM_FOLDERS, RAW_SUFFIXES, photographs_among
 from photodup.photos.state.own_folder import OwnFolder
 from photodup.safe_open import open_file, opened
 
-SUFFIXES = frozenset(b".jpg .jpeg .jpe .jfif .png .webp .tif .tiff .heic .heif .hif .avif .gif .bmp".split())
-
 # What the extra `photos-more` reads, and by which module.
-_MORE = {b".jxl": "pillow_jxl"} | {suffix.encode(): "rawpy" for suffix in RAW_SUFFIXES}
+_MORE = {".jxl": "pillow_jxl"} | dict.fromkeys(RAW_SUFFIXES, "rawpy")
 
 # Never entered: our own folders. That of a catalogue given with --catalogue is known by its marker.
-OWN_FOLDERS = frozenset({b".photodup", b".photodup-trash"})
+OWN_FOLDERS = frozenset({".photodup", ".photodup-trash"})
 
 # A file is read in one piece; nothing a camera writes comes near this.
 MAX_FILE_BYTES = 2**30
 
 _LATEST_NS = 2**63 - 1
 
-# Packages of macOS that look like folders: the files belong to an application, and must not move.
-_PACKAGES = (b".photoslibrary", b".photolibrary", b".aplibrary", b".migratedphotolibrary")
+# Libraries and catalogues of photo applications: the files in these folders belong to the application and must not move.
+_PACKAGE = re.compile(
+    r".+\.(\w*library|\w*(catalog|catalogue|vault|bundle)|lr[\w-]*|co(session|catalog)\w*|rtfd|app)",
+    re.IGNORECASE,
+)
 _NOT_ENTERED = (
     "library of a photo application, not entered: for Apple Photos use photodup scan --apple-photos"
 )
 
-# What the system, a NAS or a file server keeps for a while and then empties: a file in there is no copy to rely on.
+# What programs fill and empty by themselves: a file in such a folder is no copy to rely on.
 _PASSING = re.compile(
-    rb"\.trash(-\d+|es)?|\$recycle\.bin|recycler|[#@.]recycle|[#.]snapshots?|@recently-snapshot|\.zfs",
+    # trash: of systems, file servers, phones and synchronisation; what was recovered from a damaged disk
+    r"\$.+|[#@~_]?(trash|recycled?)|recycler|lost\+found|lost\.dir|found\.\d{3}|network trash folder"
+    r"|.*(trash|recycle)[ _.-]?(bin|can|box)(\.\w+)?|recently[ _-]deleted"
+    # snapshots and versions
+    r"|[#@~]snapshots?|files_versions|_gsdata_|filehistory|.*\.backupdb|windows\.old"
+    r"|system volume information"
+    # caches, thumbnails, and what is still on its way
+    r"|@(eadir|tmp|__thumb|sharesnap|recently-snapshot)|appdata_\w+|(.*\.)?caches?|thumb(nail)?s|temporary items"
+    r"|.*\.(part|crdownload|download|tmp)|.*[._-]partial",
     re.IGNORECASE,
 )
-_TRASH_OF_HOME = b".local/share/Trash"
-_TRASHED = re.compile(rb"\.(trashed|pending)-\d+-")  # a file of Android, which deletes it after 30 days
-_PASSES = "trash or snapshots of the system, not entered: what lies there goes without a word"
+_TRASHED = re.compile(r"\.(trashed|pending)-\d+-")  # a file of Android, which deletes it after 30 days
+_PASSES = "trash, versions or a cache, not entered: what lies there goes without a word"
+_HIDDEN = "hidden folder, not entered: programs keep caches and trash in such; name it to scan it"
+_ORIGINALS = (
+    ".picasaoriginals"  # hidden, and holds the owner's photographs as they were before Picasa's edits
+)
 
 _NOT_FOLLOWED = "symbolic link, not followed: one photograph must not be seen as two"
 
@@ -82,70 +94,112 @@ class Listing:
     silent: set[bytes] = field(default_factory=set)
     only: tuple[bytes, ...] = (b"",)  # with a trailing slash: where it looked
     unread: list[bytes] = field(default_factory=list)  # photographs that only the extra `photos-more` reads
+    not_entered: list[UnreadFile] = field(
+        default_factory=list
+    )  # folders of programs, and files in their trash
 
     @property
-    def left_out(self) -> str:
-        """One sentence about `unread`; empty where all is read."""
-        if not self.unread:
-            return ""
-        names = ", ".join([*map(printable, self.unread[:3]), *(["…"] if len(self.unread) > 3 else [])])
-        return f"{len(self.unread)} left out ({names}): pip install 'photodup[photos-more]' reads RAW and JPEG XL."
+    def left_out(self) -> list[str]:
+        """Sentences about `not_entered` and `unread`."""
+        sentences = [f"{place}." for place in self.not_entered[:_MOST_NAMED]]
+        if more := self.not_entered[_MOST_NAMED:]:
+            folders = sorted({place.path.name for place in more})
+            sentences.append(f"{len(more):,} more not entered ({_in_short(folders)}).")
+        if self.unread:
+            names = _in_short(map(os.fsdecode, self.unread))
+            n = len(self.unread)
+            sentences.append(
+                f"{n} left out ({names}): pip install 'photodup[photos-more]' reads RAW and JPEG XL."
+            )
+        return sentences
+
+
+_MOST_NAMED = 10
+
+
+def _in_short(names: Iterable[str]) -> str:
+    printed = list(map(printable, names))
+    return ", ".join([*printed[:3], *(["…"] if len(printed) > 3 else [])])
 
 
 def application_library(path: Path) -> Path | None:
     """Return the library of a photo application that a path lies in, if any."""
-    inside = (p for p in (path, *path.parents) if os.fsencode(p.suffix).lower() in _PACKAGES)
-    return next(inside, None)
+    return next((p for p in (path, *path.parents) if _PACKAGE.fullmatch(p.name)), None)
 
 
-def walk(root: Path, only: Sequence[str] = ()) -> Listing:
+def _reason_not_to_enter(name: str) -> str:
+    """Return why a folder of a library is not entered, by its name; empty for one that is."""
+    if _PACKAGE.fullmatch(name):
+        return _NOT_ENTERED
+    if name.startswith(".") and name != _ORIGINALS:
+        return _HIDDEN
+    return _PASSES if _PASSING.fullmatch(name) else ""
+
+
+def entered_path(path: str) -> str:
+    """Return a file's path with other names for the folders that the walk of a library does not enter.
+
+    `.dtrash` becomes `dtrash (copied)`; folders in which programs keep what belongs to photographs have their name.
+    """
+    *folders, file = Path(path).parts
+    passed_over = {name for name in folders if _reason_not_to_enter(name)}
+    passed_over -= {name for name in folders if name.casefold() in PROGRAM_FOLDERS}
+    parts = [f"{name.lstrip('.$#@~')} (copied)" if name in passed_over else name for name in folders]
+    return os.path.join(*parts, file.lstrip(".") if _TRASHED.match(file) else file)
+
+
+def _is_own(folder: Path, everything: bool) -> bool:
+    """Return whether photodup made a folder for a catalogue, or, unless everything counts, for its trash."""
+    if folder.name in OWN_FOLDERS and not everything:
+        return True
+    return folder.name.endswith((".photodup", ".d")) and OwnFolder(folder).is_marked
+
+
+def walk(root: Path, only: Sequence[str] = (), *, everything: bool = False) -> Listing:
     """List the photographs below a folder, ordered by path. Symbolic links are reported, not followed.
 
     Args:
         root: the library.
         only: the folders in it to look at, relative to it, none in another; empty for all.
+        everything: also what programs keep: hidden folders, trash, caches, libraries of applications.
     """
     folders, base = [os.fsencode(name) for name in only], os.fsencode(root)
     listing = Listing(only=tuple(folder + b"/" for folder in folders) or (b"",))
     folders = folders or [b""]
-    if inside := next(filter(None, (application_library(root / name) for name in only or ("",))), None):
-        raise PhotodupError(f"{printable(inside)} is a {_NOT_ENTERED}.")
+    packages = (application_library(root / name) for name in only or ("",))
+    if not everything and (package := next(filter(None, packages), None)):
+        raise PhotodupError(f"{printable(package)} is a {_NOT_ENTERED}.")
     while folders:
         folder = folders.pop()
         try:
-            with os.scandir(os.path.join(base, folder)) as found:
-                children = list(found)
+            with os.scandir(os.path.join(base, folder)) as scanned:
+                children = list(scanned)
         except OSError as error:
             if not folder:
                 raise PhotodupError(f"Cannot read the folder {printable(root)}: {error.strerror}.") from None
             listing.problems.append(UnreadFile(_path(folder), f"folder cannot be read: {error.strerror}"))
             listing.closed.append(folder + b"/")
             continue
-        names = [os.path.splitext(child.name.lower()) for child in children]
-        rendered = {stem for stem, suffix in names if suffix.decode("latin-1") in RENDERED_SUFFIXES}
-        for child, (stem, suffix) in zip(children, names, strict=True):
-            path = os.path.join(folder, child.name)
+        photographs = photographs_among(os.fsdecode(child.name) for child in children)
+        for child in children:
+            path, name = os.path.join(folder, child.name), os.fsdecode(child.name)
+            is_photo = name in photographs
             try:
-                # "._name" holds macOS attributes of "name" on foreign volumes: no image, whatever the suffix.
-                # RAW beside the picture made of it belongs to that.
-                is_more = suffix == b".jxl" or (suffix in _MORE and stem not in rendered)
-                is_photo = (suffix in SUFFIXES or is_more) and not stem.startswith(b"._")
                 if child.is_symlink():
                     if is_photo or child.is_dir():
                         listing.problems.append(UnreadFile(_path(path), _NOT_FOLLOWED))
                 elif child.is_dir(follow_symlinks=False):
-                    if child.name.lower().endswith(_PACKAGES):
-                        listing.problems.append(UnreadFile(_path(path), _NOT_ENTERED))
-                    elif _PASSING.fullmatch(child.name) or path.endswith(_TRASH_OF_HOME):
-                        listing.problems.append(UnreadFile(_path(path), _PASSES))
-                    elif child.name not in OWN_FOLDERS and not (
-                        child.name.endswith(b".d") and OwnFolder(root / os.fsdecode(path)).is_marked
-                    ):
+                    if _is_own(root / os.fsdecode(path), everything):
+                        continue
+                    if reason := "" if everything else _reason_not_to_enter(name):
+                        listing.not_entered.append(UnreadFile(_path(path), reason))
+                    else:
                         folders.append(path)
-                elif is_photo and _TRASHED.match(child.name):
-                    listing.problems.append(UnreadFile(_path(path), _PASSES))
+                elif is_photo and not everything and _TRASHED.match(name):
+                    listing.not_entered.append(UnreadFile(_path(path), _PASSES))
                 elif is_photo and child.is_file(follow_symlinks=False):
-                    if is_more and not is_installed(_MORE[suffix]):
+                    module = _MORE.get(os.path.splitext(name.lower())[1])
+                    if module and not is_installed(module):
                         listing.unread.append(path)
                         continue
                     status = child.stat(follow_symlinks=False)
@@ -157,6 +211,7 @@ def walk(root: Path, only: Sequence[str] = ()) -> Listing:
                 listing.closed.append(path + b"/")
                 listing.problems.append(UnreadFile(_path(path), error.strerror or str(error)))
     listing.entries.sort(key=lambda entry: entry.path)
+    listing.not_entered.sort(key=lambda place: os.fsencode(place.path))
     return listing
 
 

@@ -345,7 +345,7 @@ class ReviewedFolder:
         else:
             report = scan(self.root, self._catalogue, only=self.only, progress=False)
         self._opened(task)
-        return Finished("/", sentence=_said(report), notes=tuple(map(str, report.problems)))
+        return Finished("/", sentence=_said(report), notes=(*map(str, report.problems), *report.left_out))
 
     def finding_scenes(self, name: str = "") -> ReviewTask:
         """Return the task that looks at what the photos show, so that similar scenes are found.
@@ -429,4 +429,4 @@ def _said(report: ScanReport) -> str:
         parts.append(f"{report.n_read:,} of them new or changed")
     if report.n_missing:
         parts.append(f"{report.n_missing:,} gone since the last look")
-    return f"{', '.join(parts)}. {report.left_out}".rstrip()
+    return f"{', '.join(parts)}."

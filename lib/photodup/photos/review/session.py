@@ -17,7 +17,7 @@ from photodup.photos.library.catalogue import Catalogue, Photo
 from photodup.photos.library.feedback import Feedback
 from photodup.photos.library.hashing import md5
 from photodup.photos.library.settings import LibrarySettings, is_folder_there, load_settings, save_settings
-from photodup.photos.library.sidecars import Beside, moving_together
+from photodup.photos.library.sidecars import Sidecars, moving_together
 from photodup.photos.review.carrying import Carried, carried
 from photodup.photos.state.journal import Journal
 from photodup.photos.state.own_folder import OwnFolder
@@ -373,7 +373,7 @@ class ReviewSession:
     def carry_all(self) -> int:
         """Mark the copies that are held back only for what they say, if all of that can be written; return how many."""
         with self._lock:
-            described, chosen, n = Beside(self.root).described, [], 0
+            described, chosen, n = Sidecars(self.root).described, [], 0
             for item, held in self._held_back():
                 found = carried(self.root, item.group.keeper, held, described)
                 if found and (whole := {told.photo.id for told in found.told if told.is_whole}):
@@ -545,7 +545,7 @@ class ReviewSession:
         """Return by group what its marked photos say alone, and what is written of it beside the one that stays."""
         marked = self.select("copies", MARKED) if self.trash.moves_files else []
         going = {i for item in self.select(status=MARKED) for i in item.remove}
-        described, found = Beside(self.root).described, {}
+        described, found = Sidecars(self.root).described, {}
         for item in marked:
             if stays := [photo for photo in item.photos if photo.id not in going]:
                 told = [photo for photo in item.photos if photo.id in item.remove - item.bare]
@@ -557,7 +557,7 @@ class ReviewSession:
         """Return what one copy says alone that is held back only for that; None for any other photo."""
         item = self.item(key)
         held = [p for of, held in self._held_back() if of is item for p in held if p.id == photo_id]
-        return carried(self.root, item.group.keeper, held, Beside(self.root).described)
+        return carried(self.root, item.group.keeper, held, Sidecars(self.root).described)
 
     @property
     def n_sidecars(self) -> int:

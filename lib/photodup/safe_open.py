@@ -4,12 +4,17 @@ A path is walked one folder at a time, each opened inside the one before and nev
 so no `..`, no absolute path, no linked folder, and no folder that is exchanged in between, leads out. This
 needs `openat` and its relatives, which every system has that photodup runs on (Linux and macOS: the
 journal's lock needs `fcntl` too).
+
+A name is never looked at and then replaced or deleted: another program may use it in between. It is moved first, by
+`move_without_replacing`, and looked at where no other program works.
 """
 
+import ctypes
 import errno
 import os
 import re
 import secrets
+import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -18,6 +23,11 @@ from typing import BinaryIO, NamedTuple
 
 TEMPORARY = re.compile(r"\.photodup-[0-9a-f]{32}\.tmp")  # what a write leaves where it is killed
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_SYSTEM = ctypes.CDLL(None, use_errno=True)
+_RENAME_NOREPLACE = {"renameat2": 1, "renameatx_np": 4}  # of Linux and of macOS, with the flag that refuses
+_NO_ATTRIBUTES = frozenset(
+    {errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENODATA, errno.EINVAL, errno.EPERM, errno.EACCES}
+)
 
 
 class UnsafeNameError(OSError):
@@ -105,12 +115,6 @@ def status_of(place: PathInFolder | None) -> os.stat_result | None:
         return None
 
 
-def is_file(place: PathInFolder | None) -> bool:
-    """Return whether a regular file is there; a link does not count."""
-    status = status_of(place)
-    return status is not None and stat.S_ISREG(status.st_mode)
-
-
 def open_file(place: PathInFolder, flags: int = os.O_RDONLY, mode: int = 0o600) -> int:
     """Return a descriptor of a regular file; a link, a pipe or a device is refused, and none is waited for.
 
@@ -193,34 +197,99 @@ def writing(
                 file.flush()
                 os.fsync(descriptor)
         if is_new:
-            name_if_free(part, place)
+            move_without_replacing(part, place)
         else:
             os.replace(part.name, place.name, src_dir_fd=place.folder, dst_dir_fd=place.folder)
     finally:
-        remove_file(part)  # there if the block raised, or if the file has its own name by a link
+        remove_file(part)  # there if the block raised
 
 
-def name_if_free(source: PathInFolder, place: PathInFolder) -> bool:
-    """Give a file another name, which must be free; return whether it keeps the first beside it.
+def move_without_replacing(source: PathInFolder, target: PathInFolder, *, is_ours: bool = False) -> None:
+    """Move whatever has a name, file or folder, to a name that must be free.
+
+    Linux and macOS do that in one step on most file systems. Where they do not (NFS, some of FUSE), a file gets its new
+    name as a link, or as a copy where there are no links, and then loses the old one. So there one of the two
+    names has to be ours: no other program uses it.
+
+    Args:
+        source: what moves; a link itself, never what it points to.
+        target: its new name, in an open folder.
+        is_ours: the new name is photodup's own; else the old one is.
+
+    Raises:
+        FileExistsError: the new name is taken.
+        OSError: it cannot be moved; `EXDEV` where the new name is on another volume.
+    """
+    if _rename_in_one_step(source, target):
+        return
+    folders = {"src_dir_fd": source.folder, "dst_dir_fd": target.folder}
+    status = os.stat(source.name, dir_fd=source.folder, follow_symlinks=False)
+    if is_ours or stat.S_ISDIR(status.st_mode):  # a folder replaces nothing but an empty folder
+        if status_of(target):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target.name)
+        os.rename(source.name, target.name, **folders)
+        return
+    try:
+        os.link(source.name, target.name, follow_symlinks=False, **folders)
+    except OSError as error:
+        if error.errno in (errno.EEXIST, errno.ENOENT, errno.EXDEV):
+            raise
+        if stat.S_ISLNK(status.st_mode):
+            path = os.readlink(source.name, dir_fd=source.folder)
+            os.symlink(path, target.name, dir_fd=target.folder)
+        else:
+            with open(open_file(source), "rb") as original:
+                write_copy(original, target)
+    remove_file(source)
+
+
+def _rename_in_one_step(source: PathInFolder, target: PathInFolder) -> bool:
+    """Return whether the system renamed it; any error but a taken name is left to the other ways."""
+    for name, flag in _RENAME_NOREPLACE.items():
+        rename = getattr(_SYSTEM, name, None)
+        names = os.fsencode(source.name), os.fsencode(target.name)
+        if rename and not rename(source.folder, names[0], target.folder, names[1], flag):
+            return True
+        if rename and ctypes.get_errno() == errno.EEXIST:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target.name)
+    return False
+
+
+def write_copy(original: BinaryIO, target: PathInFolder) -> None:
+    """Write an open file's content, times, permissions and extended attributes under a name that must be free, synced.
 
     Raises:
         FileExistsError: the name is taken.
-        OSError: it cannot be named so; `EXDEV` where the name is on another volume.
+        OSError: it cannot be read or written; what was written is removed.
     """
-    try:
-        # Unlike rename, this refuses a name that is taken.
-        os.link(
-            source.name,
-            place.name,
-            src_dir_fd=source.folder,
-            dst_dir_fd=place.folder,
-            follow_symlinks=False,
-        )
-        return True
-    except FileExistsError:
-        raise
-    except OSError:  # no hard links here, as on exFAT, or a file of another owner
-        if status_of(place):
-            raise FileExistsError(errno.EEXIST, "the name is taken", place.name) from None
-        os.rename(source.name, place.name, src_dir_fd=source.folder, dst_dir_fd=place.folder)
-        return False
+    with open(open_file(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as copy:
+        try:
+            shutil.copyfileobj(original, copy, 1 << 20)
+            copy.flush()
+            _copy_metadata(original.fileno(), copy.fileno())
+            os.fsync(copy.fileno())
+        except OSError:
+            there = status_of(target)
+            if there and os.path.samestat(there, os.fstat(copy.fileno())):
+                remove_file(target)
+            raise
+
+
+def _copy_metadata(source: int, target: int) -> None:
+    if hasattr(os, "listxattr"):
+        try:
+            for name in os.listxattr(source):
+                os.setxattr(target, name, os.getxattr(source, name))
+        except OSError as error:
+            if error.errno not in _NO_ATTRIBUTES:
+                raise
+    status = os.fstat(source)
+    os.fchmod(target, stat.S_IMODE(status.st_mode))
+    os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def state_of(status: os.stat_result | None) -> tuple[int, ...] | None:
+    """Return what changes when another file takes a name or somebody writes into it; None where no regular file is."""
+    if status is None or not stat.S_ISREG(status.st_mode):
+        return None
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

@@ -18,12 +18,12 @@ BUILD = "in build/ or a folder given for what can be made again"
 
 WRITERS = {
     "lib/photodup/safe_open.py:writing": "the one writer",
+    "lib/photodup/safe_open.py:write_copy": "a new file beneath the opened folder, exclusively",
     "lib/photodup/safe_open.py:open_file": "opens what is there; who makes a file with it is listed here",
     # ---- the photo application
     "lib/photodup/photos/state/journal.py:Journal._writable": "lines are appended; links of either kind are refused",
     "lib/photodup/photos/state/journal.py:Journal._drop_cut_line": "the file that `_writable` opened",
     "lib/photodup/photos/state/journal.py:Journal.exclusive": "an empty lock beneath the opened folder",
-    "lib/photodup/photos/trash/trash_files.py:copy_file": "a part beneath the opened folder, made anew",
     "lib/photodup/photos/search/candidates.py:_write": "into the file that the own folder opened",
     "lib/photodup/photos/search/neighbours.py:NeighbourIndex.save": "into the file that the own folder opened",
     "lib/photodup/photos/quality/shown.py:_put": SCRATCH,
@@ -47,7 +47,7 @@ WRITERS = {
 
 REMOVERS = {
     "lib/photodup/safe_open.py:writing": f"what all write with; {OWN_TEMPORARY}",
-    "lib/photodup/safe_open.py:name_if_free": f"what all write with, and the owner's removal or restore; {OWN_TEMPORARY}",
+    "lib/photodup/safe_open.py:move_without_replacing": f"the owner's removal or restore, replacing nothing; {OWN_TEMPORARY}",
     "lib/photodup/safe_open.py:remove_file": "what a write or the trash names, beneath the folder that it opened",
     "lib/photodup/files.py:replacing": f"what libraries write with; {OWN_TEMPORARY}",
     # ---- the photo application

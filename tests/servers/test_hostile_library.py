@@ -207,7 +207,7 @@ def test_without_a_key_nothing_is_removed_and_everything_restored(tmp_path, own_
 def test_a_signed_line_that_was_changed_is_nobodys(tmp_path, own_key_folder, change):
     folder = tmp_path / "a"
     md5 = random_library(folder, WORK)
-    done, _ = Trash(folder).remove([removal(folder, md5, "A/copy.jpg", "A/keep.jpg", ())])
+    Trash(folder).remove([removal(folder, md5, "A/copy.jpg", "A/keep.jpg", ())])
     journal = folder / TRASH_FOLDER / "journal.jsonl"
     first, second = map(json.loads, journal.read_text().splitlines())
     if change == "home":
@@ -217,22 +217,24 @@ def test_a_signed_line_that_was_changed_is_nobodys(tmp_path, own_key_folder, cha
         lines = [first, second | {"state": "purging"}]
     elif change == "another operation's":
         lines = [first | {"sig": second["sig"]}]
-    else:  # what I signed as purging names no file: those of an unsigned line are not meant
-        trash = Trash(folder)
-        trash._write(done[0], "purging")
-        lines = [first | {"sig": ""}, json.loads(journal.read_text().splitlines()[-1])]
+    else:  # those that an unsigned line names are not meant by what I signed
+        unsigned = first | {"sig": "", "state": "purging"}
+        unsigned["files"][0]["trash"] = unsigned["files"][0]["trash"].replace("copy.jpg", "other.jpg")
+        payload(folder, unsigned["files"][0]["trash"], (folder / "A/keep.jpg").read_bytes())
+        lines = [second, unsigned]
     journal.write_text("".join(json.dumps(entry) + "\n" for entry in lines))
     before = tree(folder)
     trash = Trash(folder)
-    if change == "state":  # the line is left out, and the removal it followed taken back
-        assert present(folder) == md5
+    assert len(trash.contents().unsigned) == (change != "state")
+    if change == "state":  # the line is left out, and all of the removal that it followed was done
+        assert [operation.home for operation in trash.contents().listing] == ["A/copy.jpg"]
     else:
         assert tree(folder) == before
-        assert trash.contents().listing == [] and len(trash.contents().unsigned) == 1
+        assert bool(trash.contents().listing) == (change == "a line of mine beside")
 
 
 @pytest.mark.parametrize("fault", ["other content", "a link", "a folder"])
-def test_what_is_not_the_file_that_was_removed_is_left(tmp_path, own_key_folder, fault):
+def test_what_is_not_the_file_that_was_removed_is_not_deleted(tmp_path, own_key_folder, fault):
     folder = tmp_path / "a"
     md5 = random_library(folder, WORK)
     done, _ = Trash(folder).remove([removal(folder, md5, "A/copy.jpg", "A/keep.jpg", ())])
@@ -245,14 +247,17 @@ def test_what_is_not_the_file_that_was_removed_is_left(tmp_path, own_key_folder,
         lies.symlink_to(folder / "A/keep.jpg")
     else:
         lies.mkdir()
+        (lies / "inside").touch()
     before = tree(lies.parent)
-    with pytest.raises(TrashError, match=r"is not the file that was removed.* 1 other files are back"):
-        Trash(folder).restore(done)
-    with pytest.raises(TrashError, match="is not the file that was removed"):
-        Trash(folder).purge(done)
-    Trash(folder)._write(done[0], "purging")  # killed in a deletion
-    Trash(folder)
-    assert tree(lies.parent) == before and os.path.lexists(lies)
+    trash = Trash(folder)
+    with pytest.raises(TrashError, match=r"is not the file that was removed .* 0.00 MB of others are freed"):
+        trash.purge(done[:1])
+    trash._write(done[0], "purging")  # killed in a deletion
+    trash = Trash(folder)
+    assert tree(lies.parent) == before and len(trash.contents().listing) == 2
+    with pytest.raises(TrashError, match=r"A/copy.jpg came back as something changed it\. 2 other files"):
+        trash.restore(done)
+    assert tree(folder / "A")["copy.jpg"] == before["copy.jpg"] and trash.contents().listing == []
     assert md5_of(folder / "A/keep.jpg") == md5["A/keep.jpg"]
 
 

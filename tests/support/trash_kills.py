@@ -17,6 +17,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from photodup import safe_open
 from photodup.errors import PhotodupError
 from photodup.photos.across.contained import Contained, OldPhoto, Whereabouts
 from photodup.photos.across.copy_new import copy_new
@@ -104,6 +105,7 @@ def killed_at(step: int, prepare: Callable[[], Callable[[], object]]) -> bool:
     try:
         work = prepare()
         vars(os).update({name: counted(getattr(os, name)) for name in CALLS})
+        safe_open._rename_in_one_step = counted(safe_open._rename_in_one_step)
         work()
         os._exit(0)
     finally:

@@ -208,7 +208,7 @@ def test_no_line_of_anothers_and_none_about_a_photo_deletes_what_was_written(tmp
     journal = tmp_path / ".photodup-trash" / "journal.jsonl"
     lines = [json.loads(line) for line in journal.read_text().splitlines()]
     for number, line in enumerate(lines):
-        if "written" in line:
+        if line["written"]:
             if "home" in change:
                 line["written"] |= {"md5": md5["keep.jpg"], "size": 30} | change
             line.pop("sig")

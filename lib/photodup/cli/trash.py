@@ -25,8 +25,8 @@ Unsigned = Annotated[
 Yes = Annotated[bool, Option("--yes", help="do not ask")]
 
 _NOT_OURS = (
-    "Not written by your photodup on this machine (somebody else wrote it, or your key is "
-    "new); nothing is done about it unless you add --unsigned:"
+    "Not written by your photodup on this machine (somebody else wrote it, your key is new, or the journal is "
+    "damaged); nothing is done about it unless you add --unsigned:"
 )
 
 
@@ -45,7 +45,8 @@ def list_trash(directory: Library) -> None:
     if contents.unsigned:
         print(_NOT_OURS)
     for operation in contents.unsigned:
-        print(_line(operation) + (f"  {operation.state}, not finished" if operation.unfinished else ""))
+        more = f"{operation.state}, not finished" if operation.unfinished else operation.state
+        print(_line(operation) + (f"  {more}" if operation.state != "removed" else ""))
     for sentence in contents.problems:
         print(sentence)
 

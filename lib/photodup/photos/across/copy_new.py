@@ -97,7 +97,7 @@ def _copy_one(
         remove_file(part_of(place))  # what a crash may have left
         md5 = md5 or md5_at(source)
         if status_of(place):
-            if md5_at(place) == md5:
+            if md5_at(place) == md5_at(source) == md5:
                 return False
             raise FileExistsError(
                 errno.EEXIST, f"{printable(target / home)} has other bytes and is not replaced", path

@@ -30,6 +30,7 @@ AUTO = "auto"
 LEAST_THRESHOLD = 0.01
 
 _PURPOSE = "address 1"
+_MOST_CHARACTERS = 2**20
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,9 @@ class LibrarySettings:
         if self.backend != AUTO:  # one way to write it, however it was stored
             object.__setattr__(self, "backend", parse_backend(self.backend).name)
         for folders in (self.folders, self.protected, self.not_within):
-            if not isinstance(folders, tuple) or not all(isinstance(name, str) for name in folders):
+            if not isinstance(folders, tuple) or not all(
+                isinstance(name, str) and "\0" not in name for name in folders
+            ):
                 raise PhotodupError("folders must be a list of names")
         if self.threshold is not None and not (
             isinstance(self.threshold, int | float) and LEAST_THRESHOLD <= self.threshold <= 1
@@ -118,7 +121,8 @@ def load_settings(folder: Path) -> LibrarySettings:
     """
     path = OwnFolder(folder).settings
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        with open(path, encoding="utf-8") as file:
+            values = json.loads(file.read(_MOST_CHARACTERS))  # of a larger one that is cut, which is no JSON
         given = values.pop("signature", None)
         if "ignored" in values:
             raise ValueError("unknown key ignored")

@@ -14,11 +14,13 @@ from photodup.errors import PhotodupError
 from photodup.names import printable
 from photodup.safe_open import PathInFolder, open_file, opened, refuse_what_is_no_file
 
+MOST_BYTES = 2**28  # a removal takes about 1,000; journals come with folders that other people made
+
 _T = TypeVar("_T")
 
 
 class JournalError(PhotodupError):
-    """The journal cannot be read; it is left as it is for a person to look at."""
+    """The journal cannot be used; it is left as it is for a person to look at."""
 
 
 class Journal:
@@ -46,10 +48,11 @@ class Journal:
         """Return every complete line; None for one that is no JSON object.
 
         Raises:
-            JournalError: the file cannot be read.
+            JournalError: the file cannot be read, or is too large for a journal.
         """
         try:
             with self._place("") as place, open(open_file(place), "rb") as file:
+                self._refuse_large(file.fileno())
                 lines = file.read().split(b"\n")
         except FileNotFoundError:
             return []
@@ -156,9 +159,16 @@ class Journal:
                 os.fsync(place.folder)
             try:
                 refuse_what_is_no_file(os.fstat(descriptor))
+                self._refuse_large(descriptor)
                 yield descriptor
             finally:
                 os.close(descriptor)
+
+    def _refuse_large(self, descriptor: int) -> None:
+        if os.fstat(descriptor).st_size > MOST_BYTES:
+            raise JournalError(
+                f"{printable(self.path)} has more than {MOST_BYTES >> 20} MB, so no photodup wrote it: move it away."
+            )
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:

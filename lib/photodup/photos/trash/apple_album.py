@@ -57,7 +57,7 @@ class AppleAlbum:
         for removal in removals:
             try:
                 uuid = self._uuid_of(removal)
-                remaining.keeper(removal)
+                remaining.check(removal)
                 photos.append(script.Photo(uuid))
             except (PhotodupError, OSError) as error:
                 refused.append((removal, sentence_of(error, removal.path)))

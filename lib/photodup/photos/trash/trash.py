@@ -1,7 +1,7 @@
 """Removing photos without losing one: a move into `.photodup-trash/`, a journal, an undo.
 
 The order is always the same. What is about to happen is appended to the journal and synced; then the
-files move; then the outcome is appended and synced. Whoever opens the trash next finishes what a crash
+files move, each first moved and then looked at; then the outcome is appended and synced. Whoever opens the trash next finishes what a crash
 interrupted: an unfinished removal is taken back, an unfinished restore or purge is completed. So after
 recovery each file is in exactly one place, and the last journal line of its operation says which. What
 cannot be finished yet (a folder that is read-only today) waits, and stops nothing else.
@@ -9,8 +9,8 @@ cannot be finished yet (a folder that is read-only today) waits, and stops nothi
 A library may come from somebody else, with a journal in it. So only operations that this user's photodup
 signed are finished or purged by themselves; others (another user's, a forger's, or those
 of a key that is lost) are listed apart, and restored or purged when that is asked for expressly. Whoever
-wrote it, every path is resolved beneath the library, no link followed, and a file whose size or content is
-not as journalled is left where it is.
+wrote it, every path is resolved beneath the library, no link followed, no name is ever replaced, and a file whose size or
+content is not as journalled is not deleted. What no line names is listed as unknown.
 """
 
 import os
@@ -19,20 +19,19 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from photodup.errors import PhotodupError
 from photodup.names import printable
-from photodup.photos.library.hashing import md5
+from photodup.photos.library.hashing import md5 as md5_of_bytes
 from photodup.photos.library.sidecars import belonging_to
 from photodup.photos.state.journal import Journal
 from photodup.photos.state.own_key import own_key, read_key
 from photodup.photos.trash.trash_entries import (
     DISK_FULL,
-    ITEMS,
     LAST_SECOND,
+    UNKNOWN,
     Moved,
     Note,
     Operation,
@@ -44,13 +43,13 @@ from photodup.photos.trash.trash_entries import (
     read_contents,
     sentence_of,
     signed,
+    unknown_operation,
 )
 from photodup.photos.trash.trash_files import (
-    NO_KEEPER,
     TRASH_FOLDER,
     RemainingCopies,
     TrashFiles,
-    md5_of,
+    free_names,
     sync_folder,
 )
 from photodup.progress import bar
@@ -87,8 +86,11 @@ class Trash:
                 pass  # taking the lock recovers; where nothing can be written, there is still much to read
 
     def contents(self) -> TrashContents:
-        """Return what the journal says, read once."""
-        return read_contents(self._journal)
+        """Return what the journal says, read once, and what lies in the trash besides."""
+        contents = read_contents(self._journal)
+        there = [operation for operation in contents.operations if operation.in_trash or operation.unfinished]
+        strays = self._files.strays({moved.trash for operation in there for moved in operation.files})
+        return replace(contents, operations=[*map(unknown_operation, strays), *contents.operations])
 
     def find(self, name: str) -> Operation | None:
         """Return this user's operation of that id if its files are in the trash now.
@@ -139,12 +141,17 @@ class Trash:
                         raise TrashError(
                             f"{printable(removal.path)} stays, as what it says has no place: {why}"
                         )
-                    before = {path: path.stat() for path in files if path.exists()}  # hashing touches atime
-                    homes = {path: self._files.home_of(path) for path in files}
-                    keeper = remaining.keeper(removal)
+                    operation = Operation(_new_id(), batch, _now_s(), removal.reason, "")
+                    for path in filter(os.path.exists, files):
+                        md5 = removal.md5 if path == removal.path else None
+                        operation.files.append(self._files.described(path, operation.id, md5))
+                    remaining.check(removal)
                     together = {*removal.sidecars, *belonging_to(removal.path)}
-                    shared = self._homes(path for path in sorted(together - set(files)))
-                    done.append(self._move_out(removal, batch, before, homes, keeper, shared))
+                    beside = sorted(together - set(files))
+                    operation.shared = [os.path.relpath(path, self.library) for path in beside]
+                    with self._removing(operation):
+                        remaining.require_keeper(removal)
+                    done.append(operation)
                 except (TrashError, OSError) as error:
                     needed.update(removal.sidecars)
                     refused.append((removal, sentence_of(error, removal.path)))
@@ -168,32 +175,38 @@ class Trash:
             confirmed: also those of `unsigned()`: the user was asked.
 
         Raises:
-            PartlyRestoredError: a file is gone from the trash, is not the one that was removed, or cannot
-                come back; everything else has by then.
+            PartlyRestoredError: a file is gone from the trash, was changed there, or cannot come back; everything
+                else has by then.
         """
         restored: list[Path] = []
         refused: list[str] = []
         with self._locked():
             everything = self.contents().operations
-            states = {"removing", "restoring", "purging"}
-            present = self._present(everything, operations, confirmed, states)
+            present = self._present(everything, operations, confirmed, {"removing", "restoring", "purging"})
             # A sidecar that was written twice comes back the way it went.
             present = [o for o in present[::-1] if o.written] + [o for o in present if not o.written]
             for operation in _watched(present, "restore"):
                 try:
                     if (written := operation.written) and not operation.unfinished:
                         self._require_unchanged(written)
-                    here = [self._files.require_same(moved) for moved in operation.files]
+                    same = {moved: self._files.is_as_removed(moved) for moved in operation.files}
                     # What was interrupted may have part of its files at home: that is no loss.
-                    home = [operation.unfinished and self._files.is_home(moved) for moved in operation.files]
-                    found = [moved for moved, *at in zip(operation.files, here, home, strict=True) if any(at)]
+                    files = [
+                        moved
+                        for moved, is_same in same.items()
+                        if is_same is not None or (operation.unfinished and self._files.is_home(moved))
+                    ]
                     if operation.state != "purging":
-                        gone = [moved for moved in operation.files if moved not in found]
+                        gone = [moved for moved in operation.files if moved not in files]
                         refused += (f"{printable(m.home)} was deleted from the trash by hand." for m in gone)
-                    if found or written:
+                    if files or written:
+                        changed = [moved.home for moved in files if same[moved] is False]
                         staying = (other for other in everything if other not in present)
-                        found += self._sidecars_shared_with(operation, staying)
-                        restored += self._bring_back(operation, found)
+                        files += self._sidecars_shared_with(operation, staying)
+                        restored += self._bring_back(operation, files)
+                        refused += (
+                            f"{printable(home)} came back as something changed it." for home in changed
+                        )
                 except (OSError, TrashError) as error:
                     refused.append(sentence_of(error, self.library / operation.home))
         if refused:
@@ -215,29 +228,15 @@ class Trash:
         freed = 0
         refused: list[str] = []
         with self._locked():
-            everything, going = self.contents().operations, []
-            for operation in self._present(everything, operations, confirmed, {"purging"}):
-                try:
-                    for moved in operation.files:
-                        self._files.require_same(moved)
-                    going.append(operation)
-                except (OSError, TrashError) as error:
-                    refused.append(sentence_of(error, self.root / operation.home))
+            everything = self.contents().operations
+            going = self._present(everything, operations, confirmed, {"purging"})
             staying = [operation for operation in everything if operation not in going]
             for operation in _watched(going, "delete"):
                 try:
                     self._hand_over(operation, staying)
-                except OSError as error:
+                    freed += self._purge(operation)
+                except (OSError, TrashError) as error:
                     refused.append(sentence_of(error, self.root / operation.home))
-                    continue
-                try:
-                    self._write(operation, "purging", files=operation.files)
-                except OSError as error:
-                    # A full disk is what people purge for: here the deletion makes the room to write it down.
-                    if error.errno not in DISK_FULL:
-                        raise
-                self._delete(operation, checked=True)
-                freed += operation.bytes
         if refused:
             more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
             raise TrashError(f"{refused[0]}{more} {freed / 1e6:.2f} MB of others are freed.")
@@ -251,14 +250,6 @@ class Trash:
                 f"{printable(path)} was changed since photodup wrote it: it stays as it is, look at it yourself."
             )
 
-    def _homes(self, paths: Iterable[Path]) -> list[str]:
-        """Return files' paths in the library; those that may not be moved are left out."""
-        homes = []
-        for path in paths:
-            with suppress(TrashError, OSError):
-                homes.append(self._files.home_of(path))
-        return homes
-
     def _sidecars_shared_with(self, operation: Operation, others: Iterable[Operation]) -> list[Moved]:
         """Return the sidecars of a photo that left with other photos, and are in the trash unchanged."""
         found = []
@@ -266,7 +257,7 @@ class Trash:
             if other.in_trash and other.is_own and operation.is_own:
                 for moved in other.files[1:]:
                     with suppress(TrashError, OSError):
-                        if moved.home in operation.shared and self._files.require_same(moved):
+                        if moved.home in operation.shared and self._files.is_as_removed(moved):
                             found.append(moved)
         return found
 
@@ -286,7 +277,7 @@ class Trash:
             wanted = [moved for moved in wanted if moved.home not in {file.home for file in heir.files}]
             if wanted and heir.in_trash and heir.is_own:
                 heir.files = heir.files + wanted
-                self._write(heir, "removed", files=heir.files)
+                self._write(heir, "removed")
                 operation.files = [moved for moved in operation.files if moved not in wanted]
 
     def _present(
@@ -307,48 +298,17 @@ class Trash:
                         f"{operation.id} was not written by your photodup on this machine: nothing was done "
                         "about it; confirm that it is to be used."
                     )
+                if operation.state == UNKNOWN:
+                    operation.files = list(map(self._files.digested, operation.files))
                 present.append(operation)
         return present
 
     # ---- one operation, from its journal line to the files and to the line that ends it; the trash is held
 
-    def _move_out(
-        self,
-        removal: Removal,
-        batch: str,
-        before: dict[Path, os.stat_result],
-        homes: dict[Path, str],
-        keeper: Path,
-        shared: list[str],
-    ) -> Operation:
-        """Move a photo and its sidecars into the trash.
-
-        Args:
-            removal: the photo, as it was asked for.
-            batch: the call that it belongs to.
-            before: what each file was before it was hashed; the photo first.
-            homes: each file's path in the library.
-            keeper: the copy that stays; looked for again at the end.
-            shared: paths in the library of sidecars that leave with another photo of the batch.
-
-        Raises:
-            TrashError, OSError: it did not happen, and everything is back.
-        """
-        operation = Operation(_new_id(), batch, _now_s(), removal.reason, "", shared=shared)
-        for path, status in before.items():
-            md5 = removal.md5 if path == removal.path else md5_of(path)
-            trash = os.path.join(ITEMS, operation.id, homes[path])
-            times = status.st_mtime_ns, status.st_atime_ns
-            operation.files.append(Moved(homes[path], trash, md5, status.st_size, *times))
-        with self._removing(operation):
-            if not keeper.is_file():
-                raise TrashError(f"{printable(removal.path)} stays: {NO_KEEPER}")
-        return operation
-
     @contextmanager
     def _removing(self, operation: Operation) -> Iterator[None]:
         """Move an operation's files into the trash, then let the block do the rest; if that fails, all is back."""
-        self._write(operation, "removing", files=operation.files)
+        self._write(operation, "removing")
         try:
             for moved in operation.files:
                 self._files.to_trash(moved)
@@ -364,91 +324,104 @@ class Trash:
         Raises:
             TrashError, OSError: it did not happen, and everything is as before.
         """
-        home = self._files.home_of(note.path)
         if note.path.suffix.lower() != ".xmp":
             raise TrashError(
                 f"{printable(note.path)} is no XMP sidecar: photodup writes into no other file here."
             )
-        there = note.path.stat() if note.path.exists() else None
-        if (md5_of(note.path) if there else None) != note.before:
+        operation = Operation(_new_id(), batch, _now_s(), note.reason, "")
+        home, mode = self._files.home_of(note.path), None
+        if note.path.exists():
+            mode = stat.S_IMODE(note.path.stat().st_mode)
+            operation.files = [self._files.described(note.path, operation.id)]
+        if [moved.md5 for moved in operation.files] != ([note.before] if note.before else []):
             raise TrashError(
                 f"{printable(note.path)} has changed since the list was shown: look at it again."
             )
-        digest = md5(note.data)
-        operation = Operation(_new_id(), batch, _now_s(), note.reason, "")
-        operation.written = Written(home, digest, len(note.data))
-        if there and note.before:
-            trash = os.path.join(ITEMS, operation.id, home)
-            times = there.st_mtime_ns, there.st_atime_ns
-            operation.files = [Moved(home, trash, note.before, there.st_size, *times)]
+        operation.written = Written(home, md5_of_bytes(note.data), len(note.data))
         with self._removing(operation):
-            self._files.write(home, note.data, stat.S_IMODE(there.st_mode) if there else None)
+            self._files.write(home, note.data, mode)
         return operation
 
     def _bring_back(self, operation: Operation, files: list[Moved]) -> list[Path]:
         """Restore those files of an operation that are there and were checked."""
         before, was_unfinished = operation.files, operation.unfinished or bool(operation.written)
-        # Where a crash may have left a file in both places, its name is not taken by another one.
-        operation.files = files if was_unfinished else [self._files.renamed_if_taken(m) for m in files]
-        self._write(operation, "restoring", files=operation.files)
+        operation.files = files
+        self._write(operation, "restoring")
         try:
-            self._bring_home(operation, "restored", checked=True)
+            self._bring_home(operation, "restored", again=was_unfinished)
         except (OSError, TrashError):
             if not was_unfinished:  # else it is ours now, and whoever opens the trash next goes on with it
-                self._back_to_trash(operation, before)
+                for moved in operation.files:  # all is in the trash again, under its first names
+                    if self._files.is_as_removed(moved) is None and self._files.is_home(moved):
+                        self._files.to_trash(moved)
+                operation.files = before
+                self._write(operation, "removed")
             raise
         return [self.library / moved.home for moved in operation.files]
 
-    def _back_to_trash(self, operation: Operation, before: list[Moved]) -> None:
-        """Undo a restore that failed half-way: everything is in the trash again, under its first names."""
-        for moved in operation.files:
-            if not self._files.is_in_trash(moved) and self._files.is_home(moved):
-                self._files.to_trash(moved)
-        operation.files = before
-        self._write(operation, "removed", files=before)
-
-    def _bring_home(self, operation: Operation, outcome: str, *, checked: bool = False) -> None:
+    def _bring_home(self, operation: Operation, outcome: str, *, again: bool = True) -> None:
         """Move back whatever is still in the trash; where a crash left a file in both places, end that."""
         if operation.written:
             self._files.take_back(operation.written)
         for number, moved in enumerate(operation.files):
-            if (todo := self._files.settle(moved)) == "done":
-                continue
-            if not checked:
-                self._files.require_same(moved)
-            if todo == "rename":  # someone else's file has the name by now
-                moved = operation.files[number] = self._files.renamed_if_taken(moved)
-                self._write(operation, operation.state, files=operation.files)
-            self._files.to_home(moved)
+            for home in free_names(moved.home):
+                if home != moved.home:  # someone else's file has the name by now
+                    operation.files[number] = replace(moved, home=home)
+                    self._write(operation, operation.state)
+                if self._files.to_home(operation.files[number], again=again):
+                    break
         self._files.clear(operation)
-        self._write(operation, outcome, files=operation.files)
+        self._write(operation, outcome)
 
-    def _delete(self, operation: Operation, *, checked: bool = False) -> None:
-        """Delete an operation's files from the trash; one that is not as journalled is refused, unless checked."""
+    def _purge(self, operation: Operation) -> int:
+        """Delete an operation's files from the trash; return the bytes freed.
+
+        Raises:
+            TrashError: a file is not as journalled, and was left.
+        """
+        try:
+            self._write(operation, "purging")
+        except OSError as error:
+            # A full disk is what people purge for: here the deletion makes the room to write it down.
+            if error.errno not in DISK_FULL:
+                raise
+        freed = operation.bytes
+        left = []
         for moved in operation.files:
             self._step("purge file")
-            if checked or self._files.require_same(moved):
-                self._files.delete(moved)
+            if not self._files.delete(moved):
+                left.append(moved)
         self._files.clear(operation)
-        self._write(operation, "purged")
+        operation.files = left or operation.files
+        self._write(operation, "removed" if left else "purged")
+        if left:
+            raise TrashError(
+                f"{printable(self.root / left[0].trash)} is not the file that was removed (its content differs): it "
+                "was left there, and restoring brings it back."
+            )
+        return freed
 
     def _finish(self, operation: Operation) -> None:
         """Finish what was interrupted: a removal is taken back, a restore or purge completed."""
-        if operation.state == "removing":
-            self._bring_home(operation, "taken back")
+        if operation.state == "purging":
+            self._purge(operation)
         elif operation.state == "restoring":
             self._bring_home(operation, "restored")
-        elif operation.state == "purging":
-            self._delete(operation)
+        elif operation.is_doubtful and self._is_complete(operation):  # the damaged line said so
+            self._write(operation, "removed")
+        else:
+            self._bring_home(operation, "taken back")
 
-    def _write(self, operation: Operation, state: str, files: list[Moved] | None = None) -> None:
-        """Append an operation's state, and its files where they are said for the first time or have changed."""
-        line: dict = {"op": operation.id, "state": state, "time": _now_s()}
-        if files is not None:
-            about: dict[str, Any] = {"batch": operation.batch, "reason": operation.reason}
-            about |= {"shared": operation.shared} if operation.shared else {}
-            about |= {"written": asdict(operation.written)} if operation.written else {}
-            line |= about | {"files": [asdict(moved) for moved in files]}
+    def _is_complete(self, operation: Operation) -> bool:
+        """Return whether all of a removal was done."""
+        is_written = not operation.written or self._files.is_home(operation.written)
+        return is_written and all(self._files.is_as_removed(moved) for moved in operation.files)
+
+    def _write(self, operation: Operation, state: str) -> None:
+        """Append an operation's state, with all that is known of it: any one line is enough to restore it."""
+        fields = asdict(operation)
+        line = {name: fields[name] for name in ("batch", "time", "reason", "shared", "written", "files")}
+        line |= {"op": operation.id, "state": state}
         self._journal.append(signed(read_key(), line))
         operation.state = state
 

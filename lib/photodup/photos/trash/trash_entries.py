@@ -3,10 +3,12 @@
 The journal lies in the library, so it comes with a folder that somebody else made. A line is used only if
 it has the shape that photodup writes (`_validated`), and an operation is this user's own only if its lines
 carry this user's signature (`photodup.photos.state.own_key`). Where an operation has signed lines, the unsigned
-ones count for nothing.
+ones count for nothing. Every line names its operation's files, so that one damaged line hides none.
 """
 
 import errno
+import hashlib
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -22,6 +24,8 @@ from photodup.safe_open import parts_of
 PURPOSE = "trash 1"
 ITEMS = "items"
 _STATES = frozenset({"removing", "removed", "taken back", "restoring", "restored", "purging", "purged"})
+UNKNOWN = "unknown"  # in the trash, and no line of the journal says so
+_RESCUED = "Restored from the trash"  # folder in the library for files whose former names are not known
 _COMING_BACK = frozenset({"restoring", "restored"})
 _ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{8}", re.ASCII)
 _MD5 = re.compile(r"[0-9a-f]{32}")
@@ -107,7 +111,8 @@ class Moved:
 class Operation:
     """One photo's removal (the photo first, then its sidecars) or one sidecar's change, and what became of it.
 
-    `state` is its last journal line: removing, removed, taken back, restoring, restored, purging, purged.
+    `state` is its last journal line: removing, removed, taken back, restoring, restored, purging, purged; or unknown, for
+    files in the trash that no line names. `is_doubtful` says that a line came after it that cannot be used.
     `is_own` says whether this user's photodup wrote that; nothing else is acted upon unless confirmed.
     `shared` names sidecars (relative to the library) that belong to this photo too and left with another one, or
     were still needed by one that stayed. `written` is a sidecar that a photo that stays got; the only file, if any, is
@@ -123,6 +128,7 @@ class Operation:
     is_own: bool = True
     shared: list[str] = field(default_factory=list)
     written: Written | None = None
+    is_doubtful: bool = False
 
     @property
     def home(self) -> str:
@@ -132,7 +138,7 @@ class Operation:
     @property
     def in_trash(self) -> bool:
         """Whether its files are in the trash now."""
-        return self.state == "removed"
+        return self.state in ("removed", UNKNOWN)
 
     @property
     def unfinished(self) -> bool:
@@ -179,20 +185,26 @@ def read_contents(journal: Journal) -> TrashContents:
     Raises:
         JournalError: the journal cannot be read.
     """
-    key, problems = read_key(), []
-    histories: dict[str, tuple[list[dict], list[dict]]] = {}  # by operation: unsigned lines, and our own
+    key, problems, last_damage = read_key(), [], 0
+    latest: dict[str, dict[bool, tuple[int, Operation]]] = {}  # by operation and whether it is our own
     for number, line in enumerate(journal.read(), start=1):
+        is_own = False
         try:
             if line is None:
                 raise ValueError
-            given = line.pop("sig", None)
-            is_own = is_signed(key, PURPOSE, line, given)
-            entry = _validated(line, is_own)
-            histories.setdefault(entry["op"], ([], []))[is_own].append(entry)
+            text = line.pop("sig", None)
+            operation = _operation(line, is_signed(key, PURPOSE, line, text))
+            is_own = operation.is_own
+            latest.setdefault(operation.id, {})[is_own] = number, operation
         except (KeyError, TypeError, ValueError, RecursionError):
             problems.append(journal.damaged(number))
-    found = (_operation(own, True) or _operation(others, False) for others, own in histories.values())
-    operations = [operation for operation in found if operation]
+        last_damage = last_damage if is_own else number
+    operations = []
+    for states in latest.values():
+        number, operation = states.get(True) or states[False]
+        operation.is_doubtful = number < last_damage
+        if operation.files or operation.written:
+            operations.append(operation)
     _leave_out_what_came_back_with_another(operations)
     return TrashContents(operations, problems)
 
@@ -202,23 +214,31 @@ def _leave_out_what_came_back_with_another(operations: Sequence[Operation]) -> N
     own = [operation for operation in operations if operation.is_own]
     taken = {
         moved.trash: operation.id
-        for operation in own
-        if operation.in_trash
+        for operation in sorted(own, key=lambda operation: operation.state in _COMING_BACK)
         for moved in operation.files
-        if owner_of(moved) != operation.id
-    }
-    taken |= {
-        moved.trash: operation.id
-        for operation in own
-        if operation.state in _COMING_BACK
-        for moved in operation.files
+        if operation.state in _COMING_BACK or (operation.in_trash and owner_of(moved) != operation.id)
     }
     for operation in own:
         if operation.in_trash:
-            mine = [
+            operation.files = [
                 moved for moved in operation.files if taken.get(moved.trash, operation.id) == operation.id
             ]
-            operation.files = mine
+
+
+def unknown_operation(moved: Moved) -> Operation:
+    """Return a file that lies in the trash and is named by no operation as one."""
+    name = f"00000000-000000-{hashlib.md5(os.fsencode(moved.trash), usedforsecurity=False).hexdigest()[:8]}"
+    time_s = min(max(moved.mtime_ns / 1e9, 0.0), float(LAST_SECOND))
+    reason = "the journal does not say how it came here"
+    return Operation(name, name, time_s, reason, UNKNOWN, [moved], is_own=False)
+
+
+def former_home(trash: str) -> str:
+    """Return the name in the library that a file in the trash had, by its path there."""
+    _, owner, *inside = parts_of(trash)
+    if _ID.fullmatch(owner) and inside and inside[0].casefold() not in OWN_FOLDERS:
+        return "/".join(inside)
+    return "/".join((_RESCUED, owner, *inside))
 
 
 def owner_of(moved: Moved) -> str:
@@ -226,45 +246,28 @@ def owner_of(moved: Moved) -> str:
     return parts_of(moved.trash)[1]
 
 
-def _operation(history: list[dict[str, Any]], is_own: bool) -> Operation | None:
-    """Return an operation as its lines tell it; None if they do not say which files it is about."""
-    start = next((i for i, entry in enumerate(history) if entry["files"] or entry["written"]), None)
-    if start is None:
-        return None
-    first = history[start]
-    about = first["op"], first["batch"], first["time"], first["reason"]
-    operation = Operation(*about, "", [], is_own, first["shared"], first["written"])
-    for entry in history[start:]:
-        operation.state = entry["state"]
-        operation.files = entry["files"] or operation.files  # a restore may have had to choose another name
-    return operation
-
-
-def _validated(line: dict[str, Any], is_own: bool) -> dict[str, Any]:
-    """Return a line's values; anything that photodup would not write raises ValueError, KeyError or TypeError."""
-    time = line["time"]
-    texts = [line["op"], line["state"], line.get("batch", ""), line.get("reason", "")]
+def _operation(line: dict[str, Any], is_own: bool) -> Operation:
+    """Return an operation as a line tells it; what photodup would not write raises ValueError, KeyError or TypeError."""
+    time, shared = line["time"], line.get("shared", [])
+    texts = [line[name] for name in ("op", "batch", "reason", "state")]
     if not all(isinstance(text, str) for text in texts) or isinstance(time, bool):
         raise TypeError
-    if not _ID.fullmatch(line["op"]) or line["state"] not in _STATES:
+    if not _ID.fullmatch(line["op"]) or line["state"] not in _STATES or not 0 <= time <= LAST_SECOND:
         raise ValueError
-    if not 0 <= time <= LAST_SECOND:
-        raise ValueError
-    files = [Moved(**values) for values in line["files"]] if "files" in line else []
-    # Only our own lines may name a file in the library that an undo deletes; of others the old sidecar can be had.
-    written = Written(**line["written"]) if "written" in line and is_own else None
-    if written:
-        _check_written(written)
-    if "files" in line and not files and "written" not in line:
-        raise ValueError
-    for number, moved in enumerate(files):
-        # A shared sidecar lies with the photo that it left with. Only our own lines may say so.
-        _check_moved(moved, line["op"], may_lie_with_another=number > 0 and is_own)
-    shared = line.get("shared", [])
     if not isinstance(shared, list) or not all(isinstance(home, str) for home in shared):
         raise TypeError
-    named = dict(zip(("op", "state", "batch", "reason"), texts, strict=True))
-    return named | {"time": time, "files": files, "shared": shared, "written": written}
+    files = [Moved(**fields) for fields in line["files"]]
+    for moved in files:
+        # A shared sidecar lies with the photo that it left with. Only our own lines may say so.
+        _check_moved(moved, None if is_own else line["op"])
+    # Only our own lines may name a file in the library that an undo deletes; of others the old sidecar can be had.
+    written = Written(**line["written"]) if line.get("written") and is_own else None
+    if written:
+        _check_written(written)
+    if not files and not line.get("written"):
+        raise ValueError
+    op, batch, reason, state = texts
+    return Operation(op, batch, time, reason, state, files, is_own, shared, written)
 
 
 def _check_written(written: Written) -> None:
@@ -276,7 +279,8 @@ def _check_written(written: Written) -> None:
         raise ValueError
 
 
-def _check_moved(moved: Moved, op: str, may_lie_with_another: bool) -> None:
+def _check_moved(moved: Moved, owner: str | None) -> None:
+    """Refuse what photodup would not write; with an `owner`, also what does not lie in its folder of the trash."""
     if not all(isinstance(text, str) for text in (moved.home, moved.trash, moved.md5)):
         raise TypeError
     numbers = (moved.size, moved.mtime_ns, moved.atime_ns)
@@ -285,10 +289,8 @@ def _check_moved(moved: Moved, op: str, may_lie_with_another: bool) -> None:
     # On a disk that does not tell case apart, `.PHOTODUP` is our own folder too.
     if parts_of(moved.home)[0].casefold() in OWN_FOLDERS or not _MD5.fullmatch(moved.md5):
         raise ValueError
-    folder, owner, *inside = parts_of(moved.trash)
-    if folder != ITEMS or not inside or not _ID.fullmatch(owner):
-        raise ValueError
-    if owner != op and not may_lie_with_another:
+    parts = parts_of(moved.trash)
+    if parts[0] != ITEMS or len(parts) < 2 or (owner and (parts[1] != owner or len(parts) < 3)):
         raise ValueError
 
 

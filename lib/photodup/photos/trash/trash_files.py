@@ -1,15 +1,16 @@
 """The files of a trash: opened beneath the library, known by size and content, moved there and back.
 
-A file is moved so that a crash leaves it under its old name, its new name or both, never neither.
+Another program may replace or write a file at any moment. So a file is moved first, in one step that takes whatever has
+the name, and looked at in the trash, or beside its name under a name of ours; what is not as journalled goes back.
+A crash leaves it under its old name, its new name or, on another volume, both, never neither.
 """
 
 import errno
 import hashlib
 import itertools
 import os
-import shutil
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -25,16 +26,18 @@ from photodup.photos.trash.trash_entries import (
     Removal,
     TrashError,
     Written,
+    former_home,
     owner_of,
 )
 from photodup.safe_open import (
     PathInFolder,
-    is_file,
-    name_if_free,
+    move_without_replacing,
     open_file,
     opened,
     remove_file,
+    state_of,
     status_of,
+    write_copy,
     writing,
 )
 
@@ -42,10 +45,6 @@ TRASH_FOLDER = ".photodup-trash"
 NO_KEEPER = "no copy to keep is there unchanged, and one must remain."
 
 _MAX_NAME_BYTES = 255  # of nearly every file system
-_SAME = ("st_size", "st_mtime_ns")  # a number that stays with a file is not to be had on every volume
-_NO_ATTRIBUTES = frozenset(
-    {errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENODATA, errno.EINVAL, errno.EPERM, errno.EACCES}
-)
 
 
 class TrashFiles:
@@ -82,6 +81,20 @@ class TrashFiles:
         with self.at(home):  # no folder on the way is a link
             return home
 
+    def described(self, path: Path, operation: str, md5: str | None = None) -> Moved:
+        """Return a file as the journal will name it, after refusing what must never be moved.
+
+        Args:
+            path: the file.
+            operation: in whose folder of the trash it will lie.
+            md5: of its bytes, if it is known.
+        """
+        home, status = self.home_of(path), path.stat()  # before hashing, which changes the access time
+        times_ns = status.st_mtime_ns, status.st_atime_ns
+        return Moved(
+            home, os.path.join(ITEMS, operation, home), md5 or md5_of(path), status.st_size, *times_ns
+        )
+
     def at(self, home: str, *, make: bool = False) -> AbstractContextManager[PathInFolder | None]:
         """Open the folder of a path of the library; see `photodup.safe_open.opened`."""
         return opened(self.library, home, make=make)
@@ -90,15 +103,10 @@ class TrashFiles:
         """Open the folder of a file's path in the trash."""
         return opened(self.library, f"{TRASH_FOLDER}/{moved.trash}", make=make)
 
-    def is_in_trash(self, moved: Moved) -> bool:
-        """Whether anything has a file's name in the trash."""
-        with self.in_trash(moved) as place:
-            return status_of(place) is not None
-
     def is_home(self, file: Moved | Written) -> bool:
         """Whether the library has a file under its name that is the one moved or written, by size and content."""
         with self.at(file.home) as place:
-            return place is not None and is_file(place) and _is_as_journalled(place, file)
+            return _is_as_journalled(place, file)
 
     def write(self, home: str, data: bytes, mode: int | None) -> None:
         """Write a new file of the library whose name must be free, durably."""
@@ -117,40 +125,38 @@ class TrashFiles:
             if place is None:
                 return
             remove_file(part_of(place))
-            if (before := status_of(place)) and is_file(place) and _is_as_journalled(place, written):
+            if status_of(_aside_of(place)) or _is_as_journalled(place, written):
                 self._step("take back")
-                _unlink_unchanged(place, before)
-                os.fsync(place.folder)
+                _discard(place, written)
 
-    def require_same(self, moved: Moved) -> bool:
-        """Return whether a file is in the trash.
-
-        Raises:
-            TrashError: what is there is not what the journal says.
-        """
+    def is_as_removed(self, moved: Moved) -> bool | None:
+        """Return whether what is in the trash is the file that was removed; None if nothing is there."""
         with self.in_trash(moved) as place:
-            if place is None or not status_of(place):
-                return False
-            if is_file(place) and _is_as_journalled(place, moved):
-                return True
-        raise TrashError(
-            f"{printable(self.root / moved.trash)} is not the file that was removed (its content differs): it "
-            "was left there, look at it yourself."
-        )
+            if place:
+                _put_back(place)
+            return _is_as_journalled(place, moved) if status_of(place) else None
 
-    def renamed_if_taken(self, moved: Moved) -> Moved:
-        """Return a file with a name in the library that is free."""
-        with self.at(moved.home) as place:
+    def strays(self, known: Collection[str]) -> Iterator[Moved]:
+        """Find the files in the trash that no operation names, with the names in the library that they seem to have had.
+
+        Args:
+            known: paths of files in the trash; one that a deletion set aside is known too.
+        """
+        known = {name for path in known for name in (path, _aside_path(path))}
+        with suppress(OSError), opened(self.library, f"{TRASH_FOLDER}/{ITEMS}") as place:
             if place is None:
-                return moved
-            name = free_name(place.name, lambda name: status_of(place._replace(name=name)) is not None)
-        return replace(moved, home=os.path.join(os.path.dirname(moved.home), name))
+                return
+            for folder, _, names, inside in os.fwalk(place.name, dir_fd=place.folder):
+                for name in names:
+                    path, status = f"{folder}/{name}", status_of(PathInFolder(inside, name))
+                    if path not in known and status and stat.S_ISREG(status.st_mode):
+                        times_ns = status.st_mtime_ns, status.st_atime_ns
+                        yield Moved(former_home(path), path, "", status.st_size, *times_ns)
 
-    def _move(self, source: PathInFolder | None, target: PathInFolder | None, moved: Moved) -> None:
-        if source is None or target is None:
-            raise FileNotFoundError(errno.ENOENT, "it is no longer there", moved.home)
-        times_ns = (moved.atime_ns, moved.mtime_ns)
-        move_file(source, target, md5=moved.md5, times_ns=times_ns, on_step=self._step)
+    def digested(self, moved: Moved) -> Moved:
+        """Return a file in the trash with the MD5 that it has now."""
+        with self.in_trash(moved) as place:
+            return replace(moved, md5=md5_at(place)) if place else moved
 
     def clear(self, operation: Operation) -> None:
         """Remove the operation's empty folders from the trash; what is not ours is left alone."""
@@ -165,51 +171,112 @@ class TrashFiles:
                 os.rmdir(place.name, dir_fd=place.folder)
 
     def to_trash(self, moved: Moved) -> None:
-        """Move a file from its name in the library into the trash."""
+        """Move whatever has a file's name in the library into the trash, and look at it there.
+
+        Raises:
+            TrashError: it is not the file that was to go; it may be in the trash, from where `to_home` takes it back.
+            OSError: it cannot be moved.
+        """
         with self.at(moved.home) as home, self.in_trash(moved, make=True) as trash:
-            self._move(home, trash, moved)
+            if home is None or trash is None:
+                raise FileNotFoundError(errno.ENOENT, "it is no longer there", moved.home)
+            self._step("move")
+            try:
+                move_without_replacing(home, trash, is_ours=True)
+                self._step("look")
+                is_moved = _is_as_journalled(trash, moved)
+            except OSError as error:
+                if error.errno != errno.EXDEV:
+                    raise
+                copy_file(home, trash, moved.md5, self._step)
+                self._step("delete")
+                is_moved = _discard(home, moved)
+            _sync(trash, home)
+        if not is_moved:
+            raise TrashError(
+                f"{printable(moved.home)} changed while it was moved: it stays, scan again before removing it."
+            )
 
-    def to_home(self, moved: Moved) -> None:
-        """Move a file from the trash to its name in the library, which must be free."""
-        with self.in_trash(moved) as trash, self.at(moved.home, make=True) as home:
-            self._move(trash, home, moved)
+    def to_home(self, moved: Moved, *, again: bool) -> bool:
+        """Move whatever is in the trash as that file to its name in the library, with its times.
 
-    def delete(self, moved: Moved) -> None:
-        """Delete a file from the trash for good."""
-        with self.in_trash(moved) as place:
-            if place:
-                remove_file(place)
-
-    def settle(self, moved: Moved) -> str:
-        """Remove what a crash left of a move beside a file's two names; say what remains to be done.
+        Args:
+            moved: the file.
+            again: a crash may have left it in both places; then the one in the library stays.
 
         Returns:
-            `done`: it is not in the trash (any more). `move`: it is. `rename`: it is, and its name is taken.
+            Whether it is no longer in the trash; else its name in the library is taken.
         """
-        with self.in_trash(moved) as trash, self.at(moved.home) as home:
-            for place in (home, trash):
-                if place:
-                    remove_file(part_of(place))
-            if trash is None or not status_of(trash):
-                return "done"
-            if home and _is_same(home, trash, moved.md5):
-                remove_file(trash)
-                set_times(home, (moved.atime_ns, moved.mtime_ns))
-                return "done"
-            return "rename" if status_of(home) else "move"
-
-
-def _is_same(home: PathInFolder, trash: PathInFolder, md5: str) -> bool:
-    """Whether what has the name at home is the file in the trash, or a whole copy of it."""
-    here, there = status_of(home), status_of(trash)
-    if not here or not there or not is_file(home):
+        with self.in_trash(moved) as trash:
+            is_there = trash is not None and status_of(trash) is not None
+            with self.at(moved.home, make=is_there) as home:
+                if home:
+                    remove_file(part_of(home))
+                    _put_back(home)
+                if not (trash and home and is_there):
+                    return True
+                remove_file(part_of(trash))
+                if again and _is_as_journalled(home, moved) and _discard(trash, moved):
+                    return True
+                _set_access_time(trash, moved.atime_ns)
+                self._step("move")
+                with suppress(FileExistsError):
+                    self._move_home(trash, home)
+                    _sync(home, trash)
+                    return True
         return False
-    return os.path.samestat(here, there) or md5_at(home) == md5
+
+    def _move_home(self, trash: PathInFolder, home: PathInFolder) -> None:
+        try:
+            move_without_replacing(trash, home)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            copy_file(trash, home, digest := md5_at(trash), self._step)
+            self._step("delete")
+            if md5_at(home) != digest:
+                raise FileExistsError(errno.EEXIST, "something else has the name by now", home.name) from None
+            remove_file(trash)
+
+    def delete(self, moved: Moved) -> bool:
+        """Delete a file from the trash for good, if it is the one that was removed; return whether it is gone."""
+        with self.in_trash(moved) as place:
+            return place is None or _discard(place, moved)
 
 
-def _is_as_journalled(place: PathInFolder, moved: Moved | Written) -> bool:
+def _is_as_journalled(place: PathInFolder | None, moved: Moved | Written) -> bool:
     status = status_of(place)
-    return status is not None and status.st_size == moved.size and md5_at(place) == moved.md5
+    if place is None or status is None or not stat.S_ISREG(status.st_mode) or status.st_size != moved.size:
+        return False
+    return md5_at(place) == moved.md5
+
+
+def _discard(place: PathInFolder, moved: Moved | Written) -> bool:
+    """Delete a file if it is the one that was moved or written; return False if another has its name, and keeps it.
+
+    It is looked at under a name of ours, so that nothing can take its place before it is deleted.
+    """
+    aside = _aside_of(place)
+    if not status_of(aside):  # else a crash left it there
+        if not status_of(place):
+            return True
+        move_without_replacing(place, aside, is_ours=True)
+    before = state_of(status_of(aside))
+    is_same = _is_as_journalled(aside, moved) and state_of(status_of(aside)) == before
+    if is_same:
+        remove_file(aside)
+    else:
+        _put_back(place)
+    os.fsync(place.folder)
+    return is_same
+
+
+def _put_back(place: PathInFolder) -> None:
+    """Give a file that `_discard` set aside its name again, or one like it."""
+    aside = _aside_of(place)
+    for name in free_names(place.name) if status_of(aside) else ():
+        with suppress(FileExistsError):
+            return move_without_replacing(aside, place._replace(name=name))
 
 
 class RemainingCopies:
@@ -224,11 +291,11 @@ class RemainingCopies:
         self._library = library
         files = (path for removal in removals for path in (removal.path, *removal.sidecars))
         self._leaving = {identity for path in files for identity in _identities(path)}
-        self._remains: dict[tuple[Path, str], bool] = {}
+        self._verified: dict[tuple[Path, str], tuple[int, ...] | None] = {}
         self._listed: dict[Path, frozenset[str]] = {}
 
-    def keeper(self, removal: Removal) -> Path:
-        """Return the copy that stays, read again now.
+    def check(self, removal: Removal) -> None:
+        """Read a photo again, and see that a copy of it stays.
 
         Raises:
             TrashError: the photo vanished or changed since the scan, or no copy of it stays.
@@ -238,18 +305,30 @@ class RemainingCopies:
             raise TrashError(f"{name} is no longer there: scan again.")
         if md5_of(removal.path) != removal.md5:
             raise TrashError(f"{name} has changed since the scan: scan again before removing it.")
-        for path, md5 in removal.keepers:
-            if (path, md5) not in self._remains:
-                self._remains[path, md5] = self._does_remain(path, md5)
-            if self._remains[path, md5]:
-                return path
-        raise TrashError(f"{name} stays: {NO_KEEPER}")
+        self.require_keeper(removal)
 
-    def _does_remain(self, path: Path, md5: str) -> bool:
-        there = path.is_file() and not path.is_symlink() and self._leaving.isdisjoint(_identities(path))
-        # The folders must list every part of it as it is written here. Where `IMG.JPG` and `img.jpg` are one file, only one
-        # of them is listed, and it is not kept by removing the other; on exFAT even their inode numbers may differ.
-        return there and is_spelled_so(path.absolute(), self._library, self._listed) and md5_of(path) == md5
+    def require_keeper(self, removal: Removal) -> None:
+        """Look whether a copy stays; one that was read before is read again only if its status changed.
+
+        Raises:
+            TrashError: none does.
+        """
+        if not any(self._remains(path, md5) for path, md5 in removal.keepers):
+            raise TrashError(f"{printable(removal.path)} stays: {NO_KEEPER}")
+
+    def _remains(self, path: Path, md5: str) -> bool:
+        with suppress(OSError):
+            state = state_of(os.lstat(path))
+            if state is None or state == self._verified.get((path, md5)):
+                return state is not None
+            # The folders must list every part of it as it is written here. Where `IMG.JPG` and `img.jpg` are one file, only
+            # one of them is listed, and it is not kept by removing the other; on exFAT even their inode numbers may differ.
+            stays = self._leaving.isdisjoint(_identities(path))
+            stays = stays and is_spelled_so(path.absolute(), self._library, self._listed)
+            if stays and md5_of(path) == md5 and state_of(os.lstat(path)) == state:
+                self._verified[path, md5] = state
+                return True
+        return False
 
 
 def _identities(path: Path) -> list[tuple]:
@@ -279,54 +358,16 @@ def md5_at(place: PathInFolder) -> str:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
-def move_file(
-    source: PathInFolder,
-    target: PathInFolder,
-    *,
-    md5: str,
-    times_ns: tuple[int, int],
-    on_step: Callable[[str], None],
-) -> None:
-    """Move a regular file to a name that must be free, and set its access and modification times.
-
-    On one volume the file itself moves, so nothing about it changes. Across volumes it is copied
-    with its metadata, synced and compared before the original goes; a creation time is not carried.
-    Neither way replaces a file that is there, or deletes one that another program saved meanwhile.
-
-    Raises:
-        OSError: nothing moved; a half-made copy may remain as `part_of(target)`. Where the original
-            changed meanwhile it stays, and the target is what it was before.
-    """
-    before = os.stat(source.name, dir_fd=source.folder, follow_symlinks=False)
-    if not stat.S_ISREG(before.st_mode):
-        raise OSError(errno.EINVAL, "not a regular file", source.name)
-    on_step("link")
-    try:
-        is_linked = name_if_free(source, target)
-    except OSError as error:
-        if error.errno != errno.EXDEV:
-            raise
-        copy_file(source, target, md5, on_step)
-        is_linked = True
-    os.fsync(target.folder)
-    on_step("unlink")
-    if is_linked:
-        _unlink_unchanged(source, before)
-    os.fsync(source.folder)
-    on_step("times")
-    set_times(target, times_ns)
-
-
-def set_times(place: PathInFolder, times_ns: tuple[int, int]) -> None:
-    """Set access and modification time where that can be done.
+def _set_access_time(place: PathInFolder, atime_ns: int) -> None:
+    """Set a file's access time, which reading it has changed; nothing else of its times ever changes.
 
     Not of a file that has another name (a hard link): that one may lie outside the library.
     """
-    with suppress(OSError):  # not the owner: the times are then as they were
+    with suppress(OSError):  # not the owner: the time is then as it is
         descriptor = open_file(place)
         try:
-            if os.fstat(descriptor).st_nlink == 1:
-                os.utime(descriptor, ns=times_ns)
+            if (status := os.fstat(descriptor)).st_nlink == 1:
+                os.utime(descriptor, ns=(atime_ns, status.st_mtime_ns))
         finally:
             os.close(descriptor)
 
@@ -337,48 +378,30 @@ def copy_file(
     """Copy a regular file with its metadata to a name that must be free: synced and compared before it has the name.
 
     Raises:
-        OSError: nothing has the name, or what had it before.
+        OSError: nothing has the name, or what had it before. Where the original changed at the last moment, the copy of
+            what it was stays.
     """
     part = part_of(target)
-    try:
-        on_step("copy")
-        remove_file(part)  # what an earlier crash may have left
-        with (
-            open(open_file(source), "rb") as original,
-            open(open_file(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as copy,
-        ):
-            shutil.copyfileobj(original, copy, 1 << 20)
-            copy.flush()
-            _copy_metadata(original.fileno(), copy.fileno())
-            os.fsync(copy.fileno())
-        on_step("compare")
-        if md5_at(part) != md5:
-            raise OSError(errno.EIO, "the copy differs from the original", source.name)
-        on_step("rename")
-        name_if_free(part, target)
-    finally:
-        remove_file(part)
-
-
-def _copy_metadata(source: int, target: int) -> None:
-    """Carry times, permissions and, where there are any, extended attributes between open files."""
-    if hasattr(os, "listxattr"):
+    on_step("copy")
+    remove_file(part)  # what an earlier crash may have left
+    with open(open_file(source), "rb") as original:
+        before = state_of(os.fstat(original.fileno()))
         try:
-            for name in os.listxattr(source):
-                os.setxattr(target, name, os.getxattr(source, name))
-        except OSError as error:
-            if error.errno not in _NO_ATTRIBUTES:
-                raise
-    status = os.fstat(source)
-    os.fchmod(target, stat.S_IMODE(status.st_mode))
-    os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
+            write_copy(original, part)
+            on_step("compare")
+            if md5_at(part) != md5:
+                raise OSError(errno.EIO, "the copy differs from the original", source.name)
+            on_step("rename")
+            move_without_replacing(part, target)
+        finally:
+            remove_file(part)
+        if state_of(status_of(source)) != before:
+            raise OSError(errno.EBUSY, "it changed while it was copied", source.name)
 
 
-def _unlink_unchanged(place: PathInFolder, before: os.stat_result) -> None:
-    if now := status_of(place):
-        if any(getattr(now, name) != getattr(before, name) for name in _SAME):
-            raise OSError(errno.EBUSY, "it changed while it was moved", place.name)
-        remove_file(place)
+def _sync(*places: PathInFolder) -> None:
+    for place in places:
+        os.fsync(place.folder)
 
 
 def part_of(place: PathInFolder) -> PathInFolder:
@@ -387,14 +410,23 @@ def part_of(place: PathInFolder) -> PathInFolder:
     return place._replace(name=f".{short}.photodup-part")
 
 
-def free_name(name: str, is_taken: Callable[[str], bool]) -> str:
-    """Return the name itself, or `name (restored).jpg`, `name (restored 2).jpg`, … if it is taken."""
-    if not is_taken(name):
-        return name
-    path = PurePosixPath(name)
-    names = (" (restored)" if number == 1 else f" (restored {number})" for number in itertools.count(1))
-    candidates = (_shortened(path.stem, suffix + path.suffix) for suffix in names)
-    return next(candidate for candidate in candidates if not is_taken(candidate))
+def _aside_of(place: PathInFolder) -> PathInFolder:
+    """Return the name of ours under which a file is looked at before it is deleted."""
+    return place._replace(name=f"{part_of(place).name}-aside")
+
+
+def _aside_path(path: str) -> str:
+    folder, name = os.path.split(path)
+    return f"{folder}/{_aside_of(PathInFolder(-1, name)).name}"
+
+
+def free_names(path: str) -> Iterator[str]:
+    """Yield the path itself, then `name (restored).jpg`, `name (restored 2).jpg`, … for where it is taken."""
+    yield path
+    first = PurePosixPath(path)
+    for number in itertools.count(1):
+        suffix = " (restored)" if number == 1 else f" (restored {number})"
+        yield str(first.with_name(_shortened(first.stem, suffix + first.suffix)))
 
 
 def _shortened(stem: str, suffix: str) -> str:

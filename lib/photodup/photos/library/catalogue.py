@@ -34,7 +34,7 @@ from photodup.photos.state.sqlite_file import (
 )
 
 BUSY_S = 30  # how long one photodup waits for another that writes
-VERSION = 6  # of the form; raise it with every change of catalogue.sql
+VERSION = 7  # of the form; raise it with every change of catalogue.sql
 
 
 @cache
@@ -245,7 +245,7 @@ class Catalogue:
         self.check("content", "file")
         rows = self.query(
             "SELECT file.id, file.path, file.mtime_ns, file.md5, file.size_bytes, format, width, height, phash, taken_at, "
-            "camera, exif_fields, exposure, described FROM file JOIN content USING (md5) "
+            "camera, exif_fields, exposure, inventory FROM file JOIN content USING (md5) "
             "WHERE status = 'ok' ORDER BY file.path"
         )
         return [

@@ -5,7 +5,6 @@
 # make fuzz     random inputs for two minutes (FUZZ_MINUTES=2)
 # make lab      JupyterLab on the notebooks
 # make serve    the embedded servers, until Ctrl-C
-# make rehearsal  the notebooks against a "rented machine": a namespace of this one behind a link (Linux, root)
 # make bench    the project's own speed figures, as ratios measured in one run
 # make judge    comparisons and gates of two real servers with planted delays: nulls failed, delays found (about an hour)
 # make site     every notebook and document as pages with a search, in build/site/index.html
@@ -25,7 +24,7 @@ export MODEL_PRETRAINED
 BIN    := .venv/bin
 TRITON := .venv-triton
 
-.PHONY: help install tools study rehearsal reference render check test test-all test-format test-unit test-package test-code test-figures planted test-study test-notebooks fuzz lab serve bench judge pictures site sizes images-test lint types clean
+.PHONY: help install tools study reference render check test test-all test-format test-unit test-package test-code test-figures planted test-study test-notebooks fuzz lab serve bench judge pictures site sizes images-test lint types clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -50,10 +49,6 @@ $(TRITON)/.installed: constraints-triton.txt
 study: install tools
 	$(BIN)/photodup study run --run $(RUN) --sizes $(SIZES)
 
-# REHEARSAL goes to the command: make rehearsal REHEARSAL="--without control --only 03"
-rehearsal: install tools
-	rm -rf results/rehearsal results/rehearsal-host
-	$(BIN)/photodup study rehearse $(REHEARSAL)
 
 # The committed reference run: measured again in one go (the old records go first, so that all of it comes
 # from one machine and one commit), then the notebooks are rendered from its records.
@@ -63,6 +58,7 @@ reference: install tools
 	$(BIN)/photodup study render
 	$(BIN)/photodup report reference-cpu
 	$(BIN)/photodup study readme
+	$(BIN)/python -m benchmarks.rows
 
 render: install
 	$(BIN)/photodup study render
@@ -134,7 +130,7 @@ serve: install
 	$(BIN)/photodup serve --embedded
 
 bench: install
-	$(BIN)/photodup bench
+	$(BIN)/python -m benchmarks
 
 # The pictures of the review page in README and docs (Chromium).
 pictures: install
@@ -145,7 +141,7 @@ site: install
 	$(BIN)/sphinx-build -q -W --keep-going -c docs/site -b html . build/site
 
 judge: install
-	$(BIN)/python -m photodup.selfbench.statistics_live
+	$(BIN)/python -m benchmarks.statistics_live
 
 USES ?= base load serve photos study
 sizes:

@@ -21,7 +21,6 @@ COPY lib lib
 RUN /opt/venv/bin/pip install --no-cache-dir -c constraints.txt ".[embed,service,gpu]" \
     && mkdir -p /cache && chown 10001:10001 /cache
 COPY docker/start-all.sh /usr/local/bin/start-all
-COPY docker/end-itself.sh /usr/local/bin/end-itself
 # The same weights as those inside /models; `photodup endpoints check` and the notebooks compare digests.
 ENV HOST=0.0.0.0 PORT=8002 DEVICE=cuda HF_HOME=/cache/huggingface MODEL_PRETRAINED=${MODEL_PRETRAINED}
 USER 10001:10001

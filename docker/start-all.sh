@@ -3,9 +3,6 @@
 set -euo pipefail
 
 trap 'kill $(jobs -p) 2>/dev/null; wait; exit 143' TERM INT
-# On a rented machine: gives it back at END_AT, also when whoever rented it is offline. Disowned: its end is not a
-# server's end.
-end-itself & disown
 
 env -u PHOTODUP_TRITON_CONTROL_KEY /opt/venv/bin/python3 -m photodup.serving.service &
 start-triton --exit-on-error=false --http-port=8003 --grpc-port=8004 --metrics-port=8005 &

@@ -30,7 +30,6 @@ class Environment:
     measure: str = _of("PHOTODUP_MEASURE")
     model_name: str = _of("MODEL_NAME")
     model_pretrained: str = _of("MODEL_PRETRAINED")
-    trusted_torchscript: str = _of("PHOTODUP_TRUSTED_TORCHSCRIPT")
     service_url: str = _of("INFERENCE_SERVICE_URL")
     service_backend: str = _of("INFERENCE_BACKEND")
     triton_grpc_url: str = _of("TRITON_GRPC_URL")

@@ -15,7 +15,6 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
 from inspect import signature
 from pathlib import Path
 from unittest import mock
@@ -25,7 +24,6 @@ import numpy as np
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from support.paths import ROOT
 from support.triton import tiny_graph
-from support.tuning import search_once
 
 from fuzz.images import keep, mutate
 from photodup.bench.record import latencies
@@ -89,11 +87,6 @@ def run(folder: Path) -> Callable[[], object]:
         study_rows(folder / "run")
 
     return use
-
-
-def search(folder: Path) -> Callable[[], object]:
-    search_once(folder / "run")
-    return partial(search_once, folder / "run")
 
 
 def parameters(folder: Path) -> Callable[[], object]:
@@ -165,7 +158,7 @@ def answer(folder: Path) -> Callable[[], object]:
 
 
 ROWS: dict[str, Row] = {
-    "settings": settings, "cache": cache, "run": run, "search": search, "parameters": parameters,
+    "settings": settings, "cache": cache, "run": run, "parameters": parameters,
     "notebook": notebook, "endpoints file": endpoints, "bundle": bundle, "weights": weights,
     "server's answer": answer,
 }  # fmt: skip

@@ -1,9 +1,9 @@
 """An oracle for lost photographs: it knows what its libraries contain, lets photodup act, and looks for what is gone.
 
 `kinds.py` draws families of files, encoded by `files.py` and described by `library.py`: pictures whose pixels are known,
-values such as a date or a caption, and attachments inside the files or beside them. `owner.py` scans, groups and moves everything
-that is suggested to the trash, through the functions of the review page. `remains.py` reads the files that are left with
-Pillow, OpenCV and plain bytes, without a line of photodup, and names each part that no file holds any more.
+values such as a date or a caption, and attachments inside the files or beside them. `owner.py` scans, groups and moves what
+is suggested to the trash, through the functions of the review page. `remains.py` reads the files that are left with Pillow,
+OpenCV and plain bytes, without a line of photodup, and names each part that no file holds any more.
 
     PYTHONPATH=tests python -m oracle FOLDER                     every kind once, in a new folder
     PYTHONPATH=tests python -m oracle FOLDER -n 8 --seed 5       eight families a kind, of other pictures

@@ -27,6 +27,7 @@ class Kind:
     is_small: bool
 
 
+FIVE_STARS = {"rating": "rating 5"}  # what `rated` files say
 KINDS: dict[str, Kind] = {}
 # `kind: part` of what photodup loses today. The list may only shrink.
 KNOWN_FAILURES = frozenset(yaml.safe_load((Path(__file__).parent / "known_failures.yaml").read_text()) or ())
@@ -229,7 +230,7 @@ def pair(family: Family, path: str, data: bytes, picture: Picture, **holds: Any)
     """Add a file that holds something, and one of the same picture that has a rating instead."""
     family.add(path, data, holds.pop("shows", picture), **holds)
     suffix = path.rpartition(".")[2]
-    family.add(f"Edited/IMG_1.{suffix}", rated(family, picture.pixels, suffix), picture)
+    family.add(f"Edited/IMG_1.{suffix}", rated(family, picture.pixels, suffix), picture, FIVE_STARS)
 
 
 @kind("film", small=True)
@@ -335,7 +336,7 @@ def transparent(family: Family, name: str) -> None:
     """Add a cut-out, and a copy on white that has a rating."""
     cut, flat = cut_out(family)
     family.add(f"work/cutouts/item.{name.lower()}", encoded(cut.pixels, name), cut)
-    family.add("item.png", rated(family, flat, "png"), cut)
+    family.add("item.png", rated(family, flat, "png"), cut, FIVE_STARS)
 
 
 def sixteen_bits(family: Family, suffix: str) -> None:
@@ -344,7 +345,9 @@ def sixteen_bits(family: Family, suffix: str) -> None:
     deep = family.picture("16 bits", pixels + family.rng.integers(0, 256, pixels.shape, dtype=np.uint16))
     data = cv2.imencode(f".{suffix}", deep.pixels[..., ::-1])[1].tobytes()
     family.add(f"Scans/scan_1.{suffix}", data, deep)
-    family.add(f"Web/scan_1.{suffix}", rated(family, (deep.pixels >> 8).astype(np.uint8), suffix), deep)
+    family.add(
+        f"Web/scan_1.{suffix}", rated(family, (deep.pixels >> 8).astype(np.uint8), suffix), deep, FIVE_STARS
+    )
 
 
 def lossless_master(family: Family, name: str, quality: int = 100, **options: Any) -> None:
@@ -453,7 +456,7 @@ shows("written caption", text_on((30, 350), "Merry Christmas 2022", 40), small=T
 shows("date stamp", text_on((490, 395), "2019 07 12", 22, "orange"))
 shows("watermark", text_on((240, 200), "(c) Studio", 36))
 shows("sepia", lambda _, pixels: rounded(pixels.mean(axis=2, keepdims=True) * [1, 0.85, 0.6]))
-shows("black and white", edited(lambda im: im.convert("L")), small=True)
+shows("black and white", edited(lambda im: im.convert("L")))
 shows("brighter", edited(lambda im: ImageEnhance.Brightness(im).enhance(1.25)))
 shows("warmer", lambda _, pixels: rounded(pixels * [1.08, 1.0, 0.9]))
 shows("sharpened", edited(lambda im: im.filter(ImageFilter.UnsharpMask(1.5, 120, 2))))
@@ -508,7 +511,7 @@ def exposures_from_a_tripod(family):
 def half_size_with_a_rating(family):
     master = family.photograph(1000, 668)
     family.add("Camera/IMG_1.jpg", jpeg(family, master.pixels), master)
-    family.add("Edited/IMG_1.jpg", rated(family, resized(master.pixels, 500), "jpg"), master)
+    family.add("Edited/IMG_1.jpg", rated(family, resized(master.pixels, 500), "jpg"), master, FIVE_STARS)
 
 
 @kind("picture")
@@ -516,7 +519,7 @@ def wider_frame(family):
     master = family.photograph()
     family.add("Camera/IMG_1.jpg", jpeg(family, master.pixels, 85), master)
     part = master.pixels[30:400, 40:600]
-    family.add("Edited/IMG_1.jpg", rated(family, part, "jpg"), master.view((40, 30, 600, 400)))
+    family.add("Edited/IMG_1.jpg", rated(family, part, "jpg"), master.view((40, 30, 600, 400)), FIVE_STARS)
 
 
 @kind("picture", small=True)
@@ -525,7 +528,8 @@ def enlargement_with_a_camera(family):
     family.add("Downloads/x.jpg", encoded(master.pixels, quality=93), master)
     sharpen = edited(lambda im: im.filter(ImageFilter.UnsharpMask(2, 140, 2)))
     large = sharpen(family, resized(master.pixels, 1280))
-    family.add("Camera/IMG_1_big.jpg", jpeg(family, large, 96), master)
+    date = {"date": f"date {family.date.replace(':', '-', 2)}"}
+    family.add("Camera/IMG_1_big.jpg", jpeg(family, large, 96), master, date)
 
 
 @kind("picture")
@@ -533,7 +537,7 @@ def smoothed(family):
     master = family.photograph()
     family.add("Phone/IMG_1.jpg", jpeg(family, master.pixels, 90), master)
     smooth = edited(lambda im: im.filter(ImageFilter.MedianFilter(3)))(family, master.pixels)
-    family.add("Edited/IMG_1.jpg", rated(family, smooth, "jpg"), master)
+    family.add("Edited/IMG_1.jpg", rated(family, smooth, "jpg"), master, FIVE_STARS)
 
 
 @kind("aslant")

@@ -1,5 +1,6 @@
 """Nothing that a drawn library contains is lost when its owner agrees to every suggestion; and the oracle would see it."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,13 @@ from oracle.remains import losses
 SMALL = [name for name, kind in KINDS.items() if kind.is_small]
 N_LARGE = 3  # families a kind
 EACH = [pytest.param(name, marks=[] if kind.is_small else [pytest.mark.long]) for name, kind in KINDS.items()]
+
+
+def test_only_the_owner_uses_photodup():
+    for path in Path(__file__).parent.glob("*.py"):
+        modules = re.findall(r"^\s*(?:from|import) (photodup[\w.]*)", path.read_text(), re.MULTILINE)
+        assert not modules or path.name == "owner.py"
+        assert not [name for name in modules if re.match(r"photodup.photos.(compare|groups)", name)]
 
 
 @pytest.mark.parametrize("name", EACH)

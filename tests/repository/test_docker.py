@@ -117,6 +117,13 @@ def test_planted_faults_are_found(old, new, finding):
     assert any(finding in problem for problem in problems(text.replace(old, new)))
 
 
+def test_the_documents_name_the_driver_that_the_gpu_images_need():
+    """Fails when torch is raised to another CUDA: its wheels bring the bindings of the one that they are built on."""
+    major = re.search(r"^cuda-bindings==(\d+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE)[1]
+    guide = (ROOT / "docs" / "gpu.md").read_text()
+    assert f"driver for CUDA {major} " in guide and f"cuda_vers>={major}.0 " in guide
+
+
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
 def test_every_image_runs_as_a_number_that_is_not_root(path):
     users = [rest for word, rest in instructions(path.read_text()) if word == "USER"]

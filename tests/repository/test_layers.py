@@ -23,7 +23,6 @@ LAYERS = {
     1: {"embedding"},
     2: {"demo", "photos", "serving", "bench"},
     3: {"study"},
-    4: {"tune", "selfbench"},
     5: {"cli"},
     6: {"__main__"},
 }

@@ -12,7 +12,7 @@ import shutil
 
 import pytest
 from support.paths import ROOT
-from support.shell import run_cells
+from support.shell import executed
 
 from photodup.study.notebook.files import notebooks
 from photodup.study.notebook.run import REFERENCE
@@ -78,19 +78,3 @@ def test_the_comparisons_alone_answer(path, project, monkeypatch):
     told = executed(path, project("no gap"), monkeypatch, EXPLORE=False)
     # A comparison has its interval, or the answer says that the reference run has none.
     assert re.search(r"\[[+\d.]+, [+\d.]+\]|anything beyond|[Nn]ot measured", told), told
-
-
-def executed(path, root, monkeypatch, **parameters) -> str:
-    """Execute a notebook in a project from its records and return what its answer cell printed."""
-    from papermill.iorw import load_notebook_node
-    from papermill.parameterize import parameterize_notebook
-
-    plain = load_notebook_node(str(path))
-    notebook = parameterize_notebook(plain, parameters, kernel_name="python3", language="python")
-    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    for name, value in {"PHOTODUP_ROOT": root, "PHOTODUP_MEASURE": 0, "MPLBACKEND": "agg"}.items():
-        monkeypatch.setenv(name, str(value))
-    monkeypatch.chdir(root / "notebooks")
-    printed = run_cells(cell.source for cell in cells)
-    (answer,) = (text for cell, text in zip(cells, printed, strict=True) if "answer" in cell.metadata["tags"])
-    return answer

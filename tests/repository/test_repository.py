@@ -17,11 +17,11 @@ import pytest
 import yaml
 from support.paths import ROOT
 
+from benchmarks.rows import blocks as speed_blocks
 from photodup.bench.record.record import load_records
 from photodup.embedding.engines.model import ENGINES, PRECISIONS
 from photodup.errors import PhotodupError
 from photodup.extras import EXTRAS, USES
-from photodup.selfbench.rows import blocks as speed_blocks
 from photodup.serving.service.settings import ServiceSettings
 from photodup.study.report.readme import appendix_blocks, write_blocks
 
@@ -121,7 +121,6 @@ def distributions(module: str) -> set[str]:
 UNDECLARED = {
     "markupsafe": "jinja2 brings it",
     "pydantic_core": "pydantic brings it",
-    "vastai": "docker/README.md: an environment of its own, its requirements exclude ours",
     "triton_python_backend_utils": "Triton's own",
     "starlette": "FastAPI's own layer",
     "grpc": "tritonclient[grpc] brings it",

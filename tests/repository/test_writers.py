@@ -26,28 +26,20 @@ WRITERS = {
     "lib/photodup/photos/state/journal.py:Journal.exclusive": "an empty lock beneath the opened folder",
     "lib/photodup/photos/search/candidates.py:_write": "into the file that the own folder opened",
     "lib/photodup/photos/search/neighbours.py:NeighbourIndex.save": "into the file that the own folder opened",
-    "lib/photodup/photos/quality/shown.py:_put": SCRATCH,
     "lib/photodup/demo/photographs.py:_put": SCRATCH,
     # ---- the laboratory
-    "lib/photodup/selfbench/crops.py:make": SCRATCH,
-    "lib/photodup/selfbench/load_generator.py:_wrk_per_s": SCRATCH,
-    "lib/photodup/selfbench/one_pass.py:_make": SCRATCH,
-    "lib/photodup/selfbench/starts.py:_forgetful": SCRATCH,
-    "lib/photodup/selfbench/starts.py:made_up_library": SCRATCH,
     "lib/photodup/serving/process/process.py:ServerProcess.__init__": LOG,
-    "lib/photodup/serving/vast.py:_leave_watchdog": LOG,
     "lib/photodup/serving/triton/server.py:backends_folder": SCRATCH,
     "lib/photodup/serving/triton/repository.py:link_file": SCRATCH,
     "lib/photodup/study/kubernetes/checks.py:policies": SCRATCH,
     "lib/photodup/study/scaling/topology.py:balancer": SCRATCH,
-    "lib/photodup/serving/process/hidden_arguments.py:_point_to_the_environment": "the memory of its own child",
     "lib/photodup/bench/link/relay.py:open_tun": "a device of the kernel",
     "lib/photodup/bench/link/relay.py:sysctl": "a setting of the kernel, in a network namespace of its own",
 }
 
 REMOVERS = {
     "lib/photodup/safe_open.py:writing": f"what all write with; {OWN_TEMPORARY}",
-    "lib/photodup/safe_open.py:move_without_replacing": f"the owner's removal or restore, replacing nothing; {OWN_TEMPORARY}",
+    "lib/photodup/safe_open.py:move_without_replacing": f"removal and restore, replacing nothing; {OWN_TEMPORARY}",
     "lib/photodup/safe_open.py:remove_file": "what a write or the trash names, beneath the folder that it opened",
     "lib/photodup/files.py:replacing": f"what libraries write with; {OWN_TEMPORARY}",
     # ---- the photo application
@@ -66,7 +58,6 @@ REMOVERS = {
     "lib/photodup/serving/triton/copies.py:_copy": "what an interrupted comparison left under that copy's name",
     "lib/photodup/serving/triton/server.py:_remove_shared_memory": "in /dev/shm, by our prefix and process id",
     "lib/photodup/serving/control_key.py:kept": "the key file of a server of ours, when that server has stopped",
-    "lib/photodup/serving/vast.py:_forget": "the record of a machine that was given back or never came, in build/",
     # ---- the kit for a machine without a network
     "tools/gpu_kit/pack.py:pack": "slices that an earlier pack left in the folder given, by their names",
     "tools/gpu_kit/slices.py:_unpack": "slices and the archive joined of them, in the kit's own work folder, once unpacked",

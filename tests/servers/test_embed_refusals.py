@@ -1,16 +1,21 @@
-"""What `photodup embed` never stores: vectors of a precision that has not passed the gate, and broken ones."""
+"""What `photodup embed` never stores: vectors of another precision than FP32, and broken ones."""
+
+from dataclasses import replace
 
 import httpx
 import numpy as np
 import pytest
 from PIL import Image
-from support.processor import needs_bf16
+from support.command import one_sentence
+from support.images import photographs
+from support.processor import needs_int8
 from support.triton import AS_FLOATS, save_graph, tiny_graph
 from typer.testing import CliRunner
 
 from photodup.cli import app
 from photodup.embedding.client.client import connect
-from photodup.embedding.engines.reduced import reduced_path, source_of, write_notes
+from photodup.embedding.engines.quantise import quantise
+from photodup.embedding.engines.reduced import read_notes, source_of, write_notes
 from photodup.embedding.imaging import to_jpeg
 from photodup.errors import PhotodupError
 from photodup.photos.embed.embed import embed_library
@@ -34,53 +39,26 @@ def stored(library) -> dict[str, int]:
         return {model.digest: model.n_embeddings for model in catalogue.models()}
 
 
-@needs_bf16
-def test_a_served_precision_needs_its_gate(library, tmp_path, launch, monkeypatch):
-    """The laboratory serves it ungated; `photodup embed` refuses whatever the gate did not let through."""
+@needs_int8
+def test_vectors_of_another_precision_than_fp32_are_refused(library, tmp_path, launch):
+    """A service in INT8, its accuracy check passed: neither it nor the same file in this process embeds a library."""
     graph = tiny_graph(tmp_path / "tiny.onnx")
-    settings = {"ENGINE": "openvino", "PRECISION": "bf16", "PHOTODUP_ROOT": tmp_path}
+    source, folder = source_of(graph), tmp_path / "build" / "models"
+    file = quantise(source, photographs(40), engine="onnx", directory=folder)
+    write_notes(file, replace(read_notes(file), gate={"verdict": "passed"}))
+    settings = {"ENGINE": "onnx", "PRECISION": "int8", "PHOTODUP_ROOT": tmp_path}
     service = launch(MODEL_PRETRAINED=f"onnx:{graph}", **settings)
     service.wait()
-    assert httpx.get(f"{service.url}/info").json()["gate"] == "not asked"
-    told = service.log.read_text()
-    assert "WARNING" in told and "the gate was never asked about it: use fp32" in told
-    name = "fastapi-openvino-bf16-http-jpeg"
-    source = source_of(graph)
-    path = reduced_path(source, "openvino", "bf16", tmp_path / "build" / "models")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    for verdict, said in (
-        (None, "the gate was never asked about it"),
-        ("refused", "the gate refused it"),
-        ("undecided", "the gate could not decide about it"),
-    ):
-        if verdict:
-            write_notes(path, source.notes("openvino", "bf16", gate={"verdict": verdict}))
-        ran = CliRunner().invoke(app, ["embed", str(library), "--url", service.url, "--backend", name])
-        assert ran.exit_code != 0
-        sentence = str(ran.exception) if isinstance(ran.exception, PhotodupError) else ran.output
-        assert said in sentence and "use fp32" in sentence
-        assert stored(library) == {}
-    write_notes(path, source.notes("openvino", "bf16", gate={"verdict": "passed"}))
-    with connect(service.url, name) as embedder, Catalogue(library) as catalogue:
-        assert (embedder.precision, embedder.gate) == ("bf16", "passed")
-        assert embed_library(catalogue, embedder, progress=False).n_embedded == 3
+    info = httpx.get(f"{service.url}/info").json()
+    assert (info["precision"], info["gate"]) == ("int8", "passed")
     # A name that says FP32 does not hide what is served.
-    write_notes(path, source.notes("openvino", "bf16", gate={"verdict": "refused"}))
+    for name in ("fastapi-onnx-int8-http-jpeg", "fastapi-pytorch-fp32-http-jpeg"):
+        ran = CliRunner().invoke(app, ["embed", str(library), "--url", service.url, "--backend", name])
+        assert "computes in int8" in str(ran.exception) and "use a server in fp32" in str(ran.exception)
     with (
-        connect(service.url, "fastapi-pytorch-fp32-http-jpeg") as embedder,
+        connect(backend="local-onnx-int8", pretrained=f"onnx:{graph}", directory=folder) as embedder,
         Catalogue(library) as catalogue,
-        pytest.raises(PhotodupError, match="computes in bf16, and the gate refused it"),
-    ):
-        embed_library(catalogue, embedder, progress=False)
-
-
-@needs_bf16
-def test_in_this_process_too(library, tmp_path, monkeypatch):
-    graph = tiny_graph(tmp_path / "tiny.onnx", seed=1)
-    with (
-        connect(backend="local-openvino-bf16", pretrained=f"onnx:{graph}") as embedder,
-        Catalogue(library) as catalogue,
-        pytest.raises(PhotodupError, match="never asked"),
+        one_sentence("computes in int8"),
     ):
         embed_library(catalogue, embedder, progress=False)
     assert stored(library) == {}
@@ -123,7 +101,7 @@ def test_broken_embeddings_are_an_error_of_the_service_and_named_by_embed(librar
 def test_a_model_that_gives_nothing_sound_stops_the_run(library, broken):
     class Broken:
         backend, model_name, model_digest, is_random = "test", "broken", "b" * 64, False
-        precision, gate, dim = "fp32", "not needed", 3
+        precision, dim = "fp32", 3
 
         def embed(self, images):
             return np.full((len(images), 3), broken, np.float32)

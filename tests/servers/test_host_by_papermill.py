@@ -22,6 +22,7 @@ from support.flaky import in_front_of
 from support.http_server import Handler, serving
 from support.link import needs_link
 from support.paths import ROOT, link_checkout
+from support.rented import PORTS, rented_machine
 from support.triton import needs_triton
 
 from photodup.bench.pairs.declared import declarations
@@ -33,7 +34,6 @@ from photodup.serving.process.ports import claim_ports
 from photodup.study.comparisons.measure import measure_comparisons, sizes_of
 from photodup.study.notebook.files import notebooks
 from photodup.study.notebook.run import open_run
-from photodup.study.runner.rented import PORTS, rented_machine
 
 HOST = "127.0.0.7"  # no other loopback address than 127.0.0.1 counts as this machine
 PUBLISHED = "203.0.113.7"  # in the README

@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from support.http_server import accepting
 from support.service import until
 
+from benchmarks import null_server
+from benchmarks.load_generator import only_sent
 from photodup.bench.backends.adapter import Dummy, known_embedding
 from photodup.bench.backends.http_connection import HttpConnection, HttpError
 from photodup.bench.load import plan
 from photodup.bench.load.load import Load, Stopping, measure
 from photodup.embedding.wire.http import Multipart
 from photodup.errors import PhotodupError
-from photodup.selfbench import null_server
-from photodup.selfbench.load_generator import only_sent
 
 PHOTOS = [bytes([number]) * 15_000 for number in range(12)]
 REFERENCE = np.stack([known_embedding(photo) for photo in PHOTOS])

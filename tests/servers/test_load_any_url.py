@@ -28,6 +28,7 @@ from support.triton import tiny_embedding
 from support.visits import planted_visit
 from typer.testing import CliRunner
 
+from benchmarks import null_server
 from photodup.bench.anyurl import arrivals, rate, target
 from photodup.bench.anyurl.measure import Request
 from photodup.bench.anyurl.payloads import files, made_up_arrays
@@ -39,7 +40,6 @@ from photodup.bench.stats.facts import Load
 from photodup.cli import app
 from photodup.embedding.imaging import encoded, normalize
 from photodup.errors import PhotodupError
-from photodup.selfbench import null_server
 
 LOAD = (sys.executable, "-m", "photodup", "load")
 SLOW = str(ROOT / "tests" / "support" / "slow_encoder.py")
@@ -612,7 +612,7 @@ def test_the_gate_fails_for_a_head_that_is_far_slower(random_service, tmp_path):
 def test_the_gate_starts_and_ends_its_commands(tmp_path, body):
     """Each is a process of its own for each visit, on the port that it is given; a relay is the whole server here."""
     started = "import os, runpy, sys; print(os.getpid(), file=open(sys.argv[1], 'a')); sys.argv[1:] = sys.argv[2:]; "
-    started += "runpy.run_module('photodup.selfbench.null_server', run_name='__main__')"
+    started += f"runpy.run_path({null_server.__file__!r}, run_name='__main__')"
     command = [sys.executable, "-c", started, str(tmp_path / "pids"), "--port", "{port}", "--delay-ms"]
     status, said = ended(
         "gate", "--base", shlex.join([*command, "5"]), "--head", shlex.join([*command, "1"]),

@@ -51,7 +51,8 @@ def test_settings_survive_as_plain_json_and_have_defaults(tmp_path):
 @pytest.mark.parametrize(
     "text",
     ["{", "[]", '{"backend": "nobody"}', '{"keep": ["biggest"]}', '{"colour": 1}', '{"keep": []}', '{"folders": [1]}',
-     '{"folders": "Originals"}', "[" * 100_000, '{"ignored": ["auto", "x"]}', '{"keep": "\\u001b[31m"}', "\0"],
+     '{"folders": "Originals"}', "[" * 100_000, '{"ignored": ["auto", "x"]}', '{"keep": "\\u001b[31m"}', "\0",
+     '{"protected": ["a\\u0000/b"]}', " " * 2**20 + "{}"],
 )  # fmt: skip
 def test_unreadable_settings_are_one_sentence_that_names_the_file(tmp_path, text):
     (tmp_path / "settings.json").write_text(text)

@@ -7,10 +7,10 @@ from functools import partial
 
 import pytest
 
+from benchmarks import null_server, statistics_live
 from photodup.bench.pairs.alternate import VisitPlan
 from photodup.bench.record.record import RunStore
 from photodup.embedding.backends import parse_backend
-from photodup.selfbench import null_server, statistics_live
 from photodup.study.comparisons.measure import Reach, Sizes
 
 BACKEND = parse_backend("fastapi-pytorch-fp32-http-jpeg")

@@ -56,6 +56,14 @@ def run_python(program: str, *arguments: object, **options: object) -> subproces
     return subprocess.run(command, capture_output=True, text=True, **options)
 
 
+def run_benchmark(name: str, *arguments: object) -> str:
+    """Run `python -m benchmarks.NAME` in a process of its own and return what it printed."""
+    command = [sys.executable, "-m", f"benchmarks.{name}".rstrip("."), *map(str, arguments)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 @contextlib.contextmanager
 def running(command: list[str], **options: object) -> Iterator[subprocess.Popen]:
     """Run a program beside the test and kill it in the end; what it prints is piped, as text, unless told otherwise."""

@@ -33,7 +33,7 @@ class CountingEmbedder:
     """A stand-in encoder (mean colours): the catalogue cares about bytes in and unit vectors out."""
 
     backend, model_name, model_digest, is_random = "test", "mean-colours", "a" * 64, False
-    precision, gate = "fp32", "not needed"
+    precision = "fp32"
     view, draft_size = View(), None
 
     def __init__(self, fail_after: int | None = None) -> None:

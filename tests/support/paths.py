@@ -10,7 +10,7 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 def link_checkout(folder: Path, demo_dir: Path) -> None:
     """Make `folder` a checkout of which only results and build are its own: what a study writes stays out of this one."""
     code = [
-        "notebooks", "model_repository", "lib", "docker", "k8s", "tools", "results/published",
+        "notebooks", "model_repository", "lib", "benchmarks", "docker", "k8s", "tools", "results/published",
         "results/reference-cpu", "results/peers", "results/held-out", "results/kinds",
     ]  # fmt: skip
     (folder / "results").mkdir()

@@ -1,6 +1,5 @@
 """A project of two small runs, for the tests of the pages made from records."""
 
-import json
 import shutil
 
 import nbformat
@@ -16,7 +15,6 @@ def two_runs(tmp_path, monkeypatch):
     tmp_path.mkdir(exist_ok=True)
     monkeypatch.setenv("PHOTODUP_ROOT", str(tmp_path))
     (tmp_path / "notebooks").mkdir()
-    shutil.copytree(ROOT / "results" / "published", tmp_path / "results" / "published")
     shutil.copy(ROOT / "matplotlibrc", tmp_path)
     kept = [
         path
@@ -44,15 +42,10 @@ def write_notebook(path, title, question, printed="42 of them"):
 
 
 def add_notebooks(project):
-    """Give the project two executed notebooks and one verdict, enough for a report."""
+    """Give the project two executed notebooks, enough for a report."""
     executed = project / "results" / "a" / "notebooks"
     executed.mkdir()
     for name in ("01_one", "02_two"):
         for folder in (project / "notebooks", executed):
             write_notebook(folder / f"{name}.ipynb", f"{name[:2]} · Look at {name[3:]}", "Is it <so>?")
-    verdict = {
-        "claim": "c", "statement": "It is so.", "published": "2×", "here": "1×", "where": "",
-        "verdict": "contradicted",
-    }  # fmt: skip
-    (project / "results" / "a" / "verdicts.json").write_text(json.dumps([verdict]))
     return project

@@ -30,3 +30,19 @@ def run_cells(sources: Iterable[str]) -> list[str]:
         if pyplot := sys.modules.get("matplotlib.pyplot"):
             pyplot.close("all")
     return printed
+
+
+def executed(path, root, monkeypatch, **parameters) -> str:
+    """Execute a notebook in a project from its records and return what its answer cell printed."""
+    from papermill.iorw import load_notebook_node
+    from papermill.parameterize import parameterize_notebook
+
+    plain = load_notebook_node(str(path))
+    notebook = parameterize_notebook(plain, parameters, kernel_name="python3", language="python")
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    for name, value in {"PHOTODUP_ROOT": root, "PHOTODUP_MEASURE": 0, "MPLBACKEND": "agg"}.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.chdir(root / "notebooks")
+    printed = run_cells(cell.source for cell in cells)
+    (answer,) = (text for cell, text in zip(cells, printed, strict=True) if "answer" in cell.metadata["tags"])
+    return answer

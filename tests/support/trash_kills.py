@@ -1,10 +1,10 @@
-"""SIGKILL at each system call of removals, of copies, of an undo on the review page and of a search for the fastest setting.
+"""SIGKILL at each system call of removals, of copies and of an undo on the review page.
 
 The law that must hold afterwards stands here too. Run as a program of its own: forking is only safe where there is one
 thread, and a test run has several.
 
     cd tests; python -m support.trash_kills every-step FOLDER remove
-    cd tests; python -m support.trash_kills undo FOLDER, or tune FOLDER, or copy FOLDER
+    cd tests; python -m support.trash_kills undo FOLDER, or copy FOLDER
 """
 
 import os
@@ -196,21 +196,6 @@ def undo(folder: Path) -> int:
         step += 9
 
 
-def tune(folder: Path) -> int:
-    """Kill a search again and again, a little later each time, until it ends: with what an undisturbed one finds."""
-    from support.tuning import search_once
-
-    measured, kills = folder / "measured", 0
-    whole = search_once(folder / "undisturbed", measured)
-    n = len(measured.read_text())
-    measured.unlink()
-    while killed_at(5 + 4 * kills, lambda: lambda: search_once(folder / "killed", measured)):
-        kills += 1
-    assert search_once(folder / "killed", measured) == whole
-    assert n <= len(measured.read_text()) <= n + kills, "what was recorded was measured again"
-    return kills
-
-
 def copy(folder: Path) -> int:
     """Kill a copy of what a library lacks at every step: what has a name is whole, and the next copy does the rest."""
     old, target, step = folder / "old", folder / "target", 1
@@ -281,8 +266,8 @@ if __name__ == "__main__":
     command, where, *rest = sys.argv[1:]
     if command == "every-step":
         every_step(Path(where), rest[0])
-    elif command in ("undo", "tune", "copy"):
-        print({"undo": undo, "tune": tune, "copy": copy}[command](Path(where)))
+    elif command in ("undo", "copy"):
+        print({"undo": undo, "copy": copy}[command](Path(where)))
     elif command == "across-volumes":
         across_volumes(Path(where), Path(rest[0]))
     elif command == "read-only":

@@ -55,7 +55,7 @@ def tiny_graph(path: Path, variant: str = "fp32", seed: int = 0, **metadata: str
 
 def taking_pictures(
     path: Path, encoder: Path | None = None, *, uint8: bool = False, channels_last: bool = False,
-    size: object = 224, mean=imaging.MEAN, std=imaging.STD, **notes: str,
+    size: object = 224, n: object = "n", **notes: str,
 ) -> Path:  # fmt: skip
     """Write an encoder (the tiny one) so that it takes pictures otherwise, and answers the same."""
     import onnx
@@ -70,7 +70,7 @@ def taking_pictures(
         before.append(helper.make_node("Transpose", [at], ["channels_first"], perm=[0, 3, 1, 2]))
         at = "channels_first"
     if uint8:
-        for name, values in (("mean", mean), ("std", std)):
+        for name, values in (("mean", imaging.MEAN), ("std", imaging.STD)):
             scaled = (np.asarray(values) * 255).reshape(1, 3, 1, 1).astype(np.float32)
             graph.initializer.append(numpy_helper.from_array(scaled, name))
         before.append(helper.make_node("Sub", [at, "mean"], ["centred"]))
@@ -80,7 +80,7 @@ def taking_pictures(
     nodes[0].input[0] = at
     del graph.node[:], graph.input[:]
     graph.node.extend([*before, *nodes])
-    shape = ["n", size, size, 3] if channels_last else ["n", 3, size, size]
+    shape = [n, size, size, 3] if channels_last else [n, 3, size, size]
     kind = TensorProto.UINT8 if uint8 else TensorProto.FLOAT
     graph.input.append(helper.make_tensor_value_info("image", kind, shape))
     onnx.save(model, path)

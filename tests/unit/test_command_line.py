@@ -108,15 +108,11 @@ def test_a_run_of_its_own_stays_on_the_machine_that_began_it(tmp_path, monkeypat
         run.open_own_run("mine")
 
 
-# Runs isolated, with the standard library alone, and hands arguments to the program that it starts.
-ALSO = {"serving/process/hidden_arguments.py"}
-
-
 def test_nothing_else_reads_the_environment():
     lib = project_root() / "lib" / "photodup"
     reading = re.compile(r"os\.(environ|getenv|putenv)|from os import .*environ")
     found = {str(path.relative_to(lib)) for path in lib.rglob("*.py") if reading.search(path.read_text())}
-    assert found == {"settings.py"} | ALSO
+    assert found == {"settings.py"}
 
 
 def test_what_is_not_set_is_empty_or_the_default(monkeypatch):

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageFont
 from support.review_library import copies_in, only_group, photo, two_laid
 
+from benchmarks.photo_quality.edits import LOOK_ALIKES, named
 from photodup.embedding.imaging import encoded
 from photodup.photos.compare.alignment import align
 from photodup.photos.compare.content import Contents, Difference, compare_contents, is_page, where
 from photodup.photos.compare.exposures import FineNoise, fine_noise, own_rounding, rounding_noise
 from photodup.photos.compare.traces import coarsest_step, file_traces
-from photodup.photos.quality.edits import LOOK_ALIKES, named
 
 PHOTOS = ["astronaut", "coffee", "chelsea", "rocket"]
 WORDS = (

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageDraw, ImageOps
 from support.review_library import copies_in, only_group, photo, save, two_laid
 
+from benchmarks.photo_quality.edits import named
 from photodup.embedding import imaging
 from photodup.photos.compare import pixels
 from photodup.photos.compare.features import features
@@ -18,7 +19,6 @@ from photodup.photos.groups.results import TierGroup
 from photodup.photos.groups.tiers import find_tiers
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
-from photodup.photos.quality.edits import named
 
 
 def star(hub: int, others: range) -> dict[tuple[int, int], float]:

@@ -44,10 +44,10 @@ for arguments in map(json.loads, sys.argv[1:]):
     print(json.dumps([arguments, status, out.getvalue(), err.getvalue()]))
 """
 _COMMANDS = """
-demo demo; scan photos; load http://127.0.0.1:9/ --file photos; embed photos; group photos; evaluate photos;
+demo demo; scan photos; load http://127.0.0.1:9/ --file photos; embed photos; group photos;
 embed photos --backend triton --url http://127.0.0.1:9; embed photos --backend triton_grpc --url 127.0.0.1:9;
-review photos --port 0; serve --port 0; report; audit; export; render cpu-embedded; study run; study parameters;
-bench device; kube check; endpoints check endpoints.yaml; trash list photos
+ review photos --port 0; serve --port 0; report; export; render cpu-embedded; study run; study parameters;
+ kube check; endpoints check endpoints.yaml; trash list photos
 """
 COMMANDS = [tuple(command.split()) for command in _COMMANDS.split(";")]
 WORK_WITHOUT_EXTRAS = {"scan", "trash"}

@@ -1,7 +1,5 @@
 """INT8 files: they say what they were made from, and are refused for anything else."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from support.command import one_sentence, run_python
@@ -15,7 +13,7 @@ from photodup.embedding.engines.openvino import read_network
 from photodup.embedding.engines.quantise import MIN_PHOTOGRAPHS, images_digest, quantise
 from photodup.embedding.imaging import normalize
 from photodup.errors import PhotodupError
-from photodup.tune.pictures import choose_pictures
+from photodup.study.accuracy.pictures import choose_pictures
 
 pytestmark = needs_int8
 
@@ -134,19 +132,6 @@ def test_depthwise_layers_stay_float(tmp_path):
     operations = read_network(quantise(source, photographs(40), directory=tmp_path)).get_ops()
     takes = {o.get_type_name(): o.input_value(0).get_node().get_type_name() for o in operations if o.inputs()}
     assert (takes["GroupConvolution"], takes["Convolution"]) == ("Parameter", "FakeQuantize")
-
-
-def test_only_the_gate_s_own_file_has_passed(made, tmp_path):
-    source, _, _ = made
-    assert reduced.has_passed(source, "openvino", "fp32", tmp_path)
-    path = quantise(source, photographs(40), directory=tmp_path)
-    assert not reduced.has_passed(source, "openvino", "int8", tmp_path), "not asked is not passed"
-    notes = reduced.read_notes(path)
-    for verdict, wanted in (("refused", False), ("undecided", False), ("passed", True)):
-        reduced.write_notes(path, replace(notes, gate={"verdict": verdict}))
-        assert reduced.has_passed(source, "openvino", "int8", tmp_path) == wanted
-    path.with_suffix(".bin").write_bytes(b"other weights")
-    assert not reduced.has_passed(source, "openvino", "int8", tmp_path), "a result counts for its own file"
 
 
 def test_quantising_reports_to_nobody():

@@ -7,6 +7,7 @@ import pytest
 from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageOps
 from support.review_library import only_group, photo
 
+from benchmarks.photo_quality.edits import LOOK_ALIKES, named
 from photodup.embedding.imaging import to_jpeg
 from photodup.photos.compare.canvas import lay, small, without_margins
 from photodup.photos.compare.features import features
@@ -17,7 +18,6 @@ from photodup.photos.groups.keepers import KeepRules
 from photodup.photos.groups.tiers import GroupingOptions, find_tiers
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
-from photodup.photos.quality.edits import LOOK_ALIKES, named
 
 
 def opened(data: bytes) -> Image.Image:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from support.review_library import forget_evidence, listed, make_library, photo, save
 
+from benchmarks.photo_quality.edits import REFERENCE, named
 from photodup.embedding import imaging
 from photodup.photos.compare import kept_features, pixels
 from photodup.photos.compare.evidence import EvidenceStore, pair_codes
@@ -17,7 +18,6 @@ from photodup.photos.compare.verify import Verification, verify
 from photodup.photos.groups.tiers import find_tiers
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
-from photodup.photos.quality.edits import REFERENCE, named
 from photodup.photos.state.own_folder import OwnFolder
 
 NAMES = ("astronaut", "coffee", "chelsea", "rocket")

@@ -8,12 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from photodup.bench.link import latency_model as model
-from photodup.bench.link.latency_model import serialisation_ms
 from photodup.bench.link.link import PRESETS
 from photodup.errors import PhotodupError
 from photodup.study.published import published
-from photodup.study.published.left_over import ROWS, left_over
-from photodup.study.published.published import FP32_BYTES, load_measurements
 
 JPEG, BASE64, UINT8, FP16, FP32 = 10_000, 13_686, 150_528, 301_056, 602_112
 B8, B32 = 8 * FP32, 32 * FP32
@@ -133,42 +130,3 @@ def test_preset_named_after_the_published_study_is_its_fit():
     assert PRESETS["published-6a"].rate_mbit_s == pytest.approx(rate, rel=0.01)
     assert PRESETS["published-6a"].rtt_ms == pytest.approx(found.rtt_ms, abs=0.5)
     assert found.rmse_ms < 2
-
-
-# ---- which explanation leaves what over
-
-
-SERVER_MS = 15.0
-
-
-def planted(law):
-    """The published rows, with every latency and throughput made by `law(bytes)`, ms in the network."""
-    rows = load_measurements()
-    for one, batch in ROWS.values():
-        rows.loc[one, "value"] = law(FP32_BYTES) + SERVER_MS
-        rows.loc[batch, "value"] = 32_000 / (law(32 * FP32_BYTES) + SERVER_MS)
-    return rows
-
-
-@pytest.mark.parametrize(("name", "law"), [
-    ("one connection's rate, kept", lambda size: 25 + serialisation_ms(size, 30)),
-    ("one connection's rate, new", lambda size: 50 + serialisation_ms(size, 30)),
-    ("round trips, new connection", lambda size: pipe_limited_ms(size, 28, 210)),
-    ("window open, kept connection", lambda size: 28 + serialisation_ms(size, 210)),
-])  # fmt: skip
-def test_rows_made_by_a_law_leave_it_nothing(name, law):
-    found = left_over(planted(law), server_ms=SERVER_MS)
-    best = found.loc[found.groupby("host").worst_off.idxmin()]
-    assert set(best.explanation) == {name}
-    assert best.worst_off.max() < 0.01
-    assert found[found.explanation != name].worst_off.min() > 0.02
-
-
-def test_every_pair_of_rows_is_of_one_host_and_tensors():
-    rows = load_measurements()
-    for host, pair in ROWS.items():
-        one, batch = (rows.loc[name] for name in pair)
-        assert one.hardware == batch.hardware and one.hardware.split()[0] in host
-        assert (one.batch, batch.batch) == (1, 32)
-        assert {one.step, batch.step} <= set(host.replace(",", "").split())
-        assert one.protocol == batch.protocol and one.protocol.lower() in host.lower()

@@ -17,7 +17,6 @@ from photodup.demo.photographs import build_demo
 from photodup.errors import PhotodupError
 from photodup.serving.endpoints import from_ports, save_endpoints
 from photodup.study.notebook import charts
-from photodup.study.published.audit import report_lines
 from photodup.study.report.page import write_reports
 from photodup.study.runner.execute import execute_notebook
 
@@ -51,7 +50,6 @@ OUTPUTS = {
     "index.html": lambda run: write_reports(["a"]),
     "notebooks/01_one.html": lambda run: write_reports(["a"]),
     "beside-b.html": lambda run: write_reports(["a", "b"]),
-    "verdicts.json": lambda run: list(report_lines("a")),
     "latencies.parquet": compacted,
     "environment.json": measured,
     "figures/chart.png": drawn,

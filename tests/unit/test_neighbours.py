@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.scale import synthetic_library
 from photodup.errors import PhotodupError
 from photodup.photos.groups.stars import stars
 from photodup.photos.search import neighbours
 from photodup.photos.search.neighbours import TOLERANCE, NeighbourIndex, among_nearest
-from photodup.selfbench.grouping import synthetic_library
 
 DIM = 64
 

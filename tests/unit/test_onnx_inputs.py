@@ -1,7 +1,10 @@
 """Encoders from elsewhere: float or bytes, channels first or last, and no other model's thresholds."""
 
 import itertools
+import os
+import pickle
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -44,13 +47,45 @@ def test_a_file_that_is_no_encoder_is_one_sentence(tmp_path, engine):
         echo_graph(tmp_path / "text.onnx", ["n", 77], "INT64"): "is no image encoder",
         echo_graph(
             tmp_path / "large.onnx", ["n", 3, 320, 320]
-        ): r"uint8 \[n, 3, 224, 224\] (or \[n, 224, 224, 3\]|\(or channels last\))",
+        ): r"uint8 \[n, 3, 224, 224\] \(or channels last\)",
+        taking_pictures(tmp_path / "one.onnx", n=1): "is no image encoder",
+        echo_graph(tmp_path / "map.onnx", ["n", 3, 224, 224]): r"to \[n, dim\]",
+        tmp_path: "No ONNX file",
+        tmp_path / "pipe": "No ONNX file",
         tmp_path / "cut.onnx": rf"{'OpenVINO ' * (engine != 'onnx')}cannot load .*cut\.onnx",
     }
+    os.mkfifo(tmp_path / "pipe")  # reading it would wait for ever
     (tmp_path / "cut.onnx").write_bytes((tmp_path / "text.onnx").read_bytes()[:60])
     for path, words in files.items():
         with one_sentence(words):
             load_model(f"onnx:{path}", engine=engine, device="cpu")
+
+
+class RunsAtUnpickling:
+    def __reduce__(self):
+        return Path.touch, (Path("owned"),)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("kind", ["pickle", "torch", "torchscript", "no tensors"])
+def test_a_checkpoint_runs_nothing(kind, tmp_path, monkeypatch):
+    import torch
+
+    class Writes(torch.nn.Module):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return images.flatten(1)[:, :512] + torch.from_file("owned", shared=True, size=1000)[0]
+
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "weights.pt"
+    if kind == "pickle":
+        path.write_bytes(pickle.dumps(RunsAtUnpickling()))
+    elif kind == "torchscript":
+        torch.jit.script(Writes()).save(str(path))
+    else:
+        torch.save({"state_dict": RunsAtUnpickling() if kind == "torch" else 5}, path)
+    with one_sentence(r"weights\.pt cannot be read as weights"):
+        load_model(str(path), device="cpu")
+    assert not (tmp_path / "owned").exists()
 
 
 def test_shapes_that_are_no_pictures():
@@ -58,6 +93,7 @@ def test_shapes_that_are_no_pictures():
     assert entry_of("tensor(float)", ["n", 3, 224]) is None
     assert entry_of("tensor(float)", ["n", 4, 224, 224]) is None
     assert entry_of("tensor(float)", ["n", 3, 224, 448]) is None
+    assert entry_of("tensor(float)", [1, 3, 224, 224]) is None, "one picture at a time"
     assert entry_of("tensor(uint8)", [None, 288, 288, 3]).size == 288
     assert not entry_of("tensor(float)", ["n", 3, "h", "w"]).channels_last
 

@@ -13,6 +13,7 @@ import pytest
 from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageOps
 from support.review_library import BASE, copies_in, exif, listed, only_group, photo, two_laid, write, xmp
 
+from benchmarks.photo_quality.edits import named
 from photodup.embedding.imaging import encoded, to_jpeg
 from photodup.photos.compare.canvas import Laid
 from photodup.photos.compare.evidence import pair_codes
@@ -32,7 +33,6 @@ from photodup.photos.library.metadata import (
     read_exposure,
 )
 from photodup.photos.library.scan import scan
-from photodup.photos.quality.edits import named
 from photodup.photos.search.candidates import Shots
 
 

@@ -19,7 +19,6 @@ from photodup.bench.record.record import RunStore, load_points, load_records
 from photodup.embedding.backends import parse_backend
 from photodup.errors import PhotodupError
 from photodup.paths import project_root
-from photodup.study.claims.evidence import load_evidence
 
 CONFIG = {"scenario": "single_stream", "backend": "dummy", "batch": 1}
 
@@ -255,14 +254,9 @@ def test_plain_is_json_and_idempotent(value):
 
 def test_the_reference_run_is_read_whole():
     reference = project_root() / "results" / "reference-cpu"
-    points, evidence = load_points(reference), load_evidence(reference)
+    points = load_points(reference)
     assert len(points) == sum(r["kind"] == "point" for r in load_records(reference)) > 300
     assert points[["backend", "server", "engine", "precision", "link"]].notna().all().all()
     assert {parse_backend(name).name for name in points.backend} == set(points.backend)
     assert points.rtt_ms.notna().all() and points.device.notna().all()
     assert set(points[points.link == "us-east"].rtt_ms) == {25.0} and set(points.repeat) == {0, 1}
-    assert {"network-only", "body-json"} <= set(evidence.backend)
-    ladder = evidence[evidence.backend == "network-only"]
-    assert set(ladder.initcwnd) == {10, 32} and set(ladder.rtt_ms) == {5, 25, 100}
-    starts = evidence[evidence.scenario == "start"].backend
-    assert {parse_backend(name).server for name in starts} == {"fastapi", "triton"}

@@ -1,4 +1,4 @@
-"""How often comparisons are wrong, simulated at small sizes; the whole is `photodup bench --only statistics`."""
+"""How often comparisons are wrong, simulated at small sizes; the whole is `python -m benchmarks --only statistics`."""
 
 from dataclasses import replace
 from itertools import product
@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from support.visits import planted_visit
 
+from benchmarks import statistics
+from benchmarks.statistics import Spread, generated, quick_sizes, recorded, resampled, simulate
 from photodup.bench.pairs.declared import declarations
 from photodup.bench.record.record import RunStore
 from photodup.bench.stats import comparison
-from photodup.selfbench import statistics
-from photodup.selfbench.statistics import Spread, generated, quick_sizes, recorded, resampled, simulate
 from photodup.study.comparisons.measure import Sizes, visit_config, visit_key
 
 NOISY = Spread(0.03, visits=0.014, autocorrelation=0.3)

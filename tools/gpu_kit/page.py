@@ -169,8 +169,8 @@ def draw() -> None:
     use_style()
     found = results()
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), width_ratios=(3, 2))
-    drawn = (("pytorch-eager", "fp32", "-"), ("pytorch-cuda-graph", "fp16", "--"))
-    drawn += (("onnx-cuda", "fp32", "-"), ("onnx-cuda-graph", "fp16", "--"))
+    drawn = [("pytorch-eager", "fp32", "-"), ("pytorch-cuda-graph", "fp16", "--")]
+    drawn += [("onnx-cuda", "fp32", "-"), ("onnx-cuda-graph", "fp16", "--")]
     for engine, precision, line in drawn:
         rates = [of_bench(found, engine, precision, batch)["throughput_images_per_s"] for batch in BATCHES]
         label, color = f"{ENGINES[engine]}, {precision.upper()}", ENGINE_COLORS[engine.split("-")[0]]

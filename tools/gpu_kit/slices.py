@@ -44,7 +44,7 @@ def main() -> None:
 
 def cut(archive: Path, folder: Path, slice_bytes: int) -> dict:
     """Write the slices of an archive into a folder and return its entry in the manifest."""
-    whole, slices = hashlib.sha256(), []
+    whole, slices = hashlib.sha256(), list[dict]()
     with archive.open("rb") as file:
         while data := file.read(slice_bytes):
             whole.update(data)
@@ -106,7 +106,7 @@ def join(slices: Path, work: Path, groups: Collection[str]) -> dict[str, list[st
         shutil.copyfile(manifest_file, incoming / "manifest.json")
     elif not (incoming / "manifest.json").is_file():
         sys.exit(f"slices.py: {slices} has no manifest.json: it travels with the slices.")
-    state = {}
+    state: dict[str, list[str]] = {}
     for group, facts in _groups(incoming / "manifest.json", groups).items():
         done = work / group / ".sha256"
         if done.is_file() and done.read_text() == facts["sha256"]:
@@ -179,7 +179,8 @@ def _unpack(group: str, facts: dict, incoming: Path, work: Path) -> None:
             for member in tar:
                 _refuse_odd(group, member)
             # Python before 3.11.4 has no filters; what they refuse was just refused.
-            tar.extractall(work / group, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+            tar.extraction_filter = getattr(tarfile, "data_filter", None)  # type: ignore[assignment]
+            tar.extractall(work / group)
     except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile):
         sys.exit(f"slices.py: the archive of {group} is damaged: pack and bring it again.")
     (work / group / ".sha256").write_text(facts["sha256"])

@@ -16,6 +16,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from device import Budget, measure_device
+
 from photodup.bench.load.plan import Stopping
 from photodup.bench.pairs.declared import declarations
 from photodup.bench.record import environment
@@ -24,8 +26,6 @@ from photodup.bench.stats.facts import Load
 from photodup.bench.stats.sentence import sentence
 from photodup.errors import PhotodupError
 from photodup.paths import build_dir, project_root
-from photodup.selfbench.device.plan import TimeBudget
-from photodup.selfbench.device.table import print_bench
 from photodup.serving.embedded import embedded_servers
 from photodup.serving.endpoints import Endpoints
 from photodup.serving.process.ports import claim_ports
@@ -87,7 +87,7 @@ def pairs() -> None:
     """
     block_s = float(os.environ.get("KIT_BLOCK_S", "0.6"))
     sizes = {"block_s": block_s, "slice_s": block_s, "alone_s": block_s, "warmup_s": 0.3}
-    render = {"device": DEVICE, "preprocess_instances": decoders()}
+    render: dict[str, Any] = {"device": DEVICE, "preprocess_instances": decoders()}
     engines = [("onnx", "fp32")]
     set_variables(**service_settings())  # of all servers, of second processes, and of the reference
     with embedded_servers(
@@ -123,7 +123,7 @@ def notebooks() -> None:
 
     set_variables(**service_settings())
     seconds = float(os.environ.get("KIT_SECONDS", "4"))
-    render = {"device": DEVICE, "preprocess_instances": decoders()}
+    render: dict[str, Any] = {"device": DEVICE, "preprocess_instances": decoders()}
     # No other loopback address than 127.0.0.1 is taken for the client's own machine.
     host = "127.0.0.7"
     names = ("pytorch_port", "triton_http_port", "triton_grpc_port", "triton_metrics_port")
@@ -149,18 +149,12 @@ def notebooks() -> None:
 
 
 def bench(*engines: str, minutes: float) -> None:
-    """Time engines with no server between; see `photodup bench device`. Exits with `UNFINISHED` if time ran out."""
-    budget = TimeBudget(float(os.environ.get("KIT_MINUTES", minutes)))
-    print_bench(
-        DEVICE,
-        [int(word) for word in words("KIT_BATCHES", "1 8 32 128 512")],
-        int(os.environ.get("KIT_REPEATS", "20")),
-        True,
-        engines=engines,
-        precisions=words("KIT_BENCH_PRECISIONS", ""),
-        budget=budget,
-        run=run_name(),
-    )
+    """Time engines with no server between; exits with `UNFINISHED` if time ran out."""
+    budget = Budget(float(os.environ.get("KIT_MINUTES", minutes)))
+    batches = [int(word) for word in words("KIT_BATCHES", "1 8 32 128 512")]
+    repeats = int(os.environ.get("KIT_REPEATS", "20"))
+    precisions = words("KIT_BENCH_PRECISIONS", "")
+    measure_device(DEVICE, run_name(), engines, precisions, batches, repeats, budget)
     if budget.left_out:
         sys.exit(UNFINISHED)
 

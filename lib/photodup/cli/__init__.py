@@ -18,9 +18,9 @@ from photodup.serving import commands as serving
 
 # The extras that the commands of one use need; those not listed here belong to the study.
 _COMMANDS = {
-    "photos": ("demo", "scan", "group", "review", "contained", "evaluate", "trash"),
+    "photos": ("demo", "scan", "group", "review", "contained", "trash"),
     "load": ("load", "gate", "verify"),
-    "serve": ("embed", "evaluate", "serve", "render", "export"),
+    "serve": ("embed", "serve", "render", "export"),
 }
 
 app = typer.Typer(
@@ -56,7 +56,7 @@ PHOTOS, SERVE, MEASURE, STUDY = "Photos", "Serve", "Measure", "Study"
 PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     PHOTOS: (photos.demo, photos.scan, photos.embed, photos.group, photos.review, contained.contained),
     SERVE: (serving.serve, model.export, serving.render),
-    MEASURE: (load.load, load.gate, load.verify, model.tune),
+    MEASURE: (load.load, load.gate, load.verify),
     STUDY: (study.report,),
 }
 for panel, commands in PANELS.items():
@@ -64,12 +64,8 @@ for panel, commands in PANELS.items():
         app.command(rich_help_panel=panel)(command)
 app.add_typer(trash.trash, name="trash", rich_help_panel=PHOTOS)
 app.add_typer(serving.endpoints, name="endpoints", rich_help_panel=SERVE)
-app.add_typer(serving.vast, name="vast", rich_help_panel=SERVE)
 app.add_typer(study.study, name="study", rich_help_panel=STUDY)
 # For those who work on photodup itself; `photodup NAME --help` describes each.
-app.command(hidden=True)(photos.evaluate)
-app.command(hidden=True)(study.audit)
-app.add_typer(study.benchmarks, name="bench", hidden=True)
 app.add_typer(study.kube_app, name="kube", hidden=True)
 
 

@@ -1,6 +1,5 @@
-"""The `export` command, the model as files that servers take, and `tune`, how to serve it."""
+"""The `export` command: the model as files that servers take."""
 
-import math
 from pathlib import Path
 from typing import Annotated
 
@@ -39,7 +38,7 @@ def export(
     if draft and not precision:
         raise PhotodupError("--draft asks about a precision: add --precision fp32, bf16 or int8.")
     if precision:
-        from photodup.tune.export_command import export_precision
+        from photodup.study.accuracy.export_command import export_precision
 
         result = export_precision(
             None,
@@ -61,43 +60,3 @@ def export(
     model = load_model(device="cpu")
     for path in export(model, directory or build_dir() / "models", variant or VARIANTS, force=again).values():
         print(path)
-
-
-def tune(
-    slo: Annotated[str, Option(help="what has to be kept, such as p95=100ms")] = "p95=100ms",
-    name: Annotated[
-        str, Option(help="of the search: build/tune/NAME holds its records, so it goes on")
-    ] = "here",
-    endpoints: Annotated[Path | None, Option(help="YAML of servers elsewhere; else embedded")] = None,
-    server: Annotated[list[str] | None, Option(help="fastapi or triton; default both")] = None,
-    keep: Annotated[int, Option(min=1, help="settings whose exact rate is measured")] = 2,
-    min_rate: Annotated[float | None, Option(help="lowest rate to offer, requests/s")] = None,
-    max_rate: Annotated[float | None, Option(help="highest rate to offer, requests/s")] = None,
-    minutes: Annotated[
-        float,
-        Option(min=0, help="afterwards no further setting is tried; the best so far are measured exactly"),
-    ] = math.inf,
-) -> None:
-    """Find the fastest way to serve on this machine: server, engine, precision and settings under a latency bound.
-
-    Writes build/tune/NAME: chosen.json, the service's variables or Triton's settings, and index.html. INT8 takes part where
-    `photodup export --precision int8` has made a file; that command also decides whether photographs may use it.
-    """
-    from photodup.bench.stats.slo import bound_of
-    from photodup.tune.serving.search import tune_here
-
-    servers = tuple(server or ("fastapi", "triton"))
-    if unknown := sorted(set(servers) - {"fastapi", "triton"}):
-        raise PhotodupError(f"--server {unknown[0]}: it is fastapi or triton.")
-    tuned, page = tune_here(
-        name,
-        bound_of(slo),
-        endpoints=endpoints,
-        servers=servers,
-        keep=keep,
-        least_per_s=min_rate,
-        most_per_s=max_rate,
-        minutes=minutes,
-    )
-    print(tuned.sentence())
-    print(page)

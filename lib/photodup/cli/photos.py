@@ -49,7 +49,7 @@ BackendName = Annotated[
     Option("--backend", "--inference-backend", help="auto, or such as triton-onnx-fp32-grpc-fp32"),
 ]
 LocalWeights = Annotated[
-    str | None, Option(help="in this process: stand-in (17 MB), a checkpoint, onnx:PATH, sscd:PATH")
+    str | None, Option(help="in this process: stand-in (17 MB), a checkpoint, onnx:PATH")
 ]
 PreferFolder = Annotated[
     list[str] | None, Option(help="keep what lies here before all else; repeat, best first")
@@ -292,7 +292,7 @@ def review(
     from photodup.photos.review.serve import review
 
     if demo:
-        from photodup.study.evaluate import review_library
+        from photodup.study.notebook.weights import review_library
 
         directories, catalogue = [review_library()], None
     if not directories:
@@ -317,21 +317,6 @@ def review(
         digest=model,
         allow_random=allow_random,
     )
-
-
-def evaluate(
-    directory: Annotated[Path | None, Argument(help="different photographs; default the demo's")] = None,
-    weights: Annotated[str | None, Option(help="MODEL_PRETRAINED; default the stand-in encoder")] = None,
-    all_edits: Annotated[bool, Option("--all", help="every graded edit, not only the ten")] = False,
-    per_kind: Annotated[
-        int, Option(min=0, help="photographs for each kind in the table by kind; 0: none")
-    ] = 2,
-    as_json: AsJson = False,
-) -> None:
-    """Measure how well copies are found, by kind: edits of known photographs, look-alikes, and their curves."""
-    from photodup.study.evaluate import evaluate_and_print
-
-    evaluate_and_print(directory, weights=weights, all_edits=all_edits, per_kind=per_kind, as_json=as_json)
 
 
 def demo(directory: Annotated[Path, Argument(help="folder to build it in")]) -> None:

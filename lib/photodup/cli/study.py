@@ -1,11 +1,9 @@
-"""The `study` commands, what reads what a study found (`report` and `audit`), `kube`, and `bench`, photodup's own speed."""
+"""The `study` commands, `report` and `kube`."""
 
 from pathlib import Path
 from typing import Annotated
 
 from typer import Argument, Context, Exit, Option, Typer
-
-from photodup.errors import PhotodupError
 
 study = Typer(no_args_is_help=True, help="Run the notebooks against servers, and read what they found.")
 
@@ -58,34 +56,6 @@ def study_pairs(
     measure_pairs(run, only=only or (), primary=primary, visits=visits)
 
 
-@study.command("held-out")
-def study_held_out(run: Annotated[str, Option(help="directory under results/")] = "held-out") -> None:
-    """Find ten edits of each held-out photograph and record what is suggested (notebook 01; about an hour)."""
-    from photodup.study.evaluate import on_held_out
-    from photodup.study.notebook.run import open_own_run
-
-    opened = open_own_run(run)
-    with opened.store:
-        found = on_held_out(opened)
-    if error := found.get("error"):
-        raise PhotodupError(error)
-    print(f"Notebook 01 shows what {opened.directory} has, with -p HELD_OUT {run}.")
-
-
-@study.command("kinds")
-def study_kinds(run: Annotated[str, Option(help="directory under results/")] = "kinds") -> None:
-    """Make each kind of edit alone of held-out photographs and record what is suggested (notebook 01; ten minutes)."""
-    from photodup.photos.quality.shown import kinds_lines
-    from photodup.study.evaluate import kinds_on_held_out
-    from photodup.study.notebook.run import open_own_run
-
-    opened = open_own_run(run)
-    with opened.store:
-        found = kinds_on_held_out(opened)
-    print("\n".join(kinds_lines(found)))
-    print(f"Notebook 01 shows what {opened.directory} has, with -p KINDS {run}.")
-
-
 @study.command("peers")
 def study_peers(
     run: Annotated[str, Option(help="directory under results/")] = "peers",
@@ -103,39 +73,6 @@ def study_peers(
     opened = open_own_run(run)
     with opened.store:
         measure_servers(opened, only=server or (), steps=step or STEPS, visits=visits)
-
-
-@study.command("rehearse", hidden=True)
-def study_rehearse(
-    run: Annotated[str, Option(help="directory under results/")] = "rehearsal",
-    only: Only = None,
-    without: Annotated[
-        list[str] | None,
-        Option(
-            help="what the machine lacks: control, metrics, fastapi, triton, openvino, jpeg; repeat for more"
-        ),
-    ] = None,
-    by: Annotated[
-        list[str] | None, Option(help="how notebooks find it: file, address; both unless given")
-    ] = None,
-    sizes: Sizes = "quick",
-    link: Annotated[str, Option(help="preset of the emulated link in front")] = "us-east",
-) -> None:
-    """Run the notebooks against a "rented machine" on this one, and print what decided each question.
-
-    The machine is a network namespace behind an emulated link, with the servers that the images start (Linux, root).
-    """
-    from photodup.study.runner.rented import WAYS, rehearse
-
-    by_way = rehearse(run, only=only or (), without=without or (), ways=by or WAYS, sizes=sizes, link=link)
-    for way, rows in by_way.items():
-        print(f"\nBy {way}: {sum(row['decided'] == 'decided' for row in rows)} of {len(rows)} decided")
-        for row in rows:
-            print(f"{row['stem']:30} {row['decided']:12} {row['answer'] or '(no answer)'}")
-            for name, word in row["evidence"].items():
-                print(f"{'':30} {word:12} {name}")
-    if any(row["status"] not in ("passed", "skipped") for rows in by_way.values() for row in rows):
-        raise Exit(1)
 
 
 @study.command("parameters")
@@ -161,14 +98,12 @@ def study_render(only: Only = None) -> None:
 
 @study.command("readme", hidden=True)
 def study_readme() -> None:
-    """Write the generated parts of README.md, results/README.md and docs/study.md from what is committed."""
+    """Write the generated parts of README.md and results/README.md from what is committed."""
     from photodup.paths import project_root
-    from photodup.selfbench.rows import blocks
     from photodup.study.report.readme import appendix_blocks, write_blocks
 
     print(write_blocks())
     print(write_blocks(project_root() / "results" / "README.md", appendix_blocks()))
-    print(write_blocks(project_root() / "docs" / "study.md", blocks()))
 
 
 @study.command("outcomes")
@@ -205,17 +140,6 @@ def report(
     print(write_reports(runs or ["quick"]))
 
 
-def audit(
-    run: Annotated[str | None, Argument(help="directory under results/ to judge as well")] = None,
-    documents: Annotated[Path | None, Option(help="folder with the source documents, to compare")] = None,
-) -> None:
-    """Audit the published claims: against their own numbers, and against a run's records."""
-    from photodup.study.published.audit import report_lines
-
-    for line in report_lines(run, documents):
-        print(line)
-
-
 kube_app = Typer(help="Kubernetes manifests: check them before a cluster does.", no_args_is_help=True)
 
 
@@ -240,82 +164,3 @@ def kube_check(
         print(*said, sep="\n", end=f"  ({directory})\n")
     if found:
         raise Exit(1)
-
-
-BENCHMARKS = (
-    "service", "starts", "one_pass", "load_generator", "recorded",
-    "grouping", "library", "crops", "statistics",
-)  # fmt: skip
-
-benchmarks = Typer(invoke_without_command=True)
-
-
-@benchmarks.callback()
-def bench(
-    context: Context,
-    only: Annotated[list[str] | None, Option(help=f"{', '.join(BENCHMARKS)}; repeat")] = None,
-    json: Annotated[Path | None, Option(help="write the rows here; - prints them and no table")] = None,
-) -> None:
-    """Print the project's own speed figures and their goals, both sides of a ratio measured in turns; or time a `device`."""
-    import importlib
-
-    from photodup.files import write_atomically
-    from photodup.selfbench.rows import HEAD, Row, as_json, as_line, guarded
-
-    if context.invoked_subcommand:
-        return
-    unknown = set(only or ()) - set(BENCHMARKS)
-    if unknown:
-        raise PhotodupError(f"There is no benchmark {unknown.pop()!r}: choose of {', '.join(BENCHMARKS)}.")
-    is_only_json = json == Path("-")
-    found: list[Row] = []
-    for name in only or BENCHMARKS:
-        for row in guarded(name, importlib.import_module(f"photodup.selfbench.{name}").rows):
-            if not is_only_json:
-                print(as_line(row) if found else f"{HEAD}\n{as_line(row)}", flush=True)
-            found.append(row)
-        if json and not is_only_json:  # what is measured so far outlives an interruption
-            write_atomically(json, as_json(found))
-    if is_only_json:
-        print(as_json(found), end="")
-
-
-@benchmarks.command("device")
-def bench_device(
-    device: Annotated[str | None, Option(help="cpu or cuda; default the best there is")] = None,
-    batch: Annotated[list[int] | None, Option(min=1, help="batch size; repeat; 1, 8, 32")] = None,
-    repeats: Annotated[int, Option(min=1, help="timed runs of each line")] = 10,
-    engine: Annotated[
-        list[str] | None, Option(help="only this: an engine, ceilings or fidelity; repeat for more")
-    ] = None,
-    precision: Annotated[
-        list[str] | None, Option(help="only this: fp32, tf32, fp16 or bf16; repeat for more")
-    ] = None,
-    budget_minutes: Annotated[
-        float | None, Option(min=0, help="leave out what no longer fits, the least important first")
-    ] = None,
-    compile_on_cpu: Annotated[bool, Option("--compile", help="also torch.compile on a CPU")] = False,
-    photos: Annotated[int, Option(min=2, help="demonstration photographs for the fidelity")] = 32,
-    run: Annotated[
-        str | None, Option(help="keep each line as a record of results/RUN, and go on from those")
-    ] = None,
-) -> None:
-    """Time every engine on one device with no server between: PyTorch, ONNX Runtime, OpenVINO, TensorRT.
-
-    FP32 means FP32: TF32 is a precision of its own. Shares are of what the device itself reaches on matrix products of
-    the same precision, measured beforehand.
-    """
-    from photodup.selfbench.device.plan import TimeBudget
-    from photodup.selfbench.device.table import print_bench
-
-    print_bench(
-        device,
-        batch or [1, 8, 32],
-        repeats,
-        compile_on_cpu,
-        engines=engine or (),
-        precisions=precision or (),
-        budget=TimeBudget(budget_minutes),
-        n_photos=photos,
-        run=run,
-    )

@@ -133,13 +133,9 @@ def to_uint8(image: Image.Image, size: int = IMAGE_SIZE) -> np.ndarray:
 
 @dataclass(frozen=True)
 class View:
-    """What an encoder looks at: a square of `size` pixels, the centre cut out or the `whole` squeezed into it.
-
-    Of a picture that is such a square already, both give the very same pixels.
-    """
+    """What an encoder looks at: the centre square, scaled to `size` pixels."""
 
     size: int = IMAGE_SIZE
-    whole: bool = False
 
     @property
     def draft_size(self) -> int:
@@ -147,11 +143,8 @@ class View:
         return 2 * self.size
 
     def pixels(self, image: Image.Image) -> np.ndarray:
-        """Return uint8 [3, size, size] of an upright picture; bicubic for the centre, bilinear for the whole."""
-        if not self.whole:
-            return to_uint8(image, self.size)
-        square = image.convert("RGB").resize((self.size, self.size), Image.Resampling.BILINEAR)
-        return np.ascontiguousarray(np.asarray(square).transpose(2, 0, 1))
+        """Return uint8 [3, size, size] of an upright picture."""
+        return to_uint8(image, self.size)
 
 
 def model_input(

@@ -1,7 +1,7 @@
 """A thin HTTP/1.1 client connection: one socket, one request at a time, as little Python as possible.
 
 Load generators must not measure themselves. The well-known clients cost several times what a blocking socket
-and the C parser of `httptools` cost, and would offer about half the load (`photodup bench --only load_generator`
+and the C parser of `httptools` cost, and would offer about half the load (`python -m benchmarks --only load_generator`
 compares this one with the least that a client can do). Connecting is explicit, which the connection policies of a
 measurement need. Not thread-safe: each worker has its own.
 """

@@ -100,7 +100,7 @@ class Link:
     Args:
         spec: a `LinkSpec` or the name of one of `PRESETS`; keywords replace single fields of it.
         servers_far: servers run in the namespace, at `client_address`, and the host is the client: a machine
-            elsewhere, as `study.runner.rented` needs it. Addresses are then left as they are.
+            elsewhere, as the tests' rented machine needs it. Addresses are then left as they are.
 
     Raises:
         LinkError: unknown preset, a rate that cannot be held, no right to make network devices, or a

@@ -136,7 +136,7 @@ def _warmup_requests(window: Window, stopping: Stopping) -> list[Any]:
 
 def _in_threads(window: Window, stopping: Stopping, connections: list, probe: Probe) -> Watched:
     """Threads of one process: waiting threads hold no lock, and 16 of them offer a null server more
-    requests per second than any model on a CPU answers (`selfbench.load_generator`)."""
+    requests per second than any model on a CPU answers (`benchmarks/load_generator.py`)."""
 
     def warm(connection: Any, requests: Sequence[Any]) -> None:
         for request in requests:

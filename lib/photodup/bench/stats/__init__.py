@@ -4,5 +4,5 @@ May import: nothing of photodup but errors.
 Read `facts` first (loads, and the one table of figures and margins), then `comparison` (observations to a verdict) and
 `sentence`. `point` gives the verdict of one measurement that stands alone; `steady` and `interval` are below it; `slo`
 searches the highest rate under a latency bound. How often these statistics are wrong is measured by
-`photodup.selfbench.statistics`.
+`benchmarks/statistics.py`.
 """

@@ -8,7 +8,7 @@ visits is moderated by the others' (Smyth 2004, doi:10.2202/1544-6115.1027). It 
 of 10 ms is 30 % of an answer in one hour and 50 % in a faster one, while two processes of one configuration stay within 1 %.
 
 Primary comparisons of a family are corrected by Holm; the others are exploratory and stand alone. How often these
-statistics are wrong is measured by `photodup.selfbench.statistics`.
+statistics are wrong is measured by `benchmarks/statistics.py`.
 """
 
 import math

@@ -51,12 +51,6 @@ class Interval:
         up = math.hypot(math.log(self.high / self.value), math.log(other.value / other.low))
         return Interval(ratio, ratio * math.exp(-down), ratio * math.exp(up))
 
-    def lies_within(self, at_least: float, at_most: float) -> bool | None:
-        """Return whether the interval lies inside these bounds (True), outside (False), or across one (None)."""
-        if at_least <= self.low and self.high <= at_most:
-            return True
-        return False if self.high < at_least or self.low > at_most else None
-
 
 def interval_in(row: Mapping[str, Any], column: str) -> Interval | None:
     """Return a column of a point with its interval (`_ci_low`, `_ci_high`); None where it carries no such figure."""

@@ -2,7 +2,7 @@
 
 Each measurement gives the percentile at one rate with its error. The answer is where a non-decreasing curve through all
 measurements crosses the bound; its interval comes from redrawing every measurement within its error (parametric
-bootstrap). `load --slo`, `tune`, the servers of notebook 13 and the curve of notebook 06 all get their rate here.
+bootstrap). `load --slo`, the servers of notebook 13 and the curve of notebook 06 all get their rate here.
 """
 
 import math

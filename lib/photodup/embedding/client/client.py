@@ -23,7 +23,6 @@ from photodup.embedding import imaging
 from photodup.embedding.backends import Backend, parse_backend
 from photodup.embedding.client.http import Patience, Remote
 from photodup.embedding.client.servers import server_of
-from photodup.embedding.engines.reduced import verdict_on
 from photodup.embedding.engines.weights import is_random
 from photodup.embedding.imaging import ImageError
 from photodup.embedding.vectors import counted_from, digest_drafted
@@ -48,8 +47,6 @@ class Embedder:
         is_random: random weights: fit for timings, never for decisions; None if the server does not tell.
         dim: length of an embedding; None if the server does not tell.
         precision: what the model computes in; of a server that does not tell, what its name says.
-        gate: what the gate said of that precision: `passed`, `refused`, `undecided`, `not asked`, or `not needed` of
-            FP32.
         view: what of a picture the model looks at.
         draft_size: None: JPEGs are decoded whole; else both sides stay at least this long.
     """
@@ -62,7 +59,6 @@ class Embedder:
     is_random: bool | None
     dim: int | None
     precision: str
-    gate: str
 
     def __init__(self) -> None:
         self._decoders = ThreadPoolExecutor(min(4, available_cores()), thread_name_prefix="decode")
@@ -194,16 +190,12 @@ class LocalEmbedder(Embedder):
         weights = options.pop("pretrained", None) or environment().weights
         engine = options.pop("engine", None) or (None if backend.engine == "pytorch" else backend.engine)
         options.setdefault("precision", backend.precision)
-        if backend.engine == "onnx" and weights.startswith("sscd:"):
-            raise PhotodupError(
-                "SSCD is not exported here: use local-pytorch-fp32, or give sscd:PATH.onnx to it."
-            )
         super().__init__()
         self.model = load_model(weights, engine=engine, **options)
         self.backend = backend.name
         self.model_digest, self.model_name = self.model.digest, self.model.name
         self.is_random, self.dim, self.view = self.model.is_random, self.model.dim, self.model.view
-        self.precision, self.gate = self.model.precision, verdict_on(self.model)
+        self.precision = self.model.precision
 
     def _chunks(self, images: list[Source]) -> Iterator[np.ndarray]:
         for start in range(0, len(images), LOCAL_BATCH):
@@ -237,8 +229,6 @@ class RemoteEmbedder(Embedder):
         # Of the name and of what the server says, whatever is not FP32 counts.
         said = self.remote.precision or backend.precision
         self.precision = backend.precision if said == "fp32" else said
-        told = self.remote.gate if self.remote.gate != "not needed" else None
-        self.gate = "not needed" if self.precision == "fp32" else told or "not asked"
 
     def close(self) -> None:
         super().close()

@@ -8,8 +8,6 @@
   repeat from run to run with one version of PyTorch;
 - `onnx:PATH`: an exported encoder of 224-pixel pictures, run by ONNX Runtime or OpenVINO: normalised float32 or float16,
   or uint8, channels first or last. Where the file does not name its architecture, MODEL_NAME does, or it has no name;
-- `sscd:PATH`: the copy-detection encoder SSCD, with its own preprocessing; see `photodup.embedding.engines.sscd`. The
-  file that its authors publish is known by its contents, so its path alone will do.
 
 Engine and precision are two more choices, independent of the weights (`model.SUPPORTED`). What an engine needs
 and the weights lack is made: ONNX Runtime and OpenVINO run an export. An INT8 file is not made here, but by
@@ -29,7 +27,6 @@ from photodup.embedding.engines.onnx_runtime import OnnxModel, existing
 from photodup.embedding.engines.openvino import OpenVinoModel
 from photodup.embedding.engines.pytorch import TorchModel
 from photodup.embedding.engines.reduced import find_int8
-from photodup.embedding.engines.sscd import PREFIX, SscdModel, is_archive, is_published
 from photodup.embedding.engines.weights import UNNAMED
 from photodup.errors import PhotodupError
 from photodup.extras import missing_extra
@@ -69,8 +66,6 @@ def load_model(
     """
     name = name or environment().architecture
     weights = pretrained or environment().weights
-    if weights.startswith("sscd:") or is_published(weights):
-        return _load_sscd(weights, engine, precision, device, threads)
     exported = weights.startswith("onnx:")
     engine = engine or ("onnx" if exported else "pytorch")
     if exported:  # `name` is what to build, and this is built already
@@ -116,18 +111,6 @@ def export_of(
         return known
     chosen = {"MODEL_PRETRAINED": weights, "MODEL_NAME": name}
     return export_apart(directory=directory, env=chosen)["files"]["fp32"]
-
-
-def _load_sscd(
-    weights: str, engine: str | None, precision: str, device: str | None, threads: int | None
-) -> ImageModel:
-    path = Path(weights.removeprefix(PREFIX))
-    comes_in = "pytorch" if is_archive(path) or not path.is_file() else "onnx"
-    if precision != "fp32" or engine not in (None, comes_in):
-        raise PhotodupError(
-            f"SSCD runs as its file comes, {comes_in} at fp32: leave engine and precision out, or use CLIP's weights."
-        )
-    return SscdModel(path, device=device, threads=threads)
 
 
 def main() -> None:

@@ -150,21 +150,20 @@ class ImageInput:
         return np.ascontiguousarray(images, self.dtype)
 
 
-def entry_of(kind: str, shape: Sequence[object], size: int = IMAGE_SIZE) -> ImageInput | None:
+def entry_of(kind: str, shape: Sequence[object]) -> ImageInput | None:
     """Read from an input's type and shape how it takes pictures; None if it takes something else.
 
     Args:
         kind: as ONNX Runtime writes it, such as `tensor(float)`.
-        shape: whole numbers, and anything else for an axis of any length.
-        size: of the square where the shape leaves it open.
+        shape: whole numbers, and anything else for an axis of any length, as the first has to be.
     """
     dtypes = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(uint8)": np.uint8}
-    if kind not in dtypes or len(shape) != 4:
+    if kind not in dtypes or len(shape) != 4 or isinstance(shape[0], int):
         return None
     for channels_last, (channels, *sides) in ((False, shape[1:]), (True, (shape[3], *shape[1:3]))):
         said = {side for side in sides if isinstance(side, int)}
         if channels == 3 and len(said) < 2:
-            return ImageInput(dtypes[kind], channels_last, said.pop() if said else size)
+            return ImageInput(dtypes[kind], channels_last, said.pop() if said else IMAGE_SIZE)
     return None
 
 
@@ -257,14 +256,15 @@ class OnnxModel(ExportedModel):
             check_processor(self.precision)
         inputs, outputs = self.session.get_inputs(), self.session.get_outputs()
         entry = entry_of(inputs[0].type, inputs[0].shape) if len(inputs) == 1 else None
-        if entry is None or entry.size != IMAGE_SIZE:
-            shapes = {i.name: f"{i.type} {i.shape}" for i in inputs}
+        answer = outputs[0].shape
+        if entry is None or entry.size != IMAGE_SIZE or len(answer) != 2 or not isinstance(answer[1], int):
+            shapes = [f"{tensor.type} {tensor.shape}" for tensor in (*inputs, *outputs)]
             raise PhotodupError(
-                f"{path} is no image encoder for float32, float16 or uint8 [n, 3, {IMAGE_SIZE}, {IMAGE_SIZE}] or "
-                f"[n, {IMAGE_SIZE}, {IMAGE_SIZE}, 3]: its inputs are {shapes}. If it is SSCD, write sscd:{path}."
+                f"{path} is no image encoder from float32, float16 or uint8 [n, 3, {IMAGE_SIZE}, {IMAGE_SIZE}] (or "
+                f"channels last) to [n, dim]: its tensors are {' and '.join(shapes)}."
             )
         self._entry, self._input, self._output = entry, inputs[0].name, outputs[0].name
-        self.dim = int(outputs[0].shape[-1])
+        self.dim = answer[1]
 
     def _run(self, images: np.ndarray) -> np.ndarray:
         (embedding,) = self.session.run([self._output], {self._input: self._entry.fit(images)})

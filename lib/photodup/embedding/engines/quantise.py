@@ -6,7 +6,7 @@ Depthwise convolutions stay float too: INT8 makes them less exact and no faster.
 is the second arm, to compare with.
 
 Calibration decides about the ranges, so the photographs must be of the kind that will be embedded. Whether the result
-may be used is not decided here but by `photodup.tune.gate`.
+may be used is not decided here but by `photodup.study.accuracy.gate`.
 """
 
 import contextlib

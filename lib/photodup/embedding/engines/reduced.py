@@ -61,7 +61,7 @@ class Notes:
         model_name, model_pretrained, model_digest: the weights.
         sha256: of the quantised model; empty for BF16.
         calibration: `photographs` (how many), `digest` (of their pixels); empty for BF16.
-        gate: what `photodup.tune.gate` found, or None before it was asked.
+        gate: what `photodup.study.accuracy.gate` found, or None before it was asked.
         draft_size: the gate was asked about JPEGs decoded at a reduced scale, both sides at least this long; 0: about
             the precision.
     """
@@ -157,17 +157,6 @@ def write_notes(path: Path, notes: Notes) -> Path:
     place = path.with_suffix(".json")
     write_atomically(place, json.dumps(vars(notes), indent=1) + "\n")
     return place
-
-
-def has_passed(source: WeightsSource, engine: str, precision: str, directory: Path | None = None) -> bool:
-    """Tell whether the gate let this precision of these weights through in this engine, and the file is that one."""
-    if precision == "fp32":
-        return True
-    path = reduced_path(source, engine, precision, directory)
-    notes = read_notes(path)
-    if notes is None or verdict_in(path, source) != "passed":  # not asked, undecided and refused are all no
-        return False
-    return precision != "int8" or (path.is_file() and notes.sha256 == _sha256_of(path))
 
 
 def may_decide(precision: str, verdict: str) -> bool:

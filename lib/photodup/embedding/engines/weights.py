@@ -12,6 +12,7 @@ import numpy as np
 
 from photodup.embedding.imaging import IMAGE_SIZE, MEAN, STD
 from photodup.errors import PhotodupError
+from photodup.names import escaped
 
 # An exported encoder that does not say what it is: it gets no other model's thresholds.
 UNNAMED = "unnamed-encoder"
@@ -116,7 +117,7 @@ def _pretrained_clip(name: str, pretrained: str) -> Any:
         first: BaseException = error  # what happened; the others say that it did
         while not looks_like_path and (cause := first.__cause__ or first.__context__):
             first = cause
-        reason = " ".join(str(first).split())[:160] or type(first).__name__
+        reason = escaped(" ".join(str(first).split()))[:160] or type(first).__name__
         if looks_like_path or Path(pretrained).is_file():
             raise PhotodupError(f"{pretrained} cannot be read as weights of {name} ({reason}).") from error
         raise PhotodupError(

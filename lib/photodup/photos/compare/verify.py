@@ -27,7 +27,7 @@ STRONGEST, LEAST_INLIERS = 400, 5
 
 
 class Thresholds:
-    """What a copy must reach; see `Verification`. Chosen from measured curves (`photodup evaluate`)."""
+    """What a copy must reach; see `Verification`. Chosen from measured curves (`benchmarks/photo_quality`)."""
 
     min_inliers: int = 10
     min_tightness: float = 0.5

@@ -3,26 +3,14 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from importlib import util
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from photodup.embedding.backends import parse_backend
-from photodup.embedding.engines.model import FASTEST_FIRST, SUPPORTED, can_compute, digest_at
-from photodup.embedding.engines.reduced import (
-    Notes,
-    draft_verdict_on,
-    has_passed,
-    may_decide,
-    read_notes,
-    source_of,
-    why_not,
-)
+from photodup.embedding.engines.reduced import draft_verdict_on
 from photodup.embedding.vectors import digest_drafted, is_among
 from photodup.errors import PhotodupError
 from photodup.names import escaped
-from photodup.paths import build_dir
 from photodup.photos.library.settings import AUTO, LibrarySettings
 from photodup.settings import environment
 
@@ -36,8 +24,6 @@ KNOWN = {
     "triton-onnx-fp32-http-fp32": "http://127.0.0.1:8003",
     "triton-onnx-fp32-grpc-fp32": "127.0.0.1:8004",
 }
-_PACKAGES = {"openvino": "openvino", "onnx": "onnxruntime"}
-_NOT_HERE = ("random:", "sscd:")
 
 
 @dataclass(frozen=True)
@@ -71,14 +57,13 @@ class State:
     digest: str | None = None
     is_random: bool | None = None
     precision: str = "fp32"
-    gate: str = "not needed"
     problem: str = ""
 
     @property
     def is_fit(self) -> bool:
-        """Whether decisions may rest on it: trained weights that the server names, at a precision that passed."""
+        """Whether decisions may rest on it: trained weights that the server names, in FP32."""
         is_trained = self.answers and self.digest is not None and self.is_random is False
-        return is_trained and may_decide(self.precision, self.gate)
+        return is_trained and self.precision == "fp32"
 
 
 @dataclass(frozen=True)
@@ -127,7 +112,7 @@ def _ask(name: str, url: str) -> State:
     patience = Patience(connect_s=1.0, request_s=3.0, attempts=1)
     try:
         with connect(url, name, mode="remote", patience=patience) as found:
-            about = found.model_name, found.model_digest, found.is_random, found.precision, found.gate
+            about = found.model_name, found.model_digest, found.is_random, found.precision
             return State(name, url, True, *about)
     except PhotodupError as error:
         return State(name, url, False, problem=str(error))
@@ -157,8 +142,7 @@ def choose(
     if weights:
         if url or backend == AUTO or not parse_backend(backend or LOCAL).is_local:
             raise PhotodupError("Weights are for the model in this process: leave the server out.")
-        choice = ChosenEncoder(backend or LOCAL, None, "local", "as the command line says", weights)
-        return choice if backend else _fastest(choice, digests)
+        return ChosenEncoder(backend or LOCAL, None, "local", "as the command line says", weights)
     here = environment()
     if backend == AUTO:
         return _auto(settings, url, digests, endpoints)
@@ -183,94 +167,17 @@ def _auto(
     if url:
         return ChosenEncoder(_SERVICE, url, "auto", "that server if it answers, else this machine")
     if weights := environment().model_pretrained:
-        choice = ChosenEncoder(LOCAL, None, "local", f"MODEL_PRETRAINED names weights here: {weights}")
-        return _fastest(choice, digests)
+        return ChosenEncoder(LOCAL, None, "local", f"MODEL_PRETRAINED names weights here: {weights}")
     states = probe(known_backends(LibrarySettings(), endpoints))
     fit = sorted((s for s in states if s.is_fit), key=lambda state: not is_among(state.digest, digests))
     if fit:
         same = ", the model of this library's embeddings" if is_among(fit[0].digest, digests) else ""
         return ChosenEncoder(fit[0].name, fit[0].url, "remote", f"it answers and serves {fit[0].model}{same}")
-    ungated = [s for s in states if s.answers and s.is_random is False and s.digest and not s.is_fit]
+    reduced = [s for s in states if s.answers and s.is_random is False and s.digest and not s.is_fit]
     silent = "no server has trained weights" if any(s.answers for s in states) else "no server answers"
-    if ungated:
-        silent = f"{ungated[0].name} {why_not(ungated[0].precision, ungated[0].gate)}"
-    return _fastest(ChosenEncoder(LOCAL, None, "local", f"{silent}: the model in this process"), digests)
-
-
-def _fastest(choice: ChosenEncoder, digests: Collection[str]) -> ChosenEncoder:
-    """Take the fastest precision that passed the gate for the model in this process."""
-    if found := fastest(choice.weights, digests):
-        backend, why = found
-        return replace(choice, backend=backend, why=f"{choice.why}; {backend.split('-')[-1]}, {why}")
-    return choice
-
-
-def fastest(
-    weights: str | None, digests: Collection[str] = (), directory: Path | None = None
-) -> tuple[str, str] | None:
-    """Return the backend of the fastest precision that passed the gate on this processor, and why in words.
-
-    A library that has embeddings of these weights already goes on in their precision: vectors of two precisions are of
-    two models, and half of each would be no search.
-
-    Args:
-        weights: as MODEL_PRETRAINED; default that variable.
-        digests: models that have embeddings in the library.
-        directory: where reduced files are; default build/models.
-
-    Returns:
-        None where nothing but FP32 may be used, or a GPU computes.
-    """
-    weights = weights or environment().weights
-    if weights.startswith(_NOT_HERE) or _has_gpu():
-        return None
-    try:
-        found = list(_passed(weights, directory or build_dir() / "models"))
-    except PhotodupError:
-        return None
-    known = [notes for notes in found if is_among(_digest(notes), digests)]
-    if any(is_among(notes.model_digest, digests) for notes in found) and not known:
-        return None
-    for notes in known or found:
-        why = "the precision of this library's embeddings" if known else "the fastest that passed the gate"
-        return f"local-{notes.engine}-{notes.precision}", why
-    return None
-
-
-def _passed(weights: str, folder: Path) -> Iterator[Notes]:
-    """Yield what passed the gate, of these weights and possible on this machine, the fastest first."""
-    name = environment().architecture
-    source = source_of(Path(weights.removeprefix("onnx:"))) if weights.startswith("onnx:") else None
-    notes = [found for path in sorted(folder.glob("*.json")) if (found := read_notes(path))]
-    for precision in FASTEST_FIRST[:-1]:
-        for one in notes:
-            of_these = (
-                one.model_digest == source.model_digest
-                if source
-                else (one.model_name, one.model_pretrained) == (name, weights)
-            )
-            if (
-                of_these
-                and not one.draft_size
-                and one.precision == precision
-                and precision in SUPPORTED.get(one.engine, ())
-                and can_compute(precision)
-                and util.find_spec(_PACKAGES.get(one.engine, one.engine))
-                and has_passed(one.source, one.engine, precision, folder)
-            ):
-                yield one
-
-
-def _digest(notes: Notes) -> str:
-    return digest_at(notes.precision, notes.model_digest, notes.sha256)
-
-
-def _has_gpu() -> bool:
-    try:
-        import torch
-    except ImportError:
-        return False
-    return bool(torch.cuda.is_available())
+    if reduced:
+        silent = f"{reduced[0].name} computes in {reduced[0].precision}"
+    return ChosenEncoder(LOCAL, None, "local", f"{silent}: the model in this process")
 
 
 @contextmanager
@@ -308,15 +215,14 @@ def choose_decoding(embedder: "Embedder", digests: Sequence[str]) -> tuple[bool,
         is_drafted = began == drafted
         return is_drafted, f"{_how(embedder, is_drafted)}, as this library's embeddings began"
     model = getattr(embedder, "model", None)  # a server's is elsewhere
-    if model is None or model.name.startswith("sscd"):
+    if model is None:
         return False, ""
     verdict = draft_verdict_on(model)
     said = {
         "passed": "which passed the gate",
         "refused": "since the gate refused a reduced scale",
         "undecided": "since the gate could not decide about a reduced scale",
-    }.get(verdict, "`photodup export --precision PRECISION --draft` asks whether a reduced scale would do")
-    said = said.replace("PRECISION", model.precision)
+    }.get(verdict, "`photodup export --precision fp32 --draft` asks whether a reduced scale would do")
     return verdict == "passed", f"{_how(embedder, verdict == 'passed')}, {said}"
 
 

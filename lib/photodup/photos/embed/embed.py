@@ -14,7 +14,6 @@ import numpy as np
 from PIL import Image
 
 from photodup.embedding import imaging
-from photodup.embedding.engines.reduced import may_decide, why_not
 from photodup.embedding.vectors import BROKEN, BrokenEmbedding, broken
 from photodup.errors import PhotodupError
 from photodup.photos.library.catalogue import Catalogue
@@ -166,15 +165,18 @@ def require_fit(embedder: "Embedder") -> str:
     """Return the digest of the model; refuse a backend whose vectors no decision may rest on.
 
     Raises:
-        PhotodupError: they could not be told from another model's, or its precision has not passed the gate.
+        PhotodupError: they could not be told from another model's, or they are not of FP32.
     """
     if not embedder.model_digest:
         raise PhotodupError(
             f"The backend {embedder.backend} does not say which model it serves, so its embeddings could not "
             "be told from those of another: use a server started by photodup."
         )
-    if not may_decide(embedder.precision, embedder.gate):
-        raise PhotodupError(f"{embedder.backend} {why_not(embedder.precision, embedder.gate)}.")
+    if embedder.precision != "fp32":
+        raise PhotodupError(
+            f"{embedder.backend} computes in {embedder.precision}, and photographs are grouped by FP32: use a server in "
+            "fp32, or leave it out."
+        )
     return embedder.model_digest
 
 
@@ -260,7 +262,7 @@ class OnePass:
         progress: show a bar for what the scan did not read.
 
     Raises:
-        PhotodupError: the backend does not say which model it serves, or its precision has not passed the gate.
+        PhotodupError: the backend does not say which model it serves, or they are not of FP32.
     """
 
     def __init__(

@@ -31,7 +31,7 @@ class ModelThresholds:
         return replace(self, similar=cosine, burst=cosine, measured="chosen by you")
 
 
-# By the model's name in the catalogue. What is called measured is what `photodup evaluate` prints, and a test
+# By the model's name in the catalogue. What is called measured is what `benchmarks/photo_quality` prints, and a test
 # compares them.
 THRESHOLDS: dict[str, ModelThresholds] = {
     "efficientnet-lite0-stand-in": ModelThresholds(
@@ -40,11 +40,8 @@ THRESHOLDS: dict[str, ModelThresholds] = {
     "ViT-B-32": ModelThresholds(
         0.80, 0.95, 0.90, "not measured here: between what photo libraries ship with"
     ),
-    "sscd_disc_mixup": ModelThresholds(
-        0.50, 0.75, 0.75, "not measured here: its authors report 90 % precision on DISC at 0.75"
-    ),
 }
-OTHER_MODEL = ModelThresholds(0.75, 0.95, 0.90, "not measured for this model: run `photodup evaluate`")
+OTHER_MODEL = ModelThresholds(0.75, 0.95, 0.90, "not measured for this model: run benchmarks/photo_quality")
 
 
 def choose_model(

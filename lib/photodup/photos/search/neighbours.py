@@ -23,7 +23,7 @@ from photodup.errors import PhotodupError
 # Rounding of float32 products of unit vectors: a vector's product with itself may be 0.9999999.
 TOLERANCE = 1e-6
 # Above this an index pays: exact is n²/2 products, 0.1 s at 10,000 rows and 15 s at 100,000 on two cores
-# (order of magnitude; `photodup bench --only grouping` measures it).
+# (order of magnitude; `python -m benchmarks --only scale` measures it).
 EXACT_BELOW = 30_000
 SAMPLE = 1000
 # Of a crowd above the threshold each row keeps so many.

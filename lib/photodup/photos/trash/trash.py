@@ -1,7 +1,7 @@
 """Removing photos without losing one: a move into `.photodup-trash/`, a journal, an undo.
 
-The order is always the same. What is about to happen is appended to the journal and synced; then the
-files move, each first moved and then looked at; then the outcome is appended and synced. Whoever opens the trash next finishes what a crash
+The order is always the same. What is about to happen is appended to the journal and synced; then each file is moved, and
+looked at after that; then the outcome is appended and synced. Whoever opens the trash next finishes what a crash
 interrupted: an unfinished removal is taken back, an unfinished restore or purge is completed. So after
 recovery each file is in exactly one place, and the last journal line of its operation says which. What
 cannot be finished yet (a folder that is read-only today) waits, and stops nothing else.

@@ -5,19 +5,15 @@
 The command gets its own process group. When the pipe closes (the starter ended in whatever way, kill -9
 included) or SIGTERM arrives, the command is asked to stop and, after GRACE_S seconds, its group is killed.
 The kernel kills the command if this process dies first (Linux only; the rest also works on macOS).
-An argument `hidden:NAME` is the value of the environment variable NAME, out of sight (`hidden_arguments.py`).
 """
 
 import contextlib
-import importlib.util
 import os
-import pathlib
 import select
 import signal
 import subprocess
 import sys
 import time
-from typing import Any
 
 GRACE_S = 5.0
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # <sys/prctl.h>
@@ -34,16 +30,7 @@ def _start(command: list[str]) -> subprocess.Popen:
     def prepare() -> None:
         _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
-    options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "start_new_session": True}
-    if not any(argument.startswith("hidden:") for argument in command):
-        return subprocess.Popen(command, preexec_fn=prepare, **options)
-    # By path: this script runs isolated (-I), without its own folder or the library on the path.
-    place = pathlib.Path(__file__).with_name("hidden_arguments.py")
-    spec = importlib.util.spec_from_file_location("hidden_arguments", place)
-    assert spec is not None and spec.loader is not None
-    hidden_arguments = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(hidden_arguments)
-    return hidden_arguments.start(command, prepare, **options)
+    return subprocess.Popen(command, preexec_fn=prepare, stdin=subprocess.DEVNULL, start_new_session=True)
 
 
 class ProcessGroup:

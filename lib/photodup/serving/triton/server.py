@@ -5,9 +5,8 @@ own (it needs NumPy 1.x): `PHOTODUP_TRITON_VENV`, or `.venv-triton` in the check
 start theirs, by docker/start-triton.sh.
 
 SECURITY. Each start makes a new random key, without which nobody loads a model, registers shared memory or changes
-tracing or logging, over HTTP or gRPC (`control_key.py`). `tritonserver` takes it as an argument only; `ps` shows
-`hidden:TRITON_HTTP_RESTRICTED` in its place (`hidden_arguments.py`). Where the system forbids what that needs, the
-key is on the command line, and a line of progress says so. Processes of the same user can read it in any case.
+tracing or logging, over HTTP or gRPC (`control_key.py`). `tritonserver` takes it as an argument only, so every user of
+this machine can read it (`ps`) and reach the server, which listens on loopback.
 """
 
 import glob
@@ -26,7 +25,6 @@ from photodup.files import replacing
 from photodup.paths import build_dir, project_root
 from photodup.serving import control_key
 from photodup.serving.control_key import VARIABLE
-from photodup.serving.process.hidden_arguments import PREFIX, WARNING
 from photodup.serving.process.ports import claim_ports, reachable
 from photodup.serving.process.process import ServerProcess, answers
 from photodup.serving.triton.config import check_config, read_config
@@ -108,11 +106,6 @@ def server_environment(venv: Path) -> dict[str, str]:
 
 
 _SHM_PREFIX = "photodup_"
-_HIDDEN = {
-    "--http-restricted-api": "TRITON_HTTP_RESTRICTED",
-    "--grpc-restricted-protocol": "TRITON_GRPC_RESTRICTED",
-}
-"""Options that hold the key -> environment variables in which the server is given them."""
 PORTS = ("Triton HTTP", "Triton gRPC", "Triton metrics")
 
 
@@ -173,10 +166,9 @@ class EmbeddedTriton(ServerProcess):
         remove_stale_shared_memory()
         self._shm_prefix = _new_shm_prefix()
         key = control_key.new_key()
-        hidden = {name: f"{option}={control_key.restriction(key)}" for option, name in _HIDDEN.items()}
         self._key_files, self._kept = ExitStack(), control_key.kept([self.http_url, self.grpc_url], key)
         log = build_dir() / "logs" / f"triton-{self.http_port}.log"
-        super().__init__("Triton", self._command(venv), log, server_environment(venv) | hidden)
+        super().__init__("Triton", self._command(venv, key), log, server_environment(venv))
 
     @property
     def http_url(self) -> str:
@@ -193,7 +185,8 @@ class EmbeddedTriton(ServerProcess):
         """Address of the Prometheus page."""
         return f"http://{reachable(self.host)}:{self.metrics_port}/metrics"
 
-    def _command(self, venv: Path) -> list[str]:
+    def _command(self, venv: Path, key: str) -> list[str]:
+        restricted = control_key.restriction(key)
         return [
             str(server_folder(venv) / "bin" / "tritonserver"),
             f"--model-repository={self.repository.resolve()}",
@@ -211,7 +204,8 @@ class EmbeddedTriton(ServerProcess):
             # Two more front ends of this binary, which know no restriction; an environment variable opens one.
             "--allow-sagemaker=false",
             "--allow-vertex-ai=false",
-            *(PREFIX + name for name in _HIDDEN.values()),
+            f"--http-restricted-api={restricted}",
+            f"--grpc-restricted-protocol={restricted}",
             "--exit-timeout-secs=2",
             f"--backend-config=python,shm-region-prefix-name={self._shm_prefix}",
         ]
@@ -219,10 +213,7 @@ class EmbeddedTriton(ServerProcess):
     def wait_until_ready(self) -> float:
         self._key_files.enter_context(self._kept)
         health = f"{self.http_url}/v2/health/ready"
-        seconds = self.wait_ready(lambda: answers(health), self.timeout_s, self.progress, _explain)
-        if self.progress and WARNING in self.log_text():
-            self.progress(f"Triton: {WARNING}: this system does not let a process trace its own child.")
-        return seconds
+        return self.wait_ready(lambda: answers(health), self.timeout_s, self.progress, _explain)
 
     def load(self, model: str, config: "ModelConfig | None" = None) -> None:
         """Load or reload a model; the old version answers until the new one is ready.

@@ -59,7 +59,7 @@ class Run:
             key: readable name of what is measured.
             measure: measures it; see `RunStore.measure_or_load`.
             config: everything the result depends on.
-            kind: what kind of result it is, for those who collect them (see `study.claims.evidence`).
+            kind: what kind of result it is (`point`, `ladder`, …), for those who collect them.
             may_fail: True for one point of many: a failure is recorded, returned as a `Gap` and tried again by the
                 next run.
 

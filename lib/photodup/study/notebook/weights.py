@@ -41,6 +41,35 @@ def demo_library(name: str = "demo") -> Path:
     return directory
 
 
+def review_library() -> Path:
+    """Return a demonstration library of its own for the page, scanned and, where that works, embedded.
+
+    The encoder is the one MODEL_PRETRAINED names, else the EfficientNet-Lite0 stand-in; where neither is
+    at hand copies are found by hash and pixels alone.
+    """
+    from photodup.demo.encoder import export_stand_in
+    from photodup.embedding.client.client import connect
+    from photodup.photos.embed.embed import embed_library
+    from photodup.photos.library.catalogue import Catalogue
+    from photodup.photos.library.scan import scan
+
+    root = demo_library("review-demo")
+    scan(root)
+    try:
+        weights = trained_weights() or export_stand_in()
+        with Catalogue(root) as catalogue, connect(mode="local", pretrained=weights) as embedder:
+            embed_library(catalogue, embedder)
+    except PhotodupError as error:
+        print(f"Without embeddings ({error}): copies are found by hash and pixels.")
+    return root
+
+
+def trained_weights() -> str | None:
+    """Return what MODEL_PRETRAINED names; None for random weights, whose similarities mean nothing."""
+    weights = environment().model_pretrained
+    return None if not weights or weights.startswith("random") else weights
+
+
 def payload_photos(n: int) -> list[bytes]:
     """Return the bytes of `n` different photographs as JPEG files, the same ones for every run and backend.
 

@@ -1,4 +1,4 @@
-"""The published study as data, and what its own numbers say about its claims. No run is needed.
+"""The published study as data. No run is needed.
 
-May import: bench.link, embedding.backends, errors and paths. Read `published.py` first, then `checks.py`.
+May import: errors and paths. Read `published.py` first.
 """

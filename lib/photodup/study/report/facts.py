@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ from photodup.bench.record.json_files import read_json, slug
 from photodup.bench.record.record import load_records
 from photodup.bench.stats.comparison import does_decide
 from photodup.paths import project_root
-from photodup.study.claims.reading import NOT_TESTABLE, VERDICTS
 from photodup.study.notebook.files import notebooks, read_notebook, study_rows
 from photodup.study.notebook.opening import printed_answer
 from photodup.study.notebook.run import (
@@ -47,17 +46,6 @@ def run_facts(directory: Path) -> dict[str, Any]:
         "weights": env.get("model", {}).get("pretrained", ""),
         "facts": facts,
     }
-
-
-def _verdict_rows(directory: Path) -> list[dict[str, Any]]:
-    return read_json(directory / "verdicts.json", [], claim=str, verdict=str, statement=str)
-
-
-def run_verdicts(directory: Path) -> tuple[list[dict[str, Any]], int]:
-    """Return the rows of `verdicts.json` that were judged, and how many claims could not be."""
-    rows = _verdict_rows(directory)
-    judged = [row for row in rows if row["verdict"] != NOT_TESTABLE]
-    return judged, len({row["claim"] for row in rows} - {row["claim"] for row in judged})
 
 
 def executed_notebook(run: str, source: Path) -> Path | None:
@@ -147,26 +135,6 @@ def page_address(run: str, source: Path) -> str:
     The reference run's pages are built, not committed, so its index links to what a clone holds.
     """
     return f"../../notebooks/{source.name}" if run == REFERENCE else f"notebooks/{source.stem}.html"
-
-
-def tally(verdicts: Sequence[dict[str, Any]]) -> str:
-    """Return how many rows have each verdict, in words."""
-    counted = {word: sum(row["verdict"] == word for row in verdicts) for word in VERDICTS}
-    return ", ".join(f"{n} {word}" for word, n in counted.items() if n)
-
-
-def finding_rows(run: str) -> Iterator[dict[str, Any]]:
-    """Yield what became of the claims of the published executive summary in `run`, in the order it makes them.
-
-    Rows of `verdicts.json`, with `finding` added: the number of the finding, or a dash for its tables.
-    """
-    rows = _verdict_rows(project_root() / "results" / run)
-    found = [
-        row | {"finding": _first(r"finding (\d+)", row["source"]) or "–"}
-        for row in rows
-        if row["source"].startswith("executive-summary")
-    ]
-    yield from sorted(found, key=lambda row: (row["finding"] == "–", row["finding"]))
 
 
 def _first(pattern: str, text: str) -> str:

@@ -18,8 +18,6 @@ from photodup.study.report.facts import (
     executed_notebook,
     notebook_rows,
     run_facts,
-    run_verdicts,
-    tally,
 )
 from photodup.study.report.figures import PageFigure, notebook_figures
 from photodup.study.report.runs_table import write_runs
@@ -36,7 +34,6 @@ def write_report(run: str) -> Path:
         if executed := executed_notebook(run, source):
             place = directory / "notebooks" / f"{source.stem}.html"
             write_atomically(place, render_notebook(executed, run), within=directory.parent)
-    verdicts, n_not_testable = run_verdicts(directory)
     figures = [figure for source in notebooks() for figure in notebook_figures(run, source)]
     rows = list(notebook_rows(run))
     best = list(_best(rows, figures))
@@ -46,15 +43,12 @@ def write_report(run: str) -> Path:
         run=run,
         **run_facts(directory),
         notebooks=rows,
-        verdicts=verdicts,
-        n_not_testable=n_not_testable,
         best=best,
         figures=[figure for figure in figures if figure not in shown],
         has_data={
             figure.name for figure in figures if (directory / "figures" / f"{figure.name}.csv").is_file()
         },
         sizes=" ".join(sorted({row.get("sizes", "full") for row in study_rows(directory)})) or "full",
-        tally=tally(verdicts),
         commit=_commit(directory),
         environment=sorted((k, _flat(v)) for k, v in read_environment(directory).items()),
     )

@@ -1,4 +1,4 @@
-"""Notebooks run as a study through papermill, rendered again from records, and rehearsed against a "rented" machine.
+"""Notebooks run as a study through papermill, and rendered again from records.
 
-May import: study, serving, bench. Read `execute.py` first; `rented.py` is the machine of a rehearsal.
+May import: study, serving, bench. Read `execute.py` first.
 """

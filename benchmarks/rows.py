@@ -1,0 +1,174 @@
+"""What `make bench` prints: rows with a goal, and how the two sides of a ratio become one.
+
+python -m benchmarks.rows          writes the committed rows into docs/study.md
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from math import exp, log
+from pathlib import Path
+
+import numpy as np
+
+from photodup.bench.pairs.alternate import log_ratios
+from photodup.bench.pairs.read import between
+from photodup.bench.record import environment
+from photodup.bench.record.json_files import anonymous, plain, read_json, reading
+from photodup.bench.stats.comparison import Observed, Outcome, Question, judge
+from photodup.bench.stats.interval import Interval
+from photodup.bench.stats.sentence import number
+from photodup.errors import PhotodupError, is_expected
+from photodup.paths import project_root
+
+RATE, LATENCY = "throughput_images_per_s", "latency_ms_p50"
+Turns = Sequence[Sequence[float]]  # as `in_turns` returns them
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure of a benchmark.
+
+    Attributes:
+        name: unique among all benchmarks.
+        value: None where it could not be measured.
+        low, high: of the 95 % interval; None where there is none.
+        unit: of the three; empty for a ratio or a share.
+        goal: such as "≥ 0.95"; empty without one.
+        met: None without a goal, or where nothing was measured.
+        because: why nothing was measured, or what the figure holds for.
+        memory_mib: of the process measured, once it has answered (proportional set size); None where it shares ours.
+    """
+
+    name: str
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    unit: str = ""
+    goal: str = ""
+    met: bool | None = None
+    because: str = ""
+    memory_mib: float | None = None
+
+
+def row(
+    name: str,
+    figure: float | Interval | str,
+    unit: str = "",
+    *,
+    least: float | None = None,
+    most: float | None = None,
+    surely: bool = False,
+    because: str = "",
+    memory_mib: float | None = None,
+) -> Row:
+    """Return a figure, or the sentence why there is none, as a row.
+
+    Args:
+        least, most: the goal, one of them; in the figure's unit.
+        surely: the lower bound has to reach `least`, else the figure itself.
+    """
+    bound, sign = (least, "≥") if most is None else (most, "≤")
+    goal = f"{'lower bound ' if surely else ''}{sign} {bound:g}" if bound is not None else ""
+    if isinstance(figure, str):
+        return Row(name, unit=unit, goal=goal, because=figure, memory_mib=memory_mib)
+    figure = figure if isinstance(figure, Interval) else Interval(figure, figure, figure)
+    low, high = (figure.low, figure.high) if figure.is_known else (None, None)
+    met = figure.value <= most if most is not None else None
+    if least is not None:
+        met = (figure.low if surely else figure.value) >= least
+    return Row(name, figure.value, low, high, unit, goal, met, because, memory_mib)
+
+
+def compared(visits: Sequence[Turns], a: int = 0, b: int = 1, *, metric: str = RATE) -> Outcome:
+    """Judge two sides of what visits gave, b against a."""
+    ratios = tuple(np.array(log_ratios(figures[a], figures[b])) for figures in visits)
+    means = (exp(np.mean([log(one) for figures in visits for one in figures[side]])) for side in (a, b))
+    (outcome,) = judge([Question("", "", metric, "", "a", "b", Observed(ratios, *means))])
+    return outcome
+
+
+def ratio(outcome: Outcome) -> Interval | str:
+    """Return b ÷ a, or why it was not measured."""
+    if not outcome.is_measured:
+        return outcome.because
+    return Interval(1 + outcome.effect, 1 + outcome.low, 1 + outcome.high)
+
+
+def excess(outcome: Outcome) -> Interval | str:
+    """Return b − a in the metric's unit, or why it was not measured."""
+    if not outcome.is_measured:
+        return outcome.because
+    return Interval(*(outcome.value_a * share for share in (outcome.effect, outcome.low, outcome.high)))
+
+
+def several(figures: Sequence[float]) -> Interval:
+    """Return repetitions of one figure as their geometric mean, with the interval between them."""
+    return Interval(*between(figures)) if len(figures) > 1 else Interval(*(3 * tuple(figures)))
+
+
+def guarded(name: str, rows: Callable[[], Iterable[Row]]) -> Iterator[Row]:
+    """Yield the rows of a benchmark; where it cannot be run here, a row of its name says why."""
+    try:
+        yield from rows()
+    except Exception as error:
+        if not (isinstance(error, PhotodupError | ImportError) or is_expected(error)):
+            raise
+        yield Row(name, because=str(error))
+
+
+def as_json(rows: Iterable[Row]) -> str:
+    """Return rows and the machine they were measured on as JSON, without a path or an address of it."""
+    from photodup.study.notebook.run import describe_machine
+
+    found = {"machine": describe_machine(environment.describe()), "rows": list(map(asdict, rows))}
+    return json.dumps(plain(found, anonymous), indent=1, ensure_ascii=False) + "\n"
+
+
+def committed() -> tuple[str, list[Row]]:
+    """Return the machine of the committed rows and those rows; none where they were not measured.
+
+    Raises:
+        RecordError: the file holds something else.
+    """
+    path = reference_dir() / "bench.json"
+    with reading(path):
+        found = read_json(path, {"machine": "", "rows": []})
+        return str(found["machine"]), [Row(**one) for one in found["rows"]]
+
+
+def reference_dir() -> Path:
+    """Return the folder of the reference run."""
+    from photodup.study.notebook.run import REFERENCE
+
+    return project_root() / "results" / REFERENCE
+
+
+def blocks() -> dict[str, str]:
+    """Return the generated part of docs/study.md: the committed rows that have a goal."""
+    machine, rows = committed()
+    lines = [as_line(of) for of in rows if of.goal]
+    if not lines:
+        return {"speed": "Not measured in the committed run."}
+    source = f"Measured on {machine}. All of them: [`bench.json`](../results/reference-cpu/bench.json)."
+    return {"speed": "\n".join([HEAD, *lines, "", source])}
+
+
+HEAD = f"| {'what':76} | {'figure':34} | {'goal':24} | {'memory':9} | |\n|---|---:|---|---:|---|"
+
+
+def as_line(of: Row) -> str:
+    """Return a row as a line of a Markdown table under `HEAD`."""
+    said = "" if of.value is None else number(of.value)
+    if of.low is not None and of.high is not None:
+        said += f" [{number(of.low)}, {number(of.high)}]"
+    state = {True: "met", False: "missed", None: "" if of.value is not None else "not measured"}[of.met]
+    end = ": ".join(filter(None, (state, of.because)))
+    memory = "" if of.memory_mib is None else f"{of.memory_mib:.0f} MiB"
+    return f"| {of.name:76} | {f'{said} {of.unit}'.strip():34} | {of.goal:24} | {memory:9} | {end} |"
+
+
+if __name__ == "__main__":
+    from photodup.study.report.readme import write_blocks
+
+    print(write_blocks(project_root() / "docs" / "study.md", blocks()))

@@ -1,0 +1,152 @@
+"""How long grouping and the search for pairs take, and what they find, against the number of photographs.
+
+    python -m benchmarks.scale group 10000 100000        (search: the same for catalogues; notebook 01 reads the JSON)
+
+Each size runs in a process of its own, so that peak memory is that size's. Vectors and catalogues are synthetic (no library
+of a million photographs is at hand): scenes of a low-rank mixture, so that unrelated pictures have the cosine of real ones
+(about 0.5), with near-duplicates planted in a fifth of the rows. The files do not exist, so pixels are not part of this:
+their price is the pairs a photo times what a pair takes (`crops`).
+"""
+
+import hashlib
+import json
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.rows import Row, row
+from photodup.study.precision.compiler import alone
+
+GOALS = {100_000: {"seconds": 30.0}, 1_000_000: {"seconds": 600.0, "peak_memory_gb": 6.0}}
+MIN_RECALL = 0.99
+SIZES = (10_000, 100_000, 1_000_000)
+INCREMENT = 1000
+DIGEST = "5" * 64
+THRESHOLD, NEAREST_FROM = 0.9, 0.75
+
+
+def synthetic_library(n: int, dim: int = 512, block: int = 50_000) -> np.ndarray:
+    """Return float32[n, dim] unit vectors: every fifth row is a near-duplicate of one not far before it.
+
+    The cosine of a duplicate with its original spreads over about 0.85 to 1, around any threshold in use.
+    """
+    rng = np.random.default_rng(0)
+    common = rng.normal(size=dim).astype(np.float32)
+    scenes = rng.normal(size=(max(16, min(n // 50, 5000)), dim)).astype(np.float32)
+    vectors = np.empty((n, dim), np.float32)
+    for start in range(0, n, block):
+        rows = vectors[start : start + block]
+        rows[:] = 0.7 * rng.standard_normal(rows.shape, np.float32)
+        rows += scenes[rng.integers(len(scenes), size=len(rows))] + common
+        copies = np.arange(5, len(rows), 5)
+        originals = copies - rng.integers(1, 5, size=len(copies))
+        noise = rng.standard_normal((len(copies), dim), np.float32)
+        rows[copies] = rows[originals] + rng.uniform(0.02, 0.9, (len(copies), 1)).astype(np.float32) * noise
+        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    return vectors
+
+
+def group(n: int) -> dict[str, Any]:
+    """Group `n` vectors, then add `INCREMENT` more; return what it took. Call in a fresh process."""
+    from photodup.photos.groups.stars import stars
+    from photodup.photos.search.neighbours import NeighbourIndex
+
+    vectors = synthetic_library(n + INCREMENT)
+    started = time.perf_counter()
+    index = NeighbourIndex(vectors.shape[1], THRESHOLD)
+    pairs = index.add(vectors[:n])
+    largest = max((1 + len(star.members) for star in stars(pairs, n)), default=0)
+    took = {"rows": n, "seconds": time.perf_counter() - started, "peak_memory_gb": peak_memory_gb()}
+    found = {"method": pairs.method, "recall": pairs.recall, "pairs": len(pairs), "largest_group": largest}
+    started = time.perf_counter()
+    index.add(vectors[n:])
+    return {**took, **found, "seconds_to_add_1000": time.perf_counter() - started}
+
+
+def search(n: int) -> dict[str, Any]:
+    """Find the pairs worth comparing of a catalogue of `n` photos, then of `INCREMENT` more; each in a fresh process."""
+    with tempfile.TemporaryDirectory(prefix="photodup-bench-") as folder:
+        vectors = synthetic_library(n + INCREMENT)
+        add_photos(Path(folder), vectors, range(n))
+        first = alone(_find, folder)
+        add_photos(Path(folder), vectors, range(n, n + INCREMENT))
+        again = alone(_find, folder)
+    return {"photos": n, **first, "seconds_after_adding_1000": again["seconds"]}
+
+
+def add_photos(root: Path, vectors: np.ndarray, places: range) -> None:
+    """Add photos without files to the catalogue of a folder; every fifth one's hash is nearly that of the one before."""
+    from photodup.photos.library.catalogue import Catalogue
+
+    rng = np.random.default_rng(1)
+    hashes = rng.integers(0, 2**64, len(vectors), np.uint64)
+    copies = np.arange(5, len(vectors), 5)
+    flips = np.bitwise_or.reduce(np.uint64(1) << rng.integers(0, 64, (6, len(copies)), np.uint64), axis=0)
+    hashes[copies] = hashes[copies - 1] ^ flips
+    md5s = {i: hashlib.md5(str(i).encode(), usedforsecurity=False).hexdigest() for i in places}
+    with Catalogue(root, create=True) as catalogue:
+        catalogue.register_model(DIGEST, name="synthetic", dim=vectors.shape[1], is_random=False)
+        with catalogue.transaction() as connection:
+            connection.executemany(
+                "INSERT INTO content (md5, size_bytes, format, width, height, phash, exif_fields) "
+                "VALUES (?, 3000000, 'JPEG', 4000, 3000, ?, 10)",
+                [(md5, f"{hashes[i]:016x}") for i, md5 in md5s.items()],
+            )
+            connection.executemany(
+                "INSERT INTO file (path, size_bytes, mtime_ns, status, md5) VALUES (?, 3000000, 0, 'ok', ?)",
+                [(f"{i // 1000}/{i}.jpg".encode(), md5) for i, md5 in md5s.items()],
+            )
+        for part in (places[begin : begin + 10_000] for begin in range(0, len(places), 10_000)):
+            catalogue.store_embeddings(DIGEST, [md5s[i] for i in part], vectors[part.start : part.stop])
+
+
+def _find(folder: str) -> dict[str, Any]:
+    from photodup.photos.groups.model_thresholds import choose_model
+    from photodup.photos.library.catalogue import Catalogue
+    from photodup.photos.search.candidates import find_neighbours
+
+    started = time.perf_counter()
+    with Catalogue(folder) as catalogue:
+        photos = catalogue.photos()
+        near = find_neighbours(catalogue, photos, choose_model(catalogue), THRESHOLD, NEAREST_FROM)
+    took = {"seconds": time.perf_counter() - started, "peak_memory_gb": peak_memory_gb()}
+    pairs = len(np.union1d(near.alike, near.by_hash)) / len(photos)
+    return {**took, "search": near.search, "recall": near.recall, "pairs_a_photo": pairs}
+
+
+def peak_memory_gb() -> float:
+    """Return the most memory that this process has had, 10⁹ bytes, as Linux counts it.
+
+    Not `ru_maxrss`: a process starts with its parent's, and the parent may be a large notebook.
+    """
+    (peak_kib,) = re.findall(r"VmHWM:\s*(\d+)", Path("/proc/self/status").read_text())
+    return int(peak_kib) * 1024 / 1e9
+
+
+def rows() -> Iterator[Row]:
+    """Yield time, memory and recall of each size, and what a thousand more take."""
+    for n in SIZES:
+        took, goals, what = alone(group, n), GOALS.get(n, {}), f"grouping {n:,} vectors"
+        because = f"{took['method']}, {took['pairs']:,} pairs, largest group {took['largest_group']}"
+        yield row(what, took["seconds"], "s", most=goals.get("seconds"), because=because)
+        yield row(f"{what}: a thousand more", took["seconds_to_add_1000"], "s")
+        yield row(f"{what}: peak memory", took["peak_memory_gb"], "GB", most=goals.get("peak_memory_gb"))
+        yield row(f"{what}: recall of pairs", took["recall"], least=MIN_RECALL)
+    for n in SIZES:
+        took, what = search(n), f"candidate pairs of {n:,} photos"
+        yield row(what, took["seconds"], "s", because=took["search"])
+        yield row(f"{what}: after a thousand more", took["seconds_after_adding_1000"], "s")
+        yield row(f"{what}: peak memory", took["peak_memory_gb"], "GB")
+        yield row(f"{what}: recall of pairs", took["recall"], least=MIN_RECALL)
+        yield row(f"{what}: pairs", took["pairs_a_photo"], "a photo")
+
+
+if __name__ == "__main__":
+    kind, *sizes = sys.argv[1:]
+    print(json.dumps([alone(group, int(n)) if kind == "group" else search(int(n)) for n in sizes]))

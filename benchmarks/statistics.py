@@ -1,0 +1,315 @@
+"""How often the statistics of comparisons are wrong: passes are simulated in which the truth was planted.
+
+A simulated pass has every comparison and null of `notebooks/comparisons.yaml`, in the sizes of the reference or of the quick
+study, and goes through `photodup.bench.stats.comparison.judge` as a measured pass does. Its log ratios are resampled from
+the visits that a run recorded, or generated with stated spreads. `statistics_live` plants delays in real servers.
+
+    python -m benchmarks.statistics results/reference-cpu           (prints JSON; notebook 14 shows it)
+"""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+import yaml
+
+from benchmarks.rows import Row, row
+from photodup.bench.anyurl.gate import N_SIMULATED, Draw, fails, planted_heads
+from photodup.bench.pairs.declared import Declarations, Pair, declarations
+from photodup.bench.pairs.read import question_of
+from photodup.bench.record.record import load_records
+from photodup.bench.stats.comparison import Observed, Outcome, Verdict, has_failed, judge
+from photodup.bench.stats.facts import SMALLEST_EFFECT
+from photodup.bench.stats.spread import Spread
+from photodup.paths import project_root
+from photodup.study.comparisons.measure import KIND as VISIT
+from photodup.study.comparisons.measure import Sizes, sizes_of
+
+EFFECTS = (SMALLEST_EFFECT, 0.03, 0.05, 0.10)
+FALSE_CLAIMS = 0.05  # goal: families in which a difference of exactly 2 % is called larger
+GATE_LIMIT = 0.05
+
+Source = Callable[[Pair, np.random.Generator], tuple[np.ndarray, ...]]
+"""Draws the log ratios of one comparison whose truth is no difference, one array a visit."""
+
+
+SPREADS = (
+    *(Spread(*each) for each in product((0.02, 0.03, 0.05, 0.10), (0.0, 0.007, 0.014), (0.0, 0.3))),
+    *(Spread(*each) for each in product((0.01, 0.03), (0.007, 0.02), (0.3,), (1.0, 2.0))),
+)
+
+
+STATED = [
+    each for each in SPREADS if each.visits == 0.007 and each.autocorrelation == 0.3 and not each.unevenness
+]
+PLANTED = (0.0, GATE_LIMIT, 0.10, 0.15)  # of the gate's heads
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The rates of simulated passes; shares are 0 to 1.
+
+    Attributes:
+        covered: intervals that hold the truth.
+        false_claims: families in which any primary comparison, of exactly ±2 %, was called different by more than 2 %.
+        different, beyond: by planted difference, primary comparisons called different, and different by more than 2 %,
+            in the right direction.
+        nulls_failed: a pass, of its nulls.
+        half_width: of the primary comparisons' intervals, median, relative.
+    """
+
+    covered: float
+    false_claims: float
+    different: Mapping[float, float] = field(default_factory=dict)
+    beyond: Mapping[float, float] = field(default_factory=dict)
+    nulls_failed: float = 0.0
+    half_width: float = 0.0
+
+
+def generated(spread: Spread, sizes: Sizes) -> Source:
+    """Return a source of normal log ratios with this spread, visits and observations as the sizes have them."""
+
+    def draw(pair: Pair, generator: np.random.Generator) -> tuple[np.ndarray, ...]:
+        n = sizes.plan.blocks if pair.load.concurrency == 1 else sizes.plan.quads
+        return spread.draw(sizes.visits, n, generator)
+
+    return draw
+
+
+Visits = dict[str, dict[str, list[np.ndarray]]]
+"""Log ratios of recorded visits, one array a visit: by load, then by comparison."""
+
+
+def recorded(run_dir: Path | str) -> Visits:
+    """Return the log ratios of a run's visits, of each comparison that has two or more."""
+    found: Visits = {}
+    for record in load_records(run_dir):
+        if record["kind"] == VISIT and record["status"] == "ok":
+            ratios = np.array(record["result"]["log_ratios"][0], float)
+            if len(ratios) > 1:
+                of = found.setdefault(record["config"]["load"], {})
+                of.setdefault(record["config"]["pair"], []).append(ratios)
+    several = {load: {pair: v for pair, v in of.items() if len(v) > 1} for load, of in found.items()}
+    return {load: of for load, of in several.items() if of}
+
+
+def resampled(visits: Visits) -> Source:
+    """Return a source that draws the visits of one comparison under the same load, as `_redrawn` does."""
+
+    def draw(pair: Pair, generator: np.random.Generator) -> tuple[np.ndarray, ...]:
+        return _redrawn(_one_of(list(visits[pair.load_name].values()), generator), generator)
+
+    return draw
+
+
+def _one_of(comparisons: Sequence[list[np.ndarray]], generator: np.random.Generator) -> list[np.ndarray]:
+    return comparisons[int(generator.integers(len(comparisons)))]
+
+
+def _redrawn(own: Sequence[np.ndarray], generator: np.random.Generator) -> tuple[np.ndarray, ...]:
+    """Return as many whole visits, drawn from a comparison's own, each with a random sign, around no difference.
+
+    A visit's observations and their order stay together. Its shift is smoothed (Silverman and Young 1987): of four shifts
+    alone every eighth draw would be four times the same one.
+    """
+    n = len(own)
+    # Visits lie nearer to their own mean than to the truth.
+    shifts = (np.array([v.mean() for v in own]) - np.concatenate(own).mean()) * math.sqrt(n / (n - 1))
+    width = 1.06 * n**-0.2
+    drawn, signs = generator.integers(n, size=n), generator.choice((-1, 1), size=n)
+    smoothed = (shifts[drawn] + width * shifts.std() * generator.normal(size=n)) / math.hypot(1, width)
+    return tuple(
+        sign * (own[i] - own[i].mean() + shift) for sign, i, shift in zip(signs, drawn, smoothed, strict=True)
+    )
+
+
+def one_in_flight(visits: Visits) -> list[list[np.ndarray]]:
+    """Return the visits of each comparison with one request in flight, as the gate has."""
+    declared = declarations()
+    loads = {pair.load_name for pair in (*declared.pairs, *declared.nulls) if pair.load.concurrency == 1}
+    return [one for load, of in visits.items() if load in loads for one in of.values()]
+
+
+def changes(comparisons: Sequence[list[np.ndarray]]) -> Draw:
+    """Return a source of heads that equal their base, each with the noise of one comparison in all looks of the gate."""
+
+    def draw(looks: int, generator: np.random.Generator) -> list[np.ndarray]:
+        own = _one_of(comparisons, generator)
+        return [visit for _ in range(looks) for visit in _redrawn(own, generator)]
+
+    return draw
+
+
+def rules(draw: Draw, planted: float) -> dict[str, int]:
+    """Return how many heads of `N_SIMULATED` that are slower by `planted` each rule fails; all rules see the same ones."""
+    from scipy.stats import ttest_1samp
+
+    failed: Counter[str] = Counter()
+    for head in planted_heads(draw, planted):
+        every = np.concatenate(head)
+        slower = math.expm1(np.median(every))
+        failed["photodup gate"] += fails(head, GATE_LIMIT)
+        failed["t test at .001"] += ttest_1samp(every, 0, alternative="greater").pvalue < 0.001
+        failed["last three visits over 5 %"] += min(map(np.median, head[-3:])) > math.log1p(0.05)
+        failed["median over 5 %"] += slower > 0.05
+        failed["median over 10 %"] += slower > 0.10
+    return {rule: int(n) for rule, n in failed.items()}
+
+
+def declared_in(visits: Visits) -> Declarations:
+    """Return the declarations of the comparisons that were measured."""
+    declared, names = declarations(), {name for of in visits.values() for name in of}
+    pairs, nulls = (
+        tuple(pair for pair in every if pair.name in names) for every in (declared.pairs, declared.nulls)
+    )
+    return replace(declared, pairs=pairs, nulls=nulls)
+
+
+def quick_sizes() -> Sizes:
+    """Return the sizes of the quick study's comparisons."""
+    text = (project_root() / "notebooks" / "quick.yaml").read_text(encoding="utf-8")
+    return sizes_of(yaml.safe_load(text)["comparisons"])
+
+
+def simulated_pass(
+    source: Source,
+    effect: float,
+    generator: np.random.Generator,
+    declared: Declarations,
+    *,
+    quick: bool = False,
+) -> list[tuple[Outcome, float]]:
+    """Return the outcomes of one pass with the planted log ratio of each: `effect`, up or down, in primary comparisons."""
+    chosen = [pair for pair in declared.pairs if pair.is_quick or not quick]
+    questions, truths = [], []
+    for pair in (*chosen, *declared.nulls_of(chosen, quick=quick)):
+        truth = math.log1p(generator.choice((-1, 1)) * effect) if pair.is_primary else 0.0
+        ratios = tuple(truth + visit for visit in source(pair, generator))
+        observed = Observed(ratios, 1.0, math.exp(np.concatenate(ratios).mean()))
+        questions.append(question_of(pair, observed))
+        truths.append(truth)
+    return list(zip(judge(questions), truths, strict=True))
+
+
+def simulate(
+    source: Source,
+    *,
+    n_passes: int = 100,
+    effects: Sequence[float] = EFFECTS,
+    quick: bool = False,
+    seed: int = 0,
+    declared: Declarations | None = None,
+) -> Rates:
+    """Return how passes come out; for each planted difference `n_passes` are simulated."""
+    declared, generator = declared or declarations(), np.random.default_rng(seed)
+    held, widths, nulls = [], [], []
+    families: dict[tuple[int, str], bool] = {}
+    different: dict[float, float] = {}
+    beyond: dict[float, float] = {}
+    for effect in effects:
+        found = []
+        for number in range(n_passes):
+            outcomes = simulated_pass(source, effect, generator, declared, quick=quick)
+            nulls.append(sum(has_failed(outcome) for outcome, _ in outcomes if outcome.question.is_null))
+            for outcome, truth in outcomes:
+                held.append(outcome.low <= math.expm1(truth) <= outcome.high)
+                if outcome.question.is_primary:
+                    widths.append((outcome.high - outcome.low) / 2)
+                    found.append((outcome.verdict, outcome.is_different and outcome.effect * truth > 0))
+                    if effect == SMALLEST_EFFECT:
+                        family = (number, outcome.question.family)
+                        families[family] = families.get(family, False) or outcome.verdict is Verdict.BEYOND
+        different[effect] = float(np.mean([right for _, right in found]))
+        beyond[effect] = float(np.mean([right and verdict is Verdict.BEYOND for verdict, right in found]))
+    return Rates(
+        float(np.mean(held)),
+        float(np.mean(list(families.values()))) if families else math.nan,
+        different,
+        beyond,
+        float(np.mean(nulls)),
+        float(np.median(widths)),
+    )
+
+
+def rows(n_passes: int = 50) -> Iterator[Row]:
+    """Yield how often the statistics are wrong at the worst of the spreads that occur, for both sizes of the study."""
+    for name, sizes in (("the reference", Sizes()), ("the quick study", quick_sizes())):
+        rates = {
+            str(spread): simulate(generated(spread, sizes), n_passes=n_passes, quick=sizes != Sizes())
+            for spread in SPREADS
+        }
+        of = f"in the sizes of {name}, {n_passes} simulated passes"
+        worst = max(rates, key=lambda spread: rates[spread].false_claims)
+        claims = f"families in which exactly ±2 % was called more, {of}"
+        yield row(claims, rates[worst].false_claims, most=FALSE_CLAIMS, because=f"spread {worst}")
+        least = min(rates, key=lambda spread: rates[spread].covered)
+        yield row(f"intervals that hold the truth, {of}", rates[least].covered, because=f"spread {least}")
+
+
+def studies() -> dict[str, Sizes]:
+    """Return the sizes of the studies that are simulated."""
+    return {"reference": Sizes(), "quick study": quick_sizes()}
+
+
+def rates_of(visits: Visits, n_passes: int, effects: Sequence[float]) -> list[dict[str, Any]]:
+    """Return the rates at the stated spreads of both studies, and at that of recorded visits if there are any."""
+    rates: list[tuple[str, str, Rates]] = [
+        (
+            study,
+            f"{spread.observations:.0%}",
+            simulate(
+                generated(spread, sizes), quick=study != "reference", n_passes=n_passes, effects=effects
+            ),
+        )
+        for study, sizes in studies().items()
+        for spread in STATED
+    ]
+    if visits:
+        source = resampled(visits)
+        own = simulate(source, n_passes=n_passes, effects=effects, declared=declared_in(visits))
+        rates.append(("reference", "recorded", own))
+    return [{"study": study, "spread": spread, **asdict(each)} for study, spread, each in rates]
+
+
+def main(
+    run: Annotated[Path, typer.Argument(help="folder of a run whose recorded visits are redrawn")],
+    live: Annotated[Path, typer.Option(help="folder of the run that `make judge` wrote")] = Path(
+        "results/statistics"
+    ),
+    passes: Annotated[int, typer.Option(help="simulated passes for each planted difference")] = 80,
+    effect: Annotated[list[float] | None, typer.Option(help="planted difference, a share; repeat")] = None,
+) -> None:
+    """Print how often comparisons and the gate are wrong, as JSON."""
+    from benchmarks.statistics_live import outcomes_of, summary
+
+    visits = recorded(run)
+    noise = one_in_flight(visits)
+    heads: Draw = (
+        changes(noise) if noise else lambda looks, generator: STATED[1].draw(4 * looks, 5, generator)
+    )
+    measured = {
+        "comparisons": sum(map(len, visits.values())),
+        "rates": rates_of(visits, passes, effect or EFFECTS),
+        "gate": {
+            "heads": N_SIMULATED,
+            "noise": len(noise),
+            "failed": {share: rules(heads, share) for share in PLANTED},
+        },
+        "live": summary(outcomes_of(live)),
+        "sizes": {
+            study: f"{study}: {sizes.visits * sizes.plan.blocks} blocks or {sizes.visits * sizes.plan.quads} quads"
+            for study, sizes in studies().items()
+        },
+    }
+    print(json.dumps(measured))
+
+
+if __name__ == "__main__":
+    typer.run(main)

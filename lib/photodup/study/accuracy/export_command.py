@@ -1,0 +1,103 @@
+"""What `photodup export --precision` does: make the file, ask the gate, and write down what it said."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from photodup.embedding.engines.encoder import export_of
+from photodup.embedding.engines.model import check_choice, check_processor
+from photodup.embedding.engines.reduced import (
+    GATED,
+    WeightsSource,
+    draft_path,
+    read_notes,
+    reduced_path,
+    source_of,
+    write_notes,
+)
+from photodup.embedding.imaging import View, normalize
+from photodup.errors import PhotodupError
+from photodup.settings import environment
+from photodup.study.accuracy.gate import GateResult, gate
+from photodup.study.accuracy.pictures import Pictures, choose_pictures
+
+_FEW_EDITS = ("jpeg q 30", "crop 70%", "mirror")
+
+
+def export_precision(
+    weights: str | None,
+    precision: str,
+    *,
+    engine: str = "openvino",
+    folder: Path | None = None,
+    directory: Path | None = None,
+    keep_float: Sequence[str] = (),
+    draft: bool = False,
+    say: Callable[[str], None] = lambda text: None,
+) -> GateResult:
+    """Make a precision of some weights ready to serve, and let the gate decide whether photographs may use it.
+
+    Args:
+        weights: as `MODEL_PRETRAINED`; default that variable.
+        precision: `int8` or `bf16`.
+        engine: `openvino`, or `onnx` for INT8 by ONNX Runtime's own tool.
+        folder: the owner's photographs; default the demonstration's.
+        directory: where files are; default build/models.
+        keep_float: regular expressions of layers to leave in float.
+        draft: ask then about JPEGs decoded at a reduced scale too, which is what `photodup scan --embed` likes to do.
+        say: receives a line of text now and then.
+
+    Raises:
+        PhotodupError: the processor, the weights or the photographs do not allow it.
+    """
+    if precision not in GATED and not (precision == "fp32" and draft):
+        raise PhotodupError(
+            f"`photodup export --precision` makes int8 or bf16, not {precision}; of fp32 only --draft is a question."
+        )
+    check_choice(engine, precision)
+    check_processor(precision)
+    weights = weights or environment().weights
+    source = source_of(export_of(weights, directory=directory))
+    # Of random weights the gate decides nothing, whatever it looks at.
+    pictures = choose_pictures(folder, edits=_FEW_EDITS if source.is_random else ())
+    path = reduced_path(source, engine, precision, directory)
+    if precision == "int8":
+        from photodup.embedding.engines.quantise import quantise
+
+        say(f"Quantising {source.model_name} on {len(pictures.calibration)} pictures ({pictures.source})")
+        images = normalize(pictures.calibration)
+        path = quantise(source, images, engine=engine, directory=directory, keep_float=keep_float)
+    ask = partial(ask_gate, source, precision, pictures, path, engine=engine, directory=directory, say=say)
+    if precision == "fp32":
+        return ask(draft=True)
+    result = ask()
+    if draft and result.verdict == "passed":
+        say(str(result))
+        return ask(draft=True)
+    return result
+
+
+def ask_gate(
+    source: WeightsSource,
+    precision: str,
+    pictures: Pictures,
+    path: Path,
+    *,
+    engine: str,
+    directory: Path | None = None,
+    draft: bool = False,
+    say: Callable[[str], None] = lambda text: None,
+) -> GateResult:
+    """Ask the gate about a precision and write its answer beside `path`, or about it with a reduced scale (`draft`)."""
+    how = ", of JPEGs decoded whole and at a reduced scale," if draft else ""
+    say(f"Embedding {len(pictures.held_out)} held-out pictures{how} at fp32 and {precision} in {engine}")
+    result = gate(source, precision, pictures, engine=engine, directory=directory, is_drafted=draft)
+    notes = read_notes(path) if precision == "int8" else None
+    if notes is None:
+        notes = source.notes(engine, precision)
+    if draft:
+        path = draft_path(source, engine, precision, directory)
+        notes = replace(notes, draft_size=View().draft_size)
+    write_notes(path, replace(notes, gate=result.as_record()))
+    return result

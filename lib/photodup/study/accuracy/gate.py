@@ -1,0 +1,259 @@
+"""The gate of a precision: which photo decisions it flips, on photographs that it was not calibrated on.
+
+Held-out photographs and edits of them are embedded twice by the engine that will serve, at FP32 and at the precision
+asked for. A pair of pictures matters for a threshold if either embedding decides it as alike, or if it lies within
+`NEAR` of the threshold; all others are decided the same by any arithmetic and would only dilute a rate.
+
+- A *similar* decision flips when the cosine crosses the threshold for similar pictures, or the one for a burst.
+- A *copy* decision flips when the cosine crosses the threshold from which on pixels are compared, the pixels prove the
+  pair to be copies, and the perceptual hash does not propose it (within the bits that a library of `LIBRARY_SIZE` is
+  searched by). Any other pair is decided without its cosine.
+- A *candidate* flips when the cosine alone crosses that threshold. Nothing is removed for it, since pixels decide next, so
+  it is counted and not judged.
+
+The budget: no copy decision flips, and of the similar ones at most 1 %, judged by the upper end of the Clopper–Pearson
+interval. That takes pairs for independent, which pairs of common pictures are not quite.
+"""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from photodup.embedding.engines.reduced import WeightsSource, what_is_left
+from photodup.embedding.fidelity import compare
+from photodup.photos.groups.tiers import OTHER_MODEL, THRESHOLDS, ModelThresholds
+from photodup.photos.library.hashing import hamming, perceptual_hash
+from photodup.photos.search.candidates import PER_PHOTO_BESIDE
+from photodup.photos.search.hash_neighbours import mirrored_hash, search_radius
+from photodup.study.accuracy.pictures import Picture, Pictures
+
+NEAR = 0.05
+MAX_VERIFIED = 200
+LIBRARY_SIZE = 100_000
+_KINDS = ("candidate", "similar", "burst")
+# What a precision may cost: copy decisions that flip, the share of similar decisions that do, and the fewest pairs near the
+# thresholds that are evidence enough.
+MOST_COPIES, MOST_SIMILAR, LEAST_PAIRS = 0, 0.01, 300
+CONFIDENCE = 0.95  # of the upper bounds, one-sided
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """Decisions of one kind: how many pairs matter, lie near the threshold, flip, and the rate's upper bound."""
+
+    threshold: float
+    pairs: int
+    near: int
+    flipped: int
+    upper_bound: float
+
+    @property
+    def rate(self) -> float:
+        return self.flipped / self.pairs if self.pairs else 0.0
+
+
+@dataclass(frozen=True)
+class GateResult:
+    """What the gate found.
+
+    Attributes:
+        verdict: `passed`, `refused` or `undecided`.
+        sentence: the verdict with its reason and the next best thing.
+        decisions: by kind: `copies`, `candidate`, `similar`, `burst`, and `all similar`, the latter two together.
+        figures: of `photodup.embedding.fidelity.compare`.
+        photographs, pictures: held-out ones; pictures count edits.
+        source: where the photographs come from.
+    """
+
+    verdict: str
+    sentence: str
+    decisions: dict[str, Decisions]
+    figures: dict[str, Any]
+    photographs: int
+    pictures: int
+    source: str
+
+    def as_record(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        lines = [self.sentence]
+        for name, found in self.decisions.items():
+            lines.append(
+                f"  {name:12} from {found.threshold:.2f}: {found.flipped:4} of {found.pairs:6,} pairs that matter flip "
+                f"({found.near:,} near), {found.rate:.2%}, at most {found.upper_bound:.2%} (95 %)"
+            )
+        figures = self.figures
+        if "cosine_min" in figures:
+            lines.append(
+                f"  cosine to FP32: smallest {figures['cosine_min']:.4f}, median {figures['cosine_median']:.5f}; a pair's "
+                f"similarity moves by {figures['shift_max']:.4f} at most; {figures['neighbour_kept']:.1%} keep their "
+                f"nearest, whose rank falls to {figures['neighbour_rank_max']} at worst"
+            )
+        lines.append(
+            f"  {self.pictures} pictures of {self.photographs} photographs not calibrated on ({self.source})"
+        )
+        return "\n".join(lines)
+
+
+def gate(
+    source: WeightsSource,
+    precision: str,
+    pictures: Pictures,
+    *,
+    engine: str,
+    directory: Path | None = None,
+    is_drafted: bool = False,
+) -> GateResult:
+    """Embed held-out pictures at FP32 and at `precision` by one engine, and judge.
+
+    Args:
+        is_drafted: of JPEGs, decoded whole for FP32 and at a reduced scale for `precision`.
+        source: the float32 export.
+        directory: where the INT8 file is; default build/models.
+
+    Raises:
+        PhotodupError: the engine, the precision or its file cannot be had.
+    """
+    from photodup.embedding.engines.encoder import load_model
+
+    whole, changed = pictures.both_decodings() if is_drafted else (pictures.pixels(),) * 2
+
+    def embedded(wanted: str, pixels: np.ndarray) -> np.ndarray:
+        model = load_model(
+            f"onnx:{source.path}", device="cpu", engine=engine, precision=wanted, directory=directory
+        )
+        return np.concatenate([model.embed_pixels(pixels[i : i + 8]) for i in range(0, len(pixels), 8)])
+
+    thresholds = THRESHOLDS.get(source.model_name, OTHER_MODEL)
+    left = "JPEGs decoded whole" if is_drafted else what_is_left(source, engine, precision, directory)
+    label = f"{source.model_name} at {precision} in {engine}"
+    label += ", JPEGs decoded at a reduced scale" if is_drafted else ""
+    both = embedded("fp32", whole), embedded(precision, changed)
+    return judge(pictures, *both, thresholds, label=label, left=left, is_random=source.is_random)
+
+
+def judge(
+    pictures: Pictures,
+    reference: np.ndarray,
+    changed: np.ndarray,
+    thresholds: ModelThresholds,
+    *,
+    label: str,
+    left: str,
+    is_random: bool = False,
+) -> GateResult:
+    """Count the decisions that flip, and hold them against the budget.
+
+    Args:
+        pictures: the held-out ones, in the order of the rows.
+        reference: float32 [n, dim] of length 1, at FP32.
+        changed: the same pictures at the other precision.
+        thresholds: cosines in use.
+        label: weights, precision and engine, for the sentence.
+        left: the precision to offer instead.
+        is_random: random weights: there are no decisions, so nothing is decided.
+    """
+    figures = compare(reference, changed, thresholds.similar)
+    rows = np.triu_indices(len(reference), 1)
+    before, after = (np.nan_to_num(e @ e.T, nan=-1.0)[rows] for e in (reference, changed))
+    found = {name: _decisions(before, after, getattr(thresholds, name)) for name in _KINDS}
+    found["all similar"] = _together([found["similar"], found["burst"]])
+    proven = _copies(pictures, rows, before, after, thresholds.candidate)
+    near = found["all similar"].near
+    verdict, reason = "passed", "it flips no more decisions than the budget allows"
+    if is_random:
+        verdict = "undecided"
+        reason = "its weights are random, so changed decisions tell nothing: serve it in the laboratory only"
+    elif figures["n_not_finite"]:
+        verdict = "refused"
+        reason = f"{figures['n_not_finite']} embeddings are not finite: use {left}"
+    elif proven.flipped > MOST_COPIES:
+        verdict = "refused"
+        reason = f"{proven.flipped} copy decisions flip, and the budget allows {MOST_COPIES}: use {left}"
+    elif (bound := found["all similar"].upper_bound) > MOST_SIMILAR and near >= LEAST_PAIRS:
+        verdict = "refused"
+        reason = f"up to {bound:.1%} of the similar decisions flip, and the budget allows {MOST_SIMILAR:.1%}: use {left}"
+    elif near < LEAST_PAIRS:
+        verdict = "undecided"
+        reason = f"only {near} pairs lie near a threshold, {LEAST_PAIRS} are needed: give more photographs, or use {left}"
+    sentence, decisions = f"{label}: {verdict}, since {reason}.", {"copies": proven, **found}
+    sizes = pictures.n_photographs, len(pictures.held_out)
+    return GateResult(verdict, sentence, decisions, figures, *sizes, pictures.source)
+
+
+def upper_bound(flipped: int, pairs: int) -> float:
+    """Return the one-sided Clopper–Pearson bound of a rate; 1 without pairs."""
+    from scipy.stats import beta
+
+    return 1.0 if flipped >= pairs else float(beta.ppf(CONFIDENCE, flipped + 1, pairs - flipped))
+
+
+def _decisions(before: np.ndarray, after: np.ndarray, threshold: float) -> Decisions:
+    near = np.abs(before - threshold) <= NEAR
+    matters = near | (before >= threshold) | (after >= threshold)
+    flips = int(((before >= threshold) != (after >= threshold)).sum())
+    pairs = int(matters.sum())
+    return Decisions(threshold, pairs, int(near.sum()), flips, upper_bound(flips, pairs))
+
+
+def _together(parts: list[Decisions]) -> Decisions:
+    pairs, near, flips = (sum(getattr(p, name) for p in parts) for name in ("pairs", "near", "flipped"))
+    lowest = min(part.threshold for part in parts)
+    return Decisions(lowest, pairs, near, flips, upper_bound(flips, pairs))
+
+
+def _copies(
+    pictures: Pictures,
+    rows: tuple[np.ndarray, np.ndarray],
+    before: np.ndarray,
+    after: np.ndarray,
+    threshold: float,
+) -> Decisions:
+    """Judge pairs near the threshold, or crossing it, whose pixels prove copies; at most `MAX_VERIFIED` of each."""
+    photograph = np.array([picture.photograph for picture in pictures.held_out])
+    one = photograph[rows[0]] == photograph[rows[1]]  # pixels of different photographs never prove copies
+    crosses = one & ((before >= threshold) != (after >= threshold))
+    near = one & (np.abs(before - threshold) <= NEAR)
+    rng, is_copy = np.random.default_rng(0), _Pixels()
+
+    def proven(chosen: np.ndarray) -> int:
+        of = np.flatnonzero(chosen)
+        if len(of) > MAX_VERIFIED:
+            of = rng.choice(of, MAX_VERIFIED, replace=False)
+        held = pictures.held_out
+        return sum(is_copy(held[rows[0][k]], held[rows[1][k]]) for k in of)
+
+    flips = proven(crosses)
+    pairs = flips + proven(near & ~crosses)
+    return Decisions(threshold, pairs, int(near.sum()), flips, upper_bound(flips, pairs))
+
+
+class _Pixels:
+    """Decides as the photo library does; what is known of a picture is kept, since it is in many pairs."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[Any, str | None]] = {}
+        self._radius = search_radius(LIBRARY_SIZE, PER_PHOTO_BESIDE)
+
+    def __call__(self, first: Picture, second: Picture) -> bool:
+        from photodup.photos.compare.verify import verify
+
+        (a, hash_a), (b, hash_b) = self._describe(first), self._describe(second)
+        return not self._hash_proposes(hash_a, hash_b) and verify(a, b).is_copy()
+
+    def _describe(self, picture: Picture) -> tuple[Any, str | None]:
+        from photodup.photos.compare.features import features
+
+        if picture.name not in self._known:
+            image = picture.open()
+            self._known[picture.name] = features(image), perceptual_hash(image)
+        return self._known[picture.name]
+
+    def _hash_proposes(self, first: str | None, second: str | None) -> bool:
+        if first is None or second is None:
+            return False
+        return min(hamming(first, second), hamming(first, mirrored_hash(second))) <= self._radius

@@ -1,0 +1,171 @@
+"""Photographs for a precision: some to calibrate on, others to judge by, with edits that bring pairs near thresholds."""
+
+import io
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageEnhance, ImageFilter, ImageOps
+
+from photodup.demo.photographs import SOURCES
+from photodup.embedding.imaging import ImageError, View, decode, to_jpeg, to_uint8
+from photodup.errors import PhotodupError
+from photodup.photos.library.walking import walk
+
+MIN_ORIGINALS = 20
+MAX_CALIBRATION, MAX_HELD_OUT = 128, 40
+MAX_PHOTOGRAPHS, MAX_SIDE = 500, 1024  # of a folder; pixels of a photograph from it
+_ENOUGH = 48  # photographs to calibrate on; with fewer, these edits of them join
+_CALIBRATION_EDITS = ("crop 90%", "crop 50%", "resize 0.25x", "rotate 15°")
+Edit = Callable[[Image.Image], Image.Image]
+
+
+def _crop(share: float, image: Image.Image) -> Image.Image:
+    """Keep this share of the area, off centre."""
+    width, height = (round(side * share**0.5) for side in image.size)
+    left, top = (image.width - width) // 3, (image.height - height) // 3
+    return image.crop((left, top, left + width, top + height))
+
+
+def _jpeg(quality: int, image: Image.Image) -> Image.Image:
+    return Image.open(io.BytesIO(to_jpeg(image, quality))).convert("RGB")
+
+
+def _rotate(degrees: float, image: Image.Image) -> Image.Image:
+    """Turn counter-clockwise; small angles keep the frame."""
+    return image.rotate(degrees, Image.Resampling.BICUBIC, expand=degrees % 90 == 0)
+
+
+def _blur(share: float, image: Image.Image) -> Image.Image:
+    return image.filter(ImageFilter.GaussianBlur(share * max(image.size)))
+
+
+def _border(image: Image.Image) -> Image.Image:
+    return ImageOps.expand(image, max(image.size) // 20, "white")
+
+
+EDITS: dict[str, Edit] = {
+    "resize 0.25x": lambda image: image.reduce(4),
+    **{f"jpeg q {quality}": partial(_jpeg, quality) for quality in (30, 10)},
+    **{f"crop {share:.0%}": partial(_crop, share) for share in (0.9, 0.8, 0.7, 0.6, 0.5)},
+    **{f"rotate {degrees}°": partial(_rotate, degrees) for degrees in (2, 5, 15, 90)},
+    **{f"blur {share:.1%}": partial(_blur, share) for share in (0.005, 0.01)},
+    "darker": lambda image: ImageEnhance.Brightness(image).enhance(0.6),
+    "brighter": lambda image: ImageEnhance.Brightness(image).enhance(1.4),
+    "contrast": lambda image: ImageEnhance.Contrast(image).enhance(1.5),
+    "grey": lambda image: image.convert("L").convert("RGB"),
+    "mirror": ImageOps.mirror,
+    "border": _border,
+}
+"""By name: edits of a photograph, and so copies of it, that bring pairs near the thresholds."""
+
+
+# Shorter side of a picture written as a camera's JPEG, pixels: its decoder shrinks it by 4, to no more than it must keep.
+_CAMERA_SIDE = 4 * View().draft_size
+_GRAIN, _QUALITY = 5, 90  # greys; a camera's noise is what a reduced decode sees otherwise
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A held-out photograph or an edit of one. Pictures of one `photograph` are copies of each other."""
+
+    photograph: int
+    name: str
+    original: Image.Image
+    edit: Edit | None = None
+
+    def open(self) -> Image.Image:
+        """Return the RGB picture; an edit is made anew, so that hundreds need no memory."""
+        return self.edit(self.original) if self.edit else self.original
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """What a precision is made and judged with: no scene is in both parts.
+
+    Attributes:
+        calibration: uint8 [n, 3, 224, 224].
+        held_out: the pictures to judge by.
+        source: where they come from, in words.
+    """
+
+    calibration: np.ndarray
+    held_out: tuple[Picture, ...]
+    source: str
+
+    @property
+    def n_photographs(self) -> int:
+        """Return how many different photographs are held out."""
+        return len({picture.photograph for picture in self.held_out})
+
+    def pixels(self) -> np.ndarray:
+        """Return the held-out pictures as uint8 [n, 3, 224, 224]."""
+        return np.stack([to_uint8(picture.open()) for picture in self.held_out])
+
+    def both_decodings(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the held-out pictures as camera's JPEGs decoded whole, and at a reduced scale; as `pixels` does."""
+        view = View()
+        jpegs = (_as_camera_jpeg(picture.open(), seed) for seed, picture in enumerate(self.held_out))
+        both = [
+            [view.pixels(decode(jpeg, draft_size=size)) for size in (None, view.draft_size)] for jpeg in jpegs
+        ]
+        whole, drafted = zip(*both, strict=True)
+        return np.stack(whole), np.stack(drafted)
+
+
+def _as_camera_jpeg(image: Image.Image, seed: int) -> bytes:
+    scale = _CAMERA_SIDE / min(image.size)
+    large = image.resize([round(side * scale) for side in image.size], Image.Resampling.BICUBIC)
+    grain = np.random.default_rng(seed).standard_normal((large.height, large.width, 1), np.float32) * _GRAIN
+    noisy = np.clip(np.asarray(large) + grain, 0, 255).astype(np.uint8)
+    return to_jpeg(Image.fromarray(noisy), _QUALITY)
+
+
+def choose_pictures(folder: Path | None = None, edits: Sequence[str] = ()) -> Pictures:
+    """Divide photographs into two halves by scene, and edit the held-out ones.
+
+    Args:
+        folder: the owner's photographs; default the demonstration's.
+        edits: names in `EDITS`; default all of them.
+
+    Raises:
+        PhotodupError: the folder has too few photographs.
+    """
+    originals = _photographs(folder) if folder else [(s.name, s.open(), s.scene) for s in SOURCES]
+    if len(originals) < MIN_ORIGINALS:
+        raise PhotodupError(
+            f"{folder} has {len(originals)} photographs that can be read, and {MIN_ORIGINALS} are needed, half to "
+            "calibrate on and half to judge by: name a folder with more, or none for the demonstration's."
+        )
+    to_calibrate = set(sorted({scene for _, _, scene in originals})[::2])
+    calibration = [image for _, image, scene in originals if scene in to_calibrate][:MAX_CALIBRATION]
+    held_out = [(name, image) for name, image, scene in originals if scene not in to_calibrate][:MAX_HELD_OUT]
+    pictures = list(calibration)
+    if len(pictures) < _ENOUGH:
+        pictures += [EDITS[name](image) for name in _CALIBRATION_EDITS for image in calibration]
+    return Pictures(
+        np.stack([to_uint8(picture) for picture in pictures]),
+        tuple(_edited(held_out, edits or tuple(EDITS))),
+        str(folder) if folder else "the demonstration photographs",
+    )
+
+
+def _photographs(folder: Path) -> list[tuple[str, Image.Image, str]]:
+    """Return name, RGB picture and scene of what can be read in a folder; each photograph is a scene of its own."""
+    photographs = []
+    for entry in walk(folder).entries[:MAX_PHOTOGRAPHS]:
+        path = folder / entry.path.decode("utf-8", "surrogateescape")
+        try:
+            photographs.append((path.name, decode(path, draft_size=MAX_SIDE), str(path)))
+        except ImageError:
+            continue
+    return photographs
+
+
+def _edited(photographs: Sequence[tuple[str, Image.Image]], edits: Sequence[str]) -> Iterator[Picture]:
+    for index, (name, image) in enumerate(photographs):
+        yield Picture(index, name, image)
+        for edit in edits:
+            yield Picture(index, f"{name}, {edit}", image, EDITS[edit])

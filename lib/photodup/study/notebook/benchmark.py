@@ -1,0 +1,25 @@
+"""Benchmarks of the checkout, run from a notebook."""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+from photodup.errors import PhotodupError
+from photodup.paths import project_root
+from photodup.settings import inherited
+
+
+def benchmark(name: str, *arguments: object) -> Any:
+    """Run `python -m benchmarks.NAME` in the checkout, in a process of its own, and return the JSON that it prints.
+
+    Raises:
+        PhotodupError: it failed; the last line that it wrote says why.
+    """
+    command = [sys.executable, "-P", "-m", f"benchmarks.{name}", *map(str, arguments)]
+    variables = inherited(PYTHONPATH=str(project_root()))
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise PhotodupError(f"python -m benchmarks.{name} failed: {reason}")
+    return json.loads(done.stdout)

@@ -121,7 +121,10 @@ def test_where_a_photo_was_taken(tmp_path):
         position = f'exif:GPSLatitude="{text}" exif:GPSLongitude="11,30.083333E"'
         packet = xmp(f'{position} xmlns:exif="http://ns.adobe.com/exif/1.0/"').encode()
         assert described_by_xmp(packet)["place"] == PLACE
-    assert described_by_xmp(xmp('exif:GPSLatitude="1,2N" xmlns:exif="http://ns.adobe.com/exif/1.0/"').encode()) == {}
+    assert (
+        described_by_xmp(xmp('exif:GPSLatitude="1,2N" xmlns:exif="http://ns.adobe.com/exif/1.0/"').encode())
+        == {}
+    )
 
 
 def test_a_sidecar_of_several_photos_is_none_of_one(tmp_path):

@@ -550,7 +550,15 @@ def test_an_edit_with_the_exposure_of_its_source_is_no_second_exposure(tmp_path,
     ("Camera/2024/IMG_1124.JPG", "Kopie von IMG_1124.jpg", "its name is not that of a copy"),
     ("some/where/IMG_1.jpg", "IMG_1 (2).jpg", "its name is not that of a copy"),
     ("a/b/c/IMG_1.jpg", "Copy of IMG_1.jpg", "its name is not that of a copy"),
-    ("phone/DCIM/100APPLE/IMG_1.jpg", "Downloads/IMG_1.jpg", "in the camera's folder"),
+    *((name, copy, "its name is not that of a copy") for name, copy in (
+        ("a/b/IMG_1.jpg", "IMG_1 2.jpg"), ("a/b/IMG_1.jpg", "IMG_1 (Anna's conflicted copy 2019-07-12).jpg"),
+        ("a/b/IMG_1.jpg", "IMG_1-DESKTOP-AB12CD3.jpg"), ("a/b/IMG_1.jpg", "IMG_1.sync-conflict-20190712-1-AB.jpg"),
+        ("a/b/IMG_1.jpg", "IMG_1 (in Konflikt stehende Kopie von Anna 2019-07-12).jpg"),
+    )),
+    *((camera, copy, "in a camera's or a dated folder, or not in one of copies") for camera, copy in (
+        ("phone/DCIM/100APPLE/IMG_1.jpg", "Downloads/IMG_1.jpg"), ("a/2019-07-12 Anna/IMG_1.jpg", "Backup/IMG_1.jpg"),
+        ("a/b/c/IMG_1.jpg", "Backup 2/IMG_1.jpg"), ("a/2019/IMG_1.jpg", "b/IMG_1.jpg"),
+    )),
     ("IMG_1.jpg", "b/IMG_1.jpg", "the shortest path"),
 ])  # fmt: skip
 def test_what_settles_files_that_are_equal(better, worse, why):
@@ -565,7 +573,8 @@ def test_what_settles_files_that_are_equal(better, worse, why):
     "text", ["{", "[1]", "[" * 100_000, None, *(
         b85encode(zlib.compress(json.dumps(fields).encode())).decode() for fields in (
             {"kinds": {"keywords": "x", "rating": "x", "date": [1]}}, {"kinds": 5}, {"values": {"a": 5}}, {"parts": [1]},
-            {"parts": {"a": 5}}, {"bits": "8"}, {"colours": "x"}, {"colours": "00" * 10**7}, {"values": [5]}, {"values": {"a": [[]]}}, [],
+            {"parts": {"a": 5}}, {"bits": "8"}, {"colours": "x"}, {"colours": "00" * 10**7},
+            {"values": [5]}, {"values": {"a": [[]]}}, [],
         ))],
 )  # fmt: skip
 def test_what_somebody_put_into_a_catalogue_says_nothing(text):

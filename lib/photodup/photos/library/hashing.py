@@ -107,6 +107,12 @@ def read_facts_and_look(
     return _facts(data, image), look.view.pixels(image) if look else None
 
 
+def facts_of_bytes(data: bytes) -> PhotoFacts:
+    """Return what is known of a file that cannot be decoded: only equal bytes are its copies."""
+    nothing = inventory.packed(inventory.Inventory())
+    return PhotoFacts(md5(data), len(data), "unreadable", 0, 0, None, None, None, 0, None, nothing)
+
+
 def _facts(data: bytes, decoded: Image.Image) -> PhotoFacts:
     width, height = decoded.size
     # decode() has accepted the bytes; the header is parsed once more for what decode() does not return.

@@ -183,7 +183,9 @@ def unpacked(text: str | None) -> Inventory:
         stored = json.loads(zlib.decompressobj().decompress(b85decode(text or ""), _MOST_STORED))
         inventory = Inventory(**stored)
         _are_alike("", inventory.colours)
-        texts = [text for several in (*inventory.values.values(), inventory.parts.values()) for text in several]
+        texts = [
+            text for several in (*inventory.values.values(), inventory.parts.values()) for text in several
+        ]
         if not all(isinstance(text, str) for text in texts) or not isinstance(inventory.bits, int):
             return Inventory()
         return Inventory(**stored | {"kinds": sound_kinds(inventory.kinds)})
@@ -338,6 +340,7 @@ class _Reading:
         is_utf_8 = any(
             (record, number) == _CHARACTER_SET and body == _UTF_8 for record, number, body in records
         )
+        is_facebook = any(number == 40 and body[:4] == b"FBMD" for _, number, body in records)
         times: dict[int, str] = {}
         for record, number, body in records:
             if record != 2 or number in _IPTC_HARMLESS or not body.strip(b"\0 "):
@@ -345,7 +348,7 @@ class _Reading:
             text = body.decode("utf-8", "replace") if is_utf_8 else _decoded(body)
             if number in (55, 60, 62, 63):
                 times[number] = text or ""
-            elif (number == 40 and body[:4] == b"FBMD") or (number == 103 and times.get(-1)):
+            elif is_facebook and number in (40, 103):
                 continue
             elif kind := _IPTC_KINDS.get(number):
                 self.add_text(kind, text, body)
@@ -507,7 +510,14 @@ def _bits(image: Image.Image, data: bytes, exif: Mapping[int, Any]) -> int:
         return max(8, data[24])
     if image.format == "TIFF":
         depths = exif.get(258, 8)
-        return max((depth for depth in (depths if isinstance(depths, tuple) else (depths,)) if isinstance(depth, int)), default=8)
+        return max(
+            (
+                depth
+                for depth in (depths if isinstance(depths, tuple) else (depths,))
+                if isinstance(depth, int)
+            ),
+            default=8,
+        )
     return 16 if image.mode[:1] in ("I", "F") else 8
 
 
@@ -515,7 +525,7 @@ def _is_transparent(image: Image.Image) -> bool:
     if not (image.has_transparency_data or image.mode in ("La", "RGBa")):
         return False
     try:
-        return image.convert("RGBA").getchannel("A").getextrema()[0] < 255
+        return bool((np.asarray(image.convert("RGBA").getchannel("A")) < 255).any())
     except Exception:  # in doubt it is
         return True
 

@@ -28,6 +28,7 @@ BEHIND, FILM, GAIN_MAP, PICTURE = (
     "a second picture",
 )
 BITS, HDR = "bits", "wide or HDR colours"
+IN_WORDS = (UNREAD, BEHIND, FILM, GAIN_MAP, PICTURE, HDR)  # names that a sentence can use as they are
 Part = tuple[str, bytes]
 
 MOST_PARTS = 20_000  # of a file; the rest is one part
@@ -35,7 +36,8 @@ MOST_UNPACKED = 64_000_000  # bytes of compressed texts and profiles
 
 # Of a JPEG's segments by number and signature, of PNG's and WebP's chunks and of boxes: what is not listed has its own name.
 _NAMES = {
-    "APP1 Exif": EXIF, "APP1 http://ns.adobe.com/xap/1.0/": XMP, "APP1 http://ns.adobe.com/xmp/extension/": MORE_XMP,
+    "APP1 Exif": EXIF, "APP1 http://ns.adobe.com/xap/1.0/": XMP, "APP1 XMP": XMP,
+    "APP1 http://ns.adobe.com/xmp/extension/": MORE_XMP,
     "APP2 ICC_PROFILE": PROFILE, "APP13 Photoshop 3.0": RESOURCES,
     "PNG eXIf": EXIF, "WebP ICCP": PROFILE, "WebP EXIF": EXIF, "WebP XMP ": XMP,
     "box Exif": EXIF, "box xml ": XMP, "box mpvd": FILM, "box moov": FILM,

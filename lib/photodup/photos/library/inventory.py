@@ -13,19 +13,21 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 from PIL import ExifTags, Image, ImageCms
 
 from photodup.names import printable
 from photodup.photos.library import containers
 from photodup.photos.library.metadata import (
     KINDS,
-    MOST_TEXT,
     MOST_XMP_BYTES,
     XMP_KINDS,
     camera,
+    date_of,
     dates,
     in_degrees,
     is_metadata,
@@ -38,66 +40,21 @@ from photodup.photos.library.metadata import (
     sound_kinds,
 )
 
-# ---- harmless: what encoders, cameras and messengers write about the file itself
-# By the name of a part, or with the bytes that it must have: those that say "as usual".
-_HARMLESS = frozenset({
-    "APP0 JFIF", "APP0 JFXX", "APP2 MPF", "APP12 Ducky", "APP14 Adobe",
-    "PNG cHRM", "PNG sRGB", "PNG pHYs", "PNG tIME", "PNG sBIT", "PNG bKGD", "PNG hIST", "PNG iDOT", "PNG vpAg", "PNG caNv",
-    "PNG orNT",
-})  # fmt: skip
-_USUAL = {"PNG gAMA": (b"\0\0\xb1\x8f", b"\0\0\xb1\x8e", b"\0\0\xb1\x90"), "PNG cICP": (b"\1\r\0\1",)}
-# EXIF: programs, when they saved, identifiers of the file, padding, a print's settings; and what a position has.
-_OF_SAVING = frozenset({
-    0x000B, 0x0131, 0x0132, 0x013C, 0x4749, 0x9010, 0x9102, 0x9290, 0xA005, 0xA420, 0xC4A5, 0xEA1C, 0xEA1D, 0xC6D2, 0xC6D3,
-})  # fmt: skip
-_OF_DATES, _OF_PLACE = frozenset({0x9003, 0x9004, 0x9011, 0x9012, 0x9291, 0x9292}), frozenset(range(5))
-_TEXTS = {  # EXIF's texts by tag: kind, and whether as Windows writes them
-    0x010E: ("caption", False), 0x013B: ("author", False), 0x8298: ("copyright", False), 0x9C9B: ("title", True),
-    0x9C9C: ("caption", True), 0x9C9D: ("author", True), 0x9C9E: ("keywords", True), 0x9C9F: ("subject", True),
-}  # fmt: skip
-_RATING, _MAKER_NOTE, _COMMENT, _SOFTWARE = 0x4746, 0x927C, 0x9286, 0x0131
-_XMP_TAG, _IPTC_TAG, _RESOURCES_TAG, _LAYERS_TAG, _MORE_DIRECTORIES = 700, 33723, 34377, 37724, 330
-_OF_CAMERA = frozenset({0x010F, 0x0110})
-_ENCODER = re.compile(
-    r"creator: gd-jpeg.*|(optimi[sz]ed|compressed|processed|created|edited|converted|encoded|written|saved) (by|with|using) .*"
-    r"|lavc.*|file (written|source).*|lead technologies.*|applemark.*|intel\(r\) .*|handmade software.*|\*|jpeg encoder.*"
-    r"|xmp core.*|gimp.*|software: .*|paint\.net.*|imagemagick.*|libvips.*|ezgif\.com.*",
-    re.IGNORECASE | re.DOTALL,
+_TABLES = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+_ENCODER, _OF_PROGRAM, _OF_FILE, _OF_ENCODING, _SHARED = (
+    re.compile(
+        "|".join(_TABLES[name]), re.DOTALL | (re.IGNORECASE if name in ("comments", "png_texts") else 0)
+    )
+    for name in ("comments", "png_texts", "xmp_of_file", "xmp_of_encoding", "shared_namespaces")
 )
-_OF_PROGRAM = re.compile(
-    r"(date|png|icc|jpeg|tiff|Thumb:|xmp|photoshop):.*|signature|Software|Source-Format", re.IGNORECASE
+_OF_PLACE, _RATING, _COMMENT, _SOFTWARE = frozenset(range(5)), 0x4746, 0x9286, 0x0131  # EXIF
+_OF_KINDS = frozenset(
+    {*_TABLES["exif"], _RATING, 0x010F, 0x0110, 0x9003, 0x9004, 0x9011, 0x9012, 0x9291, 0x9292}
 )
-# Photoshop's resources: resolution, thumbnails, print and screen settings, digests, versions, what stands elsewhere too.
-_OF_PHOTOSHOP = frozenset({
-    0x03E9, 0x03ED, 0x03F3, 0x03F5, 0x03F8, 0x03FD, 0x0406, 0x0408, 0x0409, 0x040A, 0x040B, 0x040C, 0x040D, 0x040F, 0x0411,
-    0x0414, 0x0419, 0x041A, 0x041E, 0x0421, 0x0422, 0x0423, 0x0425, 0x0426, 0x0428, 0x043A, 0x043B, 0x2710,
-})  # fmt: skip
+_XMP_TAG, _IPTC_TAG, _RESOURCES_TAG, _LAYERS_TAG, _MORE_DIRECTORIES = 700, 33723, 34377, 37724, 330  # TIFF
 _IPTC_RESOURCE, _XMP_RESOURCE = 0x0404, 0x0424
-# IPTC's application record, named as XMP names the same; Facebook's marks, versions and programs are none of an owner's.
-_IPTC_KINDS = {
-    5: "title", 25: "keywords", 80: "author", 90: "city", 92: "location", 95: "state", 101: "country", 105: "title",
-    116: "copyright", 120: "caption",
-}  # fmt: skip
-_IPTC_NAMES = {
-    10: "Urgency", 15: "Category", 20: "SupplementalCategories", 40: "Instructions", 85: "AuthorsPosition", 100: "CountryCode",
-    103: "TransmissionReference", 110: "Credit", 115: "Source", 122: "CaptionWriter",
-}  # fmt: skip
-_IPTC_HARMLESS = frozenset({0, 65, 70, 135, 150, 151, 152, 153, 154, 200, 201, 202})
 _CHARACTER_SET, _UTF_8 = (1, 90), b"\x1b%G"
-# Of XMP what says when and by what the file was written, how it is encoded, and what EXIF has in another form.
-OF_FILE = re.compile(
-    r"rdf-syntax-ns#|adobe:ns:meta/|XML/1998|/xap/1\.0/(mm|sType|g/img)| photo/1\.0/ Rating"
-    r"| (ModifyDate|MetadataDate|CreateDate|CreatorTool|format|SidecarForExtension|ImageUniqueID|\w*(timestamp|_hash))$"
-    r"| (LastKeyword\w+|weightedFlatSubject|DateAcquired|CatalogSets|categories|RatingPercent)$"
-)
-_OF_ENCODING = re.compile(
-    r"/xmp/note/|/xap/1\.0/ Thumbnails| (DateTime|Software|Make|ColorMode|ICCProfile|LegacyIPTCDigest|NativeDigest|DateCreated"
-    r"|DocumentAncestors|GPSVersionID|GPSTimeStamp|PixelXDimension|PixelYDimension|FileSource|SceneType|Fired|Return|Mode"
-    r"|Function|RedEyeMode|OffsetTime\w*|SubSecTime\w*|Flash|CompressedBitsPerPixel)$"
-)
 _CAMERA_RAW = "http://ns.adobe.com/camera-raw-settings/1.0/ "
-# Namespaces whose names mean the same in EXIF or IPTC.
-_SHARED = re.compile(r"/exif/1\.0/|/tiff/1\.0/|cipa\.jp/exif|/photoshop/1\.0/|Iptc4xmpCore|/exif/1\.0/aux/")
 _LAYOUT_NAMES = frozenset(name for tag, name in ExifTags.TAGS.items() if not is_metadata(tag))
 _LONG = 200  # characters, from which a value is kept as a digest
 _MOST_STORED = 4_000_000  # bytes of one inventory that are unpacked
@@ -214,28 +171,26 @@ def read(
         if name == containers.PIXELS:
             pixels.update(body)
         elif name == containers.MORE_XMP:
-            more_xmp.append(body)
+            more_xmp.append(
+                (body[:32], body[36:40], body[40:])
+            )  # which packet it is of, and where this piece begins
         elif name == containers.BITS:
             reading.bits = max(reading.bits, *body[5:])
         else:
             reading.take(name, body)
-    if more_xmp:  # 32 digits of which packet it is, its length, and where this piece begins
-        pieces = sorted((body[:32], body[36:40], body[40:]) for body in more_xmp)
-        reading.take(containers.XMP, b"".join(body for _, _, body in pieces))
-    is_one = image.format in ("JPEG", "MPO") or not (n := _n_pictures(image)) or n == 1
-    if not is_one or (image.format == "TIFF" and _MORE_DIRECTORIES in exif):
-        walked = data[:4] != b"II*\0" and data[:4] != b"MM\0*"
-        reading.parts[pixels.hexdigest() if walked else sha256(data).hexdigest()] = (
-            "further pictures" if is_one else f"{n} pages or frames"
-        )
-    if image.format == "RAW":
-        reading.parts[sha256(data).hexdigest()] = "what the sensor saw"
+    if more_xmp:
+        reading.take(containers.XMP, b"".join(piece for _, _, piece in sorted(more_xmp)))
+    n = 1 if image.format in ("JPEG", "MPO") else _n_pictures(image)
+    if n > 1:
+        reading.add_part(f"{n} pages or frames", data if image.format == "TIFF" else pixels.digest())
+    elif image.format == "RAW" or (image.format == "TIFF" and _MORE_DIRECTORIES in exif):
+        reading.add_part("what the sensor saw" if image.format == "RAW" else "further pictures", data)
     if image.mode in ("CMYK", "LAB"):
         reading.add("colour space", image.mode)
     return Inventory(
         joined_kinds(reading.kinds),
-        {name: sorted(texts) for name, texts in reading.leftover().items()},
-        {digest[:32]: name for digest, name in reading.parts.items()},
+        {name: sorted(texts) for name, texts in reading.further_values().items()},
+        reading.parts,
         max(reading.bits, _bits(image, data, exif)),
         _is_transparent(image),
         _colours(image.info.get("icc_profile") or b""),
@@ -253,46 +208,38 @@ class _Reading:
 
     def add(self, name: str, value: Any) -> None:
         """Add a value under a name; a long one by its digest."""
-        for text in _texts(value):
-            self.values.setdefault(name, set()).add(text)
+        self.values.setdefault(name, set()).update(_texts(value))
 
-    def add_text(self, kind: str, text: str | None, raw: bytes = b"") -> None:
+    def add_text(self, kind: str, text: str | None, raw: Any = b"") -> None:
         """Add a text of a kind; one that no kind is under its name, and one of unknown encoding never as text."""
         if text is None:
-            self.add(f"{kind} in an unknown encoding", sha256(raw).hexdigest())
-        elif kind not in (*KINDS, "saved", "software") or (
-            kind in ("title", "caption") and text[:1] in ("{", "<")
-        ):
-            self.add(kind, text)
+            self.add(f"{kind} in an unknown encoding", sha256(repr(raw).encode()).hexdigest())
+        elif kind in (*KINDS, "software") and not (kind in ("title", "caption") and text[:1] in ("{", "<")):
+            several = text.split(";") if kind in ("keywords", "author") else [text]
+            self.kinds += [(kind, each) for each in several]
         else:
-            self.kinds.append((kind, text))
+            self.add(kind, text)
 
-    def leftover(self) -> dict[str, set[str]]:
-        """Return the further values, with what the file says otherwise of one kind."""
-        chosen = joined_kinds(self.kinds)
+    def add_part(self, name: str, body: bytes) -> None:
+        """Add a part that photodup does not understand, unless it is empty."""
+        if body.strip(b"\0"):
+            self.parts[sha256(body).hexdigest()[:32]] = name
+
+    def further_values(self) -> dict[str, set[str]]:
+        """Return the values, with what the file says otherwise of one kind, and with texts too long for one."""
+        first = joined_kinds(self.kinds)
         for kind, text in self.kinds:
-            is_word = kind in (
-                "title",
-                "caption",
-                "label",
-                "copyright",
-                "city",
-                "state",
-                "country",
-                "location",
-            )
             if (
-                is_word
-                and is_title(text := text.strip("\0 \r\n\t"))
-                and text
-                and text[:MOST_TEXT] != chosen.get(kind)
-            ) or (is_word and len(text) > MOST_TEXT):
+                kind in _WORDS
+                and (text := text.strip("\0 \r\n\t"))
+                and is_title(text)
+                and text != first.get(kind)
+            ):
                 self.add(kind, text)
-        return self.values
+        return {name: texts for name, texts in self.values.items() if texts}
 
     def take(self, name: str, body: bytes) -> None:
         """Take a part of a container."""
-        body = bytes(body)
         if name == containers.XMP:
             self._take_xmp(body)
         elif name == containers.IPTC:
@@ -301,39 +248,27 @@ class _Reading:
             self._take_resources(body)
         elif name == containers.COMMENT or name.startswith(containers.TEXT):
             self._take_text(name.removeprefix(containers.TEXT), body.strip(b"\0 \r\n\t"))
-        elif (
-            name in (containers.EXIF, containers.PROFILE) or name in _HARMLESS or body in _USUAL.get(name, ())
-        ):
-            return
-        elif body.strip(b"\0"):
-            self.parts[sha256(body).hexdigest()] = name if name in _WORDS else f"data of the kind {name}"
+        elif name not in (containers.EXIF, containers.PROFILE, *_TABLES["parts"]) and body[
+            :8
+        ].hex() not in _TABLES["parts_with"].get(name, ()):
+            self.add_part(name if name in containers.IN_WORDS else f"data of the kind {name}", body)
 
     def _take_text(self, key: str, body: bytes) -> None:
-        text = _decoded(body)
-        kind = {
-            "title": "title", "author": "author", "description": "caption", "copyright": "copyright", "creation time": "date",
-            "comment": "comment", "software": "software",
-        }.get(key.lower(), key.removeprefix("exif:"))  # fmt: skip
+        text, kind = _decoded(body), _TABLES["texts"].get(key.lower(), key.removeprefix("exif:"))
         if _OF_PROGRAM.fullmatch(key) or (kind == "comment" and text and _ENCODER.fullmatch(text)):
             return
-        if kind == "date" and not dates_of(text):
-            kind = key
-        self.add_text(kind, text, body)
+        self.add_text(key if kind == "date" and not date_of(text or "") else kind, text, body)
 
     def _take_xmp(self, packet: bytes) -> None:
+        packet = packet.removeprefix(b"://ns.adobe.com/xap/1.0/\0")  # some write the signature wrongly
         xmp = read_packet(packet[:MOST_XMP_BYTES].strip(b"\0 \r\n\t"))
         self.kinds += kinds_of(xmp.said)
         for name, texts in xmp_values(xmp.said).items():
             namespace, _, local = name.rpartition(" ")
-            if (
-                _OF_ENCODING.search(name)
-                or local in _LAYOUT_NAMES
-                or local in ("GPSLatitude", "GPSLongitude")
-            ):
-                continue
-            self.add(local if _SHARED.search(namespace) else name.rpartition("/")[2].strip(), texts)
+            if not _OF_ENCODING.search(name) and local not in _LAYOUT_NAMES:
+                self.add(local if _SHARED.search(namespace) else name.rpartition("/")[2].strip(), texts)
         if not xmp.is_whole or len(packet) > MOST_XMP_BYTES:
-            self.parts[sha256(packet).hexdigest()] = "XMP that photodup cannot read"
+            self.add_part("XMP that photodup cannot read", packet)
 
     def _take_iptc(self, data: bytes) -> None:
         records = list(containers.datasets(data))
@@ -341,24 +276,18 @@ class _Reading:
             (record, number) == _CHARACTER_SET and body == _UTF_8 for record, number, body in records
         )
         is_facebook = any(number == 40 and body[:4] == b"FBMD" for _, number, body in records)
-        times: dict[int, str] = {}
+        times = {55: "", 60: "", 62: "", 63: ""}
         for record, number, body in records:
-            if record != 2 or number in _IPTC_HARMLESS or not body.strip(b"\0 "):
+            is_harmless = number in _TABLES["iptc"] or (is_facebook and number in (40, 103))
+            if record != 2 or is_harmless or not body.strip(b"\0 "):
                 continue
             text = body.decode("utf-8", "replace") if is_utf_8 else _decoded(body)
-            if number in (55, 60, 62, 63):
+            if number in times:
                 times[number] = text or ""
-            elif is_facebook and number in (40, 103):
-                continue
-            elif kind := _IPTC_KINDS.get(number):
-                self.add_text(kind, text, body)
             else:
-                self.add_text(_IPTC_NAMES.get(number, f"IPTC {number}"), text, body)
-        for date, time in ((55, 60), (62, 63)):
-            if text := times.get(date):
-                self.add_text(
-                    "date", f"{text}T{times[time]}" if dates_of(f"{text}T{times.get(time)}") else text
-                )
+                self.add_text(_TABLES["iptc_texts"].get(number, f"IPTC {number}"), text, body)
+        for date, time in ((times[55], times[60]), (times[62], times[63])):
+            self.kinds.append(("date", f"{date}T{time}" if date_of(f"{date}T{time}") else date))
 
     def _take_resources(self, data: bytes) -> None:
         for number, body in containers.resources(data):
@@ -366,35 +295,34 @@ class _Reading:
                 self._take_iptc(body)
             elif number == _XMP_RESOURCE:
                 self._take_xmp(body)
-            elif number not in _OF_PHOTOSHOP and body.strip(b"\0"):
-                self.parts[sha256(body).hexdigest()] = f"Photoshop's resource {number}"
+            elif number not in _TABLES["photoshop"]:
+                self.add_part(f"Photoshop's resource {number}", body)
 
     def take_exif(self, exif: Mapping[int, Any], details: Mapping[int, Any], gps: Mapping[int, Any]) -> None:
         """Take the directories of EXIF."""
         self.kinds += [(kind, date) for date, kind in dates(exif, details)]
         self.kinds += [("camera", camera(exif)), ("rating", exif.get(_RATING)), ("place", _position(gps))]
         self.kinds.append(("software", plain_text(exif.get(_SOFTWARE))))
-        of_kinds = {_RATING, *_OF_SAVING, *_OF_DATES, *_OF_CAMERA}
         for tag, value in [*exif.items(), *details.items()]:
-            if not is_metadata(tag) or tag in of_kinds:
+            raw = value if isinstance(value, bytes) else _longs(value)
+            if not is_metadata(tag) or tag in _OF_KINDS:
                 continue
-            if tag in _TEXTS:
-                kind, is_wide = _TEXTS[tag]
-                text = _wide(value) if is_wide else _decoded(value)
-                several = (text or "").split(";") if kind in ("keywords", "author") and text else [text]
-                for each in several:
-                    self.add_text(kind, each, repr(value).encode())
-            elif tag == _XMP_TAG and isinstance(value, bytes):
-                self._take_xmp(value)
-            elif tag in (_IPTC_TAG, _RESOURCES_TAG):
-                raw = value if isinstance(value, bytes) else _longs(value)
-                self._take_iptc(raw) if tag == _IPTC_TAG else self._take_resources(raw)
+            if kind := _TABLES["exif_texts"].get(tag):
+                self.add_text(kind, _decoded(value), value)
+            elif kind := _TABLES["windows_texts"].get(tag):
+                self.add_text(kind, _wide(value), value)
+            elif tag == _XMP_TAG:
+                self._take_xmp(raw)
+            elif tag == _IPTC_TAG:
+                self._take_iptc(raw)
+            elif tag == _RESOURCES_TAG:
+                self._take_resources(raw)
             elif tag == _LAYERS_TAG:
-                self.parts[
-                    sha256(value if isinstance(value, bytes) else repr(value).encode()).hexdigest()
-                ] = "Photoshop's layers"
-            elif tag == _COMMENT and isinstance(value, bytes):
-                self.add("comment", value[8:])
+                self.add_part("Photoshop's layers", raw)
+            elif tag == _COMMENT:
+                self.add(
+                    "comment", value[8:] if isinstance(value, bytes) else value
+                )  # 8 bytes name its encoding
             else:
                 self.add(ExifTags.TAGS.get(tag, f"EXIF's tag {tag}"), value)
         for tag, value in gps.items():
@@ -402,14 +330,7 @@ class _Reading:
                 self.add(ExifTags.GPSTAGS.get(tag, f"GPS tag {tag}"), value)
 
 
-_WORDS = frozenset({
-    containers.UNREAD, containers.BEHIND, containers.FILM, containers.GAIN_MAP, containers.PICTURE, containers.HDR,
-})  # fmt: skip
-
-
-def dates_of(text: str | None) -> bool:
-    """Return whether a text is a date."""
-    return "date" in joined_kinds([("date", text or "")])
+_WORDS = frozenset({"title", "caption", "label", "copyright", "city", "state", "country", "location"})
 
 
 def xmp_values(said: list[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
@@ -417,7 +338,7 @@ def xmp_values(said: list[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
     values: dict[str, list[str]] = {}
     for name, text in said:
         namespace, _, local = name.rpartition(" ")
-        if namespace and local not in XMP_KINDS and not OF_FILE.search(name):
+        if namespace and local not in XMP_KINDS and not _OF_FILE.search(name):
             values.setdefault(name, []).extend([text.strip()] if text.strip() else [])
     is_developed = values.get(f"{_CAMERA_RAW}HasSettings") != ["False"]
     return {

@@ -216,9 +216,11 @@ def joined(*descriptions: Mapping[str, Any]) -> dict[str, Any]:
     )
 
 
-def in_words(kinds: Mapping[str, Any]) -> str:
-    """Return kinds as words: "date, place and a rating of 5"."""
-    words = [_AS_WORDS.get(kind, kind).format(kinds[kind]) for kind in KINDS if kind in kinds]
+def in_words(kinds: Mapping[str, Any], *, plain: bool = False) -> str:
+    """Return kinds as words: "date, place and a rating of 5", or plain: "date, place and rating"."""
+    words = [
+        kind if plain else _AS_WORDS.get(kind, kind).format(kinds[kind]) for kind in KINDS if kind in kinds
+    ]
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words) or "none"
 
 
@@ -241,13 +243,21 @@ def missing(keeper: Mapping[str, Any], leaving: Mapping[str, Any]) -> dict[str, 
     return lost
 
 
-def lost_in_words(kept: Mapping[str, Any], leaving: Mapping[str, Any]) -> str:
-    """Return what a leaving photo says and the kept one does not, in a sentence that names both; empty if nothing."""
-    if not (lost := missing(kept, leaving)):
-        return ""
-    own = missing(leaving, kept)
-    said = f"has {in_words(lost)}"
-    return f"{said}; the one to keep has {in_words(own)}" if own else f"{said}, which the one to keep lacks"
+def lost_in_words(keeper: Mapping[str, Any], leaving: Mapping[str, Any]) -> str:
+    """Return what a leaving photo says and the keeper does not, or says otherwise, in words; empty if nothing."""
+    lost = missing(keeper, leaving)
+    others = {kind: text for kind, text in lost.items() if kind in keeper and kind not in _LISTS}
+    alone, ours = (
+        {kind: text for kind, text in part.items() if kind not in others}
+        for part in (lost, missing(leaving, keeper))
+    )
+    said = [f"has another {in_words(others, plain=True)} than the one to keep"] if others else []
+    if alone:
+        said.append(
+            f"has {in_words(alone)}"
+            + (f"; the one to keep has {in_words(ours)}" if ours else ", which the one to keep lacks")
+        )
+    return "; ".join(said)
 
 
 def _object(text: str | None) -> dict[str, Any]:

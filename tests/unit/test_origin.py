@@ -394,6 +394,15 @@ def test_the_better_picture_replaces_none_with_what_it_lacks(tmp_path, original,
     assert lost in group.differs[0]
 
 
+def test_another_place_is_lost():
+    places = {name: {"place": place} for name, place in {
+        "here": "48.083333 11.117000", "rounded": "48.0834 11.117", "there": "48.084 11.117", "nowhere": "a b",
+    }.items()}  # fmt: skip
+    assert not lost_in_words(places["here"], places["rounded"])
+    assert lost_in_words(places["here"], places["there"]) == "has another place than the one to keep"
+    assert lost_in_words(places["here"], places["nowhere"])
+
+
 def test_xmp_is_read_as_attributes_elements_and_lists():
     tags = "<dc:subject><rdf:Bag><rdf:li>sea</rdf:li><rdf:li>Ann</rdf:li></rdf:Bag></dc:subject>"
     title = '<dc:title><rdf:Alt><rdf:li xml:lang="x-default">Low tide</rdf:li></rdf:Alt></dc:title>'

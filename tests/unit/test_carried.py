@@ -16,8 +16,9 @@ from support.trash_kills import at_home, make_library, note, present, removal
 
 from photodup.cli.photos import print_groups
 from photodup.errors import PhotodupError
-from photodup.photos.library.carried import NAMESPACES, merged, place_of, properties
+from photodup.photos.library.carried import NAMESPACES, merged, properties
 from photodup.photos.library.catalogue import Catalogue
+from photodup.photos.library.inventory import unpacked
 from photodup.photos.library.metadata import described_by_xmp
 from photodup.photos.library.scan import scan
 from photodup.photos.library.sidecars import xmp_of
@@ -29,21 +30,22 @@ from photodup.photos.trash.trash_files import md5_of
 
 SAID = {
     "date": "2022-05-17T18:10:00.25+02:00", "rating": 4, "label": "Green", "title": "Low <tide> & sea",
-    "caption": "two\nlines", "keywords": ["Animals|Dog", "sea"],
+    "caption": "two\nlines", "keywords": ["Animals|Dog", "sea"], "author": ["Ann", "Bo"], "copyright": "Ann",
+    "city": "Lindau", "state": "Bavaria", "country": "Germany", "location": "Harbour",
 }  # fmt: skip
-PLACE = {"exif:GPSLatitude": "48,12.083333N", "exif:GPSLongitude": "11,30.083333E"}
+PLACE = "-48.201389 11.501389"
 
 
-def flat(said: dict, place: dict[str, str] | None = None) -> dict:
-    return {name: value for some in properties(said, place or {}).values() for name, value in some.items()}
+def flat(said: dict) -> dict:
+    return {name: value for some in properties(said).values() for name, value in some.items()}
 
 
 # ---- the sidecar ---------------------------------------------------------------------------------------------
 
 
 def test_a_new_sidecar_says_all_of_it_in_the_standard_properties():
-    data = merged(None, flat(SAID | {"place": "GPS"}, PLACE))
-    assert data and described_by_xmp(data) == SAID | {"place": PLACE["exif:GPSLatitude"]}
+    data = merged(None, flat(SAID | {"place": PLACE}))
+    assert data and described_by_xmp(data) == SAID | {"place": PLACE}
     tree = ElementTree.fromstring(data)
     found = {element.tag.removeprefix("{").replace("}", " ") for element in tree.iter()}
     for name in ("exif:DateTimeOriginal", "photoshop:DateCreated", "exif:GPSLatitude", "exif:GPSLongitude", "xmp:Rating",
@@ -99,26 +101,30 @@ def test_any_text_is_text(title, words):
 
 
 def test_what_is_not_known_whole_is_not_written():
-    assert properties({"caption": "a" * 2000, "title": "a" * 1999, "rating": 9, "date": "2022-05"}, {}) == {
+    assert properties({"caption": "a" * 2000, "title": "a" * 1999, "rating": 9, "date": "2022-05"}) == {
         "title": {"dc:title": "a" * 1999}
     }
-    assert properties({"keywords": list(map(str, range(1000))), "people": ["Ann"], "place": "GPS"}, {}) == {}
+    assert properties({"keywords": list(map(str, range(1000))), "people": ["Ann"], "camera": "A"}) == {}
     assert described_by_xmp(merged(None, {"dc:description": "one\r\ntwo\0"}) or b"") == {
         "caption": "one\ntwo"
     }
 
 
 def test_where_a_photo_was_taken(tmp_path):
-    write(Image.new("RGB", (8, 8)), tmp_path / "a.jpg", data=exif())
-    taken = (tmp_path / "a.jpg").read_bytes()
-    assert place_of(taken) == PLACE
-    south = exif().replace(b"N\0\0\0", b"S\0\0\0", 1)
-    write(Image.new("RGB", (8, 8)), tmp_path / "s.jpg", data=south)
-    assert place_of((tmp_path / "s.jpg").read_bytes())["exif:GPSLatitude"] == "48,12.083333S"
-    city = xmp('photoshop:City="Lindau" xmlns:photoshop="http://ns.adobe.com/photoshop/1.0/"').encode()
-    assert place_of(taken, city) == {"photoshop:City": "Lindau"}
-    unsigned = xmp('exif:GPSLatitude="1,2N" xmlns:exif="http://ns.adobe.com/exif/1.0/"').encode()
-    assert place_of(b"none", unsigned) == {}
+    for name, data in {"n.jpg": exif(), "s.jpg": exif().replace(b"N\0\0\0", b"S\0\0\0", 1)}.items():
+        write(Image.new("RGB", (8, 8)), tmp_path / name, data=data)
+    scan(tmp_path, progress=False)
+    with Catalogue(tmp_path) as catalogue:
+        places = [unpacked(photo.inventory).kinds["place"] for photo in catalogue.photos()]
+    assert places == ["48.201389 11.501389", PLACE]
+    for text in ("48,12.083333S", "48,12,5S", "-48.201389"):
+        position = f'exif:GPSLatitude="{text}" exif:GPSLongitude="11,30.083333E"'
+        packet = xmp(f'{position} xmlns:exif="http://ns.adobe.com/exif/1.0/"').encode()
+        assert described_by_xmp(packet)["place"] == PLACE
+    assert (
+        described_by_xmp(xmp('exif:GPSLatitude="1,2N" xmlns:exif="http://ns.adobe.com/exif/1.0/"').encode())
+        == {}
+    )
 
 
 def test_a_sidecar_of_several_photos_is_none_of_one(tmp_path):

@@ -1,6 +1,8 @@
 """What files say of themselves, and what their names say: nothing that the one to keep lacks goes."""
 
 import json
+import zlib
+from base64 import b85encode
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,11 +17,11 @@ from photodup.photos.groups.names import place
 from photodup.photos.groups.results import Group
 from photodup.photos.groups.tiers import find_tiers
 from photodup.photos.library.catalogue import Catalogue, Photo
+from photodup.photos.library.inventory import Inventory, unpacked
 from photodup.photos.library.metadata import (
     described_by_xmp,
     exposure,
     lost_in_words,
-    read_described,
     read_exposure,
 )
 from photodup.photos.library.scan import scan
@@ -54,6 +56,15 @@ def test_the_better_picture_replaces_none_with_what_it_lacks(tmp_path, original,
     assert lost in group.members[0].difference
 
 
+def test_another_place_is_lost():
+    places = {name: {"place": place} for name, place in {
+        "here": "48.083333 11.117000", "rounded": "48.0834 11.117", "there": "48.084 11.117", "nowhere": "a b",
+    }.items()}  # fmt: skip
+    assert not lost_in_words(places["here"], places["rounded"])
+    assert lost_in_words(places["here"], places["there"]) == "has another place than the one to keep"
+    assert lost_in_words(places["here"], places["nowhere"])
+
+
 def test_xmp_is_read_as_attributes_elements_and_lists():
     tags = "<dc:subject><rdf:Bag><rdf:li>sea</rdf:li><rdf:li>Ann</rdf:li></rdf:Bag></dc:subject>"
     title = '<dc:title><rdf:Alt><rdf:li xml:lang="x-default">Low tide</rdf:li></rdf:Alt></dc:title>'
@@ -81,7 +92,7 @@ def test_xmp_and_xp_tags_within_files_count(tmp_path, original):
     tagged[0x010E] = "OLYMPUS DIGITAL CAMERA"
     original.save(tmp_path / "tagged.jpg", exif=tagged)
     scan(tmp_path, progress=False)
-    said = {photo.path.name: read_described(photo.described) for photo in listed(tmp_path).values()}
+    said = {photo.path.name: unpacked(photo.inventory).kinds for photo in listed(tmp_path).values()}
     assert said["a.jpg"] == said["a.webp"] == {"rating": 4}
     assert said["tagged.jpg"] == {"keywords": ["Ann", "sea"]}, "what every camera says is no caption"
 
@@ -201,7 +212,15 @@ def test_an_edit_with_the_exposure_of_its_source_is_no_second_exposure(tmp_path,
     ("Camera/2024/IMG_1124.JPG", "Kopie von IMG_1124.jpg", "its name is not that of a copy"),
     ("some/where/IMG_1.jpg", "IMG_1 (2).jpg", "its name is not that of a copy"),
     ("a/b/c/IMG_1.jpg", "Copy of IMG_1.jpg", "its name is not that of a copy"),
-    ("phone/DCIM/100APPLE/IMG_1.jpg", "Downloads/IMG_1.jpg", "in the camera's folder"),
+    *((name, copy, "its name is not that of a copy") for name, copy in (
+        ("a/b/IMG_1.jpg", "IMG_1 2.jpg"), ("a/b/IMG_1.jpg", "IMG_1 (Anna's conflicted copy 2019-07-12).jpg"),
+        ("a/b/IMG_1.jpg", "IMG_1-DESKTOP-AB12CD3.jpg"), ("a/b/IMG_1.jpg", "IMG_1.sync-conflict-20190712-1-AB.jpg"),
+        ("a/b/IMG_1.jpg", "IMG_1 (in Konflikt stehende Kopie von Anna 2019-07-12).jpg"),
+    )),
+    *((camera, copy, "in a camera's or a dated folder, or not in one of copies") for camera, copy in (
+        ("phone/DCIM/100APPLE/IMG_1.jpg", "Downloads/IMG_1.jpg"), ("a/2019-07-12 Anna/IMG_1.jpg", "Backup/IMG_1.jpg"),
+        ("a/b/c/IMG_1.jpg", "Backup 2/IMG_1.jpg"), ("a/2019/IMG_1.jpg", "b/IMG_1.jpg"),
+    )),
     ("IMG_1.jpg", "b/IMG_1.jpg", "the shortest path"),
 ])  # fmt: skip
 def test_what_settles_files_that_are_equal(better, worse, why):
@@ -213,15 +232,20 @@ def test_what_settles_files_that_are_equal(better, worse, why):
 
 
 @pytest.mark.parametrize(
-    "text", ["{", "[1]", '{"keywords": "x", "rating": "x", "date": [1]}', "[" * 100_000, None]
-)
+    "text", ["{", "[1]", "[" * 100_000, None, *(
+        b85encode(zlib.compress(json.dumps(fields).encode())).decode() for fields in (
+            {"kinds": {"keywords": "x", "rating": "x", "date": [1]}}, {"kinds": 5}, {"values": {"a": 5}}, {"parts": [1]},
+            {"parts": {"a": 5}}, {"bits": "8"}, {"colours": "x"}, {"colours": "00" * 10**7},
+            {"values": [5]}, {"values": {"a": [[]]}}, [],
+        ))],
+)  # fmt: skip
 def test_what_somebody_put_into_a_catalogue_says_nothing(text):
-    assert read_described(text) == {} and read_exposure(text) == {}
-    assert KeepRules().choose([shot(1, described=text), shot(2, described=text)]).keeper.id == 1
+    assert unpacked(text) == Inventory() and read_exposure(text) == {}
+    assert KeepRules().choose([shot(1, inventory=text), shot(2, inventory=text)]).keeper.id == 1
 
 
 def test_a_hostile_file_says_nothing_and_is_read(tmp_path, original):
     xmp = b'<!DOCTYPE a [<!ENTITY b "b">]><a>&b;</a>'
     original.save(tmp_path / "a.jpg", "JPEG", xmp=xmp, exif=exif(rating=9))
     scan(tmp_path, progress=False)
-    assert read_described(listed(tmp_path)["a.jpg"].described)["rating"] == 9
+    assert unpacked(listed(tmp_path)["a.jpg"].inventory).kinds["rating"] == 9

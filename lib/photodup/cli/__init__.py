@@ -3,6 +3,7 @@
 May import: everything. Read this file first: it says which command stands where.
 """
 
+import io
 import sys
 import warnings
 from collections.abc import Callable
@@ -88,6 +89,9 @@ def main() -> None:
     """
     # What Pillow says about damaged EXIF, with a line of its source; a photo that cannot be read is reported.
     warnings.filterwarnings("ignore", module=r"PIL\.")
+    for stream in (sys.stdout, sys.stderr):  # a name that the terminal's encoding lacks must not end a list
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         command_line()()
     except PhotodupError as error:

@@ -155,7 +155,7 @@ def embed(
 
 
 def group(
-    directories: Annotated[list[Path], Argument(help="a folder that was scanned, or several")],
+    directories: Annotated[list[Path], Argument(help="the folder of your photographs, or several")],
     catalogue: CatalogueFile = None,
     threshold: Threshold = None,
     model: ModelDigest = None,
@@ -164,18 +164,33 @@ def group(
     allow_random: AllowRandom = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show copies and similar photos, and which one to keep with the reason. Nothing is removed."""
+    """Show copies and similar photos, and which one to keep with the reason. Nothing is removed.
+
+    A folder that was never scanned is scanned first.
+    """
     from photodup.photos.library.catalogue import Catalogue
 
     folders = _together(directories)
     options: dict[str, Any] = {"keep": keep, "folders": prefer_folder, "digest": model}
     options |= {"allow_random": allow_random, "only": folders.only, "never_from": folders.untouched}
+    _scan_if_new(folders, catalogue)
     with Catalogue(folders.root, catalogue) as opened:
         for name in opened.unknown(folders.only):
-            raise PhotodupError(
-                f"{printable(name)} has no scanned photo: `photodup scan` the same folders first."
-            )
+            raise PhotodupError(f"{printable(name)} has no photo: name another folder.")
         print_groups(opened, as_json=as_json, threshold=threshold, **options)
+
+
+def _scan_if_new(folders: "Folders", catalogue: Path | None) -> None:
+    """Scan folders of which no scan has seen a photo."""
+    from photodup.photos.library.catalogue import Catalogue
+    from photodup.photos.library.scan import scan
+
+    is_new = not (catalogue or folders.root / ".photodup" / "catalogue.sqlite").is_file()
+    if not is_new:
+        with Catalogue(folders.root, catalogue) as opened:
+            is_new = bool(opened.unknown(folders.only))
+    if is_new:
+        print(scan(folders.root, catalogue, only=folders.only), file=sys.stderr)
 
 
 def print_groups(catalogue: "Catalogue", *, as_json: bool = False, **options: Any) -> None:
@@ -267,7 +282,7 @@ def review(
     catalogue: CatalogueFile = None,
     demo: Annotated[bool, Option("--demo", help="on the demonstration library, port 8001")] = False,
     port: Annotated[int | None, Option(min=0, max=65535, help="default 8000; 0: any free one")] = None,
-    browser: Annotated[bool, Option(help="open it in the browser")] = False,
+    browser: Annotated[bool, Option(help="open it in the browser, where there is one")] = True,
     model: ModelDigest = None,
     keep: KeepOrder = None,
     prefer_folder: PreferFolder = None,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, PngImagePlugin, UnidentifiedImageError
 
 from photodup.embedding import jpeg_scans
 from photodup.errors import PhotodupError
@@ -39,6 +39,9 @@ _MAY_BE_RAW = (b"II", b"MM", b"FU", b"FO", b"\0M")
 # PPM, PGM and PBM also exist as numbers in text, which Pillow reads at 1.5 MB a second.
 MAX_TEXT_BYTES = 1_000_000
 _TEXT_FORMATS = (b"P1", b"P2", b"P3")
+
+# Of a PNG's texts and profiles, unpacked; Pillow's own limit, 1 MB, is less than workflows and printers' profiles take.
+PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY
 
 # Beyond this aspect ratio the resized image is not made in full before its centre is cut out: a file of
 # 1 × 65,535 pixels would need 10 GB.

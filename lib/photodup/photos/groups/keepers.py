@@ -10,9 +10,10 @@ from typing import Any
 from photodup.errors import PhotodupError
 from photodup.names import printable
 from photodup.photos.groups.names import PLACES, format_rank, place
+from photodup.photos.library import inventory
 from photodup.photos.library.catalogue import Photo
 from photodup.photos.library.hashing import Memory
-from photodup.photos.library.metadata import KINDS, in_words, joined, lost_in_words, missing, read_described
+from photodup.photos.library.metadata import KINDS, in_words, joined, lost_in_words, missing
 from photodup.photos.library.sidecars import FILM_SUFFIXES, RAW_SUFFIXES, Sidecars
 
 DEFAULT_RULES = ("resolution", "format", "metadata", "oldest", "size", "folder")
@@ -108,7 +109,11 @@ class KeepRules:
     def described(self, photo: Photo) -> Mapping[str, Any]:
         """Return what a photo and its sidecars say of it, by kind."""
         if photo.id not in self._described:
-            said = self._beside.described(photo) if self._beside else joined(read_described(photo.described))
+            said = (
+                self._beside.described(photo)
+                if self._beside
+                else joined(inventory.unpacked(photo.inventory).kinds)
+            )
             self._described[photo.id] = said
         return self._described[photo.id]
 
@@ -121,7 +126,8 @@ class KeepRules:
         suffixes = self._beside.lost(keeper.path, leaving.path) if self._beside else ()
         files = dict.fromkeys(_HAS.get(suffix) or f"has its {suffix} file beside it" for suffix in suffixes)
         is_developed = "RAW" in (keeper.format, leaving.format) and keeper.md5 != leaving.md5
-        return [*self.lost_metadata(keeper, leaving), *files, *[DEVELOPED] * is_developed]
+        inside = inventory.missing(*(inventory.unpacked(photo.inventory) for photo in (keeper, leaving)))
+        return [*self.lost_metadata(keeper, leaving), *inside, *files, *[DEVELOPED] * is_developed]
 
     def prefers(self, photo: Photo) -> tuple:
         """Return how far the owner's own choices speak against a photo, before any picture is looked at."""

@@ -6,17 +6,19 @@ from photodup.photos.library.catalogue import Photo
 
 _COPY_NAME = re.compile(
     r"^(kopie|copy|copie|copia|cópia|kopia|kopi|kópia) (von|of|de|di|av|af|z) |"
-    r"[-_ ](kopie|copy|copie|copia|cópia|kopia|kopi)( ?\(?\d+\)?)?$| ?\(\d+\)$|~\d$",
+    r"[-_ ](kopie|copy|copie|copia|cópia|kopia|kopi)( ?\(?\d+\)?)?$| ?\(\d+\)$|~\d$|(?<=\d) \d$|"
+    r"\([^)]*(conflict|konflikt|conflit|conflicto|conflitto|conflito)[^)]*\)|[.-]sync-conflict-|-(desktop|laptop)-\w+$",
     re.IGNORECASE,
 )
-_CAMERA_FOLDER = re.compile(r"dcim|camera|camera roll|\d{3}[A-Z_]{5}", re.IGNORECASE)
+_CAMERA_FOLDER = re.compile(r"dcim|camera|camera roll|\d{3}[A-Z_]{5}|(19|20)\d\d([-_. ].*)?", re.IGNORECASE)
 _PASSING_FOLDER = re.compile(
-    r"downloads?|te?mp|whatsapp.*|telegram.*|messenger|sent|received|.*papierkorb|.*trash", re.IGNORECASE
+    r"downloads?|te?mp|whatsapp.*|telegram.*|messenger|sent|received|.*papierkorb|.*trash|.*back-?ups?\b.*|.*sicherung.*",
+    re.IGNORECASE,
 )
 
 
 def place(photo: Photo) -> tuple[bool, int, int, str]:
-    """Return what settles equal files, best lowest: no name of a copy, a camera's folder, a short path."""
+    """Return what settles equal files, best lowest: no name of a copy, a camera's or dated folder, a short path."""
     folders = photo.path.parts[:-1]
     passing = any(_PASSING_FOLDER.fullmatch(part) for part in folders)
     cameras = any(_CAMERA_FOLDER.fullmatch(part) for part in folders)
@@ -26,7 +28,7 @@ def place(photo: Photo) -> tuple[bool, int, int, str]:
 
 PLACES = (
     "its name is not that of a copy",
-    "in the camera's folder",
+    "in a camera's or a dated folder, or not in one of copies",
     "the shortest path",
     "the first by name",
 )

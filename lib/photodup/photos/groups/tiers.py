@@ -123,6 +123,12 @@ class _Grouping:
             def evidence(i: int, j: int) -> Evidence:
                 return Evidence(False, near.similarity(i, j), search.verified.get(i, j))
 
+            # What no decoder reads has equal bytes or nothing.
+            of_bytes = by_content(
+                photo for photo in catalogue.photos("unreadable") if photo.lies_in(options.only or (".",))
+            )
+            self._files |= of_bytes
+            photos += [same[0] for same in of_bytes.values()]
             decisions += [
                 Decision(i, (), {})
                 for i, photo in enumerate(photos)

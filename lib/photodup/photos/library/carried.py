@@ -10,31 +10,27 @@ from collections.abc import Mapping
 from typing import Any
 from xml.dom import minidom
 
-from PIL import ExifTags
-
-from photodup.embedding import imaging
-from photodup.photos.library.metadata import (
-    MOST_TEXT,
-    MOST_VALUES,
-    MOST_XMP_BYTES,
-    Packet,
-    in_degrees,
-    plain_text,
-    read_packet,
-)
+from photodup.photos.library.metadata import MOST_TEXT, MOST_VALUES, MOST_XMP_BYTES, Packet, read_packet
 
 # The namespaces of the XMP specification, parts 1 and 2, that digiKam, Lightroom and darktable read.
 NAMESPACES = {
     "rdf": "http://www.w3.org/1999/02/22-rdf-syntax-ns#",
     "dc": "http://purl.org/dc/elements/1.1/",
     "exif": "http://ns.adobe.com/exif/1.0/",
+    "Iptc4xmpCore": "http://iptc.org/std/Iptc4xmpCore/1.0/xmlns/",
     "lr": "http://ns.adobe.com/lightroom/1.0/",
     "photoshop": "http://ns.adobe.com/photoshop/1.0/",
     "xmp": "http://ns.adobe.com/xap/1.0/",
 }
-# Properties of a place, as `place_of` gives them.
-_PLACE = ("exif:GPSLatitude", "exif:GPSLongitude", "photoshop:City", "photoshop:State", "photoshop:Country")
-_LANGUAGES, _LISTS = ("dc:title", "dc:description"), ("dc:subject", "lr:hierarchicalSubject")
+# The property of each kind that is one text, and the lists, each with the container that XMP prescribes.
+_OF_KINDS = {
+    "label": "xmp:Label", "title": "dc:title", "caption": "dc:description", "copyright": "dc:rights",
+    "city": "photoshop:City", "state": "photoshop:State", "country": "photoshop:Country",
+    "location": "Iptc4xmpCore:Location",
+}  # fmt: skip
+_LISTS = ("dc:subject", "lr:hierarchicalSubject")
+_CONTAINERS = dict.fromkeys(("dc:title", "dc:description", "dc:rights"), "Alt") | dict.fromkeys(_LISTS, "Bag")
+_CONTAINERS["dc:creator"] = "Seq"
 _DATE = re.compile(r"(\d{4})-?(\d\d)-?(\d\d)(T\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:\d\d)?)?")
 _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # of XML 1.0
 _EMPTY = (
@@ -44,67 +40,40 @@ _EMPTY = (
 Properties = Mapping[str, str | list[str]]
 
 
-def properties(said: Mapping[str, Any], place: Mapping[str, str]) -> dict[str, dict[str, str | list[str]]]:
+def properties(lost: Mapping[str, Any]) -> dict[str, dict[str, str | list[str]]]:
     """Return by kind the XMP properties that say the same; kinds that no sidecar can say are left out.
 
     Args:
-        said: what would be lost, as `metadata.missing` gives it.
-        place: as `place_of` gives it.
+        lost: what would be lost, as `metadata.missing` gives it.
     """
-    found: dict[str, dict[str, str | list[str]]] = {}
-    if date := _DATE.fullmatch(str(said.get("date", ""))):
+    by_kind: dict[str, dict[str, str | list[str]]] = {}
+    if date := _DATE.fullmatch(str(lost.get("date", ""))):
         text = "-".join(date.group(1, 2, 3)) + (date[4] or "")
-        found["date"] = {"exif:DateTimeOriginal": text, "photoshop:DateCreated": text}
-    if "place" in said and place:
-        found["place"] = dict(place)
-    if -1 <= said.get("rating", 0) <= 5 and "rating" in said:
-        found["rating"] = {"xmp:Rating": str(said["rating"])}
-    for kind, name in (("label", "xmp:Label"), ("title", "dc:title"), ("caption", "dc:description")):
-        if 0 < len(said.get(kind, "")) < MOST_TEXT:  # of a longer one not all is known
-            found[kind] = {name: said[kind]}
-    if (words := said.get("keywords")) and len(words) < MOST_VALUES and len(max(words, key=len)) < MOST_TEXT:
+        by_kind["date"] = {"exif:DateTimeOriginal": text, "photoshop:DateCreated": text}
+    if "place" in lost:
+        by_kind["place"] = position(*map(float, lost["place"].split()))
+    if -1 <= lost.get("rating", 0) <= 5 and "rating" in lost:
+        by_kind["rating"] = {"xmp:Rating": str(lost["rating"])}
+    for kind, name in _OF_KINDS.items():
+        if 0 < len(lost.get(kind, "")) < MOST_TEXT:  # of a longer one not all is known
+            by_kind[kind] = {name: lost[kind]}
+    for kind in ("keywords", "author"):
+        words = lost.get(kind)
+        if not words or len(words) >= MOST_VALUES or len(max(words, key=len)) >= MOST_TEXT:
+            continue
         levels = [[word for word in words if ("|" in word) == is_level] for is_level in (False, True)]
-        found["keywords"] = {name: some for name, some in zip(_LISTS, levels, strict=True) if some}
-    return found
+        names = zip(_LISTS, levels, strict=True) if kind == "keywords" else [("dc:creator", words)]
+        by_kind[kind] = {name: texts for name, texts in names if texts}
+    return by_kind
 
 
-def place_of(photo: bytes, sidecar: bytes = b"") -> dict[str, str]:
-    """Return where a photo was taken, as properties of XMP: of its sidecar, or what the file itself says.
-
-    Args:
-        photo: the file.
-        sidecar: the XMP beside it; empty where there is none.
-    """
-    inside: Any = b""
-    exif: Mapping[int, Any] = {}
-    try:
-        with imaging.open_image(photo) as header:
-            inside, exif = header.info.get("xmp") or b"", header.getexif().get_ifd(ExifTags.IFD.GPSInfo)
-    except Exception:  # broken metadata must not cost the page
-        pass
-    for data in (sidecar, inside.encode() if isinstance(inside, str) else inside):
-        said = dict(read_packet(data.strip(b"\0 \r\n\t")).said)
-        found = {name: said[full] for name in _PLACE if said.get(full := _full(name), "").strip()}
-        if len(found.keys() & set(_PLACE[:2])) == 1:  # half a position is none
-            found = {name: value for name, value in found.items() if name not in _PLACE[:2]}
-        if found:
-            return found
-    signed = []
-    for tag, reference, letters in ((2, 1, "NS"), (4, 3, "EW")):
-        degrees, letter = in_degrees(exif.get(tag)), plain_text(exif.get(reference)).upper()[:1] or letters[0]
-        if degrees is None or letter not in letters:
-            return {}
-        signed.append(-degrees if letter == letters[1] else degrees)
-    return position(*signed) if any(signed) else {}
-
-
-def position(latitude: float, longitude: float) -> dict[str, str]:
+def position(latitude: float, longitude: float) -> dict[str, str | list[str]]:
     """Return a position, in degrees of which south and west are negative, as properties of XMP."""
-    found = {}
-    for name, value, letters in zip(_PLACE, (latitude, longitude), ("NS", "EW"), strict=False):
-        whole, part = divmod(abs(value), 1)
-        found[name] = f"{whole:.0f},{60 * part:.6f}{letters[value < 0]}"
-    return found
+    texts: dict[str, str | list[str]] = {}
+    for axis, degrees, letters in (("Latitude", latitude, "NS"), ("Longitude", longitude, "EW")):
+        whole, part = divmod(abs(degrees), 1)
+        texts[f"exif:GPS{axis}"] = f"{whole:.0f},{60 * part:.6f}{letters[degrees < 0]}"
+    return texts
 
 
 def merged(sidecar: bytes | None, new: Properties) -> bytes | None:
@@ -190,13 +159,13 @@ def _description(rdf: str, about: str, values: Properties) -> minidom.Element:
     for prefix in sorted({name.split(":")[0] for name in values}):
         description.setAttribute(f"xmlns:{prefix}", NAMESPACES[prefix])
     for name, value in values.items():
-        if name not in (*_LANGUAGES, *_LISTS):
+        if name not in _CONTAINERS:
             description.appendChild(_element(name, str(value)))
             continue
-        container = _element(f"{rdf}:{'Alt' if name in _LANGUAGES else 'Bag'}")
+        container = _element(f"{rdf}:{_CONTAINERS[name]}")
         for one in value if isinstance(value, list) else [value]:
             item = _element(f"{rdf}:li", one)
-            if name in _LANGUAGES:
+            if _CONTAINERS[name] == "Alt":
                 item.setAttribute("xml:lang", "x-default")
             container.appendChild(item)
         description.appendChild(_element(name)).appendChild(container)

@@ -34,7 +34,7 @@ from photodup.photos.state.sqlite_file import (
 )
 
 BUSY_S = 30  # how long one photodup waits for another that writes
-VERSION = 6  # of the form; raise it with every change of catalogue.sql
+VERSION = 7  # of the form; raise it with every change of catalogue.sql
 
 
 @cache
@@ -236,8 +236,8 @@ class Catalogue:
         with self._explained():
             return self.connection.execute(sql, parameters).fetchall()
 
-    def photos(self) -> list[Photo]:
-        """Return every readable file, ordered by path.
+    def photos(self, status: str = "ok") -> list[Photo]:
+        """Return every readable file, or with the status `unreadable` those that no decoder reads, ordered by path.
 
         Raises:
             CatalogueDamagedError: a value that no scan writes; whoever sent the catalogue may have put it there.
@@ -245,8 +245,9 @@ class Catalogue:
         self.check("content", "file")
         rows = self.query(
             "SELECT file.id, file.path, file.mtime_ns, file.md5, file.size_bytes, format, width, height, phash, taken_at, "
-            "camera, exif_fields, exposure, described FROM file JOIN content USING (md5) "
-            "WHERE status = 'ok' ORDER BY file.path"
+            "camera, exif_fields, exposure, inventory FROM file JOIN content USING (md5) "
+            "WHERE status = ? ORDER BY file.path",
+            (status,),
         )
         return [
             Photo(*facts, id=number, path=Path(os.fsdecode(path)), mtime_ns=mtime_ns)

@@ -2,14 +2,14 @@ CREATE TABLE content (
     md5 TEXT PRIMARY KEY CHECK (length(md5) = 32 AND md5 NOT GLOB '*[^0-9a-f]*'),
     size_bytes INTEGER NOT NULL CHECK (size_bytes >= 0),
     format TEXT NOT NULL,
-    width INTEGER NOT NULL CHECK (width > 0),
-    height INTEGER NOT NULL CHECK (height > 0),
+    width INTEGER NOT NULL CHECK (width >= 0),
+    height INTEGER NOT NULL CHECK (height >= 0),
     phash TEXT CHECK (length(phash) = 16 AND phash NOT GLOB '*[^0-9a-f]*'),  -- NULL: a blank picture
     taken_at TEXT,          -- ISO 8601, local time
     camera TEXT,
     exif_fields INTEGER NOT NULL,
     exposure TEXT,          -- JSON; NULL: unknown
-    described TEXT          -- JSON; NULL: nothing
+    inventory TEXT NOT NULL -- what the file holds beside its pixels, packed
 ) STRICT;
 CREATE TABLE file (
     id INTEGER PRIMARY KEY,

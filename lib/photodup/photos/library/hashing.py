@@ -12,7 +12,8 @@ from PIL import Image
 
 from photodup.embedding import imaging
 from photodup.embedding.jpeg_scans import is_jpeg
-from photodup.photos.library.metadata import camera, count_fields, described, exposure, taken_at
+from photodup.photos.library import inventory
+from photodup.photos.library.metadata import camera, count_fields, exposure, taken_at
 
 # Both sides of the image the perceptual hash starts from stay at least this long. The hash looks at
 # 32 × 32 pixels, so decoding a JPEG at 1/8 loses nothing it would see; `MAX_DRAFT_DISTANCE` is the price.
@@ -64,7 +65,7 @@ class PhotoFacts:
 
     `width` and `height` (pixels) are those of the upright image. `phash` is 16 hex digits, or None for a
     blank picture. `taken_at` is local time in ISO 8601, with the fraction of a second and the UTC offset where the
-    camera wrote them. `exposure` and `described` are JSON, as `photodup.photos.library.metadata` gives them. The order
+    camera wrote them. `exposure` is JSON, as `metadata` gives it, and `inventory` as its module packs it. The order
     is that of the catalogue's columns.
     """
 
@@ -78,7 +79,7 @@ class PhotoFacts:
     camera: str | None
     exif_fields: int
     exposure: str | None
-    described: str | None
+    inventory: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,12 @@ def read_facts_and_look(
     return _facts(data, image), look.view.pixels(image) if look else None
 
 
+def facts_of_bytes(data: bytes) -> PhotoFacts:
+    """Return what is known of a file that cannot be decoded: only equal bytes are its copies."""
+    nothing = inventory.packed(inventory.Inventory())
+    return PhotoFacts(md5(data), len(data), "unreadable", 0, 0, None, None, None, 0, None, nothing)
+
+
 def _facts(data: bytes, decoded: Image.Image) -> PhotoFacts:
     width, height = decoded.size
     # decode() has accepted the bytes; the header is parsed once more for what decode() does not return.
@@ -116,7 +123,7 @@ def _facts(data: bytes, decoded: Image.Image) -> PhotoFacts:
             details, position = exif.get_ifd(_EXIF_IFD), exif.get_ifd(_GPS_IFD)
         except Exception:  # Broken EXIF must not cost the photograph.
             exif, details, position = Image.Exif(), {}, {}
-        said = described(header, exif, details, position)
+        held = inventory.read(header, data, exif, details, position)
         if is_jpeg(data):  # the decoder may have shrunk it
             width, height = header.size
             if exif.get(_ORIENTATION) in (5, 6, 7, 8):
@@ -128,11 +135,11 @@ def _facts(data: bytes, decoded: Image.Image) -> PhotoFacts:
         width=width,
         height=height,
         phash=perceptual_hash(_as_drafted(decoded, width, height) if is_jpeg(data) else decoded),
-        taken_at=taken_at(exif, details),
+        taken_at=taken_at(exif, details) or held.taken_at,
         camera=camera(exif),
         exif_fields=count_fields(exif, details, position),
         exposure=exposure(details),
-        described=said,
+        inventory=inventory.packed(held),
     )
 
 

@@ -2,16 +2,15 @@
 
 import json
 import math
+import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import lru_cache
+from email.utils import parsedate_to_datetime
 from typing import Any
 from xml.parsers import expat
-
-from PIL import IptcImagePlugin
 
 # Baseline TIFF: a TIFF's first directory also holds the file's structure, and a JPEG's holds pointers. Tag
 # numbers from the TIFF 6.0 and Exif 2.32 specifications; what is not listed is metadata.
@@ -30,23 +29,43 @@ _LAYOUT = frozenset({
 # fmt: on
 
 # What an owner would miss, in the order in which a sentence names it.
-KINDS = ("date", "place", "camera", "rating", "label", "title", "caption", "keywords", "people")
-_AS_WORDS = {"rating": "a rating of {}", "label": "a label", "title": "a title", "caption": "a caption"}
-# Of XMP by its local name, and of IPTC by its number: the kind that each property is.
+KINDS = (
+    "date",
+    "place",
+    "camera",
+    "rating",
+    "label",
+    "title",
+    "caption",
+    "keywords",
+    "people",
+    "author",
+    "copyright",
+    "city",
+    "state",
+    "country",
+    "location",
+)
+_AS_WORDS = {
+    "rating": "a rating of {}",
+    "label": "a label",
+    "title": "a title",
+    "caption": "a caption",
+    "author": "an author",
+}
+# Of XMP by its local name: the kind that each property is.
 XMP_KINDS = {
     "Rating": "rating", "Label": "label", "title": "title", "Headline": "title", "description": "caption",
-    "subject": "keywords", "hierarchicalSubject": "keywords", "TagsList": "keywords",
-    "PersonInImage": "people", "DateTimeOriginal": "date", "DateCreated": "date", "GPSLatitude": "place",
-    "City": "place", "Country": "place", "Location": "place", "Model": "camera",
-}  # fmt: skip
-_IPTC = {
-    (2, 5): "title", (2, 105): "title", (2, 120): "caption", (2, 25): "keywords", (2, 55): "date",
-    (2, 90): "place", (2, 92): "place", (2, 101): "place",
+    "ImageDescription": "caption", "subject": "keywords", "hierarchicalSubject": "keywords", "TagsList": "keywords",
+    "PersonInImage": "people", "PersonDisplayName": "people", "DateTimeOriginal": "date", "DateCreated": "date",
+    "DateTimeDigitized": "date", "CreateDate": "saved", "Model": "camera", "creator": "author", "Artist": "author",
+    "rights": "copyright", "Copyright": "copyright", "City": "city", "State": "state", "Country": "country",
+    "Location": "location",
 }  # fmt: skip
 _REGIONS = "metadataworkinggroup.com/schemas/regions"  # whose `Name` is a person's; others' is a profile's
 _RDF = "http://www.w3.org/1999/02/22-rdf-syntax-ns# "
 # Several values each.
-_LISTS, MOST_VALUES = frozenset({"keywords", "people"}), 1000
+_LISTS, MOST_VALUES = frozenset({"keywords", "people", "author"}), 1000
 MOST_TEXT = 2000  # characters that are read of a value
 MOST_XMP_BYTES = 4_000_000  # of a packet or sidecar that are read
 # What cameras and libraries write as a title into every file.
@@ -60,10 +79,13 @@ _NO_TITLE = (
     "screenshot",
 )
 
-_MAKE, _MODEL, _DATETIME, _SOFTWARE, _DESCRIPTION = 0x010F, 0x0110, 0x0132, 0x0131, 0x010E
-_RATING, _XP_TITLE, _XP_COMMENT, _XP_KEYWORDS = 0x4746, 0x9C9B, 0x9C9C, 0x9C9E
-_ORIGINAL, _OFFSET_ORIGINAL, _SUBSEC_ORIGINAL = 0x9003, 0x9011, 0x9291
-_LATITUDE, _LONGITUDE = 2, 4
+_MAKE, _MODEL = 0x010F, 0x0110
+# When it was taken, or else digitized, or else saved: the date, the fraction of its second, and its zone.
+_TAKEN, _SAVED = ((0x9003, 0x9291, 0x9011), (0x9004, 0x9292, 0x9012)), (0x0132, 0x9290, 0x9010)
+_DATE = re.compile(
+    r"(\d{4})[-:/. ]?(\d\d)[-:/. ]?(\d\d)([T ]+(\d\d):?(\d\d)(:?(\d\d)([.,]\d+)?)?)?\s*(Z|[+-]\d\d:?\d\d)?"
+)
+_SAME_PLACE = 2e-4  # degrees, some 20 m: programs round
 # How one exposure was made.
 _EXPOSURE = {"time": 0x829A, "aperture": 0x829D, "sensitivity": 0x8827, "bias": 0x9204}
 # Makers whose note is a TIFF directory after so many bytes: the tags of the number in a burst or bracket and of the drive
@@ -88,20 +110,40 @@ def is_metadata(tag: int) -> bool:
 
 
 def taken_at(exif: Mapping[int, Any], details: Mapping[int, Any]) -> str | None:
-    """Return when a photo was taken: local time in ISO 8601, with the fraction and the UTC offset that are there."""
-    for value, subsec in (
-        (details.get(_ORIGINAL), plain_text(details.get(_SUBSEC_ORIGINAL))),
-        (exif.get(_DATETIME), ""),
-    ):
-        try:
-            taken = datetime.strptime(plain_text(value), "%Y:%m:%d %H:%M:%S").isoformat()
-        except ValueError:  # Absent, or "0000:00:00 00:00:00" from a camera whose clock was never set.
+    """Return when EXIF says that a photo was taken, digitized or else saved, as `date_of` does."""
+    return next((date for date, _ in dates(exif, details)), None)
+
+
+def dates(exif: Mapping[int, Any], details: Mapping[int, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the dates of EXIF, the best first, each with its kind: `date`, or `saved` of the file's own."""
+    for tags in (*_TAKEN, _SAVED):
+        fields = details if tags in _TAKEN else exif
+        text, fraction, zone = (
+            plain_text(part.get(tag)) for part, tag in zip((fields, details, details), tags, strict=True)
+        )
+        if not (date := date_of(text)):
             continue
-        if subsec.isascii() and subsec.isdigit():
-            taken += f".{subsec[:6]}"
-        offset = plain_text(details.get(_OFFSET_ORIGINAL))
-        return taken + offset if _is_offset(offset) else taken
-    return None
+        if fraction.isascii() and fraction.isdigit() and len(date) == 19:
+            date += f".{fraction[:6]}"
+        yield (date_of(date + zone) or date), "date" if tags in _TAKEN else "saved"
+
+
+def date_of(text: str) -> str | None:
+    """Return a date in ISO 8601, in local time with the fraction and the zone that are there; None if it is none."""
+    if not (match := _DATE.fullmatch(text.strip("\0 \t\r\n"))):
+        try:
+            return parsedate_to_datetime(text).isoformat()
+        except (ValueError, TypeError, IndexError):
+            return None
+    year, month, day, time, hour, minute, _, second, fraction, zone = match.groups()
+    date = f"{year}-{month}-{day}" + (f"T{hour}:{minute}" if time else "") + (f":{second}" if second else "")
+    date += f".{fraction[1:7]}" if fraction else ""
+    date += "" if not zone or not time else "+00:00" if zone == "Z" else f"{zone[:3]}:{zone[-2:]}"
+    try:
+        datetime.fromisoformat(date)
+    except ValueError:  # absent, or "0000:00:00 00:00:00" from a camera whose clock was never set
+        return None
+    return date
 
 
 def camera(exif: Mapping[int, Any]) -> str | None:
@@ -143,36 +185,18 @@ def _series(note: Any) -> dict[str, float]:
     return values
 
 
-def described(image: Any, exif: Mapping[int, Any], details: Mapping[int, Any], gps: Mapping[int, Any]) -> str:
-    """Return the metadata of an open picture as JSON: by kind (`KINDS`), and the `software` that wrote it."""
-    position = [in_degrees(gps.get(tag)) for tag in (_LATITUDE, _LONGITUDE)]
-    said: list[tuple[str, Any]] = [
-        ("date", taken_at(exif, details)),
-        ("place", "GPS" if None not in position and any(position) else None),
-        ("camera", camera(exif)),
-        ("rating", exif.get(_RATING)),
-        ("title", _wide(exif.get(_XP_TITLE))),
-        ("caption", plain_text(exif.get(_DESCRIPTION))),
-        ("caption", _wide(exif.get(_XP_COMMENT))),
-        *(("keywords", word) for word in _wide(exif.get(_XP_KEYWORDS)).split(";")),
-        ("software", plain_text(exif.get(_SOFTWARE))),
-        *_iptc(image),
-    ]
-    xmp = image.info.get("xmp")
-    if isinstance(xmp, str):
-        xmp = xmp.encode()
-    return json.dumps(_joined([*said, *(_xmp(xmp) if isinstance(xmp, bytes) else ())]))
-
-
 def described_by_xmp(packet: bytes) -> dict[str, Any]:
     """Return what an XMP packet or sidecar says, by kind; what cannot be read says nothing."""
-    return _joined(_xmp(packet))
+    return joined_kinds(kinds_of(read_packet(packet[:MOST_XMP_BYTES].strip(b"\0 \r\n\t")).said))
 
 
-@lru_cache(65536)
-def read_described(text: str | None) -> Mapping[str, Any]:
-    """Undo the JSON of `described`; what somebody else put into a catalogue in its place says nothing."""
-    return {kind: value for kind, value in _object(text).items() if _is_sound(kind, value)}
+def sound_kinds(kinds: Any) -> dict[str, Any]:
+    """Return metadata by kind of what may be anything, such as what somebody else put into a catalogue."""
+    return (
+        {kind: value for kind, value in kinds.items() if _is_sound(kind, value)}
+        if isinstance(kinds, dict)
+        else {}
+    )
 
 
 def read_exposure(text: str | None) -> dict[str, float]:
@@ -183,45 +207,57 @@ def read_exposure(text: str | None) -> dict[str, float]:
 
 def joined(*descriptions: Mapping[str, Any]) -> dict[str, Any]:
     """Return what several descriptions say together; where they differ, the first counts."""
-    return _joined(
-        (kind, one)
-        for said in descriptions
-        for kind, value in said.items()
-        for one in (value if kind in _LISTS else [value])
+    return joined_kinds(
+        ("saved" if kind == "date" and "date of" in description else kind, text)
+        for description in descriptions
+        for kind, texts in description.items()
+        if kind != "date of"
+        for text in (texts if kind in _LISTS else [texts])
     )
 
 
-def in_words(kinds: Mapping[str, Any]) -> str:
-    """Return kinds as words: "date, place and a rating of 5"."""
-    words = [_AS_WORDS.get(kind, kind).format(kinds[kind]) for kind in KINDS if kind in kinds]
+def in_words(kinds: Mapping[str, Any], *, plain: bool = False) -> str:
+    """Return kinds as words: "date, place and a rating of 5", or plain: "date, place and rating"."""
+    words = [
+        kind if plain else _AS_WORDS.get(kind, kind).format(kinds[kind]) for kind in KINDS if kind in kinds
+    ]
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words) or "none"
 
 
-def missing(kept: Mapping[str, Any], leaving: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what would be lost, by kind: what the leaving photo says and the kept one does not, or says otherwise."""
+def missing(keeper: Mapping[str, Any], leaving: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what would be lost, by kind: what the leaving photo says and the keeper does not, or says otherwise."""
     lost: dict[str, Any] = {}
     for kind in KINDS:
-        value, known = leaving.get(kind), kept.get(kind)
-        if value is None or value == known:
+        text, there = leaving.get(kind), keeper.get(kind)
+        if text is None or text == there:
             continue
         if kind in _LISTS:
-            value = sorted(set(value) - set(known or ()))
-            if not value:
+            text = sorted(set(text) - set(there or ()))
+            if not text:
                 continue
-        # Another place or camera of one picture is a spelling; of dates one may be shorter.
-        elif known and (kind in ("place", "camera") or (kind == "date" and _is_one_date(known, value))):
-            continue
-        lost[kind] = value
+        elif there and kind == "date" and (leaving.get("date of") == "saved" or _is_one_date(there, text)):
+            continue  # of dates one may be shorter, and each program that saves a file dates it
+        elif there and (kind == "camera" or (kind == "place" and _is_one_place(there, text))):
+            continue  # another camera of one picture is a spelling
+        lost[kind] = text
     return lost
 
 
-def lost_in_words(kept: Mapping[str, Any], leaving: Mapping[str, Any]) -> str:
-    """Return what a leaving photo says and the kept one does not, in a sentence that names both; empty if nothing."""
-    if not (lost := missing(kept, leaving)):
-        return ""
-    own = missing(leaving, kept)
-    said = f"has {in_words(lost)}"
-    return f"{said}; the one to keep has {in_words(own)}" if own else f"{said}, which the one to keep lacks"
+def lost_in_words(keeper: Mapping[str, Any], leaving: Mapping[str, Any]) -> str:
+    """Return what a leaving photo says and the keeper does not, or says otherwise, in words; empty if nothing."""
+    lost = missing(keeper, leaving)
+    others = {kind: text for kind, text in lost.items() if kind in keeper and kind not in _LISTS}
+    alone, ours = (
+        {kind: text for kind, text in part.items() if kind not in others}
+        for part in (lost, missing(leaving, keeper))
+    )
+    said = [f"has another {in_words(others, plain=True)} than the one to keep"] if others else []
+    if alone:
+        said.append(
+            f"has {in_words(alone)}"
+            + (f"; the one to keep has {in_words(ours)}" if ours else ", which the one to keep lacks")
+        )
+    return "; ".join(said)
 
 
 def _object(text: str | None) -> dict[str, Any]:
@@ -243,37 +279,43 @@ def _is_one_date(first: str, second: str) -> bool:
     return one.startswith(other) or other.startswith(one)
 
 
-def _joined(said: Any) -> dict[str, Any]:
-    """Return what was said, by kind: lists together, of other kinds the first that is not empty."""
-    found: dict[str, Any] = {}
+def _is_one_place(first: str, second: str) -> bool:
+    try:
+        pairs = zip(map(float, first.split()), map(float, second.split()), strict=True)
+        return all(abs(one - two) < _SAME_PLACE for one, two in pairs)
+    except ValueError:
+        return False
+
+
+def joined_kinds(texts: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Return metadata by kind: lists together, of other kinds the first that is not empty."""
+    kinds: dict[str, Any] = {}
     lists: dict[str, set[str]] = {}
-    for kind, value in said:
+    for kind, text in texts:
         if kind == "rating":
-            number = _number(value)
-            value = round(number) if number else None  # 0: not rated
-        elif isinstance(value, str):
-            value = value.strip("\0 \r\n\t")[:MOST_TEXT]
-            if kind in ("title", "caption") and (value.lower() in _NO_TITLE or value[:1] in ("{", "<")):
+            number = _number(text)
+            text = round(number) if number else None  # 0: not rated
+        elif isinstance(text, str):
+            text = text.strip("\0 \r\n\t")[:MOST_TEXT]
+            if kind in ("title", "caption") and not is_title(text):
                 continue
-        if not value:
+        if kind in ("date", "saved") and not (text := date_of(text or "")):
+            continue
+        if not text:
             continue
         if kind not in _LISTS:
-            found.setdefault(kind, value)
+            kinds.setdefault(kind, text)
         elif len(several := lists.setdefault(kind, set())) < MOST_VALUES:
-            several.add(value)
-    return found | {kind: sorted(values) for kind, values in lists.items()}
+            several.add(text)
+    if "saved" in kinds:
+        kinds |= {"date of": "saved"} if "date" not in kinds else {}
+        kinds.setdefault("date", kinds.pop("saved"))
+    return kinds | {kind: sorted(values) for kind, values in lists.items()}
 
 
-def _iptc(image: Any) -> Iterator[tuple[str, str]]:
-    try:
-        values = IptcImagePlugin.getiptcinfo(image) or {}
-    except Exception:  # Broken IPTC must not cost the photograph.
-        return
-    for number, kind in _IPTC.items():
-        given = values.get(number, ())
-        for value in given if isinstance(given, list) else [given]:
-            if isinstance(value, bytes):
-                yield kind, value.decode("utf-8", "replace")
+def is_title(text: str) -> bool:
+    """Return whether a text is no program's: neither what cameras write into every file, nor code."""
+    return text.lower() not in _NO_TITLE and text[:1] not in ("{", "<")
 
 
 @dataclass
@@ -329,27 +371,34 @@ def read_packet(data: bytes) -> Packet:
     return packet
 
 
-def _xmp(data: bytes) -> list[tuple[str, str]]:
-    """Return (kind, value) of each property known here."""
-    said = []
-    for name, value in read_packet(data[:MOST_XMP_BYTES].strip(b"\0 \r\n\t")).said:
+def kinds_of(said: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Yield kind and text of each property of XMP known here; a place in degrees."""
+    degrees = {}
+    for name, text in said:
         namespace, _, local = name.rpartition(" ")
-        kind = "people" if local == "Name" and _REGIONS in namespace else XMP_KINDS.get(local)
-        if kind:
-            said.append((kind, value))
-    return said
+        if kind := "people" if local == "Name" and _REGIONS in namespace else XMP_KINDS.get(local):
+            yield kind, text
+        elif local in ("GPSLatitude", "GPSLongitude") and (number := _degrees_of_xmp(text)) is not None:
+            degrees[local] = number
+    if len(degrees) == 2:
+        yield "place", place_text(degrees["GPSLatitude"], degrees["GPSLongitude"])
+
+
+def _degrees_of_xmp(text: str) -> float | None:
+    """Return the degrees of `48,5.25N`, `48,5,15N` or `48.1`; south and west are negative."""
+    numbers = [_number(part) for part in text.strip().rstrip("NSEWnsew").split(",")]
+    size = in_degrees(tuple(numbers))
+    return size if size is None or text.strip()[-1:].upper() not in ("S", "W") else -size
+
+
+def place_text(latitude: float, longitude: float) -> str:
+    """Return a position, degrees, as the text of the kind `place`; empty for none."""
+    return f"{latitude:.6f} {longitude:.6f}" if latitude or longitude else ""
 
 
 def plain_text(value: Any) -> str:
     """Return a value of EXIF as text, without what fills it up; empty for None."""
     return "" if value is None else str(value).strip("\0 ")
-
-
-def _wide(value: Any) -> str:
-    """Return a text as Windows writes it into EXIF: UTF-16, little endian."""
-    if isinstance(value, tuple) and all(isinstance(one, int) and 0 <= one < 256 for one in value):
-        value = bytes(value)
-    return value.decode("utf-16-le", "replace") if isinstance(value, bytes) else ""
 
 
 def _number(value: Any) -> float | None:
@@ -368,13 +417,6 @@ def in_degrees(value: Any) -> float | None:
     if not parts or None in parts:
         return None
     return sum(part / 60**i for i, part in enumerate(parts) if part is not None)
-
-
-def _is_offset(text: str) -> bool:
-    try:
-        return len(text) == 6 and text[0] in "+-" and datetime.strptime(text, "%z") is not None
-    except ValueError:
-        return False
 
 
 def _is_empty(value: Any) -> bool:

@@ -24,7 +24,13 @@ from photodup.errors import PhotodupError
 from photodup.files import available_cores, real_path
 from photodup.names import printable
 from photodup.photos.library.catalogue import Catalogue, open_sound
-from photodup.photos.library.hashing import Look, PhotoFacts, read_facts_and_look, unpack_facts
+from photodup.photos.library.hashing import (
+    Look,
+    PhotoFacts,
+    facts_of_bytes,
+    read_facts_and_look,
+    unpack_facts,
+)
 from photodup.photos.library.walking import ListedFile, Listing, UnreadFile, read_bytes, walk
 from photodup.progress import bar
 
@@ -231,6 +237,7 @@ def _read(
     root: Path, max_pixels: int, look: Look | None, entry: ListedFile, processes: DecodePool
 ) -> _FileRead:
     """Decode here what is known to take little time, and everything else in a process that can be killed."""
+    data = b""
     try:
         data, entry = read_bytes(root, entry)
         if imaging.is_bounded(data):
@@ -244,7 +251,7 @@ def _read(
     except TooSlow as error:  # The machine may have been busy: it is tried again.
         return _FileRead(entry, "inaccessible", error.reason)
     except imaging.ImageError as error:
-        return _FileRead(entry, "unreadable", error.reason)
+        return _FileRead(entry, "unreadable", error.reason, facts_of_bytes(data) if data else None)
     except OSError as error:
         return _FileRead(entry, "inaccessible", error.strerror or str(error))
     except MemoryError:
@@ -309,6 +316,6 @@ def _write(catalogue: Catalogue, batch: list[_FileRead], report: ScanReport) -> 
             [(*astuple(r.entry), r.status, r.reason, r.facts and r.facts.md5) for r in batch],
         )
     for read in batch:
-        report.n_read += read.facts is not None
-        report.bytes_read += read.entry.size_bytes if read.facts else 0
+        report.n_read += read.status == "ok"
+        report.bytes_read += read.entry.size_bytes if read.status == "ok" else 0
         report.n_missing += read.status == "missing"

@@ -14,12 +14,12 @@ from unicodedata import normalize
 
 from photodup.photos.library.catalogue import Photo
 from photodup.photos.library.hashing import Memory, digest_of
+from photodup.photos.library.inventory import unpacked, xmp_values
 from photodup.photos.library.metadata import (
     MOST_XMP_BYTES,
-    XMP_KINDS,
     described_by_xmp,
     joined,
-    read_described,
+    place_text,
     read_packet,
 )
 
@@ -57,13 +57,8 @@ _OF_EXPORT = re.compile(
     re.IGNORECASE,
 )
 _GOOGLE_KINDS = {"description": "caption", "people": "people", "geoData": "place"}
-# Of XMP what says the same as the photograph itself, when and by what it was written, or is read as metadata elsewhere.
-_OF_FILE = re.compile(
-    r"rdf-syntax-ns#|adobe:ns:meta/|XML/1998|/xap/1\.0/(mm|sType)|/tiff/1\.0/|/exif/1\.0/|cipa\.jp/exif"
-    r"| (ModifyDate|MetadataDate|CreateDate|CreatorTool|format|SidecarForExtension|ImageUniqueID|\w*(timestamp|_hash))$"
-    r"| (State|LastKeyword\w+|weightedFlatSubject|DateAcquired|CatalogSets|categories|RatingPercent)$"
-)
-_CAMERA_RAW = "http://ns.adobe.com/camera-raw-settings/1.0/ "
+# Of XMP beside a photo what says the same as the photo itself.
+_OF_PHOTO = re.compile(r"/tiff/1\.0/|/exif/1\.0/|cipa\.jp/exif")
 
 
 def photographs_among(names: Iterable[str]) -> set[str]:
@@ -113,12 +108,6 @@ def xmp_of(photo: Path) -> Path:
     if not named and folder.is_alone(photo):
         named = own.get(f"{_folded(photo.stem)}.xmp")
     return named or photo.with_name(f"{photo.name}.xmp")
-
-
-def exported_place(photo: Path) -> tuple[float, float] | None:
-    """Return the latitude and longitude (degrees) in the JSON of Google's export beside a photo; None without."""
-    positions = (_position(_read_json(file)) for file in belonging_to(photo) if _suffix(file) == ".json")
-    return next(filter(None, positions), None)
 
 
 class _Folder:
@@ -257,7 +246,7 @@ class Sidecars:
             for suffix in (".xmp", ".json")
         )
         album = self._album((self._library / photo.path).parent)
-        return joined(joined(*xmp), read_described(photo.described), *exported, album)
+        return joined(joined(*xmp), unpacked(photo.inventory).kinds, *exported, album)
 
     def _read_album(self, folder: Path) -> dict[str, Any]:
         """Return the album that a folder of Google's export is, as a keyword below `Album`; nothing for other folders."""
@@ -299,11 +288,14 @@ def _google_kinds(exported: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return metadata by kind. No date: to a photo without one Google gives the time at which it got there."""
     people = exported.get("people")
     names = [one.get("name") for one in people if isinstance(one, dict)] if isinstance(people, list) else []
-    place = "GPS" if _position(exported) else None
     # Words that are taken for a program's, such as "<3", are no kind.
-    return joined(
-        read_described(json.dumps({"caption": exported.get("description"), "place": place, "people": names}))
-    )
+    kinds = {
+        "caption": exported.get("description"),
+        "people": [name for name in names if isinstance(name, str)],
+    }
+    if position := _position(exported):
+        kinds["place"] = place_text(*position)
+    return joined({kind: text for kind, text in kinds.items() if isinstance(text, str | list)})
 
 
 def _xmp_values(data: bytes) -> dict[str, tuple[str, ...]] | None:
@@ -311,17 +303,7 @@ def _xmp_values(data: bytes) -> dict[str, tuple[str, ...]] | None:
     packet = read_packet(data.strip(b"\0 \r\n\t"))
     if not packet.is_whole or len(data) > MOST_XMP_BYTES:
         return None
-    values: dict[str, list[str]] = defaultdict(list)
-    for name, text in packet.said:
-        namespace, _, local = name.rpartition(" ")
-        if namespace and local not in XMP_KINDS and not _OF_FILE.search(name):
-            values[name] += [text.strip()] if text.strip() else []
-    is_developed = values.get(f"{_CAMERA_RAW}HasSettings") != ["False"]
-    return {
-        name: tuple(texts)
-        for name, texts in values.items()
-        if texts != ["0"] and (is_developed or not name.startswith(_CAMERA_RAW))
-    }
+    return {name: texts for name, texts in xmp_values(packet.said).items() if not _OF_PHOTO.search(name)}
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -22,6 +22,12 @@ _MORE = {".jxl": "pillow_jxl"} | dict.fromkeys(RAW_SUFFIXES, "rawpy")
 # Never entered: our own folders. That of a catalogue given with --catalogue is known by its marker.
 OWN_FOLDERS = frozenset({".photodup", ".photodup-trash"})
 
+# Other pictures, which are not looked at, but named.
+_OTHER_PICTURES = frozenset({
+    ".mpo", ".jps", ".pns", ".insp", ".jp2", ".j2k", ".jpf", ".jpx", ".jxr", ".wdp", ".psd", ".psb", ".xcf", ".kra", ".exr",
+    ".hdr", ".tga", ".pcx", ".ppm", ".pgm", ".pbm", ".dcm", ".fits", ".apng", ".svg", ".ico", ".icns",
+})  # fmt: skip
+
 # A file is read in one piece; nothing a camera writes comes near this.
 MAX_FILE_BYTES = 2**30
 
@@ -94,13 +100,14 @@ class Listing:
     silent: set[bytes] = field(default_factory=set)
     only: tuple[bytes, ...] = (b"",)  # with a trailing slash: where it looked
     unread: list[bytes] = field(default_factory=list)  # photographs that only the extra `photos-more` reads
+    others: list[bytes] = field(default_factory=list)  # pictures of other formats
     not_entered: list[UnreadFile] = field(
         default_factory=list
     )  # folders of programs, and files in their trash
 
     @property
     def left_out(self) -> list[str]:
-        """Sentences about `not_entered` and `unread`."""
+        """Sentences about `not_entered`, `unread` and `others`."""
         sentences = [f"{place}." for place in self.not_entered[:_MOST_NAMED]]
         if more := self.not_entered[_MOST_NAMED:]:
             folders = sorted({place.path.name for place in more})
@@ -111,6 +118,9 @@ class Listing:
             sentences.append(
                 f"{n} left out ({names}): pip install 'photodup[photos-more]' reads RAW and JPEG XL."
             )
+        if self.others:
+            names = _in_short(map(os.fsdecode, sorted(self.others)))
+            sentences.append(f"{len(self.others)} pictures of other formats, not looked at ({names}).")
         return sentences
 
 
@@ -204,6 +214,10 @@ def walk(root: Path, only: Sequence[str] = (), *, everything: bool = False) -> L
                         continue
                     status = child.stat(follow_symlinks=False)
                     listing.entries.append(ListedFile.of(path, status))
+                elif is_photo:
+                    listing.problems.append(UnreadFile(_path(path), "no regular file, not looked at"))
+                elif os.path.splitext(name.lower())[1] in _OTHER_PICTURES:
+                    listing.others.append(path)
             except FileNotFoundError:
                 continue  # Gone since the folder was listed.
             except OSError as error:  # A folder that may be listed only, or a file system that fails.

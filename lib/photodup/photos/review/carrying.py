@@ -2,19 +2,17 @@
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from photodup.names import escaped, printable
-from photodup.photos.library.carried import merged, place_of, position, properties
+from photodup.photos.library.carried import merged, properties
 from photodup.photos.library.catalogue import Photo
 from photodup.photos.library.hashing import md5
 from photodup.photos.library.metadata import KINDS, MOST_XMP_BYTES, in_words, joined, missing
-from photodup.photos.library.sidecars import exported_place, xmp_of
+from photodup.photos.library.sidecars import xmp_of
 from photodup.photos.library.walking import opened_file
-from photodup.photos.review.pictures import PictureRefused, head
 from photodup.photos.trash.trash_entries import Note
 
 
@@ -83,14 +81,14 @@ def carried(
             path = xmp_of(root / keeper.path)
             sidecar = _read(root, path)
         free = {kind: value for kind, value in lost.items() if kind not in known or isinstance(value, list)}
-        found = properties(free, _place(root, photo) if "place" in free else {})
+        found = properties(free)
         found = {kind: some for kind, some in found.items() if merged(sidecar, some)}
         for name, value in ((name, value) for some in found.values() for name, value in some.items()):
             new[name] = [*new.get(name, ()), *value] if isinstance(value, list) else new.get(name, value)
         told.append(
             SaidAlone(
                 photo,
-                {kind: _shown(found[kind], lost[kind]) for kind in KINDS if kind in found},
+                {kind: _text(lost[kind]) for kind in KINDS if kind in found},
                 {kind: (_text(known[kind]), _text(lost[kind])) for kind in lost if kind not in free},
                 {kind: value for kind, value in free.items() if kind not in found},
             )
@@ -109,10 +107,6 @@ def carried(
     return Carried(home, tuple(told), note)
 
 
-def _shown(found: Mapping[str, str | list[str]], value: Any) -> str:
-    return _text(value) if value != "GPS" else " ".join(map(str, found.values()))
-
-
 def _text(value: Any) -> str:
     return escaped(", ".join(value) if isinstance(value, list) else str(value))[:200]
 
@@ -126,12 +120,3 @@ def _read(root: Path, path: Path) -> bytes | None:
         return None
     except OSError:
         return b""
-
-
-def _place(root: Path, photo: Photo) -> Mapping[str, str]:
-    """Return where a photo was taken; nothing of a file that has changed since the scan."""
-    with suppress(PictureRefused, OSError):
-        found = place_of(head(root, photo), _read(root, xmp_of(root / photo.path)) or b"")
-        exported = None if found else exported_place(root / photo.path)
-        return position(*exported) if exported else found
-    return {}

@@ -3,6 +3,7 @@
 import os
 import secrets
 import socket
+import sys
 import threading
 import webbrowser
 from collections.abc import Callable
@@ -147,14 +148,14 @@ def review(
     Args:
         root: a folder of photographs, scanned or not yet.
         port: where to listen; default 8000, 8001 for the demonstration; 0 takes a free one.
-        browser: open the page there.
+        browser: open the page there, on a machine that has a screen.
         is_demo: say that these are the demonstration's photographs.
         **options: of `ReviewedFolder`.
     """
     wanted = port if port is not None else (DEMO_PORT if is_demo else DEFAULT_PORT)
     with ReviewServer(root, port=wanted, is_demo=is_demo, opened_on_page=True, **options) as server:
         print(f"The page: {server.url}\nStop with Ctrl-C.", flush=True)
-        if browser:
+        if browser and _has_browser():
             webbrowser.open(server.url)
         server.wait(then=_say_what_is_open)
     if (task := server.folder.work.running) and task.can_stop:
@@ -164,6 +165,14 @@ def review(
             flush=True,
         )
         os._exit(0)
+
+
+def _has_browser() -> bool:
+    """Return whether somebody sits before this machine: no text browser is to take the terminal."""
+    has_screen = sys.platform in ("darwin", "win32") or any(
+        map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY"))
+    )
+    return has_screen and not any(map(os.environ.get, ("CI", "SSH_CONNECTION")))
 
 
 def _say_what_is_open(session: ReviewSession, url: str) -> None:

@@ -1,0 +1,466 @@
+"""What an image file holds beside the pixels of its first picture: every part is understood, harmless or unknown.
+
+*Understood* are metadata by kind and further values by name, wherever in the file they stand. *Harmless* is what encoders
+write about themselves. Everything else is *unknown*: the file to keep must have it too, byte for byte.
+"""
+
+import io
+import json
+import re
+import zlib
+from base64 import b85decode, b85encode
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from PIL import ExifTags, Image, ImageCms
+
+from photodup.names import printable
+from photodup.photos.library import containers
+from photodup.photos.library.metadata import (
+    KINDS,
+    MOST_XMP_BYTES,
+    XMP_KINDS,
+    camera,
+    date_of,
+    dates,
+    in_degrees,
+    is_metadata,
+    is_title,
+    joined_kinds,
+    kinds_of,
+    place_text,
+    plain_text,
+    read_packet,
+    sound_kinds,
+)
+
+_TABLES = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+_ENCODER, _OF_PROGRAM, _OF_FILE, _OF_ENCODING, _SHARED = (
+    re.compile(
+        "|".join(_TABLES[name]), re.DOTALL | (re.IGNORECASE if name in ("comments", "png_texts") else 0)
+    )
+    for name in ("comments", "png_texts", "xmp_of_file", "xmp_of_encoding", "shared_namespaces")
+)
+_OF_PLACE, _RATING, _COMMENT, _SOFTWARE = frozenset(range(5)), 0x4746, 0x9286, 0x0131  # EXIF
+_OF_KINDS = frozenset(
+    {*_TABLES["exif"], _RATING, 0x010F, 0x0110, 0x9003, 0x9004, 0x9011, 0x9012, 0x9291, 0x9292}
+)
+_XMP_TAG, _IPTC_TAG, _RESOURCES_TAG, _LAYERS_TAG, _MORE_DIRECTORIES = 700, 33723, 34377, 37724, 330  # TIFF
+_IPTC_RESOURCE, _XMP_RESOURCE = 0x0404, 0x0424
+_CHARACTER_SET, _UTF_8 = (1, 90), b"\x1b%G"
+_CAMERA_RAW = "http://ns.adobe.com/camera-raw-settings/1.0/ "
+_LAYOUT_NAMES = frozenset(name for tag, name in ExifTags.TAGS.items() if not is_metadata(tag))
+_LONG = 200  # characters, from which a value is kept as a digest
+_MOST_STORED = 4_000_000  # bytes of one inventory that are unpacked
+
+# Colours whose values in sRGB tell one profile from another: not so pure that they lie outside of it.
+_COLOURS = np.array(np.meshgrid(*[[40, 128, 216]] * 3), np.uint8).reshape(3, -1).T
+_SAME_COLOUR = 6  # levels of 255: variants of one profile
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """What one file holds beside the pixels of its first picture.
+
+    Attributes:
+        kinds: metadata by kind (`metadata.KINDS`), and the `software` that wrote it.
+        values: further texts by name; long ones as digests.
+        parts: the name of each part that photodup does not understand, by digest.
+        bits: a channel.
+        is_transparent: whether some of its pixels are not opaque.
+        colours: what its colour profile makes of 27 colours, hex; empty for sRGB.
+    """
+
+    kinds: Mapping[str, Any] = field(default_factory=dict)
+    values: Mapping[str, list[str]] = field(default_factory=dict)
+    parts: Mapping[str, str] = field(default_factory=dict)
+    bits: int = 8
+    is_transparent: bool = False
+    colours: str = ""
+
+    @property
+    def taken_at(self) -> str | None:
+        """Return the date that XMP, IPTC or a text gives, with its time; None for one that only says when it was saved."""
+        date = self.kinds.get("date", "")
+        return date if "T" in date and "date of" not in self.kinds else None
+
+
+def missing(keeper: Inventory, member: Inventory) -> list[str]:
+    """Return what a member holds and the keeper lacks, in plain sentences; nothing of metadata by kind, or of pixels."""
+    is_one_exposure = all(member.kinds.get(kind) == keeper.kinds.get(kind) for kind in ("camera", "date"))
+    words = {text for texts in (*keeper.kinds.values(), *keeper.values.values()) for text in _list(texts)}
+    names = [name for digest, name in member.parts.items() if digest not in keeper.parts]
+    others: list[str] = []
+    for name, texts in member.values.items():
+        if set(texts) <= words or (name == "MakerNote" and is_one_exposure and name in keeper.values):
+            continue
+        (others if name in keeper.values else names).append(name)
+    names += [f"{member.bits} bits a channel"] if member.bits > keeper.bits else []
+    names += ["transparency"] if member.is_transparent and not keeper.is_transparent else []
+    if member.colours and not _are_alike(keeper.colours, member.colours):
+        names.append("a colour profile")
+    said = [f"has {_in_short(names)}, which the one to keep lacks"] if names else []
+    return [*said, f"says otherwise than the one to keep: {_in_short(others)}"] if others else said
+
+
+def _in_short(names: list[str]) -> str:
+    several = list(dict.fromkeys(printable(name) for name in names))
+    more = [f"{len(several) - 3} more"] if len(several) > 4 else []
+    words = several[:3] + more if more else several
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+
+
+def _list(texts: Any) -> list[str]:
+    return texts if isinstance(texts, list) else [str(texts)]
+
+
+def _are_alike(first: str, second: str) -> bool:
+    usual = _COLOURS.tobytes().hex()
+    one, two = (
+        np.frombuffer(bytes.fromhex(colours or usual), np.uint8).astype(int) for colours in (first, second)
+    )
+    return one.shape == two.shape and int(np.abs(one - two).max()) <= _SAME_COLOUR
+
+
+def packed(inventory: Inventory) -> str:
+    """Return an inventory as text for the catalogue."""
+    return b85encode(zlib.compress(json.dumps(asdict(inventory)).encode())).decode()
+
+
+@lru_cache(65536)
+def unpacked(text: str | None) -> Inventory:
+    """Undo `packed`; what somebody else put into a catalogue in its place says nothing."""
+    try:
+        stored = json.loads(zlib.decompressobj().decompress(b85decode(text or ""), _MOST_STORED))
+        inventory = Inventory(**stored)
+        _are_alike("", inventory.colours)
+        texts = [
+            text for several in (*inventory.values.values(), inventory.parts.values()) for text in several
+        ]
+        if not all(isinstance(text, str) for text in texts) or not isinstance(inventory.bits, int):
+            return Inventory()
+        return Inventory(**stored | {"kinds": sound_kinds(inventory.kinds)})
+    except (ValueError, TypeError, AttributeError, RecursionError, zlib.error):
+        return Inventory()
+
+
+def read(
+    image: Image.Image,
+    data: bytes,
+    exif: Mapping[int, Any],
+    details: Mapping[int, Any],
+    gps: Mapping[int, Any],
+) -> Inventory:
+    """Return the inventory of a file.
+
+    Args:
+        image: it, opened and perhaps not decoded.
+        data: its bytes.
+        exif, details, gps: its directories of EXIF.
+    """
+    reading = _Reading()
+    reading.take_exif(exif, details, gps)
+    pixels, more_xmp = sha256(), []
+    for name, body in containers.parts(data):
+        if name == containers.PIXELS:
+            pixels.update(body)
+        elif name == containers.MORE_XMP:
+            more_xmp.append(
+                (body[:32], body[36:40], body[40:])
+            )  # which packet it is of, and where this piece begins
+        elif name == containers.BITS:
+            reading.bits = max(reading.bits, *body[5:])
+        else:
+            reading.take(name, body)
+    if more_xmp:
+        reading.take(containers.XMP, b"".join(piece for _, _, piece in sorted(more_xmp)))
+    n = 1 if image.format in ("JPEG", "MPO") else _n_pictures(image)
+    if n > 1:
+        reading.add_part(f"{n} pages or frames", data if image.format == "TIFF" else pixels.digest())
+    elif image.format == "RAW" or (image.format == "TIFF" and _MORE_DIRECTORIES in exif):
+        reading.add_part("what the sensor saw" if image.format == "RAW" else "further pictures", data)
+    if image.mode in ("CMYK", "LAB"):
+        reading.add("colour space", image.mode)
+    return Inventory(
+        joined_kinds(reading.kinds),
+        {name: sorted(texts) for name, texts in reading.further_values().items()},
+        reading.parts,
+        max(reading.bits, _bits(image, data, exif)),
+        _is_transparent(image),
+        _colours(image.info.get("icc_profile") or b""),
+    )
+
+
+class _Reading:
+    """What was read of a file so far."""
+
+    def __init__(self) -> None:
+        self.kinds: list[tuple[str, Any]] = []
+        self.values: dict[str, set[str]] = {}
+        self.parts: dict[str, str] = {}
+        self.bits = 0
+
+    def add(self, name: str, value: Any) -> None:
+        """Add a value under a name; a long one by its digest."""
+        self.values.setdefault(name, set()).update(_texts(value))
+
+    def add_text(self, kind: str, text: str | None, raw: Any = b"") -> None:
+        """Add a text of a kind; one that no kind is under its name, and one of unknown encoding never as text."""
+        if text is None:
+            self.add(f"{kind} in an unknown encoding", sha256(repr(raw).encode()).hexdigest())
+        elif kind in (*KINDS, "software") and not (kind in ("title", "caption") and text[:1] in ("{", "<")):
+            several = text.split(";") if kind in ("keywords", "author") else [text]
+            self.kinds += [(kind, each) for each in several]
+        else:
+            self.add(kind, text)
+
+    def add_part(self, name: str, body: bytes) -> None:
+        """Add a part that photodup does not understand, unless it is empty."""
+        if body.strip(b"\0"):
+            self.parts[sha256(body).hexdigest()[:32]] = name
+
+    def further_values(self) -> dict[str, set[str]]:
+        """Return the values, with what the file says otherwise of one kind, and with texts too long for one."""
+        first = joined_kinds(self.kinds)
+        for kind, text in self.kinds:
+            if (
+                kind in _WORDS
+                and (text := text.strip("\0 \r\n\t"))
+                and is_title(text)
+                and text != first.get(kind)
+            ):
+                self.add(kind, text)
+        return {name: texts for name, texts in self.values.items() if texts}
+
+    def take(self, name: str, body: bytes) -> None:
+        """Take a part of a container."""
+        if name == containers.XMP:
+            self._take_xmp(body)
+        elif name == containers.IPTC:
+            self._take_iptc(body)
+        elif name == containers.RESOURCES:
+            self._take_resources(body)
+        elif name == containers.COMMENT or name.startswith(containers.TEXT):
+            self._take_text(name.removeprefix(containers.TEXT), body.strip(b"\0 \r\n\t"))
+        elif name not in (containers.EXIF, containers.PROFILE, *_TABLES["parts"]) and body[
+            :8
+        ].hex() not in _TABLES["parts_with"].get(name, ()):
+            self.add_part(name if name in containers.IN_WORDS else f"data of the kind {name}", body)
+
+    def _take_text(self, key: str, body: bytes) -> None:
+        text, kind = _decoded(body), _TABLES["texts"].get(key.lower(), key.removeprefix("exif:"))
+        if _OF_PROGRAM.fullmatch(key) or (kind == "comment" and text and _ENCODER.fullmatch(text)):
+            return
+        self.add_text(key if kind == "date" and not date_of(text or "") else kind, text, body)
+
+    def _take_xmp(self, packet: bytes) -> None:
+        packet = packet.removeprefix(b"://ns.adobe.com/xap/1.0/\0")  # some write the signature wrongly
+        xmp = read_packet(packet[:MOST_XMP_BYTES].strip(b"\0 \r\n\t"))
+        self.kinds += kinds_of(xmp.said)
+        for name, texts in xmp_values(xmp.said).items():
+            namespace, _, local = name.rpartition(" ")
+            if not _OF_ENCODING.search(name) and local not in _LAYOUT_NAMES:
+                self.add(local if _SHARED.search(namespace) else name.rpartition("/")[2].strip(), texts)
+        if not xmp.is_whole or len(packet) > MOST_XMP_BYTES:
+            self.add_part("XMP that photodup cannot read", packet)
+
+    def _take_iptc(self, data: bytes) -> None:
+        records = list(containers.datasets(data))
+        is_utf_8 = any(
+            (record, number) == _CHARACTER_SET and body == _UTF_8 for record, number, body in records
+        )
+        is_facebook = any(number == 40 and body[:4] == b"FBMD" for _, number, body in records)
+        times = {55: "", 60: "", 62: "", 63: ""}
+        for record, number, body in records:
+            is_harmless = number in _TABLES["iptc"] or (is_facebook and number in (40, 103))
+            if record != 2 or is_harmless or not body.strip(b"\0 "):
+                continue
+            text = body.decode("utf-8", "replace") if is_utf_8 else _decoded(body)
+            if number in times:
+                times[number] = text or ""
+            else:
+                self.add_text(_TABLES["iptc_texts"].get(number, f"IPTC {number}"), text, body)
+        for date, time in ((times[55], times[60]), (times[62], times[63])):
+            self.kinds.append(("date", f"{date}T{time}" if date_of(f"{date}T{time}") else date))
+
+    def _take_resources(self, data: bytes) -> None:
+        for number, body in containers.resources(data):
+            if number == _IPTC_RESOURCE:
+                self._take_iptc(body)
+            elif number == _XMP_RESOURCE:
+                self._take_xmp(body)
+            elif number not in _TABLES["photoshop"]:
+                self.add_part(f"Photoshop's resource {number}", body)
+
+    def take_exif(self, exif: Mapping[int, Any], details: Mapping[int, Any], gps: Mapping[int, Any]) -> None:
+        """Take the directories of EXIF."""
+        self.kinds += [(kind, date) for date, kind in dates(exif, details)]
+        self.kinds += [("camera", camera(exif)), ("rating", exif.get(_RATING)), ("place", _position(gps))]
+        self.kinds.append(("software", plain_text(exif.get(_SOFTWARE))))
+        for tag, value in [*exif.items(), *details.items()]:
+            raw = value if isinstance(value, bytes) else _longs(value)
+            if not is_metadata(tag) or tag in _OF_KINDS:
+                continue
+            if kind := _TABLES["exif_texts"].get(tag):
+                self.add_text(kind, _decoded(value), value)
+            elif kind := _TABLES["windows_texts"].get(tag):
+                self.add_text(kind, _wide(value), value)
+            elif tag == _XMP_TAG:
+                self._take_xmp(raw)
+            elif tag == _IPTC_TAG:
+                self._take_iptc(raw)
+            elif tag == _RESOURCES_TAG:
+                self._take_resources(raw)
+            elif tag == _LAYERS_TAG:
+                self.add_part("Photoshop's layers", raw)
+            elif tag == _COMMENT:
+                self.add(
+                    "comment", value[8:] if isinstance(value, bytes) else value
+                )  # 8 bytes name its encoding
+            else:
+                self.add(ExifTags.TAGS.get(tag, f"EXIF's tag {tag}"), value)
+        for tag, value in gps.items():
+            if tag not in _OF_PLACE:
+                self.add(ExifTags.GPSTAGS.get(tag, f"GPS tag {tag}"), value)
+
+
+_WORDS = frozenset({"title", "caption", "label", "copyright", "city", "state", "country", "location"})
+
+
+def xmp_values(said: list[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
+    """Return by property what XMP holds beyond metadata by kind, such as edits, and beyond what is of the file itself."""
+    values: dict[str, list[str]] = {}
+    for name, text in said:
+        namespace, _, local = name.rpartition(" ")
+        if namespace and local not in XMP_KINDS and not _OF_FILE.search(name):
+            values.setdefault(name, []).extend([text.strip()] if text.strip() else [])
+    is_developed = values.get(f"{_CAMERA_RAW}HasSettings") != ["False"]
+    return {
+        name: tuple(texts)
+        for name, texts in values.items()
+        if texts != ["0"] and (is_developed or not name.startswith(_CAMERA_RAW))
+    }
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield a value of any form as texts that are equal where the values are."""
+    if isinstance(value, tuple | list | set):
+        for one in value:
+            yield from _texts(one)
+        return
+    if isinstance(value, bytes):
+        body = value.strip(b"\0 \r\n\t")
+        text = _decoded(body)
+        text = sha256(body).hexdigest() if text is None or not text.isprintable() else text
+    elif isinstance(value, dict):
+        text = sha256(repr(sorted(value.items())).encode()).hexdigest()
+    else:
+        text = _decoded(value) or str(value)
+    text = text.strip("\0 \r\n\t")
+    if text:
+        yield _number(text) or (text if len(text) <= _LONG else sha256(text.encode()).hexdigest())
+
+
+def _number(text: str) -> str:
+    """Return a number, perhaps a fraction, with five digits; empty for any other text."""
+    over, _, under = text.partition("/")
+    try:
+        return f"{float(over) / float(under or 1):.5g}" if len(text) < 40 else ""
+    except (ValueError, ZeroDivisionError, OverflowError):
+        return ""
+
+
+def _decoded(value: Any) -> str | None:
+    """Return a text, of bytes or as Pillow gives it; None where its encoding is not certain."""
+    if isinstance(value, str):
+        try:
+            value = value.encode("latin-1")  # Pillow takes EXIF's texts for Latin-1
+        except UnicodeEncodeError:
+            return value
+    if not isinstance(value, bytes):
+        return "" if value is None else str(value)
+    try:
+        return value.strip(b"\0 \r\n\t").decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _wide(value: Any) -> str | None:
+    """Return a text as Windows writes it into EXIF: UTF-16, little endian."""
+    if isinstance(value, tuple) and all(isinstance(one, int) and 0 <= one < 256 for one in value):
+        value = bytes(value)
+    if not isinstance(value, bytes):
+        return None
+    try:
+        return value.decode("utf-16-le").strip("\0 ")
+    except UnicodeDecodeError:
+        return None
+
+
+def _longs(value: Any) -> bytes:
+    """Return the bytes of a field that was written as numbers of 32 bits."""
+    numbers = value if isinstance(value, tuple) else (value,)
+    return b"".join(one.to_bytes(4, "little") for one in numbers if isinstance(one, int) and 0 <= one < 2**32)
+
+
+def _position(gps: Mapping[int, Any]) -> str:
+    signed = []
+    for tag, letters in ((2, "NS"), (4, "EW")):
+        degrees, letter = in_degrees(gps.get(tag)), plain_text(gps.get(tag - 1)).upper()[:1] or letters[0]
+        if degrees is None or letter not in letters:
+            return ""
+        signed.append(-degrees if letter == letters[1] else degrees)
+    return place_text(*signed)
+
+
+def _n_pictures(image: Image.Image) -> int:
+    try:
+        return max(1, int(getattr(image, "n_frames", 1)))
+    except Exception:  # A damaged second page raises nearly anything, and there is more than one then.
+        return 2
+
+
+def _bits(image: Image.Image, data: bytes, exif: Mapping[int, Any]) -> int:
+    if image.format == "PNG":
+        return max(8, data[24])
+    if image.format == "TIFF":
+        depths = exif.get(258, 8)
+        return max(
+            (
+                depth
+                for depth in (depths if isinstance(depths, tuple) else (depths,))
+                if isinstance(depth, int)
+            ),
+            default=8,
+        )
+    return 16 if image.mode[:1] in ("I", "F") else 8
+
+
+def _is_transparent(image: Image.Image) -> bool:
+    if not (image.has_transparency_data or image.mode in ("La", "RGBa")):
+        return False
+    try:
+        return bool((np.asarray(image.convert("RGBA").getchannel("A")) < 255).any())
+    except Exception:  # in doubt it is
+        return True
+
+
+@lru_cache(256)
+def _colours(profile: bytes) -> str:
+    """Return what a profile makes of some colours, hex; empty for sRGB, for grey, and without a profile."""
+    if not profile or profile[16:20] not in (b"RGB ",):
+        return sha256(profile).hexdigest() if profile and profile[16:20] != b"GRAY" else ""
+    try:
+        patch = Image.fromarray(_COLOURS[None])
+        ours = ImageCms.ImageCmsProfile(io.BytesIO(profile))
+        shown = ImageCms.profileToProfile(patch, ours, ImageCms.createProfile("sRGB"), outputMode="RGB")
+    except Exception:
+        return sha256(profile).hexdigest()
+    colours = shown.tobytes().hex() if shown else ""
+    return "" if _are_alike("", colours) else colours

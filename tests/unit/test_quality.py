@@ -144,7 +144,7 @@ def test_what_is_shown_is_measured_on_files(tmp_path):
     assert (found.n_photos, found.n_files, found.n_redundant) == (2, 8, 6)
     assert (found.n_groups, found.n_pure, found.n_complete, found.n_false) == (2, 2, 2, 0)
     assert (found.n_right, found.n_original, found.keepers) == (2, 2, {"original": 2})
-    assert found.n_found == 6 and set(found.found_by_edit.values()) == {1.0}
+    assert found.found_by_edit == {"resize 0.5x": 1.0, "crop 90%": 1.0, "border with text 5%": 0.0}
     assert "right keepers 2 of 2 (at least 22.4% with 95% confidence)" in "\n".join(found.lines())
     assert "no bound: A bound needs the scores of 40 pairs of different pictures, not 2" in found.lines()[-1]
 

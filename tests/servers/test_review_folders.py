@@ -166,8 +166,9 @@ def several(folder: Path, *names: str) -> Path:
     """One photo in each of some folders, smaller from one to the next."""
     image = photo("coffee").resize((360, 240))
     for number, name in enumerate(names):
-        save(image.resize((360 - 36 * number, 240 - 24 * number)), folder / name / "1.jpg")
-        image = Image.open(folder / names[0] / "1.jpg")  # as people make copies: of a file
+        save(image.resize((360 - 90 * number, 240 - 60 * number)), folder / name / "1.jpg")
+        with Image.open(folder / names[0] / "1.jpg") as file:  # as people make copies: of a file
+            image = file.convert("RGB")
     return folder
 
 

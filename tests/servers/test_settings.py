@@ -286,7 +286,7 @@ def test_group_prints_both_tiers_with_reasons(library):
     last = done.stdout.splitlines()[-1]
     assert "7 photographs: 3 groups of copies" in last and "nothing is embedded" in last
     refused = photodup("group", library, "--keep", "biggest")
-    assert refused.returncode == 2 and "choose from source" in refused.stderr
+    assert refused.returncode == 2 and "choose from resolution" in refused.stderr
 
 
 def test_settings_are_not_written_into_a_folder_that_is_not_our_own(tmp_path):

@@ -18,7 +18,7 @@ WHOLE, _WINDOW = 1024, 512
 _BLURS = (0.3, 0.5, 0.7, 0.9, 1.2, 1.6, 2.1, 2.8, 3.7, 4.9, 6.5, 8.7, 11.5)  # standard deviations, pixels
 _QUALITIES = (95, 90, 85, 80, 75, 70, 65, 60, 50, 40, 30, 20, 10)
 _AS_SHARP, _MEASURABLE = 0.97, 0.3  # contrast that is none lost, and that can be measured
-_MOST_LOST = 100.0  # squares of greys: no saving takes as much from most places
+_MOST_LOST = 600.0  # squares of greys: no saving takes as much from most places
 # Ways of programs that resize, the commonest first.
 _WAYS = (
     Image.Resampling.LANCZOS, Image.Resampling.BICUBIC, Image.Resampling.BILINEAR, Image.Resampling.BOX,
@@ -192,7 +192,7 @@ def _as_strong(
         return keeper, True
 
     def loss(first: np.ndarray, second: np.ndarray) -> float:
-        return float(np.median(lost(first, second)[there]))
+        return float(np.quantile(lost(first, second)[there], 0.8))  # in the places with content
 
     beside = loss(member, keeper)
     copy = saved(keeper, saving) if saving.tables else keeper

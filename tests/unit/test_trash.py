@@ -16,7 +16,6 @@ from photodup.photos.library.feedback import Feedback
 from photodup.photos.library.sidecars import moving_together
 from photodup.photos.state import own_key
 from photodup.photos.state.journal import Journal, JournalError
-from photodup.photos.trash import trash as trash_module
 from photodup.photos.trash import trash_files
 from photodup.photos.trash.trash import Trash
 from photodup.photos.trash.trash_entries import Removal, TrashError
@@ -280,10 +279,10 @@ def test_a_keeper_that_is_another_spelling_is_none(folder, md5, monkeypatch, oth
 
 def test_the_trash_folder_is_durable_and_private(folder, md5, monkeypatch):
     """A power cut must not forget the folder that everything was moved into; nobody else may look in."""
-    synced = []
-    monkeypatch.setattr(trash_module, "sync_folder", synced.append)
+    synced, sync = [], os.fsync
+    monkeypatch.setattr(os, "fsync", lambda fd: (synced.append(os.fstat(fd).st_ino), sync(fd)))
     Trash(folder).remove([removal(folder, md5)])
-    assert synced == [folder]
+    assert synced[0] == folder.stat().st_ino, "before anything is moved into it"
     assert (folder / TRASH_FOLDER).stat().st_mode & 0o777 == 0o700
 
 

@@ -39,6 +39,7 @@ def replaced(path: Path, content: bytes, status: os.stat_result) -> None:
 def written_into(path: Path, content: bytes, status: os.stat_result) -> None:
     with suppress(FileNotFoundError), open(path, "r+b") as file:
         file.write(content)
+        file.flush()
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
@@ -177,6 +178,25 @@ def test_what_another_program_does_at_any_step_loses_nothing(
         assert not list(fast_folder.rglob(".*.photodup-part*")), turn
         turn += 1
     assert turn > 6
+
+
+@pytest.mark.parametrize("file_system", FILE_SYSTEMS)
+@pytest.mark.parametrize("race", [replaced, written_into])
+def test_what_is_saved_at_the_last_moment_keeps_its_name(fast_folder, monkeypatch, race, file_system):
+    limit(monkeypatch, file_system)
+    md5 = make_library(fast_folder, FILES)
+    copy, status = fast_folder / "a/copy.jpg", (fast_folder / "keep.jpg").stat()
+
+    def on_step(name: str) -> None:
+        if name == "move":
+            race(copy, b"n" * 50, status)
+
+    trash = Trash(fast_folder, on_step)
+    done, refused = trash.remove([removal(fast_folder, md5, sidecars=())])
+    assert done == [] and len(refused) == 1 and "\n" not in refused[0][1]
+    assert copy.read_bytes() == b"n" * 50 and copy.stat().st_mtime_ns == status.st_mtime_ns
+    assert not list((fast_folder / TRASH_FOLDER).rglob("*.jpg"))
+    assert [operation.state for operation in trash.contents().operations] == ["taken back"]
 
 
 @pytest.fixture

@@ -50,9 +50,9 @@ from photodup.photos.trash.trash_files import (
     RemainingCopies,
     TrashFiles,
     free_names,
-    sync_folder,
 )
 from photodup.progress import bar
+from photodup.safe_open import opened
 
 
 class Trash:
@@ -187,8 +187,13 @@ class Trash:
             present = [o for o in present[::-1] if o.written] + [o for o in present if not o.written]
             for operation in _watched(present, "restore"):
                 try:
-                    if (written := operation.written) and not operation.unfinished:
-                        self._require_unchanged(written)
+                    # A sidecar that somebody changed since is not taken back; what it was before stays in the trash.
+                    written, path = operation.written, self.library / operation.home
+                    is_changed = written and os.path.lexists(path) and not self._files.is_home(written)
+                    if is_changed and not operation.unfinished:
+                        raise TrashError(
+                            f"{printable(path)} was changed since photodup wrote it: it stays as it is, look at it yourself."
+                        )
                     same = {moved: self._files.is_as_removed(moved) for moved in operation.files}
                     # What was interrupted may have part of its files at home: that is no loss.
                     files = [
@@ -208,7 +213,7 @@ class Trash:
                             f"{printable(home)} came back as something changed it." for home in changed
                         )
                 except (OSError, TrashError) as error:
-                    refused.append(sentence_of(error, self.library / operation.home))
+                    refused.append(sentence_of(error, path))
         if refused:
             more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
             back = f" {len(restored)} other files are back: scan again." if restored else ""
@@ -228,8 +233,17 @@ class Trash:
         freed = 0
         refused: list[str] = []
         with self._locked():
-            everything = self.contents().operations
-            going = self._present(everything, operations, confirmed, {"purging"})
+            everything, going = self.contents().operations, []
+            for operation in self._present(everything, operations, confirmed, {"purging"}):
+                try:
+                    if False in map(self._files.is_as_removed, operation.files):
+                        raise TrashError(
+                            f"{printable(operation.home)} in the trash is not the file that was removed (its content "
+                            "differs): it was left there, and restoring brings it back."
+                        )
+                    going.append(operation)
+                except (OSError, TrashError) as error:
+                    refused.append(sentence_of(error, self.root / operation.home))
             staying = [operation for operation in everything if operation not in going]
             for operation in _watched(going, "delete"):
                 try:
@@ -241,14 +255,6 @@ class Trash:
             more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
             raise TrashError(f"{refused[0]}{more} {freed / 1e6:.2f} MB of others are freed.")
         return freed
-
-    def _require_unchanged(self, written: Written) -> None:
-        """Refuse to take back a sidecar that somebody changed since; what it was before stays in the trash."""
-        path = self.library / written.home
-        if os.path.lexists(path) and not self._files.is_home(written):
-            raise TrashError(
-                f"{printable(path)} was changed since photodup wrote it: it stays as it is, look at it yourself."
-            )
 
     def _sidecars_shared_with(self, operation: Operation, others: Iterable[Operation]) -> list[Moved]:
         """Return the sidecars of a photo that left with other photos, and are in the trash unchanged."""
@@ -374,32 +380,22 @@ class Trash:
         self._write(operation, outcome)
 
     def _purge(self, operation: Operation) -> int:
-        """Delete an operation's files from the trash; return the bytes freed.
-
-        Raises:
-            TrashError: a file is not as journalled, and was left.
-        """
+        """Delete an operation's files from the trash, but one that is not as journalled; return the bytes freed."""
         try:
             self._write(operation, "purging")
         except OSError as error:
             # A full disk is what people purge for: here the deletion makes the room to write it down.
             if error.errno not in DISK_FULL:
                 raise
-        freed = operation.bytes
-        left = []
+        freed, left = operation.bytes, []
         for moved in operation.files:
             self._step("purge file")
-            if not self._files.delete(moved):
+            if not self._files.delete(moved):  # something changed it at the last moment
                 left.append(moved)
         self._files.clear(operation)
         operation.files = left or operation.files
         self._write(operation, "removed" if left else "purged")
-        if left:
-            raise TrashError(
-                f"{printable(self.root / left[0].trash)} is not the file that was removed (its content differs): it "
-                "was left there, and restoring brings it back."
-            )
-        return freed
+        return freed - sum(moved.size for moved in left)
 
     def _finish(self, operation: Operation) -> None:
         """Finish what was interrupted: a removal is taken back, a restore or purge completed."""
@@ -437,9 +433,12 @@ class Trash:
         with suppress(PhotodupError):  # without a key, what is written now counts as unsigned
             own_key()
         try:
-            if not self.root.is_dir():
-                self.root.mkdir(mode=0o700, exist_ok=True)  # whatever comes here may have been private
-                sync_folder(self.library)
+            with opened(self.library, TRASH_FOLDER) as place, suppress(FileExistsError):
+                if place:
+                    os.mkdir(
+                        place.name, 0o700, dir_fd=place.folder
+                    )  # whatever comes here may have been private
+                    os.fsync(place.folder)
             with self._journal.exclusive():
                 self._recover()
                 yield

@@ -229,8 +229,7 @@ def unknown_operation(moved: Moved) -> Operation:
     """Return a file that lies in the trash and is named by no operation as one."""
     name = f"00000000-000000-{hashlib.md5(os.fsencode(moved.trash), usedforsecurity=False).hexdigest()[:8]}"
     time_s = min(max(moved.mtime_ns / 1e9, 0.0), float(LAST_SECOND))
-    reason = "the journal does not say how it came here"
-    return Operation(name, name, time_s, reason, UNKNOWN, [moved], is_own=False)
+    return Operation(name, name, time_s, "no line of the journal names it", UNKNOWN, [moved], is_own=False)
 
 
 def former_home(trash: str) -> str:

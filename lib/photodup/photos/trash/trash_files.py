@@ -434,12 +434,3 @@ def _shortened(stem: str, suffix: str) -> str:
     encoded = os.fsencode(stem)
     # Cut between characters: file systems that take UTF-8 only refuse half of one.
     return (stem if len(encoded) <= room else encoded[:room].decode("utf-8", "ignore")) + suffix
-
-
-def sync_folder(folder: Path) -> None:
-    """Make a folder's names durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

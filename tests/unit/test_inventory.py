@@ -381,6 +381,11 @@ def test_sizes_and_counts_in_a_file_are_not_believed():
 CHANGES = st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), max_size=12)
 
 
+def test_what_nobody_foresaw_costs_no_photo(monkeypatch):
+    monkeypatch.setattr("photodup.photos.library.containers.parts", lambda data: [][1])
+    assert UNREAD in lost(saved(HALF), saved(PICTURE)) and lost(saved(PICTURE), saved(PICTURE)) == ""
+
+
 @given(st.sampled_from(sorted(UNKNOWN)), CHANGES, st.integers(0, 400))
 def test_any_file_has_parts(name, changes, cut):
     data = bytearray(UNKNOWN[name][0])

@@ -251,7 +251,7 @@ def _boxes_of_file(data: bytes) -> Iterator[Part]:
         if kind == "meta":
             try:
                 yield from _items(data, body)
-            except (struct.error, IndexError, ValueError):
+            except (LookupError, ValueError):
                 yield UNREAD, body
         elif not kind:
             yield UNREAD, body

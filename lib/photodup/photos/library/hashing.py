@@ -12,7 +12,7 @@ from PIL import Image
 
 from photodup.embedding import imaging
 from photodup.embedding.jpeg_scans import is_jpeg
-from photodup.photos.library import inventory
+from photodup.photos.library import containers, inventory
 from photodup.photos.library.metadata import camera, count_fields, exposure, taken_at
 
 # Both sides of the image the perceptual hash starts from stay at least this long. The hash looks at
@@ -123,7 +123,10 @@ def _facts(data: bytes, decoded: Image.Image) -> PhotoFacts:
             details, position = exif.get_ifd(_EXIF_IFD), exif.get_ifd(_GPS_IFD)
         except Exception:  # Broken EXIF must not cost the photograph.
             exif, details, position = Image.Exif(), {}, {}
-        held = inventory.read(header, data, exif, details, position)
+        try:
+            held = inventory.read(header, data, exif, details, position)
+        except Exception:  # nor must other metadata that nobody foresaw
+            held = inventory.Inventory(parts={md5(data): containers.UNREAD})
         if is_jpeg(data):  # the decoder may have shrunk it
             width, height = header.size
             if exif.get(_ORIENTATION) in (5, 6, 7, 8):

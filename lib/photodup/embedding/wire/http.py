@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from photodup.errors import PhotodupError
+from photodup.files import parse_json
 
 _BOUNDARY = "photodup-7MA4YWxkTrZu0gW"
 _JSON = {"Content-Type": "application/json"}
@@ -22,10 +23,6 @@ _UNREADABLE = (
     ArithmeticError,
     RecursionError,
     MemoryError,
-)
-
-MOST_READ_BYTES = (
-    256_000_000  # that a server's JSON may become here: lists of nothing are 30 times their text
 )
 
 Answer = tuple[Mapping[str, str], bytes]  # headers, their names in lower case, and body
@@ -94,7 +91,7 @@ class Multipart:
 
     @reading("The answer")
     def decode(self, answer: Answer) -> np.ndarray:
-        content = _parsed(answer[1])
+        content = parse_json(answer[1])
         if isinstance(content, list) and all(isinstance(row, list) for row in content):
             return _rows(content)
         return _rows(_member(content, "embeddings"))
@@ -136,7 +133,7 @@ class OpenAi:
 
     @reading("The answer")
     def decode(self, answer: Answer) -> np.ndarray:
-        data = _member(_parsed(answer[1]), "data")
+        data = _member(parse_json(answer[1]), "data")
         # Some servers number none, and answer in order.
         return _rows([row["embedding"] for row in sorted(data, key=lambda row: row.get("index", 0))])
 
@@ -168,18 +165,9 @@ def read_json(body: bytes) -> Any:
     """Return what JSON holds.
 
     Raises:
-        AnswerError: it is none, one that nests without end, or one that would take more than `MOST_READ_BYTES`.
+        AnswerError: it is none, one that nests without end, or one that would take too much memory.
     """
-    return _parsed(body)
-
-
-def _parsed(text: bytes) -> Any:
-    """Return what JSON holds; raise a ValueError if it would become too large."""
-    if len(text) > MOST_READ_BYTES // 50:  # shorter ones cannot
-        parts = text.count(b",") + 3 * (text.count(b"[") + text.count(b"{")) + text.count(b'"')
-        if len(text) + 32 * parts > MOST_READ_BYTES:
-            raise ValueError(f"{len(text):,} bytes that would become more than {MOST_READ_BYTES:,}")
-    return json.loads(text)
+    return parse_json(body)
 
 
 def _base64(data: bytes | str) -> str:

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from photodup.errors import PhotodupError
+from photodup.files import check_json
 from photodup.names import printable
 from photodup.safe_open import PathInFolder, open_file, opened, refuse_what_is_no_file
 
 _T = TypeVar("_T")
+_MOST_BYTES = 1 << 28  # some hundred thousand lines
 
 
 class JournalError(PhotodupError):
@@ -50,13 +52,19 @@ class Journal:
         """
         try:
             with self._place("") as place, open(open_file(place), "rb") as file:
-                lines = file.read().split(b"\n")
+                content = file.read(_MOST_BYTES + 1)
+            if len(content) > _MOST_BYTES:
+                raise ValueError(f"more than {_MOST_BYTES:,} bytes")
+            check_json(content, 4 * _MOST_BYTES)
+            lines = content.split(b"\n")
         except FileNotFoundError:
             return []
         except OSError as error:
             raise JournalError(
                 f"{printable(self.path)} cannot be read ({error.strerror}): allow reading it."
             ) from None
+        except ValueError as error:
+            raise JournalError(f"{printable(self.path)} cannot be read ({error}): is it a journal?") from None
         return [_parsed(line) for line in lines[:-1]]
 
     def state(self) -> tuple[int, ...] | None:
@@ -93,8 +101,10 @@ class Journal:
 
     def _drop_cut_line(self) -> None:
         with self._writable() as descriptor, open(descriptor, "rb+", closefd=False) as file:
-            if file.seek(0, os.SEEK_END) == 0:
+            if not (size := file.seek(0, os.SEEK_END)):
                 return
+            if size > _MOST_BYTES:
+                raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
             file.seek(-1, os.SEEK_END)
             if file.read(1) != b"\n":
                 file.seek(0)

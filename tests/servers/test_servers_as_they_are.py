@@ -3,7 +3,10 @@
 import contextlib
 import functools
 import json
+import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from concurrent import futures
@@ -16,7 +19,7 @@ from support.http_server import accepting
 
 from photodup.addresses import is_loopback, masked
 from photodup.bench.anyurl.measure import Request
-from photodup.bench.anyurl.payloads import files, made_up_arrays, payloads_for
+from photodup.bench.anyurl.payloads import files, made_up_arrays, made_up_images, payloads_for
 from photodup.bench.anyurl.target import target_of
 from photodup.bench.backends.http_connection import HttpConnection, HttpError
 from photodup.cli import app
@@ -355,6 +358,67 @@ def test_json_is_limited_by_what_it_becomes():
     assert time.monotonic() - began < 5
     row = b"[" + b",".join([b"0.12345678901234567"] * 512) + b"]"
     assert len(parse_json(b"[" + b",".join([row] * 1000) + b"]")) == 1000
+
+
+def test_embeddings_of_other_lengths_midway_are_errors():
+    lengths = iter([2, 2, 3])
+    says = {"/embed": lambda request: {"embeddings": [[1.0] * next(lengths)]}}
+    with accepting(functools.partial(kserve, says)) as url:
+        adapter = Request(target_of(f"{url}/embed"), made_up_images(1)).adapter()
+        with contextlib.closing(adapter.open()) as connection:
+            prepared = adapter.prepare([b"x"])
+            assert [connection.decode(connection.request(prepared)).shape for _ in "ab"] == [(1, 2)] * 2
+            with one_sentence("An embedding has 3 numbers, and one before 2"):
+                connection.decode(connection.request(prepared))
+
+
+def test_a_key_that_a_server_writes_into_its_error_is_not_shown(tmp_path):
+    def serve(peer: socket.socket) -> None:
+        while request := read_request(peer):
+            body = request.partition(b"\r\n\r\n")[0][:400]
+            peer.sendall(b"HTTP/1.1 403 No\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+
+    (tmp_path / "x").write_text("x")
+    with accepting(serve) as url:
+        options = ["--file", str(tmp_path / "x"), "--api-key", "SECRET123", "-H", "X-Who: SECRET456"]
+        with one_sentence("answered 403") as raised:
+            app(["load", f"{url}/do?code=SECRET%37", *options], standalone_mode=False)
+    assert "POST /do" in str(raised.value) and "SECRET123" not in str(raised.value)
+    assert "SECRET456" not in str(raised.value)
+
+
+@pytest.mark.parametrize("options", [["--variant", "off"], ["--model", "x"], ["--save", "x.yaml"]])
+def test_an_option_of_triton_without_triton_is_refused(options):
+    with one_sentence("are about Triton: add --embedded"):
+        app(["serve", *options], standalone_mode=False)
+
+
+def test_ctrl_c_ends_a_gate_while_its_servers_start(tmp_path):
+    (body := tmp_path / "x").write_text("x")
+    never = f"{sys.executable} -c 'import time; time.sleep(60)'"
+    command = [
+        sys.executable,
+        "-m",
+        "photodup",
+        "gate",
+        "--base",
+        never,
+        "--head",
+        never,
+        "--file",
+        str(body),
+    ]
+    with subprocess.Popen(
+        [*command, "--url", "http://127.0.0.1:{port}/do"],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        process.stdout.readline()  # "Base: …"
+        time.sleep(1)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=20)
+    assert process.returncode == 2 and "stopped by you" in said and "Traceback" not in said
 
 
 # ---- the client's environment ----------------------------------------------------------------------------

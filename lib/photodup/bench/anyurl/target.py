@@ -116,7 +116,16 @@ class Target:
     def connection(self, most_bytes: int | None = None) -> HttpConnection:
         url = f"{self.base}?{self.query}" if self.query else self.base
         tls = self.security.context() if self.is_tls else None
-        return HttpConnection(url, timeout_s=self.timeout_s, tls=tls, reopen=True, most_bytes=most_bytes)
+        texts = [text.rpartition(" ")[2] for text in self.security.headers.values()]
+        texts += [unquote(text.rpartition("=")[2]) for text in self.query.split("&")]
+        return HttpConnection(
+            url,
+            timeout_s=self.timeout_s,
+            tls=tls,
+            reopen=True,
+            most_bytes=most_bytes,
+            secrets=[text for text in texts if len(text) > 4],  # shorter ones are parts of any sentence
+        )
 
     def channel(self, **options: Any) -> Any:
         """Return a gRPC channel with a TCP connection of its own.

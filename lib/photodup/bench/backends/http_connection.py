@@ -12,7 +12,7 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -51,6 +51,7 @@ class HttpConnection:
         reopen: where the server has closed the connection while it was idle, connect anew before sending;
             that is part of the request, and `n_idle_closes` counts it. Otherwise it is a failed request.
         most_bytes: of an answer, `MOST_ANSWER_BYTES` by default.
+        secrets: what no sentence may show, though a server writes it into its errors.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class HttpConnection:
         tls: ssl.SSLContext | None = None,
         reopen: bool = False,
         most_bytes: int | None = None,
+        secrets: Sequence[str] = (),
     ) -> None:
         http_address(url)
         parts = urlsplit(url)
@@ -70,7 +72,7 @@ class HttpConnection:
             )
         self._address = (parts.hostname or "", parts.port or (443 if tls else 80))
         self._tls, self._timeout_s, self._reopen = tls, timeout_s, reopen
-        self._most_bytes = most_bytes or MOST_ANSWER_BYTES
+        self._most_bytes, self._secrets = most_bytes or MOST_ANSWER_BYTES, secrets
         self._used, self.n_idle_closes = 0.0, 0
         self._host = parts.netloc.rpartition("@")[2]
         if not self._host.isascii():
@@ -167,7 +169,10 @@ class HttpConnection:
         if self._reopen:
             self._used = time.monotonic()
         if not 200 <= answer.status < 300:
-            said = bytes(answer.body[:200]).decode("utf-8", "replace").strip()
+            said = bytes(answer.body[:1000]).decode("utf-8", "replace")
+            for secret in self._secrets:
+                said = said.replace(secret, "…")
+            said = said[:200].strip()
             raise HttpError(f"The server answered {answer.status}: {' '.join(said.split())}", answer.status)
         return answer.headers, bytes(answer.body)
 

@@ -122,6 +122,19 @@ def test_a_run_that_is_a_link_is_not_written(deck, mine):
         assert tree(mine) == before
 
 
+@pytest.mark.parametrize("name", ["notebooks/01_one.ipynb", "notebooks", "study.json"])
+def test_nothing_of_this_disk_is_shown_through_a_link(deck, mine, name):
+    run = deck / "results" / "a"
+    path, theirs = run / name, mine / Path(name).name
+    if not path.exists():
+        path.write_text("[]")
+    path.rename(theirs)
+    path.symlink_to(theirs)
+    with one_sentence("cannot be read"):
+        write_reports(["a"])
+    assert not (run / "index.html").exists()
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("planted", PLANTS)
 def test_an_executed_notebook_is_not_written_through_what_has_its_name(deck, mine, planted):

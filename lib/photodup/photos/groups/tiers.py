@@ -257,5 +257,5 @@ def _rank(rules: KeepRules, photos: Sequence[Photo], rows: Sequence[int]) -> np.
 
 
 def _apart(feedback: Feedback, row: dict[str, int]) -> np.ndarray:
-    pairs = [[row[md5] for md5 in pair] for pair in feedback.dismissed_pairs() if pair <= row.keys()]
+    pairs = [[row[md5] for md5 in pair] for pair in feedback.dismissed_pairs(row)]
     return pair_codes(*np.array(pairs, np.int64).reshape(-1, 2).T)

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from photodup.embedding.engines.reduced import verdict_on
 from photodup.errors import PhotodupError
+from photodup.http_protocol import ImpatientProtocol
 from photodup.serving.process.ports import claim_ports, exposure
 from photodup.serving.service import openai_form
 from photodup.serving.service.admission import Overloaded
@@ -27,7 +28,6 @@ from photodup.serving.service.bodies import Base64Request, RequestError, Request
 from photodup.serving.service.openai_form import EmbeddingsAnswer, Models, OpenAiProblem
 from photodup.serving.service.service import Service, encode
 from photodup.serving.service.settings import ServiceSettings, read_settings
-from photodup.serving.service.slow_clients import ImpatientProtocol
 
 log = logging.getLogger("photodup.service")
 
@@ -145,6 +145,8 @@ class Gate:
         self._api_key = api_key.encode() if api_key else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}  # the server leaves the body out
         if scope["type"] == "http" and (answer := self._refuse(scope)):
             await answer(scope, receive, send)
         else:
@@ -333,7 +335,8 @@ def main() -> int:
         timeout_keep_alive=75,  # longer than the pauses of a measurement with idle connections
     )
     server = Server(config)
-    server.run()
+    with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again once all is answered
+        server.run()
     if failures:
         print(f"photodup: {failures[0]}", file=sys.stderr)
     return 2 if failures else 0

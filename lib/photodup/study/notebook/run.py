@@ -305,6 +305,8 @@ def open_run(
     """
     gaps.refuse_undeclared_parameters()
     file = str(endpoints) if isinstance(endpoints, Path) else endpoints or ""
+    # papermill reads `-p GPU 4090` as a number
+    run, host, gpu = (str(text) if type(text) is int else text for text in (run, host, gpu))
     texts = {"RUN": run, "HOST": host, "ENDPOINTS": file, "GPU": gpu}
     ports = (pytorch_port, triton_http_port, triton_grpc_port, triton_metrics_port)
     for name, text in texts.items():

@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
 # Build service.Dockerfile where no registry can be reached and no Docker engine runs: a Debian base made by
 # debootstrap, then buildah with plain folders as storage and chroot for isolation. Needs root on Linux.
-#   docker/build-without-registry.sh DIR      storage and base in DIR; prints the image's name
+#   docker/build-without-registry.sh DIR [gpu]    storage and base in DIR; prints the name of the CPU (or GPU) image
 # DEBIAN_MIRROR and TORCH_INDEX choose where packages come from. This machine's certificates and pip configuration,
 # and the local folders that the latter names, are mounted read-only while building: the image gets empty mount points, no content.
 set -euo pipefail
 
 dir=$(realpath "${1:?usage: $0 DIR}")
 root=$(realpath "$(dirname "$0")/..")
-image=photodup-service:cpu
+image=photodup-service:${2:-cpu}
 suite=bookworm
 quiet="nice -n 19 ionice -c3"
 buildah="$quiet buildah --storage-driver vfs --root $dir/storage --runroot $dir/run"
-mirror=${DEBIAN_MIRROR:-$(sed -n 's/^URIs: //p' /etc/apt/sources.list.d/debian.sources 2>/dev/null | head -n 1)}
+mirror=${DEBIAN_MIRROR:-$(sed -n 's/^URIs: //p' /etc/apt/sources.list.d/debian.sources 2>/dev/null | sed -n 1p)}
 
 if [ ! -f "$dir/base/.done" ]; then
   rm -rf "$dir/base"
@@ -39,12 +39,12 @@ for path in /etc/pip.conf "$HOME/.config/pip/pip.conf"; do
   while read -r folder; do
     while [ ! -d "$folder" ] && [ "$folder" != / ]; do folder=$(dirname "$folder"); done
     folder=${folder%/simple}  # an index's links lead to folders beside it
-    case $folder in / | /etc*) ;; *) mounts+=(--volume "$folder:$folder:ro") ;; esac
+    case $folder in / | /etc | /etc/ssl*) ;; *) mounts+=(--volume "$folder:$folder:ro") ;; esac
   done < <(sed -E 's#[a-z]+://[^/ ]+#\n#g; s#file://##g' "$path" | grep -oE '(^|[ =])/[^ ]+' | tr -d ' =')
 done
 
-# Docker's format, because the OCI one has no place for HEALTHCHECK.
-$buildah bud --format docker --isolation chroot --network host "${mounts[@]}" \
+# Docker's format, because the OCI one has no place for HEALTHCHECK. Layers, so that a second build repeats only what changed.
+$buildah bud --layers --format docker --isolation chroot --network host "${mounts[@]}" \
   --build-arg BASE_IMAGE=localhost/debian-python --build-arg "TORCH_INDEX=${TORCH_INDEX:-}" \
-  --file "$root/docker/service.Dockerfile" --tag "$image" "$root" >&2
+  --file "$root/docker/service${2:+-$2}.Dockerfile" --tag "$image" "$root" >&2
 echo "$image"

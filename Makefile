@@ -158,9 +158,8 @@ types: install
 	$(BIN)/mypy
 
 # Builds in a folder of its own, which is removed; PHOTODUP_IMAGES_DIR keeps it for the next time.
-IMAGES ?= cpu
 images-test: install
-	PHOTODUP_IMAGES="$(IMAGES)" TORCH_INDEX="$(TORCH_INDEX)" $(BIN)/pytest -v -rs -s tests/repository/test_docker.py -m long
+	PHOTODUP_IMAGES=1 TORCH_INDEX="$(TORCH_INDEX)" $(BIN)/pytest -v -rs -s tests/repository/test_docker.py -m long
 
 clean:
 	rm -rf build results/quick

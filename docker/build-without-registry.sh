@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Build service.Dockerfile where no registry can be reached and no Docker engine runs: a Debian base made by
 # debootstrap, then buildah with plain folders as storage and chroot for isolation. Needs root on Linux.
-#   docker/build-without-registry.sh DIR [gpu]    storage and base in DIR; prints the name of the CPU (or GPU) image
+#   docker/build-without-registry.sh DIR      storage and base in DIR; prints the image's name
 # DEBIAN_MIRROR and TORCH_INDEX choose where packages come from. This machine's certificates and pip configuration,
 # and the local folders that the latter names, are mounted read-only while building: the image gets empty mount points, no content.
 set -euo pipefail
 
 dir=$(realpath "${1:?usage: $0 DIR}")
 root=$(realpath "$(dirname "$0")/..")
-image=photodup-service:${2:-cpu}
+image=photodup-service:cpu
 suite=bookworm
 quiet="nice -n 19 ionice -c3"
 buildah="$quiet buildah --storage-driver vfs --root $dir/storage --runroot $dir/run"
@@ -46,5 +46,5 @@ done
 # Docker's format, because the OCI one has no place for HEALTHCHECK. Layers, so that a second build repeats only what changed.
 $buildah bud --layers --format docker --isolation chroot --network host "${mounts[@]}" \
   --build-arg BASE_IMAGE=localhost/debian-python --build-arg "TORCH_INDEX=${TORCH_INDEX:-}" \
-  --file "$root/docker/service${2:+-$2}.Dockerfile" --tag "$image" "$root" >&2
+  --file "$root/docker/service.Dockerfile" --tag "$image" "$root" >&2
 echo "$image"

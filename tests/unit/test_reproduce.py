@@ -189,6 +189,20 @@ def test_a_picture_does_not_go_for_a_collage_or_a_frame_of_it():
         assert "has an edge where this one ends" in reasons(saved(change(source.image), "PNG"), source)
 
 
+@pytest.mark.parametrize("half", [False, True])
+def test_one_figure_of_an_invoice_is_seen(half):
+    pages = []
+    for total in ("412.50", "412.60"):
+        page = Image.new("RGB", (1240, 1754), "white")
+        for line in range(30):
+            ImageDraw.Draw(page).text((100, 100 + 50 * line), f"{line} of your order", "black", font_size=34)
+        ImageDraw.Draw(page).text((100, 1640), f"Total: {total}", "black", font_size=38)
+        pages.append(page)
+    size = (620, 877) if half else (1240, 1754)
+    copy = saved(pages[1].resize(size, Image.Resampling.LANCZOS), quality=80)
+    assert "looks different in" in reasons(saved(pages[0]), copy)
+
+
 def test_places_are_boxes_in_both_frames():
     source = original("coffee")
     (difference,) = lacks(source, saved(spotted(source.image.crop((60, 40, 460, 300)))))

@@ -13,12 +13,13 @@ from photodup.photos.compare.reproduce import (
     most_detailed,
     octaves,
     saved,
+    tiles,
     views,
     whole_cells,
     whole_size,
     window,
 )
-from photodup.photos.compare.unexplained import Difference, beyond, has_edge, in_both, unexplained
+from photodup.photos.compare.unexplained import Difference, beyond, has_edge, in_both, places, unexplained
 
 _COSINES = np.cos(np.pi / 16 * np.outer(np.arange(8), np.arange(1, 16, 2)))
 _DCT = _COSINES * np.sqrt(np.where(np.arange(8) == 0, 1, 2) / 8)[:, None]
@@ -47,10 +48,13 @@ def lacks(keeper: Picture, member: Picture) -> tuple[Difference, ...]:
         is_whole = False
         if found:
             for reason, boxes in found:
-                places = () if boxes is None else in_both(boxes, view, transform, *sizes)
-                differences.append(Difference(reason, places))
+                boxes_of_both = () if boxes is None else in_both(boxes, view, transform, *sizes)
+                differences.append(Difference(reason, boxes_of_both))
             return tuple(differences)
     size, exact = whole_size(member)
+    for tile in tiles(keeper, member, transform, view) if size != member.image.size else ():
+        if len(boxes := places(tile)):
+            return (Difference("looks different in a small place", in_both(boxes, tile, transform, *sizes)),)
     if has_edge(keeper.rgb, rescaled(transform, 1, exact), size):
         return (Difference("the file to keep has an edge where this one ends, as a frame or a collage has"),)
     doubt = _doubt(keeper, member, placement, view, is_framed=is_framed)

@@ -21,6 +21,9 @@ class Limits:
     # (a story's frame), retouched ones 2.7, writing 5 to 36.
     place_times: float = 1.2
     place_pixels: int = 20
+    # A smaller place that differs more, as a digit does on a small page.
+    small_times: float = 2.0
+    small_pixels: int = 6
     # Contrast of small things in octaves of 2 to 8 pixels, and of the finest. Honest copies reach 1.03 and 1.13; sharpened
     # ones 1.08 and 1.21 and more.
     contrast: float = 0.06

@@ -4,6 +4,7 @@ import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 
 import numpy as np
 from PIL import Image
@@ -36,6 +37,7 @@ class View:
         softness: standard deviation of the blur, pixels.
         is_exact: whether the member's own tables made the copy, so that nothing about its saving is guessed.
         place: the map from the member's positions to those here.
+        way: in which the keeper was resized.
     """
 
     member: np.ndarray
@@ -46,6 +48,7 @@ class View:
     softness: float
     is_exact: bool
     place: np.ndarray
+    way: Image.Resampling = Image.Resampling.LANCZOS
 
     @cached_property
     def losses(self) -> tuple[float, float, float]:
@@ -153,13 +156,35 @@ def window(keeper: Picture, member: Picture, transform: np.ndarray, corner: tupl
     left, top = (np.array(corner) + rest).tolist()
     part = member.rgb[top : top + _WINDOW, left : left + _WINDOW]
     there = np.column_stack([np.eye(2), (-left, -top)])
-    onto = np.column_stack([transform[:, :2], transform[:, 2] - (left, top)])
+    source, near = _below(keeper, transform, (left, top), part)
+    return _view(source, near, part, member.saving, there, on_grid=True)
+
+
+def _below(
+    keeper: Picture, transform: np.ndarray, corner: tuple[int, int], part: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the part of a keeper that lies under a part of the member at this corner, and the map between the two."""
+    onto = np.column_stack([transform[:, :2], transform[:, 2] - corner])
     reach = moved(corners(part.shape[1::-1]), inverse(onto))
     low = np.clip(np.floor(reach.min(axis=0)).astype(int) - CELL, 0, np.array(keeper.image.size) - 1)
     high = np.clip(np.ceil(reach.max(axis=0)).astype(int) + CELL, low + 1, keeper.image.size)
     near = np.column_stack([onto[:, :2], moved(low[None], onto)[0]])
-    source = keeper.rgb[low[1] : high[1], low[0] : high[0]]
-    return _view(source, near, part, member.saving, there, on_grid=True)
+    return keeper.rgb[low[1] : high[1], low[0] : high[0]], near
+
+
+def tiles(keeper: Picture, member: Picture, transform: np.ndarray, like: View) -> Iterator[View]:
+    """Yield our own copy of every part of the member at full size, made as that of a window was: a digit is small."""
+    import cv2
+
+    width, height = member.image.size
+    for left, top in product(range(0, width, WHOLE), range(0, height, WHOLE)):
+        part = member.rgb[top : top + WHOLE, left : left + WHOLE]
+        source, near = _below(keeper, transform, (left, top), part)
+        there, inside = laid(source, near, (part.shape[1], part.shape[0]), like.way)
+        soft = cv2.GaussianBlur(there, (0, 0), like.softness) if like.softness else there
+        copy = saved(soft, member.saving) if member.saving.tables else soft
+        place = np.column_stack([np.eye(2), (-left, -top)])
+        yield View(part, soft, copy, there, inside, like.softness, like.is_exact, place, like.way)
 
 
 def _view(
@@ -174,7 +199,7 @@ def _view(
         soft, softness = _as_soft(there, member, copy, inside)
         if softness:
             copy, is_exact = _as_strong(soft, member, inside, saving, on_grid=on_grid)
-        view = View(member, soft, copy, there, inside, softness, is_exact, place)
+        view = View(member, soft, copy, there, inside, softness, is_exact, place, way)
         if best is None or view.explained > best.explained:
             best = view
         if best.explained >= LIMITS.explained or best.losses[2] > 3 * best.losses[1] + 1:  # another picture's

@@ -1,6 +1,7 @@
 """A file may go if the file that stays can reproduce it: kinds drawn by code on real photographs."""
 
 import io
+from collections.abc import Collection
 from functools import cache
 
 import numpy as np
@@ -233,7 +234,7 @@ LACK = (Difference("something"),)
 
 
 def chosen(
-    n: int, missing: set[tuple[int, int]], besides: set[tuple[int, int]] = frozenset(), preferred: int = 0
+    n: int, missing: set[tuple[int, int]], besides: Collection[tuple[int, int]] = (), preferred: int = 0
 ):
     return choose_keeper(
         range(n),

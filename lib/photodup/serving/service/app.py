@@ -43,7 +43,7 @@ class Embeddings(BaseModel):
     embeddings: list[list[float]] | list[str]
 
 
-class Limits(BaseModel):
+class ServiceLimits(BaseModel):
     max_images: int
     max_body_bytes: int
     max_pixels: int
@@ -71,7 +71,7 @@ class Info(BaseModel):
     runtime: dict[str, str] = Field(
         description="of the engine: library, version, threads, whether they spin while they wait; Pillow's version"
     )
-    limits: Limits
+    limits: ServiceLimits
 
 
 class Status(BaseModel):
@@ -262,7 +262,7 @@ def create_app(settings: ServiceSettings, on_failure: Callable[[str], None] = lo
             raise RequestError(503, service.failure or "The model is still loading.")
         s = service.settings
         stated = ("name", "pretrained", "is_random", "dim", "engine", "precision")
-        limits = s.model_dump(include=set(Limits.model_fields))
+        limits = s.model_dump(include=set(ServiceLimits.model_fields))
         return Info(
             **{name: getattr(model, name) for name in stated},
             digest=service.digest,
@@ -271,7 +271,7 @@ def create_app(settings: ServiceSettings, on_failure: Callable[[str], None] = lo
             gpus=service.stages.gpus.names(),
             gate=verdict_on(model),
             runtime=getattr(model, "runtime", dict)(),
-            limits=Limits(**limits, max_body_bytes=int(s.max_body_mb * 1e6)),
+            limits=ServiceLimits(**limits, max_body_bytes=int(s.max_body_mb * 1e6)),
         )
 
     @app.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})

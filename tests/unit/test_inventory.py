@@ -363,8 +363,8 @@ def test_profiles_are_compared_by_their_colours():
 # ---- hostile files -------------------------------------------------------------------------------------------
 
 
-def test_a_text_that_unpacks_to_gigabytes_is_not_unpacked():
-    bomb = zlib.compress(zlib.compress(bytes(200_000_000), 1))
+def test_a_text_that_unpacks_to_a_hundred_megabytes_is_not_unpacked():
+    bomb = zlib.compress(zlib.compress(bytes(100_000_000), 1))
     for kind in (b"zTXt", b"iTXt"):
         head = b"a\0\0" if kind == b"zTXt" else b"a\0\1\0\0\0"
         assert UNREAD in dict(parts(png((kind, head + zlib.decompress(bomb)))))

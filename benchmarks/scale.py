@@ -94,8 +94,8 @@ def add_photos(root: Path, vectors: np.ndarray, places: range) -> None:
         catalogue.register_model(DIGEST, name="synthetic", dim=vectors.shape[1], is_random=False)
         with catalogue.transaction() as connection:
             connection.executemany(
-                "INSERT INTO content (md5, size_bytes, format, width, height, phash, exif_fields) "
-                "VALUES (?, 3000000, 'JPEG', 4000, 3000, ?, 10)",
+                "INSERT INTO content (md5, size_bytes, format, width, height, phash, exif_fields, inventory) "
+                "VALUES (?, 3000000, 'JPEG', 4000, 3000, ?, 10, '')",
                 [(md5, f"{hashes[i]:016x}") for i, md5 in md5s.items()],
             )
             connection.executemany(

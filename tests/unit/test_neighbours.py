@@ -16,7 +16,7 @@ DIM = 64
 
 @pytest.fixture(scope="module")
 def library():
-    return synthetic_library(6000, dim=DIM, seed=3)
+    return synthetic_library(6000, dim=DIM)
 
 
 def as_set(pairs):

@@ -177,7 +177,8 @@ def _describe(backend: Backend, url: str, timeout_s: float) -> Remote:
 
 def _metrics(url: str, timeout_s: float) -> None:
     try:
-        answer = ask(url, "", timeout_s)
+        parts = urlsplit(url)
+        answer = ask(f"{parts.scheme}://{parts.netloc}", parts.path, timeout_s)
     except ServerError as error:
         raise PhotodupError(f"no metrics page there: {error}") from None
     if "# HELP" not in answer.text:

@@ -68,7 +68,8 @@ class HttpConnection:
         parts = urlsplit(url)
         if parts.scheme != ("https" if tls else "http"):
             raise PhotodupError(
-                f"{parts.scheme}://{parts.hostname} is to be asked with{'' if tls else 'out'} TLS."
+                f"{parts.scheme}://{parts.hostname} is to be asked with{'' if tls else 'out'} TLS: "
+                f"write http{'s' if tls else ''}://host:port."
             )
         self._address = (parts.hostname or "", parts.port or (443 if tls else 80))
         self._tls, self._timeout_s, self._reopen = tls, timeout_s, reopen
@@ -80,7 +81,7 @@ class HttpConnection:
         self._prefix, self._query = parts.path.rstrip("/"), parts.query
         self._timeval = struct.pack("ll", int(timeout_s), int(timeout_s % 1 * 1e6))
         self.socket: socket.socket | None = None
-        self._buffer = memoryview(bytearray(RECEIVE_BYTES))
+        self._buffer = bytearray(RECEIVE_BYTES)
 
     def head(self, method: str, path: str, length: int, headers: Mapping[str, str] | None = None) -> bytes:
         """Return the bytes before the body; made once per payload, outside the timed span.
@@ -150,7 +151,7 @@ class HttpConnection:
             assert self.socket is not None
             is_sent = self._send(self.socket, head, body, answer)
             while not answer.complete:
-                answer.feed(self._buffer[: self.socket.recv_into(self._buffer)])
+                answer.feed(memoryview(self._buffer)[: self.socket.recv_into(self._buffer)])
         except BlockingIOError:
             self.close()
             raise TimeoutError("the server did not answer in time") from None
@@ -194,7 +195,7 @@ class HttpConnection:
             while rest and not (answer.complete or answer.status >= 400):
                 events = _ready(connection, select.POLLIN | select.POLLOUT, self._timeout_s)
                 if events & ~select.POLLOUT:
-                    answer.feed(self._buffer[: connection.recv_into(self._buffer)])
+                    answer.feed(memoryview(self._buffer)[: connection.recv_into(self._buffer)])
                 elif events:
                     rest = rest[connection.send(rest, socket.MSG_DONTWAIT) :]
                 else:

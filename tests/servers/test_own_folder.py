@@ -50,8 +50,13 @@ def test_nothing_beside_a_catalogue_is_claimed_dropped_or_deleted(library, tmp_p
     assert {Path(p).name for p in new} <= {"catalogue.sqlite", "catalogue.sqlite-wal", "catalogue.sqlite-shm"}
     assert {path: now for path, now in tree(tmp_path, own).items() if path in before} == before
     report = scan(library, catalogue, progress=False)
+    n_beside = 3 if where == "in the library" else 0
+    # `thumbnails` is named as not entered, whoever made it.
+    assert (report.n_read, report.n_found) == (0, 7 - report.n_missing)
+    assert [str(place.path) for place in report.not_entered] == ["thumbnails"][:n_beside]
     # The pictures in our own folder are no photographs of the library; the user's are.
-    assert (report.n_read, report.n_found) == (0, 7 + (where == "in the library" and 3) - report.n_missing)
+    report = scan(library, catalogue, everything=True, progress=False)
+    assert (report.n_read, report.n_found) == (n_beside, 7 + n_beside - report.n_missing)
 
 
 def test_two_catalogues_in_one_folder_share_nothing(tmp_path):

@@ -80,8 +80,9 @@ def test_a_planted_old_drive_is_told_apart_and_neither_folder_is_written(tmp_pat
 
 
 def test_what_the_best_of_several_copies_proves_is_asked_of_no_other_and_decoded_once(tmp_path, monkeypatch):
-    for name, quality in (("library/a", 92), ("library/b", 60), ("library/c", 50), ("old/d", 30)):
-        save(scene(1), tmp_path / f"{name}.jpg", quality)
+    for name, quality in (("a", 92), ("b", 60), ("c", 50)):
+        save(scene(1), tmp_path / f"library/{name}.jpg", quality)
+    save(Image.open(tmp_path / "library/a.jpg"), tmp_path / "old/d.jpg", 30)  # made of a file
     decoded, decode = Counter(), imaging.decode
     monkeypatch.setattr(imaging, "decode", lambda file, **o: decoded.update([file]) or decode(file, **o))
     found, todo = compare_and_count(tmp_path)

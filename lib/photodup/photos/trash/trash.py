@@ -181,7 +181,10 @@ class Trash:
         restored: list[Path] = []
         refused: list[str] = []
         with self._locked():
-            everything = self.contents().operations
+            contents = self.contents()
+            everything = contents.operations
+            if confirmed:
+                self._files.put_back(contents.written_by_others)
             present = self._present(everything, operations, confirmed, {"removing", "restoring", "purging"})
             # A sidecar that was written twice comes back the way it went.
             present = [o for o in present[::-1] if o.written] + [o for o in present if not o.written]

@@ -11,6 +11,7 @@ import hashlib
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -153,10 +154,14 @@ class Operation:
 
 @dataclass(frozen=True)
 class TrashContents:
-    """What a journal says, read once: every operation, oldest first, and a sentence about each damaged line."""
+    """What a journal says, read once: every operation, oldest first, and a sentence about each damaged line.
+
+    `written_by_others` names sidecars (relative to the library) that others wrote or took back, as their lines say.
+    """
 
     operations: list[Operation]
     problems: list[str] = field(default_factory=list)
+    written_by_others: list[str] = field(default_factory=list)
 
     @property
     def listing(self) -> list[Operation]:
@@ -187,6 +192,7 @@ def read_contents(journal: Journal) -> TrashContents:
     """
     key, problems, last_damage = read_key(), [], 0
     latest: dict[str, dict[bool, tuple[int, Operation]]] = {}  # by operation and whether it is our own
+    written: dict[str, str] = {}
     for number, line in enumerate(journal.read(), start=1):
         is_own = False
         try:
@@ -196,6 +202,9 @@ def read_contents(journal: Journal) -> TrashContents:
             operation = _operation(line, is_signed(key, PURPOSE, line, text))
             is_own = operation.is_own
             latest.setdefault(operation.id, {})[is_own] = number, operation
+            if line.get("written") and not is_own:
+                with suppress(KeyError, TypeError, ValueError):
+                    written[operation.id] = _written(line["written"]).home
         except (KeyError, TypeError, ValueError, RecursionError):
             problems.append(journal.damaged(number))
         last_damage = last_damage if is_own else number
@@ -206,7 +215,9 @@ def read_contents(journal: Journal) -> TrashContents:
         if operation.files or operation.written:
             operations.append(operation)
     _leave_out_what_came_back_with_another(operations)
-    return TrashContents(operations, problems)
+    return TrashContents(
+        operations, problems, [home for op, home in written.items() if True not in latest[op]]
+    )
 
 
 def _leave_out_what_came_back_with_another(operations: Sequence[Operation]) -> None:
@@ -260,22 +271,22 @@ def _operation(line: dict[str, Any], is_own: bool) -> Operation:
         # A shared sidecar lies with the photo that it left with. Only our own lines may say so.
         _check_moved(moved, None if is_own else line["op"])
     # Only our own lines may name a file in the library that an undo deletes; of others the old sidecar can be had.
-    written = Written(**line["written"]) if line.get("written") and is_own else None
-    if written:
-        _check_written(written)
+    written = _written(line["written"]) if line.get("written") and is_own else None
     if not files and not line.get("written"):
         raise ValueError
     op, batch, reason, state = texts
     return Operation(op, batch, time, reason, state, files, is_own, shared, written)
 
 
-def _check_written(written: Written) -> None:
-    """Refuse what is no sidecar of the library."""
+def _written(fields: dict[str, Any]) -> Written:
+    """Return a sidecar that was written, after refusing what is no sidecar of the library."""
+    written = Written(**fields)
     is_sidecar = isinstance(written.home, str) and written.home.lower().endswith(".xmp")
     if not is_sidecar or parts_of(written.home)[0].casefold() in OWN_FOLDERS:
         raise ValueError
     if not isinstance(written.md5, str) or not _MD5.fullmatch(written.md5) or type(written.size) is not int:
         raise ValueError
+    return written
 
 
 def _check_moved(moved: Moved, owner: str | None) -> None:

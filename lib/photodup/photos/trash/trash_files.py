@@ -129,6 +129,13 @@ class TrashFiles:
                 self._step("take back")
                 _discard(place, written)
 
+    def put_back(self, homes: Iterable[str]) -> None:
+        """Give files of the library their names again that a crash left set aside: nobody here may delete them."""
+        for home in homes:
+            with suppress(OSError, ValueError), self.at(home) as place:
+                if place:
+                    _put_back(place)
+
     def is_as_removed(self, moved: Moved) -> bool | None:
         """Return whether what is in the trash is the file that was removed; None if nothing is there."""
         with self.in_trash(moved) as place:

@@ -148,7 +148,7 @@ def after_listing(monkeypatch):
     """Lets something happen between the listing of a folder and the reading of its files."""
     walk = library_module.walk
     return lambda happens: monkeypatch.setattr(
-        library_module, "walk", lambda root, only: (walk(root, only), happens(root))[0]
+        library_module, "walk", lambda *args, **options: (walk(*args, **options), happens(args[0]))[0]
     )
 
 

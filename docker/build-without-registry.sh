@@ -12,7 +12,7 @@ image=photodup-service:cpu
 suite=bookworm
 quiet="nice -n 19 ionice -c3"
 buildah="$quiet buildah --storage-driver vfs --root $dir/storage --runroot $dir/run"
-mirror=${DEBIAN_MIRROR:-$(sed -n 's/^URIs: //p' /etc/apt/sources.list.d/debian.sources 2>/dev/null | head -n 1)}
+mirror=${DEBIAN_MIRROR:-$(sed -n 's/^URIs: //p' /etc/apt/sources.list.d/debian.sources 2>/dev/null | sed -n 1p)}
 
 if [ ! -f "$dir/base/.done" ]; then
   rm -rf "$dir/base"
@@ -39,12 +39,12 @@ for path in /etc/pip.conf "$HOME/.config/pip/pip.conf"; do
   while read -r folder; do
     while [ ! -d "$folder" ] && [ "$folder" != / ]; do folder=$(dirname "$folder"); done
     folder=${folder%/simple}  # an index's links lead to folders beside it
-    case $folder in / | /etc*) ;; *) mounts+=(--volume "$folder:$folder:ro") ;; esac
+    case $folder in / | /etc | /etc/ssl*) ;; *) mounts+=(--volume "$folder:$folder:ro") ;; esac
   done < <(sed -E 's#[a-z]+://[^/ ]+#\n#g; s#file://##g' "$path" | grep -oE '(^|[ =])/[^ ]+' | tr -d ' =')
 done
 
-# Docker's format, because the OCI one has no place for HEALTHCHECK.
-$buildah bud --format docker --isolation chroot --network host "${mounts[@]}" \
+# Docker's format, because the OCI one has no place for HEALTHCHECK. Layers, so that a second build repeats only what changed.
+$buildah bud --layers --format docker --isolation chroot --network host "${mounts[@]}" \
   --build-arg BASE_IMAGE=localhost/debian-python --build-arg "TORCH_INDEX=${TORCH_INDEX:-}" \
   --file "$root/docker/service.Dockerfile" --tag "$image" "$root" >&2
 echo "$image"

@@ -3,16 +3,19 @@
 ARG BASE_IMAGE=python:3.11-slim-bookworm
 
 FROM ${BASE_IMAGE} AS build
-# Empty: pip's default index, whose Linux wheels are the CUDA builds. Choose another for an older driver.
+ARG CUDA=13
+# Empty: pip's default index, whose Linux wheels are the CUDA builds.
 ARG TORCH_INDEX=
 ENV PATH=/opt/venv/bin:$PATH PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /src
 RUN python3 -m venv /opt/venv
 COPY pyproject.toml constraints.txt README.md LICENSE ./
-RUN pip install -c constraints.txt torch ${TORCH_INDEX:+--index-url ${TORCH_INDEX}} \
-    && python3 -c "import torch; assert torch.version.cuda, 'TORCH_INDEX gave a CPU build of torch'"
+RUN pip install -c constraints.txt torch ${TORCH_INDEX:+--index-url ${TORCH_INDEX}}
 COPY lib lib
-RUN pip install -c constraints.txt ".[embed,service,gpu]"
+RUN pip install -c constraints.txt ".[embed,service,triton,gpu]" \
+    && python3 -c "import torch; from onnxruntime.capi.build_and_package_info import cuda_version; \
+cuda = [str(v).split('.')[0] for v in (torch.version.cuda, cuda_version)]; \
+assert cuda == ['${CUDA}'] * 2, f'torch and onnxruntime-gpu are built for CUDA {cuda}, not both for ${CUDA}'"
 
 FROM ${BASE_IMAGE}
 RUN mkdir -p /cache && chown 10001:10001 /cache

@@ -12,7 +12,7 @@ COPY pyproject.toml constraints.txt README.md LICENSE ./
 # torch in a layer of its own, before the sources: a changed line of Python does not install it again.
 RUN pip install -c constraints.txt torch ${TORCH_INDEX:+--index-url ${TORCH_INDEX}}
 COPY lib lib
-RUN pip install -c constraints.txt ".[embed,service,cpu]"
+RUN pip install -c constraints.txt ".[serve]"
 
 FROM ${BASE_IMAGE}
 # A number, not a name: Kubernetes can check runAsNonRoot only then. The folder holds downloaded weights.

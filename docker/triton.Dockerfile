@@ -1,11 +1,13 @@
-# Triton with the model repository on /models.
-#   docker build -f docker/triton.Dockerfile -t photodup-triton .                    weights inside
-#   docker build -f docker/triton.Dockerfile --target mounted -t photodup-triton .   /models is a volume
+# Triton with the model repository on /models, in three images:
+#   docker build -f docker/triton.Dockerfile --target triton -t photodup-triton .            weights inside
+#   docker build -f docker/triton.Dockerfile --target all-in-one -t photodup-all-in-one .    FastAPI with PyTorch (8002) too
+#   docker build -f docker/triton.Dockerfile --target mounted -t photodup-triton:gpu .       /models is a volume
 # Only the plain -py3 tags hold the onnxruntime backend (-trtllm- and -pyt- do not, and 24.02-py3 lacked it too).
-ARG TRITON_IMAGE=nvcr.io/nvidia/tritonserver:25.06-py3
+ARG TRITON_IMAGE=nvcr.io/nvidia/tritonserver:25.10-py3
 ARG BASE_IMAGE=python:3.11-slim-bookworm
 # 10: FP16 by a builder flag. 11 and later: the graph itself is in half precision.
 ARG TENSORRT_MAJOR=10
+ARG MODEL_PRETRAINED=laion2b_s34b_b79k
 
 FROM ${TRITON_IMAGE} AS mounted
 ARG TENSORRT_MAJOR
@@ -14,9 +16,8 @@ SHELL ["/bin/bash", "-o", "pipefail", "-c"]
 RUN test -f /opt/tritonserver/backends/onnxruntime/libtriton_onnxruntime.so \
     && test -f /opt/tritonserver/backends/onnxruntime/libonnxruntime_providers_tensorrt.so \
     && test -d /opt/tritonserver/backends/python \
-    && { ldconfig -p | grep -q libnvinfer.so || { echo "TensorRT is missing" >&2; exit 1; }; } \
-    && { ldconfig -p | grep -q "libnvinfer.so.${TENSORRT_MAJOR}" || { echo "This image has another TensorRT than \
-${TENSORRT_MAJOR}: TensorRT 11 (Triton 26.06) has no FP16 builder flag and needs --build-arg TENSORRT_MAJOR=11" >&2; exit 1; }; }
+    && { ldconfig -p | grep "libnvinfer.so.${TENSORRT_MAJOR}" >/dev/null || { echo "TensorRT ${TENSORRT_MAJOR} is \
+missing. TensorRT 11 (Triton 26.06) has no FP16 builder flag and needs --build-arg TENSORRT_MAJOR=11" >&2; exit 1; }; }
 COPY constraints.txt /tmp/constraints.txt
 # What the preprocessing model (Triton's Python backend) imports.
 RUN pip3 install --no-cache-dir --break-system-packages -c /tmp/constraints.txt pillow pillow-heif \
@@ -38,18 +39,46 @@ FROM ${BASE_IMAGE} AS export
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 # `tensorrt`: the ONNX models and the TensorRT one; `cuda` leaves the latter out, `cpu` needs no GPU.
 ARG TARGET=tensorrt
-ARG MODEL_PRETRAINED=laion2b_s34b_b79k
+ARG MODEL_PRETRAINED
 ENV PATH=/opt/venv/bin:$PATH PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PHOTODUP_ROOT=/src
 WORKDIR /src
 RUN python3 -m venv /opt/venv
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 RUN pip install -c constraints.txt torch ${TORCH_INDEX:+--index-url ${TORCH_INDEX}}
 COPY lib lib
-RUN pip install -c constraints.txt ".[embed,service,cpu]" "tritonclient[grpc]"
+RUN pip install -c constraints.txt ".[serve]"
 COPY model_repository model_repository
 ARG TENSORRT_MAJOR
 RUN if [ "${TENSORRT_MAJOR}" -gt 10 ]; then typed=--typed; else typed=--no-typed; fi \
     && MODEL_PRETRAINED=${MODEL_PRETRAINED} photodup render "${TARGET}" "${typed}" --out /models
 
-FROM mounted AS baked
+FROM mounted AS triton
 COPY --from=export /models /models
+
+FROM triton AS all-in-one
+ARG CUDA=13
+ARG TORCH_INDEX=
+ARG MODEL_PRETRAINED
+USER 0
+WORKDIR /src
+# Ubuntu keeps one version of python3-venv per release of the base image, so there is none to pin.
+# hadolint ignore=DL3008
+RUN apt-get update && apt-get install -y --no-install-recommends python3-venv \
+    && rm -rf /var/lib/apt/lists/* && python3 -m venv /opt/venv
+COPY pyproject.toml constraints.txt README.md LICENSE ./
+RUN /opt/venv/bin/pip install --no-cache-dir -c constraints.txt torch ${TORCH_INDEX:+--index-url ${TORCH_INDEX}}
+COPY lib lib
+RUN /opt/venv/bin/pip install --no-cache-dir -c constraints.txt ".[embed,service,triton,gpu]" \
+    && /opt/venv/bin/python3 -c "import torch; from onnxruntime.capi.build_and_package_info import cuda_version; \
+cuda = [str(v).split('.')[0] for v in (torch.version.cuda, cuda_version)]; \
+assert cuda == ['${CUDA}'] * 2, f'torch and onnxruntime-gpu are built for CUDA {cuda}, not both for ${CUDA}'" \
+    && mkdir -p /cache && chown 10001:10001 /cache
+COPY docker/start-all.sh /usr/local/bin/start-all
+# The same weights as those inside /models; `photodup endpoints check` and the notebooks compare digests.
+ENV HOST=0.0.0.0 PORT=8002 DEVICE=cuda HF_HOME=/cache/huggingface MODEL_PRETRAINED=${MODEL_PRETRAINED}
+USER 10001:10001
+VOLUME /cache
+EXPOSE 8002
+HEALTHCHECK --interval=10s --timeout=3s --start-period=900s --retries=3 CMD ["/bin/bash", "-c", \
+    "curl -fs http://127.0.0.1:8002/healthz && curl -fs http://127.0.0.1:8003/v2/health/ready"]
+CMD ["start-all"]

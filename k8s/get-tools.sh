@@ -42,5 +42,5 @@ if [ "$("$tools/checkov-venv/bin/checkov" --version 2>/dev/null || true)" != "$c
 fi
 
 "$tools/helm" version --short
-"$tools/kubectl" version --client | head -n 1
+"$tools/kubectl" version --client | sed -n 1p
 echo "checkov $checkov_version"

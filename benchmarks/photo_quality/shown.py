@@ -151,7 +151,7 @@ def judge_families(tiers: Tiers, truth: Truth) -> dict[str, Any]:
         itself; `found_by_edit`, the share of each edit's files that was suggested; `keepers`, how often each was kept.
     """
     groups = [
-        [group.keeper.path.name, *(photo.path.name for photo in group.members)] for group in tiers.copies
+        [group.keeper.path.name, *(photo.path.name for photo in group.others)] for group in tiers.copies
     ]
     group_of = {name: number for number, names in enumerate(groups) for name in names}
     going = {
@@ -190,11 +190,11 @@ def judge_kind(kind: Transform, tiers: Tiers, truth: Truth, n: int) -> OfKind:
     kept, reasons = Counter[str](), Counter[str]()
     for group in tiers.copies:
         source, keeper = truth[group.keeper.path.name]
-        together = {truth[photo.path.name] for photo in (group.keeper, *group.members)}
+        together = {truth[photo.path.name] for photo in (group.keeper, *group.others)}
         is_pair.append({(source, ORIGINAL), (source, kind.name)} <= together)
         if is_pair[-1]:
             kept[keeper] += 1
-            parts = "; ".join(group.difference(photo) for photo in group.members).split("; ")
+            parts = "; ".join(group.difference(photo) for photo in group.others).split("; ")
             reasons.update({match[0] for part in parts if (match := _GIST.match(part))})
         for photo in group.may_go:
             photograph, edit = truth[photo.path.name]

@@ -1,6 +1,8 @@
 """Addresses of servers: which can work, and why one cannot be listened on. The rules are written here once."""
 
 import errno
+import ipaddress
+import re
 import socket
 from urllib.parse import urlsplit
 
@@ -33,6 +35,22 @@ def grpc_address(url: str, what: str = "") -> str:
     if scheme not in ("", "grpc") or not host or not port:
         raise ServerError(_said(url, "gRPC", what, "host:port, without http://"))
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def masked(url: str) -> str:
+    """Return a URL as it may be shown and kept: without user and password, and without the values of its query."""
+    address, mark, query = re.sub(r"(?<=//).*@", "…@", url).partition("?")
+    return address + mark + re.sub(r"(?<==)[^&]+|(?<![^&])[^&=]+(?![^&])", "…", query)
+
+
+def is_loopback(url: str) -> bool:
+    """Return whether an address (`host:port` or a URL) is this machine's own."""
+    host = _parts(url)[1].lower().rstrip(".")
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+    return address.is_loopback or address.is_unspecified
 
 
 def cannot_listen(error: OSError, host: str, port: int, what: str) -> str:
@@ -68,4 +86,4 @@ def _parts(url: str) -> tuple[str, str, int | bool | None]:
 
 
 def _said(url: str, kind: str, what: str, wanted: str) -> str:
-    return f"{url!r} is no {kind} address{f' for {what}' if what else ''}: use {wanted}."
+    return f"{masked(url)!r} is no {kind} address{f' for {what}' if what else ''}: use {wanted}."

@@ -27,7 +27,7 @@ EXTRAS = {
 USES = {
     "photos": ("app", "demo"),
     "load": ("load",),
-    "serve": ("cpu", "embed", "service"),
+    "serve": ("cpu", "embed", "service", "triton"),
     "study": ("app", "demo", "embed", "load", "service", "study", "triton"),
 }
 

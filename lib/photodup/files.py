@@ -1,10 +1,12 @@
 """What is done with files everywhere, once for all; and how many cores this process may use."""
 
 import contextlib
+import json
 import os
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from photodup.errors import PhotodupError
 from photodup.names import printable
@@ -17,6 +19,26 @@ from photodup.safe_open import (
     status_of,
     writing,
 )
+
+
+def parse_json(text: bytes, most_bytes: int = 256_000_000) -> Any:
+    """Return what JSON of somebody else's holds.
+
+    Raises:
+        ValueError: it is none, or what it becomes here may take more than `most_bytes`.
+        RecursionError: it nests without end.
+    """
+    check_json(text, most_bytes)
+    return json.loads(text)
+
+
+def check_json(text: bytes, most_bytes: int = 256_000_000) -> None:
+    """Raise a ValueError where JSON, or lines of it, may become more than `most_bytes`: lists of nothing, say."""
+    if len(text) < most_bytes // 50:  # so short a text cannot
+        return
+    containers, others = (sum(map(text.count, signs)) for signs in ((b"[", b"{"), (b",", b'"', b"\n")))
+    if len(text) + 32 * (3 * containers + others) > most_bytes:
+        raise ValueError(f"{len(text):,} bytes that would take more than {most_bytes:,} once read")
 
 
 def real_path(folder: Path | str) -> Path:

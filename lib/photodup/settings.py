@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from photodup.errors import PhotodupError
+
 DEFAULT_NAME, DEFAULT_PRETRAINED = "ViT-B-32", "laion2b_s34b_b79k"
 
 
@@ -58,6 +60,17 @@ def environment() -> Environment:
 def variable(name: str) -> str:
     """Return a variable that the user named, as `env:NAME` does; empty where it is not set."""
     return os.environ.get(name, "")
+
+
+def header_text(text: str, name: str) -> str:
+    """Return a key, or another header's value, without white space around it such as the newline that `echo` adds.
+
+    Raises:
+        PhotodupError: no header can carry it; `name` says where it stands, and the value is never shown.
+    """
+    if not (text := text.strip()).isascii() or not text.isprintable():
+        raise PhotodupError(f"The value of {name} holds characters that no header can carry: write it anew.")
+    return text
 
 
 def inherited(**changes: str) -> dict[str, str]:

@@ -117,6 +117,7 @@ def multi_picture(first: bytes, second: bytes) -> bytes:
 def swapped_profile() -> bytes:
     """Return a colour profile in which red and green change places: without it, the picture looks different."""
     profile = bytearray(ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes())
+    profile[24:36] = bytes(12)  # when it was made: the same bytes each time
     tags = {bytes(profile[at : at + 4]): at + 4 for at in range(132, 132 + 12 * profile[131], 12)}
     red, green = (slice(tags[name], tags[name] + 8) for name in (b"rXYZ", b"gXYZ"))
     profile[red], profile[green] = profile[green], profile[red]

@@ -1,19 +1,22 @@
-"""The images: linted, checked against the tree, and (`make images-test`) the CPU one built and run without a registry.
-
-The GPU images are not built here: nothing but their syntax and their COPY and requirements lines is checked.
+"""The images: linted, checked against the tree and the pages that start them; `make images-test` builds the service's
+without a registry, and runs in them what the pages run. The images on NVIDIA's Triton are not built here.
 """
 
+import argparse
 import contextlib
 import io
 import json
 import os
 import re
+import shlex
 import shutil
+import string
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -23,15 +26,20 @@ import yaml
 from PIL import Image
 from support.http_server import Handler, serving
 from support.paths import ROOT
-from support.service import Running, free_port, until
+from support.service import Running, as_files, free_port, until
+from support.triton import infer, render_tiny
 
 from photodup.embedding.engines.encoder import load_model
 from photodup.embedding.imaging import decode, normalize, to_uint8
+from photodup.serving.triton.server import EmbeddedTriton
 
 DOCKER = ROOT / "docker"
 DOCKERFILES = sorted(DOCKER.glob("*.Dockerfile"))
 CONTENTS = DOCKER / "service-contents.json"
 PORTS = {"8002", "8003", "8004", "8005"}
+VERSIONS = dict(
+    line.split("=", 1) for line in (DOCKER / "versions.env").read_text().splitlines() if line[0] != "#"
+)
 
 
 def hadolint(path: Path) -> subprocess.CompletedProcess:
@@ -105,8 +113,8 @@ def test_dockerfile_fits_the_tree(path):
 @pytest.mark.parametrize("old, new, finding", [
     ("COPY lib lib", "COPY src lib", "not in the tree"),
     ("COPY lib lib", "COPY tests lib", ".dockerignore leaves it out"),
-    ("[embed,service,cpu]", "[embed,service,cpus]", "extra cpus does not exist"),
-    ("[embed,service,cpu]", "[embed,service,cpu,gpu]", "overwrite each other"),
+    ("[serve]", "[serves]", "extra serves does not exist"),
+    ("[serve]", "[serve,cpu,gpu]", "overwrite each other"),
     ("FROM ${BASE_IMAGE} AS build", "FROM python:3.11 AS build", "is no build argument"),
     ("pip install -c constraints.txt torch", "pip install torch", "not held to constraints.txt"),
     ("HEALTHCHECK", "LABEL", "no HEALTHCHECK"),
@@ -117,11 +125,44 @@ def test_planted_faults_are_found(old, new, finding):
     assert any(finding in problem for problem in problems(text.replace(old, new)))
 
 
-def test_the_documents_name_the_driver_that_the_gpu_images_need():
-    """Fails when torch is raised to another CUDA: its wheels bring the bindings of the one that they are built on."""
-    major = re.search(r"^cuda-bindings==(\d+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE)[1]
+def test_everything_on_a_gpu_is_of_one_cuda_generation():
+    """The table against what installs, builds, starts and documents it; torch brings the bindings of its own CUDA."""
+    pinned = dict(re.findall(r"^([\w.-]+)==(\S+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
+    assert (pinned["torch"], pinned["onnxruntime-gpu"]) == (VERSIONS["TORCH"], VERSIONS["ONNXRUNTIME_GPU"])
+    assert pinned["onnxruntime"] == VERSIONS["ONNXRUNTIME_GPU"]  # what is exported on a CPU runs on a GPU
+    assert pinned["cuda-bindings"].split(".")[0] == VERSIONS["CUDA"]
+    conda = (ROOT / "environment.yml").read_text()
+    assert "--constraint constraints.txt" in conda and "==" not in conda
+    defaults = [
+        (name, value)
+        for path in DOCKERFILES
+        for name, value in re.findall(r"^ARG (\w+)=(.+)$", path.read_text(), re.MULTILINE)
+        if name in VERSIONS
+    ]
+    assert {name for name, _ in defaults} == {"CUDA", "TRITON_IMAGE", "TENSORRT_MAJOR"}
+    assert [pair for pair in defaults if VERSIONS[pair[0]] != pair[1]] == []
     guide = (ROOT / "docs" / "gpu.md").read_text()
-    assert f"driver for CUDA {major} " in guide and f"cuda_vers>={major}.0 " in guide
+    major = VERSIONS["CUDA"]
+    assert (
+        f"driver for CUDA {major} ({VERSIONS['DRIVER']} or later" in guide
+        and f"cuda_vers>={major}.0 " in guide
+    )
+
+
+# Whoever reads a pipe only in part may end its writer by a signal, and under pipefail that is a failure.
+LEAVES_EARLY = re.compile(r"\|\s*(?:grep\s+(?:-[a-zA-Z]*[qm]|--quiet|--silent|--max)|head\b)")
+
+
+def test_no_reader_leaves_a_pipe_early_under_pipefail():
+    assert LEAVES_EARLY.search("ldconfig -p | grep -iq x") and LEAVES_EARLY.search("a |head -n 1")
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True)
+    texts = {
+        name: (ROOT / name).read_text()
+        for name in tracked.stdout.split()
+        if re.search(r"\.sh$|Dockerfile$", name)
+    }
+    bad = [name for name, text in texts.items() if "pipefail" in text and LEAVES_EARLY.search(text)]
+    assert "docker/triton.Dockerfile" in texts and bad == []
 
 
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
@@ -132,7 +173,7 @@ def test_every_image_runs_as_a_number_that_is_not_root(path):
 
 def test_service_image_holds_the_machine_learning_requirements_only():
     text = (DOCKER / "service.Dockerfile").read_text()
-    assert re.findall(r"\.\[([a-z,]+)\]", text) == ["embed,service,cpu"]
+    assert re.findall(r"\.\[([a-z,]+)\]", text) == ["serve"]
 
 
 def test_triton_image_checks_its_backends_while_building():
@@ -141,7 +182,7 @@ def test_triton_image_checks_its_backends_while_building():
     assert "libtriton_onnxruntime.so" in first and "tensorrt" in first
     # FP16 by a builder flag ends with TensorRT 10: Triton 26.06 has 11, and would fail when it loads the model.
     assert "libnvinfer.so.${TENSORRT_MAJOR}" in first and "TensorRT 11" in first
-    assert "ARG TENSORRT_MAJOR=10" in text and "typed=--typed" in text
+    assert "typed=--typed" in text
     tag = re.search(r"tritonserver:(\S+)", text)[1]
     assert re.fullmatch(r"\d\d\.\d\d-py3", tag) and tag != "24.02-py3"
 
@@ -150,9 +191,11 @@ def test_compose_names_files_that_exist_and_the_published_ports():
     compose = yaml.safe_load((DOCKER / "compose.yaml").read_text())
     by_profile: dict[str, set[str]] = {}
     for name, service in compose["services"].items():
-        if build := service.get("build"):
-            assert (DOCKER / build["context"] / build["dockerfile"]).is_file(), name
-            assert build["platforms"] == ["linux/amd64"]
+        build = service["build"]  # each: nothing is pulled that nobody publishes
+        path = DOCKER / build["context"] / build["dockerfile"]
+        assert build["platforms"] == ["linux/amd64"]
+        stages = re.findall(r"^FROM \S+ AS (\S+)", path.read_text(), re.MULTILINE)
+        assert build.get("target", stages[0]) in stages, name
         for port in service["ports"]:
             published = re.fullmatch(r"\$\{PHOTODUP_BIND:-127\.0\.0\.1\}:(\d+):(\d+)", port)
             assert published, f"{name}: {port} is open to more than this machine, without being asked for"
@@ -166,11 +209,12 @@ def test_compose_names_files_that_exist_and_the_published_ports():
     assert by_profile == {"cpu": PORTS, "gpu": PORTS, "all-in-one": PORTS}
 
 
-def local_nginx(tmp_path: Path, ports: dict[str, int], hosts: dict[str, str]) -> Path:
-    """Write nginx.conf with its hosts replaced, and its ports, so that it can run here beside other servers."""
+def local_nginx(tmp_path: Path, ports: dict[str, int], servers: list[str]) -> Path:
+    """Write nginx.conf with ports and servers of this machine; without servers, its names stay."""
     text = (DOCKER / "nginx.conf").read_text()
-    for name, address in hosts.items():
-        text = re.sub(rf"{name}:\d+", address, text)
+    if servers:
+        lines = [f"server {server} \\1" for server in servers]
+        text = re.sub(r"server \w+:\d+ ([^;]+;)", "\n    ".join(lines), text)
     for old, new in ports.items():
         text = re.sub(rf"listen {old}", f"listen 127.0.0.1:{new}", text)
     if nginx_version() < (1, 25, 1):  # Debian 12 has 1.22, which knows the older form only
@@ -180,10 +224,10 @@ def local_nginx(tmp_path: Path, ports: dict[str, int], hosts: dict[str, str]) ->
     return config
 
 
-def nginx(*arguments: str | Path, **options) -> subprocess.CompletedProcess:
+def nginx(*arguments: str | Path, before: tuple = ()) -> subprocess.CompletedProcess:
     if not (program := shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")):
         pytest.skip("nginx is not installed: apt-get install nginx")
-    return subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, **options)
+    return subprocess.run([*before, program, *map(str, arguments)], capture_output=True, text=True)
 
 
 def nginx_version() -> tuple[int, ...]:
@@ -197,10 +241,10 @@ def test_nginx_configuration_has_no_deprecated_listen():
 
 
 @contextlib.contextmanager
-def balanced(tmp_path: Path, one: str, two: str) -> Iterator[dict[str, int]]:
-    """Run nginx in front of two hosts; yield published port -> the port that it has here."""
+def balanced(tmp_path: Path, *servers: str) -> Iterator[dict[str, int]]:
+    """Run nginx in front of two servers; yield published port -> the port that it has here."""
     ports = {name: free_port() for name in ("8002", "8003", "8004")}
-    config = local_nginx(tmp_path, ports, {"gpu-1": one, "gpu-2": two})
+    config = local_nginx(tmp_path, ports, list(servers))
     assert nginx("-c", config).returncode == 0
     try:
         yield ports
@@ -208,20 +252,23 @@ def balanced(tmp_path: Path, one: str, two: str) -> Iterator[dict[str, int]]:
         nginx("-c", config, "-s", "stop")
 
 
+class Host(Handler):
+    """Answers with its server's name and the body's length, unless that is marked as loading or down."""
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.server.is_down:  # ends an open connection without an answer, as a killed server does
+            self.close_connection = True
+        else:
+            self.reply(f"{self.server.name} {len(body)}".encode(), 503 if self.server.is_loading else 200)
+
+
+GOOD = {"is_down": False, "is_loading": False}
+
+
 @pytest.fixture
 def hosts() -> Iterator[tuple]:
-    """Two HTTP servers that answer with their name and the body's length, unless marked as loading or down."""
-
-    class Host(Handler):
-        def do_POST(self):
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            if self.server.is_down:  # ends an open connection without an answer, as a killed server does
-                self.close_connection = True
-            else:
-                self.reply(f"{self.server.name} {len(body)}".encode(), 503 if self.server.is_loading else 200)
-
-    good = {"is_down": False, "is_loading": False}
-    with serving(Host, name="one", **good) as one, serving(Host, name="two", **good) as two:
+    with serving(Host, name="one", **GOOD) as one, serving(Host, name="two", **GOOD) as two:
         for server in (one, two):
             server.address = f"127.0.0.1:{server.server_port}"
         yield one, two
@@ -251,6 +298,30 @@ def test_nginx_uses_both_hosts_and_skips_one_that_is_down(tmp_path, hosts):
         two.shutdown()
         two.server_close()
         assert {client.post(url, content=body).text for _ in range(8)} == {"one 3000000"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a hosts file for nginx alone needs root")
+def test_every_address_of_a_name_is_a_server_until_the_reload_after_it_is_gone(tmp_path):
+    """All GPUs, then one fewer each time, as in docs/gpu.md; a hosts file stands in for Docker's names."""
+    names, inner, front = tmp_path / "hosts", free_port(), free_port()
+    config = local_nginx(tmp_path, {"8002": front, "8003": free_port(), "8004": free_port()}, [])
+    config.write_text(re.sub(r"(server (?:service|triton)):\d+", rf"\1:{inner}", config.read_text()))
+    wrapped = ("unshare", "--mount", "sh", "-c", 'mount --bind "$0" /etc/hosts && exec "$@"', names)
+
+    def answering() -> set[str]:
+        return {httpx.post(f"http://127.0.0.1:{front}/embed", content=b"x").text for _ in range(12)}
+
+    with contextlib.ExitStack() as stack:
+        for i in range(3):
+            stack.enter_context(serving(Host, at=(f"127.0.0.{i + 2}", inner), name=f"gpu-{i}", **GOOD))
+        for k in (3, 2, 1):
+            names.write_text("".join(f"127.0.0.{i + 2} service triton\n" for i in range(k)))
+            checked = nginx("-t", "-c", config, before=wrapped)
+            assert checked.returncode == 0, checked.stderr
+            assert nginx("-c", config, *["-s", "reload"][: 2 * (k < 3)], before=wrapped).returncode == 0
+            if k == 3:
+                stack.callback(nginx, "-c", config, "-s", "stop", before=wrapped)
+            until(lambda k=k: answering() == {f"gpu-{i} 1" for i in range(k)}, 20)
 
 
 def test_nginx_spreads_the_calls_of_one_grpc_connection(tmp_path):
@@ -283,6 +354,65 @@ def test_nginx_spreads_the_calls_of_one_grpc_connection(tmp_path):
         two.stop(0).wait()
 
 
+@dataclass(frozen=True)
+class Container:
+    """What a page's `docker run` or a service of compose.yaml starts."""
+
+    place: str
+    image: str
+    environment: dict[str, str]
+    names: tuple[str, ...]
+
+
+def options() -> argparse.ArgumentParser:
+    """The options of `docker run` that the pages use; another one ends the test."""
+    parser = argparse.ArgumentParser("docker run", allow_abbrev=False)
+    for flag in ("-d", "--rm"):
+        parser.add_argument(flag, action="store_true")
+    for name in ("--gpus", "--shm-size", "--network", "-p", "-v"):
+        parser.add_argument(name)
+    for name in ("-e", "--name", "--network-alias"):
+        parser.add_argument(name, action="append", default=[])
+    parser.add_argument("image")
+    return parser
+
+
+def containers() -> list[Container]:
+    """All that the documents start, with the variables of their loops at the first GPU."""
+    documented = []
+    for page in (*(ROOT / "docs").glob("*.md"), *ROOT.glob("*/README.md"), ROOT / "README.md"):
+        for line in re.findall(r"^ *docker run (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE):
+            words = shlex.split(string.Template(line).safe_substitute(i="0", PWD=ROOT), comments=True)
+            run = options().parse_args(words)
+            environment = dict(pair.split("=", 1) for pair in run.e)
+            names = (*run.name, *run.network_alias)
+            place = " ".join((str(page.relative_to(ROOT)), run.image, *run.name))
+            documented.append(Container(place, run.image, environment, names))
+    for name, service in yaml.safe_load((DOCKER / "compose.yaml").read_text())["services"].items():
+        unset = {key: re.sub(r"\$\{\w+:-(.*)\}", r"\1", v) for key, v in service["environment"].items()}
+        documented.append(Container(f"compose.yaml {name}", service["image"], unset, (name,)))
+    return documented
+
+
+def test_every_documented_container_has_an_image_and_reaches_the_others_by_name():
+    page = (DOCKER / "README.md").read_text()
+    builds = re.findall(r"^docker buildx build .*-f docker/(\S+) .*-t (\S+) \.", page, re.MULTILINE)
+    assert {name for name, _ in builds} == {path.name for path in DOCKERFILES}
+    started = [
+        one for one in containers() if one.place != "compose.yaml triton-cpu"
+    ]  # compose alone builds that
+    assert {one.image for one in started} <= {image for _, image in builds} | {VERSIONS["NGINX_IMAGE"]}
+    names = {name for one in started for name in one.names}
+    upstream = re.findall(r"^ +server (\w+):", (DOCKER / "nginx.conf").read_text(), re.MULTILINE)
+    assert {"service", "triton"} == set(upstream) <= names
+    behind = [one.environment["TRITON_GRPC_URL"] for one in started if "TRITON_GRPC_URL" in one.environment]
+    assert (
+        behind
+        and {url.partition(":")[0] for url in behind} <= names
+        and {url[-5:] for url in behind} == {":8004"}
+    )
+
+
 def test_page_quotes_what_the_build_found_in_the_image():
     record = json.loads(CONTENTS.read_text(encoding="utf-8"))
     page = " ".join((DOCKER / "README.md").read_text(encoding="utf-8").split())
@@ -292,65 +422,127 @@ def test_page_quotes_what_the_build_found_in_the_image():
     assert f"PyTorch alone is {torch} MB" in page
 
 
-@pytest.mark.long
-@pytest.mark.timeout(3600)
-def test_cpu_image_is_built_runs_and_embeds_as_the_library(tmp_path):
-    """Really build and run the image: base by debootstrap, no registry, no engine (`make images-test`)."""
+def output(command: list[str]) -> str:
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+
+
+class Built:
+    """An image in buildah's storage, and one container of it."""
+
+    def __init__(self, name: str, storage: Path) -> None:
+        self.name, self._root = name, storage
+        self.config = json.loads(output(self.command("inspect", "--type", "image", name)))["Docker"]["config"]
+        self.container = output(self.command("from", "--pull-never", name))
+        self.hosts = storage / "hosts"
+        names = {name for one in containers() for name in one.names}
+        self.hosts.write_text(f"127.0.0.1 localhost {' '.join(sorted(names))}\n")
+
+    def command(self, *arguments: object) -> list[str]:
+        options = (
+            "--storage-driver",
+            "vfs",
+            "--root",
+            self._root / "storage",
+            "--runroot",
+            self._root / "run",
+        )
+        return [str(word) for word in ("buildah", *options, *arguments)]
+
+    def run(self, environment: dict[str, str], *command: str) -> list[str]:
+        """Return the command line of a command in the container, without capabilities and with Docker's names."""
+        isolation = ("--isolation", "chroot", "--cap-drop", "all", "--volume", f"{self.hosts}:/etc/hosts:ro")
+        settings = [f"{name}={text}" for name, text in environment.items()]
+        return self.command("run", *isolation, self.container, "--", "env", *settings, *command)
+
+    @contextlib.contextmanager
+    def started(self, log: Path, environment: dict[str, str]) -> Iterator[Running]:
+        """Start its own command; chroot isolation shares this machine's network, so the port is a free one."""
+        settings = {"OMP_NUM_THREADS": "2", **environment, "PORT": str(free_port())}
+        with log.open("w") as file:
+            process = subprocess.Popen(self.run(settings, *self.config["Cmd"]), stdout=file, stderr=file)
+        try:
+            yield Running(f"http://127.0.0.1:{settings['PORT']}", process, log)
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory) -> Iterator[Built]:
+    """The service's image: base by debootstrap, no registry, no engine."""
     if os.environ.get("PHOTODUP_IMAGES") != "1":
-        pytest.skip("builds for minutes and needs gigabytes: `make images-test` runs it")
+        pytest.skip("builds for minutes and needs 12 GB: `make images-test` runs it")
     for program in ("buildah", "debootstrap"):
         if not shutil.which(program):
             pytest.skip(f"{program} is not installed: apt-get install buildah debootstrap")
     if os.geteuid() != 0:
         pytest.skip("debootstrap and chroot isolation need root")
-    storage = Path(os.environ.get("PHOTODUP_IMAGES_DIR") or tmp_path / "images")
+    kept = os.environ.get("PHOTODUP_IMAGES_DIR")
+    storage = Path(kept or tmp_path_factory.mktemp("images"))
     storage.mkdir(parents=True, exist_ok=True)
     command = [DOCKER / "build-without-registry.sh", storage]
-    built = subprocess.run(command, stdout=subprocess.PIPE, stderr=sys.stderr, text=True)
-    assert built.returncode == 0
-    image = built.stdout.strip()
-    options = ["--storage-driver", "vfs", "--root", storage / "storage", "--runroot", storage / "run"]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=sys.stderr, text=True)
+    image = Built(done.stdout.strip(), storage)
+    yield image
+    for verb in ("umount", "rm"):
+        subprocess.run(image.command(verb, image.container), capture_output=True)
+    if not kept:
+        shutil.rmtree(storage, ignore_errors=True)  # gigabytes that pytest would keep for three runs
 
-    def buildah(*arguments: str) -> str:
-        command = ["buildah", *options, *arguments]
-        return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
 
-    container = ""
-    process = None
-    try:
-        config = json.loads(buildah("inspect", "--type", "image", image))["Docker"]["config"]
-        assert config["User"] == "10001:10001"
-        assert config["Healthcheck"]["Test"][0] == "CMD"
-        container = buildah("from", "--pull-never", image)
-        port = free_port()
-        # chroot isolation shares this machine's network, so the service gets a free port of its own.
-        inside = ["run", "--isolation", "chroot", container, "--", "env", f"PORT={port}"]
-        assert buildah(*inside, "id", "-u") == "10001"
-        log = tmp_path / "service.log"
-        serve = [*inside, "MODEL_PRETRAINED=random:0", "OMP_NUM_THREADS=2", *config["Cmd"]]
-        with log.open("w") as file:
-            process = subprocess.Popen(["buildah", *options, *serve], stdout=file, stderr=file)
-        url = f"http://127.0.0.1:{port}"
-        Running(url, process, log).wait(seconds=180)
-        assert httpx.get(f"{url}/healthz").json() == {"status": "ok"}
-        buildah(*inside, *config["Healthcheck"]["Test"][1:])  # raises when the check fails
-        with pytest.raises(subprocess.CalledProcessError):
-            buildah(*inside[:-1], "PORT=1", *config["Healthcheck"]["Test"][1:])
-        assert_same_embedding(url)
-        packages = buildah(*inside, "python3", "-m", "pip", "list", "--format=freeze")
-        assert "torch==" in packages and "jupyterlab" not in packages and "nvidia-cudnn" not in packages
-        record = contents(image, Path(buildah("mount", container)), packages.splitlines())
-        CONTENTS.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-        print(f"\n{image}: {record['unpacked_mb']} MB unpacked, {len(record['packages'])} Python packages")
-    finally:
-        if process:
-            process.terminate()
-            process.wait(30)
-        if container:
-            subprocess.run(["buildah", *options, "umount", container], capture_output=True)
-            subprocess.run(["buildah", *options, "rm", container], capture_output=True)
-        if not os.environ.get("PHOTODUP_IMAGES_DIR"):
-            shutil.rmtree(storage, ignore_errors=True)  # gigabytes that pytest would keep for three runs
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_image_holds_what_it_should_and_its_size_is_recorded(built):
+    assert built.config["User"] == "10001:10001" and built.config["Healthcheck"]["Test"][0] == "CMD"
+    assert output(built.run({}, "id", "-u")) == "10001"
+    packages = output(built.run({}, "python3", "-m", "pip", "list", "--format=freeze"))
+    assert "torch==" in packages and "tritonclient==" in packages
+    assert "jupyterlab" not in packages and "nvidia-cudnn" not in packages
+    record = contents(
+        built.name, Path(output(built.command("mount", built.container))), packages.splitlines()
+    )
+    CONTENTS.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    print(f"\n{built.name}: {record['unpacked_mb']} MB unpacked, {len(record['packages'])} Python packages")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    "place", sorted(c.place for c in containers() if c.image.startswith("photodup-service"))
+)
+def test_documented_container_starts(built, place, tmp_path, tiny_exports):
+    """Up to a right answer, or to the device that is missing; the weights are random, for none can be downloaded.
+
+    The GPU image is not built: its start-up runs here with the device that its Dockerfile sets.
+    """
+    (documented,) = (one for one in containers() if one.place == place)
+    model = "openclip_vit_b32_uint8"
+    with contextlib.ExitStack() as stack:
+        environment = documented.environment | {"MODEL_PRETRAINED": "random:0"}
+        if documented.image == "photodup-service:gpu":
+            text = (DOCKER / "service-gpu.Dockerfile").read_text()
+            environment |= dict(re.findall(r"\b(DEVICE)=(\w+)", text))
+        if url := environment.get("TRITON_GRPC_URL"):
+            triton = stack.enter_context(
+                EmbeddedTriton(render_tiny(tmp_path, tiny_exports, [model]), [model])
+            )
+            environment["TRITON_GRPC_URL"] = f"{url.partition(':')[0]}:{triton.grpc_url.rpartition(':')[2]}"
+        ours = stack.enter_context(built.started(tmp_path / "log", environment))
+        if "DEVICE" in environment:
+            assert ours.process.wait(180) != 0
+            assert "PyTorch has no device cuda here" in ours.log.read_text()
+            return
+        ours.wait(seconds=180)
+        check = built.config["Healthcheck"]["Test"][1:]
+        for port, status in ((ours.url.rpartition(":")[2], 0), ("1", 1)):
+            checked = subprocess.run(built.run({"PORT": port}, *check), capture_output=True)
+            assert checked.returncode == status
+        if url:
+            data = picture()
+            answer = httpx.post(f"{ours.url}/embed", files=as_files([data]), timeout=60).json()["embeddings"]
+            np.testing.assert_allclose(answer, infer(triton, model, to_uint8(decode(data))[None]), atol=1e-6)
+        else:
+            assert_same_embedding(ours.url)
 
 
 def contents(image: str, root: Path, packages: list[str]) -> dict:
@@ -371,16 +563,20 @@ def contents(image: str, root: Path, packages: list[str]) -> dict:
     }
 
 
-def assert_same_embedding(url: str) -> None:
-    """Compare one image's embedding from the container with this process's, on random:0 weights."""
+def picture() -> bytes:
     pixels = np.random.default_rng(0).integers(0, 256, (300, 400, 3), dtype=np.uint8)
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, "PNG")
-    answer = httpx.post(f"{url}/embed", files={"file": ("a.png", buffer.getvalue())}, timeout=60)
+    return buffer.getvalue()
+
+
+def assert_same_embedding(url: str) -> None:
+    """Compare one image's embedding from the container with this process's, on random:0 weights."""
+    answer = httpx.post(f"{url}/embed", files=as_files([picture()]), timeout=60)
     assert answer.status_code == 200, answer.text
     served = np.array(answer.json()["embeddings"], dtype=np.float32)
     model = load_model(pretrained="random:0", device="cpu")
-    own = model.embed(normalize(to_uint8(decode(buffer.getvalue()))[None]))
+    own = model.embed(normalize(to_uint8(decode(picture()))[None]))
     assert httpx.get(f"{url}/info").json()["digest"] == model.digest
     assert served.shape == (1, 512)
     np.testing.assert_allclose(served, own, atol=2e-6)

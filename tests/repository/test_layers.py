@@ -12,6 +12,7 @@ LAYERS = {
         "errors",
         "paths",
         "files",
+        "http_protocol",
         "safe_open",
         "names",
         "addresses",

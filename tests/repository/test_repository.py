@@ -73,12 +73,11 @@ def pins(file: str) -> dict[str, str]:
 
 def test_environment_yml_pins_everything_that_it_installs():
     python, _, listed = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
-    constraint, onnxruntime, ours = listed["pip"]
+    constraint, ours = listed["pip"]
     extras = re.fullmatch(r"--editable \.\[(.+)\]", ours)[1].split(",")
     pinned = pins("constraints.txt")
     assert python == "python=3.11" and constraint == "--constraint constraints.txt"
-    assert onnxruntime == f"onnxruntime-gpu=={pinned['onnxruntime']}"
-    assert extra(*extras) - pinned.keys() == {"onnxruntime-gpu"}
+    assert extra(*extras) <= pinned.keys()
     assert "onnxruntime" not in extra(*extras)
 
 

@@ -161,8 +161,8 @@ def test_a_notebook_ends_at_once_where_nothing_answers(checkout, stem, strict):
         assert "Nothing answers: FastAPI" in said
     else:
         answer = next(c for c in notebook.cells if "answer" in c.metadata.get("tags", []))
-        assert "This run: not measured" in answer.outputs[0].text
-        assert f"This run: not measured. Nothing answers: FastAPI ({HOST}:" in printed(notebook)
+        assert "Not measured: Nothing answers" in answer.outputs[0].text
+        assert f"Not measured: Nothing answers: FastAPI ({HOST}:" in printed(notebook)
     assert not (checkout / "results" / f"{HOST}-{dead['TRITON_HTTP_PORT']}").exists()
 
 

@@ -4,7 +4,7 @@ import json
 
 import httpx
 import pytest
-from support.command import photodup
+from support.command import one_sentence, photodup
 from support.hostile_library import OP, VICTIM, entry, line, payload, write_journal
 from support.http_server import accepting
 from support.review_library import client_of, make_library, remove_all
@@ -16,6 +16,7 @@ from photodup.photos.library.scan import scan
 from photodup.photos.library.settings import LibrarySettings, load_settings, save_settings
 from photodup.photos.review.serve import ReviewServer
 from photodup.photos.review.session import ReviewSession
+from photodup.photos.state.journal import Journal
 from photodup.photos.trash.trash import Trash
 
 
@@ -167,6 +168,43 @@ def test_a_label_of_very_many_contents_is_no_label(library):
     path.write_text(json.dumps({"kind": "keep_both", "md5s": [f"{n:032x}" for n in range(20_000)]}) + "\n")
     feedback = Feedback(path.parent)
     assert feedback.dismissed_pairs() == set() and "Line 1" in feedback.problems[0]
+
+
+def test_pairs_are_made_of_the_contents_that_are_there(library):
+    """Forty lines of a thousand contents are 20 million pairs."""
+    path = library / ".photodup" / "feedback.jsonl"
+    lines = [{"kind": "keep_both", "md5s": [f"{n}-{m}" for m in range(1000)]} for n in range(40)]
+    path.write_text("".join(json.dumps(one) + "\n" for one in lines))
+    there = {"1-1": 0, "1-2": 1, "2-1": 2}
+    assert Feedback(path.parent).dismissed_pairs(there) == {frozenset({"1-1", "1-2"})}
+
+
+@pytest.mark.parametrize("names", [["a\0/b"], ["\ud800"], ["a", 5]])
+@pytest.mark.parametrize("field", ["protected", "folders", "not_within"])
+def test_a_folder_that_no_disk_can_have_is_one_sentence(library, field, names):
+    (library / ".photodup" / "settings.json").write_text(json.dumps({field: names}))
+    with one_sentence(r"settings\.json cannot be used \(folders must be a list of names"):
+        load_settings(library / ".photodup")
+
+
+@pytest.mark.parametrize("name", ["settings.json", "feedback.jsonl", "review/decisions.jsonl"])
+def test_a_file_without_end_is_one_sentence(library, name):
+    path = library / ".photodup" / name
+    path.parent.mkdir(exist_ok=True)
+    with path.open("wb") as file:
+        file.truncate(1 << 33)  # of zeros, which take no room on the disk
+    with one_sentence(r"cannot be (used|read) \("):
+        if name == "settings.json":
+            load_settings(library / ".photodup")
+        else:
+            Journal(path).read()
+
+
+@pytest.mark.parametrize("content", [b"\n" * 40_000_000, b'{"a": [' + b"[]," * 13_000_000 + b"0]}\n"])
+def test_lines_of_nothing_are_not_read_into_much(library, content):
+    (path := library / ".photodup" / "feedback.jsonl").write_bytes(content)
+    with one_sentence("that would take more than"):
+        Journal(path).read()
 
 
 # ---- the page ----------------------------------------------------------------------------------------------

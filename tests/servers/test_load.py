@@ -226,7 +226,7 @@ def test_a_stall_shows_in_the_open_loop_and_hides_in_the_closed_one(figure):
     closed, opened = p99["closed_loop"], p99["server"]
     assert closed["raw"]["latency_ms"].max() > 1300, "the stall was not planted"
     assert opened["latency_ms_p99"] > 1000
-    figure(closed["latency_ms_p99"] < 700, closed)  # half of the stall
+    figure((closed["latency_ms_p99"] or np.inf) < 700, closed)  # half of the stall
 
 
 def test_an_overloaded_open_loop_says_so():

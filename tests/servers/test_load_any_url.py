@@ -306,7 +306,7 @@ def hostile() -> Iterator:
     ("/v2/models/m", changed("inputs", datatype=[]), "is not made up here"),
     ("/v2/models/m/config", [5], "cannot be read"),
     ("/v2/models/m/infer", {"outputs": [None]}, "The answer cannot be read"),
-    ("/v2/models/m/infer", {"outputs": [{"datatype": "FP32", "shape": [10**15], "data": [1]}]}, "reshape"),
+    ("/v2/models/m/infer", {"outputs": [{"datatype": "FP32", "shape": [10**15], "data": [1]}]}, "1 numbers for the shape"),
 ])  # fmt: skip
 def test_what_a_hostile_server_answers_is_one_sentence(hostile, monkeypatch, path, says, said):
     monkeypatch.setattr(http_connection, "MOST_ANSWER_BYTES", 1 << 22)

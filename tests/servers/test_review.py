@@ -433,7 +433,9 @@ def test_a_keeper_that_another_group_removes_is_shown_so_and_its_copies_stay(lib
     copies = next(group for group in tiers.copies if group.keeper.path.name == "IMG_1.jpg")
     lone = listed(library)["lone.jpg"]
     choice = replace(copies.choice, keeper=lone)
-    scene = replace(copies, tier="similar", choice=choice, members=(copies.keeper,))
+    scene = replace(
+        copies, tier="similar", choice=choice, members=(replace(copies.members[0], photo=copies.keeper),)
+    )
     with ReviewServer(library, find=lambda catalogue: replace(tiers, similar=(scene,))) as server:
         session = server.session
         session.accept_all()

@@ -6,7 +6,7 @@ from io import BytesIO
 import httpx
 import pytest
 from PIL import Image
-from support.review_library import client_of, group_of, photo, remove_all, save
+from support.review_library import client_of, group_of, remove_all, save
 
 from photodup.errors import PhotodupError
 from photodup.photos.library.scan import scan
@@ -17,7 +17,7 @@ from photodup.photos.trash.trash import Trash
 
 @pytest.fixture
 def server(library):
-    coffee = photo("coffee")
+    coffee = Image.open(library / "2020" / "IMG_1.jpg")
     save(coffee.crop((40, 20, 560, 380)), library / "Edited" / "cropped coffee.jpg")
     scan(library, progress=False)
     with ReviewServer(library) as running:
@@ -42,8 +42,8 @@ def test_another_photo_is_kept_instead_and_the_others_are_judged_by_it(server):
     assert page.status_code == 200 and "you chose to keep it before" in page.text.lower()
     item = coffee_group(session)
     assert item.group.keeper.path.name == "small coffee.jpg"
-    assert item.suggested == frozenset(), "both others hold finer detail, and stay unless marked by hand"
-    assert all("finer detail" in item.group.difference(p) for p in item.group.members)
+    assert item.suggested == frozenset(), "both others hold more, and stay unless marked by hand"
+    assert all(item.group.difference(p) for p in item.group.others)
     assert session.accept_all() == 2 and coffee_group(session).status == "todo"
     session.undo()
     # Choosing again takes the first choice back.
@@ -63,7 +63,7 @@ def test_another_photo_is_kept_instead_and_the_others_are_judged_by_it(server):
 def test_keeping_both_keeps_the_photo_that_was_marked_in_favour_of_others(server):
     session = server.session
     item = coffee_group(session)
-    keeper, *others = (item.group.keeper, *item.group.members)
+    keeper, *others = (item.group.keeper, *item.group.others)
     session.accept(item.key, [photo.id for photo in others])
     assert item.remove == {keeper.id}
     session.set_apart(item.key, others[0].id)
@@ -105,7 +105,7 @@ def test_what_cannot_be_undone_now_can_be_undone_later(server, monkeypatch):
 def test_a_removal_whose_labels_cannot_be_written_can_be_undone(server, monkeypatch):
     session = server.session
     item = coffee_group(session)
-    keeper, other = item.group.keeper, item.group.members[0]
+    keeper, other = item.group.keeper, item.group.others[0]
     session.accept(item.key, [other.id])
     monkeypatch.setattr(session.feedback, "add_keepers", _fail)
     done = session.apply()
@@ -139,16 +139,16 @@ def test_the_trash_is_emptied_after_a_look_and_no_other_list(server):
 def test_the_page_speaks_plainly_and_gives_a_reason_for_each(server):
     session = server.session
     item = coffee_group(session)
-    for member in item.group.members:
+    for member in item.group.others:
         text = httpx.get(f"{server.url}group/{item.key}?photo={member.id}").text
         visible = re.sub(r"(?s)<details.*?</details>", "", text)
         assert "cosine" not in visible and "points" not in visible and "100 %" not in visible
         assert item.group.kept_over(member) and item.group.kept_over(member) in text.replace("&#39;", "'")
     overview = re.sub(r"(?s)<details.*?</details>", "", httpx.get(server.url).text)
     assert "alike" not in overview.split('<ol class="grid"')[1] and "can go" in overview
-    reasons = {p.path.name: item.group.kept_over(p) for p in item.group.members}
-    assert reasons["small coffee.jpg"].startswith("most detail")
-    assert reasons["cropped coffee.jpg"].startswith("shows the most")
+    reasons = {p.path.name: item.group.kept_over(p) for p in item.group.others}
+    assert reasons["small coffee.jpg"].startswith("most pixels")
+    assert reasons["cropped coffee.jpg"].startswith("most pixels")
 
 
 def test_groups_are_listed_by_size_date_or_folder_and_of_a_folder_year_or_size(server, monkeypatch):

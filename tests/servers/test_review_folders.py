@@ -8,13 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from PIL import Image
 from support.command import one_sentence, photodup, run_command
 from support.review_library import add_third_copy, client_of, exif, group_of, photo, save, write
 from support.trash_kills import at_home
 
 from photodup.errors import PhotodupError
-from photodup.photos.groups.judging import Judged
-from photodup.photos.groups.keepers import Choice
 from photodup.photos.library.scan import scan
 from photodup.photos.library.settings import LibrarySettings, load_settings, save_settings
 from photodup.photos.library.several import as_one_library
@@ -61,7 +60,7 @@ def test_what_is_protected_is_kept_is_not_suggested_and_does_not_go(library):
     # The next start remembers, until the settings say otherwise.
     with ReviewServer(library) as server, client_of(server) as client:
         assert suggested(server.session, "IMG_1.jpg") == []
-        assert done(server, client, "settings/keep", protected="Backup", content="1") == 303
+        assert done(server, client, "settings/keep", protected="Backup", resolution="1") == 303
         assert suggested(server.session, "IMG_1.jpg") == ["Shared/small coffee.jpg"]
 
 
@@ -163,22 +162,13 @@ def test_rules_of_a_run_choose_between_equal_photos_alone(library):
     assert load_settings(library / ".photodup").protected == (), "for this run only"
 
 
-def test_a_wish_changes_nothing_unless_either_may_go_for_the_other():
-    def judged(keeper: int, **differs: str) -> Judged:
-        return Judged(keeper, Choice(None, None, ""), {int(row[1:]): said for row, said in differs.items()})
-
-    usual = judged(0, r1="", r2="a caption")
-    assert usual.unless_equal(judged(1, r0="finer detail", r2="")) is usual
-    assert usual.unless_equal(judged(2, r0="", r1="")) is usual
-    assert usual.unless_equal(usual) is usual
-    by_wish = usual.unless_equal(judged(1, r0="", r2=""))
-    assert by_wish.keeper == 1 and by_wish.differs == {0: "", 2: "a caption"}, "what was held back stays so"
-
-
 def several(folder: Path, *names: str) -> Path:
     """One photo in each of some folders, smaller from one to the next."""
+    image = photo("coffee").resize((360, 240))
     for number, name in enumerate(names):
-        save(photo("coffee").resize((360 - 36 * number, 240 - 24 * number)), folder / name / "1.jpg")
+        save(image.resize((360 - 90 * number, 240 - 60 * number)), folder / name / "1.jpg")
+        with Image.open(folder / names[0] / "1.jpg") as file:  # as people make copies: of a file
+            image = file.convert("RGB")
     return folder
 
 

@@ -271,7 +271,7 @@ def test_keep_rules_of_the_page_and_of_the_command_line(library):
 
 def test_a_keeper_chosen_before_is_suggested_again(library):
     with Catalogue(library) as catalogue:
-        members = [photo for group in tiers_by_settings(catalogue).copies for photo in group.members]
+        members = [photo for group in tiers_by_settings(catalogue).copies for photo in group.others]
         (member,) = [photo for photo in members if photo.path.name == "small coffee.jpg"]
         Feedback(library / ".photodup").add("keeper", [member.md5])
         again = next(g for g in tiers_by_settings(catalogue).copies if g.keeper.md5 == member.md5)
@@ -286,7 +286,7 @@ def test_group_prints_both_tiers_with_reasons(library):
     last = done.stdout.splitlines()[-1]
     assert "7 photographs: 3 groups of copies" in last and "nothing is embedded" in last
     refused = photodup("group", library, "--keep", "biggest")
-    assert refused.returncode == 2 and "choose from source" in refused.stderr
+    assert refused.returncode == 2 and "choose from resolution" in refused.stderr
 
 
 def test_settings_are_not_written_into_a_folder_that_is_not_our_own(tmp_path):

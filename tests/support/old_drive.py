@@ -107,7 +107,8 @@ def plant(library: Path, old: Path, n: int, others: int = 0) -> Planted:
         planted.same.add(f"same/{i}.jpg")
         for k in range(2):
             kind = kinds[(2 * i + k) % len(kinds)]
-            put(kind, *COPIES[kind](pictures[1 + k]), truth=planted.as_good)
+            with Image.open(there[1 + k]) as file:  # as people make copies: of a file
+                put(kind, *COPIES[kind](file.convert("RGB")), truth=planted.as_good)
         put("stranger", scene(first + 4), truth=planted.not_there, shot=shot + 100)
         # What looks like a photo of the library and is none of it, one kind a round.
         look = ("document", "original", "dated", "burst", "exposure", "whole")[i % 6]

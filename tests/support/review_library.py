@@ -2,7 +2,6 @@
 
 import atexit
 import functools
-import io
 import shutil
 import sqlite3
 import tempfile
@@ -14,9 +13,7 @@ import numpy as np
 import pillow_heif
 from PIL import ExifTags, Image
 
-from photodup.photos.compare.family import LaidFamily
-from photodup.photos.compare.traces import file_traces
-from photodup.photos.groups.results import TierGroup
+from photodup.photos.groups.results import Group
 from photodup.photos.groups.tiers import GroupingOptions, find_tiers
 from photodup.photos.library.catalogue import Catalogue, Photo
 from photodup.photos.library.scan import scan
@@ -82,14 +79,14 @@ def remove_all(session: ReviewSession) -> RemovalResult:
     return session.apply()
 
 
-def copies_in(library: Path, **options) -> tuple[TierGroup, ...]:
+def copies_in(library: Path, **options) -> tuple[Group, ...]:
     """Scan a library and return its groups of copies."""
     scan(library, progress=False)
     with Catalogue(library) as catalogue:
         return find_tiers(catalogue, GroupingOptions(**options)).copies
 
 
-def only_group(library: Path, **options) -> TierGroup:
+def only_group(library: Path, **options) -> Group:
     """Scan a library of one family and return its group."""
     (group,) = copies_in(library, **options)
     return group
@@ -178,9 +175,3 @@ def users_files(folder: Path, elsewhere: Path) -> None:
     (folder / "review" / "decisions.jsonl").write_text('{"paper": 7}\n')
     (folder / "lock").write_text("of another program")
     (folder / "neighbours-hash.npz").write_text("a list of neighbours")
-
-
-def two_laid(first: bytes, second: bytes) -> LaidFamily:
-    """Lay two picture files over each other."""
-    files = [Image.open(io.BytesIO(one)) for one in (first, second)]
-    return LaidFamily((0, 1), 0, lambda row: (files[row].convert("RGB"), file_traces(files[row])), [(0, 1)])

@@ -374,7 +374,7 @@ def test_hard_links_free_nothing_on_the_page_and_for_the_command(tmp_path, capsy
     assert [one["suggested"] for one in members.values()] == [True] * 3
     assert sorted(one["frees"] for one in members.values()) == [0, 0, size]
     assert (
-        members["b.jpg"]["reason"].startswith("most detail")
+        members["b.jpg"]["reason"].startswith("most pixels")
         and members["c2.jpg"]["reason"] == "the same file, twice"
     )
     assert {group["keep"]["path"]: group["keep"]["rule"] for group in groups} == {

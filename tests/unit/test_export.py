@@ -66,6 +66,25 @@ def test_openclip_in_every_variant_is_openclip(real_model, real_exports):
         assert told["max_relative_error"] < 1e-3 and told["batches"] == [1, 3, 8]
 
 
+# Operators of the graph that TensorRT 10 takes (docs/operators.md of onnx/onnx-tensorrt): another one splits the engine,
+# and the second part has no profile of shapes.
+TENSORRT = {
+    "Add", "Cast", "Clip", "Concat", "Conv", "Div", "Erf", "Expand", "Gather", "Gemm", "LayerNormalization", "MatMul",
+    "Mul", "ReduceL2", "Reshape", "Shape", "Slice", "Softmax", "Squeeze", "Sub", "Transpose", "Unsqueeze",
+}  # fmt: skip
+
+
+def test_openclip_is_one_graph_for_tensorrt(real_exports):
+    """Of these operators, Shape and the arithmetic take no uint8."""
+    import onnx
+
+    for variant, path in real_exports.items():
+        nodes = onnx.load(path, load_external_data=False).graph.node
+        assert {node.op_type for node in nodes} <= TENSORRT, variant
+        readers = [node.op_type for node in nodes if "image" in node.input]
+        assert readers == ["Cast"] or variant == "fp32", (variant, readers)
+
+
 def test_an_export_is_known_again_by_what_it_was_made_from(tiny, tmp_path, monkeypatch):
     """Without PyTorch: another name, another version of it or a damaged file has to ask it again."""
     path = tmp_path / tiny[2]["fp32"].name

@@ -15,7 +15,7 @@ from photodup.errors import PhotodupError
 from photodup.photos.embed.embed import embed_library
 from photodup.photos.groups.keepers import KeepRules
 from photodup.photos.groups.model_thresholds import choose_model
-from photodup.photos.groups.stars import Group, stars
+from photodup.photos.groups.stars import Star, stars
 from photodup.photos.groups.tiers import GroupingOptions, find_tiers
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
@@ -34,7 +34,7 @@ def cosines(vectors: np.ndarray) -> np.ndarray:
     return unit @ unit.T
 
 
-def starred(vectors: np.ndarray, threshold: float, rank: list[int] | None = None) -> list[Group]:
+def starred(vectors: np.ndarray, threshold: float, rank: list[int] | None = None) -> list[Star]:
     unit = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
     pairs = NeighbourIndex(unit.shape[1], threshold).add(unit)
     return stars(pairs, len(unit), rank=rank)
@@ -118,7 +118,7 @@ def test_exact_copies_need_no_embedding(library):
     with Catalogue(library) as catalogue:
         tiers = find_tiers(catalogue)
     (group,) = tiers.copies
-    exact = [photo for photo, why in zip(group.members, group.evidence, strict=True) if why.exact]
+    exact = [member.photo for member in group.members if member.evidence.exact]
     assert (str(group.keeper.path), [str(photo.path) for photo in exact]) == ("a.png", ["backup/a.png"])
     assert group.bytes_to_free == sum(photo.size_bytes for photo in group.may_go)
     assert tiers.model is None

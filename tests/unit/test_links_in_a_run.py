@@ -86,7 +86,9 @@ def test_no_folder_in_a_run_leads_elsewhere(deck, mine, folder, planted):
     if folder == "notebooks" and planted == "a pipe":
         write_reports(["a"])  # there is no executed notebook, so that none gets a page
     else:
-        with pytest.raises(PhotodupError, match=rf"a/{folder} is not written \(.*: [^\n]*\.$"):
+        with pytest.raises(
+            PhotodupError, match=rf"a/{folder}\S* (is not written|cannot be read) \(.*: [^\n]*\.$"
+        ):
             FOLDERS[folder](run)
     assert tree(mine) == before
 
@@ -111,9 +113,24 @@ def test_a_run_that_is_a_link_is_not_written(deck, mine):
     run.symlink_to(mine)
     before = tree(mine)
     for write in (*OUTPUTS.values(), *FOLDERS.values()):
-        with one_sentence(r"results/a is not written \(a folder on the way is a symbolic link\)"):
+        with one_sentence(
+            r"results/a\S* (is not written|cannot be read) \(.*a folder on the way is a symbolic link"
+        ):
             write(run)
         assert tree(mine) == before
+
+
+@pytest.mark.parametrize("name", ["notebooks/01_one.ipynb", "notebooks", "study.json"])
+def test_nothing_of_this_disk_is_shown_through_a_link(deck, mine, name):
+    run = deck / "results" / "a"
+    path, theirs = run / name, mine / Path(name).name
+    if not path.exists():
+        path.write_text("[]")
+    path.rename(theirs)
+    path.symlink_to(theirs)
+    with one_sentence("cannot be read"):
+        write_reports(["a"])
+    assert not (run / "index.html").exists()
 
 
 @pytest.mark.long

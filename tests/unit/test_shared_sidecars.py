@@ -265,7 +265,7 @@ def test_what_lies_beside_a_copy_has_an_equal_beside_the_photo_to_keep(tmp_path,
     scan(tmp_path, progress=False)
     with Catalogue(tmp_path) as catalogue:
         (group,) = find_tiers(catalogue).copies
-    (other,) = group.members
+    (other,) = group.others
     assert (group.keeper.path.parts[0], group.difference(other)) == (kept, differs)
     assert group.held_back == (), "no sidecar could hold it"
     if kept == "B":

@@ -14,7 +14,7 @@ from photodup.bench.load.plan import Stopping
 from photodup.bench.stats.facts import Load
 from photodup.errors import PhotodupError
 from photodup.study.notebook import points
-from photodup.study.notebook.files import source_sha256
+from photodup.study.notebook.files import notebooks, source_sha256
 from photodup.study.notebook.opening import write_opening
 from photodup.study.notebook.run import open_run
 from photodup.study.report.cells import render_notebook
@@ -137,7 +137,13 @@ def test_a_name_that_leads_elsewhere_is_refused_and_nothing_is_written(project, 
 
 
 HERE = {"host": "127.0.0.1"}
-ODD = [{"run": 5}, {"run": ["x"]}, {"host": "a\nb"}, {"host": "a..b", "pytorch_port": 9}, {"host": {"a": 1}}]
+ODD = [
+    {"run": 5.5},
+    {"run": ["x"]},
+    {"host": "a\nb"},
+    {"host": "a..b", "pytorch_port": 9},
+    {"host": {"a": 1}},
+]
 ODD += [HERE | {"pytorch_port": "9/../x"}, HERE | {"triton_http_port": 10**30}, {"gpu": "x" * 300}]
 ODD += [{"gpus": "two"}, {"price_per_hour": "free"}]
 ODD += [{"endpoints": file} for file in (5, "\x1b[2J", "/dev/zero", "pipe")]
@@ -154,13 +160,28 @@ def test_a_parameter_that_cannot_be_is_one_sentence(project, given):
 
 def test_parameters_on_the_command_line():
     given = parse_parameters(["-p", "N", "3", "-p", "LIST", "[1, 8]", "-p", "HOST", "203.0.113.7"])
-    assert given == {"N": 3, "LIST": [1, 8], "HOST": "203.0.113.7"}
+    assert given == {"N": "3", "LIST": "[1, 8]", "HOST": "203.0.113.7"}
     for wrong in (["--frobnicate"], ["-p", "N"]):
         with pytest.raises(PhotodupError, match="-p KEY VALUE"):
             parse_parameters(wrong)
-    for value in ("2020-01-01", ".inf", "&a [*a]", "[" * 10_000, "!!binary aGk="):
-        with pytest.raises(PhotodupError, match=r"-p N: .* is no value in YAML"):
-            parse_parameters(["-p", "N", value])
+
+
+@pytest.mark.parametrize(("name", "text", "expected"), [
+    ("RUN", "2026-11-27", "2026-11-27"), ("GPU", "4090", "4090"), ("GPU", "no", "no"), ("HOST", "1e5", "1e5"),
+    ("GPUS", "4", 4), ("PRICE_PER_HOUR", ".85", 0.85), ("PRICE_PER_HOUR", "1", 1), ("STRICT", "true", True),
+    ("PHOTOGRAPHS", "[2026-11-27, 007]", ["2026-11-27", "007"]), ("GROUP_SIZES", "[1, 8]", [1, 8]),
+    ("TRITON_GRPC_PORT", "null", None),
+])  # fmt: skip
+def test_a_parameter_is_read_as_the_notebook_declares_it(name, text, expected):
+    assert execute.read_parameters(notebooks(["01"]), {name: text}) == {name: expected}
+
+
+@pytest.mark.parametrize("text", [
+    "2020-01-01", ".inf", "&a [*a]", "[" * 10_000, "!!binary aGk=", "yes", "1.5", "RTX 4090",
+])  # fmt: skip
+def test_a_number_that_is_none_is_refused(text):
+    with one_sentence(r"-p GPUS: .* is no int, which the notebook declares"):
+        execute.read_parameters(notebooks(["01"]), {"GPUS": text})
 
 
 @pytest.mark.parametrize("wrong", ["tiny", ""])

@@ -11,9 +11,9 @@ from PIL import Image, ImageOps
 from support.review_library import photo
 
 from benchmarks.photo_quality.edits import LOOK_ALIKES, REFERENCE, TRANSFORMS, named
-from photodup.photos.compare.alignment import matches
 from photodup.photos.compare.dense import _rescaled, align
 from photodup.photos.compare.features import features
+from photodup.photos.compare.matching import matches
 from photodup.photos.compare.verify import FEW_FEATURES, Thresholds, Verification, verify
 
 PHOTOS = ["astronaut", "coffee", "chelsea", "rocket"]

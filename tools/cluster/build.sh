@@ -36,7 +36,7 @@ trap 'chmod -R u+w "$work"; rm -rf "$work"' EXIT
 
 # A package list of our own: the system's sources and installed packages stay as they are. A mirror that the system
 # names comes first, so that a machine without the Internet's Debian uses its own.
-mirror=$(sed -n 's/^URIs: *\([^ ]*\).*/\1/p' /etc/apt/sources.list.d/debian.sources 2>/dev/null | head -n 1)
+mirror=$(sed -n 's/^URIs: *\([^ ]*\).*/\1/p' /etc/apt/sources.list.d/debian.sources 2>/dev/null | sed -n 1p)
 mkdir -p "$work/lists/partial" "$work/cache/archives/partial" "$work/sources"
 cat >"$work/sources/bookworm.sources" <<END
 Types: deb deb-src

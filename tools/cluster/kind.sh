@@ -22,7 +22,7 @@ for tool in docker kind kubectl; do
     }
 done
 
-if ! kind get clusters | grep -qx "$name"; then
+if ! kind get clusters | grep -x "$name" >/dev/null; then
     kind create cluster --config k8s/kind.yaml
 fi
 # With an attestation the image has several manifests, and `kind load` finds none (kind issues 3795 and 4236).

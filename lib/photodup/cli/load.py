@@ -217,6 +217,7 @@ def gate(
     require("load")
     import json
 
+    from photodup.addresses import masked
     from photodup.bench.anyurl import gate as gates
     from photodup.bench.anyurl.measure import Asked, Request
     from photodup.bench.anyurl.payloads import payloads_for
@@ -244,15 +245,16 @@ def gate(
     if by_command:
         urls = [str(url).replace("{port}", str(command.port)) for command in commands]
     show = partial(print, flush=True, file=sys.stderr if as_json else None)
-    show(f"Base: {base or base_url}; head: {head or head_url}; {concurrency} in flight.")
+    named = [command or masked(str(address)) for command, address in ((base, base_url), (head, head_url))]
+    show(f"Base: {named[0]}; head: {named[1]}; {concurrency} in flight.")
     watcher = Watcher(sys.stderr)
-    with stoppable(watcher):
-        gated = gates.gate(
-            gates.sides_of(request_of, urls, [command.running for command in commands]),
-            Asked(concurrency=concurrency, seconds=seconds, seed=seed),
-            watcher,
-            limit=limit / 100,
-        )
+    sides = gates.sides_of(request_of, urls, [command.running for command in commands], watcher)
+    asked = Asked(concurrency=concurrency, seconds=seconds, seed=seed)
+    try:
+        with stoppable(watcher):
+            gated = gates.gate(sides, asked, watcher, limit=limit / 100)
+    except KeyboardInterrupt:
+        raise PhotodupError("The gate was stopped by you, so nothing is decided.") from None
     for line in (*gated.sentences(), *(f"Note: {note}" for note in gated.notes)):
         show(line)
     gates.write(gated, junit=junit, summary=summary)

@@ -13,7 +13,7 @@ from photodup.names import as_text, escaped, printable
 
 if TYPE_CHECKING:
     from photodup.photos.embed.choose import EncoderRequest
-    from photodup.photos.groups.results import TierGroup, Tiers
+    from photodup.photos.groups.results import Group, Tiers
     from photodup.photos.library.catalogue import Catalogue, Photo
     from photodup.photos.library.scan import OpenSink, ScanReport
     from photodup.photos.library.several import Folders
@@ -29,9 +29,7 @@ EndpointsFile = Annotated[Path | None, Option(help="YAML of servers to look for,
 ModelDigest = Annotated[str | None, Option(help="digest of the model, or its beginning")]
 KeepOrder = Annotated[
     str | None,
-    Option(
-        help="rules, the first that differs decides: content,resolution,format,compression,metadata,oldest,size,folder"
-    ),
+    Option(help="rules, the first that differs decides: resolution,format,metadata,oldest,size,folder"),
 ]
 AllowRandom = Annotated[
     bool, Option("--allow-random", help="study only: similar photos by untrained weights")
@@ -223,13 +221,13 @@ def print_groups(catalogue: "Catalogue", *, as_json: bool = False, **options: An
     print(escaped(_summary(tiers)))
 
 
-def _print_group(group: "TierGroup") -> None:
+def _print_group(group: "Group") -> None:
     keeper = group.keeper
     print(f"{group.tier}  {len(group.members) + 1} photos")
     print(
         f"  keep  {printable(keeper.path)}  ({keeper.width} × {keeper.height}; {escaped(group.choice.reason)})"
     )
-    for photo, why in zip(group.members, group.evidence, strict=True):
+    for photo, why in ((member.photo, member.evidence) for member in group.members):
         if why.exact:
             said = "same bytes"
         elif group.tier == "copies" and why.verification:
@@ -241,7 +239,7 @@ def _print_group(group: "TierGroup") -> None:
         print(f"        {printable(photo.path)}  ({photo.width} × {photo.height}; {said}{differs}{stays})")
 
 
-def _record(group: "TierGroup") -> dict[str, Any]:
+def _record(group: "Group") -> dict[str, Any]:
     def of(photo: "Photo") -> dict[str, Any]:
         about = {"path": as_text(photo.path), "md5": photo.md5, "bytes": photo.size_bytes}
         return about | {"protected": photo.id in group.protected}
@@ -252,7 +250,7 @@ def _record(group: "TierGroup") -> dict[str, Any]:
         | {"similarity": why.similarity, "same_bytes": why.exact, "suggested": photo.id in going}
         | {"differs": group.difference(photo), "reason": group.kept_over(photo)}
         | {"frees": group.frees(photo) if photo.id in going else 0}
-        for photo, why in zip(group.members, group.evidence, strict=True)
+        for photo, why in ((member.photo, member.evidence) for member in group.members)
     ]
     keep = of(group.keeper) | {"reason": group.choice.reason, "rule": group.choice.rule}
     return {"tier": group.tier, "keep": keep, "members": members}

@@ -13,10 +13,12 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from photodup.addresses import is_loopback, masked
 from photodup.embedding.backends import ENGINES, PRECISIONS, Backend, parse_backend
-from photodup.embedding.client.http import Patience, Remote
+from photodup.embedding.client.http import Patience, Remote, ask
 from photodup.embedding.client.servers import server_of
-from photodup.errors import PhotodupError
+from photodup.embedding.wire.http import AnswerError, read_json
+from photodup.errors import PhotodupError, ServerError
 from photodup.extras import need
 from photodup.serving.control_key import grpc_metadata, http_headers
 from photodup.serving.endpoints import NO_GPU, UNKNOWN_GPU, UNNAMED_GPU, Endpoints
@@ -51,11 +53,12 @@ def check(endpoints: Endpoints, timeout_s: float = TIMEOUT_S) -> list[dict[str, 
         return list(pool.map(lambda one: _row(*one), asked))
 
 
-def _row(backend: str, url: str, ask: Callable[[], Remote | None]) -> dict[str, Any]:
+def _row(backend: str, url: str, describe: Callable[[], Remote | None]) -> dict[str, Any]:
+    row = {"backend": backend, "url": masked(url)}
     try:
-        return {"backend": backend, "url": url, "ok": True, "finding": READY, "said": ask()}
+        return {**row, "ok": True, "finding": READY, "said": describe()}
     except PhotodupError as error:
-        return {"backend": backend, "url": url, "ok": False, "finding": str(error), "said": None}
+        return {**row, "ok": False, "finding": str(error), "said": None}
 
 
 def handshake_ms(url: str) -> float:
@@ -133,7 +136,7 @@ def service_computes(url: str) -> tuple[str, str]:
 
     The engine `compile` is PyTorch too.
     """
-    info = _json(f"{url}/info")
+    info = _object(url, "/info")
     engine, precision = info.get("engine"), info.get("precision")
     return engine if engine in ENGINES else "pytorch", precision if precision in PRECISIONS else "fp32"
 
@@ -160,11 +163,11 @@ def _describe(backend: Backend, url: str, timeout_s: float) -> Remote:
             server_of(url, backend, Patience(timeout_s, timeout_s, attempts=1))
         ) as server:
             said = server.describe()
-        if backend.server == "fastapi" and httpx.get(f"{url}/readyz", timeout=timeout_s).status_code != 200:
+        if backend.server == "fastapi" and ask(url, "/readyz", timeout_s).status_code != 200:
             raise PhotodupError(
                 "not ready: the model is still loading, or failed to; see /readyz and the service's log"
             )
-    except (PhotodupError, httpx.HTTPError) as error:
+    except PhotodupError as error:
         index = None
         if backend.server == "triton":
             index = (_models if backend.protocol == "http" else _models_grpc)(url, timeout_s)
@@ -174,9 +177,9 @@ def _describe(backend: Backend, url: str, timeout_s: float) -> Remote:
 
 def _metrics(url: str, timeout_s: float) -> None:
     try:
-        answer = httpx.get(url, timeout=timeout_s)
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise PhotodupError(f"no metrics page there: {error or type(error).__name__}") from None
+        answer = ask(url, "", timeout_s)
+    except ServerError as error:
+        raise PhotodupError(f"no metrics page there: {error}") from None
     if "# HELP" not in answer.text:
         raise PhotodupError(f"no metrics page there (HTTP {answer.status_code})")
 
@@ -195,24 +198,28 @@ def listed(names: list[str]) -> str:
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
-def _get(url: str) -> Any:
+def _get(url: str, path: str = "", seconds: float = TIMEOUT_S, **request: Any) -> httpx.Response | None:
     """Return an answer with status 200; None for any other, and where nothing answers."""
-    with contextlib.suppress(httpx.HTTPError, httpx.InvalidURL):
-        answer = httpx.get(url, timeout=TIMEOUT_S)
+    with contextlib.suppress(ServerError):
+        answer = ask(url, path, seconds, **request)
         return answer if answer.status_code == 200 else None
     return None
 
 
-def _json(url: str) -> dict[str, Any]:
-    """Return the JSON object at `url`; an empty one where there is none."""
-    with contextlib.suppress(ValueError):
-        found = answer.json() if (answer := _get(url)) else {}
-        return found if isinstance(found, dict) else {}
+def _object(url: str, path: str) -> dict[str, Any]:
+    found = _json(url, path)
+    return found if isinstance(found, dict) else {}
+
+
+def _json(url: str, path: str, seconds: float = TIMEOUT_S, **request: Any) -> Any:
+    """Return what the JSON there holds; an empty object where there is none."""
+    with contextlib.suppress(AnswerError):
+        return read_json(answer.content) if (answer := _get(url, path, seconds, **request)) else {}
     return {}
 
 
 def _gpu_of_service(url: str) -> tuple[str, int]:
-    info = _json(f"{url}/info")
+    info = _object(url, "/info")
     device, names = str(info.get("device", "")), list(map(str, info.get("gpus") or []))
     if device in ("", "triton"):  # which is asked itself
         return UNKNOWN_GPU, 1
@@ -225,7 +232,7 @@ def _gpu_of_triton(endpoints: Endpoints, url: str, models: set[str]) -> tuple[st
     page = _get(endpoints.metrics.get("triton", ""))
     if page and (uuids := set(re.findall(r'^nv_gpu_\w+\{[^}]*gpu_uuid="([^"]+)"', page.text, re.MULTILINE))):
         return UNNAMED_GPU, len(uuids)
-    configs = [_json(f"{url}/v2/models/{model}/config") for model in sorted(models)] if url else []
+    configs = [_object(url, f"/v2/models/{model}/config") for model in sorted(models)] if url else []
     groups = [group for config in configs for group in config.get("instance_group", [])]
     if on_gpu := [group for group in groups if group.get("kind") == "KIND_GPU"]:
         return UNNAMED_GPU, max(len(group.get("gpus", [])) or 1 for group in on_gpu)
@@ -239,14 +246,19 @@ def _models(url: str, timeout_s: float) -> list[dict[str, str]] | None:
         `name`, `state` and perhaps `reason` of each; None where no Triton answers.
     """
     try:
-        with httpx.Client(base_url=url, timeout=timeout_s) as client:
-            index = client.post("/v2/repository/index", headers=http_headers(url, environment=False))
-            if index.status_code == 200:
-                return index.json()
-            # Statistics are open, and have a row for each model that is ready.
-            found = client.get("/v2/models/stats").raise_for_status().json().get("model_stats", [])
-            return [{"name": row["name"], "state": "READY"} for row in found]
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError):
+        index = _json(
+            url,
+            "/v2/repository/index",
+            timeout_s,
+            method="POST",
+            headers=http_headers(url, environment=False),
+        )
+        if isinstance(index, list) and index:
+            return [row for row in index if isinstance(row, dict)]
+        # Statistics are open, and have a row for each model that is ready.
+        rows = _json(url, "/v2/models/stats", timeout_s)["model_stats"]
+        return [{"name": row["name"], "state": "READY"} for row in rows]
+    except (KeyError, TypeError):
         return None
 
 
@@ -258,7 +270,8 @@ def _models_grpc(address: str, timeout_s: float) -> list[dict[str, str]] | None:
     options = {"as_json": True, "client_timeout": timeout_s}
     key = grpc_metadata(address, environment=False)
     try:
-        with InferenceServerClient(address) as client:
+        options_of_channel = [("grpc.enable_http_proxy", int(not is_loopback(address)))]
+        with InferenceServerClient(address, channel_args=options_of_channel) as client:
             return client.get_model_repository_index(headers=key, **options).get("models", [])
     except InferenceServerException:  # the client's sentence names what is ready
         return None

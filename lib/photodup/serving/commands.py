@@ -7,6 +7,7 @@ from typing import Annotated, cast
 
 import typer
 
+from photodup.errors import PhotodupError
 from photodup.settings import inherited
 
 endpoints = typer.Typer(no_args_is_help=True, help="Files that say where servers are.")
@@ -31,6 +32,8 @@ def serve(
     if not embedded:
         from photodup.serving.service.start import command
 
+        if model or save or variant != "default":
+            raise PhotodupError("--model, --variant and --save are about Triton: add --embedded.")
         named = {"HOST": host, "PORT": port}  # what no option names, the service reads from the environment
         given = {name: str(value) for name, value in named.items() if value is not None}
         sys.stdout.flush()

@@ -224,16 +224,21 @@ def gate(sides: Sides, asked: Asked, watcher: Watcher, *, limit: float) -> Gated
     return Gated(found, values, unit, observed.n, len(seen), seconds, spread, rates, told, because)
 
 
-def sides_of(request_of: Callable[[str], Request], urls: Sequence[str], starts: Sequence[Start]) -> Sides:
+def sides_of(
+    request_of: Callable[[str], Request], urls: Sequence[str], starts: Sequence[Start], watcher: Watcher
+) -> Sides:
     """Return what makes base and head ready for a visit.
 
     Args:
         request_of: reads a URL; raises a `PhotodupError` where nothing answers yet.
         urls: of base and head.
         starts: start each for the length of a block, which gets what is ready then; none where both are up.
+        watcher: Ctrl-C ends a start, too.
     """
 
     def tried(url: str) -> Request:
+        if watcher.stop_asked:
+            raise KeyboardInterrupt
         request = request_of(url)
         request.try_once()
         return request

@@ -23,13 +23,23 @@ def describe_model(target: Target) -> ServedModel:
         PhotodupError: nothing answers, there is no such model, or the server speaks something else.
     """
     is_grpc = target.protocol == "kserve-grpc"
-    about = target.about("ModelMetadata", target.model) if is_grpc else target.get(target.path)
+    about = (
+        target.about("ModelMetadata", target.model, target.version) if is_grpc else target.get(target.path)
+    )
     if not isinstance(about, dict) or "inputs" not in about:
+        version = target.version and f", version {target.version},"
         raise PhotodupError(
-            f"{target.base} has no model {target.model!r} that speaks KServe's v2 protocol: correct the name, or "
+            f"{target.base} has no model {target.model!r}{version} that speaks KServe's v2 protocol: correct the name, or "
             "load the model."
         )
     return model_of(target.model, about, _config(target, target.model))
+
+
+def takes_json_alone(target: Target) -> bool:
+    """Ask a server over HTTP whether it lists its extensions and binary tensors are none of them, as MLServer does."""
+    about = target.get("/v2")
+    listed = about.get("extensions") if isinstance(about, dict) else None
+    return isinstance(listed, list) and "binary_tensor_data" not in listed
 
 
 def states(target: Target) -> dict[str, str | None]:

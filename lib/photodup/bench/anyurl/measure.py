@@ -4,7 +4,7 @@ import contextlib
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,7 +13,7 @@ import numpy as np
 
 from photodup.bench.anyurl import kserve
 from photodup.bench.anyurl.arrivals import Pattern, pattern
-from photodup.bench.anyurl.payloads import Payloads
+from photodup.bench.anyurl.payloads import JSON, Payloads
 from photodup.bench.anyurl.target import Target, unreachable
 from photodup.bench.anyurl.watch import Watcher
 from photodup.bench.backends.http_connection import HttpError
@@ -23,7 +23,7 @@ from photodup.bench.load.counters import known_account, probe
 from photodup.bench.load.load import Probe, measure
 from photodup.bench.load.plan import Stopping
 from photodup.bench.load.usage import local_server
-from photodup.bench.load.workers import ROW, common_error, describe_error
+from photodup.bench.load.workers import ROW, check_rows, common_error, describe_error
 from photodup.bench.stats.facts import Load
 from photodup.bench.stats.point import Sample
 from photodup.bench.stats.sentence import number
@@ -120,6 +120,10 @@ class Request:
     encoding: str = "float"
     is_embedded: bool = False
 
+    def __post_init__(self) -> None:
+        if self.payloads.media_type == JSON and not self.target.protocol.startswith("kserve"):
+            object.__setattr__(self, "target", replace(self.target, protocol="post"))  # a body, as it is
+
     def adapter(self, batch: int = 1) -> Any:
         """Return a new adapter; it lives for one measurement.
 
@@ -142,10 +146,11 @@ class Request:
             requests.check_batch(batch)
             asked = model.name, model.outputs[0].name, model.batched
             if target.protocol == "kserve-http":
-                return http(KserveHttp(*asked), payload=requests.tensors)
+                is_json = kserve.takes_json_alone(target)
+                return http(KserveHttp(*asked, is_json, target.version), payload=requests.tensors)
             return OverGrpc(
                 target.name,
-                KserveGrpc(*asked),
+                KserveGrpc(*asked, target.version),
                 target.channel,
                 columns,
                 requests.tensors,
@@ -171,9 +176,10 @@ class Request:
             with contextlib.closing(adapter.open()) as connection:
                 request = adapter.prepare([items[i % len(items)] for i in range(batch)])
                 rows = connection.decode(connection.request(request))
+            check_rows(rows, batch)
         except HttpError as error:
             raise PhotodupError(
-                f"POST {target.name} ({target.protocol}): {error} {_remedy(error.status)}"
+                f"{target.method} {target.name} ({target.protocol}): {error} {_remedy(error.status)}"
             ) from None
         except AnswerError as error:
             raise PhotodupError(f"{target.name} ({target.protocol}): {error}") from None
@@ -185,10 +191,6 @@ class Request:
             if hasattr(error, "details") and "DEADLINE" not in str(error):
                 raise PhotodupError(f"{target.name} refuses a request: {describe_error(error)}.") from None
             raise unreachable(target.base, error) from None
-        if len(rows) != batch:
-            raise PhotodupError(
-                f"{target.name} answered {len(rows)} items for {batch}: is the protocol {target.protocol} right?"
-            )
         return rows
 
 

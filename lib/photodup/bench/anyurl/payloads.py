@@ -13,6 +13,7 @@ from photodup.errors import PhotodupError
 
 MOST_BYTES = 256_000_000  # all payloads are prepared before the first is sent
 MADE_UP = 64
+JSON = "application/json"  # such a file is a request's whole body
 _TEXT = (
     "a photo of two children on the beach in summer our old house street at night bridge over river mountain "
     "lake with snow cat asleep window birthday cake table garden red bicycle dog running field train station"
@@ -124,7 +125,7 @@ def payloads_for(
         raise PhotodupError(f"The protocol {protocol} takes images, not texts.")
     if paths:
         found = files(paths)
-        if protocol == "openai" and found.kind == "files" and kind != "images":
+        if protocol == "openai" and found.kind == "files" and kind != "images" and found.media_type != JSON:
             return _lines(found)
         return found if kind is None else Payloads(kind, found.items, found.words, found.media_type)
     if given_texts:

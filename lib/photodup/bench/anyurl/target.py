@@ -1,21 +1,23 @@
 """Read a URL: its address, and its protocol by the path or by asking the server."""
 
+import base64
 import contextlib
 import re
 import ssl
+import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
-from photodup.addresses import http_address
-from photodup.bench.backends.http_connection import HttpConnection, HttpError
+from photodup.addresses import http_address, is_loopback, masked
+from photodup.bench.backends.http_connection import MOST_TOLD_BYTES, HttpConnection, HttpError
 from photodup.embedding.wire.http import AnswerError, read_json
 from photodup.embedding.wire.kserve import about_model, grpc_channel
 from photodup.errors import PhotodupError
-from photodup.settings import variable
+from photodup.settings import header_text, variable
 
 PROTOCOLS = {
     "multipart": "photodup's FastAPI service: images as files of a form",
@@ -26,7 +28,7 @@ PROTOCOLS = {
     "post": "a file as the body of a POST",
 }
 _USUAL_PATH = {"multipart": "/embed", "base64": "/embed/base64", "openai": "/v1/embeddings"}
-_MODEL_PATH = re.compile(r"(?P<base>.*)/v2/models/(?P<model>[^/]+)(/versions/[^/]+)?(/infer)?/?")
+_MODEL_PATH = re.compile(r"(?P<base>.*)/v2/models/(?P<model>[^/]+)(/versions/(?P<version>[^/]+))?(/infer)?/?")
 
 
 @dataclass(frozen=True)
@@ -74,8 +76,10 @@ class Target:
 
     Attributes:
         base: `http://host:port`, or `host:port` for gRPC.
-        path: what is posted to; for KServe that of the model.
+        path: what is posted to; for KServe that of the model, or of its version.
+        query: sent with every request; its values, which may be a key, are never printed and never written.
         model: KServe: the model; OpenAI: what the request names.
+        version: KServe: of the model; the server's choice if empty.
         takes: `images` where a server that is ours says that its OpenAI form does.
         method: of a plain request (`post`).
         metrics: page of the server's counters where it was named.
@@ -91,6 +95,8 @@ class Target:
     takes: str = ""
     method: str = "POST"
     metrics: str = ""
+    query: str = ""
+    version: str = ""
 
     @property
     def url(self) -> str:
@@ -100,17 +106,26 @@ class Target:
     @property
     def name(self) -> str:
         """The name in messages and results."""
-        return f"{self.base}{self.path}"
+        return f"{self.base}{self.path}" + (masked(f"?{self.query}") if self.query else "")
 
     @property
     def is_local(self) -> bool:
         """The address is one of this machine."""
-        host = urlsplit(self.url).hostname or ""
-        return host in ("localhost", "::1") or host.startswith("127.")
+        return is_loopback(self.base)
 
-    def connection(self) -> HttpConnection:
+    def connection(self, most_bytes: int | None = None) -> HttpConnection:
+        url = f"{self.base}?{self.query}" if self.query else self.base
         tls = self.security.context() if self.is_tls else None
-        return HttpConnection(self.base, timeout_s=self.timeout_s, tls=tls, reopen=True)
+        texts = [text.rpartition(" ")[2] for text in self.security.headers.values()]
+        texts += [unquote(text.rpartition("=")[2]) for text in self.query.split("&")]
+        return HttpConnection(
+            url,
+            timeout_s=self.timeout_s,
+            tls=tls,
+            reopen=True,
+            most_bytes=most_bytes,
+            secrets=[text for text in texts if len(text) > 4],  # shorter ones are parts of any sentence
+        )
 
     def channel(self, **options: Any) -> Any:
         """Return a gRPC channel with a TCP connection of its own.
@@ -118,12 +133,16 @@ class Target:
         Raises:
             PhotodupError: a certificate file cannot be read, or the check of certificates is to be left out.
         """
-        return grpc_channel(self.base, self.security.grpc_credentials() if self.is_tls else None, **options)
+        host = next((text for name, text in self.security.headers.items() if name.lower() == "host"), "")
+        credentials = self.security.grpc_credentials() if self.is_tls else None
+        return grpc_channel(self.base, credentials, host, **options)
 
     @property
     def metadata(self) -> list[tuple[str, str]]:
-        """The headers as gRPC sends them."""
-        return [(name.lower(), value) for name, value in self.security.headers.items()]
+        """The headers as gRPC sends them; the host is the channel's."""
+        fields = {name.lower(): text for name, text in self.security.headers.items()}
+        fields.pop("host", None)
+        return list(fields.items())
 
     def get(self, path: str, method: str = "GET", *, needed: bool = False) -> Any:
         """Return the JSON that a GET, or an empty POST, answers with; None where there is none such.
@@ -132,7 +151,7 @@ class Target:
             PhotodupError: nothing answers there, or, where an answer is `needed`, nothing yet; one sentence.
         """
         try:
-            with contextlib.closing(self.connection()) as connection:
+            with contextlib.closing(self.connection(MOST_TOLD_BYTES)) as connection:
                 _, body = connection.request(connection.head(method, path, 0, self.security.headers))
             return read_json(body)
         except HttpError as error:
@@ -150,7 +169,7 @@ class Target:
         except OSError as error:
             raise unreachable(self.base, error) from None
 
-    def about(self, what: str, model: str) -> dict[str, Any] | None:
+    def about(self, what: str, model: str, version: str = "") -> dict[str, Any] | None:
         """Return what `about_model` does, over gRPC; None where there is no such model, or no such question.
 
         Raises:
@@ -161,7 +180,7 @@ class Target:
 
             options = {"timeout": min(self.timeout_s, 10.0), "metadata": self.metadata}
             try:
-                return about_model(channel, what, model, **options)
+                return about_model(channel, what, model, version, **options)
             except grpc.RpcError as error:
                 code, said = error.code().name, " ".join((error.details() or "").split())[:200]
                 if code in ("NOT_FOUND", "INVALID_ARGUMENT", "UNIMPLEMENTED"):
@@ -180,6 +199,10 @@ def unreachable(base: str, error: BaseException) -> PhotodupError:
             f"{base} did not answer in time: is it busy or still starting? --timeout allows it more seconds."
         )
     said = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    if isinstance(error, ConnectionResetError | BrokenPipeError):
+        return PhotodupError(
+            f"{base} ended the connection ({said}): does it speak what is asked, and does it take so large a request?"
+        )
     return PhotodupError(f"Nothing answers at {base} ({said}): is the server running, and is the port right?")
 
 
@@ -200,30 +223,30 @@ def target_of(
     if protocol and protocol not in PROTOCOLS:
         raise PhotodupError(f"There is no protocol {protocol!r}: choose of {', '.join(PROTOCOLS)}.")
     url = url if "://" in url else f"http://{url}"
-    parts = urlsplit(url)
-    security = security or Security()
-    if parts.scheme in ("grpc", "grpcs") or protocol == "kserve-grpc":
-        in_path = parts.path.strip("/").removeprefix("v2/models/").removesuffix("/infer")
-        http_address(f"http://{parts.netloc}", "gRPC")
-        is_tls = parts.scheme in ("grpcs", "https")
-        target = Target(parts.netloc, "", "kserve-grpc", model or in_path, is_tls, security, timeout_s)
-        if not target.model:
-            names = _ready_models(target)
-            which = f"; it has {', '.join(names)}" if names else ""
-            raise PhotodupError(
-                f"{url} names no model: write grpc://{parts.netloc}/MODEL, or --model MODEL{which}."
-            )
-        return replace(target, path=f"/{target.model}")
-    http_address(url)
-    path = parts.path.rstrip("/") + (f"?{parts.query}" if parts.query else "")
-    is_tls = parts.scheme == "https"
-    target = Target(
-        f"{parts.scheme}://{parts.netloc}", path, "", model, is_tls, security, timeout_s, method=method
+    is_grpc = url.lower().startswith(("grpc://", "grpcs://")) or protocol == "kserve-grpc"
+    http_address(re.sub("^grpcs?:", "http:", url, flags=re.IGNORECASE), "gRPC" if is_grpc else "")
+    parts, security = urlsplit(url), security or Security()
+    path, query = (quote(text, safe=string.punctuation) for text in (parts.path.rstrip("/"), parts.query))
+    user, _, netloc = parts.netloc.rpartition("@")
+    if user:
+        basic = f"Basic {base64.b64encode(unquote(user).encode()).decode()}"
+        security = replace(security, headers={"Authorization": basic, **security.headers})
+    shared = partial(
+        Target,
+        model=model,
+        is_tls=parts.scheme in ("grpcs", "https"),
+        security=security,
+        timeout_s=timeout_s,
+        method=method,
+        query=query,
     )
+    if is_grpc:
+        return _kserve_grpc(shared(netloc, path, "kserve-grpc"))
+    target = shared(f"{parts.scheme}://{netloc}", path, "")
     asked = protocol or ("post" if method != "POST" else _by_path(path)) or _by_asking(target)
     if asked == "kserve-http":
         return _kserve(target)
-    if not path.strip("/") or (asked == "openai" and path == "/v1"):
+    if not path or (asked == "openai" and path == "/v1"):
         target = replace(target, path=_USUAL_PATH.get(asked, "/"))
     target = replace(target, protocol=asked)
     if asked != "openai":
@@ -236,10 +259,9 @@ def _by_path(path: str) -> str:
     if _MODEL_PATH.fullmatch(path):
         return "kserve-http"
     known = {"/embeddings": "openai", "/embed/base64": "base64", "/embed": "multipart"}
-    bare = path.partition("?")[0]
-    if found := next((protocol for end, protocol in known.items() if bare.endswith(end)), ""):
+    if found := next((protocol for end, protocol in known.items() if path.endswith(end)), ""):
         return found
-    return "post" if bare.strip("/") not in ("", "v1") else ""
+    return "post" if path.strip("/") not in ("", "v1") else ""
 
 
 def _by_asking(target: Target) -> str:
@@ -267,7 +289,7 @@ def _is_ours(target: Target) -> bool:
 
 def _kserve(target: Target) -> Target:
     if found := _MODEL_PATH.fullmatch(target.path):
-        target = replace(target, model=target.model or found["model"], base=target.base + found["base"])
+        target = _of_model(replace(target, base=target.base + found["base"]), found)
     elif target.path:
         target = replace(target, base=target.base + target.path)
     if not target.model:
@@ -276,7 +298,24 @@ def _kserve(target: Target) -> Target:
         raise PhotodupError(
             f"{target.base} serves models: name one, as {target.base}/v2/models/MODEL; {which}."
         )
-    return replace(target, path=f"/v2/models/{target.model}", protocol="kserve-http")
+    path = f"/v2/models/{target.model}{target.version and f'/versions/{target.version}'}"
+    return replace(target, path=path, protocol="kserve-http")
+
+
+def _kserve_grpc(target: Target) -> Target:
+    if found := _MODEL_PATH.fullmatch(f"/v2/models/{target.path.strip('/').removeprefix('v2/models/')}"):
+        target = _of_model(target, found)
+    if not target.model:
+        names = _ready_models(target)
+        which = f"; it has {', '.join(names)}" if names else ""
+        raise PhotodupError(
+            f"{target.base} names no model: write grpc://{target.base}/MODEL, or --model MODEL{which}."
+        )
+    return replace(target, path=f"/{target.model}{target.version and f'/versions/{target.version}'}")
+
+
+def _of_model(target: Target, path: re.Match[str]) -> Target:
+    return replace(target, model=target.model or path["model"], version=path["version"] or "")
 
 
 def _ready_models(target: Target) -> list[str]:
@@ -297,7 +336,7 @@ def _ready_models(target: Target) -> list[str]:
 
 
 def _openai_model(target: Target) -> str:
-    listed = target.get(target.path.partition("?")[0].removesuffix("embeddings") + "models")
+    listed = target.get(target.path.removesuffix("embeddings") + "models")
     models = listed.get("data") if isinstance(listed, dict) else None
     models = models if isinstance(models, list) else []
     names = [str(m["id"]) for m in models if isinstance(m, dict) and m.get("id")]
@@ -325,10 +364,6 @@ def header_values(given: Sequence[str], api_key: str | None) -> dict[str, str]:
 
 def _secret(value: str, what: str) -> str:
     name = value.removeprefix("env:")
-    if name == value:
-        found = value
-    elif not (found := variable(name)):
+    if name != value and not (value := variable(name)):
         raise PhotodupError(f"{what} is to be read from the environment variable {name}: set it.")
-    if not found.isascii() or not found.isprintable():
-        raise PhotodupError(f"The value of {what} holds characters that no header can carry.")
-    return found
+    return header_text(value, what)

@@ -10,7 +10,7 @@ import numpy as np
 from photodup.bench.backends.http_connection import HttpConnection, Prepared
 from photodup.embedding.backends import Backend
 from photodup.embedding.wire import wires
-from photodup.embedding.wire.http import Answer, Base64Json, HttpProtocol, Multipart
+from photodup.embedding.wire.http import Answer, AnswerError, Base64Json, HttpProtocol, Multipart, OpenAi
 from photodup.embedding.wire.kserve import KserveGrpc, KserveHttp, grpc_channel, infer_call
 from photodup.errors import PhotodupError
 
@@ -39,6 +39,7 @@ class OverHttp:
 
     def __post_init__(self) -> None:
         self._opened: list[HttpConnection] = []
+        self._width = 0
         self._heads = self.connection()  # never connected: it only writes heads
 
     def describe(self) -> dict[str, Any]:
@@ -53,7 +54,15 @@ class OverHttp:
 
     def open(self) -> "HttpWorker":
         self._opened.append(self.connection())
-        return HttpWorker(self._opened[-1], self.protocol.decode)
+        return HttpWorker(self._opened[-1], self._decode)
+
+    def _decode(self, answer: Answer) -> np.ndarray:
+        rows = self.protocol.decode(answer)
+        if isinstance(self.protocol, Multipart | OpenAi):
+            self._width = self._width or rows.shape[1]
+            if rows.shape[1] != self._width:
+                raise AnswerError(f"An embedding has {rows.shape[1]} numbers, and one before {self._width}.")
+        return rows
 
     def n_idle_closes(self) -> int:
         """Return how often the server had closed a connection while it was idle."""

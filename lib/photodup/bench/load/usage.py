@@ -27,7 +27,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from photodup.bench.backends.http_connection import HttpConnection
+from photodup.bench.backends.http_connection import MOST_TOLD_BYTES, HttpConnection
 from photodup.errors import PhotodupError
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def gauges(page: str) -> Gauges:
 
 def metrics_page(url: str) -> str:
     """Return a server's metrics page; raises `OSError` or `PhotodupError` where there is none."""
-    with contextlib.closing(HttpConnection(url, timeout_s=5.0)) as connection:
+    with contextlib.closing(HttpConnection(url, timeout_s=5.0, most_bytes=MOST_TOLD_BYTES)) as connection:
         return connection.request(connection.head("GET", "/metrics", 0))[1].decode()
 
 

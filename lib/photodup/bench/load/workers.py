@@ -114,8 +114,7 @@ class Window:
             AnswerError: it does not.
         """
         embedding = connection.decode(answer)
-        if embedding.ndim != 2 or len(embedding) != self.load.batch:
-            raise AnswerError(f"{self.load.batch} embeddings were asked for, the shape is {embedding.shape}")
+        check_rows(embedding, self.load.batch)
 
     def failed(self, error: Exception) -> bool:
         """Note a failed request; False when the error is no server's but a mistake of ours, which ends the point."""
@@ -124,6 +123,14 @@ class Window:
             return True
         self.mistake = self.mistake or error
         return False
+
+
+def check_rows(rows: np.ndarray, batch: int) -> None:
+    """Raise an `AnswerError` unless an answer is rows of numbers, one for each item that was sent."""
+    if rows.ndim != 2 or len(rows) != batch:
+        raise AnswerError(f"{batch} embeddings were asked for, the shape is {rows.shape}.")
+    if not np.isfinite(rows).all():
+        raise AnswerError("The answer holds null, NaN or infinity among its numbers.")
 
 
 def run_blocking(window: Window, connection: Connection, samples: list, ready: threading.Barrier) -> None:

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from photodup.errors import PhotodupError
+from photodup.files import check_json
 from photodup.names import escaped, printable
+from photodup.safe_open import open_file, opened
 
 SCHEMA_VERSION = 2
 MOST_BYTES = 200_000_000  # of a file of a run: a record has kilobytes, a notebook megabytes
@@ -116,15 +118,22 @@ def reading(what: Path | str) -> Iterator[None]:
 
 
 def read_text(path: Path) -> str:
-    """Return a text file of a run.
+    """Return a text file of a run, JSON of some kind.
 
     Raises:
-        RecordError: it is not there, no regular file (a pipe would be waited for), larger than `MOST_BYTES` or no UTF-8.
+        RecordError: it is not there, no regular file (a pipe would be waited for), a link or in a folder that is one (it
+            may lead to any file of this disk), larger than `MOST_BYTES`, too large once read, or no UTF-8.
     """
-    with reading(path):
-        if path.stat().st_size > MOST_BYTES or not path.is_file():
-            raise ValueError(f"no regular file of at most {MOST_BYTES:,} bytes")
-        return path.read_text(encoding="utf-8")
+    whole = path.absolute()
+    with reading(path), opened(whole.parents[1], str(whole.relative_to(whole.parents[1]))) as place:
+        if place is None:
+            raise FileNotFoundError("there is no such folder")
+        with open(open_file(place), "rb") as file:
+            content = file.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise ValueError(f"more than {MOST_BYTES:,} bytes")
+        check_json(content)
+        return content.decode()
 
 
 def read_json(path: Path, default: Any = None, **fields: type | tuple[type, ...]) -> Any:

@@ -1,15 +1,18 @@
 """What the transports share (errors, patience, what a server states of itself), and HTTP: one pool, faults in words."""
 
+import contextlib
 import time
+import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import httpx
 
-from photodup.addresses import http_address
+from photodup.addresses import http_address, is_loopback, masked
 from photodup.embedding.imaging import ImageError
-from photodup.embedding.wire.http import HttpRequest
+from photodup.embedding.wire.http import AnswerError, HttpRequest, read_json
 from photodup.errors import ServerError
 
 Answer = TypeVar("Answer")
@@ -69,16 +72,17 @@ class Patience:
 API_KEY_VARIABLE = "PHOTODUP_API_KEY"
 TRITON_HTTP, TRITON_METRICS = "Triton's HTTP port", "Triton's metrics port"
 FASTAPI, ANOTHER = "the FastAPI service", "an HTTP server"
+MOST_BYTES = 1 << 24  # of an answer, unpacked
 
 
 class Http:
     """One kept-alive connection pool; thread-safe."""
 
     def __init__(self, url: str, patience: Patience, headers: dict[str, str] | None = None) -> None:
-        self.url, self._patience = http_address(url), patience
+        self._address, self._patience = http_address(url), patience
+        self.url = masked(self._address)
         timeout = httpx.Timeout(patience.request_s, connect=patience.connect_s)
-        self._client = httpx.Client(base_url=self.url, timeout=timeout)
-        self._client.headers.update(headers or {})
+        self._client = _client(self._address, timeout, headers)
 
     def call(self, method: str, path: str, **request: Any) -> httpx.Response:
         return self._patience.retry(lambda: self._once(method, path, request))
@@ -88,10 +92,12 @@ class Http:
 
     def _once(self, method: str, path: str, request: dict[str, Any]) -> httpx.Response:
         try:
-            response = self._client.request(method, path, **request)
-        except httpx.ConnectError as error:
+            response = _fetch(self._client, method, path, self._patience.request_s, **request)
+        except (httpx.ConnectError, httpx.ProxyError) as error:
+            proxy = _proxy_for(self._address)
+            through = f" through the proxy {masked(proxy)}, which NO_PROXY can leave out" if proxy else ""
             raise Transient(
-                f"No server answers at {self.url} ({error}): start it (`photodup serve`), or correct the address."
+                f"No server answers at {self.url}{through} ({error}): start it (`photodup serve`), or correct the address."
             ) from error
         except httpx.TimeoutException as error:
             raise Transient(
@@ -105,7 +111,7 @@ class Http:
             raise ServerError(
                 f"What listens at {self.url} does not speak HTTP: is this the gRPC port? HTTP is usually one lower."
             ) from error
-        except (httpx.NetworkError, httpx.ProxyError) as error:
+        except httpx.NetworkError as error:
             raise Transient(f"The connection to {self.url} broke ({type(error).__name__}).") from error
         except httpx.InvalidURL as error:
             raise ServerError(f"{self.url!r} is no HTTP address ({error}): use http://host:port.") from error
@@ -121,7 +127,7 @@ class Http:
 
     def explain(self, response: httpx.Response, expected: str) -> ServerError:
         """Say which of the known servers gave an unexpected answer."""
-        found = which_server(self.url)
+        found = which_server(self._address)
         if found and found not in (expected, ANOTHER):
             return ServerError(
                 f"{self.url} is {found}, not {expected}: correct the port or the backend (INFERENCE_BACKEND)."
@@ -138,9 +144,9 @@ class Http:
 def sentence(response: httpx.Response) -> str:
     """Return what the server says is wrong, shortened."""
     try:
-        body = response.json()
+        body = read_json(response.content)
         text = body.get("detail") or body.get("error") or body.get("status") or response.text
-    except (ValueError, AttributeError, RecursionError):
+    except (AnswerError, AttributeError):
         text = response.text
     return " ".join(str(text).split())[:300]
 
@@ -148,23 +154,82 @@ def sentence(response: httpx.Response) -> str:
 def bad_image(response: httpx.Response) -> ImageError:
     error = ImageError(sentence(response))
     try:
-        problem = response.json()["errors"][0]
+        problem = read_json(response.content)["errors"][0]
         error = ImageError(problem["reason"])
         error.index = problem["index"]
-    except (ValueError, KeyError, IndexError, TypeError):
+    except (AnswerError, LookupError, TypeError):
         pass
     return error
+
+
+def _client(url: str, timeout: Any, headers: dict[str, str] | None = None) -> httpx.Client:
+    """Return a client. Proxies of the environment are for other machines, and loopback is asked itself."""
+    try:
+        client = httpx.Client(base_url=url, timeout=timeout, trust_env=not is_loopback(url))
+    except (ImportError, OSError, ValueError, httpx.InvalidURL) as error:
+        cause = (
+            error if isinstance(error, ImportError) else type(error).__name__
+        )  # the others show a password
+        raise ServerError(
+            f"The proxy or the certificates of the environment cannot be used for {masked(url)} ({cause}): correct "
+            "ALL_PROXY, HTTP_PROXY or SSL_CERT_FILE, or leave the address out with NO_PROXY."
+        ) from None
+    client.headers.update(headers or {})
+    return client
+
+
+def _proxy_for(url: str) -> str:
+    parts, proxies = urlsplit(url), urllib.request.getproxies()
+    if is_loopback(url) or urllib.request.proxy_bypass(parts.netloc.rpartition("@")[2]):
+        return ""
+    return proxies.get(parts.scheme, proxies.get("all", ""))
+
+
+def _fetch(client: httpx.Client, method: str, path: str, seconds: float, **request: Any) -> httpx.Response:
+    """Return an answer of at most `MOST_BYTES` that is whole so long after its head.
+
+    Raises:
+        ServerError: it is longer.
+        httpx.HTTPError: nothing answers, or not in time.
+    """
+    content = bytearray()
+    with client.stream(method, path, **request) as response:
+        until = time.monotonic() + seconds
+        for chunk in response.iter_bytes():
+            content += chunk
+            if len(content) > MOST_BYTES:
+                raise ServerError(f"{masked(str(response.url))} answers more than {MOST_BYTES:,} bytes.")
+            if time.monotonic() > until:
+                raise httpx.ReadTimeout(f"not whole within {seconds:g} s", request=response.request)
+    headers = [pair for pair in response.headers.multi_items() if pair[0].lower() != "content-encoding"]
+    return httpx.Response(
+        response.status_code, headers=headers, content=bytes(content), request=response.request
+    )
+
+
+def ask(
+    url: str, path: str, seconds: float, method: str = "GET", headers: dict[str, str] | None = None
+) -> httpx.Response:
+    """Return what a server answers to one request, whatever its status.
+
+    Raises:
+        ServerError: nothing, or nothing in time; says why.
+    """
+    try:
+        with _client(http_address(url), seconds, headers) as client:
+            return _fetch(client, method, path, seconds)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise ServerError(str(error) or type(error).__name__) from None
 
 
 def which_server(url: str) -> str | None:
     """Return which of the servers named above is at `http://host:port`; None where nobody answers over HTTP."""
 
     def get(path: str) -> tuple[int, str]:
-        try:
-            answer = httpx.get(f"{url}{path}", timeout=2)
-        except (httpx.HTTPError, httpx.InvalidURL):
-            return 0, ""
-        return answer.status_code, answer.text
+        with contextlib.suppress(ServerError):
+            answer = ask(url, path, 2)
+            return answer.status_code, answer.text
+        return 0, ""
 
     status, text = get("/v2")
     if not status:

@@ -13,6 +13,7 @@ import numpy as np
 from photodup.addresses import grpc_address
 from photodup.embedding.backends import Backend, parse_backend
 from photodup.embedding.client.http import (
+    API_KEY_VARIABLE,
     FASTAPI,
     TRITON_HTTP,
     Http,
@@ -31,7 +32,7 @@ from photodup.embedding.wire import kserve, wires
 from photodup.embedding.wire.http import AnswerError, Base64Json, Multipart, read_json
 from photodup.errors import PhotodupError, ServerError
 from photodup.extras import need
-from photodup.settings import environment
+from photodup.settings import environment, header_text
 
 _INPUTS = {
     "fp32": ("image", "FP32"),
@@ -74,7 +75,7 @@ class FastApiServer:
     """The FastAPI service: `jpeg` sends files in a form, `base64` sends them in JSON."""
 
     def __init__(self, url: str, backend: Backend, patience: Patience) -> None:
-        key = environment().api_key
+        key = header_text(environment().api_key, API_KEY_VARIABLE)
         self._http = Http(url, patience, {"X-API-Key": key} if key else None)
         kind = Base64Json if backend.wire == "base64" else Multipart
         self._protocol = kind(f"{kind.path}?encoding=base64")
@@ -83,13 +84,13 @@ class FastApiServer:
     def describe(self) -> Remote:
         response = self._http.call("GET", "/info")
         try:
-            info = response.raise_for_status().json()
+            info = read_json(response.raise_for_status().content)
             said = {name: info[name] for name in ("digest", "name", "pretrained", "dim")}
             limits = info["limits"]
             # base64 adds a third; the form's headers add about 150 bytes an image
             most = {"max_images": limits["max_images"], "max_bytes": int(limits["max_body_bytes"] * 0.7)}
             return Remote(precision=info.get("precision"), gate=info.get("gate"), **said, **most)
-        except (httpx.HTTPError, ValueError, KeyError, TypeError):
+        except (httpx.HTTPError, AnswerError, ValueError, KeyError, TypeError):
             if response.status_code == 404 and self._http.call("GET", "/healthz").status_code == 200:
                 return Remote(max_images=8)  # a service like the published one, which says nothing of itself
             raise self._http.explain(response, FASTAPI) from None
@@ -124,8 +125,8 @@ class FastApiServer:
 def _broken(response: httpx.Response) -> list[int]:
     """Return the images to which the service's model had no sound answer, as an error 500 lists them."""
     try:
-        return [int(problem["index"]) for problem in response.json()["errors"]]
-    except (ValueError, KeyError, TypeError):
+        return [int(problem["index"]) for problem in read_json(response.content)["errors"]]
+    except (AnswerError, ValueError, KeyError, TypeError):
         return []
 
 
@@ -192,7 +193,7 @@ class TritonOverHttp(_Triton):
             # Statistics name the models that are ready; the repository's index may need a key.
             statistics = self._http.call("GET", "/v2/models/stats")
             if statistics.status_code == 200:
-                raise self._missing(statistics.json())
+                raise self._missing(read_json(statistics.content))
             raise self._http.explain(about, TRITON_HTTP)
         try:
             return self._read(read_json(about.content), self._config)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from photodup.errors import PhotodupError
+from photodup.files import parse_json
 
 _BOUNDARY = "photodup-7MA4YWxkTrZu0gW"
 _JSON = {"Content-Type": "application/json"}
@@ -90,7 +91,7 @@ class Multipart:
 
     @reading("The answer")
     def decode(self, answer: Answer) -> np.ndarray:
-        content = json.loads(answer[1])
+        content = parse_json(answer[1])
         if isinstance(content, list) and all(isinstance(row, list) for row in content):
             return _rows(content)
         return _rows(_member(content, "embeddings"))
@@ -132,8 +133,9 @@ class OpenAi:
 
     @reading("The answer")
     def decode(self, answer: Answer) -> np.ndarray:
-        data = _member(json.loads(answer[1]), "data")
-        return _rows([row["embedding"] for row in sorted(data, key=lambda row: row["index"])])
+        data = _member(parse_json(answer[1]), "data")
+        # Some servers number none, and answer in order.
+        return _rows([row["embedding"] for row in sorted(data, key=lambda row: row.get("index", 0))])
 
 
 @dataclass(frozen=True)
@@ -163,9 +165,9 @@ def read_json(body: bytes) -> Any:
     """Return what JSON holds.
 
     Raises:
-        AnswerError: it is none, or one that nests without end.
+        AnswerError: it is none, one that nests without end, or one that would take too much memory.
     """
-    return json.loads(body)
+    return parse_json(body)
 
 
 def _base64(data: bytes | str) -> str:

@@ -1,13 +1,16 @@
 """KServe's v2 protocol, over HTTP (tensors in binary or as JSON) and over gRPC: a model's description, requests, answers."""
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from photodup.embedding.wire.http import Answer, AnswerError, HttpRequest, reading
+from photodup.addresses import is_loopback
+from photodup.embedding.wire.http import Answer, AnswerError, HttpRequest, read_json, reading
+from photodup.errors import PhotodupError
 from photodup.extras import need
 
 LARGEST_MESSAGE = 2**31 - 1  # bytes, of gRPC
@@ -87,19 +90,21 @@ class KserveHttp:
 
     Args:
         as_json: numbers as decimal text in both directions, as a client does that calls `.tolist()`.
+        version: of the model; the server's choice if empty.
     """
 
     model: str
     output: str = "embedding"
     batched: bool = True
     as_json: bool = False
+    version: str = ""
 
     def encode(self, tensors: Mapping[str, np.ndarray]) -> HttpRequest:
         inputs, data = [], []
         for name, array in tensors.items():
             tensor: dict[str, Any] = {"name": name, "shape": list(array.shape), "datatype": datatype(array)}
             if self.as_json:
-                tensor["data"] = array.tolist()
+                tensor["data"] = _texts(array) if array.dtype == np.object_ else array.tolist()
             else:
                 data.append(_packed(array))
                 tensor["parameters"] = {"binary_data_size": len(data[-1])}
@@ -112,13 +117,16 @@ class KserveHttp:
                 "Content-Type": "application/octet-stream",
                 "Inference-Header-Content-Length": str(len(head)),
             }
-        return HttpRequest(f"/v2/models/{self.model}/infer", headers, b"".join((head, *data)))
+        version = self.version and f"/versions/{self.version}"
+        return HttpRequest(f"/v2/models/{self.model}{version}/infer", headers, b"".join((head, *data)))
 
     @reading("The answer")
     def decode(self, answer: Answer) -> np.ndarray:
         headers, body = answer
         length = int(headers.get("inference-header-content-length") or len(body))
-        output = json.loads(body[:length])["outputs"][0]
+        content = read_json(body[:length])
+        _check_version(self.version, content.get("model_version"))
+        output = content["outputs"][0]
         # A server that knows no binary tensors writes the numbers into the JSON.
         size = output.get("parameters", {}).get("binary_data_size", 0)
         return _rows(
@@ -136,12 +144,13 @@ class KserveGrpc:
     model: str
     output: str = "embedding"
     batched: bool = True
+    version: str = ""
 
     def encode(self, tensors: Mapping[str, np.ndarray]) -> Any:
         """Return a ModelInferRequest."""
         from tritonclient.grpc import service_pb2
 
-        request = service_pb2.ModelInferRequest(model_name=self.model)
+        request = service_pb2.ModelInferRequest(model_name=self.model, model_version=self.version)
         for name, array in tensors.items():
             request.inputs.add(name=name, datatype=datatype(array)).shape.extend(array.shape)
             request.raw_input_contents.append(_packed(array))
@@ -151,18 +160,21 @@ class KserveGrpc:
     @reading("The answer")
     def decode(self, answer: Any) -> np.ndarray:
         """Read a ModelInferResponse."""
+        _check_version(self.version, answer.model_version)
         output = answer.outputs[0]
         raw = answer.raw_output_contents
-        return _rows(
-            output.datatype,
-            output.shape,
-            raw[0] if raw else list(output.contents.fp32_contents),
-            self.batched,
-        )
+        typed = [list(values) for _, values in output.contents.ListFields()]  # one field a type
+        data = raw[0] if raw else typed[0] if typed else None
+        return _rows(output.datatype, output.shape, data, self.batched)
 
 
-def grpc_channel(address: str, credentials: Any = None) -> Any:
-    """Return a channel with a TCP connection of its own."""
+def _check_version(version: str, answered: str | None) -> None:
+    if version and answered and version != answered:
+        raise AnswerError(f"The server answered with version {answered} of the model, not {version}.")
+
+
+def grpc_channel(address: str, credentials: Any = None, host: str = "") -> Any:
+    """Return a channel with a TCP connection of its own, to a server that may go by another name (`host`)."""
     need("tritonclient.grpc")
     import grpc
 
@@ -171,6 +183,8 @@ def grpc_channel(address: str, credentials: Any = None) -> Any:
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.max_send_message_length", LARGEST_MESSAGE),
         ("grpc.max_receive_message_length", LARGEST_MESSAGE),
+        ("grpc.enable_http_proxy", int(not is_loopback(address))),
+        *([("grpc.default_authority", host)] if host else []),
     ]
     if credentials is not None:
         return grpc.secure_channel(address, credentials, options=options)
@@ -184,7 +198,7 @@ def infer_call(channel: Any) -> Any:
     return service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer
 
 
-def about_model(channel: Any, what: str, model: str, **options: Any) -> dict[str, Any]:
+def about_model(channel: Any, what: str, model: str, version: str = "", **options: Any) -> dict[str, Any]:
     """Ask over gRPC for a model's `ModelMetadata`, `ModelConfig` or `ModelStatistics`; return it as HTTP has it.
 
     Raises:
@@ -194,7 +208,7 @@ def about_model(channel: Any, what: str, model: str, **options: Any) -> dict[str
     from tritonclient.grpc import service_pb2, service_pb2_grpc
 
     call = getattr(service_pb2_grpc.GRPCInferenceServiceStub(channel), what)
-    answer = call(getattr(service_pb2, f"{what}Request")(name=model), **options)
+    answer = call(getattr(service_pb2, f"{what}Request")(name=model, version=version), **options)
     found = MessageToDict(answer, preserving_proto_field_name=True)
     return {"max_batch_size": 0, **found["config"]} if what == "ModelConfig" else found
 
@@ -224,6 +238,13 @@ def _packed(array: np.ndarray) -> bytes:
     return packed.item() if packed.size else b""
 
 
+def _texts(array: np.ndarray) -> list[str]:
+    try:
+        return [item.decode() for item in array.ravel()]
+    except UnicodeDecodeError:
+        raise PhotodupError("The server takes JSON alone, and what is sent is no text: send texts.") from None
+
+
 def _rows(datatype: str, shape: Sequence[Any], data: Any, batched: bool) -> np.ndarray:
     """Return an output as float32 [items, values]; no values where they are no numbers."""
     dims = [int(d) for d in shape]
@@ -232,4 +253,6 @@ def _rows(datatype: str, shape: Sequence[Any], data: Any, batched: bool) -> np.n
     if numbers is None or numbers.kind not in "fiu" or data is None:
         return np.empty((items, 0), np.float32)
     flat = np.frombuffer(data, numbers) if isinstance(data, bytes) else np.asarray(data, numbers)
-    return flat.reshape(dims).reshape(items, -1).astype(np.float32, copy=False)
+    if flat.size != math.prod(dims):
+        raise AnswerError(f"The answer holds {flat.size} numbers for the shape {dims}.")
+    return flat.reshape(items, -1).astype(np.float32, copy=False)

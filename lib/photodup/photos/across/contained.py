@@ -16,14 +16,15 @@ from typing import Any
 
 import numpy as np
 
+from photodup.embedding.imaging import ImageError
 from photodup.errors import PhotodupError
 from photodup.names import as_text, printable
 from photodup.paths import cache_dir
 from photodup.photos.compare.evidence import EvidenceStore, pair_codes
 from photodup.photos.compare.kept_features import FeatureStore
+from photodup.photos.compare.pixels import one_thread_each
+from photodup.photos.groups.choose import Chooser
 from photodup.photos.groups.copy_search import CopySearch
-from photodup.photos.groups.families import Family
-from photodup.photos.groups.judging import Judge, Judged
 from photodup.photos.groups.keepers import KeepRules
 from photodup.photos.library.catalogue import Catalogue, Photo, by_content
 from photodup.photos.library.hashing import digest_of
@@ -31,7 +32,7 @@ from photodup.photos.library.scan import existing_folder, scan
 from photodup.photos.library.walking import UnreadFile, opened_file
 from photodup.photos.search.candidates import PER_PHOTO_ALONE, Shots
 from photodup.photos.search.hash_neighbours import nearest_across, search_radius
-from photodup.progress import bar, unseen
+from photodup.progress import bar
 
 # Photos of the library that one photo is compared with. Of 120 copies of four kinds, planted in a library of 220, all had
 # their source as the nearest.
@@ -43,8 +44,6 @@ _BLOCK = 8
 _ALIKE_BITS = 4
 _SHOWN_ONLY = "the library shows only the old folder's own file, by another path"
 _CHANGED = "one of the two has changed, or the library's file cannot be read again"
-# By these rules one file is the better picture; by age, size or name it is only the one to keep of equal ones.
-_BETTER = frozenset({"source", "content", "resolution", "format", "compression", "metadata"})
 
 
 class Whereabouts(StrEnum):
@@ -255,46 +254,46 @@ class _Comparison:
         bits = zip(near.first.tolist(), near.second.tolist(), near.distance.tolist(), strict=True)
         order = sorted(bits, key=lambda one: (max(one[2], _ALIKE_BITS), place[rows[one[0]].id]))
         self._near = {(i, j): apart for i, j, apart in order}
-        judge, left = Judge(search.pixels, rows, self._rules, self._store), list(self._near)
+        chooser = Chooser(search.pixels, rows, self._rules, self._store, search.is_ruled_out)
+        left = list(self._near)
         for _ in range(MOST_ASKED):
             now = {j: (i, j) for i, j in reversed(left) if not self._is_there(j)}
             search.ask(pair_codes(*np.array(list(now.values()), np.int64).reshape(-1, 2).T))
             left = [pair for pair in left if now.get(pair[1]) != pair]
-            self._judge(search, judge)
+            self._judge(search, chooser)
         for i, j in sorted(self._judged):  # where one of them could not be read any more
             self._known.setdefault(rows[j].md5, (Whereabouts.PROBABLY, rows[i], _CHANGED))
         self._look_alike(search)
-        self.problems += judge.problems + search.problems
+        self.problems += chooser.problems + search.problems
 
     def _is_there(self, j: int) -> bool:
         return self._known.get(self._rows[j].md5, _NOTHING)[0] is Whereabouts.AS_GOOD
 
-    def _judge(self, search: CopySearch, judge: Judge) -> None:
+    def _judge(self, search: CopySearch, chooser: Chooser) -> None:
         """Hold each photo that is not there yet against the library's newly proven ones."""
         new = {pair for pair in search.proven.keys() - self._judged if not self._is_there(pair[1])}
         across = [pair for pair in sorted(new) if pair[0] < len(self._library) <= pair[1]]
         asked = [pair for pair in dict.fromkeys((*self._near, *across)) if pair in new]
         self._judged.update(asked)
-        with bar(total=len(asked), desc="judge", unit="pair") as shown, unseen():
+        with bar(total=len(asked), desc="judge", unit="pair") as shown, one_thread_each():
             for begin in range(0, len(asked), _BLOCK):
-                block = [Family(pair[0], pair) for pair in asked[begin : begin + _BLOCK]]
-                for one in judge.judge(judge.keepers(block, search), search):
-                    self._remember(one)
-                shown.update(len(block))
+                for pair in asked[begin : begin + _BLOCK]:
+                    with suppress(ImageError):  # said in `problems`
+                        self._remember(*pair, chooser)
+                chooser.remember()
+                shown.update(len(asked[begin : begin + _BLOCK]))
 
-    def _remember(self, one: Judged) -> None:
+    def _remember(self, i: int, j: int, chooser: Chooser) -> None:
         """Note what a pair says of its photo of the old folder, unless something better is known."""
-        ((other, said),) = one.differs.items()
-        if one.keeper < len(self._library):
-            i, j = one.keeper, other
-            where = Whereabouts.PROBABLY if said else Whereabouts.AS_GOOD
-        else:
-            i, j = other, one.keeper
-            where = Whereabouts.ONLY_HERE if one.choice.rule in _BETTER else Whereabouts.PROBABLY
-            said = f"this one would be kept: {one.choice.reason}"
+        reasons = chooser.lacks(i, j)
+        where = Whereabouts.AS_GOOD
+        if reasons:
+            is_better = not chooser.lacks(j, i)
+            where = Whereabouts.ONLY_HERE if is_better else Whereabouts.PROBABLY
         order, md5 = list(Whereabouts), self._rows[j].md5
         if md5 not in self._known or order.index(where) < order.index(self._known[md5][0]):
-            self._known[md5] = where, self._rows[i], said
+            why = "; ".join(dict.fromkeys(difference.reason for difference in reasons))
+            self._known[md5] = where, self._rows[i], why
 
     def _look_alike(self, search: CopySearch) -> None:
         """Note what the pixels do not prove and the hash, or most of the evidence, says."""

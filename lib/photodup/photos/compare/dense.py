@@ -11,7 +11,7 @@ from itertools import product
 
 import numpy as np
 
-from photodup.photos.compare.alignment import residual
+from photodup.photos.compare.matching import residual
 
 # Longer side, pixels: where the window is searched for, and where the map is refined.
 SEARCHED = 64

@@ -3,10 +3,8 @@
 import numpy as np
 from PIL import Image
 
-from photodup.photos.compare.alignment import align
-from photodup.photos.compare.canvas import JITTER, common_fineness, grown, lay, on_fine_canvas, on_size, small
-from photodup.photos.compare.features import features
-from photodup.photos.compare.snapping import maps_to
+from photodup.photos.compare.align import align, corners, laid, moved
+from photodup.photos.compare.pictures import Picture, Saving
 
 # Greys by which a colour differs: less is not drawn, for any compression does that, and more is drawn no brighter.
 LEAST, _MOST = 8, 72
@@ -27,25 +25,49 @@ def drawn_difference(first: Image.Image, second: Image.Image) -> tuple[Image.Ima
     """
     import cv2
 
-    images = {0: first, 1: second}
-    sizes = {row: image.size for row, image in images.items()}
-    maps = maps_to(0, {row: features(image) for row, image in images.items()}, sizes, [(0, 1)])
-    if len(maps) < len(images):
+    pictures = [Picture(image, Saving("")) for image in (first, second)]
+    placement = align(pictures[1], pictures[0])
+    if placement is None:
         return None
-    laid = lay({row: small(image) for row, image in images.items()}, maps, sizes)
-    fineness = common_fineness(laid[0], laid[1])
-    a, b = (on_fine_canvas(images[row], one, fineness) for row, one in laid.items())
-    height, width = a.shape[:2]
-    frames = [on_size(one.frame, (width, height)) for one in laid.values()]
-    both, either = frames[0] & frames[1], frames[0] | frames[1]
-    b = align(a, b, both).moved(b)
-    apart = cv2.absdiff(*(cv2.GaussianBlur(one, (0, 0), _SOFT) for one in (a, b))).max(axis=2)
-    heat = both * ((apart - np.float32(LEAST)) / (_MOST - LEAST)).clip(0, 1)
-    grey = _DARK * cv2.cvtColor(np.where(frames[0][:, :, None], a, b), cv2.COLOR_RGB2GRAY)
-    stripes = np.add.outer(np.arange(height), np.arange(width)) // _STRIPE % 2 == 0
-    grey = grown(either, JITTER) * (grey + _STRIPED * (stripes & ~grown(both, JITTER)))
+    if placement.is_mirrored or placement.is_turned:
+        pictures[1] = Picture(_turned(second, placement.transform[:, :2]), Saving(""))
+        placement = align(pictures[1], pictures[0]) or placement
+    onto, second = placement.transform, pictures[1].image
+    reach = np.concatenate([corners(first.size), moved(corners(second.size), onto)])
+    low, high = np.floor(reach.min(axis=0) + 0.01), np.ceil(reach.max(axis=0) - 0.01)
+    size = tuple((high - low).astype(int).tolist())
+    shift = np.column_stack([np.eye(2), -low])
+    (a, in_first), (b, in_second) = (
+        laid(picture.rgb, transform, size)
+        for picture, transform in zip(pictures, (shift, _after(onto, -low)), strict=True)
+    )
+    both, either = in_first & in_second, in_first | in_second
+    apart = (
+        cv2.absdiff(*(cv2.GaussianBlur(one, (0, 0), _SOFT) for one in (a, b))).max(axis=2).astype(np.float32)
+    )
+    heat = both * ((apart - LEAST) / (_MOST - LEAST)).clip(0, 1)
+    grey = _DARK * cv2.cvtColor(np.where(in_first[:, :, None], a, b), cv2.COLOR_RGB2GRAY)
+    stripes = np.add.outer(np.arange(size[1]), np.arange(size[0])) // _STRIPE % 2 == 0
+    grey = either * (grey + _STRIPED * (stripes & ~both))
     glow = 255 * np.stack([(2 * heat).clip(0, 1), (2 * heat - 1).clip(0, 1), np.zeros_like(heat)], axis=2)
     drawn = (1 - heat)[:, :, None] * grey[:, :, None] + glow
     n, most = max(int(both.sum()), 1), cv2.absdiff(a, b)[both].max(initial=0)
     picture = Image.fromarray(drawn.clip(0, 255).astype(np.uint8))
     return picture, float((heat > 0).sum() / n), int(most)
+
+
+def _turned(image: Image.Image, linear: np.ndarray) -> Image.Image:
+    """Return a picture turned by quarters, and mirrored, as it lies on another by the linear part of a map."""
+    ways = [(turns, is_mirrored) for turns in range(4) for is_mirrored in (False, True)]
+
+    def likeness(way: tuple[int, bool]) -> float:
+        quarter = np.linalg.matrix_power(np.array([[0, 1], [-1, 0]]), way[0])
+        return float((linear * (quarter @ np.diag((-1 if way[1] else 1, 1)))).sum())
+
+    turns, is_mirrored = max(ways, key=likeness)
+    rgb = np.asarray(image)
+    return Image.fromarray(np.rot90(rgb[:, ::-1] if is_mirrored else rgb, turns))
+
+
+def _after(transform: np.ndarray, shift: np.ndarray) -> np.ndarray:
+    return np.column_stack([transform[:, :2], transform[:, 2] + shift])

@@ -5,7 +5,7 @@ kept and handed over as arrays.
 """
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import ClassVar
@@ -13,9 +13,11 @@ from typing import ClassVar
 import numpy as np
 
 from photodup.photos.compare.cache_file import DAMAGE, CacheFile
+from photodup.photos.compare.unexplained import Box, Difference
 from photodup.photos.compare.verify import Thresholds, Verification
 from photodup.photos.state.sqlite_file import Form
 
+_LACKING = "SELECT lower(hex(member)), reason, boxes FROM lacking WHERE keeper = ? ORDER BY member, place"
 # As `Verification`, field by field.
 _NAMES = tuple(field.name for field in fields(Verification))
 RECORD = np.dtype([(field.name, np.dtype(field.type)) for field in fields(Verification)])
@@ -81,10 +83,12 @@ class EvidenceStore(CacheFile):
     """The file. Where it cannot be written, `problem` says so in a sentence, and nothing is remembered."""
 
     FORM: ClassVar = Form(
-        version=5,  # raise when `verify` changes its verdicts, or `Verification` its fields
+        version=6,  # raise when `verify` or `lacks` change their verdicts, or `Verification` its fields
         statements=(
             "CREATE TABLE pair (a BLOB, b BLOB, found BLOB NOT NULL, PRIMARY KEY (a, b)) STRICT, WITHOUT ROWID",
-            "CREATE TABLE family (key TEXT PRIMARY KEY, said TEXT NOT NULL) STRICT, WITHOUT ROWID",
+            "CREATE TABLE digest (key TEXT PRIMARY KEY, digest TEXT NOT NULL) STRICT, WITHOUT ROWID",
+            "CREATE TABLE lacking (keeper BLOB, member BLOB, place INTEGER, reason TEXT NOT NULL, boxes BLOB NOT NULL, "
+            "PRIMARY KEY (keeper, member, place)) STRICT, WITHOUT ROWID",
         ),
     )
     AGAIN = "these comparisons will be made again the next time"
@@ -127,18 +131,51 @@ class EvidenceStore(CacheFile):
             self._forget(error)
         return records
 
-    def recall(self, key: str) -> str | None:
-        """Return what was remembered under a key; None where nothing was."""
+    def read_lacking(self, md5s: Collection[str]) -> dict[tuple[str, str], tuple[Difference, ...]]:
+        """Return what members lack a keeper for, by the contents of keeper and member; of these contents alone."""
+        lacking: dict[tuple[str, str], list[Difference]] = {}
         try:
-            found = self._db.execute("SELECT said FROM family WHERE key = ?", (key,)).fetchone()
+            for keeper in sorted(md5s):
+                rows = self._db.execute(_LACKING, (bytes.fromhex(keeper),))
+                for member, reason, packed in rows:
+                    if member not in md5s:
+                        continue
+                    reasons = lacking.setdefault((keeper, member), [])
+                    boxes = np.frombuffer(packed, "<f4").reshape(-1, 2, 4)
+                    places = tuple((_box(ours), _box(its)) for ours, its in boxes)
+                    reasons += [Difference(reason, places)] if reason else []
+        except DAMAGE:
+            return {}
+        return {pair: tuple(reasons) for pair, reasons in lacking.items()}
+
+    def add_lacking(self, lacking: Mapping[tuple[str, str], Sequence[Difference]]) -> None:
+        """Remember these; a member that the keeper reproduces has one empty reason."""
+        rows = [
+            (bytes.fromhex(keeper), bytes.fromhex(member), place, difference.reason,
+             np.array(difference.boxes, "<f4").tobytes())
+            for (keeper, member), differences in lacking.items()
+            for place, difference in enumerate(differences or [Difference("")])
+        ]  # fmt: skip
+        with suppress(sqlite3.DatabaseError):
+            self._db.executemany("INSERT OR REPLACE INTO lacking VALUES (?, ?, ?, ?, ?)", rows)
+
+    def recall(self, key: str) -> str | None:
+        """Return a digest that was remembered under a key; None where none was."""
+        try:
+            row = self._db.execute("SELECT digest FROM digest WHERE key = ?", (key,)).fetchone()
         except sqlite3.DatabaseError:
             return None
-        return found[0] if found and isinstance(found[0], str) else None
+        return row[0] if row and isinstance(row[0], str) else None
 
-    def remember(self, key: str, said: str) -> None:
-        """Remember a text under a key; where the file cannot be written, it is measured again the next time."""
+    def remember(self, key: str, digest: str) -> None:
+        """Remember a digest under a key; where the file cannot be written, it is made again the next time."""
         with suppress(sqlite3.DatabaseError):
-            self._db.execute("INSERT OR REPLACE INTO family VALUES (?, ?)", (key, said))
+            self._db.execute("INSERT OR REPLACE INTO digest VALUES (?, ?)", (key, digest))
+
+
+def _box(sides: np.ndarray) -> Box:
+    left, top, right, bottom = map(float, sides)
+    return left, top, right, bottom
 
 
 def _verification(record: np.void) -> Verification:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from photodup.photos.compare.alignment import correlation, in_blocks, laid_over, residual
+from photodup.photos.compare.matching import correlation, in_blocks, laid_over, residual
 
 # Side of a patch, pixels. It agrees at this correlation, and has texture at this standard deviation (greys).
 PATCH = 24

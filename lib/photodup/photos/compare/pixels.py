@@ -16,7 +16,7 @@ from photodup.files import available_cores
 from photodup.photos.compare.evidence import RECORD, EvidenceStore, Verified, pair_rows
 from photodup.photos.compare.features import SIZE, Features, features
 from photodup.photos.compare.kept_features import FeatureStore, Strongest
-from photodup.photos.compare.traces import FileTraces, file_traces
+from photodup.photos.compare.pictures import Saving
 from photodup.photos.compare.verify import Verification, verify
 from photodup.photos.library.catalogue import Catalogue, Photo
 from photodup.progress import bar
@@ -65,8 +65,8 @@ class Pixels:
         done = [code for code in compared if code is not None]
         return Verified.of(np.array(done, np.int64), np.concatenate(self._records))
 
-    def load(self, i: int) -> tuple[Image.Image, FileTraces]:
-        """Return a photo's upright picture at full size, decoded anew or held since it was, and the traces of its file.
+    def load(self, i: int) -> tuple[Image.Image, Saving]:
+        """Return a photo's upright picture at full size, decoded anew or held since it was, and how its file was saved.
 
         Raises:
             OSError, photodup.embedding.imaging.ImageError: it cannot be read.
@@ -74,7 +74,7 @@ class Pixels:
         # In this order: decoding refuses what should not be opened.
         image = self._pictures.get(i) or self._decoded(i)
         with imaging.open_image((self._catalogue.root / self._photos[i].path).read_bytes()) as header:
-            return image, file_traces(header)
+            return image, Saving.of(header)
 
     def features(self, i: int, image: Image.Image) -> Features:
         """Return the features of a photo's picture at full size: those it was compared by, where they are of that."""

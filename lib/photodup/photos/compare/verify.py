@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from photodup.photos.compare import dense
-from photodup.photos.compare.alignment import affine_map, correlation, laid_over, matches
 from photodup.photos.compare.features import Features
+from photodup.photos.compare.matching import affine_map, correlation, laid_over, matches
 from photodup.photos.compare.patches import PATCH, differences, overlay, patch_correlations
 
 # With fewer features than this in either picture, grey values may decide. There 2 greys of detail are

@@ -1,4 +1,4 @@
 """From pairs to groups: copies and similar pictures, and which photo of a group stays.
 
-May import: photos.search, photos.compare, photos.library. Read `tiers.py` first; `keepers.py` chooses what stays.
+May import: photos.search, photos.compare, photos.library. Read `tiers.py` first; `choose.py` chooses what stays.
 """

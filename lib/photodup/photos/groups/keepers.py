@@ -9,30 +9,19 @@ from typing import Any
 
 from photodup.errors import PhotodupError
 from photodup.names import printable
-from photodup.photos.compare.merit import COARSE, WHOLE, Merit, Relation
-from photodup.photos.groups.origin import PLACES, Origins, format_rank, place
+from photodup.photos.groups.names import PLACES, format_rank, place
 from photodup.photos.library import inventory
 from photodup.photos.library.catalogue import Photo
 from photodup.photos.library.hashing import Memory
 from photodup.photos.library.metadata import KINDS, in_words, joined, lost_in_words, missing
 from photodup.photos.library.sidecars import FILM_SUFFIXES, RAW_SUFFIXES, Sidecars
 
-DEFAULT_RULES = (
-    "source",
-    "content",
-    "resolution",
-    "format",
-    "compression",
-    "metadata",
-    "oldest",
-    "size",
-    "folder",
-)
+DEFAULT_RULES = ("resolution", "format", "metadata", "oldest", "size", "folder")
 # Rules among photos that are equal as pictures; the last two may be wished for.
 _PROTECTED, _OLDEST_FILE, _RAW_FIRST = "protected", "oldest_file", "raw"
 WISHES = (_OLDEST_FILE, _RAW_FIRST)
 _CHOSEN = "chosen before"
-_OF_THE_PICTURE = (_CHOSEN, "source", "content", "resolution", "format", "compression")
+_OF_THE_PICTURE = (_CHOSEN, "resolution", "format")
 FILM, RAW = "has a film beside it (Live Photo)", "has its RAW beside it"
 DEVELOPED = "one is RAW, the other a picture made of it: keep both"
 # By the suffix of a file beside a photo, what the photo has.
@@ -42,12 +31,7 @@ _HAS = (
     | dict.fromkeys(RAW_SUFFIXES, RAW)
 )
 
-# Shares by which pixels, blocks and steps are no different.
-_SAME_PIXELS, _SAME_BLOCKS, _SAME_STEP = 0.85, 1.4, 1.15
-# So much harder blocks come from a strong compression, whatever was done to the tones.
-_HARD_BLOCKS = 1.7
-# Shares of the picture whose tones are lost, beyond the best of the group.
-_MANY_TONES, _LOST_TONES = 0.05, 0.01
+_SAME_PIXELS = 0.95  # share by which pixels are no different
 
 
 @dataclass(frozen=True)
@@ -145,113 +129,57 @@ class KeepRules:
         inside = inventory.missing(*(inventory.unpacked(photo.inventory) for photo in (keeper, leaving)))
         return [*self.lost_metadata(keeper, leaving), *inside, *files, *[DEVELOPED] * is_developed]
 
-    def doubts(
-        self,
-        keeper: Photo,
-        other: Photo,
-        photos: Sequence[Photo],
-        merits: Mapping[str, Merit],
-        relation: Relation,
-    ) -> list[str]:
-        """Return why a member may be the source of the one to keep, or another photo, in words."""
-        standards = _Standards(self, photos, merits)
-        rule = self._telling(keeper, other, standards)
-        owner_chose = rule == _CHOSEN or (rule == "folder" and bool(self.folders))
-        return standards.origins.doubts(keeper, other, relation, owner_chose=owner_chose)
+    def prefers(self, photo: Photo) -> tuple:
+        """Return how far the owner's own choices speak against a photo, before any picture is looked at."""
+        rules = [rule for rule in self.order[:1] if rule in (_CHOSEN, "folder")]
+        rules += ["folder"] if rules == [_CHOSEN] and "folder" in self.order[1:2] else []
+        return tuple(self._value(rule, photo) for rule in rules)
 
-    def choose(self, photos: Sequence[Photo], merits: Mapping[str, Merit] | None = None) -> Choice:
-        """Return the best of one or more photos; equal ones are settled by path, so the answer is stable.
-
-        Args:
-            photos: the photos.
-            merits: what was measured of each content; without it the catalogue's facts count.
-        """
+    def choose(self, photos: Sequence[Photo]) -> Choice:
+        """Return the best of one or more photos; equal ones are settled by path, so the answer is stable."""
         left = sorted(photos, key=place)
-        standards = _Standards(self, photos, merits or {})
         for rule in self.order:
-            values = {photo.id: self._value(rule, photo, standards) for photo in left}
+            values = {photo.id: self._value(rule, photo) for photo in left}
             best = min(values.values())
-            others = sorted(value for value in values.values() if value != best)
-            losing = [photo for photo in left if values[photo.id] != best]
-            left = [photo for photo in left if values[photo.id] == best]
-            if others and len(left) == 1:
+            losing = [photo for photo in left if not _is_best(rule, values[photo.id], best)]
+            left = [photo for photo in left if _is_best(rule, values[photo.id], best)]
+            if losing and len(left) == 1:
                 rival = min(losing, key=lambda photo: values[photo.id])
-                return Choice(left[0], rule, self._reason(rule, left[0], rival, standards))
-        if len(photos) > 1 and len({standards.merit(photo).is_mirrored for photo in left}) > 1:
-            return Choice(
-                left[0], None, "one is the other's mirror image, and no file tells which came first"
-            )
+                return Choice(left[0], rule, self._reason(rule, left[0], rival))
         pairs = zip(place(left[0]), place(left[1]), strict=True) if len(left) > 1 else ()
         settled = next((i for i, (first, second) in enumerate(pairs) if first != second), 2)
         return Choice(left[0], None, f"equal by every rule: {PLACES[settled]}")
 
-    def over(
-        self, keeper: Photo, rival: Photo, photos: Sequence[Photo], merits: Mapping[str, Merit] | None = None
-    ) -> str:
-        """Say why one of some photos is kept rather than another; empty where nothing tells them apart."""
-        standards = _Standards(self, photos, merits or {})
-        rule = self._telling(keeper, rival, standards)
-        return self._reason(rule, keeper, rival, standards) if rule else ""
+    def over(self, keeper: Photo, rival: Photo) -> str:
+        """Say why one of two photos is kept rather than the other; empty where no rule speaks for it."""
+        for rule in self.order:
+            ours, its = self._value(rule, keeper), self._value(rule, rival)
+            best = min(ours, its)
+            if not (_is_best(rule, ours, best) and _is_best(rule, its, best)):
+                return self._reason(rule, keeper, rival) if ours == best else ""
+        return ""
 
     def ranked(self, photos: Sequence[Photo]) -> list[Photo]:
-        """Return photos of many groups from best to worst by what the catalogue knows of each alone."""
-        standards = _Standards(self, photos, {}, together=False)
+        """Return photos from best to worst."""
 
         def compare(first: Photo, second: Photo) -> int:
             for rule in self.order:
-                a, b = (self._value(rule, photo, standards) for photo in (first, second))
-                if a != b:
+                a, b = (self._value(rule, photo) for photo in (first, second))
+                if a != b and not (rule == "resolution" and _is_best(rule, max(a, b), min(a, b))):
                     return -1 if a < b else 1
             return -1 if place(first) < place(second) else int(place(first) > place(second))
 
         return sorted(photos, key=cmp_to_key(compare))
 
-    def _telling(self, first: Photo, second: Photo, standards: "_Standards") -> str | None:
-        """Return the first rule that tells two photos apart; None where none does."""
-        rules = (
-            r for r in self.order if self._value(r, first, standards) != self._value(r, second, standards)
-        )
-        return next(rules, None)
-
-    def _value(self, rule: str, photo: Photo, standards: "_Standards") -> tuple:
+    def _value(self, rule: str, photo: Photo) -> tuple:
         """Return values to minimise, the first the most important."""
-        merit = standards.merit(photo)
         if rule == _CHOSEN:
             return (photo.md5 not in self._chosen,)
-        if rule == "source":
-            return standards.origins.is_edit(photo), standards.origins.is_derived(photo)
-        if rule == "content":
-            unseen = standards.most_shown - merit.shown
-            return (
-                -merit.pages,
-                not merit.in_colour,
-                0.0 if unseen <= WHOLE else round(unseen, 3),
-                len(merit.added),
-                not self._has(FILM_SUFFIXES, photo),
-            )
         if rule == "resolution":
-            pixels = standards.pixels(photo)
-            is_most = pixels >= _SAME_PIXELS * standards.most_pixels
-            # A camera's file may be softer than its pixels; what it says of itself nobody gives to an enlargement.
-            is_enlarged = merit.is_enlarged and photo.exif_fields <= standards.least_exif
-            of_file = photo.width * photo.height
-            return (-standards.most_pixels if is_most else -pixels, is_enlarged, -of_file)
+            return (-photo.width * photo.height,)
         if rule == "format":
             # A JPEG that leaves takes its RAW along, which may be the only one.
-            if self._has(RAW_SUFFIXES, photo):
-                return (0,)
-            return (1 if merit.is_untouched else format_rank(photo.format) + 0.5 * merit.is_converted,)
-        if rule == "compression":
-            return (
-                merit.coarser > COARSE or merit.blockier > _HARD_BLOCKS,
-                merit.lost_tones > standards.least_lost + _MANY_TONES,
-                merit.blockier > _SAME_BLOCKS,
-                merit.lost_tones > standards.least_lost + _LOST_TONES,
-                merit.is_odd,
-                merit.coarser > _SAME_STEP,
-                merit.is_saved_again,
-                merit.step > _SAME_STEP * standards.least_step > 0,
-            )
+            return (0,) if self._has(RAW_SUFFIXES, photo) else (format_rank(photo.format),)
         if rule == "metadata":
             described = self.described(photo)
             # A camera's HEIC says which; one that does not was mostly converted, and is larger than what it was made of.
@@ -271,60 +199,26 @@ class KeepRules:
         taken = (photo.taken_at or "9999")[:19]
         return (taken, photo.mtime_ns) if rule == _OLDEST_FILE else (taken,)
 
-    def _reason(self, rule: str, photo: Photo, rival: Photo, standards: "_Standards") -> str:
-        merit, other = standards.merit(photo), standards.merit(rival)
-        pairs = zip(self._value(rule, photo, standards), self._value(rule, rival, standards), strict=True)
-        first = next(i for i, (a, b) in enumerate(pairs) if a != b)
-        if rule == "source":
-            return standards.origins.why(photo, rival) or "the others were made of it"
-        if rule == "content":
-            share = min(99, round(100 * other.shown / max(standards.most_shown, 1e-6)))
-            return (
-                f"holds {merit.pages} pages or frames",
-                "in colour",
-                f"shows the most, the next {share} % of it",
-                f"the picture alone: the others have {' and '.join(other.added) or 'additions'}",
-                "has its film beside it (Live Photo)",
-            )[first]
-        if rule == "resolution":
-            if first == 1:
-                return "not enlarged: the others have more pixels and no more detail"
-            pixels = standards.pixels(photo), standards.pixels(rival)
-            if first == 2:
-                pixels = photo.width * photo.height, rival.width * rival.height
-            what = "detail" if standards.known(photo) else "pixels"
-            return f"most {what}: {_apart(*pixels, 'MP', 'pixels')}"
+    def _reason(self, rule: str, photo: Photo, rival: Photo) -> str:
+        pixels = photo.width * photo.height, rival.width * rival.height
         if rule == "format":
-            said = {
-                " with its RAW": self._has(RAW_SUFFIXES, photo),
-                ", not made of a JPEG": merit.is_untouched,
-                f"; the {rival.format} was made of a JPEG": other.is_converted,
-            }
-            return f"best format: {photo.format}{next((why for why, is_so in said.items() if is_so), '')}"
-        if rule == "compression":
-            return (
-                "least compressed: the others show traces of a stronger compression",
-                "keeps light and dark tones that the others lost",
-                "least compressed: the others show the blocks of an earlier compression",
-                "keeps light and dark tones that the others lost",
-                "as most of its copies: the others are mirrored, turned, lighter or darker",
-                "least compressed: the others show traces of a stronger compression",
-                "compressed once: the others were saved again",
-                "least compressed, by the JPEG tables",
-            )[first]
+            return f"best format: {photo.format}{' with its RAW' if self._has(RAW_SUFFIXES, photo) else ''}"
         if rule == "metadata":
-            if own := missing(self.described(rival), self.described(photo)):
-                return f"has {in_words(own)}, which the other lacks"
+            pairs = zip(self._value(rule, photo), self._value(rule, rival), strict=True)
+            first = next(i for i, (a, b) in enumerate(pairs) if a != b)
+            if more := missing(self.described(rival), self.described(photo)):
+                return f"has {in_words(more)}, which the other lacks"
             if first == 2:
                 return f"a {photo.format}: an HEIC that names no camera was mostly made of one"
             if first == 3:
-                known = {p.suffix.lower() for p in self.along(rival)}
-                more = [p.name for p in self.along(photo) if p.suffix.lower() not in known]
-                return f"has {printable(', '.join(more or ['more']))} beside it"
+                beside = {p.suffix.lower() for p in self.along(rival)}
+                names = [p.name for p in self.along(photo) if p.suffix.lower() not in beside]
+                return f"has {printable(', '.join(names or ['more']))} beside it"
             return f"most complete metadata: {photo.exif_fields} fields, next {rival.exif_fields}"
         where = printable(photo.path.parent)
         return {
             _CHOSEN: "you chose to keep it before",
+            "resolution": f"most pixels: {_apart(*pixels, 'MP', 'pixels')}",
             _PROTECTED: f"in a folder from which nothing goes: {where}",
             _RAW_FIRST: "is RAW, or has its RAW beside it",
             _OLDEST_FILE: "the oldest file",
@@ -334,32 +228,9 @@ class KeepRules:
         }[rule]
 
 
-class _Standards:
-    """What the members of one group are held against."""
-
-    def __init__(
-        self, rules: KeepRules, photos: Sequence[Photo], merits: Mapping[str, Merit], *, together: bool = True
-    ) -> None:
-        self._merits = merits
-        self.origins = Origins(photos, self.merit, rules.described)
-        found = [self.merit(photo) for photo in photos] if together else []
-        self.most_shown = max((merit.shown for merit in found), default=1.0)
-        self.most_pixels = max((self.pixels(photo) for photo in photos), default=0) if together else 1 << 62
-        self.least_exif = min((photo.exif_fields for photo in photos), default=0)
-        self.least_lost = min((merit.lost_tones for merit in found), default=0.0)
-        self.least_step = min((merit.step for merit in found if merit.step), default=0.0)
-
-    def known(self, photo: Photo) -> bool:
-        """Return whether the photo was measured beside the others."""
-        return photo.md5 in self._merits
-
-    def merit(self, photo: Photo) -> Merit:
-        """Return the merit of a photo; the best possible where it was not measured."""
-        return self._merits.get(photo.md5, Merit(pixels=photo.width * photo.height))
-
-    def pixels(self, photo: Photo) -> int:
-        """Return the true pixels of a photo, or those of its file where they were not measured."""
-        return self.merit(photo).pixels
+def _is_best(rule: str, value: tuple, best: tuple) -> bool:
+    """Return whether a value is as good as the best; pixels that are nearly as many are."""
+    return value == best or (rule == "resolution" and value[0] <= _SAME_PIXELS * best[0])
 
 
 def _apart(best: int, next_best: int, millions: str, ones: str) -> str:

@@ -1,16 +1,12 @@
 """What grouping a library gives: groups with their keepers, and why each member is there."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
 
-from photodup.photos.compare.family import Box
+from photodup.photos.compare.unexplained import Box, Difference
 from photodup.photos.compare.verify import Verification
 from photodup.photos.groups.keepers import Choice
 from photodup.photos.groups.model_thresholds import ModelThresholds
 from photodup.photos.library.catalogue import Model, Photo
-
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -30,79 +26,97 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class TierGroup:
+class Member:
+    """A file beside the keeper of its group.
+
+    Attributes:
+        photo: the file.
+        evidence: that it belongs here, with the keeper.
+        differences: what it has that the keeper lacks; none where it may go. Of similar pictures nothing is said.
+        reason: why the keeper is kept rather than it; empty where no rule says so.
+        is_text_only: whether it differs only by what it says (date, rating, keywords, ...).
+    """
+
+    photo: Photo
+    evidence: Evidence
+    differences: tuple[Difference, ...] = ()
+    reason: str = ""
+    is_text_only: bool = False
+
+    @property
+    def difference(self) -> str:
+        """Return what it has that the keeper lacks, in words; empty where nothing."""
+        return "; ".join(dict.fromkeys(difference.reason for difference in self.differences))
+
+
+@dataclass(frozen=True)
+class Group:
     """One group. `tier` is `copies` (a family) or `similar` (a star: every member resembles the keeper).
 
     Attributes:
         choice: the photo to keep, and why.
         members: the others, those that may go first.
-        evidence: of each member with the keeper.
-        differs: of each member what it has that the keeper would not keep, in words; empty where it may go. Of
-            similar pictures nothing is said.
-        why: why the keeper is kept rather than each member; empty where nothing tells them apart.
-        places: of each member where it looks different: boxes in the keeper's frame and in its own.
-        says_only: of each member whether it differs only by what it says (date, rating, keywords, ...).
         protected: file ids of those, the keeper among them, that lie in a folder from which nothing is suggested.
         linked: file ids of those that may go and free nothing: hard links to a file that stays or is counted already.
     """
 
     tier: str
     choice: Choice
-    members: tuple[Photo, ...]
-    evidence: tuple[Evidence, ...]
-    differs: tuple[str, ...] = ()
-    why: tuple[str, ...] = ()
-    places: tuple[Sequence[tuple[Box, Box]], ...] = ()
-    says_only: tuple[bool, ...] = ()
+    members: tuple[Member, ...]
     protected: frozenset[int] = frozenset()
     linked: frozenset[int] = frozenset()
 
     @property
     def keeper(self) -> Photo:
-        """Return the photo that the rules would keep."""
+        """Return the photo to keep."""
         return self.choice.keeper
+
+    @property
+    def others(self) -> tuple[Photo, ...]:
+        """Return the members' photos."""
+        return tuple(member.photo for member in self.members)
 
     @property
     def may_go(self) -> tuple[Photo, ...]:
         """Return the copies that hold nothing the keeper lacks and are not protected; of similar pictures none."""
         if self.tier != "copies":
             return ()
-        return tuple(p for p in self.members if not self.difference(p) and p.id not in self.protected)
-
-    def difference(self, photo: Photo) -> str:
-        """Return what a member has that the keeper would not keep, in words; empty where nothing."""
-        return self._of(photo, self.differs) or ""
+        return tuple(m.photo for m in self.members if not m.differences and m.photo.id not in self.protected)
 
     @property
     def held_back(self) -> tuple[Photo, ...]:
         """Return the copies that differ from the keeper only by what they say and are not protected."""
-        only = zip(self.members, self.says_only, strict=False)
-        return tuple(photo for photo, is_so in only if is_so and photo.id not in self.protected)
+        return tuple(m.photo for m in self.members if m.is_text_only and m.photo.id not in self.protected)
+
+    def difference(self, photo: Photo) -> str:
+        """Return what a member has that the keeper lacks, in words; empty where nothing, and of the keeper."""
+        member = self._member(photo)
+        return member.difference if member else ""
 
     def kept_over(self, photo: Photo) -> str:
         """Return why the keeper is kept rather than a member; the reason of the choice where nothing is said."""
-        return self._of(photo, self.why) or self.choice.reason
+        member = self._member(photo)
+        return (member.reason if member else "") or self.choice.reason
 
     def boxes(self, photo: Photo, *, of_keeper: bool) -> list[Box]:
         """Return where a member shows something else than the keeper, in the frame of the one or of the other."""
-        return [pair[0 if of_keeper else 1] for pair in self._of(photo, self.places) or ()]
+        member = self._member(photo)
+        differences = member.differences if member else ()
+        return [pair[0 if of_keeper else 1] for difference in differences for pair in difference.boxes]
 
-    def _of(self, photo: Photo, values: Sequence[_T]) -> _T | None:
-        """Return what is known of one member; None of the keeper, and where nothing is known."""
-        known = zip(self.members, values, strict=False)
-        return next((value for member, value in known if member.id == photo.id), None)
+    def _member(self, photo: Photo) -> Member | None:
+        return next((member for member in self.members if member.photo.id == photo.id), None)
 
     @property
     def confidence(self) -> float:
         """Return that of the least certain member that may go, or else of the least certain one."""
-        sure = [e.confidence for e, said in zip(self.evidence, self.differs, strict=False) if not said]
-        return min(sure or [e.confidence for e in self.evidence])
+        sure = [m.evidence.confidence for m in self.members if not m.differences]
+        return min(sure or [m.evidence.confidence for m in self.members])
 
     @property
     def bytes_to_free(self) -> int:
         """What the members that may go would free; of similar pictures what all would."""
-        going = self.may_go if self.tier == "copies" else self.members
-        return sum(map(self.frees, going))
+        return sum(map(self.frees, self.may_go if self.tier == "copies" else self.others))
 
     def frees(self, photo: Photo) -> int:
         """Return the bytes that go free with a photo: its size, or nothing where it is a hard link."""
@@ -116,8 +130,8 @@ class Tiers:
     `protected` are the folders, relative to the library, from which nothing is suggested.
     """
 
-    copies: tuple[TierGroup, ...]
-    similar: tuple[TierGroup, ...]
+    copies: tuple[Group, ...]
+    similar: tuple[Group, ...]
     model: Model | None
     thresholds: ModelThresholds | None
     n_photos: int
@@ -128,7 +142,7 @@ class Tiers:
     protected: tuple[str, ...] = ()
 
     @property
-    def groups(self) -> tuple[TierGroup, ...]:
+    def groups(self) -> tuple[Group, ...]:
         """Return both tiers, copies first."""
         return self.copies + self.similar
 
@@ -141,5 +155,11 @@ class Tiers:
     def smallest_similarity(self) -> float | None:
         """Smallest cosine between a similar picture and its keeper."""
         return min(
-            (e.similarity for g in self.similar for e in g.evidence if e.similarity is not None), default=None
+            (
+                member.evidence.similarity
+                for group in self.similar
+                for member in group.members
+                if member.evidence.similarity is not None
+            ),
+            default=None,
         )

@@ -13,7 +13,7 @@ from photodup.photos.search.neighbours import Pairs
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class Star:
     """Row numbers of one star; `similarities[i]` is the cosine of `members[i]` with `keeper`.
 
     Members are ordered by falling similarity, then by rank.
@@ -24,7 +24,7 @@ class Group:
     similarities: tuple[float, ...]
 
 
-def stars(pairs: Pairs, n: int, *, rank: Sequence | np.ndarray | None = None) -> list[Group]:
+def stars(pairs: Pairs, n: int, *, rank: Sequence | np.ndarray | None = None) -> list[Star]:
     """Group rows into stars from their pairs.
 
     Rows are visited from the best rank; a row joins the most similar keeper that it has a pair with (the better ranked of
@@ -59,5 +59,5 @@ def stars(pairs: Pairs, n: int, *, rank: Sequence | np.ndarray | None = None) ->
     for keeper in sorted(groups):
         found = sorted(groups[keeper], key=lambda member: (-member[0], member[1]))
         members = tuple(int(order[position]) for _, position in found)
-        result.append(Group(int(order[keeper]), members, tuple(similarity for similarity, _ in found)))
+        result.append(Star(int(order[keeper]), members, tuple(similarity for similarity, _ in found)))
     return result

@@ -2,24 +2,23 @@
 
 Candidates for copies (`photodup.photos.search.candidates`) are verified on their pixels
 (`photodup.photos.compare.verify`); what proven pairs connect is a family (`families`), and each has a keeper
-(`judging`). What is left is grouped by similarity alone.
+(`choose`). What is left is grouped by similarity alone.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from photodup.photos.compare.evidence import EvidenceStore, pair_codes, pair_rows
 from photodup.photos.compare.kept_features import FeatureStore
+from photodup.photos.compare.unexplained import Difference
+from photodup.photos.groups.choose import Chooser, Decision
 from photodup.photos.groups.copy_search import CopySearch
-from photodup.photos.groups.families import Family
-from photodup.photos.groups.judging import Judge, Judged
 from photodup.photos.groups.keepers import Choice, KeepRules
 from photodup.photos.groups.model_thresholds import OTHER_MODEL, THRESHOLDS, ModelThresholds, choose_model
-from photodup.photos.groups.results import Evidence, TierGroup, Tiers
-from photodup.photos.groups.stars import Group, stars
+from photodup.photos.groups.results import Evidence, Group, Member, Tiers
+from photodup.photos.groups.stars import Star, stars
 from photodup.photos.library.catalogue import Catalogue, Photo, by_content
 from photodup.photos.library.feedback import Feedback
 from photodup.photos.library.hard_links import freed
@@ -115,10 +114,9 @@ class _Grouping:
             search = CopySearch(catalogue, photos, store, kept, may_be_one)
             search.ask(near.alike, near.by_hash)
             rank = _rank(self._rules, photos, sorted(search.rows() | set(similar_rows.ravel().tolist())))
-            judged = self._judge(search, rank, store, apart)
-            in_families = {i for family in judged for i in (family.keeper, *family.differs)}
-            going = [i for family in judged for i, said in family.differs.items() if not said]
-            left = ~np.isin(similar_rows, going).any(axis=1)
+            decisions = self._decide(search, rank, store, apart)
+            in_families = {i for one in decisions for i in (one.keeper, *one.suggestions, *one.differing)}
+            left = ~np.isin(similar_rows, [i for one in decisions for i in one.suggestions]).any(axis=1)
             first, second = similar_rows[left].T
             similar_stars = stars(Pairs(first, second, cosine[left], "given", 1.0, 0), len(photos), rank=rank)
 
@@ -131,16 +129,20 @@ class _Grouping:
             )
             self._files |= of_bytes
             photos += [same[0] for same in of_bytes.values()]
-            judged += [
-                Judged(i, self._preferring.choose(self._files[photo.md5]), {})
+            decisions += [
+                Decision(i, (), {})
                 for i, photo in enumerate(photos)
                 if len(self._files[photo.md5]) > 1 and i not in in_families
             ]
             # Only who keeps something beside photos waits for it to be read.
-            rows = (i for family in judged for i in (family.keeper, *family.differs))
+            rows = (i for one in decisions for i in (one.keeper, *one.suggestions, *one.differing))
             has_more = any(self._rules.along(photos[i]) for i in rows)
-            through = bar(judged, total=len(judged), desc="beside", unit="group") if has_more else judged
-            copies = [group for family in through if (group := self._family(family, evidence))]
+            through = bar(decisions, total=len(decisions), desc="beside", unit="group")
+            copies = [
+                group
+                for one in (through if has_more else decisions)
+                if (group := self._family(one, evidence))
+            ]
         similar = [self._star(star, evidence, in_families) for star in similar_stars]
         for groups in (copies, similar):
             groups.sort(key=lambda group: (-group.confidence, -group.bytes_to_free, str(group.keeper.path)))
@@ -149,37 +151,24 @@ class _Grouping:
             near.search, near.recall, (*search.problems, *self._problems), options.protected,
         )  # fmt: skip
 
-    def _judge(
+    def _decide(
         self, search: CopySearch, rank: np.ndarray, store: EvidenceStore, apart: np.ndarray
-    ) -> list[Judged]:
-        found = search.families(rank)
-        everything = self._judged_by(self._rules, found, search, store)
-        if self._preferring.order != self._rules.order:
-            among = self._judged_by(self._preferring, found, search, store)
-            other = {frozenset({one.keeper, *one.differs}): one for one in among}
-            everything = [
-                one.unless_equal(other.get(frozenset({one.keeper, *one.differs}), one)) for one in everything
-            ]
-        judged = []
-        for one in everything:
+    ) -> list[Decision]:
+        chooser = Chooser(search.pixels, self._photos, self._preferring, store, search.is_ruled_out)
+        decisions = chooser.choose(search.families(rank))
+        self._problems = chooser.problems
+        search.compare_with([(one.keeper, [*one.suggestions, *one.differing]) for one in decisions])
+        shown = []
+        for one in decisions:
             # What the owner told apart from the keeper is not shown with it again.
-            codes = pair_codes(np.full(len(one.differs), one.keeper), np.array(list(one.differs), np.int64))
-            told = dict(zip(one.differs, np.isin(codes, apart), strict=True))
-            differs = {i: said for i, said in one.differs.items() if not told[i]}
-            if differs:
-                judged.append(replace(one, differs=differs))
-        return judged
-
-    def _judged_by(
-        self, rules: KeepRules, found: Sequence[Family], search: CopySearch, store: EvidenceStore
-    ) -> list[Judged]:
-        judge = Judge(search.pixels, self._photos, rules, store)
-        pairs = judge.keepers(found, search)
-        self._problems = judge.problems
-        search.compare_with(
-            [(keeper, [i for i in family.members if i != keeper]) for family, keeper, _ in pairs]
-        )
-        return judge.judge(pairs, search)
+            rows = [*one.suggestions, *one.differing]
+            codes = pair_codes(np.full(len(rows), one.keeper), np.array(rows, np.int64))
+            stays = {row for row, is_apart in zip(rows, np.isin(codes, apart), strict=True) if not is_apart}
+            if stays:
+                suggestions = tuple(row for row in one.suggestions if row in stays)
+                differing = {row: reasons for row, reasons in one.differing.items() if row in stays}
+                shown.append(Decision(one.keeper, suggestions, differing))
+        return shown
 
     def _are_in_one_folder(self, codes: np.ndarray) -> np.ndarray:
         """Return of each pair whether all files of both lie in one folder that is not compared with itself."""
@@ -194,41 +183,48 @@ class _Grouping:
     def _protected(self, photos: Iterable[Photo]) -> frozenset[int]:
         return frozenset(photo.id for photo in photos if photo.lies_in(self._options.protected))
 
-    def _family(self, judged: Judged, evidence: Callable[[int, int], Evidence]) -> TierGroup | None:
+    def _family(self, decision: Decision, evidence: Callable[[int, int], Evidence]) -> Group | None:
         """Make a group of a family, with every file of each content; None where one folder alone holds it."""
-        photos = self._photos
-        same = self._files[photos[judged.keeper].md5]
+        photos, rules = self._photos, self._preferring
+        same = self._files[photos[decision.keeper].md5]
         # Of equal bytes the folder, the age and the path decide.
-        keeper = self._preferring.choose(same).keeper
-        choice = Choice(keeper, judged.choice.rule, judged.choice.reason)
-        exact = Evidence(True, 1.0, None)
-        found: list[tuple] = [
-            (photo, exact, "", "the same file, twice", ()) for photo in same if photo.id != keeper.id
-        ]
-        for i, said in judged.differs.items():
-            shown = evidence(judged.keeper, i), judged.why.get(i, ""), judged.places.get(i, ())
-            found += [(photo, shown[0], said, *shown[1:]) for photo in self._files[photos[i].md5]]
-        found = [entry for entry in found if self._only_in([keeper, entry[0]]) < 0]
-        if not found:
+        choice = rules.choose(same)
+        keeper = choice.keeper
+        twice, nothing = Evidence(True, 1.0, None), tuple[Difference, ...]()
+        files = [(photo, twice, nothing) for photo in same if photo.id != keeper.id]
+        reasons = dict.fromkeys(decision.suggestions, nothing) | dict(decision.differing)
+        for row, lacking in reasons.items():
+            proof = evidence(decision.keeper, row)
+            files += [(photo, proof, lacking) for photo in self._files[photos[row].md5]]
+        files = [entry for entry in files if self._only_in([keeper, entry[0]]) < 0]
+        if not files:
             return None
-        protected = self._protected([keeper, *(photo for photo, *_ in found)])
-        # Of files of one content each may have a sidecar of its own.
-        beside = [self._rules.lost_beside(keeper, photo) for photo, *_ in found]
-        found = [
-            (photo, proof, "; ".join(filter(None, (said, *lost))), *more,
-             not said and bool(lost) and lost == self._rules.lost_metadata(keeper, photo))
-            for (photo, proof, said, *more), lost in zip(found, beside, strict=True)
-        ]  # fmt: skip
-        stays = {entry[0].id for entry in found if entry[2]} | protected
-        found.sort(key=lambda entry: (entry[0].id in stays, -entry[1].confidence, str(entry[0].path)))
-        columns: Any = (*zip(*found, strict=True), protected)
-        group = TierGroup("copies", choice, *columns)
+        members = []
+        for photo, proof, lacking in files:
+            # Of files of one content each may have a sidecar of its own.
+            lost = rules.lost_beside(keeper, photo)
+            is_text_only = not lacking and bool(lost) and lost == rules.lost_metadata(keeper, photo)
+            differences = (*lacking, *map(Difference, lost))
+            why = "the same file, twice" if proof.exact else rules.over(keeper, photo)
+            members.append(Member(photo, proof, differences, why, is_text_only))
+        protected = self._protected([keeper, *(member.photo for member in members)])
+        members.sort(
+            key=lambda one: (
+                bool(one.differences) or one.photo.id in protected,
+                -one.evidence.confidence,
+                str(one.photo.path),
+            )
+        )
+        if decision.suggestions or decision.differing:
+            best = rules.choose([keeper, *(member.photo for member in members)])
+            choice = Choice(keeper, best.rule, best.reason)
+            if best.keeper.id != keeper.id:
+                choice = Choice(keeper, None, "it can reproduce the others, as far as any of these files can")
+        group = Group("copies", choice, tuple(members), protected)
         frees = freed(self._catalogue.root, group.may_go)
         return replace(group, linked=frozenset(number for number, n_bytes in frees.items() if not n_bytes))
 
-    def _star(
-        self, star: Group, evidence: Callable[[int, int], Evidence], in_families: set[int]
-    ) -> TierGroup:
+    def _star(self, star: Star, evidence: Callable[[int, int], Evidence], in_families: set[int]) -> Group:
         """Make a group of similar pictures; exact copies of its photos are in the copies tier already."""
         keeper = self._photos[star.keeper]
         rows = sorted(
@@ -238,10 +234,9 @@ class _Grouping:
         if choice.keeper.id != keeper.id:
             # The star's centre stays: only with it was every member compared.
             choice = Choice(keeper, None, "every other photo here was compared with this one")
-        members = tuple(self._photos[i] for i in rows)
-        evidences = tuple(evidence(star.keeper, i) for i in rows)
-        protected = self._protected([keeper, *members])
-        return TierGroup("similar", choice, members, evidences, protected=protected)
+        members = tuple(Member(self._photos[i], evidence(star.keeper, i)) for i in rows)
+        protected = self._protected([keeper, *(self._photos[i] for i in rows)])
+        return Group("similar", choice, members, protected)
 
 
 def _similar(
@@ -262,5 +257,5 @@ def _rank(rules: KeepRules, photos: Sequence[Photo], rows: Sequence[int]) -> np.
 
 
 def _apart(feedback: Feedback, row: dict[str, int]) -> np.ndarray:
-    pairs = [[row[md5] for md5 in pair] for pair in feedback.dismissed_pairs() if pair <= row.keys()]
+    pairs = [[row[md5] for md5 in pair] for pair in feedback.dismissed_pairs(row)]
     return pair_codes(*np.array(pairs, np.int64).reshape(-1, 2).T)

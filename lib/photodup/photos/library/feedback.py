@@ -5,7 +5,7 @@ the files, decisions cannot.
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import combinations
 from pathlib import Path
 from typing import Literal, TypeGuard
@@ -53,9 +53,12 @@ class Feedback:
         """Take labels back, and with an `undo` what it took back."""
         self._append([_undo(number) for number in numbers])
 
-    def dismissed_pairs(self) -> set[frozenset[str]]:
-        """Return the pairs of contents that must not be grouped again."""
-        return {frozenset(pair) for md5s in self._labelled("keep_both") for pair in combinations(md5s, 2)}
+    def dismissed_pairs(self, among: Collection[str] | None = None) -> set[frozenset[str]]:
+        """Return the pairs of contents that must not be grouped again, `among` those that are there."""
+        labels = (
+            [md5 for md5 in md5s if among is None or md5 in among] for md5s in self._labelled("keep_both")
+        )
+        return {frozenset(pair) for md5s in labels for pair in combinations(md5s, 2)}
 
     def kept_copies(self) -> set[str]:
         """Return the contents of which every file stays: copies with the same bytes, of which both are kept."""

@@ -14,23 +14,24 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, cast
 
 from photodup.addresses import grpc_address, http_address
 from photodup.embedding.backends import parse_backend
 from photodup.errors import PhotodupError
-from photodup.files import is_spelled_so, real_path
+from photodup.files import is_spelled_so, parse_json, real_path
 from photodup.names import escaped, printable
 from photodup.photos.groups.keepers import DEFAULT_RULES, KeepRules
 from photodup.photos.library.feedback import Feedback
 from photodup.photos.state.own_folder import OwnFolder
 from photodup.photos.state.own_key import is_signed, own_key, read_key, signature
+from photodup.safe_open import PathInFolder, open_file, opened
 
 AUTO = "auto"
 LEAST_THRESHOLD = 0.01
+_MOST_BYTES = 1_000_000  # of the file, which may be anybody's; what is cut there is no JSON
 
 _PURPOSE = "address 1"
-_MOST_CHARACTERS = 2**20
 
 
 @dataclass(frozen=True)
@@ -62,9 +63,7 @@ class LibrarySettings:
         if self.backend != AUTO:  # one way to write it, however it was stored
             object.__setattr__(self, "backend", parse_backend(self.backend).name)
         for folders in (self.folders, self.protected, self.not_within):
-            if not isinstance(folders, tuple) or not all(
-                isinstance(name, str) and "\0" not in name for name in folders
-            ):
+            if not isinstance(folders, tuple) or not all(map(_can_be_a_name, folders)):
                 raise PhotodupError("folders must be a list of names")
         if self.threshold is not None and not (
             isinstance(self.threshold, int | float) and LEAST_THRESHOLD <= self.threshold <= 1
@@ -91,6 +90,12 @@ class LibrarySettings:
     def rules(self, feedback: Feedback | None = None) -> KeepRules:
         """Return the keep rules; keepers that the owner chose before come first."""
         return KeepRules(self.keep, folders=self.folders, chosen=feedback.keepers() if feedback else ())
+
+
+def _can_be_a_name(name: Any) -> bool:
+    with suppress(UnicodeEncodeError):
+        return isinstance(name, str) and b"\0" not in os.fsencode(name)
+    return False
 
 
 def check_address(backend: str, url: str | None) -> None:
@@ -121,8 +126,11 @@ def load_settings(folder: Path) -> LibrarySettings:
     """
     path = OwnFolder(folder).settings
     try:
-        with open(path, encoding="utf-8") as file:
-            values = json.loads(file.read(_MOST_CHARACTERS))  # of a larger one that is cut, which is no JSON
+        with (
+            opened(path.parent, path.name) as place,
+            open(open_file(cast(PathInFolder, place)), "rb") as file,
+        ):
+            values = parse_json(file.read(_MOST_BYTES))
         given = values.pop("signature", None)
         if "ignored" in values:
             raise ValueError("unknown key ignored")

@@ -19,6 +19,7 @@ from starlette.exceptions import HTTPException
 
 from photodup.addresses import cannot_listen
 from photodup.errors import PhotodupError
+from photodup.http_protocol import ImpatientProtocol
 from photodup.names import printable
 from photodup.photos.review.pages import router
 from photodup.photos.review.pictures import PictureRefused
@@ -78,7 +79,13 @@ class ReviewServer:
         app = create_app(self.folder, port=self.port, frame_ancestors=ancestors, is_demo=is_demo)
         self.url = f"http://{HOST}:{self.port}/{app.state.token}/"
         config = uvicorn.Config(
-            app, HOST, self.port, log_level="warning", access_log=False, server_header=False
+            app,
+            HOST,
+            self.port,
+            http=ImpatientProtocol,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
         )
         self._server = uvicorn.Server(config)
         run = partial(self._server.run, sockets=[self._socket])

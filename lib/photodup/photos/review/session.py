@@ -12,7 +12,7 @@ from typing import TypeGuard
 from photodup.errors import PhotodupError
 from photodup.names import as_text, printable
 from photodup.photos.groups.by_settings import tiers_by_settings
-from photodup.photos.groups.results import Evidence, TierGroup, Tiers
+from photodup.photos.groups.results import Evidence, Group, Tiers
 from photodup.photos.library.catalogue import Catalogue, Photo
 from photodup.photos.library.feedback import Feedback
 from photodup.photos.library.hashing import md5
@@ -38,7 +38,7 @@ class Item:
     """
 
     key: str
-    group: TierGroup
+    group: Group
     status: str = TODO
     remove: frozenset[int] = frozenset()
     apart: frozenset[int] = frozenset()
@@ -57,7 +57,7 @@ class Item:
     @property
     def members(self) -> list[tuple[Photo, Evidence]]:
         """Return the members that still belong, with their evidence."""
-        pairs = zip(self.group.members, self.group.evidence, strict=True)
+        pairs = ((member.photo, member.evidence) for member in self.group.members)
         return [(photo, why) for photo, why in pairs if photo.id not in self.apart]
 
     @property
@@ -137,9 +137,9 @@ def _is_sound(line: dict | None) -> TypeGuard[dict]:
     return all(isinstance(p, list) and all(isinstance(text, str) for text in p) for p in pairs)
 
 
-def key_of(group: TierGroup) -> str:
+def key_of(group: Group) -> str:
     """Return a name for a group that stays the same as long as its files and its keeper do."""
-    return _key(group.tier, group.keeper, (group.keeper, *group.members))
+    return _key(group.tier, group.keeper, (group.keeper, *group.others))
 
 
 def _key(tier: str, keeper: Photo, photos: Iterable[Photo]) -> str:
@@ -149,7 +149,7 @@ def _key(tier: str, keeper: Photo, photos: Iterable[Photo]) -> str:
 
 def _all_photos(item: Item) -> tuple[Photo, ...]:
     """Return all photos of a group, also those that were dismissed."""
-    return (item.group.keeper, *item.group.members)
+    return (item.group.keeper, *item.group.others)
 
 
 def _skipped_when_found_again(item: Item) -> list[dict]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from photodup.errors import PhotodupError
+from photodup.files import check_json
 from photodup.names import printable
 from photodup.safe_open import PathInFolder, open_file, opened, refuse_what_is_no_file
 
@@ -53,13 +54,17 @@ class Journal:
         try:
             with self._place("") as place, open(open_file(place), "rb") as file:
                 self._refuse_large(file.fileno())
-                lines = file.read().split(b"\n")
+                content = file.read()
+            check_json(content, 4 * MOST_BYTES)
+            lines = content.split(b"\n")
         except FileNotFoundError:
             return []
         except OSError as error:
             raise JournalError(
                 f"{printable(self.path)} cannot be read ({error.strerror}): allow reading it."
             ) from None
+        except ValueError as error:
+            raise JournalError(f"{printable(self.path)} cannot be read ({error}): is it a journal?") from None
         return [_parsed(line) for line in lines[:-1]]
 
     def state(self) -> tuple[int, ...] | None:

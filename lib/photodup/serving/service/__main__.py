@@ -15,4 +15,6 @@ if __name__ == "__main__":
             raise
         print(f"photodup: {said}", file=sys.stderr)
         sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
     sys.exit(main())

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from photodup.embedding.engines.reduced import verdict_on
 from photodup.errors import PhotodupError
+from photodup.http_protocol import ImpatientProtocol
 from photodup.serving.process.ports import claim_ports, exposure
 from photodup.serving.service import openai_form
 from photodup.serving.service.admission import Overloaded
@@ -27,7 +28,6 @@ from photodup.serving.service.bodies import Base64Request, RequestError, Request
 from photodup.serving.service.openai_form import EmbeddingsAnswer, Models, OpenAiProblem
 from photodup.serving.service.service import Service, encode
 from photodup.serving.service.settings import ServiceSettings, read_settings
-from photodup.serving.service.slow_clients import ImpatientProtocol
 
 log = logging.getLogger("photodup.service")
 
@@ -43,7 +43,7 @@ class Embeddings(BaseModel):
     embeddings: list[list[float]] | list[str]
 
 
-class Limits(BaseModel):
+class ServiceLimits(BaseModel):
     max_images: int
     max_body_bytes: int
     max_pixels: int
@@ -71,7 +71,7 @@ class Info(BaseModel):
     runtime: dict[str, str] = Field(
         description="of the engine: library, version, threads, whether they spin while they wait; Pillow's version"
     )
-    limits: Limits
+    limits: ServiceLimits
 
 
 class Status(BaseModel):
@@ -145,6 +145,8 @@ class Gate:
         self._api_key = api_key.encode() if api_key else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}  # the server leaves the body out
         if scope["type"] == "http" and (answer := self._refuse(scope)):
             await answer(scope, receive, send)
         else:
@@ -260,7 +262,7 @@ def create_app(settings: ServiceSettings, on_failure: Callable[[str], None] = lo
             raise RequestError(503, service.failure or "The model is still loading.")
         s = service.settings
         stated = ("name", "pretrained", "is_random", "dim", "engine", "precision")
-        limits = s.model_dump(include=set(Limits.model_fields))
+        limits = s.model_dump(include=set(ServiceLimits.model_fields))
         return Info(
             **{name: getattr(model, name) for name in stated},
             digest=service.digest,
@@ -269,7 +271,7 @@ def create_app(settings: ServiceSettings, on_failure: Callable[[str], None] = lo
             gpus=service.stages.gpus.names(),
             gate=verdict_on(model),
             runtime=getattr(model, "runtime", dict)(),
-            limits=Limits(**limits, max_body_bytes=int(s.max_body_mb * 1e6)),
+            limits=ServiceLimits(**limits, max_body_bytes=int(s.max_body_mb * 1e6)),
         )
 
     @app.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
@@ -333,7 +335,8 @@ def main() -> int:
         timeout_keep_alive=75,  # longer than the pauses of a measurement with idle connections
     )
     server = Server(config)
-    server.run()
+    with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again once all is answered
+        server.run()
     if failures:
         print(f"photodup: {failures[0]}", file=sys.stderr)
     return 2 if failures else 0

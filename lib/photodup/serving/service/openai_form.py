@@ -25,7 +25,7 @@ class EmbeddingsRequest(BaseModel):
 
     model: str = Field(description="as GET /v1/models lists it; the architecture's name will do")
     input: str | Annotated[list[str], Field(min_length=1)]
-    encoding_format: Literal["float", "base64"] = "float"
+    encoding_format: Literal["float", "base64"] | None = Field(None, description="float by default")
     modality: Literal["image"] | None = Field(None, description="Infinity's; nothing but images is embedded")
     dimensions: int | None = Field(None, description="none but the model's own")
     user: str | None = None
@@ -122,7 +122,7 @@ class OpenAiRequest:
             )
         if asked.dimensions not in (None, self._model.dim):
             raise RequestError(400, f"dimensions: the model has {self._model.dim}, and no other number.")
-        self._encoding = asked.encoding_format
+        self._encoding = asked.encoding_format or "float"
         given = [asked.input] if isinstance(asked.input, str) else asked.input
         return decoded(given, self._max_images, _of_data_uri)
 

@@ -1,12 +1,12 @@
 """Settings of the FastAPI service, read from the environment."""
 
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from photodup.embedding.engines.model import ENGINES, PRECISIONS
 from photodup.errors import PhotodupError
 from photodup.files import available_cores
-from photodup.settings import DEFAULT_NAME, DEFAULT_PRETRAINED
+from photodup.settings import DEFAULT_NAME, DEFAULT_PRETRAINED, header_text
 
 
 class ServiceSettings(BaseSettings):
@@ -50,6 +50,17 @@ class ServiceSettings(BaseSettings):
     )
     decode_threads: int = Field(default_factory=lambda: min(8, available_cores()), ge=1)
 
+    @field_validator("api_key")
+    @classmethod
+    def _key(cls, key: SecretStr | None) -> SecretStr | None:
+        try:
+            text = header_text(key.get_secret_value(), "API_KEY") if key else ""
+        except PhotodupError as error:
+            raise ValueError(str(error).rstrip(".")) from None
+        if key and not text:
+            raise ValueError("white space alone is no key, and the service would be open to all")
+        return SecretStr(text) if text else None
+
 
 def read_settings() -> ServiceSettings:
     """Read the environment.
@@ -62,4 +73,5 @@ def read_settings() -> ServiceSettings:
     except ValidationError as error:
         first = error.errors()[0]
         name = str(first["loc"][0]).upper()
-        raise PhotodupError(f"{name}={first['input']}: {first['msg']}.") from None
+        shown = name if name == "API_KEY" else f"{name}={first['input']}"
+        raise PhotodupError(f"{shown}: {first['msg'].removeprefix('Value error, ')}.") from None

@@ -1,13 +1,9 @@
-"""Clients that send too slowly: of their headers and of their bodies, so that they hold neither memory nor sockets."""
+"""Clients that send their bodies too slowly, so that they hold neither memory nor sockets."""
 
 import asyncio
 from collections.abc import AsyncIterator
 
 from starlette.requests import Request
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-
-# From the connection, or the first byte of a further request, to the end of the headers.
-HEADER_SECONDS = 10.0
 
 # The rate is looked at over windows of this length: a pause of a second or two on a bad line costs nothing.
 _WINDOW_S = 5.0
@@ -43,34 +39,3 @@ async def paced(request: Request, *, max_s: float, min_bytes_per_s: float) -> As
         window_bytes += len(chunk)
         if window_bytes >= min_bytes_per_s * window_s:
             window_began, window_bytes = loop.time(), 0
-
-
-class ImpatientProtocol(HttpToolsProtocol):
-    """uvicorn's HTTP, but a connection whose headers do not arrive is closed."""
-
-    _late: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport) -> None:
-        super().connection_made(transport)
-        self._arm()
-
-    def connection_lost(self, exc) -> None:
-        self._disarm()
-        super().connection_lost(exc)
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self._arm()
-
-    def on_headers_complete(self) -> None:
-        self._disarm()
-        super().on_headers_complete()
-
-    def _arm(self) -> None:
-        self._disarm()
-        self._late = self.loop.call_later(HEADER_SECONDS, self.transport.close)
-
-    def _disarm(self) -> None:
-        if self._late:
-            self._late.cancel()
-            self._late = None

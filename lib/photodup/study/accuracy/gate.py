@@ -27,7 +27,7 @@ from photodup.photos.groups.tiers import OTHER_MODEL, THRESHOLDS, ModelThreshold
 from photodup.photos.library.hashing import hamming, perceptual_hash
 from photodup.photos.search.candidates import PER_PHOTO_BESIDE
 from photodup.photos.search.hash_neighbours import mirrored_hash, search_radius
-from photodup.study.accuracy.pictures import Picture, Pictures
+from photodup.study.accuracy.pictures import EditedPicture, Pictures
 
 NEAR = 0.05
 MAX_VERIFIED = 200
@@ -239,13 +239,13 @@ class _Pixels:
         self._known: dict[str, tuple[Any, str | None]] = {}
         self._radius = search_radius(LIBRARY_SIZE, PER_PHOTO_BESIDE)
 
-    def __call__(self, first: Picture, second: Picture) -> bool:
+    def __call__(self, first: EditedPicture, second: EditedPicture) -> bool:
         from photodup.photos.compare.verify import verify
 
         (a, hash_a), (b, hash_b) = self._describe(first), self._describe(second)
         return not self._hash_proposes(hash_a, hash_b) and verify(a, b).is_copy()
 
-    def _describe(self, picture: Picture) -> tuple[Any, str | None]:
+    def _describe(self, picture: EditedPicture) -> tuple[Any, str | None]:
         from photodup.photos.compare.features import features
 
         if picture.name not in self._known:

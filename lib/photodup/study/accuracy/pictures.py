@@ -68,7 +68,7 @@ _GRAIN, _QUALITY = 5, 90  # greys; a camera's noise is what a reduced decode see
 
 
 @dataclass(frozen=True)
-class Picture:
+class EditedPicture:
     """A held-out photograph or an edit of one. Pictures of one `photograph` are copies of each other."""
 
     photograph: int
@@ -92,7 +92,7 @@ class Pictures:
     """
 
     calibration: np.ndarray
-    held_out: tuple[Picture, ...]
+    held_out: tuple[EditedPicture, ...]
     source: str
 
     @property
@@ -164,8 +164,8 @@ def _photographs(folder: Path) -> list[tuple[str, Image.Image, str]]:
     return photographs
 
 
-def _edited(photographs: Sequence[tuple[str, Image.Image]], edits: Sequence[str]) -> Iterator[Picture]:
+def _edited(photographs: Sequence[tuple[str, Image.Image]], edits: Sequence[str]) -> Iterator[EditedPicture]:
     for index, (name, image) in enumerate(photographs):
-        yield Picture(index, name, image)
+        yield EditedPicture(index, name, image)
         for edit in edits:
-            yield Picture(index, f"{name}, {edit}", image, EDITS[edit])
+            yield EditedPicture(index, f"{name}, {edit}", image, EDITS[edit])

@@ -301,10 +301,12 @@ def open_run(
     Raises:
         PhotodupError: a bad name, an endpoints file that cannot be read, a parameter that the notebook does not
             declare, another GPU than the run was measured on, or, with `strict`, no server that answers.
-        NotMeasured: no server answers, and nothing is recorded.
+        NotMeasured: in a notebook, no server answers and nothing is recorded.
     """
     gaps.refuse_undeclared_parameters()
     file = str(endpoints) if isinstance(endpoints, Path) else endpoints or ""
+    # papermill reads `-p GPU 4090` as a number
+    run, host, gpu = (str(text) if type(text) is int else text for text in (run, host, gpu))
     texts = {"RUN": run, "HOST": host, "ENDPOINTS": file, "GPU": gpu}
     ports = (pytorch_port, triton_http_port, triton_grpc_port, triton_metrics_port)
     for name, text in texts.items():
@@ -340,7 +342,7 @@ def open_run(
             where = _only(where, ready)
         elif strict:
             raise PhotodupError(sentence)
-        elif not _n_records(directory):
+        elif not _n_records(directory) and gaps.running_shell():
             raise NotMeasured(sentence)
         told = [row["said"] for row in rows if row["said"] and row["said"].pretrained]
         model = {"pretrained": told[0].pretrained, "digest": told[0].digest} if told else None

@@ -68,28 +68,53 @@ def check_parameters(notebook: Path, given: Mapping[str, Any]) -> None:
         )
 
 
-def parse_parameters(arguments: Iterable[str]) -> dict[str, Any]:
-    """Turn `-p KEY VALUE -p KEY VALUE …` into parameters; values are read as YAML (`8`, `[1, 8]`, `text`).
+def parse_parameters(arguments: Iterable[str]) -> dict[str, str]:
+    """Turn `-p KEY VALUE -p KEY VALUE …` into parameters; the values are texts, which `read_parameters` reads.
 
     Raises:
         PhotodupError: something else on the command line.
     """
-    given, rest = {}, list(arguments)
+    texts, rest = {}, list(arguments)
     while rest:
         flag, *pair = rest[:3]
         if flag not in ("-p", "--parameter") or len(pair) != 2:
             raise PhotodupError(
                 f"{' '.join(rest[:3])!r} is not understood: parameters are given as -p KEY VALUE."
             )
-        try:
-            given[pair[0]] = yaml.safe_load(pair[1])
-            json.dumps(given[pair[0]], allow_nan=False)  # as papermill gets it: no dates, nothing endless
-        except (yaml.YAMLError, ValueError, TypeError, RecursionError):
-            raise PhotodupError(
-                f"-p {pair[0]}: {pair[1][:80]!r} is no value in YAML; write a text with such signs as '\"…\"'."
-            ) from None
-        rest = rest[3:]
-    return given
+        texts[pair[0]], rest = pair[1], rest[3:]
+    return texts
+
+
+def read_parameters(chosen: Iterable[Path], parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Read the parameters that are texts as notebooks declare them: `4090` is a text for a GPU, and a number for ports.
+
+    Raises:
+        PhotodupError: none of the notebooks declares a parameter, or its text is none of the type.
+    """
+    import papermill
+
+    declared = [papermill.inspect_notebook(str(path)) for path in chosen]
+    kinds = {name: about["inferred_type_name"] for one in declared for name, about in one.items()}
+    if unknown := sorted(set(parameters) - set(kinds)):
+        raise PhotodupError(
+            f"No chosen notebook has a parameter {unknown[0]}: see `photodup study parameters`."
+        )
+    return {
+        name: _typed(name, text, kinds[name]) if isinstance(text, str) and kinds[name] != "str" else text
+        for name, text in parameters.items()
+    }
+
+
+def _typed(name: str, text: str, kind: str) -> Any:
+    kinds: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "bool": (bool,)}
+    try:
+        typed = yaml.load(text, yaml.BaseLoader if kind == "list[str]" else yaml.SafeLoader)
+        json.dumps(typed, allow_nan=False)  # as papermill gets it: no dates, nothing endless
+        if typed is None or type(typed) in kinds.get(kind, (list,)):
+            return typed
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError):
+        pass
+    raise PhotodupError(f"-p {name}: {text[:80]!r} is no {kind}, which the notebook declares.")
 
 
 def load_sizes(sizes: str) -> dict[str, dict[str, Any]]:
@@ -174,7 +199,7 @@ def run_study(
         sizes: `quick` (notebooks/quick.yaml: what the answers need), `smoke` (notebooks/smoke.yaml: every cell once,
             decides nothing) or `full` (the notebooks' defaults).
         only: notebook prefixes.
-        parameters: extra papermill parameters, given to the notebooks that declare them.
+        parameters: extra papermill parameters, given to the notebooks that declare them; RUN takes the place of `name`.
         weights: `MODEL_PRETRAINED` for embedded servers and notebooks; see `photodup.study.notebook.weights`.
         again: run notebooks even if they passed before.
         visits: of each comparison, instead of what the sizes say.
@@ -186,12 +211,12 @@ def run_study(
     from photodup.study.notebook.weights import prepare_model
     from photodup.study.report.page import write_report
 
-    directory, chosen = folder_of(name), notebooks(only)
-    for key in parameters or {}:
-        if not any(key in declared_parameters(path) for path in chosen):
-            raise PhotodupError(f"No chosen notebook has a parameter {key}: see `photodup study parameters`.")
+    chosen = notebooks(only)
+    parameters = read_parameters(chosen, parameters or {})
+    name = parameters.pop("RUN", name)
+    directory = folder_of(name)
     chosen.sort(key=lambda path: path.name.startswith("00"))  # the map quotes every other notebook's answer
-    plan = [(path, *_plan(path, name, sizes, parameters or {})) for path in chosen]
+    plan = [(path, *_plan(path, name, sizes, parameters)) for path in chosen]
     done = {} if again else _read_outcomes(directory)
     due = [(p, q, b) for p, q, b in plan if not _is_current(done.get(p.stem), p, q, directory)]
     outcomes = {**_read_outcomes(directory)}
@@ -200,7 +225,7 @@ def run_study(
         if due:
             weights = prepare_model(weights)
             where = _measure_comparisons(
-                stack, name, [path for path, _, _ in due], sizes, endpoints, _host(parameters or {}), visits
+                stack, name, [path for path, _, _ in due], sizes, endpoints, _host(parameters), visits
             )
             extra |= {"ENDPOINTS": str(where)} if where else {}
         for path, params, budget_s in plan:

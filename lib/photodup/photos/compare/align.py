@@ -1,0 +1,276 @@
+"""Lay one file on another: one affine map from the keeper's pixels to the member's, to a part of a pixel.
+
+Maps are float64[2, 3] between positions whose whole numbers are edges of pixels, so that a resize is a plain scale.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from PIL import Image
+
+from photodup.photos.compare.matching import correlation
+from photodup.photos.compare.pictures import Picture
+from photodup.photos.compare.verify import verify_with_map
+
+Size = tuple[int, int]  # width and height, pixels
+
+_SIDE = 640  # longer side at which a map is settled, pixels
+_SOFT = 1.2  # blur before it, pixels
+# A map of whole frames counts if it lies this near (share of the longer side) and fits as well (loss of correlation).
+_NEAR, _AS_WELL = 0.03, 0.0005
+_SETTLED = 0.3  # pixels of 640 by which a settled map is off at most
+
+
+@dataclass(frozen=True)
+class Placement:
+    """How a keeper lies on a member.
+
+    Attributes:
+        transform: the map from the keeper's positions to the member's.
+        is_mirrored, is_turned: whether it is mirrored, or turned by a quarter or more.
+    """
+
+    transform: np.ndarray
+    is_mirrored: bool = False
+    is_turned: bool = False
+
+    @property
+    def scale(self) -> float:
+        """Return pixels of the member for one of the keeper."""
+        return float(np.sqrt(abs(np.linalg.det(self.transform[:, :2]))))
+
+    @property
+    def slant(self) -> float:
+        """Return the sine of the angle by which the keeper lies turned on the member."""
+        return abs(float(self.transform[1, 0])) / self.scale
+
+    @property
+    def stretch(self) -> float:
+        """Return the larger scale over the smaller, 1 or more."""
+        larger, smaller = np.linalg.svd(self.transform[:, :2], compute_uv=False)
+        return float(larger / smaller)
+
+
+def align(keeper: Picture, member: Picture) -> Placement | None:
+    """Return how the keeper lies on the member; None where the two are not seen to be one picture."""
+    evidence, between_greys = verify_with_map(member.features, keeper.features)
+    if between_greys is None or not evidence.passes():
+        return None
+    greys = [picture.features.grey.shape[::-1] for picture in (keeper, member)]
+    up, down = np.array(member.image.size) / greys[1], np.array(greys[0]) / keeper.image.size
+    transform = rescaled(from_centres(between_greys), 1 / down, up)
+    linear = transform[:, :2]
+    if np.linalg.det(linear) < 0:
+        return Placement(transform, is_mirrored=True)
+    if linear[0, 0] <= abs(linear[0, 1]):
+        return Placement(transform, is_turned=True)
+    return Placement(_settle(keeper, member, transform))
+
+
+def from_centres(transform: np.ndarray) -> np.ndarray:
+    """Return a map between centres of pixels as one between edges."""
+    return np.column_stack([transform[:, :2], transform[:, 2] + 0.5 - transform[:, :2] @ (0.5, 0.5)])
+
+
+def to_centres(transform: np.ndarray) -> np.ndarray:
+    """Return a map between edges of pixels as one between centres, as OpenCV takes it."""
+    return np.column_stack([transform[:, :2], transform[:, 2] - 0.5 + transform[:, :2] @ (0.5, 0.5)])
+
+
+def rescaled(transform: np.ndarray, source: float | np.ndarray, target: float | np.ndarray) -> np.ndarray:
+    """Return the map between pictures that are resized by these factors."""
+    s, t = np.broadcast_to(source, 2), np.broadcast_to(target, 2)
+    return np.column_stack([t[:, None] * transform[:, :2] / s, t * transform[:, 2]])
+
+
+def inverse(transform: np.ndarray) -> np.ndarray:
+    """Return the map back."""
+    return np.linalg.inv(np.vstack([transform, (0, 0, 1)]))[:2]
+
+
+def moved(points: np.ndarray, transform: np.ndarray) -> np.ndarray:
+    """Return points [n, 2] under a map."""
+    return points @ transform[:, :2].T + transform[:, 2]
+
+
+def corners(size: Size | np.ndarray) -> np.ndarray:
+    """Return float64[4, 2]: the corners of a frame, from the left upper one clockwise."""
+    width, height = size
+    return np.array([(0, 0), (width, 0), (width, height), (0, height)], float)
+
+
+def grey(rgb: np.ndarray) -> np.ndarray:
+    """Return float32[h, w]."""
+    import cv2
+
+    return cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY).astype(np.float32)
+
+
+def laid(
+    rgb: np.ndarray, transform: np.ndarray, size: Size, how: Image.Resampling = Image.Resampling.LANCZOS
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return a picture uint8[h, w, 3] in another frame, and where it is, bool[h, w]; its last pixels go on beyond.
+
+    Pixels are averaged where it becomes smaller, as a program does that resizes; `how` is that program's way.
+    """
+    if is_straight(transform):
+        return _laid_straight(rgb, transform, size, how)
+    return _laid_aslant(rgb, transform, size)
+
+
+def is_straight(transform: np.ndarray) -> bool:
+    """Return whether a map only moves and scales."""
+    return abs(transform[0, 1]) + abs(transform[1, 0]) < 1e-9 and min(transform[0, 0], transform[1, 1]) > 0
+
+
+def _laid_straight(
+    rgb: np.ndarray, transform: np.ndarray, size: Size, how: Image.Resampling
+) -> tuple[np.ndarray, np.ndarray]:
+    import cv2
+
+    scales, offset, bounds = np.diag(transform), transform[:, 2], np.array(rgb.shape[1::-1])
+    # Only the frame's whole pixels count.
+    low = np.clip(np.ceil(offset - 0.02), 0, size).astype(int)
+    high = np.clip(np.floor(offset + bounds * scales + 0.02), 0, size).astype(int)
+    inside = np.zeros(size[::-1], bool)
+    if (high - low).min() < 1:
+        return np.zeros((*size[::-1], 3), np.uint8), inside
+    inside[low[1] : high[1], low[0] : high[0]] = True
+    box = np.clip((np.array([low, high]) - offset) / scales, 0, bounds).ravel()
+    left, top, right, bottom = np.rint(box).astype(int)
+    if np.abs(box - np.rint(box)).max() < 1e-6 and (right - left, bottom - top) == tuple(high - low):
+        part = rgb[top:bottom, left:right]
+    else:
+        shape = tuple((high - low).tolist())
+        part = np.asarray(Image.fromarray(rgb).resize(shape, how, tuple(box.tolist()), 3.0))
+    if inside.all():
+        return part, inside
+    top, below, left, right = (int(n) for n in (low[1], size[1] - high[1], low[0], size[0] - high[0]))
+    return cv2.copyMakeBorder(part, top, below, left, right, cv2.BORDER_REPLICATE), inside
+
+
+def _laid_aslant(rgb: np.ndarray, transform: np.ndarray, size: Size) -> tuple[np.ndarray, np.ndarray]:
+    import cv2
+
+    scale = float(np.linalg.svd(transform[:, :2], compute_uv=False)[1])
+    if scale < 0.75:
+        small = tuple(max(1, round(side * max(scale, 1 / 64) * 1.5)) for side in rgb.shape[1::-1])
+        transform = rescaled(transform, np.array(small) / rgb.shape[1::-1], 1)
+        rgb = cv2.GaussianBlur(cv2.resize(rgb, small, interpolation=cv2.INTER_AREA), (0, 0), 0.5)
+    centred, edge = to_centres(transform), cv2.BORDER_REPLICATE
+    warped = cv2.warpAffine(rgb, centred, size, flags=cv2.INTER_CUBIC, borderMode=edge)
+    x, y = np.meshgrid(np.arange(size[0]) + 0.5, np.arange(size[1]) + 0.5)
+    u, v = (row[0] * x + row[1] * y + row[2] for row in inverse(transform))
+    return warped, (np.minimum(u, v) > 0.5) & (u < rgb.shape[1] - 0.5) & (v < rgb.shape[0] - 0.5)
+
+
+def _settle(keeper: Picture, member: Picture, transform: np.ndarray) -> np.ndarray:
+    """Return the map settled on the greys, and snapped to whole frames or pixels where that is as near."""
+    factor = min(1.0, _SIDE / max(member.image.size))
+    target, exact = _reduced(member.rgb, factor)
+    scale = float(np.linalg.svd(transform[:, :2], compute_uv=False)[1]) * factor
+    source, by = _reduced(keeper.rgb, min(scale, 1.0))
+    fit = _fitting(target, source)
+    whole = np.column_stack([np.diag(np.array(member.image.size) / keeper.image.size), (0, 0)])
+    edges = corners(keeper.image.size)
+    beside = np.abs(moved(edges, whole) - moved(edges, transform)).max()
+    roughly = fit(rescaled(transform, by, exact))
+    if beside < _NEAR * max(member.image.size) and fit(rescaled(whole, by, exact)) >= roughly - _AS_WELL:
+        return whole
+    settled = rescaled(transform, by, exact)
+    for level in (1 / 4, 1 / 2, 1):
+        (a, on), (b, of) = _reduced(target, level), _reduced(source, level)
+        if min(a.shape) >= 48:
+            settled = rescaled(_settled(a, b, rescaled(settled, of, on)), 1 / of, 1 / on)
+    if fit(settled) > roughly:
+        transform = rescaled(settled, 1 / by, 1 / exact)
+    return _snapped(transform, keeper.image.size, member.image.size, factor)
+
+
+def _reduced(picture: np.ndarray, factor: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return the greys of a picture at a size, and the exact factors of both sides."""
+    import cv2
+
+    size = tuple(max(8, round(side * factor)) for side in picture.shape[1::-1])
+    greys = grey(picture) if picture.ndim == 3 and factor == 1 else picture
+    if factor < 1:
+        greys = cv2.resize(picture, size, interpolation=cv2.INTER_AREA)
+        greys = grey(greys) if greys.ndim == 3 else greys
+    return greys, np.array(greys.shape[::-1]) / picture.shape[1::-1]
+
+
+def _fitting(target: np.ndarray, source: np.ndarray) -> Callable[[np.ndarray], float]:
+    """Return what gives the correlation of two greys under a map, at one softness: between pixels a map blurs."""
+    import cv2
+
+    soft = [cv2.GaussianBlur(picture, (0, 0), 1.5) for picture in (target, source)]
+    ones = np.full_like(source, 255, np.uint8)
+
+    def fit(transform: np.ndarray) -> float:
+        size = target.shape[::-1]
+        there = cv2.warpAffine(soft[1], to_centres(transform), size, flags=cv2.INTER_LINEAR)
+        inside = cv2.warpAffine(ones, to_centres(transform), size, flags=cv2.INTER_NEAREST) > 0
+        return correlation(soft[0][inside], there[inside])
+
+    return fit
+
+
+def _settled(target: np.ndarray, source: np.ndarray, transform: np.ndarray, rounds: int = 8) -> np.ndarray:
+    """Return the map that lays greys float32[h, w] best on others, from one that is near.
+
+    Gauss and Newton's way with gain and offset (Lucas and Kanade 1981); what differs most has no say.
+    """
+    import cv2
+
+    height, width = target.shape
+    a, soft = (cv2.GaussianBlur(picture, (0, 0), _SOFT) for picture in (target, source))
+    across, down = (
+        cv2.Sobel(a, cv2.CV_32F, *axes, ksize=3, scale=1 / 8).ravel() for axes in ((1, 0), (0, 1))
+    )
+    half = max(width, height) / 2
+    y, x = np.mgrid[:height, :width].reshape(2, -1).astype(np.float32)
+    x, y = (x - width / 2) / half, (y - height / 2) / half
+    basis = np.stack([across * x, across * y, across, down * x, down * y, down, a.ravel(), np.ones_like(x)])
+    ones, edges = np.full_like(source, 255, np.uint8), corners((width, height))
+    for _ in range(rounds):
+        centred = to_centres(transform)
+        b = cv2.warpAffine(soft, centred, (width, height), flags=cv2.INTER_LINEAR)
+        inside = cv2.warpAffine(ones, centred, (width, height), flags=cv2.INTER_NEAREST).ravel() > 0
+        apart = (b - a).ravel()
+        if not inside.any():
+            break
+        some = apart[inside][::7]
+        spread = 1.5 * float(np.median(np.abs(some - np.median(some)))) + 0.5
+        weighted = basis * (inside / (1 + (apart / (2 * spread)) ** 2) ** 2).astype(np.float32)
+        products = (weighted @ basis.T).astype(float) + 1e-3 * np.eye(8)
+        step = np.linalg.solve(products, (weighted @ apart).astype(float))
+        # The source shows at p what the target shows at p + shift(p): move it there.
+        linear = step[[0, 1, 3, 4]].reshape(2, 2) / half
+        shift = np.column_stack([np.eye(2) + linear, step[[2, 5]] - linear @ (width / 2, height / 2)])
+        transform = (np.vstack([shift, (0, 0, 1)]) @ np.vstack([transform, (0, 0, 1)]))[:2]
+        if np.abs(moved(edges, shift) - edges).max() < 0.01:
+            break
+    return transform
+
+
+def _snapped(transform: np.ndarray, source: Size, target: Size, factor: float) -> np.ndarray:
+    """Return a map of whole frames, of one scale a side, or of whole pixels, if it lies within a part of a pixel."""
+    near = max(_SETTLED / factor, 0.4)
+    edges = corners(source)
+    places = moved(edges, transform)
+
+    def straight(scales: np.ndarray, offset: np.ndarray) -> np.ndarray:
+        return np.column_stack([np.diag(scales), offset])
+
+    seen = np.clip(places, 0, target)
+    back, scales = moved(seen, inverse(transform)), np.diag(transform)
+    framed = np.rint(places)
+    candidates = (
+        (edges, places, straight(np.array(target) / source, np.zeros(2))),
+        (edges, places, straight((framed[2] - framed[0]) / source, framed[0])),
+        (back, seen, straight(np.ones(2), np.rint((seen - back).mean(axis=0)))),
+        (back, seen, straight(scales, seen.mean(axis=0) - scales * back.mean(axis=0))),
+    )
+    fitting = (one for points, there, one in candidates if np.abs(moved(points, one) - there).max() < near)
+    return next(fitting, transform)

@@ -1,0 +1,180 @@
+"""Whether a file that stays can reproduce another, by their pixels, and where and why not."""
+
+import numpy as np
+
+from photodup.photos.compare.align import Placement, align, corners, grey, inverse, laid, moved, rescaled
+from photodup.photos.compare.limits import LIMITS
+from photodup.photos.compare.pictures import Picture, Saving
+from photodup.photos.compare.reproduce import (
+    CELL,
+    View,
+    cells,
+    lost,
+    most_detailed,
+    octaves,
+    saved,
+    tiles,
+    views,
+    whole_cells,
+    whole_size,
+    window,
+)
+from photodup.photos.compare.unexplained import Difference, beyond, has_edge, in_both, places, unexplained
+
+_COSINES = np.cos(np.pi / 16 * np.outer(np.arange(8), np.arange(1, 16, 2)))
+_DCT = _COSINES * np.sqrt(np.where(np.arange(8) == 0, 1, 2) / 8)[:, None]
+
+
+def lacks(keeper: Picture, member: Picture) -> tuple[Difference, ...]:
+    """Return what a member shows, or may show, that the keeper cannot reproduce; none where it may go."""
+    placement = align(keeper, member)
+    if placement is None:
+        return (Difference("is not seen to be the same picture"),)
+    if placement.is_mirrored or placement.is_turned:
+        return (Difference("is mirrored" if placement.is_mirrored else "is turned"),)
+    if placement.stretch > 1 + max(LIMITS.same_shape, 1.2 / min(member.image.size)):
+        return (Difference("is stretched"),)
+    if member.saving.n_pages > keeper.saving.n_pages:
+        return (Difference(f"holds {member.saving.n_pages} pages or frames"),)
+    transform = placement.transform
+    sizes = keeper.image.size, member.image.size
+    differences, is_whole, is_framed = [], True, False
+    for view in views(keeper, member, transform):
+        found = unexplained(view)
+        if is_whole:
+            is_framed = bool((~view.inside).mean() > LIMITS.plain_beyond)
+            if len(outside := beyond(view)):
+                found.append(("shows more of the scene", outside))
+        is_whole = False
+        if found:
+            for reason, boxes in found:
+                boxes_of_both = () if boxes is None else in_both(boxes, view, transform, *sizes)
+                differences.append(Difference(reason, boxes_of_both))
+            return tuple(differences)
+    size, exact = whole_size(member)
+    for tile in tiles(keeper, member, transform, view) if size != member.image.size else ():
+        if len(boxes := places(tile)):
+            return (Difference("looks different in a small place", in_both(boxes, tile, transform, *sizes)),)
+    if has_edge(keeper.rgb, rescaled(transform, 1, exact), size):
+        return (Difference("the file to keep has an edge where this one ends, as a frame or a collage has"),)
+    doubt = _doubt(keeper, member, placement, view, is_framed=is_framed)
+    return (Difference(doubt),) if doubt else ()
+
+
+def _doubt(keeper: Picture, member: Picture, placement: Placement, view: View, *, is_framed: bool) -> str:
+    """Return why the keeper may have been made from the member, or neither from the other; empty where nothing says so."""
+    beside, fresh, _ = view.losses
+    scale, softness = placement.scale, view.softness
+    # Our copy foretells what its saving did: it was saved from the keeper.
+    is_foretold = view.explained >= LIMITS.explained and beside >= 0.7 * fresh > 0.1
+    is_one_size = 1 - LIMITS.same_size < scale < 1 + LIMITS.same_size
+    may_show = not is_one_size or not keeper.saving.tables or keeper.saving.step < 0.8 * member.saving.step
+    if may_show and member.saving.tables and rounding(view.keeper, member.saving) > LIMITS.rounding:
+        # Steps that are twice as long look alike; then only a keeper that the member foretells was made from it.
+        back = inverse(placement.transform)
+        if not is_foretold or next(views(member, keeper, back)).explained >= LIMITS.explained:
+            return "the file to keep was made from it"
+    if is_foretold:
+        return ""
+    if scale > 1 + LIMITS.same_size:
+        return "has more pixels"
+    if beside <= 0.05 or is_framed:
+        return ""  # the same pixels; or with one colour around them, as a turn or a frame adds it
+    if placement.slant > LIMITS.slant:
+        return "lies straighter, or is turned a little"
+    if not is_one_size:
+        share = detail_beyond(keeper, member, placement)
+        is_likely = share > LIMITS.detail_likely and (fresh > 0.8 or keeper.has_camera)
+        if share > LIMITS.detail_surely or is_likely:
+            return ""
+        return "the file to keep is larger, and is not seen to hold more: it may be an enlargement"
+    if softness >= LIMITS.softened:
+        return ""
+    if keeper.saving.tables and (not member.saving.tables or member.saving.step < 0.8 * keeper.saving.step):
+        back, _ = laid(member.rgb, inverse(placement.transform), keeper.image.size)
+        if rounding(back, keeper.saving) > LIMITS.rounding:
+            return ""
+    if softness > LIMITS.softer:
+        return "is a little softer: the file to keep may have been sharpened"
+    own_loss = _own_loss(view, keeper.saving)
+    if _share_shown(keeper, member, placement) < LIMITS.less_shown and own_loss < LIMITS.as_lossy * fresh:
+        return ""  # a crop, so that the keeper was not made from it, and no better saved
+    if (
+        member.saving.step > LIMITS.strong_step
+        and keeper.saving.step < member.saving.step / 3
+        and not softness
+    ):
+        return ""  # so strongly saved that it was nobody's source
+    # A JPEG saved from the keeper would have been foretold; of other formats nothing is, and they may have lost more.
+    is_known = bool(member.saving.tables) or member.saving.is_lossless
+    if is_known or beside < LIMITS.more_lost * own_loss:
+        return "neither of the two is seen to be saved from the other"
+    return ""
+
+
+def _share_shown(keeper: Picture, member: Picture, placement: Placement) -> float:
+    """Return the share of the keeper's picture that the member shows."""
+    low, high = np.array([(0, 0), keeper.image.size], float)
+    reach = moved(corners(member.image.size), inverse(placement.transform)).clip(low, high)
+    return float(np.prod(reach.max(axis=0) - reach.min(axis=0)) / np.prod(high))
+
+
+def _own_loss(view: View, saving: Saving) -> float:
+    """Return what a file's own saving has cost it, greys; other formats than JPEG as one of good quality."""
+    if saving.is_lossless:
+        return 0.0
+    off_grid = np.ascontiguousarray(view.keeper[4:, 4:])
+    loss = lost(off_grid, saved(off_grid, saving if saving.tables else 85))
+    return float(np.sqrt(loss[loss <= np.quantile(loss, 0.9)].mean())) if loss.size else 0.0
+
+
+def rounding(rgb: np.ndarray, saving: Saving, side: int = 512) -> float:
+    """Return how plainly a picture carries a JPEG's rounding, in whose frame it is: 0 not at all, 1 if it is that file.
+
+    Of coefficients that are multiples of the JPEG's steps the fractions are near 0; moved by half a block they are
+    anything.
+    """
+    lying = saving.as_saved(rgb)
+    left, top = most_detailed(lying, side)
+    part = grey(lying[top : top + side, left : left + side]) - 128
+    height, width = ((length - 4) // 8 * 8 for length in part.shape)
+    if min(height, width) < 2 * CELL:
+        return 0.0
+    steps = np.array(saving.tables[0], np.float32).reshape(8, 8)
+    nearness = []
+    for at in (0, 4):
+        blocks = part[at : at + height, at : at + width].reshape(height // 8, 8, width // 8, 8).swapaxes(1, 2)
+        multiples = _DCT @ blocks @ _DCT.T / steps
+        size = np.abs(multiples)
+        counted = multiples[(size > 0.6) & (size < 4.5) & (steps > 3)]
+        nearness.append(float(np.cos(2 * np.pi * counted).mean()) if len(counted) > 100 else 0.0)
+    return nearness[0] - nearness[1]
+
+
+def detail_beyond(keeper: Picture, member: Picture, placement: Placement) -> float:
+    """Return how much finest detail a larger keeper has beyond an enlargement of the member, as a share of the next octave.
+
+    A contrast that one factor explains is no detail, and neither is what saving has put there.
+    """
+    back = inverse(placement.transform)
+    size, exact = whole_size(keeper)
+    whole = laid(keeper.rgb, np.column_stack([np.diag(exact), (0, 0)]), size)[0]
+    _, inside = laid(member.rgb, rescaled(back, 1, exact), size)
+    whole = whole * inside[..., None]  # detail that the member does not show is not asked for
+    near = most_detailed(whole, max(CELL, round(512 * exact.min())))
+    left, top = (round(n / e) // CELL * CELL for n, e in zip(near, exact, strict=True))
+    view = window(member, keeper, back, (left, top))
+    there = whole_cells(view.inside)
+    there[[0, -1]] = there[:, [0, -1]] = False
+    if there.sum() < 6:
+        return 0.0
+    ours, copied, soft = (octaves(grey(one), 2) for one in (view.member, view.copy, view.keeper))
+
+    def each(product: np.ndarray, side: int = CELL) -> np.ndarray:
+        return cells(product, side)[: there.shape[0], : there.shape[1]][there]
+
+    before = each(ours[1] ** 2, CELL // 2)
+    busy = np.argsort(before)[len(before) // 2 :]
+    common, of_copy = each(ours[0] * copied[0]), each(copied[0] ** 2)
+    alone = each(ours[0] ** 2) - common**2 / (of_copy + 0.01) - each((copied[0] - soft[0]) ** 2)
+    return float(np.sqrt(np.median((np.maximum(alone, 0) / (before + 1))[busy])))

@@ -1,0 +1,73 @@
+"""The numbers that decide whether a file may go."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What our own copy of a keeper may leave unexplained of a member.
+
+    Measured on photographs of tools/photographs and their edits at 480 to 800 pixels: honest copies (resized by four
+    programs' ways, cropped, saved again, converted) lie on one side of each, edits and other exposures on the other.
+    Greys are of 255.
+    """
+
+    # Light: cells that differ by more greys, as a share; and the dark, middle and bright thirds of them. Honest copies
+    # reach 0.11 and 1.1; brightness x0.9 and a warm filter 0.9 and 10.
+    light_greys: float = 3.0
+    light_share: float = 1 / 3
+    tone_greys: float = 2.5
+    # A place: so many connected pixels, each so many times what saving and placing explain. Honest copies reach 1.14
+    # (a story's frame), retouched ones 2.7, writing 5 to 36.
+    place_times: float = 1.2
+    place_pixels: int = 20
+    # A smaller place that differs more, as a digit does on a small page.
+    small_times: float = 2.0
+    small_pixels: int = 6
+    # Contrast of small things in octaves of 2 to 8 pixels, and of the finest. Honest copies reach 1.03 and 1.13; sharpened
+    # ones 1.08 and 1.21 and more.
+    contrast: float = 0.06
+    contrast_finest: float = 0.25
+    # Share of the member's finest and next octave that our copy has not. Honest copies reach 0.42 and 0.17, halves over
+    # their source 0.66 to 0.83.
+    finer: float = 0.45
+    finer_next: float = 0.25
+    # Fine noise of even places: greys from which it is seen, and our copy's common noise with the keeper of which the
+    # member has at least this share. Copies have 0.97 and more; exposures of one place 0.26 to 0.73. Other formats than
+    # JPEG keep less of it (0.51).
+    noise_greys: float = 0.5
+    noise_common: float = 0.8
+    noise_other_formats: float = 0.45
+    # An edge of the keeper where the member ends, as times of what lies beside. Crops reach 1.9, frames 18.
+    edge_times: float = 3.0
+    # Share of what the member's saving changed that our copy explains: it was then saved from the keeper. Copies have
+    # 0.96 to 1, other exposures saved strongly up to 0.57.
+    explained: float = 0.8
+    # How plainly a file carries another JPEG's rounding. Saved from it: 0.11 (WebP) to 0.9; by chance up to 0.05.
+    rounding: float = 0.1
+    # Detail of the larger file beyond an enlargement of the smaller, as a share of the octave before: for certain, and
+    # where the smaller one's saving is missing in it or it names a camera. Halves lie at 0.9 to 1.3; enlargements reach
+    # 0.22, bicubic or smoothed.
+    detail_surely: float = 0.5
+    detail_likely: float = 0.3
+    # Blur, pixels, by which the member is softer: from the first on the keeper may be sharpened instead; nobody sharpens
+    # as much as the second.
+    softer: float = 0.3
+    softened: float = 1.0
+    # Mean step of a JPEG that was saved so strongly (quality 48 and less) that another of a third of it was not made of it.
+    strong_step: float = 60.0
+    # How many times more than the keeper a file in another format than JPEG has lost that may be made from it.
+    more_lost: float = 2.0
+    # Share of the keeper that a crop shows, and how many times as much as the crop the keeper may have lost by its saving.
+    less_shown: float = 0.97
+    as_lossy: float = 1.3
+    # Share of the member beyond the keeper's frame, in one colour, from which it was added there.
+    plain_beyond: float = 0.01
+    # Angle, as its sine, from which on a file was turned.
+    slant: float = 0.005
+    # Sizes that are one size, and sides that are one shape.
+    same_size: float = 0.05
+    same_shape: float = 0.01
+
+
+LIMITS = Limits()

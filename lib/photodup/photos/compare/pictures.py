@@ -1,0 +1,94 @@
+"""A decoded photo and how its file was saved."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from PIL import Image, JpegImagePlugin
+
+from photodup.photos.compare.features import Features, features
+
+# Quarter turns to the left, and a mirror after them, that make a picture upright, by EXIF's orientation.
+_ORIENTATIONS = {
+    2: (0, True),
+    3: (2, False),
+    4: (2, True),
+    5: (3, True),
+    6: (3, False),
+    7: (1, True),
+    8: (1, False),
+}
+_LOSSLESS = frozenset({"PNG", "TIFF", "BMP", "PPM", "GIF", "RAW"})
+
+
+@dataclass(frozen=True)
+class Saving:
+    """How a file was saved.
+
+    Attributes:
+        format: as Pillow calls it.
+        tables: luminance and colour steps of a JPEG, 64 each, row by row; empty for other formats.
+        subsampling: of a JPEG's colours, as Pillow takes it.
+        n_pages: pictures in the file: more than one of animations, sequences and paged TIFFs.
+        orientation: EXIF's: the saved picture lies so that this makes it upright.
+    """
+
+    format: str
+    tables: tuple[tuple[int, ...], ...] = ()
+    subsampling: int = 0
+    orientation: int = 1
+    n_pages: int = 1
+
+    def as_saved(self, upright: np.ndarray) -> np.ndarray:
+        """Return an upright picture [h, w, …] as it lies in the file, where a JPEG's blocks begin at its corner."""
+        turns, is_mirrored = _ORIENTATIONS.get(self.orientation, (0, False))
+        lying = np.rot90(upright[:, ::-1] if is_mirrored else upright, -turns)
+        return np.ascontiguousarray(lying)
+
+    def upright(self, lying: np.ndarray) -> np.ndarray:
+        """Return the upright picture [h, w, …] of one that lies as in the file."""
+        turns, is_mirrored = _ORIENTATIONS.get(self.orientation, (0, False))
+        turned = np.rot90(lying, turns)
+        return np.ascontiguousarray(turned[:, ::-1] if is_mirrored else turned)
+
+    @property
+    def is_lossless(self) -> bool:
+        """Return whether the format keeps every pixel."""
+        return self.format in _LOSSLESS
+
+    @property
+    def step(self) -> float:
+        """Return the mean luminance step of a JPEG; 0 for other formats."""
+        return float(np.mean(self.tables[0])) if self.tables else 0.0
+
+    @classmethod
+    def of(cls, header: Image.Image) -> "Saving":
+        """Return how an opened file was saved."""
+        tables, kind = getattr(header, "quantization", None), header.format or ""
+        if not tables:
+            # Cameras put previews and depth behind the one picture of an MPO.
+            n_pages = 1 if kind == "MPO" else max(1, int(getattr(header, "n_frames", 1)))
+            return cls(kind, n_pages=n_pages)
+        steps = tuple(tuple(tables[i]) for i in sorted(tables))[:2]
+        orientation = header.getexif().get(0x0112, 1)
+        return cls("JPEG", steps, max(0, JpegImagePlugin.get_sampling(header)), orientation)
+
+
+@dataclass(frozen=True, eq=False)
+class Picture:
+    """One photo: its upright picture, how its file was saved, and whether that names a camera."""
+
+    image: Image.Image
+    saving: Saving
+    has_camera: bool = False
+    known_features: Features | None = None
+
+    @cached_property
+    def rgb(self) -> np.ndarray:
+        """The pixels, uint8[h, w, 3]."""
+        return np.asarray(self.image)
+
+    @cached_property
+    def features(self) -> Features:
+        """Local features at the size of comparison."""
+        return self.known_features or features(self.image)

@@ -1,0 +1,285 @@
+"""Our own copy: the keeper laid on the member, made as soft and saved as strongly as the member was."""
+
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+
+import numpy as np
+from PIL import Image
+
+from photodup.photos.compare.align import Size, corners, grey, inverse, is_straight, laid, moved, rescaled
+from photodup.photos.compare.limits import LIMITS
+from photodup.photos.compare.pictures import Picture, Saving
+
+CELL = 16  # side of a cell, pixels: two of a JPEG's blocks
+# Longer side at which the whole is compared; up to a third more it is compared as it is. Side of the window beside it.
+WHOLE, _WINDOW = 1024, 512
+_BLURS = (0.3, 0.5, 0.7, 0.9, 1.2, 1.6, 2.1, 2.8, 3.7, 4.9, 6.5, 8.7, 11.5)  # standard deviations, pixels
+_QUALITIES = (95, 90, 85, 80, 75, 70, 65, 60, 50, 40, 30, 20, 10)
+_AS_SHARP, _MEASURABLE = 0.97, 0.3  # contrast that is none lost, and that can be measured
+_MOST_LOST = 600.0  # squares of greys: no saving takes as much from most places
+# Ways of programs that resize, the commonest first.
+_WAYS = (
+    Image.Resampling.LANCZOS, Image.Resampling.BICUBIC, Image.Resampling.BILINEAR, Image.Resampling.BOX,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """A part of the member, and our own copy of the keeper there.
+
+    Attributes:
+        member, keeper, copy: uint8[h, w, 3]: the member, the keeper laid on it and as soft, and that as strongly saved.
+        sharp: the keeper laid on it as it is.
+        inside: bool[h, w], where the keeper shows the picture.
+        softness: standard deviation of the blur, pixels.
+        is_exact: whether the member's own tables made the copy, so that nothing about its saving is guessed.
+        place: the map from the member's positions to those here.
+        way: in which the keeper was resized.
+    """
+
+    member: np.ndarray
+    keeper: np.ndarray
+    copy: np.ndarray
+    sharp: np.ndarray
+    inside: np.ndarray
+    softness: float
+    is_exact: bool
+    place: np.ndarray
+    way: Image.Resampling = Image.Resampling.LANCZOS
+
+    @cached_property
+    def losses(self) -> tuple[float, float, float]:
+        """The greys by which member and keeper differ, our copy and the keeper, and member and copy.
+
+        The tenth of the places that differs most, and may show something else, is left out.
+        """
+        pairs = (self.member, self.keeper), (self.copy, self.keeper), (self.member, self.copy)
+        beside, fresh, left = (lost(*pair)[whole_cells(self.inside)] for pair in pairs)
+        if not len(beside):
+            return 0.0, 0.0, 0.0
+        most = beside <= np.quantile(beside, 0.9)
+        return tuple(float(np.sqrt(squares[most].mean())) for squares in (beside, fresh, left))  # type: ignore[return-value]
+
+    @property
+    def explained(self) -> float:
+        """Return the share of what the member's saving changed that our copy explains, 0..1."""
+        beside, _, left = self.losses
+        return max(0.0, 1 - (left / beside) ** 2) if beside > 0.1 else 0.0
+
+
+def cells(values: np.ndarray, side: int = CELL) -> np.ndarray:
+    """Return the mean of each whole square of a picture [h, w]."""
+    rows, columns = (length // side for length in values.shape)
+    whole = values[: rows * side, : columns * side]
+    return whole.reshape(rows, side, columns, side).mean(axis=(1, 3), dtype=np.float32)
+
+
+def whole_cells(inside: np.ndarray) -> np.ndarray:
+    """Return which cells lie inside altogether."""
+    return cells(inside) > 0.999
+
+
+def lost(before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    """Return the mean square by which each cell's greys differ."""
+    return cells((grey(before) - grey(after)) ** 2)
+
+
+def octaves(greys: np.ndarray, n: int = 3) -> list[np.ndarray]:
+    """Return octaves of detail, the finest first, each at half the size of the one before."""
+    import cv2
+
+    bands = []
+    for _ in range(n):
+        reduced = cv2.pyrDown(greys)
+        bands.append(greys - cv2.pyrUp(reduced, dstsize=greys.shape[::-1]))
+        greys = reduced
+    return bands
+
+
+def saved(rgb: np.ndarray, saving: Saving | int) -> np.ndarray:
+    """Return a picture as a JPEG leaves it that is saved as another, or with a quality."""
+    how: dict = {"quality": saving}
+    if isinstance(saving, Saving):
+        how = {"qtables": [list(table) for table in saving.tables], "subsampling": saving.subsampling}
+    buffer, lies = io.BytesIO(), saving if isinstance(saving, Saving) else Saving("JPEG")
+    Image.fromarray(lies.as_saved(rgb)).save(buffer, "JPEG", **how)
+    return lies.upright(np.asarray(Image.open(buffer).convert("RGB")))
+
+
+def most_detailed(rgb: np.ndarray, side: int) -> tuple[int, int]:
+    """Return the left upper corner of the most detailed square of this side, whole cells from that of the picture."""
+    import cv2
+
+    if max(rgb.shape[:2]) < side + CELL:
+        return 0, 0
+    greys = grey(rgb)
+    # A root, so that many places count and not one edge.
+    detail = np.sqrt(cells(np.abs(greys - cv2.GaussianBlur(greys, (0, 0), 1.5))))
+    rows, columns = np.minimum(side // CELL, detail.shape)
+    sums = cv2.boxFilter(detail, -1, (int(columns), int(rows)), anchor=(0, 0), borderType=cv2.BORDER_ISOLATED)
+    sums = sums[: detail.shape[0] - rows + 1, : detail.shape[1] - columns + 1]
+    row, column = np.unravel_index(int(sums.argmax()), sums.shape)
+    return int(column) * CELL, int(row) * CELL
+
+
+def views(keeper: Picture, member: Picture, transform: np.ndarray) -> Iterator[View]:
+    """Yield our own copy of the whole and, where that is reduced, of the most detailed window at full size."""
+    size, exact = whole_size(member)
+    there = np.column_stack([np.diag(exact), (0, 0)])
+    is_reduced = size != member.image.size
+    whole = laid(member.rgb, there, size)[0] if is_reduced else member.rgb
+    yield _view(
+        keeper.rgb, rescaled(transform, 1, exact), whole, member.saving, there, on_grid=not is_reduced
+    )
+    if is_reduced:
+        near = most_detailed(whole, max(CELL, round(_WINDOW * exact.min())))
+        yield window(keeper, member, transform, tuple(round(n / e) // CELL * CELL for n, e in zip(near, exact, strict=True)))  # type: ignore[arg-type]  # fmt: skip
+
+
+def whole_size(member: Picture) -> tuple[Size, np.ndarray]:
+    """Return the size at which the whole of a member is compared, and the factors of its sides."""
+    factor = min(1.0, WHOLE / max(member.image.size))
+    factor = 1.0 if factor > 0.75 else factor
+    size = tuple(max(1, round(side * factor)) for side in member.image.size)
+    return size, np.array(size) / member.image.size  # type: ignore[return-value]
+
+
+def window(keeper: Picture, member: Picture, transform: np.ndarray, corner: tuple[int, int]) -> View:
+    """Return our own copy of a window of the member at full size, whose corner lies on a JPEG's grid."""
+    # Blocks begin at the corner of the file's picture, which may be another of the upright one's.
+    width, height = member.image.size
+    begins = member.saving.as_saved(np.array([[(0, 0), (1, 0)], [(0, 1), (1, 1)]]))[0, 0]
+    rest = begins * (width % CELL, height % CELL)
+    left, top = (np.array(corner) + rest).tolist()
+    part = member.rgb[top : top + _WINDOW, left : left + _WINDOW]
+    there = np.column_stack([np.eye(2), (-left, -top)])
+    source, near = _below(keeper, transform, (left, top), part)
+    return _view(source, near, part, member.saving, there, on_grid=True)
+
+
+def _below(
+    keeper: Picture, transform: np.ndarray, corner: tuple[int, int], part: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the part of a keeper that lies under a part of the member at this corner, and the map between the two."""
+    onto = np.column_stack([transform[:, :2], transform[:, 2] - corner])
+    reach = moved(corners(part.shape[1::-1]), inverse(onto))
+    low = np.clip(np.floor(reach.min(axis=0)).astype(int) - CELL, 0, np.array(keeper.image.size) - 1)
+    high = np.clip(np.ceil(reach.max(axis=0)).astype(int) + CELL, low + 1, keeper.image.size)
+    near = np.column_stack([onto[:, :2], moved(low[None], onto)[0]])
+    return keeper.rgb[low[1] : high[1], low[0] : high[0]], near
+
+
+def tiles(keeper: Picture, member: Picture, transform: np.ndarray, like: View) -> Iterator[View]:
+    """Yield our own copy of every part of the member at full size, made as that of a window was: a digit is small."""
+    import cv2
+
+    width, height = member.image.size
+    for left, top in product(range(0, width, WHOLE), range(0, height, WHOLE)):
+        part = member.rgb[top : top + WHOLE, left : left + WHOLE]
+        source, near = _below(keeper, transform, (left, top), part)
+        there, inside = laid(source, near, (part.shape[1], part.shape[0]), like.way)
+        soft = cv2.GaussianBlur(there, (0, 0), like.softness) if like.softness else there
+        copy = saved(soft, member.saving) if member.saving.tables else soft
+        place = np.column_stack([np.eye(2), (-left, -top)])
+        yield View(part, soft, copy, there, inside, like.softness, like.is_exact, place, like.way)
+
+
+def _view(
+    keeper: np.ndarray, transform: np.ndarray, member: np.ndarray, saving: Saving, place: np.ndarray, *, on_grid: bool
+) -> View:  # fmt: skip
+    """Make our own copy of a keeper in a member's frame; where it is resized, in the way that explains it best."""
+    is_resized = is_straight(transform) and abs(np.diag(transform) - 1).max() > 1e-6
+    best: View | None = None
+    for way in _WAYS if is_resized and on_grid and saving.tables else _WAYS[:1]:
+        there, inside = laid(keeper, transform, (member.shape[1], member.shape[0]), way)
+        copy, is_exact = _as_strong(there, member, inside, saving, on_grid=on_grid)
+        soft, softness = _as_soft(there, member, copy, inside)
+        if softness:
+            copy, is_exact = _as_strong(soft, member, inside, saving, on_grid=on_grid)
+        view = View(member, soft, copy, there, inside, softness, is_exact, place, way)
+        if best is None or view.explained > best.explained:
+            best = view
+        if best.explained >= LIMITS.explained or best.losses[2] > 3 * best.losses[1] + 1:  # another picture's
+            break
+    assert best is not None
+    return best
+
+
+def _as_strong(
+    keeper: np.ndarray, member: np.ndarray, inside: np.ndarray, saving: Saving, *, on_grid: bool
+) -> tuple[np.ndarray, bool]:
+    """Return a picture saved as strongly as the member was, and whether by the member's own tables."""
+    there = whole_cells(inside)
+    if not there.any():
+        return keeper, True
+
+    def loss(first: np.ndarray, second: np.ndarray) -> float:
+        return float(np.quantile(lost(first, second)[there], 0.8))  # in the places with content
+
+    beside = loss(member, keeper)
+    copy = saved(keeper, saving) if saving.tables else keeper
+    strength, is_exact = loss(keeper, copy), bool(saving.tables) or saving.is_lossless
+    if beside <= 1.5 * strength + 0.1 or beside > _MOST_LOST or (is_exact and not on_grid):
+        return copy, is_exact
+    twice, least = copy, 0.5 * beside
+    for quality in _QUALITIES:
+        again = saved(keeper, quality)
+        stronger = loss(keeper, again)
+        if stronger > (1.5 if is_exact else 1.2) * beside:
+            break
+        if stronger <= strength or stronger < 0.6 * beside:
+            continue
+        if not is_exact:  # another format: as strong as it takes
+            copy, strength = again, stronger
+            continue
+        # A JPEG that was saved before, and more strongly: only as one that explains what is seen.
+        candidate = saved(again, saving) if saving.tables else again
+        if (left := loss(member, candidate)) < least:
+            twice, least = candidate, left
+    return (twice, False) if least < 0.5 * beside else (copy, is_exact)
+
+
+def _gains(picture: np.ndarray, keeper: np.ndarray, inside: np.ndarray, n: int = 5) -> list[float]:
+    """Return the contrast of a picture's detail as a share of the keeper's in its more detailed half, by octave."""
+    there, shares = whole_cells(inside), []
+    for octave, (ours, its) in enumerate(
+        zip(octaves(grey(picture), n), octaves(grey(keeper), n), strict=True)
+    ):
+        side = CELL >> octave
+        square, product = (cells(values, side) for values in (its**2, ours * its))
+        rows, columns = np.minimum(square.shape, there.shape)
+        covered, square, product = (array[:rows, :columns] for array in (there, square, product))
+        if not covered.any():
+            return [1.0] * n
+        detailed = covered & (square >= np.median(square[covered]))
+        shares.append(float(np.median((product[detailed] + 1e-3) / (square[detailed] + 1e-3))))
+    return shares
+
+
+def _as_soft(
+    keeper: np.ndarray, member: np.ndarray, copy: np.ndarray, inside: np.ndarray
+) -> tuple[np.ndarray, float]:
+    """Return the keeper as soft as the member, and the blur; `copy` is it saved alone, which softens a little."""
+    import cv2
+
+    def shares_of(n: int) -> list[float]:
+        pairs = zip(_gains(member, keeper, inside, n), _gains(copy, keeper, inside, n), strict=True)
+        return [ours / max(by_saving, 0.05) for ours, by_saving in pairs]
+
+    if min(shares_of(3)[1:]) >= _AS_SHARP:
+        return keeper, 0.0
+    shares = shares_of(5)
+    octave = next((octave for octave in range(1, 5) if shares[octave] > _MEASURABLE), 4)
+    before, last = 1.0, 0.0
+    for blur in _BLURS:
+        share = _gains(cv2.GaussianBlur(keeper, (0, 0), blur), keeper, inside)[octave]
+        if share <= shares[octave]:
+            part = (before - shares[octave]) / max(before - share, 1e-6)
+            last = float(np.sqrt(last**2 + part * (blur**2 - last**2)))
+            break
+        before, last = share, blur
+    last = max(last, 0.2)
+    return cv2.GaussianBlur(keeper, (0, 0), last), last

@@ -1,0 +1,188 @@
+"""What a member shows beyond our own copy of the keeper, by more than our copy differs from the keeper."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from photodup.photos.compare.align import corners, grey, inverse, laid, moved
+from photodup.photos.compare.limits import LIMITS
+from photodup.photos.compare.reproduce import CELL, View, cells, octaves, whole_cells
+
+# Left, top, right and bottom of a place, as shares of an upright picture, 0..1.
+Box = tuple[float, float, float, float]
+
+_MARGIN = 16  # pixels around the member in which the keeper has to go on
+_MOST_BOXES = 12
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Something that a member has and the keeper lacks: a plain sentence, and where, in the keeper's and its own frame."""
+
+    reason: str
+    boxes: tuple[tuple[Box, Box], ...] = ()
+
+
+def unexplained(view: View) -> list[tuple[str, np.ndarray | None]]:
+    """Return what a view of the member shows beyond our copy, in words, and boxes int[n, 4] in its pixels."""
+    if is_other_light(view):
+        return [("its light or its colours are others", None)]
+    if len(boxes := places(view)):
+        return [(f"looks different in {_counted(len(boxes), 'place')}", boxes)]
+    return [(reason, None) for reason in detail(view)]
+
+
+def _counted(n: int, noun: str) -> str:
+    return f"one {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def is_other_light(view: View) -> bool:
+    """Return whether a third of the picture, or its dark, middle or bright parts, have other light or colours."""
+    there = whole_cells(view.inside)
+    if there.sum() < 3:
+        return False
+    apart = np.stack(
+        [cells(view.member[..., k].astype(np.float32) - view.copy[..., k])[there] for k in range(3)], axis=1
+    )
+    parts = np.array_split(np.argsort(cells(grey(view.copy))[there]), 3)
+    tones = [np.abs(np.median(apart[part], axis=0)).max() for part in parts]
+    share = float((np.abs(apart).max(axis=1) > LIMITS.light_greys).mean())
+    return share > LIMITS.light_share or max(tones) > LIMITS.tone_greys
+
+
+def times_explained(view: View) -> np.ndarray:
+    """Return float32[h, w]: how many times more each pixel differs than saving and placing explain."""
+    import cv2
+
+    member, copy, keeper = (picture.astype(np.float32) for picture in (view.member, view.copy, view.keeper))
+    apart = np.abs(cv2.GaussianBlur(member - copy, (0, 0), 1.2)).max(axis=2)
+    loss = np.sqrt(cv2.GaussianBlur(((copy - keeper) ** 2).max(axis=2), (0, 0), 6))
+    greys = grey(view.copy)
+    slopes = (cv2.Sobel(greys, cv2.CV_32F, *axes, ksize=3, scale=1 / 8) for axes in ((1, 0), (0, 1)))
+    slope = cv2.dilate(cv2.magnitude(*slopes), np.ones((5, 5), np.uint8))
+    if view.softness:  # a blur that is not quite the member's errs where it took most
+        loss += 0.3 * cv2.GaussianBlur(np.abs(keeper - view.sharp).max(axis=2), (0, 0), 6)
+    away = cv2.erode(view.inside.astype(np.uint8), np.ones((5, 5), np.uint8), borderValue=1)
+    # Where our copy is the member's to the pixel nearly everywhere, little is left to saving and placing.
+    is_foretold = view.explained >= LIMITS.explained or view.losses[2] < 0.3
+    return apart / (5 + (0.4 if is_foretold else 1.0) * (1.5 * loss + 0.3 * slope)) * away
+
+
+def places(view: View) -> np.ndarray:
+    """Return int[n, 4]: left, top, right and bottom of connected places that show something else, the largest first."""
+    import cv2
+
+    times = times_explained(view)
+    is_other = (times > LIMITS.place_times).astype(np.uint8)
+    joined = cv2.morphologyEx(is_other, cv2.MORPH_CLOSE, np.ones((3, 3), np.uint8))
+    boxes = _boxes(joined, LIMITS.place_pixels)
+    return boxes if len(boxes) else _boxes(times > LIMITS.small_times, LIMITS.small_pixels)
+
+
+def _boxes(mask: np.ndarray, least: int) -> np.ndarray:
+    import cv2
+
+    left, top, width, height, area = cv2.connectedComponentsWithStats(mask.astype(np.uint8))[2][1:].T
+    order = np.argsort(-area, kind="stable")
+    chosen = order[area[order] >= least]
+    return np.stack([left, top, left + width, top + height], axis=1)[chosen]
+
+
+def detail(view: View) -> list[str]:
+    """Return in words what a member's detail has that our copy's has not: contrast, finer detail, noise of its own."""
+    there = whole_cells(view.inside)
+    there[[0, -1]] = there[:, [0, -1]] = False
+    if there.sum() < 9:
+        return []
+    bands = [octaves(grey(picture)) for picture in (view.member, view.keeper, view.copy)]
+
+    def each(octave: int, first: int, second: int) -> np.ndarray:
+        product = bands[first][octave] * bands[second][octave]
+        return cells(product, CELL >> octave)[: there.shape[0], : there.shape[1]][there]
+
+    member, keeper, copy = 0, 1, 2
+    order = np.argsort(each(1, keeper, keeper) + each(1, member, member))
+    busy, even = order[len(order) * 2 // 3 :], order[: max(6, len(order) // 4)]
+    contrast, missing, has_own_noise = [], [], False
+    for octave in range(3):
+        of = {pair: each(octave, *pair) for pair in ((0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2))}
+        with_member, with_copy = of[member, keeper], of[keeper, copy]
+        contrast.append(float(np.median((with_member[busy] + 1e-3) / (with_copy[busy] + 1e-3))))
+        off = of[member, member] - 2 * of[member, copy] + of[copy, copy]
+        by_saving = of[copy, copy] - 2 * with_copy + of[keeper, keeper]
+        beyond = np.maximum(off - by_saving, 0) / (of[member, member] + 0.5)
+        missing.append(float(np.sqrt(np.median(beyond[busy]))))
+        if octave < 2:
+            of_member, of_keeper, of_copy = (np.sqrt(np.median(of[k, k][even])) for k in range(3))
+            common = with_member[even].sum() / max(with_copy[even].sum(), 1e-3)
+            kept = with_copy[even].sum() / np.sqrt(of[1, 1][even].sum() * of[2, 2][even].sum() + 1e-9)
+            least = LIMITS.noise_common if view.is_exact else LIMITS.noise_other_formats
+            is_seen = of_keeper > LIMITS.noise_greys and of_member > 0.7 * LIMITS.noise_greys and kept > 0.05
+            has_own_noise |= bool(is_seen and of_member > 0.85 * of_copy and common < least)
+    reasons = []
+    is_other = max(contrast[1:]) > 1 + LIMITS.contrast or min(contrast[1:]) < 1 - LIMITS.contrast
+    if is_other or contrast[0] > 1 + LIMITS.contrast_finest:
+        reasons.append("its small things have another contrast, as after sharpening or a filter")
+    if missing[0] > LIMITS.finer or missing[1] > LIMITS.finer_next:
+        reasons.append("has finer detail")
+    if has_own_noise:
+        reasons.append("its fine grain is not that of the file to keep: it may be another exposure")
+    return reasons
+
+
+def beyond(view: View) -> np.ndarray:
+    """Return int[n, 4]: boxes of what a member shows beyond the keeper's frame; one even colour there is nothing."""
+    import cv2
+
+    outside = cv2.erode((~view.inside).astype(np.uint8), np.ones((9, 9), np.uint8), borderValue=1) > 0
+    if outside.sum() < CELL:
+        return np.zeros((0, 4), int)
+    ground = np.median(view.member[outside], axis=0)
+    strange = outside & (np.abs(view.member - ground).max(axis=2) > 16)
+    solid = cv2.morphologyEx(strange.astype(np.uint8), cv2.MORPH_OPEN, np.ones((2, 2), np.uint8))
+    near = cv2.dilate(solid, np.ones((CELL, CELL), np.uint8))
+    return _boxes(near, 1)[:_MOST_BOXES]
+
+
+def has_edge(keeper: np.ndarray, transform: np.ndarray, size: tuple[int, int]) -> bool:
+    """Return whether a keeper has an edge, or one colour beyond, where the member of this size ends.
+
+    A photograph goes on beyond its crop; a frame, a collage or a border begins there.
+    """
+    onto = np.column_stack([transform[:, :2], transform[:, 2] + _MARGIN])
+    around, inside = laid(keeper, onto, (size[0] + 2 * _MARGIN, size[1] + 2 * _MARGIN))
+    return any(_is_edge(np.rot90(around, turns), np.rot90(inside, turns)) for turns in range(4))
+
+
+def _is_edge(picture: np.ndarray, inside: np.ndarray) -> bool:
+    """Return whether the left side of a frame is an edge of a picture that goes on for a margin around the frame."""
+    sides = slice(_MARGIN, -_MARGIN), slice(2, 3 * _MARGIN)
+    rows = np.asarray(inside[sides].all(axis=1))
+    if rows.sum() < max(8, 0.6 * len(rows)):
+        return False
+    strip = picture[sides][rows].astype(np.float32)
+    steps, at = np.abs(np.diff(strip, axis=1)).max(axis=2).mean(axis=0), _MARGIN - 3
+    beside = np.concatenate([steps[: at - 3], steps[at + 4 :]])
+    if steps[at - 1 : at + 2].max() > LIMITS.edge_times * (np.median(beside) + 1):
+        return True
+
+    def unevenness(part: np.ndarray) -> float:
+        return float(np.abs(part - np.median(part, axis=(0, 1))).max(axis=2).mean())
+
+    outer, inner = unevenness(strip[:, : at - 1]), unevenness(strip[:, _MARGIN : 2 * _MARGIN])
+    return outer < 2 and inner > 3 * outer + 2
+
+
+def in_both(boxes: np.ndarray, view: View, transform: np.ndarray, keeper: tuple, member: tuple) -> tuple:
+    """Return boxes int[n, 4] of a view as shares of the keeper's and of the member's frame (sizes), at most a dozen."""
+
+    def framed(box: np.ndarray, size: tuple) -> Box:
+        reach = box / size
+        (left, top), (right, bottom) = reach.min(axis=0).clip(0, 1), reach.max(axis=0).clip(0, 1)
+        return float(left), float(top), float(right), float(bottom)
+
+    found = []
+    for left, top, right, bottom in boxes[:_MOST_BOXES]:
+        own = moved(corners((right - left, bottom - top)) + np.array((left, top)), inverse(view.place))
+        found.append((framed(moved(own, inverse(transform)), keeper), framed(own, member)))
+    return tuple(found)

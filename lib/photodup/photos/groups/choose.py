@@ -1,0 +1,181 @@
+"""The keeper of a family: the file that reproduces all others. What it does not reproduce stays, and the page shows why."""
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from photodup.embedding import imaging
+from photodup.files import available_cores
+from photodup.names import printable
+from photodup.photos.compare.compare import lacks
+from photodup.photos.compare.evidence import EvidenceStore
+from photodup.photos.compare.pictures import Picture
+from photodup.photos.compare.pixels import Pixels, one_thread_each
+from photodup.photos.compare.unexplained import Difference
+from photodup.photos.groups.families import Family
+from photodup.photos.groups.keepers import KeepRules
+from photodup.photos.library.catalogue import Photo
+from photodup.progress import bar
+
+Lacks = Callable[[int, int], Sequence[Difference]]  # what the second row has and the first lacks
+
+TWO_EXPOSURES = Difference("another exposure: the camera gives another time, exposure or number")
+_TRIED = 3  # files that are held against all others where none reproduces all
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What becomes of a family, by rows.
+
+    Attributes:
+        keeper: the file to keep.
+        suggestions: those that it reproduces.
+        differing: of the others what each has that the keeper lacks.
+    """
+
+    keeper: int
+    suggestions: tuple[int, ...]
+    differing: Mapping[int, tuple[Difference, ...]]
+
+
+def choose_keeper(ranked: Sequence[int], lacks: Lacks, besides: Lacks, n_preferred: int = 0) -> Decision:
+    """Choose the file that reproduces all others; where several do, the first that also holds all else of them.
+
+    Args:
+        ranked: two or more rows, the best first by all that can be said without their pixels.
+        lacks: what a member's picture shows and a keeper's cannot reproduce.
+        besides: what a member's file holds otherwise and a keeper's lacks.
+        n_preferred: so many of the first are those that the owner would keep; 0: none more than others.
+    """
+    candidates = list(ranked[:n_preferred] or ranked)
+    loses = {row: any(besides(row, other) for other in ranked if other != row) for row in candidates}
+    candidates.sort(
+        key=lambda row: loses[row]
+    )  # stable: the best first of those that lose nothing, then of the others
+
+    def reproduces_all(keeper: int) -> bool:
+        return not any(lacks(keeper, row) for row in ranked if row != keeper)
+
+    keeper = next((row for row in candidates if reproduces_all(row)), None)
+    if keeper is None:  # then the one that reproduces most, of the best
+        tried = sorted(candidates, key=ranked.index)[:_TRIED]
+        keeper = min(tried, key=lambda row: sum(bool(lacks(row, other)) for other in ranked if other != row))
+    differing = {row: tuple(lacks(keeper, row)) for row in ranked if row != keeper}
+    suggestions = tuple(row for row, reasons in differing.items() if not reasons)
+    return Decision(keeper, suggestions, {row: reasons for row, reasons in differing.items() if reasons})
+
+
+class Chooser:
+    """Chooses keepers; what was compared is remembered by the contents of both files.
+
+    Args:
+        pixels: of these photos.
+        photos: one for each content, by row.
+        rules: which of equal photos to keep.
+        store: where comparisons are remembered.
+        is_ruled_out: whether two rows are two exposures by what their cameras say.
+    """
+
+    def __init__(
+        self,
+        pixels: Pixels,
+        photos: Sequence[Photo],
+        rules: KeepRules,
+        store: EvidenceStore,
+        is_ruled_out: Callable[[int, int], bool],
+    ) -> None:
+        self._pixels, self._photos, self._rules, self._store = pixels, photos, rules, store
+        self._is_ruled_out = is_ruled_out
+        self._compared: dict[tuple[int, int], tuple[Difference, ...]] = {}
+        self._new: dict[tuple[int, int], tuple[Difference, ...]] = {}
+        self._unreadable: dict[int, str] = {}
+
+    @property
+    def problems(self) -> list[str]:
+        """Return one sentence for each photo that could not be read any more."""
+        return [
+            f"{printable(self._photos[row].path)} was skipped: {self._unreadable[row]}"
+            for row in sorted(self._unreadable)
+        ]
+
+    def lacks(self, keeper: int, member: int) -> tuple[Difference, ...]:
+        """Return what a member's picture has that a keeper cannot reproduce.
+
+        Raises:
+            photodup.embedding.imaging.ImageError: one of them cannot be read any more.
+        """
+        if self._is_ruled_out(keeper, member):
+            return (TWO_EXPOSURES,)
+        pair = keeper, member
+        if pair not in self._compared:
+            self._compared[pair] = self._new[pair] = lacks(self._picture(keeper), self._picture(member))
+        return self._compared[pair]
+
+    def choose(self, families: Sequence[Family]) -> list[Decision]:
+        """Decide about families, several at a time; a file that cannot be read any more leaves its family."""
+        self._recall({row for family in families for row in family.members})
+        known = {place: self._remembered(family) for place, family in enumerate(families)}
+        waiting = [place for place, decision in known.items() if decision is None]
+        with one_thread_each(), ThreadPoolExecutor(available_cores(), thread_name_prefix="family") as pool:
+            chosen = zip(waiting, pool.map(lambda place: self._choose(families[place]), waiting), strict=True)
+            try:
+                for place, decision in (
+                    bar(chosen, total=len(waiting), desc="choose", unit="group") if waiting else ()
+                ):
+                    known[place] = decision
+                    self.remember()
+            finally:  # who stops waits for the families that were begun
+                pool.shutdown(cancel_futures=True)
+        return [decision for decision in known.values() if decision]
+
+    def _remembered(self, family: Family) -> Decision | None:
+        """Decide about a family by what was compared before; None where that is not enough."""
+        try:
+            return self._choose(family, self._compared_before)
+        except KeyError:
+            return None
+
+    def _compared_before(self, keeper: int, member: int) -> tuple[Difference, ...]:
+        is_two = self._is_ruled_out(keeper, member)
+        return (TWO_EXPOSURES,) if is_two else self._compared[keeper, member]
+
+    def _choose(self, family: Family, lacks: Lacks | None = None) -> Decision | None:
+        while True:
+            photos = [self._photos[row] for row in family.members if row not in self._unreadable]
+            if len(photos) < 2:
+                return None
+            row_of = {photo.id: row for row in family.members for photo in [self._photos[row]]}
+            preferred = min(map(self._rules.prefers, photos))
+            ranked = self._rules.ranked(photos)
+            ranked.sort(key=self._rules.prefers)
+            n = sum(self._rules.prefers(photo) == preferred for photo in ranked) if preferred else 0
+            try:
+                return choose_keeper(
+                    [row_of[photo.id] for photo in ranked], lacks or self.lacks, self._besides, n
+                )
+            except imaging.ImageError:  # `_picture` knows which; the others are compared without it
+                continue
+
+    def _besides(self, keeper: int, member: int) -> Sequence[Difference]:
+        lost = self._rules.lost_beside(self._photos[keeper], self._photos[member])
+        return [Difference(reason) for reason in lost]
+
+    def _picture(self, row: int) -> Picture:
+        photo = self._photos[row]
+        try:
+            image, saving = self._pixels.load(row)
+        except (OSError, imaging.ImageError) as error:
+            self._unreadable[row] = getattr(error, "reason", None) or str(error)
+            raise imaging.ImageError(self._unreadable[row]) from error
+        return Picture(image, saving, photo.camera is not None, self._pixels.features(row, image))
+
+    def _recall(self, rows: set[int]) -> None:
+        row_of = {self._photos[row].md5: row for row in rows}
+        known = self._store.read_lacking(row_of.keys())
+        self._compared |= {(row_of[a], row_of[b]): reasons for (a, b), reasons in known.items()}
+
+    def remember(self) -> None:
+        """Write what was compared since the last time."""
+        new, self._new = self._new, {}
+        md5s = self._photos
+        self._store.add_lacking({(md5s[i].md5, md5s[j].md5): reasons for (i, j), reasons in new.items()})

@@ -1,0 +1,45 @@
+"""Which of equal files to keep: what names, folders and formats say where the pictures tell nothing apart."""
+
+import re
+
+from photodup.photos.library.catalogue import Photo
+
+_COPY_NAME = re.compile(
+    r"^(kopie|copy|copie|copia|cópia|kopia|kopi|kópia) (von|of|de|di|av|af|z) |"
+    r"[-_ ](kopie|copy|copie|copia|cópia|kopia|kopi)( ?\(?\d+\)?)?$| ?\(\d+\)$|~\d$|(?<=\d) \d$|"
+    r"\([^)]*(conflict|konflikt|conflit|conflicto|conflitto|conflito)[^)]*\)|[.-]sync-conflict-|-(desktop|laptop)-\w+$",
+    re.IGNORECASE,
+)
+_CAMERA_FOLDER = re.compile(r"dcim|camera|camera roll|\d{3}[A-Z_]{5}|(19|20)\d\d([-_. ].*)?", re.IGNORECASE)
+_PASSING_FOLDER = re.compile(
+    r"downloads?|te?mp|whatsapp.*|telegram.*|messenger|sent|received|.*papierkorb|.*trash|.*back-?ups?\b.*|.*sicherung.*",
+    re.IGNORECASE,
+)
+
+
+def place(photo: Photo) -> tuple[bool, int, int, str]:
+    """Return what settles equal files, best lowest: no name of a copy, a camera's or dated folder, a short path."""
+    folders = photo.path.parts[:-1]
+    passing = any(_PASSING_FOLDER.fullmatch(part) for part in folders)
+    cameras = any(_CAMERA_FOLDER.fullmatch(part) for part in folders)
+    is_copy = bool(_COPY_NAME.search(photo.path.stem))
+    return is_copy, int(passing) - int(cameras and not passing), len(photo.path.parts), str(photo.path)
+
+
+PLACES = (
+    "its name is not that of a copy",
+    "in a camera's or a dated folder, or not in one of copies",
+    "the shortest path",
+    "the first by name",
+)
+
+
+def format_rank(name: str) -> int:
+    """Return the place of a format, the best lowest."""
+    return _FORMAT_RANK.get(name.upper(), 9)
+
+
+# What cameras write, then what the web makes of it; GIF has 256 colours. MPO is Pillow's name for the JPEG of a camera
+# that put a second picture behind the first. The pixels tell which of a JPEG and a lossless file can reproduce the other.
+_FORMAT_RANK = {"DNG": 0, "RAW": 0, "TIFF": 2, "PNG": 2, "BMP": 2, "PPM": 2, "HEIF": 2, "JPEG": 2, "MPO": 2}
+_FORMAT_RANK |= {"AVIF": 3, "JXL": 3, "WEBP": 3, "GIF": 4}

@@ -26,6 +26,7 @@ from photodup.photos.review.pictures import PictureRefused
 from photodup.photos.review.reviewed_folder import ReviewedFolder
 from photodup.photos.review.session import ReviewSession
 from photodup.photos.review.site import Guard, NotNow, Site, site_of
+from photodup.settings import variable
 
 HOST = "127.0.0.1"
 DEFAULT_PORT, DEMO_PORT = 8000, 8001
@@ -176,10 +177,8 @@ def review(
 
 def _has_browser() -> bool:
     """Return whether somebody sits before this machine: no text browser is to take the terminal."""
-    has_screen = sys.platform in ("darwin", "win32") or any(
-        map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY"))
-    )
-    return has_screen and not any(map(os.environ.get, ("CI", "SSH_CONNECTION")))
+    has_screen = sys.platform in ("darwin", "win32") or any(map(variable, ("DISPLAY", "WAYLAND_DISPLAY")))
+    return has_screen and not any(map(variable, ("CI", "SSH_CONNECTION")))
 
 
 def _say_what_is_open(session: ReviewSession, url: str) -> None:

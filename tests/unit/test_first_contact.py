@@ -72,7 +72,9 @@ def test_files_that_nothing_decodes_are_compared_by_their_bytes(tmp_path):
         (tmp_path / name).write_bytes(data)
     group = only_group(tmp_path)
     assert group.keeper.path == Path("Camera/IMG_1.jpg")
-    assert [(member.photo.path, group.difference(member.photo)) for member in group.members] == [(Path("IMG_1 (1).jpg"), "")]
+    assert [(member.photo.path, group.difference(member.photo)) for member in group.members] == [
+        (Path("IMG_1 (1).jpg"), "")
+    ]
     with Catalogue(tmp_path) as catalogue:
         assert catalogue.photos() == [] and len(catalogue.problems()) == 5
 

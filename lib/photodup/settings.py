@@ -58,7 +58,7 @@ def environment() -> Environment:
 
 
 def variable(name: str) -> str:
-    """Return a variable that the user named, as `env:NAME` does; empty where it is not set."""
+    """Return a variable by its name, such as one that the user named with `env:NAME`; empty where it is not set."""
     return os.environ.get(name, "")
 
 

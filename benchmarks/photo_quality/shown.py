@@ -91,7 +91,7 @@ def measure_kinds(
 ) -> list[OfKind]:
     """Measure each kind by itself, in libraries of `n` photographs and one edit of each, or of pairs that look alike.
 
-    Beside its other edits a copy is told from its original more easily; an owner mostly has two files. Each kind takes the
+    An owner mostly has two files, and two are harder to tell apart than a family of ten. Each kind takes the
     next photographs, so that not all ask the same.
     """
     measured = []

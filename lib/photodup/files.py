@@ -25,7 +25,7 @@ def parse_json(text: bytes, most_bytes: int = 256_000_000) -> Any:
     """Return what JSON of somebody else's holds.
 
     Raises:
-        ValueError: it is none, or what it becomes here may take more than `most_bytes`.
+        ValueError: the text is no JSON, or its objects may take more than `most_bytes` of memory.
         RecursionError: it nests without end.
     """
     check_json(text, most_bytes)

@@ -40,7 +40,7 @@ _MAY_BE_RAW = (b"II", b"MM", b"FU", b"FO", b"\0M")
 MAX_TEXT_BYTES = 1_000_000
 _TEXT_FORMATS = (b"P1", b"P2", b"P3")
 
-# Of a PNG's texts and profiles, unpacked; Pillow's own limit, 1 MB, is less than workflows and printers' profiles take.
+# Limit of a PNG's unpacked texts and profiles. Pillow's own limit is 1 MB; workflows and printers' profiles are larger.
 PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY
 
 # Beyond this aspect ratio the resized image is not made in full before its centre is cut out: a file of

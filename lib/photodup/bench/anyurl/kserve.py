@@ -36,7 +36,7 @@ def describe_model(target: Target) -> ServedModel:
 
 
 def takes_json_alone(target: Target) -> bool:
-    """Ask a server over HTTP whether it lists its extensions and binary tensors are none of them, as MLServer does."""
+    """Ask a server over HTTP whether it lists extensions but no binary tensors (MLServer): it then takes JSON alone."""
     about = target.get("/v2")
     listed = about.get("extensions") if isinstance(about, dict) else None
     return isinstance(listed, list) and "binary_tensor_data" not in listed

@@ -165,7 +165,7 @@ def read_json(body: bytes) -> Any:
     """Return what JSON holds.
 
     Raises:
-        AnswerError: it is none, one that nests without end, or one that would take too much memory.
+        AnswerError: the text is no JSON, nests too deeply, or would take too much memory.
     """
     return parse_json(body)
 

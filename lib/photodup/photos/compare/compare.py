@@ -1,4 +1,4 @@
-"""Whether a file that stays can reproduce another, by their pixels, and where and why not."""
+"""Compare the pixels of two files: can the one that stays reproduce the other, and if not, where and why?"""
 
 import numpy as np
 

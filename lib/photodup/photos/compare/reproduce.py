@@ -18,7 +18,8 @@ CELL = 16  # side of a cell, pixels: two of a JPEG's blocks
 WHOLE, _WINDOW = 1024, 512
 _BLURS = (0.3, 0.5, 0.7, 0.9, 1.2, 1.6, 2.1, 2.8, 3.7, 4.9, 6.5, 8.7, 11.5)  # standard deviations, pixels
 _QUALITIES = (95, 90, 85, 80, 75, 70, 65, 60, 50, 40, 30, 20, 10)
-_AS_SHARP, _MEASURABLE = 0.97, 0.3  # contrast that is none lost, and that can be measured
+_AS_SHARP = 0.97  # contrast from which a picture counts as sharp
+_MEASURABLE = 0.3  # least contrast that can be measured
 _MOST_LOST = 600.0  # squares of greys: no saving takes as much from most places
 # Ways of programs that resize, the commonest first.
 _WAYS = (

@@ -61,7 +61,7 @@ class State:
 
     @property
     def is_fit(self) -> bool:
-        """Whether decisions may rest on it: trained weights that the server names, in FP32."""
+        """Whether grouping may use its embeddings: the server names trained weights and computes in FP32."""
         is_trained = self.answers and self.digest is not None and self.is_random is False
         return is_trained and self.precision == "fp32"
 

@@ -49,9 +49,8 @@ def choose_keeper(ranked: Sequence[int], lacks: Lacks, besides: Lacks, n_preferr
     """
     candidates = list(ranked[:n_preferred] or ranked)
     loses = {row: any(besides(row, other) for other in ranked if other != row) for row in candidates}
-    candidates.sort(
-        key=lambda row: loses[row]
-    )  # stable: the best first of those that lose nothing, then of the others
+    # The sort is stable: first the best of those that lose nothing, then the best of the others.
+    candidates.sort(key=loses.__getitem__)
 
     def reproduces_all(keeper: int) -> bool:
         return not any(lacks(keeper, row) for row in ranked if row != keeper)
@@ -177,5 +176,5 @@ class Chooser:
     def remember(self) -> None:
         """Write what was compared since the last time."""
         new, self._new = self._new, {}
-        md5s = self._photos
-        self._store.add_lacking({(md5s[i].md5, md5s[j].md5): reasons for (i, j), reasons in new.items()})
+        photos = self._photos
+        self._store.add_lacking({(photos[i].md5, photos[j].md5): reasons for (i, j), reasons in new.items()})

@@ -34,7 +34,7 @@ Part = tuple[str, bytes]
 MOST_PARTS = 20_000  # of a file; the rest is one part
 MOST_UNPACKED = 64_000_000  # bytes of compressed texts and profiles
 
-# Of a JPEG's segments by number and signature, of PNG's and WebP's chunks and of boxes: what is not listed has its own name.
+# What is known of JPEG segments (by number and signature), PNG and WebP chunks, and boxes. Others keep their own name.
 _NAMES = {
     "APP1 Exif": EXIF, "APP1 http://ns.adobe.com/xap/1.0/": XMP, "APP1 XMP": XMP,
     "APP1 http://ns.adobe.com/xmp/extension/": MORE_XMP,

@@ -198,7 +198,7 @@ def read(
 
 
 class _Reading:
-    """What was read of a file so far."""
+    """Collects the metadata, values and unknown parts of one file."""
 
     def __init__(self) -> None:
         self.kinds: list[tuple[str, Any]] = []

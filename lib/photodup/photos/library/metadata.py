@@ -129,7 +129,7 @@ def dates(exif: Mapping[int, Any], details: Mapping[int, Any]) -> Iterator[tuple
 
 
 def date_of(text: str) -> str | None:
-    """Return a date in ISO 8601, in local time with the fraction and the zone that are there; None if it is none."""
+    """Return a date in ISO 8601, with its fraction and zone where the text has them; None for a text that is no date."""
     if not (match := _DATE.fullmatch(text.strip("\0 \t\r\n"))):
         try:
             return parsedate_to_datetime(text).isoformat()

@@ -26,9 +26,9 @@ from photodup.bench.load.load import short_collections
 from photodup.bench.load.plan import request_order
 from photodup.bench.load.workers import describe_error
 from photodup.bench.stats.facts import Load
+from photodup.core.errors import PhotodupError, is_expected
+from photodup.core.names import escaped
 from photodup.embedding.wire.http import AnswerError
-from photodup.errors import PhotodupError, is_expected
-from photodup.names import escaped
 
 clock = time.perf_counter
 LEAST_TURNS = 3  # palindromes in a block, however slow the sides are

@@ -10,7 +10,7 @@ from photodup.bench.pairs.alternate import Visit
 from photodup.bench.pairs.declared import Pair, Side
 from photodup.bench.stats.comparison import Observed, Question, percentile_ratio, redrawn
 from photodup.bench.stats.facts import METRICS, SMALLEST_EFFECT, Load, metric_named
-from photodup.errors import PhotodupError
+from photodup.core.errors import PhotodupError
 
 TAIL = "latency_ms_p99"
 JUMP_S = 1.0  # of the wall clock against the monotonic one: the machine slept, or its clock was set

@@ -22,8 +22,8 @@ from photodup.bench.pairs.read import observed, remarks
 from photodup.bench.record.record import load_records
 from photodup.bench.stats.comparison import Verdict, does_decide
 from photodup.bench.stats.facts import Load
+from photodup.core.errors import PhotodupError
 from photodup.embedding.backends import COLUMNS
-from photodup.errors import PhotodupError
 from photodup.serving.embedded import MODELS
 from photodup.serving.endpoints import from_ports
 from photodup.serving.triton.config import parse_config

@@ -99,7 +99,7 @@ def study_render(only: Only = None) -> None:
 @study.command("readme", hidden=True)
 def study_readme() -> None:
     """Write the generated parts of README.md and results/README.md from what is committed."""
-    from photodup.paths import project_root
+    from photodup.core.paths import project_root
     from photodup.study.report.readme import appendix_blocks, write_blocks
 
     print(write_blocks())

@@ -9,7 +9,9 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 
-from photodup.addresses import grpc_address, http_address
+from photodup.core.addresses import grpc_address, http_address
+from photodup.core.errors import PhotodupError
+from photodup.core.files import real_path, write_atomically
 from photodup.embedding.backends import (
     ENGINES,
     PRECISIONS,
@@ -18,8 +20,6 @@ from photodup.embedding.backends import (
     emulated_engine,
     parse_backend,
 )
-from photodup.errors import PhotodupError
-from photodup.files import real_path, write_atomically
 from photodup.serving import control_key
 
 WIRES = ("fp32", "fp16", "uint8", "jpeg")

@@ -29,8 +29,8 @@ from photodup.bench.load.plan import Arrivals, Stopping, arrivals_s, request_ord
 from photodup.bench.load.workers import Observer, Window, clock, describe_error, run_blocking
 from photodup.bench.stats.facts import Load
 from photodup.bench.stats.point import judge_point
-from photodup.errors import PhotodupError, is_expected
-from photodup.files import available_cores
+from photodup.core.errors import PhotodupError, is_expected
+from photodup.core.files import available_cores
 
 Probe = Callable[[], AbstractContextManager[Mapping[str, Any]]]
 Watched = tuple[float, Mapping[str, Any]]  # length of the window in seconds, what the probe counted

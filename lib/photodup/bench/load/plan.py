@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from photodup.bench.stats.point import HALF_WIDTH
-from photodup.errors import PhotodupError
+from photodup.core.errors import PhotodupError
 
 
 @dataclass(frozen=True)

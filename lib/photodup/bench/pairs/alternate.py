@@ -26,8 +26,8 @@ from photodup.bench.load.load import short_collections
 from photodup.bench.load.plan import request_order
 from photodup.bench.load.workers import check_rows, describe_error
 from photodup.bench.stats.facts import Load
-from photodup.errors import PhotodupError, is_expected
-from photodup.names import escaped
+from photodup.core.errors import PhotodupError, is_expected
+from photodup.core.names import escaped
 
 clock = time.perf_counter
 SKIPPED_ANSWERS = 3  # of a block with one request in flight: another server ran before

@@ -21,9 +21,9 @@ from photodup.bench.load.usage import processor_time, server_pids
 from photodup.bench.pairs.alternate import Lane, Visit, VisitPlan, measure_visit
 from photodup.bench.pairs.declared import Pair, Side
 from photodup.bench.stats.comparison import LEAST_OBSERVATIONS
+from photodup.core.errors import PhotodupError
+from photodup.core.paths import build_dir
 from photodup.embedding.backends import DUMMY, Backend
-from photodup.errors import PhotodupError
-from photodup.paths import build_dir
 from photodup.serving.service.start import ServiceProcess
 from photodup.serving.triton.control import temporary_config
 from photodup.serving.triton.copies import configure, model_copy

@@ -17,8 +17,8 @@ from photodup.bench.record.json_files import reading
 from photodup.bench.stats.comparison import Outcome, Question, has_failed, judge
 from photodup.bench.stats.facts import METRICS
 from photodup.bench.stats.sentence import row, sentence
+from photodup.core.files import write_atomically
 from photodup.embedding.backends import COLUMNS
-from photodup.files import write_atomically
 from photodup.study.comparisons.measure import visit_config, visit_key
 from photodup.study.notebook.gaps import NotMeasured
 

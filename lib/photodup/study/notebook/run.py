@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from photodup import settings
 from photodup.bench.link.way import LOOPBACK, Way
 from photodup.bench.record import environment
 from photodup.bench.record.json_files import plain, read_json, reading
 from photodup.bench.record.record import RunStore
+from photodup.core import settings
+from photodup.core.errors import PhotodupError
+from photodup.core.names import escaped
+from photodup.core.paths import project_root
 from photodup.embedding.backends import Backend
 from photodup.embedding.engines.model import can_compute
-from photodup.errors import PhotodupError
-from photodup.names import escaped
-from photodup.paths import project_root
 from photodup.serving.check import check, gpu_of, handshake_ms, ready_models, say_answers, service_computes
 from photodup.serving.endpoints import NO_GPU, UNKNOWN_GPU, Endpoints, from_ports, load_endpoints, replaced
 from photodup.study.notebook import gaps

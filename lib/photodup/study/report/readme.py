@@ -13,9 +13,9 @@ from photodup.bench.pairs.declared import declarations
 from photodup.bench.record.record import load_records
 from photodup.bench.stats.comparison import Outcome
 from photodup.bench.stats.sentence import row
-from photodup.errors import PhotodupError
-from photodup.files import write_atomically
-from photodup.paths import project_root
+from photodup.core.errors import PhotodupError
+from photodup.core.files import write_atomically
+from photodup.core.paths import project_root
 from photodup.serving.check import listed
 from photodup.study.comparisons import agreement
 from photodup.study.comparisons.measure import KIND as VISIT

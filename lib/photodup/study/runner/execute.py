@@ -19,11 +19,11 @@ import nbformat
 import yaml
 
 from photodup.bench.record.json_files import RecordError, read_json, reading
-from photodup.errors import PhotodupError
-from photodup.files import write_atomically
-from photodup.paths import project_root
-from photodup.progress import bar
-from photodup.settings import inherited
+from photodup.core.errors import PhotodupError
+from photodup.core.files import write_atomically
+from photodup.core.paths import project_root
+from photodup.core.progress import bar
+from photodup.core.settings import inherited
 from photodup.study.notebook.files import notebooks, read_notebook, source_sha256, study_rows
 from photodup.study.notebook.opening import write_opening
 from photodup.study.notebook.run import REFERENCE, Run, folder_of, open_run

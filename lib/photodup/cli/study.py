@@ -16,7 +16,7 @@ Sizes = Annotated[str, Option(help="quick, smoke (both in notebooks/) or full")]
 def study_run(
     context: Context,
     run: Annotated[str, Option(help="directory under results/")] = "quick",
-    endpoints: Annotated[Path | None, Option(help="YAML of servers elsewhere; else embedded")] = None,
+    endpoints: Annotated[str, Option(help="YAML file or address line of servers elsewhere; else embedded")] = "",
     sizes: Sizes = "quick",
     only: Only = None,
     weights: Annotated[str | None, Option(help="MODEL_PRETRAINED; random:0 by default")] = None,
@@ -31,7 +31,7 @@ def study_run(
 
     outcomes = run_study(
         run,
-        endpoints=endpoints,
+        endpoints=Path(endpoints).resolve() if Path(endpoints).is_file() else endpoints,
         sizes=sizes,
         only=only or (),
         parameters=parse_parameters(context.args),

@@ -114,7 +114,7 @@ def test_each_verdict_has_its_sentence():
 
 
 @pytest.mark.parametrize(("seen", "others", "because"), [
-    (observed(0.1, n_visits=1), {}, "1 visits were measured, at least 3 are needed"),
+    (observed(0.1, n_visits=1), {}, "1 visits were measured, at least 2 are needed"),
     (observed(0.1), {"carried_over": 0.03}, "one side computed for 3% of the other side's turns"),
     ("a side answered nothing: refused", {}, "refused"),
 ])  # fmt: skip

@@ -22,7 +22,7 @@ from photodup.bench.stats.facts import SMALLEST_EFFECT, Metric, metric_named
 
 LEVEL = 0.05
 DECIDES_WITHIN = 0.05  # "no difference found" decides a question if it excludes anything beyond this
-LEAST_VISITS = 3
+LEAST_VISITS = 2  # that a verdict needs; three or more are measured
 CARRIED_OVER = 0.02  # of the others' turns: more processor time than this refuses a comparison
 
 

@@ -19,7 +19,6 @@ from photodup.bench.link.link import PRESETS, Link
 from photodup.bench.load.usage import processor_time, server_pids
 from photodup.bench.pairs.alternate import Lane, Visit, VisitPlan, measure_visit
 from photodup.bench.pairs.declared import Pair, Side
-from photodup.bench.stats.comparison import LEAST_VISITS
 from photodup.core.errors import PhotodupError
 from photodup.core.paths import build_dir
 from photodup.core.progress import bar
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from photodup.study.notebook.run import Run
 
 KIND = "visit"
-EXPLORATORY_VISITS = LEAST_VISITS  # at most: no answer rests on them
+EXPLORATORY_VISITS = 3  # at most: no answer rests on them
 EXPLORATORY_PALINDROMES = 2
 SERVED_BLOCK_S = 2.0  # of sides that are started for each block
 

@@ -302,7 +302,7 @@ def _has_enough(observed: Observed) -> bool:
     return len(observed.log_ratios) >= LEAST_VISITS
 
 
-def _family(questions: Sequence[Question], noise: Mapping[bool, Noise]) -> list[Outcome]:
+def _family(questions: Sequence[Question], noise: Mapping[tuple[bool, str], Noise]) -> list[Outcome]:
     """Compare all that one family declared and correct it by Holm; members without a figure count."""
     estimates: dict[int, _Estimate] = {}
     refused: dict[int, tuple[Verdict, str]] = {}

@@ -211,11 +211,11 @@ def _figures_of_sides(visits: list[tuple[Pair, list[Visit]]], used: set[tuple[st
                 sides.setdefault(key, side)
                 visits_of.setdefault(key, []).extend((visit, index) for visit in measured)
     rows = []
-    for key, measured in visits_of.items():
-        side = sides[key]
-        line: dict[str, Any] = {"side": key[0], "load": key[1], "label": side.label, **side.backend.columns()}
-        line |= {"n_visits": len(measured), "n_failed": sum(visit.n_failed[i] for visit, i in measured)}
-        for metric, (value, low, high) in read.figures(measured).items():
+    for (name, load), mine in visits_of.items():
+        side = sides[name, load]
+        line: dict[str, Any] = {"side": name, "load": load, "label": side.label, **side.backend.columns()}
+        line |= {"n_visits": len(mine), "n_failed": sum(visit.n_failed[index] for visit, index in mine)}
+        for metric, (value, low, high) in read.figures(mine).items():
             line |= {metric: value, f"{metric}_ci_low": low, f"{metric}_ci_high": high}
         rows.append(line)
     metrics = [f"{metric}{end}" for metric in METRICS for end in ("", "_ci_low", "_ci_high")]

@@ -19,7 +19,7 @@ from photodup.bench.stats.facts import METRICS
 from photodup.bench.stats.sentence import row, sentence
 from photodup.core.files import write_atomically
 from photodup.embedding.backends import COLUMNS
-from photodup.study.comparisons.measure import visit_config, visit_key
+from photodup.study.comparisons.measure import obstacle, visit_config, visit_key
 from photodup.study.notebook.gaps import NotMeasured
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def read_comparisons(run: Run, *notebooks: str, declared: Declarations | None = 
     return Compared(
         pairs,
         {pair.name: outcomes[pair.name] for pair in pairs},
-        tuple(null for null in nulls if null.because != NOT_PLANNED),
+        tuple(null for null in nulls if null.is_measured),
         _figures_of_sides(visits, used),
     )
 
@@ -174,8 +174,7 @@ def _visits(run: Run, pair: Pair) -> tuple[Pair, list[Visit], tuple[str, ...]]:
         if visits or notes:
             return pair, visits, tuple(dict.fromkeys(notes))
     pair = pair.on(run.endpoints.has)
-    missing = [run.lacks(side.backend) for side in (pair.a, pair.b) if not run.endpoints.has(side.backend)]
-    return pair, [], tuple(f"{reason}." for reason in missing)
+    return pair, [], tuple(filter(None, [obstacle(run, pair)]))
 
 
 def recorded(

@@ -323,7 +323,7 @@ def open_run(
     if line:
         servers = endpoints_of(line, ask=measure)
         if run == REFERENCE:
-            run = re.sub(r"[^a-z0-9.-]+", "-", f"{line.host}-{line.triton_http or line.fastapi}".lower()).strip("-.")
+            run = _as_name(f"{line.host}-{line.triton_http or line.fastapi}")
     else:
         servers = load_endpoints(project_root() / (texts["ENDPOINTS"] or EMBEDDED))
         servers.use_control_key()
@@ -357,9 +357,13 @@ def endpoints_of(line: AddressLine, *, ask: bool) -> Endpoints:
         loaded["models"] = ready_models(line.url(line.triton_http))
     if ask and line.fastapi:
         loaded["service"] = service_computes(line.url(line.fastapi))
-    return from_ports(
-        line.host, line.fastapi, line.triton_http, line.triton_grpc, line.triton_metrics, **loaded
-    )
+    ports = line.fastapi, line.triton_http, line.triton_grpc, line.triton_metrics
+    return from_ports(line.host, *ports, name=_as_name(line.host), **loaded)
+
+
+def _as_name(text: str) -> str:
+    """Return what a run, or a machine, may be called after an address."""
+    return re.sub(r"[^a-z0-9.-]+", "-", text.lower()).strip("-.")
 
 
 def answering(run: Run, rows: Sequence[dict[str, Any]]) -> Run | None:

@@ -197,7 +197,9 @@ def test_an_address_line_never_reads_the_reference_run(project, monkeypatch):
     assert run.endpoints.backends["triton-onnx-fp32-grpc-jpeg"] == "203.0.113.7:47037"
     assert run.endpoints.metrics["triton"] == "http://203.0.113.7:47012/metrics"
     service = open_run(endpoints="[2001:db8::1]:8002")
-    assert service.name == "2001-db8-1-8002" and {*service.endpoints.backends.values()} == {"http://[2001:db8::1]:8002"}
+    assert service.name == "2001-db8-1-8002" and {*service.endpoints.backends.values()} == {
+        "http://[2001:db8::1]:8002"
+    }
 
 
 def test_a_run_opened_for_reading_measures_nothing(project, monkeypatch):

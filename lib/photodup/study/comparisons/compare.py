@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from photodup.bench.pairs.alternate import VisitPlan
@@ -76,7 +75,10 @@ def _measure(run: Run, pairs: Sequence[Pair], sizes: Sizes) -> None:
     minutes = n_visits * sizes.visit_s / 60
     price = run.endpoints.price_per_hour_usd
     cost = f" and {minutes / 60 * price:.2f} USD" if price else ""
-    print(f"{n_visits} visits are missing: about {minutes:.0f} minutes{cost}. What is measured is kept.", flush=True)
+    print(
+        f"{n_visits} visits are missing: about {minutes:.0f} minutes{cost}. What is measured is kept.",
+        flush=True,
+    )
     with run.store:
         measure_comparisons(run, pairs, sizes)
         write_outcomes(run)

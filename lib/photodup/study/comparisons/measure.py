@@ -137,7 +137,9 @@ def obstacle(run: Run, pair: Pair) -> str:
     if pair.is_null and not run.is_here:
         return "A second process of a server elsewhere cannot be started from here."
     if pair.link and not run.is_here:
-        return f"No link can be emulated in front of {run.endpoints.name}: its servers are on another machine."
+        return (
+            f"No link can be emulated in front of {run.endpoints.name}: its servers are on another machine."
+        )
     return ""
 
 

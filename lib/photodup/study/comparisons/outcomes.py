@@ -58,7 +58,9 @@ class Compared:
     def sentences(self) -> list[str]:
         """Return one sentence for each comparison that the run planned, in the order declared, and one for the others."""
         planned = [o for o in self.outcomes.values() if o.because != NOT_PLANNED]
-        sentences = [*dict.fromkeys(map(sentence, planned))]  # links that cannot be emulated have one sentence
+        sentences = [
+            *dict.fromkeys(map(sentence, planned))
+        ]  # links that cannot be emulated have one sentence
         if n_left_out := len(self.outcomes) - len(planned):
             sentences.append(f"This run leaves out {n_left_out} of {len(self.outcomes)} comparisons.")
         return sentences

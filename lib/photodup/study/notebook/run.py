@@ -351,7 +351,7 @@ def open_run(
 
 
 def endpoints_of(line: AddressLine, *, ask: bool) -> Endpoints:
-    """Return the endpoints of an address line with what its servers have loaded, or with what is usual where they do not say."""
+    """Return the endpoints of an address line with what its servers have loaded, or what is usual where they do not say."""
     loaded: dict[str, Any] = {}
     if ask and line.triton_http:
         loaded["models"] = ready_models(line.url(line.triton_http))
@@ -363,7 +363,7 @@ def endpoints_of(line: AddressLine, *, ask: bool) -> Endpoints:
 
 def _as_name(text: str) -> str:
     """Return what a run, or a machine, may be called after an address."""
-    return re.sub(r"[^a-z0-9.-]+", "-", text.lower()).strip("-.")
+    return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-.")
 
 
 def answering(run: Run, rows: Sequence[dict[str, Any]]) -> Run | None:
@@ -376,7 +376,9 @@ def was_measured_elsewhere(run: Run) -> bool:
     """Return whether the run has records, and of another machine than this one."""
     recorded = read_environment(run.directory)
     here = environment.describe(servers=servers_of(run.endpoints))
-    return bool(recorded) and any(recorded.get(name) != here.get(name) for name in ("cpu", "cores", "servers"))
+    return bool(recorded) and any(
+        recorded.get(name) != here.get(name) for name in ("cpu", "cores", "servers")
+    )
 
 
 def open_own_run(name: str) -> Run:

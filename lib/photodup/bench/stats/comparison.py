@@ -3,8 +3,8 @@
 Visits are the unit. Within one, the halves of palindromes give log ratios, and their mean is the visit's. Between two the
 machine's minutes are others, and often the servers were started anew: that is most of what varies. Four visits of one pair
 know little of it, so their variance is moderated by that of the other comparisons of the kind (Smyth 2004,
-doi:10.2202/1544-6115.1027). It is not simply pooled, for it differs: a wait of 10 ms is 30 % of an answer in one hour and 50 %
-in a faster one, while two processes of one configuration stay within 1 %.
+doi:10.2202/1544-6115.1027). It is not simply pooled, for it differs: a wait of 10 ms is 30 % of an answer in one hour and
+50 % in a faster one, while two processes of one configuration stay within 1 %.
 
 Primary comparisons of a family are corrected by Holm, and each interval is at the level at which Holm tested it; the others
 are exploratory and stand alone. How often these statistics are wrong is measured by `benchmarks/statistics.py`.

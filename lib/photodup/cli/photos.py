@@ -82,7 +82,7 @@ def _at_hand(weights: str | None) -> str | None:
     """Return weights by the name that an encoder is loaded by; the stand-in is made first."""
     if weights != "stand-in":
         return weights
-    from photodup.demo.encoder import export_stand_in
+    from photodup.photos.demo.encoder import export_stand_in
 
     return export_stand_in()
 
@@ -300,7 +300,7 @@ def review(
     On 127.0.0.1 only. Who looks for similar scenes: as `photodup embed` chooses. Photos of a folder that is named with
     --protect may be kept in place of others and never go; the page's settings end that.
     """
-    from photodup.demo.encoder import NAME, export_stand_in
+    from photodup.photos.demo.encoder import NAME, export_stand_in
     from photodup.photos.review.reviewed_folder import Encoders
     from photodup.photos.review.serve import review
 
@@ -334,6 +334,6 @@ def review(
 
 def demo(directory: Annotated[Path, Argument(help="folder to build it in")]) -> None:
     """Build a demonstration library with known near-duplicates; nothing is downloaded."""
-    from photodup.demo.photographs import build_demo
+    from photodup.photos.demo.photographs import build_demo
 
     print(f"Ground truth: {build_demo(directory)}")

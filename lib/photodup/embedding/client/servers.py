@@ -1,7 +1,4 @@
-"""Talk to the servers behind a client: ask what each computes, send it batches, and try again where that may help.
-
-`BehindTriton` is an encoder that Triton computes, for the FastAPI service in front of it.
-"""
+"""Talk to the servers behind a client: ask what each computes, send it batches, and try again where that may help."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
@@ -14,7 +11,7 @@ from photodup.core.addresses import grpc_address
 from photodup.core.errors import PhotodupError, ServerError
 from photodup.core.extras import need
 from photodup.core.settings import environment, header_text
-from photodup.embedding.backends import Backend, parse_backend
+from photodup.embedding.backends import Backend
 from photodup.embedding.client.http import (
     API_KEY_VARIABLE,
     FASTAPI,
@@ -27,8 +24,6 @@ from photodup.embedding.client.http import (
     sentence,
     which_server,
 )
-from photodup.embedding.engines.onnx_runtime import ExportedModel, ImageInput
-from photodup.embedding.engines.weights import is_random
 from photodup.embedding.imaging import IMAGE_SIZE, ImageError
 from photodup.embedding.vectors import BrokenEmbedding, counted_from
 from photodup.embedding.wire import kserve, wires
@@ -40,7 +35,6 @@ _INPUTS = {
     "uint8": ("image", "UINT8"),
     "jpeg": ("encoded", "BYTES"),
 }
-BEHIND = "triton-onnx-fp32-grpc-uint8"  # the usual backend of `BehindTriton`
 Answered = TypeVar("Answered")
 
 
@@ -286,41 +280,3 @@ def address_for_grpc(url: str | None) -> str:
             raise ServerError(f"{url!r} has no port to derive the gRPC port from: give host:port.")
         return f"{parts.hostname}:{parts.port + 1}"
     return grpc_address(url)
-
-
-class BehindTriton(ExportedModel):
-    """An `ImageModel` behind Triton; its name, precision, digest and verdict are what Triton states.
-
-    `INFERENCE_BACKEND` chooses the model (`BEHIND`), `TRITON_GRPC_URL` the address (localhost:8004).
-    """
-
-    engine = device = "triton"
-    _entry = ImageInput(np.uint8, channels_last=False, size=IMAGE_SIZE)
-
-    def __init__(self, precision: str) -> None:
-        """Ask Triton for the model.
-
-        Raises:
-            PhotodupError: a backend that takes no pixels by gRPC, another precision, no such model, or one without a digest.
-        """
-        backend = parse_backend(environment().service_backend or BEHIND)
-        if backend.server != "triton" or backend.protocol != "grpc" or backend.is_lossy:
-            raise PhotodupError(
-                f"ENGINE=triton sends pixels by gRPC, and {backend} does not: use {BEHIND} (INFERENCE_BACKEND)."
-            )
-        self._wire, self._server = backend.wire, server_of(None, backend, Patience())
-        self._said = self._server.describe()
-        self.name, self.pretrained = self._said.name or "", self._said.pretrained or "unknown"
-        self.dim, self.is_random = self._said.dim or 0, is_random(self.pretrained)
-        self.precision, self.gate = self._said.precision or backend.precision, self._said.gate
-        self.digest = self.source_digest = self._said.digest or ("emulated" if backend.is_emulated else "")
-        if not self.digest or precision not in ("fp32", self.precision):
-            raise PhotodupError(
-                f"Triton's model {self.name} computes in {self.precision} with digest {self.digest or 'unset'}: leave "
-                "PRECISION out, name another model (INFERENCE_BACKEND), or render the repository again (`photodup render`)."
-            )
-
-    def _run(self, pixels: np.ndarray) -> np.ndarray:
-        most = self._said.max_images
-        parts = [pixels[start : start + most] for start in range(0, len(pixels), most)]
-        return np.concatenate([self._server.infer(wires.in_type(part, self._wire)) for part in parts])

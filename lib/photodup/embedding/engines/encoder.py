@@ -50,8 +50,8 @@ def load_model(
 
     Args:
         pretrained: where the weights come from, see above; default `MODEL_PRETRAINED`.
-        engine: `pytorch`, `compile` (through `torch.compile`), `onnx`, `openvino`, `trt`, or `triton`
-            (weights and precision are those of a running Triton); default `pytorch`, and `onnx` for exported weights.
+        engine: `pytorch`, `compile` (through `torch.compile`), `onnx`, `openvino` or `trt`; default `pytorch`, and `onnx`
+            for exported weights.
         precision: `fp32`, `tf32`, `bf16`, `fp16` or `int8`, as far as the engine has it.
         threads: CPU threads for the computation.
         streams: OpenVINO: inferences at once, which share the threads.
@@ -72,9 +72,9 @@ def load_model(
         name = environment().model_name or UNNAMED
     check_choice(engine, precision)
     if engine == "triton":
-        from photodup.embedding.client.servers import BehindTriton
-
-        return BehindTriton(precision)
+        raise PhotodupError(
+            "Triton's models run in Triton: connect to it, or start the service with ENGINE=triton."
+        )
     if engine in ("pytorch", "compile"):
         if exported:
             raise PhotodupError(f"{weights} is exported already: run it with the engine onnx or openvino.")

@@ -22,12 +22,11 @@ from photodup.core.files import is_spelled_so, parse_json, real_path
 from photodup.core.names import escaped, printable
 from photodup.core.safe_open import PathInFolder, open_file, opened
 from photodup.embedding.backends import parse_backend
-from photodup.photos.groups.keepers import DEFAULT_RULES, KeepRules
-from photodup.photos.library.feedback import Feedback
 from photodup.photos.state.own_folder import OwnFolder
 from photodup.photos.state.own_key import is_signed, own_key, read_key, signature
 
 AUTO = "auto"
+DEFAULT_RULES = ("resolution", "format", "metadata", "oldest", "size", "folder")  # which choose a keeper
 LEAST_THRESHOLD = 0.01
 _MOST_BYTES = 1_000_000  # of the file, which may be anybody's; what is cut there is no JSON
 
@@ -69,7 +68,7 @@ class LibrarySettings:
             isinstance(self.threshold, int | float) and LEAST_THRESHOLD <= self.threshold <= 1
         ):
             raise PhotodupError(f"the threshold of similar pictures must lie between {LEAST_THRESHOLD} and 1")
-        KeepRules(self.keep)
+        check_rules(self.keep)
 
     @property
     def warning(self) -> str | None:
@@ -87,15 +86,23 @@ class LibrarySettings:
         order = tuple(rule.strip() for rule in keep.split(",") if rule.strip()) if keep else self.keep
         return replace(self, keep=order, folders=tuple(folders) if folders else self.folders)
 
-    def rules(self, feedback: Feedback | None = None) -> KeepRules:
-        """Return the keep rules; keepers that the owner chose before come first."""
-        return KeepRules(self.keep, folders=self.folders, chosen=feedback.keepers() if feedback else ())
-
 
 def _can_be_a_name(name: Any) -> bool:
     with suppress(UnicodeEncodeError):
         return isinstance(name, str) and b"\0" not in os.fsencode(name)
     return False
+
+
+def check_rules(order: Sequence[str]) -> None:
+    """Refuse an empty order of keep rules, and an unknown rule.
+
+    Raises:
+        PhotodupError: names the rules that there are.
+    """
+    if not order:
+        raise PhotodupError(f"Name at least one keep rule: {', '.join(DEFAULT_RULES)}.")
+    if unknown := [rule for rule in order if rule not in DEFAULT_RULES]:
+        raise PhotodupError(f"No keep rule {', '.join(unknown)}: choose from {', '.join(DEFAULT_RULES)}.")
 
 
 def check_address(backend: str, url: str | None) -> None:

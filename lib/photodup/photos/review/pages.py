@@ -13,9 +13,9 @@ from photodup.core.errors import PhotodupError
 from photodup.core.names import printable
 from photodup.core.settings import variable
 from photodup.photos.embed.choose import known_backends, probe
-from photodup.photos.groups.keepers import DEFAULT_RULES, WISHES
+from photodup.photos.groups.keepers import WISHES
 from photodup.photos.library.hard_links import freed
-from photodup.photos.library.settings import AUTO, LEAST_THRESHOLD, folders_there, inside
+from photodup.photos.library.settings import AUTO, DEFAULT_RULES, LEAST_THRESHOLD, folders_there, inside
 from photodup.photos.review import pictures
 from photodup.photos.review.reviewed_folder import ReviewTask
 from photodup.photos.review.session import APART, DONE, MARKED, SKIPPED, TODO, Item, back_in_folders

@@ -31,6 +31,7 @@ from photodup.serving.service.bodies import RequestError
 from photodup.serving.service.decoding import Decoder, RequestWork
 from photodup.serving.service.settings import ServiceSettings
 from photodup.serving.service.stages import Stages
+from photodup.serving.service.triton_model import TritonModel
 
 log = logging.getLogger("photodup.service")
 
@@ -66,15 +67,7 @@ class Service:
     def load(self) -> None:
         """Load and warm the model; takes seconds, in a thread."""
         s = self.settings
-        model = load_model(
-            s.model_pretrained,
-            engine=s.engine or None,
-            precision=s.precision,
-            threads=s.threads,
-            streams=s.streams,
-            device=s.device,
-            name=s.model_name,
-        )
+        model = _load(s)
         # The first runs pay for what is set up once; the fastest is the first guess at the pace. Too slow a guess
         # would refuse the first clients, too fast a one is corrected by their own runs.
         self.admission.computing.add(1, min(_seconds_of_one(model) for _ in range(WARM_UPS)))
@@ -221,6 +214,20 @@ class Service:
         if len(body) < 1 << 18:
             return read(bytes(body))
         return await asyncio.wrap_future(self.decoder.run(read, bytes(body)))
+
+
+def _load(settings: ServiceSettings) -> ImageModel:
+    if settings.engine == "triton":
+        return TritonModel(settings.precision)
+    return load_model(
+        settings.model_pretrained,
+        engine=settings.engine or None,
+        precision=settings.precision,
+        threads=settings.threads,
+        streams=settings.streams,
+        device=settings.device,
+        name=settings.model_name,
+    )
 
 
 def _seconds_of_one(model: ImageModel) -> float:

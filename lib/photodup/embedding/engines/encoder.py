@@ -107,8 +107,8 @@ def export_of(
     if weights.startswith("onnx:"):
         return existing(Path(weights.removeprefix("onnx:")))
     name = name or environment().architecture
-    if known := known_export(name, weights, directory or build_dir() / "models", is_read=is_read):
-        return known
+    if path := known_export(name, weights, directory or build_dir() / "models", is_read=is_read):
+        return path
     chosen = {"MODEL_PRETRAINED": weights, "MODEL_NAME": name}
     return export_apart(directory=directory, env=chosen)["files"]["fp32"]
 

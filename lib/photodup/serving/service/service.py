@@ -200,8 +200,8 @@ class Service:
 
     async def embed_openai(self, request: Request) -> Response:
         """Serve one request in OpenAI's form."""
-        asked = openai_form.OpenAiRequest(self.ready()[0], self.settings.max_images)
-        return await self.embed(request, partial(self._json, asked.images), asked.encode)
+        form = openai_form.OpenAiRequest(self.ready()[0], self.settings.max_images)
+        return await self.embed(request, partial(self._json, form.images), form.encode)
 
     async def _json(
         self, read: Callable[[bytes], list[bytes]], request: Request, take: bodies.Take
@@ -237,12 +237,12 @@ def _seconds_of_one(model: ImageModel) -> float:
 
 
 def _require(request: Request, content_type: str) -> None:
-    given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if given != content_type:
+    actual = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if actual != content_type:
         other = "/embed/base64" if content_type.startswith("multipart") else "/embed"
         raise RequestError(
             415,
-            f"{request.url.path} takes {content_type}, not {given or 'an untyped body'}; see also {other}.",
+            f"{request.url.path} takes {content_type}, not {actual or 'an untyped body'}; see also {other}.",
         )
 
 

@@ -58,7 +58,7 @@ def summary(report: "Contained") -> list[str]:
         n_bytes = sum(photo.size_bytes for photo in photos) / 1e6
         lines.append(f"{len(photos):9,}  {n_bytes:12,.2f} MB  {where}")
     lines.append(f"{len(report.unread):9,}  {'':15}  not readable, so not compared")
-    if lost := sum(bool(photo.why) for photo in report.of(Whereabouts.SAME)):
+    if lost := sum(bool(photo.reason) for photo in report.of(Whereabouts.SAME)):
         lines.append(
             f"{lost} of those with the same bytes have something beside them that the library lacks: copying takes them too."
         )
@@ -80,8 +80,8 @@ def _page(report: "Contained") -> str:
             {
                 "photo": printable(photo.path),
                 "bytes": photo.size_bytes,
-                "in the library": printable(photo.there) if photo.there else "",
-                "why": escaped(photo.why),
+                "in the library": printable(photo.match) if photo.match else "",
+                "why": escaped(photo.reason),
             }
             for photo in report.of(where)
         ]

@@ -138,7 +138,7 @@ def load_settings(folder: Path) -> LibrarySettings:
             open(open_file(cast(PathInFolder, place)), "rb") as file,
         ):
             values = parse_json(file.read(_MOST_BYTES))
-        given = values.pop("signature", None)
+        stored_signature = values.pop("signature", None)
         if "ignored" in values:
             raise ValueError("unknown key ignored")
         fields: dict[str, Any] = {
@@ -148,9 +148,11 @@ def load_settings(folder: Path) -> LibrarySettings:
     except FileNotFoundError:
         return LibrarySettings()
     except (OSError, ValueError, TypeError, AttributeError, RecursionError, PhotodupError) as error:
-        said = escaped(str(error))
-        raise PhotodupError(f"{printable(path)} cannot be used ({said}): correct or delete it.") from None
-    if not settings.url or is_signed(read_key(), _PURPOSE, [settings.backend, settings.url], given):
+        reason = escaped(str(error))
+        raise PhotodupError(f"{printable(path)} cannot be used ({reason}): correct or delete it.") from None
+    if not settings.url or is_signed(
+        read_key(), _PURPOSE, [settings.backend, settings.url], stored_signature
+    ):
         return settings
     return replace(settings, backend=AUTO, url=None, ignored=(settings.backend, settings.url))
 
@@ -167,11 +169,15 @@ def save_settings(folder: Path, settings: LibrarySettings) -> None:
         values["backend"], values["url"] = ignored
     elif settings.url:
         values["signature"] = signature(own_key(), _PURPOSE, [settings.backend, settings.url])
-    own = OwnFolder(folder)
+    own_folder = OwnFolder(folder)
     try:
-        own.write((json.dumps(values, indent=1) + "\n").encode(), own.settings.name, durable=True)
+        own_folder.write(
+            (json.dumps(values, indent=1) + "\n").encode(), own_folder.settings.name, durable=True
+        )
     except OSError as error:
-        raise PhotodupError(f"{printable(own.settings)} cannot be written ({error.strerror}).") from None
+        raise PhotodupError(
+            f"{printable(own_folder.settings)} cannot be written ({error.strerror})."
+        ) from None
 
 
 def inside(folders: Sequence[str]) -> tuple[str, ...]:
@@ -187,25 +193,25 @@ def inside(folders: Sequence[str]) -> tuple[str, ...]:
     return tuple(map(str, clean))
 
 
-def folders_there(root: Path, named: Sequence[str]) -> tuple[str, ...]:
+def folders_there(root: Path, names: Sequence[str]) -> tuple[str, ...]:
     """Return folders of a library, each written as on the disk: one by another spelling would protect nothing.
 
     Args:
         root: the library.
-        named: relative to it, or absolute.
+        names: relative to it, or absolute.
 
     Raises:
         PhotodupError: one is not there, or lies outside the library.
     """
-    named = [name.strip() for name in named]
-    real = [os.path.relpath(real_path(name), root) if os.path.isabs(name) else name for name in named]
-    found = inside(real)
-    for name in found:
+    names = [name.strip() for name in names]
+    real = [os.path.relpath(real_path(name), root) if os.path.isabs(name) else name for name in names]
+    relative = inside(real)
+    for name in relative:
         if not is_folder_there(root, name, {}):
             raise PhotodupError(
                 f"There is no folder {printable(name)} in {printable(root)}: write it as it is there."
             )
-    return found
+    return relative
 
 
 def is_folder_there(root: Path, name: str, listed: dict) -> bool:

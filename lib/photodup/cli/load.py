@@ -136,10 +136,10 @@ def load(
         spoken = _spoken(protocol, model, number)
         target = target_of(url, **spoken, security=security, timeout_s=waits_s, method=method.upper())
         target = replace(target, metrics=metrics or "")
-        given = payloads_for(target, kind=payload, paths=file or [], given_texts=text or [])
-        requests.append(Request(target, given, tuple(shape or ()), tuple(input or ()), encoding))
+        payloads = payloads_for(target, kind=payload, paths=file or [], given_texts=text or [])
+        requests.append(Request(target, payloads, tuple(shape or ()), tuple(input or ()), encoding))
     is_open = offered is not None or bound is not None
-    asked = Asked(
+    plan = Asked(
         concurrency=(in_flight or [64 if is_open else 1])[0],
         rate_per_s=offered,
         arrivals=when,
@@ -153,7 +153,7 @@ def load(
     name = f"photodup-load/{datetime.now():%Y%m%d-%H%M%S}"  # clocks are set back: never into a folder that is there
     folder = out or next(path for n in count() if not (path := Path(f"{name}{-n or ''}")).exists())
     show = partial(print, flush=True, file=sys.stderr if as_json else None)
-    job = Job(requests, asked, folder, Watcher(sys.stderr), show, print if as_json else None, limits)
+    job = Job(requests, plan, folder, Watcher(sys.stderr), show, print if as_json else None, limits)
     if bound:
         status = run_rate(job, bound, least_per_s=min_rate, most_per_s=max_rate)
     elif compare:
@@ -167,18 +167,18 @@ def load(
 def _numbers(text: str | None) -> list[int]:
     """Read `8` or `1,2,4,8`."""
     try:
-        found = [int(part) for part in text.split(",")] if text else []
+        numbers = [int(part) for part in text.split(",")] if text else []
     except ValueError:
-        found = [0]
-    if any(number < 1 for number in found):
+        numbers = [0]
+    if any(number < 1 for number in numbers):
         raise PhotodupError(f"--concurrency is a number above 0, or several as 1,2,4,8, not {text!r}.")
-    return found
+    return numbers
 
 
 def _spoken(protocol: list[str] | None, model: list[str] | None, number: int = 0) -> dict[str, str]:
     """Return the protocol and the model of URL `number`, where they are given. A single value applies to both URLs."""
-    asked = {"protocol": protocol, "model": model}
-    return {name: values[min(number, len(values) - 1)] for name, values in asked.items() if values}
+    options = {"protocol": protocol, "model": model}
+    return {name: values[min(number, len(values) - 1)] for name, values in options.items() if values}
 
 
 def gate(
@@ -245,14 +245,14 @@ def gate(
     if by_command:
         urls = [str(url).replace("{port}", str(command.port)) for command in commands]
     show = partial(print, flush=True, file=sys.stderr if as_json else None)
-    named = [command or masked(str(address)) for command, address in ((base, base_url), (head, head_url))]
-    show(f"Base: {named[0]}; head: {named[1]}; {concurrency} in flight.")
+    labels = [command or masked(str(address)) for command, address in ((base, base_url), (head, head_url))]
+    show(f"Base: {labels[0]}; head: {labels[1]}; {concurrency} in flight.")
     watcher = Watcher(sys.stderr)
     sides = gates.sides_of(request_of, urls, [command.running for command in commands], watcher)
-    asked = Asked(concurrency=concurrency, seconds=seconds, seed=seed)
+    plan = Asked(concurrency=concurrency, seconds=seconds, seed=seed)
     try:
         with stoppable(watcher):
-            gated = gates.gate(sides, asked, watcher, limit=limit / 100)
+            gated = gates.gate(sides, plan, watcher, limit=limit / 100)
     except KeyboardInterrupt:
         raise PhotodupError("The gate was stopped by you, so nothing is decided.") from None
     for line in (*gated.sentences(), *(f"Note: {note}" for note in gated.notes)):
@@ -302,19 +302,19 @@ def verify(
     target = target_of(url, **_spoken(protocol, model), security=security, timeout_s=timeout)
     console = Console(stderr=True)
     with console.status("") as status:
-        found = checked(target, weights, precision=precision, is_hostile=hostile, say=status.update)
+        report = checked(target, weights, precision=precision, is_hostile=hostile, say=status.update)
     if as_json:
-        print(json.dumps({**found.as_record(), "status": int(found.has_failed(strict=strict))}))
+        print(json.dumps({**report.as_record(), "status": int(report.has_failed(strict=strict))}))
     else:
         table = Table("check", "verdict", "cosine", "finding", box=None, pad_edge=False)
         colours = {"right": "green", "tolerated": "yellow", "wrong": "red", "dead": "bold red"}
-        for row in found.rows:
+        for row in report.rows:
             cosine = "" if row.cosine is None else f"{row.cosine:.6f}"
             words = printable(row.words)
             table.add_row(row.name, Text(row.verdict, colours.get(row.verdict, "dim")), cosine, Text(words))
         screen = Console()
-        screen.print(f"Reference: {found.reference}.", markup=False, highlight=False)
+        screen.print(f"Reference: {report.reference}.", markup=False, highlight=False)
         screen.print(table)
-        screen.print(found.sentence(), markup=False, highlight=False)
-    if found.has_failed(strict=strict):
+        screen.print(report.sentence(), markup=False, highlight=False)
+    if report.has_failed(strict=strict):
         raise Exit(1)

@@ -24,9 +24,9 @@ from photodup.bench.backends.http_connection import HttpConnection
 from photodup.bench.backends.server_adapters import OverHttp
 from photodup.bench.load.load import Load, measure
 from photodup.bench.pairs.alternate import in_turns
+from photodup.core.errors import PhotodupError
 from photodup.embedding.backends import parse_backend
 from photodup.embedding.wire.http import Post
-from photodup.errors import PhotodupError
 
 PAYLOAD_BYTES = 15_000
 CONCURRENCY, PROCESSES = 16, 2

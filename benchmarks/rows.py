@@ -18,8 +18,8 @@ from photodup.bench.record.json_files import anonymous, plain, read_json, readin
 from photodup.bench.stats.comparison import Observed, Outcome, Question, judge
 from photodup.bench.stats.interval import Interval
 from photodup.bench.stats.sentence import number
-from photodup.errors import PhotodupError, is_expected
-from photodup.paths import project_root
+from photodup.core.errors import PhotodupError, is_expected
+from photodup.core.paths import project_root
 
 RATE, LATENCY = "throughput_images_per_s", "latency_ms_p50"
 Turns = Sequence[Sequence[float]]  # as `in_turns` returns them

@@ -28,14 +28,14 @@ from photodup.bench.pairs.alternate import Lane, VisitPlan, in_turns, measure_tu
 from photodup.bench.pairs.read import answered
 from photodup.bench.stats.comparison import Question, judge
 from photodup.bench.stats.facts import Load
+from photodup.core.files import available_cores
+from photodup.core.paths import build_dir
+from photodup.core.settings import set_variables, variable
 from photodup.embedding.backends import parse_backend
 from photodup.embedding.engines.export import MADE_FROM
 from photodup.embedding.imaging import View, decode, to_uint8
 from photodup.embedding.wire.wires import pixels
-from photodup.files import available_cores
-from photodup.paths import build_dir
 from photodup.serving.service.start import ServiceProcess
-from photodup.settings import set_variables, variable
 from photodup.study.comparisons.measure import Reach
 
 CHOICES = {("pytorch", "fp32"): 1.02, ("openvino", "bf16"): 1.07, ("openvino", "int8"): None}

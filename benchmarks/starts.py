@@ -14,8 +14,8 @@ from PIL import Image
 
 from benchmarks.rows import Row, row, several
 from photodup.bench.load.usage import memory_mib
+from photodup.core.paths import build_dir
 from photodup.embedding.imaging import to_jpeg
-from photodup.paths import build_dir
 from photodup.serving.process.process import ServerProcess
 from photodup.study.notebook.weights import review_library
 

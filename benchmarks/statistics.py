@@ -28,7 +28,7 @@ from photodup.bench.record.record import load_records
 from photodup.bench.stats.comparison import Observed, Outcome, Verdict, has_failed, judge
 from photodup.bench.stats.facts import SMALLEST_EFFECT
 from photodup.bench.stats.spread import Spread
-from photodup.paths import project_root
+from photodup.core.paths import project_root
 from photodup.study.comparisons.measure import KIND as VISIT
 from photodup.study.comparisons.measure import Sizes, sizes_of
 

@@ -37,9 +37,9 @@ from photodup.bench.pairs.alternate import VisitPlan
 from photodup.bench.record.record import RunStore, load_records
 from photodup.bench.stats.comparison import Observed, Outcome, Question, has_failed, judge
 from photodup.bench.stats.facts import Load
+from photodup.core.errors import PhotodupError
+from photodup.core.paths import project_root
 from photodup.embedding.backends import Backend, parse_backend
-from photodup.errors import PhotodupError
-from photodup.paths import project_root
 from photodup.serving.service.start import ServiceProcess
 from photodup.study.comparisons.measure import Reach, Sizes, Task
 from photodup.study.notebook.weights import prepare_model

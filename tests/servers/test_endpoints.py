@@ -13,8 +13,8 @@ from support.triton import TINY_MODELS
 
 from photodup.bench.link.way import LOOPBACK
 from photodup.bench.stats.facts import Load
+from photodup.core.errors import PhotodupError
 from photodup.embedding.backends import parse_backend
-from photodup.errors import PhotodupError
 from photodup.serving.check import check, ready_models, render_check
 from photodup.serving.embedded import MODELS
 from photodup.serving.endpoints import Endpoints, from_ports, load_endpoints, save_endpoints

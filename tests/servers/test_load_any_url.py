@@ -38,8 +38,8 @@ from photodup.bench.backends import http_connection
 from photodup.bench.pairs.alternate import measure_visit
 from photodup.bench.stats.facts import Load
 from photodup.cli import app
+from photodup.core.errors import PhotodupError
 from photodup.embedding.imaging import encoded, normalize
-from photodup.errors import PhotodupError
 
 LOAD = (sys.executable, "-m", "photodup", "load")
 SLOW = str(ROOT / "tests" / "support" / "slow_encoder.py")

@@ -13,7 +13,7 @@ from support.paths import link_checkout
 from support.rented import PORTS, rented_machine
 from support.triton import needs_triton, render_tiny
 
-from photodup.errors import PhotodupError
+from photodup.core.errors import PhotodupError
 from photodup.serving import control_key
 from photodup.serving.check import check, handshake_ms, render_check
 from photodup.serving.endpoints import load_endpoints, save_endpoints

@@ -15,7 +15,7 @@ from benchmarks import crops, load_generator, one_pass, recorded, rows, scale, s
 from benchmarks.rows import Row, as_line, compared, excess, guarded, ratio, row
 from photodup.bench.pairs.alternate import VisitPlan
 from photodup.bench.stats.interval import Interval
-from photodup.errors import PhotodupError
+from photodup.core.errors import PhotodupError
 
 
 def test_a_row_meets_its_goal_with_its_figure_or_with_all_of_its_interval():

@@ -11,7 +11,7 @@ from photodup.bench.anyurl import gate
 from photodup.bench.anyurl.gate import Gated, Slowdown, decide, simulated
 from photodup.bench.stats.comparison import Observed
 from photodup.bench.stats.spread import Spread, spread_of
-from photodup.errors import PhotodupError
+from photodup.core.errors import PhotodupError
 
 LIMIT, VISITS, BLOCKS = 0.05, 4, 5
 

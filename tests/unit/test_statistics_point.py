@@ -15,7 +15,7 @@ from photodup.bench.stats.facts import METRICS, Load, metric_named
 from photodup.bench.stats.interval import Interval, _skewness, figures_of, interval_in, mean_bounds
 from photodup.bench.stats.point import Sample, judge_point
 from photodup.bench.stats.steady import MIN_BLOCKS, autocorrelation, pettitt, steady_part, warmup_length
-from photodup.errors import PhotodupError
+from photodup.core.errors import PhotodupError
 
 ONE = Load("single_stream")
 

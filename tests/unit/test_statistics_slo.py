@@ -7,7 +7,7 @@ import pytest
 
 from photodup.bench.stats.point import Sample
 from photodup.bench.stats.slo import LatencyBound, RateSearch, rate_seen, rate_words, search_rates
-from photodup.errors import PhotodupError
+from photodup.core.errors import PhotodupError
 
 SERVICE_S = 0.01
 

@@ -12,7 +12,7 @@ from support.visits import opened
 
 from photodup.bench.load.plan import Stopping
 from photodup.bench.stats.facts import Load
-from photodup.errors import PhotodupError
+from photodup.core.errors import PhotodupError
 from photodup.study.notebook import points
 from photodup.study.notebook.files import notebooks, source_sha256
 from photodup.study.notebook.opening import write_opening

@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 
 from typer import Argument, Exit, Option
 
-from photodup.errors import PhotodupError
-from photodup.extras import require
+from photodup.core.errors import PhotodupError
+from photodup.core.extras import require
 
 Protocol = Annotated[
     list[str] | None,
@@ -217,12 +217,12 @@ def gate(
     require("load")
     import json
 
-    from photodup.addresses import masked
     from photodup.bench.anyurl import gate as gates
     from photodup.bench.anyurl.measure import Asked, Request
     from photodup.bench.anyurl.payloads import payloads_for
     from photodup.bench.anyurl.target import Security, header_values, target_of
     from photodup.bench.anyurl.watch import Watcher, stoppable
+    from photodup.core.addresses import masked
     from photodup.serving.process.process import Command
 
     by_url, by_command = bool(base_url and head_url), bool(base and head and url)
@@ -296,7 +296,7 @@ def verify(
 
     from photodup.bench.anyurl.target import Security, header_values, target_of
     from photodup.bench.verify.verify import verify as checked
-    from photodup.names import printable
+    from photodup.core.names import printable
 
     security = Security(header_values(header or [], api_key))
     target = target_of(url, **_spoken(protocol, model), security=security, timeout_s=timeout)

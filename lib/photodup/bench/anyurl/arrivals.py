@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from photodup.bench.load.plan import arrivals_s
-from photodup.errors import PhotodupError
+from photodup.core.errors import PhotodupError
 
 HELP = "poisson, uniform, bursts:N, ramp:FROM-TO (requests/s), trace:FILE (a time in seconds a line)"
 _NUMBER = r"\d+(?:\.\d+)?"

@@ -26,8 +26,8 @@ from photodup.bench.pairs.alternate import Visit
 from photodup.bench.stats.comparison import Observed, one_sided
 from photodup.bench.stats.sentence import number
 from photodup.bench.stats.spread import Spread, spread_of
-from photodup.errors import PhotodupError
-from photodup.files import write_atomically
+from photodup.core.errors import PhotodupError
+from photodup.core.files import write_atomically
 
 # Of the first look and of the second. They sum to less than 5 %, since bounds from few visits are a little too near:
 # simulated with four visits a look and spreads of 2 to 10 %, a head at the limit fails in 1 to 5 % of runs.

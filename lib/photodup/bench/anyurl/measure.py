@@ -27,9 +27,9 @@ from photodup.bench.load.workers import ROW, check_rows, common_error, describe_
 from photodup.bench.stats.facts import Load
 from photodup.bench.stats.point import Sample
 from photodup.bench.stats.sentence import number
+from photodup.core.errors import PhotodupError, is_expected
 from photodup.embedding.wire.http import AnswerError, Base64Json, Multipart, OpenAi, Post
 from photodup.embedding.wire.kserve import KserveGrpc, KserveHttp
-from photodup.errors import PhotodupError, is_expected
 
 BUSY_SHARE = 0.25  # of the cores of a machine that client and server share
 FULL_CORE = 0.9

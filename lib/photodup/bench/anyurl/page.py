@@ -12,8 +12,8 @@ from photodup.bench.anyurl.versus import SIDES, Versus
 from photodup.bench.load.workers import ROW
 from photodup.bench.stats.sentence import number, row
 from photodup.bench.stats.slo import SloRate
-from photodup.extras import need
-from photodup.pages import render_page
+from photodup.core.extras import need
+from photodup.core.pages import render_page
 
 _MOST_DOTS = 4000
 

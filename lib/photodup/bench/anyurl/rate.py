@@ -14,7 +14,7 @@ from photodup.bench.load.workers import common_error
 from photodup.bench.stats.point import Sample
 from photodup.bench.stats.slo import LatencyBound, RateSearch, SloRate, rate_seen, rate_words, search_rates
 from photodup.bench.stats.steady import MIN_BLOCKS
-from photodup.errors import PhotodupError
+from photodup.core.errors import PhotodupError
 
 MEASUREMENTS = 10
 PROBE_S, PROBE_IN_FLIGHT = 4.0, 32

@@ -17,9 +17,9 @@ from photodup.bench.load.workers import ROW
 from photodup.bench.pairs.alternate import Visit
 from photodup.bench.stats.facts import METRICS
 from photodup.bench.stats.sentence import number
-from photodup.errors import PhotodupError
-from photodup.extras import need
-from photodup.files import write_atomically
+from photodup.core.errors import PhotodupError
+from photodup.core.extras import need
+from photodup.core.files import write_atomically
 
 COLUMNS = {
     "measurement": "number of the measurement, from 0, as in result.json",
@@ -145,7 +145,7 @@ def about(target_columns: Sequence[Mapping[str, Any]], asked_words: str, payload
     """Return what every result says first: what was asked of whom, when, and by what machine."""
     import platform
 
-    from photodup.files import available_cores
+    from photodup.core.files import available_cores
 
     client = {"system": platform.platform(), "python": platform.python_version(), "cores": available_cores()}
     return {

@@ -20,7 +20,7 @@ from photodup.bench.anyurl.watch import Watcher, stoppable
 from photodup.bench.record.json_files import plain
 from photodup.bench.stats.sentence import number
 from photodup.bench.stats.slo import LatencyBound
-from photodup.errors import PhotodupError
+from photodup.core.errors import PhotodupError
 
 ANSWERED, LIMIT_PASSED, NOT_MEASURED = 0, 1, 2
 _LIMIT = re.compile(r"(p50|p95|p99|max|rate|errors)\s*([<>])\s*(\d+(?:\.\d+)?)\s*(ms|s|%|/s)?")

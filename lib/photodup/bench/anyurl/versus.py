@@ -19,8 +19,8 @@ from photodup.bench.pairs.alternate import Lane, Visit, VisitPlan, measure_visit
 from photodup.bench.stats.comparison import LEAST_OBSERVATIONS, Outcome, Question, has_failed, judge
 from photodup.bench.stats.facts import Load
 from photodup.bench.stats.sentence import sentence
-from photodup.errors import PhotodupError
-from photodup.files import available_cores
+from photodup.core.errors import PhotodupError
+from photodup.core.files import available_cores
 
 SIDES = ("server 1", "server 1 through other connections", "server 2")
 VISITS, BLOCKS, QUADS = 4, 5, 3

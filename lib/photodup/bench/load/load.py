@@ -26,8 +26,8 @@ from photodup.bench.load import summary
 from photodup.bench.load.plan import RAMP_TIMES, RAMP_WAVES, Arrivals, WindowPlan, arrivals_s, request_order
 from photodup.bench.load.workers import Observer, Window, clock, describe_error, run_blocking
 from photodup.bench.stats.facts import Load
-from photodup.errors import PhotodupError, is_expected
-from photodup.files import available_cores
+from photodup.core.errors import PhotodupError, is_expected
+from photodup.core.files import available_cores
 
 Probe = Callable[[], AbstractContextManager[Mapping[str, Any]]]
 Watched = tuple[float, Mapping[str, Any]]  # length of the window in seconds, what the probe counted

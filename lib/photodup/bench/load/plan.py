@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from photodup.errors import PhotodupError
+from photodup.core.errors import PhotodupError
 
 MOST_TIMES = 10
 # Instances that began together are in step: the rate of their first four waves reads 3 to 9 % high.

@@ -17,7 +17,7 @@ import numpy as np
 from photodup.bench.stats.interval import CONFIDENCE, percentile_bounds
 from photodup.bench.stats.point import MAX_ERROR_SHARE, Sample
 from photodup.bench.stats.steady import MIN_BLOCKS, steady_part
-from photodup.errors import PhotodupError
+from photodup.core.errors import PhotodupError
 
 REDRAWS = 2000
 LOWEST, HIGHEST = 0.3, 1.3  # of what the server answers: the first bracket

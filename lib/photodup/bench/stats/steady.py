@@ -32,7 +32,7 @@ from functools import lru_cache
 import numpy as np
 
 from photodup.bench.stats.facts import SMALLEST_EFFECT
-from photodup.errors import PhotodupError
+from photodup.core.errors import PhotodupError
 
 MIN_BLOCKS = 20
 MAX_BLOCKS = 40

@@ -14,8 +14,8 @@ from photodup.bench.link.link import PRESETS
 from photodup.bench.link.way import LOOPBACK, Way, emulated
 from photodup.bench.load.plan import Stopping
 from photodup.bench.stats.facts import Load
+from photodup.core.errors import PhotodupError
 from photodup.embedding.backends import Backend, parse_backend
-from photodup.errors import PhotodupError
 from photodup.study.notebook.gaps import Gap
 from photodup.study.notebook.table import as_table
 

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Self
 from photodup.bench.link.way import LOOPBACK
 from photodup.bench.load.plan import Stopping
 from photodup.bench.stats.facts import Load
+from photodup.core.errors import PhotodupError
+from photodup.core.paths import build_dir
 from photodup.embedding.backends import Backend, emulated_engine, parse_backend
-from photodup.errors import PhotodupError
-from photodup.paths import build_dir
 from photodup.serving.triton.emulated import parse_emulated
 
 if TYPE_CHECKING:

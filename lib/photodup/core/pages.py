@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from photodup.extras import need
+from photodup.core.extras import need
 
 
 def render_page(template: Path, /, **values: Any) -> str:

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from photodup.errors import PhotodupError
-from photodup.names import printable
-from photodup.safe_open import (
+from photodup.core.errors import PhotodupError
+from photodup.core.names import printable
+from photodup.core.safe_open import (
     PathInFolder,
     UnsafeNameError,
     opened,

@@ -3,8 +3,8 @@
 import os
 from pathlib import Path
 
-from photodup.errors import PhotodupError
-from photodup.settings import environment
+from photodup.core.errors import PhotodupError
+from photodup.core.settings import environment
 
 
 class NoCheckoutError(PhotodupError):

@@ -6,7 +6,7 @@ import re
 import socket
 from urllib.parse import urlsplit
 
-from photodup.errors import ServerError
+from photodup.core.errors import ServerError
 
 
 def http_address(url: str, what: str = "") -> str:

@@ -3,7 +3,7 @@
 import importlib.util
 from types import ModuleType
 
-from photodup.errors import PhotodupError
+from photodup.core.errors import PhotodupError
 
 # Each part that pyproject.toml has as an extra, with the modules that it brings.
 EXTRAS = {

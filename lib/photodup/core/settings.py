@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from photodup.errors import PhotodupError
+from photodup.core.errors import PhotodupError
 
 DEFAULT_NAME, DEFAULT_PRETRAINED = "ViT-B-32", "laion2b_s34b_b79k"
 

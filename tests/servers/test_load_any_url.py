@@ -587,7 +587,7 @@ def test_the_time_bounds_the_visits_and_the_blocks(least_s, seconds, n_sides):
     except PhotodupError as error:
         assert seconds < 3 * least_s / 0.9 + 1e-9
         needed = float(str(error).partition("--seconds ")[2].partition(",")[0])
-        assert fitted(least_s, needed, n_sides=n_sides)[0] == 3
+        assert fitted(least_s, needed, n_sides=n_sides)[0] >= 3
         return
     assert 3 <= visits <= 8 and 1 <= plan.palindromes <= 10
     turns_s = plan.palindromes * (least_s + 2 * n_sides * plan.block_s)

@@ -96,9 +96,16 @@ def compare(first: Request, second: Request, spec: LoadSpec, watcher: Watcher) -
 
 
 def visit(sides: Sequence[Request], spec: LoadSpec, plan: VisitPlan, number: int) -> Visit:
-    """Measure one visit of so many sides."""
+    """Measure one visit of so many sides.
+
+    Raises:
+        PhotodupError: a side stopped answering; one sentence.
+    """
     lanes = [Lane(side.adapter(spec.batch), items=side.payloads.items) for side in sides]
-    return measure_visit(lanes, (), spec.load, plan, seed=spec.seed + number)
+    try:
+        return measure_visit(lanes, (), spec.load, plan, seed=spec.seed + number)
+    except PhotodupError as error:
+        raise PhotodupError(f"{str(error).rstrip('.')}.") from None
 
 
 def sentences_of(outcomes: list[Outcome], unit: str) -> list[str]:

@@ -19,7 +19,7 @@ from photodup.bench.stats.facts import METRICS
 from photodup.bench.stats.sentence import row, sentence
 from photodup.core.files import write_atomically
 from photodup.embedding.backends import COLUMNS
-from photodup.study.comparisons.measure import visit_config, visit_key
+from photodup.study.comparisons.measure import obstacle, visit_config, visit_key
 from photodup.study.notebook.gaps import NotMeasured
 
 if TYPE_CHECKING:
@@ -58,7 +58,9 @@ class Compared:
     def sentences(self) -> list[str]:
         """Return one sentence for each comparison that the run planned, in the order declared, and one for the others."""
         planned = [o for o in self.outcomes.values() if o.because != NOT_PLANNED]
-        sentences = [*dict.fromkeys(map(sentence, planned))]  # links that cannot be emulated have one sentence
+        sentences = [
+            *dict.fromkeys(map(sentence, planned))
+        ]  # links that cannot be emulated have one sentence
         if n_left_out := len(self.outcomes) - len(planned):
             sentences.append(f"This run leaves out {n_left_out} of {len(self.outcomes)} comparisons.")
         return sentences
@@ -119,7 +121,7 @@ def read_comparisons(run: Run, *notebooks: str, declared: Declarations | None = 
     return Compared(
         pairs,
         {pair.name: outcomes[pair.name] for pair in pairs},
-        tuple(null for null in nulls if null.because != NOT_PLANNED),
+        tuple(null for null in nulls if null.is_measured),
         _figures_of_sides(visits, used),
     )
 
@@ -174,8 +176,7 @@ def _visits(run: Run, pair: Pair) -> tuple[Pair, list[Visit], tuple[str, ...]]:
         if visits or notes:
             return pair, visits, tuple(dict.fromkeys(notes))
     pair = pair.on(run.endpoints.has)
-    missing = [run.lacks(side.backend) for side in (pair.a, pair.b) if not run.endpoints.has(side.backend)]
-    return pair, [], tuple(f"{reason}." for reason in missing)
+    return pair, [], tuple(filter(None, [obstacle(run, pair)]))
 
 
 def recorded(
@@ -211,11 +212,11 @@ def _figures_of_sides(visits: list[tuple[Pair, list[Visit]]], used: set[tuple[st
                 sides.setdefault(key, side)
                 visits_of.setdefault(key, []).extend((visit, index) for visit in measured)
     rows = []
-    for key, measured in visits_of.items():
-        side = sides[key]
-        line: dict[str, Any] = {"side": key[0], "load": key[1], "label": side.label, **side.backend.columns()}
-        line |= {"n_visits": len(measured), "n_failed": sum(visit.n_failed[i] for visit, i in measured)}
-        for metric, (value, low, high) in read.figures(measured).items():
+    for (name, load), mine in visits_of.items():
+        side = sides[name, load]
+        line: dict[str, Any] = {"side": name, "load": load, "label": side.label, **side.backend.columns()}
+        line |= {"n_visits": len(mine), "n_failed": sum(visit.n_failed[index] for visit, index in mine)}
+        for metric, (value, low, high) in read.figures(mine).items():
             line |= {metric: value, f"{metric}_ci_low": low, f"{metric}_ci_high": high}
         rows.append(line)
     metrics = [f"{metric}{end}" for metric in METRICS for end in ("", "_ci_low", "_ci_high")]

@@ -78,7 +78,9 @@ def test_a_failed_point_is_recorded_and_retried(store, as_exception):
     mended = store.measure_or_load("a", lambda: {"x": 1}, config=CONFIG)
     assert failed["status"] == "failed" and "nobody listens" in failed["error"]
     assert "secret" not in json.dumps(failed)
-    assert gap["status"] == "failed" and "nobody listens" in gap["error"] and math.isnan(gap["latency_ms_p50"])
+    assert (
+        gap["status"] == "failed" and "nobody listens" in gap["error"] and math.isnan(gap["latency_ms_p50"])
+    )
     assert mended == {"x": 1}
 
 

@@ -260,12 +260,17 @@ def load_figures(run_dir: Path | str) -> "pd.DataFrame":
     for records in visits.values():
         first = records[0]
         with reading(run_dir / "records" / name_of(first["key"], first["config"])):
-            windows = [_outcome(record) | {"raw": _answers(run_dir, record)} for record in records]
-            row = {"run": run_dir.name, "status": "ok", **first["config"], **figures_of(windows), "key": first["key"]}
+            windows = [_outcome(record) | _answers(run_dir, record) for record in records]
+            row = {
+                "run": run_dir.name,
+                "status": "ok",
+                **first["config"],
+                **figures_of(windows),
+                "key": first["key"],
+            }
         rows.append({name: value for name, value in row.items() if not isinstance(value, (dict, list))})
     frame = pd.DataFrame(rows)
-    others = [name for name in frame.columns if name not in FIGURE_COLUMNS]
-    return frame.reindex(columns=[*FIGURE_COLUMNS, *others])
+    return frame.reindex(columns=[*FIGURE_COLUMNS, *(c for c in frame.columns if c not in FIGURE_COLUMNS)])
 
 
 def name_of(key: str, config: Mapping[str, Any]) -> str:
@@ -273,9 +278,10 @@ def name_of(key: str, config: Mapping[str, Any]) -> str:
     return f"{slug(key)}-{digest({'key': key, 'config': config})[:8]}.json"
 
 
-def _answers(run_dir: Path, record: Mapping[str, Any]) -> "dict[str, np.ndarray]":
+def _answers(run_dir: Path, record: Mapping[str, Any]) -> "dict[str, dict[str, np.ndarray]]":
     name = name_of(record["key"], record["config"]).removesuffix(".json")
-    return latencies.read(run_dir, name) if record["has_raw"] else {}
+    raw = latencies.read(run_dir, name) if record["has_raw"] else {}
+    return {"raw": raw} if raw else {}
 
 
 def _outcome(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -77,16 +77,16 @@ def draw_figures(
     nothing = np.full(len(figures), np.nan)
     ends = ("", "_ci_low", "_ci_high")
     y, low, high = (np.asarray(figures.get(f"{metric}{end}", nothing), float) for end in ends)
-    x, there = np.asarray(x, float), np.isfinite(y)
-    ax.plot(x[there], y[there], color=color, **{"marker": "o"} | style)
+    places, there = np.asarray(x, float), np.isfinite(y)
+    ax.plot(places[there], y[there], color=color, **{"marker": "o"} | style)
     barred = there & np.isfinite(high - low)
-    ax.vlines(x[barred], low[barred], high[barred], color=color, linewidth=1.2)
+    ax.vlines(places[barred], low[barred], high[barred], color=color, linewidth=1.2)
 
 
-def bars_of(figures: pd.DataFrame) -> str:
-    """Return what a caption says of the bars: the visits that intervals rest on, or why there are none."""
+def intervals_of(figures: pd.DataFrame) -> str:
+    """Return what a caption says of the intervals: the visits that they rest on, or why there are none."""
     visits = int(figures["n_visits"].max())
-    return f"Bars: 95 % between {visits} visits." if visits > 1 else "One visit a figure, so no intervals."
+    return f"Intervals: 95 % between {visits} visits." if visits > 1 else "One visit a figure, so no intervals."
 
 
 def caption(figure: Figure, text: str, *, width: int = 118) -> Figure:

@@ -64,6 +64,7 @@ class Spec:
         options: of the adapter, such as `{"channel": "shared"}`.
         config: more that the figure depends on; recorded.
         columns: more columns of the row, such as a name for a chart; not recorded.
+        tolerates_errors: requests that fail are counted, and fail no window: what is refused is the result.
         is_checked: compare embeddings with the reference before a backend's first window, unless it is emulated.
         plan: of its windows, where it is another than the other specs'.
     """
@@ -77,6 +78,7 @@ class Spec:
     options: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
     columns: Mapping[str, Any] = field(default_factory=dict)
+    tolerates_errors: bool = False
     is_checked: bool = True
     plan: WindowPlan | None = None
 
@@ -86,12 +88,26 @@ class Spec:
         rate = f"{self.load.offered_per_s:.4g}" if self.load.offered_per_s else ""
         loaded = [self.load.scenario, f"b{self.load.batch}", f"c{self.load.concurrency}", rate]
         connection = "" if self.load.connection == "warm" else self.load.connection
-        parts = (KIND, self.backend, *map(str, self.options.values()), *loaded, connection, self.link, self.label)
+        parts = (
+            KIND,
+            self.backend,
+            *map(str, self.options.values()),
+            *loaded,
+            connection,
+            self.link,
+            self.label,
+        )
         return "-".join(filter(None, parts))
 
     def config_of(self, plan: WindowPlan, visit: int) -> dict[str, Any]:
         """Return what a window depends on."""
-        where = {"backend": self.backend, "label": self.label, "link": self.link, **self.options, **self.config}
+        where = {
+            "backend": self.backend,
+            "label": self.label,
+            "link": self.link,
+            **self.options,
+            **self.config,
+        }
         return {**asdict(self.load), **where, "plan": asdict(self.plan or plan), "visit": visit}
 
 
@@ -139,7 +155,8 @@ def read_windows(run: Run, spec: Spec, plan: WindowPlan | None, visits: int) -> 
     """Return the windows that the run has of a spec, in the order of the visits, each with its answers under `raw`."""
     configs = [spec.config_of(plan or WindowPlan(), visit) for visit in range(1, visits + 1)]
     windows = (run.store.read(spec.key, config=config) for config in configs)
-    return [window for window in windows if window is not None]
+    # Records may have been copied without their answers.
+    return [{k: v for k, v in window.items() if k != "raw" or v} for window in windows if window is not None]
 
 
 def reference_embeddings(run: Run) -> np.ndarray:
@@ -232,6 +249,7 @@ def _window(
     from photodup.bench.backends.adapters import adapter
     from photodup.bench.load import counters
     from photodup.bench.load.load import measure
+    from photodup.bench.load.workers import PatientObserver
     from photodup.study.notebook.weights import payload_photos
 
     backend = parse_backend(spec.backend)
@@ -245,6 +263,7 @@ def _window(
         min_cosine=MIN_COSINE.get(backend.wire, 0.999),
         probe=counters.probe(metrics_url, account) if account and metrics_url else probe,
         way=way,
+        observer=PatientObserver() if spec.tolerates_errors else None,
     )
 
 
@@ -289,7 +308,8 @@ def _row(run: Run, spec: Spec, plan: WindowPlan, visits: int) -> dict[str, Any]:
         errors = [record["error"] for record in records if record and record["error"]]
         status = "failed" if errors and not windows else status
         because = _reason(run, errors[0]) if errors else ""
-        because = because or ("" if windows else _lacking(run, spec) or "not measured in this run")
+        if not (windows or errors):
+            because = "; ".join(filter(None, ["not measured in this run", _lacking(run, spec)]))
     return {**_facts(run, spec), **figures, **spec.columns, "status": status, "because": because}
 
 

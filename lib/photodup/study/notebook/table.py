@@ -40,7 +40,8 @@ def measured(figures: pd.DataFrame) -> pd.DataFrame:
     sentences = []
     for because, rows in reasons.groupby("because", sort=False):
         names = [" ".join(filter(None, row)) for row in zip(rows["backend"], rows["label"], strict=True)]
-        sentences.append(f"{', '.join(dict.fromkeys(names))}: {because}")
+        unnamed = [name for name in dict.fromkeys(names) if name not in because]
+        sentences.append(f"{', '.join(unnamed)}: {because}" if unnamed else because)
     rest = figures[figures["status"] == "ok"]
     if rest.empty:
         raise NotMeasured("; ".join(sentences) or "no load was planned")
@@ -50,7 +51,8 @@ def measured(figures: pd.DataFrame) -> pd.DataFrame:
 
 
 def with_intervals(figures: pd.DataFrame, metric: str) -> pd.Series:
-    """Return a metric of each row as text, with its interval where it has one: `48.9 [46.9, 51]`; empty where it is missing."""
+    """Return a metric of each row as text, with its interval where it has one: `48.9 [46.9, 51]`; empty without a value."""
+    import pandas as pd
 
     def text(value: float, low: float, high: float) -> str:
         ends = f" [{number(low)}, {number(high)}]" if low == low and high == high else ""
@@ -58,7 +60,7 @@ def with_intervals(figures: pd.DataFrame, metric: str) -> pd.Series:
 
     columns = (figures[f"{metric}{end}"].astype(float) for end in ("", "_ci_low", "_ci_high"))
     texts = [text(*row) for row in zip(*columns, strict=True)]
-    return figures[metric].astype(object).where(False, texts)
+    return pd.Series(texts, index=figures.index, dtype=object)
 
 
 def as_markdown(table: pd.DataFrame) -> str:

@@ -75,6 +75,4 @@ def _words(load: tuple[str, ...]) -> str:
 def _cell(figure: dict[str, Any]) -> str:
     low, high = (figure.get(f"throughput_images_per_s_ci_{end}") or 0.0 for end in ("low", "high"))
     interval = f" [{number(low)}, {number(high)}]" if low > 0 else ""
-    return (
-        f"{number(figure['throughput_images_per_s'])}{interval} images/s, {number(figure['latency_ms_p50'])} ms"
-    )
+    return f"{number(figure['throughput_images_per_s'])}{interval} images/s, {number(figure['latency_ms_p50'])} ms"

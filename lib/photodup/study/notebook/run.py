@@ -40,6 +40,7 @@ REFERENCE = "reference-cpu"
 EMBEDDED = "notebooks/endpoints/embedded.yaml"
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _LONGEST = 250  # characters of a run's name, an address or a GPU
+START = "Start servers on this machine with `photodup serve --embedded`, or name others with ENDPOINTS."
 _ASKS_NONE = "This notebook measures nothing there: it computes on this machine, or reads records."
 
 
@@ -367,19 +368,20 @@ def _as_name(text: str) -> str:
     return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-.")
 
 
-def answering(run: Run, rows: Sequence[dict[str, Any]]) -> Run | None:
-    """Return the run with the servers that answered a check; None where none did."""
+def ready_to_measure(run: Run) -> Run | None:
+    """Return the run with the servers that answer now; None, after a sentence, where nothing can be measured into it."""
+    if not settings.environment().may_measure:
+        return None
+    recorded, here = read_environment(run.directory), environment.describe(servers=servers_of(run.endpoints))
+    names = ("cpu", "cores", "servers")
+    if recorded and any(recorded.get(name) != here.get(name) for name in names):
+        print(f"Run {run.name} was measured on another machine: name a RUN of your own to measure here.")
+        return None
+    rows = check(run.endpoints)
     servers = _answering(run.endpoints, rows)
+    if servers is None:
+        print(f"{say_answers(rows)} {START}")
     return replace(run, endpoints=servers) if servers else None
-
-
-def was_measured_elsewhere(run: Run) -> bool:
-    """Return whether the run has records, and of another machine than this one."""
-    recorded = read_environment(run.directory)
-    here = environment.describe(servers=servers_of(run.endpoints))
-    return bool(recorded) and any(
-        recorded.get(name) != here.get(name) for name in ("cpu", "cores", "servers")
-    )
 
 
 def open_own_run(name: str) -> Run:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from benchmarks.rows import HEAD, Row, as_json, as_line, guarded
-from photodup.files import write_atomically
+from photodup.core.files import write_atomically
 
 NAMES = ("service", "starts", "one_pass", "load_generator", "recorded", "scale", "crops", "statistics")
 

@@ -13,8 +13,8 @@ from typer import Argument, Option
 from benchmarks.photo_quality.edits import LOOK_ALIKES, REFERENCE, named
 from benchmarks.photo_quality.pairs import measure_pairs, originals_of
 from benchmarks.photo_quality.shown import OfKind, measure_families, measure_kinds, summary
-from photodup.errors import PhotodupError
-from photodup.paths import build_dir
+from photodup.core.errors import PhotodupError
+from photodup.core.paths import build_dir
 
 PER_KIND = 12  # pairs of each kind on held-out photographs
 

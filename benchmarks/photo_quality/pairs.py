@@ -15,8 +15,9 @@ import numpy as np
 from PIL import Image
 
 from benchmarks.photo_quality.edits import Transform
+from photodup.core.errors import PhotodupError
+from photodup.core.progress import bar
 from photodup.embedding import imaging
-from photodup.errors import PhotodupError
 from photodup.photos.compare.features import features
 from photodup.photos.compare.verify import Thresholds, verify
 from photodup.photos.groups.model_thresholds import OTHER_MODEL, THRESHOLDS
@@ -26,7 +27,6 @@ from photodup.photos.library.walking import walk
 from photodup.photos.search.candidates import PER_PHOTO_ALONE, PER_PHOTO_BESIDE
 from photodup.photos.search.hash_neighbours import MAX_RADIUS, NEAREST, orientations, search_radius
 from photodup.photos.search.neighbours import NeighbourIndex
-from photodup.progress import bar
 
 WORK_SIZE = 1024  # longer side of the originals that are edited, pixels: larger ones would only take longer
 LIBRARY_SIZES = tuple(round(10 ** (step / 4)) for step in range(8, 29))

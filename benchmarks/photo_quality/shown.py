@@ -28,11 +28,11 @@ from benchmarks.photo_quality.edits import (
     is_right,
 )
 from benchmarks.photo_quality.pairs import Original, shrunk
+from photodup.core.progress import bar, unseen
 from photodup.embedding.imaging import encoded
 from photodup.photos.groups.results import Tiers
 from photodup.photos.groups.tiers import find_tiers
 from photodup.photos.library.scan import Catalogue, scan
-from photodup.progress import bar, unseen
 
 CONFIDENCE = 0.95
 _GIST = re.compile("looks different|[^,:;]+")  # a reason begins with what differs; places and numbers follow

@@ -29,10 +29,10 @@ from fuzz.images import keep, mutate
 from photodup.bench.record import latencies
 from photodup.bench.record.json_files import read_json
 from photodup.bench.record.record import RunStore, load_figures
+from photodup.core.errors import PhotodupError
 from photodup.embedding.engines.encoder import load_model
 from photodup.embedding.wire.http import AnswerError, Base64Json, Multipart, OpenAi
 from photodup.embedding.wire.kserve import KserveHttp
-from photodup.errors import PhotodupError
 from photodup.photos.library.settings import LibrarySettings, load_settings, save_settings
 from photodup.photos.search.candidates import stored_pairs
 from photodup.photos.state.own_folder import OwnFolder
@@ -94,7 +94,7 @@ def run(folder: Path) -> Callable[[], object]:
 
 def parameters(folder: Path) -> Callable[[], object]:
     """What papermill or the command line sets: they are opened in a project of their own."""
-    (folder / "given.json").write_text('{"run": "mine", "pytorch_port": 8002, "gpu": "L4", "gpus": 1}')
+    (folder / "given.json").write_text('{"run": "mine", "gpu": "L4", "gpus": 1}')
     servers = sorted((ROOT / "notebooks" / "endpoints").glob("*.yaml"))[0]
 
     def use() -> None:

@@ -15,8 +15,8 @@ from support.command import run_python
 from support.plants import PLANTS
 
 from photodup.bench.record.record import RunStore, load_records
+from photodup.core.errors import PhotodupError
 from photodup.embedding.backends import parse_backend
-from photodup.errors import PhotodupError
 from photodup.serving.triton.config import read_config
 from photodup.serving.triton.repository import render_repository
 
@@ -304,7 +304,7 @@ ODD = {
     "an absolute name": odd("/outside"),
     "a name that leads out": odd("results/gpu/../../../outside"),
     "a file beside the runs": odd("results/README.md"),
-    "another folder": odd("lib/photodup/files.py"),
+    "another folder": odd("lib/photodup/core/files.py"),
     "a log in a folder": odd("logs/deep/er.log"),
     "a symbolic link": odd("results/gpu/records/x.json", tarfile.SYMTYPE, "/etc/hostname"),
     "a linked folder": odd("results/gpu", tarfile.SYMTYPE, "../.."),

@@ -9,8 +9,8 @@ import subprocess
 import pytest
 import yaml
 
-from photodup.errors import PhotodupError
-from photodup.paths import project_root
+from photodup.core.errors import PhotodupError
+from photodup.core.paths import project_root
 from photodup.study.kubernetes import checks, manifests
 from photodup.study.kubernetes.manifests import OVERLAYS, of_kind, quantity, read_workload, render
 

@@ -19,9 +19,9 @@ from support.paths import ROOT
 
 from benchmarks.rows import blocks as speed_blocks
 from photodup.bench.record.record import load_records
+from photodup.core.errors import PhotodupError
+from photodup.core.extras import EXTRAS, USES
 from photodup.embedding.engines.model import ENGINES, PRECISIONS
-from photodup.errors import PhotodupError
-from photodup.extras import EXTRAS, USES
 from photodup.serving.service.settings import ServiceSettings
 from photodup.study.report.readme import appendix_blocks, write_blocks
 
@@ -135,7 +135,7 @@ def test_every_import_is_declared_and_the_extra_that_is_named_brings_it():
         if module in UNDECLARED or distributions(module) & base:
             continue
         named = [name for name, modules in EXTRAS.items() if module in modules]
-        assert named, f"{sorted(files)} import {module}: photodup.extras names no extra that brings it"
+        assert named, f"{sorted(files)} import {module}: photodup.core.extras names no extra that brings it"
         if known := distributions(module):  # not installed here: pynvml
             assert known & extra(named[0]), f"{module} is not in the extra {named[0]} of pyproject.toml"
     for name, modules in EXTRAS.items():
@@ -143,7 +143,7 @@ def test_every_import_is_declared_and_the_extra_that_is_named_brings_it():
             if known := distributions(module):
                 assert known & (base | extra(name)), f"{module} is not in the extra {name}"
     for use, parts in USES.items():
-        assert extra(use) == extra(*parts), f"photodup.extras: the parts of {use}"
+        assert extra(use) == extra(*parts), f"photodup.core.extras: the parts of {use}"
 
 
 @pytest.mark.parametrize("library", ["onnxruntime", "openvino", "pillow"])

@@ -1,4 +1,4 @@
-"""Every place that writes a file past `photodup.files` and `photodup.safe_open`, and every one that deletes, moves or
+"""Every place that writes a file past `core.files` and `core.safe_open`, and every one that deletes, moves or
 replaces a file: each with the reason why it may."""
 
 import ast
@@ -17,9 +17,9 @@ OWN_TEMPORARY = "the file that it wrote itself just before, under a name of its 
 BUILD = "in build/ or a folder given for what can be made again"
 
 WRITERS = {
-    "lib/photodup/safe_open.py:writing": "the one writer",
-    "lib/photodup/safe_open.py:write_copy": "a new file beneath the opened folder, exclusively",
-    "lib/photodup/safe_open.py:open_file": "opens what is there; who makes a file with it is listed here",
+    "lib/photodup/core/safe_open.py:writing": "the one writer",
+    "lib/photodup/core/safe_open.py:write_copy": "a new file beneath the opened folder, exclusively",
+    "lib/photodup/core/safe_open.py:open_file": "opens what is there; who makes a file with it is listed here",
     # ---- the photo application
     "lib/photodup/photos/state/journal.py:Journal._writable": "lines are appended; links of either kind are refused",
     "lib/photodup/photos/state/journal.py:Journal._drop_cut_line": "the file that `_writable` opened",
@@ -38,10 +38,10 @@ WRITERS = {
 }
 
 REMOVERS = {
-    "lib/photodup/safe_open.py:writing": f"what all write with; {OWN_TEMPORARY}",
-    "lib/photodup/safe_open.py:move_without_replacing": f"removal and restore, replacing nothing; {OWN_TEMPORARY}",
-    "lib/photodup/safe_open.py:remove_file": "what a write or the trash names, beneath the folder that it opened",
-    "lib/photodup/files.py:replacing": f"what libraries write with; {OWN_TEMPORARY}",
+    "lib/photodup/core/safe_open.py:writing": f"what all write with; {OWN_TEMPORARY}",
+    "lib/photodup/core/safe_open.py:move_without_replacing": f"removal and restore, replacing nothing; {OWN_TEMPORARY}",
+    "lib/photodup/core/safe_open.py:remove_file": "what a write or the trash names, beneath the folder that it opened",
+    "lib/photodup/core/files.py:replacing": f"what libraries write with; {OWN_TEMPORARY}",
     # ---- the photo application
     "lib/photodup/photos/state/own_folder.py:OwnFolder.delete": "own folder: marked, no link, only shapes we write",
     "lib/photodup/photos/library/catalogue.py:_set_aside": "a damaged catalogue that is certainly ours, moved",
@@ -100,7 +100,7 @@ REMOVING = removes, ("lib", "model_repository", "docker", "k8s", "tools"), REMOV
 @pytest.mark.parametrize(("is_one", "folders", "reasons"), [WRITING, REMOVING])
 def test_each_place_has_its_reason(root, is_one, folders, reasons):
     found = everywhere(root, folders, is_one)
-    assert found - reasons.keys() == set(), "use photodup.files or state/own_folder.py, or say why"
+    assert found - reasons.keys() == set(), "use photodup.core.files or state/own_folder.py, or say why"
     assert reasons.keys() - found == set(), "no longer there"
     assert all(len(reason) > 10 for reason in reasons.values())
 

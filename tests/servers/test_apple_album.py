@@ -11,7 +11,7 @@ import httpx
 import pytest
 from support.review_library import make_library, photo, remove_all, save
 
-from photodup.errors import PhotodupError
+from photodup.core.errors import PhotodupError
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
 from photodup.photos.review.serve import ReviewServer

@@ -12,13 +12,13 @@ from support.images import bomb, photo
 from support.service import free_port
 from support.triton import tiny_embedding
 
+from photodup.core.errors import PhotodupError, ServerError
 from photodup.embedding.backends import Backend
 from photodup.embedding.client import client
 from photodup.embedding.client.client import connect
 from photodup.embedding.client.http import Patience
 from photodup.embedding.client.servers import address_for_grpc
 from photodup.embedding.imaging import ImageError, client_jpeg, decode, encoded, normalize, to_uint8
-from photodup.errors import PhotodupError, ServerError
 
 PHOTOS = [encoded(photo(280 + 20 * seed, 250, seed), "JPEG") for seed in range(6)]
 PIXELS = np.stack([to_uint8(decode(data)) for data in PHOTOS])

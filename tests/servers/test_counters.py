@@ -12,10 +12,10 @@ from photodup.bench.backends.adapters import adapter
 from photodup.bench.load import counters
 from photodup.bench.load.counters import CounterError
 from photodup.bench.load.load import Load, Stopping, measure
+from photodup.core.errors import PhotodupError
 from photodup.embedding import imaging
 from photodup.embedding.backends import Backend, served_models
 from photodup.embedding.wire.wires import jpegs
-from photodup.errors import PhotodupError
 from photodup.serving.service.stages import Stages
 
 PHOTOS = [imaging.encoded(photo(280 + 20 * seed, 250, seed), "JPEG") for seed in range(6)]

@@ -11,9 +11,9 @@ from support.images import photo, photographs
 from support.triton import infer
 
 from photodup.bench.pairs.declared import SETTINGS, declarations
+from photodup.core.errors import PhotodupError
 from photodup.embedding.client.client import connect
 from photodup.embedding.imaging import encoded
-from photodup.errors import PhotodupError
 from photodup.serving.triton.copies import configure, model_copy
 from photodup.study.kubernetes.manifests import tool
 from photodup.study.report.readme import decisions

@@ -13,11 +13,11 @@ from support.triton import AS_FLOATS, save_graph, tiny_graph
 from typer.testing import CliRunner
 
 from photodup.cli import app
+from photodup.core.errors import PhotodupError
 from photodup.embedding.client.client import connect
 from photodup.embedding.engines.quantise import quantise
 from photodup.embedding.engines.reduced import read_notes, source_of, write_notes
 from photodup.embedding.imaging import to_jpeg
-from photodup.errors import PhotodupError
 from photodup.photos.embed.embed import embed_library
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan

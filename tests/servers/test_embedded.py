@@ -16,15 +16,15 @@ from support.images import photo
 from support.service import as_files, until
 from support.triton import executions, infer, needs_triton, render_tiny
 
+from photodup.core.errors import PhotodupError
+from photodup.core.settings import variables
 from photodup.embedding.engines.encoder import load_model
 from photodup.embedding.imaging import decode, encoded, normalize, to_jpeg, to_uint8
-from photodup.errors import PhotodupError
 from photodup.serving.check import check
 from photodup.serving.embedded import export_models
 from photodup.serving.endpoints import load_endpoints
 from photodup.serving.triton.repository import render_repository
 from photodup.serving.triton.server import EmbeddedTriton
-from photodup.settings import variables
 
 pytestmark = needs_triton()
 

@@ -14,6 +14,7 @@ from support.images import photographs
 from support.processor import needs_bf16
 from support.triton import infer, needs_triton, tiny_embedding, tiny_graph
 
+from photodup.core.errors import PhotodupError
 from photodup.embedding.client.client import connect
 from photodup.embedding.engines import model as engines
 from photodup.embedding.engines import onnx_runtime
@@ -21,7 +22,6 @@ from photodup.embedding.engines.encoder import load_model
 from photodup.embedding.engines.quantise import quantise
 from photodup.embedding.engines.reduced import source_of
 from photodup.embedding.imaging import decode, normalize, to_jpeg, to_uint8
-from photodup.errors import PhotodupError
 from photodup.serving.triton.repository import render_repository
 from photodup.serving.triton.server import EmbeddedTriton
 

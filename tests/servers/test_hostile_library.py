@@ -24,7 +24,7 @@ from support.trash_kills import WORK, act, killed_at, present, removal
 from support.trash_kills import make_library as random_library
 
 from photodup.cli.trash import list_trash, purge_trash, restore_trash
-from photodup.errors import PhotodupError
+from photodup.core.errors import PhotodupError
 from photodup.photos.embed.embed import embed_files
 from photodup.photos.library.walking import read_bytes, walk
 from photodup.photos.trash.trash import Trash

@@ -27,7 +27,7 @@ from support.hostile_library import (
 from support.machines import Killed, report, run_machine
 from support.trash_kills import make_library, removal
 
-from photodup.errors import PhotodupError
+from photodup.core.errors import PhotodupError
 from photodup.photos.trash.trash import Trash
 from photodup.photos.trash.trash_files import TRASH_FOLDER, md5_of
 

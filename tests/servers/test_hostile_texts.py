@@ -9,7 +9,7 @@ from support.hostile_library import OP, VICTIM, entry, line, payload, write_jour
 from support.http_server import accepting
 from support.review_library import client_of, make_library, remove_all
 
-from photodup.names import escaped, printable
+from photodup.core.names import escaped, printable
 from photodup.photos.embed.choose import choose
 from photodup.photos.library.feedback import Feedback
 from photodup.photos.library.scan import scan

@@ -7,8 +7,8 @@ import sys
 import pytest
 from support.paths import ROOT
 
-from photodup.errors import PhotodupError
-from photodup.paths import cache_dir
+from photodup.core.errors import PhotodupError
+from photodup.core.paths import cache_dir
 from photodup.study.kubernetes.manifests import tool
 
 PROGRAM = ROOT / "tools" / "cluster" / "control_plane.py"

@@ -28,7 +28,7 @@ from photodup.bench.link.handshakes import round_trip
 from photodup.bench.link.ladder import measure_ladder, measure_parallel
 from photodup.bench.link.link import Link, LinkError, LinkSpec, leftovers
 from photodup.bench.link.relay import DEVICE
-from photodup.errors import PhotodupError
+from photodup.core.errors import PhotodupError
 
 pytestmark = needs_link
 

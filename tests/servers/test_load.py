@@ -21,8 +21,8 @@ from photodup.bench.backends.adapter import Dummy, known_embedding
 from photodup.bench.backends.http_connection import HttpConnection, HttpError
 from photodup.bench.load import plan
 from photodup.bench.load.load import Load, Stopping, measure
+from photodup.core.errors import PhotodupError
 from photodup.embedding.wire.http import Multipart
-from photodup.errors import PhotodupError
 
 PHOTOS = [bytes([number]) * 15_000 for number in range(12)]
 REFERENCE = np.stack([known_embedding(photo) for photo in PHOTOS])

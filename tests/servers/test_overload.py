@@ -11,10 +11,10 @@ from support.hostile_images import encoded, grain
 from support.paths import ROOT
 from support.service import as_files, check_against_openapi, stuck_upload, until
 
+from photodup.core.errors import ServerError
 from photodup.embedding.backends import parse_backend
 from photodup.embedding.client.http import Patience
 from photodup.embedding.client.servers import FastApiServer
-from photodup.errors import ServerError
 from photodup.serving.process.ports import is_loopback
 from photodup.serving.service import service
 from photodup.serving.service.admission import Admission, Overloaded, Pace

@@ -11,7 +11,7 @@ import pytest
 from support.hostile_library import tree
 from support.review_library import MD5, make_library, photo, save, users_files
 
-from photodup.names import printable
+from photodup.core.names import printable
 from photodup.photos.groups.tiers import find_tiers
 from photodup.photos.library.catalogue import Catalogue, CatalogueError, FileKind, kind_of
 from photodup.photos.library.scan import scan

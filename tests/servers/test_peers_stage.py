@@ -11,8 +11,8 @@ from support.paths import ROOT
 
 from photodup.bench.pairs.alternate import VisitPlan
 from photodup.bench.record.record import RunStore
+from photodup.core.errors import PhotodupError
 from photodup.embedding.imaging import encoded
-from photodup.errors import PhotodupError
 from photodup.study.notebook.run import open_run
 from photodup.study.peers import alone, figures, outcomes, peers, stage
 

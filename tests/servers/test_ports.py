@@ -6,8 +6,8 @@ import socket
 import pytest
 from support.command import one_sentence
 
-from photodup.addresses import cannot_listen
-from photodup.errors import PhotodupError
+from photodup.core.addresses import cannot_listen
+from photodup.core.errors import PhotodupError
 from photodup.serving.embedded import embedded_servers
 from photodup.serving.process.ports import claim_ports
 from photodup.serving.triton.server import EmbeddedTriton

@@ -13,7 +13,7 @@ from photodup.bench.link.real_path import measure_path, twin
 from photodup.bench.load.plan import WindowPlan
 from photodup.bench.record.record import RunStore
 from photodup.bench.stats.facts import Load
-from photodup.errors import PhotodupError
+from photodup.core.errors import PhotodupError
 from photodup.serving.endpoints import Endpoints, from_ports
 from photodup.study import remote_latency
 from photodup.study.notebook.gaps import NotMeasured

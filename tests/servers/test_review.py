@@ -18,7 +18,7 @@ from support.command import run_program
 from support.review_library import HOSTILE, add_third_copy, client_of, group_of, listed, remove_all
 
 from photodup.cli.photos import print_groups
-from photodup.errors import PhotodupError
+from photodup.core.errors import PhotodupError
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.feedback import Feedback
 from photodup.photos.library.scan import scan

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 from support.review_library import client_of, group_of, remove_all, save
 
-from photodup.errors import PhotodupError
+from photodup.core.errors import PhotodupError
 from photodup.photos.library.scan import scan
 from photodup.photos.review.serve import ReviewServer
 from photodup.photos.review.session import Item, ReviewSession

@@ -13,7 +13,7 @@ from support.command import one_sentence, photodup, run_command
 from support.review_library import add_third_copy, client_of, exif, group_of, photo, save, write
 from support.trash_kills import at_home
 
-from photodup.errors import PhotodupError
+from photodup.core.errors import PhotodupError
 from photodup.photos.library.scan import scan
 from photodup.photos.library.settings import LibrarySettings, load_settings, save_settings
 from photodup.photos.library.several import as_one_library

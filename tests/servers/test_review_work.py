@@ -16,6 +16,7 @@ from support.library import photo as small
 from support.review_library import client_of, photo, remove_all, save
 from support.service import until
 
+from photodup.core.progress import watched_by
 from photodup.photos.groups.by_settings import tiers_by_settings
 from photodup.photos.library import scan as scanning
 from photodup.photos.library.catalogue import Catalogue
@@ -25,7 +26,6 @@ from photodup.photos.review import site
 from photodup.photos.review.reviewed_folder import Encoders, Finished, ReviewTask, Stopped, TaskRunner
 from photodup.photos.review.serve import ReviewServer
 from photodup.photos.trash.trash_files import TRASH_FOLDER
-from photodup.progress import watched_by
 
 SMALL = "a small one"
 

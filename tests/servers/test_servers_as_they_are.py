@@ -17,17 +17,17 @@ import pytest
 from support.command import one_sentence
 from support.http_server import accepting
 
-from photodup.addresses import is_loopback, masked
 from photodup.bench.anyurl.measure import Request
 from photodup.bench.anyurl.payloads import files, made_up_arrays, made_up_images, payloads_for
 from photodup.bench.anyurl.target import target_of
 from photodup.bench.backends.http_connection import HttpConnection, HttpError
 from photodup.cli import app
+from photodup.core.addresses import is_loopback, masked
+from photodup.core.errors import ServerError
+from photodup.core.files import parse_json
 from photodup.embedding.client.client import connect
 from photodup.embedding.client.http import Patience, ask
 from photodup.embedding.imaging import encoded
-from photodup.errors import ServerError
-from photodup.files import parse_json
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
@@ -567,7 +567,7 @@ def test_large_headers_in_one_piece_are_refused_and_usual_ones_are_not(small_ser
 
 
 def test_the_review_page_has_the_same_limit(tmp_path):
-    from photodup.http_protocol import ImpatientProtocol
+    from photodup.core.http_protocol import ImpatientProtocol
     from photodup.photos.review.serve import ReviewServer
 
     (tmp_path / "a.jpg").write_bytes(b"")

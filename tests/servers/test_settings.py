@@ -9,7 +9,7 @@ from support.review_library import client_of
 from support.service import until
 from support.triton import tiny_graph
 
-from photodup.errors import PhotodupError
+from photodup.core.errors import PhotodupError
 from photodup.photos.embed.choose import KNOWN, EncoderRequest, choose, known_backends, probe
 from photodup.photos.groups.by_settings import tiers_by_settings
 from photodup.photos.library.catalogue import Catalogue

@@ -15,8 +15,8 @@ from photodup.bench.load.counters import account_of
 from photodup.bench.load.load import measure
 from photodup.bench.load.plan import Stopping
 from photodup.bench.stats.facts import Load
+from photodup.core.errors import PhotodupError
 from photodup.embedding.imaging import to_jpeg
-from photodup.errors import PhotodupError
 from photodup.study.scaling import topology
 from photodup.study.scaling.topology import SERVICE, DevicePool, balancer
 

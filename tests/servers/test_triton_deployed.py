@@ -14,7 +14,7 @@ from support.paths import ROOT
 from support.service import answers
 from support.triton import needs_triton, render_tiny
 
-from photodup.errors import PhotodupError
+from photodup.core.errors import PhotodupError
 from photodup.serving import control_key
 from photodup.serving.process.ports import claim_ports
 from photodup.serving.triton import control

@@ -13,7 +13,7 @@ from support.flaky import in_front_of
 from support.http_server import Handler, serving
 from support.triton import loaded, needs_triton
 
-from photodup.errors import PhotodupError
+from photodup.core.errors import PhotodupError
 from photodup.serving import control_key
 from photodup.serving.check import check
 from photodup.serving.endpoints import Endpoints, load_endpoints, save_endpoints

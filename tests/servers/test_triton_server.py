@@ -19,8 +19,8 @@ from support.command import running
 from support.service import has_ended, until
 from support.triton import executions, infer, loaded, needs_triton, tiny_embedding, tiny_graph
 
+from photodup.core.errors import PhotodupError
 from photodup.embedding.imaging import normalize
-from photodup.errors import PhotodupError
 from photodup.serving.triton.config import read_config, set_batching, set_parameter
 from photodup.serving.triton.control import answers_during, temporary_config
 from photodup.serving.triton.models.emulation import emulated_embedding

@@ -11,8 +11,8 @@ from support.faulty_server import faulty_server, texture_graph
 
 from photodup.bench.verify import pictures
 from photodup.bench.verify.verify import judge, reference_of
+from photodup.core.errors import PhotodupError
 from photodup.embedding.engines.encoder import load_model
-from photodup.errors import PhotodupError
 
 MODEL, WRONG, TOLERATED, DEAD = "model and precision", "wrong", "tolerated", "dead"
 FAULTS = {

@@ -13,7 +13,7 @@ import pytest
 from support.paths import ROOT
 
 from photodup.cli import main
-from photodup.errors import PhotodupError
+from photodup.core.errors import PhotodupError
 
 
 class Done(NamedTuple):

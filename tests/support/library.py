@@ -11,8 +11,8 @@ import numpy as np
 from PIL import Image
 from support.command import running
 
+from photodup.core.errors import PhotodupError
 from photodup.embedding.imaging import ImageError, View, decode
-from photodup.errors import PhotodupError
 
 
 def photo(path: Path, seed: int = 0, size: tuple[int, int] = (64, 48), **save) -> Path:

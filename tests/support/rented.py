@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from photodup.bench.link.link import Link
-from photodup.errors import PhotodupError
-from photodup.paths import build_dir
+from photodup.core.errors import PhotodupError
+from photodup.core.paths import build_dir
 from photodup.serving.control_key import new_key
 from photodup.serving.embedded import MODELS, export_models, render_exported
 from photodup.serving.endpoints import NO_GPU, Endpoints, from_ports

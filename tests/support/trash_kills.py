@@ -17,8 +17,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from photodup import safe_open
-from photodup.errors import PhotodupError
+from photodup.core import safe_open
+from photodup.core.errors import PhotodupError
 from photodup.photos.across.contained import Contained, OldPhoto, Whereabouts
 from photodup.photos.across.copy_new import copy_new
 from photodup.photos.groups.by_settings import tiers_by_settings

@@ -9,30 +9,34 @@ from photodup.study.comparisons.measure import visit_config, visit_key
 from photodup.study.notebook.run import Run
 
 
-def planted_visit(values: list[float], seed: int = 0, *, n_blocks: int = 5, n_answers: int = 40) -> Visit:
+def planted_visit(
+    values: list[float], seed: int = 0, *, in_flight: int = 1, halves: int = 10, n_answers: int = 40
+) -> Visit:
     """Return a visit in which each side's figure is as planted, and each observation within half a per cent of it.
 
     Args:
-        n_answers: of each side in each block; their latencies lie around the side's figure.
+        n_answers: of each side in each half; their latencies lie around the side's figure.
     """
     random = np.random.default_rng(seed)
-    n, blocks = len(values), np.repeat(np.arange(n_blocks), n_answers)
-    middles = np.array(values) * np.exp(random.normal(0, 0.005, (n_blocks, n)))
-    answers = middles[blocks] * random.normal(1, 0.05, (len(blocks), n))
+    n, half = len(values), np.repeat(np.arange(halves), n_answers)
+    middles = np.array(values) * np.exp(random.normal(0, 0.005, (halves, n)))
+    if in_flight > 1:
+        middles = in_flight * 1000 / middles
+    answers = middles[half] * random.normal(1, 0.05, (len(half), n))
     return Visit(
-        log_ratios=np.log(middles[:, 1:] / middles[:, :1]).T.tolist(), values=list(values),
-        n_requests=[len(blocks)] * n, n_failed=[0] * n, errors=[""] * n, alone=None, carried_over=None,
+        in_flight=in_flight, images=1, n_failed=[0] * n, errors=[""] * n, alone=None, carried_over=None,
         kernel_ms_p50=2.0, kernel_spread=0.01, seed=seed, seconds=40.0, clock_jump_s=0.0,
-        side=np.tile(np.arange(n, dtype=float), len(blocks)), block=np.repeat(blocks, n).astype(float),
-        latency_ms=answers.ravel(),
+        side=np.tile(np.arange(n, dtype=float), len(half)), half=np.repeat(half, n).astype(float),
+        latency_ms=answers.ravel(), at_s=np.arange(answers.size) * 0.01,
     )  # fmt: skip
 
 
-def plant_visits(directory, pair, ratio, *, value_a=10.0, visits=4, blocks=8):
+def plant_visits(directory, pair, ratio, *, value_a=10.0, visits=4, halves=10):
     """Record visits of a comparison in which b is `ratio` times a."""
     with RunStore(directory) as store:
         for number in range(1, visits + 1):
-            made = planted_visit([value_a, value_a * ratio], number, n_blocks=blocks).as_record()
+            values, in_flight = [value_a, value_a * ratio], pair.load.concurrency
+            made = planted_visit(values, number, in_flight=in_flight, halves=halves).as_record()
             config = visit_config(pair, number)
             store.measure_or_load(visit_key(pair), lambda made=made: made, config=config, kind="visit")
 

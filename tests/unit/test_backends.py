@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from support.command import one_sentence
 
 from photodup.bench.backends.adapters import adapter
+from photodup.core.errors import PhotodupError
 from photodup.embedding.backends import (
     ENGINES,
     PRECISIONS,
@@ -20,7 +21,6 @@ from photodup.embedding.backends import (
     parse_backend,
 )
 from photodup.embedding.client.client import connect
-from photodup.errors import PhotodupError
 from photodup.serving.endpoints import load_endpoints
 
 WORD = st.text("abcrtx0149", min_size=1, max_size=6)

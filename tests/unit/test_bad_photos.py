@@ -17,9 +17,9 @@ from support.command import run_command, run_python
 from support.images import png
 from support.library import photo
 
+from photodup.core.errors import PhotodupError
+from photodup.core.names import printable
 from photodup.demo.photographs import SOURCES
-from photodup.errors import PhotodupError
-from photodup.names import printable
 from photodup.photos.library import scan as library_module
 from photodup.photos.library.catalogue import Catalogue, CatalogueError
 from photodup.photos.library.hashing import hamming, perceptual_hash
@@ -217,7 +217,7 @@ def test_a_library_whose_name_is_not_utf8(tmp_path):
 UNREADABLE = """
 import json, os, sys
 from pathlib import Path
-from photodup.errors import PhotodupError
+from photodup.core.errors import PhotodupError
 from photodup.photos.library.hashing import read_facts_and_look
 from photodup.photos.library.scan import scan
 read_facts_and_look(Path(sys.argv[1], "a.jpg").read_bytes(), None)  # nobody may be unable to import what is still missing

@@ -15,7 +15,7 @@ from support.review_library import client_of, exif, group_of, photo, write, xmp
 from support.trash_kills import at_home, make_library, note, present, removal
 
 from photodup.cli.photos import print_groups
-from photodup.errors import PhotodupError
+from photodup.core.errors import PhotodupError
 from photodup.photos.library.carried import NAMESPACES, merged, properties
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.inventory import unpacked

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from support.library import photo
 from support.machines import Killed, report, run_machine
 
-from photodup.errors import PhotodupError
+from photodup.core.errors import PhotodupError
 from photodup.photos.library import scan as scanning
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.hashing import md5

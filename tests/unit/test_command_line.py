@@ -9,12 +9,12 @@ import sys
 import pytest
 from support.command import run_python
 
-from photodup import settings
-from photodup.addresses import grpc_address, http_address
 from photodup.bench.backends.http_connection import HttpConnection
-from photodup.errors import PhotodupError
-from photodup.paths import project_root
-from photodup.progress import Loop, bar
+from photodup.core import settings
+from photodup.core.addresses import grpc_address, http_address
+from photodup.core.errors import PhotodupError
+from photodup.core.paths import project_root
+from photodup.core.progress import Loop, bar
 from photodup.serving.endpoints import from_ports
 from photodup.study.notebook import run
 
@@ -44,7 +44,7 @@ def test_progress_is_lines_where_there_is_no_terminal(capsys, monkeypatch):
     assert isinstance(bar([1], total=1, desc="scan", unit="photo"), Loop)
     capsys.readouterr()
     clock = iter(range(0, 1000, 6))
-    monkeypatch.setattr("photodup.progress.time.monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr("photodup.core.progress.time.monotonic", lambda: float(next(clock)))
     assert list(bar(range(10), total=10, desc="scan", unit="photo")) == list(range(10))
     said = capsys.readouterr().err.splitlines()
     assert said[0] == "scan: 0 of 10 photos" and said[-1].startswith("scan: 10 of 10 photos, ")
@@ -112,7 +112,7 @@ def test_nothing_else_reads_the_environment():
     lib = project_root() / "lib" / "photodup"
     reading = re.compile(r"os\.(environ|getenv|putenv)|from os import .*environ")
     found = {str(path.relative_to(lib)) for path in lib.rglob("*.py") if reading.search(path.read_text())}
-    assert found == {"settings.py"}
+    assert found == {"core/settings.py"}
 
 
 def test_what_is_not_set_is_empty_or_the_default(monkeypatch):

@@ -14,12 +14,12 @@ from support.command import photodup, run_program
 from support.old_drive import Planted, plant, save, scene
 from support.trash_kills import present
 
+from photodup.core.errors import PhotodupError
+from photodup.core.progress import watched_by
 from photodup.embedding import imaging
-from photodup.errors import PhotodupError
 from photodup.photos.across.contained import Contained, Whereabouts, find_contained
 from photodup.photos.across.copy_new import copy_new
 from photodup.photos.trash.trash_files import md5_of
-from photodup.progress import watched_by
 
 RATED = (
     "<x:xmpmeta xmlns:x='adobe:ns:meta/'><rdf:RDF xmlns:rdf='http://www.w3.org/1999/02/22-rdf-syntax-ns#'>"

@@ -11,7 +11,7 @@ from support.paths import ROOT
 from support.triton import save_graph
 
 from photodup.bench.record.record import RunStore, load_figures, load_records
-from photodup.errors import PhotodupError
+from photodup.core.errors import PhotodupError
 from photodup.study.precision import compiler
 
 torch = pytest.importorskip("torch")

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from photodup.errors import PhotodupError
+from photodup.core.errors import PhotodupError
 from photodup.serving.triton.emulated import parse_emulated, presets
 from photodup.serving.triton.models.emulation import emulated_embedding, wait_until
 

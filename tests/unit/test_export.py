@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
+from photodup.core.errors import PhotodupError
 from photodup.embedding.engines import export as exporting
 from photodup.embedding.engines.encoder import load_model
 from photodup.embedding.engines.export import (
@@ -19,7 +20,6 @@ from photodup.embedding.engines.export import (
 )
 from photodup.embedding.engines.pytorch import TorchModel
 from photodup.embedding.imaging import normalize
-from photodup.errors import PhotodupError
 
 PIXELS = np.random.default_rng(5).integers(0, 256, (5, 3, 224, 224), dtype=np.uint8)
 

@@ -11,8 +11,8 @@ import pytest
 from support.command import one_sentence, run_python
 from support.plants import PLANTS
 
-from photodup.errors import PhotodupError
-from photodup.files import available_cores, replacing, write_atomically
+from photodup.core.errors import PhotodupError
+from photodup.core.files import available_cores, replacing, write_atomically
 
 
 def test_a_reader_never_sees_a_part(tmp_path):
@@ -37,7 +37,7 @@ def test_a_kill_leaves_the_old_file(tmp_path):
     path = tmp_path / "a.json"
     write_atomically(path, "old")
     program = (
-        "import os, signal, sys; from pathlib import Path; from photodup.files import replacing\n"
+        "import os, signal, sys; from pathlib import Path; from photodup.core.files import replacing\n"
         "with replacing(Path(sys.argv[1])) as new:\n"
         "    new.write_text('new'); os.kill(os.getpid(), signal.SIGKILL)"
     )
@@ -126,7 +126,7 @@ def test_cores_are_those_that_this_process_may_use():
     assert available_cores() == len(os.sched_getaffinity(0))
     program = (
         "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
-        "from photodup.files import available_cores; print(available_cores())"
+        "from photodup.core.files import available_cores; print(available_cores())"
     )
     done = run_python(program, check=True)
     assert done.stdout == "1\n"

@@ -11,7 +11,7 @@ from PIL import Image
 from support.library import CountingEmbedder, photo
 from support.review_library import listed
 
-from photodup.errors import PhotodupError
+from photodup.core.errors import PhotodupError
 from photodup.photos.embed.embed import embed_library
 from photodup.photos.groups.keepers import KeepRules
 from photodup.photos.groups.model_thresholds import choose_model

@@ -12,9 +12,9 @@ from PIL import Image
 from support.command import run_python
 from support.paths import ROOT
 
-from photodup import extras
-from photodup.errors import PhotodupError
-from photodup.extras import EXTRAS, USES, missing_extra, need, require
+from photodup.core import extras
+from photodup.core.errors import PhotodupError
+from photodup.core.extras import EXTRAS, USES, missing_extra, need, require
 from photodup.photos.library.scan import scan
 
 # A Python in which the modules of extras cannot be imported, as where they are not installed.

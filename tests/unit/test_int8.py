@@ -7,12 +7,12 @@ from support.images import photographs
 from support.processor import needs_int8
 from support.triton import save_graph, tiny_embedding, tiny_graph
 
+from photodup.core.errors import PhotodupError
 from photodup.embedding.engines import reduced
 from photodup.embedding.engines.encoder import load_model
 from photodup.embedding.engines.openvino import read_network
 from photodup.embedding.engines.quantise import MIN_PHOTOGRAPHS, images_digest, quantise
 from photodup.embedding.imaging import normalize
-from photodup.errors import PhotodupError
 from photodup.study.accuracy.pictures import choose_pictures
 
 pytestmark = needs_int8

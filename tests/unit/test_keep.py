@@ -13,9 +13,9 @@ from PIL import Image, ImageOps
 from support.images import read_facts
 from support.review_library import BASE, forget_evidence, make_library, only_group, photo, save
 
+from photodup.core.errors import PhotodupError
 from photodup.demo.photographs import SOURCES
 from photodup.embedding.imaging import encoded
-from photodup.errors import PhotodupError
 from photodup.photos.compare import evidence, pixels
 from photodup.photos.compare.evidence import pair_codes, pair_rows
 from photodup.photos.compare.verify import Verification

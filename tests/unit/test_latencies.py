@@ -14,7 +14,7 @@ from support.command import run_python
 from photodup.bench.record import latencies
 from photodup.bench.record.json_files import RecordError
 from photodup.bench.record.record import RunStore
-from photodup.paths import project_root
+from photodup.core.paths import project_root
 
 CONFIG = {"scenario": "single_stream"}
 FLOATS = arrays.arrays(np.float32, st.integers(1, 30), elements=st.floats(width=32))

@@ -8,10 +8,10 @@ import pytest
 from support.command import run_python
 from support.triton import tiny_embedding, tiny_graph
 
+from photodup.core.errors import PhotodupError
 from photodup.embedding.engines.encoder import load_model
 from photodup.embedding.engines.weights import import_open_clip, random_clip
 from photodup.embedding.imaging import normalize
-from photodup.errors import PhotodupError
 
 PIXELS = np.random.default_rng(3).integers(0, 256, (3, 3, 224, 224), dtype=np.uint8)
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.scale import synthetic_library
-from photodup.errors import PhotodupError
+from photodup.core.errors import PhotodupError
 from photodup.photos.groups.stars import stars
 from photodup.photos.search import neighbours
 from photodup.photos.search.neighbours import TOLERANCE, NeighbourIndex, among_nearest

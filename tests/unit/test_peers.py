@@ -14,7 +14,7 @@ from photodup.bench.anyurl.payloads import Payloads
 from photodup.bench.record.record import RunStore
 from photodup.bench.stats.comparison import Verdict, has_failed
 from photodup.bench.verify.verify import Checked, VerifiedServer
-from photodup.errors import PhotodupError
+from photodup.core.errors import PhotodupError
 from photodup.study.notebook.run import Run, open_run
 from photodup.study.peers import figures, peers, stage
 from photodup.study.peers.outcomes import compared, rates, verified

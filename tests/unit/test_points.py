@@ -10,7 +10,7 @@ from support.visits import opened
 
 from photodup.bench.load.plan import WindowPlan
 from photodup.bench.stats.facts import Load
-from photodup.errors import PhotodupError
+from photodup.core.errors import PhotodupError
 from photodup.study.notebook import points
 from photodup.study.notebook.gaps import NotMeasured
 from photodup.study.notebook.points import Spec, measure_figure, measure_figures

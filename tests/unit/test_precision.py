@@ -6,9 +6,9 @@ from support.command import run_python
 from support.processor import needs_int8
 from support.triton import save_graph
 
+from photodup.core.errors import PhotodupError
 from photodup.embedding.engines.quantise import int8_file
 from photodup.embedding.fidelity import compare, flips
-from photodup.errors import PhotodupError
 from photodup.study.precision import rounding as precision
 
 

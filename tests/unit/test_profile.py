@@ -5,7 +5,7 @@ import onnxruntime
 import pytest
 from support.triton import save_graph
 
-from photodup.errors import PhotodupError
+from photodup.core.errors import PhotodupError
 from photodup.study.profiling import profile as profiling
 
 

@@ -31,7 +31,7 @@ from benchmarks.photo_quality.shown import (
     measure_kinds,
     summary,
 )
-from photodup.errors import PhotodupError
+from photodup.core.errors import PhotodupError
 from photodup.photos.compare.verify import Verification
 from photodup.photos.groups.model_thresholds import THRESHOLDS
 

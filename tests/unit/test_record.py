@@ -16,9 +16,9 @@ from support.command import running
 from photodup.bench.record import environment, json_files, record
 from photodup.bench.record.json_files import RecordError, plain
 from photodup.bench.record.record import RunStore, load_figures, load_records
+from photodup.core.errors import PhotodupError
+from photodup.core.paths import project_root
 from photodup.embedding.backends import parse_backend
-from photodup.errors import PhotodupError
-from photodup.paths import project_root
 
 CONFIG = {"scenario": "single_stream", "backend": "dummy", "batch": 1}
 

@@ -20,7 +20,7 @@ from photodup.bench.pairs.declared import declarations
 from photodup.bench.record import latencies
 from photodup.bench.stats.comparison import Verdict
 from photodup.cli import app
-from photodup.errors import PhotodupError
+from photodup.core.errors import PhotodupError
 from photodup.study.comparisons.outcomes import read_all, write_outcomes
 from photodup.study.notebook import charts
 from photodup.study.notebook.run import read_run

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from photodup.bench.backends.adapters import adapter
+from photodup.core.errors import PhotodupError
 from photodup.embedding.imaging import normalize, to_jpeg
 from photodup.embedding.wire.wires import tensor
-from photodup.errors import PhotodupError
 from photodup.study.profiling import serialization
 from photodup.study.profiling.serialization import cpu_ms, decode_body, encode_body, ladder, peak_mb
 

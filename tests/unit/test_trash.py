@@ -12,6 +12,7 @@ from support.command import run_command, run_program
 from support.trash_kills import WORK, assert_one_place_each, make_library, present, removal
 
 from photodup.cli.trash import list_trash
+from photodup.core.safe_open import opened
 from photodup.photos.library.feedback import Feedback
 from photodup.photos.library.sidecars import moving_together
 from photodup.photos.state import own_key
@@ -20,7 +21,6 @@ from photodup.photos.trash import trash_files
 from photodup.photos.trash.trash import Trash
 from photodup.photos.trash.trash_entries import Removal, TrashError
 from photodup.photos.trash.trash_files import TRASH_FOLDER, md5_of
-from photodup.safe_open import opened
 
 
 @pytest.fixture

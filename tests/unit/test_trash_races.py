@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.trash_kills import make_library, note, present, removal
 
-from photodup import safe_open
+from photodup.core import safe_open
 from photodup.photos.across.contained import Contained, OldPhoto, Whereabouts
 from photodup.photos.across.copy_new import copy_new
 from photodup.photos.state import journal as journal_module

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from photodup.core.errors import PhotodupError
 from photodup.embedding.backends import parse_backend, served_models
 from photodup.embedding.engines.export import IR_VERSION, ir_version
-from photodup.errors import PhotodupError
 from photodup.serving.triton.config import (
     BATCHING,
     check_config,

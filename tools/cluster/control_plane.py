@@ -30,8 +30,8 @@ from typing import Any
 import httpx
 
 from photodup.bench.record import environment
-from photodup.errors import PhotodupError
-from photodup.paths import cache_dir
+from photodup.core.errors import PhotodupError
+from photodup.core.paths import cache_dir
 from photodup.serving.process.ports import claim_ports
 from photodup.serving.process.process import ServerProcess, last_error
 from photodup.study.kubernetes.manifests import of_kind, output_of, read_workload, render, tool

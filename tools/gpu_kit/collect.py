@@ -17,8 +17,8 @@ from slices import join  # noqa: E402
 
 from photodup.bench.record import latencies  # noqa: E402
 from photodup.bench.record.record import load_records, read_record  # noqa: E402
-from photodup.errors import PhotodupError  # noqa: E402
-from photodup.files import write_atomically  # noqa: E402
+from photodup.core.errors import PhotodupError  # noqa: E402
+from photodup.core.files import write_atomically  # noqa: E402
 from photodup.study.comparisons.outcomes import write_outcomes  # noqa: E402
 from photodup.study.notebook.run import read_run  # noqa: E402
 

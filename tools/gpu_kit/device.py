@@ -19,8 +19,8 @@ from engines import PRECISIONS, Opened, copy_rate, fidelity, gemm
 from photodup.bench.record import environment
 from photodup.bench.record.json_files import slug
 from photodup.bench.record.record import RunStore
-from photodup.errors import PhotodupError
-from photodup.paths import build_dir, project_root
+from photodup.core.errors import PhotodupError
+from photodup.core.paths import build_dir, project_root
 
 CEILINGS, FIDELITY = "ceilings", "fidelity"
 _BUILDS = ("pytorch-compile", "onnx-tensorrt", "onnx-tensorrt-graph")  # a minute before the first answer

@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from photodup.core.errors import PhotodupError
 from photodup.embedding.engines.model import can_compute
 from photodup.embedding.engines.onnx_runtime import CPU, open_session
 from photodup.embedding.fidelity import compare
-from photodup.errors import PhotodupError
 from photodup.study.precision.compiler import noise
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16")

@@ -22,7 +22,7 @@ sys.path[:0] = [str(ROOT / "lib"), str(Path(__file__).parent)]
 
 from slices import GROUPS, cut  # noqa: E402
 
-from photodup.errors import PhotodupError  # noqa: E402
+from photodup.core.errors import PhotodupError  # noqa: E402
 
 TREE = (
     "lib",

@@ -24,12 +24,12 @@ from photodup.bench.record import environment
 from photodup.bench.record.record import RunStore
 from photodup.bench.stats.facts import Load
 from photodup.bench.stats.sentence import sentence
-from photodup.errors import PhotodupError
-from photodup.paths import build_dir, project_root
+from photodup.core.errors import PhotodupError
+from photodup.core.paths import build_dir, project_root
+from photodup.core.settings import set_variables
 from photodup.serving.embedded import embedded_servers
 from photodup.serving.endpoints import Endpoints
 from photodup.serving.process.ports import claim_ports
-from photodup.settings import set_variables
 from photodup.study.comparisons.measure import measure_comparisons, sizes_of
 from photodup.study.comparisons.outcomes import write_outcomes
 from photodup.study.notebook.points import measure_point

@@ -12,9 +12,9 @@ from typing import Annotated, Any
 import typer
 
 from photodup.cli import contained, load, model, photos, study, trash
-from photodup.errors import PhotodupError
-from photodup.extras import missing_extra
-from photodup.names import escaped
+from photodup.core.errors import PhotodupError
+from photodup.core.extras import missing_extra
+from photodup.core.names import escaped
 from photodup.serving import commands as serving
 
 # The extras that the commands of one use need; those not listed here belong to the study.

@@ -10,7 +10,7 @@ from typer import Argument, Exit, Option
 
 from photodup.cli.load import AsJson
 from photodup.cli.trash import Yes, ask
-from photodup.names import escaped, printable
+from photodup.core.names import escaped, printable
 
 if TYPE_CHECKING:
     from photodup.photos.across.contained import Contained, Whereabouts
@@ -35,7 +35,7 @@ def contained(
 
     Copying asks first, never replaces a file, and goes on where it was stopped.
     """
-    from photodup.files import write_atomically
+    from photodup.core.files import write_atomically
     from photodup.photos.across.contained import Whereabouts, cached_catalogue, find_contained
 
     found = find_contained(old, library)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from typer import Argument, Exit, Option
 
-from photodup.errors import PhotodupError
+from photodup.core.errors import PhotodupError
 
 
 def export(
@@ -33,7 +33,7 @@ def export(
     photographs that it was not calibrated on; with --draft then also those that flip when JPEGs are decoded at a
     reduced scale, which `photodup scan --embed` does where this passes. Exits 1 unless it passes.
     """
-    from photodup.paths import build_dir
+    from photodup.core.paths import build_dir
 
     if draft and not precision:
         raise PhotodupError("--draft asks about a precision: add --precision fp32, bf16 or int8.")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from photodup.cli.load import AsJson
-from photodup.errors import PhotodupError
-from photodup.names import as_text, escaped, printable
+from photodup.core.errors import PhotodupError
+from photodup.core.names import as_text, escaped, printable
 
 if TYPE_CHECKING:
     from photodup.photos.embed.choose import EncoderRequest

@@ -16,7 +16,9 @@ Sizes = Annotated[str, Option(help="quick, smoke (both in notebooks/) or full")]
 def study_run(
     context: Context,
     run: Annotated[str, Option(help="directory under results/")] = "quick",
-    endpoints: Annotated[Path | None, Option(help="YAML of servers elsewhere; else embedded")] = None,
+    endpoints: Annotated[
+        str, Option(help="YAML file or address line of servers elsewhere; else embedded")
+    ] = "",
     sizes: Sizes = "quick",
     only: Only = None,
     weights: Annotated[str | None, Option(help="MODEL_PRETRAINED; random:0 by default")] = None,
@@ -31,7 +33,7 @@ def study_run(
 
     outcomes = run_study(
         run,
-        endpoints=endpoints,
+        endpoints=Path(endpoints).resolve() if Path(endpoints).is_file() else endpoints,
         sizes=sizes,
         only=only or (),
         parameters=parse_parameters(context.args),
@@ -99,7 +101,7 @@ def study_render(only: Only = None) -> None:
 @study.command("readme", hidden=True)
 def study_readme() -> None:
     """Write the generated parts of README.md and results/README.md from what is committed."""
-    from photodup.paths import project_root
+    from photodup.core.paths import project_root
     from photodup.study.report.readme import appendix_blocks, write_blocks
 
     print(write_blocks())

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option, Typer
 
-from photodup.errors import PhotodupError
-from photodup.names import escaped, printable
+from photodup.core.errors import PhotodupError
+from photodup.core.names import escaped, printable
 
 if TYPE_CHECKING:
     from photodup.photos.trash.trash import Trash

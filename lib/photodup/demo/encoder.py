@@ -9,9 +9,9 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from photodup.extras import require
-from photodup.files import replacing
-from photodup.paths import build_dir
+from photodup.core.extras import require
+from photodup.core.files import replacing
+from photodup.core.paths import build_dir
 
 NAME = "efficientnet-lite0-stand-in"
 

@@ -17,10 +17,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageEnhance, ImageOps
 
+from photodup.core.errors import PhotodupError
+from photodup.core.files import replacing, write_atomically
+from photodup.core.names import printable
 from photodup.embedding import imaging
-from photodup.errors import PhotodupError
-from photodup.files import replacing, write_atomically
-from photodup.names import printable
 
 GROUND_TRUTH = "ground_truth.json"
 

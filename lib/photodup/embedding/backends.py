@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from photodup.errors import PhotodupError
+from photodup.core.errors import PhotodupError
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "int8")
 WIRES = {"fastapi": ("jpeg", "base64"), "triton": ("fp32", "fp16", "uint8", "jpeg", "json"), "local": ("",)}

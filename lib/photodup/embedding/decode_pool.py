@@ -24,8 +24,8 @@ import threading
 from collections.abc import Callable
 from typing import BinaryIO
 
+from photodup.core.errors import PhotodupError
 from photodup.embedding.imaging import MAX_PIXELS, ImageError
-from photodup.errors import PhotodupError
 
 REQUEST, REPLY = struct.Struct("<IQ"), struct.Struct("<BQ")
 OK, REFUSED, FAILED = 0, 1, 2

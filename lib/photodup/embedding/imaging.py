@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from PIL import Image, PngImagePlugin, UnidentifiedImageError
 
+from photodup.core.errors import PhotodupError
 from photodup.embedding import jpeg_scans
-from photodup.errors import PhotodupError
 
 IMAGE_SIZE = 224
 # CLIP's normalisation (OPENAI_DATASET_MEAN / _STD in open_clip), per RGB channel, for pixels in 0..1.

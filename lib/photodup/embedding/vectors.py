@@ -6,8 +6,8 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from photodup.core.errors import PhotodupError
 from photodup.embedding.imaging import ImageError, View
-from photodup.errors import PhotodupError
 
 BROKEN = "the model's answer holds NaN or infinities, or is zero"
 # Of length 1 as every engine gives them; a zero that was divided by a small number is none.

@@ -13,13 +13,13 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from photodup.addresses import is_loopback, masked
+from photodup.core.addresses import is_loopback, masked
+from photodup.core.errors import PhotodupError, ServerError
+from photodup.core.extras import need
 from photodup.embedding.backends import ENGINES, PRECISIONS, Backend, parse_backend
 from photodup.embedding.client.http import Patience, Remote, ask
 from photodup.embedding.client.servers import server_of
 from photodup.embedding.wire.http import AnswerError, read_json
-from photodup.errors import PhotodupError, ServerError
-from photodup.extras import need
 from photodup.serving.control_key import grpc_metadata, http_headers
 from photodup.serving.endpoints import NO_GPU, UNKNOWN_GPU, UNNAMED_GPU, Endpoints
 

@@ -7,8 +7,8 @@ from typing import Annotated, cast
 
 import typer
 
-from photodup.errors import PhotodupError
-from photodup.settings import inherited
+from photodup.core.errors import PhotodupError
+from photodup.core.settings import inherited
 
 endpoints = typer.Typer(no_args_is_help=True, help="Files that say where servers are.")
 

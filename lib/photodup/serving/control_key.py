@@ -21,10 +21,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from photodup import settings
-from photodup.errors import PhotodupError
-from photodup.files import write_atomically
-from photodup.paths import build_dir
+from photodup.core import settings
+from photodup.core.errors import PhotodupError
+from photodup.core.files import write_atomically
+from photodup.core.paths import build_dir
 
 HEADER = "photodup-control-key"
 VARIABLE = "PHOTODUP_TRITON_CONTROL_KEY"

@@ -5,15 +5,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from photodup.core.paths import build_dir
+from photodup.core.settings import inherited
 from photodup.embedding.engines.export import HALF, VARIANTS, export_apart
 from photodup.embedding.engines.reduced import reduced_path, source_of
-from photodup.paths import build_dir
 from photodup.serving.endpoints import NO_GPU, Endpoints, from_ports
 from photodup.serving.process.ports import claim_ports, exposure, reachable
 from photodup.serving.service.start import ServiceProcess
 from photodup.serving.triton.repository import Target, render_repository
 from photodup.serving.triton.server import PORTS, EmbeddedTriton
-from photodup.settings import inherited
 
 MODELS = (
     "openclip_vit_b32",

@@ -1,7 +1,9 @@
 """Where the servers are: one small YAML file per machine, and a check that says what is wrong with it."""
 
 import errno
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -9,7 +11,9 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 
-from photodup.addresses import grpc_address, http_address
+from photodup.core.addresses import grpc_address, http_address
+from photodup.core.errors import PhotodupError
+from photodup.core.files import real_path, write_atomically
 from photodup.embedding.backends import (
     ENGINES,
     PRECISIONS,
@@ -18,8 +22,6 @@ from photodup.embedding.backends import (
     emulated_engine,
     parse_backend,
 )
-from photodup.errors import PhotodupError
-from photodup.files import real_path, write_atomically
 from photodup.serving import control_key
 
 WIRES = ("fp32", "fp16", "uint8", "jpeg")
@@ -105,6 +107,48 @@ class Endpoints(BaseModel):
         own = f"{asked.server}-{asked.engine}-{asked.precision}"
         usual = asked.server != "fastapi" or (asked.engine, asked.precision) == ("pytorch", "fp32")
         return self.metrics.get(own, self.metrics.get(asked.server) if usual else None)
+
+
+@dataclass(frozen=True)
+class AddressLine:
+    """The servers of one machine in a line, as somebody who rents it types them.
+
+    Attributes:
+        host: name or address.
+        fastapi, triton_http, triton_grpc, triton_metrics: their ports; 0 where there is none.
+    """
+
+    host: str
+    fastapi: int = 0
+    triton_http: int = 0
+    triton_grpc: int = 0
+    triton_metrics: int = 0
+
+    def url(self, port: int) -> str:
+        return f"http://{self.host}:{port}"
+
+
+def read_address_line(text: str) -> AddressLine | None:
+    """Read `HOST:FASTAPI,TRITON_HTTP,TRITON_GRPC,TRITON_METRICS`; None for a text that is no address line, such as a path.
+
+    Ports at the end may be left out, and 0 stands for a server that is not there. An IPv6 address stands in brackets.
+
+    Raises:
+        PhotodupError: an address line with more than four ports, or with one that cannot be.
+    """
+    if not (parts := re.fullmatch(r"(\[[^\]]+\]|[^\s/:,]+):([\d,\s]+)", text.strip())):
+        return None
+    host, *ports = parts[1], *(port.strip() for port in parts[2].split(","))
+    if (
+        len(ports) > 4
+        or not all(port.isdecimal() and int(port) < 65536 for port in ports)
+        or not any(map(int, ports))
+    ):
+        raise PhotodupError(
+            f"ENDPOINTS {text[:80]!r} should be HOST:FASTAPI,TRITON_HTTP,TRITON_GRPC,TRITON_METRICS, with ports up to 65535 "
+            "and 0 for a server that is not there."
+        )
+    return AddressLine(host, *map(int, ports))
 
 
 def of_service(url: str, engine: str, precision: str) -> tuple[dict[str, str], dict[str, str]]:
@@ -197,7 +241,7 @@ def from_ports(
     others: Mapping[tuple[str, str], str] = MappingProxyType({}),
     **about: Any,
 ) -> Endpoints:
-    """Build the endpoints of one machine from its ports, as notebooks do with HOST and the port parameters.
+    """Build the endpoints of one machine from its ports.
 
     Args:
         host: Name or address.

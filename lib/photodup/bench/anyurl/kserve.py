@@ -12,8 +12,8 @@ import numpy as np
 
 from photodup.bench.anyurl.payloads import MOST_BYTES, Payloads
 from photodup.bench.anyurl.target import Target
+from photodup.core.errors import PhotodupError
 from photodup.embedding.wire.kserve import ServedModel, Tensor, datatype, dtype, model_of, stated, steps_of
-from photodup.errors import PhotodupError
 
 
 def describe_model(target: Target) -> ServedModel:

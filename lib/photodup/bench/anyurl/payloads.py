@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from photodup.bench.anyurl.target import Target
-from photodup.errors import PhotodupError
+from photodup.core.errors import PhotodupError
 
 MOST_BYTES = 256_000_000  # all payloads are prepared before the first is sent
 MADE_UP = 64

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
-from photodup.addresses import http_address, is_loopback, masked
 from photodup.bench.backends.http_connection import MOST_TOLD_BYTES, HttpConnection, HttpError
+from photodup.core.addresses import http_address, is_loopback, masked
+from photodup.core.errors import PhotodupError
+from photodup.core.settings import header_text, variable
 from photodup.embedding.wire.http import AnswerError, read_json
 from photodup.embedding.wire.kserve import about_model, grpc_channel
-from photodup.errors import PhotodupError
-from photodup.settings import header_text, variable
 
 PROTOCOLS = {
     "multipart": "photodup's FastAPI service: images as files of a form",

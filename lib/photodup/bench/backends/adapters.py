@@ -8,8 +8,8 @@ import numpy as np
 
 from photodup.bench.backends import server_adapters
 from photodup.bench.backends.adapter import Adapter, Dummy, Local
+from photodup.core.errors import PhotodupError
 from photodup.embedding.backends import DUMMY, Backend, parse_backend
-from photodup.errors import PhotodupError
 
 
 def adapter(backend: str | Backend, url: str | None = None, **options: Any) -> Adapter:

@@ -18,9 +18,9 @@ from urllib.parse import urlsplit
 
 import httptools
 
-from photodup.addresses import http_address
+from photodup.core.addresses import http_address
+from photodup.core.errors import PhotodupError
 from photodup.embedding.wire.http import Answer
-from photodup.errors import PhotodupError
 
 RECEIVE_BYTES = 1 << 16
 MOST_ANSWER_BYTES = 1 << 28

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from photodup.bench.backends.http_connection import HttpConnection, Prepared
+from photodup.core.errors import PhotodupError
 from photodup.embedding.backends import Backend
 from photodup.embedding.wire import wires
 from photodup.embedding.wire.http import Answer, AnswerError, Base64Json, HttpProtocol, Multipart, OpenAi
 from photodup.embedding.wire.kserve import KserveGrpc, KserveHttp, grpc_channel, infer_call
-from photodup.errors import PhotodupError
 
 CHANNELS = ("per-worker", "shared")
 

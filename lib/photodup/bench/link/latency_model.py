@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from photodup.bench.link.tcp import MSS_BYTES
-from photodup.errors import PhotodupError
+from photodup.core.errors import PhotodupError
 
 INITCWND = 10
 CONNECTIONS = ("new", "warm", "idle")

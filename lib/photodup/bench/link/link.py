@@ -32,7 +32,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from photodup.bench.link.handshakes import TOLERANCE_MS, RoundTrip, round_trip
 from photodup.bench.link.relay import CLONE_NEWNET
-from photodup.errors import PhotodupError
+from photodup.core.errors import PhotodupError
 
 T = TypeVar("T")
 MAX_RATE_MBIT_S = 1000

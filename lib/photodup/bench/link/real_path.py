@@ -17,7 +17,7 @@ from photodup.bench.link.handshakes import HANDSHAKES, timed_ms
 from photodup.bench.link.ladder import LARGE_BYTES, WARM_UP_SENDS, WARM_UP_SENDS_LARGE
 from photodup.bench.link.link import MAX_RATE_MBIT_S, LinkSpec
 from photodup.bench.link.tcp import request_info, tcp_info
-from photodup.errors import PhotodupError
+from photodup.core.errors import PhotodupError
 
 SINKS = {"triton": "/v2/models/photodup_no_such_model/infer", "fastapi": "/embed/base64"}
 """Server -> where it reads a body of any size and answers with an error at once."""

@@ -12,7 +12,7 @@ import threading
 import time
 from typing import Self
 
-from photodup.errors import PhotodupError
+from photodup.core.errors import PhotodupError
 
 MSS_BYTES = 1448  # 1500 − 20 (IPv4) − 20 (TCP) − 12 (timestamps)
 _REPLY = b"k"

@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any
 
 from photodup.bench.load.usage import metrics_page, usage
+from photodup.core.errors import PhotodupError
 from photodup.embedding.backends import Backend, parse_backend, served_models
-from photodup.errors import PhotodupError
 
 Sample = dict[tuple[str, tuple[tuple[str, str], ...]], float]  # (name, sorted labels) → value
 TRITON_STAGES = {

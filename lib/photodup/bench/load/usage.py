@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from photodup.bench.backends.http_connection import MOST_TOLD_BYTES, HttpConnection
-from photodup.errors import PhotodupError
+from photodup.core.errors import PhotodupError
 
 if TYPE_CHECKING:
     import psutil

@@ -17,8 +17,8 @@ import numpy as np
 
 from photodup.bench.backends.adapter import Adapter, Connection
 from photodup.bench.stats.facts import Load
+from photodup.core.errors import is_expected
 from photodup.embedding.wire.http import AnswerError
-from photodup.errors import is_expected
 
 clock = time.perf_counter
 READINGS = ("due", "picked", "begun", "prepared", "answered", "done")

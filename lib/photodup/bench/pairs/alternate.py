@@ -1,11 +1,13 @@
-"""Measure two or more sides at the same time: request by request, or in slices of whole waves.
+"""Measure one or more sides under one load: they take turns in blocks of about half a second.
 
-A machine's speed changes within seconds. Sides that take turns every few milliseconds all meet the same speed, so their
-ratio does not see it. All sides are connected and warm before the first turn. The order of turns is a palindrome: A B B A
-or B A A B for two sides, a row of a Williams square and its reverse for more, drawn at random, so that a steady drift
-and the effect of the predecessor cancel.
+A machine's speed changes within seconds, so sides that are compared have to meet the same seconds. In turns of single
+requests two servers also disturb each other's caches, by up to a tenth of the ratio; after the first answers of a block of
+half a second that is over. All sides are connected and warm before the first block.
 
-Nothing is left out because of how it turned out. A failed request is counted and its palindrome gives no ratio.
+The order of blocks is a palindrome, drawn at random: A B B A or B A A B for two sides, a row of a Williams square and its
+reverse for more. So a steady drift cancels, and the effect of the predecessor.
+
+Nothing is left out because of how it turned out. A failed request is counted.
 """
 
 import hashlib
@@ -13,9 +15,8 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -24,71 +25,70 @@ from pydantic import ConfigDict, Field, TypeAdapter
 from photodup.bench.backends.adapter import Adapter
 from photodup.bench.load.load import short_collections
 from photodup.bench.load.plan import request_order
-from photodup.bench.load.workers import describe_error
+from photodup.bench.load.workers import check_rows, describe_error
 from photodup.bench.stats.facts import Load
-from photodup.embedding.wire.http import AnswerError
-from photodup.errors import PhotodupError, is_expected
-from photodup.names import escaped
+from photodup.core.errors import PhotodupError, is_expected
+from photodup.core.names import escaped
 
 clock = time.perf_counter
-LEAST_TURNS = 3  # palindromes in a block, however slow the sides are
+SKIPPED_ANSWERS = 3  # of a block with one request in flight: another server ran before
+SKIPPED_WAVES = 4  # of a block with several, until requests that started together are spread
 GIVE_UP_AFTER = 20  # failed requests of one side without an answer between them
-POLL_S = 0.002
-_Figures = Annotated[list[Annotated[float, Field(gt=0)] | None], Field(min_length=2)]
+_Alone = Annotated[list[Annotated[float, Field(gt=0)] | None], Field(min_length=1)]
 
 
 @dataclass(frozen=True)
 class VisitPlan:
-    """The lengths of one visit of the sides of a comparison.
+    """The lengths of one visit.
 
     Attributes:
-        blocks: one request in flight: blocks; each gives one observation.
-        block_s: length of a block, seconds.
-        quads: several in flight: palindromes of slices; each gives one observation.
-        slice_s: shortest counted length of a slice, seconds.
-        waves: whole waves that a slice counts at least; a wave is as many answers as requests are in flight. A batching
-            server answers in bursts, and where a slice begins and ends among them is chance: 16 waves know the rate about
-            twice as well as four times as many slices of 4 do in the same time.
-        palindromes: of sides that cannot both be up; each gives two observations.
+        palindromes: each gives two observations.
+        block_s: shortest counted length of a block, seconds.
+        min_answers: counted answers of a block at least.
+        min_waves: several in flight: whole waves that a block counts at least; a wave is as many answers as requests are in
+            flight.
         alone_s: how long each side is measured alone at the end of the visit, seconds; 0 leaves this check out.
-        warmup_s: how long each side is asked before the first turn, seconds, and at least three requests.
+        warmup_s: how long each side is asked before the first block, seconds, and at least three requests.
     """
 
-    blocks: int = 5
-    block_s: float = 2.0
-    quads: int = 4
-    slice_s: float = 1.0
-    waves: int = 16
-    palindromes: int = 1
+    palindromes: int = 5
+    block_s: float = 0.5
+    min_answers: int = 10
+    min_waves: int = 8
     alone_s: float = 2.0
     warmup_s: float = 0.5
+
+    def answers(self, load: Load) -> tuple[int, int]:
+        """Return how many answers of a block are skipped, and how many are counted at least."""
+        if load.concurrency == 1:
+            return SKIPPED_ANSWERS, self.min_answers
+        wave = load.concurrency
+        return SKIPPED_WAVES * wave, max(self.min_waves * wave, self.min_answers)
 
 
 @dataclass(frozen=True)
 class Visit:
-    """The result of one visit of two or more sides; index 0 is the side that the others are compared with.
+    """The result of one visit of one or more sides.
 
     Attributes:
-        log_ratios: [n_sides - 1][n_observations] of each later side to the first, as natural logarithms: of latency with
-            one request in flight, of throughput with several.
-        values: [n_sides] median latency (ms) with one in flight, throughput (images/s) with several; None without answers.
-        n_requests, n_failed, errors: [n_sides]; the last error of each, or an empty string.
-        alone: [n_sides] the same figure of each side without the others; None where it was not measured.
+        load: of every side: requests in flight and images in each are what figures need of it.
+        n_failed, errors: [n_sides]; the last error of each, or an empty string.
+        alone: [n_sides] median latency (ms) of each side without the others; None where it was not measured.
         carried_over: [n_sides] the most processor time that a side's server used while another side was measured alone, as a
             share of that time; None where nobody can see it, or where the sides share their processes.
-        kernel_ms_p50, kernel_spread: of a fixed computation between the turns, its median and the standard deviation of
+        kernel_ms_p50, kernel_spread: of a fixed computation between the blocks, its median and the standard deviation of
             its logarithm: the machine's speed.
         clock_jump_s: how far the wall clock and the monotonic clock drifted apart: a machine that slept.
-        side, block, latency_ms: one entry for each counted answer.
-        is_interleaved: False where the sides could not both be up, so that they were measured one after the other.
+        side, half, latency_ms: one entry for each counted answer; in each half of a palindrome each side has one block.
+        at_s: when each answer came, seconds since the visit began; empty in visits of an earlier instrument.
+        is_interleaved: False where the sides could not both be up, so that each was started for its block.
     """
 
-    log_ratios: list[list[float]]
-    values: _Figures
-    n_requests: list[int]
-    n_failed: list[int]
+    in_flight: Annotated[int, Field(ge=1)]
+    images: Annotated[int, Field(ge=1)]
+    n_failed: Annotated[list[int], Field(min_length=1)]
     errors: list[str]
-    alone: _Figures | None
+    alone: _Alone | None
     carried_over: list[float | None] | None
     kernel_ms_p50: float
     kernel_spread: float
@@ -96,53 +96,81 @@ class Visit:
     seconds: float
     clock_jump_s: float
     side: np.ndarray
-    block: np.ndarray
+    half: np.ndarray
     latency_ms: np.ndarray
+    at_s: np.ndarray
     is_interleaved: bool = True
     __pydantic_config__: ClassVar = ConfigDict(arbitrary_types_allowed=True, allow_inf_nan=False)
 
+    @property
+    def n_sides(self) -> int:
+        return len(self.n_failed)
+
+    @property
+    def n_requests(self) -> list[int]:
+        """[n_sides] counted answers."""
+        return [int((self.side == side).sum()) for side in range(self.n_sides)]
+
+    def latencies(self, side: int) -> np.ndarray:
+        """Return the latencies of a side's answers, ms."""
+        return self.latency_ms[self.side == side]
+
+    def blocks(self, side: int) -> dict[int, np.ndarray]:
+        """Return the latencies of a side's answers, ms, by the half in which they came."""
+        mine = self.side == side
+        return {int(half): self.latency_ms[mine & (self.half == half)] for half in np.unique(self.half[mine])}
+
+    def figure(self, latency_ms: np.ndarray) -> float:
+        """Return what sides are compared by: median latency (ms) with one in flight, throughput (images/s) with several.
+
+        In a closed loop as many requests are in flight as there are workers, so by Little's law the throughput is their
+        number over the mean latency. Counted between two moments it would depend on where in a burst they lie.
+        """
+        if self.in_flight == 1:
+            return float(np.median(latency_ms))
+        return self.in_flight * self.images * 1000 / float(latency_ms.mean())
+
+    def values(self) -> list[float | None]:
+        """[n_sides] each side's figure over the visit; None without answers."""
+        answers = [self.latencies(side) for side in range(self.n_sides)]
+        return [self.figure(latency_ms) if len(latency_ms) else None for latency_ms in answers]
+
+    def log_ratios(self, side: int) -> np.ndarray:
+        """Return the log ratio of a side's figure to the first side's, one for each half in which both answered."""
+        first, other = self.blocks(0), self.blocks(side)
+        halves = [half for half in first if half in other]
+        return np.array([np.log(self.figure(other[half]) / self.figure(first[half])) for half in halves])
+
     def as_record(self) -> dict[str, Any]:
         """Return this visit as a record keeps it: the answers apart, under `raw`."""
-        facts = {f.name: getattr(self, f.name) for f in fields(self)}
-        return facts | {"raw": {name: facts.pop(name) for name in ANSWERS}}
+        columns = {f.name: getattr(self, f.name) for f in fields(self)}
+        return columns | {"raw": {name: columns.pop(name) for name in ANSWERS}}
 
     @classmethod
-    def of_record(cls, result: Mapping[str, Any], raw: Mapping[str, np.ndarray]) -> "Visit":
+    def of_record(cls, columns: Mapping[str, Any], raw: Mapping[str, np.ndarray]) -> "Visit":
         """Read what `as_record` wrote; columns that others added are passed over.
 
         Raises:
             ValueError: a column is missing, or holds what `as_record` never writes.
         """
-        known = {**result, **{name: raw.get(name, np.empty(0)) for name in ANSWERS}}
-        visit = _VISIT.validate_python(known)
+        visit = _VISIT.validate_python({**columns, **{name: raw.get(name, np.empty(0)) for name in ANSWERS}})
+        if not len(visit.side) == len(visit.half) == len(visit.latency_ms):
+            raise ValueError("side, half and latency_ms differ in length")
         return replace(visit, errors=[escaped(error) for error in visit.errors])
 
     def against(self, other: int) -> "Visit":
         """Return this visit with two of its sides: the first, and this one as index 1."""
-        of, mine = (0, other), np.isin(self.side, (0, other))
-
-        each = ("values", "n_requests", "n_failed", "errors", "alone", "carried_over")
-        two: dict[str, Any] = {
-            name: None if (seen := getattr(self, name)) is None else [seen[side] for side in of]
-            for name in each
+        pair, mine = (0, other), np.isin(self.side, (0, other))
+        lists: dict[str, Any] = {
+            name: None if (column := getattr(self, name)) is None else [column[side] for side in pair]
+            for name in ("n_failed", "errors", "alone", "carried_over")
         }
-        return replace(
-            self,
-            **two,
-            log_ratios=[self.log_ratios[other - 1]],
-            side=(self.side[mine] == other).astype(float),
-            block=self.block[mine],
-            latency_ms=self.latency_ms[mine],
-        )
-
-    def blocks_of(self, side: int) -> list[np.ndarray]:
-        """Return the latencies of a side's answers, ms, block by block."""
-        mine = self.side == side
-        return [self.latency_ms[mine & (self.block == block)] for block in np.unique(self.block)]
+        answers = {name: getattr(self, name)[mine] for name in ANSWERS if len(getattr(self, name))}
+        return replace(self, **lists, **answers | {"side": (self.side[mine] == other).astype(float)})
 
 
 _VISIT = TypeAdapter(Visit)
-ANSWERS = ("side", "block", "latency_ms")
+ANSWERS = ("side", "half", "latency_ms", "at_s")
 
 
 @dataclass
@@ -173,10 +201,9 @@ class Lane:
         try:
             if load.span == "photo":
                 request = self.adapter.prepare(request)
-            embedding = connection.decode(connection.request(request))
+            embeddings = connection.decode(connection.request(request))
             latency_ms = (clock() - begun) * 1000
-            if len(embedding) != load.batch:
-                raise AnswerError(f"{load.batch} embeddings were requested, {len(embedding)} came")
+            check_rows(embeddings, load.batch)
             self.n_failed_in_a_row = 0
         except Exception as error:
             if not is_expected(error):
@@ -215,83 +242,89 @@ def measure_visit(
     """Measure all sides once, taking turns.
 
     Args:
-        lanes: two or more sides; their adapters are opened and closed here.
+        lanes: one side or more; their adapters are opened and closed here.
         photos: encoded photographs; all sides get the same ones in the same order.
         load: of every side; a closed loop.
         seed: of the order of turns and photographs; recorded.
-        serve: makes a side (0 or 1) ready for the length of a block, for two sides that cannot both be up. They are then
-            measured one after the other, and the visit is not interleaved: its ratios hold what the machine changed
-            between two turns.
+        serve: makes a side ready for the length of a block, where the sides cannot all be up at once. The visit is then not
+            interleaved: its ratios hold what the machine changed between two blocks.
 
     Raises:
-        PhotodupError: an open loop, an asynchronous client, or a side that stopped answering; names the side.
+        PhotodupError: an open loop, or a side that stopped answering; names the side.
     """
     plan = plan or VisitPlan()
-    if len(lanes) < 2 or load.scenario == "server":
-        raise PhotodupError("Sides take turns only under a closed loop, and there must be two or more.")
+    if not lanes or load.scenario == "server":
+        raise PhotodupError("Sides take turns only under a closed loop, and there must be one or more.")
     draw, began, wall = random.Random(seed), clock(), time.time()
-    with ExitStack() as opened, short_collections():
-        if serve is not None:
-            seen = _one_after_the_other(lanes, photos, load, plan, draw, serve)
-        else:
-            for lane in lanes:
-                opened.enter_context(_ready(lane, photos, load, seed))
-            seen = (_one_in_flight if load.concurrency == 1 else _in_slices)(lanes, load, plan, draw)
-    jump_s = abs((time.time() - wall) - (clock() - began))
-    return Visit(**seen, seed=seed, seconds=clock() - began, clock_jump_s=jump_s)
+    rows: list[tuple[int, int, float, float]] = []
+    kernel_ms: list[float] = []
+    skipped, counted = plan.answers(load)
+    shared: dict[str, Any] = {"alone": None, "carried_over": None}
+    with ExitStack() as stack, short_collections():
+        crews = [stack.enter_context(_ready(lane, photos, load, seed)) for lane in lanes]
+        for side, crew in enumerate(crews) if serve is None else ():
+            crew.run_block(plan.warmup_s, skipped=0, counted=3)
+            lanes[side].n_failed = 0
+        for half in range(2 * plan.palindromes):
+            if half % 2 == 0:
+                order = turns(len(lanes), draw)
+            for side in order[: len(lanes)] if half % 2 == 0 else order[len(lanes) :]:
+                kernel_ms.append(_kernel_ms())
+                with serve(side) if serve else nullcontext():
+                    # The same photographs to all sides of a half.
+                    answers = crews[side].run_block(
+                        plan.block_s, skipped=skipped, counted=counted, first=8 * half
+                    )
+                rows += [(side, half, latency_ms, at - began) for at, latency_ms in answers]
+        if plan.alone_s and serve is None and len(lanes) > 1:
+            shared = _without_the_others(lanes, crews, load, plan)
+    table = np.array(rows, float).reshape(-1, 4)
+    return Visit(
+        in_flight=load.concurrency,
+        images=load.batch,
+        n_failed=[lane.n_failed for lane in lanes],
+        errors=[lane.last_error for lane in lanes],
+        **shared,
+        kernel_ms_p50=float(np.median(kernel_ms)),
+        kernel_spread=float(np.std(np.log(kernel_ms))),
+        seed=seed,
+        seconds=clock() - began,
+        clock_jump_s=abs((time.time() - wall) - (clock() - began)),
+        side=table[:, 0],
+        half=table[:, 1],
+        latency_ms=table[:, 2],
+        at_s=table[:, 3],
+        is_interleaved=serve is None,
+    )
 
 
-def _one_after_the_other(
-    lanes: Sequence[Lane],
-    photos: Sequence[bytes],
-    load: Load,
-    plan: VisitPlan,
-    draw: random.Random,
-    serve: Callable[[int], AbstractContextManager[object]],
+def _without_the_others(
+    lanes: Sequence[Lane], crews: Sequence["_Crew"], load: Load, plan: VisitPlan
 ) -> dict[str, Any]:
-    """Measure two sides A B B A or B A A B, each started for its turn; both halves of a palindrome are observations."""
-    rows: list[tuple[int, int, float]] = []
-    kernel: list[float] = []
-
-    def turn_of(side: int) -> float:
-        half = len(kernel) // 2
-        kernel.append(_kernel_ms())
-        with serve(side):
-            latencies, value = measure_turn(lanes[side], photos, load, plan, seed=half)
-        if not latencies:
-            raise PhotodupError(f"{lanes[side].adapter.backend} answered nothing: {lanes[side].last_error}")
-        rows.extend((side, half, latency) for latency in latencies)
-        return value
-
-    logs = np.log(in_turns([partial(turn_of, side) for side in (0, 1)], plan.palindromes, draw))
-    found = _result(lanes, [(logs[1] - logs[0]).tolist()], np.exp(logs.mean(axis=1)).tolist(), rows, kernel)
-    return found | {"is_interleaved": False}
-
-
-def measure_turn(
-    lane: Lane, photos: Sequence[bytes], load: Load, plan: VisitPlan, *, seed: int
-) -> tuple[list[float], float]:
-    """Measure one side alone for a block or a long slice: latencies (ms), and their median or images/s."""
-    with _ready(lane, photos, load, seed):
-        if load.concurrency == 1:
-            _alone(lane, load, plan.warmup_s, least=3)
-            latencies = _alone(lane, load, plan.block_s, least=2 * LEAST_TURNS)
-            return latencies, float(np.median(latencies or [np.nan]))
-        with _Crew(lane, load) as crew:
-            crew.run_slice(plan.warmup_s, 1)
-            latencies = crew.run_slice(plan.block_s, plan.waves)
-            return latencies, crew.rate() * load.batch
+    """Measure each side alone: its median, and how much processor time the other sides' servers use meanwhile."""
+    alone: list[float | None] = []
+    carried_over: list[float | None] = [None for _ in lanes]
+    for side, crew in enumerate(crews):
+        before, begun = [lane.cpu_s() if lane.cpu_s else None for lane in lanes], clock()
+        answers = crew.run_block(plan.alone_s, skipped=0, counted=3)
+        after, seconds = [lane.cpu_s() if lane.cpu_s else None for lane in lanes], clock() - begun
+        alone.append(float(np.median([latency_ms for _, latency_ms in answers])) if answers else None)
+        for other, (first, last) in enumerate(zip(before, after, strict=True)):
+            if other != side and first is not None and last is not None:
+                carried_over[other] = max((last - first) / seconds, carried_over[other] or 0.0)
+    return {"alone": alone, "carried_over": carried_over}
 
 
 @contextmanager
-def _ready(lane: Lane, photos: Sequence[bytes], load: Load, seed: int) -> Iterator[None]:
+def _ready(lane: Lane, photos: Sequence[bytes], load: Load, seed: int) -> Iterator["_Crew"]:
     """Open a side's connections and prepare its requests; close everything afterwards."""
     try:
-        lane.connections = [lane.adapter.open() for _ in range(load.concurrency or 1)]
+        lane.connections = [lane.adapter.open() for _ in range(load.concurrency)]
         lane.requests = list(request_order(lane.items or photos, load.batch, seed))
         if load.span == "prepared":
             lane.requests = [lane.adapter.prepare(request) for request in lane.requests]
-        yield
+        with _Crew(lane, load) as crew:
+            yield crew
     finally:
         for connection in lane.connections:
             connection.close()
@@ -305,141 +338,82 @@ def _kernel_ms(data: bytes = bytes(4_000_000)) -> float:
     return (clock() - begun) * 1000
 
 
-def _one_in_flight(lanes: Sequence[Lane], load: Load, plan: VisitPlan, draw: random.Random) -> dict[str, Any]:
-    for lane in lanes:
-        _alone(lane, load, plan.warmup_s, least=3)
-        lane.n_failed = 0
-    rows: list[tuple[int, int, float]] = []
-    ratios: list[list[float]] = [[] for _ in lanes[1:]]
-    kernel: list[float] = []
-    number = 0
-    for block in range(plan.blocks):
-        until, n_turns = clock() + plan.block_s, 0
-        logs: list[list[float]] = [[] for _ in lanes[1:]]
-        while clock() < until or n_turns < LEAST_TURNS:
-            kernel.append(_kernel_ms())
-            latency: list[list[float]] = [[] for _ in lanes]
-            for side in turns(len(lanes), draw):
-                # The same photograph to all sides: the first of a palindrome's halves gets one, the second the next.
-                lane = lanes[side]
-                value = lane.ask(lane.connections[0], number + len(latency[side]), load)
-                latency[side].append(value)
-                rows.append((side, block, value))
-            for other, found in enumerate(logs, start=1):
-                found += np.log(np.divide(latency[other], latency[0])).tolist()
-            number += 2
-            n_turns += 1
-        for found, observations in zip(logs, ratios, strict=True):
-            if answered := [one for one in found if one == one]:
-                observations.append(float(np.median(answered)))
-    rows = [row for row in rows if row[2] == row[2]]
-    answers = [[row[2] for row in rows if row[0] == side] for side in range(len(lanes))]
-    result = _result(lanes, ratios, [float(np.median(one)) if one else None for one in answers], rows, kernel)
-    return result | (_without_the_others(lanes, load, plan) if plan.alone_s else {})
-
-
-def _without_the_others(lanes: Sequence[Lane], load: Load, plan: VisitPlan) -> dict[str, Any]:
-    """Measure each side alone: its figure, and how much processor time the other sides' servers use meanwhile."""
-    alone: list[float | None] = []
-    carried: list[float | None] = [None for _ in lanes]
-    for side, lane in enumerate(lanes):
-        before, begun = _cpu(lanes), clock()
-        latencies = _alone(lane, load, plan.alone_s, least=3)
-        alone.append(float(np.median(latencies)) if latencies else None)
-        for other, (first, last) in enumerate(zip(before, _cpu(lanes), strict=True)):
-            if other != side and first is not None and last is not None:
-                carried[other] = max((last - first) / (clock() - begun), carried[other] or 0.0)
-    return {"alone": alone, "carried_over": carried}
-
-
-def _alone(lane: Lane, load: Load, seconds: float, *, least: int) -> list[float]:
-    """Ask one side for some seconds and return the latencies of its answers, ms."""
-    latencies: list[float] = []
-    until, number = clock() + seconds, 0
-    while clock() < until or number < least:
-        value = lane.ask(lane.connections[0], number, load)
-        latencies += [value] if value == value else []
-        number += 1
-    return latencies
-
-
-def _cpu(lanes: Sequence[Lane]) -> list[float | None]:
-    return [lane.cpu_s() if lane.cpu_s else None for lane in lanes]
-
-
 class _Crew:
-    """The workers of one side: they ask while the gate is open and wait while it is closed."""
+    """The workers of one side, one for each request in flight: they ask during a block and wait between blocks."""
 
     def __init__(self, lane: Lane, load: Load) -> None:
         self.lane, self.load = lane, load
-        self.answers: list[tuple[float, float]] = []  # when it came, latency in ms
-        self.mistake: BaseException | None = None
-        self._gate, self._over = threading.Event(), False
-        self._number, self._busy, self._change = 0, 0, threading.Condition()
-        self._ends_s: list[float] = []  # of the last slice: when the answers of its whole waves came
+        self._mistake: BaseException | None = None
+        self._change = threading.Condition()
+        self._is_open = self._is_over = False
+        self._number = self._busy = 0
+        self._answers: list[tuple[float, float]] = []  # when it came, latency in ms
+        self._begun, self._until = 0.0, (0.0, 0, 0)  # shortest length, answers skipped, answers counted
         self._threads = [
             threading.Thread(target=self._work, args=(connection,), daemon=True)
             for connection in lane.connections
         ]
+
+    def __enter__(self) -> "_Crew":
         for thread in self._threads:
             thread.start()
+        return self
 
     def _work(self, connection: Any) -> None:
         while True:
-            self._gate.wait()
-            if self._over:
-                return
             with self._change:
-                if not self._gate.is_set():
-                    continue
+                self._change.wait_for(lambda: self._is_open or self._is_over)
+                if self._is_over:
+                    return
                 number, self._number, self._busy = self._number, self._number + 1, self._busy + 1
             try:
-                latency_ms = self.lane.ask(connection, number, self.load)
-                if latency_ms == latency_ms:
-                    self.answers.append((clock(), latency_ms))
+                latency_ms, mistake = self.lane.ask(connection, number, self.load), None
             except BaseException as error:
-                with self._change:
-                    self.mistake = self.mistake or error
-                    if not self._over:  # at the end the gate stays open, so that nobody waits at it
-                        self._gate.clear()
-            finally:
-                with self._change:
-                    self._busy -= 1
+                latency_ms, mistake = float("nan"), error
+            at = clock()
+            with self._change:
+                self._busy -= 1
+                self._mistake = self._mistake or mistake
+                if self._is_open and latency_ms == latency_ms:  # what comes after the cut counts for nobody
+                    self._answers.append((at, latency_ms))
+                if self._mistake or self._has_enough():
+                    self._is_open = False
+                if not self._busy:
                     self._change.notify_all()
 
-    def __enter__(self) -> "_Crew":
-        return self
+    def _has_enough(self) -> bool:
+        """A block ends with a whole wave: where in a burst of answers it ends must not be chance."""
+        seconds, skipped, counted = self._until
+        n = len(self._answers) - skipped
+        if n < counted or n % len(self._threads):
+            return False
+        start = self._answers[skipped - 1][0] if skipped else self._begun
+        return self._answers[-1][0] - start >= seconds
 
-    def run_slice(self, shortest_s: float, waves: int) -> list[float]:
-        """Keep the side busy; return the latencies (ms) of whole waves after the first.
+    def run_block(
+        self, seconds: float, *, skipped: int, counted: int, first: int = 0
+    ) -> list[tuple[float, float]]:
+        """Keep the side busy; return when each counted answer came, and its latency (ms).
 
-        The first wave after a switch is left out, and so is what is answered after the cut.
+        Args:
+            first: number of the block's first request.
+
+        Raises:
+            PhotodupError: the side stopped answering.
         """
-        wave, self.answers = len(self.lane.connections), []
-        self._gate.set()
-        while self.mistake is None:
-            time.sleep(POLL_S)
-            answers = self.answers
-            if len(answers) >= wave * (1 + waves) and answers[-1][0] - answers[wave - 1][0] >= shortest_s:
-                break
-        self._gate.clear()
-        n_before_the_cut = len(self.answers)
         with self._change:
-            self._change.wait_for(lambda: self._busy == 0)
-        if self.mistake is not None:
-            raise self.mistake
-        kept = sorted(self.answers[: wave * (n_before_the_cut // wave)])
-        self._ends_s = [end for end, _ in kept[wave - 1 :]]
-        return [latency for _, latency in kept[wave:]]
-
-    def rate(self) -> float:
-        """Return requests/s of the last slice."""
-        return (len(self._ends_s) - 1) / (self._ends_s[-1] - self._ends_s[0])
+            self._answers, self._until, self._number = [], (seconds, skipped, counted), first
+            self._begun, self._is_open = clock(), True
+            self._change.notify_all()
+            self._change.wait_for(lambda: not self._is_open and not self._busy)
+            if self._mistake is not None:
+                raise self._mistake
+            return self._answers[skipped:]
 
     def __exit__(self, *_: object) -> None:
         with self._change:
-            self._over = True
-            self._gate.set()
+            self._is_over = True
+            self._change.notify_all()
         for thread in self._threads:
             thread.join()
 
@@ -456,53 +430,3 @@ def in_turns(sides: Sequence[Callable[[], float]], n: int, draw: random.Random) 
 def log_ratios(a: Sequence[float], b: Sequence[float]) -> list[float]:
     """Return the log ratio of b to a in each palindrome, from what `in_turns` returns of two sides."""
     return (np.log(b) - np.log(a)).reshape(-1, 2).mean(axis=1).tolist()
-
-
-def _in_slices(lanes: Sequence[Lane], load: Load, plan: VisitPlan, draw: random.Random) -> dict[str, Any]:
-    rows: list[tuple[int, int, float]] = []
-    kernel: list[float] = []
-
-    def slice_of(side: int) -> float:
-        quad = len(kernel) // (2 * len(lanes))
-        kernel.append(_kernel_ms())
-        rows.extend((side, quad, ms) for ms in crews[side].run_slice(plan.slice_s, plan.waves))
-        return crews[side].rate() * load.batch
-
-    alone = []
-    with ExitStack() as stack:
-        crews = [stack.enter_context(_Crew(lane, load)) for lane in lanes]
-        for crew in crews:
-            crew.run_slice(plan.warmup_s, 1)
-            crew.lane.n_failed = 0
-        rates = in_turns([partial(slice_of, side) for side in range(len(crews))], plan.quads, draw)
-        for crew in crews if plan.alone_s else ():
-            crew.run_slice(plan.alone_s, 1)
-            alone.append(crew.rate() * load.batch)
-    ratios = [log_ratios(rates[0], rate) for rate in rates[1:]]
-    values = [float(np.exp(np.mean(np.log(rate)))) for rate in rates]
-    return _result(lanes, ratios, values, rows, kernel) | {"alone": alone or None}
-
-
-def _result(
-    lanes: Sequence[Lane],
-    ratios: list[list[float]],
-    values: Sequence[float | None],
-    rows: Sequence[tuple[int, int, float]],
-    kernel: Sequence[float],
-) -> dict[str, Any]:
-    """Return what is known of a visit without any side alone; `rows` has side, block and latency (ms) of each answer."""
-    table = np.array(rows, float).reshape(-1, 3)
-    return {
-        "log_ratios": ratios,
-        "values": list(values),
-        "n_requests": [int((table[:, 0] == side).sum()) for side in range(len(lanes))],
-        "n_failed": [lane.n_failed for lane in lanes],
-        "errors": [lane.last_error for lane in lanes],
-        "alone": None,
-        "carried_over": None,
-        "kernel_ms_p50": float(np.median(kernel)),
-        "kernel_spread": float(np.std(np.log(kernel))),
-        "side": table[:, 0],
-        "block": table[:, 1],
-        "latency_ms": table[:, 2],
-    }

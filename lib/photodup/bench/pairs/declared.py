@@ -9,9 +9,9 @@ from typing import Any
 import yaml
 
 from photodup.bench.stats.facts import Load, metric_named
+from photodup.core.errors import PhotodupError
+from photodup.core.paths import project_root
 from photodup.embedding.backends import Backend, parse_backend
-from photodup.errors import PhotodupError
-from photodup.paths import project_root
 
 SETTINGS = ("instances", "threads", "delay_us", "preferred")
 USUAL_METRIC = {"single_stream": "latency_ms_p50", "server": "latency_ms_p90"}

@@ -8,12 +8,13 @@ import numpy as np
 
 from photodup.bench.pairs.alternate import Visit
 from photodup.bench.pairs.declared import Pair, Side
-from photodup.bench.stats.comparison import Observed, Question, percentile_ratio, redrawn
-from photodup.bench.stats.facts import METRICS, SMALLEST_EFFECT, Load, metric_named
-from photodup.errors import PhotodupError
+from photodup.bench.stats.comparison import Observed, Question
+from photodup.bench.stats.facts import METRICS, SMALLEST_EFFECT, Load, Metric, metric_named
+from photodup.bench.stats.figures import interval
+from photodup.core.errors import PhotodupError
 
-TAIL = "latency_ms_p99"
 JUMP_S = 1.0  # of the wall clock against the monotonic one: the machine slept, or its clock was set
+UNSTEADY = 0.015  # of a rate against Little's law: the client paused between its requests
 
 
 def question_of(
@@ -49,37 +50,47 @@ def answered(question: Question, visits: Sequence[Visit], load: Load) -> Questio
     """Return a question with what visits of its two sides gave; without any visits as it is."""
     if not visits:
         return question
-    carried = [share for visit in visits for share in visit.carried_over or () if share is not None]
+    shares = [share for visit in visits if (share := _carried_over(visit)) is not None]
     return replace(
         question,
         observed=observed(visits, load, question.metric),
         n_failed=sum(sum(visit.n_failed) for visit in visits),
         seconds=sum(visit.seconds for visit in visits),
-        carried_over=float(np.median(carried)) if carried else None,
+        carried_over=float(np.median(shares)) if shares else None,
         notes=(*question.notes, *remarks(visits)),
     )
 
 
+def _carried_over(visit: Visit) -> float | None:
+    """Return the larger share of the two sides: one of them alone may spin."""
+    return max((share for share in visit.carried_over or () if share is not None), default=None)
+
+
 def remarks(visits: Sequence[Visit]) -> list[str]:
     """Return what a reader must know of visits of two sides, one sentence each."""
-    found = []
+    sentences = []
     if failed := sum(sum(visit.n_failed) for visit in visits):
         last = next((error for visit in reversed(visits) for error in visit.errors if error), "")
-        found.append(f"{failed} requests failed, the last with: {last.rstrip('.')}.")
+        sentences.append(f"{failed} requests failed, the last with: {last.rstrip('.')}.")
     if jumped := [v.clock_jump_s for v in visits if v.clock_jump_s > JUMP_S]:
-        found.append(f"The machine slept or its clock was set by {max(jumped):.0f} s during a visit.")
+        sentences.append(f"The machine slept or its clock was set by {max(jumped):.0f} s during a visit.")
     if any(not visit.is_interleaved for visit in visits):
-        found.append(
+        sentences.append(
             "The sides were measured one after the other: both settings could not be served at once."
         )
-    ratios = [(v.alone[1] / v.alone[0], v) for v in visits if v.alone and v.alone[0] and v.alone[1]]
-    apart = [ratio / math.exp(float(np.mean(v.log_ratios[0]))) for ratio, v in ratios if v.log_ratios[0]]
-    if len(apart) > 1:
-        _, low, high = between(apart)
-        if low > 1 + SMALLEST_EFFECT or high < 1 - SMALLEST_EFFECT:
-            alone = float(np.median([ratio for ratio, _ in ratios]))
-            found.append(f"Measured one after the other the ratio is {alone:.2f}: taking turns changes it.")
-    return found
+    ratios = [
+        (visit.alone[1] / visit.alone[0]) / (float(np.median(b)) / float(np.median(a)))
+        for visit in visits
+        if visit.alone and visit.alone[0] and visit.alone[1]
+        if len(a := visit.latencies(0)) and len(b := visit.latencies(1))
+    ]
+    if len(ratios) > 1:
+        value, low, high = interval(ratios)
+        if low is not None and high is not None and (low > 1 + SMALLEST_EFFECT or high < 1 - SMALLEST_EFFECT):
+            sentences.append(
+                f"With each side alone, the ratio of medians is {value - 1:+.1%} of the one in turns."
+            )
+    return sentences
 
 
 def observed(visits: Sequence[Visit], load: Load, metric: str) -> Observed | str:
@@ -91,28 +102,29 @@ def observed(visits: Sequence[Visit], load: Load, metric: str) -> Observed | str
     Raises:
         PhotodupError: a figure that turns do not give.
     """
-    known = metric_named(metric)
+    facts = metric_named(metric)
     for visit in visits:
         for side in (0, 1):
             if visit.n_failed[side] and not visit.n_requests[side]:
                 return f"a side answered nothing: {visit.errors[side]}"
-    visits = [visit for visit in visits if visit.log_ratios[0]]
+    visits = [visit for visit in visits if len(visit.log_ratios(1))]
     if not visits:
         return "no block of turns was measured."
-    ratios = tuple(np.array(visit.log_ratios[0], float) for visit in visits)
     if metric == usual_metric(load):
-        a, b = (math.exp(np.mean([math.log(v.values[side] or math.nan) for v in visits])) for side in (0, 1))
-        return Observed(ratios, a, b)
-    if known.percentile is None:
-        raise PhotodupError(f"Turns under this load do not give the {known.words}: name a percentile.")
-    fewest = min(sum(v.n_requests[side] for v in visits) for side in (0, 1))
-    if fewest < known.min_answers:
-        return (
-            f"{fewest} answers of a side are too few for the {known.words}: {known.min_answers} are needed."
-        )
-    blocks = [list(zip(v.blocks_of(0), v.blocks_of(1), strict=True)) for v in visits]
-    a, b, effect, error = percentile_ratio([pair for visit in blocks for pair in visit], known.percentile)
-    return Observed(ratios, a, b, effect, error)
+        values = [[visit.values()[side] or math.nan for visit in visits] for side in (0, 1)]
+        ratios = tuple(visit.log_ratios(1) for visit in visits)
+    elif facts.percentile is None:
+        raise PhotodupError(f"Turns under this load do not give the {facts.words}: name a percentile.")
+    else:
+        fewest = min(sum(v.n_requests[side] for v in visits) for side in (0, 1))
+        if fewest < facts.min_answers:
+            return f"{fewest} answers of a side are too few for the {facts.words}: {facts.min_answers} are needed."
+        values = [
+            [float(np.percentile(v.latencies(side), facts.percentile)) for v in visits] for side in (0, 1)
+        ]
+        ratios = tuple(np.log([b / a]) for a, b in zip(*values, strict=True))
+    a, b = (math.exp(float(np.mean(np.log(of_side)))) for of_side in values)
+    return Observed(ratios, a, b)
 
 
 def usual_metric(load: Load) -> str:
@@ -120,41 +132,25 @@ def usual_metric(load: Load) -> str:
     return "latency_ms_p50" if load.concurrency == 1 else "throughput_images_per_s"
 
 
-def figures(visits: Sequence[tuple[Visit, int]], load: Load) -> dict[str, tuple[float, float, float]]:
+def figures(visits: Sequence[tuple[Visit, int]]) -> dict[str, tuple[float, float | None, float | None]]:
     """Return a side's figures over all its visits: value, low, high; a figure without enough answers is left out.
 
-    The interval (95 %, t over visits) is between visits: of this machine, in this run. The 99th percentile pools all
-    answers and redraws whole blocks.
+    The interval (95 %, t over visits) is between visits: of this machine, in this run. A single visit has none.
 
     Args:
         visits: each with the index of the side in it.
     """
-    blocks = [block for visit, side in visits for block in visit.blocks_of(side) if len(block)]
-    answers = [one for visit, side in visits if len(one := visit.latency_ms[visit.side == side])]
-    found: dict[str, tuple[float, float, float]] = {}
-    for metric in METRICS.values():
-        if metric.percentile is None or metric.name == TAIL or len(answers) < 2:
-            continue
-        if min(map(len, answers)) >= min(metric.min_answers, 20):
-            found[metric.name] = between([float(np.percentile(one, metric.percentile)) for one in answers])
-    if len(answers) > 1:
-        found["latency_ms_mean"] = between([float(one.mean()) for one in answers])
-        rates = [load.batch * 1000 / float(one.mean()) for one in answers]
-        if load.concurrency != 1:
-            rates = [value for visit, side in visits if (value := visit.values[side])]
-        found["throughput_images_per_s"] = between(rates)
-    if sum(map(len, blocks)) >= METRICS[TAIL].min_answers:
-        (value,), again = redrawn([(block,) for block in blocks], 99)
-        low, high = np.percentile(again, [2.5, 97.5])
-        found[TAIL] = (float(value), float(low), float(high))
-    return found
+    answers = [(visit, ms) for visit, side in visits if len(ms := visit.latencies(side))]
+    n_answers = sum(len(ms) for _, ms in answers)
+    return {
+        metric.name: interval([_figure_of(visit, ms, metric) for visit, ms in answers])
+        for metric in METRICS.values()
+        if n_answers >= metric.min_answers
+    }
 
 
-def between(values: Sequence[float]) -> tuple[float, float, float]:
-    """Return the geometric mean of one figure a visit, with its 95 % interval: value, low, high."""
-    from scipy.special import stdtrit
-
-    logs = np.log(np.array(values, float))
-    reach = float(stdtrit(len(logs) - 1, 0.975) * logs.std(ddof=1) / math.sqrt(len(logs)))
-    middle = float(logs.mean())
-    return math.exp(middle), math.exp(middle - reach), math.exp(middle + reach)
+def _figure_of(visit: Visit, latency_ms: np.ndarray, metric: Metric) -> float:
+    if metric.percentile is not None:
+        return float(np.percentile(latency_ms, metric.percentile))
+    mean_ms = float(latency_ms.mean())
+    return mean_ms if metric.quantity == "latency" else visit.in_flight * visit.images * 1000 / mean_ms

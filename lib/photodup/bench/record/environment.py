@@ -9,8 +9,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from photodup.core.settings import environment
 from photodup.embedding.engines.model import cpuinfo, processor_flags
-from photodup.settings import environment
 
 PACKAGES = (
     "fastapi", "grpcio", "httptools", "numpy", "nvidia-pytriton", "onnx", "onnxruntime", "onnxruntime-gpu",

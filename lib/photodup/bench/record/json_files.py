@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from photodup.errors import PhotodupError
-from photodup.files import check_json
-from photodup.names import escaped, printable
-from photodup.safe_open import open_file, opened
+from photodup.core.errors import PhotodupError
+from photodup.core.files import check_json
+from photodup.core.names import escaped, printable
+from photodup.core.safe_open import open_file, opened
 
 SCHEMA_VERSION = 2
 MOST_BYTES = 200_000_000  # of a file of a run: a record has kilobytes, a notebook megabytes

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from photodup.bench.record.json_files import MOST_BYTES, reading
-from photodup.files import remove, write_atomically
+from photodup.core.files import remove, write_atomically
 
 if TYPE_CHECKING:
     import numpy as np

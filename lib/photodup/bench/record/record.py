@@ -28,8 +28,8 @@ from photodup.bench.record.json_files import (
     slug,
 )
 from photodup.bench.stats.figures import figures_of
-from photodup.errors import PhotodupError, is_expected
-from photodup.files import write_atomically
+from photodup.core.errors import PhotodupError, is_expected
+from photodup.core.files import write_atomically
 
 if TYPE_CHECKING:
     import numpy as np

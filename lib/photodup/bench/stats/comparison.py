@@ -1,18 +1,17 @@
-"""The verdict of a comparison: from the log ratios of both sides' turns to an interval and one of five verdicts.
+"""The verdict of a comparison: from the log ratios of both sides' visits to an interval and one of five verdicts.
 
-One observation is the log ratio of a block or of a quad of turns. Observations come in visits. The interval holds what
-varies from observation to observation, its autocorrelation, and what varies from visit to visit (the server was started
-anew, the machine's minutes are others): half-width = t · √(SE² + σ²_visits / visits). Four visits of one pair know little of
-either, so all comparisons of a kind (one request in flight, or several) share the autocorrelation, and each variance between
-visits is moderated by the others' (Smyth 2004, doi:10.2202/1544-6115.1027). It is not simply pooled, for it differs: a wait
-of 10 ms is 30 % of an answer in one hour and 50 % in a faster one, while two processes of one configuration stay within 1 %.
+Visits are the unit. Within one, the halves of palindromes give log ratios, and their mean is the visit's. Between two the
+machine's minutes are others, and often the servers were started anew: that is most of what varies. Four visits of one pair
+know little of it, so their variance is moderated by that of the other comparisons of the kind (Smyth 2004,
+doi:10.2202/1544-6115.1027). It is not simply pooled, for it differs: a wait of 10 ms is 30 % of an answer in one hour and
+50 % in a faster one, while two processes of one configuration stay within 1 %.
 
-Primary comparisons of a family are corrected by Holm; the others are exploratory and stand alone. How often these
-statistics are wrong is measured by `benchmarks/statistics.py`.
+Primary comparisons of a family are corrected by Holm, and each interval is at the level at which Holm tested it; the others
+are exploratory and stand alone. How often these statistics are wrong is measured by `benchmarks/statistics.py`.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
@@ -23,9 +22,8 @@ from photodup.bench.stats.facts import SMALLEST_EFFECT, Metric, metric_named
 
 LEVEL = 0.05
 DECIDES_WITHIN = 0.05  # "no difference found" decides a question if it excludes anything beyond this
-LEAST_OBSERVATIONS = 6
+LEAST_VISITS = 2  # that a verdict needs; three or more are measured
 CARRIED_OVER = 0.02  # of the others' turns: more processor time than this refuses a comparison
-_BOOTSTRAPS = 400
 
 
 class Verdict(StrEnum):
@@ -35,43 +33,39 @@ class Verdict(StrEnum):
     DIFFERENT = "different"
     EQUAL = "equal"
     NOT_FOUND = "no difference found"
+    REFUSED = "measured and refused"
     NOT_MEASURED = "not measured"
 
 
 @dataclass(frozen=True)
 class Observed:
-    """The observations of one comparison, from both sides' turns.
+    """The observations of one comparison.
 
     Attributes:
-        log_ratios: of b to a as natural logarithms, one array a visit, in the order of time.
+        log_ratios: of b to a as natural logarithms, one array a visit; of a percentile one number a visit.
         value_a, value_b: each side's figure over all visits, in the metric's unit.
-        effect: for a percentile: the log ratio of both sides' pooled percentiles; None takes the mean of `log_ratios`.
-        error: its standard error, by redrawing whole blocks of both sides.
     """
 
     log_ratios: tuple[np.ndarray, ...]
     value_a: float
     value_b: float
-    effect: float | None = None
-    error: float | None = None
 
     @property
     def n(self) -> int:
         return sum(map(len, self.log_ratios))
 
     @cached_property
+    def visit_means(self) -> np.ndarray:
+        return np.array([float(visit.mean()) for visit in self.log_ratios])
+
+    @property
     def mean(self) -> float:
-        return float(np.concatenate(self.log_ratios).mean()) if self.effect is None else self.effect
+        return float(self.visit_means.mean())
 
-    @cached_property
-    def visit_means(self) -> list[float]:
-        return [float(visit.mean()) for visit in self.log_ratios]
-
-    @cached_property
+    @property
     def variance(self) -> float:
-        """Variance of one observation within its visit."""
-        free = self.n - len(self.log_ratios)
-        return sum(float(((v - v.mean()) ** 2).sum()) for v in self.log_ratios) / free if free > 0 else 0.0
+        """Of one visit's mean."""
+        return float(self.visit_means.var(ddof=1)) if len(self.log_ratios) > 1 else 0.0
 
 
 @dataclass(frozen=True)
@@ -79,19 +73,17 @@ class Noise:
     """The noise that all comparisons of a kind share.
 
     Attributes:
-        autocorrelation: of successive observations of a visit, 0 to .5.
         usual: variance of the mean of a visit that a comparison has of which nothing is known.
         free: degrees of freedom that `usual` is worth: few where the comparisons differ in it.
     """
 
-    autocorrelation: float = 0.0
     usual: float = 0.0
     free: float = 0.0
 
-    @property
-    def inflation(self) -> float:
-        """By how much the autocorrelation enlarges the variance of a mean."""
-        return (1 + self.autocorrelation) / (1 - self.autocorrelation)
+    def moderated(self, variance: float, free: float) -> tuple[float, float]:
+        """Return a comparison's own variance, moved towards the usual one, and the degrees of freedom of both."""
+        together = self.free + free
+        return ((self.free * self.usual + free * variance) / together if together else 0.0), together
 
 
 @dataclass(frozen=True)
@@ -103,7 +95,8 @@ class Question:
         family: what Holm corrects together, commonly the notebook.
         load: the name of the load, link included.
         images: in one request.
-        has_several_in_flight: noise is pooled over all comparisons with one request in flight, and over those with several.
+        has_several_in_flight: comparisons of one metric share their noise, those with one request in flight and those with
+            several each for themselves.
         nulls: names of the nulls that check this load and its protocols.
         observed: what was measured, or the sentence why nothing was.
         carried_over: the largest share of processor time that one side used in the other's turns; None where unknown.
@@ -127,6 +120,11 @@ class Question:
     carried_over: float | None = None
     notes: tuple[str, ...] = ()
 
+    @property
+    def kind(self) -> tuple[bool, str]:
+        """Comparisons of a kind share their noise."""
+        return self.has_several_in_flight, self.metric
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -136,7 +134,7 @@ class Outcome:
         effect, low, high: b relative to a (.05: 5 % more) with the interval at `confidence`.
         value_a, value_b: in the metric's unit.
         n, n_visits: observations and visits that it rests on: all that were made.
-        spread: standard deviation of one observation.
+        spread: standard deviation of one visit's mean.
         because: why there is no verdict; empty otherwise.
         null: of the nulls that check it, the outcome that lies farthest from zero; None where none was measured.
     """
@@ -162,7 +160,7 @@ class Outcome:
 
     @property
     def is_measured(self) -> bool:
-        return self.verdict is not Verdict.NOT_MEASURED
+        return self.verdict not in (Verdict.NOT_MEASURED, Verdict.REFUSED)
 
     @property
     def is_different(self) -> bool:
@@ -211,7 +209,7 @@ def does_decide(verdict: str, excludes_beyond: float) -> bool:
     """Return whether an answer may rest on an outcome with this verdict."""
     if verdict == Verdict.NOT_FOUND:
         return excludes_beyond <= DECIDES_WITHIN
-    return verdict != Verdict.NOT_MEASURED
+    return verdict not in (Verdict.NOT_MEASURED, Verdict.REFUSED)
 
 
 def judge(questions: Sequence[Question]) -> list[Outcome]:
@@ -220,22 +218,20 @@ def judge(questions: Sequence[Question]) -> list[Outcome]:
     A null is a check and never a threshold: where its Holm-adjusted interval lies beyond ±2 %, the comparisons of its load
     and protocol carry a note that says so.
     """
-    known = [
-        (q, q.observed) for q in questions if isinstance(q.observed, Observed) and _has_enough(q.observed)
-    ]
-    noise = {
-        several: noise_of([seen for q, seen in known if q.has_several_in_flight is several])
-        for several in (False, True)
-    }
+    kinds: dict[tuple[bool, str], list[Observed]] = {}
+    for question in questions:
+        if isinstance(question.observed, Observed) and _has_enough(question.observed):
+            kinds.setdefault(question.kind, []).append(question.observed)
+    noise = {kind: noise_of(observed) for kind, observed in kinds.items()}
     families: dict[tuple[str, str], list[int]] = {}
     for index, question in enumerate(questions):
         kind = "nulls" if question.is_null else question.family if question.is_primary else f"alone {index}"
         families.setdefault((str(question.is_null), kind), []).append(index)
-    found: dict[int, Outcome] = {}
+    outcomes: dict[int, Outcome] = {}
     for members in families.values():
-        found |= dict(zip(members, _family([questions[i] for i in members], noise), strict=True))
-    nulls = {o.question.name: o for o in found.values() if o.question.is_null}
-    return [_checked(found[i], [nulls[n] for n in q.nulls if n in nulls]) for i, q in enumerate(questions)]
+        outcomes |= dict(zip(members, _family([questions[i] for i in members], noise), strict=True))
+    nulls = {o.question.name: o for o in outcomes.values() if o.question.is_null}
+    return [_checked(outcomes[i], [nulls[n] for n in q.nulls if n in nulls]) for i, q in enumerate(questions)]
 
 
 def one_sided(observed: Observed, level: float) -> tuple[float, float]:
@@ -243,21 +239,11 @@ def one_sided(observed: Observed, level: float) -> tuple[float, float]:
     return _estimate(observed, noise_of([observed])).bounds(2 * level)
 
 
-def noise_of(seen: Sequence[Observed]) -> Noise:
-    """Return the autocorrelation and the usual variance between visits of comparisons of a kind, or of one alone."""
-    products, squares, lengths = 0.0, 0.0, []
-    for observed in seen:
-        scale = observed.variance or 1.0
-        for visit in observed.log_ratios:
-            left = visit - visit.mean()
-            products += float((left[1:] * left[:-1]).sum()) / scale
-            squares += float((left**2).sum()) / scale
-            lengths.append(len(visit))
-    correlation = _autocorrelation(products / squares, round(float(np.mean(lengths)))) if squares else 0.0
-    several = [of for of in seen if len(of.log_ratios) > 1]
-    own = np.array([np.var(of.visit_means, ddof=1) for of in several])
-    usual, free = _usual_variance(own, np.array([len(of.log_ratios) - 1 for of in several]))
-    return Noise(correlation, usual, free)
+def noise_of(observed: Sequence[Observed]) -> Noise:
+    """Return the usual variance between visits of comparisons of a kind, or of one alone."""
+    several = [each for each in observed if len(each.log_ratios) > 1]
+    variances = np.array([each.variance for each in several])
+    return Noise(*_usual_variance(variances, np.array([len(each.log_ratios) - 1.0 for each in several])))
 
 
 def _usual_variance(own: np.ndarray, free: np.ndarray) -> tuple[float, float]:
@@ -286,29 +272,6 @@ def _usual_variance(own: np.ndarray, free: np.ndarray) -> tuple[float, float]:
     return math.exp(logs.mean() + digamma(worth) - math.log(worth)), 2 * worth
 
 
-def between_visits(observed: Observed, noise: Noise) -> tuple[float, float]:
-    """Return the variance from visit to visit beyond what the observations explain, and its degrees of freedom."""
-    n = len(observed.log_ratios)
-    own = float(np.var(observed.visit_means, ddof=1)) if n > 1 else 0.0
-    free = noise.free + n - 1
-    per_visit = float(np.mean([1 / len(v) for v in observed.log_ratios]))
-    explained = observed.variance * noise.inflation * per_visit
-    return (max((noise.free * noise.usual + (n - 1) * own) / free - explained, 0.0) if free else 0.0), free
-
-
-def _autocorrelation(lag_one: float, n: int) -> float:
-    """Return the autocorrelation, 0 to .5, of which visits of `n` observations show `lag_one` once their mean is taken away.
-
-    Five independent observations show -.2 then, and five with an autocorrelation of .4 show 0. Three or four know it so
-    badly that more than .5 is mostly chance.
-    """
-    centre = np.eye(n) - 1 / n
-    gaps = np.abs(np.subtract.outer(np.arange(n), np.arange(n)))
-    known = np.linspace(0, 0.5, 6)
-    left = [centre @ rho**gaps @ centre for rho in known]
-    return float(np.interp(lag_one, [np.trace(one, 1) / np.trace(one) for one in left], known))
-
-
 @dataclass(frozen=True)
 class _Estimate:
     mean: float
@@ -330,45 +293,36 @@ class _Estimate:
 
 
 def _estimate(observed: Observed, noise: Noise) -> _Estimate:
-    """Both parts of the variance with their own degrees of freedom, joined as Welch and Satterthwaite do."""
-    within = observed.variance * noise.inflation / observed.n if observed.error is None else observed.error**2
-    variance, free_between = between_visits(observed, noise)
-    between = variance / len(observed.log_ratios)
-    free = max(observed.n - len(observed.log_ratios), 1)
-    total = within + between
-    if total == 0:
-        return _Estimate(observed.mean, 0.0, free)
-    together = total**2 / (within**2 / free + (between**2 / free_between if between else 0.0))
-    return _Estimate(observed.mean, math.sqrt(total), together)
+    n = len(observed.log_ratios)
+    variance, free = noise.moderated(observed.variance, n - 1)
+    return _Estimate(observed.mean, math.sqrt(variance / n), free)
 
 
 def _has_enough(observed: Observed) -> bool:
-    return observed.n >= LEAST_OBSERVATIONS and min(map(len, observed.log_ratios)) > 1
+    return len(observed.log_ratios) >= LEAST_VISITS
 
 
-def _family(questions: Sequence[Question], noise: Mapping[bool, Noise]) -> list[Outcome]:
+def _family(questions: Sequence[Question], noise: Mapping[tuple[bool, str], Noise]) -> list[Outcome]:
     """Compare all that one family declared and correct it by Holm; members without a figure count."""
     estimates: dict[int, _Estimate] = {}
-    refused: dict[int, str] = {}
+    refused: dict[int, tuple[Verdict, str]] = {}
     for index, question in enumerate(questions):
         observed = question.observed
         if isinstance(observed, str):
-            refused[index] = observed
+            refused[index] = Verdict.NOT_MEASURED, observed
         elif not _has_enough(observed):
-            refused[index] = (
-                f"{observed.n} blocks of turns were measured, at least {LEAST_OBSERVATIONS} are needed."
-            )
+            visits = f"{len(observed.log_ratios)} visits were measured, at least {LEAST_VISITS} are needed."
+            refused[index] = Verdict.NOT_MEASURED, visits
         elif question.carried_over is not None and question.carried_over > CARRIED_OVER:
-            refused[index] = (
-                f"one side computed for {question.carried_over:.0%} of the other side's turns: turn its spinning off."
-            )
+            spinning = f"one side computed for {question.carried_over:.0%} of the other side's turns"
+            refused[index] = Verdict.REFUSED, f"{spinning}: turn its spinning off."
         else:
-            estimates[index] = _estimate(observed, noise[question.has_several_in_flight])
+            estimates[index] = _estimate(observed, noise[question.kind])
     levels = _holm({i: e.p_value() for i, e in estimates.items()}, len(questions))
     return [
         _outcome(question, estimates[i], levels[i])
         if i in estimates
-        else Outcome(question, Verdict.NOT_MEASURED, because=refused[i], notes=question.notes)
+        else Outcome(question, refused[i][0], because=refused[i][1], notes=question.notes)
         for i, question in enumerate(questions)
     ]
 
@@ -433,32 +387,3 @@ def _checked(outcome: Outcome, nulls: Sequence[Outcome]) -> Outcome:
 def has_failed(null: Outcome) -> bool:
     """Return whether two processes of one configuration differ by more than 2 %."""
     return null.is_measured and (null.low > SMALLEST_EFFECT or null.high < -SMALLEST_EFFECT)
-
-
-def percentile_ratio(
-    blocks: Sequence[tuple[np.ndarray, np.ndarray]], percentile: float
-) -> tuple[float, float, float, float]:
-    """Return percentiles of both sides' pooled answers, the log ratio of b to a, and its standard error.
-
-    Args:
-        blocks: latencies of a and b, ms, in each block or quad.
-        percentile: 0 to 100.
-    """
-    (a, b), again = redrawn(blocks, percentile)
-    return a, b, math.log(b / a), float(np.std(np.diff(np.log(again)), ddof=1))
-
-
-def redrawn(blocks: Sequence[Sequence[np.ndarray]], percentile: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return a percentile of each side's pooled answers, [n_sides], and of 400 draws of whole blocks, [400, n_sides].
-
-    Args:
-        blocks: [n_blocks][n_sides] latencies, ms; a block is drawn with all its sides.
-    """
-    draw = np.random.default_rng(0)
-
-    def of(chosen: Iterable[int]) -> list[float]:
-        sides = zip(*(blocks[i] for i in chosen), strict=True)
-        return [float(np.percentile(np.concatenate(side), percentile)) for side in sides]
-
-    again = [of(draw.integers(0, len(blocks), len(blocks))) for _ in range(_BOOTSTRAPS)]
-    return np.array(of(range(len(blocks)))), np.array(again)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from photodup.errors import PhotodupError
+from photodup.core.errors import PhotodupError
 
 SCENARIOS = ("single_stream", "closed_loop", "server", "offline")
 SPANS = ("photo", "prepared")

@@ -17,7 +17,7 @@ def _said(outcome: Outcome) -> str:
     asked, metric = outcome.question, outcome.metric
     a, b = asked.label_a, asked.label_b
     if not outcome.is_measured:
-        return f"{_capital(metric.words)} of {b} and {a}: not measured. {_capital(outcome.because)}"
+        return f"{_capital(metric.words)} of {b} and {a}: {outcome.verdict}. {_capital(outcome.because)}"
     values = f"{number(outcome.value_b)} against {number(outcome.value_a)} {metric.unit}"
     if outcome.is_different:
         return f"{_capital(b)} {_differs(outcome)} {a} {_interval(outcome)} ({metric.words} {values})."

@@ -15,10 +15,10 @@ from photodup.bench.anyurl.target import Target
 from photodup.bench.backends.http_connection import HttpError
 from photodup.bench.load.workers import describe_error
 from photodup.bench.verify.pictures import SIDE
+from photodup.core.errors import PhotodupError, is_expected
 from photodup.embedding.wire.http import AnswerError
 from photodup.embedding.wire.kserve import Tensor, dtype
 from photodup.embedding.wire.wires import in_type, pixels
-from photodup.errors import PhotodupError, is_expected
 
 ANSWERED, REFUSED, BUSY, FAILED, SILENT = "answered", "refused", "busy", "failed", "silent"
 _REFUSALS = (

@@ -20,11 +20,11 @@ from photodup.bench.anyurl.target import Target
 from photodup.bench.verify import pictures
 from photodup.bench.verify.asking import ANSWERED, BUSY, MOST, REFUSED, PictureServer, Said, server_of
 from photodup.bench.verify.pictures import PictureCheck, Views
+from photodup.core.errors import PhotodupError
+from photodup.core.settings import environment
 from photodup.embedding import imaging
 from photodup.embedding.engines.encoder import load_model
 from photodup.embedding.engines.model import PRECISIONS, ImageModel
-from photodup.errors import PhotodupError
-from photodup.settings import environment
 
 RIGHT, TOLERATED, WRONG, DEAD, NOT_ASKED = "right", "tolerated", "wrong", "dead", "not asked"
 # What a server may compute in: the least median cosine with FP32, and how far from it one embedding may lie, in spreads.

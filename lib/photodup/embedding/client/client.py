@@ -19,6 +19,9 @@ from typing import Any, Literal, Self
 import numpy as np
 from PIL import Image
 
+from photodup.core.errors import PhotodupError, ServerError
+from photodup.core.files import available_cores
+from photodup.core.settings import environment
 from photodup.embedding import imaging
 from photodup.embedding.backends import Backend, parse_backend
 from photodup.embedding.client.http import Patience, Remote
@@ -27,9 +30,6 @@ from photodup.embedding.engines.weights import is_random
 from photodup.embedding.imaging import ImageError
 from photodup.embedding.vectors import counted_from, digest_drafted
 from photodup.embedding.wire.wires import JPEG_QUALITY, in_type
-from photodup.errors import PhotodupError, ServerError
-from photodup.files import available_cores
-from photodup.settings import environment
 
 LOCAL, SERVICE = Backend("local", "pytorch"), Backend("fastapi", "pytorch", "fp32", "http", "jpeg")
 LOCAL_BATCH = 32

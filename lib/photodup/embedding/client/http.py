@@ -10,10 +10,10 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from photodup.addresses import http_address, is_loopback, masked
+from photodup.core.addresses import http_address, is_loopback, masked
+from photodup.core.errors import ServerError
 from photodup.embedding.imaging import ImageError
 from photodup.embedding.wire.http import AnswerError, HttpRequest, read_json
-from photodup.errors import ServerError
 
 Answer = TypeVar("Answer")
 

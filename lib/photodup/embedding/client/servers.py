@@ -10,7 +10,10 @@ from urllib.parse import urlsplit
 import httpx
 import numpy as np
 
-from photodup.addresses import grpc_address
+from photodup.core.addresses import grpc_address
+from photodup.core.errors import PhotodupError, ServerError
+from photodup.core.extras import need
+from photodup.core.settings import environment, header_text
 from photodup.embedding.backends import Backend, parse_backend
 from photodup.embedding.client.http import (
     API_KEY_VARIABLE,
@@ -30,9 +33,6 @@ from photodup.embedding.imaging import IMAGE_SIZE, ImageError
 from photodup.embedding.vectors import BrokenEmbedding, counted_from
 from photodup.embedding.wire import kserve, wires
 from photodup.embedding.wire.http import AnswerError, Base64Json, Multipart, read_json
-from photodup.errors import PhotodupError, ServerError
-from photodup.extras import need
-from photodup.settings import environment, header_text
 
 _INPUTS = {
     "fp32": ("image", "FP32"),

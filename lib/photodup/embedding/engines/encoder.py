@@ -21,6 +21,10 @@ import json
 import sys
 from pathlib import Path
 
+from photodup.core.errors import PhotodupError
+from photodup.core.extras import missing_extra
+from photodup.core.paths import build_dir
+from photodup.core.settings import environment
 from photodup.embedding.engines.export import export, export_apart, known_export
 from photodup.embedding.engines.model import ImageModel, check_choice, check_processor
 from photodup.embedding.engines.onnx_runtime import OnnxModel, existing
@@ -28,10 +32,6 @@ from photodup.embedding.engines.openvino import OpenVinoModel
 from photodup.embedding.engines.pytorch import TorchModel
 from photodup.embedding.engines.reduced import find_int8
 from photodup.embedding.engines.weights import UNNAMED
-from photodup.errors import PhotodupError
-from photodup.extras import missing_extra
-from photodup.paths import build_dir
-from photodup.settings import environment
 
 
 def load_model(

@@ -26,15 +26,15 @@ from typing import Any
 
 import numpy as np
 
+from photodup.core.errors import PhotodupError
+from photodup.core.files import replacing, write_atomically
+from photodup.core.paths import build_dir
+from photodup.core.settings import inherited
 from photodup.embedding.engines.model import ImageModel
 from photodup.embedding.engines.onnx_runtime import file_sha256
 from photodup.embedding.engines.pytorch import TorchModel
 from photodup.embedding.engines.weights import quiet_tools
 from photodup.embedding.imaging import IMAGE_SIZE, MEAN, STD, normalize
-from photodup.errors import PhotodupError
-from photodup.files import replacing, write_atomically
-from photodup.paths import build_dir
-from photodup.settings import inherited
 
 VARIANTS = ("fp32", "uint8", "fp16")
 HALF = "half"

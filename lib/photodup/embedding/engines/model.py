@@ -13,9 +13,9 @@ from typing import Protocol
 
 import numpy as np
 
+from photodup.core.errors import PhotodupError
 from photodup.embedding.backends import PRECISIONS
 from photodup.embedding.imaging import IMAGE_SIZE, View
-from photodup.errors import PhotodupError
 
 SUPPORTED: dict[str, tuple[str, ...]] = {
     "pytorch": ("fp32", "tf32", "bf16", "fp16"),

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from photodup.core.errors import PhotodupError
+from photodup.core.files import available_cores
 from photodup.embedding.engines.cpu import describe_onnx, onnx_options
 from photodup.embedding.engines.model import check_choice, check_images, check_processor, digest_at
 from photodup.embedding.engines.weights import is_random
 from photodup.embedding.imaging import IMAGE_SIZE, View, denormalize, normalize
-from photodup.errors import PhotodupError
-from photodup.files import available_cores
 
 if TYPE_CHECKING:
     import onnxruntime

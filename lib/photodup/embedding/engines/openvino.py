@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from photodup.core.errors import PhotodupError
+from photodup.core.extras import need
+from photodup.core.files import available_cores
 from photodup.embedding.engines.cpu import HINTS, describe_openvino, openvino_settings
 from photodup.embedding.engines.model import check_processor
 from photodup.embedding.engines.onnx_runtime import ExportedModel, ImageInput, entry_of
 from photodup.embedding.imaging import IMAGE_SIZE
-from photodup.errors import PhotodupError
-from photodup.extras import need
-from photodup.files import available_cores
 
 NOTES = "photodup"  # the place in an IR's rt_info where quantise.py writes what it made the file from
 

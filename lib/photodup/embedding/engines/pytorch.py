@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from photodup.core.errors import PhotodupError
+from photodup.core.settings import variable
 from photodup.embedding.engines.cpu import versions
 from photodup.embedding.engines.model import check_choice, check_images, check_processor, digest_at
 from photodup.embedding.engines.weights import is_random, load_visual
 from photodup.embedding.imaging import IMAGE_SIZE, MEAN, STD, View
-from photodup.errors import PhotodupError
-from photodup.settings import variable
 
 
 class TorchModel:

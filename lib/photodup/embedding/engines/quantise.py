@@ -21,14 +21,14 @@ from typing import Any
 
 import numpy as np
 
+from photodup.core.errors import PhotodupError
+from photodup.core.extras import need
+from photodup.core.files import replacing
+from photodup.core.settings import variables
 from photodup.embedding.engines.onnx_runtime import model_sha256
 from photodup.embedding.engines.openvino import NOTES, read_network
 from photodup.embedding.engines.reduced import WeightsSource, load_graph, reduced_path, write_notes
 from photodup.embedding.engines.weights import quiet_tools
-from photodup.errors import PhotodupError
-from photodup.extras import need
-from photodup.files import replacing
-from photodup.settings import variables
 
 MIN_PHOTOGRAPHS = 32
 ENGINES = ("openvino", "onnx")

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from photodup.core.errors import PhotodupError
+from photodup.core.files import write_atomically
+from photodup.core.paths import build_dir
+from photodup.core.settings import environment
 from photodup.embedding.engines.model import SUPPORTED, ImageModel, can_compute
 from photodup.embedding.engines.onnx_runtime import file_sha256, model_sha256
 from photodup.embedding.engines.weights import UNNAMED, is_random
-from photodup.errors import PhotodupError
-from photodup.files import write_atomically
-from photodup.paths import build_dir
-from photodup.settings import environment
 
 if TYPE_CHECKING:
     import onnx

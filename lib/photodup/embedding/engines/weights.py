@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from photodup.core.errors import PhotodupError
+from photodup.core.names import escaped
 from photodup.embedding.imaging import IMAGE_SIZE, MEAN, STD
-from photodup.errors import PhotodupError
-from photodup.names import escaped
 
 # An exported encoder that does not say what it is: it gets no other model's thresholds.
 UNNAMED = "unnamed-encoder"

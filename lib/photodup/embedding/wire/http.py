@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from photodup.errors import PhotodupError
-from photodup.files import parse_json
+from photodup.core.errors import PhotodupError
+from photodup.core.files import parse_json
 
 _BOUNDARY = "photodup-7MA4YWxkTrZu0gW"
 _JSON = {"Content-Type": "application/json"}

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from photodup.addresses import is_loopback
+from photodup.core.addresses import is_loopback
+from photodup.core.errors import PhotodupError
+from photodup.core.extras import need
 from photodup.embedding.wire.http import Answer, AnswerError, HttpRequest, read_json, reading
-from photodup.errors import PhotodupError
-from photodup.extras import need
 
 LARGEST_MESSAGE = 2**31 - 1  # bytes, of gRPC
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from photodup.core.errors import PhotodupError
 from photodup.embedding import imaging
 from photodup.embedding.backends import WIRES
-from photodup.errors import PhotodupError
 
 JPEG_QUALITY = 90
 

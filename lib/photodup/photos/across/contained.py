@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from photodup.core.errors import PhotodupError
+from photodup.core.names import as_text, printable
+from photodup.core.paths import cache_dir
+from photodup.core.progress import bar
 from photodup.embedding.imaging import ImageError
-from photodup.errors import PhotodupError
-from photodup.names import as_text, printable
-from photodup.paths import cache_dir
 from photodup.photos.compare.evidence import EvidenceStore, pair_codes
 from photodup.photos.compare.kept_features import FeatureStore
 from photodup.photos.compare.pixels import one_thread_each
@@ -32,7 +33,6 @@ from photodup.photos.library.scan import existing_folder, scan
 from photodup.photos.library.walking import UnreadFile, opened_file
 from photodup.photos.search.candidates import PER_PHOTO_ALONE, Shots
 from photodup.photos.search.hash_neighbours import nearest_across, search_radius
-from photodup.progress import bar
 
 # Photos of the library that one photo is compared with. Of 120 copies of four kinds, planted in a library of 220, all had
 # their source as the nearest.

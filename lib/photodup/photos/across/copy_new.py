@@ -10,9 +10,11 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from photodup.errors import PhotodupError
-from photodup.files import real_path
-from photodup.names import as_text, printable
+from photodup.core.errors import PhotodupError
+from photodup.core.files import real_path
+from photodup.core.names import as_text, printable
+from photodup.core.progress import bar
+from photodup.core.safe_open import opened, remove_file, status_of
 from photodup.photos.across.contained import Contained, OldPhoto, refuse_overlap
 from photodup.photos.library.sidecars import Sidecars
 from photodup.photos.library.walking import entered_path
@@ -20,8 +22,6 @@ from photodup.photos.state.journal import Journal
 from photodup.photos.state.own_folder import OwnFolder
 from photodup.photos.trash.trash_entries import sentence_of
 from photodup.photos.trash.trash_files import copy_file, md5_at, part_of
-from photodup.progress import bar
-from photodup.safe_open import opened, remove_file, status_of
 
 JOURNAL = "copied.jsonl"
 

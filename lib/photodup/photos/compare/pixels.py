@@ -11,15 +11,15 @@ from contextlib import contextmanager
 import numpy as np
 from PIL import Image
 
+from photodup.core.files import available_cores
+from photodup.core.progress import bar
 from photodup.embedding import imaging
-from photodup.files import available_cores
 from photodup.photos.compare.evidence import RECORD, EvidenceStore, Verified, pair_rows
 from photodup.photos.compare.features import SIZE, Features, features
 from photodup.photos.compare.kept_features import FeatureStore, Strongest
 from photodup.photos.compare.pictures import Saving
 from photodup.photos.compare.verify import Verification, verify
 from photodup.photos.library.catalogue import Catalogue, Photo
-from photodup.progress import bar
 
 # Pairs compared at a time. What was found is remembered with them, and every few seconds at the latest.
 _BLOCK, _SECONDS = 32, 5.0

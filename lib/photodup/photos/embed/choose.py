@@ -6,13 +6,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from photodup.core.errors import PhotodupError
+from photodup.core.names import escaped
+from photodup.core.settings import environment
 from photodup.embedding.backends import parse_backend
 from photodup.embedding.engines.reduced import draft_verdict_on
 from photodup.embedding.vectors import digest_drafted, is_among
-from photodup.errors import PhotodupError
-from photodup.names import escaped
 from photodup.photos.library.settings import AUTO, LibrarySettings
-from photodup.settings import environment
 
 if TYPE_CHECKING:
     from photodup.embedding.client.client import Embedder

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from photodup.names import printable
+from photodup.core.names import printable
 from photodup.photos.embed.choose import AS_SET_UP, EncoderRequest, connected
 from photodup.photos.embed.embed import EmbedReport, OnePass, embed_library
 from photodup.photos.library.catalogue import Catalogue

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from PIL import Image
 
+from photodup.core.errors import PhotodupError
+from photodup.core.progress import bar
 from photodup.embedding import imaging
 from photodup.embedding.vectors import BROKEN, BrokenEmbedding, broken
-from photodup.errors import PhotodupError
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.hashing import Look, md5
 from photodup.photos.library.walking import ListedFile, UnreadFile, read_bytes
-from photodup.progress import bar
 
 if TYPE_CHECKING:
     from photodup.embedding.client.client import Embedder

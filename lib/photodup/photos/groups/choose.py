@@ -4,9 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from photodup.core.files import available_cores
+from photodup.core.names import printable
+from photodup.core.progress import bar
 from photodup.embedding import imaging
-from photodup.files import available_cores
-from photodup.names import printable
 from photodup.photos.compare.compare import lacks
 from photodup.photos.compare.evidence import EvidenceStore
 from photodup.photos.compare.pictures import Picture
@@ -15,7 +16,6 @@ from photodup.photos.compare.unexplained import Difference
 from photodup.photos.groups.families import Family
 from photodup.photos.groups.keepers import KeepRules
 from photodup.photos.library.catalogue import Photo
-from photodup.progress import bar
 
 Lacks = Callable[[int, int], Sequence[Difference]]  # what the second row has and the first lacks
 

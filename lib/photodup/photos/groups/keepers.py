@@ -7,8 +7,8 @@ from functools import cmp_to_key
 from pathlib import Path
 from typing import Any
 
-from photodup.errors import PhotodupError
-from photodup.names import printable
+from photodup.core.errors import PhotodupError
+from photodup.core.names import printable
 from photodup.photos.groups.names import PLACES, format_rank, place
 from photodup.photos.library import inventory
 from photodup.photos.library.catalogue import Photo

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from photodup.errors import PhotodupError
+from photodup.core.errors import PhotodupError
 from photodup.photos.library.catalogue import Catalogue, Model
 
 

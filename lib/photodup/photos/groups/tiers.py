@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from photodup.core.progress import bar
 from photodup.photos.compare.evidence import EvidenceStore, pair_codes, pair_rows
 from photodup.photos.compare.kept_features import FeatureStore
 from photodup.photos.compare.unexplained import Difference
@@ -24,7 +25,6 @@ from photodup.photos.library.feedback import Feedback
 from photodup.photos.library.hard_links import freed
 from photodup.photos.search.candidates import Neighbours, Shots, find_neighbours
 from photodup.photos.search.neighbours import TOLERANCE, Pairs
-from photodup.progress import bar
 
 BURST_SECONDS = 60.0  # photos taken within this time need less similarity to count as one scene
 

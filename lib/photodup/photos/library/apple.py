@@ -6,7 +6,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from photodup.errors import PhotodupError
+from photodup.core.errors import PhotodupError
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import ScanReport, update
 from photodup.photos.library.walking import ListedFile, Listing, UnreadFile

@@ -18,9 +18,9 @@ from typing import Self
 
 import numpy as np
 
-from photodup.errors import PhotodupError
-from photodup.files import real_path
-from photodup.names import printable
+from photodup.core.errors import PhotodupError
+from photodup.core.files import real_path
+from photodup.core.names import printable
 from photodup.photos.library.hashing import PhotoFacts
 from photodup.photos.state.own_folder import OwnFolder, locate_catalogue
 from photodup.photos.state.sqlite_file import (

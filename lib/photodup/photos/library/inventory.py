@@ -20,7 +20,7 @@ import numpy as np
 import yaml
 from PIL import ExifTags, Image, ImageCms
 
-from photodup.names import printable
+from photodup.core.names import printable
 from photodup.photos.library import containers
 from photodup.photos.library.metadata import (
     KINDS,

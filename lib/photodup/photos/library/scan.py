@@ -18,11 +18,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from photodup.core.errors import PhotodupError
+from photodup.core.files import available_cores, real_path
+from photodup.core.names import printable
+from photodup.core.progress import bar
 from photodup.embedding import imaging
 from photodup.embedding.decode_pool import DecodePool, TooSlow
-from photodup.errors import PhotodupError
-from photodup.files import available_cores, real_path
-from photodup.names import printable
 from photodup.photos.library.catalogue import Catalogue, open_sound
 from photodup.photos.library.hashing import (
     Look,
@@ -32,7 +33,6 @@ from photodup.photos.library.hashing import (
     unpack_facts,
 )
 from photodup.photos.library.walking import ListedFile, Listing, UnreadFile, read_bytes, walk
-from photodup.progress import bar
 
 # For one photograph. Those of 250 megapixels take some five seconds; a machine that does other work needs more.
 DECODE_SECONDS = 30.0

@@ -16,16 +16,16 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
-from photodup.addresses import grpc_address, http_address
+from photodup.core.addresses import grpc_address, http_address
+from photodup.core.errors import PhotodupError
+from photodup.core.files import is_spelled_so, parse_json, real_path
+from photodup.core.names import escaped, printable
+from photodup.core.safe_open import PathInFolder, open_file, opened
 from photodup.embedding.backends import parse_backend
-from photodup.errors import PhotodupError
-from photodup.files import is_spelled_so, parse_json, real_path
-from photodup.names import escaped, printable
 from photodup.photos.groups.keepers import DEFAULT_RULES, KeepRules
 from photodup.photos.library.feedback import Feedback
 from photodup.photos.state.own_folder import OwnFolder
 from photodup.photos.state.own_key import is_signed, own_key, read_key, signature
-from photodup.safe_open import PathInFolder, open_file, opened
 
 AUTO = "auto"
 LEAST_THRESHOLD = 0.01

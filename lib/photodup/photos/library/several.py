@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
-from photodup.errors import PhotodupError
-from photodup.files import real_path
-from photodup.names import printable
+from photodup.core.errors import PhotodupError
+from photodup.core.files import real_path
+from photodup.core.names import printable
 from photodup.photos.library.scan import existing_folder
 from photodup.photos.library.settings import folders_there, load_settings
 from photodup.photos.state.own_folder import locate_catalogue

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
+from photodup.core.errors import PhotodupError
+from photodup.core.extras import is_installed
+from photodup.core.names import escaped, printable
+from photodup.core.safe_open import open_file, opened
 from photodup.embedding import imaging
-from photodup.errors import PhotodupError
-from photodup.extras import is_installed
-from photodup.names import escaped, printable
 from photodup.photos.library.sidecars import PROGRAM_FOLDERS, RAW_SUFFIXES, photographs_among
 from photodup.photos.state.own_folder import OwnFolder
-from photodup.safe_open import open_file, opened
 
 # What the extra `photos-more` reads, and by which module.
 _MORE = {".jxl": "pillow_jxl"} | dict.fromkeys(RAW_SUFFIXES, "rawpy")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from photodup.names import escaped, printable
+from photodup.core.names import escaped, printable
 from photodup.photos.library.carried import merged, properties
 from photodup.photos.library.catalogue import Photo
 from photodup.photos.library.hashing import md5

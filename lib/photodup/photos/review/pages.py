@@ -9,8 +9,9 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from photodup.errors import PhotodupError
-from photodup.names import printable
+from photodup.core.errors import PhotodupError
+from photodup.core.names import printable
+from photodup.core.settings import variable
 from photodup.photos.embed.choose import known_backends, probe
 from photodup.photos.groups.keepers import DEFAULT_RULES, WISHES
 from photodup.photos.library.hard_links import freed
@@ -20,7 +21,6 @@ from photodup.photos.review.reviewed_folder import ReviewTask
 from photodup.photos.review.session import APART, DONE, MARKED, SKIPPED, TODO, Item, back_in_folders
 from photodup.photos.review.site import CurrentSite, PostedForm, field, number_of
 from photodup.photos.trash.trash import Trash
-from photodup.settings import variable
 
 router = APIRouter()
 

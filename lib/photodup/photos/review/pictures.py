@@ -14,9 +14,9 @@ from typing import BinaryIO
 
 from PIL import ExifTags, Image
 
+from photodup.core.errors import PhotodupError
+from photodup.core.names import printable
 from photodup.embedding import imaging
-from photodup.errors import PhotodupError
-from photodup.names import printable
 from photodup.photos.compare.difference import LEAST, drawn_difference
 from photodup.photos.groups.results import Evidence
 from photodup.photos.library.catalogue import Photo

@@ -14,9 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from photodup.errors import PhotodupError
-from photodup.extras import missing_extra
-from photodup.names import escaped
+from photodup.core.errors import PhotodupError
+from photodup.core.extras import missing_extra
+from photodup.core.names import escaped
+from photodup.core.progress import watched_by
 from photodup.photos.embed.choose import EncoderRequest, connected
 from photodup.photos.embed.embed import embed_library
 from photodup.photos.groups.by_settings import tiers_by_settings
@@ -28,7 +29,6 @@ from photodup.photos.library.scan import ScanReport, existing_folder, scan
 from photodup.photos.library.settings import folders_there, load_settings, save_settings
 from photodup.photos.review.session import ReviewSession
 from photodup.photos.state.own_folder import locate_catalogue
-from photodup.progress import watched_by
 
 _GROUPING = "Finding copies"
 # What the bars of the parts that work call themselves, in the words of the page.

@@ -17,16 +17,16 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
-from photodup.addresses import cannot_listen
-from photodup.errors import PhotodupError
-from photodup.http_protocol import ImpatientProtocol
-from photodup.names import printable
+from photodup.core.addresses import cannot_listen
+from photodup.core.errors import PhotodupError
+from photodup.core.http_protocol import ImpatientProtocol
+from photodup.core.names import printable
+from photodup.core.settings import variable
 from photodup.photos.review.pages import router
 from photodup.photos.review.pictures import PictureRefused
 from photodup.photos.review.reviewed_folder import ReviewedFolder
 from photodup.photos.review.session import ReviewSession
 from photodup.photos.review.site import Guard, NotNow, Site, site_of
-from photodup.settings import variable
 
 HOST = "127.0.0.1"
 DEFAULT_PORT, DEMO_PORT = 8000, 8001

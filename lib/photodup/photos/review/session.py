@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeGuard
 
-from photodup.errors import PhotodupError
-from photodup.names import as_text, printable
+from photodup.core.errors import PhotodupError
+from photodup.core.names import as_text, printable
 from photodup.photos.groups.by_settings import tiers_by_settings
 from photodup.photos.groups.results import Evidence, Group, Tiers
 from photodup.photos.library.catalogue import Catalogue, Photo

@@ -12,8 +12,8 @@ from fastapi import Depends, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from photodup.errors import PhotodupError
-from photodup.names import escaped, printable
+from photodup.core.errors import PhotodupError
+from photodup.core.names import escaped, printable
 from photodup.photos.library.catalogue import Photo
 from photodup.photos.review.pictures import PictureRefused, percent, size
 from photodup.photos.review.reviewed_folder import Finished, ReviewedFolder, ReviewTask

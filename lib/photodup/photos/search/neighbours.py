@@ -18,7 +18,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from photodup.errors import PhotodupError
+from photodup.core.errors import PhotodupError
 
 # Rounding of float32 products of unit vectors: a vector's product with itself may be 0.9999999.
 TOLERANCE = 1e-6

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from photodup.errors import PhotodupError
-from photodup.files import check_json
-from photodup.names import printable
-from photodup.safe_open import PathInFolder, open_file, opened, refuse_what_is_no_file
+from photodup.core.errors import PhotodupError
+from photodup.core.files import check_json
+from photodup.core.names import printable
+from photodup.core.safe_open import PathInFolder, open_file, opened, refuse_what_is_no_file
 
 MOST_BYTES = 2**28  # a removal takes about 1,000; journals come with folders that other people made
 

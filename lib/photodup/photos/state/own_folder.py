@@ -14,10 +14,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from photodup.errors import PhotodupError
-from photodup.files import real_path
-from photodup.names import printable
-from photodup.safe_open import TEMPORARY, PathInFolder, open_file, parts_of, writing
+from photodup.core.errors import PhotodupError
+from photodup.core.files import real_path
+from photodup.core.names import printable
+from photodup.core.safe_open import TEMPORARY, PathInFolder, open_file, parts_of, writing
 
 MARKER = "photodup-folder.txt"
 THUMBNAIL_SIZES = ("small", "screen", "large")

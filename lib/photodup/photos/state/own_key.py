@@ -21,10 +21,10 @@ import secrets
 from contextlib import suppress
 from pathlib import Path
 
-from photodup.errors import PhotodupError
-from photodup.files import write_atomically
-from photodup.names import printable
-from photodup.settings import environment
+from photodup.core.errors import PhotodupError
+from photodup.core.files import write_atomically
+from photodup.core.names import printable
+from photodup.core.settings import environment
 
 _BYTES = 32
 

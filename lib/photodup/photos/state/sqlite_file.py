@@ -20,10 +20,10 @@ from functools import cached_property
 from pathlib import Path
 from urllib.parse import quote
 
-from photodup.errors import PhotodupError
-from photodup.files import write_atomically
-from photodup.names import printable
-from photodup.safe_open import UnsafeNameError, refuse_what_is_no_file
+from photodup.core.errors import PhotodupError
+from photodup.core.files import write_atomically
+from photodup.core.names import printable
+from photodup.core.safe_open import UnsafeNameError, refuse_what_is_no_file
 
 APPLICATION_ID = int.from_bytes(b"phdp", "big")  # in the header of each database
 BESIDE = ("-journal", "-wal", "-shm")

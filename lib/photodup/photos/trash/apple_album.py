@@ -9,8 +9,8 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from photodup.errors import PhotodupError
-from photodup.names import as_text, printable
+from photodup.core.errors import PhotodupError
+from photodup.core.names import as_text, printable
 from photodup.photos.library.apple import mac_module
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.trash.trash_entries import Moved, Note, Operation, Removal, TrashContents, sentence_of

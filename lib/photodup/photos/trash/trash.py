@@ -22,8 +22,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from photodup.errors import PhotodupError
-from photodup.names import printable
+from photodup.core.errors import PhotodupError
+from photodup.core.names import printable
+from photodup.core.progress import bar
+from photodup.core.safe_open import opened
 from photodup.photos.library.hashing import md5 as md5_of_bytes
 from photodup.photos.library.sidecars import belonging_to
 from photodup.photos.state.journal import Journal
@@ -51,8 +53,6 @@ from photodup.photos.trash.trash_files import (
     TrashFiles,
     free_names,
 )
-from photodup.progress import bar
-from photodup.safe_open import opened
 
 
 class Trash:

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from photodup.errors import PhotodupError
-from photodup.names import printable
+from photodup.core.errors import PhotodupError
+from photodup.core.names import printable
+from photodup.core.safe_open import parts_of
 from photodup.photos.state.journal import Journal
 from photodup.photos.state.own_key import is_signed, read_key, signature
-from photodup.safe_open import parts_of
 
 PURPOSE = "trash 1"
 ITEMS = "items"

@@ -15,8 +15,19 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-from photodup.files import is_spelled_so
-from photodup.names import printable
+from photodup.core.files import is_spelled_so
+from photodup.core.names import printable
+from photodup.core.safe_open import (
+    PathInFolder,
+    move_without_replacing,
+    open_file,
+    opened,
+    remove_file,
+    state_of,
+    status_of,
+    write_copy,
+    writing,
+)
 from photodup.photos.library.walking import application_library
 from photodup.photos.trash.trash_entries import (
     ITEMS,
@@ -28,17 +39,6 @@ from photodup.photos.trash.trash_entries import (
     Written,
     former_home,
     owner_of,
-)
-from photodup.safe_open import (
-    PathInFolder,
-    move_without_replacing,
-    open_file,
-    opened,
-    remove_file,
-    state_of,
-    status_of,
-    write_copy,
-    writing,
 )
 
 TRASH_FOLDER = ".photodup-trash"
@@ -96,7 +96,7 @@ class TrashFiles:
         )
 
     def at(self, home: str, *, make: bool = False) -> AbstractContextManager[PathInFolder | None]:
-        """Open the folder of a path of the library; see `photodup.safe_open.opened`."""
+        """Open the folder of a path of the library; see `photodup.core.safe_open.opened`."""
         return opened(self.library, home, make=make)
 
     def in_trash(self, moved: Moved, *, make: bool = False) -> AbstractContextManager[PathInFolder | None]:

@@ -1,4 +1,4 @@
 """Server processes of this machine: started, watched, stopped with their parent, on a port that is free.
 
-May import: of photodup only what all may use, such as errors and paths. Read `process.py` first.
+May import: core. Read `process.py` first.
 """

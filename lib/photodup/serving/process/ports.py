@@ -3,8 +3,8 @@
 import ipaddress
 import socket
 
-from photodup.addresses import cannot_listen
-from photodup.errors import PhotodupError
+from photodup.core.addresses import cannot_listen
+from photodup.core.errors import PhotodupError
 
 
 def reachable(host: str) -> str:

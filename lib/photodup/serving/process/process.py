@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self, TypeVar
 
-from photodup.errors import PhotodupError
-from photodup.paths import build_dir
+from photodup.core.errors import PhotodupError
+from photodup.core.paths import build_dir
+from photodup.core.settings import inherited
 from photodup.serving.process.ports import claim_ports
-from photodup.settings import inherited
 
 Ready = TypeVar("Ready")
 

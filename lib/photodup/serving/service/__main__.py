@@ -2,8 +2,8 @@
 
 import sys
 
-from photodup.extras import missing_extra
-from photodup.settings import set_variables, variable
+from photodup.core.extras import missing_extra
+from photodup.core.settings import set_variables, variable
 
 if __name__ == "__main__":
     # Read by OpenMP when PyTorch loads it: threads that wait sleep, as those of the other engines (engines/cpu.py).

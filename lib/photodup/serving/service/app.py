@@ -18,9 +18,9 @@ from pydantic import BaseModel, Field
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from photodup.core.errors import PhotodupError
+from photodup.core.http_protocol import ImpatientProtocol
 from photodup.embedding.engines.reduced import verdict_on
-from photodup.errors import PhotodupError
-from photodup.http_protocol import ImpatientProtocol
 from photodup.serving.process.ports import claim_ports, exposure
 from photodup.serving.service import openai_form
 from photodup.serving.service.admission import Overloaded

@@ -19,11 +19,11 @@ import numpy as np
 from fastapi import Request, Response
 from pydantic_core import to_json
 
+from photodup.core.errors import ServerError
 from photodup.embedding.decode_pool import Cancelled
 from photodup.embedding.engines.encoder import ImageModel, load_model
 from photodup.embedding.engines.reduced import draft_verdict_on, may_decide, verdict_on, why_not
 from photodup.embedding.vectors import BROKEN, broken, digest_drafted
-from photodup.errors import ServerError
 from photodup.serving.service import bodies, openai_form
 from photodup.serving.service.admission import Admission, QueuePlace
 from photodup.serving.service.batching import Batcher, Computed

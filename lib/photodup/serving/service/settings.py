@@ -3,10 +3,10 @@
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from photodup.core.errors import PhotodupError
+from photodup.core.files import available_cores
+from photodup.core.settings import DEFAULT_NAME, DEFAULT_PRETRAINED, header_text
 from photodup.embedding.engines.model import ENGINES, PRECISIONS
-from photodup.errors import PhotodupError
-from photodup.files import available_cores
-from photodup.settings import DEFAULT_NAME, DEFAULT_PRETRAINED, header_text
 
 
 class ServiceSettings(BaseSettings):

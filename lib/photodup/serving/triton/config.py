@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from photodup.errors import PhotodupError
-from photodup.files import write_atomically
+from photodup.core.errors import PhotodupError
+from photodup.core.files import write_atomically
 
 if TYPE_CHECKING:
     from tritonclient.grpc.model_config_pb2 import ModelConfig

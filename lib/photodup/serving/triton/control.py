@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from photodup.errors import PhotodupError, is_expected
+from photodup.core.errors import PhotodupError, is_expected
 from photodup.serving.control_key import VARIABLE, grpc_metadata
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from photodup.errors import PhotodupError
+from photodup.core.errors import PhotodupError
 from photodup.serving.triton.config import read_config, write_config
 from photodup.serving.triton.control import load_model, unload_model
 from photodup.serving.triton.repository import copy_code, link_file

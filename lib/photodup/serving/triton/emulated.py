@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from photodup.errors import PhotodupError
+from photodup.core.errors import PhotodupError
 
 _SUFFIXES = ("", "_fp16", "_uint8", "_jpeg")  # of the wires
 

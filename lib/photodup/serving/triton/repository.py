@@ -15,6 +15,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Literal
 
+from photodup.core.errors import PhotodupError
+from photodup.core.files import available_cores, replacing
+from photodup.core.paths import project_root
 from photodup.embedding import imaging, jpeg_scans
 from photodup.embedding.backends import Backend, backend_of
 from photodup.embedding.engines import cpu
@@ -22,9 +25,6 @@ from photodup.embedding.engines.export import HALF, IR_VERSION, ir_version
 from photodup.embedding.engines.model import check_choice, digest_at
 from photodup.embedding.engines.onnx_runtime import model_sha256
 from photodup.embedding.engines.reduced import read_notes, reduced_path, source_of, verdict_in
-from photodup.errors import PhotodupError
-from photodup.files import available_cores, replacing
-from photodup.paths import project_root
 from photodup.serving.triton import decoders
 from photodup.serving.triton.config import (
     check_config,
@@ -81,7 +81,7 @@ TORCH = "openclip_vit_b32_pytorch_uint8"
 
 # Library modules run inside Triton as plain files: its Python has no photodup.
 _IMPORTS = {
-    "from photodup.errors import PhotodupError": "PhotodupError = Exception",
+    "from photodup.core.errors import PhotodupError": "PhotodupError = Exception",
     "from photodup.embedding import imaging": "import imaging",
     "from photodup.embedding import jpeg_scans": "import jpeg_scans",
     "import photodup.embedding.raw_image": "raise ImportError",  # RAW is for the scan: a request is no camera file

@@ -20,16 +20,16 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from photodup.errors import PhotodupError
-from photodup.files import replacing
-from photodup.paths import build_dir, project_root
+from photodup.core.errors import PhotodupError
+from photodup.core.files import replacing
+from photodup.core.paths import build_dir, project_root
+from photodup.core.settings import environment, inherited
 from photodup.serving import control_key
 from photodup.serving.control_key import VARIABLE
 from photodup.serving.process.ports import claim_ports, reachable
 from photodup.serving.process.process import ServerProcess, answers
 from photodup.serving.triton.config import check_config, read_config
 from photodup.serving.triton.control import load_model
-from photodup.settings import environment, inherited
 
 if TYPE_CHECKING:
     from tritonclient.grpc.model_config_pb2 import ModelConfig

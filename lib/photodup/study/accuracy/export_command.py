@@ -5,6 +5,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from photodup.core.errors import PhotodupError
+from photodup.core.settings import environment
 from photodup.embedding.engines.encoder import export_of
 from photodup.embedding.engines.model import check_choice, check_processor
 from photodup.embedding.engines.reduced import (
@@ -17,8 +19,6 @@ from photodup.embedding.engines.reduced import (
     write_notes,
 )
 from photodup.embedding.imaging import View, normalize
-from photodup.errors import PhotodupError
-from photodup.settings import environment
 from photodup.study.accuracy.gate import GateResult, gate
 from photodup.study.accuracy.pictures import Pictures, choose_pictures
 

@@ -26,9 +26,9 @@ def draw_frontier(ax: Axes, compared: Compared, *, latency_load: str, rate_load:
     """
     from matplotlib.patheffects import withStroke
 
-    arms = compared.arms
-    at_one = arms[arms.load == latency_load].set_index("side")
-    at_many = arms[arms.load == rate_load].set_index("side")
+    sides = compared.sides
+    at_one = sides[sides.load == latency_load].set_index("side")
+    at_many = sides[sides.load == rate_load].set_index("side")
     rates = at_many.throughput_images_per_s.astype(float).dropna()
     most = at_many.engine[rates.idxmax()] if len(rates) else None
     latencies = at_one.astype({"latency_ms_p50": float}).dropna(subset="latency_ms_p50")
@@ -67,23 +67,23 @@ def draw_frontier(ax: Axes, compared: Compared, *, latency_load: str, rate_load:
 
 def sides_under(compared: Compared, *loads: str) -> list[str]:
     """Return the sides that were measured under each of these loads."""
-    first, *others = (compared.arms.side[compared.arms.load == load].tolist() for load in loads)
+    first, *others = (compared.sides.side[compared.sides.load == load].tolist() for load in loads)
     return [side for side in first if all(side in other for other in others)]
 
 
 def draw_values(ax: Axes, compared: Compared, load: str, metric: str) -> int:
     """Draw each side's value under one load with its 95 % interval, one row a side; return how many there are."""
-    arms = compared.arms[(compared.arms.load == load) & (compared.arms[metric].astype(float) > 0)]
-    for row, (_, side) in enumerate(arms.iterrows()):
+    sides = compared.sides[(compared.sides.load == load) & (compared.sides[metric].astype(float) > 0)]
+    for row, (_, side) in enumerate(sides.iterrows()):
         interval = (side[f"{metric}_ci_low"], side[f"{metric}_ci_high"])
         marker = MARKERS.get(side.server, "o")
         charts.interval_row(
             ax, row, side[metric], interval, color=charts.engine_color(side.engine), marker=marker
         )
-    charts.name_rows(ax, arms.label)
+    charts.name_rows(ax, sides.label)
     ax.tick_params("y", labelsize=8)
     ax.set_xlim(left=0)
-    return len(arms)
+    return len(sides)
 
 
 def draw_effects(ax: Axes, compared: Compared, names: Sequence[str]) -> None:

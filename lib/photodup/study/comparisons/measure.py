@@ -7,7 +7,6 @@ interrupted pass goes on with the visits that are missing; a visit that was inte
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -20,10 +19,10 @@ from photodup.bench.link.link import PRESETS, Link
 from photodup.bench.load.usage import processor_time, server_pids
 from photodup.bench.pairs.alternate import Lane, Visit, VisitPlan, measure_visit
 from photodup.bench.pairs.declared import Pair, Side
-from photodup.bench.stats.comparison import LEAST_OBSERVATIONS
+from photodup.core.errors import PhotodupError
+from photodup.core.paths import build_dir
+from photodup.core.progress import bar
 from photodup.embedding.backends import DUMMY, Backend
-from photodup.errors import PhotodupError
-from photodup.paths import build_dir
 from photodup.serving.service.start import ServiceProcess
 from photodup.serving.triton.control import temporary_config
 from photodup.serving.triton.copies import configure, model_copy
@@ -35,12 +34,14 @@ if TYPE_CHECKING:
     from photodup.study.notebook.run import Run
 
 KIND = "visit"
-EXPLORATORY_VISITS = 2  # at most: no answer rests on them
+EXPLORATORY_VISITS = 3  # at most: no answer rests on them
+EXPLORATORY_PALINDROMES = 2
+SERVED_BLOCK_S = 2.0  # of sides that are started for each block
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """The amount measured of a primary comparison: 20 blocks or 16 quads in four visits unless said otherwise.
+    """The amount measured of a primary comparison.
 
     Attributes:
         starts: how often all servers are started, so that visits share a start; 0: anew for each.
@@ -49,6 +50,12 @@ class Sizes:
     visits: int = 4
     plan: VisitPlan = field(default_factory=VisitPlan)
     starts: int = 0
+
+    @property
+    def visit_s(self) -> float:
+        """About how long a visit of a primary comparison takes, seconds."""
+        plan = self.plan
+        return 1.3 * 4 * plan.palindromes * plan.block_s + 2 * (plan.warmup_s + plan.alone_s)
 
 
 def sizes_of(given: Mapping[str, Any], visits: int | None = None) -> Sizes:
@@ -122,13 +129,43 @@ def visit_config(pair: Pair, visit: int) -> dict[str, Any]:
     return {"pair": pair.name, "a": pair.a.name, "b": pair.b.name, **load, "visit": visit}
 
 
+def obstacle(run: Run, pair: Pair) -> str:
+    """Return one sentence why a comparison cannot be measured against a run's servers; empty where it can."""
+    lacking = [side.backend for side in (pair.a, pair.b) if not run.endpoints.has(side.backend)]
+    if lacking:
+        return f"{run.lacks(lacking[0])}."
+    if pair.is_null and not run.is_here:
+        return "A second process of a server elsewhere cannot be started from here."
+    if pair.link and not run.is_here:
+        return (
+            f"No link can be emulated in front of {run.endpoints.name}: its servers are on another machine."
+        )
+    return ""
+
+
+def missing_visits(run: Run, pairs: Sequence[Pair], sizes: Sizes) -> list[tuple[int, Pair]]:
+    """Return the visits that the run lacks of comparisons whose sides its servers have: the number of each, and its pair.
+
+    The pairs of each round of visits are in a random order.
+    """
+    visits = []
+    for number in range(1, sizes.visits + 1):
+        for pair in random.Random(number).sample(pairs, len(pairs)):
+            pair = pair.on(run.endpoints.has)
+            is_due = number <= EXPLORATORY_VISITS or pair.is_primary or pair.is_null
+            if not is_due or obstacle(run, pair):
+                continue
+            if not run.store.has(visit_key(pair), config=visit_config(pair, number)):
+                visits.append((number, pair))
+    return visits
+
+
 def measure_comparisons(
     run: Run,
     pairs: Sequence[Pair],
     sizes: Sizes | None = None,
     *,
     restarted: Callable[[], Run] | None = None,
-    say: Callable[[str], None] = lambda text: None,
 ) -> None:
     """Measure every visit of the comparisons that the run has no record of.
 
@@ -138,34 +175,19 @@ def measure_comparisons(
         restarted: ends the run's servers and returns the run with new ones. It is called between two rounds of visits, as
             often as the sizes say, so that what differs from process to process is in the data; without it one start serves
             all visits.
-        say: receives a line of text now and then.
     """
-    sizes, began, done = sizes or Sizes(), time.monotonic(), 0
-    pairs = [pair.on(run.endpoints.has) for pair in pairs]
-    rounds = []
-    for visit in range(1, sizes.visits + 1):
-        order = random.Random(visit).sample(pairs, len(pairs))
-        asked = [p for p in order if visit <= EXPLORATORY_VISITS or p.is_primary or p.is_null]
-        todo = [p for p in asked if not run.store.has(visit_key(p), config=visit_config(p, visit))]
-        if todo:
-            rounds.append((visit, todo))
-    n_visits = sum(len(todo) for _, todo in rounds)
+    sizes = sizes or Sizes()
     start_of = lambda visit: (visit - 1) * (sizes.starts or sizes.visits) // sizes.visits  # noqa: E731
     with ExitStack() as servers:
-        sides = _Sides(run, servers)
-        for number, (visit, todo) in enumerate(rounds):
-            if number and restarted and start_of(visit) != start_of(rounds[number - 1][0]):
-                say("comparisons: all servers are started anew")
+        sides, last, visits = _Sides(run, servers), 0, missing_visits(run, pairs, sizes)
+        for number, pair in bar(visits, total=len(visits), desc="visits", unit="visit"):
+            if last and restarted and start_of(number) != start_of(last):
                 servers.close()
                 sides = _Sides(restarted(), servers)
-            for pair in todo:
-                if done % 10 == 0:
-                    spent_min = (time.monotonic() - began) / 60
-                    say(f"comparisons: {done} of {n_visits} visits, {spent_min:.1f} minutes so far")
-                done += 1
-                key, config = visit_key(pair), visit_config(pair, visit)
-                measure = partial(sides.measure, pair, visit, sizes)
-                run.measure_or_load(key, measure, config=config, kind=KIND, may_fail=True)
+            last = number
+            key, config = visit_key(pair), visit_config(pair, number)
+            measure = partial(sides.measure, pair, number, sizes)
+            run.measure_or_load(key, measure, config=config, kind=KIND, may_fail=True)
 
 
 @dataclass
@@ -183,19 +205,12 @@ class _Sides:
     def measure(self, pair: Pair, visit: int, sizes: Sizes) -> dict[str, Any]:
         """Measure one visit of a pair; return the record's columns."""
         both, plan, serve = (pair.a, pair.b), sizes.plan, None
-        if not (pair.is_primary or pair.is_null):  # just enough to be judged: six observations in two visits
-            plan = replace(
-                plan, blocks=min(plan.blocks, 3), quads=min(plan.quads, 3), waves=min(plan.waves, 8)
-            )
+        if not (pair.is_primary or pair.is_null):
+            plan = replace(plan, palindromes=min(plan.palindromes, EXPLORATORY_PALINDROMES))
         if any(side.settings for side in both) and not _has_models(self.run, *both):
             serve = lambda side: with_settings(self.run, (pair.a, pair.b)[side])  # noqa: E731
-            # Six observations are the least that is judged.
-            plan = replace(plan, palindromes=-(-LEAST_OBSERVATIONS // (2 * sizes.visits)))
+            plan = replace(plan, palindromes=1, block_s=max(plan.block_s, SERVED_BLOCK_S))
             both = (replace(pair.a, settings=()), replace(pair.b, settings=()))
-        if pair.link and (serve or not self.run.is_here):
-            raise PhotodupError(
-                f"No link can be emulated in front of {self.run.endpoints.name}: its servers are on another machine."
-            )
         if pair.link and pair.link not in PRESETS:
             raise PhotodupError(f"There is no emulated link {pair.link!r}: use {', '.join(PRESETS)}.")
         a, b = self.ready(both[0], False), self.ready(both[1], pair.is_null)
@@ -248,8 +263,6 @@ def reach(run: Run, side: Side, again: bool, servers: ExitStack) -> Reach:
         made = model_copy(run.endpoints.triton_grpc, _repository(), backend.triton_model, name, change)
         options["model"], inner = servers.enter_context(made), name
     elif again and backend.server == "fastapi":
-        if not run.is_here:
-            raise PhotodupError("A second process of a server elsewhere cannot be started from here.")
         settings = {"ENGINE": backend.engine, "PRECISION": backend.precision}
         url = servers.enter_context(ServiceProcess(settings=settings)).url
     pids = server_pids(url, inner) if url and run.is_here else ()

@@ -12,14 +12,14 @@ import numpy as np
 
 from photodup.bench.pairs import read
 from photodup.bench.pairs.alternate import Visit
-from photodup.bench.pairs.declared import Declarations, Pair, declarations
+from photodup.bench.pairs.declared import Declarations, Pair, Side, declarations
 from photodup.bench.record.json_files import reading
 from photodup.bench.stats.comparison import Outcome, Question, has_failed, judge
 from photodup.bench.stats.facts import METRICS
 from photodup.bench.stats.sentence import row, sentence
+from photodup.core.files import write_atomically
 from photodup.embedding.backends import COLUMNS
-from photodup.files import write_atomically
-from photodup.study.comparisons.measure import visit_config, visit_key
+from photodup.study.comparisons.measure import obstacle, visit_config, visit_key
 from photodup.study.notebook.gaps import NotMeasured
 
 if TYPE_CHECKING:
@@ -38,13 +38,13 @@ class Compared:
         pairs: what was declared, in order.
         outcomes: by the comparison's name; one for each that was declared.
         nulls: outcomes of two equal processes, for all loads of the run that it planned.
-        arms: one row for each side under each load: its figures over all visits with their 95 % intervals.
+        sides: one row for each side under each load: its figures over all visits with their 95 % intervals.
     """
 
     pairs: tuple[Pair, ...]
     outcomes: Mapping[str, Outcome]
     nulls: tuple[Outcome, ...]
-    arms: pd.DataFrame
+    sides: pd.DataFrame
 
     def __getitem__(self, name: str) -> Outcome:
         if name not in self.outcomes:
@@ -58,10 +58,12 @@ class Compared:
     def sentences(self) -> list[str]:
         """Return one sentence for each comparison that the run planned, in the order declared, and one for the others."""
         planned = [o for o in self.outcomes.values() if o.because != NOT_PLANNED]
-        said = [*dict.fromkeys(map(sentence, planned))]  # links that cannot be emulated have one sentence
-        if left := len(self.outcomes) - len(planned):
-            said.append(f"This run leaves out {left} of {len(self.outcomes)} comparisons.")
-        return said
+        sentences = [
+            *dict.fromkeys(map(sentence, planned))
+        ]  # links that cannot be emulated have one sentence
+        if n_left_out := len(self.outcomes) - len(planned):
+            sentences.append(f"This run leaves out {n_left_out} of {len(self.outcomes)} comparisons.")
+        return sentences
 
     def reasons(self) -> str:
         """Return why comparisons were not measured, each reason once."""
@@ -77,14 +79,14 @@ class Compared:
         """Return a side's figure under a load: `value`, `low`, `high`, `n_visits`.
 
         Raises:
-            NotMeasured: fewer than two visits carry it.
+            NotMeasured: no visit carries it.
         """
-        of = self.arms[(self.arms.side == side) & (self.arms.load == load)]
-        if of.empty or not of[metric].notna().any():
-            raise NotMeasured(f"{side} under the load {load!r} has no two visits with {metric}")
-        found = of.iloc[0]
-        low, high = found[f"{metric}_ci_low"], found[f"{metric}_ci_high"]
-        return {"value": found[metric], "low": low, "high": high, "n_visits": found.n_visits}
+        rows = self.sides[(self.sides.side == side) & (self.sides.load == load)]
+        if rows.empty or not rows[metric].notna().any():
+            raise NotMeasured(f"{side} was not measured under the load {load!r}")
+        row = rows.iloc[0]
+        low, high = row[f"{metric}_ci_low"], row[f"{metric}_ci_high"]
+        return {"value": row[metric], "low": low, "high": high, "n_visits": row.n_visits}
 
     def table(self, *names: str) -> pd.DataFrame:
         """Return comparisons as a table, by default all of them."""
@@ -109,14 +111,19 @@ def read_comparisons(run: Run, *notebooks: str, declared: Declarations | None = 
         declared: other declarations than `notebooks/comparisons.yaml`.
     """
     declared = declared or declarations()
-    outcomes, visits = _judged(run, declared)
-    found = {o.question.name: o for o in outcomes}
-    nulls = tuple(found[null.name] for null in declared.nulls if found[null.name].because != NOT_PLANNED)
-    named = notebooks or {pair.notebook for pair in declared.pairs}
-    pairs = tuple(pair for pair, _ in visits if pair.notebook in named)
+    judged, visits = _judged(run, declared)
+    outcomes = {outcome.question.name: outcome for outcome in judged}
+    nulls = tuple(outcomes[null.name] for null in declared.nulls)
+    chosen = notebooks or {pair.notebook for pair in declared.pairs}
+    pairs = tuple(pair for pair, _ in visits if pair.notebook in chosen)
     # A side's figure under a load is one figure: every comparison that has the side adds its visits.
     used = {(side.name, pair.load_name) for pair in pairs for side in (pair.a, pair.b)}
-    return Compared(pairs, {p.name: found[p.name] for p in pairs}, nulls, _arms(visits, used))
+    return Compared(
+        pairs,
+        {pair.name: outcomes[pair.name] for pair in pairs},
+        tuple(null for null in nulls if null.is_measured),
+        _figures_of_sides(visits, used),
+    )
 
 
 def read_all(run: Run, *, declared: Declarations | None = None) -> list[Outcome]:
@@ -168,7 +175,8 @@ def _visits(run: Run, pair: Pair) -> tuple[Pair, list[Visit], tuple[str, ...]]:
                 notes += [late] if (late := record["result"].get("link_late")) else []
         if visits or notes:
             return pair, visits, tuple(dict.fromkeys(notes))
-    return pair.on(run.endpoints.has), [], ()
+    pair = pair.on(run.endpoints.has)
+    return pair, [], tuple(filter(None, [obstacle(run, pair)]))
 
 
 def recorded(
@@ -181,12 +189,6 @@ def recorded(
         raw = run.store.raw(key, config=config(number)) if is_ok else {}
         with reading(run.store.path_of(key, config(number))):
             visit = Visit.of_record(record["result"], raw) if is_ok else None
-            if visit:  # what is computed from it below
-                for other in range(1, len(visit.values)):
-                    read.remarks([visit.against(other)])
-                np.concatenate(
-                    [np.array(of, float) for of in (visit.values, *visit.log_ratios, *visit.blocks_of(1))]
-                )
         yield record, visit
         number += 1
 
@@ -197,26 +199,24 @@ def _question(pair: Pair, visits: list[Visit], notes: tuple[str, ...], declared:
     return read.answered(question, visits, pair.load)
 
 
-def _arms(visits: list[tuple[Pair, list[Visit]]], used: set[tuple[str, str]]) -> pd.DataFrame:
+def _figures_of_sides(visits: list[tuple[Pair, list[Visit]]], used: set[tuple[str, str]]) -> pd.DataFrame:
     """One row a side and load, from all visits of all comparisons and nulls that have it."""
     import pandas as pd
 
-    found: dict[tuple[str, str], list[tuple[Visit, int]]] = {}
-    about: dict[tuple[str, str], tuple[Pair, int]] = {}
-    for pair, seen in visits:
-        if not seen:
-            continue
-        for index, side in enumerate((pair.a, pair.b)):
-            if (side.name, pair.load_name) in used and not (pair.is_null and index):
-                about.setdefault((side.name, pair.load_name), (pair, index))
-                found.setdefault((side.name, pair.load_name), []).extend((visit, index) for visit in seen)
+    visits_of: dict[tuple[str, str], list[tuple[Visit, int]]] = {}
+    sides: dict[tuple[str, str], Side] = {}
+    for pair, measured in visits:
+        for index, side in enumerate((pair.a, pair.b) if measured else ()):
+            key = side.name, pair.load_name
+            if key in used and not (pair.is_null and index):
+                sides.setdefault(key, side)
+                visits_of.setdefault(key, []).extend((visit, index) for visit in measured)
     rows = []
-    for key, those in found.items():
-        pair, index = about[key]
-        side = (pair.a, pair.b)[index]
-        line: dict[str, Any] = {"side": key[0], "load": key[1], "label": side.label, **side.backend.columns()}
-        line |= {"n_visits": len(those), "n_failed": sum(visit.n_failed[i] for visit, i in those)}
-        for metric, (value, low, high) in read.figures(those, pair.load).items():
+    for (name, load), mine in visits_of.items():
+        side = sides[name, load]
+        line: dict[str, Any] = {"side": name, "load": load, "label": side.label, **side.backend.columns()}
+        line |= {"n_visits": len(mine), "n_failed": sum(visit.n_failed[index] for visit, index in mine)}
+        for metric, (value, low, high) in read.figures(mine).items():
             line |= {metric: value, f"{metric}_ci_low": low, f"{metric}_ci_high": high}
         rows.append(line)
     metrics = [f"{metric}{end}" for metric in METRICS for end in ("", "_ci_low", "_ci_high")]

@@ -16,8 +16,8 @@ from typing import Any
 
 import yaml
 
-from photodup.errors import PhotodupError
-from photodup.paths import project_root
+from photodup.core.errors import PhotodupError
+from photodup.core.paths import project_root
 from photodup.study.kubernetes.manifests import (
     KUBERNETES_VERSION,
     START_SECONDS,

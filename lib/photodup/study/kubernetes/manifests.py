@@ -13,8 +13,8 @@ from typing import Any
 
 import yaml
 
-from photodup.errors import PhotodupError
-from photodup.paths import project_root
+from photodup.core.errors import PhotodupError
+from photodup.core.paths import project_root
 
 KUBERNETES_VERSION = "1.37.0"
 OVERLAYS = {"base": "k8s/base"} | {name: f"k8s/overlays/{name}" for name in ("kind", "gpu", "gpu-keda")}

@@ -5,9 +5,9 @@ import subprocess
 import sys
 from typing import Any
 
-from photodup.errors import PhotodupError
-from photodup.paths import project_root
-from photodup.settings import inherited
+from photodup.core.errors import PhotodupError
+from photodup.core.paths import project_root
+from photodup.core.settings import inherited
 
 
 def benchmark(name: str, *arguments: object) -> Any:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from photodup.core.files import write_atomically
+from photodup.core.paths import project_root
 from photodup.embedding.backends import engine_family
-from photodup.files import write_atomically
-from photodup.paths import project_root
 from photodup.study.notebook.gaps import running_shell
 from photodup.study.notebook.table import as_markdown
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from photodup.bench.record.json_files import read_json, read_text, reading
-from photodup.errors import PhotodupError
-from photodup.paths import project_root
+from photodup.core.errors import PhotodupError
+from photodup.core.paths import project_root
 
 
 def notebooks(only: Iterable[str] = ()) -> list[Path]:

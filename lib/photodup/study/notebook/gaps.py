@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from photodup.errors import PhotodupError
+from photodup.core.errors import PhotodupError
 
 _NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _INNER = (*_NAMED, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)

@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from photodup import settings
 from photodup.bench.link.way import LOOPBACK, Way
 from photodup.bench.record import environment
 from photodup.bench.record.json_files import plain, read_json, reading
 from photodup.bench.record.record import RunStore
+from photodup.core import settings
+from photodup.core.errors import PhotodupError
+from photodup.core.names import escaped
+from photodup.core.paths import project_root
 from photodup.embedding.backends import Backend
 from photodup.embedding.engines.model import can_compute
-from photodup.errors import PhotodupError
-from photodup.names import escaped
-from photodup.paths import project_root
 from photodup.serving.check import check, gpu_of, handshake_ms, ready_models, say_answers, service_computes
-from photodup.serving.endpoints import NO_GPU, UNKNOWN_GPU, Endpoints, from_ports, load_endpoints, replaced
+from photodup.serving.endpoints import (
+    NO_GPU,
+    UNKNOWN_GPU,
+    AddressLine,
+    Endpoints,
+    from_ports,
+    load_endpoints,
+    read_address_line,
+    replaced,
+)
 from photodup.study.notebook import gaps
 from photodup.study.notebook.gaps import Gap, NotMeasured
 
@@ -28,6 +37,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 REFERENCE = "reference-cpu"
+EMBEDDED = "notebooks/endpoints/embedded.yaml"
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _LONGEST = 250  # characters of a run's name, an address or a GPU
 _ASKS_NONE = "This notebook measures nothing there: it computes on this machine, or reads records."
@@ -263,28 +273,23 @@ def describe_weights(facts: dict[str, Any]) -> str:
 
 def open_run(
     run: str = REFERENCE,
+    endpoints: str | Path = "",
     *,
-    endpoints: str | Path | None = None,
-    host: str = "",
-    pytorch_port: int = 8002,
-    triton_http_port: int = 8003,
-    triton_grpc_port: int | None = None,
-    triton_metrics_port: int | None = None,
     gpu: str = "",
     gpus: int | None = None,
     price_per_hour: float | None = None,
     strict: bool = False,
     asks_servers: bool = True,
 ) -> Run:
-    """Open (or begin) the run `run` against the servers of an endpoints file, or of `host` and its ports.
+    """Open (or begin) the run `run` against some servers.
 
     Args:
         run: directory name under results/: small letters, digits, dot, dash, underscore.
-        endpoints: YAML file, absolute or relative to the project root; the embedded servers by default.
-        host: a machine named by hand. It wins over `endpoints`, and unless you also name a run, the run is
-            named after it: a new machine must never be answered from the reference run's records. Its servers are
-            asked which models and which engine they have loaded, and the backends are theirs.
-        pytorch_port, triton_http_port, triton_grpc_port, triton_metrics_port: of `host`; see `from_ports`.
+        endpoints: YAML file, absolute or relative to the project root, the embedded servers unless given; or an address
+            line, `HOST:FASTAPI,TRITON_HTTP,TRITON_GRPC,TRITON_METRICS` with the ports of a machine (see
+            `endpoints.read_address_line`). Its servers are asked which models and which engine they have loaded, and
+            unless you also name a run, the run is named after it: a new machine must never be answered from the reference
+            run's records.
         gpu, gpus: model and number of the machine's GPUs, laid over the endpoints file; what neither states the
             servers are asked.
         price_per_hour: of the whole machine in USD, laid over the endpoints file.
@@ -304,52 +309,76 @@ def open_run(
         NotMeasured: in a notebook, no server answers and nothing is recorded.
     """
     gaps.refuse_undeclared_parameters()
-    file = str(endpoints) if isinstance(endpoints, Path) else endpoints or ""
     # papermill reads `-p GPU 4090` as a number
-    run, host, gpu = (str(text) if type(text) is int else text for text in (run, host, gpu))
-    texts = {"RUN": run, "HOST": host, "ENDPOINTS": file, "GPU": gpu}
-    ports = (pytorch_port, triton_http_port, triton_grpc_port, triton_metrics_port)
+    run, gpu = (str(text) if type(text) in (int, float) else text for text in (run, gpu))
+    texts = {"RUN": run, "ENDPOINTS": str(endpoints or ""), "GPU": gpu}
     for name, text in texts.items():
         if text is None and name != "RUN":
-            continue  # papermill's own word for `-p HOST ""`
+            continue  # papermill's own word for `-p GPU ""`
         if not isinstance(text, str) or len(text) > _LONGEST or escaped(text) != text:
             raise PhotodupError(f"{name} should be a text of at most {_LONGEST} characters in one line.")
-    if not all(port is None or (type(port) is int and 0 <= port < 65536) for port in ports):
-        raise PhotodupError("A port is a whole number up to 65535: correct PYTORCH_PORT, or those of Triton.")
     gaps.print_gaps()
     measure = settings.environment().may_measure
-    if host:
-        asked: dict[str, Any] = {}
-        if measure and triton_http_port:
-            asked["models"] = ready_models(f"http://{host}:{triton_http_port}")
-        if measure and pytorch_port:
-            asked["service"] = service_computes(f"http://{host}:{pytorch_port}")
-        where = from_ports(host, *ports, **asked)
+    line = read_address_line(texts["ENDPOINTS"])
+    if line:
+        servers = endpoints_of(line, ask=measure)
         if run == REFERENCE:
-            run = re.sub(r"[^a-z0-9.-]+", "-", f"{host}-{triton_http_port or pytorch_port}".lower())
+            run = _as_name(f"{line.host}-{line.triton_http or line.fastapi}")
     else:
-        where = load_endpoints(project_root() / (file or "notebooks/endpoints/embedded.yaml"))
-        where.use_control_key()
+        servers = load_endpoints(project_root() / (texts["ENDPOINTS"] or EMBEDDED))
+        servers.use_control_key()
     directory = folder_of(run)
     stated = {"gpu": gpu or None, "gpus": gpus, "price_per_hour_usd": price_per_hour}
-    where = replaced(where, **{name: value for name, value in stated.items() if value is not None})
+    servers = replaced(servers, **{name: value for name, value in stated.items() if value is not None})
     answers, model = True, None
-    if measure and (host or not _is_here(where)):
-        rows = check(where)
+    if measure and (line or not _is_here(servers)):
+        rows = check(servers)
         sentence = say_answers(rows)
-        ready = {row["backend"] for row in rows if row["ok"]}
-        if answers := bool(ready & set(where.backends)):
-            where = _only(where, ready)
+        if answering_servers := _answering(servers, rows):
+            servers = answering_servers
         elif strict:
             raise PhotodupError(sentence)
         elif not _n_records(directory) and gaps.running_shell():
             raise NotMeasured(sentence)
-        told = [row["said"] for row in rows if row["said"] and row["said"].pretrained]
-        model = {"pretrained": told[0].pretrained, "digest": told[0].digest} if told else None
+        else:
+            answers = False
+        infos = [row["said"] for row in rows if row["said"] and row["said"].pretrained]
+        model = {"pretrained": infos[0].pretrained, "digest": infos[0].digest} if infos else None
         print(sentence if asks_servers else f"{sentence} {_ASKS_NONE}")
-    where = _with_gpu(where, read_environment(directory).get("servers") or {}, ask=measure and answers)
-    store = RunStore(directory, measure=measure, model=model, servers=servers_of(where))
-    return Run(run, directory, where, store)
+    servers = _with_gpu(servers, read_environment(directory).get("servers") or {}, ask=measure and answers)
+    store = RunStore(directory, measure=measure, model=model, servers=servers_of(servers))
+    return Run(run, directory, servers, store)
+
+
+def endpoints_of(line: AddressLine, *, ask: bool) -> Endpoints:
+    """Return the endpoints of an address line with what its servers have loaded, or what is usual where they do not say."""
+    loaded: dict[str, Any] = {}
+    if ask and line.triton_http:
+        loaded["models"] = ready_models(line.url(line.triton_http))
+    if ask and line.fastapi:
+        loaded["service"] = service_computes(line.url(line.fastapi))
+    ports = line.fastapi, line.triton_http, line.triton_grpc, line.triton_metrics
+    return from_ports(line.host, *ports, name=_as_name(line.host), **loaded)
+
+
+def _as_name(text: str) -> str:
+    """Return what a run, or a machine, may be called after an address."""
+    return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-.")
+
+
+def answering(run: Run, rows: Sequence[dict[str, Any]]) -> Run | None:
+    """Return the run with the servers that answered a check; None where none did."""
+    servers = _answering(run.endpoints, rows)
+    return replace(run, endpoints=servers) if servers else None
+
+
+def was_measured_elsewhere(run: Run) -> bool:
+    """Return whether the run has records, and of another machine than this one."""
+    recorded = read_environment(run.directory)
+    here = environment.describe(servers=servers_of(run.endpoints))
+    return bool(recorded) and any(
+        recorded.get(name) != here.get(name) for name in ("cpu", "cores", "servers")
+    )
 
 
 def open_own_run(name: str) -> Run:
@@ -367,11 +396,12 @@ def open_own_run(name: str) -> Run:
     return run
 
 
-def _only(endpoints: Endpoints, ready: Collection[str]) -> Endpoints:
-    """Return the endpoints without what does not answer."""
+def _answering(endpoints: Endpoints, rows: Sequence[dict[str, Any]]) -> Endpoints | None:
+    """Return the endpoints without what did not answer a check; None where nothing did."""
+    ready = {row["backend"] for row in rows if row["ok"]}
     backends = {name: url for name, url in endpoints.backends.items() if name in ready}
     metrics = {name: url for name, url in endpoints.metrics.items() if f"{name} metrics" in ready}
-    return endpoints.model_copy(update={"backends": backends, "metrics": metrics})
+    return endpoints.model_copy(update={"backends": backends, "metrics": metrics}) if backends else None
 
 
 def _with_gpu(endpoints: Endpoints, recorded: dict[str, Any], *, ask: bool) -> Endpoints:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from photodup.errors import PhotodupError
-from photodup.paths import build_dir
-from photodup.settings import environment, set_variables
+from photodup.core.errors import PhotodupError
+from photodup.core.paths import build_dir
+from photodup.core.settings import environment, set_variables
 
 STAND_IN = "random:0"
 

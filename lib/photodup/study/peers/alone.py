@@ -20,8 +20,8 @@ from photodup.bench.stats.facts import Load
 from photodup.bench.stats.point import Sample
 from photodup.bench.stats.slo import LatencyBound, RateSearch, search_rates
 from photodup.bench.verify.verify import verify
+from photodup.core.errors import PhotodupError
 from photodup.embedding.wire.wires import pixels
-from photodup.errors import PhotodupError
 from photodup.serving.service.start import PATIENT
 from photodup.study.comparisons.curve import PROBE, PROBED
 from photodup.study.peers.peers import MIN_COSINE, Server, Started, started, target

@@ -18,15 +18,15 @@ from photodup.bench.anyurl.payloads import Payloads
 from photodup.bench.anyurl.target import Target
 from photodup.bench.load.usage import family
 from photodup.bench.verify.asking import MOST
+from photodup.core.errors import PhotodupError
+from photodup.core.files import available_cores
+from photodup.core.paths import build_dir, project_root
+from photodup.core.settings import inherited
 from photodup.embedding.backends import Backend
 from photodup.embedding.engines.model import can_compute
-from photodup.errors import PhotodupError
-from photodup.files import available_cores
-from photodup.paths import build_dir, project_root
 from photodup.serving.process.ports import claim_ports
 from photodup.serving.process.process import ServerProcess, answers
 from photodup.serving.service.start import command as service_command
-from photodup.settings import inherited
 from photodup.study.peers.weights import checkpoint, hugging_face
 
 MIN_COSINE = 0.9999  # of a peer's embeddings to ours, before anything is timed

@@ -17,8 +17,8 @@ from photodup.bench.anyurl.payloads import Payloads
 from photodup.bench.load.usage import processor_time
 from photodup.bench.pairs.alternate import Lane, VisitPlan, measure_visit
 from photodup.bench.stats.facts import Load
+from photodup.core.errors import PhotodupError, is_expected
 from photodup.embedding.wire import wires
-from photodup.errors import PhotodupError, is_expected
 from photodup.serving.service.start import PATIENT
 from photodup.study.notebook.weights import choose_weights, payload_photos
 from photodup.study.peers import alone

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from photodup.core.files import replacing, write_atomically
+from photodup.core.paths import build_dir
+from photodup.core.settings import DEFAULT_NAME
 from photodup.embedding.engines.weights import load_clip
 from photodup.embedding.imaging import IMAGE_SIZE, MEAN, STD
-from photodup.files import replacing, write_atomically
-from photodup.paths import build_dir
-from photodup.settings import DEFAULT_NAME
 
 
 def checkpoint(pretrained: str) -> Path:

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from photodup.core.errors import PhotodupError
+from photodup.core.files import replacing
 from photodup.embedding.engines.reduced import load_graph
 from photodup.embedding.engines.weights import quiet_tools
-from photodup.errors import PhotodupError
-from photodup.files import replacing
 
 if TYPE_CHECKING:
     import onnx

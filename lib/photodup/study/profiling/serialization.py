@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from photodup.core.errors import PhotodupError
 from photodup.embedding.imaging import decode, encoded, normalize, to_jpeg
 from photodup.embedding.wire.kserve import KserveHttp
-from photodup.errors import PhotodupError
 
 BODIES = ("json", "binary")
 QUALITIES = (95, 90, 75)

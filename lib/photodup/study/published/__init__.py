@@ -1,4 +1,4 @@
 """The published study as data. No run is needed.
 
-May import: errors and paths. Read `published.py` first.
+May import: core. Read `published.py` first.
 """

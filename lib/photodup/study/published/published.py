@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from photodup.errors import PhotodupError
-from photodup.paths import project_root
+from photodup.core.errors import PhotodupError
+from photodup.core.paths import project_root
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from photodup.pages import render_page
-from photodup.paths import project_root
+from photodup.core.pages import render_page
+from photodup.core.paths import project_root
 from photodup.study.notebook.files import read_notebook
 from photodup.study.notebook.opening import write_opening
 

@@ -12,7 +12,7 @@ from photodup.bench.record import latencies
 from photodup.bench.record.json_files import read_json, slug
 from photodup.bench.record.record import load_records
 from photodup.bench.stats.comparison import does_decide
-from photodup.paths import project_root
+from photodup.core.paths import project_root
 from photodup.study.notebook.files import notebooks, read_notebook, study_rows
 from photodup.study.notebook.opening import printed_answer
 from photodup.study.notebook.run import (

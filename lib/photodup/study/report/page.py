@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from photodup.bench.record.record import load_records
-from photodup.files import write_atomically
-from photodup.pages import render_page
+from photodup.core.files import write_atomically
+from photodup.core.pages import render_page
 from photodup.study.notebook.files import notebooks, study_rows
 from photodup.study.notebook.run import read_environment, run_directory
 from photodup.study.report.cells import TEMPLATES, render_notebook

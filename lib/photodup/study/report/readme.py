@@ -13,9 +13,9 @@ from photodup.bench.pairs.declared import declarations
 from photodup.bench.record.record import load_records
 from photodup.bench.stats.comparison import Outcome
 from photodup.bench.stats.sentence import row
-from photodup.errors import PhotodupError
-from photodup.files import write_atomically
-from photodup.paths import project_root
+from photodup.core.errors import PhotodupError
+from photodup.core.files import write_atomically
+from photodup.core.paths import project_root
 from photodup.serving.check import listed
 from photodup.study.comparisons import agreement
 from photodup.study.comparisons.measure import KIND as VISIT
@@ -157,9 +157,9 @@ def _reason(outcome: Outcome, better: str, what: str = "") -> str:
 
 def _rate(compared: Compared, side: str, load: str) -> float:
     """Return the throughput of a side under a load, images/s; 0 where it was not measured."""
-    arms = compared.arms
-    found = arms[(arms.side == side) & (arms.load == load)].throughput_images_per_s.astype(float).dropna()
-    return float(found.iloc[0]) if len(found) else 0.0
+    sides = compared.sides
+    rates = sides[(sides.side == side) & (sides.load == load)].throughput_images_per_s.astype(float).dropna()
+    return float(rates.iloc[0]) if len(rates) else 0.0
 
 
 def write_blocks(readme: Path | None = None, blocks: Mapping[str, str] | None = None) -> Path:

@@ -8,9 +8,9 @@ from typing import Any
 
 from photodup.bench.record.record import load_figures
 from photodup.bench.stats.sentence import number
-from photodup.errors import PhotodupError
-from photodup.files import write_atomically
-from photodup.pages import render_page
+from photodup.core.errors import PhotodupError
+from photodup.core.files import write_atomically
+from photodup.core.pages import render_page
 from photodup.study.notebook.run import describe_machine, describe_weights, read_environment, run_directory
 
 LOAD = ("backend", "scenario", "batch", "concurrency", "connection", "link", "offered_per_s", "label")

@@ -19,17 +19,18 @@ import nbformat
 import yaml
 
 from photodup.bench.record.json_files import RecordError, read_json, reading
-from photodup.errors import PhotodupError
-from photodup.files import write_atomically
-from photodup.paths import project_root
-from photodup.progress import bar
-from photodup.settings import inherited
+from photodup.core.errors import PhotodupError
+from photodup.core.files import write_atomically
+from photodup.core.paths import project_root
+from photodup.core.progress import bar
+from photodup.core.settings import inherited
 from photodup.study.notebook.files import notebooks, read_notebook, source_sha256, study_rows
 from photodup.study.notebook.opening import write_opening
 from photodup.study.notebook.run import REFERENCE, Run, folder_of, open_run
 from photodup.study.runner.servers import start_servers
 
 DEFAULT_BUDGET_S = 3600
+_OF_SERVERS = ("GPU", "GPUS", "PRICE_PER_HOUR")  # parameters that say what the servers are
 SIZES = ("quick", "smoke")  # each a file of notebooks/
 # Programs without which a notebook can show nothing. It is then skipped, with the sentence that says why.
 PROGRAMS = {"09_scale_on_kind": "kubectl"}
@@ -180,7 +181,7 @@ def execute_notebook(
 def run_study(
     name: str,
     *,
-    endpoints: str | Path | None = None,
+    endpoints: str | Path = "",
     sizes: str = "quick",
     only: Iterable[str] = (),
     parameters: Mapping[str, Any] | None = None,
@@ -195,7 +196,7 @@ def run_study(
     notebook has to run; they are stopped on success, failure and Ctrl-C alike.
 
     Args:
-        endpoints: YAML file of servers that run elsewhere.
+        endpoints: YAML file or address line of servers that run elsewhere; ENDPOINTS among the parameters takes its place.
         sizes: `quick` (notebooks/quick.yaml: what the answers need), `smoke` (notebooks/smoke.yaml: every cell once,
             decides nothing) or `full` (the notebooks' defaults).
         only: notebook prefixes.
@@ -214,6 +215,7 @@ def run_study(
     chosen = notebooks(only)
     parameters = read_parameters(chosen, parameters or {})
     name = parameters.pop("RUN", name)
+    endpoints = parameters.pop("ENDPOINTS", endpoints)
     directory = folder_of(name)
     chosen.sort(key=lambda path: path.name.startswith("00"))  # the map quotes every other notebook's answer
     plan = [(path, *_plan(path, name, sizes, parameters)) for path in chosen]
@@ -224,10 +226,10 @@ def run_study(
         extra: dict[str, Any] = {}
         if due:
             weights = prepare_model(weights)
-            where = _measure_comparisons(
-                stack, name, [path for path, _, _ in due], sizes, endpoints, _host(parameters), visits
-            )
-            extra |= {"ENDPOINTS": str(where)} if where else {}
+            servers = {key.lower(): parameters[key] for key in _OF_SERVERS if key in parameters}
+            chosen_due = [path for path, _, _ in due]
+            where = _measure_comparisons(stack, name, chosen_due, sizes, endpoints, servers, visits)
+            extra |= {"ENDPOINTS": str(where)}
         for path, params, budget_s in plan:
             if (path, params, budget_s) not in due:
                 print(f"{path.stem} done before", flush=True)
@@ -271,14 +273,6 @@ def _plan(path: Path, run: str, sizes: str, extra: Mapping[str, Any]) -> tuple[d
     return given, float(size.get("budget_s", DEFAULT_BUDGET_S))
 
 
-def _host(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what `open_run` is told of a machine: its GPU and price, and its address where it is named by hand."""
-    named = ["GPU", "GPUS", "PRICE_PER_HOUR"]
-    if parameters.get("HOST"):
-        named += ["HOST", "PYTORCH_PORT", "TRITON_HTTP_PORT", "TRITON_GRPC_PORT", "TRITON_METRICS_PORT"]
-    return {key.lower(): parameters[key] for key in named if key in parameters}
-
-
 def measure_pairs(
     name: str, *, only: Iterable[str] = (), primary: bool = False, visits: int | None = None
 ) -> None:
@@ -294,7 +288,7 @@ def measure_pairs(
     folder_of(name)
     prepare_model(None)
     with ExitStack() as stack:
-        _measure_comparisons(stack, name, notebooks(only), "full", None, {}, visits, primary=primary)
+        _measure_comparisons(stack, name, notebooks(only), "full", "", {}, visits, primary=primary)
 
 
 def _measure_comparisons(
@@ -302,16 +296,19 @@ def _measure_comparisons(
     name: str,
     chosen: Iterable[Path],
     sizes: str,
-    endpoints: str | Path | None,
-    host: Mapping[str, Any],
+    endpoints: str | Path,
+    servers: Mapping[str, Any],
     visits: int | None = None,
     *,
     primary: bool = False,
-) -> Path | None:
-    """Start the servers unless they run elsewhere, and measure all comparisons before the notebooks.
+) -> str | Path:
+    """Start the servers unless they run elsewhere, and measure all comparisons before the notebooks, in one pass.
+
+    Args:
+        servers: the GPU, the number of them and the price, as `open_run` takes them.
 
     Returns:
-        The endpoints file; None for a machine that is named by hand, which wins over any file.
+        The endpoints file, or the address line as it was given.
     """
     from photodup.bench.pairs.declared import declarations
     from photodup.study.comparisons.measure import measure_comparisons, sizes_of
@@ -321,23 +318,23 @@ def _measure_comparisons(
     declared, quick = declarations(), sizes != "full"
     own = [p for p in declared.of([path.stem for path in chosen], quick=quick) if p.is_primary or not primary]
     pairs = [*own, *declared.nulls_of(own, quick=quick)]
-    by_hand = "host" in host
-    servers = stack.enter_context(ExitStack())
-    where = None if by_hand else Path(endpoints) if endpoints else start_servers(servers, name, pairs)
+    here = stack.enter_context(ExitStack())
+    where = endpoints or start_servers(here, name, pairs)
 
     def opened() -> Run:
-        return open_run(name, endpoints=where, strict=True, **host)
+        return open_run(name, where, strict=True, **servers)
 
     def restarted() -> Run:
-        servers.close()
-        start_servers(servers, name, pairs)
+        here.close()
+        start_servers(here, name, pairs)
         return opened()
 
-    if pairs or by_hand:
+    if pairs or endpoints:
         with (run := opened()).store:
-            say = lambda text: print(text, flush=True)  # noqa: E731
-            anew = None if by_hand or endpoints else restarted
-            measure_comparisons(run, pairs, sizes_of(size, visits), restarted=anew, say=say)
+            print(f"{len(pairs)} comparisons of {sizes} sizes", flush=True)
+            measure_comparisons(
+                run, pairs, sizes_of(size, visits), restarted=None if endpoints else restarted
+            )
             write_outcomes(run)
     return where
 

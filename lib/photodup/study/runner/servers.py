@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from photodup.bench.pairs.declared import Pair
+from photodup.core.paths import project_root
 from photodup.embedding.backends import Backend
 from photodup.embedding.engines.model import can_compute
-from photodup.paths import project_root
 
 # Beside the real engines: a published GPU's speed on every wire, and no wait at all, the emulator's own ceiling.
 EMULATED = tuple(

@@ -1,0 +1,89 @@
+"""Addresses of servers: which can work, and why one cannot be listened on. The rules are written here once."""
+
+import errno
+import ipaddress
+import re
+import socket
+from urllib.parse import urlsplit
+
+from photodup.core.errors import ServerError
+
+
+def http_address(url: str, what: str = "") -> str:
+    """Return `url` without a final slash.
+
+    Args:
+        url: `http://host:port`, or `https://host`; a port that is left out is the scheme's own.
+        what: what is there, for the message, such as a backend's name.
+
+    Raises:
+        ServerError: no such address.
+    """
+    scheme, host, port = _parts(url)
+    if scheme not in ("http", "https") or not host or port is False:
+        raise ServerError(_said(url, "HTTP", what, "http://host:port"))
+    return url.rstrip("/")
+
+
+def grpc_address(url: str, what: str = "") -> str:
+    """Return `url` as `host:port`, which is how gRPC writes it; a `grpc://` before it is taken off.
+
+    Raises:
+        ServerError: no such address.
+    """
+    scheme, host, port = _parts(url)
+    if scheme not in ("", "grpc") or not host or not port:
+        raise ServerError(_said(url, "gRPC", what, "host:port, without http://"))
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def masked(url: str) -> str:
+    """Return a URL as it may be shown and kept: without user and password, and without the values of its query."""
+    address, mark, query = re.sub(r"(?<=//).*@", "…@", url).partition("?")
+    return address + mark + re.sub(r"(?<==)[^&]+|(?<![^&])[^&=]+(?![^&])", "…", query)
+
+
+def is_loopback(url: str) -> bool:
+    """Return whether an address (`host:port` or a URL) is this machine's own."""
+    host = _parts(url)[1].lower().rstrip(".")
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+    return address.is_loopback or address.is_unspecified
+
+
+def cannot_listen(error: OSError, host: str, port: int, what: str) -> str:
+    """Say in one sentence why `what` cannot listen on `host` and `port`, and what to do."""
+    if error.errno == errno.EADDRINUSE:
+        return (
+            f"Port {port} for {what} is in use: stop what listens there "
+            f"(`ss -ltnp 'sport = :{port}'` names it) or choose another port, 0 for any free one."
+        )
+    if error.errno == errno.EADDRNOTAVAIL:
+        return (
+            f"{host} is no address of this machine, so {what} cannot listen there: use 127.0.0.1, 0.0.0.0 for all "
+            "addresses, or one that `ip addr` shows."
+        )
+    if isinstance(error, socket.gaierror):
+        return f"{host!r} is no address and no known host name, so {what} cannot listen there: use 127.0.0.1."
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return f"Port {port} for {what} needs rights that you do not have: choose one from 1024 to 65535."
+    return f"{what} cannot listen on {host}, port {port}: {error.strerror or error}."
+
+
+def _parts(url: str) -> tuple[str, str, int | bool | None]:
+    """Return scheme, host and port: None where there is none, False where it is no number from 1 to 65535."""
+    try:
+        parts = urlsplit(url if "://" in url else f"//{url}")
+        port = parts.port
+        (parts.hostname or "").encode("idna")
+    except (
+        ValueError
+    ):  # no number, beyond 65535, a bracket that is not closed, a part of a name empty or too long
+        return "", "", False
+    return parts.scheme, parts.hostname or "", False if port == 0 else port
+
+
+def _said(url: str, kind: str, what: str, wanted: str) -> str:
+    return f"{masked(url)!r} is no {kind} address{f' for {what}' if what else ''}: use {wanted}."

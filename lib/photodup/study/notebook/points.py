@@ -17,8 +17,8 @@ from photodup.bench.link.way import LOOPBACK, Way, emulated
 from photodup.bench.load.plan import WindowPlan
 from photodup.bench.stats.facts import Load
 from photodup.bench.stats.figures import figures_of
-from photodup.embedding.backends import Backend, parse_backend
 from photodup.core.errors import PhotodupError
+from photodup.embedding.backends import Backend, parse_backend
 from photodup.study.notebook.table import as_table
 
 if TYPE_CHECKING:

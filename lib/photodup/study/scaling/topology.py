@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from photodup.bench.stats.facts import Load
-from photodup.embedding.backends import parse_backend
 from photodup.core.errors import PhotodupError
 from photodup.core.paths import build_dir
+from photodup.embedding.backends import parse_backend
 from photodup.study.notebook.points import Spec, Target
 
 if TYPE_CHECKING:

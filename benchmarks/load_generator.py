@@ -22,7 +22,7 @@ from benchmarks import null_server
 from benchmarks.rows import LATENCY, RATE, Row, compared, excess, ratio, row, several
 from photodup.bench.backends.http_connection import HttpConnection
 from photodup.bench.backends.server_adapters import OverHttp
-from photodup.bench.load.load import Load, Stopping, measure
+from photodup.bench.load.load import Load, measure
 from photodup.bench.pairs.alternate import in_turns
 from photodup.core.errors import PhotodupError
 from photodup.embedding.backends import parse_backend

@@ -1,4 +1,4 @@
-"""The load generator: one point at a time, measured until it may be believed or given up with a reason.
+"""The load generator: one window at a time.
 
 Closed loops (`single_stream`, `closed_loop`, `offline`) send the next request when the last was answered. The
 open loop (`server`) sends at Poisson times whatever the server does, and counts latency from the time a
@@ -7,8 +7,6 @@ request was due, so a stall is felt by every request that should have been sent 
 
 import contextlib
 import gc
-import importlib
-import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,10 +23,9 @@ from photodup.bench.backends.adapter import Adapter
 from photodup.bench.backends.adapters import cosine_to_reference
 from photodup.bench.link.way import LOOPBACK, Way
 from photodup.bench.load import summary
-from photodup.bench.load.plan import Arrivals, Stopping, arrivals_s, request_order
+from photodup.bench.load.plan import RAMP_TIMES, RAMP_WAVES, Arrivals, WindowPlan, arrivals_s, request_order
 from photodup.bench.load.workers import Observer, Window, clock, describe_error, run_blocking
 from photodup.bench.stats.facts import Load
-from photodup.bench.stats.point import judge_point
 from photodup.core.errors import PhotodupError, is_expected
 from photodup.core.files import available_cores
 
@@ -40,7 +37,7 @@ def measure(
     adapter: Adapter,
     photos: Sequence[bytes],
     load: Load,
-    stopping: Stopping | None = None,
+    plan: WindowPlan | None = None,
     *,
     reference: np.ndarray | None = None,
     min_cosine: float = 0.999,
@@ -50,13 +47,13 @@ def measure(
     observer: Observer | None = None,
     processes: int = 1,
 ) -> dict[str, Any]:
-    """Measure one point.
+    """Measure one window.
 
     Args:
         adapter: the backend under test; opened here, closed here.
         photos: encoded photographs, different ones; requests draw from them in a fixed seeded order.
         reference: float32 [len(photos), 512], what they should embed to. Checked before anything is timed.
-        min_cosine: a lower cosine fails the point. Lossy wires need their own bound.
+        min_cosine: a lower cosine fails the window. Lossy wires need their own bound.
         probe: makes a context manager around the measured window whose mapping is filled on leaving it
             (see `counters.probe`); its plain values become columns.
         way: how requests reach the server; its facts become columns.
@@ -65,16 +62,17 @@ def measure(
         processes: a closed loop's requests in flight are shared among so many at most, each with an interpreter of its own.
 
     Returns:
-        The columns of a point as the judge sees it (`bench.stats.point.Point.columns`),
-        stages (`prepare_ms_mean`, `request_ms_mean`,
-        `decode_ms_mean` and `_p50`), `client_cpu_cores` (cores this process kept busy: near 1 the generator
-        may be the limit) and `client_cpu_share` (the same as a share of the cores it may use), `payload_bytes` (the
-        mean over the point's requests, with `_min` and `_max`), `little_ratio` of closed loops, `arrived_per_s` (the
-        rate as drawn) and late sends of open ones, and `raw` (latencies and completion times). When the server
-        could not be measured: `status: "failed"`, `error`, and what is known. Never raises for a server.
+        The columns of the window: latencies (`latency_ms_mean`, `_p50` and the others of `METRICS`; None where a
+        percentile has too few answers), `throughput_images_per_s`, `n_requests`, `n_errors`, `duration_s`,
+        stages (`prepare_ms_mean`, `request_ms_mean`, `decode_ms_mean` and `_p50`), `client_cpu_cores` (cores this process
+        kept busy: near 1 the generator may be the limit) and `client_cpu_share` (the same as a share of the cores it may
+        use), `payload_bytes` (the mean over the window's requests, with `_min` and `_max`), `little_ratio` of closed loops,
+        `arrived_per_s` (the rate as drawn) and late sends of open ones, `notes` (what a reader must know, in clauses), and
+        `raw` (latencies and completion times). When nothing could be measured: `status: "failed"`, `error`, and what is
+        known. Never raises for a server.
     """
-    stopping = stopping or Stopping()
-    point = {**adapter.describe(), **way.columns(), **load.columns(), "seed": stopping.seed}
+    plan = plan or WindowPlan()
+    point = {**adapter.describe(), **way.columns(), **load.columns(), "seed": plan.seed}
     if not photos:
         raise PhotodupError("A load needs photographs: give at least one.")
     if load.connection == "new" and not adapter.can_reconnect:
@@ -94,12 +92,12 @@ def measure(
                     f"wrong embeddings: cosine {point['cosine_min']:.4f}, at least {min_cosine} is needed",
                 )
         began = clock()
-        window = _window(adapter, photos, load, stopping, arrivals or arrivals_s)
+        window = _window(adapter, photos, load, plan, arrivals or arrivals_s)
         window.observer = observer
         if window.is_prepared:
             point["prepare_ahead_ms_mean"] = (clock() - began) * 1000 / len(window.requests)
         run = partial(_in_processes, processes) if processes > 1 else _in_threads
-        ended, counted = run(window, stopping, connections, probe or (lambda: nullcontext({})))
+        ended, counted = run(window, plan, connections, probe or (lambda: nullcontext({})))
         point |= counted
         if observer:
             observer.keep(
@@ -115,26 +113,27 @@ def measure(
         for connection in connections:
             connection.close()
         adapter.close()
-    return summary.summarize(point, window, stopping, ended)
+    return summary.summarize(point, window, plan, ended)
 
 
 def _window(
-    adapter: Adapter, photos: Sequence[bytes], load: Load, stopping: Stopping, arrivals: Arrivals
+    adapter: Adapter, photos: Sequence[bytes], load: Load, plan: WindowPlan, arrivals: Arrivals
 ) -> Window:
-    window = Window(adapter, load, request_order(photos, load.batch, stopping.seed))
+    window = Window(adapter, load, request_order(photos, load.batch, plan.seed))
     if window.is_prepared:
         window.requests = [adapter.prepare(request) for request in window.requests]
     if load.scenario == "server":
-        window.schedule_s = arrivals(load.offered_per_s or 0.0, stopping.max_duration_s, stopping.seed)
+        rate_per_s = load.offered_per_s or 0.0
+        window.schedule_s = arrivals(rate_per_s, plan.horizon_s(rate_per_s), plan.seed)
     return window
 
 
-def _warmup_requests(window: Window, stopping: Stopping) -> list[Any]:
-    chosen = [window.requests[i % len(window.requests)] for i in range(stopping.warmup_requests)]
+def _warmup_requests(window: Window, plan: WindowPlan) -> list[Any]:
+    chosen = [window.requests[i % len(window.requests)] for i in range(plan.warmup_requests)]
     return chosen if window.is_prepared else [window.adapter.prepare(request) for request in chosen]
 
 
-def _in_threads(window: Window, stopping: Stopping, connections: list, probe: Probe) -> Watched:
+def _in_threads(window: Window, plan: WindowPlan, connections: list, probe: Probe) -> Watched:
     """Threads of one process: waiting threads hold no lock, and 16 of them offer a null server more
     requests per second than any model on a CPU answers (`benchmarks/load_generator.py`)."""
 
@@ -151,7 +150,7 @@ def _in_threads(window: Window, stopping: Stopping, connections: list, probe: Pr
             connection.close()
 
     connections += [window.adapter.open() for _ in range(window.load.concurrency)]
-    requests = _warmup_requests(window, stopping)
+    requests = _warmup_requests(window, plan)
     warm(connections[0], requests)
     # the others at once: larger batches form, and warm too
     with ThreadPoolExecutor(len(connections)) as pool:
@@ -161,7 +160,7 @@ def _in_threads(window: Window, stopping: Stopping, connections: list, probe: Pr
     with short_collections():
         window.started = clock()
         barrier.wait()
-        return _watch(window, stopping, workers, probe)
+        return _watch(window, plan, workers, probe)
 
 
 def _threads(
@@ -178,10 +177,10 @@ def _threads(
     return workers
 
 
-def _in_processes(n: int, window: Window, stopping: Stopping, connections: list, probe: Probe) -> Watched:
+def _in_processes(n: int, window: Window, plan: WindowPlan, connections: list, probe: Probe) -> Watched:
     """Share the requests in flight among n processes, each with threads of its own; their answers come together here."""
     context = get_context("spawn")
-    endless = replace(stopping, min_duration_s=math.inf, max_duration_s=math.inf)
+    endless = replace(plan, seconds=1e9, ramp_s=0.0)  # until it is told to end
     for number in range(n):
         in_flight = len(range(number, window.load.concurrency, n))
         load = replace(window.load, scenario="closed_loop", concurrency=in_flight)
@@ -203,7 +202,7 @@ def _in_processes(n: int, window: Window, stopping: Stopping, connections: list,
     workers = _threads(_take_over, window, connections, cores)
     window.started = clock()
     with short_collections():
-        length_s, counted = _watch(window, stopping, workers, probe)
+        length_s, counted = _watch(window, plan, workers, probe)
     busy = counted["client_cpu_cores"] + sum(cores)
     return length_s, {**counted, "client_cpu_cores": busy, "client_cpu_share": busy / available_cores()}
 
@@ -248,12 +247,12 @@ def _emptied(items: list) -> list:
     return taken
 
 
-def _work_apart(pipe: Any, adapter: Adapter, load: Load, requests: list[Any], stopping: Stopping) -> None:
+def _work_apart(pipe: Any, adapter: Adapter, load: Load, requests: list[Any], plan: WindowPlan) -> None:
     """Run one process's share of a load until it is told to end."""
     window, cores = Window(adapter, load, requests, observer=_Reports(pipe)), 0.0
     connections: list[Any] = []
     try:
-        cores = _in_threads(window, stopping, connections, lambda: nullcontext({}))[1]["client_cpu_cores"]
+        cores = _in_threads(window, plan, connections, lambda: nullcontext({}))[1]["client_cpu_cores"]
     except Exception as error:
         window.mistake = window.mistake or error
     for connection in connections:
@@ -273,40 +272,41 @@ def short_collections() -> Iterator[None]:
         gc.unfreeze()
 
 
-def _watch(window: Window, stopping: Stopping, workers: Sequence[threading.Thread], probe: Probe) -> Watched:
-    """Open the window, close it at a look that finds the point valid or at its end, and let the workers finish."""
-    load, before = window.load, 0
-    open_loop = load.scenario == "server"
-    if load.concurrency > 1 and not open_loop:
-        time.sleep(stopping.ramp_s)
-        window.started = clock()
-        window.errors.clear()
-        before = window.answered()
-    looks_s = [] if open_loop else list(stopping.early_looks_s)
-    if looks_s:
-        importlib.import_module("scipy.special")  # what a look takes is not loaded while requests are timed
-    with probe() as counted:
-        enough = hopeless = told_to_end = False
-        cpu = time.process_time()
-        while any(worker.is_alive() for worker in workers):
+def _watch(window: Window, plan: WindowPlan, workers: Sequence[threading.Thread], probe: Probe) -> Watched:
+    """Open the window when the load is even, close it at its end, and let the workers finish."""
+    load, observer, errors = window.load, window.observer, window.errors
+    is_open_loop, is_patient = load.scenario == "server", observer is not None and observer.tolerates_errors
+
+    def goes_on(n: int) -> bool:
+        """Return False where waiting for more answers is no use."""
+        many_failed = len(errors) > max(10, 0.01 * n) and not is_patient
+        return not (window.mistake or many_failed) and any(worker.is_alive() for worker in workers)
+
+    if plan.ramp_s and load.concurrency > 1 and not is_open_loop:
+        while goes_on(n := window.answered()):
+            elapsed = clock() - window.started
+            if elapsed >= plan.ramp_s and (
+                n >= RAMP_WAVES * load.wave or elapsed >= RAMP_TIMES * plan.seconds
+            ):
+                errors.clear()
+                break
             time.sleep(0.02)
-            elapsed, n = clock() - window.started, window.answered() - before
-            told_to_end = window.observer is not None and window.observer.see(window, elapsed)
-            many_failed = len(window.errors) > max(10, 0.01 * max(n, 0))
-            tolerated = window.observer is not None and window.observer.tolerates_errors
-            hopeless = bool(window.mistake) or (many_failed and not tolerated)
-            if looks_s and elapsed >= looks_s[0]:
-                looks_s.pop(0)
-                sample = summary.sample_of(window)
-                found = judge_point(sample, load, half_width=stopping.half_width, is_early=True)
-                enough = found.verdict == "valid" and n >= stopping.min_requests
-            if enough or hopeless or told_to_end or elapsed >= stopping.max_duration_s:
+        window.started = clock()
+    before, least = window.answered(), max(plan.min_answers, 2 * load.wave + 1)
+    length_s = plan.horizon_s(load.offered_per_s) if load.offered_per_s else plan.seconds
+    with probe() as counted:
+        told_to_end, cpu = False, time.process_time()
+        while goes_on(n := window.answered() - before) and not told_to_end:
+            time.sleep(0.02)
+            elapsed = clock() - window.started
+            told_to_end = observer is not None and observer.see(window, elapsed)
+            is_enough = is_open_loop or n >= least or elapsed >= plan.longest_s
+            if elapsed >= length_s and is_enough:
                 break
         window.stop_at = clock()
         cores = (time.process_time() - cpu) / (window.stop_at - window.started)
-    window.give_up_at = window.stop_at + (
-        0 if hopeless or told_to_end else max(1.0, stopping.max_duration_s / 4)
-    )
+    is_cut = told_to_end or not goes_on(n)
+    window.give_up_at = window.stop_at + (0 if is_cut else max(1.0, length_s / 4))
     for worker in workers:
         worker.join()
     mine = {"client_cpu_cores": cores, "client_cpu_share": cores / available_cores()}

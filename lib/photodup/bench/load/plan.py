@@ -1,56 +1,51 @@
-"""The plan of a measurement: its requests, their times, and when it may end."""
+"""The plan of a window: its requests, their times, and when it ends."""
 
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
-from photodup.bench.stats.point import HALF_WIDTH
 from photodup.core.errors import PhotodupError
+
+MOST_TIMES = 10
+# Instances that began together are in step: the rate of their first four waves reads 3 to 9 % high.
+RAMP_WAVES, RAMP_TIMES = 4, 2
 
 
 @dataclass(frozen=True)
-class Stopping:
-    """When a measurement ends: at an early look that finds the point valid, or after its longest duration.
+class WindowPlan:
+    """One window: when it opens and when it ends.
 
     Attributes:
-        min_duration_s, max_duration_s: of the measured window, seconds.
-        min_requests: answers without which no early look ends the measurement.
-        half_width: relative half-width required of the 95 % intervals, above 0.
+        seconds: its length.
+        min_answers: it goes on until so many came, but at most for `MOST_TIMES` its length.
         warmup_requests: of the first worker, on the connection that will be measured; then one of each of
             the others, all at once. Not counted.
-        ramp_s: closed loops with several in flight run this long before the window opens, so that the batch
-            sizes a server forms under load are warm too.
+        ramp_s: closed loops with several in flight run this long, and for `RAMP_WAVES` waves or `RAMP_TIMES` the window's
+            length, before it opens: the batch sizes a server forms under load are then warm too, and its instances out of
+            step. 0: no ramp.
         seed: of payload order and arrivals, which have generators of their own.
     """
 
-    min_duration_s: float = 5.0
-    min_requests: int = 64
-    max_duration_s: float = 60.0
+    seconds: float = 2.0
+    min_answers: int = 10
     warmup_requests: int = 3
     ramp_s: float = 0.5
     seed: int = 0
-    half_width: float = HALF_WIDTH
 
     def __post_init__(self) -> None:
-        if not (self.max_duration_s > 0 and self.half_width > 0):
-            raise PhotodupError("A measurement needs a longest duration and a half-width above 0.")
-
-    def as_config(self) -> dict[str, Any]:
-        """Return what identifies a record; the usual half-width is left out, as older records do not name it."""
-        config = asdict(self)
-        if self.half_width == HALF_WIDTH:
-            del config["half_width"]
-        return config
+        if not 0 < self.seconds < math.inf:
+            raise PhotodupError("A window needs a length in seconds, above 0.")
 
     @property
-    def early_looks_s(self) -> tuple[float, ...]:
-        """After the shortest duration and half-way in ratio to the longest; none where both are nearly the same."""
-        first, last = self.min_duration_s, self.max_duration_s
-        return (first, math.sqrt(first * last)) if last > 1.5 * first > 0 else ()
+    def longest_s(self) -> float:
+        return MOST_TIMES * self.seconds
+
+    def horizon_s(self, rate_per_s: float) -> float:
+        """Return how long requests arrive in an open loop: until `min_answers` are expected."""
+        return min(max(self.seconds, self.min_answers / rate_per_s), self.longest_s)
 
 
 Arrivals = Callable[[float, float, int], np.ndarray]  # rate per second, horizon in seconds, seed -> times

@@ -1,21 +1,24 @@
-"""From the clock readings of a window to the columns of a point."""
+"""From the clock readings of a window to its columns."""
 
 from typing import Any
 
 import numpy as np
 
-from photodup.bench.load.plan import Stopping
+from photodup.bench.load.plan import WindowPlan
 from photodup.bench.load.workers import ROW, Window, common_error
 from photodup.bench.stats.facts import METRICS, Load
-from photodup.bench.stats.point import Sample, judge_point
 
 LATE_S = 0.001  # late is beyond this (a sleeping thread is woken some 0.1 ms after its time)
 LATE_SHARE = 0.1  # … and beyond this share of the median latency
 MAX_LATE_SHARE = 0.01  # perf_analyzer warns beyond this share of late requests
+MAX_ERROR_SHARE = 0.01  # a window of which more requests failed is no figure
+KEPT_UP = 0.97  # an open loop is overloaded when fewer of the requests due are answered
+LITTLE = 0.015  # how far rate × mean latency may be from the requests in flight, from so many waves on:
+LITTLE_WAVES = 10
 
 
-def summarize(point: dict[str, Any], window: Window, stopping: Stopping, ended: float) -> dict[str, Any]:
-    """Return `point` with its numbers, or as a failed point when the server did not hold.
+def summarize(columns: dict[str, Any], window: Window, plan: WindowPlan, ended: float) -> dict[str, Any]:
+    """Return `columns` with those of the window; failed where nothing or too little was answered.
 
     Args:
         ended: length of the window in seconds, as the watcher closed it.
@@ -24,42 +27,49 @@ def summarize(point: dict[str, Any], window: Window, stopping: Stopping, ended: 
     done = rows[:, -1]
     scheduled = None
     if window.schedule_s is not None:  # an open loop
-        ended_schedule = min(ended, stopping.max_duration_s)
+        ended_schedule = min(ended, plan.horizon_s(load.offered_per_s or 0.0))
         scheduled = float(np.searchsorted(window.schedule_s, ended_schedule)) / ended_schedule
         ended = max(ended_schedule, float(done[-1])) if len(done) else ended_schedule
     elif load.concurrency == 1 and len(done):
         ended = float(done[-1])  # the last request was waited for; nothing else was in flight
     rows = rows[done <= ended]
     payload_bytes, due, picked, begun, prepared, answered, done = rows.T
-    latency_ms = (done - due) * 1000
-    sample = Sample(latency_ms, done, len(window.errors), scheduled)
-    point |= {"n_requests": len(done), "n_errors": len(window.errors), "duration_s": ended}
-    point |= percentiles(latency_ms)
-    point["latency_ms_mean"] = float(latency_ms.mean()) if len(done) else None
-    point["throughput_images_per_s"] = len(done) * load.batch / ended if ended > 0 else 0.0
-    # Over those the figures of the steady part, where it carries them, each with its interval.
-    point |= _judged(sample, load, stopping)
-    if scheduled is not None:
-        point["arrived_per_s"] = scheduled
-    if len(done):
-        point |= {
-            "payload_bytes": float(payload_bytes.mean()),
-            "payload_bytes_min": int(payload_bytes.min()),
-            "payload_bytes_max": int(payload_bytes.max()),
-            **_stages(begun, prepared, answered, done),
-        }
-        _check_warm(point, due, latency_ms, load.concurrency)
-    if len(done) and load.scenario != "server" and not load.idle_s:
-        per_s = len(done) / ended
-        point["little_ratio"] = little_ratio(load.concurrency, per_s, point["latency_ms_mean"])
-    if load.scenario == "server":
-        _lateness(point, due, picked, begun)
+    latency_ms, n_errors = (done - due) * 1000, len(window.errors)
+    columns |= {"n_requests": len(done), "n_errors": n_errors, "duration_s": ended}
     if not len(done):
-        why = f": {common_error(window.errors)}" if window.errors else ""
-        return failed(point, f"no request was answered within {ended:.1f} s{why}")
-    if point["verdict"] == "failed":
-        return failed(point, f"{point['because']}: {common_error(window.errors)}")
-    return {**point, "raw": {"latency_ms": latency_ms, "finished_s": done}}
+        because = f": {common_error(window.errors)}" if window.errors else ""
+        return failed(columns, f"no request was answered within {ended:.1f} s{because}")
+    columns |= {"latency_ms_mean": float(latency_ms.mean()), **percentiles(latency_ms)}
+    columns["throughput_images_per_s"] = load.batch * _requests_per_s(load, done, ended)
+    columns |= {
+        "payload_bytes": float(payload_bytes.mean()),
+        "payload_bytes_min": int(payload_bytes.min()),
+        "payload_bytes_max": int(payload_bytes.max()),
+        **_stages(begun, prepared, answered, done),
+    }
+    notes = _not_warm(columns, due, latency_ms, load.concurrency)
+    if scheduled is not None:
+        columns["arrived_per_s"] = scheduled
+        notes += _overload(scheduled, len(done) / ended) + _lateness(columns, due, picked, begun)
+    elif not load.idle_s:
+        notes += _little(columns, load)
+    columns |= {"notes": "; ".join(notes), "raw": {"latency_ms": latency_ms, "finished_s": done}}
+    tolerated = window.observer is not None and window.observer.tolerates_errors
+    if n_errors > MAX_ERROR_SHARE * (n_errors + len(done)) and not tolerated:
+        because = f"{n_errors} of {n_errors + len(done)} requests failed: {common_error(window.errors)}"
+        return failed(columns, because)
+    return columns
+
+
+def _requests_per_s(load: Load, done: np.ndarray, ended: float) -> float:
+    """Return the rate; of a closed loop with several in flight from one answer to another, whole waves apart.
+
+    Servers answer in bursts: a window that cuts a wave reads a rate that never was, whole waves hold each burst once.
+    """
+    whole = (len(done) - 1) // load.wave * load.wave
+    if load.wave == 1 or not whole or not done[whole] > done[0]:
+        return len(done) / ended
+    return whole / float(done[whole] - done[0])
 
 
 def rows_of(window: Window) -> np.ndarray:
@@ -75,12 +85,6 @@ def rows_of(window: Window) -> np.ndarray:
     return table[np.argsort(table[:, -1], kind="stable")]
 
 
-def sample_of(window: Window) -> Sample:
-    """Return what a closed loop has answered so far, for a look."""
-    rows = rows_of(window)
-    return Sample((rows[:, -1] - rows[:, 1]) * 1000, rows[:, -1], len(window.errors))
-
-
 def percentiles(latency_ms: np.ndarray) -> dict[str, float | None]:
     """Return the percentiles of a whole window, ms; None where it holds too few answers to carry one."""
     return {
@@ -90,18 +94,8 @@ def percentiles(latency_ms: np.ndarray) -> dict[str, float | None]:
     }
 
 
-def _judged(sample: Sample, load: Load, stopping: Stopping) -> dict[str, Any]:
-    point = judge_point(sample, load, half_width=stopping.half_width)
-    valid = point.verdict == "valid"
-    because = "" if valid else f"{point.verdict}: {point.because}"
-    # A valid point says nothing that its steady part does not carry; of another one what was seen is shown, hollow.
-    carried_not = {name: None for name in METRICS if valid and name not in point.figures}
-    return {**carried_not, **point.columns(), "valid": valid, "invalid_because": because}
-
-
-def failed(point: dict[str, Any], error: str) -> dict[str, Any]:
-    verdict = {"verdict": "failed", "because": error, "valid": False, "invalid_because": error}
-    return {**point, "status": "failed", "error": error, **verdict}
+def failed(columns: dict[str, Any], error: str) -> dict[str, Any]:
+    return {**columns, "status": "failed", "error": error}
 
 
 def _stages(begun: np.ndarray, prepared: np.ndarray, answered: np.ndarray, done: np.ndarray) -> dict:
@@ -110,44 +104,46 @@ def _stages(begun: np.ndarray, prepared: np.ndarray, answered: np.ndarray, done:
     return columns | {f"{name}_ms_p50": float(np.median(part) * 1000) for name, part in stages.items()}
 
 
-def _check_warm(point: dict[str, Any], due: np.ndarray, latency_ms: np.ndarray, concurrency: int) -> None:
+def _not_warm(
+    columns: dict[str, Any], due: np.ndarray, latency_ms: np.ndarray, concurrency: int
+) -> list[str]:
     """A first request that is the slowest of all by far means something was still being built."""
     first = np.argsort(due, kind="stable")[: max(3, concurrency)]
     rest = np.delete(latency_ms, first)
-    point["first_requests_ms_max"] = float(latency_ms[first].max())
-    if rest.size >= 10 and latency_ms[first].max() > max(5 * np.median(rest), rest.max()):
-        _invalidate(
-            point,
-            f"not warm: one of the first requests took {latency_ms[first].max():.0f} ms, "
-            f"the median is {np.median(rest):.0f} ms",
-        )
+    columns["first_requests_ms_max"] = slowest = float(latency_ms[first].max())
+    if rest.size < 10 or slowest <= max(5 * np.median(rest), rest.max()):
+        return []
+    return [
+        f"not warm: one of the first requests took {slowest:.0f} ms, the median is {np.median(rest):.0f} ms"
+    ]
 
 
-def _lateness(point: dict[str, Any], due: np.ndarray, picked: np.ndarray, begun: np.ndarray) -> None:
+def _overload(due_per_s: float, answered_per_s: float) -> list[str]:
+    if answered_per_s >= KEPT_UP * due_per_s:
+        return []
+    return [f"the server was overloaded: {answered_per_s:.1f} of {due_per_s:.1f} requests/s were answered"]
+
+
+def _lateness(columns: dict[str, Any], due: np.ndarray, picked: np.ndarray, begun: np.ndarray) -> list[str]:
     """Late sends are in the latency already; here is how many there were, and whether it was our fault."""
-    limit_s = max(LATE_S, LATE_SHARE * (point["latency_ms_p50"] or 0) / 1000)
+    limit_s = max(LATE_S, LATE_SHARE * columns["latency_ms_p50"] / 1000)
     late = begun - due > limit_s
     ours = begun - np.maximum(due, picked) > limit_s  # a worker was free and still overslept
-    point |= {"n_late": int(late.sum()), "n_late_generator": int(ours.sum())}
-    point["late_ms_max"] = float((begun - due).max() * 1000) if len(due) else 0.0
-    if ours.sum() > MAX_LATE_SHARE * len(due):
-        share = ours.sum() / len(due)
-        _invalidate(point, f"the generator sent {share:.0%} of the requests {limit_s * 1000:.0f} ms late")
+    columns |= {"n_late": int(late.sum()), "n_late_generator": int(ours.sum())}
+    columns["late_ms_max"] = float((begun - due).max() * 1000)
+    if ours.sum() <= MAX_LATE_SHARE * len(due):
+        return []
+    return [f"the generator sent {ours.sum() / len(due):.0%} of the requests {limit_s * 1000:.0f} ms late"]
 
 
-def _invalidate(point: dict[str, Any], reason: str) -> None:
-    point["valid"] = False
-    point["verdict"] = "unsteady" if point.get("verdict") == "valid" else point.get("verdict")
-    point["invalid_because"] = "; ".join(filter(None, [point["invalid_because"], reason]))
-
-
-def sample_of_point(point: dict[str, Any]) -> Sample:
-    """Return what a measured point brought back, for a search by rate; without answers it says why."""
-    raw = point.get("raw")
-    if raw is None:
-        error, n_errors = str(point.get("error", "nothing was answered")), point.get("n_errors", 0)
-        return Sample(np.empty(0), np.empty(0), n_errors, error=error)
-    return Sample(raw["latency_ms"], raw["finished_s"], point["n_errors"], point.get("arrived_per_s"))
+def _little(columns: dict[str, Any], load: Load) -> list[str]:
+    requests_per_s = columns["throughput_images_per_s"] / load.batch
+    columns["little_ratio"] = ratio = little_ratio(
+        load.concurrency, requests_per_s, columns["latency_ms_mean"]
+    )
+    if abs(ratio - 1) <= LITTLE or columns["n_requests"] < LITTLE_WAVES * load.concurrency:
+        return []
+    return [f"rate × mean latency is {ratio:.1%} of the {load.concurrency} in flight: the load did not hold"]
 
 
 def little_ratio(concurrency: float, requests_per_s: float, latency_ms_mean: float) -> float:

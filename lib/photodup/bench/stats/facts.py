@@ -13,7 +13,7 @@ SMALLEST_EFFECT = 0.02
 
 @dataclass(frozen=True)
 class Metric:
-    """One figure of a point.
+    """One figure of a load.
 
     Attributes:
         name: the column of a record, unit included.
@@ -22,8 +22,7 @@ class Metric:
         quantity: `latency` or `throughput`; A/A arms check each quantity.
         margin: relative; two sides this near to each other are called equal when tested so.
         percentile: 0 to 100, or None for a mean or a rate.
-        min_answers: below this many answers in the steady part the figure is not given.
-        min_effective: nor below this many effectively independent ones.
+        min_answers: below this many answers the figure is not given.
     """
 
     name: str
@@ -33,22 +32,18 @@ class Metric:
     margin: float
     percentile: float | None = None
     min_answers: int = 1
-    min_effective: float = 0
 
 
 # The tail varies more from round to round than the middle, so its margin is wider. Margins stand here alone and are
-# never chosen after the numbers are known. `min_answers` are LoadGen's, of its early stopping; they count
-# independent answers, so `min_effective` stands beside it: of simulated points of 1,000 answers with an autocorrelation
-# of .95, worth 25 independent ones, 74 % of the p99's intervals held the truth; at .8 (111 independent ones) 95 %. Of
-# points resampled from recorded ones, with 100 to 150 independent answers 90 %, above that 93 %.
+# never chosen after the numbers are known. `min_answers` are LoadGen's, of its early stopping.
 METRICS = {
     metric.name: metric
     for metric in (
         Metric("latency_ms_mean", "mean latency", "ms", "latency", 0.05),
         Metric("latency_ms_p50", "median latency", "ms", "latency", 0.05, 50),
         Metric("latency_ms_p90", "90th percentile of latency", "ms", "latency", 0.10, 90, 64),
-        Metric("latency_ms_p95", "95th percentile of latency", "ms", "latency", 0.10, 95, 200, 75),
-        Metric("latency_ms_p99", "99th percentile of latency", "ms", "latency", 0.15, 99, 662, 150),
+        Metric("latency_ms_p95", "95th percentile of latency", "ms", "latency", 0.10, 95, 200),
+        Metric("latency_ms_p99", "99th percentile of latency", "ms", "latency", 0.15, 99, 662),
         Metric("throughput_images_per_s", "throughput", "images/s", "throughput", 0.05),
     )
 }

@@ -1,18 +1,92 @@
-"""One figure from several visits: the mean over them, with its interval between them."""
+"""From windows to figures: each the mean over visits, with its 95 % interval between them (Student's t).
+
+A percentile of the tail has too few answers in one window: its answers are pooled over the visits, and the interval comes
+from leaving out one visit at a time (jackknife).
+"""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from photodup.bench.stats.facts import METRICS, Metric
 
-def interval(values: Sequence[float]) -> tuple[float, float | None, float | None]:
-    """Return the geometric mean over visits with its 95 % t interval: value, low, high; no bounds of a single visit."""
-    from scipy.special import stdtrit
+Figure = tuple[float, float | None, float | None]  # value, low, high
+CONFIDENCE = 0.95
+TAIL = 90  # percentiles from here on are pooled
+_COUNTS = ("n_requests", "n_errors")
+_INPUTS = ("batch", "concurrency", "offered_per_s", "seed")  # the same in all visits, as are names
 
-    logs = np.log(np.array(values, float))
-    middle = float(logs.mean())
-    if len(logs) < 2:
+
+def interval(values: Sequence[float]) -> Figure:
+    """Return the geometric mean of a figure above 0, one value a visit, and its interval; no ends for a single visit."""
+    logs = np.log(np.asarray(values, float))
+    return _around(float(logs.mean()), logs)
+
+
+def _around(middle: float, logs: np.ndarray) -> Figure:
+    """Return a figure from its logarithm, with the interval of the mean of `logs` laid around it."""
+    from scipy.special import (
+        stdtrit,
+    )  # Student's t quantile; scipy.stats takes a hundred times as long to load
+
+    n = len(logs)
+    if n < 2:
         return math.exp(middle), None, None
-    reach = float(stdtrit(len(logs) - 1, 0.975) * logs.std(ddof=1) / math.sqrt(len(logs)))
+    reach = float(stdtrit(n - 1, 0.5 + CONFIDENCE / 2)) * float(logs.std(ddof=1)) / math.sqrt(n)
     return math.exp(middle), math.exp(middle - reach), math.exp(middle + reach)
+
+
+def figures_of(windows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the figures of one load from its windows, one a visit, as `load.measure` returns them.
+
+    Failed windows are left out; without any other the figures are `status` and `error` of the last one.
+
+    Returns:
+        Each metric of `METRICS` with `_ci_low` and `_ci_high` (None where it has no interval, or too few answers),
+        `n_visits`, `n_requests`, `n_errors`, every other number as its mean over visits, what is the same in all of them
+        as it is, and `notes`, each once.
+    """
+    measured = [window for window in windows if window.get("status") != "failed"]
+    if not measured:
+        last: Mapping[str, Any] = windows[-1] if windows else {"error": "nothing was measured"}
+        return {name: value for name, value in last.items() if name != "raw"} | {
+            "status": "failed",
+            "n_visits": 0,
+        }
+    figures: dict[str, Any] = {}
+    for name, first in measured[0].items():
+        values: list[Any] = [window.get(name) for window in measured]
+        is_number = isinstance(first, int | float) and not isinstance(first, bool)
+        if name in METRICS or name in ("raw", "notes"):
+            continue
+        if name in _COUNTS:
+            figures[name] = sum(values)
+        elif is_number and name not in _INPUTS and None not in values:
+            figures[name] = math.fsum(values) / len(values)
+        elif all(value == first for value in values):
+            figures[name] = first
+    notes = dict.fromkeys(note for window in measured for note in window.get("notes", "").split("; ") if note)
+    figures |= {"n_visits": len(measured), "notes": "; ".join(notes)}
+    for metric in METRICS.values():
+        value, low, high = _figure(measured, metric)
+        figures |= {metric.name: value, f"{metric.name}_ci_low": low, f"{metric.name}_ci_high": high}
+    return figures
+
+
+def _figure(windows: Sequence[Mapping[str, Any]], metric: Metric) -> Figure | tuple[None, None, None]:
+    latencies = [np.asarray(window["raw"]["latency_ms"], float) for window in windows if "raw" in window]
+    values = [value for window in windows if (value := window.get(metric.name)) is not None]
+    if metric.percentile is not None and metric.percentile >= TAIL and len(latencies) == len(windows):
+        is_enough = sum(map(len, latencies)) >= metric.min_answers
+        return _pooled(latencies, metric.percentile) if is_enough else (None, None, None)
+    return interval(values) if len(values) == len(windows) else (None, None, None)
+
+
+def _pooled(latencies: Sequence[np.ndarray], percentile: float) -> Figure:
+    """Return a percentile of the answers of all visits with its interval, ms."""
+    n, middle = len(latencies), math.log(np.percentile(np.concatenate(latencies), percentile))
+    rest = [[one for i, one in enumerate(latencies) if i != out] for out in range(n)] if n > 1 else []
+    without = np.log([np.percentile(np.concatenate(answers), percentile) for answers in rest])
+    return _around(middle, n * middle - (n - 1) * without)  # the pseudovalues

@@ -91,7 +91,7 @@ def run(folder: Path) -> Callable[[], object]:
 
 def parameters(folder: Path) -> Callable[[], object]:
     """What papermill or the command line sets: they are opened in a project of their own."""
-    (folder / "given.json").write_text('{"run": "mine", "pytorch_port": 8002, "gpu": "L4", "gpus": 1}')
+    (folder / "given.json").write_text('{"run": "mine", "gpu": "L4", "gpus": 1}')
     servers = sorted((ROOT / "notebooks" / "endpoints").glob("*.yaml"))[0]
 
     def use() -> None:

@@ -265,7 +265,7 @@ def test_planted_faults_are_found(tmp_path: Path) -> None:
     assert "no such file" in found("k8s/get-tool.sh")
     assert "no such file" in found("kubectl apply -k k8s/nowhere")
     assert "no profile tpu" in found("X=1 docker compose -f docker/compose.yaml --profile tpu up")
-    assert not found("photodup study run --only 03 -p HOST 1.2.3.4   # a comment").strip()
+    assert not found("photodup study run --only 03 -p ENDPOINTS 1.2.3.4:1   # a comment").strip()
     assert unmarked("## A\n\nRun:\n\n```bash\nkubectl get pods\n```\n") == ["kubectl get pods"]
     assert unmarked("## A\n\nNot run here:\n\n```bash\nkubectl get pods\n```\n") == []
     text = "A.\n\nOf a clone, this installs. What is it? We ask.\n\nIt is\nheld against x."

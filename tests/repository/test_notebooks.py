@@ -18,10 +18,7 @@ from photodup.study.notebook.files import notebooks, source_sha256
 
 NUMBERED = notebooks()
 TEMPLATE = ROOT / "notebooks" / "_template.ipynb"
-COMMON = {
-    "RUN", "ENDPOINTS", "HOST", "PYTORCH_PORT", "TRITON_HTTP_PORT", "TRITON_GRPC_PORT", "TRITON_METRICS_PORT",
-    "GPU", "GPUS", "PRICE_PER_HOUR", "STRICT",
-}  # fmt: skip
+COMMON = {"RUN", "ENDPOINTS", "GPU", "GPUS", "PRICE_PER_HOUR", "STRICT"}
 DRAWS = re.compile(r"\bplt\.|charts\.save")
 VISIBLE_LINES = 40  # at most, before the first figure that a notebook draws
 LEAK = re.compile(r"(?<![\w.])/(?:home/\w+|root|tmp|work|Users/\w+)/")
@@ -127,7 +124,7 @@ def test_anatomy_check_sees_planted_faults():
     assert broken(lambda c: c[2].metadata.update(tags=[]))
     assert broken(lambda c: c[2].update(source=c[2].source + "\nN = 3"))
     assert broken(lambda c: c[2].update(source=c[2].source + "\nN: int = 2 * 3  # computed"))
-    assert broken(lambda c: c[2].update(source=c[2].source.replace("HOST", "HOSTS")))
+    assert broken(lambda c: c[2].update(source=c[2].source.replace("GPUS", "GPUSS")))
     assert broken(lambda c: c.insert(4, copy.deepcopy(c[3])))
     assert broken(lambda c: c.pop())
     assert broken(lambda c: c[4].update(source="The numbers:"))

@@ -170,10 +170,10 @@ def test_what_is_loaded_is_what_is_listed(tiny_triton):
     )
 
 
-def test_a_run_by_host_asks_but_not_when_it_only_reads(monkeypatch, tmp_path, tiny_triton):
+def test_a_run_by_an_address_line_asks_but_not_when_it_only_reads(monkeypatch, tmp_path, tiny_triton):
     server = tiny_triton
     monkeypatch.setenv("PHOTODUP_ROOT", str(tmp_path))
-    asked = {"host": "127.0.0.1", "triton_http_port": server.http_port, "triton_grpc_port": server.grpc_port}
+    asked = {"endpoints": f"127.0.0.1:0,{server.http_port},{server.grpc_port}"}
     assert "triton-openvino-fp32-http-fp32" in open_run(**asked).endpoints.backends
     monkeypatch.setenv("PHOTODUP_MEASURE", "0")
     assert "triton-openvino-fp32-http-fp32" not in open_run(**asked).endpoints.backends
@@ -192,20 +192,20 @@ def test_nobody_there_is_no_answer_rather_than_no_models():
 def test_only_servers_on_this_machine_are_here(monkeypatch, tmp_path, host, here):
     monkeypatch.setenv("PHOTODUP_ROOT", str(tmp_path))
     monkeypatch.setenv("PHOTODUP_MEASURE", "0")
-    assert open_run(host=host).is_here is here
+    assert open_run(endpoints=f"{host}:8002,8003,8004,8005").is_here is here
 
 
 def test_points_of_a_machine_elsewhere_carry_the_measured_way_to_it(monkeypatch, tmp_path, figure):
     """Called loopback, they would be judged as what a client beside the server sees."""
     monkeypatch.setenv("PHOTODUP_ROOT", str(tmp_path))
-    assert open_run("here", host="127.0.0.1").measure_way() == LOOPBACK
+    assert open_run("here", "127.0.0.1:8002").measure_way() == LOOPBACK
     with socket.create_server(("127.0.0.2", 0), backlog=64) as listener:  # another address, real TCP
-        run = open_run("elsewhere", host="127.0.0.2", pytorch_port=listener.getsockname()[1])
+        run = open_run("elsewhere", f"127.0.0.2:{listener.getsockname()[1]}")
         way = run.measure_way()
         assert way.rtt_ms >= 0 and way.link == "network"
         figure(way.rtt_ms < 5, way)
-    assert way == run.measure_way() == open_run("elsewhere", host="127.0.0.2").measure_way(), "asked once"
+    assert way == run.measure_way() == open_run("elsewhere", "127.0.0.2:8002").measure_way(), "asked once"
     point = measure_point(run, "triton-trt-fp16-grpc-fp16", Load("single_stream"))
     assert (point["link"], point["rtt_ms"]) == ("network", way.rtt_ms)
-    nobody = open_run("nobody", host="127.0.0.3", pytorch_port=9).measure_way()
+    nobody = open_run("nobody", "127.0.0.3:9").measure_way()
     assert (nobody.link, nobody.rtt_ms) == ("network", None)

@@ -106,8 +106,8 @@ def test_a_notebook_decides_over_the_address_and_says_what_it_cannot_have_there(
     sizes = {"N_LONE": 8, "SECONDS": 0.2, "IN_FLIGHT": [1, 4]}
     with tiny(repository, tiny_onnx, without=["fastapi"]) as machine:
         monkeypatch.setenv(control_key.VARIABLE, machine.key)
-        ports = {"PYTORCH_PORT": 0}
-        (outcome,) = run_study("far", only=["03"], parameters={"HOST": machine.address, **ports, **sizes})
+        line = f"{machine.address}:0,{PORTS['http']},{PORTS['grpc']},{PORTS['metrics']}"
+        (outcome,) = run_study("far", only=["03"], parameters={"ENDPOINTS": line, **sizes})
     assert outcome.status == "passed", outcome.error
     row = next(row for row in notebook_rows("far") if row["stem"].startswith("03"))
     assert row["decided"] == "decided", row["answer"]

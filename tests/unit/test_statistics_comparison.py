@@ -39,7 +39,9 @@ def test_an_estimate_as_computed_by_hand():
     """Visits alone count, however much was observed in each: variance 8/3 e-4 of a visit, 3 degrees of freedom."""
     visits = tuple(np.full(7, mean) for mean in (0.03, 0.05, 0.05, 0.07))
     seen = comparison.Observed(visits, 50.0, 50 * math.exp(0.05))
-    assert comparison.noise_of([seen]) == comparison.Noise(0.0, 0.0), "others tell nothing, for there are none"
+    assert comparison.noise_of([seen]) == comparison.Noise(0.0, 0.0), (
+        "others tell nothing, for there are none"
+    )
     outcome = judged(seen)
     reach = stats.t.ppf(0.975, 3) * math.sqrt(8e-4 / 3 / 4)
     assert math.isclose(outcome.effect, math.expm1(0.05), rel_tol=1e-9)

@@ -136,17 +136,10 @@ def test_a_name_that_leads_elsewhere_is_refused_and_nothing_is_written(project, 
     assert sorted(project.rglob("*")) == before
 
 
-HERE = {"host": "127.0.0.1"}
-ODD = [
-    {"run": 5.5},
-    {"run": ["x"]},
-    {"host": "a\nb"},
-    {"host": "a..b", "pytorch_port": 9},
-    {"host": {"a": 1}},
-]
-ODD += [HERE | {"pytorch_port": "9/../x"}, HERE | {"triton_http_port": 10**30}, {"gpu": "x" * 300}]
-ODD += [{"gpus": "two"}, {"price_per_hour": "free"}]
-ODD += [{"endpoints": file} for file in (5, "\x1b[2J", "/dev/zero", "pipe")]
+ODD = [{"run": ["x"]}, {"run": "-5"}, {"gpu": "x" * 300}, {"gpus": "two"}, {"price_per_hour": "free"}]
+ODD += [{"endpoints": file} for file in (5, {"a": 1}, "\x1b[2J", "/dev/zero", "pipe")]
+LINES = ("h:1,2,3,4,5", "h:70000", "h:0", "h:1,,2", "a..b:9", f"h:{10**30}", "h:9/../x", "h:1\nx")
+ODD += [{"endpoints": line} for line in LINES]
 
 
 @pytest.mark.parametrize("given", ODD)
@@ -159,18 +152,18 @@ def test_a_parameter_that_cannot_be_is_one_sentence(project, given):
 
 
 def test_parameters_on_the_command_line():
-    given = parse_parameters(["-p", "N", "3", "-p", "LIST", "[1, 8]", "-p", "HOST", "203.0.113.7"])
-    assert given == {"N": "3", "LIST": "[1, 8]", "HOST": "203.0.113.7"}
+    given = parse_parameters(["-p", "N", "3", "-p", "LIST", "[1, 8]", "-p", "ENDPOINTS", "203.0.113.7:1,2"])
+    assert given == {"N": "3", "LIST": "[1, 8]", "ENDPOINTS": "203.0.113.7:1,2"}
     for wrong in (["--frobnicate"], ["-p", "N"]):
         with pytest.raises(PhotodupError, match="-p KEY VALUE"):
             parse_parameters(wrong)
 
 
 @pytest.mark.parametrize(("name", "text", "expected"), [
-    ("RUN", "2026-11-27", "2026-11-27"), ("GPU", "4090", "4090"), ("GPU", "no", "no"), ("HOST", "1e5", "1e5"),
+    ("RUN", "2026-11-27", "2026-11-27"), ("GPU", "4090", "4090"), ("GPU", "no", "no"), ("ENDPOINTS", "1e5", "1e5"),
     ("GPUS", "4", 4), ("PRICE_PER_HOUR", ".85", 0.85), ("PRICE_PER_HOUR", "1", 1), ("STRICT", "true", True),
     ("PHOTOGRAPHS", "[2026-11-27, 007]", ["2026-11-27", "007"]), ("GROUP_SIZES", "[1, 8]", [1, 8]),
-    ("TRITON_GRPC_PORT", "null", None),
+    ("GPUS", "null", None),
 ])  # fmt: skip
 def test_a_parameter_is_read_as_the_notebook_declares_it(name, text, expected):
     assert execute.read_parameters(notebooks(["01"]), {name: text}) == {name: expected}
@@ -197,9 +190,16 @@ def test_unknown_notebooks_and_runs_are_named(project):
         write_report("nowhere")
 
 
-def test_a_host_given_by_hand_never_reads_the_reference_run(project):
-    run = open_run(host="203.0.113.7", triton_http_port=47088)
+def test_an_address_line_never_reads_the_reference_run(project, monkeypatch):
+    monkeypatch.setenv("PHOTODUP_MEASURE", "0")
+    run = open_run(endpoints="203.0.113.7:47150, 47088,47037,47012")
     assert run.name == "203.0.113.7-47088"
+    assert run.endpoints.backends["triton-onnx-fp32-grpc-jpeg"] == "203.0.113.7:47037"
+    assert run.endpoints.metrics["triton"] == "http://203.0.113.7:47012/metrics"
+    service = open_run(endpoints="[2001:db8::1]:8002")
+    assert service.name == "2001-db8-1-8002" and {*service.endpoints.backends.values()} == {
+        "http://[2001:db8::1]:8002"
+    }
 
 
 def test_a_run_opened_for_reading_measures_nothing(project, monkeypatch):

@@ -16,7 +16,9 @@ Sizes = Annotated[str, Option(help="quick, smoke (both in notebooks/) or full")]
 def study_run(
     context: Context,
     run: Annotated[str, Option(help="directory under results/")] = "quick",
-    endpoints: Annotated[str, Option(help="YAML file or address line of servers elsewhere; else embedded")] = "",
+    endpoints: Annotated[
+        str, Option(help="YAML file or address line of servers elsewhere; else embedded")
+    ] = "",
     sizes: Sizes = "quick",
     only: Only = None,
     weights: Annotated[str | None, Option(help="MODEL_PRETRAINED; random:0 by default")] = None,

@@ -139,7 +139,11 @@ def read_address_line(text: str) -> AddressLine | None:
     if not (parts := re.fullmatch(r"(\[[^\]]+\]|[^\s/:,]+):([\d,\s]+)", text.strip())):
         return None
     host, *ports = parts[1], *(port.strip() for port in parts[2].split(","))
-    if len(ports) > 4 or not all(port.isdecimal() and int(port) < 65536 for port in ports) or not any(map(int, ports)):
+    if (
+        len(ports) > 4
+        or not all(port.isdecimal() and int(port) < 65536 for port in ports)
+        or not any(map(int, ports))
+    ):
         raise PhotodupError(
             f"ENDPOINTS {text[:80]!r} should be HOST:FASTAPI,TRITON_HTTP,TRITON_GRPC,TRITON_METRICS, with ports up to 65535 "
             "and 0 for a server that is not there."

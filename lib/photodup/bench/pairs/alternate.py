@@ -2,9 +2,10 @@
 
 A machine's speed changes within seconds, so sides that are compared have to meet the same seconds. In turns of single
 requests two servers also disturb each other's caches, by up to a tenth of the ratio; after the first answers of a block of
-half a second that is over. All sides are connected and warm before the first block. The order of blocks is a palindrome:
-A B B A or B A A B for two sides, a row of a Williams square and its reverse for more, drawn at random, so that a steady drift
-and the effect of the predecessor cancel.
+half a second that is over. All sides are connected and warm before the first block.
+
+The order of blocks is a palindrome, drawn at random: A B B A or B A A B for two sides, a row of a Williams square and its
+reverse for more. So a steady drift cancels, and the effect of the predecessor.
 
 Nothing is left out because of how it turned out. A failed request is counted.
 """

@@ -87,7 +87,9 @@ def remarks(visits: Sequence[Visit]) -> list[str]:
     if len(ratios) > 1:
         value, low, high = interval(ratios)
         if low is not None and high is not None and (low > 1 + SMALLEST_EFFECT or high < 1 - SMALLEST_EFFECT):
-            sentences.append(f"With each side alone, the ratio of medians is {value - 1:+.1%} of the one in turns.")
+            sentences.append(
+                f"With each side alone, the ratio of medians is {value - 1:+.1%} of the one in turns."
+            )
     return sentences
 
 
@@ -116,10 +118,10 @@ def observed(visits: Sequence[Visit], load: Load, metric: str) -> Observed | str
     else:
         fewest = min(sum(v.n_requests[side] for v in visits) for side in (0, 1))
         if fewest < facts.min_answers:
-            return (
-                f"{fewest} answers of a side are too few for the {facts.words}: {facts.min_answers} are needed."
-            )
-        values = [[float(np.percentile(v.latencies(side), facts.percentile)) for v in visits] for side in (0, 1)]
+            return f"{fewest} answers of a side are too few for the {facts.words}: {facts.min_answers} are needed."
+        values = [
+            [float(np.percentile(v.latencies(side), facts.percentile)) for v in visits] for side in (0, 1)
+        ]
         ratios = tuple(np.log([b / a]) for a, b in zip(*values, strict=True))
     a, b = (math.exp(float(np.mean(np.log(of_side)))) for of_side in values)
     return Observed(ratios, a, b)

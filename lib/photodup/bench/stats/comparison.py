@@ -1,13 +1,13 @@
 """The verdict of a comparison: from the log ratios of both sides' visits to an interval and one of five verdicts.
 
-Visits are the unit. Within one, the halves of palindromes of turns give log ratios, and their mean is the visit's. Between
-two, the server was started anew and the machine's minutes are others, and that is most of what varies. Four visits of one pair
-know little of it, so the variance between visits is moderated by the other comparisons' of the kind (one request in flight, or
-several): Smyth 2004, doi:10.2202/1544-6115.1027. It is not simply pooled, for it differs: a wait of 10 ms is 30 % of an answer
-in one hour and 50 % in a faster one, while two processes of one configuration stay within 1 %.
+Visits are the unit. Within one, the halves of palindromes give log ratios, and their mean is the visit's. Between two the
+machine's minutes are others, and often the servers were started anew: that is most of what varies. Four visits of one pair
+know little of it, so their variance is moderated by that of the other comparisons of the kind (Smyth 2004,
+doi:10.2202/1544-6115.1027). It is not simply pooled, for it differs: a wait of 10 ms is 30 % of an answer in one hour and
+50 % in a faster one, while two processes of one configuration stay within 1 %.
 
-Primary comparisons of a family are corrected by Holm, and each interval is at the level at which Holm tested it; the others are
-exploratory and stand alone. How often these statistics are wrong is measured by `benchmarks/statistics.py`.
+Primary comparisons of a family are corrected by Holm, and each interval is at the level at which Holm tested it; the others
+are exploratory and stand alone. How often these statistics are wrong is measured by `benchmarks/statistics.py`.
 """
 
 import math
@@ -42,7 +42,7 @@ class Observed:
     """The observations of one comparison.
 
     Attributes:
-        log_ratios: of b to a as natural logarithms, one array a visit, in the order of time; of a percentile one number a visit.
+        log_ratios: of b to a as natural logarithms, one array a visit; of a percentile one number a visit.
         value_a, value_b: each side's figure over all visits, in the metric's unit.
     """
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from photodup.bench.pairs.alternate import VisitPlan
@@ -40,7 +39,7 @@ def compare(
     Args:
         notebook: file name without its ending.
         names: only these comparisons, with the nulls that check them.
-        explore: False measures only what the quick study does.
+        explore: False measures only what the quick study does: what the answers rest on.
         visits: of each comparison, three or more.
         visit_s: length of the turns in a visit, seconds.
         declared: other declarations than `notebooks/comparisons.yaml`.
@@ -48,11 +47,22 @@ def compare(
     declared = declared or declarations()
     pairs = [p for p in declared.of([notebook], quick=not explore) if not names or p.name in names]
     pairs += declared.nulls_of(pairs, quick=not explore)
-    plan = VisitPlan()
-    sizes = Sizes(visits, replace(plan, palindromes=max(1, round(visit_s / (BLOCKS * plan.block_s)))))
+    sizes = Sizes(visits, plan_of(visit_s))
     if missing_visits(run, pairs, sizes) and (measuring := _ready_to_measure(run)):
         _measure(measuring, pairs, sizes)
     return read_comparisons(run, notebook, declared=declared)
+
+
+def plan_of(visit_s: float) -> VisitPlan:
+    """Return a plan whose turns take so many seconds, with the usual blocks unless not even one palindrome fits."""
+    usual = VisitPlan()
+    return replace(
+        usual,
+        palindromes=max(1, round(visit_s / (BLOCKS * usual.block_s))),
+        block_s=min(usual.block_s, visit_s / BLOCKS),
+        alone_s=min(usual.alone_s, 0.2 * visit_s),
+        warmup_s=min(usual.warmup_s, 0.1 * visit_s),
+    )
 
 
 def _ready_to_measure(run: Run) -> Run | None:
@@ -76,7 +86,10 @@ def _measure(run: Run, pairs: Sequence[Pair], sizes: Sizes) -> None:
     minutes = n_visits * sizes.visit_s / 60
     price = run.endpoints.price_per_hour_usd
     cost = f" and {minutes / 60 * price:.2f} USD" if price else ""
-    print(f"{n_visits} visits are missing: about {minutes:.0f} minutes{cost}. What is measured is kept.", flush=True)
+    print(
+        f"{n_visits} visits are missing: about {minutes:.0f} minutes{cost}. What is measured is kept.",
+        flush=True,
+    )
     with run.store:
         measure_comparisons(run, pairs, sizes)
         write_outcomes(run)

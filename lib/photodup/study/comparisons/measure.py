@@ -129,6 +129,20 @@ def visit_config(pair: Pair, visit: int) -> dict[str, Any]:
     return {"pair": pair.name, "a": pair.a.name, "b": pair.b.name, **load, "visit": visit}
 
 
+def obstacle(run: Run, pair: Pair) -> str:
+    """Return one sentence why a comparison cannot be measured against a run's servers; empty where it can."""
+    lacking = [side.backend for side in (pair.a, pair.b) if not run.endpoints.has(side.backend)]
+    if lacking:
+        return f"{run.lacks(lacking[0])}."
+    if pair.is_null and not run.is_here:
+        return "A second process of a server elsewhere cannot be started from here."
+    if pair.link and not run.is_here:
+        return (
+            f"No link can be emulated in front of {run.endpoints.name}: its servers are on another machine."
+        )
+    return ""
+
+
 def missing_visits(run: Run, pairs: Sequence[Pair], sizes: Sizes) -> list[tuple[int, Pair]]:
     """Return the visits that the run lacks of comparisons whose sides its servers have: the number of each, and its pair.
 
@@ -139,8 +153,9 @@ def missing_visits(run: Run, pairs: Sequence[Pair], sizes: Sizes) -> list[tuple[
         for pair in random.Random(number).sample(pairs, len(pairs)):
             pair = pair.on(run.endpoints.has)
             is_due = number <= EXPLORATORY_VISITS or pair.is_primary or pair.is_null
-            is_offered = all(run.endpoints.has(side.backend) for side in (pair.a, pair.b))
-            if is_due and is_offered and not run.store.has(visit_key(pair), config=visit_config(pair, number)):
+            if not is_due or obstacle(run, pair):
+                continue
+            if not run.store.has(visit_key(pair), config=visit_config(pair, number)):
                 visits.append((number, pair))
     return visits
 
@@ -196,10 +211,6 @@ class _Sides:
             serve = lambda side: with_settings(self.run, (pair.a, pair.b)[side])  # noqa: E731
             plan = replace(plan, palindromes=1, block_s=max(plan.block_s, SERVED_BLOCK_S))
             both = (replace(pair.a, settings=()), replace(pair.b, settings=()))
-        if pair.link and (serve or not self.run.is_here):
-            raise PhotodupError(
-                f"No link can be emulated in front of {self.run.endpoints.name}: its servers are on another machine."
-            )
         if pair.link and pair.link not in PRESETS:
             raise PhotodupError(f"There is no emulated link {pair.link!r}: use {', '.join(PRESETS)}.")
         a, b = self.ready(both[0], False), self.ready(both[1], pair.is_null)
@@ -252,8 +263,6 @@ def reach(run: Run, side: Side, again: bool, servers: ExitStack) -> Reach:
         made = model_copy(run.endpoints.triton_grpc, _repository(), backend.triton_model, name, change)
         options["model"], inner = servers.enter_context(made), name
     elif again and backend.server == "fastapi":
-        if not run.is_here:
-            raise PhotodupError("A second process of a server elsewhere cannot be started from here.")
         settings = {"ENGINE": backend.engine, "PRECISION": backend.precision}
         url = servers.enter_context(ServiceProcess(settings=settings)).url
     pids = server_pids(url, inner) if url and run.is_here else ()

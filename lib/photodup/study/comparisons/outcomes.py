@@ -19,7 +19,7 @@ from photodup.bench.stats.facts import METRICS
 from photodup.bench.stats.sentence import row, sentence
 from photodup.core.files import write_atomically
 from photodup.embedding.backends import COLUMNS
-from photodup.study.comparisons.measure import visit_config, visit_key
+from photodup.study.comparisons.measure import obstacle, visit_config, visit_key
 from photodup.study.notebook.gaps import NotMeasured
 
 if TYPE_CHECKING:
@@ -39,12 +39,14 @@ class Compared:
         outcomes: by the comparison's name; one for each that was declared.
         nulls: outcomes of two equal processes, for all loads of the run that it planned.
         sides: one row for each side under each load: its figures over all visits with their 95 % intervals.
+        visits: of each comparison that has some, by its name.
     """
 
     pairs: tuple[Pair, ...]
     outcomes: Mapping[str, Outcome]
     nulls: tuple[Outcome, ...]
     sides: pd.DataFrame
+    visits: Mapping[str, list[Visit]]
 
     def __getitem__(self, name: str) -> Outcome:
         if name not in self.outcomes:
@@ -58,7 +60,9 @@ class Compared:
     def sentences(self) -> list[str]:
         """Return one sentence for each comparison that the run planned, in the order declared, and one for the others."""
         planned = [o for o in self.outcomes.values() if o.because != NOT_PLANNED]
-        sentences = [*dict.fromkeys(map(sentence, planned))]  # links that cannot be emulated have one sentence
+        sentences = [
+            *dict.fromkeys(map(sentence, planned))
+        ]  # links that cannot be emulated have one sentence
         if n_left_out := len(self.outcomes) - len(planned):
             sentences.append(f"This run leaves out {n_left_out} of {len(self.outcomes)} comparisons.")
         return sentences
@@ -119,8 +123,9 @@ def read_comparisons(run: Run, *notebooks: str, declared: Declarations | None = 
     return Compared(
         pairs,
         {pair.name: outcomes[pair.name] for pair in pairs},
-        tuple(null for null in nulls if null.because != NOT_PLANNED),
+        tuple(null for null in nulls if null.is_measured),
         _figures_of_sides(visits, used),
+        {pair.name: measured for pair, measured in visits if measured and pair in pairs},
     )
 
 
@@ -174,8 +179,7 @@ def _visits(run: Run, pair: Pair) -> tuple[Pair, list[Visit], tuple[str, ...]]:
         if visits or notes:
             return pair, visits, tuple(dict.fromkeys(notes))
     pair = pair.on(run.endpoints.has)
-    missing = [run.lacks(side.backend) for side in (pair.a, pair.b) if not run.endpoints.has(side.backend)]
-    return pair, [], tuple(f"{reason}." for reason in missing)
+    return pair, [], tuple(filter(None, [obstacle(run, pair)]))
 
 
 def recorded(

@@ -227,7 +227,8 @@ def describe_machine(facts: dict[str, Any]) -> str:
     if not facts:
         return ""
     gpus = ", ".join(gpu["name"] for gpu in facts.get("gpus", [])) or "no GPU"
-    here = f"{facts['cpu']}, {facts['cores']} cores, {facts['memory_gib']:.0f} GiB, {gpus}"
+    amx = " with AMX" if any(flag.startswith("amx") for flag in facts.get("vector_instructions", [])) else ""
+    here = f"{facts['cpu']}{amx}, {facts['cores']} cores, {facts['memory_gib']:.0f} GiB, {gpus}"
     return f"servers: {_hardware(**facts['servers'])}; client: {here}" if facts.get("servers") else here
 
 
@@ -323,7 +324,7 @@ def open_run(
     if line:
         servers = endpoints_of(line, ask=measure)
         if run == REFERENCE:
-            run = re.sub(r"[^a-z0-9.-]+", "-", f"{line.host}-{line.triton_http or line.fastapi}".lower()).strip("-.")
+            run = _as_name(f"{line.host}-{line.triton_http or line.fastapi}")
     else:
         servers = load_endpoints(project_root() / (texts["ENDPOINTS"] or EMBEDDED))
         servers.use_control_key()
@@ -351,15 +352,19 @@ def open_run(
 
 
 def endpoints_of(line: AddressLine, *, ask: bool) -> Endpoints:
-    """Return the endpoints of an address line with what its servers have loaded, or with what is usual where they do not say."""
+    """Return the endpoints of an address line with what its servers have loaded, or what is usual where they do not say."""
     loaded: dict[str, Any] = {}
     if ask and line.triton_http:
         loaded["models"] = ready_models(line.url(line.triton_http))
     if ask and line.fastapi:
         loaded["service"] = service_computes(line.url(line.fastapi))
-    return from_ports(
-        line.host, line.fastapi, line.triton_http, line.triton_grpc, line.triton_metrics, **loaded
-    )
+    ports = line.fastapi, line.triton_http, line.triton_grpc, line.triton_metrics
+    return from_ports(line.host, *ports, name=_as_name(line.host), **loaded)
+
+
+def _as_name(text: str) -> str:
+    """Return what a run, or a machine, may be called after an address."""
+    return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-.")
 
 
 def answering(run: Run, rows: Sequence[dict[str, Any]]) -> Run | None:
@@ -372,7 +377,9 @@ def was_measured_elsewhere(run: Run) -> bool:
     """Return whether the run has records, and of another machine than this one."""
     recorded = read_environment(run.directory)
     here = environment.describe(servers=servers_of(run.endpoints))
-    return bool(recorded) and any(recorded.get(name) != here.get(name) for name in ("cpu", "cores", "servers"))
+    return bool(recorded) and any(
+        recorded.get(name) != here.get(name) for name in ("cpu", "cores", "servers")
+    )
 
 
 def open_own_run(name: str) -> Run:

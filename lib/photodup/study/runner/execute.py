@@ -332,7 +332,9 @@ def _measure_comparisons(
     if pairs or endpoints:
         with (run := opened()).store:
             print(f"{len(pairs)} comparisons of {sizes} sizes", flush=True)
-            measure_comparisons(run, pairs, sizes_of(size, visits), restarted=None if endpoints else restarted)
+            measure_comparisons(
+                run, pairs, sizes_of(size, visits), restarted=None if endpoints else restarted
+            )
             write_outcomes(run)
     return where
 

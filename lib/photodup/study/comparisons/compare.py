@@ -9,7 +9,7 @@ from photodup.bench.pairs.alternate import VisitPlan
 from photodup.bench.pairs.declared import Declarations, Pair, declarations
 from photodup.core import settings
 from photodup.serving.check import check, say_answers
-from photodup.study.comparisons.measure import Sizes, measure_comparisons, missing_visits
+from photodup.study.comparisons.measure import Sizes, measure_comparisons, missing_visits, obstacle, offered
 from photodup.study.comparisons.outcomes import Compared, read_comparisons, write_outcomes
 from photodup.study.notebook.run import Run, answering, was_measured_elsewhere
 
@@ -46,9 +46,10 @@ def compare(
     """
     declared = declared or declarations()
     pairs = [p for p in declared.of([notebook], quick=not explore) if not names or p.name in names]
-    pairs += declared.nulls_of(pairs, quick=not explore)
+    there = [pair for pair in pairs if not obstacle(run, offered(run, pair))]
+    pairs += declared.nulls_of(there, quick=not explore)
     sizes = Sizes(visits, plan_of(visit_s))
-    if missing_visits(run, pairs, sizes) and (measuring := _ready_to_measure(run)):
+    if missing_visits(run, pairs, sizes) and (measuring := _ready_to_measure(run, pairs)):
         _measure(measuring, pairs, sizes)
     return read_comparisons(run, notebook, declared=declared)
 
@@ -65,13 +66,15 @@ def plan_of(visit_s: float) -> VisitPlan:
     )
 
 
-def _ready_to_measure(run: Run) -> Run | None:
+def _ready_to_measure(run: Run, pairs: Sequence[Pair]) -> Run | None:
     """Return the run with the servers that answer; None, after a sentence, where nothing can be measured into it."""
     if not settings.environment().may_measure:
         return None
     if was_measured_elsewhere(run):
         print(f"Run {run.name} was measured on another machine: name a RUN of your own to measure here.")
         return None
+    if all(pair.a.server for pair in pairs):
+        return run
     rows = check(run.endpoints)
     ready = answering(run, rows)
     if ready is None:

@@ -19,7 +19,7 @@ from photodup.bench.stats.facts import METRICS
 from photodup.bench.stats.sentence import row, sentence
 from photodup.core.files import write_atomically
 from photodup.embedding.backends import COLUMNS
-from photodup.study.comparisons.measure import obstacle, visit_config, visit_key
+from photodup.study.comparisons.measure import obstacle, offered, visit_config, visit_key
 from photodup.study.notebook.gaps import NotMeasured
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def _visits(run: Run, pair: Pair) -> tuple[Pair, list[Visit], tuple[str, ...]]:
                 notes += [late] if (late := record["result"].get("link_late")) else []
         if visits or notes:
             return pair, visits, tuple(dict.fromkeys(notes))
-    pair = pair.on(run.endpoints.has)
+    pair = offered(run, pair)
     return pair, [], tuple(filter(None, [obstacle(run, pair)]))
 
 

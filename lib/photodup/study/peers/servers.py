@@ -231,21 +231,24 @@ class Two:
         self._stack, self._up = contextlib.ExitStack(), list[Started]()
         self._key: tuple[Side, Side, int] | None = None
 
-    def lanes(self, a: Side, b: Side, visit: int) -> list[Lane]:
-        """Return the lanes of two sides; the loads of one visit share a start.
+    @contextlib.contextmanager
+    def lanes(self, a: Side, b: Side, visit: int) -> Iterator[list[Lane]]:
+        """Give a block the lanes of two sides; the loads of one visit share a start, unless the block fails.
 
         Raises:
             PhotodupError: one does not start, or embeds otherwise.
         """
-        if self._key != (a, b, visit):
+        try:
+            if self._key != (a, b, visit):
+                self.close()
+                for side in (a, b):
+                    self._up.append(self._stack.enter_context(started(side, choose_weights())))
+                    self._up[-1].check(choose_weights())
+                self._key = (a, b, visit)
+            yield [Lane(up.adapter(), partial(processor_time, up.pids()), payloads().items) for up in self._up]
+        except BaseException:
             self.close()
-            for side in (a, b):
-                self._up.append(self._stack.enter_context(started(side, choose_weights())))
-                self._up[-1].check(choose_weights())
-            self._key = (a, b, visit)
-        return [
-            Lane(up.adapter(), partial(processor_time, up.pids()), items=payloads().items) for up in self._up
-        ]
+            raise
 
     def close(self) -> None:
         """End both servers."""

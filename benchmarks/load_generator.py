@@ -19,11 +19,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks import null_server
-from benchmarks.rows import LATENCY, RATE, Row, compared, excess, ratio, row, several
+from benchmarks.rows import LATENCY, RATE, Row, compared, excess, ratio, row
 from photodup.bench.backends.http_connection import HttpConnection
 from photodup.bench.backends.server_adapters import OverHttp
 from photodup.bench.load.load import Load, measure
+from photodup.bench.load.plan import WindowPlan
 from photodup.bench.pairs.alternate import in_turns
+from photodup.bench.stats.figures import interval
 from photodup.core.errors import PhotodupError
 from photodup.embedding.backends import parse_backend
 from photodup.embedding.wire.http import Post
@@ -43,11 +45,11 @@ def rows(*, seconds: float = 1.0) -> Iterator[Row]:
     """
     payload = np.random.default_rng(0).bytes(PAYLOAD_BYTES)
     photos = [payload[i:] + payload[:i] for i in range(8)]
-    stopping = Stopping(seconds, 100, seconds)
+    plan = WindowPlan(seconds)
     with null_server.running() as url:
 
         def ours(load: Load, figure: str, processes: int = 1) -> float:
-            point = measure(only_sent(url), photos, load, stopping, processes=processes)
+            point = measure(only_sent(url), photos, load, plan, processes=processes)
             if point.get("error"):
                 raise PhotodupError(point["error"])
             return point[figure]
@@ -62,7 +64,7 @@ def rows(*, seconds: float = 1.0) -> Iterator[Row]:
         rates = turns(wrk, many) if has_wrk else [[many() for _ in range(ROUNDS)]]
     what = f"load generator, {PROCESSES} processes, {CONCURRENCY} in flight, 15 KB"
     yield row("load generator − a bare socket, one in flight", excess(added), "ms", most=ADDED_GOAL_MS)
-    yield row(what, several(rates[-1]), "requests/s")
+    yield row(what, interval(rates[-1]), "requests/s")
     yield row(f"{what} ÷ wrk", ratio(compared([rates])) if has_wrk else NO_WRK, least=SHARE_GOAL)
 
 

@@ -13,8 +13,9 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from benchmarks.rows import Row, compared, ratio, row, several
+from benchmarks.rows import Row, compared, ratio, row
 from photodup.bench.pairs.alternate import in_turns
+from photodup.bench.stats.figures import interval
 
 GOALS = {"scaled": 38.0, "whole": 18.0}  # photographs/s
 WEIGHTS = "random:0"
@@ -72,8 +73,8 @@ def rows(n: int = 32, quads: int = 6, weights: str = WEIGHTS, backend: str | Non
                 side()
             turns = in_turns(sides, quads, random.Random(0))
     name = f"scan and embed 12 MP ({backend}, {available_cores()} cores)"
-    yield row(f"{name}, two passes", several(turns[0]), "photos/s")
+    yield row(f"{name}, two passes", interval(turns[0]), "photos/s")
     for side_number, (decoded, goal) in enumerate(GOALS.items(), start=1):
         one_pass = f"{name}, one pass, decoded {decoded}"
-        yield row(one_pass, several(turns[side_number]), "photos/s", least=goal)
+        yield row(one_pass, interval(turns[side_number]), "photos/s", least=goal)
         yield row(f"{one_pass} ÷ two passes", ratio(compared([turns], 0, side_number)))

@@ -5,7 +5,7 @@ from typing import Any
 
 from benchmarks.rows import Row, reference_dir, row
 from photodup.bench.record.json_files import read_json
-from photodup.bench.stats.interval import Interval
+from photodup.bench.stats.figures import Figure
 
 GOALS: dict[str, tuple[str, dict[str, Any]]] = {
     "INT8 with OpenVINO against FP32 with ONNX Runtime in Triton, eight": (
@@ -25,7 +25,7 @@ def rows() -> Iterator[Row]:
     found = {of["name"]: of for of in read_json(reference_dir() / "outcomes.json", [], name=str)}
     for name, (what, goal) in GOALS.items():
         of = found.get(name, {})
-        figure: Interval | str = of.get("because") or "The reference run has no such comparison."
+        figure: Figure | str = of.get("because") or "The reference run has no such comparison."
         if of.get("effect") is not None:
-            figure = Interval(1 + of["effect"], 1 + of["low"], 1 + of["high"])
+            figure = 1 + of["effect"], 1 + of["low"], 1 + of["high"]
         yield row(what, figure, **goal)

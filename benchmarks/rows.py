@@ -12,11 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from photodup.bench.pairs.alternate import log_ratios
-from photodup.bench.pairs.read import between
 from photodup.bench.record import environment
 from photodup.bench.record.json_files import anonymous, plain, read_json, reading
 from photodup.bench.stats.comparison import Observed, Outcome, Question, judge
-from photodup.bench.stats.interval import Interval
+from photodup.bench.stats.figures import Figure
 from photodup.bench.stats.sentence import number
 from photodup.core.errors import PhotodupError, is_expected
 from photodup.core.paths import project_root
@@ -53,7 +52,7 @@ class Row:
 
 def row(
     name: str,
-    figure: float | Interval | str,
+    figure: float | Figure | str,
     unit: str = "",
     *,
     least: float | None = None,
@@ -72,39 +71,38 @@ def row(
     goal = f"{'lower bound ' if surely else ''}{sign} {bound:g}" if bound is not None else ""
     if isinstance(figure, str):
         return Row(name, unit=unit, goal=goal, because=figure, memory_mib=memory_mib)
-    figure = figure if isinstance(figure, Interval) else Interval(figure, figure, figure)
-    low, high = (figure.low, figure.high) if figure.is_known else (None, None)
-    met = figure.value <= most if most is not None else None
+    value, low, high = figure if isinstance(figure, tuple) else (figure, None, None)
+    met = value <= most if most is not None else None
     if least is not None:
-        met = (figure.low if surely else figure.value) >= least
-    return Row(name, figure.value, low, high, unit, goal, met, because, memory_mib)
+        met = (low if surely and low is not None else value) >= least
+    return Row(name, value, low, high, unit, goal, met, because, memory_mib)
 
 
 def compared(visits: Sequence[Turns], a: int = 0, b: int = 1, *, metric: str = RATE) -> Outcome:
-    """Judge two sides of what visits gave, b against a."""
-    ratios = tuple(np.array(log_ratios(figures[a], figures[b])) for figures in visits)
+    """Judge two sides of what visits gave, b against a; of a single visit its palindromes stand for visits."""
+    ratios = [log_ratios(figures[a], figures[b]) for figures in visits]
+    units = ratios if len(ratios) > 1 else [[ratio] for ratio in ratios[0]]
     means = (exp(np.mean([log(one) for figures in visits for one in figures[side]])) for side in (a, b))
-    (outcome,) = judge([Question("", "", metric, "", "a", "b", Observed(ratios, *means))])
+    observed = Observed(tuple(map(np.array, units)), *means)
+    (outcome,) = judge([Question("", "", metric, "", "a", "b", observed)])
     return outcome
 
 
-def ratio(outcome: Outcome) -> Interval | str:
+def ratio(outcome: Outcome) -> Figure | str:
     """Return b ÷ a, or why it was not measured."""
-    if not outcome.is_measured:
-        return outcome.because
-    return Interval(1 + outcome.effect, 1 + outcome.low, 1 + outcome.high)
+    return _figure(outcome, 1.0, 1.0)
 
 
-def excess(outcome: Outcome) -> Interval | str:
+def excess(outcome: Outcome) -> Figure | str:
     """Return b − a in the metric's unit, or why it was not measured."""
+    return _figure(outcome, 0.0, outcome.value_a)
+
+
+def _figure(outcome: Outcome, start: float, scale: float) -> Figure | str:
     if not outcome.is_measured:
         return outcome.because
-    return Interval(*(outcome.value_a * share for share in (outcome.effect, outcome.low, outcome.high)))
-
-
-def several(figures: Sequence[float]) -> Interval:
-    """Return repetitions of one figure as their geometric mean, with the interval between them."""
-    return Interval(*between(figures)) if len(figures) > 1 else Interval(*(3 * tuple(figures)))
+    value, low, high = (start + scale * share for share in (outcome.effect, outcome.low, outcome.high))
+    return value, low, high
 
 
 def guarded(name: str, rows: Callable[[], Iterable[Row]]) -> Iterator[Row]:

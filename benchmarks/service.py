@@ -19,15 +19,16 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.rows import LATENCY, Row, compared, excess, guarded, ratio, row, several
+from benchmarks.rows import LATENCY, Row, compared, excess, guarded, ratio, row
 from photodup.bench.anyurl.payloads import made_up_images
 from photodup.bench.backends.adapter import Local
 from photodup.bench.backends.adapters import adapter, answers_to, check_embeddings
 from photodup.bench.load.usage import memory_mib, server_pids
-from photodup.bench.pairs.alternate import Lane, VisitPlan, in_turns, measure_turn, measure_visit
+from photodup.bench.pairs.alternate import Lane, VisitPlan, in_turns, measure_visit
 from photodup.bench.pairs.read import answered
 from photodup.bench.stats.comparison import Question, judge
 from photodup.bench.stats.facts import Load
+from photodup.bench.stats.figures import interval
 from photodup.core.files import available_cores
 from photodup.core.paths import build_dir
 from photodup.core.settings import set_variables, variable
@@ -41,9 +42,9 @@ from photodup.study.comparisons.measure import Reach
 CHOICES = {("pytorch", "fp32"): 1.02, ("openvino", "bf16"): 1.07, ("openvino", "int8"): None}
 INT8_OVER_MS = 1.5  # a hundredth of so little is less than a request can cost
 SHARE_GOAL, LIMIT_GOAL, WHOLE_GOAL = 0.95, 0.8, 1.5
-IN_FLIGHT, VISITS = 8, 2
-PLAN, SINGLE = VisitPlan(warmup_s=1.0), Load("single_stream")
-QUADS = 4  # of each visit
+IN_FLIGHT, VISITS = 8, 3
+PLAN, SINGLE = VisitPlan(palindromes=3, warmup_s=1.0, alone_s=0), Load("single_stream")
+QUADS = 3  # of each visit
 LEAST_COSINE = 0.99  # a service may decode at a reduced scale
 BATCHES, LARGE_BATCHES = 8, 2  # of eight images in a turn
 BACKEND = parse_backend("fastapi-pytorch-fp32-http-jpeg")  # whatever computes in it
@@ -116,7 +117,7 @@ def large(
             turns.append(in_turns(sides, QUADS, random.Random(visit)))
             memory.append(in_memory())
     name = f"12 MP JPEG to vector through the service, {engine} {precision}, eight in flight"
-    rates = several([one for figures in turns for one in figures[2]])
+    rates = interval([one for figures in turns for one in figures[2]])
     yield row(name, rates, "photos/s", memory_mib=max(memory))
     for side, how, goal in ((0, "at a reduced scale", LIMIT_GOAL), (1, "whole by Pillow", WHOLE_GOAL)):
         of = compared(turns, side, 2)
@@ -157,7 +158,7 @@ def first_answers(
     turns = in_turns([seconds, from_nothing], n // 2, random.Random(0))
     for (how, goal), waits in zip(START_GOALS_S.items(), turns, strict=True):
         name = f"first answer of the service, {engine} {precision}, {how} a cache"
-        yield row(name, several(waits), "s", most=goal, memory_mib=max(memory))
+        yield row(name, interval(waits), "s", most=goal, memory_mib=max(memory))
 
 
 def _visits(
@@ -185,7 +186,10 @@ def _visits(
 def _service_rate(lane: Lane, photos: Sequence[bytes], waves: int) -> float:
     """Return images per second of clients that each send one image after the other."""
     load = Load("closed_loop", concurrency=len(photos))
-    return measure_turn(lane, photos, load, VisitPlan(block_s=0, warmup_s=0, waves=waves), seed=0)[1]
+    plan = VisitPlan(palindromes=1, block_s=0, min_answers=1, min_waves=waves, alone_s=0, warmup_s=0)
+    (rate,) = measure_visit([lane], photos, load, plan, seed=0).values()
+    assert rate is not None
+    return rate
 
 
 def _model_rate(

@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from benchmarks.rows import Row, row, several
+from benchmarks.rows import Row, row
 from photodup.bench.load.usage import memory_mib
+from photodup.bench.stats.figures import interval
 from photodup.core.paths import build_dir
 from photodup.embedding.imaging import to_jpeg
 from photodup.serving.process.process import ServerProcess
@@ -28,11 +29,11 @@ def rows(n: int = STARTS, photos: int = LARGE) -> Iterator[Row]:
     """Time starts of `photodup review` on known libraries: the demonstration's, and one of so many made-up photographs."""
     name = "first page of `photodup review` on a known library"
     waits, memory = _first_pages(review_library(), n)
-    yield row(f"{name} (the demonstration's)", several(waits), "s", most=GOAL_S, memory_mib=memory)
+    yield row(f"{name} (the demonstration's)", interval(waits), "s", most=GOAL_S, memory_mib=memory)
     with tempfile.TemporaryDirectory(prefix="photodup-bench-") as folder:
         made_up_library(Path(folder), photos)
         waits, memory = _first_pages(Path(folder), n)
-    yield row(f"{name} of {photos:,} photos", several(waits), "s", most=LARGE_GOAL_S, memory_mib=memory)
+    yield row(f"{name} of {photos:,} photos", interval(waits), "s", most=LARGE_GOAL_S, memory_mib=memory)
 
 
 def made_up_library(root: Path, n: int) -> None:

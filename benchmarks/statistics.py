@@ -1,8 +1,9 @@
 """How often the statistics of comparisons are wrong: passes are simulated in which the truth was planted.
 
 A simulated pass has every comparison and null of `notebooks/comparisons.yaml`, in the sizes of the reference or of the quick
-study, and goes through `photodup.bench.stats.comparison.judge` as a measured pass does. Its log ratios are resampled from
-the visits that a run recorded, or generated with stated spreads. `statistics_live` plants delays in real servers.
+study, and goes through `photodup.bench.stats.comparison.judge` as a measured pass does. Its log ratios, one a visit, are
+resampled from the visits that a run recorded, or generated with stated spreads. `statistics_live` plants delays in real
+servers.
 
     python -m benchmarks.statistics results/reference-cpu           (prints JSON; notebook 14 shows it)
 """
@@ -22,9 +23,10 @@ import yaml
 
 from benchmarks.rows import Row, row
 from photodup.bench.anyurl.gate import N_SIMULATED, Draw, fails, planted_heads
+from photodup.bench.pairs.alternate import Visit
 from photodup.bench.pairs.declared import Declarations, Pair, declarations
 from photodup.bench.pairs.read import question_of
-from photodup.bench.record.record import load_records
+from photodup.bench.record.record import RunStore, load_records
 from photodup.bench.stats.comparison import Observed, Outcome, Verdict, has_failed, judge
 from photodup.bench.stats.facts import SMALLEST_EFFECT
 from photodup.bench.stats.spread import Spread
@@ -37,18 +39,11 @@ FALSE_CLAIMS = 0.05  # goal: families in which a difference of exactly 2 % is ca
 GATE_LIMIT = 0.05
 
 Source = Callable[[Pair, np.random.Generator], tuple[np.ndarray, ...]]
-"""Draws the log ratios of one comparison whose truth is no difference, one array a visit."""
+"""Draws the log ratios of one comparison whose truth is no difference, one array with one number a visit."""
 
 
-SPREADS = (
-    *(Spread(*each) for each in product((0.02, 0.03, 0.05, 0.10), (0.0, 0.007, 0.014), (0.0, 0.3))),
-    *(Spread(*each) for each in product((0.01, 0.03), (0.007, 0.02), (0.3,), (1.0, 2.0))),
-)
-
-
-STATED = [
-    each for each in SPREADS if each.visits == 0.007 and each.autocorrelation == 0.3 and not each.unevenness
-]
+STATED = (Spread(0.01), Spread(0.02), Spread(0.03))
+SPREADS = (*STATED, Spread(0.05), *(Spread(*each) for each in product((0.01, 0.02), (1.0, 2.0))))
 PLANTED = (0.0, GATE_LIMIT, 0.10, 0.15)  # of the gate's heads
 
 
@@ -74,30 +69,32 @@ class Rates:
 
 
 def generated(spread: Spread, sizes: Sizes) -> Source:
-    """Return a source of normal log ratios with this spread, visits and observations as the sizes have them."""
-
-    def draw(pair: Pair, generator: np.random.Generator) -> tuple[np.ndarray, ...]:
-        n = sizes.plan.blocks if pair.load.concurrency == 1 else sizes.plan.quads
-        return spread.draw(sizes.visits, n, generator)
-
-    return draw
+    """Return a source of normal log ratios with this spread, and as many visits as the sizes have."""
+    return lambda pair, generator: spread.draw(sizes.visits, generator)
 
 
-Visits = dict[str, dict[str, list[np.ndarray]]]
-"""Log ratios of recorded visits, one array a visit: by load, then by comparison."""
+Visits = dict[str, dict[str, np.ndarray]]
+"""Mean log ratios of recorded visits, [n_visits]: by load, then by comparison."""
 
 
 def recorded(run_dir: Path | str) -> Visits:
-    """Return the log ratios of a run's visits, of each comparison that has two or more."""
-    found: Visits = {}
-    for record in load_records(run_dir):
-        if record["kind"] == VISIT and record["status"] == "ok":
-            ratios = np.array(record["result"]["log_ratios"][0], float)
-            if len(ratios) > 1:
-                of = found.setdefault(record["config"]["load"], {})
-                of.setdefault(record["config"]["pair"], []).append(ratios)
-    several = {load: {pair: v for pair, v in of.items() if len(v) > 1} for load, of in found.items()}
-    return {load: of for load, of in several.items() if of}
+    """Return the mean log ratio of each visit of a run, of the comparisons that have two or more."""
+    means: dict[tuple[str, str], list[float]] = {}
+    if not Path(run_dir).is_dir():
+        return {}
+    with RunStore(Path(run_dir), measure=False) as store:
+        for record in load_records(run_dir):
+            if record["kind"] != VISIT or record["status"] != "ok":
+                continue
+            config = record["config"]
+            visit = Visit.of_record(record["result"], store.raw(record["key"], config=config))
+            if len(ratios := visit.log_ratios(1)):
+                means.setdefault((config["load"], config["pair"]), []).append(float(ratios.mean()))
+    visits: Visits = {}
+    for (load, pair), of_pair in means.items():
+        if len(of_pair) > 1:
+            visits.setdefault(load, {})[pair] = np.array(of_pair)
+    return visits
 
 
 def resampled(visits: Visits) -> Source:
@@ -109,35 +106,33 @@ def resampled(visits: Visits) -> Source:
     return draw
 
 
-def _one_of(comparisons: Sequence[list[np.ndarray]], generator: np.random.Generator) -> list[np.ndarray]:
+def _one_of(comparisons: Sequence[np.ndarray], generator: np.random.Generator) -> np.ndarray:
     return comparisons[int(generator.integers(len(comparisons)))]
 
 
-def _redrawn(own: Sequence[np.ndarray], generator: np.random.Generator) -> tuple[np.ndarray, ...]:
-    """Return as many whole visits, drawn from a comparison's own, each with a random sign, around no difference.
+def _redrawn(own: np.ndarray, generator: np.random.Generator) -> tuple[np.ndarray, ...]:
+    """Return as many visits, drawn from a comparison's own, each with a random sign, around no difference.
 
-    A visit's observations and their order stay together. Its shift is smoothed (Silverman and Young 1987): of four shifts
-    alone every eighth draw would be four times the same one.
+    They are smoothed (Silverman and Young 1987): of four visits alone every eighth draw would be four times the same one.
     """
     n = len(own)
-    # Visits lie nearer to their own mean than to the truth.
-    shifts = (np.array([v.mean() for v in own]) - np.concatenate(own).mean()) * math.sqrt(n / (n - 1))
+    shifts = (own - own.mean()) * math.sqrt(
+        n / (n - 1)
+    )  # visits lie nearer to their own mean than to the truth
     width = 1.06 * n**-0.2
-    drawn, signs = generator.integers(n, size=n), generator.choice((-1, 1), size=n)
-    smoothed = (shifts[drawn] + width * shifts.std() * generator.normal(size=n)) / math.hypot(1, width)
-    return tuple(
-        sign * (own[i] - own[i].mean() + shift) for sign, i, shift in zip(signs, drawn, smoothed, strict=True)
-    )
+    drawn = generator.choice((-1, 1), size=n) * shifts[generator.integers(n, size=n)]
+    smoothed = (drawn + width * shifts.std() * generator.normal(size=n)) / math.hypot(1, width)
+    return tuple(smoothed.reshape(n, 1))
 
 
-def one_in_flight(visits: Visits) -> list[list[np.ndarray]]:
+def one_in_flight(visits: Visits) -> list[np.ndarray]:
     """Return the visits of each comparison with one request in flight, as the gate has."""
     declared = declarations()
     loads = {pair.load_name for pair in (*declared.pairs, *declared.nulls) if pair.load.concurrency == 1}
     return [one for load, of in visits.items() if load in loads for one in of.values()]
 
 
-def changes(comparisons: Sequence[list[np.ndarray]]) -> Draw:
+def changes(comparisons: Sequence[np.ndarray]) -> Draw:
     """Return a source of heads that equal their base, each with the noise of one comparison in all looks of the gate."""
 
     def draw(looks: int, generator: np.random.Generator) -> list[np.ndarray]:
@@ -263,7 +258,7 @@ def rates_of(visits: Visits, n_passes: int, effects: Sequence[float]) -> list[di
     rates: list[tuple[str, str, Rates]] = [
         (
             study,
-            f"{spread.observations:.0%}",
+            f"{spread.visits:.0%}",
             simulate(
                 generated(spread, sizes), quick=study != "reference", n_passes=n_passes, effects=effects
             ),
@@ -291,9 +286,7 @@ def main(
 
     visits = recorded(run)
     noise = one_in_flight(visits)
-    heads: Draw = (
-        changes(noise) if noise else lambda looks, generator: STATED[1].draw(4 * looks, 5, generator)
-    )
+    heads: Draw = changes(noise) if noise else lambda looks, generator: STATED[1].draw(4 * looks, generator)
     measured = {
         "comparisons": sum(map(len, visits.values())),
         "rates": rates_of(visits, passes, effect or EFFECTS),
@@ -303,10 +296,7 @@ def main(
             "failed": {share: rules(heads, share) for share in PLANTED},
         },
         "live": summary(outcomes_of(live)),
-        "sizes": {
-            study: f"{study}: {sizes.visits * sizes.plan.blocks} blocks or {sizes.visits * sizes.plan.quads} quads"
-            for study, sizes in studies().items()
-        },
+        "sizes": {study: f"{study}: {sizes.visits} visits" for study, sizes in studies().items()},
     }
     print(json.dumps(measured))
 

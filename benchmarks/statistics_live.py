@@ -28,7 +28,7 @@ import typer
 from benchmarks import null_server
 from benchmarks.statistics import GATE_LIMIT
 from photodup.bench.anyurl.gate import gate
-from photodup.bench.anyurl.measure import Asked, Request
+from photodup.bench.anyurl.measure import LoadSpec, Request
 from photodup.bench.anyurl.payloads import payloads_for
 from photodup.bench.anyurl.target import target_of
 from photodup.bench.anyurl.watch import Watcher
@@ -48,7 +48,7 @@ KIND = "statistics"
 RUN = "statistics"
 N = 30  # batches
 FAMILY = 4  # comparisons corrected together: as many as the largest family of comparisons.yaml has
-SIZES = Sizes(visits=4, plan=VisitPlan(blocks=3, block_s=1.0, alone_s=0))
+SIZES = Sizes(visits=4, plan=VisitPlan(palindromes=3, alone_s=0))
 LOAD = Load("single_stream", span="prepared")  # what is planted is a share of what is measured
 GATE = "gate"
 GATES = 40  # on a null, and half as many on a delay
@@ -115,7 +115,9 @@ def measure_gates(n: int, run_dir: Path) -> list[str]:
         def decided(share: float, seed: int) -> dict[str, Any]:
             sides = contextlib.nullcontext((relayed[0], relayed[2 if share else 1]))
             with busy_loop(noise):
-                gated = gate(lambda: sides, Asked(seconds=GATE_S, seed=seed), Watcher(None), limit=GATE_LIMIT)
+                gated = gate(
+                    lambda: sides, LoadSpec(seconds=GATE_S, seed=seed), Watcher(None), limit=GATE_LIMIT
+                )
             return {**gated.as_record(), "rates": {f"{p:.0%}": rate for p, rate in gated.rates.items()}}
 
         for number in range(1, n + 1):

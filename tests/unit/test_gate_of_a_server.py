@@ -13,14 +13,14 @@ from photodup.bench.stats.comparison import Observed
 from photodup.bench.stats.spread import Spread, spread_of
 from photodup.core.errors import PhotodupError
 
-LIMIT, VISITS, BLOCKS = 0.05, 4, 5
+LIMIT, VISITS = 0.05, gate.VISITS
 
 
 def draws(spread: Spread):
-    return lambda looks, generator: spread.draw(looks * VISITS, BLOCKS, generator)
+    return lambda looks, generator: spread.draw(looks * VISITS, generator)
 
 
-@pytest.mark.parametrize("spread", [Spread(0.02), Spread(0.04, 0.014, 0.3), Spread(0.08, 0.0, 0.3)], ids=str)
+@pytest.mark.parametrize("spread", [Spread(0.005), Spread(0.01), Spread(0.02)], ids=str)
 def test_a_head_at_the_limit_hardly_fails_and_one_ten_per_cent_beyond_does(spread):
     assert simulated(draws(spread), LIMIT, 0.0) <= 0.005
     assert simulated(draws(spread), LIMIT, LIMIT) * 400 <= 28
@@ -29,14 +29,14 @@ def test_a_head_at_the_limit_hardly_fails_and_one_ten_per_cent_beyond_does(sprea
 
 def test_looking_twice_at_the_whole_error_is_found_out(monkeypatch):
     monkeypatch.setattr(gate, "LEVELS", (0.05, 0.05))
-    assert simulated(draws(Spread(0.03, 0.014, 0.3)), LIMIT, LIMIT) > 0.06
+    assert simulated(draws(Spread(0.02)), LIMIT, LIMIT) > 0.06
 
 
 def test_a_clear_case_ends_at_the_first_look_and_an_open_one_does_not():
     generator = np.random.default_rng(0)
 
     def looked(planted: float, look: int = 1) -> Slowdown:
-        ratios = [math.log1p(planted) + v for v in Spread(0.02).draw(VISITS * look, BLOCKS, generator)]
+        ratios = [math.log1p(planted) + v for v in Spread(0.01).draw(VISITS * look, generator)]
         return decide(ratios, LIMIT, look)
 
     assert looked(0.0).verdict == "passed" and looked(0.3).verdict == "failed"
@@ -45,10 +45,9 @@ def test_a_clear_case_ends_at_the_first_look_and_an_open_one_does_not():
 
 
 def test_the_spread_that_was_measured_is_the_one_that_is_simulated():
-    drawn = Spread(0.05, 0.03).draw(60, 20, np.random.default_rng(0))
+    drawn = Spread(0.03).draw(200, np.random.default_rng(0))
     found = spread_of(Observed(drawn, 1.0, 1.0))
-    assert found.observations == pytest.approx(0.05, rel=0.1) and found.visits == pytest.approx(0.03, rel=0.3)
-    assert found.autocorrelation < 0.1
+    assert found.visits == pytest.approx(0.03, rel=0.15)
 
 
 @pytest.fixture

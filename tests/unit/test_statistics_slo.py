@@ -5,19 +5,22 @@ import math
 import numpy as np
 import pytest
 
-from photodup.bench.stats.point import Sample
 from photodup.bench.stats.slo import LatencyBound, RateSearch, rate_seen, rate_words, search_rates
 from photodup.core.errors import PhotodupError
 
 SERVICE_S = 0.01
 
 
-def md1(rate_per_s: float, n: int, generator: np.random.Generator) -> Sample:
+def window(latency_ms, finished_s, **columns):
+    return {"raw": {"latency_ms": latency_ms, "finished_s": finished_s}, "n_errors": 0} | columns
+
+
+def md1(rate_per_s: float, n: int, generator: np.random.Generator) -> dict:
     """One server, Poisson arrivals, every answer takes 10 ms; latency counts from the arrival (Lindley)."""
     arrived = np.cumsum(generator.exponential(1 / rate_per_s, n))
     work = np.arange(n) * SERVICE_S
     done = np.maximum.accumulate(arrived - work) + work + SERVICE_S
-    return Sample(np.round((done - arrived) * 1000, 6), done)  # else rounding tells equal waits apart
+    return window(np.round((done - arrived) * 1000, 6), done)  # else rounding tells equal waits apart
 
 
 def true_rate(bound_ms: float, percentile: float) -> float:
@@ -25,7 +28,7 @@ def true_rate(bound_ms: float, percentile: float) -> float:
     below, above = 20.0, 99.0
     for _ in range(12):
         middle = (below + above) / 2
-        latency = md1(middle, 500_000, np.random.default_rng(3)).latency_ms
+        latency = md1(middle, 500_000, np.random.default_rng(3))["raw"]["latency_ms"]
         below, above = (middle, above) if np.percentile(latency, percentile) <= bound_ms else (below, middle)
     return below
 
@@ -57,7 +60,7 @@ def test_the_rate_of_a_known_queue_lies_in_the_interval_wherever_it_begins(perce
 
 def test_a_waiting_time_of_the_textbook_is_met():
     """Mean wait of an M/D/1 queue is rho * S / (2 (1 - rho)): the simulated queue is the one it claims to be."""
-    latency = md1(50.0, 400_000, np.random.default_rng(0)).latency_ms
+    latency = md1(50.0, 400_000, np.random.default_rng(0))["raw"]["latency_ms"]
     assert math.isclose(latency.mean(), 10 + 0.5 * 10 / (2 * 0.5), rel_tol=0.02)
 
 
@@ -82,20 +85,20 @@ def test_a_bound_that_no_rate_meets_names_what_the_lowest_takes():
 
 def test_failed_requests_miss_a_bound_and_a_dead_server_gives_its_sentence():
     def refuses(rate):
-        return Sample(*md1(rate, 500, np.random.default_rng(0)).__dict__.values()) if rate < 20 else refused
+        return md1(rate, 500, np.random.default_rng(0)) if rate < 20 else refused
 
     # Who is refused at once leaves the others fast.
-    refused = Sample(np.full(60, 5.0), np.linspace(0.1, 3, 60), n_errors=30, error="30 of 90 requests failed")
+    refused = window(np.full(60, 5.0), np.linspace(0.1, 3, 60), n_errors=30, error="30 of 90 requests failed")
     found = sought(50, 15.0, 80.0, refuses)
     assert found.low <= 20 <= found.high and found.rate_per_s < 30
-    dead = sought(50, 15.0, 80.0, lambda rate: Sample(np.empty(0), np.empty(0), error="no way there"))
+    dead = sought(50, 15.0, 80.0, lambda rate: {"status": "failed", "error": "no way there"})
     assert dead.because == "at 24 requests/s nothing could be measured: no way there."
 
 
 def test_a_queue_that_grows_misses_a_bound_and_a_stall_at_the_end_does_not():
     due, bound = np.linspace(0, 20, 200), LatencyBound(95, 9000)
     for done, misses in ((np.where(due > 18.4, 20.3, due + 0.1), False), (due * 1.3 + 0.1, True)):
-        assert (rate_seen(10.0, Sample((done - due) * 1000, done), bound).latency_ms > 9000) is misses
+        assert (rate_seen(10.0, window((done - due) * 1000, done), bound).latency_ms > 9000) is misses
 
 
 def test_what_was_measured_counts_where_the_time_is_over():
@@ -106,15 +109,15 @@ def test_what_was_measured_counts_where_the_time_is_over():
 
 
 def test_measurements_that_contradict_each_other_widen_the_interval():
-    """A machine that drifts answers 50/s later than 60/s: the error of one sample does not know that."""
+    """A machine that drifts answers 50/s later than 60/s."""
 
     def interval(drift: float) -> float:
         generator, calls = np.random.default_rng(0), []
 
         def measure(rate):
             calls.append(rate)
-            sample = md1(rate, 3000, generator)
-            return Sample(sample.latency_ms * (drift if len(calls) % 2 else 1.0), sample.finished_s)
+            raw = md1(rate, 3000, generator)["raw"]
+            return window(raw["latency_ms"] * (drift if len(calls) % 2 else 1.0), raw["finished_s"])
 
         found = sought(99, 50.0, 80.0, measure)
         return found.high / found.low - 1

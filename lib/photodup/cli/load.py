@@ -88,7 +88,7 @@ def load(
     """
     require("load")  # before anything is measured, for the page and the Parquet file come last
     from photodup.bench.anyurl.arrivals import pattern
-    from photodup.bench.anyurl.measure import Asked, Request
+    from photodup.bench.anyurl.measure import LoadSpec, Request
     from photodup.bench.anyurl.payloads import payloads_for
     from photodup.bench.anyurl.run import Job, limit_of, run_load, run_rate, run_versus
     from photodup.bench.anyurl.target import Security, header_values, target_of
@@ -115,7 +115,7 @@ def load(
     in_flight = _numbers(concurrency)
     if (len(in_flight) > 1 or processes > 1) and (slo or compare or offered is not None):
         raise PhotodupError(
-            "Several numbers in --concurrency are measured one after the other, --processes share one closed loop: leave "
+            "Several numbers in --concurrency are measured in turns, --processes share one closed loop: leave "
             "--slo, --compare and --rate out."
         )
     limits = [limit_of(words) for words in fail_if or ()]
@@ -139,21 +139,20 @@ def load(
         given = payloads_for(target, kind=payload, paths=file or [], given_texts=text or [])
         requests.append(Request(target, given, tuple(shape or ()), tuple(input or ()), encoding))
     is_open = offered is not None or bound is not None
-    asked = Asked(
+    spec = LoadSpec(
         concurrency=(in_flight or [64 if is_open else 1])[0],
         rate_per_s=offered,
         arrivals=when,
         connection=connection,
         batch=batch,
         seconds=length_s,
-        shortest_s=min(5.0, seconds or 5.0),
         seed=seed,
         processes=processes,
     )
     name = f"photodup-load/{datetime.now():%Y%m%d-%H%M%S}"  # clocks are set back: never into a folder that is there
     folder = out or next(path for n in count() if not (path := Path(f"{name}{-n or ''}")).exists())
     show = partial(print, flush=True, file=sys.stderr if as_json else None)
-    job = Job(requests, asked, folder, Watcher(sys.stderr), show, print if as_json else None, limits)
+    job = Job(requests, spec, folder, Watcher(sys.stderr), show, print if as_json else None, limits)
     if bound:
         status = run_rate(job, bound, least_per_s=min_rate, most_per_s=max_rate)
     elif compare:
@@ -218,7 +217,7 @@ def gate(
     import json
 
     from photodup.bench.anyurl import gate as gates
-    from photodup.bench.anyurl.measure import Asked, Request
+    from photodup.bench.anyurl.measure import LoadSpec, Request
     from photodup.bench.anyurl.payloads import payloads_for
     from photodup.bench.anyurl.target import Security, header_values, target_of
     from photodup.bench.anyurl.watch import Watcher, stoppable
@@ -249,10 +248,10 @@ def gate(
     show(f"Base: {named[0]}; head: {named[1]}; {concurrency} in flight.")
     watcher = Watcher(sys.stderr)
     sides = gates.sides_of(request_of, urls, [command.running for command in commands], watcher)
-    asked = Asked(concurrency=concurrency, seconds=seconds, seed=seed)
+    spec = LoadSpec(concurrency=concurrency, seconds=seconds, seed=seed)
     try:
         with stoppable(watcher):
-            gated = gates.gate(sides, asked, watcher, limit=limit / 100)
+            gated = gates.gate(sides, spec, watcher, limit=limit / 100)
     except KeyboardInterrupt:
         raise PhotodupError("The gate was stopped by you, so nothing is decided.") from None
     for line in (*gated.sentences(), *(f"Note: {note}" for note in gated.notes)):

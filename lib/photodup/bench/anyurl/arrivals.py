@@ -22,7 +22,7 @@ class Pattern:
         words: as it was asked for.
         times_s: rate per second, horizon in seconds, seed → times in seconds, ascending, from 0.
         rate_per_s, horizon_s: where the pattern fixes them (a ramp's mean rate, a trace's length).
-        is_steady: whether the rate is the same all the time; if not, no steady part can be expected.
+        is_steady: whether the rate is the same all the time; if not, windows of one load are no repetitions.
     """
 
     words: str

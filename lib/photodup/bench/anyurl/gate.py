@@ -18,7 +18,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from photodup.bench.anyurl.measure import Asked, Request, count
+from photodup.bench.anyurl.measure import LoadSpec, Request, count
 from photodup.bench.anyurl.versus import SHORTEST, fitted, same_answers, visit
 from photodup.bench.anyurl.watch import Watcher
 from photodup.bench.pairs import read
@@ -29,9 +29,9 @@ from photodup.bench.stats.spread import Spread, spread_of
 from photodup.core.errors import PhotodupError
 from photodup.core.files import write_atomically
 
-# Of the first look and of the second. They sum to less than 5 %, since bounds from few visits are a little too near:
-# simulated with four visits a look and spreads of 2 to 10 %, a head at the limit fails in 1 to 5 % of runs.
-LEVELS = (0.005, 0.035)
+# Of the first look and of the second; a head at the limit fails in less than their sum.
+LEVELS = (0.005, 0.04)
+VISITS = 4  # of a look
 N_SIMULATED, BEYOND = 400, 0.10
 FAILED_SHARE = 0.01  # of the head's requests: more fails the gate where the base does not fail so many
 
@@ -95,8 +95,8 @@ class Gated:
         return [
             f"{verdict}: {why}{size}; {bounds}, the limit is {found.limit:+z.1%}.",
             f"It rests on {rests_on}, {self.seconds:.0f} s, and look {found.looks} of {len(LEVELS)}.",
-            f"Simulated {N_SIMULATED} times at the spread just measured (one observation "
-            f"{self.spread.observations:.1%}, between visits {self.spread.visits:.1%}), this gate fails {rates} of runs.",
+            f"Simulated {N_SIMULATED} times at the spread just measured ({self.spread.visits:.1%} between visits), this "
+            f"gate fails {rates} of runs.",
         ]
 
     def as_record(self) -> dict[str, Any]:
@@ -173,22 +173,22 @@ Start = Callable[[Ready], AbstractContextManager[Request]]
 Sides = Callable[[], AbstractContextManager[tuple[Request, Request]]]
 
 
-def gate(sides: Sides, asked: Asked, watcher: Watcher, *, limit: float) -> Gated:
+def gate(sides: Sides, spec: LoadSpec, watcher: Watcher, *, limit: float) -> Gated:
     """Measure base and head in turns and decide whether head is slower by more than the limit.
 
     Args:
         sides: makes both ready for one visit: commands are started anew, so what differs from start to start counts.
-        asked: the load, a closed loop; all visits take about its `seconds`, without the starts.
+        spec: the load, a closed loop; all visits take about its `seconds`, without the starts.
 
     Raises:
         PhotodupError: nothing could be measured, or it was stopped.
     """
     began = time.monotonic()
     with sides() as (base, head):
-        notes = same_answers(base, head, asked.batch)
-        least_s = visit(base, head, asked, SHORTEST, 0).seconds
-    per_look, plan = fitted(least_s, asked.seconds, asked.load, looks=len(LEVELS))
-    is_rate = asked.load.concurrency != 1
+        notes = same_answers(base, head, spec.batch)
+        least_s = visit((base, head), spec, SHORTEST, 0).seconds
+    per_look, plan = fitted(least_s, spec.seconds, n_sides=2, looks=len(LEVELS), most=VISITS)
+    is_rate = spec.load.concurrency != 1
     seen: list[Visit] = []
     for look in range(1, len(LEVELS) + 1):
         for number_ in range(len(seen) + 1, per_look * look + 1):
@@ -196,9 +196,8 @@ def gate(sides: Sides, asked: Asked, watcher: Watcher, *, limit: float) -> Gated
                 raise PhotodupError("The gate was stopped by you, so nothing is decided.")
             watcher.say(f"look {look} of {len(LEVELS)}, visit {number_} of {per_look * look}")
             with sides() as (base, head):
-                seen.append(visit(base, head, asked, replace(plan, alone_s=0.0), number_))
-        pairs = [one.against(2) for one in seen]
-        observed = read.observed(pairs, asked.load, read.usual_metric(asked.load))
+                seen.append(visit((base, head), spec, replace(plan, alone_s=0.0), number_))
+        observed = read.observed(seen, spec.load, read.usual_metric(spec.load))
         if isinstance(observed, str):
             raise PhotodupError(f"Base and head cannot be compared: {observed}")
         ratios = [-one if is_rate else one for one in observed.log_ratios]
@@ -209,18 +208,17 @@ def gate(sides: Sides, asked: Asked, watcher: Watcher, *, limit: float) -> Gated
     spread = spread_of(Observed(tuple(ratios), 1.0, 1.0))
     planted = dict.fromkeys((0.0, limit, limit + BEYOND))
     rates = {
-        of: simulated(lambda looks, draw: spread.draw(looks * per_look, len(ratios[0]), draw), limit, of)
-        for of in planted
+        of: simulated(lambda looks, draw: spread.draw(looks * per_look, draw), limit, of) for of in planted
     }
     answered, failed = (
-        [sum(getattr(v, name)[side] for v in pairs) for side in (0, 1)] for name in ("n_requests", "n_failed")
+        [sum(getattr(v, name)[side] for v in seen) for side in (0, 1)] for name in ("n_requests", "n_failed")
     )
     shares = [failed[side] / max(1, failed[side] + answered[side]) for side in (0, 1)]
     because = ""
     if shares[1] > FAILED_SHARE >= shares[0]:
         because = f"{shares[1]:.1%} of head's requests failed."
     values, unit = (observed.value_a, observed.value_b), "requests/s" if is_rate else "ms"
-    seconds, told = time.monotonic() - began, (*notes, *read.remarks(pairs))
+    seconds, told = time.monotonic() - began, (*notes, *read.remarks(seen))
     return Gated(found, values, unit, observed.n, len(seen), seconds, spread, rates, told, because)
 
 

@@ -1,7 +1,8 @@
-"""One load on one server: the request, the measurement, and the sentences about it."""
+"""Loads on one server: the request, the windows, and the sentences about them."""
 
 import contextlib
 import math
+import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -21,11 +22,11 @@ from photodup.bench.backends.server_adapters import OverGrpc, OverHttp
 from photodup.bench.link.way import LOOPBACK, Way
 from photodup.bench.load.counters import known_account, probe
 from photodup.bench.load.load import Probe, measure
-from photodup.bench.load.plan import Stopping
+from photodup.bench.load.plan import WindowPlan
 from photodup.bench.load.usage import local_server
-from photodup.bench.load.workers import ROW, check_rows, common_error, describe_error
+from photodup.bench.load.workers import check_rows, clock, common_error, describe_error
 from photodup.bench.stats.facts import Load
-from photodup.bench.stats.point import Sample
+from photodup.bench.stats.figures import Figure, figures_of, interval, pooled
 from photodup.bench.stats.sentence import number
 from photodup.core.errors import PhotodupError, is_expected
 from photodup.embedding.wire.http import AnswerError, Base64Json, Multipart, OpenAi, Post
@@ -33,18 +34,18 @@ from photodup.embedding.wire.kserve import KserveGrpc, KserveHttp
 
 BUSY_SHARE = 0.25  # of the cores of a machine that client and server share
 FULL_CORE = 0.9
+FEWEST_VISITS, MOST_VISITS, VISIT_S = 3, 10, 2.5
 OURS = ("multipart", "base64")
 
 
 @dataclass(frozen=True)
-class Asked:
+class LoadSpec:
     """The load on a server.
 
     Attributes:
         concurrency: requests in flight; in an open loop the most that may be.
         rate_per_s: open loop: requests a second on average; None for a closed loop.
-        seconds: longest time of all of it: connecting, warming up, the window, and waiting for what was sent in it.
-        shortest_s: a closed loop's window may end here if its figures are precise enough by then.
+        seconds: longest time of all of it: of every visit connecting, warming up, the window, and waiting for what was sent.
         processes: of the generator; they share a closed loop's requests in flight.
     """
 
@@ -54,7 +55,6 @@ class Asked:
     connection: str = "warm"
     batch: int = 1
     seconds: float = 20.0
-    shortest_s: float = 5.0
     seed: int = 0
     processes: int = 1
 
@@ -65,15 +65,20 @@ class Asked:
         return Load(scenario, self.batch, self.concurrency, self.rate_per_s, self.connection, span="prepared")
 
     @property
-    def is_steady(self) -> bool:
-        """The load is the same all the time."""
-        return self.rate_per_s is None or self.arrivals.is_steady
+    def n_visits(self) -> int:
+        """Windows into which the time is split: one where the load is not the same all the time."""
+        is_steady = self.rate_per_s is None or self.arrivals.is_steady
+        return min(max(FEWEST_VISITS, round(self.seconds / VISIT_S)), MOST_VISITS) if is_steady else 1
 
-    @property
-    def window_s(self) -> float:
-        """The longest window: an open loop waits for up to a quarter of it for what was sent in it."""
-        rest_s = max(self.seconds - (0.5 if self.concurrency > 1 else 0.0), 0.5 * self.seconds)
-        return rest_s if self.rate_per_s is None else 0.8 * rest_s
+    def window(self, visit: int = 0) -> WindowPlan:
+        """Return the window of a visit; an open loop waits for up to a quarter of it for what was sent in it."""
+        visit_s = self.seconds / self.n_visits
+        is_closed = self.rate_per_s is None
+        ramp_s = min(0.5, visit_s / 4) if is_closed and self.concurrency > 1 else 0.0
+        seconds = 0.95 * visit_s - ramp_s if is_closed else 0.8 * visit_s
+        # A slow server may take longer for two waves, so that fewer visits fit.
+        longest_s = max(seconds, self.seconds / (2 * min(FEWEST_VISITS, self.n_visits)))
+        return WindowPlan(seconds, 1, ramp_s=ramp_s, seed=self.seed + visit, longest_s=longest_s)
 
     @property
     def words(self) -> str:
@@ -86,21 +91,42 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """A load with its measurement.
+class Window:
+    """One window of a load.
 
     Attributes:
-        columns: everything known, as the columns of a record: the verdict, the figures with their intervals.
+        columns: as `load.measure` returns them.
         rows: [answered, len(ROW)] single requests, times in seconds since the window opened.
         errors: failed requests: seconds, sentence.
-        sample: what a search for a rate needs.
+        began_s: when it was begun, seconds since the first of all.
     """
 
-    asked: Asked
     columns: dict[str, Any]
     rows: np.ndarray
     errors: list[tuple[float, str]]
-    sample: Sample
+    began_s: float = 0.0
+
+    @property
+    def latency_ms(self) -> np.ndarray:
+        """Of the answers that came before the window closed."""
+        return np.asarray(self.columns["raw"]["latency_ms"]) if "raw" in self.columns else np.empty(0)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A load with its windows, one a visit; `columns` are `figures_of` them."""
+
+    spec: LoadSpec
+    windows: list[Window]
+    columns: dict[str, Any]
+
+    @property
+    def latency_ms(self) -> np.ndarray:
+        return np.concatenate([window.latency_ms for window in self.windows])
+
+    @property
+    def errors(self) -> list[tuple[float, str]]:
+        return [error for window in self.windows for error in window.errors]
 
 
 @dataclass(frozen=True)
@@ -207,42 +233,64 @@ def _remedy(status: int) -> str:
     }.get(status, "Change what is sent (--file, --text, --payload, --shape) or the protocol (--protocol).")
 
 
-def measure_load(request: Request, asked: Asked, watcher: Watcher, *, label: str = "") -> Measured:
-    """Measure one load. A server that fails is a result; its rows up to then are kept.
+def measure_loads(request: Request, specs: Sequence[LoadSpec], watcher: Watcher) -> list[Measured]:
+    """Measure loads of one server in turns: each visit has a window of every one, in an order drawn anew.
+
+    A server that fails is a result. It ends where the server is dead, or the time is over and each load has
+    `FEWEST_VISITS` windows.
 
     Args:
-        label: of this measurement, in progress and rows.
+        specs: each with its share of the time.
     """
-    load, adapter, target = asked.load, request.adapter(asked.batch), request.target
-    stopping = Stopping(
-        min_duration_s=min(asked.shortest_s, asked.window_s), max_duration_s=asked.window_s, seed=asked.seed
-    )
-    watcher.begin(label or asked.words, asked.window_s)
+    began, seconds, draw = clock(), sum(spec.seconds for spec in specs), random.Random(specs[0].seed)
+    windows: list[list[Window]] = [[] for _ in specs]
+    longest_s = 0.0
+    for visit in range(max(spec.n_visits for spec in specs)):
+        visit_began = clock()
+        if visit >= FEWEST_VISITS and visit_began - began + longest_s > seconds:
+            break
+        for index in draw.sample(range(len(specs)), len(specs)):
+            spec, has_failed = specs[index], bool(windows[index]) and "raw" not in windows[index][-1].columns
+            if visit >= spec.n_visits or has_failed or watcher.stop_asked or watcher.is_dead:
+                continue
+            label = f"{spec.words}, visit {visit + 1} of {spec.n_visits}" if spec.n_visits > 1 else spec.words
+            window = measure_window(request, spec, spec.window(visit), watcher, label=label)
+            windows[index].append(replace(window, began_s=max(watcher.opened_s - began, 0.0)))
+        longest_s = max(longest_s, clock() - visit_began)
+    return [
+        Measured(spec, of_spec, figures_of([window.columns for window in of_spec]))
+        for spec, of_spec in zip(specs, windows, strict=True)
+        if of_spec
+    ]
+
+
+def measure_window(
+    request: Request, spec: LoadSpec, plan: WindowPlan, watcher: Watcher, *, label: str
+) -> Window:
+    """Measure one window of a load.
+
+    Args:
+        label: of this window, in progress.
+    """
+    adapter, target = request.adapter(spec.batch), request.target
+    watcher.begin(label, plan.seconds)
     counted = counters_of(target)
     server, began = None if counted else local_server(target.url), time.monotonic()
-    way = LOOPBACK if target.is_local else Way("network", None)
     columns = measure(
         adapter,
         request.payloads.items,
-        load,
-        stopping,
-        way=way,
-        arrivals=asked.arrivals.times_s,
+        spec.load,
+        plan,
+        way=LOOPBACK if target.is_local else Way("network", None),
+        arrivals=spec.arrivals.times_s,
         observer=watcher,
         probe=counted,
-        processes=asked.processes,
+        processes=spec.processes,
     )
     if server is not None:
         columns |= server.columns(time.monotonic() - began)
     columns["n_idle_closes"] = adapter.n_idle_closes()
-    why = columns["invalid_because"]
-    columns["because"] = columns["because"] or why.partition(": ")[2] or why
-    raw, rows, errors = columns.pop("raw", None), watcher.rows, watcher.errors
-    if raw is None:  # a failed point has no arrays; its answers are in the rows
-        raw = {"latency_ms": watcher.latency_ms, "finished_s": rows[:, ROW.index("done")]}
-    failed = columns.get("error", "") if not len(raw["latency_ms"]) else ""
-    sample = Sample(raw["latency_ms"], raw["finished_s"], len(errors), columns.get("arrived_per_s"), failed)
-    return Measured(asked, columns, rows, errors, sample)
+    return Window(columns, watcher.rows, watcher.errors)
 
 
 def counters_of(target: Target) -> Probe | None:
@@ -269,16 +317,17 @@ def counters_of(target: Target) -> Probe | None:
 
 @dataclass(frozen=True)
 class Headline:
-    """The plain figures of all requests that were answered in the window, without any statistics.
+    """The figures of a load, each the mean over its visits with its 95 % interval between them.
 
     Attributes:
-        percentiles_ms: 50, 95 and 99 and their latencies; empty without answers.
+        percentiles_ms: 50, 95 and 99; empty without answers. Of 95 and 99 the answers of all visits are pooled.
+        max_ms: the longest of all.
     """
 
-    requests_per_s: float
+    requests_per_s: Figure
     answered: int
     failed: int
-    percentiles_ms: dict[int, float]
+    percentiles_ms: dict[int, Figure]
     max_ms: float
 
     @property
@@ -293,31 +342,44 @@ class Headline:
         """Return the headline for a person."""
         failed = f"{self.failed:,} of {count(self.answered + self.failed, 'request')} failed ({self.error_share:.2%})"
         errors = failed if self.failed else "no errors"
-        first = f"{number(self.requests_per_s)} requests/s, {count(self.answered, 'answer')}, {errors}"
+        first = f"{with_interval(self.requests_per_s)} requests/s, {count(self.answered, 'answer')}, {errors}"
         if not self.percentiles_ms:
             return [first]
         parts = [
-            f"p{p} {number(value)} ms{' (few answers)' if self.is_rare(p) else ''}"
-            for p, value in self.percentiles_ms.items()
+            f"p{p} {with_interval(figure)} ms{' (few answers)' if self.is_rare(p) else ''}"
+            for p, figure in self.percentiles_ms.items()
         ]
         whose = "latency of those answered" if self.failed else "latency"
         return [first, f"{whose}: {', '.join(parts)}, longest {number(self.max_ms)} ms"]
 
     def columns(self) -> dict[str, float]:
         """Return it as `--fail-if` and JSON name its figures."""
-        latencies = {f"p{p}": value for p, value in self.percentiles_ms.items()}
-        return {"rate": self.requests_per_s, "errors": self.error_share, **latencies, "max": self.max_ms}
+        latencies = {f"p{p}": figure[0] for p, figure in self.percentiles_ms.items()}
+        return {"rate": self.requests_per_s[0], "errors": self.error_share, **latencies, "max": self.max_ms}
+
+
+def with_interval(figure: Figure) -> str:
+    """Return a figure in words: three digits, and its interval where it has one."""
+    value, low, high = figure
+    return (
+        number(value) if low is None or high is None else f"{number(value)} [{number(low)}, {number(high)}]"
+    )
 
 
 def headline(measured: Measured) -> Headline:
-    """Return the headline of a measurement."""
-    seen, duration_s = measured.sample.latency_ms, measured.columns.get("duration_s") or math.nan
-    if len(seen) and not duration_s > 0:
-        duration_s = float(np.max(measured.sample.finished_s))
-    percentiles = {p: float(np.percentile(seen, p)) for p in (50, 95, 99)} if len(seen) else {}
-    rate = len(seen) / duration_s if len(seen) else 0.0
+    """Return the headline of a load."""
+    answers, failed = [ms for w in measured.windows if len(ms := w.latency_ms)], len(measured.errors)
+    if not answers:
+        return Headline((0.0, None, None), 0, failed, {}, math.nan)
+    rates = [
+        w.columns["throughput_images_per_s"] / measured.spec.batch
+        for w in measured.windows
+        if len(w.latency_ms)
+    ]
+    percentiles = {50: interval([float(np.median(ms)) for ms in answers])}
+    percentiles |= {p: pooled(answers, p) for p in (95, 99)}
     return Headline(
-        rate, len(seen), len(measured.errors), percentiles, float(seen.max()) if len(seen) else math.nan
+        interval(rates), sum(map(len, answers)), failed, percentiles, max(float(ms.max()) for ms in answers)
     )
 
 
@@ -327,36 +389,36 @@ def count(n: int, word: str) -> str:
 
 def notes(measured: Measured, target: Target, watcher: Watcher) -> list[str]:
     """Return sentences about the faults of a measurement; none for a sound one."""
-    columns, asked = measured.columns, measured.asked
-    said = []
-    if not asked.is_steady:
-        said.append(
-            f"The load {asked.arrivals.words} is not the same all the time, so there are no intervals and no verdict of "
-            "steadiness: the rows and the figure show it second by second."
+    columns, spec, errors = measured.columns, measured.spec, measured.errors
+    sentences = [f"{note[0].upper()}{note[1:]}." for note in columns.get("notes", "").split("; ") if note]
+    if spec.n_visits == 1:
+        sentences.append(
+            f"The load {spec.arrivals.words} is not the same all the time, so there are no intervals: the rows and the "
+            "figure show it second by second."
         )
-    elif columns["verdict"] != "valid" and columns["because"] and not measured.errors:
-        said.append(f"The measurement is {columns['verdict']}: {columns['because']}.".replace("..", "."))
-    if measured.errors:
-        most = common_error(measured.errors).rstrip(".")
-        said.append(f"{count(len(measured.errors), 'request')} failed, most of them so: {most}.")
+    failed = [window.columns["error"] for window in measured.windows if "raw" not in window.columns]
+    if errors:
+        most = common_error(errors).rstrip(".")
+        sentences.append(f"{count(len(errors), 'request')} failed, most of them so: {most}.")
+    elif failed:
+        which = f"{len(failed)} of {count(len(measured.windows), 'window')} could not be measured"
+        sentences.append(f"{which}: {failed[-1].rstrip('.')}.")
     if watcher.stop_asked:
-        said.append("It was stopped by you; what was measured until then is kept.")
+        sentences.append("It was stopped by you; what was measured until then is kept.")
     cores, share = columns.get("client_cpu_cores", 0.0), columns.get("client_cpu_share", 0.0)
     if cores > FULL_CORE:
-        said.append(
+        sentences.append(
             f"The generator kept {cores:.1f} cores busy: it may be the limit, and not the server. "
             "Share it among several with --processes, or run it elsewhere."
         )
     else:
-        said += shared_cores(share, target)
-    if late := columns.get("n_late_generator"):
-        said.append(f"{count(late, 'request')} left the generator late; latency counts from when it was due.")
-    if closes := columns.get("n_idle_closes") if asked.connection == "warm" else 0:
-        said.append(
+        sentences += shared_cores(share, target)
+    if closes := columns.get("n_idle_closes") if spec.connection == "warm" else 0:
+        sentences.append(
             f"The server had closed {count(closes, 'idle connection')}, opened anew within the request: a smaller "
             "--concurrency keeps fewer idle."
         )
-    return said
+    return sentences
 
 
 def shared_cores(share: float, *targets: Target) -> list[str]:

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from photodup.bench.anyurl.measure import Measured, headline
+from photodup.bench.anyurl.measure import Measured, headline, with_interval
 from photodup.bench.anyurl.versus import SIDES, Versus
 from photodup.bench.load.workers import ROW
+from photodup.bench.stats.figures import Figure
 from photodup.bench.stats.sentence import number, row
 from photodup.bench.stats.slo import SloRate
 from photodup.core.extras import need
@@ -43,18 +44,18 @@ def page(
 
 def measurement_row(one: Measured) -> dict[str, Any]:
     """Return a measurement as the cells of a table's row."""
-    seen = headline(one)
+    head = headline(one)
     latencies = {
-        f"p{p}, ms": number(seen.percentiles_ms[p]) if seen.percentiles_ms else "" for p in (50, 95, 99)
+        f"p{p}, ms": with_interval(head.percentiles_ms[p]) if head.percentiles_ms else ""
+        for p in (50, 95, 99)
     }
-    verdict = ": ".join(part for part in (one.columns["verdict"], one.columns["because"]) if part)
     return {
-        "load": one.asked.words,
-        "requests/s": number(seen.requests_per_s),
+        "load": one.spec.words,
+        "requests/s": with_interval(head.requests_per_s),
         **latencies,
-        "answers": seen.answered,
-        "failed": seen.failed,
-        "verdict": verdict if one.asked.is_steady else "",
+        "visits": len(one.windows),
+        "answers": head.answered,
+        "failed": head.failed,
     }
 
 
@@ -77,7 +78,7 @@ def visit_rows(versus: Versus) -> list[dict[str, Any]]:
             "server": name,
             "answers": visit.n_requests[side],
             "failed": visit.n_failed[side],
-            f"{metric.words}, {metric.unit}": number(value) if (value := visit.values[side]) else "",
+            f"{metric.words}, {metric.unit}": number(value) if (value := visit.values()[side]) else "",
         }
         for place, visit in enumerate(versus.visits, start=1)
         for side, name in enumerate(SIDES)
@@ -86,18 +87,21 @@ def visit_rows(versus: Versus) -> list[dict[str, Any]]:
 
 def load_figures(one: Measured) -> list[tuple[str, str]]:
     """Return the figures of a single load: latency over time, and its distribution."""
-    if not len(one.rows):
+    due, done = (
+        np.concatenate([w.began_s + w.rows[:, ROW.index(name)] for w in one.windows])
+        for name in ("due", "done")
+    )
+    if not len(done):
         return []
-    done = one.rows[:, ROW.index("done")]
-    latency = (done - one.rows[:, ROW.index("due")]) * 1000
+    latency, failed_s = (done - due) * 1000, [w.began_s + at for w in one.windows for at, _ in w.errors]
     every = max(1, len(done) // _MOST_DOTS)
     figure, axes = axes_of("seconds", "latency, ms")
     axes.plot(done[::every], latency[::every], ".", ms=3, alpha=0.5, color="#2a6f97")
-    for at, _ in one.errors[:_MOST_DOTS]:
+    for at in failed_s[:_MOST_DOTS]:
         axes.axvline(at, color="#b4442f", lw=0.5)
     axes.set_ylim(bottom=0)
     few = f" Every {every}th is drawn." if every > 1 else ""
-    lines = "; red lines: failed requests." if one.errors else "."
+    lines = "; red lines: failed requests." if failed_s else "."
     over_time = (f"Each request when it was answered{lines}{few}", svg(figure))
     figure, axes = axes_of("latency, ms", "share of requests that took longer")
     ordered = np.sort(latency)
@@ -114,23 +118,36 @@ def load_figures(one: Measured) -> list[tuple[str, str]]:
 
 def frontier_figures(measured: Sequence[Measured]) -> list[tuple[str, str]]:
     """Return the figure of a sweep: latency against throughput, one dot for each number of requests in flight."""
-    seen = [(one.asked.concurrency, headline(one)) for one in measured if len(one.sample.latency_ms)]
-    if not seen:
+    heads = [(one.spec.concurrency, head) for one in measured if (head := headline(one)).answered]
+    if not heads:
         return []
     figure, axes = axes_of("requests/s answered", "latency, ms")
-    rates = [one.requests_per_s for _, one in seen]
+    rates = [head.requests_per_s for _, head in heads]
     for percentile, color in ((50, "#2a6f97"), (95, "#b4442f")):
-        latencies = [one.percentiles_ms[percentile] for _, one in seen]
-        axes.plot(rates, latencies, "o-", ms=4, color=color, label=f"p{percentile}")
-    for in_flight, one in seen:
-        axes.annotate(
-            str(in_flight), (one.requests_per_s, one.percentiles_ms[95]), xytext=(4, 4), textcoords="offset points",
-            fontsize=8,
+        latencies = [head.percentiles_ms[percentile] for _, head in heads]
+        axes.errorbar(
+            [rate[0] for rate in rates], [latency[0] for latency in latencies], xerr=_errors(rates),
+            yerr=_errors(latencies), fmt="o-", ms=4, lw=1, elinewidth=0.8, color=color, label=f"p{percentile}",
         )  # fmt: skip
+    for in_flight, head in heads:
+        at = head.requests_per_s[0], head.percentiles_ms[95][0]
+        axes.annotate(str(in_flight), at, xytext=(4, 4), textcoords="offset points", fontsize=8)
     axes.set_ylim(bottom=0)
     axes.legend(fontsize=8, frameon=False)
-    caption = "Numbers are requests in flight. Where the curve turns up, more of them only wait longer."
+    caption = (
+        "Numbers are requests in flight, bars 95 % intervals between visits. Where the curve turns up, more of them only "
+        "wait longer."
+    )
     return [(caption, svg(figure))]
+
+
+def _errors(figures: Sequence[Figure]) -> list[list[float]]:
+    """Return how far each interval reaches down and up, as an error bar wants it."""
+    ends = [
+        (value, value if low is None else low, value if high is None else high)
+        for value, low, high in figures
+    ]
+    return [[value - low for value, low, _ in ends], [high - value for value, _, high in ends]]
 
 
 def rate_figures(rate: SloRate) -> list[tuple[str, str]]:
@@ -140,8 +157,7 @@ def rate_figures(rate: SloRate) -> list[tuple[str, str]]:
     figure, axes = axes_of("requests/s offered", f"p{rate.bound.percentile:g} of latency, ms")
     x = [s.rate_per_s for s in rate.seen]
     y = [s.latency_ms for s in rate.seen]
-    low, high = [s.latency_ms - s.low_ms for s in rate.seen], [s.high_ms - s.latency_ms for s in rate.seen]
-    axes.errorbar(x, y, yerr=[low, high], fmt="o", ms=4, color="#2a6f97", elinewidth=0.8)
+    axes.plot(x, y, "o", ms=4, color="#2a6f97")
     axes.axhline(rate.bound.bound_ms, color="#b4442f", lw=0.8)
     if np.isfinite(rate.high):
         axes.axvspan(rate.low, rate.high, color="#2f7d5b", alpha=0.15)
@@ -149,27 +165,27 @@ def rate_figures(rate: SloRate) -> list[tuple[str, str]]:
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.yaxis.set_minor_formatter(lambda value, _: "")
-    caption = "Each dot is a measurement with its interval; the red line is the bound, the band the rate's interval."
+    caption = "Each dot is a window; the red line is the bound, the band the rate's interval."
     return [(caption, svg(figure))]
 
 
 def versus_figures(versus: Versus) -> list[tuple[str, str]]:
     """Return the figure of a comparison: every observation behind the verdict and the check, in the order of time."""
     metric = versus.outcomes[0].metric
-    figure, axes = axes_of("block of turns", f"difference in {metric.words}, %")
+    figure, axes = axes_of("half of a palindrome of turns", f"difference in {metric.words}, %")
     looks = (
         ("check: server 1 through other connections", "#98a2b3"),
         ("server 2 against server 1", "#2a6f97"),
     )
-    for place, (outcome, (label, color)) in enumerate(zip(versus.outcomes[:2], looks, strict=True)):
-        ratios = np.concatenate([visit.log_ratios[place] for visit in versus.visits])
+    for place, (outcome, (label, color)) in enumerate(zip(versus.outcomes[:2], looks, strict=True), start=1):
+        ratios = np.concatenate([visit.log_ratios(place) for visit in versus.visits])
         axes.plot(np.arange(1, len(ratios) + 1), 100 * np.expm1(ratios), "o", ms=4, color=color, label=label)
         if outcome.is_measured:
             axes.axhspan(100 * outcome.low, 100 * outcome.high, color=color, alpha=0.2, linewidth=0)
     axes.axhline(0, color="#667085", lw=0.7)
     axes.legend(fontsize=8, frameon=False)
     axes.xaxis.get_major_locator().set_params(integer=True)
-    return [("Each dot is a block of turns; the bands are the 95 % intervals.", svg(figure))]
+    return [("Each dot is one block of each server; the bands are the 95 % intervals.", svg(figure))]
 
 
 def axes_of(x: str, y: str) -> tuple[Any, Any]:

@@ -12,19 +12,19 @@ from typing import Any
 
 import numpy as np
 
-from photodup.bench.anyurl.measure import Measured
+from photodup.bench.anyurl.measure import Measured, Window
 from photodup.bench.load.workers import ROW
 from photodup.bench.pairs.alternate import Visit
 from photodup.bench.stats.facts import METRICS
-from photodup.bench.stats.sentence import number
 from photodup.core.errors import PhotodupError
 from photodup.core.extras import need
 from photodup.core.files import write_atomically
 
 COLUMNS = {
-    "measurement": "number of the measurement, from 0, as in result.json",
+    "measurement": "number of the load, from 0, as in result.json",
+    "visit": "number of its window, from 1",
     "url": "what was asked",
-    "request": "number within the measurement in order of completion; failed requests come last",
+    "request": "number within the window in order of completion; failed requests come last",
     "due_s": "when the request was to be sent, in seconds from the opening of the window; null if it failed",
     "sent_s": "when it was sent; later than due_s where all connections were busy",
     "answered_s": "when the last byte of the answer was there",
@@ -36,27 +36,10 @@ COLUMNS = {
 TURNS = {
     "visit": "number of the visit, from 1",
     "server": "what was asked; server 1 through other connections is the check",
-    "block": "number of the block (one request in flight) or quad of slices (several) within the visit, from 0",
+    "block": "number of the block within the visit, from 0: each server has one of each number",
     "latency_ms": "from the request until its answer was read and checked",
 }
 Rows = tuple[Mapping[str, str], Mapping[str, Any]]  # descriptions of the columns, and the columns
-_FIGURES = [METRICS[f"latency_ms_p{p}"] for p in (50, 95, 99)] + [METRICS["throughput_images_per_s"]]
-
-
-def statistics_line(measured: Measured, unit: str) -> list[str]:
-    """Return the figures that a measurement carries with their intervals, in one line; none of a load that changes."""
-    columns = measured.columns
-    parts = [
-        f"{metric.words} {number(columns[metric.name])} {metric.unit.replace('images/s', unit)} "
-        f"[{number(columns[metric.name + '_ci_low'])}, {number(columns[metric.name + '_ci_high'])}]"
-        for metric in _FIGURES
-        if metric.name + "_ci_low" in columns
-    ]
-    if not parts or not measured.asked.is_steady:
-        return []
-    worth = f"worth {columns['n_effective']:,.0f} independent ones"
-    rests_on = f"{columns['n_steady']:,} answers after the warm-up, {worth}"
-    return [f"With 95 % intervals: {'; '.join(parts)} ({rests_on})."]
 
 
 def write(folder: Path, result: Mapping[str, Any], rows: Rows, page: str) -> list[Path]:
@@ -109,26 +92,33 @@ def turns(visits: Sequence[Visit], sides: Sequence[str]) -> Rows:
     return TURNS, {
         "visit": np.repeat(np.arange(1, len(visits) + 1), [len(visit.side) for visit in visits]),
         "server": [sides[int(side)] for visit in visits for side in visit.side],
-        "block": np.concatenate([visit.block for visit in visits]),
+        "block": np.concatenate([visit.half for visit in visits]),
         "latency_ms": np.concatenate([visit.latency_ms for visit in visits]),
     }
 
 
 def requests(url: str, measured: Sequence[Measured]) -> Rows:
     """Return one row for each request of the measurements of a server."""
-    parts = [_table(number, url, one) for number, one in enumerate(measured)]
+    parts = [
+        {
+            "measurement": np.full(n := len(w.rows) + len(w.errors), number),
+            "visit": np.full(n, visit),
+            **_table(url, w),
+        }
+        for number, one in enumerate(measured)
+        for visit, w in enumerate(one.windows, start=1)
+    ]
     return COLUMNS, {
         name: np.concatenate([part[name] for part in parts]) if parts else [] for name in COLUMNS
     }
 
 
-def _table(number: int, url: str, one: Measured) -> dict[str, np.ndarray]:
+def _table(url: str, one: Window) -> dict[str, np.ndarray]:
     n, failed = len(one.rows), len(one.errors)
     total, nothing = n + failed, np.full(failed, np.nan)
     by_name = {name: one.rows[:, i] for i, name in enumerate(ROW)}
     done = np.concatenate([by_name["done"], [at for at, _ in one.errors]])
     return {
-        "measurement": np.full(total, number),
         "url": np.full(total, url, dtype=object),
         "request": np.arange(total),
         "due_s": np.concatenate([by_name["due"], nothing]),

@@ -13,7 +13,7 @@ from typing import Any
 
 from photodup.bench.anyurl import page as pages
 from photodup.bench.anyurl import report
-from photodup.bench.anyurl.measure import Asked, Measured, Request, headline, measure_load, notes
+from photodup.bench.anyurl.measure import LoadSpec, Measured, Request, headline, measure_loads, notes
 from photodup.bench.anyurl.rate import highest_rate, rate_sentence
 from photodup.bench.anyurl.versus import SIDES, compare
 from photodup.bench.anyurl.watch import Watcher, stoppable
@@ -81,7 +81,7 @@ class Job:
     """
 
     requests: Sequence[Request]
-    asked: Asked
+    spec: LoadSpec
     out: Path
     watcher: Watcher
     show: Callable[[str], None]
@@ -120,7 +120,7 @@ class Job:
         for note in wrong:
             self.show(f"Note: {note}")
         payload = "; ".join(dict.fromkeys(r.payloads.words for r in self.requests))
-        facts = report.about([r.target.columns() for r in self.requests], self.asked.words, payload)
+        facts = report.about([r.target.columns() for r in self.requests], self.spec.words, payload)
         facts |= {"status": status, "found": list(sentences), "notes": list(wrong), "headlines": list(seen)}
         html = pages.page(title, facts, sentences, wrong, tables, figures)
         result = {**facts, **more}
@@ -135,41 +135,42 @@ def _measurements(job: Job, measured: Sequence[Measured], **more: Any) -> dict[s
     """Return the arguments of `Job.close` that hold the measurements of one server."""
     url = job.requests[0].target.name
     return {
-        "more": {"measurements": [{"url": url, **plain(one.columns)} for one in measured], **more},
+        "more": {"measurements": [{"url": url, **_record(one)} for one in measured], **more},
         "rows": report.requests(url, measured),
         "tables": {"Measurements": [pages.measurement_row(one) for one in measured]},
     }
 
 
+def _record(one: Measured) -> dict[str, Any]:
+    """Return the figures of a load, and under `windows` those of each window."""
+    windows = [{name: value for name, value in w.columns.items() if name != "raw"} for w in one.windows]
+    return {**plain(one.columns), "windows": [plain(window) for window in windows]}
+
+
 def run_load(job: Job, in_flight: Sequence[int] = ()) -> int:
-    """Measure one load, or one after the other with so many in flight each; return the status to end with."""
-    (request,) = job.requests
-    asked = job.asked
-    request.try_once(asked.batch)
-    sweep = [
-        replace(asked, concurrency=n, seconds=asked.seconds / len(in_flight), shortest_s=asked.seconds)
-        for n in in_flight
-    ]
-    job.opening(", ".join(map(str, in_flight)) + " in flight, one after the other" if sweep else asked.words)
-    measured: list[Measured] = []
+    """Measure one load, or loads with so many in flight in turns; return the status to end with."""
+    (request,), spec = job.requests, job.spec
+    request.try_once(spec.batch)
+    share_s = spec.seconds / max(len(in_flight), 1)
+    specs = [replace(spec, concurrency=n, seconds=share_s) for n in in_flight] or [spec]
+    words = f"{', '.join(map(str, in_flight))} in flight in turns" if in_flight else spec.words
+    windows = "one window" if specs[0].n_visits == 1 else f"{specs[0].n_visits} visits"
+    job.opening(f"{words}, {windows} of {specs[0].window().seconds:.2g} s")
     with stoppable(job.watcher):
-        for asked in sweep or [job.asked]:
-            if not (measured and job.watcher.stop_asked):
-                measured.append(measure_load(request, asked, job.watcher))
+        measured = measure_loads(request, specs, job.watcher)
     heads = [headline(one) for one in measured]
     sentences, wrong = [], []
     for one, head in zip(measured, heads, strict=True):
-        which = f"{one.asked.concurrency} in flight: " if sweep else ""
+        which = f"{one.spec.concurrency} in flight: " if in_flight else ""
         sentences += [f"{which}{line}" for line in head.lines() + server_lines(one)]
-        if not sweep:
-            sentences += report.statistics_line(one, request.payloads.unit)
         wrong += [f"{which}{note}" for note in notes(one, request.target, job.watcher)]
-    figures = pages.frontier_figures(measured) if sweep else pages.load_figures(measured[0])
+    if any(head.answered and one.columns["n_visits"] > 1 for one, head in zip(measured, heads, strict=True)):
+        sentences.append("In brackets: 95 % intervals between visits.")
     return job.close(
         request.target.name,
         sentences,
         wrong,
-        figures,
+        pages.frontier_figures(measured) if in_flight else pages.load_figures(measured[0]),
         **_measurements(job, measured),
         seen=[{name: value for name, value in head.columns().items() if value == value} for head in heads],
         is_measured=any(head.answered for head in heads),
@@ -200,10 +201,10 @@ def server_lines(one: Measured) -> list[str]:
 def run_rate(job: Job, bound: LatencyBound, **offered: float | None) -> int:
     """Search the highest rate under a bound, within the rates `offered` to `highest_rate`; return the status to end with."""
     (request,) = job.requests
-    request.try_once(job.asked.batch)
-    job.opening(f"the highest rate with {bound}, in at most {job.asked.seconds:.0f} s")
+    request.try_once(job.spec.batch)
+    job.opening(f"the highest rate with {bound}, in at most {job.spec.seconds:.0f} s")
     with stoppable(job.watcher):
-        rate, measured, wrong = highest_rate(request, bound, job.asked, job.watcher, **offered)
+        rate, measured, wrong = highest_rate(request, bound, job.spec, job.watcher, **offered)
     return job.close(
         f"{request.target.name}: highest rate with {bound}",
         [rate_sentence(rate)],
@@ -219,10 +220,10 @@ def run_versus(job: Job) -> int:
     """Compare two servers; return the status to end with."""
     first, second = job.requests
     for request in job.requests:
-        request.try_once(job.asked.batch)
-    job.opening(job.asked.words)
+        request.try_once(job.spec.batch)
+    job.opening(job.spec.words)
     with stoppable(job.watcher):
-        versus = compare(first, second, job.asked, job.watcher)
+        versus = compare(first, second, job.spec, job.watcher)
     more = {
         "comparisons": [outcome.columns() for outcome in versus.outcomes],
         "visits": [{k: v for k, v in visit.as_record().items() if k != "raw"} for visit in versus.visits],

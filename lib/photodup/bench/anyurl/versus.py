@@ -7,26 +7,27 @@ check shows what the measuring does, and not how far two processes of one config
 import contextlib
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from photodup.bench.anyurl.measure import Asked, Request, shared_cores
+from photodup.bench.anyurl.measure import LoadSpec, Request, shared_cores
 from photodup.bench.anyurl.watch import Watcher
 from photodup.bench.backends.adapters import answers_to, lowest_cosine
 from photodup.bench.pairs import read
 from photodup.bench.pairs.alternate import Lane, Visit, VisitPlan, measure_visit
-from photodup.bench.stats.comparison import LEAST_OBSERVATIONS, Outcome, Question, has_failed, judge
+from photodup.bench.stats.comparison import LEAST_VISITS, Outcome, Question, has_failed, judge
 from photodup.bench.stats.facts import Load
 from photodup.bench.stats.sentence import sentence
 from photodup.core.errors import PhotodupError
 from photodup.core.files import available_cores
 
 SIDES = ("server 1", "server 1 through other connections", "server 2")
-VISITS, BLOCKS, QUADS = 4, 5, 3
+FEWEST_VISITS, VISITS, PALINDROMES, BLOCK_S = 3, 8, 10, 0.5
 USED = 0.9  # of the time: connecting and the probe have the rest
 SAME_ANSWER = 0.999
-SHORTEST = VisitPlan(blocks=1, block_s=0, quads=1, slice_s=0, alone_s=0, warmup_s=0)
+SHORTEST = VisitPlan(palindromes=1, block_s=0, min_answers=1, min_waves=1, alone_s=0, warmup_s=0)
 
 
 @dataclass(frozen=True)
@@ -46,32 +47,32 @@ class Versus:
     seconds: float
 
 
-def compare(first: Request, second: Request, asked: Asked, watcher: Watcher) -> Versus:
+def compare(first: Request, second: Request, spec: LoadSpec, watcher: Watcher) -> Versus:
     """Measure both servers in turns and compare them.
 
     Args:
-        asked: the load, a closed loop; all of it takes about its `seconds`.
+        spec: the load, a closed loop; all of it takes about its `seconds`.
 
     Raises:
         PhotodupError: a server stopped answering before anything was measured, or the time is too short.
     """
     began, used = time.monotonic(), time.process_time()
-    notes = same_answers(first, second, asked.batch)
+    notes = same_answers(first, second, spec.batch)
     watcher.say("finding how long a turn takes")
-    least_s = visit(first, second, asked, SHORTEST, 0).seconds
-    n_visits, plan = fitted(least_s, asked.seconds - (time.monotonic() - began), asked.load)
+    sides = first, first, second
+    least_s = visit(sides, spec, SHORTEST, 0).seconds
+    n_visits, plan = fitted(least_s, spec.seconds - (time.monotonic() - began), n_sides=len(sides))
     seen: list[Visit] = []
     for number in range(1, n_visits + 1):
-        left_s = asked.seconds - (time.monotonic() - began)
-        # Without the fewest observations the time before would be lost.
-        has_enough = len(seen) * plan.blocks >= LEAST_OBSERVATIONS
+        left_s = spec.seconds - (time.monotonic() - began)
+        has_enough = len(seen) >= LEAST_VISITS  # with fewer the time before would be lost
         if watcher.stop_asked or (has_enough and max(visit.seconds for visit in seen) > left_s):
             why = "It was stopped by you" if watcher.stop_asked else "The time was over"
             notes.append(f"{why} after {len(seen)} of {n_visits} visits; what was measured is kept.")
             break
         watcher.say(f"visit {number} of {n_visits}, about {left_s:.0f} s left")
         try:
-            seen.append(visit(first, second, asked, plan, number))
+            seen.append(visit(sides, spec, plan, number))
         except PhotodupError as error:
             why = f"In visit {number} of {n_visits} {str(error).rstrip('.')}"
             if not seen:
@@ -81,7 +82,7 @@ def compare(first: Request, second: Request, asked: Asked, watcher: Watcher) -> 
     if not seen:
         raise PhotodupError("It was stopped before anything was measured.")
     seconds = time.monotonic() - began
-    outcomes = outcomes_of(seen, asked.load)
+    outcomes = outcomes_of(seen, spec.load)
     sentences = sentences_of(outcomes, first.payloads.unit)
     notes += dict.fromkeys(note for outcome in reversed(outcomes) for note in outcome.notes)
     if first.payloads.words != second.payloads.words:
@@ -94,10 +95,17 @@ def compare(first: Request, second: Request, asked: Asked, watcher: Watcher) -> 
     return Versus(outcomes, sentences, seen, notes, seconds)
 
 
-def visit(first: Request, second: Request, asked: Asked, plan: VisitPlan, number: int) -> Visit:
-    """Measure one visit of the sides in `SIDES`."""
-    lanes = [Lane(one.adapter(asked.batch), items=one.payloads.items) for one in (first, first, second)]
-    return measure_visit(lanes, (), asked.load, plan, seed=asked.seed + number)
+def visit(sides: Sequence[Request], spec: LoadSpec, plan: VisitPlan, number: int) -> Visit:
+    """Measure one visit of so many sides.
+
+    Raises:
+        PhotodupError: a side stopped answering; one sentence.
+    """
+    lanes = [Lane(side.adapter(spec.batch), items=side.payloads.items) for side in sides]
+    try:
+        return measure_visit(lanes, (), spec.load, plan, seed=spec.seed + number)
+    except PhotodupError as error:
+        raise PhotodupError(f"{str(error).rstrip('.')}.") from None
 
 
 def sentences_of(outcomes: list[Outcome], unit: str) -> list[str]:
@@ -109,30 +117,35 @@ def sentences_of(outcomes: list[Outcome], unit: str) -> list[str]:
     return [failed, *(f"{one.rstrip('.')} (the check failed)." for one in found)]
 
 
-def fitted(least_s: float, seconds: float, load: Load, *, looks: int = 1) -> tuple[int, VisitPlan]:
-    """Return how many visits fit into a look, and what each has.
+def fitted(
+    least_s: float, seconds: float, *, n_sides: int, looks: int = 1, most: int = VISITS
+) -> tuple[int, VisitPlan]:
+    """Return how many visits fit into a look, and the plan of each.
 
     Args:
-        least_s: length of the shortest block, or quad of slices, of all sides.
+        least_s: length of the shortest visit of all sides.
         seconds: of all looks.
+        most: visits of a look.
 
     Raises:
-        PhotodupError: not even the fewest observations fit.
+        PhotodupError: not even the fewest visits fit.
     """
     seconds /= looks
     room = int(USED * seconds / least_s)
-    if room < LEAST_OBSERVATIONS:
+    if room < FEWEST_VISITS:
         raise PhotodupError(
             "The time is too short to compare these servers under this load: give --seconds "
-            f"{looks * (math.ceil(1.2 * LEAST_OBSERVATIONS * least_s / USED) + 1)}, or fewer requests in flight."
+            f"{looks * (math.ceil(1.2 * FEWEST_VISITS * least_s / USED) + 1)}, or fewer requests in flight."
         )
-    visits = min(VISITS, room // 2)
-    blocks = min(BLOCKS if load.concurrency == 1 else QUADS, room // visits)
-    visit_s = USED * seconds / visits
-    block_s = 0.8 * visit_s / blocks
-    alone_s = 0.05 * visit_s if room >= visits * (blocks + 2) else 0.0
-    slice_s, warmup_s = block_s / (2 * len(SIDES)), min(0.5, 0.02 * visit_s)
-    return visits, VisitPlan(blocks, block_s, blocks, slice_s, alone_s=alone_s, warmup_s=warmup_s)
+    visits = min(most, room)
+    visit_s, n_blocks = USED * seconds / visits, 2 * n_sides
+    alone_s, warmup_s = (0.05 * visit_s, min(0.5, 0.02 * visit_s)) if room >= 2 * visits else (0.0, 0.0)
+    turns_s = visit_s - n_sides * (alone_s + warmup_s)
+    palindromes = min(max(1, int(turns_s / (least_s + n_blocks * BLOCK_S))), PALINDROMES)
+    block_s = max(0.0, turns_s / palindromes - least_s) / n_blocks
+    return visits, VisitPlan(
+        palindromes, block_s, min_answers=1, min_waves=1, alone_s=alone_s, warmup_s=warmup_s
+    )
 
 
 def outcomes_of(visits: list[Visit], load: Load) -> list[Outcome]:
@@ -141,11 +154,11 @@ def outcomes_of(visits: list[Visit], load: Load) -> list[Outcome]:
     check = Question("check", "", usual, usual, SIDES[0], SIDES[1], "", is_null=True)
     questions = [read.answered(check, [visit.against(1) for visit in visits], load)]
     for metric in dict.fromkeys((usual, "latency_ms_p50", "latency_ms_p95", "latency_ms_p99")):
-        # Percentiles rest on the same turns: pooled with the usual metric they would count as turns of their own.
-        asked = Question(
+        # Percentiles rest on the same turns, so one of the metrics alone is primary.
+        question = Question(
             metric, "", metric, metric, SIDES[0], SIDES[2], "", metric == usual, nulls=("check",)
         )
-        questions.append(read.answered(asked, [visit.against(2) for visit in visits], load))
+        questions.append(read.answered(question, [visit.against(2) for visit in visits], load))
     return judge(questions)
 
 

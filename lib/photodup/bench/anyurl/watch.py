@@ -16,19 +16,21 @@ _RECENT = 200
 
 
 class Watcher(PatientObserver):
-    """Shows a measurement's progress, lets Ctrl-C end it, and keeps its single requests.
+    """Shows the progress of windows, lets Ctrl-C end them, and keeps the single requests of the last.
 
     Args:
         stream: where to write; None writes nothing.
 
     Attributes:
         stop_asked: somebody pressed Ctrl-C.
-        rows, errors: of the last measurement.
+        is_dead: in the last window more requests failed than were answered.
+        opened_s: when the last window was opened, by `workers.clock`.
+        rows, errors: of the last window.
     """
 
     def __init__(self, stream: TextIO | None = sys.stderr) -> None:
         super().__init__()
-        self._stream, self.stop_asked = stream, False
+        self._stream, self.stop_asked, self.is_dead, self.opened_s = stream, False, False, 0.0
         self._is_terminal = stream is not None and stream.isatty()
         self._label, self._seconds, self._shown, self._width = "", 0.0, 0.0, 0
 
@@ -42,8 +44,8 @@ class Watcher(PatientObserver):
         if self._stream is not None and now - self._shown >= every and elapsed_s > 0:
             self._shown = now
             self._show(self._stream, window, elapsed_s)
-        is_dead = len(window.errors) > max(20, window.answered())
-        return self.stop_asked or is_dead
+        self.is_dead, self.opened_s = len(window.errors) > max(20, window.answered()), window.started
+        return self.stop_asked or self.is_dead
 
     def keep(self, rows: np.ndarray, errors: list[tuple[float, str]]) -> None:
         super().keep(rows, errors)

@@ -23,7 +23,7 @@ from photodup.bench.backends.adapter import Adapter
 from photodup.bench.backends.adapters import cosine_to_reference
 from photodup.bench.link.way import LOOPBACK, Way
 from photodup.bench.load import summary
-from photodup.bench.load.plan import RAMP_TIMES, RAMP_WAVES, Arrivals, WindowPlan, arrivals_s, request_order
+from photodup.bench.load.plan import RAMP_WAVES, Arrivals, WindowPlan, arrivals_s, request_order
 from photodup.bench.load.workers import Observer, Window, clock, describe_error, run_blocking
 from photodup.bench.stats.facts import Load
 from photodup.core.errors import PhotodupError, is_expected
@@ -180,7 +180,7 @@ def _threads(
 def _in_processes(n: int, window: Window, plan: WindowPlan, connections: list, probe: Probe) -> Watched:
     """Share the requests in flight among n processes, each with threads of its own; their answers come together here."""
     context = get_context("spawn")
-    endless = replace(plan, seconds=1e9, ramp_s=0.0)  # until it is told to end
+    endless = replace(plan, seconds=1e9, longest_s=1e9, ramp_s=0.0)  # until it is told to end
     for number in range(n):
         in_flight = len(range(number, window.load.concurrency, n))
         load = replace(window.load, scenario="closed_loop", concurrency=in_flight)
@@ -285,9 +285,7 @@ def _watch(window: Window, plan: WindowPlan, workers: Sequence[threading.Thread]
     if plan.ramp_s and load.concurrency > 1 and not is_open_loop:
         while goes_on(n := window.answered()):
             elapsed = clock() - window.started
-            if elapsed >= plan.ramp_s and (
-                n >= RAMP_WAVES * load.wave or elapsed >= RAMP_TIMES * plan.seconds
-            ):
+            if elapsed >= plan.ramp_s and (n >= RAMP_WAVES * load.wave or elapsed >= plan.longest_ramp_s):
                 errors.clear()
                 break
             time.sleep(0.02)

@@ -20,7 +20,8 @@ class WindowPlan:
 
     Attributes:
         seconds: its length.
-        min_answers: it goes on until so many came, but at most for `MOST_TIMES` its length.
+        min_answers: it goes on until so many came, and two waves.
+        longest_s: but for no longer; `MOST_TIMES` its length unless given.
         warmup_requests: of the first worker, on the connection that will be measured; then one of each of
             the others, all at once. Not counted.
         ramp_s: closed loops with several in flight run this long, and for `RAMP_WAVES` waves or `RAMP_TIMES` the window's
@@ -34,14 +35,17 @@ class WindowPlan:
     warmup_requests: int = 3
     ramp_s: float = 0.5
     seed: int = 0
+    longest_s: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0 < self.seconds < math.inf:
             raise PhotodupError("A window needs a length in seconds, above 0.")
+        if not self.longest_s:
+            object.__setattr__(self, "longest_s", MOST_TIMES * self.seconds)
 
     @property
-    def longest_s(self) -> float:
-        return MOST_TIMES * self.seconds
+    def longest_ramp_s(self) -> float:
+        return min(RAMP_TIMES * self.seconds, self.longest_s)
 
     def horizon_s(self, rate_per_s: float) -> float:
         """Return how long requests arrive in an open loop: until `min_answers` are expected."""

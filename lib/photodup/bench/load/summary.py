@@ -133,7 +133,9 @@ def _lateness(columns: dict[str, Any], due: np.ndarray, picked: np.ndarray, begu
     columns["late_ms_max"] = float((begun - due).max() * 1000)
     if ours.sum() <= MAX_LATE_SHARE * len(due):
         return []
-    return [f"the generator sent {ours.sum() / len(due):.0%} of the requests {limit_s * 1000:.0f} ms late"]
+    return [
+        f"the generator was late: {ours.sum() / len(due):.0%} of the requests left {limit_s * 1000:.0f} ms late"
+    ]
 
 
 def _little(columns: dict[str, Any], load: Load) -> list[str]:
@@ -141,9 +143,10 @@ def _little(columns: dict[str, Any], load: Load) -> list[str]:
     columns["little_ratio"] = ratio = little_ratio(
         load.concurrency, requests_per_s, columns["latency_ms_mean"]
     )
-    if abs(ratio - 1) <= LITTLE or columns["n_requests"] < LITTLE_WAVES * load.concurrency:
+    is_few = columns["n_requests"] < LITTLE_WAVES * load.concurrency
+    if abs(ratio - 1) <= LITTLE or is_few or load.concurrency == 1 or columns["n_errors"]:
         return []
-    return [f"rate × mean latency is {ratio:.1%} of the {load.concurrency} in flight: the load did not hold"]
+    return [f"the load did not hold: rate × mean latency is {ratio:.1%} of the {load.concurrency} in flight"]
 
 
 def little_ratio(concurrency: float, requests_per_s: float, latency_ms_mean: float) -> float:

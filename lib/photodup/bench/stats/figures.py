@@ -15,7 +15,7 @@ from photodup.bench.stats.facts import METRICS, Metric
 Figure = tuple[float, float | None, float | None]  # value, low, high
 CONFIDENCE = 0.95
 TAIL = 90  # percentiles from here on are pooled
-_COUNTS = ("n_requests", "n_errors")
+_COUNTS = ("server_requests", "server_inferences", "server_executions")  # and every n_…
 _INPUTS = ("batch", "concurrency", "offered_per_s", "seed")  # the same in all visits, as are names
 
 
@@ -45,8 +45,8 @@ def figures_of(windows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
     Returns:
         Each metric of `METRICS` with `_ci_low` and `_ci_high` (None where it has no interval, or too few answers),
-        `n_visits`, `n_requests`, `n_errors`, every other number as its mean over visits, what is the same in all of them
-        as it is, and `notes`, each once.
+        `n_visits`, counts as their sums, every other number as its mean over visits, what is the same in all of them
+        as it is, and `notes`, each once with the number of visits that it was said of.
     """
     measured = [window for window in windows if window.get("status") != "failed"]
     if not measured:
@@ -61,18 +61,29 @@ def figures_of(windows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         is_number = isinstance(first, int | float) and not isinstance(first, bool)
         if name in METRICS or name in ("raw", "notes"):
             continue
-        if name in _COUNTS:
+        if is_number and (name in _COUNTS or name.startswith("n_")) and None not in values:
             figures[name] = sum(values)
         elif is_number and name not in _INPUTS and None not in values:
             figures[name] = math.fsum(values) / len(values)
         elif all(value == first for value in values):
             figures[name] = first
-    notes = dict.fromkeys(note for window in measured for note in window.get("notes", "").split("; ") if note)
-    figures |= {"n_visits": len(measured), "notes": "; ".join(notes)}
+    figures |= {"n_visits": len(measured), "notes": _notes(measured)}
     for metric in METRICS.values():
         value, low, high = _figure(measured, metric)
         figures |= {metric.name: value, f"{metric.name}_ci_low": low, f"{metric.name}_ci_high": high}
     return figures
+
+
+def _notes(windows: Sequence[Mapping[str, Any]]) -> str:
+    """Return each clause once, as it was first said: what stands before its colon is the same in all visits."""
+    clauses: dict[str, list[str]] = {}
+    for window in windows:
+        for clause in filter(None, window.get("notes", "").split("; ")):
+            clauses.setdefault(clause.partition(":")[0], []).append(clause)
+    among = f" of {len(windows)} visits)"
+    return "; ".join(
+        f"{same[0]} (in {len(same)}{among}" if len(windows) > 1 else same[0] for same in clauses.values()
+    )
 
 
 def _figure(windows: Sequence[Mapping[str, Any]], metric: Metric) -> Figure | tuple[None, None, None]:
@@ -80,11 +91,11 @@ def _figure(windows: Sequence[Mapping[str, Any]], metric: Metric) -> Figure | tu
     values = [value for window in windows if (value := window.get(metric.name)) is not None]
     if metric.percentile is not None and metric.percentile >= TAIL and len(latencies) == len(windows):
         is_enough = sum(map(len, latencies)) >= metric.min_answers
-        return _pooled(latencies, metric.percentile) if is_enough else (None, None, None)
+        return pooled(latencies, metric.percentile) if is_enough else (None, None, None)
     return interval(values) if len(values) == len(windows) else (None, None, None)
 
 
-def _pooled(latencies: Sequence[np.ndarray], percentile: float) -> Figure:
+def pooled(latencies: Sequence[np.ndarray], percentile: float) -> Figure:
     """Return a percentile of the answers of all visits with its interval, ms."""
     n, middle = len(latencies), math.log(np.percentile(np.concatenate(latencies), percentile))
     rest = [[one for i, one in enumerate(latencies) if i != out] for out in range(n)] if n > 1 else []

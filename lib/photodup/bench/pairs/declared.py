@@ -224,7 +224,9 @@ def _server(name: str, row: Mapping[str, Any]) -> Server:
 def _side(name: str, row: Mapping[str, Any], servers: Mapping[str, Server]) -> Side:
     if "server" in row:
         if row["server"] not in servers:
-            raise PhotodupError(f"The side {name!r} is served by {row['server']!r}, which is no server of its file.")
+            raise PhotodupError(
+                f"The side {name!r} is served by {row['server']!r}, which is no server of its file."
+            )
         backend = Backend("peer", row.get("engine", "pytorch"), row.get("precision", "fp32"), "http", "jpeg")
         server = servers[row["server"]]
         return Side(name, row.get("label", server.label), backend, server=server)

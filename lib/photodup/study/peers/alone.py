@@ -1,4 +1,4 @@
-"""One server by itself: start-up, memory, twice its rate, the highest rate under a bound, and what `photodup verify` finds."""
+"""One server by itself: start-up, memory, twice its rate, the highest rate under a bound, and what `verify` finds."""
 
 from __future__ import annotations
 
@@ -20,9 +20,18 @@ from photodup.bench.stats.facts import Load
 from photodup.bench.stats.slo import LatencyBound, RateSearch, search_rates
 from photodup.bench.verify.verify import verify
 from photodup.core.errors import PhotodupError
+from photodup.embedding.engines.model import can_compute
 from photodup.study.notebook.run import Run
 from photodup.study.notebook.weights import choose_weights
-from photodup.study.peers.servers import Started, can_start, payloads, sides_by_server, started, version
+from photodup.study.peers.servers import (
+    Started,
+    missing,
+    payloads,
+    server_of,
+    sides_by_server,
+    started,
+    version,
+)
 
 Found = dict[str, dict[str, Any]]  # a side's label → what was recorded of it, with `error`
 STARTS = 3
@@ -71,7 +80,8 @@ def _of_each(
     for sides in choices:
         configs = {side: config_of(side) | dict(more or {}) for side in sides}
         finished = [side for side in sides if run.store.has(key, config=configs[side])]
-        for side in [*finished, *filter(can_start, sides)][:1]:
+        there = [s for s in sides if not missing(server_of(s)) and can_compute(s.backend.precision)]
+        for side in (finished or there)[:1]:
             measure_now = partial(measure_one, side, choose_weights())
             run.measure_or_load(key, measure_now, config=configs[side], kind="server", may_fail=True)
         for side in sides:
@@ -82,65 +92,56 @@ def _of_each(
 
 def config_of(side: Side) -> dict[str, Any]:
     """Return what identifies a side in every record of it."""
-    assert side.server
-    backend = side.backend
-    config = {"server_compared": side.server.name, "version": version(side.server), "weights": choose_weights()}
-    return config | (
-        {} if backend.precision == "fp32" else {"engine": backend.engine, "precision": backend.precision}
-    )
+    server, backend = server_of(side), side.backend
+    config = {"server_compared": server.name, "version": version(server), "weights": choose_weights()}
+    reduced = {"engine": backend.engine, "precision": backend.precision}
+    return config | (reduced if backend.precision != "fp32" else {})
 
 
 def verify_alone(side: Side, weights: str) -> dict[str, Any]:
     """Return what `photodup verify` finds of a server in a process of its own, as broken files may kill it."""
     with started(side, weights) as up:
-        return verify(
-            up.target, weights, precision=side.backend.precision, most=up.server.most
-        ).as_record()
+        most, precision = server_of(side).most, side.backend.precision
+        return verify(up.target, weights, precision=precision, most=most).as_record()
 
 
 def measure_alone(side: Side, weights: str) -> dict[str, Any]:
     """Return start-up times of `STARTS` starts, memory before and under load in MiB, and what twice its rate did to it."""
     first_answer_s: list[float] = []
-    ready_s: list[float] = []
     facts: dict[str, Any] = {}
     for number in range(STARTS):
         with started(side, weights, environment=REFUSING if number else None) as up:
-            ready_s.append(up.ready_s)
             first_answer_s.append(up.ready_s + single_ms(up, 1)[0] / 1000)
             if number == 0:
-                facts |= {"cosine_min": up.check(weights), "memory_mib": memory_mib(up.pid)}
+                facts["cosine_min"] = up.check(weights)
                 rate = probed_rate(up)
                 facts["memory_loaded_mib"] = memory_mib(up.pid)
             elif number == 1:
                 facts["overload"] = overloaded(up, rate)
-    return {"ready_s": ready_s, "first_answer_s": first_answer_s, "how": up.server.how, **facts}
+    return {"first_answer_s": first_answer_s, **facts}
 
 
 def overloaded(up: Started, rate: float) -> dict[str, Any]:
     """Offer twice the rate for some seconds; count what is refused, and time how soon a single request is as before."""
-    before = float(np.median(single_ms(up, 8)))
+    before_ms = float(np.median(single_ms(up, 8)))
     load = Load("server", concurrency=IN_FLIGHT, offered_per_s=OVERLOAD * rate, span="prepared")
     watcher = PatientObserver()  # what is refused under overload is what is asked for
     # Nothing to warm up: a burst of first requests on all connections is refused by those who refuse.
     window = WindowPlan(OVERLOAD_S, warmup_requests=0)
-    columns = measure(up.adapter(), payloads().items, load, window, observer=watcher)
+    measure(up.adapter(), payloads().items, load, window, observer=watcher)
     ended = time.monotonic()
     while (waited := time.monotonic() - ended) < RECOVERY_LIMIT_S:
         with contextlib.suppress(PhotodupError, OSError):
-            if single_ms(up, 1)[0] <= RECOVERED * before:
+            if single_ms(up, 1)[0] <= RECOVERED * before_ms:
                 break
         time.sleep(0.05)
-    answered, failed = len(watcher.latency_ms), len(watcher.errors)
     return {
         "offered_per_s": OVERLOAD * rate,
-        "answered": answered,
-        "failed": failed,
+        "answered": len(watcher.latency_ms),
+        "failed": len(watcher.errors),
         "error": common_error(watcher.errors),
-        "latency_ms_p50": float(np.median(watcher.latency_ms)) if answered else None,
-        "latency_ms_p95": float(np.percentile(watcher.latency_ms, 95)) if answered >= 200 else None,
-        "duration_s": columns.get("duration_s"),
+        "latency_ms_p50": float(np.median(watcher.latency_ms)) if len(watcher.latency_ms) else None,
         "recovered_s": waited if waited < RECOVERY_LIMIT_S else None,
-        "single_ms_before": before,
     }
 
 

@@ -18,15 +18,14 @@ from photodup.bench.anyurl.measure import Request
 from photodup.bench.anyurl.payloads import Payloads
 from photodup.bench.anyurl.target import Target
 from photodup.bench.backends.adapters import check_embeddings
-from photodup.bench.load.usage import family, processor_time
+from photodup.bench.load.usage import cpu_s
 from photodup.bench.pairs.alternate import Lane
 from photodup.bench.pairs.declared import Declarations, Server, Side, declarations
-from photodup.core import settings as variables
+from photodup.core import settings
 from photodup.core.errors import PhotodupError
 from photodup.core.files import available_cores
 from photodup.core.paths import build_dir, project_root
 from photodup.embedding.backends import Backend
-from photodup.embedding.engines.model import can_compute
 from photodup.embedding.wire import wires
 from photodup.serving.process.ports import claim_ports
 from photodup.serving.process.process import ServerProcess, answers
@@ -38,12 +37,12 @@ from photodup.study.peers.weights import checkpoint, hugging_face
 if TYPE_CHECKING:
     import numpy as np
 
-MIN_COSINE = 0.9999  # of embeddings to ours in FP32, before anything is timed
-MIN_COSINE_REDUCED = 0.98  # of those in another precision
+MIN_COSINE = {"fp32": 0.9999}  # of embeddings to ours in FP32, before anything is timed
+MIN_COSINE_REDUCED = 0.98
 START_S = 240.0  # longest
 N_PHOTOS = 64
 TOOLS = "tools/peers"
-_TORCH_DTYPE = {"fp32": "float32", "bf16": "bfloat16"}
+TORCH_DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 
 
 def declared() -> Declarations:
@@ -53,11 +52,20 @@ def declared() -> Declarations:
 
 def sides_by_server() -> dict[Server, list[Side]]:
     """Return the sides of each server, the fastest one last."""
-    found: dict[Server, list[Side]] = {}
+    by_server: dict[Server, list[Side]] = {}
     for side in declared().sides.values():
-        if side.server:
-            found.setdefault(side.server, []).append(side)
-    return found
+        by_server.setdefault(server_of(side), []).append(side)
+    return by_server
+
+
+def server_of(side: Side) -> Server:
+    """Return the server of a side of `notebooks/peers.yaml`: each has one."""
+    assert side.server is not None
+    return side.server
+
+
+def _folder(server: Server) -> Path:
+    return build_dir() / "peers" / server.name
 
 
 def missing(server: Server) -> str:
@@ -69,18 +77,14 @@ def missing(server: Server) -> str:
     return f"{server.label} is not installed here" + (f" ({error})" if error else "")
 
 
-def can_start(side: Side) -> bool:
-    """Return whether a side's server is installed and this processor computes in its precision."""
-    return bool(side.server) and not missing(side.server) and can_compute(side.backend.precision)
-
-
 def version(server: Server) -> str:
     """Return the pinned version of a peer; empty for ours."""
-    if not server.command:
-        return ""
-    lock = (project_root() / TOOLS / f"{server.name}.txt").read_text(encoding="utf-8")
-    pinned = re.search(rf"^{server.name}(?:[-_]emb)?==(\S+)$", lock, re.MULTILINE | re.IGNORECASE)
-    return pinned[1] if pinned else ""
+    lock = project_root() / TOOLS / f"{server.name}.txt"
+    pinned = f"^{server.name}(?:[-_]emb)?==(\\S+)$"
+    found = server.command and re.search(
+        pinned, lock.read_text(encoding="utf-8"), re.MULTILINE | re.IGNORECASE
+    )
+    return found[1] if found else ""
 
 
 def open_peers(name: str) -> Run:
@@ -90,14 +94,10 @@ def open_peers(name: str) -> Run:
     """
     run, peers = open_run(name), [server for server in sides_by_server() if server.command]
     clauses = [clause for server in peers if (clause := missing(server))]
-    if variables.environment().may_measure and clauses:
+    if settings.environment().may_measure and clauses:
         print(f"{'; '.join(clauses)}: `python3.11 {TOOLS}/make.py` installs them.")
-    is_filled = variables.environment().may_measure and len(clauses) < len(peers)
-    return run if is_filled and not was_measured_elsewhere(run) else read_run(run.directory)
-
-
-def _folder(server: Server) -> Path:
-    return build_dir() / "peers" / server.name
+    is_filled = len(clauses) < len(peers) and not was_measured_elsewhere(run)
+    return run if is_filled else read_run(run.directory)
 
 
 @cache
@@ -124,25 +124,12 @@ class Started:
     ready_s: float
     pid: int
 
-    def pids(self) -> tuple[int, ...]:
-        """Return all processes of it that run now."""
-        import psutil
-
-        with contextlib.suppress(psutil.Error):
-            return tuple(process.pid for process in family(self.pid))
-        return ()
-
     @property
     def target(self) -> Target:
-        server, model = self.server, triton_model(self.side)
+        server, model = server_of(self.side), triton_model(self.side)
         if server.protocol.startswith("kserve"):
             return Target(self.base, f"/v2/models/{model}", server.protocol, model)
         return Target(self.base, server.path, server.protocol, server.model)
-
-    @property
-    def server(self) -> Server:
-        assert self.side.server
-        return self.side.server
 
     def adapter(self) -> Any:
         """Return a client for the load generator."""
@@ -154,10 +141,9 @@ class Started:
         Raises:
             PhotodupError: the server embeds something else, so its times mean nothing.
         """
-        least = MIN_COSINE if self.side.backend.precision == "fp32" else MIN_COSINE_REDUCED
-        return check_embeddings(
-            self.adapter(), payloads().items, reference(weights), least, name=self.side.label
-        )
+        least = MIN_COSINE.get(self.side.backend.precision, MIN_COSINE_REDUCED)
+        expected = reference(weights)
+        return check_embeddings(self.adapter(), payloads().items, expected, least, name=self.side.label)
 
 
 def triton_model(side: Side) -> str:
@@ -166,9 +152,7 @@ def triton_model(side: Side) -> str:
 
 
 @contextlib.contextmanager
-def started(
-    side: Side, weights: str, *, environment: Mapping[str, str] | None = None
-) -> Iterator[Started]:
+def started(side: Side, weights: str, *, environment: Mapping[str, str] | None = None) -> Iterator[Started]:
     """Run a server for the length of a `with` block.
 
     Args:
@@ -177,23 +161,21 @@ def started(
     Raises:
         PhotodupError: it is not installed, or does not start; quotes its log.
     """
-    server = side.server
-    if server is None or missing(server):
-        raise PhotodupError(f"{missing(server) if server else side.label + ' is no server'}.")
+    server, backend = server_of(side), side.backend
+    if clause := missing(server):
+        raise PhotodupError(f"{clause}.")
     if server.protocol == "kserve-http":
-        with _triton(side, weights) as triton:
-            yield triton
+        with _triton(side, weights) as up:
+            yield up
     elif not server.command:
-        computes = {"ENGINE": side.backend.engine, "PRECISION": side.backend.precision}
-        own = {"MODEL_PRETRAINED": weights, **computes, **(environment or {})}
-        with ServiceProcess(settings=own) as service:
+        own = {"MODEL_PRETRAINED": weights, "ENGINE": backend.engine, "PRECISION": backend.precision}
+        with ServiceProcess(settings={**own, **(environment or {})}) as service:
             yield Started(side, service.url, service.ready_s, service.pid)
     else:
         port = claim_ports("127.0.0.1", {server.label: 0})[server.label]
         base, log = f"http://127.0.0.1:{port}", build_dir() / "logs" / f"{server.name}-{port}.log"
         command, own = command_of(side, weights, port)
-        ours = ("PYTHONPATH", "VIRTUAL_ENV")
-        inherited = {name: text for name, text in variables.inherited().items() if name not in ours}
+        inherited = {k: v for k, v in settings.inherited().items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
         with ServerProcess(server.label, command, log, inherited | own) as process:
             ready_s = process.wait_ready(lambda: answers(base + server.ready), START_S)
             yield Started(side, base, ready_s, process.pid)
@@ -201,14 +183,20 @@ def started(
 
 def command_of(side: Side, weights: str, port: int) -> tuple[list[str], dict[str, str]]:
     """Return the program and arguments that start a peer, and the variables that it gets."""
-    server = side.server
-    assert server
+    server, dtype = server_of(side), TORCH_DTYPES[side.backend.precision]
     places = {"bin": _folder(server) / "bin", "tools": project_root() / TOOLS, "port": port}
     if "{weights}" in server.command:
         places["weights"] = hugging_face(weights)
-    usual = {"PORT": port, "PEER_WEIGHTS": checkpoint(weights), "PEER_THREADS": available_cores()}
-    own = usual | {"PEER_DTYPE": _TORCH_DTYPE[side.backend.precision], **dict(server.environment)}
-    return [word.format(**places) for word in server.command.split()], {n: str(v) for n, v in own.items()}
+    own = {
+        "PORT": port,
+        "PEER_WEIGHTS": checkpoint(weights),
+        "PEER_THREADS": available_cores(),
+        "PEER_DTYPE": dtype,
+    }
+    variables = {**own, **dict(server.environment)}
+    return [word.format(**places) for word in server.command.split()], {
+        k: str(v) for k, v in variables.items()
+    }
 
 
 @contextlib.contextmanager
@@ -217,8 +205,7 @@ def _triton(side: Side, weights: str) -> Iterator[Started]:
     from photodup.serving.triton.repository import with_steps
     from photodup.serving.triton.server import EmbeddedTriton
 
-    models = with_steps([triton_model(side)])
-    exported = export_models({"MODEL_PRETRAINED": weights})
+    models, exported = with_steps([triton_model(side)]), export_models({"MODEL_PRETRAINED": weights})
     repository = render_exported("cpu-embedded", build_dir() / "triton" / "peers", exported, models=models)
     with EmbeddedTriton(repository, models) as triton:
         yield Started(side, triton.http_url, triton.ready_s, triton.pid)
@@ -245,7 +232,7 @@ class Two:
                     self._up.append(self._stack.enter_context(started(side, choose_weights())))
                     self._up[-1].check(choose_weights())
                 self._key = (a, b, visit)
-            yield [Lane(up.adapter(), partial(processor_time, up.pids()), payloads().items) for up in self._up]
+            yield [Lane(up.adapter(), partial(cpu_s, up.pid), payloads().items) for up in self._up]
         except BaseException:
             self.close()
             raise

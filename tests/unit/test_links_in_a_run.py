@@ -14,7 +14,7 @@ from photodup.bench.anyurl import report as load_report
 from photodup.bench.record import latencies
 from photodup.bench.record.record import RunStore
 from photodup.core.errors import PhotodupError
-from photodup.demo.photographs import build_demo
+from photodup.photos.demo.photographs import build_demo
 from photodup.serving.endpoints import from_ports, save_endpoints
 from photodup.study.notebook import charts
 from photodup.study.report.page import write_reports
@@ -27,7 +27,7 @@ def measured(run: Path) -> None:
 
 
 def compacted(run: Path) -> None:
-    latencies.write_part(next((run / "records").glob("point-*.json")), {"latency_ms": [1.0]})
+    latencies.write_part(next((run / "records").glob("figure-*.json")), {"latency_ms": [1.0]})
     latencies.compact(run)
 
 

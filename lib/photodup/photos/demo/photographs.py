@@ -1,0 +1,283 @@
+"""A demonstration library from photographs that scikit-image and scikit-learn carry in their wheels.
+
+Nothing is downloaded. Near-duplicates are made here, so which are copies of which is known, and so are
+the hard negatives: a real stereo pair (one scene, two viewpoints) and disjoint regions of one photograph
+(one texture, not one pixel in common). The capture dates are invented.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from importlib import util
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageEnhance, ImageOps
+
+from photodup.core.errors import PhotodupError
+from photodup.core.files import replacing, write_atomically
+from photodup.core.names import printable
+from photodup.embedding import imaging
+
+GROUND_TRUTH = "ground_truth.json"
+
+_SKIMAGE, _SKLEARN = ("skimage", "data"), ("sklearn", "datasets/images")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A shipped photograph. Sources with one `scene` show the same thing and are still different photographs.
+
+    `box` cuts out a region (left, top, right, bottom, as fractions). Regions of one file never overlap, and
+    a file that is cut up does not appear whole.
+    """
+
+    name: str
+    package: tuple[str, str]
+    file: str
+    folder: str
+    scene: str
+    credit: str
+    box: tuple[float, float, float, float] = (0.0, 0.0, 1.0, 1.0)
+
+    def open(self) -> Image.Image:
+        """Return the upright RGB photograph.
+
+        Raises:
+            PhotodupError: the package that ships it is not installed.
+        """
+        package, folder = self.package
+        spec = util.find_spec(package)
+        if spec is None or not spec.origin:
+            raise PhotodupError(
+                f"The demonstration photographs come with {package}: pip install 'photodup[demo]'."
+            )
+        image = imaging.decode(Path(spec.origin).parent / folder / self.file)
+        sides = zip(self.box, image.size * 2, strict=True)
+        left, top, right, bottom = (round(share * side) for share, side in sides)
+        return image.crop((left, top, right, bottom))
+
+
+def _regions(name: str, file: str, folder: str, credit: str) -> list[Source]:
+    halves = {"left": (0.0, 0.0, 0.5, 1.0), "right": (0.5, 0.0, 1.0, 1.0)}
+    return [
+        Source(f"{name}_{side}", _SKIMAGE, file, folder, name, credit, box) for side, box in halves.items()
+    ]
+
+
+_NASA, _CC0 = "NASA, public domain", "CC0"
+_MIDDLEBURY = "D. Scharstein et al., Middlebury stereo datasets 2014"
+SOURCES: tuple[Source, ...] = (
+    Source("china", _SKLEARN, "china.jpg", "2019/Travel", "china", "danielbuechele, CC BY 2.0"),
+    Source("flower", _SKLEARN, "flower.jpg", "2019/Garden", "flower", "vultilion, CC BY 2.0"),
+    Source("astronaut", _SKIMAGE, "astronaut.png", "2020/People", "astronaut", _NASA),
+    Source("camera", _SKIMAGE, "camera.png", "2020/People", "camera", "Lav Varshney, CC0"),
+    Source("chelsea", _SKIMAGE, "chelsea.png", "2020/Home", "chelsea", "Stefan van der Walt, CC0"),
+    Source("coffee", _SKIMAGE, "coffee.png", "2020/Home", "coffee", "Rachel Michetti, CC0"),
+    Source("clock", _SKIMAGE, "clock_motion.png", "2020/Home", "clock", "Stefan van der Walt, public domain"),
+    Source("coins", _SKIMAGE, "coins.png", "2021/Museum", "coins", "Brooklyn Museum, no known restrictions"),
+    Source("rocket", _SKIMAGE, "rocket.jpg", "2021/Space", "rocket", "SpaceX, public domain"),
+    Source("moon", _SKIMAGE, "moon.png", "2021/Space", "moon", "as shipped with scikit-image"),
+    Source("retina", _SKIMAGE, "retina.jpg", "2021/Laboratory", "retina", "Mikael Häggström, CC0"),
+    Source("ihc", _SKIMAGE, "ihc.png", "2021/Laboratory", "ihc", "CMMI, no known restrictions"),
+    # A stereo pair: one motorcycle, two viewpoints.
+    Source("motorcycle_left", _SKIMAGE, "motorcycle_left.png", "2022/Garage", "motorcycle", _MIDDLEBURY),
+    Source("motorcycle_right", _SKIMAGE, "motorcycle_right.png", "2022/Garage", "motorcycle", _MIDDLEBURY),
+    *_regions("hubble", "hubble_deep_field.jpg", "2021/Space", _NASA),
+    *_regions("brick", "brick.png", "2022/Textures", _CC0),
+    *_regions("grass", "grass.png", "2022/Textures", _CC0),
+    *_regions("gravel", "gravel.png", "2022/Textures", _CC0),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A near-duplicate to make: `suffix` decides the format, `folder` is where such files usually end up."""
+
+    name: str
+    suffix: str
+    folder: str
+    quality: int = 90
+    scale: float = 1.0
+    crop: float = 1.0
+    brightness: float = 1.0
+    orientation: int = 1
+    keep_exif: bool = True
+
+
+VARIANTS: tuple[Variant, ...] = (
+    Variant("half_size", ".jpg", "Shared", scale=0.5),
+    Variant("jpeg_q30", ".jpg", "Messenger", quality=30, keep_exif=False),
+    Variant("crop_90", ".jpg", "Edited", crop=0.9),
+    Variant("crop_70", ".jpg", "Edited", crop=0.7),
+    Variant("brighter_30", ".jpg", "Edited", brightness=1.3),
+    Variant("exif_rotated", ".jpg", "Camera upload", orientation=6),
+    Variant("png", ".png", "Screenshots", keep_exif=False),
+    Variant("webp_q80", ".webp", "Web", quality=80, keep_exif=False),
+    Variant("heic_q60", ".heic", "Phone", quality=60),
+    Variant("tiff", ".tif", "Scans"),
+)
+_VARIANTS_PER_SOURCE = 4  # consecutive ones, starting one further for each source: all meet all in time
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """One line of the ground truth: copies share `group`, different photographs of one thing `scene`."""
+
+    path: str
+    source: str
+    transformation: str
+    group: str
+    scene: str
+    taken_at: str
+    credit: str
+
+
+def build_demo(directory: Path | str) -> Path:
+    """Build the demonstration library and return its ground truth (JSON: `photos` is a list of `Truth`).
+
+    Deterministic: the same package versions give the same bytes. Files it wrote before are replaced,
+    others in the folder are left alone.
+
+    Raises:
+        PhotodupError: a package that ships photographs is missing, the folder cannot be written, or somebody
+            else's file has one of the names.
+    """
+    root = Path(directory).expanduser()
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        path, begun = root / GROUND_TRUTH, root / f".{GROUND_TRUTH}.old"
+        for file in (path, begun):
+            if os.path.lexists(file) and not _is_ground_truth(file):
+                raise _somebody_elses(file)
+        with suppress(FileNotFoundError):  # Written last: its presence says that all is there.
+            os.replace(path, begun)
+        truths = list(_build(root, may_replace=begun.exists()))
+        photos = [asdict(truth) for truth in sorted(truths, key=lambda truth: truth.path)]
+        description = (__doc__ or "").strip()
+        text = json.dumps({"about": description, "photos": photos}, indent=1, ensure_ascii=False) + "\n"
+        write_atomically(path, text, within=root)
+        begun.unlink(missing_ok=True)
+    except OSError as error:
+        raise PhotodupError(f"Cannot write the demonstration library to {root}: {error.strerror}.") from None
+    return path
+
+
+def load_ground_truth(path: Path | str) -> list[Truth]:
+    """Read what `build_demo` wrote."""
+    return [Truth(**photo) for photo in json.loads(Path(path).read_text())["photos"]]
+
+
+def _is_ground_truth(path: Path) -> bool:
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        return not path.is_symlink() and path.is_file() and bool(load_ground_truth(path))
+    return False
+
+
+def _somebody_elses(path: Path) -> PhotodupError:
+    return PhotodupError(
+        f"{printable(path)} is there and is no part of the demonstration: name a folder of its own."
+    )
+
+
+def _put(root: Path, target: Path, data: bytes, seconds: float, *, may_replace: bool) -> None:
+    if not may_replace and target.is_file() and target.read_bytes() != data:
+        raise _somebody_elses(target)
+    with replacing(target, within=root) as part:
+        part.write_bytes(data)
+        os.utime(part, (seconds, seconds))
+
+
+def _build(root: Path, *, may_replace: bool) -> Iterator[Truth]:
+    for i, source in enumerate(SOURCES):
+        original = source.open()
+        taken_at = datetime(int(source.folder[:4]), 5, 1, 9) + timedelta(days=3 * i)
+        if source.name == "motorcycle_right":  # Like a burst: a second after the other eye.
+            taken_at -= timedelta(days=3, seconds=-1)
+
+        def write(
+            path: str, variant: Variant, source=source, image=original, taken_at=taken_at
+        ) -> Truth:  # bound now: closures see the last value of a loop
+            seconds = taken_at.replace(tzinfo=UTC).timestamp()  # the same on every machine
+            _put(
+                root, root / path, _encode(image, variant, source, taken_at), seconds, may_replace=may_replace
+            )
+            return Truth(
+                path,
+                source.name,
+                variant.name,
+                source.name,
+                source.scene,
+                taken_at.isoformat(),
+                source.credit,
+            )
+
+        first = write(f"{source.folder}/IMG_{1001 + i}.jpg", Variant("original", ".jpg", "", quality=95))
+        yield first
+        for k in range(_VARIANTS_PER_SOURCE):
+            variant = VARIANTS[(i + 3 * k) % len(VARIANTS)]
+            yield write(f"{variant.folder}/{source.name}-{variant.name}{variant.suffix}", variant)
+        if i % 4 == 0:
+            backup = f"Backup/IMG_{1001 + i}.jpg"
+            original_file = root / first.path
+            seconds = original_file.stat().st_mtime
+            _put(root, root / backup, original_file.read_bytes(), seconds, may_replace=may_replace)
+            yield Truth(
+                backup, source.name, "exact_copy", first.group, first.scene, first.taken_at, first.credit
+            )
+
+
+def _encode(image: Image.Image, variant: Variant, source: Source, taken_at: datetime) -> bytes:
+    width, height = image.size
+    if variant.crop < 1:
+        left, top = (width * (1 - variant.crop) / 2, height * (1 - variant.crop) / 2)
+        image = image.crop((round(left), round(top), round(width - left), round(height - top)))
+    if variant.scale != 1:
+        image = image.resize(
+            (round(width * variant.scale), round(height * variant.scale)), Image.Resampling.LANCZOS
+        )
+    if variant.brightness != 1:
+        image = ImageEnhance.Brightness(image).enhance(variant.brightness)
+    if variant.orientation == 6:  # The viewer is to turn it clockwise, so it is stored turned the other way.
+        image = image.transpose(Image.Transpose.ROTATE_90)
+    options: dict = {"quality": variant.quality} if variant.suffix in (".jpg", ".webp", ".heic") else {}
+    if variant.keep_exif:
+        # As bytes: pillow-heif ignores the orientation in an Exif object.
+        options["exif"] = _exif(source, taken_at, variant.orientation).tobytes()
+    formats = {".jpg": "JPEG", ".png": "PNG", ".webp": "WEBP", ".heic": "HEIF", ".tif": "TIFF"}
+    return imaging.encoded(image, formats[variant.suffix], **options)
+
+
+def _exif(source: Source, taken_at: datetime, orientation: int) -> Image.Exif:
+    exif = Image.Exif()
+    exif[0x010E] = f"{source.file} ({source.credit})"  # ImageDescription
+    exif[0x010F], exif[0x0110] = "photodup", "Demonstration"  # Make, Model
+    exif[0x0112] = orientation
+    exif[0x0132] = f"{taken_at:%Y:%m:%d %H:%M:%S}"  # DateTime
+    exif.get_ifd(0x8769)[0x9003] = f"{taken_at:%Y:%m:%d %H:%M:%S}"  # DateTimeOriginal
+    return exif
+
+
+def make_12mp(directory: Path | str, n: int = 8) -> list[Path]:
+    """Write n JPEGs of 4000 × 3000 pixels for timing a scan; return their paths.
+
+    The shipped photographs are enlarged and given a sensor's grain, or their smoothness would make files
+    unlike a camera's: quality 90 then gives 3 to 5 MB.
+    """
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for i in range(n):
+        source = SOURCES[i % len(SOURCES)]
+        large = ImageOps.fit(source.open(), (4000, 3000))
+        grain = np.random.default_rng(i).normal(0, 5, (3000, 4000, 1)).astype(np.float32)
+        noisy = Image.fromarray(np.clip(np.asarray(large) + grain, 0, 255).astype(np.uint8))
+        path = directory / f"12mp_{i:04d}_{source.name}.jpg"
+        taken_at = datetime(2023, 1, 1) + timedelta(hours=i)
+        with replacing(path) as part:
+            noisy.save(part, "JPEG", quality=90, exif=_exif(source, taken_at, 1))
+        paths.append(path)
+    return paths

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from photodup.bench.link.way import LOOPBACK, Way
 from photodup.bench.record import environment
-from photodup.bench.record.json_files import plain, read_json, reading
+from photodup.bench.record.json_files import read_json, reading
 from photodup.bench.record.record import RunStore
 from photodup.core import settings
 from photodup.core.errors import PhotodupError
@@ -380,21 +380,6 @@ def was_measured_elsewhere(run: Run) -> bool:
     return bool(recorded) and any(
         recorded.get(name) != here.get(name) for name in ("cpu", "cores", "servers")
     )
-
-
-def open_own_run(name: str) -> Run:
-    """Open a run that stays on the machine that began it: servers measured on two machines say nothing of each other.
-
-    Raises:
-        PhotodupError: it was begun on another machine, or with other packages or weights.
-    """
-    run = open_run(name)
-    known = {key: value for key, value in read_environment(run.directory).items() if key != "digest"}
-    if known and known != plain(environment.describe(servers=servers_of(run.endpoints))):
-        raise PhotodupError(
-            f"Run {name} was measured on another machine, or with other packages or weights: name one of your own (--run)."
-        )
-    return run
 
 
 def _answering(endpoints: Endpoints, rows: Sequence[dict[str, Any]]) -> Endpoints | None:

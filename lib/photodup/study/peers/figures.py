@@ -122,19 +122,23 @@ def answer(fp32: Mapping[str, Outcome], fastest: Mapping[str, Outcome], verified
     Args:
         fp32, fastest: the outcomes of both families.
     """
-    lines = [_standing("In FP32", fp32), _standing("Each at its fastest precision", fastest)]
-    refused: dict[str, dict[str, None]] = {}
-    for outcome in (*fp32.values(), *fastest.values()):
-        if outcome.verdict is Verdict.REFUSED:
-            refused.setdefault(outcome.question.load, {})[outcome.question.label_b] = None
-    lines += [
-        f"Measured and refused with {load} in flight: {listed(list(of))}." for load, of in refused.items()
-    ]
+    lines = [_standing("In FP32", fp32), _standing("At their fastest", fastest)]
+    lines.append(refused({**fp32, **fastest}))
     if not any(lines):
         lines = ["No servers were compared in this run."]
-    if labels := [label for label, checks in verified.items() if _faulty(checks)]:
-        lines.append(f"`photodup verify` finds faults in {listed(labels)}.")
+    if n_faulty := sum(bool(_faulty(checks)) for checks in verified.values()):
+        lines.append(f"`photodup verify` finds faults in {n_faulty} of {len(verified)} servers.")
     return "\n".join(filter(None, lines))
+
+
+def refused(outcomes: Mapping[str, Outcome]) -> str:
+    """Return which comparisons were measured and refused, in one sentence; empty where none was."""
+    by_load: dict[str, dict[str, None]] = {}
+    for outcome in outcomes.values():
+        if outcome.verdict is Verdict.REFUSED:
+            by_load.setdefault(outcome.question.load, {})[outcome.question.label_b] = None
+    parts = [f"{load} in flight: {listed(list(labels))}" for load, labels in by_load.items()]
+    return f"Measured and refused, {'; '.join(parts)}." if parts else ""
 
 
 def _standing(words: str, outcomes: Mapping[str, Outcome]) -> str:
@@ -149,11 +153,10 @@ def _standing(words: str, outcomes: Mapping[str, Outcome]) -> str:
         loads = [outcome.question.load for outcome in measured]
         most = max(loads, key=loads.count)
         nearest = min((o for o in measured if o.question.load == most), key=lambda o: abs(o.effect))
-        return f"{words} all are slower; the nearest: {sentence(nearest)}"
-    who = listed([f"{label}" for label in faster]) or "no server"
-    return f"{words} {who} is faster than {ours}" + (
-        f", and {listed(list(slower))} slower." if slower else "."
-    )
+        return f"{words} all are slower, the nearest: {sentence(nearest)}"
+    who = f"{listed(list(faster))} {'are' if len(faster) > 1 else 'is'}" if faster else "no server is"
+    also = f"; {listed(list(slower))} {'are' if len(slower) > 1 else 'is'} slower" if slower else ""
+    return f"{words} {who} measurably faster than {ours}{also}."
 
 
 def _is_faster(outcome: Outcome) -> bool:

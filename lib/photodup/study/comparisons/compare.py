@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from photodup.bench.pairs.alternate import VisitPlan
 from photodup.bench.pairs.declared import Declarations, Pair, declarations
-from photodup.study.comparisons.measure import Sizes, measure_comparisons, missing_visits
+from photodup.study.comparisons.measure import Sizes, measure_comparisons, missing_visits, obstacle, offered
 from photodup.study.comparisons.outcomes import Compared, read_comparisons, write_outcomes
 from photodup.study.notebook.run import Run, ready_to_measure
 
@@ -43,9 +43,11 @@ def compare(
     """
     declared = declared or declarations()
     pairs = [p for p in declared.of([notebook], quick=not explore) if not names or p.name in names]
-    pairs += declared.nulls_of(pairs, quick=not explore)
+    there = [pair for pair in pairs if not obstacle(run, offered(run, pair))]
+    pairs += declared.nulls_of(there, quick=not explore)
     sizes = Sizes(visits, plan_of(visit_s))
-    if missing_visits(run, pairs, sizes) and (measuring := ready_to_measure(run)):
+    asks_servers = not all(pair.a.server for pair in pairs)
+    if missing_visits(run, pairs, sizes) and (measuring := ready_to_measure(run, asks_servers=asks_servers)):
         _measure(measuring, pairs, sizes)
     return read_comparisons(run, notebook, declared=declared)
 

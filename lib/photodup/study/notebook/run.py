@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from photodup.bench.link.way import LOOPBACK, Way
 from photodup.bench.record import environment
-from photodup.bench.record.json_files import plain, read_json, reading
+from photodup.bench.record.json_files import read_json, reading
 from photodup.bench.record.record import RunStore
 from photodup.core import settings
 from photodup.core.errors import PhotodupError
@@ -368,35 +368,31 @@ def _as_name(text: str) -> str:
     return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-.")
 
 
-def ready_to_measure(run: Run) -> Run | None:
-    """Return the run with the servers that answer now; None, after a sentence, where nothing can be measured into it."""
-    if not settings.environment().may_measure:
-        return None
+def was_measured_elsewhere(run: Run) -> bool:
+    """Return whether the run has records, and of another machine than this one."""
     recorded, here = read_environment(run.directory), environment.describe(servers=servers_of(run.endpoints))
     names = ("cpu", "cores", "servers")
-    if recorded and any(recorded.get(name) != here.get(name) for name in names):
+    return bool(recorded) and any(recorded.get(name) != here.get(name) for name in names)
+
+
+def ready_to_measure(run: Run, *, asks_servers: bool = True) -> Run | None:
+    """Return the run with the servers that answer now; None, after a sentence, where nothing can be measured into it.
+
+    Args:
+        asks_servers: False where none of its servers takes part.
+    """
+    if not settings.environment().may_measure:
+        return None
+    if was_measured_elsewhere(run):
         print(f"Run {run.name} was measured on another machine: name a RUN of your own to measure here.")
         return None
+    if not asks_servers:
+        return run
     rows = check(run.endpoints)
     servers = _answering(run.endpoints, rows)
     if servers is None:
         print(f"{say_answers(rows)} {START}")
     return replace(run, endpoints=servers) if servers else None
-
-
-def open_own_run(name: str) -> Run:
-    """Open a run that stays on the machine that began it: servers measured on two machines say nothing of each other.
-
-    Raises:
-        PhotodupError: it was begun on another machine, or with other packages or weights.
-    """
-    run = open_run(name)
-    known = {key: value for key, value in read_environment(run.directory).items() if key != "digest"}
-    if known and known != plain(environment.describe(servers=servers_of(run.endpoints))):
-        raise PhotodupError(
-            f"Run {name} was measured on another machine, or with other packages or weights: name one of your own (--run)."
-        )
-    return run
 
 
 def _answering(endpoints: Endpoints, rows: Sequence[dict[str, Any]]) -> Endpoints | None:

@@ -22,8 +22,8 @@ _LONGER_SIDE, _SHARES = 2400, (0.3, 0.6)  # pixels of a photograph, and of its s
 
 def make(folder: Path, n: int) -> None:
     """Write n crops as JPEGs, the same ones each time."""
-    from photodup.demo.photographs import SOURCES
     from photodup.embedding.imaging import to_jpeg
+    from photodup.photos.demo.photographs import SOURCES
 
     rng = np.random.default_rng(0)
     for number, source in enumerate(SOURCES[:n]):

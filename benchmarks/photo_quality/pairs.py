@@ -54,7 +54,7 @@ class Original:
 
 def originals_of(folder: Path | None, most: int = 500) -> list[Original]:
     """Return the photographs of a folder, which must all be different pictures, or the demonstration's."""
-    from photodup.demo.photographs import SOURCES
+    from photodup.photos.demo.photographs import SOURCES
 
     if folder is None:
         return [Original(source.name, source.open(), source.scene) for source in SOURCES]

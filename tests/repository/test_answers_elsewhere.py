@@ -42,7 +42,7 @@ def compared(notebook, endpoints, verdicts=NOTHING, otherwise=Verdict.BEYOND) ->
         for side in () if lacking else (pair.a, pair.b):
             row = {"side": side.name, "load": pair.load_name, "label": side.label, **side.backend.columns()}
             arms.append(row | {f"{m}{end}": 12.0 for m in FIGURES for end in ("", "_ci_low", "_ci_high")})
-    return Compared(pairs, outcomes, (), pd.DataFrame(arms).drop_duplicates(["side", "load"]))
+    return Compared(pairs, outcomes, (), pd.DataFrame(arms).drop_duplicates(["side", "load"]), {})
 
 
 def printed(stem, cells, **names) -> str:
@@ -64,7 +64,9 @@ def seven(endpoints, **how) -> str:
         run=None,
         need=need,
         EXPLORE=False,
-        read_comparisons=lambda run, stem: compared(stem, endpoints, **(how if stem[:2] == "07" else {})),
+        VISITS=3,
+        VISIT_S=1.0,
+        compare=lambda run, stem, **_: compared(stem, endpoints, **(how if stem[:2] == "07" else {})),
     ).split("\n", 3)[3]
 
 

@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LAYERS = {
     0: {"core"},
     1: {"embedding"},
-    2: {"demo", "photos", "serving", "bench"},
+    2: {"photos", "serving", "bench"},
     3: {"study"},
     5: {"cli"},
     6: {"__main__"},

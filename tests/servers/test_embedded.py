@@ -23,6 +23,7 @@ from photodup.embedding.imaging import decode, encoded, normalize, to_jpeg, to_u
 from photodup.serving.check import check
 from photodup.serving.embedded import export_models
 from photodup.serving.endpoints import load_endpoints
+from photodup.serving.service.triton_model import TritonModel
 from photodup.serving.triton.repository import render_repository
 from photodup.serving.triton.server import EmbeddedTriton
 
@@ -130,4 +131,4 @@ def test_a_service_in_front_of_triton_answers_what_triton_computes(tmp_path, lau
 ])  # fmt: skip
 def test_a_triton_that_cannot_be_had_is_named(settings, said):
     with variables(**{"INFERENCE_BACKEND": "", **settings}), pytest.raises(PhotodupError, match=said):
-        load_model(engine="triton")
+        TritonModel("fp32")

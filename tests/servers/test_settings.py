@@ -141,10 +141,10 @@ def test_auto_takes_a_trained_server_and_never_random_weights(small_service, ran
     servers = {"fastapi-pytorch-fp32-http-base64": random, "triton-onnx-fp32-http-fp32": SILENT}
     left_out = chosen_by(endpoints=servers)
     assert (left_out.backend, left_out.mode) == ("local-pytorch-fp32", "local")
-    assert "no server has trained weights" in left_out.why
+    assert "no server has trained weights" in left_out.reason
     chosen = chosen_by(endpoints=servers | {"fastapi-pytorch-fp32-http-jpeg": trained})
     assert (chosen.backend, chosen.url) == ("fastapi-pytorch-fp32-http-jpeg", trained)
-    assert "no server answers" in chosen_by(endpoints={"fastapi-pytorch-fp32-http-jpeg": SILENT}).why
+    assert "no server answers" in chosen_by(endpoints={"fastapi-pytorch-fp32-http-jpeg": SILENT}).reason
 
 
 def test_auto_prefers_the_model_of_this_librarys_embeddings(tmp_path, launch, small_service):
@@ -157,7 +157,7 @@ def test_auto_prefers_the_model_of_this_librarys_embeddings(tmp_path, launch, sm
         assert first.digest != second.digest
         for state in (first, second):
             chosen = chosen_by(digests=[state.digest], endpoints=servers)
-            assert chosen.url == state.url and "this library's" in chosen.why
+            assert chosen.url == state.url and "this library's" in chosen.reason
     finally:
         other.stop()
 
@@ -165,7 +165,7 @@ def test_auto_prefers_the_model_of_this_librarys_embeddings(tmp_path, launch, sm
 def test_auto_stays_here_where_weights_are_named(monkeypatch, small_service):
     monkeypatch.setenv("MODEL_PRETRAINED", "onnx:mine.onnx")
     chosen = chosen_by(endpoints={"fastapi-pytorch-fp32-http-jpeg": small_service().url})
-    assert chosen.mode == "local" and "onnx:mine.onnx" in chosen.why
+    assert chosen.mode == "local" and "onnx:mine.onnx" in chosen.reason
 
 
 def test_states_say_who_answers_and_what_they_serve(tiny_triton, random_service):

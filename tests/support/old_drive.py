@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageEnhance
 
-from photodup.demo.photographs import SOURCES
+from photodup.photos.demo.photographs import SOURCES
 
 SIZE, TILE = (480, 360), 160
 

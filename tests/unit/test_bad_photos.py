@@ -19,7 +19,7 @@ from support.library import photo
 
 from photodup.core.errors import PhotodupError
 from photodup.core.names import printable
-from photodup.demo.photographs import SOURCES
+from photodup.photos.demo.photographs import SOURCES
 from photodup.photos.library import scan as library_module
 from photodup.photos.library.catalogue import Catalogue, CatalogueError
 from photodup.photos.library.hashing import hamming, perceptual_hash

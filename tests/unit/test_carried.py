@@ -249,8 +249,8 @@ def test_the_offer_is_seen_before_anything_is_written_and_undone_with_the_rest(l
     assert session.accept_all() == 0 and session.n_held_back == 3, "what they say holds all three back"
     assert session.carry_all() == 1, "the camera and the other rating cannot be written: those two stay"
     assert [item.status for item in (coffee, cat, rocket)] == [MARKED, TODO, TODO]
-    (told,) = session.carried()[coffee.key].told
-    assert (told.written, told.kept, told.lost) == ({"rating": "4", "keywords": "sea"}, {}, {})
+    (told,) = session.carried()[coffee.key].entries
+    assert (told.written, told.conflicting, told.lost) == ({"rating": "4", "keywords": "sea"}, {}, {})
     assert at_home(library) == before
     plan = session.plan(session.carried())
     (library / "coffee.jpg.xmp").write_text(xmp('xmp:Rating="1"'))
@@ -272,10 +272,10 @@ def test_a_conflict_keeps_the_keepers_word_and_says_so(library):
     session.carry(rocket.key, rocket.members[0][0].id)
     session.carry(cat.key, cat.members[0][0].id)
     told = session.carried()
-    assert told[rocket.key].told[0].kept == {"rating": ("2", "4")}
+    assert told[rocket.key].entries[0].conflicting == {"rating": ("2", "4")}
     assert told[rocket.key].sidecar == "rocket.xmp"
-    assert told[cat.key].told[0].lost_in_words == "camera"
-    assert set(told[cat.key].told[0].written) == {"date", "place"}
+    assert told[cat.key].entries[0].lost_in_words == "camera"
+    assert set(told[cat.key].entries[0].written) == {"date", "place"}
     session.apply()
     assert described_by_xmp((library / "rocket.xmp").read_bytes()) == {"rating": 2, "keywords": ["sea"]}
     assert (library / "rocket.xmp").read_text().count("<rdf:Description ") == 2

@@ -86,7 +86,7 @@ def test_what_the_best_of_several_copies_proves_is_asked_of_no_other_and_decoded
     decoded, decode = Counter(), imaging.decode
     monkeypatch.setattr(imaging, "decode", lambda file, **o: decoded.update([file]) or decode(file, **o))
     found, todo = compare_and_count(tmp_path)
-    assert (found.photos[0].where, str(found.photos[0].there)) == (AS_GOOD, "a.jpg")
+    assert (found.photos[0].where, str(found.photos[0].match)) == (AS_GOOD, "a.jpg")
     assert (todo["compare"], todo["judge"]) == (1, 1)
     files = {file.name: n for file, n in decoded.items() if isinstance(file, Path)}
     assert files == {"a.jpg": 1, "d.jpg": 1}, "features and families are of one picture"
@@ -136,7 +136,7 @@ def test_what_shows_something_else_is_not_there(tmp_path):
     image.paste(scene(2).crop((0, 0, 36, 36)), (100, 60))
     save(image, tmp_path / "old/b.jpg")
     (photo,) = compare(tmp_path).photos
-    assert photo.where is PROBABLY and "looks different" in photo.why
+    assert photo.where is PROBABLY and "looks different" in photo.reason
 
 
 @pytest.mark.parametrize("way", list(Image.Transpose))
@@ -145,8 +145,8 @@ def test_what_was_turned_or_mirrored_is_at_most_probably_there(tmp_path, way):
     save(scene(1).transpose(way), tmp_path / "old/b.jpg", 70, shot=0)
     save(scene(2), tmp_path / "old/c.jpg")
     turned, other = compare(tmp_path).photos
-    assert (turned.where, str(turned.there), other.where) == (PROBABLY, "a.jpg", ONLY_HERE)
-    assert "turned" in turned.why or "mirrored" in turned.why
+    assert (turned.where, str(turned.match), other.where) == (PROBABLY, "a.jpg", ONLY_HERE)
+    assert "turned" in turned.reason or "mirrored" in turned.reason
 
 
 def test_what_cannot_be_read_is_listed_apart(tmp_path):
@@ -169,11 +169,11 @@ def test_what_lies_beside_a_photo_counts(tmp_path):
     save(scene(1).resize((240, 180)), tmp_path / "old/small.jpg", 70)
     (tmp_path / "old/small.xmp").write_text(RATED)
     found = compare(tmp_path)
-    said = {str(p.path): (p.where, "Live Photo" in p.why, "rating" in p.why) for p in found.photos}
+    said = {str(p.path): (p.where, "Live Photo" in p.reason, "rating" in p.reason) for p in found.photos}
     assert said["b.jpg"] == (SAME, True, False) and said["small.jpg"] == (PROBABLY, False, True), found.photos
-    assert {str(p.path): p.why for p in found.photos}["c.jpg"] == "has its .aae file beside it"
+    assert {str(p.path): p.reason for p in found.photos}["c.jpg"] == "has its .aae file beside it"
     shutil.copy2(old.with_suffix(".mov"), there.with_suffix(".mov"))
-    assert {str(p.path): p.why for p in compare(tmp_path).photos}["b.jpg"] == ""
+    assert {str(p.path): p.reason for p in compare(tmp_path).photos}["b.jpg"] == ""
 
 
 def test_a_folder_that_the_library_shows_by_another_path_is_no_second_copy(tmp_path):
@@ -197,7 +197,7 @@ def test_a_folder_that_the_library_shows_by_another_path_is_no_second_copy(tmp_p
     refused = bound("library", "bound/old")
     assert refused.returncode == 2 and "name two folders apart" in refused.stderr
     found = json.loads(bound("library/old", "bound").stdout)["photos"]
-    said = {one["path"]: (one["where"], one["there"]) for one in found}
+    said = {one["path"]: (one["where"], one["match"]) for one in found}
     only = dict.fromkeys(("sub/new.jpg", "twice.jpg", "hard.jpg"), (ONLY_HERE, None))
     assert said == {"b.jpg": (SAME, "a.jpg"), **only}, "what the old folder has twice goes with it twice"
 
@@ -266,7 +266,7 @@ def test_everything_in_the_old_folder_counts_and_in_the_library_what_nothing_emp
     assert copy_new(found, found.to_copy(ONLY_HERE), target) == (2 * len(places) + 3, 0, [])
     assert (target / "2020/.comments/a.jpg.xml").exists() and (target / "2020/.hidden.jpg").exists()
     again = compare(tmp_path)
-    assert {(photo.where, photo.why) for photo in again.photos} == {(SAME, "")}, (
+    assert {(photo.where, photo.reason) for photo in again.photos} == {(SAME, "")}, (
         "no copy lies where it is passed over"
     )
 
@@ -282,12 +282,12 @@ def test_what_only_the_old_folder_has_beside_a_photo_is_copied_with_it(tmp_path)
     (tmp_path / "old/readme.txt").touch()
     found = compare(tmp_path)
     (same,) = found.of(SAME)
-    assert all(words in same.why for words in ("film", "RAW", ".xmp", ".nksc", "keywords"))
+    assert all(words in same.reason for words in ("film", "RAW", ".xmp", ".nksc", "keywords"))
     copy_new(found, found.to_copy(ONLY_HERE), tmp_path / "library/old")
     copies = {path for path in present(tmp_path / "library/old") if not path.startswith(".photodup")}
     assert copies == beside | {"b.jpg", "sub/new.jpg"}
     found = compare(tmp_path)
-    assert [(photo.where, photo.why) for photo in found.photos] == [
+    assert [(photo.where, photo.reason) for photo in found.photos] == [
         (SAME, ""),
         (SAME, ""),
     ] and not found.to_copy(ONLY_HERE)

@@ -11,8 +11,8 @@ from support.library import photo
 from support.review_library import listed
 
 from photodup.core.errors import PhotodupError
-from photodup.demo import photographs as demo_module
-from photodup.demo.photographs import SOURCES, VARIANTS, build_demo, load_ground_truth
+from photodup.photos.demo import photographs as demo_module
+from photodup.photos.demo.photographs import SOURCES, VARIANTS, build_demo, load_ground_truth
 from photodup.photos.library.hashing import hamming
 from photodup.photos.library.scan import scan
 

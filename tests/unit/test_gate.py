@@ -11,11 +11,11 @@ from support.command import run_command
 from support.triton import tiny_graph
 
 from photodup.core.errors import PhotodupError
-from photodup.demo.encoder import export_stand_in
-from photodup.demo.photographs import SOURCES
 from photodup.embedding.engines import reduced
 from photodup.embedding.engines.encoder import export_of, load_model
 from photodup.embedding.engines.reduced import source_of
+from photodup.photos.demo.encoder import export_stand_in
+from photodup.photos.demo.photographs import SOURCES
 from photodup.photos.groups.tiers import ModelThresholds
 from photodup.study.accuracy import gate
 from photodup.study.accuracy.export_command import ask_gate, export_precision

@@ -9,8 +9,8 @@ from PIL import Image, TiffImagePlugin
 from support.images import read_facts
 from support.review_library import photo
 
-from photodup.demo.photographs import SOURCES, make_12mp
 from photodup.embedding.imaging import decode, encoded
+from photodup.photos.demo.photographs import SOURCES, make_12mp
 from photodup.photos.library.hashing import (
     DRAFT_SIZE,
     MAX_DRAFT_DISTANCE,

@@ -14,19 +14,20 @@ from support.images import read_facts
 from support.review_library import BASE, forget_evidence, make_library, only_group, photo, save
 
 from photodup.core.errors import PhotodupError
-from photodup.demo.photographs import SOURCES
 from photodup.embedding.imaging import encoded
 from photodup.photos.compare import evidence, pixels
 from photodup.photos.compare.evidence import pair_codes, pair_rows
 from photodup.photos.compare.verify import Verification
+from photodup.photos.demo.photographs import SOURCES
 from photodup.photos.groups.copy_search import not_asked
 from photodup.photos.groups.families import families
-from photodup.photos.groups.keepers import DEFAULT_RULES, KeepRules
+from photodup.photos.groups.keepers import KeepRules
 from photodup.photos.groups.tiers import find_tiers
 from photodup.photos.library.catalogue import Catalogue, Model, Photo
 from photodup.photos.library.feedback import Feedback
 from photodup.photos.library.hashing import hamming, perceptual_hash
 from photodup.photos.library.scan import scan
+from photodup.photos.library.settings import DEFAULT_RULES
 from photodup.photos.search.hash_neighbours import mirrored_hash, near_hashes
 
 

@@ -14,7 +14,7 @@ from photodup.bench.anyurl import report as load_report
 from photodup.bench.record import latencies
 from photodup.bench.record.record import RunStore
 from photodup.core.errors import PhotodupError
-from photodup.demo.photographs import build_demo
+from photodup.photos.demo.photographs import build_demo
 from photodup.serving.endpoints import from_ports, save_endpoints
 from photodup.study.notebook import charts
 from photodup.study.report.page import write_reports

@@ -32,8 +32,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
         from importlib.metadata import PackageNotFoundError, version
 
         try:
@@ -74,9 +74,9 @@ def command_line() -> Any:
     """Return the whole command; the help of a switch shows no type, since it takes no value."""
     whole = typer.main.get_command(app)
     commands: list[Any] = [whole]
-    for one in commands:
-        commands += getattr(one, "commands", {}).values()
-        for parameter in one.get_params(typer.Context(one)):
+    for command in commands:
+        commands += getattr(command, "commands", {}).values()
+        for parameter in command.get_params(typer.Context(command)):
             if getattr(parameter, "is_flag", False):
                 parameter.metavar = ""
     return whole
@@ -95,14 +95,14 @@ def main() -> None:
     try:
         command_line()()
     except PhotodupError as error:
-        said = str(error)
+        message = str(error)
     except ImportError as error:
         command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
         uses = [use for use, commands in _COMMANDS.items() if command in commands]
         if not (missing := missing_extra(error, *uses or ["study"])):
             raise
-        said = missing
+        message = missing
     else:
         return
-    print(f"photodup: {escaped(said, keep=chr(10))}", file=sys.stderr)
+    print(f"photodup: {escaped(message, keep=chr(10))}", file=sys.stderr)
     sys.exit(2)

@@ -38,40 +38,40 @@ def contained(
     from photodup.core.files import write_atomically
     from photodup.photos.across.contained import Whereabouts, cached_catalogue, find_contained
 
-    found = find_contained(old, library)
-    file = page or cached_catalogue(found.old).with_suffix(".html")
-    write_atomically(file, _page(found))
-    lines = [*summary(found), f"Every name: {printable(file)}"]
-    print(json.dumps(found.as_record()) if as_json else "\n".join(lines), flush=True)
+    report = find_contained(old, library)
+    file = page or cached_catalogue(report.old).with_suffix(".html")
+    write_atomically(file, _page(report))
+    lines = [*summary(report), f"Every name: {printable(file)}"]
+    print(json.dumps(report.as_record()) if as_json else "\n".join(lines), flush=True)
     if copy_new_to is not None:
         where = [Whereabouts.ONLY_HERE] + [Whereabouts.PROBABLY] * also_probable
-        _copy(found, where, copy_new_to, yes)
+        _copy(report, where, copy_new_to, yes)
 
 
-def summary(found: "Contained") -> list[str]:
+def summary(report: "Contained") -> list[str]:
     """Return counts and bytes of each kind in sentences, and what to do about them."""
     from photodup.photos.across.contained import Whereabouts
 
-    lines = [f"{len(found.photos)} photos of {printable(found.old)} and {printable(found.library)}:"]
+    lines = [f"{len(report.photos)} photos of {printable(report.old)} and {printable(report.library)}:"]
     for where in Whereabouts:
-        photos = found.of(where)
+        photos = report.of(where)
         n_bytes = sum(photo.size_bytes for photo in photos) / 1e6
         lines.append(f"{len(photos):9,}  {n_bytes:12,.2f} MB  {where}")
-    lines.append(f"{len(found.unread):9,}  {'':15}  not readable, so not compared")
-    if lost := sum(bool(photo.why) for photo in found.of(Whereabouts.SAME)):
+    lines.append(f"{len(report.unread):9,}  {'':15}  not readable, so not compared")
+    if lost := sum(bool(photo.reason) for photo in report.of(Whereabouts.SAME)):
         lines.append(
             f"{lost} of those with the same bytes have something beside them that the library lacks: copying takes them too."
         )
-    if found.of(Whereabouts.PROBABLY):
+    if report.of(Whereabouts.PROBABLY):
         lines.append("Look at what is probably there before you give the old folder up, or copy it as well.")
-    lines += [f"not compared: {escaped(problem)}" for problem in found.problems]
+    lines += [f"not compared: {escaped(problem)}" for problem in report.problems]
     return [
         *lines,
         "Videos are not compared, and only the extra photos-more compares JPEG XL and RAW that lies alone.",
     ]
 
 
-def _page(found: "Contained") -> str:
+def _page(report: "Contained") -> str:
     from photodup.bench.anyurl.page import page
     from photodup.photos.across.contained import Whereabouts
 
@@ -80,34 +80,34 @@ def _page(found: "Contained") -> str:
             {
                 "photo": printable(photo.path),
                 "bytes": photo.size_bytes,
-                "in the library": printable(photo.there) if photo.there else "",
-                "why": escaped(photo.why),
+                "in the library": printable(photo.match) if photo.match else "",
+                "why": escaped(photo.reason),
             }
-            for photo in found.of(where)
+            for photo in report.of(where)
         ]
         for where in reversed(Whereabouts)
     }
     unread = {
-        "not readable": found.unread,
-        "not readable, or not entered, in the library": found.unread_there,
+        "not readable": report.unread,
+        "not readable, or not entered, in the library": report.unread_there,
     }
     for title, files in unread.items():
-        tables[title] = [{"file": printable(one.path), "why": escaped(one.reason)} for one in files]
+        tables[title] = [{"file": printable(file.path), "why": escaped(file.reason)} for file in files]
     facts = {"made_by": "photodup contained", "finished": f"{datetime.now():%Y-%m-%d %H:%M}"}
-    return page("What the library has of the old folder", facts, summary(found), [], tables, [])
+    return page("What the library has of the old folder", facts, summary(report), [], tables, [])
 
 
-def _copy(found: "Contained", where: "list[Whereabouts]", target: Path, yes: bool) -> None:
+def _copy(report: "Contained", where: "list[Whereabouts]", target: Path, yes: bool) -> None:
     from photodup.photos.across.copy_new import copy_new, files_to_copy
 
-    photos = found.to_copy(*where)
-    n = len(files_to_copy(found, photos))
+    photos = report.to_copy(*where)
+    n = len(files_to_copy(report, photos))
     if not yes:
         ask(
             f"Copy {len(photos)} photos ({n} files with what belongs to them) to {printable(target)}?",
             "Copying",
         )
-    n_copied, n_there, refused = copy_new(found, photos, target)
+    n_copied, n_there, refused = copy_new(report, photos, target)
     for sentence in refused:
         print(sentence, file=sys.stderr)
     print(

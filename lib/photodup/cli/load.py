@@ -136,8 +136,8 @@ def load(
         spoken = _spoken(protocol, model, number)
         target = target_of(url, **spoken, security=security, timeout_s=waits_s, method=method.upper())
         target = replace(target, metrics=metrics or "")
-        given = payloads_for(target, kind=payload, paths=file or [], given_texts=text or [])
-        requests.append(Request(target, given, tuple(shape or ()), tuple(input or ()), encoding))
+        payloads = payloads_for(target, kind=payload, paths=file or [], given_texts=text or [])
+        requests.append(Request(target, payloads, tuple(shape or ()), tuple(input or ()), encoding))
     is_open = offered is not None or bound is not None
     spec = LoadSpec(
         concurrency=(in_flight or [64 if is_open else 1])[0],
@@ -166,18 +166,18 @@ def load(
 def _numbers(text: str | None) -> list[int]:
     """Read `8` or `1,2,4,8`."""
     try:
-        found = [int(part) for part in text.split(",")] if text else []
+        numbers = [int(part) for part in text.split(",")] if text else []
     except ValueError:
-        found = [0]
-    if any(number < 1 for number in found):
+        numbers = [0]
+    if any(number < 1 for number in numbers):
         raise PhotodupError(f"--concurrency is a number above 0, or several as 1,2,4,8, not {text!r}.")
-    return found
+    return numbers
 
 
 def _spoken(protocol: list[str] | None, model: list[str] | None, number: int = 0) -> dict[str, str]:
     """Return the protocol and the model of URL `number`, where they are given. A single value applies to both URLs."""
-    asked = {"protocol": protocol, "model": model}
-    return {name: values[min(number, len(values) - 1)] for name, values in asked.items() if values}
+    options = {"protocol": protocol, "model": model}
+    return {name: values[min(number, len(values) - 1)] for name, values in options.items() if values}
 
 
 def gate(
@@ -244,8 +244,8 @@ def gate(
     if by_command:
         urls = [str(url).replace("{port}", str(command.port)) for command in commands]
     show = partial(print, flush=True, file=sys.stderr if as_json else None)
-    named = [command or masked(str(address)) for command, address in ((base, base_url), (head, head_url))]
-    show(f"Base: {named[0]}; head: {named[1]}; {concurrency} in flight.")
+    labels = [command or masked(str(address)) for command, address in ((base, base_url), (head, head_url))]
+    show(f"Base: {labels[0]}; head: {labels[1]}; {concurrency} in flight.")
     watcher = Watcher(sys.stderr)
     sides = gates.sides_of(request_of, urls, [command.running for command in commands], watcher)
     spec = LoadSpec(concurrency=concurrency, seconds=seconds, seed=seed)
@@ -301,19 +301,19 @@ def verify(
     target = target_of(url, **_spoken(protocol, model), security=security, timeout_s=timeout)
     console = Console(stderr=True)
     with console.status("") as status:
-        found = checked(target, weights, precision=precision, is_hostile=hostile, say=status.update)
+        report = checked(target, weights, precision=precision, is_hostile=hostile, say=status.update)
     if as_json:
-        print(json.dumps({**found.as_record(), "status": int(found.has_failed(strict=strict))}))
+        print(json.dumps({**report.as_record(), "status": int(report.has_failed(strict=strict))}))
     else:
         table = Table("check", "verdict", "cosine", "finding", box=None, pad_edge=False)
         colours = {"right": "green", "tolerated": "yellow", "wrong": "red", "dead": "bold red"}
-        for row in found.rows:
+        for row in report.rows:
             cosine = "" if row.cosine is None else f"{row.cosine:.6f}"
             words = printable(row.words)
             table.add_row(row.name, Text(row.verdict, colours.get(row.verdict, "dim")), cosine, Text(words))
         screen = Console()
-        screen.print(f"Reference: {found.reference}.", markup=False, highlight=False)
+        screen.print(f"Reference: {report.reference}.", markup=False, highlight=False)
         screen.print(table)
-        screen.print(found.sentence(), markup=False, highlight=False)
-    if found.has_failed(strict=strict):
+        screen.print(report.sentence(), markup=False, highlight=False)
+    if report.has_failed(strict=strict):
         raise Exit(1)

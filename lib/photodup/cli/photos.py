@@ -82,7 +82,7 @@ def _at_hand(weights: str | None) -> str | None:
     """Return weights by the name that an encoder is loaded by; the stand-in is made first."""
     if weights != "stand-in":
         return weights
-    from photodup.demo.encoder import export_stand_in
+    from photodup.photos.demo.encoder import export_stand_in
 
     return export_stand_in()
 
@@ -227,30 +227,32 @@ def _print_group(group: "Group") -> None:
     print(
         f"  keep  {printable(keeper.path)}  ({keeper.width} × {keeper.height}; {escaped(group.choice.reason)})"
     )
-    for photo, why in ((member.photo, member.evidence) for member in group.members):
-        if why.exact:
-            said = "same bytes"
-        elif group.tier == "copies" and why.verification:
-            said = "the same picture"
+    for photo, evidence in ((member.photo, member.evidence) for member in group.members):
+        if evidence.exact:
+            likeness = "same bytes"
+        elif group.tier == "copies" and evidence.verification:
+            likeness = "the same picture"
         else:
-            said = "alike" if why.similarity is None else f"cosine {why.similarity:.4f}"
+            likeness = "alike" if evidence.similarity is None else f"cosine {evidence.similarity:.4f}"
         differs = f"; differs: {group.difference(photo)}" if group.difference(photo) else ""
-        stays = "; protected" if photo.id in group.protected else ""
-        print(f"        {printable(photo.path)}  ({photo.width} × {photo.height}; {said}{differs}{stays})")
+        protection = "; protected" if photo.id in group.protected else ""
+        print(
+            f"        {printable(photo.path)}  ({photo.width} × {photo.height}; {likeness}{differs}{protection})"
+        )
 
 
 def _record(group: "Group") -> dict[str, Any]:
     def of(photo: "Photo") -> dict[str, Any]:
-        about = {"path": as_text(photo.path), "md5": photo.md5, "bytes": photo.size_bytes}
-        return about | {"protected": photo.id in group.protected}
+        fields = {"path": as_text(photo.path), "md5": photo.md5, "bytes": photo.size_bytes}
+        return fields | {"protected": photo.id in group.protected}
 
     going = {photo.id for photo in group.may_go}
     members = [
         of(photo)
-        | {"similarity": why.similarity, "same_bytes": why.exact, "suggested": photo.id in going}
+        | {"similarity": evidence.similarity, "same_bytes": evidence.exact, "suggested": photo.id in going}
         | {"differs": group.difference(photo), "reason": group.kept_over(photo)}
         | {"frees": group.frees(photo) if photo.id in going else 0}
-        for photo, why in ((member.photo, member.evidence) for member in group.members)
+        for photo, evidence in ((member.photo, member.evidence) for member in group.members)
     ]
     keep = of(group.keeper) | {"reason": group.choice.reason, "rule": group.choice.rule}
     return {"tier": group.tier, "keep": keep, "members": members}
@@ -260,18 +262,18 @@ def _summary(tiers: "Tiers") -> str:
     free = sum(group.bytes_to_free for group in tiers.copies) / 1e6
     limits = tiers.thresholds
     if tiers.model is None or limits is None:
-        how = "by hash and pixels only (nothing is embedded: run `photodup embed`)"
+        method = "by hash and pixels only (nothing is embedded: run `photodup embed`)"
     else:
-        how = (
+        method = (
             f"by {tiers.model.name} ({tiers.model.digest[:12]}), similar from {limits.similar} cosine "
             f"({limits.measured})"
         )
         if tiers.model.is_random is not False:
-            how += ", RANDOM OR UNKNOWN WEIGHTS: the similar ones mean nothing"
+            method += ", RANDOM OR UNKNOWN WEIGHTS: the similar ones mean nothing"
     smallest = tiers.smallest_similarity
     return (
         f"{tiers.n_photos} photographs: {len(tiers.copies)} groups of copies ({free:.1f} MB to free), "
-        f"{len(tiers.similar)} of similar ones, {how}; largest group {tiers.largest_group}, smallest "
+        f"{len(tiers.similar)} of similar ones, {method}; largest group {tiers.largest_group}, smallest "
         f"similarity in a group {'none' if smallest is None else f'{smallest:.4f}'}; {tiers.n_verified} pairs "
         "compared on the pixels"
     )
@@ -300,7 +302,7 @@ def review(
     On 127.0.0.1 only. Who looks for similar scenes: as `photodup embed` chooses. Photos of a folder that is named with
     --protect may be kept in place of others and never go; the page's settings end that.
     """
-    from photodup.demo.encoder import NAME, export_stand_in
+    from photodup.photos.demo.encoder import NAME, export_stand_in
     from photodup.photos.review.reviewed_folder import Encoders
     from photodup.photos.review.serve import review
 
@@ -334,6 +336,6 @@ def review(
 
 def demo(directory: Annotated[Path, Argument(help="folder to build it in")]) -> None:
     """Build a demonstration library with known near-duplicates; nothing is downloaded."""
-    from photodup.demo.photographs import build_demo
+    from photodup.photos.demo.photographs import build_demo
 
     print(f"Ground truth: {build_demo(directory)}")

@@ -117,16 +117,16 @@ def study_outcomes(run: Annotated[str, Argument(help="directory under results/")
     from photodup.study.report.facts import notebook_rows
 
     opened = read_run(run_directory(run))
-    found = read_all(opened)
-    planned = [outcome for outcome in found if outcome.because != NOT_PLANNED]
+    outcomes = read_all(opened)
+    planned = [outcome for outcome in outcomes if outcome.because != NOT_PLANNED]
     for outcome in sorted(planned, key=lambda o: (o.question.is_null, not o.question.is_primary)):
-        asked = outcome.question
-        kind = "null" if asked.is_null else "primary" if asked.is_primary else "exploratory"
-        print(f"{asked.family[:2] or '--'} {kind}, {asked.load}: {sentence(outcome)}")
+        question = outcome.question
+        kind = "null" if question.is_null else "primary" if question.is_primary else "exploratory"
+        print(f"{question.family[:2] or '--'} {kind}, {question.load}: {sentence(outcome)}")
         for note in outcome.notes:
             print(f"     {note}")
-    if left := len(found) - len(planned):
-        print(f"This run leaves out {left} of {len(found)} comparisons.")
+    if left := len(outcomes) - len(planned):
+        print(f"This run leaves out {left} of {len(outcomes)} comparisons.")
     print("\n".join(["", *goals(opened)]))
     states = [(row["stem"][:2], row["decided"]) for row in notebook_rows(opened.name)]
     print(f"answers: {sum(s == 'decided' for _, s in states)} of {len(states)} decided (goal 13):", end=" ")
@@ -158,11 +158,11 @@ def kube_check(
     from photodup.study.kubernetes.checks import check
     from photodup.study.kubernetes.manifests import OVERLAYS, render
 
-    found = 0
+    n_findings = 0
     for directory in directories or OVERLAYS.values():
         findings = check(render(directory))
-        found += len(findings)
-        said = [str(finding) for finding in findings] or ["nothing found"]
-        print(*said, sep="\n", end=f"  ({directory})\n")
-    if found:
+        n_findings += len(findings)
+        lines = [str(finding) for finding in findings] or ["nothing found"]
+        print(*lines, sep="\n", end=f"  ({directory})\n")
+    if n_findings:
         raise Exit(1)

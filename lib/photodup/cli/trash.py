@@ -61,8 +61,8 @@ def restore_trash(
     opened = Trash(directory)
     chosen = _chosen(opened, operation or [], unsigned)
     if unsigned and chosen and not yes:
-        for one in chosen:
-            print(_line(one))
+        for removal in chosen:
+            print(_line(removal))
         ask(f"Put {len(chosen)} removals back that your photodup did not write?", "Restoring these")
     for path in opened.restore(chosen, confirmed=unsigned):
         print(printable(path))
@@ -78,8 +78,8 @@ def purge_trash(
     from photodup.photos.trash.trash import Trash
 
     opened = Trash(directory)
-    found = _chosen(opened, operation or [], unsigned)
-    chosen = [one for one in found if one.in_trash or one.state == "purging"]
+    removals = _chosen(opened, operation or [], unsigned)
+    chosen = [removal for removal in removals if removal.in_trash or removal.state == "purging"]
     if chosen and not yes:
         ask(f"Delete {len(chosen)} removals ({_megabytes(chosen)}) for good?", "Deleting for good")
     freed = opened.purge(chosen, confirmed=unsigned)
@@ -92,12 +92,12 @@ def _print_unsigned_left(opened: "Trash", unsigned: bool) -> None:
         print(f"{left} more removals are there that your photodup did not write: add --unsigned for these.")
 
 
-def ask(question: str, what: str) -> None:
+def ask(question: str, action: str) -> None:
     """Go on only after a yes.
 
     Args:
         question: what is asked.
-        what: what needs the yes where nobody can be asked.
+        action: what needs the yes where nobody can be asked.
 
     Raises:
         TrashError: it was no yes, or no terminal.
@@ -105,21 +105,21 @@ def ask(question: str, what: str) -> None:
     from photodup.photos.trash.trash_entries import TrashError
 
     if not sys.stdin.isatty():
-        raise TrashError(f"{what} needs a yes: add --yes.")
+        raise TrashError(f"{action} needs a yes: add --yes.")
     if input(f"{question} [y/N] ").strip().lower() != "y":
         raise TrashError("Nothing was done.")
 
 
 def _chosen(opened: "Trash", names: list[str], unsigned: bool) -> "list[Operation]":
     contents = opened.contents()
-    own, others = contents.listing, contents.unsigned
-    listing = others if unsigned else own
+    signed, foreign = contents.listing, contents.unsigned
+    listing = foreign if unsigned else signed
     if unknown := set(names) - {operation.id for operation in listing}:
-        apart = unknown & {operation.id for operation in (own if unsigned else others)}
+        apart = unknown & {operation.id for operation in (signed if unsigned else foreign)}
         hint = "leave --unsigned out" if unsigned else "add --unsigned"
         more = f"; {', '.join(sorted(apart))} is there: {hint}" if apart else ""
-        named = escaped(", ".join(sorted(unknown)))
-        raise PhotodupError(f"Not in the trash: {named}; see `photodup trash list`{more}.")
+        missing = escaped(", ".join(sorted(unknown)))
+        raise PhotodupError(f"Not in the trash: {missing}; see `photodup trash list`{more}.")
     return [operation for operation in listing if not names or operation.id in names]
 
 

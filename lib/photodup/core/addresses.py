@@ -9,23 +9,23 @@ from urllib.parse import urlsplit
 from photodup.core.errors import ServerError
 
 
-def http_address(url: str, what: str = "") -> str:
+def http_address(url: str, name: str = "") -> str:
     """Return `url` without a final slash.
 
     Args:
         url: `http://host:port`, or `https://host`; a port that is left out is the scheme's own.
-        what: what is there, for the message, such as a backend's name.
+        name: what is there, for the message, such as a backend's name.
 
     Raises:
         ServerError: no such address.
     """
     scheme, host, port = _parts(url)
     if scheme not in ("http", "https") or not host or port is False:
-        raise ServerError(_said(url, "HTTP", what, "http://host:port"))
+        raise ServerError(_refusal(url, "HTTP", name, "http://host:port"))
     return url.rstrip("/")
 
 
-def grpc_address(url: str, what: str = "") -> str:
+def grpc_address(url: str, name: str = "") -> str:
     """Return `url` as `host:port`, which is how gRPC writes it; a `grpc://` before it is taken off.
 
     Raises:
@@ -33,7 +33,7 @@ def grpc_address(url: str, what: str = "") -> str:
     """
     scheme, host, port = _parts(url)
     if scheme not in ("", "grpc") or not host or not port:
-        raise ServerError(_said(url, "gRPC", what, "host:port, without http://"))
+        raise ServerError(_refusal(url, "gRPC", name, "host:port, without http://"))
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -53,23 +53,23 @@ def is_loopback(url: str) -> bool:
     return address.is_loopback or address.is_unspecified
 
 
-def cannot_listen(error: OSError, host: str, port: int, what: str) -> str:
-    """Say in one sentence why `what` cannot listen on `host` and `port`, and what to do."""
+def cannot_listen(error: OSError, host: str, port: int, name: str) -> str:
+    """Say in one sentence why `name` cannot listen on `host` and `port`, and what to do."""
     if error.errno == errno.EADDRINUSE:
         return (
-            f"Port {port} for {what} is in use: stop what listens there "
+            f"Port {port} for {name} is in use: stop what listens there "
             f"(`ss -ltnp 'sport = :{port}'` names it) or choose another port, 0 for any free one."
         )
     if error.errno == errno.EADDRNOTAVAIL:
         return (
-            f"{host} is no address of this machine, so {what} cannot listen there: use 127.0.0.1, 0.0.0.0 for all "
+            f"{host} is no address of this machine, so {name} cannot listen there: use 127.0.0.1, 0.0.0.0 for all "
             "addresses, or one that `ip addr` shows."
         )
     if isinstance(error, socket.gaierror):
-        return f"{host!r} is no address and no known host name, so {what} cannot listen there: use 127.0.0.1."
+        return f"{host!r} is no address and no known host name, so {name} cannot listen there: use 127.0.0.1."
     if error.errno in (errno.EACCES, errno.EPERM):
-        return f"Port {port} for {what} needs rights that you do not have: choose one from 1024 to 65535."
-    return f"{what} cannot listen on {host}, port {port}: {error.strerror or error}."
+        return f"Port {port} for {name} needs rights that you do not have: choose one from 1024 to 65535."
+    return f"{name} cannot listen on {host}, port {port}: {error.strerror or error}."
 
 
 def _parts(url: str) -> tuple[str, str, int | bool | None]:
@@ -85,5 +85,5 @@ def _parts(url: str) -> tuple[str, str, int | bool | None]:
     return parts.scheme, parts.hostname or "", False if port == 0 else port
 
 
-def _said(url: str, kind: str, what: str, wanted: str) -> str:
-    return f"{masked(url)!r} is no {kind} address{f' for {what}' if what else ''}: use {wanted}."
+def _refusal(url: str, kind: str, name: str, form: str) -> str:
+    return f"{masked(url)!r} is no {kind} address{f' for {name}' if name else ''}: use {form}."

@@ -58,8 +58,8 @@ def require(*parts: str) -> None:
     Raises:
         PhotodupError: some are not; names them and the extras.
     """
-    if said := _sentence(parts, set()):
-        raise PhotodupError(said)
+    if message := _sentence(parts, set()):
+        raise PhotodupError(message)
 
 
 def need(module: str) -> ModuleType:
@@ -71,24 +71,24 @@ def need(module: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        if said := missing_extra(error):
-            raise PhotodupError(said) from None
+        if message := missing_extra(error):
+            raise PhotodupError(message) from None
         raise
 
 
 def _sentence(parts: tuple[str, ...], missing: set[str]) -> str | None:
     """Name what of `parts` is missing: `missing`, and whatever else cannot be found."""
     missing = missing | {module for part in parts for module in EXTRAS[part] if not is_installed(module)}
-    lacking = [part for part in parts if missing.intersection(EXTRAS[part])]
-    if not lacking:
+    missing_parts = [part for part in parts if missing.intersection(EXTRAS[part])]
+    if not missing_parts:
         return None
     # All parts of a use missing: its own name. Only some: their names, since `cpu` would overwrite what `gpu` installed.
     names = list[str]()
     for use in sorted(USES, key=lambda use: -len(USES[use])):
-        if set(USES[use]) <= set(lacking):
+        if set(USES[use]) <= set(missing_parts):
             names.append(use)
-            lacking = [part for part in lacking if part not in USES[use]]
-    extra = ",".join([*names, *lacking])
+            missing_parts = [part for part in missing_parts if part not in USES[use]]
+    extra = ",".join([*names, *missing_parts])
     many = len(missing) > 1
     return f"{', '.join(sorted(missing))} {'are' if many else 'is'} not installed: pip install 'photodup[{extra}]'."
 

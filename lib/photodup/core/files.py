@@ -36,8 +36,8 @@ def check_json(text: bytes, most_bytes: int = 256_000_000) -> None:
     """Raise a ValueError where JSON, or lines of it, may become more than `most_bytes`: lists of nothing, say."""
     if len(text) < most_bytes // 50:  # so short a text cannot
         return
-    containers, others = (sum(map(text.count, signs)) for signs in ((b"[", b"{"), (b",", b'"', b"\n")))
-    if len(text) + 32 * (3 * containers + others) > most_bytes:
+    containers, separators = (sum(map(text.count, signs)) for signs in ((b"[", b"{"), (b",", b'"', b"\n")))
+    if len(text) + 32 * (3 * containers + separators) > most_bytes:
         raise ValueError(f"{len(text):,} bytes that would take more than {most_bytes:,} once read")
 
 

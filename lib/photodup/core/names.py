@@ -23,8 +23,8 @@ def escaped(text: str, *, keep: str = "") -> str:
         text: anything; a lone surrogate, which nothing can print, becomes U+FFFD.
         keep: control characters to leave, such as the newline of a message of several lines.
     """
-    shown = _ORDERS.sub(lambda found: found[0] if found[0] in keep else _written(found[0]), text)
-    return _SURROGATES.sub("\ufffd", shown)
+    visible = _ORDERS.sub(lambda match: match[0] if match[0] in keep else _written(match[0]), text)
+    return _SURROGATES.sub("\ufffd", visible)
 
 
 def printable(path: Path | bytes | str) -> str:

@@ -31,7 +31,7 @@ def watched_by(tell: Tell) -> Iterator[None]:
 
 def unseen() -> AbstractContextManager[None]:
     """Let the bars of this thread show nothing."""
-    return watched_by(lambda what, done, total: None)
+    return watched_by(lambda desc, n_done, total: None)
 
 
 def bar(items: Iterable | None = None, *, total: int, desc: str, unit: str, disable: bool = False) -> Any:
@@ -88,15 +88,17 @@ def _lines(unit: str) -> Tell:
     """
     started, last = time.monotonic(), -math.inf
 
-    def tell(desc: str, done: int, total: int) -> None:
+    def tell(desc: str, n_done: int, total: int) -> None:
         nonlocal last
         now = time.monotonic()
-        if done < total and now - last < EVERY_S:
+        if n_done < total and now - last < EVERY_S:
             return
         last, seconds = now, now - started
-        rate = done / seconds if seconds else 0.0
-        spent = f", {seconds:.0f} s" if done else ""
-        left = f", {rate:.1f} a second, {(total - done) / rate:.0f} s left" if rate and done < total else ""
-        print(f"{desc}: {done} of {total} {unit}s{spent}{left}", file=sys.stderr, flush=True)
+        rate = n_done / seconds if seconds else 0.0
+        spent = f", {seconds:.0f} s" if n_done else ""
+        left = (
+            f", {rate:.1f} a second, {(total - n_done) / rate:.0f} s left" if rate and n_done < total else ""
+        )
+        print(f"{desc}: {n_done} of {total} {unit}s{spent}{left}", file=sys.stderr, flush=True)
 
     return tell

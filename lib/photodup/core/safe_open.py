@@ -269,8 +269,8 @@ def write_copy(original: BinaryIO, target: PathInFolder) -> None:
             _copy_metadata(original.fileno(), copy.fileno())
             os.fsync(copy.fileno())
         except OSError:
-            there = status_of(target)
-            if there and os.path.samestat(there, os.fstat(copy.fileno())):
+            status = status_of(target)
+            if status and os.path.samestat(status, os.fstat(copy.fileno())):
                 remove_file(target)
             raise
 

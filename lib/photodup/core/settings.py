@@ -54,7 +54,9 @@ class Environment:
 
 def environment() -> Environment:
     """Return what is set now."""
-    return Environment(**{one.name: variable(one.metadata["variable"]) for one in fields(Environment)})
+    return Environment(
+        **{setting.name: variable(setting.metadata["variable"]) for setting in fields(Environment)}
+    )
 
 
 def variable(name: str) -> str:

@@ -62,18 +62,18 @@ class Backend:
     wire: str = ""
 
     def __post_init__(self) -> None:
-        its_own = (
+        is_special = (
             self.is_emulated if self.server == "triton" else self.server == "local" and self.engine == DUMMY
         )
-        known = (
+        is_valid = (
             self.server in WIRES
-            and (self.engine in ENGINES or its_own)
+            and (self.engine in ENGINES or is_special)
             and self.precision in PRECISIONS
             and self.protocol in PROTOCOLS[self.server]
             and self.wire in WIRES[self.server]
             and not (self.wire == "json" and self.protocol == "grpc")
         )
-        if not known:
+        if not is_valid:
             raise PhotodupError(f"{self.name!r} names no backend: use {_PATTERN}.")
 
     @property
@@ -143,8 +143,8 @@ def parse_backend(name: str | Backend) -> Backend:
     if isinstance(name, Backend):
         return name
     for pattern in _NAMES:
-        if found := pattern.fullmatch(SHORT_NAMES.get(name, name)):
-            return Backend(**found.groupdict())
+        if match := pattern.fullmatch(SHORT_NAMES.get(name, name)):
+            return Backend(**match.groupdict())
     raise PhotodupError(f"{name!r} names no backend: use {_PATTERN}.")
 
 
@@ -166,8 +166,8 @@ def backend_of(engine: str, protocol: str, wire: str) -> Backend:
 
 def served_models(backend: str | Backend) -> list[str]:
     """Return the Triton models whose counters account for a request: the one asked, then an ensemble's steps."""
-    asked = parse_backend(backend)
-    model = asked.triton_model
-    if asked.wire != "jpeg":
+    parsed = parse_backend(backend)
+    model = parsed.triton_model
+    if parsed.wire != "jpeg":
         return [model]
     return [model, "openclip_vit_b32_preprocess", model.removesuffix("_jpeg") + "_uint8"]

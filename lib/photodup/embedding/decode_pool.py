@@ -267,8 +267,8 @@ def _limit_memory(max_pixels: int) -> None:
         import resource
 
         hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
-        wanted = _BASE_BYTES + _BYTES_PER_PIXEL * max_pixels
-        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        limit = _BASE_BYTES + _BYTES_PER_PIXEL * max_pixels
+        soft = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 

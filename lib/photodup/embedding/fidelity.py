@@ -24,10 +24,10 @@ def compare(reference: np.ndarray, changed: np.ndarray, threshold: float) -> dic
     """
     finite = np.isfinite(changed).all(axis=1)
     a, b = reference[finite].astype(np.float64), changed[finite].astype(np.float64)
-    result: dict[str, Any] = {"n": len(reference), "n_not_finite": int((~finite).sum())}
+    counts: dict[str, Any] = {"n": len(reference), "n_not_finite": int((~finite).sum())}
     if len(a) < 2:
-        return result
-    own = (a * b).sum(axis=1) / (np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1))
+        return counts
+    cosines = (a * b).sum(axis=1) / (np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1))
     before, after = a @ a.T, b @ b.T
     upper = np.triu_indices(len(a), 1)
     np.fill_diagonal(before, -np.inf)
@@ -35,9 +35,9 @@ def compare(reference: np.ndarray, changed: np.ndarray, threshold: float) -> dic
     nearest = before.argmax(axis=1)
     rows = np.arange(len(a))
     rank = 1 + (after > after[rows, nearest][:, None]).sum(axis=1)
-    return result | {
-        "cosine_min": float(own.min()),
-        "cosine_median": float(np.median(own)),
+    return counts | {
+        "cosine_min": float(cosines.min()),
+        "cosine_median": float(np.median(cosines)),
         "max_abs": float(np.abs(a - b).max()),
         "distance_max": float(np.linalg.norm(a - b, axis=1).max()),
         "neighbour_kept": float((rank == 1).mean()),

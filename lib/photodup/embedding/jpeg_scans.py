@@ -114,12 +114,12 @@ def read_layout(data: bytes) -> Layout:
         ):
             marker, position = data[position + 1], position + 2
         else:
-            found = _NEXT_MARKER.search(data, position)
+            match = _NEXT_MARKER.search(data, position)
             if scans == 0:
                 is_strict = False
-            if found is None:
+            if match is None:
                 break
-            marker, position = found[1][0], found.end()
+            marker, position = match[1][0], match.end()
         if marker == _EOI:
             break
         n_segments += 1
@@ -127,10 +127,10 @@ def read_layout(data: bytes) -> Layout:
             continue
         length = int.from_bytes(data[position : position + 2], "big")
         if marker in _FRAMES and length >= 7:
-            found_height = int.from_bytes(data[position + 3 : position + 5], "big")
-            found_width = int.from_bytes(data[position + 5 : position + 7], "big")
-            if found_width * found_height >= width * height:
-                width, height = found_width, found_height
+            frame_height = int.from_bytes(data[position + 3 : position + 5], "big")
+            frame_width = int.from_bytes(data[position + 5 : position + 7], "big")
+            if frame_width * frame_height >= width * height:
+                width, height = frame_width, frame_height
                 n_colours = int.from_bytes(data[position + 7 : position + 8], "big")
         elif marker == _APP1:
             n_exif += bytes(data[position + 2 : position + 6]) == b"Exif"

@@ -39,7 +39,7 @@ def check(endpoints: Endpoints, timeout_s: float = TIMEOUT_S) -> list[dict[str, 
     """
     need("tritonclient.grpc")
     endpoints.use_control_key()
-    asked: list[tuple[str, str, Callable[[], Remote | None]]] = [
+    probes: list[tuple[str, str, Callable[[], Remote | None]]] = [
         *(
             (name, url, partial(_describe, parse_backend(name), url, timeout_s))
             for name, url in endpoints.backends.items()
@@ -50,7 +50,7 @@ def check(endpoints: Endpoints, timeout_s: float = TIMEOUT_S) -> list[dict[str, 
         ),
     ]
     with ThreadPoolExecutor(16) as pool:  # a server that is silent is waited for once
-        return list(pool.map(lambda one: _row(*one), asked))
+        return list(pool.map(lambda probe: _row(*probe), probes))
 
 
 def _row(backend: str, url: str, describe: Callable[[], Remote | None]) -> dict[str, Any]:
@@ -88,19 +88,24 @@ def say_answers(rows: Iterable[dict[str, Any]]) -> str:
     Args:
         rows: of `check`. An address answers if one of its backends is ready, or if it is a metrics page.
     """
-    found: dict[str, tuple[str, list[str]]] = {}
+    servers: dict[str, tuple[str, list[str]]] = {}
     for row in rows:
         place = urlsplit(row["url"] if "://" in row["url"] else f"//{row['url']}").netloc
-        found.setdefault(row["url"], (f"{_server_named(row['backend'])} ({place})", []))[1].append(
+        servers.setdefault(row["url"], (f"{_server_named(row['backend'])} ({place})", []))[1].append(
             row["finding"]
         )
-    ready = [what for what, findings in found.values() if READY in findings]
-    bad = [(what, findings[0].rstrip(".")) for what, findings in found.values() if READY not in findings]
+    ready = [server for server, findings in servers.values() if READY in findings]
+    bad = [
+        (server, findings[0].rstrip(".")) for server, findings in servers.values() if READY not in findings
+    ]
     if not ready:
-        return f"Nothing answers: {listed([what for what, _ in bad])}; the first: {bad[0][1]}."
+        return f"Nothing answers: {listed([server for server, _ in bad])}; the first: {bad[0][1]}."
     verb = "answer" if ready[1:] else "answers"
     return (
-        "; ".join([f"{listed(ready)} {verb}", *(f"{what} cannot be used: {why}" for what, why in bad)]) + "."
+        "; ".join(
+            [f"{listed(ready)} {verb}", *(f"{server} cannot be used: {problem}" for server, problem in bad)]
+        )
+        + "."
     )
 
 
@@ -124,8 +129,8 @@ def gpu_of(endpoints: Endpoints) -> tuple[str, int]:
     stated = [_gpu_of_service(url) for url in sorted(services)]
     stated += [_gpu_of_triton(endpoints, url, names) for url, names in sorted(tritons.items())]
     models = [gpu for gpu, _ in stated]
-    named = [gpu for gpu in models if gpu not in (NO_GPU, UNKNOWN_GPU, UNNAMED_GPU)]
-    gpu = named[0] if named else UNNAMED_GPU if UNNAMED_GPU in models else UNKNOWN_GPU
+    gpu_names = [gpu for gpu in models if gpu not in (NO_GPU, UNKNOWN_GPU, UNNAMED_GPU)]
+    gpu = gpu_names[0] if gpu_names else UNNAMED_GPU if UNNAMED_GPU in models else UNKNOWN_GPU
     if models and set(models) == {NO_GPU}:
         gpu = NO_GPU
     return gpu, max((count for _, count in stated), default=1)
@@ -162,7 +167,7 @@ def _describe(backend: Backend, url: str, timeout_s: float) -> Remote:
         with contextlib.closing(
             server_of(url, backend, Patience(timeout_s, timeout_s, attempts=1))
         ) as server:
-            said = server.describe()
+            remote = server.describe()
         if backend.server == "fastapi" and ask(url, "/readyz", timeout_s).status_code != 200:
             raise PhotodupError(
                 "not ready: the model is still loading, or failed to; see /readyz and the service's log"
@@ -172,7 +177,7 @@ def _describe(backend: Backend, url: str, timeout_s: float) -> Remote:
         if backend.server == "triton":
             index = (_models if backend.protocol == "http" else _models_grpc)(url, timeout_s)
         raise PhotodupError(_missing(backend.triton_model, index or []) or str(error)) from None
-    return said
+    return remote
 
 
 def _metrics(url: str, timeout_s: float) -> None:
@@ -208,8 +213,8 @@ def _get(url: str, path: str = "", seconds: float = TIMEOUT_S, **request: Any) -
 
 
 def _object(url: str, path: str) -> dict[str, Any]:
-    found = _json(url, path)
-    return found if isinstance(found, dict) else {}
+    content = _json(url, path)
+    return content if isinstance(content, dict) else {}
 
 
 def _json(url: str, path: str, seconds: float = TIMEOUT_S, **request: Any) -> Any:

@@ -34,10 +34,10 @@ def serve(
 
         if model or save or variant != "default":
             raise PhotodupError("--model, --variant and --save are about Triton: add --embedded.")
-        named = {"HOST": host, "PORT": port}  # what no option names, the service reads from the environment
-        given = {name: str(value) for name, value in named.items() if value is not None}
+        options = {"HOST": host, "PORT": port}  # what no option names, the service reads from the environment
+        variables = {name: str(value) for name, value in options.items() if value is not None}
         sys.stdout.flush()
-        os.execve(sys.executable, command(), inherited(**given))
+        os.execve(sys.executable, command(), inherited(**variables))
     from photodup.serving.embedded import MODELS, embedded_servers
 
     with (
@@ -51,18 +51,18 @@ def serve(
             models=model or MODELS,
             variant=variant,
             progress=lambda text: print(text, flush=True),
-        ) as found,
+        ) as servers,
     ):
         from photodup.serving.endpoints import save_endpoints
 
         if save:
-            save_endpoints(found, save)
-        width = max(map(len, found.backends))
-        for name, url in found.backends.items():
+            save_endpoints(servers, save)
+        width = max(map(len, servers.backends))
+        for name, url in servers.backends.items():
             print(f"  {name:<{width}}  {url}")
-        for name, url in found.metrics.items():
+        for name, url in servers.metrics.items():
             print(f"  {name + ' metrics':<{width}}  {url}")
-        fastapi = next((url for name, url in found.backends.items() if name.startswith("fastapi")), None)
+        fastapi = next((url for name, url in servers.backends.items() if name.startswith("fastapi")), None)
         if fastapi:
             print(f"Try it:  {_curl(fastapi)}")
         print("Ctrl-C stops both.", flush=True)
@@ -111,9 +111,9 @@ def render(
     from photodup.serving.embedded import export_models, render_exported
     from photodup.serving.triton.repository import Target
 
-    known = cast(Target, target)  # an unknown one is refused there
-    made = export_models(half=typed)
-    print(render_exported(known, out, made, models=model, variant=variant, instances=instances))
+    checked = cast(Target, target)  # an unknown one is refused there
+    exports = export_models(half=typed)
+    print(render_exported(checked, out, exports, models=model, variant=variant, instances=instances))
 
 
 def _wait_for_signal() -> None:

@@ -41,21 +41,21 @@ def export_models(
         `files` (variant -> path; `openvino-int8` and `onnx-int8` too, where `photodup export --precision int8` has made
         them), `model_digest`, `pretrained`.
     """
-    made = export_apart([*VARIANTS, HALF] if half else VARIANTS, env=env, on_file=on_file)
-    return made | {"files": made["files"] | int8_files(made["files"]["fp32"])}
+    exports = export_apart([*VARIANTS, HALF] if half else VARIANTS, env=env, on_file=on_file)
+    return exports | {"files": exports["files"] | int8_files(exports["files"]["fp32"])}
 
 
 def int8_files(fp32: Path) -> dict[str, Path]:
     """Return the INT8 files that were made of an export, as `<engine>-int8` -> path."""
     source = source_of(fp32)
-    found = {f"{engine}-int8": reduced_path(source, engine, "int8") for engine in ("openvino", "onnx")}
-    return {name: path for name, path in found.items() if path.is_file()}
+    files = {f"{engine}-int8": reduced_path(source, engine, "int8") for engine in ("openvino", "onnx")}
+    return {name: path for name, path in files.items() if path.is_file()}
 
 
-def render_exported(target: Target, out: Path, made: Mapping[str, Any], **options: Any) -> Path:
+def render_exported(target: Target, out: Path, exports: Mapping[str, Any], **options: Any) -> Path:
     """Render a Triton repository, as `render_repository` does, of what `export_models` returned."""
-    weights = {name: made[name] for name in ("model_digest", "pretrained")}
-    return render_repository(target, out, made["files"], **weights, **options)
+    weights = {name: exports[name] for name in ("model_digest", "pretrained")}
+    return render_repository(target, out, exports["files"], **weights, **options)
 
 
 @contextlib.contextmanager
@@ -96,33 +96,33 @@ def embedded_servers(
         PhotodupError: a port in use, no Triton here, a server that does not start (its log is quoted).
     """
     say = progress or (lambda text: None)
-    wanted = {"FastAPI": pytorch_port} if service else {}
+    requested = {"FastAPI": pytorch_port} if service else {}
     if models:
-        wanted |= dict(zip(PORTS, (triton_http_port, triton_grpc_port, triton_metrics_port), strict=True))
-    claimed = claim_ports(host, wanted)  # before the minutes that an export may take
+        requested |= dict(zip(PORTS, (triton_http_port, triton_grpc_port, triton_metrics_port), strict=True))
+    claimed = claim_ports(host, requested)  # before the minutes that an export may take
     ports = [claimed.get(name, 0) for name in PORTS]
     if not inherited(**(env or {})).get("API_KEY") and (warning := exposure(host, "FastAPI", "API_KEY")):
         say(f"warning: {warning}")
     if repository is None and models:
-        made = exported or {"files": {}, "model_digest": "", "pretrained": ""}
+        exports = exported or {"files": {}, "model_digest": "", "pretrained": ""}
         if exported is None and not all(
             name.startswith("emulated_") for name in models
         ):  # those have no weights
             say("Exporting the model (kept for the next time)")
-            made = export_models(env)
+            exports = export_models(env)
         folder = build_dir() / "triton" / "cpu-embedded"
-        repository = render_exported("cpu-embedded", folder, made, models=models, **render)
+        repository = render_exported("cpu-embedded", folder, exports, models=models, **render)
     with contextlib.ExitStack() as stack:
         fastapi = None
         if service:
             fastapi = ServiceProcess(host=host, port=claimed["FastAPI"], settings=env)
             stack.callback(fastapi.stop)
-        others = {}
+        services = {}
         for engine, precision in engines:  # one after the other: each loads the model while it starts
             settings = {**(env or {}), "ENGINE": engine, "PRECISION": precision}
-            others[engine, precision] = ServiceProcess(host=host, settings=settings)
-            stack.callback(others[engine, precision].stop)
-            others[engine, precision].wait_until_ready(timeout_s, progress)
+            services[engine, precision] = ServiceProcess(host=host, settings=settings)
+            stack.callback(services[engine, precision].stop)
+            services[engine, precision].wait_until_ready(timeout_s, progress)
         if models:
             assert repository is not None, "rendered above, where there are models"
             triton = EmbeddedTriton(
@@ -131,8 +131,8 @@ def embedded_servers(
             stack.enter_context(triton)
         if fastapi:
             fastapi.wait_until_ready(timeout_s, progress)
-        about: dict[str, Any] = {"name": "embedded", "gpu": NO_GPU, "location": "this machine"}
-        urls = {computes: other.url for computes, other in others.items()}
+        facts: dict[str, Any] = {"name": "embedded", "gpu": NO_GPU, "location": "this machine"}
+        urls = {computes: process.url for computes, process in services.items()}
         yield from_ports(
-            reachable(host), claimed.get("FastAPI", 0), *ports, models=models, others=urls, **about
+            reachable(host), claimed.get("FastAPI", 0), *ports, models=models, more_services=urls, **facts
         )

@@ -103,10 +103,10 @@ class Endpoints(BaseModel):
 
     def metrics_url(self, backend: str | Backend) -> str | None:
         """Return where the server of a backend counts; None where that is not known, or there is no server."""
-        asked = parse_backend(backend)
-        own = f"{asked.server}-{asked.engine}-{asked.precision}"
-        usual = asked.server != "fastapi" or (asked.engine, asked.precision) == ("pytorch", "fp32")
-        return self.metrics.get(own, self.metrics.get(asked.server) if usual else None)
+        parsed = parse_backend(backend)
+        page = f"{parsed.server}-{parsed.engine}-{parsed.precision}"
+        usual = parsed.server != "fastapi" or (parsed.engine, parsed.precision) == ("pytorch", "fp32")
+        return self.metrics.get(page, self.metrics.get(parsed.server) if usual else None)
 
 
 @dataclass(frozen=True)
@@ -187,9 +187,9 @@ def load_endpoints(path: Path | str) -> Endpoints:
             raise OSError(errno.EINVAL, f"no regular file of at most {_MOST_BYTES:,} bytes")
         data = yaml.safe_load(path.read_text())
     except OSError as error:
-        known = ", ".join(sorted(str(p) for p in path.parent.glob("*.yaml"))) or "none"
+        files = ", ".join(sorted(str(p) for p in path.parent.glob("*.yaml"))) or "none"
         raise PhotodupError(
-            f"Endpoints file {path}: {error.strerror}. Files in that folder: {known}."
+            f"Endpoints file {path}: {error.strerror}. Files in that folder: {files}."
         ) from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise PhotodupError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
@@ -238,8 +238,8 @@ def from_ports(
     wires: Sequence[str] = WIRES,
     models: Sequence[str] | None = None,
     service: tuple[str, str] = ("pytorch", "fp32"),
-    others: Mapping[tuple[str, str], str] = MappingProxyType({}),
-    **about: Any,
+    more_services: Mapping[tuple[str, str], str] = MappingProxyType({}),
+    **fields: Any,
 ) -> Endpoints:
     """Build the endpoints of one machine from its ports.
 
@@ -268,18 +268,18 @@ def from_ports(
         backends, metrics = of_service(f"http://{host}:{pytorch_port}", *service)
     if models is None:
         shipped = [(e, w) for e in engines for w in wires if w in _COMPILED_WIRES.get(e, wires)]
-        asked = [backend_of(e, protocol, wire) for e, wire in shipped for protocol in ("http", "grpc")]
+        listed = [backend_of(e, protocol, wire) for e, wire in shipped for protocol in ("http", "grpc")]
     else:
-        asked = backends_of_models(models)
-    for backend in asked:
+        listed = backends_of_models(models)
+    for backend in listed:
         if backend.protocol == "http" and triton_http_port:
             backends[backend.name] = f"http://{host}:{triton_http_port}"
         if backend.protocol == "grpc" and triton_grpc_port:
             backends[backend.name] = f"{host}:{triton_grpc_port}"
     if triton_metrics_port:
         metrics["triton"] = f"http://{host}:{triton_metrics_port}/metrics"
-    for computes, url in others.items():
+    for computes, url in more_services.items():
         more, pages = of_service(url, *computes)
         backends, metrics = backends | more, metrics | pages
-    facts = {"name": host, **about}
+    facts = {"name": host, **fields}
     return _checked(facts["name"], facts | {"backends": backends, "metrics": metrics})

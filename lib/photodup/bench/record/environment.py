@@ -9,12 +9,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from photodup.core.paths import project_root
 from photodup.core.settings import environment
 from photodup.embedding.engines.model import cpuinfo, processor_flags
 
 PACKAGES = (
-    "fastapi", "grpcio", "httptools", "numpy", "nvidia-pytriton", "onnx", "onnxruntime", "onnxruntime-gpu",
-    "open_clip_torch", "pillow", "torch", "tritonclient", "uvicorn", "uvloop",
+    "fastapi", "grpcio", "httptools", "nncf", "numpy", "nvidia-pytriton", "onnx", "onnxruntime", "onnxruntime-gpu",
+    "open_clip_torch", "openvino", "pillow", "torch", "tritonclient", "uvicorn", "uvloop",
 )  # fmt: skip
 # What decides a measurement. Notebooks and results change while a run writes them, so they do not count.
 SOURCES = ("lib", "model_repository", "pyproject.toml", "constraints.txt")
@@ -47,11 +48,19 @@ def describe(
         "kernel": platform.release(),
         "tcp": _tcp_settings(),
         "python": platform.python_version(),
-        "packages": {name: version for name in PACKAGES if (version := _version(name))},
+        "packages": {name: version for name in PACKAGES if (version := _version(name))} | _triton(),
         "gpus": _gpus(),
         "model": {**named, **(model or {})},
         **({"servers": dict(servers)} if servers else {}),
     }
+
+
+@cache
+def _triton() -> dict[str, str]:
+    """Return the version of the embedded Triton's wheel, which has an environment of its own."""
+    folder = Path(environment().triton_venv or project_root() / ".venv-triton")
+    wheels = sorted(folder.glob("lib/python3*/site-packages/nvidia_pytriton-*.dist-info"))
+    return {"nvidia-pytriton": wheels[-1].name.split("-")[1].removesuffix(".dist")} if wheels else {}
 
 
 @cache

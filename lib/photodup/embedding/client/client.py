@@ -117,14 +117,14 @@ class Embedder:
         raise NotImplementedError
 
     def _prepared(self, images: list[Source], start: int, end: int, prepare: Any) -> list[Any]:
-        def one(index: int) -> Any:
+        def prepare_at(index: int) -> Any:
             try:
                 return prepare(images[index])
             except ImageError as error:
                 error.index = index
                 raise
 
-        return list(self._decoders.map(one, range(start, end)))
+        return list(self._decoders.map(prepare_at, range(start, end)))
 
 
 def connect(
@@ -227,8 +227,8 @@ class RemoteEmbedder(Embedder):
         pretrained = self.remote.pretrained
         self.is_random = None if pretrained is None else is_random(pretrained)
         # Of the name and of what the server says, whatever is not FP32 counts.
-        said = self.remote.precision or backend.precision
-        self.precision = backend.precision if said == "fp32" else said
+        precision = self.remote.precision or backend.precision
+        self.precision = backend.precision if precision == "fp32" else precision
 
     def close(self) -> None:
         super().close()

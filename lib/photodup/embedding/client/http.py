@@ -56,10 +56,10 @@ class Patience:
     attempts: int = 3
     pause_s: float = 0.2
 
-    def retry(self, what: Callable[[], Answer]) -> Answer:
+    def retry(self, call: Callable[[], Answer]) -> Answer:
         for attempt in range(1, self.attempts + 1):
             try:
-                return what()
+                return call()
             except Transient as error:
                 if attempt == self.attempts:
                     tries = f" ({attempt} attempts)" if attempt > 1 else ""
@@ -127,10 +127,10 @@ class Http:
 
     def explain(self, response: httpx.Response, expected: str) -> ServerError:
         """Say which of the known servers gave an unexpected answer."""
-        found = which_server(self._address)
-        if found and found not in (expected, ANOTHER):
+        server = which_server(self._address)
+        if server and server not in (expected, ANOTHER):
             return ServerError(
-                f"{self.url} is {found}, not {expected}: correct the port or the backend (INFERENCE_BACKEND)."
+                f"{self.url} is {server}, not {expected}: correct the port or the backend (INFERENCE_BACKEND)."
             )
         return ServerError(
             f"{self.url} answers {response.status_code} and is not {expected} as it should be: "

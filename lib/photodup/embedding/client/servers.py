@@ -1,7 +1,4 @@
-"""Talk to the servers behind a client: ask what each computes, send it batches, and try again where that may help.
-
-`BehindTriton` is an encoder that Triton computes, for the FastAPI service in front of it.
-"""
+"""Talk to the servers behind a client: ask what each computes, send it batches, and try again where that may help."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
@@ -14,7 +11,7 @@ from photodup.core.addresses import grpc_address
 from photodup.core.errors import PhotodupError, ServerError
 from photodup.core.extras import need
 from photodup.core.settings import environment, header_text
-from photodup.embedding.backends import Backend, parse_backend
+from photodup.embedding.backends import Backend
 from photodup.embedding.client.http import (
     API_KEY_VARIABLE,
     FASTAPI,
@@ -27,8 +24,6 @@ from photodup.embedding.client.http import (
     sentence,
     which_server,
 )
-from photodup.embedding.engines.onnx_runtime import ExportedModel, ImageInput
-from photodup.embedding.engines.weights import is_random
 from photodup.embedding.imaging import IMAGE_SIZE, ImageError
 from photodup.embedding.vectors import BrokenEmbedding, counted_from
 from photodup.embedding.wire import kserve, wires
@@ -40,7 +35,6 @@ _INPUTS = {
     "uint8": ("image", "UINT8"),
     "jpeg": ("encoded", "BYTES"),
 }
-BEHIND = "triton-onnx-fp32-grpc-uint8"  # the usual backend of `BehindTriton`
 Answered = TypeVar("Answered")
 
 
@@ -85,11 +79,11 @@ class FastApiServer:
         response = self._http.call("GET", "/info")
         try:
             info = read_json(response.raise_for_status().content)
-            said = {name: info[name] for name in ("digest", "name", "pretrained", "dim")}
+            identity = {name: info[name] for name in ("digest", "name", "pretrained", "dim")}
             limits = info["limits"]
             # base64 adds a third; the form's headers add about 150 bytes an image
-            most = {"max_images": limits["max_images"], "max_bytes": int(limits["max_body_bytes"] * 0.7)}
-            return Remote(precision=info.get("precision"), gate=info.get("gate"), **said, **most)
+            maxima = {"max_images": limits["max_images"], "max_bytes": int(limits["max_body_bytes"] * 0.7)}
+            return Remote(precision=info.get("precision"), gate=info.get("gate"), **identity, **maxima)
         except (httpx.HTTPError, AnswerError, ValueError, KeyError, TypeError):
             if response.status_code == 404 and self._http.call("GET", "/healthz").status_code == 200:
                 return Remote(max_images=8)  # a service like the published one, which says nothing of itself
@@ -143,28 +137,28 @@ class _Triton:
     def _tensors(self, images: Any) -> dict[str, np.ndarray]:
         return wires.named(wires.encoded(images) if self._wire == "jpeg" else images)
 
-    def _read(self, about: Mapping[str, Any], config_of: Callable[[str], dict[str, Any]]) -> Remote:
+    def _read(self, metadata: Mapping[str, Any], config_of: Callable[[str], dict[str, Any]]) -> Remote:
         config = config_of(self.model)
         try:
-            model = kserve.model_of(self.model, about, config)
+            model = kserve.model_of(self.model, metadata, config)
         except AnswerError as error:
             raise ServerError(f"Triton at {self.url}: {error}") from None
-        wanted, found = _INPUTS[self._wire], [(t.name, t.datatype) for t in model.inputs]
+        expected, inputs = _INPUTS[self._wire], [(t.name, t.datatype) for t in model.inputs]
         shape, outputs = list(model.inputs[0].dims), {t.name: t.dims for t in model.outputs}
         shape_ok = self._wire == "jpeg" or shape[-3:] == [3, IMAGE_SIZE, IMAGE_SIZE]
-        if wanted not in found or not shape_ok or not outputs.get("embedding"):
+        if expected not in inputs or not shape_ok or not outputs.get("embedding"):
             raise ServerError(
-                f"Triton's model {self.model} takes {found} {shape}, but the wire {self._wire} needs {wanted[1]} "
-                f"{wanted[0]!r} and an output 'embedding': choose another model or wire."
+                f"Triton's model {self.model} takes {inputs} {shape}, but the wire {self._wire} needs {expected[1]} "
+                f"{expected[0]!r} and an output 'embedding': choose another model or wire."
             )
-        said = kserve.stated(config, config_of)
+        parameters = kserve.stated(config, config_of)
         return Remote(
-            digest=said.get("model_digest"),
+            digest=parameters.get("model_digest"),
             name=self.model,
-            pretrained=said.get("pretrained"),
+            pretrained=parameters.get("pretrained"),
             dim=outputs["embedding"][-1],
-            precision=said.get("precision"),
-            gate=said.get("gate"),
+            precision=parameters.get("precision"),
+            gate=parameters.get("gate"),
             max_images=model.max_batch or 1,
         )
 
@@ -175,8 +169,8 @@ class _Triton:
             f"that is ({', '.join(ready) or 'none is'})."
         )
 
-    def _refused(self, said: str) -> ServerError:
-        return ServerError(f"Triton at {self.url}, model {self.model}: {said}")
+    def _refused(self, message: str) -> ServerError:
+        return ServerError(f"Triton at {self.url}, model {self.model}: {message}")
 
 
 class TritonOverHttp(_Triton):
@@ -188,17 +182,17 @@ class TritonOverHttp(_Triton):
         self._protocol = kserve.KserveHttp(self.model)
 
     def describe(self) -> Remote:
-        about = self._http.call("GET", f"/v2/models/{self.model}")
-        if about.status_code != 200:
+        response = self._http.call("GET", f"/v2/models/{self.model}")
+        if response.status_code != 200:
             # Statistics name the models that are ready; the repository's index may need a key.
             statistics = self._http.call("GET", "/v2/models/stats")
             if statistics.status_code == 200:
                 raise self._missing(read_json(statistics.content))
-            raise self._http.explain(about, TRITON_HTTP)
+            raise self._http.explain(response, TRITON_HTTP)
         try:
-            return self._read(read_json(about.content), self._config)
+            return self._read(read_json(response.content), self._config)
         except (AnswerError, AttributeError, TypeError, KeyError):
-            raise self._http.explain(about, TRITON_HTTP) from None
+            raise self._http.explain(response, TRITON_HTTP) from None
 
     def _config(self, model: str) -> dict[str, Any]:
         response = self._http.call("GET", f"/v2/models/{model}/config")
@@ -234,8 +228,8 @@ class TritonOverGrpc(_Triton):
     def _config(self, model: str) -> dict[str, Any]:
         return self._about("ModelConfig", model, self._patience.request_s)
 
-    def _about(self, what: str, model: str, seconds: float) -> dict[str, Any]:
-        return self._retried(lambda: kserve.about_model(self._channel, what, model, timeout=seconds))
+    def _about(self, kind: str, model: str, seconds: float) -> dict[str, Any]:
+        return self._retried(lambda: kserve.about_model(self._channel, kind, model, timeout=seconds))
 
     def infer(self, images: Any) -> np.ndarray:
         request = self._protocol.encode(self._tensors(images))
@@ -254,22 +248,22 @@ class TritonOverGrpc(_Triton):
         try:
             return call()
         except grpc.RpcError as error:
-            status, said = error.code().name, error.details() or ""
-        if status == "NOT_FOUND" or (status == "UNAVAILABLE" and "unknown model" in said):
+            status, details = error.code().name, error.details() or ""
+        if status == "NOT_FOUND" or (status == "UNAVAILABLE" and "unknown model" in details):
             raise self._missing(
                 kserve.about_model(self._channel, "ModelStatistics", "", timeout=self._patience.connect_s)
             )
         if status in ("UNAVAILABLE", "DEADLINE_EXCEEDED", "UNKNOWN", "UNIMPLEMENTED"):
-            if found := which_server(f"http://{self.url}"):
+            if server := which_server(f"http://{self.url}"):
                 raise ServerError(
-                    f"{self.url} is {found}, not a gRPC port: Triton's gRPC port is usually one higher than HTTP."
+                    f"{self.url} is {server}, not a gRPC port: Triton's gRPC port is usually one higher than HTTP."
                 )
             raise Transient(
                 f"No gRPC server answers at {self.url} ({status}): start it, or correct the address (TRITON_GRPC_URL)."
             )
         if status == "INVALID_ARGUMENT" and self._wire == "jpeg":
-            raise ImageError(f"refused by Triton: {said}")
-        raise self._refused(said)
+            raise ImageError(f"refused by Triton: {details}")
+        raise self._refused(details)
 
     def close(self) -> None:
         self._channel.close()
@@ -286,41 +280,3 @@ def address_for_grpc(url: str | None) -> str:
             raise ServerError(f"{url!r} has no port to derive the gRPC port from: give host:port.")
         return f"{parts.hostname}:{parts.port + 1}"
     return grpc_address(url)
-
-
-class BehindTriton(ExportedModel):
-    """An `ImageModel` behind Triton; its name, precision, digest and verdict are what Triton states.
-
-    `INFERENCE_BACKEND` chooses the model (`BEHIND`), `TRITON_GRPC_URL` the address (localhost:8004).
-    """
-
-    engine = device = "triton"
-    _entry = ImageInput(np.uint8, channels_last=False, size=IMAGE_SIZE)
-
-    def __init__(self, precision: str) -> None:
-        """Ask Triton for the model.
-
-        Raises:
-            PhotodupError: a backend that takes no pixels by gRPC, another precision, no such model, or one without a digest.
-        """
-        backend = parse_backend(environment().service_backend or BEHIND)
-        if backend.server != "triton" or backend.protocol != "grpc" or backend.is_lossy:
-            raise PhotodupError(
-                f"ENGINE=triton sends pixels by gRPC, and {backend} does not: use {BEHIND} (INFERENCE_BACKEND)."
-            )
-        self._wire, self._server = backend.wire, server_of(None, backend, Patience())
-        self._said = self._server.describe()
-        self.name, self.pretrained = self._said.name or "", self._said.pretrained or "unknown"
-        self.dim, self.is_random = self._said.dim or 0, is_random(self.pretrained)
-        self.precision, self.gate = self._said.precision or backend.precision, self._said.gate
-        self.digest = self.source_digest = self._said.digest or ("emulated" if backend.is_emulated else "")
-        if not self.digest or precision not in ("fp32", self.precision):
-            raise PhotodupError(
-                f"Triton's model {self.name} computes in {self.precision} with digest {self.digest or 'unset'}: leave "
-                "PRECISION out, name another model (INFERENCE_BACKEND), or render the repository again (`photodup render`)."
-            )
-
-    def _run(self, pixels: np.ndarray) -> np.ndarray:
-        most = self._said.max_images
-        parts = [pixels[start : start + most] for start in range(0, len(pixels), most)]
-        return np.concatenate([self._server.infer(wires.in_type(part, self._wire)) for part in parts])

@@ -53,12 +53,12 @@ def describe_openvino(compiled: Any) -> dict[str, str]:
     """Return what a compiled model really uses; OpenVINO's threads (oneTBB) have no switch for spinning."""
     import openvino
 
-    found = {
+    properties = {
         "threads": compiled.get_property("INFERENCE_NUM_THREADS"),
         "streams": compiled.get_property("NUM_STREAMS"),
         "computes_in": compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name(),
     }
-    return versions(openvino) | {key: str(value) for key, value in found.items()}
+    return versions(openvino) | {key: str(value) for key, value in properties.items()}
 
 
 def versions(library: ModuleType) -> dict[str, str]:

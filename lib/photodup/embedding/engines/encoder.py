@@ -50,8 +50,8 @@ def load_model(
 
     Args:
         pretrained: where the weights come from, see above; default `MODEL_PRETRAINED`.
-        engine: `pytorch`, `compile` (through `torch.compile`), `onnx`, `openvino`, `trt`, or `triton`
-            (weights and precision are those of a running Triton); default `pytorch`, and `onnx` for exported weights.
+        engine: `pytorch`, `compile` (through `torch.compile`), `onnx`, `openvino` or `trt`; default `pytorch`, and `onnx`
+            for exported weights.
         precision: `fp32`, `tf32`, `bf16`, `fp16` or `int8`, as far as the engine has it.
         threads: CPU threads for the computation.
         streams: OpenVINO: inferences at once, which share the threads.
@@ -72,9 +72,9 @@ def load_model(
         name = environment().model_name or UNNAMED
     check_choice(engine, precision)
     if engine == "triton":
-        from photodup.embedding.client.servers import BehindTriton
-
-        return BehindTriton(precision)
+        raise PhotodupError(
+            "Triton's models run in Triton: connect to it, or start the service with ENGINE=triton."
+        )
     if engine in ("pytorch", "compile"):
         if exported:
             raise PhotodupError(f"{weights} is exported already: run it with the engine onnx or openvino.")
@@ -107,8 +107,8 @@ def export_of(
     if weights.startswith("onnx:"):
         return existing(Path(weights.removeprefix("onnx:")))
     name = name or environment().architecture
-    if known := known_export(name, weights, directory or build_dir() / "models", is_read=is_read):
-        return known
+    if path := known_export(name, weights, directory or build_dir() / "models", is_read=is_read):
+        return path
     chosen = {"MODEL_PRETRAINED": weights, "MODEL_NAME": name}
     return export_apart(directory=directory, env=chosen)["files"]["fp32"]
 

@@ -99,22 +99,22 @@ def known_export(name: str, weights: str, directory: Path, *, is_read: bool = Tr
     Args:
         is_read: it has to be whole; else only what is written about it counts.
     """
-    found = []
-    for written in directory.glob(f"{name.lower()}-fp32-*.json"):
+    matches = []
+    for sidecar in directory.glob(f"{name.lower()}-fp32-*.json"):
         with contextlib.suppress(OSError, ValueError, AttributeError, PackageNotFoundError):
-            if json.loads(written.read_text()).get(MADE_FROM) == _origin(name, weights):
-                found.append(written.with_suffix(".onnx"))
-    return found[0] if len(found) == 1 and (not is_read or is_intact(found[0])) else None
+            if json.loads(sidecar.read_text()).get(MADE_FROM) == _origin(name, weights):
+                matches.append(sidecar.with_suffix(".onnx"))
+    return matches[0] if len(matches) == 1 and (not is_read or is_intact(matches[0])) else None
 
 
 def _origin(name: str, weights: str) -> dict[str, Any]:
     """Return what decides which weights a name stands for, without loading any: versions, a checkpoint's size and time."""
-    found = {"model_name": name, "model_pretrained": weights, "graph": [OPSET, GRAPH_VERSION]}
-    found |= {library: version(library) for library in ("torch", "open_clip_torch")}
+    origin = {"model_name": name, "model_pretrained": weights, "graph": [OPSET, GRAPH_VERSION]}
+    origin |= {library: version(library) for library in ("torch", "open_clip_torch")}
     if os.path.isfile(weights):
         status = os.stat(weights)
-        found |= {"checkpoint": [status.st_size, status.st_mtime_ns]}
-    return found
+        origin |= {"checkpoint": [status.st_size, status.st_mtime_ns]}
+    return origin
 
 
 def _sidecar(facts: Mapping[str, Any]) -> str:
@@ -147,7 +147,7 @@ def export_apart(
     program = [sys.executable, "-P", "-m", "photodup.embedding.engines.encoder"]
     command = [*program, str(directory or build_dir() / "models"), *variants]
     files: dict[str, Path] = {}
-    result: dict[str, Any] = {"files": files}
+    exported: dict[str, Any] = {"files": files}
     with (
         tempfile.TemporaryFile("w+", encoding="utf-8") as errors,
         subprocess.Popen(
@@ -158,17 +158,17 @@ def export_apart(
         for line in process.stdout:
             if not line.startswith("{"):  # what a library prints
                 continue
-            said = json.loads(line)
-            if "variant" in said:
-                files[said["variant"]] = Path(said["path"])
-                on_file(said["variant"], files[said["variant"]])
+            message = json.loads(line)
+            if "variant" in message:
+                files[message["variant"]] = Path(message["path"])
+                on_file(message["variant"], files[message["variant"]])
             else:
-                result |= said
+                exported |= message
         if process.wait():
             errors.seek(0)
             lines = errors.read().strip().splitlines() or ["it printed nothing"]
             raise PhotodupError(lines[-1].removeprefix("photodup: "))
-    return result
+    return exported
 
 
 def exported_path(model: ImageModel, directory: Path, variant: str) -> Path:
@@ -205,8 +205,8 @@ def verify(path: Path, model: ImageModel, variant: str) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     absolute, relative, cosine = 0.0, 0.0, 1.0
     for n in CHECKED_BATCHES:
-        sent, seen = _wire(rng.integers(0, 256, (n, 3, IMAGE_SIZE, IMAGE_SIZE), dtype=np.uint8), variant)
-        expected = model.embed(seen)
+        sent, pixels = _wire(rng.integers(0, 256, (n, 3, IMAGE_SIZE, IMAGE_SIZE), dtype=np.uint8), variant)
+        expected = model.embed(pixels)
         (actual,) = session.run(["embedding"], {"image": sent})
         if actual.shape != expected.shape or not np.isfinite(actual).all():
             raise PhotodupError(

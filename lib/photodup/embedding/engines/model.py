@@ -81,10 +81,10 @@ def check_choice(engine: str, precision: str) -> None:
             f"There is no precision {precision!r} (PRECISION): use one of {', '.join(PRECISIONS)}."
         )
     if precision not in SUPPORTED[engine]:
-        others = [name for name, precisions in SUPPORTED.items() if precision in precisions]
+        engines = [name for name, precisions in SUPPORTED.items() if precision in precisions]
         raise PhotodupError(
             f"The engine {engine} does not compute in {precision} here: use {', '.join(SUPPORTED[engine])}, or "
-            f"{precision} with {' or '.join(others)}."
+            f"{precision} with {' or '.join(engines)}."
         )
 
 
@@ -106,8 +106,8 @@ def check_images(images: np.ndarray, dtype: type = np.float32) -> None:
         ValueError: naming what was given.
     """
     if images.ndim != 4 or images.shape[1:] != (3, IMAGE_SIZE, IMAGE_SIZE) or images.dtype != dtype:
-        wanted = f"{np.dtype(dtype)} [n, 3, {IMAGE_SIZE}, {IMAGE_SIZE}]"
-        raise ValueError(f"images must be {wanted}, not {images.dtype} {images.shape}")
+        expected = f"{np.dtype(dtype)} [n, 3, {IMAGE_SIZE}, {IMAGE_SIZE}]"
+        raise ValueError(f"images must be {expected}, not {images.dtype} {images.shape}")
 
 
 # Any one of these flags of /proc/cpuinfo will do; the last of each are ARM's.
@@ -146,10 +146,10 @@ def check_processor(precision: str, flags: frozenset[str] | None = None) -> None
     """
     if can_compute(precision, flags):
         return
-    needed = INSTRUCTIONS[precision]
+    instructions = INSTRUCTIONS[precision]
     next_best = next(p for p in FASTEST_FIRST if p != precision and can_compute(p, flags))
     raise PhotodupError(
-        f"This processor has none of the instructions for {precision} ({', '.join(needed)}): use {next_best}."
+        f"This processor has none of the instructions for {precision} ({', '.join(instructions)}): use {next_best}."
     )
 
 

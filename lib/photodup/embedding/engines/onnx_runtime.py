@@ -61,11 +61,11 @@ def open_session(
     options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
     if profile_prefix:
         options.enable_profiling, options.profile_file_prefix = True, profile_prefix
-    given = [(name, dict((provider_options or {}).get(name, {}))) for name in providers]
+    configured = [(name, dict((provider_options or {}).get(name, {}))) for name in providers]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # a provider left out; looked at below
-            session = onnxruntime.InferenceSession(path, options, providers=given)
+            session = onnxruntime.InferenceSession(path, options, providers=configured)
     except Exception as error:  # ONNX Runtime's exceptions share no public base class
         reason = str(error).splitlines()[0][:200]
         raise PhotodupError(
@@ -161,9 +161,9 @@ def entry_of(kind: str, shape: Sequence[object]) -> ImageInput | None:
     if kind not in dtypes or len(shape) != 4 or isinstance(shape[0], int):
         return None
     for channels_last, (channels, *sides) in ((False, shape[1:]), (True, (shape[3], *shape[1:3]))):
-        said = {side for side in sides if isinstance(side, int)}
-        if channels == 3 and len(said) < 2:
-            return ImageInput(dtypes[kind], channels_last, said.pop() if said else IMAGE_SIZE)
+        fixed_sides = {side for side in sides if isinstance(side, int)}
+        if channels == 3 and len(fixed_sides) < 2:
+            return ImageInput(dtypes[kind], channels_last, fixed_sides.pop() if fixed_sides else IMAGE_SIZE)
     return None
 
 
@@ -182,13 +182,13 @@ class ExportedModel:
         Raises:
             PhotodupError: the engine has no such precision, or the file is of another.
         """
-        own = notes.get("precision", "fp32")
-        self.path, self._notes, self.engine, self.precision = path, notes, engine, precision or own
+        file_precision = notes.get("precision", "fp32")
+        self.path, self._notes, self.engine, self.precision = path, notes, engine, precision or file_precision
         check_choice(engine, self.precision)
-        if (own == "int8") != (self.precision == "int8"):
+        if (file_precision == "int8") != (self.precision == "int8"):
             raise PhotodupError(
-                f"{path} is {'' if own == 'int8' else 'not '}quantised to int8, and {self.precision} was asked for: "
-                "give the other file or the other precision."
+                f"{path} is {'' if file_precision == 'int8' else 'not '}quantised to int8, and {self.precision} was asked "
+                "for: give the other file or the other precision."
             )
         self.name = notes.get("model_name", name)
         self.pretrained = notes.get("model_pretrained", f"onnx:{path}")
@@ -286,8 +286,8 @@ def model_sha256(path: Path) -> str:
     """Return the SHA-256 of a model: of an ONNX file, or of an IR's `.xml` and the `.bin` beside it together."""
     if path.suffix != ".xml":
         return file_sha256(path)
-    both = file_sha256(path) + file_sha256(path.with_suffix(".bin"))
-    return hashlib.sha256(both.encode()).hexdigest()
+    digests = file_sha256(path) + file_sha256(path.with_suffix(".bin"))
+    return hashlib.sha256(digests.encode()).hexdigest()
 
 
 def _options(precision: str | None) -> dict[str, dict[str, str]]:

@@ -102,12 +102,12 @@ def compile_graph(path: Path, precision: str, *, cache: str = "", sizes: str = "
 
 def read_notes(network: Any) -> dict[str, str]:
     """Return what a model says about itself: an ONNX file's metadata, and what `quantise.py` wrote into an IR."""
-    found: dict[str, str] = {}
+    notes: dict[str, str] = {}
     for place in ("framework", NOTES):
         if network.has_rt_info([place]):
-            said = network.get_rt_info([place]).value.items()
-            found |= {key: str(getattr(value, "value", value)) for key, value in said}
-    return found
+            entries = network.get_rt_info([place]).value.items()
+            notes |= {key: str(getattr(value, "value", value)) for key, value in entries}
+    return notes
 
 
 def read_network(path: Path) -> Any:
@@ -140,9 +140,9 @@ _KINDS = {"f32": "tensor(float)", "u8": "tensor(uint8)"}  # in ONNX Runtime's wo
 def _check_shapes(network: Any, path: Path) -> tuple[ImageInput, int]:
     """Return what it takes, and the length of an embedding; refuse what takes or gives something else."""
     shapes = [port.partial_shape.to_string() for port in (*network.inputs, *network.outputs)]
-    one = len(network.inputs) == len(network.outputs) == 1
+    is_single = len(network.inputs) == len(network.outputs) == 1
     entry = None
-    if one and network.output(0).partial_shape.rank.get_length() == 2:
+    if is_single and network.output(0).partial_shape.rank.get_length() == 2:
         axes = [axis.get_length() if axis.is_static else None for axis in network.input(0).partial_shape]
         entry = entry_of(_KINDS.get(network.input(0).element_type.get_type_name(), ""), axes)
     if entry is None or entry.size != IMAGE_SIZE:

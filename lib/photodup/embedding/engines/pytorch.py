@@ -139,7 +139,7 @@ def torch_device(device: str | None) -> str:
     if device is None:
         return next(d for d in ("cuda", "mps", "cpu") if available[d])
     if not available.get(device.split(":")[0]):
-        usable = [d for d, there in available.items() if there]
+        usable = [d for d, is_available in available.items() if is_available]
         raise PhotodupError(f"PyTorch has no device {device} here: use {' or '.join(usable)}.")
     return device
 

@@ -77,12 +77,12 @@ def quantise(
     inside = {key: value for key, value in vars(notes).items() if value and isinstance(value, str)}
     inside |= {"calibration_digest": notes.calibration["digest"], "calibration_photographs": str(len(images))}
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".quantise-") as folder:
-        made = Path(folder) / path.name
+        scratch = Path(folder) / path.name
         try:
             if engine == "openvino":
-                _with_nncf(source, images, keep_float, inside, made)
+                _with_nncf(source, images, keep_float, inside, scratch)
             else:
-                _with_onnx_runtime(source, images, inside, made)
+                _with_onnx_runtime(source, images, inside, scratch)
         except PhotodupError:
             raise
         except Exception as error:  # the tools raise what they meet: their errors share no base class
@@ -92,8 +92,8 @@ def quantise(
                 f"{tool} cannot quantise {source.path.name} ({reason}): use {other} for these weights."
             ) from error
         # The notes first: a file whose notes name another digest is not taken for intact.
-        write_notes(path, replace(notes, sha256=model_sha256(made)))
-        for part in sorted(made.parent.glob(f"{made.stem}.*")):
+        write_notes(path, replace(notes, sha256=model_sha256(scratch)))
+        for part in sorted(scratch.parent.glob(f"{scratch.stem}.*")):
             os.replace(part, path.with_name(part.name))
     return path
 
@@ -134,12 +134,12 @@ def _with_nncf(
 def _with_onnx_runtime(source: WeightsSource, images: np.ndarray, notes: dict[str, str], path: Path) -> None:
     import onnx
 
-    made = int8_file(source.path, path.parent, images)
-    graph = onnx.load(made)
+    quantised = int8_file(source.path, path.parent, images)
+    graph = onnx.load(quantised)
     del graph.metadata_props[:]
     onnx.helper.set_model_props(graph, notes)
     onnx.save(graph, path)
-    made.unlink()
+    quantised.unlink()
 
 
 def int8_file(source: Path, directory: Path, images: np.ndarray) -> Path:

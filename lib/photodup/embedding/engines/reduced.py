@@ -89,20 +89,20 @@ def source_of(path: Path) -> WeightsSource:
         PhotodupError: the file is no ONNX graph, or a quantised one.
     """
     try:
-        found = json.loads(path.with_suffix(".json").read_text())
-        known = {key: found[key] for key in ("model_name", "model_pretrained", "model_digest")}
+        metadata = json.loads(path.with_suffix(".json").read_text())
+        fields = {key: metadata[key] for key in ("model_name", "model_pretrained", "model_digest")}
     except (OSError, ValueError, KeyError):
-        found = {entry.key: entry.value for entry in load_graph(path).metadata_props}
-        known = {
-            "model_name": found.get("model_name") or environment().model_name or UNNAMED,
-            "model_pretrained": found.get("model_pretrained") or f"onnx:{path}",
-            "model_digest": found.get("model_digest") or file_sha256(path),
+        metadata = {entry.key: entry.value for entry in load_graph(path).metadata_props}
+        fields = {
+            "model_name": metadata.get("model_name") or environment().model_name or UNNAMED,
+            "model_pretrained": metadata.get("model_pretrained") or f"onnx:{path}",
+            "model_digest": metadata.get("model_digest") or file_sha256(path),
         }
-    if found.get("precision", "fp32") != "fp32":
+    if metadata.get("precision", "fp32") != "fp32":
         raise PhotodupError(
-            f"{path} is {found['precision']} already: give the float32 export it was made from."
+            f"{path} is {metadata['precision']} already: give the float32 export it was made from."
         )
-    return WeightsSource(path, **known)
+    return WeightsSource(path, **fields)
 
 
 def reduced_path(source: WeightsSource, engine: str, precision: str, directory: Path | None = None) -> Path:
@@ -166,12 +166,12 @@ def may_decide(precision: str, verdict: str) -> bool:
 
 def why_not(precision: str, verdict: str) -> str:
     """Say what the gate said of a precision that may not decide, and what to use instead."""
-    said = {
+    finding = {
         "refused": "the gate refused it",
         "undecided": "the gate could not decide about it",
     }.get(verdict, "the gate was never asked about it")
     asks = f", or let the gate look at it with `photodup export --precision {precision}`"
-    return f"computes in {precision}, and {said}: use fp32{asks if precision in GATED else ''}"
+    return f"computes in {precision}, and {finding}: use fp32{asks if precision in GATED else ''}"
 
 
 def what_is_left(source: WeightsSource, engine: str, precision: str, directory: Path | None = None) -> str:
@@ -194,9 +194,9 @@ def verdict_on(model: ImageModel) -> str:
         return "not needed"
     if model.engine == "triton":  # which states it
         return getattr(model, "gate", None) or "not asked"
-    own = getattr(model, "path", None) if model.precision == "int8" else None
+    file = getattr(model, "path", None) if model.precision == "int8" else None
     source = _weights_of(model)
-    return verdict_in(own or reduced_path(source, model.engine, model.precision), source)
+    return verdict_in(file or reduced_path(source, model.engine, model.precision), source)
 
 
 def draft_path(source: WeightsSource, engine: str, precision: str, directory: Path | None = None) -> Path:
@@ -211,10 +211,10 @@ def draft_verdict_on(model: ImageModel, directory: Path | None = None) -> str:
     """Return what the gate said of a loaded encoder with JPEGs decoded at a reduced scale, as `verdict_on` does."""
     source = _weights_of(model)
     path = draft_path(source, model.engine, model.precision, directory)
-    notes, own = read_notes(path), getattr(model, "path", None)
+    notes, file = read_notes(path), getattr(model, "path", None)
     if notes is None or notes.draft_size != model.view.draft_size:
         return "not asked"
-    if model.precision == "int8" and (own is None or notes.sha256 != _sha256_of(own)):
+    if model.precision == "int8" and (file is None or notes.sha256 != _sha256_of(file)):
         return "not asked"
     return verdict_in(path, source)
 

@@ -86,13 +86,13 @@ def _retries_told_once() -> Iterator[None]:
     hub, client = (logging.getLogger(name) for name in ("huggingface_hub", "huggingface_hub.utils._http"))
     first = iter((True,))
     propagates, hub.propagate = hub.propagate, False
-    client.addFilter(told := lambda _: next(first, False))
+    client.addFilter(once := lambda _: next(first, False))
     logging.root.addFilter(failed := lambda record: not record.getMessage().startswith("Failed to download"))
     try:
         yield
     finally:
         hub.propagate = propagates
-        client.removeFilter(told)
+        client.removeFilter(once)
         logging.root.removeFilter(failed)
 
 
@@ -102,10 +102,10 @@ def _pretrained_clip(name: str, pretrained: str) -> Any:
         raise PhotodupError(
             f"No checkpoint at {pretrained}: correct MODEL_PRETRAINED, or unset it to download weights."
         )
-    known = import_open_clip().list_pretrained_tags_by_model(name)
-    if not looks_like_path and not Path(pretrained).is_file() and known and pretrained not in known:
+    tags = import_open_clip().list_pretrained_tags_by_model(name)
+    if not looks_like_path and not Path(pretrained).is_file() and tags and pretrained not in tags:
         raise PhotodupError(
-            f"{name} has no weights called {pretrained}: use one of {', '.join(known)}, a checkpoint path, "
+            f"{name} has no weights called {pretrained}: use one of {', '.join(tags)}, a checkpoint path, "
             "random:SEED or onnx:PATH."
         )
     try:

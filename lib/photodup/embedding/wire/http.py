@@ -54,7 +54,7 @@ class HttpProtocol(Protocol):
         """
 
 
-def reading(what: str) -> Callable[[Callable[..., Read]], Callable[..., Read]]:
+def reading(subject: str) -> Callable[[Callable[..., Read]], Callable[..., Read]]:
     """Let a function that reads what a server sent raise `AnswerError`, whatever was sent."""
 
     def decorator(read: Callable[..., Read]) -> Callable[..., Read]:
@@ -65,7 +65,7 @@ def reading(what: str) -> Callable[[Callable[..., Read]], Callable[..., Read]]:
                     return read(*arguments)
             except _UNREADABLE as error:
                 text = " ".join(str(error).split())[:200]
-                raise AnswerError(f"{what} cannot be read ({type(error).__name__}: {text}).") from None
+                raise AnswerError(f"{subject} cannot be read ({type(error).__name__}: {text}).") from None
 
         return guarded
 
@@ -179,19 +179,19 @@ def _member(content: Any, key: str) -> Any:
         raise AnswerError(f"The answer is no JSON object but {str(content)[:60]!r}: is the protocol right?")
     if not isinstance(content.get(key), list):
         names = ", ".join(content)[:100] or "nothing"
-        found = f"a {key!r} that is no list" if key in content else f"no {key!r} but {names}"
-        raise AnswerError(f"The answer has {found}: is the protocol right?")
+        problem = f"a {key!r} that is no list" if key in content else f"no {key!r} but {names}"
+        raise AnswerError(f"The answer has {problem}: is the protocol right?")
     return content[key]
 
 
 def _rows(rows: list[Any]) -> np.ndarray:
     """Return rows of numbers, or of base64 of little-endian float32, as float32 [rows, values]."""
     if rows and isinstance(rows[0], str):
-        found = np.stack([np.frombuffer(base64.b64decode(row), "<f4") for row in rows])
+        array = np.stack([np.frombuffer(base64.b64decode(row), "<f4") for row in rows])
     else:
-        found = np.asarray(rows, np.float32)
-    if found.ndim != 2 or not found.size:
+        array = np.asarray(rows, np.float32)
+    if array.ndim != 2 or not array.size:
         raise AnswerError(
-            f"The answer's embeddings have the shape {list(found.shape)}, not [images, values]."
+            f"The answer's embeddings have the shape {list(array.shape)}, not [images, values]."
         )
-    return found
+    return array

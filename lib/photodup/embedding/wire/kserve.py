@@ -42,14 +42,14 @@ class ServedModel:
 
 
 @reading("The server's description of the model")
-def model_of(name: str, about: Mapping[str, Any], config: Mapping[str, Any]) -> ServedModel:
+def model_of(name: str, metadata: Mapping[str, Any], config: Mapping[str, Any]) -> ServedModel:
     """Read a model's metadata, and its configuration, an extension of Triton's that may be empty.
 
     Raises:
         AnswerError: they have another form.
     """
     shapes = [
-        [(str(t["name"]), str(t["datatype"]), [int(d) for d in t.get("shape", ())]) for t in about[side]]
+        [(str(t["name"]), str(t["datatype"]), [int(d) for d in t.get("shape", ())]) for t in metadata[side]]
         for side in ("inputs", "outputs")
     ]
     if not all(shapes):
@@ -80,8 +80,8 @@ def stated(config: Mapping[str, Any], config_of: Callable[[str], Mapping[str, An
     parameters = config.get("parameters") or {}
     if not parameters and (steps := steps_of(config)):
         parameters = config_of(steps[-1]).get("parameters") or {}
-    said = {key: value.get("string_value") for key, value in parameters.items()}
-    return {key: None if value in ("", "unset") else value for key, value in said.items()}
+    strings = {key: value.get("string_value") for key, value in parameters.items()}
+    return {key: None if value in ("", "unset") else value for key, value in strings.items()}
 
 
 @dataclass(frozen=True)
@@ -168,9 +168,9 @@ class KserveGrpc:
         return _rows(output.datatype, output.shape, data, self.batched)
 
 
-def _check_version(version: str, answered: str | None) -> None:
-    if version and answered and version != answered:
-        raise AnswerError(f"The server answered with version {answered} of the model, not {version}.")
+def _check_version(version: str, actual: str | None) -> None:
+    if version and actual and version != actual:
+        raise AnswerError(f"The server answered with version {actual} of the model, not {version}.")
 
 
 def grpc_channel(address: str, credentials: Any = None, host: str = "") -> Any:
@@ -198,7 +198,7 @@ def infer_call(channel: Any) -> Any:
     return service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer
 
 
-def about_model(channel: Any, what: str, model: str, version: str = "", **options: Any) -> dict[str, Any]:
+def about_model(channel: Any, kind: str, model: str, version: str = "", **options: Any) -> dict[str, Any]:
     """Ask over gRPC for a model's `ModelMetadata`, `ModelConfig` or `ModelStatistics`; return it as HTTP has it.
 
     Raises:
@@ -207,10 +207,10 @@ def about_model(channel: Any, what: str, model: str, version: str = "", **option
     from google.protobuf.json_format import MessageToDict
     from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-    call = getattr(service_pb2_grpc.GRPCInferenceServiceStub(channel), what)
-    answer = call(getattr(service_pb2, f"{what}Request")(name=model, version=version), **options)
-    found = MessageToDict(answer, preserving_proto_field_name=True)
-    return {"max_batch_size": 0, **found["config"]} if what == "ModelConfig" else found
+    call = getattr(service_pb2_grpc.GRPCInferenceServiceStub(channel), kind)
+    answer = call(getattr(service_pb2, f"{kind}Request")(name=model, version=version), **options)
+    message = MessageToDict(answer, preserving_proto_field_name=True)
+    return {"max_batch_size": 0, **message["config"]} if kind == "ModelConfig" else message
 
 
 def datatype(array: np.ndarray) -> str:
@@ -224,8 +224,8 @@ def dtype(datatype: str) -> np.dtype | None:
     """Return NumPy's type of a KServe type, `object` for BYTES; None where it has none."""
     from tritonclient.utils import triton_to_np_dtype
 
-    found = triton_to_np_dtype(datatype)
-    return None if found is None else np.dtype(found)
+    numpy_type = triton_to_np_dtype(datatype)
+    return None if numpy_type is None else np.dtype(numpy_type)
 
 
 def _packed(array: np.ndarray) -> bytes:

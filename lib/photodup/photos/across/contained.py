@@ -68,16 +68,16 @@ class OldPhoto:
         md5: of its bytes.
         size_bytes: of the file.
         where: whether it is in the library.
-        there: the library's file that says so, relative to the library; None where none is like it.
-        why: what keeps it from being there, or what lies beside it alone, in words.
+        match: the library's file that says so, relative to the library; None where none is like it.
+        reason: what keeps it from being there, or what lies beside it alone, in words.
     """
 
     path: Path
     md5: str
     size_bytes: int
     where: Whereabouts
-    there: Path | None
-    why: str
+    match: Path | None
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Contained:
         return [
             photo
             for photo in self.photos
-            if photo.where in where or (photo.where is Whereabouts.SAME and photo.why)
+            if photo.where in where or (photo.where is Whereabouts.SAME and photo.reason)
         ]
 
     def of(self, *where: Whereabouts) -> list[OldPhoto]:
@@ -117,13 +117,16 @@ class Contained:
         return {
             "old": as_text(self.old),
             "library": as_text(self.library),
-            "counts": {where: {"photos": len(one), "bytes": sum(one)} for where, one in count.items()},
+            "counts": {where: {"photos": len(sizes), "bytes": sum(sizes)} for where, sizes in count.items()},
             "photos": [
-                asdict(one) | {"path": as_text(one.path), "there": as_text(one.there) if one.there else None}
-                for one in self.photos
+                asdict(photo)
+                | {"path": as_text(photo.path), "match": as_text(photo.match) if photo.match else None}
+                for photo in self.photos
             ],
-            "unread": [{"path": as_text(one.path), "why": one.reason} for one in self.unread],
-            "unread_there": [{"path": as_text(one.path), "why": one.reason} for one in self.unread_there],
+            "unread": [{"path": as_text(file.path), "reason": file.reason} for file in self.unread],
+            "unread_there": [
+                {"path": as_text(file.path), "reason": file.reason} for file in self.unread_there
+            ],
             "problems": self.problems,
         }
 
@@ -182,12 +185,12 @@ def find_contained(old: Path | str, library: Path | str, **options: Any) -> Cont
         for folder, everything in zip(folders, (True, False), strict=True)
     ]
     with (
-        Catalogue(folders[0], cached_catalogue(folders[0])) as here,
-        Catalogue(folders[1], cached_catalogue(folders[1])) as there,
-        EvidenceStore(there.own.evidence) as store,
-        FeatureStore(there.own.features) as kept,
+        Catalogue(folders[0], cached_catalogue(folders[0])) as old_catalogue,
+        Catalogue(folders[1], cached_catalogue(folders[1])) as library_catalogue,
+        EvidenceStore(library_catalogue.own.evidence) as store,
+        FeatureStore(library_catalogue.own.features) as features,
     ):
-        comparison = _Comparison(here, there, store, kept)
+        comparison = _Comparison(old_catalogue, library_catalogue, store, features)
         photos = tuple(comparison.photos())
         unread = (*scanned[0].problems, *comparison.unread)
         unread_there = (*scanned[1].problems, *scanned[1].not_entered)
@@ -197,15 +200,21 @@ def find_contained(old: Path | str, library: Path | str, **options: Any) -> Cont
 class _Comparison:
     """One pass: rows are the contents of the library, then those that the old folder alone has."""
 
-    def __init__(self, here: Catalogue, there: Catalogue, store: EvidenceStore, kept: FeatureStore) -> None:
-        self._root, self._store, self._kept = here, store, kept
-        self._roots = here.root, there.root
+    def __init__(
+        self,
+        old_catalogue: Catalogue,
+        library_catalogue: Catalogue,
+        store: EvidenceStore,
+        features: FeatureStore,
+    ) -> None:
+        self._root, self._store, self._features = old_catalogue, store, features
+        self._roots = old_catalogue.root, library_catalogue.root
         self._rules = KeepRules()
-        self._rules.look_beside(here.root)
+        self._rules.look_beside(old_catalogue.root)
         self._rules.remember_beside(store)
-        library, old = there.photos(), here.photos()
-        self._library = by_content(self._whole(there.root, library, 0))
-        self._old = by_content(self._whole(here.root, old, len(library)))
+        library, old = library_catalogue.photos(), old_catalogue.photos()
+        self._library = by_content(self._whole(library_catalogue.root, library, 0))
+        self._old = by_content(self._whole(old_catalogue.root, old, len(library)))
         alone = [same for md5, same in self._old.items() if md5 not in self._library]
         self._rows = [self._rules.choose(same).keeper for same in (*self._library.values(), *alone)]
         self._known: dict[str, _Known] = {}  # by content
@@ -217,23 +226,23 @@ class _Comparison:
     @staticmethod
     def _whole(root: Path, photos: Sequence[Photo], begin: int) -> list[Photo]:
         """Give photos of two libraries whole paths, which stay what they are below any root, and ids of their own."""
-        return [replace(one, id=begin + i, path=root / one.path) for i, one in enumerate(photos)]
+        return [replace(photo, id=begin + i, path=root / photo.path) for i, photo in enumerate(photos)]
 
     def photos(self) -> list[OldPhoto]:
         """Compare everything, and return the old folder's photos by path; `unread` and `problems` are then complete."""
         self._compare()
-        found = []
-        files = sorted((one for same in self._old.values() for one in same), key=lambda one: one.id)
+        old_photos = []
+        files = sorted((old for same in self._old.values() for old in same), key=lambda old: old.id)
         for photo in bar(files, total=len(files), desc="read again", unit="photo"):
             path = photo.path.relative_to(self._roots[0])
             try:
-                where, other, why = self._whereabouts(photo)
+                where, likeness, reason = self._whereabouts(photo)
             except OSError as error:
                 self.unread.append(UnreadFile(path, error.strerror or str(error)))
                 continue
-            there = other.path.relative_to(self._roots[1]) if other else None
-            found.append(OldPhoto(path, photo.md5, photo.size_bytes, where, there, why))
-        return found
+            match = likeness.path.relative_to(self._roots[1]) if likeness else None
+            old_photos.append(OldPhoto(path, photo.md5, photo.size_bytes, where, match, reason))
+        return old_photos
 
     def _compare(self) -> None:
         """Find what is proven, and what is alike, of the contents that the library does not have."""
@@ -246,13 +255,13 @@ class _Comparison:
         )
         shots = Shots(rows)
         search = CopySearch(
-            self._root, rows, self._store, self._kept, lambda codes: codes[~shots.are_two(codes)]
+            self._root, rows, self._store, self._features, lambda codes: codes[~shots.are_two(codes)]
         )
         # The best of those alike come first, by what the catalogue knows, then those with nearer hashes.
         ranked = self._rules.ranked([rows[i] for i in np.unique(near.first)])
         place = {photo.id: number for number, photo in enumerate(ranked)}
         bits = zip(near.first.tolist(), near.second.tolist(), near.distance.tolist(), strict=True)
-        order = sorted(bits, key=lambda one: (max(one[2], _ALIKE_BITS), place[rows[one[0]].id]))
+        order = sorted(bits, key=lambda triple: (max(triple[2], _ALIKE_BITS), place[rows[triple[0]].id]))
         self._near = {(i, j): apart for i, j, apart in order}
         chooser = Chooser(search.pixels, rows, self._rules, self._store, search.is_ruled_out)
         left = list(self._near)
@@ -273,15 +282,15 @@ class _Comparison:
         """Hold each photo that is not there yet against the library's newly proven ones."""
         new = {pair for pair in search.proven.keys() - self._judged if not self._is_there(pair[1])}
         across = [pair for pair in sorted(new) if pair[0] < len(self._library) <= pair[1]]
-        asked = [pair for pair in dict.fromkeys((*self._near, *across)) if pair in new]
-        self._judged.update(asked)
-        with bar(total=len(asked), desc="judge", unit="pair") as shown, one_thread_each():
-            for begin in range(0, len(asked), _BLOCK):
-                for pair in asked[begin : begin + _BLOCK]:
+        pairs = [pair for pair in dict.fromkeys((*self._near, *across)) if pair in new]
+        self._judged.update(pairs)
+        with bar(total=len(pairs), desc="judge", unit="pair") as progress_bar, one_thread_each():
+            for begin in range(0, len(pairs), _BLOCK):
+                for pair in pairs[begin : begin + _BLOCK]:
                     with suppress(ImageError):  # said in `problems`
                         self._remember(*pair, chooser)
                 chooser.remember()
-                shown.update(len(asked[begin : begin + _BLOCK]))
+                progress_bar.update(len(pairs[begin : begin + _BLOCK]))
 
     def _remember(self, i: int, j: int, chooser: Chooser) -> None:
         """Note what a pair says of its photo of the old folder, unless something better is known."""
@@ -292,8 +301,8 @@ class _Comparison:
             where = Whereabouts.ONLY_HERE if is_better else Whereabouts.PROBABLY
         order, md5 = list(Whereabouts), self._rows[j].md5
         if md5 not in self._known or order.index(where) < order.index(self._known[md5][0]):
-            why = "; ".join(dict.fromkeys(difference.reason for difference in reasons))
-            self._known[md5] = where, self._rows[i], why
+            reason = "; ".join(dict.fromkeys(difference.reason for difference in reasons))
+            self._known[md5] = where, self._rows[i], reason
 
     def _look_alike(self, search: CopySearch) -> None:
         """Note what the pixels do not prove and the hash, or most of the evidence, says."""
@@ -310,23 +319,23 @@ class _Comparison:
             OSError: the file itself cannot be read.
         """
         if same := self._library.get(photo.md5):
-            own = self._digest(photo, "sha256")
-            others = [equal for equal in same if not self._is_old(equal.path)]
-            if not others:
+            digest = self._digest(photo, "sha256")
+            copies = [equal for equal in same if not self._is_old(equal.path)]
+            if not copies:
                 return Whereabouts.ONLY_HERE, None, _SHOWN_ONLY
-            equals = (equal for equal in others if self._digest_there(equal, "sha256") == own)
+            equals = (equal for equal in copies if self._digest_there(equal, "sha256") == digest)
             lost = {equal: "; ".join(self._rules.lost_beside(equal, photo)) for equal in equals}
             if lost:
                 best = min(lost, key=lambda equal: bool(lost[equal]))
                 return Whereabouts.SAME, best, lost[best]
-            return Whereabouts.PROBABLY, others[0], _CHANGED
-        where, other, why = self._known.get(photo.md5, _NOTHING)
-        if other and where is Whereabouts.AS_GOOD:
-            why = "; ".join(self._rules.lost_beside(other, photo))
-            if self._digest(photo, "md5") != photo.md5 or self._digest_there(other, "md5") != other.md5:
-                why = _CHANGED
-            where = Whereabouts.PROBABLY if why else where
-        return where, other, why
+            return Whereabouts.PROBABLY, copies[0], _CHANGED
+        where, match, reason = self._known.get(photo.md5, _NOTHING)
+        if match and where is Whereabouts.AS_GOOD:
+            reason = "; ".join(self._rules.lost_beside(match, photo))
+            if self._digest(photo, "md5") != photo.md5 or self._digest_there(match, "md5") != match.md5:
+                reason = _CHANGED
+            where = Whereabouts.PROBABLY if reason else where
+        return where, match, reason
 
     def _is_old(self, path: Path) -> bool:
         """Return whether a file of the library is one of the old folder's, which goes with it."""
@@ -339,21 +348,21 @@ class _Comparison:
     @cached_property
     def _old_files(self) -> dict[tuple[int, int], list[Path]]:
         """The old folder's files by what the file system knows them as."""
-        found: dict[tuple[int, int], list[Path]] = {}
+        paths: dict[tuple[int, int], list[Path]] = {}
         for photo in (photo for same in self._old.values() for photo in same):
             with suppress(OSError):
                 status = os.stat(photo.path)
-                found.setdefault((status.st_dev, status.st_ino), []).append(photo.path)
-        return found
+                paths.setdefault((status.st_dev, status.st_ino), []).append(photo.path)
+        return paths
 
-    def _digest_there(self, other: Photo, how: str) -> str:
+    def _digest_there(self, photo: Photo, algorithm: str) -> str:
         """Return a digest of the library's file; empty where it cannot be read."""
         with suppress(OSError):
-            return self._digest(other, how)
+            return self._digest(photo, algorithm)
         return ""
 
-    def _digest(self, photo: Photo, how: str) -> str:
+    def _digest(self, photo: Photo, algorithm: str) -> str:
         """Return a hex digest of a file's bytes, read now unless the system says that nothing of it changed since."""
         root = self._roots[self._roots[1] in photo.path.parents]
         with opened_file(root, str(photo.path.relative_to(root))) as file:
-            return digest_of(file, photo.path, how, self._store)
+            return digest_of(file, photo.path, algorithm, self._store)

@@ -26,9 +26,9 @@ from photodup.photos.trash.trash_files import copy_file, md5_at, part_of
 JOURNAL = "copied.jsonl"
 
 
-def files_to_copy(found: Contained, photos: Sequence[OldPhoto]) -> list[tuple[str, str | None]]:
+def files_to_copy(comparison: Contained, photos: Sequence[OldPhoto]) -> list[tuple[str, str | None]]:
     """Return each photo, what belongs to it and its album, once: path in the old folder, and MD5 if it is known."""
-    sidecars, old = Sidecars(found.old), found.old
+    sidecars, old = Sidecars(comparison.old), comparison.old
     files: dict[Path, str | None] = {old / photo.path: photo.md5 for photo in photos}
     for path in list(files):
         files |= dict.fromkeys([*sidecars.files_of(path), *sidecars.albums(path.parent)])
@@ -36,7 +36,7 @@ def files_to_copy(found: Contained, photos: Sequence[OldPhoto]) -> list[tuple[st
 
 
 def copy_new(
-    found: Contained,
+    comparison: Contained,
     photos: Sequence[OldPhoto],
     target: Path,
     on_step: Callable[[str], None] = lambda name: None,
@@ -47,7 +47,7 @@ def copy_new(
     The journal, `.photodup/copied.jsonl` in that folder, says before each file what is copied, and after it that it was.
 
     Args:
-        found: the comparison.
+        comparison: the comparison.
         photos: of those that were found.
         target: the folder; made if it is not there.
         on_step: called with a name before each step that a crash could separate; tests kill there.
@@ -59,20 +59,20 @@ def copy_new(
     Raises:
         PhotodupError: the folder overlaps the old one or cannot be written, or another photodup copies there.
     """
-    own, n_copied, n_there, refused = OwnFolder(target / ".photodup"), 0, 0, list[str]()
-    journal = Journal(own.path / JOURNAL, on_step, within=target)
-    files = files_to_copy(found, photos)
+    own_folder, n_copied, n_there, refused = OwnFolder(target / ".photodup"), 0, 0, list[str]()
+    journal = Journal(own_folder.path / JOURNAL, on_step, within=target)
+    files = files_to_copy(comparison, photos)
     try:
-        refuse_overlap(found.old, real_path(target))
+        refuse_overlap(comparison.old, real_path(target))
         target.mkdir(parents=True, exist_ok=True)
-        own.prepare()
+        own_folder.prepare()
         with journal.exclusive():
             for path, md5 in bar(files, total=len(files), desc="copy", unit="file"):
                 try:
-                    is_new = _copy_one(found.old, target, path, md5, journal, on_step)
+                    is_new = _copy_one(comparison.old, target, path, md5, journal, on_step)
                     n_copied, n_there = n_copied + is_new, n_there + (not is_new)
                 except (OSError, ValueError) as error:
-                    refused.append(sentence_of(error, found.old / path))
+                    refused.append(sentence_of(error, comparison.old / path))
     except BlockingIOError:
         raise PhotodupError(
             f"Another photodup copies into {printable(target)}: wait until it is done."

@@ -76,7 +76,7 @@ class ChosenEncoder:
     backend: str | None
     url: str | None
     mode: str | None
-    why: str
+    reason: str
     weights: str | None = None
 
     def connect(self) -> "Embedder":
@@ -97,12 +97,12 @@ def known_backends(settings: LibrarySettings, endpoints: Mapping[str, str]) -> l
     return list(dict.fromkeys([*chosen, *endpoints.items(), *KNOWN.items()]))
 
 
-def probe(wanted: Collection[tuple[str, str]]) -> list[State]:
+def probe(servers: Collection[tuple[str, str]]) -> list[State]:
     """Ask each server once, all at the same time; one that is silent costs a few seconds, not an error."""
-    if not wanted:
+    if not servers:
         return []
-    with ThreadPoolExecutor(min(8, len(wanted)), thread_name_prefix="probe") as pool:
-        return list(pool.map(lambda entry: _ask(*entry), wanted))
+    with ThreadPoolExecutor(min(8, len(servers)), thread_name_prefix="probe") as pool:
+        return list(pool.map(lambda entry: _ask(*entry), servers))
 
 
 def _ask(name: str, url: str) -> State:
@@ -111,9 +111,9 @@ def _ask(name: str, url: str) -> State:
 
     patience = Patience(connect_s=1.0, request_s=3.0, attempts=1)
     try:
-        with connect(url, name, mode="remote", patience=patience) as found:
-            about = found.model_name, found.model_digest, found.is_random, found.precision
-            return State(name, url, True, *about)
+        with connect(url, name, mode="remote", patience=patience) as embedder:
+            facts = embedder.model_name, embedder.model_digest, embedder.is_random, embedder.precision
+            return State(name, url, True, *facts)
     except PhotodupError as error:
         return State(name, url, False, problem=str(error))
 
@@ -190,14 +190,14 @@ def connected(
     """
     choice = choose(settings, request, digests)
     with choice.connect() as embedder:
-        is_drafted, how = choose_decoding(embedder, digests)
+        is_drafted, decoding = choose_decoding(embedder, digests)
         if is_drafted:
             embedder.at_reduced_scale()
         where = f" at {choice.url}" if choice.url else ""
         digest = (embedder.model_digest or "no digest")[:12]
-        why = "; ".join(part for part in (choice.why, how) if part)
+        reason = "; ".join(part for part in (choice.reason, decoding) if part)
         # A server may call itself anything.
-        yield embedder, escaped(f"{embedder.backend}{where}: {embedder.model_name} {digest} ({why})")
+        yield embedder, escaped(f"{embedder.backend}{where}: {embedder.model_name} {digest} ({reason})")
 
 
 def choose_decoding(embedder: "Embedder", digests: Sequence[str]) -> tuple[bool, str]:
@@ -218,12 +218,12 @@ def choose_decoding(embedder: "Embedder", digests: Sequence[str]) -> tuple[bool,
     if model is None:
         return False, ""
     verdict = draft_verdict_on(model)
-    said = {
+    finding = {
         "passed": "which passed the gate",
         "refused": "since the gate refused a reduced scale",
         "undecided": "since the gate could not decide about a reduced scale",
     }.get(verdict, "`photodup export --precision fp32 --draft` asks whether a reduced scale would do")
-    return verdict == "passed", f"{_how(embedder, verdict == 'passed')}, {said}"
+    return verdict == "passed", f"{_how(embedder, verdict == 'passed')}, {finding}"
 
 
 def _how(embedder: "Embedder", is_drafted: bool) -> str:

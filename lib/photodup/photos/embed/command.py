@@ -62,8 +62,8 @@ def scan_and_embed_and_print(
     for problem in report.problems:
         print(f"not read: {problem}")
     print(report)
-    for one in embedded:
-        _print(one)
+    for embed_report in embedded:
+        _print(embed_report)
     print(f"Catalogue: {printable(report.catalogue)}")
 
 
@@ -74,8 +74,8 @@ def _connected(opened: Catalogue, request: EncoderRequest) -> Iterator["Embedder
     if settings.warning and not (request.url or request.weights):
         print(settings.warning, flush=True)
     digests = [model.digest for model in opened.models() if model.n_embeddings]
-    with connected(settings, request, digests) as (embedder, said):
-        print(said, flush=True)
+    with connected(settings, request, digests) as (embedder, description):
+        print(description, flush=True)
         yield embedder
 
 

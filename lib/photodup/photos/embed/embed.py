@@ -76,10 +76,10 @@ def embed_library(
     digest = require_fit(embedder)
     n_before = sum(m.n_embeddings for m in catalogue.models() if m.digest == digest)
     report = EmbedReport(digest, embedder.is_random, n_before=n_before)
-    todo = [one for one in catalogue.missing_embeddings(digest) if one[0] not in leave_out]
+    todo = [content for content in catalogue.missing_embeddings(digest) if content[0] not in leave_out]
     with (
-        bar(total=len(todo), desc="embed", unit="photo", disable=not progress) as shown,
-        UnderWay(catalogue, embedder, report, shown) as under_way,
+        bar(total=len(todo), desc="embed", unit="photo", disable=not progress) as progress_bar,
+        UnderWay(catalogue, embedder, report, progress_bar) as under_way,
     ):
         for start in range(0, len(todo), batch):
             chosen = todo[start : start + batch]
@@ -102,9 +102,9 @@ class UnderWay:
     """
 
     def __init__(
-        self, catalogue: Catalogue, embedder: "Embedder", report: EmbedReport, shown: Any = None
+        self, catalogue: Catalogue, embedder: "Embedder", report: EmbedReport, progress_bar: Any = None
     ) -> None:
-        self._catalogue, self._report, self._shown = catalogue, report, shown
+        self._catalogue, self._report, self._progress_bar = catalogue, report, progress_bar
         self._name = embedder.model_name or embedder.backend
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="embed")
         self._waiting: deque[tuple[int, Future[Embedded]]] = deque()
@@ -125,24 +125,24 @@ class UnderWay:
             n, future = self._waiting.popleft()
             self._write(n, future.result())
 
-    def _write(self, n: int, found: "Embedded") -> None:
+    def _write(self, n: int, embedded: "Embedded") -> None:
         """Write vectors under their model, all or none, and count them."""
         report = self._report
-        report.problems += found.problems
-        broken_ones = sum(problem.reason == BROKEN for problem in found.problems)
-        if broken_ones > 1 and not found.md5s:
+        report.problems += embedded.problems
+        broken_ones = sum(problem.reason == BROKEN for problem in embedded.problems)
+        if broken_ones > 1 and not embedded.md5s:
             raise PhotodupError(
                 f"{self._name} gave no sound embedding for any of {broken_ones} photographs ({BROKEN}), so nothing of "
                 "them was stored: use FP32, or export the model again."
             )
-        if found.md5s:
-            digest, vectors = report.model_digest, np.stack(found.vectors)
+        if embedded.md5s:
+            digest, vectors = report.model_digest, np.stack(embedded.vectors)
             dim = vectors.shape[1]
             self._catalogue.register_model(digest, name=self._name, dim=dim, is_random=report.is_random)
-            self._catalogue.store_embeddings(digest, found.md5s, vectors)
-            report.n_embedded += len(found.md5s)
-        if self._shown is not None:
-            self._shown.update(n)
+            self._catalogue.store_embeddings(digest, embedded.md5s, vectors)
+            report.n_embedded += len(embedded.md5s)
+        if self._progress_bar is not None:
+            self._progress_bar.update(n)
 
     def __enter__(self) -> Self:
         return self
@@ -157,8 +157,8 @@ class UnderWay:
         finally:
             self._pool.shutdown(cancel_futures=True)
         if isinstance(error, PhotodupError) and self._report.n_embedded:
-            kept = f"{self._report.n_embedded} photographs were embedded before and are kept"
-            error.args = (f"{error} {kept}: the same command goes on from there.",)
+            note = f"{self._report.n_embedded} photographs were embedded before and are kept"
+            error.args = (f"{error} {note}: the same command goes on from there.",)
 
 
 def require_fit(embedder: "Embedder") -> str:
@@ -197,22 +197,25 @@ def embed_files(embedder: "Embedder", root: Path, chosen: Sequence[tuple[str, Pa
         root: the library.
         chosen: content (MD5) and path of each file.
     """
-    found, images = Embedded(), {}
+    embedded, images = Embedded(), {}
     for digest, path in chosen:
         try:
             data, _ = read_bytes(root, ListedFile(os.fsencode(path), 0, 0))
         except (OSError, imaging.ImageError) as error:
-            found.problems.append(UnreadFile(path, getattr(error, "strerror", None) or str(error)))
+            embedded.problems.append(UnreadFile(path, getattr(error, "strerror", None) or str(error)))
             continue
         if md5(data) == digest:
             images[digest] = data
         else:
-            found.problems.append(UnreadFile(path, "changed since the scan: scan again"))
-    return embed_images(embedder, images, dict(chosen), found)
+            embedded.problems.append(UnreadFile(path, "changed since the scan: scan again"))
+    return embed_images(embedder, images, dict(chosen), embedded)
 
 
 def embed_images(
-    embedder: "Embedder", images: Mapping[str, Any], paths: Mapping[str, Path], found: Embedded | None = None
+    embedder: "Embedder",
+    images: Mapping[str, Any],
+    paths: Mapping[str, Path],
+    embedded: Embedded | None = None,
 ) -> Embedded:
     """Embed images by content (MD5); one that is refused costs none of the others.
 
@@ -220,11 +223,11 @@ def embed_images(
         embedder: any backend.
         images: encoded bytes, or pictures.
         paths: where each lies in the library, to name it by.
-        found: what to add to; default nothing yet.
+        embedded: what to add to; default nothing yet.
     """
-    found = found or Embedded()
+    embedded = embedded or Embedded()
     if not images:
-        return found
+        return embedded
     vectors: np.ndarray | None = None
     try:
         vectors = embedder.embed(list(images.values()))
@@ -235,18 +238,20 @@ def embed_images(
         index = getattr(error, "index", None)
         if index is None and len(images) > 1:
             for digest, data in images.items():
-                embed_images(embedder, {digest: data}, paths, found)
-            return found
+                embed_images(embedder, {digest: data}, paths, embedded)
+            return embedded
         rows, reason = [index or 0], error.reason
-    found.problems += [UnreadFile(paths[digest], reason) for row, digest in enumerate(images) if row in rows]
-    others = {digest: data for row, (digest, data) in enumerate(images.items()) if row not in rows}
+    embedded.problems += [
+        UnreadFile(paths[digest], reason) for row, digest in enumerate(images) if row in rows
+    ]
+    accepted = {digest: data for row, (digest, data) in enumerate(images.items()) if row not in rows}
     if vectors is None:
-        return embed_images(embedder, others, paths, found)
+        return embed_images(embedder, accepted, paths, embedded)
     for digest, vector in zip(images, vectors, strict=True):
-        if digest in others:
-            found.md5s.append(digest)
-            found.vectors.append(vector)
-    return found
+        if digest in accepted:
+            embedded.md5s.append(digest)
+            embedded.vectors.append(vector)
+    return embedded
 
 
 class OnePass:
@@ -277,29 +282,29 @@ class OnePass:
         self._under_way = UnderWay(catalogue, embedder, self.report)
         self._started = time.perf_counter()
 
-    def take(self, seen: Sequence[tuple[str, Path, np.ndarray]]) -> None:
+    def take(self, photographs: Sequence[tuple[str, Path, np.ndarray]]) -> None:
         """Take photographs whose facts are written; a content that has its vector is left out.
 
         Raises:
             PhotodupError: the backend stopped answering; what it answered before is written.
         """
-        for one in seen:
-            if one[0] not in self._known:
-                self._known.add(one[0])
-                self._pending.append(one)
+        for photograph in photographs:
+            if photograph[0] not in self._known:
+                self._known.add(photograph[0])
+                self._pending.append(photograph)
         while len(self._pending) >= self._batch:
             self._begin()
 
     def embed_the_rest(self) -> EmbedReport:
         """Embed what earlier scans left, and return what became of all; call when the scan has ended."""
-        rest = embed_library(
+        report = embed_library(
             self._catalogue, self._embedder, self._batch, progress=self._progress, leave_out=self._known
         )
-        rest.n_before -= self.report.n_embedded
-        rest.n_embedded += self.report.n_embedded
-        rest.problems = self.report.problems + rest.problems
-        rest.seconds = time.perf_counter() - self._started
-        return rest
+        report.n_before -= self.report.n_embedded
+        report.n_embedded += self.report.n_embedded
+        report.problems = self.report.problems + report.problems
+        report.seconds = time.perf_counter() - self._started
+        return report
 
     def _begin(self) -> None:
         chosen, self._pending = self._pending[: self._batch], self._pending[self._batch :]

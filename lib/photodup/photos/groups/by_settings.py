@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from photodup.photos.groups.keepers import KeepRules
 from photodup.photos.groups.results import Tiers
 from photodup.photos.groups.tiers import GroupingOptions, find_tiers
 from photodup.photos.library.catalogue import Catalogue
@@ -37,6 +38,5 @@ def tiers_by_settings(
     settings = load_settings(folder).with_rules(keep, inside(folders or ()))
     options["threshold"] = settings.threshold if threshold is None else threshold
     options |= {"protected": (*settings.protected, *never_from), "not_within": settings.not_within}
-    return find_tiers(
-        catalogue, GroupingOptions(rules=settings.rules(feedback), feedback=feedback, **options)
-    )
+    rules = KeepRules(settings.keep, folders=settings.folders, chosen=feedback.keepers())
+    return find_tiers(catalogue, GroupingOptions(rules=rules, feedback=feedback, **options))

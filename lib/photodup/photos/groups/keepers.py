@@ -7,16 +7,15 @@ from functools import cmp_to_key
 from pathlib import Path
 from typing import Any
 
-from photodup.core.errors import PhotodupError
 from photodup.core.names import printable
 from photodup.photos.groups.names import PLACES, format_rank, place
 from photodup.photos.library import inventory
 from photodup.photos.library.catalogue import Photo
 from photodup.photos.library.hashing import Memory
 from photodup.photos.library.metadata import KINDS, in_words, joined, lost_in_words, missing
+from photodup.photos.library.settings import DEFAULT_RULES, check_rules
 from photodup.photos.library.sidecars import FILM_SUFFIXES, RAW_SUFFIXES, Sidecars
 
-DEFAULT_RULES = ("resolution", "format", "metadata", "oldest", "size", "folder")
 # Rules among photos that are equal as pictures; the last two may be wished for.
 _PROTECTED, _OLDEST_FILE, _RAW_FIRST = "protected", "oldest_file", "raw"
 WISHES = (_OLDEST_FILE, _RAW_FIRST)
@@ -62,10 +61,7 @@ class KeepRules:
         folders: Sequence[str | Path] = (),
         chosen: Collection[str] = (),
     ) -> None:
-        if not order:
-            raise PhotodupError(f"Name at least one keep rule: {', '.join(DEFAULT_RULES)}.")
-        if unknown := [rule for rule in order if rule not in DEFAULT_RULES]:
-            raise PhotodupError(f"No keep rule {', '.join(unknown)}: choose from {', '.join(DEFAULT_RULES)}.")
+        check_rules(order)
         if folders and tuple(order) == DEFAULT_RULES:
             order = ("folder", *order)
         self.order = (*((_CHOSEN,) if chosen else ()), *dict.fromkeys(order))

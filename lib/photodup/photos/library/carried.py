@@ -93,44 +93,44 @@ def merged(sidecar: bytes | None, new: Properties) -> bytes | None:
     }
     if not before.is_whole or "RDF" not in before.ends or len(old) > MOST_XMP_BYTES:
         return None
-    known = {name for name, _ in before.said}
+    existing = {name for name, _ in before.properties}
     clean = {name: _clean(value) for name, value in new.items()}
     inserted: list[tuple[int, str]] = []
     apart: dict[str, str | list[str]] = {}
     for name, value in clean.items():
-        if _full(name) not in known:
+        if _full(name) not in existing:
             apart[name] = value
         elif isinstance(value, list) and _full(name) in before.ends:
             at, prefix = before.ends[_full(name)]
-            inserted.append((at, "".join(_element(f"{prefix}:li", one).toxml() for one in value)))
+            inserted.append((at, "".join(_element(f"{prefix}:li", entry).toxml() for entry in value)))
         else:
             return None
     if apart:
         at, prefix = before.ends["RDF"]
-        inserted.append((at, _description(prefix, before.about, apart).toprettyxml(" ")))
+        inserted.append((at, _description(prefix, before.subject, apart).toprettyxml(" ")))
     data = old
     for at, text in sorted(inserted, reverse=True):
         data = data[:at] + text.encode() + data[at:]
     expected = _values(before) + Counter(
-        (_full(name), one)
+        (_full(name), entry)
         for name, value in clean.items()
-        for one in (value if isinstance(value, list) else [value])
+        for entry in (value if isinstance(value, list) else [value])
     )
     after = read_packet(data)
     return data if after.is_whole and _said_only(_values(after), expected) else None
 
 
-def _said_only(found: Counter, expected: Counter) -> bool:
+def _said_only(actual: Counter, expected: Counter) -> bool:
     """Return whether nothing but what is expected is said, markup of our own aside."""
-    markup = {name for name, _ in found - expected} <= {f"{NAMESPACES['rdf']} about", _XML_LANG}
-    return markup and not expected - found
+    markup = {name for name, _ in actual - expected} <= {f"{NAMESPACES['rdf']} about", _XML_LANG}
+    return markup and not expected - actual
 
 
 _XML_LANG = "http://www.w3.org/XML/1998/namespace lang"
 
 
 def _values(packet: Packet) -> Counter:
-    return Counter((name, value.strip()) for name, value in packet.said if value.strip())
+    return Counter((name, value.strip()) for name, value in packet.properties if value.strip())
 
 
 def _full(name: str) -> str:
@@ -141,7 +141,7 @@ def _full(name: str) -> str:
 def _clean(value: str | list[str]) -> str | list[str]:
     """Return a value as XML can say it, lines ended as XML ends them."""
     if isinstance(value, list):
-        return [text for one in value if (text := str(_clean(one)))]
+        return [text for entry in value if (text := str(_clean(entry)))]
     return "\n".join(_NO_XML.sub("", value).strip().splitlines())
 
 
@@ -152,10 +152,10 @@ def _element(name: str, text: str = "") -> minidom.Element:
     return element
 
 
-def _description(rdf: str, about: str, values: Properties) -> minidom.Element:
+def _description(rdf: str, subject: str, values: Properties) -> minidom.Element:
     """Return values as one description, by the prefix that RDF has there."""
     description = _element(f"{rdf}:Description")
-    description.setAttribute(f"{rdf}:about", about)
+    description.setAttribute(f"{rdf}:about", subject)
     for prefix in sorted({name.split(":")[0] for name in values}):
         description.setAttribute(f"xmlns:{prefix}", NAMESPACES[prefix])
     for name, value in values.items():
@@ -163,10 +163,10 @@ def _description(rdf: str, about: str, values: Properties) -> minidom.Element:
             description.appendChild(_element(name, str(value)))
             continue
         container = _element(f"{rdf}:{_CONTAINERS[name]}")
-        for one in value if isinstance(value, list) else [value]:
-            item = _element(f"{rdf}:li", one)
+        for entry in value if isinstance(value, list) else [value]:
+            list_item = _element(f"{rdf}:li", entry)
             if _CONTAINERS[name] == "Alt":
-                item.setAttribute("xml:lang", "x-default")
-            container.appendChild(item)
+                list_item.setAttribute("xml:lang", "x-default")
+            container.appendChild(list_item)
         description.appendChild(_element(name)).appendChild(container)
     return description

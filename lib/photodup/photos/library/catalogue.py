@@ -40,9 +40,9 @@ VERSION = 7  # of the form; raise it with every change of catalogue.sql
 @cache
 def catalogue_form() -> Form:
     """Return the tables of a catalogue, as catalogue.sql has them."""
-    made = Path(__file__).with_name("catalogue.sql").read_text(encoding="utf-8")
+    sql = Path(__file__).with_name("catalogue.sql").read_text(encoding="utf-8")
     # A page holds several embeddings: of 2 kB, only one fits on SQLite's own 4 kB.
-    return Form(VERSION, tuple(made.removesuffix(";\n").split(";\n")), ("page_size = 16384",))
+    return Form(VERSION, tuple(sql.removesuffix(";\n").split(";\n")), ("page_size = 16384",))
 
 
 class CatalogueError(PhotodupError):
@@ -162,10 +162,10 @@ class Catalogue:
         root = os.fsencode(self.root)
         with self.transaction() as connection:
             connection.execute("INSERT OR IGNORE INTO setting VALUES ('root', ?)", (root,))
-        ((known,),) = self.query("SELECT value FROM setting WHERE key = 'root'")
-        if known != root:
+        ((stored_root,),) = self.query("SELECT value FROM setting WHERE key = 'root'")
+        if stored_root != root:
             raise CatalogueError(
-                f"{printable(self.path)} is the catalogue of {printable(known)}, not of {printable(root)}: "
+                f"{printable(self.path)} is the catalogue of {printable(stored_root)}, not of {printable(root)}: "
                 "give another file with --catalogue."
             )
 
@@ -186,9 +186,9 @@ class Catalogue:
             CatalogueDamagedError: something does not, or a value is not of its column's form.
         """
         for part in tables or ("1",):
-            ((found,), *_) = self.query(f"PRAGMA quick_check({part})")
-            if found != "ok":
-                raise self._in_one_sentence(sqlite3.DatabaseError(f"malformed: {found.splitlines()[-1]}"))
+            ((verdict,), *_) = self.query(f"PRAGMA quick_check({part})")
+            if verdict != "ok":
+                raise self._in_one_sentence(sqlite3.DatabaseError(f"malformed: {verdict.splitlines()[-1]}"))
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
@@ -263,9 +263,9 @@ class Catalogue:
 
     def unknown(self, folders: Iterable[str]) -> list[str]:
         """Return those of some folders, relative to the library, in which no scan has seen a photo."""
-        asked = "SELECT 1 FROM file WHERE path >= ? AND path < ? LIMIT 1"
+        sql = "SELECT 1 FROM file WHERE path >= ? AND path < ? LIMIT 1"
         return [
-            name for name in folders if not self.query(asked, [os.fsencode(name + end) for end in ("/", "0")])
+            name for name in folders if not self.query(sql, [os.fsencode(name + end) for end in ("/", "0")])
         ]
 
     def models(self) -> list[Model]:
@@ -364,10 +364,10 @@ class Catalogue:
 
 def by_content(photos: Iterable[Photo]) -> dict[str, list[Photo]]:
     """Return the files of each content (MD5)."""
-    found: dict[str, list[Photo]] = {}
+    by_md5: dict[str, list[Photo]] = {}
     for photo in photos:
-        found.setdefault(photo.md5, []).append(photo)
-    return found
+        by_md5.setdefault(photo.md5, []).append(photo)
+    return by_md5
 
 
 def open_sound(root: Path, path: Path | str | None = None) -> tuple[Catalogue, Path | None]:
@@ -388,12 +388,12 @@ def open_sound(root: Path, path: Path | str | None = None) -> tuple[Catalogue, P
             raise
         return opened, None
     except CatalogueDamagedError as damaged:
-        file, own, is_default = locate_catalogue(real_path(root), path)
+        file, own_folder, is_default = locate_catalogue(real_path(root), path)
         # In our own folder it is ours, whatever is left of it; elsewhere that has to be seen.
         if not is_default and kind_of(file) is not FileKind.OURS:
             raise _not_a_catalogue(file) from None
         try:
-            aside = _set_aside(file, own.path)
+            aside = _set_aside(file, own_folder.path)
         except OSError as error:
             raise CatalogueError(
                 f"{printable(file)} is damaged and cannot be set aside ({error.strerror}): move it away."

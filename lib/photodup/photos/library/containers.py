@@ -126,8 +126,8 @@ def _behind(data: bytes, end: int, pictures: Iterable[tuple[int, int, int]] = ()
             if kind not in _PREVIEWS:
                 is_gain = b"hdrgm" in picture or b"gainmap" in picture.lower() or b"ts:21496" in picture
                 yield GAIN_MAP if is_gain else PICTURE, picture
-    if rest := data[end:].strip(b"\0\n\r "):
-        yield FILM if b"ftyp" in rest[:64] else PICTURE if is_jpeg(rest) else BEHIND, rest
+    if tail := data[end:].strip(b"\0\n\r "):
+        yield FILM if b"ftyp" in tail[:64] else PICTURE if is_jpeg(tail) else BEHIND, tail
 
 
 def _png(data: bytes) -> Iterator[Part]:
@@ -147,29 +147,29 @@ def _png(data: bytes) -> Iterator[Part]:
 
 def _png_text(kind: bytes, body: bytes) -> Part | None:
     """Return a text, in UTF-8, or a colour profile; None if it cannot be unpacked."""
-    key, _, rest = body.partition(b"\0")
+    key, _, content = body.partition(b"\0")
     is_packed = kind in (b"zTXt", b"iCCP")
     if kind == b"iTXt":
-        is_packed = rest[:1] == b"\1"
-        rest = b"\0" + rest[2:].split(b"\0", 2)[-1]
+        is_packed = content[:1] == b"\1"
+        content = b"\0" + content[2:].split(b"\0", 2)[-1]
     if is_packed:
         unpacker = zlib.decompressobj()
         try:
-            rest = unpacker.decompress(rest[1:], MOST_UNPACKED)
+            content = unpacker.decompress(content[1:], MOST_UNPACKED)
         except zlib.error:
             return None
         if unpacker.unconsumed_tail:
             return None
     elif kind == b"iTXt":
-        rest = rest[1:]
+        content = content[1:]
     if kind == b"iCCP":
-        return PROFILE, rest
+        return PROFILE, content
     name = key.decode("latin-1")
     if name == "XML:com.adobe.xmp":
-        return XMP, rest
+        return XMP, content
     if profile := re.fullmatch(r"Raw profile type (\w+)", name):
         try:  # as ImageMagick writes it: a line with the name, one with the length, then hex digits
-            rest = bytes.fromhex(rest.split(None, 2)[2].decode("ascii"))
+            content = bytes.fromhex(content.split(None, 2)[2].decode("ascii"))
         except (ValueError, IndexError):
             return None
         kinds = {
@@ -181,12 +181,12 @@ def _png_text(kind: bytes, body: bytes) -> Part | None:
             "icc": PROFILE,
             "icm": PROFILE,
         }
-        return kinds.get(profile[1].lower(), name), rest
+        return kinds.get(profile[1].lower(), name), content
     try:
-        rest.decode()
+        content.decode()
     except UnicodeDecodeError:
-        rest = rest.decode("latin-1").encode()
-    return TEXT + name, rest
+        content = content.decode("latin-1").encode()
+    return TEXT + name, content
 
 
 def _webp(data: bytes) -> Iterator[Part]:
@@ -308,7 +308,7 @@ def _extents(data: bytes, boxes: dict[str, bytes]) -> dict[int, bytes]:
     place, version = boxes["iloc"], boxes["iloc"][0]
     sizes = place[4] >> 4, place[4] & 15, place[5] >> 4, place[5] & 15 if version else 0
     wide = 4 if version == 2 else 2
-    n, position, found = _numbers(place, 6, wide, 1)[0], 6 + wide, {}
+    n, position, bodies = _numbers(place, 6, wide, 1)[0], 6 + wide, {}
     left, n_left = 2 * len(data), MOST_PARTS
     for _ in range(n):
         number = _numbers(place, position, wide, 1)[0]
@@ -330,8 +330,8 @@ def _extents(data: bytes, boxes: dict[str, bytes]) -> dict[int, bytes]:
             left -= len(body[-1])
             if left < 0:
                 raise ValueError("items that overlap")
-        found[number] = b"".join(body)
-    return found
+        bodies[number] = b"".join(body)
+    return bodies
 
 
 def _numbers(data: bytes, position: int, size: int, n: int) -> list[int]:

@@ -41,11 +41,11 @@ class Feedback:
 
     def choose_keeper(self, md5: str, instead_of: Iterable[str]) -> list[int]:
         """Record that a content is kept instead of others, whatever was said of those before; return what `undo` takes."""
-        others = set(instead_of) - {md5}
+        rivals = set(instead_of) - {md5}
         former = [
             number
             for number, line in self._numbered()
-            if line["kind"] == "keeper" and others & set(line["md5s"])
+            if line["kind"] == "keeper" and rivals & set(line["md5s"])
         ]
         return self._append([*map(_undo, former), _line("keeper", [md5])])
 

@@ -36,24 +36,24 @@ class Memory(Protocol):
     """Keeps texts by key from one run to the next, as `EvidenceStore` does."""
 
     def recall(self, key: str) -> str | None: ...
-    def remember(self, key: str, said: str) -> None: ...
+    def remember(self, key: str, text: str, /) -> None: ...
 
 
-def digest_of(file: BinaryIO, path: Path, how: str, memory: Memory | None) -> str:
+def digest_of(file: BinaryIO, path: Path, algorithm: str, memory: Memory | None) -> str:
     """Return a hex digest of an open file's bytes, read now unless the system says that nothing of it changed since.
 
     Args:
         file: open at its begin.
         path: where it lies.
-        how: the algorithm, as hashlib calls it.
+        algorithm: the algorithm, as hashlib calls it.
         memory: keeps what was read; None reads in any case.
     """
     status = os.fstat(file.fileno())
     state = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
-    key = hashlib.sha256(f"{how} {state} ".encode() + os.fsencode(path)).hexdigest()
-    if memory and (known := memory.recall(key)):
-        return known
-    digest = hashlib.file_digest(file, how).hexdigest()  # type: ignore[arg-type]
+    key = hashlib.sha256(f"{algorithm} {state} ".encode() + os.fsencode(path)).hexdigest()
+    if memory and (stored := memory.recall(key)):
+        return stored
+    digest = hashlib.file_digest(file, algorithm).hexdigest()  # type: ignore[arg-type]
     if memory:
         memory.remember(key, digest)
     return digest
@@ -124,9 +124,9 @@ def _facts(data: bytes, decoded: Image.Image) -> PhotoFacts:
         except Exception:  # Broken EXIF must not cost the photograph.
             exif, details, position = Image.Exif(), {}, {}
         try:
-            held = inventory.read(header, data, exif, details, position)
+            contents = inventory.read(header, data, exif, details, position)
         except Exception:  # nor must other metadata that nobody foresaw
-            held = inventory.Inventory(parts={md5(data): containers.UNREAD})
+            contents = inventory.Inventory(parts={md5(data): containers.UNREAD})
         if is_jpeg(data):  # the decoder may have shrunk it
             width, height = header.size
             if exif.get(_ORIENTATION) in (5, 6, 7, 8):
@@ -138,11 +138,11 @@ def _facts(data: bytes, decoded: Image.Image) -> PhotoFacts:
         width=width,
         height=height,
         phash=perceptual_hash(_as_drafted(decoded, width, height) if is_jpeg(data) else decoded),
-        taken_at=taken_at(exif, details) or held.taken_at,
+        taken_at=taken_at(exif, details) or contents.taken_at,
         camera=camera(exif),
         exif_fields=count_fields(exif, details, position),
         exposure=exposure(details),
-        inventory=inventory.packed(held),
+        inventory=inventory.packed(contents),
     )
 
 
@@ -151,16 +151,16 @@ def _as_drafted(decoded: Image.Image, width: int, height: int) -> Image.Image:
 
     A decoder at 1/8 gives the mean of each block of 8 × 8 pixels. So do the means of what a larger scale gives.
     """
-    wanted = min(width, height) // DRAFT_SIZE
-    scale = next((s for s in (8, 4, 2) if wanted >= s), 1)
+    shrinkage = min(width, height) // DRAFT_SIZE
+    scale = next((s for s in (8, 4, 2) if shrinkage >= s), 1)
     factor = scale // max(1, round(width / decoded.width))
     return decoded.reduce(factor) if factor > 1 else decoded
 
 
 def packed_facts(data: bytes, *, max_pixels: int, look: dict[str, Any] | None = None) -> bytes:
     """Do what `read_facts_and_look` does in a worker of a `decode_pool`: the facts in a line, and then the pixels."""
-    wanted = Look(imaging.View(**look["view"]), look["draft_size"]) if look else None
-    facts, pixels = read_facts_and_look(data, wanted, max_pixels=max_pixels)
+    requested = Look(imaging.View(**look["view"]), look["draft_size"]) if look else None
+    facts, pixels = read_facts_and_look(data, requested, max_pixels=max_pixels)
     return json.dumps(asdict(facts)).encode() + b"\n" + (b"" if pixels is None else pixels.tobytes())
 
 

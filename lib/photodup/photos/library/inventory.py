@@ -96,17 +96,21 @@ def missing(keeper: Inventory, member: Inventory) -> list[str]:
     is_one_exposure = all(member.kinds.get(kind) == keeper.kinds.get(kind) for kind in ("camera", "date"))
     words = {text for texts in (*keeper.kinds.values(), *keeper.values.values()) for text in _list(texts)}
     names = [name for digest, name in member.parts.items() if digest not in keeper.parts]
-    others: list[str] = []
+    differing: list[str] = []
     for name, texts in member.values.items():
         if set(texts) <= words or (name == "MakerNote" and is_one_exposure and name in keeper.values):
             continue
-        (others if name in keeper.values else names).append(name)
+        (differing if name in keeper.values else names).append(name)
     names += [f"{member.bits} bits a channel"] if member.bits > keeper.bits else []
     names += ["transparency"] if member.is_transparent and not keeper.is_transparent else []
     if member.colours and not _are_alike(keeper.colours, member.colours):
         names.append("a colour profile")
-    said = [f"has {_in_short(names)}, which the one to keep lacks"] if names else []
-    return [*said, f"says otherwise than the one to keep: {_in_short(others)}"] if others else said
+    sentences = [f"has {_in_short(names)}, which the one to keep lacks"] if names else []
+    return (
+        [*sentences, f"says otherwise than the one to keep: {_in_short(differing)}"]
+        if differing
+        else sentences
+    )
 
 
 def _in_short(names: list[str]) -> str:
@@ -122,10 +126,10 @@ def _list(texts: Any) -> list[str]:
 
 def _are_alike(first: str, second: str) -> bool:
     usual = _COLOURS.tobytes().hex()
-    one, two = (
+    first_rgb, second_rgb = (
         np.frombuffer(bytes.fromhex(colours or usual), np.uint8).astype(int) for colours in (first, second)
     )
-    return one.shape == two.shape and int(np.abs(one - two).max()) <= _SAME_COLOUR
+    return first_rgb.shape == second_rgb.shape and int(np.abs(first_rgb - second_rgb).max()) <= _SAME_COLOUR
 
 
 def packed(inventory: Inventory) -> str:
@@ -262,8 +266,8 @@ class _Reading:
     def _take_xmp(self, packet: bytes) -> None:
         packet = packet.removeprefix(b"://ns.adobe.com/xap/1.0/\0")  # some write the signature wrongly
         xmp = read_packet(packet[:MOST_XMP_BYTES].strip(b"\0 \r\n\t"))
-        self.kinds += kinds_of(xmp.said)
-        for name, texts in xmp_values(xmp.said).items():
+        self.kinds += kinds_of(xmp.properties)
+        for name, texts in xmp_values(xmp.properties).items():
             namespace, _, local = name.rpartition(" ")
             if not _OF_ENCODING.search(name) and local not in _LAYOUT_NAMES:
                 self.add(local if _SHARED.search(namespace) else name.rpartition("/")[2].strip(), texts)
@@ -333,10 +337,10 @@ class _Reading:
 _WORDS = frozenset({"title", "caption", "label", "copyright", "city", "state", "country", "location"})
 
 
-def xmp_values(said: list[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
+def xmp_values(properties: list[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
     """Return by property what XMP holds beyond metadata by kind, such as edits, and beyond what is of the file itself."""
     values: dict[str, list[str]] = {}
-    for name, text in said:
+    for name, text in properties:
         namespace, _, local = name.rpartition(" ")
         if namespace and local not in XMP_KINDS and not _OF_FILE.search(name):
             values.setdefault(name, []).extend([text.strip()] if text.strip() else [])
@@ -351,8 +355,8 @@ def xmp_values(said: list[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
 def _texts(value: Any) -> Iterator[str]:
     """Yield a value of any form as texts that are equal where the values are."""
     if isinstance(value, tuple | list | set):
-        for one in value:
-            yield from _texts(one)
+        for entry in value:
+            yield from _texts(entry)
         return
     if isinstance(value, bytes):
         body = value.strip(b"\0 \r\n\t")
@@ -393,7 +397,7 @@ def _decoded(value: Any) -> str | None:
 
 def _wide(value: Any) -> str | None:
     """Return a text as Windows writes it into EXIF: UTF-16, little endian."""
-    if isinstance(value, tuple) and all(isinstance(one, int) and 0 <= one < 256 for one in value):
+    if isinstance(value, tuple) and all(isinstance(code, int) and 0 <= code < 256 for code in value):
         value = bytes(value)
     if not isinstance(value, bytes):
         return None
@@ -406,7 +410,9 @@ def _wide(value: Any) -> str | None:
 def _longs(value: Any) -> bytes:
     """Return the bytes of a field that was written as numbers of 32 bits."""
     numbers = value if isinstance(value, tuple) else (value,)
-    return b"".join(one.to_bytes(4, "little") for one in numbers if isinstance(one, int) and 0 <= one < 2**32)
+    return b"".join(
+        number.to_bytes(4, "little") for number in numbers if isinstance(number, int) and 0 <= number < 2**32
+    )
 
 
 def _position(gps: Mapping[int, Any]) -> str:
@@ -459,8 +465,8 @@ def _colours(profile: bytes) -> str:
     try:
         patch = Image.fromarray(_COLOURS[None])
         ours = ImageCms.ImageCmsProfile(io.BytesIO(profile))
-        shown = ImageCms.profileToProfile(patch, ours, ImageCms.createProfile("sRGB"), outputMode="RGB")
+        converted = ImageCms.profileToProfile(patch, ours, ImageCms.createProfile("sRGB"), outputMode="RGB")
     except Exception:
         return sha256(profile).hexdigest()
-    colours = shown.tobytes().hex() if shown else ""
+    colours = converted.tobytes().hex() if converted else ""
     return "" if _are_alike("", colours) else colours

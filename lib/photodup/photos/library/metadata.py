@@ -160,8 +160,8 @@ def exposure(details: Mapping[int, Any]) -> str | None:
     """
     values = {name: _number(details.get(tag)) for name, tag in _EXPOSURE.items()}
     values |= _series(details.get(_MAKER_NOTE))
-    known = {name: value for name, value in values.items() if value is not None}
-    return json.dumps(known) if known else None
+    present = {name: value for name, value in values.items() if value is not None}
+    return json.dumps(present) if present else None
 
 
 def _series(note: Any) -> dict[str, float]:
@@ -187,7 +187,7 @@ def _series(note: Any) -> dict[str, float]:
 
 def described_by_xmp(packet: bytes) -> dict[str, Any]:
     """Return what an XMP packet or sidecar says, by kind; what cannot be read says nothing."""
-    return joined_kinds(kinds_of(read_packet(packet[:MOST_XMP_BYTES].strip(b"\0 \r\n\t")).said))
+    return joined_kinds(kinds_of(read_packet(packet[:MOST_XMP_BYTES].strip(b"\0 \r\n\t")).properties))
 
 
 def sound_kinds(kinds: Any) -> dict[str, Any]:
@@ -228,16 +228,20 @@ def missing(keeper: Mapping[str, Any], leaving: Mapping[str, Any]) -> dict[str, 
     """Return what would be lost, by kind: what the leaving photo says and the keeper does not, or says otherwise."""
     lost: dict[str, Any] = {}
     for kind in KINDS:
-        text, there = leaving.get(kind), keeper.get(kind)
-        if text is None or text == there:
+        text, keeper_text = leaving.get(kind), keeper.get(kind)
+        if text is None or text == keeper_text:
             continue
         if kind in _LISTS:
-            text = sorted(set(text) - set(there or ()))
+            text = sorted(set(text) - set(keeper_text or ()))
             if not text:
                 continue
-        elif there and kind == "date" and (leaving.get("date of") == "saved" or _is_one_date(there, text)):
+        elif (
+            keeper_text
+            and kind == "date"
+            and (leaving.get("date of") == "saved" or _is_one_date(keeper_text, text))
+        ):
             continue  # of dates one may be shorter, and each program that saves a file dates it
-        elif there and (kind == "camera" or (kind == "place" and _is_one_place(there, text))):
+        elif keeper_text and (kind == "camera" or (kind == "place" and _is_one_place(keeper_text, text))):
             continue  # another camera of one picture is a spelling
         lost[kind] = text
     return lost
@@ -246,43 +250,43 @@ def missing(keeper: Mapping[str, Any], leaving: Mapping[str, Any]) -> dict[str, 
 def lost_in_words(keeper: Mapping[str, Any], leaving: Mapping[str, Any]) -> str:
     """Return what a leaving photo says and the keeper does not, or says otherwise, in words; empty if nothing."""
     lost = missing(keeper, leaving)
-    others = {kind: text for kind, text in lost.items() if kind in keeper and kind not in _LISTS}
+    differing = {kind: text for kind, text in lost.items() if kind in keeper and kind not in _LISTS}
     alone, ours = (
-        {kind: text for kind, text in part.items() if kind not in others}
+        {kind: text for kind, text in part.items() if kind not in differing}
         for part in (lost, missing(leaving, keeper))
     )
-    said = [f"has another {in_words(others, plain=True)} than the one to keep"] if others else []
+    sentences = [f"has another {in_words(differing, plain=True)} than the one to keep"] if differing else []
     if alone:
-        said.append(
+        sentences.append(
             f"has {in_words(alone)}"
             + (f"; the one to keep has {in_words(ours)}" if ours else ", which the one to keep lacks")
         )
-    return "; ".join(said)
+    return "; ".join(sentences)
 
 
 def _object(text: str | None) -> dict[str, Any]:
     try:
-        found = json.loads(text or "{}")
+        content = json.loads(text or "{}")
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def _is_sound(kind: str, value: Any) -> bool:
     if kind in _LISTS:
-        return isinstance(value, list) and all(isinstance(one, str) for one in value)
+        return isinstance(value, list) and all(isinstance(entry, str) for entry in value)
     return isinstance(value, int if kind == "rating" else str)
 
 
 def _is_one_date(first: str, second: str) -> bool:
-    one, other = ("".join(filter(str.isdigit, text))[:14] for text in (first, second))
-    return one.startswith(other) or other.startswith(one)
+    first_digits, second_digits = ("".join(filter(str.isdigit, text))[:14] for text in (first, second))
+    return first_digits.startswith(second_digits) or second_digits.startswith(first_digits)
 
 
 def _is_one_place(first: str, second: str) -> bool:
     try:
         pairs = zip(map(float, first.split()), map(float, second.split()), strict=True)
-        return all(abs(one - two) < _SAME_PLACE for one, two in pairs)
+        return all(abs(left - right) < _SAME_PLACE for left, right in pairs)
     except ValueError:
         return False
 
@@ -323,15 +327,15 @@ class Packet:
     """What an XMP packet or sidecar holds.
 
     Attributes:
-        said: (property, text) of each value, the property as `namespace local name`.
+        properties: (property, text) of each value, the property as `namespace local name`.
         ends: where the list of a property ends, and the whole (`RDF`): byte offset, and the prefix of RDF there.
-        about: what its descriptions are about; the same in all of them.
+        subject: what its descriptions are about; the same in all of them.
         is_whole: whether it was read to its end.
     """
 
-    said: list[tuple[str, str]] = field(default_factory=list)
+    properties: list[tuple[str, str]] = field(default_factory=list)
     ends: dict[str, tuple[int, str]] = field(default_factory=dict)
-    about: str = ""
+    subject: str = ""
     is_whole: bool = False
 
 
@@ -347,12 +351,12 @@ def read_packet(data: bytes) -> Packet:
         stack.append(stack[-1] if stack and full.startswith(_RDF) else full)
         text.clear()
         for key, value in attributes.items():
-            packet.said.append((" ".join(key.split(" ")[:2]), value))
-        packet.about = attributes.get(f"{_RDF}about rdf", packet.about)
+            packet.properties.append((" ".join(key.split(" ")[:2]), value))
+        packet.subject = attributes.get(f"{_RDF}about rdf", packet.subject)
 
     def end(name: str) -> None:
         owner = stack.pop()
-        packet.said.append((owner, "".join(text)))
+        packet.properties.append((owner, "".join(text)))
         text.clear()
         _, local, *prefix = name.split(" ") if name.startswith(_RDF) else ("", "")
         if local in ("RDF", "Bag", "Seq", "Alt") and prefix:
@@ -371,10 +375,10 @@ def read_packet(data: bytes) -> Packet:
     return packet
 
 
-def kinds_of(said: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+def kinds_of(properties: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
     """Yield kind and text of each property of XMP known here; a place in degrees."""
     degrees = {}
-    for name, text in said:
+    for name, text in properties:
         namespace, _, local = name.rpartition(" ")
         if kind := "people" if local == "Name" and _REGIONS in namespace else XMP_KINDS.get(local):
             yield kind, text

@@ -83,7 +83,7 @@ class PhotoSink(Protocol):
 
     look: Look
 
-    def take(self, seen: Sequence[tuple[str, Path, np.ndarray]]) -> None:
+    def take(self, photographs: Sequence[tuple[str, Path, np.ndarray]]) -> None:
         """Take content (MD5), path and uint8 [3, size, size] of photographs whose facts are written."""
 
 
@@ -175,9 +175,9 @@ def update(
             for read in bar(results, total=len(todo), desc=desc, unit="photo", disable=not progress):
                 batch.append(read)
                 if len(batch) >= _BATCH_FILES or time.perf_counter() - written > _BATCH_SECONDS:
-                    done, batch = batch, []
-                    _write(opened, done, report)
-                    _hand_on(done, sink)
+                    full_batch, batch = batch, []
+                    _write(opened, full_batch, report)
+                    _hand_on(full_batch, sink)
                     written = time.perf_counter()
         finally:  # Also on Ctrl-C: what was read is kept.
             results.close()
@@ -185,7 +185,7 @@ def update(
         _hand_on(batch, sink)
         report.problems = sorted(
             listing.problems
-            + [UnreadFile(*one) for one in opened.problems() if os.fsencode(one[0]).startswith(listing.only)],
+            + [UnreadFile(*row) for row in opened.problems() if os.fsencode(row[0]).startswith(listing.only)],
             key=lambda problem: os.fsencode(problem.path),
         )
         report.seconds = time.perf_counter() - started
@@ -195,7 +195,7 @@ def update(
 def _new_or_changed(catalogue: Catalogue, listing: Listing, report: ScanReport) -> list[ListedFile]:
     """Return the files that have to be read, and mark those that are gone; both are counted in the report."""
     with catalogue.transaction() as connection:
-        known = {
+        catalogued = {
             path: (size, mtime, status)
             for path, size, mtime, status in connection.execute(
                 "SELECT path, size_bytes, mtime_ns, status FROM file"
@@ -205,7 +205,7 @@ def _new_or_changed(catalogue: Catalogue, listing: Listing, report: ScanReport) 
         listed = {entry.path for entry in listing.entries} | listing.silent
         gone = [
             path
-            for path, (_, _, status) in known.items()
+            for path, (_, _, status) in catalogued.items()
             # Behind a folder that cannot be read today, nothing is known to be gone.
             if path not in listed and status != "missing" and not path.startswith(tuple(listing.closed))
         ]
@@ -218,7 +218,8 @@ def _new_or_changed(catalogue: Catalogue, listing: Listing, report: ScanReport) 
     todo = [
         entry
         for entry in listing.entries
-        if known.get(entry.path) not in [(entry.size_bytes, entry.mtime_ns, s) for s in ("ok", "unreadable")]
+        if catalogued.get(entry.path)
+        not in [(entry.size_bytes, entry.mtime_ns, s) for s in ("ok", "unreadable")]
     ]
     report.n_unchanged = report.n_found - len(todo)
     return todo
@@ -280,8 +281,8 @@ def _read_all(
                 running.add(pool.submit(read, entry, processes))
             if not running:
                 return
-            done, running = wait(running, return_when=FIRST_COMPLETED)
-            for future in done:
+            finished, running = wait(running, return_when=FIRST_COMPLETED)
+            for future in finished:
                 yield future.result()
     finally:
         processes.close()  # first, or Ctrl-C would wait for what they are at

@@ -22,12 +22,11 @@ from photodup.core.files import is_spelled_so, parse_json, real_path
 from photodup.core.names import escaped, printable
 from photodup.core.safe_open import PathInFolder, open_file, opened
 from photodup.embedding.backends import parse_backend
-from photodup.photos.groups.keepers import DEFAULT_RULES, KeepRules
-from photodup.photos.library.feedback import Feedback
 from photodup.photos.state.own_folder import OwnFolder
 from photodup.photos.state.own_key import is_signed, own_key, read_key, signature
 
 AUTO = "auto"
+DEFAULT_RULES = ("resolution", "format", "metadata", "oldest", "size", "folder")  # which choose a keeper
 LEAST_THRESHOLD = 0.01
 _MOST_BYTES = 1_000_000  # of the file, which may be anybody's; what is cut there is no JSON
 
@@ -69,7 +68,7 @@ class LibrarySettings:
             isinstance(self.threshold, int | float) and LEAST_THRESHOLD <= self.threshold <= 1
         ):
             raise PhotodupError(f"the threshold of similar pictures must lie between {LEAST_THRESHOLD} and 1")
-        KeepRules(self.keep)
+        check_rules(self.keep)
 
     @property
     def warning(self) -> str | None:
@@ -87,15 +86,23 @@ class LibrarySettings:
         order = tuple(rule.strip() for rule in keep.split(",") if rule.strip()) if keep else self.keep
         return replace(self, keep=order, folders=tuple(folders) if folders else self.folders)
 
-    def rules(self, feedback: Feedback | None = None) -> KeepRules:
-        """Return the keep rules; keepers that the owner chose before come first."""
-        return KeepRules(self.keep, folders=self.folders, chosen=feedback.keepers() if feedback else ())
-
 
 def _can_be_a_name(name: Any) -> bool:
     with suppress(UnicodeEncodeError):
         return isinstance(name, str) and b"\0" not in os.fsencode(name)
     return False
+
+
+def check_rules(order: Sequence[str]) -> None:
+    """Refuse an empty order of keep rules, and an unknown rule.
+
+    Raises:
+        PhotodupError: names the rules that there are.
+    """
+    if not order:
+        raise PhotodupError(f"Name at least one keep rule: {', '.join(DEFAULT_RULES)}.")
+    if unknown := [rule for rule in order if rule not in DEFAULT_RULES]:
+        raise PhotodupError(f"No keep rule {', '.join(unknown)}: choose from {', '.join(DEFAULT_RULES)}.")
 
 
 def check_address(backend: str, url: str | None) -> None:
@@ -131,7 +138,7 @@ def load_settings(folder: Path) -> LibrarySettings:
             open(open_file(cast(PathInFolder, place)), "rb") as file,
         ):
             values = parse_json(file.read(_MOST_BYTES))
-        given = values.pop("signature", None)
+        stored_signature = values.pop("signature", None)
         if "ignored" in values:
             raise ValueError("unknown key ignored")
         fields: dict[str, Any] = {
@@ -141,9 +148,11 @@ def load_settings(folder: Path) -> LibrarySettings:
     except FileNotFoundError:
         return LibrarySettings()
     except (OSError, ValueError, TypeError, AttributeError, RecursionError, PhotodupError) as error:
-        said = escaped(str(error))
-        raise PhotodupError(f"{printable(path)} cannot be used ({said}): correct or delete it.") from None
-    if not settings.url or is_signed(read_key(), _PURPOSE, [settings.backend, settings.url], given):
+        reason = escaped(str(error))
+        raise PhotodupError(f"{printable(path)} cannot be used ({reason}): correct or delete it.") from None
+    if not settings.url or is_signed(
+        read_key(), _PURPOSE, [settings.backend, settings.url], stored_signature
+    ):
         return settings
     return replace(settings, backend=AUTO, url=None, ignored=(settings.backend, settings.url))
 
@@ -160,11 +169,15 @@ def save_settings(folder: Path, settings: LibrarySettings) -> None:
         values["backend"], values["url"] = ignored
     elif settings.url:
         values["signature"] = signature(own_key(), _PURPOSE, [settings.backend, settings.url])
-    own = OwnFolder(folder)
+    own_folder = OwnFolder(folder)
     try:
-        own.write((json.dumps(values, indent=1) + "\n").encode(), own.settings.name, durable=True)
+        own_folder.write(
+            (json.dumps(values, indent=1) + "\n").encode(), own_folder.settings.name, durable=True
+        )
     except OSError as error:
-        raise PhotodupError(f"{printable(own.settings)} cannot be written ({error.strerror}).") from None
+        raise PhotodupError(
+            f"{printable(own_folder.settings)} cannot be written ({error.strerror})."
+        ) from None
 
 
 def inside(folders: Sequence[str]) -> tuple[str, ...]:
@@ -180,25 +193,25 @@ def inside(folders: Sequence[str]) -> tuple[str, ...]:
     return tuple(map(str, clean))
 
 
-def folders_there(root: Path, named: Sequence[str]) -> tuple[str, ...]:
+def folders_there(root: Path, names: Sequence[str]) -> tuple[str, ...]:
     """Return folders of a library, each written as on the disk: one by another spelling would protect nothing.
 
     Args:
         root: the library.
-        named: relative to it, or absolute.
+        names: relative to it, or absolute.
 
     Raises:
         PhotodupError: one is not there, or lies outside the library.
     """
-    named = [name.strip() for name in named]
-    real = [os.path.relpath(real_path(name), root) if os.path.isabs(name) else name for name in named]
-    found = inside(real)
-    for name in found:
+    names = [name.strip() for name in names]
+    real = [os.path.relpath(real_path(name), root) if os.path.isabs(name) else name for name in names]
+    relative = inside(real)
+    for name in relative:
         if not is_folder_there(root, name, {}):
             raise PhotodupError(
                 f"There is no folder {printable(name)} in {printable(root)}: write it as it is there."
             )
-    return found
+    return relative
 
 
 def is_folder_there(root: Path, name: str, listed: dict) -> bool:

@@ -37,19 +37,19 @@ class Folders:
         return [str(real) if (real := real_path(name)) in full else name for name in names or ()]
 
 
-def as_one_library(named: Sequence[Path]) -> Folders:
+def as_one_library(paths: Sequence[Path]) -> Folders:
     """Return how folders are looked at together.
 
     Args:
-        named: one folder, which is the library, or several that lie apart on one file system.
+        paths: one folder, which is the library, or several that lie apart on one file system.
 
     Raises:
         PhotodupError: one is not there, or lies in another or on another file system, or the folder above all of
             them may not be written.
     """
-    if len(named) == 1:
-        return Folders(named[0])
-    folders = [existing_folder(folder) for folder in named]
+    if len(paths) == 1:
+        return Folders(paths[0])
+    folders = [existing_folder(folder) for folder in paths]
     for pair in combinations(folders, 2):
         if os.path.samefile(*pair) or os.path.commonpath(pair) in map(str, pair):
             first, second = map(printable, pair)
@@ -70,9 +70,9 @@ def as_one_library(named: Sequence[Path]) -> Folders:
         if not os.access(folder, os.W_OK):
             untouched.append(name)
             notes.append(f"{printable(name)} is read-only: its photos may be kept, and none is suggested.")
-        file, own, _ = locate_catalogue(folder, None)
+        file, own_folder, _ = locate_catalogue(folder, None)
         if os.path.isfile(file):
-            untouched += [f"{name}/{inner}" for inner in load_settings(own.path).protected]
+            untouched += [f"{name}/{inner}" for inner in load_settings(own_folder.path).protected]
             notes.append(
                 f"{printable(name)} is a library of its own too: what it protects stays protected, its other decisions "
                 "do not count here, and its trash stays its own."

@@ -103,11 +103,11 @@ def belonging_to(photo: Path) -> list[Path]:
 def xmp_of(photo: Path) -> Path:
     """Return the XMP sidecar that is of a photo alone, or the name that a new one gets: `IMG_1.jpg.xmp`."""
     folder = _Folder(photo.parent)
-    own = {_folded(file.name): file for file in folder.files_of[photo] if folder.owners[file] == [photo]}
-    named = own.get(f"{_folded(photo.name)}.xmp")
-    if not named and folder.is_alone(photo):
-        named = own.get(f"{_folded(photo.stem)}.xmp")
-    return named or photo.with_name(f"{photo.name}.xmp")
+    by_name = {_folded(file.name): file for file in folder.files_of[photo] if folder.owners[file] == [photo]}
+    sidecar = by_name.get(f"{_folded(photo.name)}.xmp")
+    if not sidecar and folder.is_alone(photo):
+        sidecar = by_name.get(f"{_folded(photo.stem)}.xmp")
+    return sidecar or photo.with_name(f"{photo.name}.xmp")
 
 
 class _Folder:
@@ -220,19 +220,19 @@ class Sidecars:
 
     def lost(self, keeper: Path, leaving: Path) -> list[str]:
         """Return the suffixes of the files that would leave with a photo and have no equal beside the keeper."""
-        there = self.along(keeper)
-        files = [f for f in self.along(leaving) if not any(self._is_equal(f, file) for file in there)]
+        keeper_files = self.along(keeper)
+        files = [f for f in self.along(leaving) if not any(self._is_equal(f, file) for file in keeper_files)]
         return sorted({_suffix(file) for file in files})
 
-    def _is_equal(self, file: Path, there: Path) -> bool:
+    def _is_equal(self, file: Path, other: Path) -> bool:
         """Return whether a file says all that another says, or has its bytes; False where one cannot be read."""
-        if file == there:
+        if file == other:
             return True
-        values, values_there = self._content(file).values, self._content(there).values
-        if values is not None and values_there is not None:
-            return values.items() <= values_there.items()
+        values, other_values = self._content(file).values, self._content(other).values
+        if values is not None and other_values is not None:
+            return values.items() <= other_values.items()
         with suppress(OSError):
-            return file.stat().st_size == there.stat().st_size and self._digest(file) == self._digest(there)
+            return file.stat().st_size == other.stat().st_size and self._digest(file) == self._digest(other)
         return False
 
     def _digest(self, path: Path) -> str:
@@ -287,7 +287,11 @@ def _read(path: Path) -> _Content:
 def _google_kinds(exported: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return metadata by kind. No date: to a photo without one Google gives the time at which it got there."""
     people = exported.get("people")
-    names = [one.get("name") for one in people if isinstance(one, dict)] if isinstance(people, list) else []
+    names = (
+        [person.get("name") for person in people if isinstance(person, dict)]
+        if isinstance(people, list)
+        else []
+    )
     # Words that are taken for a program's, such as "<3", are no kind.
     kinds = {
         "caption": exported.get("description"),
@@ -303,7 +307,9 @@ def _xmp_values(data: bytes) -> dict[str, tuple[str, ...]] | None:
     packet = read_packet(data.strip(b"\0 \r\n\t"))
     if not packet.is_whole or len(data) > MOST_XMP_BYTES:
         return None
-    return {name: texts for name, texts in xmp_values(packet.said).items() if not _OF_PHOTO.search(name)}
+    return {
+        name: texts for name, texts in xmp_values(packet.properties).items() if not _OF_PHOTO.search(name)
+    }
 
 
 def _read_json(path: Path) -> dict[str, Any]:

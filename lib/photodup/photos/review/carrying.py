@@ -23,19 +23,19 @@ class SaidAlone:
     Attributes:
         photo: it.
         written: each kind with its value, as it is written beside the one to keep.
-        kept: each kind that both say otherwise, with the word that stays and the one that goes.
+        conflicting: each kind that both say otherwise, with the word that stays and the one that goes.
         lost: kinds that are not written.
     """
 
     photo: Photo
     written: Mapping[str, str]
-    kept: Mapping[str, tuple[str, str]]
+    conflicting: Mapping[str, tuple[str, str]]
     lost: Mapping[str, Any]
 
     @property
     def is_whole(self) -> bool:
         """Whether all of it is written."""
-        return not self.kept and not self.lost
+        return not self.conflicting and not self.lost
 
     @property
     def lost_in_words(self) -> str:
@@ -48,12 +48,12 @@ class Carried:
     """What leaves a group with its photos alone: its sidecar, relative to the library, and the write; None for no write."""
 
     sidecar: str
-    told: tuple[SaidAlone, ...]
+    entries: tuple[SaidAlone, ...]
     note: Note | None
 
     def of(self, photo: Photo) -> SaidAlone | None:
         """Return what one of the photos says."""
-        return next((told for told in self.told if told.photo.id == photo.id), None)
+        return next((entry for entry in self.entries if entry.photo.id == photo.id), None)
 
 
 def carried(
@@ -71,40 +71,42 @@ def carried(
     """
     if not (photos := list(leaving)):
         return None
-    known = described(keeper)
+    keeper_kinds = described(keeper)
     new: dict[str, Any] = {}
-    told: list[SaidAlone] = []
+    entries: list[SaidAlone] = []
     for photo in photos:
-        if not (lost := missing(known, described(photo))):
+        if not (lost := missing(keeper_kinds, described(photo))):
             continue
-        if not told:
+        if not entries:
             path = xmp_of(root / keeper.path)
             sidecar = _read(root, path)
-        free = {kind: value for kind, value in lost.items() if kind not in known or isinstance(value, list)}
-        found = properties(free)
-        found = {kind: some for kind, some in found.items() if merged(sidecar, some)}
-        for name, value in ((name, value) for some in found.values() for name, value in some.items()):
+        free = {
+            kind: value for kind, value in lost.items() if kind not in keeper_kinds or isinstance(value, list)
+        }
+        writable = properties(free)
+        writable = {kind: some for kind, some in writable.items() if merged(sidecar, some)}
+        for name, value in ((name, value) for some in writable.values() for name, value in some.items()):
             new[name] = [*new.get(name, ()), *value] if isinstance(value, list) else new.get(name, value)
-        told.append(
+        entries.append(
             SaidAlone(
                 photo,
-                {kind: _text(lost[kind]) for kind in KINDS if kind in found},
-                {kind: (_text(known[kind]), _text(lost[kind])) for kind in lost if kind not in free},
-                {kind: value for kind, value in free.items() if kind not in found},
+                {kind: _text(lost[kind]) for kind in KINDS if kind in writable},
+                {kind: (_text(keeper_kinds[kind]), _text(lost[kind])) for kind in lost if kind not in free},
+                {kind: value for kind, value in free.items() if kind not in writable},
             )
         )
-        known = joined(known, {kind: lost[kind] for kind in found})
-    if not told:
+        keeper_kinds = joined(keeper_kinds, {kind: lost[kind] for kind in writable})
+    if not entries:
         return None
     data = merged(sidecar, new) if new else None
     home = printable(path.relative_to(root))
     note = None
     if data is not None:
-        sources = [one.photo for one in told if one.written]
+        sources = [entry.photo for entry in entries if entry.written]
         reason = f"written from {', '.join(printable(photo.path) for photo in sources[:3])}"
         before = md5(sidecar) if sidecar is not None else None
         note = Note(path, before, data, frozenset(root / photo.path for photo in sources), reason)
-    return Carried(home, tuple(told), note)
+    return Carried(home, tuple(entries), note)
 
 
 def _text(value: Any) -> str:

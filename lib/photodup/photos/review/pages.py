@@ -13,9 +13,9 @@ from photodup.core.errors import PhotodupError
 from photodup.core.names import printable
 from photodup.core.settings import variable
 from photodup.photos.embed.choose import known_backends, probe
-from photodup.photos.groups.keepers import DEFAULT_RULES, WISHES
+from photodup.photos.groups.keepers import WISHES
 from photodup.photos.library.hard_links import freed
-from photodup.photos.library.settings import AUTO, LEAST_THRESHOLD, folders_there, inside
+from photodup.photos.library.settings import AUTO, DEFAULT_RULES, LEAST_THRESHOLD, folders_there, inside
 from photodup.photos.review import pictures
 from photodup.photos.review.reviewed_folder import ReviewTask
 from photodup.photos.review.session import APART, DONE, MARKED, SKIPPED, TODO, Item, back_in_folders
@@ -65,24 +65,24 @@ def overview(
     so many megabytes.
     """
     session = site.session
-    shown = session.select(tier if tier in ("copies", "similar") else None, status or None)
-    parents = {parent for item in shown for photo in item.photos for parent in photo.path.parents[:-1]}
-    years = {photo.taken_at[:4] for item in shown for photo in item.photos if photo.taken_at}
+    listed = session.select(tier if tier in ("copies", "similar") else None, status or None)
+    parents = {parent for item in listed for photo in item.photos for parent in photo.path.parents[:-1]}
+    years = {photo.taken_at[:4] for item in listed for photo in item.photos if photo.taken_at}
     if folder:
-        shown = [item for item in shown if any(p.path.is_relative_to(folder) for p in item.photos)]
+        listed = [item for item in listed if any(p.path.is_relative_to(folder) for p in item.photos)]
     if year:
-        shown = [item for item in shown if any((p.taken_at or "").startswith(year) for p in item.photos)]
+        listed = [item for item in listed if any((p.taken_at or "").startswith(year) for p in item.photos)]
     if least in map(str, _LEAST_MB):
-        shown = [item for item in shown if item.bytes_to_free >= int(least) * 1_000_000]
+        listed = [item for item in listed if item.bytes_to_free >= int(least) * 1_000_000]
     if order in _ORDERS:
         key, is_reversed = _ORDERS[order]
-        shown = sorted(shown, key=key, reverse=is_reversed)
-    items, page = _one_page(shown, number, PAGE_SIZE)
+        listed = sorted(listed, key=key, reverse=is_reversed)
+    items, page = _one_page(listed, number, PAGE_SIZE)
     return site.page(
         "overview.html",
         items=items,
-        following=shown[page["number"] * PAGE_SIZE :][:PAGE_SIZE],
-        n_shown=len(shown),
+        following=listed[page["number"] * PAGE_SIZE :][:PAGE_SIZE],
+        n_shown=len(listed),
         tier=tier,
         status_filter=status,
         order=order,
@@ -109,10 +109,10 @@ def group(site: CurrentSite, key: str, photo: int = 0) -> Response:
         return site.go(f"/#{key}")
     if item.status == DONE:
         return site.message("This group is done", _what_was_removed(item, session.trash.moves_files))
-    chosen, why = next(((p, e) for p, e in members if p.id == photo), members[0])
+    chosen, measured = next(((p, e) for p, e in members if p.id == photo), members[0])
     before, after = session.neighbours(key)
-    others = [photo for photo, _ in members]
-    fetched_ahead = others[others.index(chosen) + 1 :][:1]
+    compared = [photo for photo, _ in members]
+    fetched_ahead = compared[compared.index(chosen) + 1 :][:1]
     following = session.next_todo(key)
     if following and following != key:
         fetched_ahead += session.item(following).photos[:2]
@@ -120,8 +120,8 @@ def group(site: CurrentSite, key: str, photo: int = 0) -> Response:
         "group.html",
         item=item,
         chosen=chosen,
-        evidence=pictures.evidence(why, item.group.difference(chosen)),
-        technical=pictures.technical(why),
+        evidence=pictures.evidence(measured, item.group.difference(chosen)),
+        technical=pictures.technical(measured),
         rows=pictures.compare(session.root, item.group.keeper, chosen),
         offer=session.offer(key, chosen.id),
         before=before,
@@ -219,10 +219,10 @@ def work(site: CurrentSite) -> Response:
         return site.page("work.html", **_state(task))
     if folder.session is not None:
         return site.result(task) if task else site.go("/")
-    said = ""
+    sentence = ""
     if task:
-        said = task.error or (task.finished.sentence if task.finished else "")
-    return site.page("begin.html", said=said, was_scanned=folder.was_scanned)
+        sentence = task.error or (task.finished.sentence if task.finished else "")
+    return site.page("begin.html", said=sentence, was_scanned=folder.was_scanned)
 
 
 @router.get("/work/state")
@@ -263,8 +263,8 @@ def image(site: CurrentSite, photo_id: int, size: str, request: Request) -> Resp
 def difference(site: CurrentSite, keeper_id: int, photo_id: int) -> Response:
     """Where two photos differ, as a JPEG, drawn each time that somebody asks; a header says how much, in words."""
     (session, keeper), (_, photo) = site.shown(keeper_id), site.shown(photo_id)
-    drawn, said = pictures.difference(session.root, keeper, photo)
-    return Response(drawn, media_type="image/jpeg", headers={"Content-Description": said})
+    drawn, description = pictures.difference(session.root, keeper, photo)
+    return Response(drawn, media_type="image/jpeg", headers={"Content-Description": description})
 
 
 def _was_sent(request: Request, tag: str) -> bool:
@@ -273,18 +273,18 @@ def _was_sent(request: Request, tag: str) -> bool:
 
 def _picture(tag: str, data: bytes | None) -> Response:
     """Answer with a JPEG; None where the browser has it. It asks each time, so it shows none that has changed or gone."""
-    kept = {"Cache-Control": "private, no-cache", "ETag": f'"{tag}"'}
-    return Response(data, 200 if data else 304, kept, "image/jpeg" if data else None)
+    headers = {"Cache-Control": "private, no-cache", "ETag": f'"{tag}"'}
+    return Response(data, 200 if data else 304, headers, "image/jpeg" if data else None)
 
 
 @router.get("/removed/{name}/small.jpg")
 def removed_image(site: CurrentSite, name: str, request: Request) -> Response:
     """A photo that lies in the trash, put there by this user's photodup."""
     session = site.session
-    found = session.trash.find(name) if isinstance(session.trash, Trash) else None
-    if found is None or not found.files:
+    operation = session.trash.find(name) if isinstance(session.trash, Trash) else None
+    if operation is None or not operation.files:
         raise pictures.PictureRefused("There is no such photo in the trash.")
-    tag, moved = f"{found.files[0].md5}-removed", found.files[0]
+    tag, moved = f"{operation.files[0].md5}-removed", operation.files[0]
     return _picture(tag, None if _was_sent(request, tag) else pictures.removed_picture(session.root, moved))
 
 
@@ -344,8 +344,8 @@ def accept_all(site: CurrentSite) -> Response:
 def carry_all(site: CurrentSite) -> Response:
     """Mark what is held back only for what it says, if all of that can be written beside what stays."""
     if not site.session.carry_all():
-        said = "Not all of their data can be written beside the photos that stay: each group lists what would be lost."
-        return site.message("Nothing was marked", said)
+        message = "Not all of their data can be written beside the photos that stay: each group lists what would be lost."
+        return site.message("Nothing was marked", message)
     return site.go("/confirm")
 
 
@@ -411,11 +411,11 @@ def set_keep_rules(site: CurrentSite, form: PostedForm) -> Response:
     places = {rule: number_of(field(form, rule, "0") or "0") for rule in DEFAULT_RULES}
     order = sorted((rule for rule in DEFAULT_RULES if places[rule] > 0), key=lambda rule: places[rule])
     session = site.session
-    named = {name: field(form, name).splitlines() for name in ("folders", "protected", "not_within")}
-    kept: dict[str, Any] = {
-        name: folders_there(session.root, named[name]) for name in ("protected", "not_within")
+    lines = {name: field(form, name).splitlines() for name in ("folders", "protected", "not_within")}
+    checked: dict[str, Any] = {
+        name: folders_there(session.root, lines[name]) for name in ("protected", "not_within")
     }
-    changed = replace(session.settings, keep=tuple(order), folders=inside(named["folders"]), **kept)
+    changed = replace(session.settings, keep=tuple(order), folders=inside(lines["folders"]), **checked)
     return site.change("Choosing the photos to keep", partial(session.change, changed), "/settings")
 
 

@@ -62,11 +62,11 @@ def open_photo(root: Path, photo: Photo) -> BinaryIO:
         raise PictureRefused(f"{name} is no longer there: scan again.") from None
     except OSError as error:
         if error.errno == errno.EINVAL:
-            why = "is no regular file any more, or leads outside the library"
+            reason = "is no regular file any more, or leads outside the library"
         else:
             link = error.errno in (errno.ELOOP, errno.ENOTDIR)
-            why = "is, or lies behind, a link" if link else f"cannot be read ({error.strerror})"
-        raise PictureRefused(f"{name} {why}: scan again.") from None
+            reason = "is, or lies behind, a link" if link else f"cannot be read ({error.strerror})"
+        raise PictureRefused(f"{name} {reason}: scan again.") from None
     status = os.fstat(file.fileno())
     if (status.st_size, status.st_mtime_ns) != (photo.size_bytes, photo.mtime_ns):
         file.close()
@@ -76,13 +76,13 @@ def open_photo(root: Path, photo: Photo) -> BinaryIO:
 
 def problems(root: Path, photos: Iterable[Photo]) -> dict[int, str]:
     """Return why photos cannot be shown, by their number; those that can are left out."""
-    found: dict[int, str] = {}
+    reasons: dict[int, str] = {}
     for photo in photos:
         try:
             open_photo(root, photo).close()
         except PictureRefused as error:
-            found[photo.id] = str(error)
-    return found
+            reasons[photo.id] = str(error)
+    return reasons
 
 
 def removed_picture(root: Path, moved: Moved) -> bytes:
@@ -102,7 +102,7 @@ def removed_picture(root: Path, moved: Moved) -> bytes:
         raise PictureRefused(f"{printable(moved.home)} in the trash cannot be shown.") from None
 
 
-def picture(root: Path, own: OwnFolder, photo: Photo, size: str) -> bytes:
+def picture(root: Path, own_folder: OwnFolder, photo: Photo, size: str) -> bytes:
     """Return a JPEG of one of `SIZES`; made once per content, decoded at reduced scale where that helps."""
     cached = "thumbnails", photo.md5[:2], f"{photo.md5}-{size}.jpg"
     # Opened also when cached: a changed file is refused, not shown as it was.
@@ -110,14 +110,16 @@ def picture(root: Path, own: OwnFolder, photo: Photo, size: str) -> bytes:
         if size == "large" and photo.format == "JPEG" and photo.width * photo.height <= _AS_IT_IS_PIXELS:
             return file.read()
         with suppress(OSError, OwnFolderError):
-            kept = own.read(*cached, most_bytes=_MOST_BYTES)
-            encoded, mark = kept[:-_SIGNATURE_BYTES], kept[-_SIGNATURE_BYTES:].decode("latin-1")
+            stored = own_folder.read(*cached, most_bytes=_MOST_BYTES)
+            encoded, mark = stored[:-_SIGNATURE_BYTES], stored[-_SIGNATURE_BYTES:].decode("latin-1")
             if is_signed(read_key(), _PURPOSE, _signed(photo, size, encoded), mark):
                 return encoded
         with _making:
             encoded = _encoded(_decoded(file.read(), photo, size), size)
     with suppress(OSError, PhotodupError):  # a full disk or a read-only library costs time, not the page
-        own.write(encoded + signature(own_key(), _PURPOSE, _signed(photo, size, encoded)).encode(), *cached)
+        own_folder.write(
+            encoded + signature(own_key(), _PURPOSE, _signed(photo, size, encoded)).encode(), *cached
+        )
     return encoded
 
 
@@ -136,17 +138,17 @@ def difference(root: Path, left: Photo, right: Photo) -> tuple[bytes, str]:
         for photo in (left, right):
             with open_photo(root, photo) as file:
                 images.append(_shrunk(_decoded(file.read(), photo, "screen"), "screen"))
-        found = drawn_difference(*images)
-    if found is None:
+        comparison = drawn_difference(*images)
+    if comparison is None:
         raise PictureRefused(
             "These two cannot be laid over each other exactly, so no difference can be drawn."
         )
-    drawn, share, most = found
-    said = f"No pixel differs{f' by more than {most} greys of 255' if most else ''} at this size."
+    drawn, share, largest = comparison
+    sentence = f"No pixel differs{f' by more than {largest} greys of 255' if largest else ''} at this size."
     if share:
         much = "Less than 1 %" if share < 0.01 else percent(share)
-        said = f"{much} of what both show differs by more than {LEAST} greys of 255."
-    return imaging.to_jpeg(drawn, _QUALITY["screen"]), said
+        sentence = f"{much} of what both show differs by more than {LEAST} greys of 255."
+    return imaging.to_jpeg(drawn, _QUALITY["screen"]), sentence
 
 
 def _decoded(data: bytes, photo: Photo, size: str) -> Image.Image:
@@ -185,13 +187,13 @@ def exif(root: Path, photo: Photo) -> dict[str, str]:
             fields = dict(tags) | dict(tags.get_ifd(ExifTags.IFD.Exif))
     except Exception:  # Broken EXIF must not cost the page.
         return {}
-    shown = {}
+    readable = {}
     for tag, value in sorted(fields.items()):
         name = ExifTags.TAGS.get(tag) if is_metadata(tag) or tag == ExifTags.Base.Orientation else None
         if name and not isinstance(value, bytes | dict) and len(text := str(value).strip("\0 ")) <= 120:
-            shown[name] = text
+            readable[name] = text
     skipped = {"MakerNote", "PrintImageMatching"}
-    return {name: value for name, value in list(shown.items())[:_MOST_FIELDS] if name not in skipped}
+    return {name: value for name, value in list(readable.items())[:_MOST_FIELDS] if name not in skipped}
 
 
 @dataclass(frozen=True)
@@ -215,14 +217,14 @@ def links_to(root: Path, leaving: Iterable[Photo], only: Sequence[str] = ()) -> 
     `only` are the folders to look in, relative to the library; empty for all of it.
     """
     targets = {os.path.realpath(root / photo.path): photo.id for photo in leaving}
-    found: dict[int, list[str]] = {}
+    links: dict[int, list[str]] = {}
     walks = chain.from_iterable(os.walk(root / name) for name in only or (".",))
     for folder, folders, names in walks if targets else ():
         folders[:] = [name for name in folders if not name.startswith(".photodup")]
         for path in (os.path.join(folder, name) for name in names):
             if os.path.islink(path) and (number := targets.get(os.path.realpath(path))):
-                found.setdefault(number, []).append(printable(Path(path).relative_to(root)))
-    return found
+                links.setdefault(number, []).append(printable(Path(path).relative_to(root)))
+    return links
 
 
 def compare(root: Path, left: Photo, right: Photo) -> list[SideBySide]:
@@ -237,31 +239,31 @@ def compare(root: Path, left: Photo, right: Photo) -> list[SideBySide]:
     return rows
 
 
-def evidence(why: Evidence, difference: str = "") -> str:
+def evidence(measured: Evidence, difference: str = "") -> str:
     """Say in plain words why a photo is here; `difference` is what it has that the keeper would not keep."""
-    if why.exact:
+    if measured.exact:
         return "An exact copy: the two files are the same, byte for byte."
-    found = why.verification
-    if found is not None and found.is_copy():
-        mirrored = ", mirrored" if found.mirrored else ""
+    verification = measured.verification
+    if verification is not None and verification.is_copy():
+        mirrored = ", mirrored" if verification.mirrored else ""
         if difference:
             return f"The same picture{mirrored}, but for what is named above: photodup suggests no removal."
         return f"The same picture{mirrored}: laid over each other, they agree everywhere they both show."
-    if found is not None and found.overlap > 0:
+    if verification is not None and verification.overlap > 0:
         return "Alike, but laid over each other they do not agree everywhere: two photographs of one scene, perhaps."
     return "Alike at a glance; they could not be laid over each other."
 
 
-def technical(why: Evidence) -> list[tuple[str, str]]:
+def technical(measured: Evidence) -> list[tuple[str, str]]:
     """Return the measurements as (name, value), for those who want them."""
     lines = []
-    if why.similarity is not None:
-        lines.append(("Embedding", f"{why.similarity:.3f} cosine"))
-    if (found := why.verification) is not None and found.overlap > 0:
-        lines.append(("Pixels agree", percent(found.agreement)))
-        how = "by grey values" if found.by_grey else f"{found.inliers} points"
-        lines.append(("Aligned", f"{how}{', mirrored' if found.mirrored else ''}"))
-    elif found is not None:
+    if measured.similarity is not None:
+        lines.append(("Embedding", f"{measured.similarity:.3f} cosine"))
+    if (verification := measured.verification) is not None and verification.overlap > 0:
+        lines.append(("Pixels agree", percent(verification.agreement)))
+        method = "by grey values" if verification.by_grey else f"{verification.inliers} points"
+        lines.append(("Aligned", f"{method}{', mirrored' if verification.mirrored else ''}"))
+    elif verification is not None:
         lines.append(("Pixels", "cannot be laid over each other"))
     return lines
 

@@ -137,8 +137,8 @@ class ReviewTask:
             with watched_by(self._tell):
                 self.finished = self._do(self)
         except Stopped:
-            kept = "The work done so far is kept; start again to continue it."
-            self.finished = Finished(title="Stopped", sentence=kept)
+            note = "The work done so far is kept; start again to continue it."
+            self.finished = Finished(title="Stopped", sentence=note)
         except PhotodupError as error:
             self.error = str(error)
         except (OSError, MemoryError) as error:
@@ -154,10 +154,10 @@ class ReviewTask:
         finally:
             self.ended.set()
 
-    def _tell(self, what: str, done: int, total: int) -> None:
-        if done == 0:
+    def _tell(self, desc: str, n_done: int, total: int) -> None:
+        if n_done == 0:
             self._step_begun = time.monotonic()
-        self.doing, self.done, self.total = _WORDS.get(what, self.title), done, total
+        self.doing, self.done, self.total = _WORDS.get(desc, self.title), n_done, total
         self._check()
 
     def _check(self) -> None:
@@ -312,8 +312,8 @@ class ReviewedFolder:
     def _remember_folders(self) -> None:
         with Catalogue(self.root, self._catalogue) as opened:
             stored = load_settings(opened.own.path)
-            both = {name: {*getattr(stored, name), *new} for name, new in self._new.items()}
-            changed: dict[str, Any] = {name: tuple(sorted(folders)) for name, folders in both.items()}
+            merged = {name: {*getattr(stored, name), *new} for name, new in self._new.items()}
+            changed: dict[str, Any] = {name: tuple(sorted(folders)) for name, folders in merged.items()}
             save_settings(opened.own.path, replace(stored, **changed))
 
     def _by_settings(self, opened: Catalogue) -> Tiers:
@@ -374,8 +374,8 @@ class ReviewedFolder:
                 report = embed_library(opened, embedder, progress=False)
         self._opened(task)
         n = report.n_embedded
-        said = f"{n:,} photo{' was' if n == 1 else 's were'} looked at."
-        return Finished("/?tier=similar", sentence=said, notes=tuple(map(str, report.problems)))
+        sentence = f"{n:,} photo{' was' if n == 1 else 's were'} looked at."
+        return Finished("/?tier=similar", sentence=sentence, notes=tuple(map(str, report.problems)))
 
     def _require_one_model(self, embedder: Any, models: list[Model]) -> None:
         """Refuse an encoder whose answers could not be used here: nothing may be written that locks the page out."""
@@ -386,12 +386,12 @@ class ReviewedFolder:
                 "photos similar: choose another one here or in the settings."
             )
         digest = embedder.model_digest or ""
-        others = [m for m in models if m.is_random is False and m.digest != digest]
-        wanted = self._options.get("digest")
-        if (others and not wanted) or (wanted and not digest.startswith(wanted)):
-            known = escaped(others[0].name) if others else wanted
+        other_models = [m for m in models if m.is_random is False and m.digest != digest]
+        required = self._options.get("digest")
+        if (other_models and not required) or (required and not digest.startswith(required)):
+            expected = escaped(other_models[0].name) if other_models else required
             raise PhotodupError(
-                f"The similar scenes here were found with {known}, and the encoder within reach is {name}, which "
+                f"The similar scenes here were found with {expected}, and the encoder within reach is {name}, which "
                 "cannot go on with that: choose the same one again, here or in the settings."
             )
 
@@ -423,8 +423,8 @@ class ReviewedFolder:
 
 def _said(report: ScanReport) -> str:
     """Say in words what a scan found."""
-    there = report.n_unchanged + report.n_read
-    parts = [f"{there:,} photo{' is' if there == 1 else 's are'} here"]
+    n_present = report.n_unchanged + report.n_read
+    parts = [f"{n_present:,} photo{' is' if n_present == 1 else 's are'} here"]
     if report.n_read:
         parts.append(f"{report.n_read:,} of them new or changed")
     if report.n_missing:

@@ -160,8 +160,8 @@ def review(
         is_demo: say that these are the demonstration's photographs.
         **options: of `ReviewedFolder`.
     """
-    wanted = port if port is not None else (DEMO_PORT if is_demo else DEFAULT_PORT)
-    with ReviewServer(root, port=wanted, is_demo=is_demo, opened_on_page=True, **options) as server:
+    chosen_port = port if port is not None else (DEMO_PORT if is_demo else DEFAULT_PORT)
+    with ReviewServer(root, port=chosen_port, is_demo=is_demo, opened_on_page=True, **options) as server:
         print(f"The page: {server.url}\nStop with Ctrl-C.", flush=True)
         if browser and _has_browser():
             webbrowser.open(server.url)
@@ -220,10 +220,10 @@ async def _not_now(request: Request, error: Exception) -> Response:
     site = site_of(request)
     if request.method in ("GET", "HEAD") or site.folder.session is None:
         return site.go("/work")
-    said = (
+    message = (
         "The groups are being changed at this moment, so this was not done: try it again when that has ended."
     )
-    return site.message("Not now", said, 409)
+    return site.message("Not now", message, 409)
 
 
 async def _no_such_page(request: Request, error: Exception) -> Response:

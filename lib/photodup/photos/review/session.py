@@ -58,7 +58,7 @@ class Item:
     def members(self) -> list[tuple[Photo, Evidence]]:
         """Return the members that still belong, with their evidence."""
         pairs = ((member.photo, member.evidence) for member in self.group.members)
-        return [(photo, why) for photo, why in pairs if photo.id not in self.apart]
+        return [(photo, evidence) for photo, evidence in pairs if photo.id not in self.apart]
 
     @property
     def suggested(self) -> frozenset[int]:
@@ -111,13 +111,13 @@ class DecisionJournal:
                 )
                 item.status = line["status"]
 
-    def write(self, items: Sequence[Item], kept: Sequence[Item] = ()) -> None:
-        """Append the items as they are, with one write; of those in `kept`, what stays is not asked again.
+    def write(self, items: Sequence[Item], settled: Sequence[Item] = ()) -> None:
+        """Append the items as they are, with one write; of those in `settled`, what stays is not asked again.
 
         Raises:
             PhotodupError: the disk is full, or another page keeps writing; nothing was written.
         """
-        lines = [line for item in kept for line in _skipped_when_found_again(item)]
+        lines = [line for item in settled for line in _skipped_when_found_again(item)]
         for item in items:
             by_id = {p.id: (p.md5, as_text(p.path)) for p in _all_photos(item)}
             marks = {name: sorted(by_id[i] for i in getattr(item, name)) for name in _MARKS}
@@ -154,10 +154,10 @@ def _all_photos(item: Item) -> tuple[Photo, ...]:
 
 def _skipped_when_found_again(item: Item) -> list[dict]:
     """Return the decision about the group that is found of the photos kept, whichever of them leads it."""
-    kept = [photo for photo in item.photos if photo.id not in item.remove]
-    if len(kept) < 2:
+    staying = [photo for photo in item.photos if photo.id not in item.remove]
+    if len(staying) < 2:
         return []
-    keys = {_key(item.group.tier, photo, kept) for photo in kept}
+    keys = {_key(item.group.tier, photo, staying) for photo in staying}
     return [{"group": key, "status": SKIPPED} | {name: [] for name in _MARKS} for key in sorted(keys)]
 
 
@@ -265,8 +265,10 @@ class ReviewSession:
         with self._lock:
             before = self.settings
             save_settings(self.own.path, settings)
-            kept = [(s.keep, s.folders, s.protected, s.not_within, s.threshold) for s in (before, settings)]
-            if kept[0] != kept[1]:
+            relevant = [
+                (s.keep, s.folders, s.protected, s.not_within, s.threshold) for s in (before, settings)
+            ]
+            if relevant[0] != relevant[1]:
                 self.refresh()
 
     # ---- asking ---------------------------------------------------------------------------
@@ -287,8 +289,10 @@ class ReviewSession:
     @property
     def bytes_removed(self) -> int:
         """Size of the photos that were removed from groups still listed."""
-        done = self.select(status=DONE)
-        return sum(photo.size_bytes for item in done for photo in item.photos if photo.id in item.remove)
+        removed_items = self.select(status=DONE)
+        return sum(
+            photo.size_bytes for item in removed_items for photo in item.photos if photo.id in item.remove
+        )
 
     def item(self, key: str) -> Item:
         """Return one item.
@@ -334,10 +338,10 @@ class ReviewSession:
         """
         with self._lock:
             item = self._decidable_item(key)
-            kept = {photo.id for photo in item.photos} & set(keep)
-            if not kept:
+            staying = {photo.id for photo in item.photos} & set(keep)
+            if not staying:
                 raise PhotodupError("Keep at least one photo of the group.")
-            remove = frozenset(photo.id for photo in item.photos) - kept
+            remove = frozenset(photo.id for photo in item.photos) - staying
             self._decide(item, MARKED if remove else SKIPPED, remove)
 
     def accept_all(self) -> int:
@@ -358,7 +362,7 @@ class ReviewSession:
     @property
     def n_held_back(self) -> int:
         """How many copies of groups that are not decided, or marked, are held back only for what they say."""
-        return sum(len(held) for _, held in self._held_back())
+        return sum(len(copies) for _, copies in self._held_back())
 
     def _held_back(self) -> list[tuple[Item, list[Photo]]]:
         if not self.trash.moves_files:
@@ -368,15 +372,17 @@ class ReviewSession:
             (item, [p for p in item.group.held_back if p.id not in item.remove | item.apart])
             for item in items
         ]
-        return [(item, held) for item, held in pairs if held and item.group.keeper.id not in item.remove]
+        return [
+            (item, copies) for item, copies in pairs if copies and item.group.keeper.id not in item.remove
+        ]
 
     def carry_all(self) -> int:
         """Mark the copies that are held back only for what they say, if all of that can be written; return how many."""
         with self._lock:
             described, chosen, n = Sidecars(self.root).described, [], 0
-            for item, held in self._held_back():
-                found = carried(self.root, item.group.keeper, held, described)
-                if found and (whole := {told.photo.id for told in found.told if told.is_whole}):
+            for item, copies in self._held_back():
+                carry = carried(self.root, item.group.keeper, copies, described)
+                if carry and (whole := {entry.photo.id for entry in carry.entries if entry.is_whole}):
                     marked = item.suggested if item.status == TODO else item.remove
                     chosen.append((item, marked | whole))
                     n += len(whole)
@@ -433,12 +439,12 @@ class ReviewSession:
         """Take one member out for good: it and the keeper stay, and all files with their bytes."""
         with self._lock:
             item = self._decidable_item(key)
-            found = [photo for photo, _ in item.members if photo.id == photo_id]
-            if not found:
+            chosen = [photo for photo, _ in item.members if photo.id == photo_id]
+            if not chosen:
                 raise PhotodupError("Choose a photo of this group other than the one it is compared with.")
-            label = self.feedback.add("keep_both", [item.group.keeper.md5, found[0].md5])
+            label = self.feedback.add("keep_both", [item.group.keeper.md5, chosen[0].md5])
             self._history.append(Step(_as_now([item]), labels=(label,)))
-            same = {photo.id for photo, _ in item.members if photo.md5 == found[0].md5}
+            same = {photo.id for photo, _ in item.members if photo.md5 == chosen[0].md5}
             item.apart |= same
             item.remove -= same | {item.group.keeper.id}
             status = SKIPPED if item.status == MARKED and not item.remove else item.status
@@ -451,11 +457,11 @@ class ReviewSession:
         """
         with self._lock:
             item = self._decidable_item(key)
-            found = [photo for photo, _ in item.members if photo.id == photo_id]
-            if not found or item.group.tier != "copies":
+            chosen = [photo for photo, _ in item.members if photo.id == photo_id]
+            if not chosen or item.group.tier != "copies":
                 raise PhotodupError("Choose another photo of a group of copies to keep instead.")
             before = _as_now([item])
-            labels = self.feedback.choose_keeper(found[0].md5, [photo.md5 for photo in item.photos])
+            labels = self.feedback.choose_keeper(chosen[0].md5, [photo.md5 for photo in item.photos])
             self._history.append(Step(before, labels=tuple(labels), regroups=True))
             self.refresh()
             new = (k for k, other in self.items.items() if photo_id in {p.id for p in other.photos})
@@ -533,11 +539,11 @@ class ReviewSession:
         removals: dict[int, Removal] = {}
         for item, photo in marked:
             if photo.id not in removals:
-                kept = [p for p in item.photos if p.id not in item.remove]
+                remaining = [p for p in item.photos if p.id not in item.remove]
                 # Of what stays the best: should it be gone, a lesser copy is no reason for this one to go.
-                keepers = [(self.root / p.path, p.md5) for p in kept if p.md5 == kept[0].md5]
+                keepers = [(self.root / p.path, p.md5) for p in remaining if p.md5 == remaining[0].md5]
                 path = self.root / photo.path
-                reason = f"{item.group.tier}: kept {printable(kept[0].path)}"
+                reason = f"{item.group.tier}: kept {printable(remaining[0].path)}"
                 removals[photo.id] = Removal(path, photo.md5, keepers, sidecars[path], reason)
         return list(removals.values())
 
@@ -545,19 +551,21 @@ class ReviewSession:
         """Return by group what its marked photos say alone, and what is written of it beside the one that stays."""
         marked = self.select("copies", MARKED) if self.trash.moves_files else []
         going = {i for item in self.select(status=MARKED) for i in item.remove}
-        described, found = Sidecars(self.root).described, {}
+        described, by_group = Sidecars(self.root).described, {}
         for item in marked:
-            if stays := [photo for photo in item.photos if photo.id not in going]:
-                told = [photo for photo in item.photos if photo.id in item.remove - item.bare]
-                if one := carried(self.root, stays[0], told, described):
-                    found[item.key] = one
-        return found
+            if staying := [photo for photo in item.photos if photo.id not in going]:
+                leaving = [photo for photo in item.photos if photo.id in item.remove - item.bare]
+                if carry := carried(self.root, staying[0], leaving, described):
+                    by_group[item.key] = carry
+        return by_group
 
     def offer(self, key: str, photo_id: int) -> Carried | None:
         """Return what one copy says alone that is held back only for that; None for any other photo."""
         item = self.item(key)
-        held = [p for of, held in self._held_back() if of is item for p in held if p.id == photo_id]
-        return carried(self.root, item.group.keeper, held, Sidecars(self.root).described)
+        copies = [
+            p for owner, copies in self._held_back() if owner is item for p in copies if p.id == photo_id
+        ]
+        return carried(self.root, item.group.keeper, copies, Sidecars(self.root).described)
 
     @property
     def n_sidecars(self) -> int:
@@ -597,19 +605,19 @@ class ReviewSession:
             removals = self.removals()
             operations, refused = self.trash.remove(removals, _notes(written))
             refused_paths = {removal.path for removal, _ in refused}
-            done = []
+            removed_items = []
             for item in marked:
                 gone = [
                     p for p in item.photos if p.id in item.remove and self.root / p.path not in refused_paths
                 ]
                 if len(gone) == len(item.remove):
-                    done.append(item)
+                    removed_items.append(item)
             self._history.append(Step(_as_now(marked), operations=tuple(operations)))
-            for item in done:
+            for item in removed_items:
                 item.status = DONE
             not_written = []
             try:
-                self._decisions.write(done, done)
+                self._decisions.write(removed_items, removed_items)
                 labels = tuple(self.feedback.add_keepers(_kept_instead(marked)))
                 self._history[-1] = replace(self._history[-1], labels=labels)
                 self._note_moves()
@@ -629,8 +637,8 @@ class ReviewSession:
         with self._lock:
             contents = self.trash.contents()
             listing = contents.unsigned if unsigned else contents.listing
-            wanted = [operation for operation in listing if operation.id in set(ids)]
-            restored, problem = self._restore(wanted, confirmed=unsigned)
+            chosen = [operation for operation in listing if operation.id in set(ids)]
+            restored, problem = self._restore(chosen, confirmed=unsigned)
             self.last = None  # what it did is no longer so
             back = {path.relative_to(self.root) for path in restored}
             again = [i for i in self.select(status=DONE) if any(p.path in back for p in i.photos)]
@@ -667,8 +675,8 @@ class ReviewSession:
             try:
                 freed = self.trash.purge(listing)
             finally:  # no small picture of what is gone for good stays behind
-                there = (photo.md5 for item in self.items.values() for photo in item.still_there)
-                self.own.delete_thumbnails(except_of=set(there))
+                remaining = (photo.md5 for item in self.items.values() for photo in item.still_there)
+                self.own.delete_thumbnails(except_of=set(remaining))
             gone = {operation.id for operation in listing}
             # What is deleted cannot be brought back: undoing goes no further than here.
             self._history = [s for s in self._history if not gone & {o.id for o in s.operations}]
@@ -697,10 +705,12 @@ class ReviewSession:
         contents = self.trash.contents()
         self._trash_problems = contents.problems
         last = {m.home: (m, o.in_trash) for o in contents.operations if not o.unfinished for m in o.files}
-        now = {os.fsencode(home): _status(self.root / home, *about) for home, about in last.items()}
+        now = {os.fsencode(home): _status(self.root / home, *moved) for home, moved in last.items()}
         with self.open() as catalogue:
-            known = dict(catalogue.query("SELECT path, status FROM file WHERE status IN ('ok', 'missing')"))
-            if changed := [(new, at) for at, new in now.items() if new and known.get(at, new) != new]:
+            statuses = dict(
+                catalogue.query("SELECT path, status FROM file WHERE status IN ('ok', 'missing')")
+            )
+            if changed := [(new, at) for at, new in now.items() if new and statuses.get(at, new) != new]:
                 with catalogue.transaction() as connection:
                     connection.executemany(
                         "UPDATE file SET status = ? WHERE path = ? AND md5 IS NOT NULL", changed
@@ -720,10 +730,10 @@ class ReviewSession:
 def _status(path: Path, moved: Moved, in_trash: bool) -> str | None:
     """Return the status of a file as its name says; None where the trash does not know."""
     try:
-        found = path.lstat()
+        status = path.lstat()
     except OSError:
         return "missing" if in_trash else None
-    is_same = (found.st_size, found.st_mtime_ns) == (moved.size, moved.mtime_ns)
+    is_same = (status.st_size, status.st_mtime_ns) == (moved.size, moved.mtime_ns)
     return "ok" if is_same and not in_trash else None
 
 
@@ -733,7 +743,7 @@ def _as_now(items: Iterable[Item]) -> tuple[Item, ...]:
 
 
 def _notes(written: Mapping[str, Carried]) -> list[Note]:
-    return [one.note for one in written.values() if one.note]
+    return [carry.note for carry in written.values() if carry.note]
 
 
 def _digest(text: str) -> str:
@@ -742,25 +752,25 @@ def _digest(text: str) -> str:
 
 def _kept_instead(items: Sequence[Item]) -> list[str]:
     """Return the contents that stay where the suggested keeper goes."""
-    others = [item for item in items if item.group.keeper.id in item.remove]
-    return [next(photo.md5 for photo in item.photos if photo.id not in item.remove) for item in others]
+    replaced = [item for item in items if item.group.keeper.id in item.remove]
+    return [next(photo.md5 for photo in item.photos if photo.id not in item.remove) for item in replaced]
 
 
 def _sidecars_that_stay(removals: Sequence[Removal], refused: set[Path]) -> list[str]:
     """Say which sidecars stay although a photo that they belong to has left, and for whose sake."""
-    needed = {
+    needed_by = {
         path: removal.path for removal in removals if removal.path in refused for path in removal.sidecars
     }
     gone = {path for removal in removals if removal.path not in refused for path in removal.sidecars}
     return [
-        f"{printable(path)} stays: it also belongs to {printable(needed[path].name)}, which was left alone."
-        for path in sorted(gone & needed.keys())
+        f"{printable(path)} stays: it also belongs to {printable(needed_by[path].name)}, which was left alone."
+        for path in sorted(gone & needed_by.keys())
     ]
 
 
-def back_in_folders(paths: Sequence[Path], most: int = 5) -> str:
+def back_in_folders(paths: Sequence[Path], limit: int = 5) -> str:
     """Say which files were restored."""
     n = len(paths)
-    said = "1 file is back in its folder" if n == 1 else f"{n} files are back in their folders"
-    named = ", ".join(printable(path) for path in paths[:most])
-    return f"{said}: {named}{f' and {n - most} more' if n > most else ''}." if n else f"{said}."
+    sentence = "1 file is back in its folder" if n == 1 else f"{n} files are back in their folders"
+    names = ", ".join(printable(path) for path in paths[:limit])
+    return f"{sentence}: {names}{f' and {n - limit} more' if n > limit else ''}." if n else f"{sentence}."

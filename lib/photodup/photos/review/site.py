@@ -79,8 +79,8 @@ class Site:
         """Do what may not be stopped, and show an address once it is done, or what it says under a title; see `run`."""
 
         def done(task: ReviewTask) -> Finished:
-            said = do()
-            return Finished(path, title, str(said) if title else "")
+            outcome = do()
+            return Finished(path, title, str(outcome) if title else "")
 
         return self.run(ReviewTask(doing, done, can_stop=False))
 
@@ -233,8 +233,8 @@ class Guard:
         """Return the status and the sentence with which a request is refused; None if it is not."""
         if request.headers.get("host", "").lower() not in self._hosts:
             return 421, f"This page answers only as 127.0.0.1:{self._port} or localhost:{self._port}."
-        given = request.scope["path"].removeprefix("/").split("/")[0]
-        if not hmac.compare_digest(given.encode(), self._token.encode()):
+        token = request.scope["path"].removeprefix("/").split("/")[0]
+        if not hmac.compare_digest(token.encode(), self._token.encode()):
             return 403, "The address lacks this session's token: use the one that `photodup review` printed."
         return None if request.method in ("GET", "HEAD") else self._refusal_of_change(request)
 

@@ -76,14 +76,14 @@ def find_neighbours(
     vectors, at = np.zeros((0, 1), np.float32), np.full(len(photos), -1)
     alike, cosine, search, recall = np.zeros(0, np.int64), np.zeros(0, np.float32), "", 1.0
     if model is not None:
-        there = [md5 for md5 in catalogue.embedded(model.digest) if md5 in row]
-        names = stored_order(folder, model.digest, there)
+        embedded_md5s = [md5 for md5 in catalogue.embedded(model.digest) if md5 in row]
+        names = stored_order(folder, model.digest, embedded_md5s)
         vectors = catalogue.embeddings_of(model.digest, names)
-        of = np.array([row[md5] for md5 in names], np.int64)
-        at[of] = np.arange(len(names))
+        embedded_rows = np.array([row[md5] for md5 in names], np.int64)
+        at[embedded_rows] = np.arange(len(names))
         if len(names) > 1:
             pairs = stored_pairs(folder, model.digest, names, vectors, threshold, nearest_from=nearest_from)
-            codes = pair_codes(of[pairs.first], of[pairs.second])
+            codes = pair_codes(embedded_rows[pairs.first], embedded_rows[pairs.second])
             order = np.argsort(codes)
             alike, cosine, recall = codes[order], pairs.similarity[order], pairs.recall
             search = f"embedding ({pairs.method}) and hash"
@@ -93,10 +93,10 @@ def find_neighbours(
 
 
 def _hash_pairs(folder: Path, photos: Sequence[Photo], per_photo: float) -> tuple[np.ndarray, int]:
-    of = np.array([i for i, photo in enumerate(photos) if photo.phash is not None], np.int64)
-    md5s, hashes = [photos[i].md5 for i in of], [photos[i].phash for i in of]
+    hashed_rows = np.array([i for i, photo in enumerate(photos) if photo.phash is not None], np.int64)
+    md5s, hashes = [photos[i].md5 for i in hashed_rows], [photos[i].phash for i in hashed_rows]
     pairs = stored_hash_pairs(folder, md5s, hashes, per_photo)
-    return np.sort(pair_codes(of[pairs.first], of[pairs.second])), pairs.radius
+    return np.sort(pair_codes(hashed_rows[pairs.first], hashed_rows[pairs.second])), pairs.radius
 
 
 _VERSION = 3
@@ -155,15 +155,15 @@ def stored_pairs(
     order = np.array([row[md5] for md5 in names], np.int64)
     if not np.array_equal(order, np.arange(len(order))):
         vectors = vectors[order]
-    n_known, found = _continued(store, saved, index, names, vectors, bounds)
-    if n_known < len(names) or found is None:
-        before = found
-        found = index.grow(np.ascontiguousarray(vectors, np.float32))
+    n_known, pairs = _continued(store, saved, index, names, vectors, bounds)
+    if n_known < len(names) or pairs is None:
+        before = pairs
+        pairs = index.grow(np.ascontiguousarray(vectors, np.float32))
         if before is not None:
-            found = _old_and_new(index, before, found, len(names) - n_known)
-        _save_pairs(store, index, names, found, bounds)
-    first, second = order[found.first], order[found.second]
-    return replace(found, first=np.minimum(first, second), second=np.maximum(first, second))
+            pairs = _old_and_new(index, before, pairs, len(names) - n_known)
+        _save_pairs(store, index, names, pairs, bounds)
+    first, second = order[pairs.first], order[pairs.second]
+    return replace(pairs, first=np.minimum(first, second), second=np.maximum(first, second))
 
 
 def stored_hash_pairs(
@@ -181,33 +181,33 @@ def stored_hash_pairs(
     radius = search_radius(len(md5s), per_photo)
     saved = _read(store, _OF_HASH, len(md5s))
     row = {md5: i for i, md5 in enumerate(md5s)}
-    known, before = [], None
-    stays = np.array([md5 in row for md5 in saved["md5s"]] if saved else [], bool)
+    old_md5s, before = [], None
+    present = np.array([md5 in row for md5 in saved["md5s"]] if saved else [], bool)
     # In a library that grows the radius falls, and what was found within the larger one is at hand. By one
     # bit it may rise again before everything is searched anew: photos come and go.
-    if saved and radius <= saved["radius"] + 1 and _enough_left(stays):
+    if saved and radius <= saved["radius"] + 1 and _enough_left(present):
         radius = min(radius, int(saved["radius"]))
-        known = [md5 for md5, there in zip(saved["md5s"], stays, strict=True) if there]
-        bits = np.array([int(hashes[row[md5]], 16) for md5 in known], np.uint64)
-        if np.array_equal(bits, saved["bits"][stays]):
-            first, second, distance = _pairs_still_there(saved, stays, "distance")
+        old_md5s = [md5 for md5, is_present in zip(saved["md5s"], present, strict=True) if is_present]
+        bits = np.array([int(hashes[row[md5]], 16) for md5 in old_md5s], np.uint64)
+        if np.array_equal(bits, saved["bits"][present]):
+            first, second, distance = _pairs_still_there(saved, present, "distance")
             before = HashPairs(first, second, distance, radius).within(radius)
         else:
-            known = []
-    names = _known_first({"md5s": known}, md5s)
+            old_md5s = []
+    names = _known_first({"md5s": old_md5s}, md5s)
     order = np.array([row[md5] for md5 in names], np.int64)
     bits = np.array([int(hashes[i], 16) for i in order], np.uint64)
-    found = near_hashes(bits, radius, start=len(known))
+    pairs = near_hashes(bits, radius, start=len(old_md5s))
     if before is not None:
-        found = nearest_hashes(before.joined_with(found))
-    is_as_before = stays.all() and len(known) == len(names)
+        pairs = nearest_hashes(before.joined_with(pairs))
+    is_as_before = present.all() and len(old_md5s) == len(names)
     if before is None or saved is None or not is_as_before or radius != saved["radius"]:
         _write(
-            store, names, bits=bits, radius=radius, first=found.first, second=found.second,
-            distance=found.distance,
+            store, names, bits=bits, radius=radius, first=pairs.first, second=pairs.second,
+            distance=pairs.distance,
         )  # fmt: skip
-    first, second = order[found.first], order[found.second]
-    return replace(found, first=np.minimum(first, second), second=np.maximum(first, second))
+    first, second = order[pairs.first], order[pairs.second]
+    return replace(pairs, first=np.minimum(first, second), second=np.maximum(first, second))
 
 
 def _old_and_new(index: NeighbourIndex, before: Pairs, added: Pairs, n_new: int) -> Pairs:
@@ -231,33 +231,33 @@ def _continued(
     cells = _cells(store)
     if saved is None or saved["bounds"].tolist() != bounds:
         return 0, None
-    there = set(names)
-    stays = np.array([md5 in there for md5 in saved["md5s"]], bool)
-    if not _enough_left(stays):
+    current = set(names)
+    present = np.array([md5 in current for md5 in saved["md5s"]], bool)
+    if not _enough_left(present):
         return 0, None
-    old = vectors[: np.count_nonzero(stays)]
+    old = vectors[: np.count_nonzero(present)]
     if not cells.exists():
         index.vectors = old
     else:
         try:
-            index.load(cells, old, stays)
+            index.load(cells, old, present)
         except ArraysError:
             return 0, None
-    first, second, similarity = _pairs_still_there(saved, stays, "similarity")
+    first, second, similarity = _pairs_still_there(saved, present, "similarity")
     recall, nearest_recall = float(saved["recall"]), float(saved["nearest_recall"])
     return len(old), Pairs(first, second, similarity, str(saved["method"]), recall, 0, nearest_recall)
 
 
-def _enough_left(stays: np.ndarray) -> bool:
-    return len(stays) > 0 and (~stays).mean() <= _MAX_GONE
+def _enough_left(present: np.ndarray) -> bool:
+    return len(present) > 0 and (~present).mean() <= _MAX_GONE
 
 
-def _pairs_still_there(saved: dict, stays: np.ndarray, value: str) -> tuple[np.ndarray, ...]:
+def _pairs_still_there(saved: dict, present: np.ndarray, name: str) -> tuple[np.ndarray, ...]:
     """Return first, second and value of the saved pairs whose rows are still there, rows numbered anew."""
-    place = np.cumsum(stays) - 1
+    place = np.cumsum(present) - 1
     first, second = saved["first"], saved["second"]
-    keep = stays[first] & stays[second]
-    return place[first[keep]], place[second[keep]], saved[value][keep]
+    keep = present[first] & present[second]
+    return place[first[keep]], place[second[keep]], saved[name][keep]
 
 
 def _save_pairs(
@@ -287,10 +287,10 @@ def _write(store: Path, names: list[str], **values: Any) -> None:
 
 
 def _known_first(saved: dict | None, md5s: Sequence[str]) -> list[str]:
-    there = set(md5s)
-    known = [md5 for md5 in (saved["md5s"] if saved else ()) if md5 in there]
-    seen = set(known)
-    return known + [md5 for md5 in md5s if md5 not in seen]
+    current = set(md5s)
+    stored = [md5 for md5 in (saved["md5s"] if saved else ()) if md5 in current]
+    stored_set = set(stored)
+    return stored + [md5 for md5 in md5s if md5 not in stored_set]
 
 
 def _read(store: Path, layout: _Layout, n_now: int) -> dict | None:
@@ -340,11 +340,12 @@ class Shots:
         self._seconds, self._fraction, self._precision, self._utc = times.T
         exposures = [read_exposure(photo.exposure) for photo in photos]
         self._exposure = {
-            name: np.array([one.get(name, np.nan) for one in exposures], float) for name in _ROUNDING
+            name: np.array([exposure.get(name, np.nan) for exposure in exposures], float)
+            for name in _ROUNDING
         }
         counted = [_COUNTER.fullmatch(photo.path.stem) for photo in photos]
-        self._series = _numbered([found and (found[1], found[3]) for found in counted])
-        self._count = np.array([float(found[2][:15]) if found else np.nan for found in counted], float)
+        self._series = _numbered([match and (match[1], match[3]) for match in counted])
+        self._count = np.array([float(match[2][:15]) if match else np.nan for match in counted], float)
 
     def are_two(self, codes: np.ndarray) -> np.ndarray:
         """Return for each pair whether one camera says that these are two exposures.
@@ -383,12 +384,12 @@ def _numbered(values: Sequence[Hashable]) -> np.ndarray:
 def _times(photo: Photo) -> tuple[float, float, float, float]:
     """Return the local time on the camera's clock, its fraction, that one's digits, and UTC, seconds; NaN if unknown."""
     try:
-        taken = datetime.fromisoformat(photo.taken_at) if photo.taken_at else None
+        moment = datetime.fromisoformat(photo.taken_at) if photo.taken_at else None
     except ValueError:
-        taken = None
-    if taken is None or photo.taken_at is None:
+        moment = None
+    if moment is None or photo.taken_at is None:
         return np.nan, np.nan, 0.0, np.nan
-    local = taken.replace(tzinfo=None, microsecond=0) - datetime(1970, 1, 1)
+    local = moment.replace(tzinfo=None, microsecond=0) - datetime(1970, 1, 1)
     digits = re.match(r"\.(\d+)", photo.taken_at[19:])
-    utc = taken.replace(microsecond=0).timestamp() if taken.tzinfo else np.nan
-    return local.total_seconds(), taken.microsecond / 1e6, float(len(digits[1]) if digits else 0), utc
+    utc = moment.replace(microsecond=0).timestamp() if moment.tzinfo else np.nan
+    return local.total_seconds(), moment.microsecond / 1e6, float(len(digits[1]) if digits else 0), utc

@@ -45,9 +45,9 @@ class HashPairs:
         """Return the pairs within a smaller radius."""
         return self._chosen(self.distance <= radius, radius)
 
-    def joined_with(self, *others: "HashPairs") -> "HashPairs":
+    def joined_with(self, *added: "HashPairs") -> "HashPairs":
         """Return these pairs and others, none of them twice in all."""
-        parts = (self, *others)
+        parts = (self, *added)
         first, second, distance = (
             np.concatenate([getattr(part, name) for part in parts])
             for name in ("first", "second", "distance")
@@ -55,8 +55,8 @@ class HashPairs:
         return HashPairs(first, second, distance, min(part.radius for part in parts))
 
     def _chosen(self, which: np.ndarray, radius: int | None = None) -> "HashPairs":
-        kept = self.radius if radius is None else radius
-        return HashPairs(self.first[which], self.second[which], self.distance[which], kept)
+        limit = self.radius if radius is None else radius
+        return HashPairs(self.first[which], self.second[which], self.distance[which], limit)
 
 
 def mirrored_hash(phash: str) -> str:
@@ -72,8 +72,8 @@ def orientations(bits: np.ndarray) -> list[tuple[np.ndarray, int]]:
     square = np.unpackbits(bits.astype(">u8").view(np.uint8)).reshape(-1, 8, 8)
     turned = np.packbits(square.transpose(0, 2, 1)).view(">u8").astype(np.uint64)
     masks = [np.uint64(mask) for mask in (0, MIRROR, FLIP, MIRROR ^ FLIP)]
-    found = [of ^ mask for of in (bits, turned) for mask in masks]
-    return [(one, 0 if i < 2 else TURNED_NEARER) for i, one in enumerate(found)]
+    oriented = [plain ^ mask for plain in (bits, turned) for mask in masks]
+    return [(rotated, 0 if i < 2 else TURNED_NEARER) for i, rotated in enumerate(oriented)]
 
 
 def search_radius(n: int, per_photo: float) -> int:
@@ -107,7 +107,7 @@ def near_hashes(bits: np.ndarray, radius: int, *, start: int = 0, block: int = 4
     new = np.searchsorted(searched, start)
     codes = np.ascontiguousarray(bits[searched]).view(np.uint8).reshape(-1, 8)
     none = HashPairs(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.uint8), radius)
-    found = [crowds._chosen(crowds.second >= start, radius)]
+    parts = [crowds._chosen(crowds.second >= start, radius)]
     for oriented, nearer in orientations(bits):
         if radius < nearer:
             continue
@@ -116,24 +116,24 @@ def near_hashes(bits: np.ndarray, radius: int, *, start: int = 0, block: int = 4
         for begin in range(new, len(searched), block):
             index.add(codes[begin : begin + block])
             rows = oriented[searched[begin : begin + block]].view(np.uint8).reshape(-1, 8)
-            limits, distances, others = index.range_search(rows, radius - nearer + 1)
+            limits, distances, matches = index.range_search(rows, radius - nearer + 1)
             here = np.repeat(np.arange(begin, begin + len(rows)), np.diff(limits).astype(np.int64))
-            before = others < here  # each pair once, and no row with itself
-            a, b = searched[others[before]], searched[here[before]]
+            before = matches < here  # each pair once, and no row with itself
+            a, b = searched[matches[before]], searched[here[before]]
             apart = (distances[before] + nearer).astype(np.uint8)
-            found.append(nearest_hashes(HashPairs(a, b, apart, radius)))
-    return nearest_hashes(none.joined_with(*found))
+            parts.append(nearest_hashes(HashPairs(a, b, apart, radius)))
+    return nearest_hashes(none.joined_with(*parts))
 
 
 def nearest_across(
-    first: Sequence[str | None], second: Sequence[str | None], radius: int, most: int
+    first: Sequence[str | None], second: Sequence[str | None], radius: int, limit: int
 ) -> HashPairs:
     """Return the nearest of the first hashes to each of the second, as it is and in its other seven orientations.
 
     Args:
         first, second: 16 hex digits each, or None for a blank picture, which has no neighbours.
         radius: bits by which a pair may differ, 0..64; turned or mirrored `TURNED_NEARER` less.
-        most: pairs of each of the second.
+        limit: pairs of each of the second.
 
     Returns:
         Pairs whose rows count on from `first` into `second`; turned or mirrored ones with so many bits more than they
@@ -141,23 +141,23 @@ def nearest_across(
     """
     import faiss
 
-    at = [np.array([i for i, one in enumerate(side) if one], np.int64) for side in (first, second)]
-    codes = [np.array([int(one, 16) for one in side if one], np.uint64) for side in (first, second)]
-    k = min(most, len(codes[0]))
+    at = [np.array([i for i, phash in enumerate(side) if phash], np.int64) for side in (first, second)]
+    codes = [np.array([int(phash, 16) for phash in side if phash], np.uint64) for side in (first, second)]
+    k = min(limit, len(codes[0]))
     pairs = HashPairs(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.uint8), radius)
     if not k or not len(codes[1]):
         return pairs
     index = faiss.IndexBinaryFlat(64)
     index.add(codes[0].view(np.uint8).reshape(-1, 8))
     for i, (oriented, _) in enumerate(orientations(codes[1])):
-        distance, others = index.search(oriented.view(np.uint8).reshape(-1, 8), k)
+        distance, neighbours = index.search(oriented.view(np.uint8).reshape(-1, 8), k)
         apart = (distance.ravel() + TURNED_NEARER * (i > 0)).astype(np.uint8)
         rows = np.repeat(at[1] + len(first), k)
-        pairs = pairs.joined_with(HashPairs(at[0][others.ravel()], rows, apart, radius).within(radius))
+        pairs = pairs.joined_with(HashPairs(at[0][neighbours.ravel()], rows, apart, radius).within(radius))
     pairs = _once(pairs)
     pairs = pairs._chosen(np.lexsort((pairs.first, pairs.distance, pairs.second)))
     place = np.arange(len(pairs)) - np.searchsorted(pairs.second, pairs.second)
-    return pairs._chosen(place < most)
+    return pairs._chosen(place < limit)
 
 
 def nearest_hashes(pairs: HashPairs) -> HashPairs:

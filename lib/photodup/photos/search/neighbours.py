@@ -56,7 +56,7 @@ def read_arrays(
     Raises:
         ArraysError: an array is missing, compressed, cut short, too large or of another dtype or shape.
     """
-    found: dict[str, np.ndarray] = {}
+    arrays: dict[str, np.ndarray] = {}
     sizes: dict[str | int, int] = {}
     try:
         if path.stat().st_size > most_bytes:
@@ -71,20 +71,20 @@ def read_arrays(
                         raise ValueError(f"{name} is of another version")
                     shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(data)
                     n_bytes = math.prod(shape) * dtype.itemsize
-                    wanted = [
-                        size if isinstance(size, int) else sizes.setdefault(size, given)
-                        for size, given in zip(dims, shape, strict=True)
+                    expected = [
+                        size if isinstance(size, int) else sizes.setdefault(size, actual)
+                        for size, actual in zip(dims, shape, strict=True)
                     ]
                     is_as_written = (
-                        dtype.str.startswith(str(kind)) and not is_fortran and list(shape) == wanted
+                        dtype.str.startswith(str(kind)) and not is_fortran and list(shape) == expected
                     )
                     is_whole = min(shape, default=0) >= 0 and data.tell() + n_bytes == member.file_size
                     if not is_as_written or not is_whole:
                         raise ValueError(f"{name} is {dtype} {shape}")
-                    found[name] = np.frombuffer(data.read(n_bytes), dtype).reshape(shape)
+                    arrays[name] = np.frombuffer(data.read(n_bytes), dtype).reshape(shape)
     except Exception as error:  # zipfile's and NumPy's, a dozen kinds on damaged bytes
         raise ArraysError(f"{path} is not as photodup wrote it ({error}): build it again.") from None
-    return found
+    return arrays
 
 
 @dataclass(frozen=True)
@@ -161,8 +161,8 @@ class NeighbourIndex:
         """
         start, self.vectors = len(self.vectors), rows
         if len(rows) < self.exact_below:
-            found = self._exact(start)
-            return self.counting(_pairs(*found, "exact", 1.0, 0))
+            findings = self._exact(start)
+            return self.counting(_pairs(*findings, "exact", 1.0, 0))
         if not self.has_cells:
             self._build()
         missing = rows[len(self._cells) :]
@@ -241,11 +241,11 @@ class NeighbourIndex:
 
         index = faiss.IndexFlatIP(self.dim)
         index.add(self._centres)
-        found = [
+        batches = [
             index.search(vectors[i : i + 65536], min(k, len(self._centres)))[1].astype(np.int32)
             for i in range(0, len(vectors), 65536)
         ]
-        return np.concatenate(found)
+        return np.concatenate(batches)
 
     def _search(self, start: int) -> Pairs:
         """Search rows from `start` on, widening until a sample of them reaches the recall."""
@@ -260,9 +260,9 @@ class NeighbourIndex:
             if enough or wide or self._probes >= len(self._centres):
                 break
             self._probes *= 2
-        found = self._neighbours(np.arange(start, len(self.vectors)), both_ends=start > 0)
+        findings = self._neighbours(np.arange(start, len(self.vectors)), both_ends=start > 0)
         method = f"IVF {len(self._centres)} cells, {min(self._probes, len(self._centres))} searched"
-        return replace(_pairs(*found, method, recall, len(sample)), nearest_recall=nearest_recall)
+        return replace(_pairs(*findings, method, recall, len(sample)), nearest_recall=nearest_recall)
 
     def _neighbours(self, rows: np.ndarray, *, both_ends: bool = False) -> "_Findings":
         """Return (row, other, similarity): each row against the rows of its nearest cells.
@@ -272,50 +272,50 @@ class NeighbourIndex:
         found too: it may be an old one, and not be asked itself.
         """
         if self._probes <= self._cells.shape[1]:
-            wanted = self._cells[rows, : self._probes]
+            probed = self._cells[rows, : self._probes]
         else:
-            wanted = self._nearest_cells(self.vectors[rows], self._probes)
-        probes = wanted.shape[1]
+            probed = self._nearest_cells(self.vectors[rows], self._probes)
+        probes = probed.shape[1]
         home = self._cells[:, 0]
         by_home = np.argsort(home, kind="stable")
         home_at = np.searchsorted(home[by_home], np.arange(len(self._centres) + 1))
-        visits = np.argsort(wanted.ravel(), kind="stable")
-        visit_at = np.searchsorted(wanted.ravel()[visits], np.arange(len(self._centres) + 1))
-        found = _Collected(self, both_ends=both_ends)
+        visits = np.argsort(probed.ravel(), kind="stable")
+        visit_at = np.searchsorted(probed.ravel()[visits], np.arange(len(self._centres) + 1))
+        collected = _Collected(self, both_ends=both_ends)
         for cell in range(len(self._centres)):
             inside = by_home[home_at[cell] : home_at[cell + 1]]
             visitors = rows[visits[visit_at[cell] : visit_at[cell + 1]] // probes]
             if not len(inside) or not len(visitors):
                 continue
-            there = self.vectors[inside]
+            home_vectors = self.vectors[inside]
             for begin in range(0, len(visitors), 4096):
                 here = visitors[begin : begin + 4096]
-                found.add(self.vectors[here] @ there.T, here, inside)
-        return found.all()
+                collected.add(self.vectors[here] @ home_vectors.T, here, inside)
+        return collected.all()
 
     def _exact(self, start: int, block: int = 2048) -> "_Findings":
         """Compare rows from `start` on with all rows before them."""
-        found = _Collected(self, both_ends=True)
+        collected = _Collected(self, both_ends=True)
         for begin in range(start, len(self.vectors), block):
             end = min(begin + block, len(self.vectors))
             products = self.vectors[begin:end] @ self.vectors[:end].T
-            found.add(products, np.arange(begin, end), np.arange(end))
-        return found.all()
+            collected.add(products, np.arange(begin, end), np.arange(end))
+        return collected.all()
 
     def _exact_neighbours(self, rows: np.ndarray, block: int = 65536) -> "_Findings":
-        found = _Collected(self, both_ends=False)
+        collected = _Collected(self, both_ends=False)
         for begin in range(0, len(self.vectors), block):
-            there = np.arange(begin, min(begin + block, len(self.vectors)))
-            found.add(self.vectors[rows] @ self.vectors[begin : begin + block].T, rows, there)
-        return found.cut()
+            block_rows = np.arange(begin, min(begin + block, len(self.vectors)))
+            collected.add(self.vectors[rows] @ self.vectors[begin : begin + block].T, rows, block_rows)
+        return collected.cut()
 
     def _recall(self, sample: np.ndarray, truth: "_Findings") -> tuple[float, float]:
         """Return the shares of the true neighbours that are found, from the threshold on and below it."""
         keys = truth[0].astype(np.int64) << 32 | truth[1]
-        rows, others, _ = self._neighbours(sample)
-        found = np.isin(keys, rows.astype(np.int64) << 32 | others)
+        rows, other_rows, _ = self._neighbours(sample)
+        is_found = np.isin(keys, rows.astype(np.int64) << 32 | other_rows)
         above = truth[2] >= self.threshold - TOLERANCE
-        recall, below = (float(found[of].mean()) if of.any() else 1.0 for of in (above, ~above))
+        recall, below = (float(is_found[part].mean()) if part.any() else 1.0 for part in (above, ~above))
         return recall, below
 
 
@@ -335,15 +335,17 @@ class _Collected:
         # Below this similarity nothing can be among a row's nearest any more.
         self._floor = np.full(len(index.vectors), index.lowest - TOLERANCE, np.float32)
 
-    def add(self, products: np.ndarray, here: np.ndarray, there: np.ndarray) -> None:
-        """Take what counts of a block of cosines, of rows `here` with rows `there`."""
-        chosen = self._choose(products, here)
+    def add(self, products: np.ndarray, left: np.ndarray, right: np.ndarray) -> None:
+        """Take what counts of a block of cosines, of rows `left` with rows `right`."""
+        chosen = self._choose(products, left)
         if self._both_ends and self._index.lowest < self._index.threshold:
-            chosen |= self._choose(products.T, there).T
+            chosen |= self._choose(products.T, right).T
         i, j = np.nonzero(chosen)
-        rows, others = here[i], there[j]
-        keep = rows != others
-        self._parts.append((rows[keep].astype(np.int32), others[keep].astype(np.int32), products[i, j][keep]))
+        rows, neighbours = left[i], right[j]
+        keep = rows != neighbours
+        self._parts.append(
+            (rows[keep].astype(np.int32), neighbours[keep].astype(np.int32), products[i, j][keep])
+        )
         self._n += int(np.count_nonzero(keep))
         if self._n > self._most:
             self._most = max(_MAX_HELD, 2 * len(self.cut()[0]))
@@ -361,18 +363,18 @@ class _Collected:
 
     def cut(self) -> _Findings:
         """Return the findings that can count, and hold only those."""
-        rows, others, similarity = found = self.all()
+        rows, neighbours, similarity = findings = self.all()
         counts = self._index.counts(rows, similarity)
         if self._both_ends:
-            counts |= self._index.counts(others, similarity)
-        self._parts = [tuple(values[counts] for values in found)]
+            counts |= self._index.counts(neighbours, similarity)
+        self._parts = [tuple(values[counts] for values in findings)]
         self._n = int(np.count_nonzero(counts))
         return self._parts[0]
 
     def all(self) -> _Findings:
         """Return all findings held."""
-        rows, others, similarity = (np.concatenate(values) for values in zip(*self._parts, strict=True))
-        self._parts = [(rows, others, similarity)]
+        rows, neighbours, similarity = (np.concatenate(values) for values in zip(*self._parts, strict=True))
+        self._parts = [(rows, neighbours, similarity)]
         return self._parts[0]
 
 
@@ -389,9 +391,9 @@ def among_nearest(rows: np.ndarray, similarity: np.ndarray, k: int) -> np.ndarra
 
 
 def _pairs(
-    rows: np.ndarray, others: np.ndarray, similarity: np.ndarray, method: str, recall: float, n: int
+    rows: np.ndarray, neighbours: np.ndarray, similarity: np.ndarray, method: str, recall: float, n: int
 ) -> Pairs:
     """Put the smaller row first, drop the second finding of a pair, sort."""
-    first, second = np.minimum(rows, others), np.maximum(rows, others)
+    first, second = np.minimum(rows, neighbours), np.maximum(rows, neighbours)
     _, unique = np.unique(first.astype(np.int64) << 32 | second, return_index=True)
     return Pairs(first[unique], second[unique], np.minimum(similarity[unique], 1), method, recall, n)

@@ -42,7 +42,7 @@ class OwnFolderError(PhotodupError):
 
 def _file_of(*parts: str) -> Any:
     """Return the path of a file of an `OwnFolder`, as a property of it."""
-    return property(lambda own: own._file(*parts))
+    return property(lambda folder: folder._file(*parts))
 
 
 class OwnFolder:
@@ -161,8 +161,8 @@ class OwnFolder:
         names = set()
         for folder in (self.path, self.path / "review"):
             try:
-                with os.scandir(folder) as found:
-                    entries = list(found)
+                with os.scandir(folder) as listing:
+                    entries = list(listing)
             except (FileNotFoundError, NotADirectoryError):
                 continue
             for entry in entries:

@@ -35,8 +35,8 @@ def config_folder() -> Path:
     Raises:
         PhotodupError: this user has no home folder.
     """
-    if own := environment().config:
-        return Path(own)
+    if configured := environment().config:
+        return Path(configured)
     base = environment().config_home
     try:
         return (Path(base) if os.path.isabs(base) else Path.home() / ".config") / "photodup"
@@ -84,8 +84,8 @@ def signature(key: bytes, purpose: str, value: object) -> str:
     return hmac.digest(key, f"photodup {purpose}\n{plain}".encode(), "sha256").hex()
 
 
-def is_signed(key: bytes | None, purpose: str, value: object, given: object) -> bool:
+def is_signed(key: bytes | None, purpose: str, value: object, text: object) -> bool:
     """Whether a signature is this user's."""
-    if key is None or not isinstance(given, str) or not given.isascii():
+    if key is None or not isinstance(text, str) or not text.isascii():
         return False
-    return hmac.compare_digest(signature(key, purpose, value), given)
+    return hmac.compare_digest(signature(key, purpose, value), text)

@@ -56,8 +56,8 @@ class Form:
     @cached_property
     def empty(self) -> bytes:
         """The file of a database that holds nothing yet."""
-        with closing(self.in_memory()) as made:
-            image = made.serialize()
+        with closing(self.in_memory()) as database:
+            image = database.serialize()
         return (
             image[:18] + _WAL_MODE + image[20:]
         )  # a database in memory keeps no log, so that it cannot say this
@@ -65,17 +65,17 @@ class Form:
     @cached_property
     def schema(self) -> frozenset[tuple]:
         """Type, name, table and SQL of everything in it."""
-        with closing(self.in_memory()) as made:
-            return frozenset(made.execute(_SCHEMA))
+        with closing(self.in_memory()) as database:
+            return frozenset(database.execute(_SCHEMA))
 
     def in_memory(self) -> sqlite3.Connection:
         """Return a database of this form that is in no file."""
-        made = sqlite3.connect(":memory:", isolation_level=None)
+        database = sqlite3.connect(":memory:", isolation_level=None)
         for pragma in (*self.pragmas, f"application_id = {APPLICATION_ID}", f"user_version = {self.version}"):
-            made.execute(f"PRAGMA {pragma}")
+            database.execute(f"PRAGMA {pragma}")
         for statement in self.statements:
-            made.execute(statement)
-        return made
+            database.execute(statement)
+        return database
 
 
 def open_database(file: Path, form: Form, *, busy_s: float = 5.0) -> sqlite3.Connection:
@@ -116,19 +116,19 @@ def refuse_planted(file: Path) -> None:
     # Before the database itself: another photodup that is making it makes these later.
     beside = {name: _status(file.with_name(file.name + name)) for name in BESIDE}
     status = _settled(file)
-    for name, found in {"": status, **beside}.items():
-        why = ""
+    for name, entry_status in {"": status, **beside}.items():
+        reason = ""
         try:
-            refuse_what_is_no_file(found)
+            refuse_what_is_no_file(entry_status)
         except UnsafeNameError as error:
-            why = str(error.strerror)
-        if found and name == "-journal":
-            why = "photodup never leaves such a journal, and SQLite would delete a file that it names"
-        elif found and name and not status:
-            why = "it belongs to no database, and SQLite would take it for a part of a new one"
-        if why:
+            reason = str(error.strerror)
+        if entry_status and name == "-journal":
+            reason = "photodup never leaves such a journal, and SQLite would delete a file that it names"
+        elif entry_status and name and not status:
+            reason = "it belongs to no database, and SQLite would take it for a part of a new one"
+        if reason:
             raise DatabaseRefusedError(
-                f"{printable(file)}{name} is not used ({why}): delete it or move it away."
+                f"{printable(file)}{name} is not used ({reason}): delete it or move it away."
             )
 
 
@@ -169,7 +169,7 @@ def _defend(connection: sqlite3.Connection) -> None:
 
 def _refuse_other_form(connection: sqlite3.Connection, file: Path, form: Form) -> None:
     # As many as there may be and one more: a schema of millions of entries is not read.
-    found = connection.execute(_SCHEMA).fetchmany(len(form.schema) + 1)
+    schema = connection.execute(_SCHEMA).fetchmany(len(form.schema) + 1)
     ((version,),) = connection.execute("PRAGMA user_version").fetchall()
     if version > form.version:
         raise DatabaseRefusedError(
@@ -181,7 +181,7 @@ def _refuse_other_form(connection: sqlite3.Connection, file: Path, form: Form) -
         raise _not_ours(file, "another program wrote it")
     if version != form.version:
         raise _not_ours(file, f"version {version} instead of {form.version}")
-    if other := form.schema.symmetric_difference(found):
+    if other := form.schema.symmetric_difference(schema):
         # A table of another shape is in both sets: name the one that was found.
         kind, name, *_ = min(other, key=lambda entry: (entry in form.schema, str(entry)))
         raise _not_ours(file, f"its {printable(str(kind))} {printable(str(name)[:60])}")

@@ -51,7 +51,7 @@ class AppleAlbum:
             PhotodupError: not on macOS, photoscript missing, or Photos refuses.
         """
         removals = list(removals)
-        photos, done, refused = [], [], []
+        photos, operations, refused = [], [], []
         script = mac_module("photoscript")
         remaining = RemainingCopies(self.root, removals)
         for removal in removals:
@@ -66,17 +66,19 @@ class AppleAlbum:
                     (removal, f"{printable(removal.path.name)} is no longer in Photos: scan again.")
                 )
             else:
-                done.append(self._operation(uuid, removal.md5, removal.reason))
+                operations.append(self._operation(uuid, removal.md5, removal.reason))
         if photos:
             library = script.PhotosLibrary()
             album = library.album(ALBUM) or library.create_album(ALBUM)
             added = {_without_suffix(photo.uuid) for photo in album.add(photos)}
-            if missing := [operation for operation in done if _without_suffix(operation.id) not in added]:
+            if missing := [
+                operation for operation in operations if _without_suffix(operation.id) not in added
+            ]:
                 raise PhotodupError(
-                    f"Photos put {len(added)} of {len(done)} photos into the album: look at it and repeat "
+                    f"Photos put {len(added)} of {len(operations)} photos into the album: look at it and repeat "
                     f"(first missing: {printable(missing[0].files[0].home)})."
                 )
-        return done, refused
+        return operations, refused
 
     def restore(self, operations: Iterable[Operation], *, confirmed: bool = False) -> list[Path]:
         """Take photos out of the album again; return their files, which never moved."""
@@ -91,8 +93,8 @@ class AppleAlbum:
         """Return what is in the album now, as far as this catalogue knows it; nothing is kept here that could be damaged."""
         album = mac_module("photoscript").PhotosLibrary().album(ALBUM)
         uuids = {_without_suffix(uuid): uuid for uuid in self._paths}
-        found = [uuids.get(_without_suffix(photo.uuid)) for photo in (album.photos() if album else [])]
-        return TrashContents([self._operation(uuid, "", "in the album") for uuid in reversed(found) if uuid])
+        listed = [uuids.get(_without_suffix(photo.uuid)) for photo in (album.photos() if album else [])]
+        return TrashContents([self._operation(uuid, "", "in the album") for uuid in reversed(listed) if uuid])
 
     def _uuid_of(self, removal: Removal) -> str:
         uuid = self._uuids.get(as_text(removal.path.relative_to(self.root)))

@@ -88,8 +88,10 @@ class Trash:
     def contents(self) -> TrashContents:
         """Return what the journal says, read once, and what lies in the trash besides."""
         contents = read_contents(self._journal)
-        there = [operation for operation in contents.operations if operation.in_trash or operation.unfinished]
-        strays = self._files.strays({moved.trash for operation in there for moved in operation.files})
+        present = [
+            operation for operation in contents.operations if operation.in_trash or operation.unfinished
+        ]
+        strays = self._files.strays({moved.trash for operation in present for moved in operation.files})
         return replace(contents, operations=[*map(unknown_operation, strays), *contents.operations])
 
     def find(self, name: str) -> Operation | None:
@@ -98,8 +100,8 @@ class Trash:
         The journal is read again only after it changed: a page of a thousand pictures asks a thousand times.
         """
         state = self._journal.state()  # before reading, so a line that comes meanwhile is read the next time
-        known, operations = self._in_trash
-        if state is None or state != known:
+        read_state, operations = self._in_trash
+        if state is None or state != read_state:
             operations = {operation.id: operation for operation in self.contents().listing}
             self._in_trash = state, operations
         return operations.get(name)
@@ -120,9 +122,9 @@ class Trash:
             PhotodupError: this user's key cannot be made, without which no undo could be told from a forgery.
         """
         removals, batch = list(removals), _new_id()
-        done, refused = [], []
+        operations, refused = [], []
         last = {sidecar: removal.path for removal in removals for sidecar in removal.sidecars}
-        needed: set[Path] = set()  # by photos that were left alone
+        needed_sidecars: set[Path] = set()  # by photos that were left alone
         own_key()
         remaining = RemainingCopies(self.library, removals)
         with self._locked():
@@ -134,12 +136,14 @@ class Trash:
                 except (TrashError, OSError) as error:
                     unwritten |= dict.fromkeys(note.sources, sentence_of(error, note.path))
             for removal in _watched(removals, "move"):
-                leaving = (p for p in removal.sidecars if last[p] == removal.path and p not in needed)
+                leaving = (
+                    p for p in removal.sidecars if last[p] == removal.path and p not in needed_sidecars
+                )
                 files = (removal.path, *leaving)
                 try:
-                    if why := unwritten.get(removal.path):
+                    if problem := unwritten.get(removal.path):
                         raise TrashError(
-                            f"{printable(removal.path)} stays, as what it says has no place: {why}"
+                            f"{printable(removal.path)} stays, as what it says has no place: {problem}"
                         )
                     operation = Operation(_new_id(), batch, _now_s(), removal.reason, "")
                     for path in filter(os.path.exists, files):
@@ -151,18 +155,18 @@ class Trash:
                     operation.shared = [os.path.relpath(path, self.library) for path in beside]
                     with self._removing(operation):
                         remaining.require_keeper(removal)
-                    done.append(operation)
+                    operations.append(operation)
                 except (TrashError, OSError) as error:
-                    needed.update(removal.sidecars)
+                    needed_sidecars.update(removal.sidecars)
                     refused.append((removal, sentence_of(error, removal.path)))
             staying = {removal.path for removal, _ in refused}
             for note, operation in written:
-                done.append(operation)
+                operations.append(operation)
                 if note.sources <= staying:
                     with suppress(TrashError, OSError):
                         self._bring_back(operation, operation.files)
-                        done.remove(operation)
-        return done, refused
+                        operations.remove(operation)
+        return operations, refused
 
     def restore(self, operations: Iterable[Operation], *, confirmed: bool = False) -> list[Path]:
         """Put files back under their names, with their times; return where they are now.
@@ -259,16 +263,16 @@ class Trash:
             raise TrashError(f"{refused[0]}{more} {freed / 1e6:.2f} MB of others are freed.")
         return freed
 
-    def _sidecars_shared_with(self, operation: Operation, others: Iterable[Operation]) -> list[Moved]:
+    def _sidecars_shared_with(self, operation: Operation, operations: Iterable[Operation]) -> list[Moved]:
         """Return the sidecars of a photo that left with other photos, and are in the trash unchanged."""
-        found = []
-        for other in others:
+        sidecars = []
+        for other in operations:
             if other.in_trash and other.is_own and operation.is_own:
                 for moved in other.files[1:]:
                     with suppress(TrashError, OSError):
                         if moved.home in operation.shared and self._files.is_as_removed(moved):
-                            found.append(moved)
-        return found
+                            sidecars.append(moved)
+        return sidecars
 
     def _hand_over(self, operation: Operation, staying: Iterable[Operation]) -> None:
         """Give the sidecars of a photo that is about to be deleted to the photos in the trash that need them too.
@@ -281,23 +285,23 @@ class Trash:
         if not operation.is_own:
             return
         for heir in staying:
-            wanted = [moved for moved in operation.files[1:] if moved.home in heir.shared]
+            sidecars = [moved for moved in operation.files[1:] if moved.home in heir.shared]
             # Where it has a file of that name already, the sidecar belonged to a namesake.
-            wanted = [moved for moved in wanted if moved.home not in {file.home for file in heir.files}]
-            if wanted and heir.in_trash and heir.is_own:
-                heir.files = heir.files + wanted
+            sidecars = [moved for moved in sidecars if moved.home not in {file.home for file in heir.files}]
+            if sidecars and heir.in_trash and heir.is_own:
+                heir.files = heir.files + sidecars
                 self._write(heir, "removed")
-                operation.files = [moved for moved in operation.files if moved not in wanted]
+                operation.files = [moved for moved in operation.files if moved not in sidecars]
 
     def _present(
         self,
         everything: Iterable[Operation],
-        wanted: Iterable[Operation],
+        chosen: Iterable[Operation],
         confirmed: bool,
         unfinished: set[str],
     ) -> list[Operation]:
         """Return the operations that are still there; in an `unfinished` state only those that are not our own."""
-        ids = {operation.id for operation in wanted}
+        ids = {operation.id for operation in chosen}
         present = []
         for operation in everything:
             waits = operation.state in unfinished and not operation.is_own
@@ -463,6 +467,6 @@ def _now_s() -> float:
     return min(max(time.time(), 0.0), LAST_SECOND - 86_400.0)
 
 
-def _watched(items: list, what: str) -> Iterable:
+def _watched(items: list, desc: str) -> Iterable:
     """Return these, so that a page that waits is told how many are done; a terminal is told nothing."""
-    return bar(items, total=len(items), desc=what, unit="photo", disable=True)
+    return bar(items, total=len(items), desc=desc, unit="photo", disable=True)

@@ -143,20 +143,20 @@ class TrashFiles:
                 _put_back(place)
             return _is_as_journalled(place, moved) if status_of(place) else None
 
-    def strays(self, known: Collection[str]) -> Iterator[Moved]:
+    def strays(self, journalled: Collection[str]) -> Iterator[Moved]:
         """Find the files in the trash that no operation names, with the names in the library that they seem to have had.
 
         Args:
-            known: paths of files in the trash; one that a deletion set aside is known too.
+            journalled: paths of files in the trash; one that a deletion set aside is known too.
         """
-        known = {name for path in known for name in (path, _aside_path(path))}
+        journalled = {name for path in journalled for name in (path, _aside_path(path))}
         with suppress(OSError), opened(self.library, f"{TRASH_FOLDER}/{ITEMS}") as place:
             if place is None:
                 return
             for folder, _, names, inside in os.fwalk(place.name, dir_fd=place.folder):
                 for name in names:
                     path, status = f"{folder}/{name}", status_of(PathInFolder(inside, name))
-                    if path not in known and status and stat.S_ISREG(status.st_mode):
+                    if path not in journalled and status and stat.S_ISREG(status.st_mode):
                         times_ns = status.st_mtime_ns, status.st_atime_ns
                         yield Moved(former_home(path), path, "", status.st_size, *times_ns)
 
@@ -330,9 +330,9 @@ class RemainingCopies:
                 return state is not None
             # The folders must list every part of it as it is written here. Where `IMG.JPG` and `img.jpg` are one file, only
             # one of them is listed, and it is not kept by removing the other; on exFAT even their inode numbers may differ.
-            stays = self._leaving.isdisjoint(_identities(path))
-            stays = stays and is_spelled_so(path.absolute(), self._library, self._listed)
-            if stays and md5_of(path) == md5 and state_of(os.lstat(path)) == state:
+            is_safe = self._leaving.isdisjoint(_identities(path))
+            is_safe = is_safe and is_spelled_so(path.absolute(), self._library, self._listed)
+            if is_safe and md5_of(path) == md5 and state_of(os.lstat(path)) == state:
                 self._verified[path, md5] = state
                 return True
         return False

@@ -33,7 +33,7 @@ def exposure(host: str, service: str, variable: str) -> str:
     )
 
 
-def claim_ports(host: str, wanted: dict[str, int]) -> dict[str, int]:
+def claim_ports(host: str, requested: dict[str, int]) -> dict[str, int]:
     """Return a port for each name; 0 is replaced by a free one, all different.
 
     Args:
@@ -43,15 +43,15 @@ def claim_ports(host: str, wanted: dict[str, int]) -> dict[str, int]:
     Raises:
         PhotodupError: a port is in use, outside 1–65535, or asked for twice; or the address is not this machine's.
     """
-    fixed = [port for port in wanted.values() if port]
+    fixed = [port for port in requested.values() if port]
     if len(set(fixed)) != len(fixed):
-        raise PhotodupError(f"Two servers cannot share a port: {wanted}.")
+        raise PhotodupError(f"Two servers cannot share a port: {requested}.")
     sockets: list[socket.socket] = []
     try:
         ports = {}
-        for what, port in wanted.items():
+        for name, port in requested.items():
             if not 0 <= port <= 65535:
-                raise PhotodupError(f"{port} is no port for {what}: use 1 to 65535, or 0 for a free one.")
+                raise PhotodupError(f"{port} is no port for {name}: use 1 to 65535, or 0 for a free one.")
             probe = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
             sockets.append(probe)  # held until all are found, so that two zeros give two ports
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -59,8 +59,8 @@ def claim_ports(host: str, wanted: dict[str, int]) -> dict[str, int]:
                 probe.bind((host, port))
                 probe.listen(1)  # with SO_REUSEADDR, bind alone succeeds beside some listeners
             except OSError as error:
-                raise PhotodupError(cannot_listen(error, host, port, what)) from None
-            ports[what] = probe.getsockname()[1]
+                raise PhotodupError(cannot_listen(error, host, port, name)) from None
+            ports[name] = probe.getsockname()[1]
         return ports
     finally:
         for probe in sockets:

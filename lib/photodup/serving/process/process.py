@@ -79,7 +79,7 @@ class ServerProcess:
         Raises:
             PhotodupError: it ended or did not become ready; quotes the last error of the log.
         """
-        started, said = time.monotonic(), 0.0
+        started, reported_s = time.monotonic(), 0.0
         if progress:
             progress(f"Starting {self.name} (log: {self.log_path})")
         while True:
@@ -88,16 +88,16 @@ class ServerProcess:
             if has_ended or waited > timeout_s:
                 self.stop()
                 log = self.log_text()
-                how = "ended while it started" if has_ended else f"was not ready after {timeout_s:.0f} s"
-                why = f"{how}: {last_error(log)} {explain(log)}".rstrip()
-                raise PhotodupError(f"{self.name} {why} The whole log: {self.log_path}")
+                outcome = "ended while it started" if has_ended else f"was not ready after {timeout_s:.0f} s"
+                reason = f"{outcome}: {last_error(log)} {explain(log)}".rstrip()
+                raise PhotodupError(f"{self.name} {reason} The whole log: {self.log_path}")
             with contextlib.suppress(OSError):
                 if is_ready():
                     if progress:
                         progress(f"{self.name} is ready" + (f" after {waited:.1f} s" if waited > 0.1 else ""))
                     return waited
-            if progress and waited - said >= 5:
-                said = waited
+            if progress and waited - reported_s >= 5:
+                reported_s = waited
                 progress(f"Waiting for {self.name}: {waited:.0f} s")
             time.sleep(0.05)
 
@@ -149,21 +149,21 @@ class Command:
         Raises:
             PhotodupError: it ended, or was not ready in time; with what `ready` said and its last error.
         """
-        found, said = list[Ready](), ""
+        results, reason = list[Ready](), ""
 
         def is_ready() -> bool:
-            nonlocal said
+            nonlocal reason
             try:
-                found.append(ready())
+                results.append(ready())
             except PhotodupError as error:
-                said = str(error)
-            return bool(found)
+                reason = str(error)
+            return bool(results)
 
         command = shlex.split(self.words.replace("{port}", str(self.port)))
         log = build_dir() / "logs" / f"command-{self.port}.log"
         with ServerProcess(repr(self.words), command, log, inherited(PORT=str(self.port))) as process:
-            process.wait_ready(is_ready, self.start_s, explain=lambda log: said)
-            yield found[0]
+            process.wait_ready(is_ready, self.start_s, explain=lambda log: reason)
+            yield results[0]
 
 
 def _prune(folder: Path, keep: int = 40) -> None:

@@ -11,9 +11,9 @@ if __name__ == "__main__":
     try:
         from photodup.serving.service.app import main
     except ImportError as error:
-        if not (said := missing_extra(error, "serve")):
+        if not (message := missing_extra(error, "serve")):
             raise
-        print(f"photodup: {said}", file=sys.stderr)
+        print(f"photodup: {message}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -33,9 +33,9 @@ class Pace:
 
     def add(self, images: int, seconds: float) -> None:
         with self._lock:
-            kept = 0.5 ** (seconds / _HALF_LIFE_S)
-            self._images = self._images * kept + images
-            self._seconds = self._seconds * kept + seconds
+            decay = 0.5 ** (seconds / _HALF_LIFE_S)
+            self._images = self._images * decay + images
+            self._seconds = self._seconds * decay + seconds
 
     @property
     def seconds_per_image(self) -> float:

@@ -154,7 +154,7 @@ class Gate:
 
     def _refuse(self, scope: Scope) -> JSONResponse | None:
         path = scope["path"]
-        if self._api_key and path not in OPEN_PATHS and not self._is_known(Headers(scope=scope)):
+        if self._api_key and path not in OPEN_PATHS and not self._has_key(Headers(scope=scope)):
             if path in _WORK_PATHS:
                 self._count(401)
             return refusal(path, RequestError(401, _NO_KEY))
@@ -166,10 +166,10 @@ class Gate:
                 return refusal(path, error)
         return None
 
-    def _is_known(self, headers: Headers) -> bool:
+    def _has_key(self, headers: Headers) -> bool:
         scheme, _, token = headers.get("authorization", "").partition(" ")
-        given = headers.get("x-api-key") or (token.strip() if scheme.lower() == "bearer" else "")
-        return self._api_key is not None and hmac.compare_digest(given.encode(), self._api_key)
+        key = headers.get("x-api-key") or (token.strip() if scheme.lower() == "bearer" else "")
+        return self._api_key is not None and hmac.compare_digest(key.encode(), self._api_key)
 
 
 def create_app(settings: ServiceSettings, on_failure: Callable[[str], None] = log.error) -> FastAPI:
@@ -220,7 +220,7 @@ def create_app(settings: ServiceSettings, on_failure: Callable[[str], None] = lo
 
     form = _taking("multipart/form-data", FILES)
     as_json = _taking("application/json", Base64Request.model_json_schema())
-    asked = _taking("application/json", openai_form.EmbeddingsRequest.model_json_schema())
+    openai_body = _taking("application/json", openai_form.EmbeddingsRequest.model_json_schema())
 
     @app.post("/embed", response_model=Embeddings, responses=ERRORS, openapi_extra=form)
     async def embed(request: Request, encoding: Encoding = "float") -> Response:
@@ -232,7 +232,9 @@ def create_app(settings: ServiceSettings, on_failure: Callable[[str], None] = lo
         """Embed images given as base64 in JSON."""
         return await service.embed(request, service.read_json, partial(encode, encoding=encoding))
 
-    @app.post(openai_form.PATH, response_model=EmbeddingsAnswer, responses=OPENAI_ERRORS, openapi_extra=asked)
+    @app.post(
+        openai_form.PATH, response_model=EmbeddingsAnswer, responses=OPENAI_ERRORS, openapi_extra=openai_body
+    )
     async def embed_openai(request: Request) -> Response:
         """Embed images given as data URIs, in OpenAI's form."""
         return await service.embed_openai(request)

@@ -35,7 +35,7 @@ class _Request:
     images: np.ndarray
     deadline: float
     arrived: float = field(default_factory=time.perf_counter)
-    done: "Future[Computed]" = field(default_factory=Future)
+    future: "Future[Computed]" = field(default_factory=Future)
 
 
 class Batcher:
@@ -81,7 +81,7 @@ class Batcher:
                 raise RuntimeError("the batcher is closed")
             self._waiting.append(request)
             self._changed.notify()
-        return request.done
+        return request.future
 
     def is_alive(self) -> bool:
         return self._thread.is_alive()
@@ -101,7 +101,7 @@ class Batcher:
                 embeddings = self._compute(images)
             except Exception as error:  # Out of GPU memory, say: these requests fail, the next are served.
                 for request in batch:
-                    request.done.set_exception(error)
+                    request.future.set_exception(error)
                 continue
             seconds = time.perf_counter() - started
             self._on_execution(len(images), len(batch), seconds)  # before the answers: counters never lag
@@ -109,7 +109,7 @@ class Batcher:
             for request in batch:
                 last = first + len(request.images)
                 computed = Computed(embeddings[first:last], started - request.arrived, seconds)
-                request.done.set_result(computed)
+                request.future.set_result(computed)
                 first = last
             self._in_flight_before = len(batch) + len(self._waiting)
 
@@ -129,14 +129,14 @@ class Batcher:
         while self._waiting and (not batch or n_images + len(self._waiting[0].images) <= limit):
             request = self._waiting.popleft()
             # False: the caller went away while it waited, nobody wants it computed.
-            if request.done.set_running_or_notify_cancel():
+            if request.future.set_running_or_notify_cancel():
                 batch.append(request)
                 n_images += len(request.images)
         pace = self._admission.computing.seconds_per_image if self._admission else 0.0
         now = time.perf_counter()
         late = [r for r in batch if now + (n_images - len(r.images)) * pace > r.deadline]
         for request in late:
-            request.done.set_exception(too_late())
+            request.future.set_exception(too_late())
         return [request for request in batch if request not in late]
 
     def _enough(self) -> bool:

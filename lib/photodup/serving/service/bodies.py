@@ -62,19 +62,19 @@ class BodyBudget:
     @contextlib.contextmanager
     def open(self) -> Iterator[Take]:
         """Yield what one request takes its bytes with; it gives them back when the block ends."""
-        held = 0
+        reserved = 0
 
         def take(n_bytes: int) -> None:
-            nonlocal held
+            nonlocal reserved
             if self.used + n_bytes > self.limit:
                 raise RequestError(503, "The service holds as many bytes as it may: retry in a second.")
-            held += n_bytes
+            reserved += n_bytes
             self.used += n_bytes
 
         try:
             yield take
         finally:
-            self.used -= held
+            self.used -= reserved
 
 
 class _InMemoryParser(MultiPartParser):
@@ -137,8 +137,8 @@ def read_base64(body: bytes, max_images: int) -> list[bytes]:
     try:
         images = Base64Request.model_validate_json(body).images
     except ValidationError as error:
-        said = f'The body should be {{"images": ["<base64>", …]}}: {first_fault(error)}.'
-        raise RequestError(422, said) from None
+        message = f'The body should be {{"images": ["<base64>", …]}}: {first_fault(error)}.'
+        raise RequestError(422, message) from None
     return decoded(
         images,
         max_images,

@@ -112,19 +112,19 @@ class OpenAiRequest:
             RequestError: it has another form, asks for another model, or an image is no data URI.
         """
         try:
-            asked = EmbeddingsRequest.model_validate_json(body)
+            request = EmbeddingsRequest.model_validate_json(body)
         except ValidationError as error:
             raise RequestError(400, f"{first_fault(error)}.") from None
-        known = {model_id(self._model), self._model.name, self._model.pretrained}
-        if asked.model not in known:
+        names = {model_id(self._model), self._model.name, self._model.pretrained}
+        if request.model not in names:
             raise RequestError(
-                404, f"There is no model {asked.model[:80]!r} here, only {model_id(self._model)}."
+                404, f"There is no model {request.model[:80]!r} here, only {model_id(self._model)}."
             )
-        if asked.dimensions not in (None, self._model.dim):
+        if request.dimensions not in (None, self._model.dim):
             raise RequestError(400, f"dimensions: the model has {self._model.dim}, and no other number.")
-        self._encoding = asked.encoding_format or "float"
-        given = [asked.input] if isinstance(asked.input, str) else asked.input
-        return decoded(given, self._max_images, _of_data_uri)
+        self._encoding = request.encoding_format or "float"
+        texts = [request.input] if isinstance(request.input, str) else request.input
+        return decoded(texts, self._max_images, _of_data_uri)
 
     def encode(self, embeddings: np.ndarray) -> bytes:
         """Return the answer."""

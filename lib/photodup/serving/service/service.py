@@ -31,6 +31,7 @@ from photodup.serving.service.bodies import RequestError
 from photodup.serving.service.decoding import Decoder, RequestWork
 from photodup.serving.service.settings import ServiceSettings
 from photodup.serving.service.stages import Stages
+from photodup.serving.service.triton_model import TritonModel
 
 log = logging.getLogger("photodup.service")
 
@@ -66,15 +67,7 @@ class Service:
     def load(self) -> None:
         """Load and warm the model; takes seconds, in a thread."""
         s = self.settings
-        model = load_model(
-            s.model_pretrained,
-            engine=s.engine or None,
-            precision=s.precision,
-            threads=s.threads,
-            streams=s.streams,
-            device=s.device,
-            name=s.model_name,
-        )
+        model = _load(s)
         # The first runs pay for what is set up once; the fastest is the first guess at the pace. Too slow a guess
         # would refuse the first clients, too fast a one is corrected by their own runs.
         self.admission.computing.add(1, min(_seconds_of_one(model) for _ in range(WARM_UPS)))
@@ -207,8 +200,8 @@ class Service:
 
     async def embed_openai(self, request: Request) -> Response:
         """Serve one request in OpenAI's form."""
-        asked = openai_form.OpenAiRequest(self.ready()[0], self.settings.max_images)
-        return await self.embed(request, partial(self._json, asked.images), asked.encode)
+        form = openai_form.OpenAiRequest(self.ready()[0], self.settings.max_images)
+        return await self.embed(request, partial(self._json, form.images), form.encode)
 
     async def _json(
         self, read: Callable[[bytes], list[bytes]], request: Request, take: bodies.Take
@@ -223,6 +216,20 @@ class Service:
         return await asyncio.wrap_future(self.decoder.run(read, bytes(body)))
 
 
+def _load(settings: ServiceSettings) -> ImageModel:
+    if settings.engine == "triton":
+        return TritonModel(settings.precision)
+    return load_model(
+        settings.model_pretrained,
+        engine=settings.engine or None,
+        precision=settings.precision,
+        threads=settings.threads,
+        streams=settings.streams,
+        device=settings.device,
+        name=settings.model_name,
+    )
+
+
 def _seconds_of_one(model: ImageModel) -> float:
     started = time.perf_counter()
     model.embed_pixels(np.zeros((1, 3, 224, 224), np.uint8))
@@ -230,12 +237,12 @@ def _seconds_of_one(model: ImageModel) -> float:
 
 
 def _require(request: Request, content_type: str) -> None:
-    given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if given != content_type:
+    actual = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if actual != content_type:
         other = "/embed/base64" if content_type.startswith("multipart") else "/embed"
         raise RequestError(
             415,
-            f"{request.url.path} takes {content_type}, not {given or 'an untyped body'}; see also {other}.",
+            f"{request.url.path} takes {content_type}, not {actual or 'an untyped body'}; see also {other}.",
         )
 
 

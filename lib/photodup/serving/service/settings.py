@@ -73,5 +73,5 @@ def read_settings() -> ServiceSettings:
     except ValidationError as error:
         first = error.errors()[0]
         name = str(first["loc"][0]).upper()
-        shown = name if name == "API_KEY" else f"{name}={first['input']}"
-        raise PhotodupError(f"{shown}: {first['msg'].removeprefix('Value error, ')}.") from None
+        setting = name if name == "API_KEY" else f"{name}={first['input']}"
+        raise PhotodupError(f"{setting}: {first['msg'].removeprefix('Value error, ')}.") from None

@@ -149,5 +149,5 @@ class GpuCollector(Collector):
             yield family
 
 
-def _text(said: bytes | str) -> str:
-    return said.decode() if isinstance(said, bytes) else said
+def _text(text: bytes | str) -> str:
+    return text.decode() if isinstance(text, bytes) else text

@@ -105,12 +105,12 @@ def set_batching(config: "ModelConfig", variant: str) -> None:
             f"Batching variant {variant!r} is unknown: use one of {', '.join(BATCHING)}, or a snippet "
             "such as 'dynamic_batching { max_queue_delay_microseconds: 2000 }'."
         )
-    wanted = parse_config(snippet, f"batching variant {variant!r}").dynamic_batching
-    if snippet and not wanted.HasField("default_queue_policy"):
-        wanted.default_queue_policy.CopyFrom(config.dynamic_batching.default_queue_policy)
+    batching = parse_config(snippet, f"batching variant {variant!r}").dynamic_batching
+    if snippet and not batching.HasField("default_queue_policy"):
+        batching.default_queue_policy.CopyFrom(config.dynamic_batching.default_queue_policy)
     config.ClearField("dynamic_batching")
     if snippet:
-        config.dynamic_batching.CopyFrom(wanted)
+        config.dynamic_batching.CopyFrom(batching)
 
 
 def set_parameter(config: "ModelConfig", **values: Any) -> None:

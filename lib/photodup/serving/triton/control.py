@@ -86,11 +86,11 @@ def temporary_config(
 
 def _as_served(config: ModelConfig) -> ModelConfig:
     """Return a configuration as Triton tells it back: a batcher prefers the largest batch where it is not told."""
-    told = type(config)()
-    told.CopyFrom(config)
-    if told.HasField("dynamic_batching") and not told.dynamic_batching.preferred_batch_size:
-        told.dynamic_batching.preferred_batch_size.append(told.max_batch_size)
-    return told
+    served = type(config)()
+    served.CopyFrom(config)
+    if served.HasField("dynamic_batching") and not served.dynamic_batching.preferred_batch_size:
+        served.dynamic_batching.preferred_batch_size.append(served.max_batch_size)
+    return served
 
 
 @contextlib.contextmanager
@@ -103,19 +103,21 @@ def _asking(grpc_url: str, model: str) -> Iterator[InferenceServerClient]:
         with InferenceServerClient(grpc_url) as client:
             yield client
     except InferenceServerException as error:
-        said = f"Triton at {grpc_url} keeps {model} as it is"
+        refusal = f"Triton at {grpc_url} keeps {model} as it is"
         if "is restricted" in error.message():  # it names the header, whose value may be missing or wrong
-            known = "the key given for it is wrong" if grpc_metadata(grpc_url) else "no key is given for it"
+            key_state = (
+                "the key given for it is wrong" if grpc_metadata(grpc_url) else "no key is given for it"
+            )
             raise PhotodupError(
-                f"{said}: its control needs a key, and {known} (set `triton_control_key` in the endpoints file, or "
+                f"{refusal}: its control needs a key, and {key_state} (set `triton_control_key` in the endpoints file, or "
                 f"{VARIABLE})."
             ) from None
         if "not allowed" in error.message():
             raise PhotodupError(
-                f"{said}: it was started without model control (--model-control-mode=explicit; our images start "
+                f"{refusal}: it was started without model control (--model-control-mode=explicit; our images start "
                 f"with it when {VARIABLE} is set)."
             ) from None
-        raise PhotodupError(f"{said}: {error.message()}") from error
+        raise PhotodupError(f"{refusal}: {error.message()}") from error
 
 
 def answers_during(
@@ -137,8 +139,8 @@ def answers_during(
     from tritonclient.grpc import InferenceServerClient, InferInput
     from tritonclient.utils import np_to_triton_dtype
 
-    value = InferInput("image", list(request.shape), np_to_triton_dtype(request.dtype))
-    value.set_data_from_numpy(request)
+    tensor = InferInput("image", list(request.shape), np_to_triton_dtype(request.dtype))
+    tensor.set_data_from_numpy(request)
     answers: list[str] = []
     failures: list[str] = []
     over = threading.Event()
@@ -147,7 +149,7 @@ def answers_during(
         with InferenceServerClient(grpc_url) as client:
             while not over.is_set():
                 try:
-                    answers.append(client.infer(model, [value]).get_response().model_version)
+                    answers.append(client.infer(model, [tensor]).get_response().model_version)
                 except Exception as error:
                     if not is_expected(error):
                         raise
@@ -161,8 +163,8 @@ def answers_during(
             time.sleep(1)
         finally:
             over.set()
-        for one in asking:
-            one.result()
+        for future in asking:
+            future.result()
     return {
         "answers_by_version": dict(Counter(answers)),
         "failures": sorted(set(failures)),

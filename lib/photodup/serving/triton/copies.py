@@ -36,24 +36,24 @@ def model_copy(
     Raises:
         PhotodupError: no such model, or Triton refuses the copy; the server's reason is quoted.
     """
-    made: list[str] = []
+    copies: list[str] = []
     try:
         source = read_config(repository / model / "config.pbtxt")
         if source.platform == "ensemble":
             inner = source.ensemble_scheduling.step[-1]
-            made.append(_copy(repository, inner.model_name, name, change))
+            copies.append(_copy(repository, inner.model_name, name, change))
             load_model(grpc_url, name)
 
             def repoint(config: ModelConfig) -> None:
                 config.ensemble_scheduling.step[-1].model_name = name
 
-            made.append(_copy(repository, model, f"{name}_jpeg", repoint))
+            copies.append(_copy(repository, model, f"{name}_jpeg", repoint))
         else:
-            made.append(_copy(repository, model, name, change))
-        load_model(grpc_url, made[-1])
-        yield made[-1]
+            copies.append(_copy(repository, model, name, change))
+        load_model(grpc_url, copies[-1])
+        yield copies[-1]
     finally:
-        for copied in reversed(made):
+        for copied in reversed(copies):
             with contextlib.suppress(PhotodupError):  # the server may be gone
                 unload_model(grpc_url, copied)
             shutil.rmtree(repository / copied, ignore_errors=True)

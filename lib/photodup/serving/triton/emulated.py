@@ -40,11 +40,11 @@ def presets() -> dict[str, Preset]:
     """Return every preset by name, from `emulated_gpus.yaml`."""
     data = yaml.safe_load(Path(__file__).with_name("emulated_gpus.yaml").read_text())
     share, gflop = data["share_of_peak"], data["image_gflop"]
-    found = {}
+    by_name = {}
     for name, entry in data["gpus"].items():
         peak = entry["peak_tflops"]
         slope = gflop / (peak * share) if peak else 0.0  # GFLOP / (TFLOP/s) = ms
-        found[name] = Preset(
+        by_name[name] = Preset(
             name=name,
             base_ms=entry["batch_1_ms"] - slope,
             per_image_ms=slope,
@@ -55,7 +55,7 @@ def presets() -> dict[str, Preset]:
                 f"per-image time assumed: {gflop} GFLOP at {share:.0%} of {peak} TFLOP/s" if peak else ""
             ),
         )
-    return found
+    return by_name
 
 
 def parse_emulated(model: str) -> tuple[Preset, str]:

@@ -130,7 +130,7 @@ def render_repository(
     if instances < 1 or preprocess_instances < 1:
         raise PhotodupError("A model needs at least one instance.")
     names = _available(target, exported) if models is None else with_steps(models)
-    said = {"model_digest": model_digest or "unset", "pretrained": pretrained or "unset"}
+    origin = {"model_digest": model_digest or "unset", "pretrained": pretrained or "unset"}
     for name in names:
         folder = out_dir / name
         (folder / "1").mkdir(parents=True, exist_ok=True)
@@ -145,7 +145,7 @@ def render_repository(
             _check_target(name, target, exported)
             _emulate(config, name, folder / "1")
         elif (weights := _check_target(name, target, exported)) is not None:
-            set_parameter(config, **said)
+            set_parameter(config, **origin)
             if name == "openclip_vit_b32_trt" and HALF in exported:
                 weights = HALF
                 _leave_precision_to_the_graph(config)
@@ -162,7 +162,7 @@ def render_repository(
         elif encoder:
             describe(config, encoder, None, model_digest)
         if name == TORCH:
-            _fill_in_torch(config, folder / "1", target in ON_GPU, said)
+            _fill_in_torch(config, folder / "1", target in ON_GPU, origin)
         if name == PREPROCESS:
             config.instance_group[0].count = preprocess_instances
             set_batching(config, "single")  # decoding gains nothing from a batch
@@ -210,9 +210,9 @@ def link_file(onnx: Path, link: Path) -> None:
 
 def _check_format(onnx: Path) -> None:
     """Refuse a file that the oldest supported server could not read: it would say so only when it loads it."""
-    if (found := ir_version(onnx)) > IR_VERSION:
+    if (version := ir_version(onnx)) > IR_VERSION:
         raise PhotodupError(
-            f"{onnx} has ONNX format {found}; Triton 24.05 (ONNX Runtime 1.18) reads {IR_VERSION}: export with the "
+            f"{onnx} has ONNX format {version}; Triton 24.05 (ONNX Runtime 1.18) reads {IR_VERSION}: export with the "
             "pinned torch and onnx."
         )
 
@@ -366,16 +366,16 @@ def _emulate(config: "ModelConfig", name: str, version_dir: Path) -> None:
     copy_code(_MODELS / "emulation.py", version_dir / "emulation.py")
 
 
-def _fill_in_torch(config: "ModelConfig", version_dir: Path, on_gpu: bool, said: dict[str, str]) -> None:
+def _fill_in_torch(config: "ModelConfig", version_dir: Path, on_gpu: bool, origin: dict[str, str]) -> None:
     """Fill in what a target decides for the encoder that PyTorch runs, and put its code into the version's folder.
 
     Args:
         config: the committed configuration; changed.
         on_gpu: False counts the instance on the CPU and computes there.
-        said: parameters of the weights.
+        origin: parameters of the weights.
     """
     library = Path(__file__).resolve().parents[3]
-    set_parameter(config, device="cuda" if on_gpu else "cpu", library=library, **said)
+    set_parameter(config, device="cuda" if on_gpu else "cpu", library=library, **origin)
     if not on_gpu:
         _on_cpu(config)
     _copy_committed(TORCH, "model.py", version_dir)

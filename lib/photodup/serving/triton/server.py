@@ -61,14 +61,14 @@ def server_folder(venv: Path) -> Path:
     Raises:
         PhotodupError: it is not there any more.
     """
-    if (found := _server_in(venv)) is None:
+    if (folder := _server_in(venv)) is None:
         raise PhotodupError(f"No Triton server in {venv}: run `make install`, or set PHOTODUP_TRITON_VENV.")
-    return found
+    return folder
 
 
 def _server_in(venv: Path) -> Path | None:
-    found = sorted(venv.glob("lib/python3*/site-packages/pytriton/tritonserver"))
-    return found[0] if found and (found[0] / "bin" / "tritonserver").exists() else None
+    folders = sorted(venv.glob("lib/python3*/site-packages/pytriton/tritonserver"))
+    return folders[0] if folders and (folders[0] / "bin" / "tritonserver").exists() else None
 
 
 def backends_folder(venv: Path) -> Path:

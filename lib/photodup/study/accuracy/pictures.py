@@ -10,8 +10,8 @@ import numpy as np
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 
 from photodup.core.errors import PhotodupError
-from photodup.demo.photographs import SOURCES
 from photodup.embedding.imaging import ImageError, View, decode, to_jpeg, to_uint8
+from photodup.photos.demo.photographs import SOURCES
 from photodup.photos.library.walking import walk
 
 MIN_ORIGINALS = 20

@@ -87,7 +87,7 @@ def _measure(run: Run, pairs: Sequence[Pair], sizes: Sizes) -> None:
     price = run.endpoints.price_per_hour_usd
     cost = f" and {minutes / 60 * price:.2f} USD" if price else ""
     print(
-        f"{n_visits} visits are missing: about {minutes:.0f} minutes{cost}. What is measured is kept.",
+        f"{n_visits} visits are missing: about {minutes:.0f} minutes{cost}. After an interruption, run the cell again.",
         flush=True,
     )
     with run.store:

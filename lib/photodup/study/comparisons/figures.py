@@ -86,6 +86,24 @@ def draw_values(ax: Axes, compared: Compared, load: str, metric: str) -> int:
     return len(sides)
 
 
+def draw_visit(ax: Axes, compared: Compared, name: str) -> None:
+    """Draw the last visit of a comparison: each counted answer at its time (x, seconds) and its latency (y, ms).
+
+    Of visits without times, x is the number of the answer.
+    """
+    import numpy as np
+
+    visit, question = compared.visits[name][-1], compared[name].question
+    at = visit.at_s if len(visit.at_s) else np.arange(len(visit.side))
+    for index, (label, color) in enumerate(
+        ((question.label_a, charts.MUTED), (question.label_b, charts.FOUND))
+    ):
+        mine = visit.side == index
+        ax.plot(at[mine], visit.latency_ms[mine], ".", color=color, markersize=3, label=label)
+    ax.set(xlabel="seconds" if len(visit.at_s) else "answer", ylabel="latency (ms)", ylim=(0, None))
+    ax.legend(fontsize=8)
+
+
 def draw_effects(ax: Axes, compared: Compared, names: Sequence[str]) -> None:
     """Draw comparisons as intervals of the relative effect, in percent: filled where a difference was found.
 

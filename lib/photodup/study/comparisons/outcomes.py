@@ -39,12 +39,14 @@ class Compared:
         outcomes: by the comparison's name; one for each that was declared.
         nulls: outcomes of two equal processes, for all loads of the run that it planned.
         sides: one row for each side under each load: its figures over all visits with their 95 % intervals.
+        visits: of each comparison that has some, by its name.
     """
 
     pairs: tuple[Pair, ...]
     outcomes: Mapping[str, Outcome]
     nulls: tuple[Outcome, ...]
     sides: pd.DataFrame
+    visits: Mapping[str, list[Visit]]
 
     def __getitem__(self, name: str) -> Outcome:
         if name not in self.outcomes:
@@ -123,6 +125,7 @@ def read_comparisons(run: Run, *notebooks: str, declared: Declarations | None = 
         {pair.name: outcomes[pair.name] for pair in pairs},
         tuple(null for null in nulls if null.is_measured),
         _figures_of_sides(visits, used),
+        {pair.name: measured for pair, measured in visits if measured and pair in pairs},
     )
 
 

@@ -227,7 +227,8 @@ def describe_machine(facts: dict[str, Any]) -> str:
     if not facts:
         return ""
     gpus = ", ".join(gpu["name"] for gpu in facts.get("gpus", [])) or "no GPU"
-    here = f"{facts['cpu']}, {facts['cores']} cores, {facts['memory_gib']:.0f} GiB, {gpus}"
+    amx = " with AMX" if any(flag.startswith("amx") for flag in facts.get("vector_instructions", [])) else ""
+    here = f"{facts['cpu']}{amx}, {facts['cores']} cores, {facts['memory_gib']:.0f} GiB, {gpus}"
     return f"servers: {_hardware(**facts['servers'])}; client: {here}" if facts.get("servers") else here
 
 

@@ -33,7 +33,7 @@ def prepare_model(wanted: str | None = None) -> str:
 
 def demo_library(name: str = "demo") -> Path:
     """Return a demonstration library in a folder of build/, built on first use."""
-    from photodup.demo.photographs import build_demo
+    from photodup.photos.demo.photographs import build_demo
 
     directory = build_dir() / name
     if not (directory / "ground_truth.json").is_file():
@@ -47,8 +47,8 @@ def review_library() -> Path:
     The encoder is the one MODEL_PRETRAINED names, else the EfficientNet-Lite0 stand-in; where neither is
     at hand copies are found by hash and pixels alone.
     """
-    from photodup.demo.encoder import export_stand_in
     from photodup.embedding.client.client import connect
+    from photodup.photos.demo.encoder import export_stand_in
     from photodup.photos.embed.embed import embed_library
     from photodup.photos.library.catalogue import Catalogue
     from photodup.photos.library.scan import scan
@@ -79,7 +79,7 @@ def payload_photos(n: int) -> list[bytes]:
     Raises:
         PhotodupError: the library holds fewer than `n`.
     """
-    from photodup.demo.photographs import load_ground_truth
+    from photodup.photos.demo.photographs import load_ground_truth
 
     library = demo_library()
     truths = [t for t in load_ground_truth(library / "ground_truth.json") if t.path.endswith(".jpg")]

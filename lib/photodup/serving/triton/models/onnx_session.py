@@ -92,16 +92,16 @@ def _failure(error):
 def _onnx_runtime(folder, parameters, threads):
     import onnxruntime
 
-    wanted = ["CPUExecutionProvider"]
+    providers = ["CPUExecutionProvider"]
     if parameters.get("device") == "cuda":
         import torch  # noqa: F401  (its wheels bring the libraries of CUDA; importing it loads them)
 
-        wanted = ["CUDAExecutionProvider", *wanted]
+        providers = ["CUDAExecutionProvider", *providers]
     session = onnxruntime.InferenceSession(
-        str(folder / "model.onnx"), cpu.onnx_options(threads), providers=wanted
+        str(folder / "model.onnx"), cpu.onnx_options(threads), providers=providers
     )
-    if session.get_providers()[0] != wanted[0]:
-        raise pb_utils.TritonModelException(f"{wanted[0]} does not start here: see the lines above")
+    if session.get_providers()[0] != providers[0]:
+        raise pb_utils.TritonModelException(f"{providers[0]} does not start here: see the lines above")
     return lambda batch: session.run(["embedding"], {"image": batch})[0], cpu.describe_onnx(session)
 
 

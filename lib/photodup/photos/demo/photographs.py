@@ -50,12 +50,12 @@ class Source:
             PhotodupError: the package that ships it is not installed.
         """
         package, folder = self.package
-        found = util.find_spec(package)
-        if found is None or not found.origin:
+        spec = util.find_spec(package)
+        if spec is None or not spec.origin:
             raise PhotodupError(
                 f"The demonstration photographs come with {package}: pip install 'photodup[demo]'."
             )
-        image = imaging.decode(Path(found.origin).parent / folder / self.file)
+        image = imaging.decode(Path(spec.origin).parent / folder / self.file)
         sides = zip(self.box, image.size * 2, strict=True)
         left, top, right, bottom = (round(share * side) for share, side in sides)
         return image.crop((left, top, right, bottom))
@@ -150,15 +150,15 @@ def build_demo(directory: Path | str) -> Path:
     try:
         root.mkdir(parents=True, exist_ok=True)
         path, begun = root / GROUND_TRUTH, root / f".{GROUND_TRUTH}.old"
-        for known in (path, begun):
-            if os.path.lexists(known) and not _is_ground_truth(known):
-                raise _somebody_elses(known)
+        for file in (path, begun):
+            if os.path.lexists(file) and not _is_ground_truth(file):
+                raise _somebody_elses(file)
         with suppress(FileNotFoundError):  # Written last: its presence says that all is there.
             os.replace(path, begun)
         truths = list(_build(root, may_replace=begun.exists()))
         photos = [asdict(truth) for truth in sorted(truths, key=lambda truth: truth.path)]
-        about = (__doc__ or "").strip()
-        text = json.dumps({"about": about, "photos": photos}, indent=1, ensure_ascii=False) + "\n"
+        description = (__doc__ or "").strip()
+        text = json.dumps({"about": description, "photos": photos}, indent=1, ensure_ascii=False) + "\n"
         write_atomically(path, text, within=root)
         begun.unlink(missing_ok=True)
     except OSError as error:
@@ -194,17 +194,25 @@ def _put(root: Path, target: Path, data: bytes, seconds: float, *, may_replace: 
 def _build(root: Path, *, may_replace: bool) -> Iterator[Truth]:
     for i, source in enumerate(SOURCES):
         original = source.open()
-        taken = datetime(int(source.folder[:4]), 5, 1, 9) + timedelta(days=3 * i)
+        taken_at = datetime(int(source.folder[:4]), 5, 1, 9) + timedelta(days=3 * i)
         if source.name == "motorcycle_right":  # Like a burst: a second after the other eye.
-            taken -= timedelta(days=3, seconds=-1)
+            taken_at -= timedelta(days=3, seconds=-1)
 
         def write(
-            path: str, variant: Variant, source=source, image=original, taken=taken
+            path: str, variant: Variant, source=source, image=original, taken_at=taken_at
         ) -> Truth:  # bound now: closures see the last value of a loop
-            seconds = taken.replace(tzinfo=UTC).timestamp()  # the same on every machine
-            _put(root, root / path, _encode(image, variant, source, taken), seconds, may_replace=may_replace)
+            seconds = taken_at.replace(tzinfo=UTC).timestamp()  # the same on every machine
+            _put(
+                root, root / path, _encode(image, variant, source, taken_at), seconds, may_replace=may_replace
+            )
             return Truth(
-                path, source.name, variant.name, source.name, source.scene, taken.isoformat(), source.credit
+                path,
+                source.name,
+                variant.name,
+                source.name,
+                source.scene,
+                taken_at.isoformat(),
+                source.credit,
             )
 
         first = write(f"{source.folder}/IMG_{1001 + i}.jpg", Variant("original", ".jpg", "", quality=95))
@@ -222,7 +230,7 @@ def _build(root: Path, *, may_replace: bool) -> Iterator[Truth]:
             )
 
 
-def _encode(image: Image.Image, variant: Variant, source: Source, taken: datetime) -> bytes:
+def _encode(image: Image.Image, variant: Variant, source: Source, taken_at: datetime) -> bytes:
     width, height = image.size
     if variant.crop < 1:
         left, top = (width * (1 - variant.crop) / 2, height * (1 - variant.crop) / 2)
@@ -238,18 +246,18 @@ def _encode(image: Image.Image, variant: Variant, source: Source, taken: datetim
     options: dict = {"quality": variant.quality} if variant.suffix in (".jpg", ".webp", ".heic") else {}
     if variant.keep_exif:
         # As bytes: pillow-heif ignores the orientation in an Exif object.
-        options["exif"] = _exif(source, taken, variant.orientation).tobytes()
+        options["exif"] = _exif(source, taken_at, variant.orientation).tobytes()
     formats = {".jpg": "JPEG", ".png": "PNG", ".webp": "WEBP", ".heic": "HEIF", ".tif": "TIFF"}
     return imaging.encoded(image, formats[variant.suffix], **options)
 
 
-def _exif(source: Source, taken: datetime, orientation: int) -> Image.Exif:
+def _exif(source: Source, taken_at: datetime, orientation: int) -> Image.Exif:
     exif = Image.Exif()
     exif[0x010E] = f"{source.file} ({source.credit})"  # ImageDescription
     exif[0x010F], exif[0x0110] = "photodup", "Demonstration"  # Make, Model
     exif[0x0112] = orientation
-    exif[0x0132] = f"{taken:%Y:%m:%d %H:%M:%S}"  # DateTime
-    exif.get_ifd(0x8769)[0x9003] = f"{taken:%Y:%m:%d %H:%M:%S}"  # DateTimeOriginal
+    exif[0x0132] = f"{taken_at:%Y:%m:%d %H:%M:%S}"  # DateTime
+    exif.get_ifd(0x8769)[0x9003] = f"{taken_at:%Y:%m:%d %H:%M:%S}"  # DateTimeOriginal
     return exif
 
 
@@ -268,8 +276,8 @@ def make_12mp(directory: Path | str, n: int = 8) -> list[Path]:
         grain = np.random.default_rng(i).normal(0, 5, (3000, 4000, 1)).astype(np.float32)
         noisy = Image.fromarray(np.clip(np.asarray(large) + grain, 0, 255).astype(np.uint8))
         path = directory / f"12mp_{i:04d}_{source.name}.jpg"
-        taken = datetime(2023, 1, 1) + timedelta(hours=i)
+        taken_at = datetime(2023, 1, 1) + timedelta(hours=i)
         with replacing(path) as part:
-            noisy.save(part, "JPEG", quality=90, exif=_exif(source, taken, 1))
+            noisy.save(part, "JPEG", quality=90, exif=_exif(source, taken_at, 1))
         paths.append(path)
     return paths

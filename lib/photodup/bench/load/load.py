@@ -64,13 +64,13 @@ def measure(
 
     Returns:
         The columns of the window: latencies (`latency_ms_mean`, `_p50` and the others of `METRICS`; None where a
-        percentile has too few answers), `throughput_images_per_s`, `n_requests`, `n_errors`, `duration_s`,
-        stages (`prepare_ms_mean`, `request_ms_mean`, `decode_ms_mean` and `_p50`), `client_cpu_cores` (cores this process
-        kept busy) and `client_cpu_share` (the same as a share of the cores it may use), `client_bound` (the rate is above a
-        third of what this generator could send at that cost of a request), `payload_bytes` (the mean over the window's requests, with `_min` and `_max`), `little_ratio` of closed loops,
-        `arrived_per_s` (the rate as drawn) and late sends of open ones, `notes` (what a reader must know, in clauses), and
-        `raw` (latencies and completion times). When nothing could be measured: `status: "failed"`, `error`, and what is
-        known. Never raises for a server.
+        percentile has too few answers), `throughput_images_per_s`, `n_requests`, `n_errors`, `duration_s`, stages
+        (`prepare_ms_mean`, `request_ms_mean`, `decode_ms_mean` and `_p50`), `client_cpu_cores` (cores this process kept
+        busy) and `client_cpu_share` (the same as a share of the cores it may use), `client_bound` (the rate is above a
+        third of what this generator could send at that cost of a request), `payload_bytes` (the mean over the window's
+        requests, with `_min` and `_max`), `little_ratio` of closed loops, `arrived_per_s` (the rate as drawn) and late
+        sends of open ones, `notes` (what a reader must know, in clauses), and `raw` (latencies and completion times).
+        When nothing could be measured: `status: "failed"`, `error`, and what is known. Never raises for a server.
     """
     plan = plan or WindowPlan()
     point = {**adapter.describe(), **way.columns(), **load.columns(), "seed": plan.seed}

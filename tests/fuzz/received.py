@@ -28,7 +28,7 @@ from support.triton import tiny_graph
 from fuzz.images import keep, mutate
 from photodup.bench.record import latencies
 from photodup.bench.record.json_files import read_json
-from photodup.bench.record.record import RunStore, load_points
+from photodup.bench.record.record import RunStore, load_figures
 from photodup.core.errors import PhotodupError
 from photodup.embedding.engines.encoder import load_model
 from photodup.embedding.wire.http import AnswerError, Base64Json, Multipart, OpenAi
@@ -73,7 +73,10 @@ def run(folder: Path) -> Callable[[], object]:
     with RunStore(folder / "run") as store:
         raw = {"latency_ms": [1.0, 2.0]}
         store.measure_or_load(
-            "a", lambda: {"scenario": "single_stream", "x": 1, "raw": raw}, config={"batch": 1}
+            "a",
+            lambda: {"scenario": "single_stream", "n_requests": 2, "n_errors": 0, "raw": raw},
+            config={"batch": 1, "visit": 1},
+            kind="figure",
         )
     latencies.compact(folder / "run")
     (folder / "run" / "study.json").write_text(
@@ -81,7 +84,7 @@ def run(folder: Path) -> Callable[[], object]:
     )
 
     def use() -> None:
-        load_points(folder / "run")
+        load_figures(folder / "run")
         latencies.check(folder / "run")
         read_environment(folder / "run")
         study_rows(folder / "run")

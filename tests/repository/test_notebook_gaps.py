@@ -14,7 +14,7 @@ def outputs_of(*cells: str) -> list[str]:
 
 def test_a_gap_is_said_by_its_cell_and_by_every_cell_that_builds_on_it():
     printed = outputs_of(
-        "before = 1\npoint = Gap(invalid_because='the link was down')\nvalue = point['latency_ms_p50']\nafter = 2",
+        "before = 1\npoint = Gap(error='the link was down')\nvalue = point['latency_ms_p50']\nafter = 2",
         "print(before)",
         "twice = 2 * value\nprint('never')",
         "f'{twice:.1f}'",
@@ -32,13 +32,13 @@ def test_a_condition_ends_its_cell_and_marks_all_that_the_cell_sets():
 
 
 def test_a_cell_that_is_run_again_with_a_server_mends_what_follows():
-    cell = "rows = Gap(invalid_because='no server')['rows'] if not servers else [1]"
+    cell = "rows = Gap(error='no server')['rows'] if not servers else [1]"
     printed = outputs_of("servers = []", cell, "rows", "servers = [1]", cell, "rows")
     assert printed[2] == "Not measured: no server" and printed[5] == "[1]"
 
 
 def test_a_stale_name_of_an_earlier_cell_is_missing_too():
-    printed = outputs_of("rows = [1]", "rows = Gap(invalid_because='no server')['rows']", "print(rows[0])")
+    printed = outputs_of("rows = [1]", "rows = Gap(error='no server')['rows']", "print(rows[0])")
     assert printed[2] == "Not measured: no server"
 
 

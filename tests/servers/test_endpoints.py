@@ -20,7 +20,7 @@ from photodup.serving.embedded import MODELS
 from photodup.serving.endpoints import Endpoints, from_ports, load_endpoints, save_endpoints
 from photodup.serving.process.ports import claim_ports
 from photodup.serving.triton.repository import WEIGHTS
-from photodup.study.notebook.points import measure_point
+from photodup.study.notebook.points import measure_figure
 from photodup.study.notebook.run import open_run
 
 REACHED = {"triton-onnx-fp32-http-fp32": "http://h:8000", "triton-trt-fp16-grpc-fp32": "h:8001"}
@@ -205,7 +205,7 @@ def test_points_of_a_machine_elsewhere_carry_the_measured_way_to_it(monkeypatch,
         assert way.rtt_ms >= 0 and way.link == "network"
         figure(way.rtt_ms < 5, way)
     assert way == run.measure_way() == open_run("elsewhere", "127.0.0.2:8002").measure_way(), "asked once"
-    point = measure_point(run, "triton-trt-fp16-grpc-fp16", Load("single_stream"))
-    assert (point["link"], point["rtt_ms"]) == ("network", way.rtt_ms)
+    figure_of = measure_figure(run, "triton-trt-fp16-grpc-fp16", Load("single_stream"))
+    assert (figure_of["link"], figure_of["rtt_ms"]) == ("network", way.rtt_ms)
     nobody = open_run("nobody", "127.0.0.3:9").measure_way()
     assert (nobody.link, nobody.rtt_ms) == ("network", None)

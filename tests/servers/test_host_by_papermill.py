@@ -25,7 +25,7 @@ from support.paths import ROOT, link_checkout
 from support.rented import PORTS, rented_machine
 from support.triton import needs_triton
 
-from photodup.bench.record.record import load_points
+from photodup.bench.record.record import load_figures
 from photodup.serving import control_key
 from photodup.serving.check import gpu_of
 from photodup.serving.endpoints import UNNAMED_GPU, Endpoints, read_address_line
@@ -132,15 +132,15 @@ def printed(notebook) -> str:
 def test_parity_needs_no_fastapi_and_an_unnamed_gpu_is_no_cpu(checkout, published):
     line = documented("03_set_up_triton", "203.0.113.7:9,47088,47037,47012")
     line = [*line[: line.index("GPU") - 1], "-p", "RUN", "without-fastapi"]
-    sizes = {"N_PHOTOS": 4, "N_LONE": 4, "SECONDS": 0.2, "IN_FLIGHT": [1, 4]}
+    sizes = {"N_PHOTOS": 4, "SECONDS": 0.2, "IN_FLIGHT": [1, 4]}
     code, said, notebook = execute(checkout, line, sizes)
     assert code == 0, said
     assert f"FastAPI ({PUBLISHED}:9) cannot be used" in printed(notebook)
     folder = checkout / "results" / "without-fastapi"
     (parity,) = [json.loads(path.read_text()) for path in folder.glob("records/triton-parity-*.json")]
     assert {row["backend"].split("-")[0] for row in parity["result"]["rows"]} == {"triton"}
-    points = load_points(folder)
-    assert len(points) and set(points.device) == {UNNAMED_GPU}, "what the metrics count, nobody named"
+    figures = load_figures(folder)
+    assert len(figures) and set(figures.device) == {UNNAMED_GPU}, "what the metrics count, nobody named"
     assert json.loads((folder / "environment.json").read_text())["servers"]["gpus"] == 2
 
 

@@ -419,22 +419,22 @@ def test_large_bodies_arrive_whole_and_non_http_is_named():
 
 
 def test_a_point_goes_into_a_run_and_comes_back_as_a_row(tmp_path):
-    from photodup.bench.record.record import RunStore, load_points
+    from photodup.bench.record.record import RunStore, load_figures
 
     asked = Load("single_stream")
     config = {**asked.columns(), "backend": "dummy"}
     with RunStore(tmp_path / "run") as run:
         for _ in range(2):
-            kept = {"config": config, "kind": "point"}
+            kept = {"config": config, "kind": "figure"}
             point = run.measure_or_load("p", lambda: measure(Dummy(1), PHOTOS, asked, SHORT), **kept)
         raw = run.raw("p", config=config)
         run.measure_or_load(
             "gone",
             lambda: measure(only_sent("http://127.0.0.1:9"), PHOTOS, asked, SHORT),
             config={**config, "backend": "fastapi-pytorch-fp32-http-jpeg"},
-            kind="point",
+            kind="figure",
         )
-    rows = load_points(tmp_path / "run").set_index("key")
+    rows = load_figures(tmp_path / "run").set_index("key")
     assert rows.loc["p", "latency_ms_p50"] == point["latency_ms_p50"]
     assert len(raw["latency_ms"]) == point["n_requests"]
     assert rows.loc["gone", "status"] == "failed" and np.isnan(rows.loc["gone", "latency_ms_p50"])

@@ -10,14 +10,14 @@ from support.link import NO_LINK, needs_link
 from photodup.bench.link import link as link_module
 from photodup.bench.link.link import Link, LinkError
 from photodup.bench.link.real_path import measure_path, twin
-from photodup.bench.load.plan import Stopping
+from photodup.bench.load.plan import WindowPlan
 from photodup.bench.record.record import RunStore
 from photodup.bench.stats.facts import Load
 from photodup.core.errors import PhotodupError
 from photodup.serving.endpoints import Endpoints, from_ports
 from photodup.study import remote_latency
 from photodup.study.notebook.gaps import NotMeasured
-from photodup.study.notebook.points import measure_point
+from photodup.study.notebook.points import measure_figure
 from photodup.study.notebook.run import Run
 
 PAYLOADS = [10_000, 602_112]
@@ -101,10 +101,10 @@ def test_without_an_http_server_the_gap_says_so(tmp_path: Path) -> None:
         remote_latency.measure_real_path(Run("far", tmp_path, only_grpc, RunStore(tmp_path)), PAYLOADS)
 
 
-# ---- points over an emulated link
+# ---- figures over an emulated link
 
 
-STOPPING = Stopping(min_duration_s=0.2, min_requests=1, max_duration_s=0.4, warmup_requests=1)
+HOW = {"plan": WindowPlan(0.2, 1, warmup_requests=1), "visits": 1, "is_checked": False}
 LOAD = Load("single_stream", span="prepared")
 
 
@@ -115,28 +115,27 @@ def open_here(path: Path, server) -> Run:
 
 @needs_link
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_a_point_crosses_the_link_and_is_counted_by_the_server(protocol, tmp_path, tiny_triton, figure):
+def test_a_figure_crosses_the_link_and_is_counted_by_the_server(protocol, tmp_path, tiny_triton, figure):
     run, backend = open_here(tmp_path, tiny_triton), f"triton-onnx-fp32-{protocol}-jpeg"
-    near = measure_point(run, backend, LOAD, STOPPING, check=False)
-    far = measure_point(run, backend, LOAD, STOPPING, check=False, link="us-east")
+    near = measure_figure(run, backend, LOAD, **HOW)
+    far = measure_figure(run, backend, LOAD, **HOW, link="us-east")
     assert (near["link"], near["rtt_ms"], near["initcwnd"]) == ("loopback", 0, None)
     assert (far["link"], far["rtt_ms"], far["rate_mbit_s"], far["initcwnd"]) == ("us-east", 25, 210, 10)
     assert (far["congestion"], far["slow_start_after_idle"], far["loss"]) == ("cubic", True, 0)
-    assert (far["device"], far["label"], far["repeat"], far["as_deployed"]) == ("cpu", "", 0, True)
+    assert (far["device"], far["label"], far["n_visits"]) == ("cpu", "", 1)
     assert far["latency_ms_p50"] >= 25  # no less than the round trip
     figure(far["latency_ms_p50"] >= 25 + 0.9 * far["server_request_ms_mean"], far)
     assert far["server_requests"] > 0
-    again = measure_point(run, backend, LOAD, STOPPING, check=False, link="us-east")
+    again = measure_figure(run, backend, LOAD, **HOW, link="us-east")
     assert again["latency_ms_p50"] == far["latency_ms_p50"]  # its own record, not loopback's
 
 
-def test_without_the_right_the_point_is_a_gap_with_the_links_own_sentence(monkeypatch, tmp_path, tiny_triton):
+def test_without_the_right_a_figure_has_the_links_own_sentence(monkeypatch, tmp_path, tiny_triton):
     def refuse(*_, **__):
         raise LinkError("The emulated link needs root or CAP_NET_ADMIN")
 
     monkeypatch.setattr(link_module.Link, "__enter__", refuse)
     run, backend = open_here(tmp_path, tiny_triton), "triton-onnx-fp32-http-jpeg"
-    point = measure_point(run, backend, LOAD, STOPPING, check=False, link="us-east")
-    assert not point["valid"]
-    assert "CAP_NET_ADMIN" in point["invalid_because"]
+    point = measure_figure(run, backend, LOAD, **HOW, link="us-east")
+    assert point["status"] == "failed" and "CAP_NET_ADMIN" in point["because"]
     assert point["link"] == "us-east" and point["rtt_ms"] == 25 and point["rate_mbit_s"] == 210

@@ -15,16 +15,16 @@ from prometheus_client import CollectorRegistry, generate_latest
 from support.service import until
 
 from photodup.bench.load import usage
-from photodup.bench.load.plan import Stopping
+from photodup.bench.load.plan import WindowPlan
 from photodup.bench.record import environment
 from photodup.bench.record.record import RunStore
 from photodup.bench.stats.facts import Load
 from photodup.serving.endpoints import from_ports
 from photodup.serving.service.stages import GpuCollector
-from photodup.study.notebook.points import measure_point
+from photodup.study.notebook.points import measure_figure
 from photodup.study.notebook.run import Run
 
-SHORT = Stopping(min_duration_s=1.2, min_requests=1, max_duration_s=1.2, warmup_requests=1)
+SHORT = {"plan": WindowPlan(1.2, 1, warmup_requests=1), "visits": 1, "is_checked": False}
 LOAD = Load("closed_loop", concurrency=2, span="prepared")
 TWO_GPUS = """# HELP nv_gpu_utilization GPU utilization rate [0.0 - 1.0)
 nv_gpu_utilization{gpu_uuid="x"} 0.5
@@ -86,7 +86,7 @@ def test_a_point_of_the_service_says_what_the_service_used(tmp_path: Path, rando
     assert ("photodup_gpu_" in page) == bool(environment.describe()["gpus"])
     host, port = random_service.url.removeprefix("http://").split(":")
     run = Run("here", tmp_path, from_ports(host, int(port), 0, 0, 0), RunStore(tmp_path))
-    point = measure_point(run, "fastapi-pytorch-fp32-http-jpeg", LOAD, SHORT, check=False)
+    point = measure_figure(run, "fastapi-pytorch-fp32-http-jpeg", LOAD, **SHORT)
     assert point["server_cpu_cores"] > 0 and point["server_memory_mib"] > 0
     figure(0.05 < point["server_cpu_cores"] < os.cpu_count() + 0.5, point)
     # Its share of shared pages falls with every other process that has them: between its own pages and all of them.
@@ -113,7 +113,7 @@ def test_a_page_that_is_not_there_spoils_nothing() -> None:
 def test_a_point_of_triton_counts_the_processes_that_compute(tmp_path: Path, tiny_triton, figure) -> None:
     ports = (0, tiny_triton.http_port, tiny_triton.grpc_port, tiny_triton.metrics_port)
     run = Run("here", tmp_path, from_ports("127.0.0.1", *ports, engines=("onnx",)), RunStore(tmp_path))
-    point = measure_point(run, "triton-onnx-fp32-http-jpeg", LOAD, SHORT, check=False)
+    point = measure_figure(run, "triton-onnx-fp32-http-jpeg", LOAD, **SHORT)
     assert point["server_cpu_cores"] > 0 and point["server_memory_mib"] > 0
     assert 0 <= point["host_cpu_share"] <= 1 and point["host_memory_mib"] > 0
     figure(point["server_cpu_cores"] > 0.05, point)

@@ -18,7 +18,7 @@ def two_runs(tmp_path, monkeypatch):
     shutil.copy(ROOT / "matplotlibrc", tmp_path)
     kept = [
         path
-        for pattern in ("point-*-single-stream-b1-c1-????????.json", "reference-embeddings-*.json")
+        for pattern in ("figure-*-single-stream-b1-c1-????????.json", "reference-embeddings-*.json")
         for path in sorted((REFERENCE / "records").glob(pattern))
     ]
     assert len(kept) > 4

@@ -10,9 +10,9 @@ from photodup.study.scaling import cost
 from photodup.study.scaling.cost import cheapest, cost_table, fastest_in_both, scaling_costs
 
 
-def point(server, rate, arrangement=None, devices=None, valid=True):
+def point(server, rate, arrangement=None, devices=None):
     where = {"server": server, "arrangement": arrangement, "devices": devices}
-    return where | {"throughput_images_per_s": rate, "valid": valid}
+    return where | {"throughput_images_per_s": rate}
 
 
 POINTS = pd.DataFrame(
@@ -21,7 +21,7 @@ POINTS = pd.DataFrame(
         point("triton", 100.0, "instances", 1),  # at a better load
         point("triton", 380.0, "instances", 4),
         point("triton", 320.0, "servers", 4),
-        point("triton", 9000.0, "servers", 4, valid=False),
+        point("triton", math.nan, "servers", 4),
         point("fastapi", 50.0),  # one service, as every notebook measures it
     ]
 )
@@ -57,7 +57,7 @@ def test_emulated_devices_have_no_price_and_nothing_measured_has_no_number():
     free = scaling_costs(POINTS, devices=[4])
     assert free["usd_per_hour"].isna().all() and free["usd_per_million_images"].isna().all()
     assert cheapest(free, 100) == "Nothing that serves 100 images/s has a price here."
-    empty = scaling_costs(POINTS.assign(valid=False), {1: 0.5}, devices=[2])
+    empty = scaling_costs(POINTS.assign(throughput_images_per_s=math.nan), {1: 0.5}, devices=[2])
     assert set(empty["how"]) == {"not measured"} and empty["images_per_s"].isna().all()
     assert cheapest(empty, 10).endswith("since nothing was measured.")
 

@@ -27,7 +27,7 @@ def measured(run: Path) -> None:
 
 
 def compacted(run: Path) -> None:
-    latencies.write_part(next((run / "records").glob("point-*.json")), {"latency_ms": [1.0]})
+    latencies.write_part(next((run / "records").glob("figure-*.json")), {"latency_ms": [1.0]})
     latencies.compact(run)
 
 

@@ -190,7 +190,7 @@ def test_what_was_planted_in_the_visits_is_what_is_found(recorded):
     assert told.loc["LitServe"].iloc[0].startswith("different by more than 2 %, +2")
     assert told.loc["LitServe"].iloc[1].startswith("different by more than 2 %, -1")
     assert told.loc["mosec"].iloc[0].startswith("equal, ") and told.loc["BentoML"].iloc[0] == "not measured"
-    assert len(recorded.points()) == 0  # these are no points of the study's own backends
+    assert len(recorded.figures()) == 0  # these are no figures of the study's own backends
 
 
 def test_a_faster_server_is_in_the_answer_with_both_values(empty):

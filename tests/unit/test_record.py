@@ -15,7 +15,7 @@ from support.command import running
 
 from photodup.bench.record import environment, json_files, record
 from photodup.bench.record.json_files import RecordError, plain
-from photodup.bench.record.record import RunStore, load_points, load_records
+from photodup.bench.record.record import RunStore, load_figures, load_records
 from photodup.core.errors import PhotodupError
 from photodup.core.paths import project_root
 from photodup.embedding.backends import parse_backend
@@ -73,13 +73,14 @@ def test_a_failed_point_is_recorded_and_retried(store, as_exception):
             raise ConnectionRefusedError("nobody listens on port 1; see /root/secret/folder/log.txt")
         return {"status": "failed", "error": "nobody listens on port 1", "n_errors": 4}
 
-    failed = store.measure_or_load("a", fails, config=CONFIG, kind="point")
-    gap = load_points(store.directory).iloc[0]
+    failed = store.measure_or_load("a", fails, config=CONFIG, kind="figure")
+    gap = load_figures(store.directory).iloc[0]
     mended = store.measure_or_load("a", lambda: {"x": 1}, config=CONFIG)
-    assert failed["status"] == "failed" and failed["valid"] is False
-    assert "nobody listens" in failed["invalid_because"]
+    assert failed["status"] == "failed" and "nobody listens" in failed["error"]
     assert "secret" not in json.dumps(failed)
-    assert gap["status"] == "failed" and not gap["valid"] and math.isnan(gap["latency_ms_p50"])
+    assert (
+        gap["status"] == "failed" and "nobody listens" in gap["error"] and math.isnan(gap["latency_ms_p50"])
+    )
     assert mended == {"x": 1}
 
 
@@ -147,7 +148,7 @@ def test_reading_only_never_measures(store):
     def never():
         raise AssertionError("measured")
 
-    assert reader.measure_or_load("a", never, config=CONFIG)["invalid_because"] == "gone"
+    assert reader.measure_or_load("a", never, config=CONFIG)["error"] == "gone"
     assert reader.measure_or_load("b", never, config=CONFIG)["status"] == "missing"
 
 
@@ -204,20 +205,20 @@ def test_a_second_run_is_refused_and_a_killed_one_is_not_in_the_way(tmp_path):
     run.close()
 
 
-def test_points_have_the_agreed_columns_and_drop_what_is_no_point(store):
-    point = {"latency_ms_p50": 2.0, "windows": [1, 2]}
-    store.measure_or_load("p", lambda: point, config=CONFIG, kind="point")
-    store.measure_or_load("sizes", lambda: {"bytes": 9}, config={"wire": "jpeg"}, kind="point")
-    store.measure_or_load("step", lambda: point, config=CONFIG, kind="curve")
-    points = load_points(store.directory)
-    assert list(points.columns[: len(record.POINT_COLUMNS)]) == record.POINT_COLUMNS
-    assert list(points["key"]) == ["p"] and list(points["batch"]) == [1]
-    assert set(points["run"]) == {"run"}
-    assert "windows" not in points
+def test_figures_have_the_agreed_columns_and_join_their_visits(store):
+    for visit, median in ((1, 2.0), (2, 8.0)):
+        window = {"latency_ms_p50": median, "n_requests": 5, "n_errors": 0, "parts": [1, 2]}
+        store.measure_or_load("p", lambda w=window: w, config=CONFIG | {"visit": visit}, kind="figure")
+    store.measure_or_load("step", lambda: {"latency_ms_p50": 2.0}, config=CONFIG, kind="visit")
+    figures = load_figures(store.directory)
+    assert list(figures.columns[: len(record.FIGURE_COLUMNS)]) == record.FIGURE_COLUMNS
+    assert list(figures["key"]) == ["p"] and list(figures["batch"]) == [1] and set(figures["run"]) == {"run"}
+    assert figures.latency_ms_p50.tolist() == [pytest.approx(4)] and figures.n_requests.tolist() == [10]
+    assert "parts" not in figures
 
 
 def test_an_empty_run_is_an_empty_table(tmp_path):
-    assert load_points(RunStore(tmp_path / "run").directory).empty
+    assert load_figures(RunStore(tmp_path / "run").directory).empty
 
 
 def test_a_run_resumed_on_another_machine_keeps_both_environments(store, monkeypatch):
@@ -254,9 +255,10 @@ def test_plain_is_json_and_idempotent(value):
 
 def test_the_reference_run_is_read_whole():
     reference = project_root() / "results" / "reference-cpu"
-    points = load_points(reference)
-    assert len(points) == sum(r["kind"] == "point" for r in load_records(reference)) > 300
-    assert points[["backend", "server", "engine", "precision", "link"]].notna().all().all()
-    assert {parse_backend(name).name for name in points.backend} == set(points.backend)
-    assert points.rtt_ms.notna().all() and points.device.notna().all()
-    assert set(points[points.link == "us-east"].rtt_ms) == {25.0} and set(points.repeat) == {0, 1}
+    figures = load_figures(reference)
+    n_visits = sum(r["kind"] == "figure" for r in load_records(reference))
+    assert figures.n_visits.sum() == n_visits >= len(figures) > 100
+    assert figures[["backend", "server", "engine", "precision", "link"]].notna().all().all()
+    assert {parse_backend(name).name for name in figures.backend} == set(figures.backend)
+    assert figures.rtt_ms.notna().all() and figures.device.notna().all()
+    assert set(figures[figures.link == "us-east"].rtt_ms) == {25.0}

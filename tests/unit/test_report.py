@@ -34,12 +34,14 @@ def edit(path, change):
     path.write_text(json.dumps(content))
 
 
-def point_files(project, run):
-    return sorted((project / "results" / run / "records").glob("point-*.json"))
+def figure_files(project, run):
+    return sorted((project / "results" / run / "records").glob("figure-*.json"))
 
 
 def test_runs_side_by_side_are_one_table_of_the_loads_that_two_have(project):
-    backends = {path: json.loads(path.read_text())["config"]["backend"] for path in point_files(project, "b")}
+    backends = {
+        path: json.loads(path.read_text())["config"]["backend"] for path in figure_files(project, "b")
+    }
     lacking, changed = sorted(set(backends.values()))[:2]
     for path, backend in backends.items():
         if backend == lacking:
@@ -100,7 +102,7 @@ RECEIVED = {
     "environment.json": {"no keys", "wrong values within"},
     "study.json": {"wrong values within"},
     "outcomes.json": {"wrong values within"},
-    "records/point-*.json": set(),
+    "records/figure-*.json": set(),
     "records/visit-*.json": {"a pipe"},  # which counts as no file
     "notebooks/01_one.ipynb": {"wrong values within", "a pipe"},
     "latencies.parquet": {"a pipe", *DAMAGED} - {"cut short", "binary", "empty"},

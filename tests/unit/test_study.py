@@ -8,12 +8,8 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from support.command import one_sentence
 from support.report_runs import PIXEL
-from support.visits import opened
 
-from photodup.bench.load.plan import Stopping
-from photodup.bench.stats.facts import Load
 from photodup.core.errors import PhotodupError
-from photodup.study.notebook import points
 from photodup.study.notebook.files import notebooks, source_sha256
 from photodup.study.notebook.opening import write_opening
 from photodup.study.notebook.run import open_run
@@ -263,45 +259,3 @@ def test_notebook_pages_need_no_network_and_escape_what_was_printed(tmp_path):
     page = render_notebook(path, "mine")
     assert "<script" not in page
     assert "http://" not in page and "https://" not in page
-
-
-def test_a_record_answers_for_a_backend_that_is_not_listed_here(project):
-    elsewhere = "name: there\nbackends:\n  triton-onnx-fp32-http-fp32: http://127.0.0.1:1\n"
-    (project / "elsewhere.yaml").write_text(elsewhere)
-    there = open_run("mine", endpoints=project / "elsewhere.yaml")
-    here = open_run("mine", endpoints=project / "endpoints.yaml")
-    ask = {"backend": "triton-onnx-fp32-http-fp32", "load": Load("single_stream"), "check": False}
-    assert points.measure_point(here, **ask)["status"] == "missing"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(points.Measurement, "measure", lambda _: {"latency_ms_p50": 7.0, "valid": True})
-        points.measure_point(there, **ask)
-    assert points.measure_point(here, **ask)["latency_ms_p50"] == 7.0
-    there.store.close()
-
-
-# ---- points outside the comparisons
-
-
-@pytest.mark.parametrize("seed", [0, 1])
-def test_points_are_measured_in_random_order_and_returned_as_asked(monkeypatch, tmp_path, seed):
-    asked = []
-
-    def measure_point(run, backend, load, stopping=None, *, check=True):
-        asked.append((backend, load.batch, check))
-        return {"backend": backend, "batch": load.batch, "valid": True}
-
-    monkeypatch.setattr(points, "measure_point", measure_point)
-    run = opened(tmp_path)
-    specs = [{"backend": b, "load": Load("offline", batch=n)} for b in "ab" for n in (1, 4, 8, 16)]
-    table = points.measure_all(run, specs, Stopping(), seed=seed)
-    in_order = [("a", 1), ("a", 4), ("a", 8), ("a", 16), ("b", 1), ("b", 4), ("b", 8), ("b", 16)]
-    assert list(zip(table.backend, table.batch, strict=True)) == in_order
-    measured = [(backend, batch) for backend, batch, _ in asked]
-    assert sorted(measured) == in_order != measured
-    assert [backend for backend, _, check in asked if check] == list(dict.fromkeys(b for b, _, _ in asked))
-
-
-def test_an_unmeasured_point_is_a_gap(tmp_path):
-    run = opened(tmp_path, measure=False)
-    spec = {"backend": "fastapi-pytorch-fp32-http-jpeg", "load": Load("single_stream")}
-    assert not points.measure_all(run, [spec], Stopping()).valid.any()

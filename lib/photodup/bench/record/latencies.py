@@ -10,7 +10,7 @@ Columns:
 All numbers are float32 (24 bits: a latency of 100 ms to 8 ns, 60 s to 4 µs). A column that a record does not have
 is null in its rows; rows of one record stand together, records in the order of their names. To read one point:
 
-    pandas.read_parquet("results/NAME/latencies.parquet", filters=[("record", "==", "point-…")])
+    pandas.read_parquet("results/NAME/latencies.parquet", filters=[("record", "==", "figure-…")])
 
 While a run is measured each point has a small file of its own beside its record, of the same form, so that nothing
 is lost when the run is killed. `compact` puts them into the one file; reading asks the small files first.

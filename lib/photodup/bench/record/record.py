@@ -27,6 +27,7 @@ from photodup.bench.record.json_files import (
     reading,
     slug,
 )
+from photodup.bench.stats.figures import figures_of
 from photodup.core.errors import PhotodupError, is_expected
 from photodup.core.files import write_atomically
 
@@ -36,17 +37,14 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 # fmt: off
-POINT_COLUMNS = [
+FIGURE_COLUMNS = [
     "run", "backend", "server", "engine", "precision", "protocol", "wire", "device", "channel", "connection",
-    "scenario", "batch", "concurrency", "offered_per_s", "arrived_per_s", "load_share", "link", "rtt_ms",
-    "rate_mbit_s", "loss", "initcwnd", "congestion", "slow_start_after_idle", "label", "as_deployed", "repeat",
-    "n_requests", "duration_s", "latency_ms_p50", "latency_ms_p90", "latency_ms_p95", "latency_ms_p99",
-    "latency_ms_mean", "throughput_images_per_s", "payload_bytes", "payload_bytes_min", "payload_bytes_max",
-    "client_cpu_cores", "client_cpu_share", "valid", "invalid_because",
+    "scenario", "batch", "concurrency", "offered_per_s", "arrived_per_s", "link", "rtt_ms", "rate_mbit_s", "loss",
+    "initcwnd", "congestion", "slow_start_after_idle", "label", "n_visits", "n_requests", "duration_s",
+    "latency_ms_p50", "latency_ms_p90", "latency_ms_p95", "latency_ms_p99", "latency_ms_mean",
+    "throughput_images_per_s", "payload_bytes", "client_cpu_cores", "client_cpu_share", "status", "error",
 ]
 # fmt: on
-# Of a point measured once, from a server as it is deployed.
-PLAIN_POINT = {"label": "", "as_deployed": True, "repeat": 0}
 _locked: dict[Path, int] = {}  # what this process holds: a notebook may open its own run twice
 
 
@@ -98,8 +96,8 @@ class RunStore:
 
         Returns:
             The result, the same dictionary whether measured now or read back. A point that failed (or is
-            missing from a run opened with `measure=False`) gives `status`, `error`, `valid: False` and
-            `invalid_because`; the next run tries it again, while a finished one is never repeated.
+            missing from a run opened with `measure=False`) gives `status` and `error`; the next run tries it again,
+            while a finished one is never repeated.
 
         Raises:
             Exception: any other exception of `measure`: a mistake in a program is no result. It is logged, nothing
@@ -177,8 +175,8 @@ class RunStore:
         self.close()
 
     def path_of(self, key: str, config: Mapping[str, Any]) -> Path:
-        """Return the file of a record; without its ending, `latencies.parquet` calls the record so."""
-        return self.records_dir / f"{slug(key)}-{digest({'key': key, 'config': config})[:8]}.json"
+        """Return the file of a record (see `name_of`)."""
+        return self.records_dir / name_of(key, config)
 
     def _run(
         self, key: str, measure: Callable[[], dict], config: Mapping[str, Any], kind: str
@@ -244,30 +242,46 @@ def load_records(run_dir: Path | str) -> Iterator[dict[str, Any]]:
     yield from sorted(records, key=lambda record: (record["started_at"], record["key"]))
 
 
-def load_points(run_dir: Path | str) -> "pd.DataFrame":
-    """Return one row per point of a run: the records of kind `point` whose config or result names a `scenario`.
+def load_figures(run_dir: Path | str) -> "pd.DataFrame":
+    """Return one row a figure of a run: the mean over its visits, which are records of kind `figure`.
 
-    Columns: `POINT_COLUMNS` first (None where a fact was not recorded), then every other plain value of config and
-    result (confidence bounds, stages), `key`, `status`, `error`, `started_at`.
-    Failed points are rows too: no numbers, `valid` False and the reason in `invalid_because`. Where neither the machine nor
-    its servers have a GPU, `device` is the processor unless a point says otherwise.
+    Columns: `FIGURE_COLUMNS` first (None where a fact was not recorded), then every other plain value of config and
+    figures (ends of intervals, stages), and `key`. A figure of which no window could be measured has no numbers, and the
+    reason in `error`.
     """
     import pandas as pd
 
-    facts, rows = read_json(Path(run_dir) / "environment.json", {}), []
-    plain = PLAIN_POINT | (
-        {} if not facts or facts.get("gpus") or facts.get("servers") else {"device": "cpu"}
-    )
+    run_dir, visits = Path(run_dir), dict[str, list[dict[str, Any]]]()
     for record in load_records(run_dir):
-        if record["kind"] != "point":
-            continue
-        row = {**plain, **record["config"], **_outcome(record), "run": Path(run_dir).name}
-        row |= {name: record[name] for name in ("key", "status", "error", "started_at")}
-        if "scenario" in row:
-            rows.append({k: v for k, v in row.items() if not isinstance(v, (dict, list))})
+        if record["kind"] == "figure":
+            others = {name: value for name, value in record["config"].items() if name != "visit"}
+            visits.setdefault(digest({"key": record["key"], "config": others}), []).append(record)
+    rows = []
+    for records in visits.values():
+        first = records[0]
+        with reading(run_dir / "records" / name_of(first["key"], first["config"])):
+            windows = [_outcome(record) | _answers(run_dir, record) for record in records]
+            row = {
+                "run": run_dir.name,
+                "status": "ok",
+                **first["config"],
+                **figures_of(windows),
+                "key": first["key"],
+            }
+        rows.append({name: value for name, value in row.items() if not isinstance(value, (dict, list))})
     frame = pd.DataFrame(rows)
-    others = [name for name in frame.columns if name not in POINT_COLUMNS]
-    return frame.reindex(columns=[*POINT_COLUMNS, *others])
+    return frame.reindex(columns=[*FIGURE_COLUMNS, *(c for c in frame.columns if c not in FIGURE_COLUMNS)])
+
+
+def name_of(key: str, config: Mapping[str, Any]) -> str:
+    """Return the file name of a record; without its ending, `latencies.parquet` calls the record so."""
+    return f"{slug(key)}-{digest({'key': key, 'config': config})[:8]}.json"
+
+
+def _answers(run_dir: Path, record: Mapping[str, Any]) -> "dict[str, dict[str, np.ndarray]]":
+    name = name_of(record["key"], record["config"]).removesuffix(".json")
+    raw = latencies.read(run_dir, name) if record["has_raw"] else {}
+    return {"raw": raw} if raw else {}
 
 
 def _outcome(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -277,7 +291,7 @@ def _outcome(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _gap(status: str, error: str) -> dict[str, Any]:
-    return {"status": status, "error": error, "valid": False, "invalid_because": error}
+    return {"status": status, "error": error}
 
 
 def _sentence(error: BaseException) -> str:

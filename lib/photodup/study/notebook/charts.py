@@ -11,7 +11,7 @@ import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from photodup.study.notebook.gaps import running_shell
 from photodup.study.notebook.table import as_markdown
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
@@ -63,19 +64,31 @@ def engine_color(engine: str) -> str:
     return ENGINE_COLORS.get(engine_family(engine), MUTED)
 
 
-def draw_points(
-    ax, x, y, valid, *, color, label: str | None = None, linestyle: str = "-", marker: str = "o"
+def draw_figures(
+    ax: Axes, x: Sequence[float], figures: pd.DataFrame, metric: str, *, color: str, **style: Any
 ) -> None:
-    """Draw a line through the valid points of a sweep; a point that is not valid is hollow and on no line.
+    """Draw a line through figures, each with its interval as a bar where it has one.
 
     Args:
-        x, y, valid: of the same length, in the order of the line; NaN is left out.
+        x: where the figures lie, in the order of the line.
+        figures: rows of `measure_figures`; one without the metric is left out.
+        style: of the line, as matplotlib takes it: `label`, `linestyle`, `marker`.
     """
+    nothing = np.full(len(figures), np.nan)
+    ends = ("", "_ci_low", "_ci_high")
+    y, low, high = (np.asarray(figures.get(f"{metric}{end}", nothing), float) for end in ends)
+    places, there = np.asarray(x, float), np.isfinite(y)
+    ax.plot(places[there], y[there], color=color, **{"marker": "o"} | style)
+    barred = there & np.isfinite(high - low)
+    ax.vlines(places[barred], low[barred], high[barred], color=color, linewidth=1.2)
 
-    x, y, valid = np.asarray(x, float), np.asarray(y, float), np.asarray(valid, bool)
-    good, bad = valid & np.isfinite(y), ~valid & np.isfinite(y)
-    ax.plot(x[good], y[good], color=color, linestyle=linestyle, marker=marker, label=label)
-    ax.plot(x[bad], y[bad], color=color, linestyle="none", marker=marker, markerfacecolor="white")
+
+def intervals_of(figures: pd.DataFrame) -> str:
+    """Return what a caption says of the intervals: the visits that they rest on, or why there are none."""
+    visits = int(figures["n_visits"].max())
+    return (
+        f"Intervals: 95 % between {visits} visits." if visits > 1 else "One visit a figure, so no intervals."
+    )
 
 
 def caption(figure: Figure, text: str, *, width: int = 118) -> Figure:

@@ -26,7 +26,7 @@ class Gap(dict):
     """The result of a point that failed or is missing; a number that it does not have raises `NotMeasured`."""
 
     def __missing__(self, name: str) -> NoReturn:
-        raise NotMeasured(self.get("invalid_because") or f"{name} was not measured")
+        raise NotMeasured(self.get("error") or f"{name} was not measured")
 
 
 def need(is_there: bool, sentence: str) -> None:

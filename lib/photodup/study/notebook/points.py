@@ -1,193 +1,162 @@
-"""Measure one point of a backend against a run's servers: address, counters, reference and key in one place."""
+"""The figures of servers: each load in a short window, again in every visit, and the mean over visits with its interval."""
 
 from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from photodup.bench.link.link import PRESETS
 from photodup.bench.link.way import LOOPBACK, Way, emulated
-from photodup.bench.load.plan import Stopping
+from photodup.bench.load.plan import WindowPlan
 from photodup.bench.stats.facts import Load
+from photodup.bench.stats.figures import figures_of
 from photodup.core.errors import PhotodupError
 from photodup.embedding.backends import Backend, parse_backend
-from photodup.study.notebook.gaps import Gap
 from photodup.study.notebook.table import as_table
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from photodup.bench.load.load import Probe
     from photodup.study.notebook.run import Run
 
+KIND = "figure"
+START_HERE = "Start the servers with `photodup serve --embedded`, and run this cell again."
+START_THERE = "Start the servers there as docs/gpu.md says, and run this cell again."
 N_PHOTOS = 32
 # A wire that rounds or recompresses changes the answer; how much is notebook 04's and 11's subject.
 MIN_COSINE = {"jpeg": 0.95, "base64": 0.95}
 
 
 @dataclass(frozen=True)
-class Measurement:
-    """One point to measure, with everything that it takes; it can be sent to another process.
+class Target:
+    """A server that a context of ours started.
 
     Attributes:
-        backend, load, stopping: what is asked of which server, and until when.
-        url, metrics_url: where the server answers and where it counts; None in process.
-        reference: what the payload photographs should embed to; None compares nothing.
-        options: of the adapter.
-        way: how requests reach the server; an emulated link is made for this point alone.
+        url: where it answers.
+        probe: reads its counters around a window (see `load.measure`); None reads none.
     """
 
-    backend: Backend
+    url: str
+    probe: Probe | None = None
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One load on one server: what a figure is measured of.
+
+    Attributes:
+        backend: its name.
+        load: what is sent.
+        label: in words, how the server is configured, or whatever else tells two specs apart; part of the key.
+        setting: makes the context in which the run's own server is configured as `label` says.
+        server: makes the context of a server started for this label, a `Target`. Either context is entered once a visit
+            for all specs of a label, and not at all where all of them have records.
+        link: name of an emulated link (`photodup.bench.link.link.PRESETS`) between client and server, which must be on
+            this machine; "" is the real way to them. Each window gets a fresh link, so none inherits another's queue.
+        options: of the adapter, such as `{"channel": "shared"}`.
+        config: more that the figure depends on; recorded.
+        columns: more columns of the row, such as a name for a chart; not recorded.
+        tolerates_errors: requests that fail are counted, and fail no window: what is refused is the result.
+        is_checked: compare embeddings with the reference before a backend's first window, unless it is emulated.
+        plan: of its windows, where it is another than the other specs'.
+    """
+
+    backend: str
     load: Load
-    stopping: Stopping
-    url: str | None = None
-    metrics_url: str | None = None
-    reference: np.ndarray | None = None
-    options: dict[str, Any] = field(default_factory=dict)
-    way: Way = LOOPBACK
+    label: str = ""
+    setting: Callable[[], AbstractContextManager[Any]] | None = None
+    server: Callable[[], AbstractContextManager[Target]] | None = None
+    link: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    tolerates_errors: bool = False
+    is_checked: bool = True
+    plan: WindowPlan | None = None
 
-    def measure(self) -> dict[str, Any]:
-        """Measure from where this process is."""
-        from photodup.bench.backends.adapters import adapter
-        from photodup.bench.load import counters
-        from photodup.bench.load.load import measure
-        from photodup.study.notebook.weights import payload_photos
-
-        account = counters.account_of(self.backend) if self.metrics_url else None
-        return measure(
-            adapter(self.backend, self.url, **self.options),
-            payload_photos(N_PHOTOS),
-            self.load,
-            self.stopping,
-            reference=self.reference,
-            min_cosine=MIN_COSINE.get(self.backend.wire, 0.999),
-            probe=counters.probe(self.metrics_url, account) if account and self.metrics_url else None,
-            way=self.way,
+    @property
+    def key(self) -> str:
+        """Return the readable part of the records' name."""
+        rate = f"{self.load.offered_per_s:.4g}" if self.load.offered_per_s else ""
+        loaded = [self.load.scenario, f"b{self.load.batch}", f"c{self.load.concurrency}", rate]
+        connection = "" if self.load.connection == "warm" else self.load.connection
+        parts = (
+            KIND,
+            self.backend,
+            *map(str, self.options.values()),
+            *loaded,
+            connection,
+            self.link,
+            self.label,
         )
+        return "-".join(filter(None, parts))
 
-    def measure_through(self, preset: str) -> dict[str, Any]:
-        """Measure from the far end of an emulated link; a link that was late takes the point's validity."""
-        from photodup.bench.link.link import Link
-
-        if self.url is None:
-            raise PhotodupError(f"{self.backend.name} runs in this process: no link leads to it.")
-        with Link(preset) as link:
-            metrics_url = link.url(self.metrics_url) if self.metrics_url else None
-            far = replace(self, url=link.url(self.url), metrics_url=metrics_url, way=emulated(preset))
-            point = link.measure_far(far.measure, in_own_process=self.backend.protocol == "grpc")
-            if late := link.invalid_because():
-                why = "; ".join(filter(None, [point.get("invalid_because"), late]))
-                point |= {"valid": False, "invalid_because": why}
-        return point
+    def config_of(self, plan: WindowPlan, visit: int) -> dict[str, Any]:
+        """Return what a window depends on."""
+        where = {
+            "backend": self.backend,
+            "label": self.label,
+            "link": self.link,
+            **self.options,
+            **self.config,
+        }
+        return {**asdict(self.load), **where, "plan": asdict(self.plan or plan), "visit": visit}
 
 
-def measure_point(
-    run: Run,
-    backend: str | Backend,
-    load: Load,
-    stopping: Stopping | None = None,
-    *,
-    label: str = "",
-    as_deployed: bool | None = None,
-    repeat: int = 0,
-    check: bool = True,
-    config: dict[str, Any] | None = None,
-    before: Callable[[], Any] | None = None,
-    link: str = "",
-    **adapter_options: Any,
-) -> dict[str, Any]:
-    """Return one point of `backend`, measured now unless the run has it.
+def measure_figures(
+    run: Run, specs: Sequence[Spec], plan: WindowPlan | None = None, *, visits: int = 3, seed: int = 0
+) -> pd.DataFrame:
+    """Return one row a spec: its figures over the visits, measured now unless the run has them.
 
-    A backend that the endpoints do not list, or that cannot be measured, gives a gap: `valid` is False and
-    `invalid_because` says why. Nothing is filled in.
+    Each visit takes all specs in a new random order, so that warming up, throttling or a neighbour's load hits all
+    alike. Windows that the run has are read, so a measurement that was interrupted goes on where it ended.
 
     Args:
-        label: in words, what distinguishes points of one backend beside the load, such as the server's
-            configuration; part of the key and of the record.
-        as_deployed: whether the server is configured as it is deployed; unless given, a point with a label is not.
-        repeat: 0 for the first measurement of this point, then 1, 2, …; part of the key and of the record.
-        check: compare embeddings with the reference first, unless the backend is emulated.
-        config: more that the result depends on; recorded.
-        before: called first if this point is measured now; see `when_measuring`.
-        link: name of an emulated link (`photodup.bench.link.link.PRESETS`) between client and server, which must
-            be on this machine; "" is the real way to them (`Run.measure_way`). Each point gets a fresh link, so
-            none inherits another's queue.
-        adapter_options: passed to the adapter, such as `channel="shared"`.
+        plan: of a window.
+        visits: windows a spec, spread over the whole measurement.
+
+    Returns:
+        Columns: those of backend, way, load and spec, the figures (`bench.stats.figures.figures_of`), `status` ("ok",
+        "failed" or "missing") and `because`, a sentence where a window could not be measured.
     """
-    asked, stopping = parse_backend(backend), stopping or Stopping()
-    rate = f"{load.offered_per_s:g}" if load.offered_per_s else ""
-    loaded = [load.scenario, f"b{load.batch}", f"c{load.concurrency}", rate]
-    loaded += ["" if load.connection == "warm" else load.connection, link]
-    which = (label, f"repeat-{repeat}" if repeat else "")
-    parts = ("point", asked.name, *map(str, adapter_options.values()), *loaded, *which)
-    key = "-".join(filter(None, parts))
-    settings = {**asdict(load), "backend": asked.name, "label": label, "repeat": repeat}
-    # The key of every record was made with this bound, which no point has any more.
-    settings |= {**adapter_options, **(config or {}), "slo_ms": None, "stopping": stopping.as_config()}
-    settings |= {"link": link} if link else {}
-    way = LOOPBACK if asked.is_local else emulated(link) if link in PRESETS else run.measure_way()
-    facts = {
-        **asked.columns(),
-        "device": asked.emulated_device or run.device(asked),
-        **way.columns(),
-        **({"link": link} if link else {}),
-        **load.columns(),
-        "label": label,
-        "as_deployed": not label if as_deployed is None else as_deployed,
-        "repeat": repeat,
-    }
+    from tqdm import tqdm
 
-    def measure_now() -> dict[str, Any]:
-        if before:
-            before()
-        reference = reference_embeddings(run) if check and not asked.is_emulated else None
-        url, metrics_url = run.endpoints.backends.get(asked.listed_as), run.endpoints.metrics_url(asked)
-        point = Measurement(
-            asked, load, stopping, url, metrics_url, reference, dict(adapter_options), way=way
-        )
-        return facts | (point.measure_through(link) if link else point.measure())
-
-    why = ""  # a record answers whatever the endpoints of the reading machine are
-    if not run.endpoints.has(asked) and run.store.record(key, config=settings) is None:
-        why = run.lacks(asked)
-    elif link and not asked.is_local and not run.is_here and run.store.record(key, config=settings) is None:
-        why = f"no link can be emulated in front of {run.endpoints.name}: its servers are on another machine"
-    if why:
-        return Gap({**facts, **adapter_options, "status": "missing", "valid": False, "invalid_because": why})
-    point = run.measure_or_load(key, measure_now, config=settings, kind="point", may_fail=True)
-    # A gap still says which point it is.
-    return type(point)({**facts, **adapter_options, **point, "record": run.store.path_of(key, settings).stem})
+    plan, order = plan or WindowPlan(), random.Random(seed)
+    checked: set[str] = set()
+    # No bar where everything is read: what is committed would hold its traces.
+    with tqdm(total=visits * len(specs), desc="windows", unit="window", leave=False, delay=5) as progress:
+        for visit in range(1, visits + 1):
+            for group in _in_random_order(specs, order):
+                with _configured(group[0]) as target:
+                    for spec in group:
+                        is_checked = spec.is_checked and spec.backend not in checked
+                        checked.add(spec.backend)
+                        _measure_or_load(run, spec, plan, visit, target, is_checked=is_checked)
+                        progress.update()
+    return as_table(_row(run, spec, plan, visits) for spec in specs)
 
 
-@contextlib.contextmanager
-def when_measuring(context: contextlib.AbstractContextManager) -> Iterator[Callable[[], None]]:
-    """Enter `context` at the first point that is really measured, and leave it after the last.
+def measure_figure(
+    run: Run, backend: str, load: Load, plan: WindowPlan | None = None, *, visits: int = 3, **spec: Any
+) -> dict[str, Any]:
+    """Return the row of one `Spec`; see `measure_figures`."""
+    return measure_figures(run, [Spec(backend, load, **spec)], plan, visits=visits).iloc[0].to_dict()
 
-    A server is reconfigured once for a group of points, and not at all when all of them have records:
 
-        with when_measuring(temporary_config(...)) as reconfigured:
-            points = [measure_point(run, ..., before=reconfigured) for ...]
-    """
-    with contextlib.ExitStack() as stack:
-        entered, refused = False, None
-
-        def enter() -> None:
-            nonlocal entered, refused
-            if refused is not None:  # a server that keeps its configuration keeps it for the whole group
-                raise refused
-            if not entered:
-                try:
-                    stack.enter_context(context)
-                except PhotodupError as error:
-                    refused = error
-                    raise
-                entered = True
-
-        yield enter
+def read_windows(run: Run, spec: Spec, plan: WindowPlan | None, visits: int) -> list[dict[str, Any]]:
+    """Return the windows that the run has of a spec, in the order of the visits, each with its answers under `raw`."""
+    configs = [spec.config_of(plan or WindowPlan(), visit) for visit in range(1, visits + 1)]
+    windows = (run.store.read(spec.key, config=config) for config in configs)
+    # Records may have been copied without their answers.
+    return [{k: v for k, v in window.items() if k != "raw" or v} for window in windows if window is not None]
 
 
 def reference_embeddings(run: Run) -> np.ndarray:
@@ -207,28 +176,161 @@ def reference_embeddings(run: Run) -> np.ndarray:
     return run.store.raw("reference-embeddings", config={})["vectors"].reshape(N_PHOTOS, -1)
 
 
-def measure_all(
-    run: Run, specs: Sequence[dict[str, Any]], stopping: Stopping, *, seed: int = 0
-) -> pd.DataFrame:
-    """Measure points in one seeded random order and return them as a table.
+def _in_random_order(specs: Sequence[Spec], order: random.Random) -> Iterator[list[Spec]]:
+    """Yield the specs in groups: those of one configured server together, each other one alone."""
+    groups: dict[Any, list[Spec]] = {}
+    for place, spec in enumerate(order.sample(list(specs), len(specs))):
+        groups.setdefault(spec.label if spec.setting or spec.server else place, []).append(spec)
+    yield from groups.values()
 
-    Neighbouring points of a sweep never follow each other, so warming up, throttling or a neighbour's load
-    hits all backends alike. Each backend's embeddings are compared with the reference once, before its first
-    timed request.
 
-    Args:
-        specs: arguments of `measure_point`: `backend` and `load`, and whatever else a point needs. A spec may
-            bring its own `stopping`.
+@contextlib.contextmanager
+def _configured(spec: Spec) -> Iterator[Callable[[], Target | None]]:
+    """Yield what enters a spec's context when it is first called, and leave it at the end.
+
+    A server that keeps its configuration, or does not start, is not tried again by the other specs of its group.
     """
-    from tqdm import tqdm
+    entered: list[Target | PhotodupError | None] = []
+    with contextlib.ExitStack() as stack:
 
-    order = random.Random(seed).sample(range(len(specs)), len(specs))
-    rows: dict[int, dict[str, Any]] = {}
-    checked: set[str] = set()
-    # No bar where everything is read: what is committed would hold its traces.
-    for index in tqdm(order, desc="points", unit="point", leave=False, delay=5):
-        spec = {"stopping": stopping, **specs[index]}
-        check = spec.pop("check", True) and spec["backend"] not in checked
-        rows[index] = measure_point(run, check=check, **spec)
-        checked.add(spec["backend"])
-    return as_table(rows[i] for i in sorted(rows))
+        def enter() -> Target | None:
+            if not entered:
+                try:
+                    target = stack.enter_context(spec.server()) if spec.server else None
+                    if spec.setting:
+                        stack.enter_context(spec.setting())
+                    entered.append(target)
+                except PhotodupError as error:
+                    entered.append(error)
+            if isinstance(entered[0], PhotodupError):
+                raise entered[0]
+            return entered[0]
+
+        yield enter
+
+
+def _measure_or_load(
+    run: Run,
+    spec: Spec,
+    plan: WindowPlan,
+    visit: int,
+    enter: Callable[[], Target | None],
+    *,
+    is_checked: bool,
+) -> None:
+    config = spec.config_of(plan, visit)
+    if _lacking(run, spec) and run.store.record(spec.key, config=config) is None:
+        return  # a record answers whatever the endpoints of the reading machine are
+
+    def measure_now() -> dict[str, Any]:
+        target, backend = enter(), parse_backend(spec.backend)
+        reference = reference_embeddings(run) if is_checked and not backend.is_emulated else None
+        target = target or Target(run.endpoints.backends.get(backend.listed_as, ""))
+        window_plan = spec.plan or plan
+        window = partial(_window, spec, replace(window_plan, seed=window_plan.seed + visit - 1), reference)
+        metrics_url = None if spec.server else run.endpoints.metrics_url(backend)
+        if spec.link:
+            return _facts(run, spec) | _through_link(spec, window, target.url, metrics_url)
+        return _facts(run, spec) | window(target.url, metrics_url, _way(run, spec), probe=target.probe)
+
+    run.measure_or_load(spec.key, measure_now, config=config, kind=KIND, may_fail=True)
+
+
+def _window(
+    spec: Spec,
+    plan: WindowPlan,
+    reference: np.ndarray | None,
+    url: str,
+    metrics_url: str | None,
+    way: Way,
+    probe: Probe | None = None,
+) -> dict[str, Any]:
+    """Measure one window from where this process is."""
+    from photodup.bench.backends.adapters import adapter
+    from photodup.bench.load import counters
+    from photodup.bench.load.load import measure
+    from photodup.bench.load.workers import PatientObserver
+    from photodup.study.notebook.weights import payload_photos
+
+    backend = parse_backend(spec.backend)
+    account = counters.account_of(backend) if metrics_url else None
+    return measure(
+        adapter(backend, url or None, **spec.options),
+        payload_photos(N_PHOTOS),
+        spec.load,
+        plan,
+        reference=reference,
+        min_cosine=MIN_COSINE.get(backend.wire, 0.999),
+        probe=counters.probe(metrics_url, account) if account and metrics_url else probe,
+        way=way,
+        observer=PatientObserver() if spec.tolerates_errors else None,
+    )
+
+
+def _through_link(
+    spec: Spec, window: Callable[..., dict[str, Any]], url: str, metrics_url: str | None
+) -> dict[str, Any]:
+    """Measure one window from the far end of an emulated link; a link that was late fails it."""
+    from photodup.bench.link.link import Link
+
+    if not url:
+        raise PhotodupError(f"{spec.backend} runs in this process: no link leads to it.")
+    with Link(spec.link) as link:
+        metrics_url = link.url(metrics_url) if metrics_url else None
+        far = partial(window, link.url(url), metrics_url, emulated(spec.link))
+        is_grpc = parse_backend(spec.backend).protocol == "grpc"
+        measured = link.measure_far(far, in_own_process=is_grpc)
+        if late := link.invalid_because():
+            measured |= {"status": "failed", "error": late}
+    return measured
+
+
+def _facts(run: Run, spec: Spec) -> dict[str, Any]:
+    """Return what is known of a figure before it is measured."""
+    backend = parse_backend(spec.backend)
+    return {
+        **backend.columns(),
+        "device": backend.emulated_device or run.device(backend),
+        **_way(run, spec).columns(),
+        **({"link": spec.link} if spec.link else {}),
+        **spec.load.columns(),
+        "label": spec.label,
+        **spec.options,
+    }
+
+
+def _row(run: Run, spec: Spec, plan: WindowPlan, visits: int) -> dict[str, Any]:
+    windows = read_windows(run, spec, plan, visits)
+    figures = figures_of(windows) if windows else {}
+    status, because = "ok" if windows else "missing", ""
+    if len(windows) < visits:
+        records = (run.store.record(spec.key, config=spec.config_of(plan, n)) for n in range(1, visits + 1))
+        errors = [record["error"] for record in records if record and record["error"]]
+        status = "failed" if errors and not windows else status
+        because = _reason(run, errors[0]) if errors else ""
+        if not (windows or errors):
+            because = "; ".join(filter(None, ["not measured in this run", _lacking(run, spec)]))
+    return {**_facts(run, spec), **figures, **spec.columns, "status": status, "because": because}
+
+
+def _reason(run: Run, error: str) -> str:
+    """Return why a window failed, and how to start a server that nobody reaches."""
+    if "onnect" not in error:
+        return error
+    return f"{error}. {START_HERE if run.is_here else START_THERE}"
+
+
+def _lacking(run: Run, spec: Spec) -> str:
+    """Return why no window of a spec can be measured here; empty where one can."""
+    backend: Backend = parse_backend(spec.backend)
+    if not (spec.server or run.endpoints.has(backend)):
+        return run.lacks(backend)
+    if spec.link and not backend.is_local and not run.is_here:
+        return f"no link can be emulated in front of {run.endpoints.name}: its servers are on another machine"
+    return ""
+
+
+def _way(run: Run, spec: Spec) -> Way:
+    if spec.server or parse_backend(spec.backend).is_local:
+        return LOOPBACK
+    return emulated(spec.link) if spec.link in PRESETS else run.measure_way()

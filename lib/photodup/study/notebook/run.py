@@ -84,11 +84,11 @@ class Run:
             raise NotMeasured(f"{key}: {result['error']}")
         return Gap(result)
 
-    def points(self) -> pd.DataFrame:
-        """Return every point of this run as one tidy table (see `photodup.bench.record.record.load_points`)."""
-        from photodup.bench.record.record import load_points
+    def figures(self) -> pd.DataFrame:
+        """Return every figure of this run as one tidy table (see `photodup.bench.record.record.load_figures`)."""
+        from photodup.bench.record.record import load_figures
 
-        return load_points(self.directory)
+        return load_figures(self.directory)
 
     @property
     def environment(self) -> dict[str, Any]:

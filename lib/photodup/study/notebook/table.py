@@ -1,59 +1,73 @@
-"""Points as one table that has its columns whatever was measured, which are not valid and why, and tables as Markdown."""
+"""Figures as one table that has its columns whatever was measured, what was not measured and why, and tables as Markdown."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from photodup.bench.stats.facts import METRICS
 from photodup.bench.stats.sentence import number
+from photodup.study.notebook.gaps import NotMeasured
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_INTERVALS = ("latency_ms_mean", "latency_ms_p50", "latency_ms_p90", "throughput_images_per_s")
 NUMBERS = (
-    "n_requests", "duration_s", "payload_bytes", "latency_ms_p95", "latency_ms_p99", "little_ratio",
-    *(f"{name}{end}" for name in _INTERVALS for end in ("", "_ci_low", "_ci_high")),
+    "n_visits", "n_requests", "n_errors", "duration_s", "payload_bytes", "little_ratio", "client_cpu_cores",
+    *(f"{name}{end}" for name in METRICS for end in ("", "_ci_low", "_ci_high")),
     *(f"{stage}_ms_mean" for stage in ("prepare", "request", "decode")),
     *(f"server_{stage}_ms_mean" for stage in ("request", "queue", "decode", "compute_infer")),
     "server_batch_mean",
 )  # fmt: skip
 
 
-def as_table(points: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """Return one row a point, without its windows and single requests.
-
-    Every number of `NUMBERS` is a float column, NaN where it was not measured, and `valid` is a boolean: a notebook
-    computes with a table of which nothing was measured as with any other.
-    """
+def as_table(figures: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    """Return one row a figure; every number of `NUMBERS` is a float column, NaN where a server does not tell it."""
     import pandas as pd
 
-    frame = pd.DataFrame([dict(point) for point in points])
-    frame = frame.drop(columns=[name for name in ("windows", "raw") if name in frame])
-    lacking = [name for name in ("valid", "invalid_because", *NUMBERS) if name not in frame]
-    frame = frame.reindex(columns=[*frame.columns, *lacking])
-    frame["valid"] = frame.valid.eq(True)
-    return frame.astype(dict.fromkeys(NUMBERS, float))
+    frame = pd.DataFrame([dict(figure) for figure in figures])
+    lacking = [name for name in ("status", "because", *NUMBERS) if name not in frame]
+    return frame.reindex(columns=[*frame.columns, *lacking]).astype(dict.fromkeys(NUMBERS, float))
 
 
-def gaps(points: pd.DataFrame) -> pd.DataFrame:
-    """Return the points that are not valid with the reason, so that a notebook never hides one.
+def measured(figures: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows that were measured, and print once why the others were not.
 
-    One row stands for all `points` of a backend that have the same reason.
+    Raises:
+        NotMeasured: none was.
     """
-    names = ("backend", "scenario", "batch", "concurrency", "label", "repeat", "points", "invalid_because")
-    bad = points[~points.valid.eq(True)]
-    alike = bad.groupby(["backend", "invalid_because"], dropna=False).backend.transform("size")
-    bad = bad.assign(points=alike.where(alike > 1)).drop_duplicates(["backend", "invalid_because"])
-    told = bad[[name for name in names if name in bad and bad[name].any()]]
-    return told.rename(columns={"concurrency": "in flight", "invalid_because": "why it is not valid"})
+    reasons = figures[figures["because"].astype(bool)]
+    sentences = []
+    for because, rows in reasons.groupby("because", sort=False):
+        names = [" ".join(filter(None, row)) for row in zip(rows["backend"], rows["label"], strict=True)]
+        unnamed = [name for name in dict.fromkeys(names) if name not in because]
+        sentences.append(f"{', '.join(unnamed)}: {because}" if unnamed else because)
+    rest = figures[figures["status"] == "ok"]
+    if rest.empty:
+        raise NotMeasured("; ".join(sentences) or "no load was planned")
+    for sentence in sentences:
+        print(sentence)
+    return rest
+
+
+def with_intervals(figures: pd.DataFrame, metric: str) -> pd.Series:
+    """Return a metric of each row as text, with its interval where it has one: `48.9 [46.9, 51]`; empty without a value."""
+    import pandas as pd
+
+    def text(value: float, low: float, high: float) -> str:
+        ends = f" [{number(low)}, {number(high)}]" if low == low and high == high else ""
+        return f"{number(value)}{ends}" if value == value else ""
+
+    columns = (figures[f"{metric}{end}"].astype(float) for end in ("", "_ci_low", "_ci_high"))
+    texts = [text(*row) for row in zip(*columns, strict=True)]
+    return pd.Series(texts, index=figures.index, dtype=object)
 
 
 def as_markdown(table: pd.DataFrame) -> str:
     """Return a table as Markdown; a notebook shows every table in this way, and the same table is the same bytes.
 
-    An index that has a name stands in the first columns. Numbers have three digits, what is missing is "–", code in a
-    text is shown as code, and a table without rows is an empty text.
+    An index that has a name stands in the first columns. Numbers have three digits, what is missing is an empty cell,
+    code in a text is shown as code, and a table without rows is an empty text.
     """
     table = table.reset_index(drop=not any(table.index.names))
     sides = ["---:" if kind.kind in "if" else "---" for kind in table.dtypes]
@@ -63,7 +77,7 @@ def as_markdown(table: pd.DataFrame) -> str:
 
 def _cell(value: Any) -> str:
     if value is None or value != value:
-        return "–"
+        return ""
     if isinstance(value, bool):
         return "yes" if value else "no"
     return number(value or 0) if isinstance(value, int | float) else str(value)  # no "-0"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from photodup.bench.record.record import load_points
+from photodup.bench.record.record import load_figures
 from photodup.bench.stats.sentence import number
 from photodup.core.errors import PhotodupError
 from photodup.core.files import write_atomically
@@ -48,9 +48,9 @@ def _figures(names: Sequence[str], directories: Sequence[Path]) -> list[tuple[st
     """Return a head, then a row for each load that two runs or more measured: the load, and each run's figures."""
     tables = [
         {
-            tuple(str(point[name]) for name in LOAD): _cell(point)
-            for point in load_points(directory).sort_values("n_requests").to_dict("records")
-            if point["throughput_images_per_s"] > 0
+            tuple(str(figure[name]) for name in LOAD): _cell(figure)
+            for figure in load_figures(directory).sort_values("n_requests").to_dict("records")
+            if figure["throughput_images_per_s"] > 0
         }
         for directory in directories
     ]
@@ -72,9 +72,7 @@ def _words(load: tuple[str, ...]) -> str:
     )
 
 
-def _cell(point: dict[str, Any]) -> str:
-    low, high = (point.get(f"throughput_images_per_s_ci_{end}") or 0.0 for end in ("low", "high"))
+def _cell(figure: dict[str, Any]) -> str:
+    low, high = (figure.get(f"throughput_images_per_s_ci_{end}") or 0.0 for end in ("low", "high"))
     interval = f" [{number(low)}, {number(high)}]" if low > 0 else ""
-    return (
-        f"{number(point['throughput_images_per_s'])}{interval} images/s, {number(point['latency_ms_p50'])} ms"
-    )
+    return f"{number(figure['throughput_images_per_s'])}{interval} images/s, {number(figure['latency_ms_p50'])} ms"

@@ -20,7 +20,7 @@ WAYS = {
     "k machines, Triton": ("triton", "servers"),
     "k machines, FastAPI": ("fastapi", "services"),
 }
-"""Way of scaling -> server and arrangement of its points (see `topology`). FastAPI uses one GPU a process."""
+"""Way of scaling -> server and arrangement of its figures (see `topology`). FastAPI uses one GPU a process."""
 
 MEASURED = "measured"
 
@@ -31,9 +31,8 @@ def scaling_costs(
     """Return one row for each way of scaling and number of devices.
 
     Args:
-        points: with `server`, `throughput_images_per_s`, `valid`; `arrangement` and `devices` where there are several.
-            Points of one kind of engine: real and emulated devices do not belong in one table. A point without them is
-            one device.
+        points: with `server` and `throughput_images_per_s`; `arrangement` and `devices` where there are several. One kind
+            of engine: real and emulated devices do not belong in one table. A row without them is one device.
         prices_usd_per_hour: GPUs in one machine -> what it costs; k machines with one cost k times the price of 1.
         devices: the k to show.
 
@@ -48,7 +47,7 @@ def scaling_costs(
 
 
 def fastest_in_both(arms: "pd.DataFrame", gpus: int = 1) -> "tuple[str, pd.DataFrame]":
-    """Return the fastest engine that both servers answered with at eight in flight, and one point a server for it.
+    """Return the fastest engine that both servers answered with at eight in flight, and one row a server for it.
 
     A rented machine has PyTorch in FastAPI and other engines in Triton: then each server's fastest.
 
@@ -65,7 +64,7 @@ def fastest_in_both(arms: "pd.DataFrame", gpus: int = 1) -> "tuple[str, pd.DataF
         raise NotMeasured("nothing was measured behind both servers with eight requests in flight")
     engines = (rows for _, rows in ranked.groupby(["engine", "precision"], sort=False))
     both = next((rows for rows in engines if {"triton", "fastapi"} <= set(rows["server"])), ranked)
-    one = both.drop_duplicates("server").assign(valid=True, arrangement="instances")
+    one = both.drop_duplicates("server").assign(arrangement="instances")
     label = " and ".join(sorted(one["label"])) + (", two engines" if both is ranked else "")
     return label, one.assign(devices=[gpus if server == "triton" else 1 for server in one["server"]])
 
@@ -96,15 +95,13 @@ def cheapest(table: "pd.DataFrame", images_per_s: float) -> str:
 
 
 def _best(points: "pd.DataFrame", server: str, arrangement: str) -> dict[int, float]:
-    """Return the most valid images/s by number of devices; one device is the same in every arrangement."""
-    columns = ["server", "arrangement", "devices", "throughput_images_per_s", "valid"]
-    found = points.reindex(columns=columns)
-    found = found[
-        found["valid"].eq(True) & found["server"].eq(server) & found["throughput_images_per_s"].notna()
-    ]
-    count = found["devices"].astype(float).fillna(1).astype(int)
-    fits = found["arrangement"].eq(arrangement) | (count == 1)
-    return found[fits].groupby(count[fits])["throughput_images_per_s"].max().to_dict()
+    """Return the most images/s by number of devices; one device is the same in every arrangement."""
+    columns = ["server", "arrangement", "devices", "throughput_images_per_s"]
+    rows = points.reindex(columns=columns)
+    rows = rows[rows["server"].eq(server) & rows["throughput_images_per_s"].notna()]
+    count = rows["devices"].astype(float).fillna(1).astype(int)
+    fits = rows["arrangement"].eq(arrangement) | (count == 1)
+    return rows[fits].groupby(count[fits])["throughput_images_per_s"].max().to_dict()
 
 
 def _rows(

@@ -12,18 +12,16 @@ import numpy as np
 from photodup.bench.anyurl.payloads import Payloads
 from photodup.bench.backends.adapters import check_embeddings
 from photodup.bench.load.load import measure
-from photodup.bench.load.plan import Stopping
-from photodup.bench.load.summary import sample_of_point
+from photodup.bench.load.plan import WindowPlan
 from photodup.bench.load.usage import memory_mib
 from photodup.bench.load.workers import PatientObserver, common_error
 from photodup.bench.stats.facts import Load
-from photodup.bench.stats.point import Sample
 from photodup.bench.stats.slo import LatencyBound, RateSearch, search_rates
 from photodup.bench.verify.verify import verify
 from photodup.core.errors import PhotodupError
 from photodup.embedding.wire.wires import pixels
 from photodup.serving.service.start import PATIENT
-from photodup.study.comparisons.curve import PROBE, PROBED
+from photodup.study.comparisons.curve import CAPACITY, CAPACITY_PLAN
 from photodup.study.peers.peers import MIN_COSINE, Server, Started, started, target
 
 STARTS = 3
@@ -81,8 +79,8 @@ def _overloaded(one: Started, payloads: Payloads, rate: float) -> dict[str, Any]
     load = Load("server", concurrency=IN_FLIGHT, offered_per_s=OVERLOAD * rate, span="prepared")
     seen = PatientObserver()  # what is refused under overload is the result
     # Nothing to warm up: a burst of first requests on all connections is refused by those who refuse.
-    stopping = Stopping(min_duration_s=OVERLOAD_S, max_duration_s=OVERLOAD_S, warmup_requests=0)
-    point = measure(one.adapter(payloads), payloads.items, load, stopping, observer=seen)
+    plan = WindowPlan(OVERLOAD_S, 1, warmup_requests=0)
+    point = measure(one.adapter(payloads), payloads.items, load, plan, observer=seen)
     ended = time.monotonic()
     while (waited := time.monotonic() - ended) < RECOVERY_LIMIT_S:
         with contextlib.suppress(PhotodupError, OSError):
@@ -121,10 +119,10 @@ def probed_rate(one: Started, payloads: Payloads) -> float:
     Raises:
         PhotodupError: the server did not hold it.
     """
-    point = measure(one.adapter(payloads), payloads.items, PROBED, PROBE)
+    point = measure(one.adapter(payloads), payloads.items, CAPACITY, CAPACITY_PLAN)
     if point.get("error") or not point.get("throughput_images_per_s"):
         why = point.get("error") or "nothing was answered"
-        raise PhotodupError(f"{one.server.label} with {PROBED.concurrency} in flight: {why}.")
+        raise PhotodupError(f"{one.server.label} with {CAPACITY.concurrency} in flight: {why}.")
     return point["throughput_images_per_s"]
 
 
@@ -134,12 +132,10 @@ def highest_rate(server: Server, weights: str, payloads: Payloads) -> dict[str, 
     with started(server, weights, settings=PATIENT) as one:
         about_per_s = probed_rate(one, payloads)
 
-        def offered(rate_per_s: float) -> Sample:
+        def offered(rate_per_s: float) -> dict[str, Any]:
             load = Load("server", concurrency=IN_FLIGHT, offered_per_s=rate_per_s, span="prepared")
-            stopping = Stopping(
-                RATE_SECONDS, max_duration_s=RATE_SECONDS, warmup_requests=2, seed=next(draws)
-            )
-            return sample_of_point(measure(one.adapter(payloads), payloads.items, load, stopping))
+            plan = WindowPlan(RATE_SECONDS, 1, warmup_requests=2, seed=next(draws))
+            return measure(one.adapter(payloads), payloads.items, load, plan)
 
         search = RateSearch(BOUND, about_per_s, n_measurements=RATE_MEASUREMENTS)
         return search_rates([search], [offered])[0].as_record()

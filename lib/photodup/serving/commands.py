@@ -103,6 +103,7 @@ def render(
     ] = None,
     variant: _Variant = "default",
     instances: Annotated[int, typer.Option(help="encoder instances (per GPU on GPU targets)")] = 1,
+    decoders: Annotated[int, typer.Option(help="processes that decode images for the JPEG models")] = 2,
     typed: Annotated[
         bool, typer.Option(help="FP16 written into TensorRT's graph, for TensorRT 11 (Triton 26.06)")
     ] = False,
@@ -113,7 +114,8 @@ def render(
 
     known = cast(Target, target)  # an unknown one is refused there
     made = export_models(half=typed)
-    print(render_exported(known, out, made, models=model, variant=variant, instances=instances))
+    options = {"variant": variant, "instances": instances, "preprocess_instances": decoders}
+    print(render_exported(known, out, made, models=model, **options))
 
 
 def _wait_for_signal() -> None:

@@ -143,7 +143,9 @@ def test_everything_on_a_gpu_is_of_one_cuda_generation():
     assert {name for name, _ in defaults} == {"CUDA", "TRITON_IMAGE", "TENSORRT_MAJOR"}
     assert [pair for pair in defaults if VERSIONS[pair[0]] != pair[1]] == []
     guide = (ROOT / "docs" / "gpu.md").read_text()
+    kit = (ROOT / "tools" / "gpu_kit" / "README.md").read_text()
     major = VERSIONS["CUDA"]
+    assert f"'tensorrt-cu{major}<{int(VERSIONS['TENSORRT_MAJOR']) + 1}'" in kit
     assert (
         f"driver for CUDA {major} ({VERSIONS['DRIVER']} or later" in guide
         and f"cuda_vers>={major}.0 " in guide

@@ -175,6 +175,31 @@ def test_each_step_says_its_time_and_what_is_not_done(packed, tmp_path):
     assert "parity: done before" in far_side(packed, tmp_path, "parity").stdout
 
 
+def test_time_that_a_step_leaves_goes_to_the_others(packed, tmp_path):
+    """The schedule alone: steps that end at once, but for one that goes on, one that fails and one that is stopped."""
+    environment_made(tmp_path)
+    (tmp_path / "gpu-kit-work" / "core" / "tree").mkdir(parents=True)
+    python = tmp_path / "python"
+    python.write_text(f"""#!/bin/bash
+        case "$*" in
+          *" tensorrt") mkdir {tmp_path}/again 2>/dev/null && exit 3 ;;
+          *" compile") exit 1 ;;
+          *" full") exit 124 ;;
+        esac
+        exit 0""")
+    python.chmod(0o755)
+    done = far_side(packed, tmp_path, "all", KIT_PYTHON=str(python), KIT_MINUTES="28")
+    given = re.findall(r"^(\w+): at most (\d+) s", done.stdout, re.MULTILINE)
+    assert [name for name, _ in given] == [
+        "environment", "parity", "fp32", "fp16", "tensorrt", "graphs", "compile", "servers", "notebooks",
+        "tensorrt", "compile", "full",
+    ]  # fmt: skip
+    seconds = [int(limit) for _, limit in given]
+    assert seconds[0] == 120 and seconds[1] >= 150 and seconds == sorted(seconds[:9]) + seconds[9:]
+    assert min(seconds[8:]) > 1600, "the whole of what is left"
+    assert done.returncode == 1 and done.stdout.endswith("not done: compile\n")
+
+
 @pytest.mark.long
 @needs_triton()
 @pytest.mark.timeout(1500)

@@ -67,8 +67,8 @@ run_step() {  # STEP SECONDS
   case $code in
     # What arrives later is taken in: the environment is looked at in each call, which takes no time when it is whole.
     0) echo "$1: done in $((SECONDS - began)) s"; [ "$1" = environment ] || touch "$KIT_WORK/done/$1" ;;
-    3) echo "$1: part of it, its time is spent; the next call goes on" ;;
-    124 | 137) echo "$1: stopped after $2 s; the next call goes on" ;;
+    3) echo "$1: part of it, its time is spent; it goes on when there is more" ;;
+    124 | 137) echo "$1: stopped after $2 s; it goes on when there is more" ;;
     *) echo "$1: failed (exit $code), see logs/$1.log in the bundle" ;;
   esac
   return $code
@@ -103,6 +103,7 @@ for round in 1 2; do for step in "${steps[@]}"; do
   [ $limit_s -ge 15 ] || [ "$step" = environment ] || continue
   if run_step "$step" $limit_s; then unset "open[$step]"; elif [ "$step" = environment ]; then break 2; fi
 done; done
+unset "open[full]"  # it has no end but that of the time
 failed=("${!open[@]}")
 "$KIT_PYTHON" "$here/slices.py" bundle "$KIT_WORK" "$KIT_OUT" "$KIT_SLICE_MIB" || failed+=(bundle)
 [ ${#failed[@]} = 0 ] || { echo "not done: ${failed[*]}"; exit 1; }

@@ -25,7 +25,6 @@ from support.triton import needs_triton, render_tiny
 from photodup.serving.check import check, render_check
 from photodup.serving.control_key import VARIABLE
 from photodup.serving.endpoints import from_ports, load_endpoints
-from photodup.serving.triton import control
 
 GUIDE = (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
 MODELS = ["openclip_vit_b32", "openclip_vit_b32_uint8"]
@@ -116,7 +115,7 @@ def test_the_tunnel_leads_to_the_machine(machine, tmp_path):
 @needs_triton()
 @needs_link
 @pytest.mark.skipif(not shutil.which("jq"), reason="jq is not installed: apt-get install jq")
-def test_memory_is_read_of_one_model_at_a_time(machine, tmp_path, monkeypatch):
+def test_memory_is_read_of_one_model_at_a_time(machine, tmp_path):
     """The machine's memory stands for the GPU's, and ONNX Runtime's model for TensorRT's."""
     commands = next(block for block in blocks("4. Measure") if "memory()" in block)
     for port, part in ((47088, "http"), (47012, "metrics"), (47037, "grpc")):
@@ -124,16 +123,24 @@ def test_memory_is_read_of_one_model_at_a_time(machine, tmp_path, monkeypatch):
     commands = commands.replace("nv_gpu_", "nv_cpu_").replace("openclip_vit_b32_trt", MODELS[0])
     assert "203.0.113.7" not in commands
     program(tmp_path, "photodup", f'exec {sys.executable} -m photodup "$@" --out {tmp_path}/load')
+    *measured, restored = commands.splitlines()
+
+    def ready() -> list[bool]:
+        address = f"http://{machine.address}:{PORTS['http']}/v2/models"
+        return [httpx.get(f"{address}/{name}/ready").status_code == 200 for name in MODELS]
+
     environment = os.environ | {VARIABLE: machine.key, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    script = ["bash", "-euo", "pipefail", "-c", commands]
-    done = subprocess.run(script, capture_output=True, text=True, env=environment, timeout=120)
-    assert done.returncode == 0, done.stderr
-    figures = re.findall(r"^nv_cpu_memory_used_bytes ([\d.e+]+)$", done.stdout, re.MULTILINE)
+    script = "\n".join([*measured, "read", restored])  # waits until its standard input has a line
+    shell = ["bash", "-euo", "pipefail", "-c", script]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(shell, text=True, env=environment, **pipes) as process:
+        until(lambda: (tmp_path / "load" / "result.json").is_file(), 60)
+        assert ready() == [True, False], "one model at a time"
+        output, errors = process.communicate("\n", timeout=60)
+    assert process.returncode == 0, errors
+    figures = re.findall(r"^nv_cpu_memory_used_bytes ([\d.e+]+)$", output, re.MULTILINE)
     assert len(figures) == 3 and min(map(float, figures)) > 0
-    ready = [httpx.get(f"http://{machine.address}:{PORTS['http']}/v2/models/{m}/ready") for m in MODELS]
-    assert [answer.status_code == 200 for answer in ready] == [True, False]
-    monkeypatch.setenv(VARIABLE, machine.key)
-    control.load_model(f"{machine.address}:{PORTS['grpc']}", MODELS[1])  # as the other tests need it
+    assert ready() == [True, True]
 
 
 def is_open(host: str, port: int) -> bool:

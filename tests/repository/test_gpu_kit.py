@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -125,7 +126,7 @@ def test_wheels_are_the_versions_that_are_tested_here(root):
         for line in (root / name).read_text().splitlines():
             if match := re.match(r"([\w.-]+)==(\S+)", line):
                 constraints.setdefault(match[1].lower().replace("_", "-"), set()).add(match[2])
-    for group in ("core", "triton", "notebooks"):
+    for group in slices.GROUPS:
         for line in (KIT / "wheels" / f"{group}.txt").read_text().splitlines():
             if line and not line.startswith("#"):
                 name, version = re.fullmatch(r"([\w.-]+)(?:\[\w+\])?==(\S+)", line).groups()
@@ -144,6 +145,12 @@ def test_what_a_wheel_needs_travels_too_or_is_there():
         return [Requirement(line) for line in lines if line and not line.startswith("#")]
 
     known = {canonicalize_name(wheel.name) for wheel in listed("core") + listed("there")}
+    extras = tomllib.loads((KIT.parents[1] / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    assert {canonicalize_name(Requirement(line).name) for line in extras["load"]} <= known, (
+        "`servers` needs them"
+    )
     for wheel in listed("core"):
         for needed in map(Requirement, metadata.requires(wheel.name) or ()):
             wanted = [{"extra": extra, "python_version": "3.12"} for extra in ("", *wheel.extras)]
@@ -169,7 +176,7 @@ def test_each_step_says_its_time_and_what_is_not_done(packed, tmp_path):
     environment_made(tmp_path)
     none = far_side(packed, tmp_path, "environment", "parity", KIT_MINUTES="0.1")
     assert none.returncode == 1 and "core: whole" in none.stdout
-    assert re.search(r"^environment: at most 6 s; this call has 6 s left$", none.stdout, re.MULTILINE)
+    assert re.search(r"^environment: 6 of the 6 s that this call has left$", none.stdout, re.MULTILINE)
     assert "not done: parity" in none.stdout
     (tmp_path / "gpu-kit-work" / "done" / "parity").touch()
     assert "parity: done before" in far_side(packed, tmp_path, "parity").stdout
@@ -189,7 +196,7 @@ def test_time_that_a_step_leaves_goes_to_the_others(packed, tmp_path):
         exit 0""")
     python.chmod(0o755)
     done = far_side(packed, tmp_path, "all", KIT_PYTHON=str(python), KIT_MINUTES="28")
-    given = re.findall(r"^(\w+): at most (\d+) s", done.stdout, re.MULTILINE)
+    given = re.findall(r"^(\w+): (\d+) of the", done.stdout, re.MULTILINE)
     assert [name for name, _ in given] == [
         "environment", "parity", "fp32", "fp16", "tensorrt", "graphs", "compile", "servers", "notebooks",
         "tensorrt", "compile", "full",
@@ -386,7 +393,11 @@ def test_nothing_is_collected_through_links_in_a_run(came_back, tmp_path, plante
 
 def test_the_page_names_steps_and_settings_that_exist():
     page, script, steps = ((KIT / name).read_text() for name in ("README.md", "far_side.sh", "steps.py"))
-    known = set(re.search(r"order=\(([^)]*)\)", script)[1].split()) | {"bundle", "all", "detach"}
+    order = re.search(r"order=\(([^)]*)\)", script)[1].split()
+    budgets = dict(re.findall(r"\[(\w+)\]=(\d+)", script)) | {"full": "the rest"}
+    rows = re.findall(r"^\| `(\w+)` \| (\d+|the rest) \|", page, re.MULTILINE)
+    assert rows == [(step, budgets[step]) for step in order]
+    known = {*order, "bundle", "all", "detach"}
     for line in re.findall(r"far_side\.sh ([a-z0-9 ]+)", page):
         assert set(line.split()) <= known, line
     for setting in set(re.findall(r"KIT_[A-Z_]+", page)):

@@ -61,7 +61,7 @@ measure() {  # STEP SECONDS
 
 run_step() {  # STEP SECONDS
   local log=$KIT_WORK/logs/$1.log began=$SECONDS
-  echo "$1: at most $2 s; this call has $((call_s - SECONDS)) s left"
+  echo "$1: $2 of the $((call_s - SECONDS)) s that this call has left"
   if [ "$1" = environment ]; then make_environment; else measure "$1" "$2"; fi > >(tee -a "$log") 2>&1
   local code=$?
   case $code in

@@ -199,6 +199,8 @@ def open_onnx(graph: Path, engine: str, precision: str, cache: Path, largest: in
     name, on_cpu = _PROVIDERS[engine.removesuffix(GRAPH)], engine == "onnx-cpu"
     if name not in onnxruntime.get_available_providers():
         raise PhotodupError(f"This ONNX Runtime has no {name}: it comes with onnxruntime-gpu.")
+    with contextlib.suppress(ImportError):  # a wheel of NVIDIA's, whose import loads TensorRT's libraries
+        import tensorrt_libs  # noqa: F401
     before_mb = 0.0 if on_cpu else used_mb()
     session = open_session(
         graph, providers=[name], provider_options={name: settings(engine, precision, cache, largest)}

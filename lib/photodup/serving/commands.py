@@ -103,6 +103,7 @@ def render(
     ] = None,
     variant: _Variant = "default",
     instances: Annotated[int, typer.Option(help="encoder instances (per GPU on GPU targets)")] = 1,
+    decoders: Annotated[int, typer.Option(help="processes that decode images for the JPEG models")] = 2,
     typed: Annotated[
         bool, typer.Option(help="FP16 written into TensorRT's graph, for TensorRT 11 (Triton 26.06)")
     ] = False,
@@ -111,9 +112,10 @@ def render(
     from photodup.serving.embedded import export_models, render_exported
     from photodup.serving.triton.repository import Target
 
-    checked = cast(Target, target)  # an unknown one is refused there
-    exports = export_models(half=typed)
-    print(render_exported(checked, out, exports, models=model, variant=variant, instances=instances))
+    known = cast(Target, target)  # an unknown one is refused there
+    made = export_models(half=typed)
+    options = {"variant": variant, "instances": instances, "preprocess_instances": decoders}
+    print(render_exported(known, out, made, models=model, **options))
 
 
 def _wait_for_signal() -> None:

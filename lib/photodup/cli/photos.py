@@ -304,7 +304,7 @@ def review(
     """
     from photodup.photos.demo.encoder import NAME, export_stand_in
     from photodup.photos.review.reviewed_folder import Encoders
-    from photodup.photos.review.serve import review
+    from photodup.photos.review.serve import serve_review
 
     if demo:
         from photodup.study.notebook.weights import review_library
@@ -315,7 +315,7 @@ def review(
     folders = _together(directories)
     more = {SMALL_ENCODER: export_stand_in}
     encoders = Encoders(backend, url, _at_hand(weights), _servers(endpoints), more, small_model=NAME)
-    review(
+    serve_review(
         folders.root,
         only=folders.only,
         untouched=folders.untouched,

@@ -63,7 +63,7 @@ def restore_trash(
     if unsigned and chosen and not yes:
         for removal in chosen:
             print(_line(removal))
-        ask(f"Put {len(chosen)} removals back that your photodup did not write?", "Restoring these")
+        confirm(f"Put {len(chosen)} removals back that your photodup did not write?", "Restoring these")
     for path in opened.restore(chosen, confirmed=unsigned):
         print(printable(path))
     _print_unsigned_left(opened, unsigned)
@@ -81,7 +81,7 @@ def purge_trash(
     removals = _chosen(opened, operation or [], unsigned)
     chosen = [removal for removal in removals if removal.in_trash or removal.state == "purging"]
     if chosen and not yes:
-        ask(f"Delete {len(chosen)} removals ({_megabytes(chosen)}) for good?", "Deleting for good")
+        confirm(f"Delete {len(chosen)} removals ({_megabytes(chosen)}) for good?", "Deleting for good")
     freed = opened.purge(chosen, confirmed=unsigned)
     print(f"{len(chosen)} removals deleted, {freed / 1e6:.2f} MB freed")
     _print_unsigned_left(opened, unsigned)
@@ -92,7 +92,7 @@ def _print_unsigned_left(opened: "Trash", unsigned: bool) -> None:
         print(f"{left} more removals are there that your photodup did not write: add --unsigned for these.")
 
 
-def ask(question: str, action: str) -> None:
+def confirm(question: str, action: str) -> None:
     """Go on only after a yes.
 
     Args:

@@ -187,10 +187,10 @@ def denormalize(images: np.ndarray) -> np.ndarray:
 
 def to_jpeg(image: Image.Image, quality: int = 90) -> bytes:
     """Encode as baseline JPEG (4:2:0 chroma, Pillow's default)."""
-    return encoded(image.convert("RGB"), "JPEG", quality=quality)
+    return encode_image(image.convert("RGB"), "JPEG", quality=quality)
 
 
-def encoded(image: Image.Image, image_format: str, **options: Any) -> bytes:
+def encode_image(image: Image.Image, image_format: str, **options: Any) -> bytes:
     """Encode as Pillow does in that format, HEIF among them; `options` are those of `Image.save`."""
     if image_format == "HEIF":
         _register_heif()

@@ -248,7 +248,7 @@ def _encode(image: Image.Image, variant: Variant, source: Source, taken_at: date
         # As bytes: pillow-heif ignores the orientation in an Exif object.
         options["exif"] = _exif(source, taken_at, variant.orientation).tobytes()
     formats = {".jpg": "JPEG", ".png": "PNG", ".webp": "WEBP", ".heic": "HEIF", ".tif": "TIFF"}
-    return imaging.encoded(image, formats[variant.suffix], **options)
+    return imaging.encode_image(image, formats[variant.suffix], **options)
 
 
 def _exif(source: Source, taken_at: datetime, orientation: int) -> Image.Exif:

@@ -97,7 +97,7 @@ def known_backends(settings: LibrarySettings, endpoints: Mapping[str, str]) -> l
     return list(dict.fromkeys([*chosen, *endpoints.items(), *KNOWN.items()]))
 
 
-def probe(servers: Collection[tuple[str, str]]) -> list[State]:
+def probe_servers(servers: Collection[tuple[str, str]]) -> list[State]:
     """Ask each server once, all at the same time; one that is silent costs a few seconds, not an error."""
     if not servers:
         return []
@@ -168,7 +168,7 @@ def _auto(
         return ChosenEncoder(_SERVICE, url, "auto", "that server if it answers, else this machine")
     if weights := environment().model_pretrained:
         return ChosenEncoder(LOCAL, None, "local", f"MODEL_PRETRAINED names weights here: {weights}")
-    states = probe(known_backends(LibrarySettings(), endpoints))
+    states = probe_servers(known_backends(LibrarySettings(), endpoints))
     fit = sorted((s for s in states if s.is_fit), key=lambda state: not is_among(state.digest, digests))
     if fit:
         same = ", the model of this library's embeddings" if is_among(fit[0].digest, digests) else ""

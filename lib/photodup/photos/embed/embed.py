@@ -16,7 +16,7 @@ from PIL import Image
 from photodup.core.errors import PhotodupError
 from photodup.core.progress import bar
 from photodup.embedding import imaging
-from photodup.embedding.vectors import BROKEN, BrokenEmbedding, broken
+from photodup.embedding.vectors import BROKEN, BrokenEmbedding, broken_rows
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.hashing import Look, md5
 from photodup.photos.library.walking import ListedFile, UnreadFile, read_bytes
@@ -231,7 +231,7 @@ def embed_images(
     vectors: np.ndarray | None = None
     try:
         vectors = embedder.embed(list(images.values()))
-        rows, reason = broken(vectors), BROKEN
+        rows, reason = broken_rows(vectors), BROKEN
     except BrokenEmbedding as error:
         rows, reason = error.rows, BROKEN
     except imaging.ImageError as error:  # One bad photograph must not cost the others of its batch.

@@ -44,7 +44,7 @@ def properties(lost: Mapping[str, Any]) -> dict[str, dict[str, str | list[str]]]
     """Return by kind the XMP properties that say the same; kinds that no sidecar can say are left out.
 
     Args:
-        lost: what would be lost, as `metadata.missing` gives it.
+        lost: what would be lost, as `metadata.missing_kinds` gives it.
     """
     by_kind: dict[str, dict[str, str | list[str]]] = {}
     if date := _DATE.fullmatch(str(lost.get("date", ""))):

@@ -91,7 +91,7 @@ class Inventory:
         return date if "T" in date and "date of" not in self.kinds else None
 
 
-def missing(keeper: Inventory, member: Inventory) -> list[str]:
+def missing_parts(keeper: Inventory, member: Inventory) -> list[str]:
     """Return what a member holds and the keeper lacks, in plain sentences; nothing of metadata by kind, or of pixels."""
     is_one_exposure = all(member.kinds.get(kind) == keeper.kinds.get(kind) for kind in ("camera", "date"))
     words = {text for texts in (*keeper.kinds.values(), *keeper.values.values()) for text in _list(texts)}
@@ -154,7 +154,7 @@ def unpacked(text: str | None) -> Inventory:
         return Inventory()
 
 
-def read(
+def read_inventory(
     image: Image.Image,
     data: bytes,
     exif: Mapping[int, Any],
@@ -171,7 +171,7 @@ def read(
     reading = _Reading()
     reading.take_exif(exif, details, gps)
     pixels, more_xmp = sha256(), []
-    for name, body in containers.parts(data):
+    for name, body in containers.file_parts(data):
         if name == containers.PIXELS:
             pixels.update(body)
         elif name == containers.MORE_XMP:

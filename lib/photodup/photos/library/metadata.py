@@ -224,7 +224,7 @@ def in_words(kinds: Mapping[str, Any], *, plain: bool = False) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words) or "none"
 
 
-def missing(keeper: Mapping[str, Any], leaving: Mapping[str, Any]) -> dict[str, Any]:
+def missing_kinds(keeper: Mapping[str, Any], leaving: Mapping[str, Any]) -> dict[str, Any]:
     """Return what would be lost, by kind: what the leaving photo says and the keeper does not, or says otherwise."""
     lost: dict[str, Any] = {}
     for kind in KINDS:
@@ -249,11 +249,11 @@ def missing(keeper: Mapping[str, Any], leaving: Mapping[str, Any]) -> dict[str, 
 
 def lost_in_words(keeper: Mapping[str, Any], leaving: Mapping[str, Any]) -> str:
     """Return what a leaving photo says and the keeper does not, or says otherwise, in words; empty if nothing."""
-    lost = missing(keeper, leaving)
+    lost = missing_kinds(keeper, leaving)
     differing = {kind: text for kind, text in lost.items() if kind in keeper and kind not in _LISTS}
     alone, ours = (
         {kind: text for kind, text in part.items() if kind not in differing}
-        for part in (lost, missing(leaving, keeper))
+        for part in (lost, missing_kinds(leaving, keeper))
     )
     sentences = [f"has another {in_words(differing, plain=True)} than the one to keep"] if differing else []
     if alone:

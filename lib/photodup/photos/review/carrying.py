@@ -10,7 +10,7 @@ from photodup.core.names import escaped, printable
 from photodup.photos.library.carried import merged, properties
 from photodup.photos.library.catalogue import Photo
 from photodup.photos.library.hashing import md5
-from photodup.photos.library.metadata import KINDS, MOST_XMP_BYTES, in_words, joined, missing
+from photodup.photos.library.metadata import KINDS, MOST_XMP_BYTES, in_words, joined, missing_kinds
 from photodup.photos.library.sidecars import xmp_of
 from photodup.photos.library.walking import opened_file
 from photodup.photos.trash.trash_entries import Note
@@ -75,7 +75,7 @@ def carried(
     new: dict[str, Any] = {}
     entries: list[SaidAlone] = []
     for photo in photos:
-        if not (lost := missing(keeper_kinds, described(photo))):
+        if not (lost := missing_kinds(keeper_kinds, described(photo))):
             continue
         if not entries:
             path = xmp_of(root / keeper.path)

@@ -19,7 +19,14 @@ from photodup.core.names import escaped
 from photodup.core.paths import project_root
 from photodup.embedding.backends import Backend
 from photodup.embedding.engines.model import can_compute
-from photodup.serving.check import check, gpu_of, handshake_ms, ready_models, say_answers, service_computes
+from photodup.serving.check import (
+    check_endpoints,
+    gpu_of,
+    handshake_ms,
+    ready_models,
+    say_answers,
+    service_computes,
+)
 from photodup.serving.endpoints import NO_GPU, UNKNOWN_GPU, Endpoints, from_ports, load_endpoints, replaced
 from photodup.study.notebook import gaps
 from photodup.study.notebook.gaps import Gap, NotMeasured
@@ -335,7 +342,7 @@ def open_run(
     where = replaced(where, **{name: value for name, value in stated.items() if value is not None})
     answers, model = True, None
     if measure and (host or not _is_here(where)):
-        rows = check(where)
+        rows = check_endpoints(where)
         sentence = say_answers(rows)
         ready = {row["backend"] for row in rows if row["ok"]}
         if answers := bool(ready & set(where.backends)):

@@ -16,7 +16,7 @@ from benchmarks.rows import Row, row, several
 from photodup.bench.load.usage import memory_mib
 from photodup.core.paths import build_dir
 from photodup.embedding.imaging import to_jpeg
-from photodup.serving.process.process import ServerProcess
+from photodup.serving.process.server_process import ServerProcess
 from photodup.study.notebook.weights import review_library
 
 STARTS = 6

@@ -14,8 +14,8 @@ from support.triton import tiny_embedding
 
 from photodup.core.errors import PhotodupError, ServerError
 from photodup.embedding.backends import Backend
-from photodup.embedding.client import client
-from photodup.embedding.client.client import connect
+from photodup.embedding.client import embedder as client
+from photodup.embedding.client.embedder import connect
 from photodup.embedding.client.http import Patience
 from photodup.embedding.client.servers import address_for_grpc
 from photodup.embedding.imaging import ImageError, client_jpeg, decode, encode_image, normalize, to_uint8

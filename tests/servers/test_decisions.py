@@ -12,7 +12,7 @@ from support.triton import infer
 
 from photodup.bench.pairs.declared import SETTINGS, declarations
 from photodup.core.errors import PhotodupError
-from photodup.embedding.client.client import connect
+from photodup.embedding.client.embedder import connect
 from photodup.embedding.imaging import encode_image
 from photodup.serving.triton.copies import configure, model_copy
 from photodup.study.kubernetes.manifests import tool

@@ -18,7 +18,7 @@ from support.images import png
 from support.review_library import photo
 from support.triton import executions, infer, loaded, tiny_embedding
 
-from photodup.embedding.client.client import connect
+from photodup.embedding.client.embedder import connect
 from photodup.embedding.imaging import ImageError, decode, encode_image, to_uint8
 from photodup.serving.triton.config import read_config, set_batching, set_parameter
 from photodup.serving.triton.decoders import DECODERS, decode_turbo

@@ -16,7 +16,7 @@ from photodup.embedding.backends import parse_backend
 from photodup.embedding.client.http import Patience
 from photodup.embedding.client.servers import FastApiServer
 from photodup.serving.process.ports import is_loopback_host
-from photodup.serving.service import service
+from photodup.serving.service import handler as service
 from photodup.serving.service.admission import Admission, Overloaded, Pace
 from photodup.serving.service.app import create_app
 from photodup.serving.service.settings import ServiceSettings

@@ -27,8 +27,8 @@ from photodup.photos.review.pictures import SIZES, cached_picture, exif
 from photodup.photos.review.serve import ReviewServer
 from photodup.photos.review.session import DONE, MARKED, SKIPPED, TODO, ReviewSession
 from photodup.photos.state.own_folder import OwnFolder
-from photodup.photos.trash.trash import Trash
-from photodup.photos.trash.trash_files import TRASH_FOLDER
+from photodup.photos.trash.files import TRASH_FOLDER
+from photodup.photos.trash.quarantine import Trash
 
 
 @pytest.fixture

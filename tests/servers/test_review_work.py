@@ -25,7 +25,7 @@ from photodup.photos.library.settings import LibrarySettings, load_settings
 from photodup.photos.review import site
 from photodup.photos.review.reviewed_folder import Encoders, Finished, ReviewTask, Stopped, TaskRunner
 from photodup.photos.review.serve import ReviewServer
-from photodup.photos.trash.trash_files import TRASH_FOLDER
+from photodup.photos.trash.files import TRASH_FOLDER
 
 SMALL = "a small one"
 

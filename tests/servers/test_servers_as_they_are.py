@@ -25,7 +25,7 @@ from photodup.cli import app
 from photodup.core.addresses import is_loopback, masked
 from photodup.core.errors import ServerError
 from photodup.core.files import parse_json
-from photodup.embedding.client.client import connect
+from photodup.embedding.client.embedder import connect
 from photodup.embedding.client.http import Patience, ask
 from photodup.embedding.imaging import encode_image
 

@@ -16,12 +16,12 @@ from typer.testing import CliRunner
 from photodup.cli import app
 from photodup.core.errors import PhotodupError
 from photodup.embedding import imaging
-from photodup.embedding.client.client import connect
+from photodup.embedding.client.embedder import connect
 from photodup.embedding.engines.reduced import Notes, draft_path, source_of, write_notes
 from photodup.embedding.vectors import digest_drafted
 from photodup.photos.demo.photographs import SOURCES
+from photodup.photos.embed.batches import OnePass, embed_library
 from photodup.photos.embed.choose import EncoderRequest, choose, choose_decoding
-from photodup.photos.embed.embed import OnePass, embed_library
 from photodup.photos.library import hashing
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.hashing import Look, read_facts_and_look

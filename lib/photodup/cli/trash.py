@@ -11,8 +11,8 @@ from photodup.core.errors import PhotodupError
 from photodup.core.names import escaped, printable
 
 if TYPE_CHECKING:
-    from photodup.photos.trash.trash import Trash
-    from photodup.photos.trash.trash_entries import Operation
+    from photodup.photos.trash.entries import Operation
+    from photodup.photos.trash.quarantine import Trash
 
 trash = Typer(
     no_args_is_help=True, help="List, restore or delete for good the photos that `photodup review` removed."
@@ -33,7 +33,7 @@ _NOT_OURS = (
 @trash.command("list")
 def list_trash(directory: Library) -> None:
     """List what is in the trash of a library, newest first."""
-    from photodup.photos.trash.trash import Trash
+    from photodup.photos.trash.quarantine import Trash
 
     contents = Trash(directory).contents()
     for operation in contents.listing:
@@ -56,7 +56,7 @@ def restore_trash(
     directory: Library, operation: Names = None, unsigned: Unsigned = False, yes: Yes = False
 ) -> None:
     """Put files back where they were, with their times."""
-    from photodup.photos.trash.trash import Trash
+    from photodup.photos.trash.quarantine import Trash
 
     opened = Trash(directory)
     chosen = _chosen(opened, operation or [], unsigned)
@@ -75,7 +75,7 @@ def purge_trash(
     directory: Library, operation: Names = None, unsigned: Unsigned = False, yes: Yes = False
 ) -> None:
     """Delete files from the trash for good. This is the only command that deletes a photograph."""
-    from photodup.photos.trash.trash import Trash
+    from photodup.photos.trash.quarantine import Trash
 
     opened = Trash(directory)
     removals = _chosen(opened, operation or [], unsigned)
@@ -102,7 +102,7 @@ def confirm(question: str, action: str) -> None:
     Raises:
         TrashError: it was no yes, or no terminal.
     """
-    from photodup.photos.trash.trash_entries import TrashError
+    from photodup.photos.trash.entries import TrashError
 
     if not sys.stdin.isatty():
         raise TrashError(f"{action} needs a yes: add --yes.")

@@ -15,7 +15,7 @@ from photodup.embedding.vectors import digest_drafted, is_among
 from photodup.photos.library.settings import AUTO, LibrarySettings
 
 if TYPE_CHECKING:
-    from photodup.embedding.client.client import Embedder
+    from photodup.embedding.client.embedder import Embedder
 
 LOCAL, _SERVICE = "local-pytorch-fp32", "fastapi-pytorch-fp32-http-jpeg"
 # Name and default address, as the documented port map has them.
@@ -81,7 +81,7 @@ class ChosenEncoder:
 
     def connect(self) -> "Embedder":
         """Connect as chosen."""
-        from photodup.embedding.client.client import connect
+        from photodup.embedding.client.embedder import connect
 
         local = {"pretrained": self.weights} if self.weights else {}
         return connect(self.url, self.backend, mode=self.mode, **local)  # type: ignore[arg-type]
@@ -106,7 +106,7 @@ def probe_servers(servers: Collection[tuple[str, str]]) -> list[State]:
 
 
 def _ask(name: str, url: str) -> State:
-    from photodup.embedding.client.client import connect
+    from photodup.embedding.client.embedder import connect
     from photodup.embedding.client.http import Patience
 
     patience = Patience(connect_s=1.0, request_s=3.0, attempts=1)

@@ -118,7 +118,7 @@ def check_address(backend: str, url: str | None) -> None:
         return
     if not url:
         raise PhotodupError(f"{backend} needs the address of its server, such as http://127.0.0.1:8002.")
-    # From an http:// address the port of gRPC is derived (`photodup.embedding.client.client.connect`).
+    # From an http:// address the port of gRPC is derived (`photodup.embedding.client.embedder.connect`).
     is_grpc = parsed.protocol == "grpc" and not url.startswith(("http://", "https://"))
     (grpc_address if is_grpc else http_address)(url, backend)
 

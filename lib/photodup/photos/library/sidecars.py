@@ -79,7 +79,7 @@ def moving_together(photos: Iterable[Path], staying: Iterable[Path] = ()) -> dic
     """Return each photo with the files that leave with it, sorted by path: those that belong to no photo that stays.
 
     What several photos that leave share is listed with each of them, and leaves with the last
-    (`photodup.photos.trash.trash.Trash.remove`).
+    (`photodup.photos.trash.quarantine.Trash.remove`).
 
     Args:
         photos: the photos that leave.

@@ -13,7 +13,7 @@ from photodup.photos.library.hashing import md5
 from photodup.photos.library.metadata import KINDS, MOST_XMP_BYTES, in_words, joined, missing_kinds
 from photodup.photos.library.sidecars import xmp_of
 from photodup.photos.library.walking import opened_file
-from photodup.photos.trash.trash_entries import Note
+from photodup.photos.trash.entries import Note
 
 
 @dataclass(frozen=True)

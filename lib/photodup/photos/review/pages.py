@@ -20,7 +20,7 @@ from photodup.photos.review import pictures
 from photodup.photos.review.reviewed_folder import ReviewTask
 from photodup.photos.review.session import APART, DONE, MARKED, SKIPPED, TODO, Item, back_in_folders
 from photodup.photos.review.site import CurrentSite, PostedForm, field, number_of
-from photodup.photos.trash.trash import Trash
+from photodup.photos.trash.quarantine import Trash
 
 router = APIRouter()
 

@@ -25,8 +25,8 @@ from photodup.photos.library.metadata import is_metadata
 from photodup.photos.library.walking import opened_file
 from photodup.photos.state.own_folder import THUMBNAIL_SIZES, OwnFolder, OwnFolderError
 from photodup.photos.state.own_key import is_signed, own_key, read_key, signature
-from photodup.photos.trash.trash_entries import Moved
-from photodup.photos.trash.trash_files import TRASH_FOLDER
+from photodup.photos.trash.entries import Moved
+from photodup.photos.trash.files import TRASH_FOLDER
 
 # Longer side in pixels: grid, side by side, zoomed in.
 SIZES = dict(zip(THUMBNAIL_SIZES, (360, 1600, 6000), strict=True))

@@ -22,8 +22,8 @@ from photodup.photos.review.carrying import Carried, carried
 from photodup.photos.state.journal import Journal
 from photodup.photos.state.own_folder import OwnFolder
 from photodup.photos.trash.apple_album import AppleAlbum, photos_by_file
-from photodup.photos.trash.trash import Trash
-from photodup.photos.trash.trash_entries import Moved, Note, Operation, PartlyRestoredError, Removal
+from photodup.photos.trash.entries import Moved, Note, Operation, PartlyRestoredError, Removal
+from photodup.photos.trash.quarantine import Trash
 
 TODO, MARKED, SKIPPED, APART, DONE = "todo", "marked", "skipped", "apart", "done"
 _MARKS = ("remove", "apart", "bare")

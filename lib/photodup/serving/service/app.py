@@ -25,8 +25,8 @@ from photodup.serving.process.ports import claim_ports, exposure_warning
 from photodup.serving.service import openai_form
 from photodup.serving.service.admission import Overloaded
 from photodup.serving.service.bodies import Base64Request, RequestError, RequestProblem
+from photodup.serving.service.handler import Service, encode
 from photodup.serving.service.openai_form import EmbeddingsAnswer, Models, OpenAiProblem
-from photodup.serving.service.service import Service, encode
 from photodup.serving.service.settings import ServiceSettings, read_settings
 
 log = logging.getLogger("photodup.service")

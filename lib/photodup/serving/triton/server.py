@@ -27,7 +27,7 @@ from photodup.core.settings import environment, inherited
 from photodup.serving import control_key
 from photodup.serving.control_key import VARIABLE
 from photodup.serving.process.ports import claim_ports, reachable
-from photodup.serving.process.process import ServerProcess, answers
+from photodup.serving.process.server_process import ServerProcess, answers
 from photodup.serving.triton.config import check_config, read_config
 from photodup.serving.triton.control import load_triton_model
 

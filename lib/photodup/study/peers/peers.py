@@ -25,7 +25,7 @@ from photodup.core.settings import inherited
 from photodup.embedding.backends import Backend
 from photodup.embedding.engines.model import can_compute
 from photodup.serving.process.ports import claim_ports
-from photodup.serving.process.process import ServerProcess, answers
+from photodup.serving.process.server_process import ServerProcess, answers
 from photodup.serving.service.start import command as service_command
 from photodup.study.peers.weights import checkpoint, hugging_face
 

@@ -22,7 +22,7 @@ from photodup.photos.library.hashing import Look, md5
 from photodup.photos.library.walking import ListedFile, UnreadFile, read_bytes
 
 if TYPE_CHECKING:
-    from photodup.embedding.client.client import Embedder
+    from photodup.embedding.client.embedder import Embedder
 
 
 # Batches at once: while one is computed the next is read and decoded.

@@ -29,7 +29,7 @@ from photodup.core.safe_open import (
     writing,
 )
 from photodup.photos.library.walking import application_library
-from photodup.photos.trash.trash_entries import (
+from photodup.photos.trash.entries import (
     ITEMS,
     OWN_FOLDERS,
     Moved,
@@ -48,7 +48,7 @@ _MAX_NAME_BYTES = 255  # of nearly every file system
 
 
 class TrashFiles:
-    """Everything that touches a file for `photodup.photos.trash.trash.Trash`; no path leaves the library.
+    """Everything that touches a file for `photodup.photos.trash.quarantine.Trash`; no path leaves the library.
 
     Args:
         library: the scanned folder, absolute.

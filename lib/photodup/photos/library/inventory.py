@@ -266,8 +266,8 @@ class _Reading:
     def _take_xmp(self, packet: bytes) -> None:
         packet = packet.removeprefix(b"://ns.adobe.com/xap/1.0/\0")  # some write the signature wrongly
         xmp = read_packet(packet[:MOST_XMP_BYTES].strip(b"\0 \r\n\t"))
-        self.kinds += kinds_of(xmp.properties)
-        for name, texts in xmp_values(xmp.properties).items():
+        self.kinds += kinds_of(xmp.values)
+        for name, texts in xmp_values(xmp.values).items():
             namespace, _, local = name.rpartition(" ")
             if not _OF_ENCODING.search(name) and local not in _LAYOUT_NAMES:
                 self.add(local if _SHARED.search(namespace) else name.rpartition("/")[2].strip(), texts)

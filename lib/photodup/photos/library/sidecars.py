@@ -308,7 +308,7 @@ def _xmp_values(data: bytes) -> dict[str, tuple[str, ...]] | None:
     if not packet.is_whole or len(data) > MOST_XMP_BYTES:
         return None
     return {
-        name: texts for name, texts in xmp_values(packet.properties).items() if not _OF_PHOTO.search(name)
+        name: texts for name, texts in xmp_values(packet.values).items() if not _OF_PHOTO.search(name)
     }
 
 

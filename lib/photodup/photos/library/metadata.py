@@ -228,20 +228,16 @@ def missing_kinds(keeper: Mapping[str, Any], leaving: Mapping[str, Any]) -> dict
     """Return what would be lost, by kind: what the leaving photo says and the keeper does not, or says otherwise."""
     lost: dict[str, Any] = {}
     for kind in KINDS:
-        text, keeper_text = leaving.get(kind), keeper.get(kind)
-        if text is None or text == keeper_text:
+        text, base = leaving.get(kind), keeper.get(kind)
+        if text is None or text == base:
             continue
         if kind in _LISTS:
-            text = sorted(set(text) - set(keeper_text or ()))
+            text = sorted(set(text) - set(base or ()))
             if not text:
                 continue
-        elif (
-            keeper_text
-            and kind == "date"
-            and (leaving.get("date of") == "saved" or _is_one_date(keeper_text, text))
-        ):
+        elif base and kind == "date" and (leaving.get("date of") == "saved" or _is_one_date(base, text)):
             continue  # of dates one may be shorter, and each program that saves a file dates it
-        elif keeper_text and (kind == "camera" or (kind == "place" and _is_one_place(keeper_text, text))):
+        elif base and (kind == "camera" or (kind == "place" and _is_one_place(base, text))):
             continue  # another camera of one picture is a spelling
         lost[kind] = text
     return lost

@@ -120,9 +120,7 @@ class Listing:
             )
         if self.foreign:
             names = _in_short(map(os.fsdecode, sorted(self.foreign)))
-            sentences.append(
-                f"{len(self.foreign)} pictures of other formats, not looked at ({names})."
-            )
+            sentences.append(f"{len(self.foreign)} pictures of other formats, not looked at ({names}).")
         return sentences
 
 

@@ -21,7 +21,7 @@ PER_KIND = 12  # pairs of each kind on held-out photographs
 
 def pairs(folder: Path | None, edits: list[str], names: list[str]) -> dict[str, Any]:
     """Measure pairs with the encoder of MODEL_PRETRAINED, else the EfficientNet-Lite0 stand-in."""
-    from photodup.embedding.client.client import connect
+    from photodup.embedding.client.embedder import connect
     from photodup.photos.demo.encoder import export_stand_in
     from photodup.study.notebook.weights import trained_weights
 

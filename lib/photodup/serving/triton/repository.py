@@ -146,7 +146,7 @@ def render_repository(
                 weights = HALF
                 _leave_precision_to_the_graph(config)
             if described := encoder or (parse_encoder(name) if name == "openclip_vit_b32_openvino" else None):
-                describe(config, described, exported[weights], model_digest)
+                describe_encoder(config, described, exported[weights], model_digest)
             cores = threads or max(1, available_cores() // instances)
             if target == "cpu-embedded":
                 _run_in_python(config, cores, device, folder / "1")
@@ -156,7 +156,7 @@ def render_repository(
             if exported[weights].suffix == ".onnx":
                 _check_format(exported[weights])
         elif encoder:
-            describe(config, encoder, None, model_digest)
+            describe_encoder(config, encoder, None, model_digest)
         if name == PREPROCESS:
             config.instance_group[0].count = preprocess_instances
             set_batching(config, "single")  # decoding gains nothing from a batch
@@ -402,7 +402,7 @@ def parse_encoder(name: str) -> Backend | None:
     return Backend("triton", engine, precision, "http", wire)
 
 
-def describe(config: "ModelConfig", encoder: Backend, file: Path | None, model_digest: str) -> None:
+def describe_encoder(config: "ModelConfig", encoder: Backend, file: Path | None, model_digest: str) -> None:
     """Turn the configuration of a wire into that of an encoder with the wire.
 
     Args:

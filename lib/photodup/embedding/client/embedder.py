@@ -25,7 +25,7 @@ from photodup.core.settings import environment
 from photodup.embedding import imaging
 from photodup.embedding.backends import Backend, parse_backend
 from photodup.embedding.client.http import Patience, Remote
-from photodup.embedding.client.servers import server_of
+from photodup.embedding.client.servers import server_client
 from photodup.embedding.engines.weights import is_random
 from photodup.embedding.imaging import ImageError
 from photodup.embedding.vectors import counted_from, digest_drafted
@@ -214,7 +214,7 @@ class RemoteEmbedder(Embedder):
     def __init__(
         self, url: str | None, backend: Backend, patience: Patience, jpeg_quality: int | None
     ) -> None:
-        self._server = server_of(url, backend, patience)
+        self._server = server_client(url, backend, patience)
         try:
             self.remote: Remote = self._server.describe()
         except BaseException:

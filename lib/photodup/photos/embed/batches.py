@@ -16,13 +16,13 @@ from PIL import Image
 from photodup.core.errors import PhotodupError
 from photodup.core.progress import bar
 from photodup.embedding import imaging
-from photodup.embedding.vectors import BROKEN, BrokenEmbedding, broken
+from photodup.embedding.vectors import BROKEN, BrokenEmbedding, broken_rows
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.hashing import Look, md5
 from photodup.photos.library.walking import ListedFile, UnreadFile, read_bytes
 
 if TYPE_CHECKING:
-    from photodup.embedding.client.client import Embedder
+    from photodup.embedding.client.embedder import Embedder
 
 
 # Batches at once: while one is computed the next is read and decoded.
@@ -197,25 +197,25 @@ def embed_files(embedder: "Embedder", root: Path, chosen: Sequence[tuple[str, Pa
         root: the library.
         chosen: content (MD5) and path of each file.
     """
-    embedded, images = Embedded(), {}
+    outcome, images = Embedded(), {}
     for digest, path in chosen:
         try:
             data, _ = read_bytes(root, ListedFile(os.fsencode(path), 0, 0))
         except (OSError, imaging.ImageError) as error:
-            embedded.problems.append(UnreadFile(path, getattr(error, "strerror", None) or str(error)))
+            outcome.problems.append(UnreadFile(path, getattr(error, "strerror", None) or str(error)))
             continue
         if md5(data) == digest:
             images[digest] = data
         else:
-            embedded.problems.append(UnreadFile(path, "changed since the scan: scan again"))
-    return embed_images(embedder, images, dict(chosen), embedded)
+            outcome.problems.append(UnreadFile(path, "changed since the scan: scan again"))
+    return embed_images(embedder, images, dict(chosen), outcome)
 
 
 def embed_images(
     embedder: "Embedder",
     images: Mapping[str, Any],
     paths: Mapping[str, Path],
-    embedded: Embedded | None = None,
+    outcome: Embedded | None = None,
 ) -> Embedded:
     """Embed images by content (MD5); one that is refused costs none of the others.
 
@@ -223,35 +223,35 @@ def embed_images(
         embedder: any backend.
         images: encoded bytes, or pictures.
         paths: where each lies in the library, to name it by.
-        embedded: what to add to; default nothing yet.
+        outcome: what to add to; default nothing yet.
     """
-    embedded = embedded or Embedded()
+    outcome = outcome or Embedded()
     if not images:
-        return embedded
+        return outcome
     vectors: np.ndarray | None = None
     try:
         vectors = embedder.embed(list(images.values()))
-        rows, reason = broken(vectors), BROKEN
+        rows, reason = broken_rows(vectors), BROKEN
     except BrokenEmbedding as error:
         rows, reason = error.rows, BROKEN
     except imaging.ImageError as error:  # One bad photograph must not cost the others of its batch.
         index = getattr(error, "index", None)
         if index is None and len(images) > 1:
             for digest, data in images.items():
-                embed_images(embedder, {digest: data}, paths, embedded)
-            return embedded
+                embed_images(embedder, {digest: data}, paths, outcome)
+            return outcome
         rows, reason = [index or 0], error.reason
-    embedded.problems += [
+    outcome.problems += [
         UnreadFile(paths[digest], reason) for row, digest in enumerate(images) if row in rows
     ]
     accepted = {digest: data for row, (digest, data) in enumerate(images.items()) if row not in rows}
     if vectors is None:
-        return embed_images(embedder, accepted, paths, embedded)
+        return embed_images(embedder, accepted, paths, outcome)
     for digest, vector in zip(images, vectors, strict=True):
         if digest in accepted:
-            embedded.md5s.append(digest)
-            embedded.vectors.append(vector)
-    return embedded
+            outcome.md5s.append(digest)
+            outcome.vectors.append(vector)
+    return outcome
 
 
 class OnePass:

@@ -19,17 +19,17 @@ from photodup.core.files import is_spelled_so
 from photodup.core.names import printable
 from photodup.core.safe_open import (
     PathInFolder,
+    file_state,
     move_without_replacing,
     open_file,
     opened,
     remove_file,
-    state_of,
     status_of,
     write_copy,
     writing,
 )
 from photodup.photos.library.walking import application_library
-from photodup.photos.trash.trash_entries import (
+from photodup.photos.trash.entries import (
     ITEMS,
     OWN_FOLDERS,
     Moved,
@@ -48,7 +48,7 @@ _MAX_NAME_BYTES = 255  # of nearly every file system
 
 
 class TrashFiles:
-    """Everything that touches a file for `photodup.photos.trash.trash.Trash`; no path leaves the library.
+    """Everything that touches a file for `photodup.photos.trash.quarantine.Trash`; no path leaves the library.
 
     Args:
         library: the scanned folder, absolute.
@@ -268,8 +268,8 @@ def _discard(place: PathInFolder, moved: Moved | Written) -> bool:
         if not status_of(place):
             return True
         move_without_replacing(place, aside, is_ours=True)
-    before = state_of(status_of(aside))
-    is_same = _is_as_journalled(aside, moved) and state_of(status_of(aside)) == before
+    before = file_state(status_of(aside))
+    is_same = _is_as_journalled(aside, moved) and file_state(status_of(aside)) == before
     if is_same:
         remove_file(aside)
     else:
@@ -325,14 +325,14 @@ class RemainingCopies:
 
     def _remains(self, path: Path, md5: str) -> bool:
         with suppress(OSError):
-            state = state_of(os.lstat(path))
+            state = file_state(os.lstat(path))
             if state is None or state == self._verified.get((path, md5)):
                 return state is not None
             # The folders must list every part of it as it is written here. Where `IMG.JPG` and `img.jpg` are one file, only
             # one of them is listed, and it is not kept by removing the other; on exFAT even their inode numbers may differ.
             is_safe = self._leaving.isdisjoint(_identities(path))
             is_safe = is_safe and is_spelled_so(path.absolute(), self._library, self._listed)
-            if is_safe and md5_of(path) == md5 and state_of(os.lstat(path)) == state:
+            if is_safe and md5_of(path) == md5 and file_state(os.lstat(path)) == state:
                 self._verified[path, md5] = state
                 return True
         return False
@@ -392,7 +392,7 @@ def copy_file(
     on_step("copy")
     remove_file(part)  # what an earlier crash may have left
     with open(open_file(source), "rb") as original:
-        before = state_of(os.fstat(original.fileno()))
+        before = file_state(os.fstat(original.fileno()))
         try:
             write_copy(original, part)
             on_step("compare")
@@ -402,7 +402,7 @@ def copy_file(
             move_without_replacing(part, target)
         finally:
             remove_file(part)
-        if state_of(status_of(source)) != before:
+        if file_state(status_of(source)) != before:
             raise OSError(errno.EBUSY, "it changed while it was copied", source.name)
 
 

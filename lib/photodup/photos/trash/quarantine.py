@@ -30,7 +30,7 @@ from photodup.photos.library.hashing import md5 as md5_of_bytes
 from photodup.photos.library.sidecars import belonging_to
 from photodup.photos.state.journal import Journal
 from photodup.photos.state.own_key import own_key, read_key
-from photodup.photos.trash.trash_entries import (
+from photodup.photos.trash.entries import (
     DISK_FULL,
     LAST_SECOND,
     UNKNOWN,
@@ -47,7 +47,7 @@ from photodup.photos.trash.trash_entries import (
     signed,
     unknown_operation,
 )
-from photodup.photos.trash.trash_files import (
+from photodup.photos.trash.files import (
     TRASH_FOLDER,
     RemainingCopies,
     TrashFiles,

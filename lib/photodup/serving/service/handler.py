@@ -23,7 +23,7 @@ from photodup.core.errors import ServerError
 from photodup.embedding.decode_pool import Cancelled
 from photodup.embedding.engines.encoder import ImageModel, load_model
 from photodup.embedding.engines.reduced import draft_verdict_on, may_decide, verdict_on, why_not
-from photodup.embedding.vectors import BROKEN, broken, digest_drafted
+from photodup.embedding.vectors import BROKEN, broken_rows, digest_drafted
 from photodup.serving.service import bodies, openai_form
 from photodup.serving.service.admission import Admission, QueuePlace
 from photodup.serving.service.batching import Batcher, Computed
@@ -139,7 +139,7 @@ class Service:
 
     def _require_sound(self, embeddings: np.ndarray, precision: str) -> None:
         """Refuse to answer with what is no embedding: half a precision too few overflows without a word."""
-        if rows := broken(embeddings):
+        if rows := broken_rows(embeddings):
             self.stages.broken_embeddings.inc(len(rows))
             problems = [bodies.ImageProblem(index=row, reason=BROKEN) for row in rows]
             raise RequestError(
@@ -248,5 +248,5 @@ def _require(request: Request, content_type: str) -> None:
 
 def encode(embeddings: np.ndarray, encoding: str) -> bytes:
     """Return embeddings in the service's own form: as numbers, or each as base64."""
-    rows = openai_form.rows_of(embeddings, encoding)
+    rows = openai_form.embedding_rows(embeddings, encoding)
     return to_json({"embeddings": rows})  # ten times faster than json.dumps for floats

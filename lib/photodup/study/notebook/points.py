@@ -19,6 +19,7 @@ from photodup.bench.stats.facts import Load
 from photodup.bench.stats.figures import figures_of
 from photodup.core.errors import PhotodupError
 from photodup.embedding.backends import Backend, parse_backend
+from photodup.study.notebook.run import ready_to_measure
 from photodup.study.notebook.table import as_table
 
 if TYPE_CHECKING:
@@ -130,6 +131,8 @@ def measure_figures(
     from tqdm import tqdm
 
     plan, order = plan or WindowPlan(), random.Random(seed)
+    if not _may_measure(run, specs, plan, visits):
+        return as_table(_row(run, spec, plan, visits) for spec in specs)
     checked: set[str] = set()
     # No bar where everything is read: what is committed would hold its traces.
     with tqdm(total=visits * len(specs), desc="windows", unit="window", leave=False, delay=5) as progress:
@@ -142,6 +145,19 @@ def measure_figures(
                         _measure_or_load(run, spec, plan, visit, target, is_checked=is_checked)
                         progress.update()
     return as_table(_row(run, spec, plan, visits) for spec in specs)
+
+
+def _may_measure(run: Run, specs: Sequence[Spec], plan: WindowPlan, visits: int) -> bool:
+    """Return whether windows are missing that can be measured here now; where they cannot, a sentence was printed."""
+    missing = [
+        spec
+        for spec in specs
+        if not _lacking(run, spec)
+        for visit in range(1, visits + 1)
+        if not run.store.has(spec.key, config=spec.config_of(plan, visit))
+    ]
+    asks_servers = any(not (spec.server or parse_backend(spec.backend).is_local) for spec in missing)
+    return bool(missing) and ready_to_measure(run, asks_servers=asks_servers) is not None
 
 
 def measure_figure(

@@ -379,7 +379,7 @@ def was_measured_elsewhere(run: Run) -> bool:
     """Return whether the run has records, and of another machine than this one."""
     recorded, here = read_environment(run.directory), environment.describe(servers=servers_of(run.endpoints))
     names = ("cpu", "cores", "servers")
-    return bool(recorded) and any(recorded.get(name) != here.get(name) for name in names)
+    return any(recorded[name] != here.get(name) for name in names if name in recorded)
 
 
 def ready_to_measure(run: Run, *, asks_servers: bool = True) -> Run | None:

@@ -144,8 +144,10 @@ def _question(key: str, load: str, seen: Sequence[tuple[Visit, int]], lost: str)
 
 def _figures(seen: Sequence[tuple[Visit, int]], load: str) -> dict[str, Any]:
     """Return a server's figure under a load, with one in flight its 99th percentile, too; None where unknown."""
-    found = read.figures(seen, stage.LOADS[load]) if seen else {}
-    names = {load: read.usual_metric(stage.LOADS[load])} | ({"p99": read.TAIL} if load == "one" else {})
+    found = read.figures(seen) if seen else {}
+    names = {load: read.usual_metric(stage.LOADS[load])} | (
+        {"p99": "latency_ms_p99"} if load == "one" else {}
+    )
     return {
         f"{name}{end}": value
         for name, metric in names.items()

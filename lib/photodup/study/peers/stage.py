@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -33,12 +33,12 @@ AGAIN = "fastapi again"  # a second process of ours: how far two equal servers l
 N_PHOTOS = 64
 LOADS = {
     "one": Load("single_stream", span="prepared"),
-    "eight": alone.PROBED,
+    "eight": alone.CAPACITY,
     "thirty-two": Load("closed_loop", concurrency=32, span="prepared"),
 }
-# Block length for each server: with one in flight 15 blocks at 50 ms hold the 662 answers that a 99th percentile needs.
-# Half the usual waves: a turn of eight servers is long already, and 32 in flight answer in bursts of 32.
-PLAN = VisitPlan(block_s=3.0, waves=8)
+# With one in flight four visits at 50 ms hold the 662 answers that a 99th percentile needs. Half the usual waves: a turn of
+# eight servers is long already, and 32 in flight answer in bursts of 32.
+PLAN = VisitPlan(block_s=1.0, min_waves=4)
 
 
 @dataclass(frozen=True)
@@ -166,8 +166,7 @@ def _visit(
     load: str, up: Mapping[str, Started], payloads: Payloads, number: int, lost: Mapping[str, str]
 ) -> dict[str, Any]:
     lanes = [Lane(one.adapter(payloads), partial(processor_time, one.pids())) for one in up.values()]
-    plan = replace(PLAN, block_s=PLAN.block_s * len(lanes))
-    visit = measure_visit(lanes, payloads.items, LOADS[load], plan, seed=number)
+    visit = measure_visit(lanes, payloads.items, LOADS[load], PLAN, seed=number)
     servers = {key: config_of(one.server, "") for key, one in up.items()}
     return visit.as_record() | {"servers": list(up), "about": servers, "lost": dict(lost)}
 

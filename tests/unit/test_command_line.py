@@ -28,7 +28,7 @@ def test_the_version_and_the_package_as_a_program():
 @pytest.mark.parametrize(("modules", "heavy"), [
     ("cli", "numpy torch pandas PIL httpx fastapi tqdm"),
     (
-        "embedding.engines.encoder embedding.engines.export embedding.engines.quantise embedding.client.client "
+        "embedding.engines.encoder embedding.engines.export embedding.engines.quantise embedding.client.embedder "
         "bench.load.load bench.load.counters bench.backends.server_adapters",
         "torch open_clip onnx onnxruntime openvino nncf tritonclient grpc scipy pandas",
     ),
@@ -97,15 +97,6 @@ def test_the_header_of_a_run_on_servers_elsewhere_claims_neither_processor_nor_w
     assert "measured from" in found["203.0.113.7"] and "random" not in found["203.0.113.7"]
     assert "no server has said" in found["203.0.113.7"]
     assert "measured on" in found["127.0.0.1"] and "random:0" in found["127.0.0.1"]
-
-
-def test_a_run_of_its_own_stays_on_the_machine_that_began_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(run, "folder_of", lambda name: tmp_path / name)
-    run.open_own_run("mine").store.measure_or_load("a", lambda: {"ms": 1.0}, config={})
-    assert run.open_own_run("mine").n_records == 1
-    monkeypatch.setenv("MODEL_PRETRAINED", "/data/mine.pt")
-    with pytest.raises(PhotodupError, match=r"^Run mine was measured on another machine, .* \(--run\)\.$"):
-        run.open_own_run("mine")
 
 
 def test_nothing_else_reads_the_environment():

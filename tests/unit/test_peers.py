@@ -142,7 +142,7 @@ def record(run: Run, name: str, speeds: dict[str, float], lost: dict[str, str] |
         for number in range(1, 5):
             by = [speed for server, speed in speeds.items() if number < 3 or server not in (lost or {})]
             values = [100 / speed if load == "one" else 20 * speed for speed in by]
-            found = planted_visit(values, number, in_flight=stage.LOADS[load].concurrency).as_record()
+            found = planted_visit(values, number).as_record()
             found |= {"servers": [s for s in speeds if number < 3 or s not in (lost or {})]}
             found |= {"lost": lost or {} if number > 2 else {}}
             found |= {"about": REDUCED if stage.PASSES[name].is_fastest else {}}
@@ -198,8 +198,7 @@ def test_a_faster_server_is_in_the_answer_with_both_values(empty):
     said = figures.answer_of(empty).splitlines()
     wanted = "In FP32 with one request in flight: Triton (ours) takes 50 % less time than FastAPI (ours) ["
     assert said[0].startswith(wanted)
-    assert re.search(r"\(median latency (49\.\d|50|50\.\d) against (99\.\d|10[01]) ms\)", said[0])
-    assert "100 % higher throughput" in said[1]
+    assert "(median latency 50 against 100 ms)" in said[0] and "100 % higher throughput" in said[1]
     assert said[2].startswith("Triton computes with ONNX Runtime")
 
 

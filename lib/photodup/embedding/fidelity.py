@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 
-def compare(reference: np.ndarray, changed: np.ndarray, threshold: float) -> dict[str, Any]:
+def compare_embeddings(reference: np.ndarray, changed: np.ndarray, threshold: float) -> dict[str, Any]:
     """Compare two sets of embeddings of the same photographs.
 
     Args:
@@ -58,6 +58,6 @@ def flips(reference: np.ndarray, changed: np.ndarray, thresholds: Mapping[str, f
         thresholds: smallest cosine of a pair, by the name of the decision.
     """
     return {
-        f"flipped_{name}": compare(reference, changed, value).get("flipped", 0)
+        f"flipped_{name}": compare_embeddings(reference, changed, value).get("flipped", 0)
         for name, value in thresholds.items()
     }

@@ -40,7 +40,7 @@ def counted_from(first: int) -> Iterator[None]:
         raise
 
 
-def broken(vectors: np.ndarray) -> list[int]:
+def broken_rows(vectors: np.ndarray) -> list[int]:
     """Return the rows of float [n, dim] that hold a NaN or an infinity, or are zero."""
     with np.errstate(all="ignore"):
         lengths = np.linalg.norm(np.asarray(vectors, np.float64), axis=-1)

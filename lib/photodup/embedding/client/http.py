@@ -13,7 +13,7 @@ import httpx
 from photodup.core.addresses import http_address, is_loopback, masked
 from photodup.core.errors import ServerError
 from photodup.embedding.imaging import ImageError
-from photodup.embedding.wire.http import AnswerError, HttpRequest, read_json
+from photodup.embedding.wire.http import AnswerError, HttpRequest, read_json_answer
 
 Answer = TypeVar("Answer")
 
@@ -120,7 +120,7 @@ class Http:
         if response.status_code in (429, 502, 503, 504):
             wait = response.headers.get("retry-after", "0")
             raise Transient(
-                f"{self.url} answers {response.status_code}: {sentence(response)}",
+                f"{self.url} answers {response.status_code}: {error_sentence(response)}",
                 float(wait) if wait.isdigit() else 0.0,
             )
         return response
@@ -134,17 +134,17 @@ class Http:
             )
         return ServerError(
             f"{self.url} answers {response.status_code} and is not {expected} as it should be: "
-            f"{sentence(response)}"
+            f"{error_sentence(response)}"
         )
 
     def close(self) -> None:
         self._client.close()
 
 
-def sentence(response: httpx.Response) -> str:
+def error_sentence(response: httpx.Response) -> str:
     """Return what the server says is wrong, shortened."""
     try:
-        body = read_json(response.content)
+        body = read_json_answer(response.content)
         text = body.get("detail") or body.get("error") or body.get("status") or response.text
     except (AnswerError, AttributeError):
         text = response.text
@@ -152,9 +152,9 @@ def sentence(response: httpx.Response) -> str:
 
 
 def bad_image(response: httpx.Response) -> ImageError:
-    error = ImageError(sentence(response))
+    error = ImageError(error_sentence(response))
     try:
-        problem = read_json(response.content)["errors"][0]
+        problem = read_json_answer(response.content)["errors"][0]
         error = ImageError(problem["reason"])
         error.index = problem["index"]
     except (AnswerError, LookupError, TypeError):

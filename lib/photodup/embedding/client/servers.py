@@ -21,13 +21,13 @@ from photodup.embedding.client.http import (
     Remote,
     Transient,
     bad_image,
-    sentence,
+    error_sentence,
     which_server,
 )
 from photodup.embedding.imaging import IMAGE_SIZE, ImageError
 from photodup.embedding.vectors import BrokenEmbedding, counted_from
 from photodup.embedding.wire import kserve, wires
-from photodup.embedding.wire.http import AnswerError, Base64Json, Multipart, read_json
+from photodup.embedding.wire.http import AnswerError, Base64Json, Multipart, read_json_answer
 
 _INPUTS = {
     "fp32": ("image", "FP32"),
@@ -56,7 +56,7 @@ class EmbeddingServer(Protocol):
     def close(self) -> None: ...
 
 
-def server_of(url: str | None, backend: Backend, patience: Patience) -> EmbeddingServer:
+def server_client(url: str | None, backend: Backend, patience: Patience) -> EmbeddingServer:
     """Return what speaks to a backend's server."""
     if backend.server == "fastapi":
         return FastApiServer(url or "http://localhost:8002", backend, patience)
@@ -78,7 +78,7 @@ class FastApiServer:
     def describe(self) -> Remote:
         response = self._http.call("GET", "/info")
         try:
-            info = read_json(response.raise_for_status().content)
+            info = read_json_answer(response.raise_for_status().content)
             identity = {name: info[name] for name in ("digest", "name", "pretrained", "dim")}
             limits = info["limits"]
             # base64 adds a third; the form's headers add about 150 bytes an image
@@ -96,9 +96,9 @@ class FastApiServer:
         if response.status_code == 413 and len(images) > 1:  # too many pixels together, say
             return self._halves(images)
         if response.status_code == 500 and (rows := _broken(response)):
-            raise BrokenEmbedding(f"{self.url}: {sentence(response)}", rows)
+            raise BrokenEmbedding(f"{self.url}: {error_sentence(response)}", rows)
         if response.status_code in (413, 422):
-            raise ServerError(f"{self.url} refuses the request: {sentence(response)}")
+            raise ServerError(f"{self.url} refuses the request: {error_sentence(response)}")
         if response.status_code != 200:
             raise self._http.explain(response, FASTAPI)
         try:
@@ -119,7 +119,7 @@ class FastApiServer:
 def _broken(response: httpx.Response) -> list[int]:
     """Return the images to which the service's model had no sound answer, as an error 500 lists them."""
     try:
-        return [int(problem["index"]) for problem in read_json(response.content)["errors"]]
+        return [int(problem["index"]) for problem in read_json_answer(response.content)["errors"]]
     except (AnswerError, ValueError, KeyError, TypeError):
         return []
 
@@ -135,7 +135,7 @@ class _Triton:
             raise ServerError(str(error)) from None
 
     def _tensors(self, images: Any) -> dict[str, np.ndarray]:
-        return wires.named(wires.encoded(images) if self._wire == "jpeg" else images)
+        return wires.named(wires.encoded_tensor(images) if self._wire == "jpeg" else images)
 
     def _read(self, metadata: Mapping[str, Any], config_of: Callable[[str], dict[str, Any]]) -> Remote:
         config = config_of(self.model)
@@ -187,23 +187,23 @@ class TritonOverHttp(_Triton):
             # Statistics name the models that are ready; the repository's index may need a key.
             statistics = self._http.call("GET", "/v2/models/stats")
             if statistics.status_code == 200:
-                raise self._missing(read_json(statistics.content))
+                raise self._missing(read_json_answer(statistics.content))
             raise self._http.explain(response, TRITON_HTTP)
         try:
-            return self._read(read_json(response.content), self._config)
+            return self._read(read_json_answer(response.content), self._config)
         except (AnswerError, AttributeError, TypeError, KeyError):
             raise self._http.explain(response, TRITON_HTTP) from None
 
     def _config(self, model: str) -> dict[str, Any]:
         response = self._http.call("GET", f"/v2/models/{model}/config")
-        return read_json(response.content) if response.status_code == 200 else {}
+        return read_json_answer(response.content) if response.status_code == 200 else {}
 
     def infer(self, images: Any) -> np.ndarray:
         response = self._http.post(self._protocol.encode(self._tensors(images)))
         if response.status_code == 400 and self._wire == "jpeg":
             raise bad_image(response)
         if response.status_code != 200:
-            raise self._refused(sentence(response))
+            raise self._refused(error_sentence(response))
         try:
             return self._protocol.decode((response.headers, response.content))
         except AnswerError as error:

@@ -186,7 +186,7 @@ def is_intact(path: Path) -> bool:
         return False
 
 
-def verify(path: Path, model: ImageModel, variant: str) -> dict[str, Any]:
+def verify_export(path: Path, model: ImageModel, variant: str) -> dict[str, Any]:
     """Compare an ONNX file with PyTorch on batches of 1, 3 and 8, given the same bytes.
 
     Returns:
@@ -257,7 +257,7 @@ def _export_one(model: TorchModel, variant: str, path: Path) -> None:
         with replacing(path) as temporary:
             program.save(temporary, include_initializers=True, external_data=False)
             del program  # 350 MB, and verifying holds the same weights twice more
-            checked = verify(temporary, model, variant)
+            checked = verify_export(temporary, model, variant)
             sidecar = {
                 **metadata,
                 "size_bytes": temporary.stat().st_size,

@@ -46,7 +46,7 @@ class OpenVinoModel(ExportedModel):
         streams: int = 1,
     ) -> None:
         network = read_network(path)
-        self._set_origin(path, read_notes(network), "openvino", precision, name)
+        self._set_origin(path, read_metadata(network), "openvino", precision, name)
         check_processor(self.precision)
         if streams < 1:
             raise PhotodupError(f"OpenVINO needs at least one stream, not {streams}.")
@@ -100,7 +100,7 @@ def compile_graph(path: Path, precision: str, *, cache: str = "", sizes: str = "
     return _core().compile_model(network, "CPU", options)
 
 
-def read_notes(network: Any) -> dict[str, str]:
+def read_metadata(network: Any) -> dict[str, str]:
     """Return what a model says about itself: an ONNX file's metadata, and what `quantise.py` wrote into an IR."""
     notes: dict[str, str] = {}
     for place in ("framework", NOTES):

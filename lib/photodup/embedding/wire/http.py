@@ -54,7 +54,7 @@ class HttpProtocol(Protocol):
         """
 
 
-def reading(subject: str) -> Callable[[Callable[..., Read]], Callable[..., Read]]:
+def answer_reader(subject: str) -> Callable[[Callable[..., Read]], Callable[..., Read]]:
     """Let a function that reads what a server sent raise `AnswerError`, whatever was sent."""
 
     def decorator(read: Callable[..., Read]) -> Callable[..., Read]:
@@ -89,7 +89,7 @@ class Multipart:
         headers = {"Content-Type": f"multipart/form-data; boundary={_BOUNDARY}"}
         return HttpRequest(self.path, headers, parts + b"--%s--\r\n" % boundary)
 
-    @reading("The answer")
+    @answer_reader("The answer")
     def decode(self, answer: Answer) -> np.ndarray:
         content = parse_json(answer[1])
         if isinstance(content, list) and all(isinstance(row, list) for row in content):
@@ -131,7 +131,7 @@ class OpenAi:
             request |= {"input": [head + _base64(item) for item in items], "modality": "image"}
         return HttpRequest(self.path, _JSON, json.dumps(request).encode())
 
-    @reading("The answer")
+    @answer_reader("The answer")
     def decode(self, answer: Answer) -> np.ndarray:
         data = _member(parse_json(answer[1]), "data")
         # Some servers number none, and answer in order.
@@ -160,8 +160,8 @@ class Post:
         return Multipart().decode(answer) if self.is_embedded else np.empty((1, 0), np.float32)
 
 
-@reading("The answer")
-def read_json(body: bytes) -> Any:
+@answer_reader("The answer")
+def read_json_answer(body: bytes) -> Any:
     """Return what JSON holds.
 
     Raises:

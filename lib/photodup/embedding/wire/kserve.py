@@ -11,7 +11,7 @@ import numpy as np
 from photodup.core.addresses import is_loopback
 from photodup.core.errors import PhotodupError
 from photodup.core.extras import need
-from photodup.embedding.wire.http import Answer, AnswerError, HttpRequest, read_json, reading
+from photodup.embedding.wire.http import Answer, AnswerError, HttpRequest, answer_reader, read_json_answer
 
 LARGEST_MESSAGE = 2**31 - 1  # bytes, of gRPC
 
@@ -41,7 +41,7 @@ class ServedModel:
     max_batch: int | None = None
 
 
-@reading("The server's description of the model")
+@answer_reader("The server's description of the model")
 def model_of(name: str, metadata: Mapping[str, Any], config: Mapping[str, Any]) -> ServedModel:
     """Read a model's metadata, and its configuration, an extension of Triton's that may be empty.
 
@@ -61,13 +61,13 @@ def model_of(name: str, metadata: Mapping[str, Any], config: Mapping[str, Any]) 
     return ServedModel(name, inputs, outputs, batched, max_batch or None)
 
 
-@reading("The server's configuration of the model")
+@answer_reader("The server's configuration of the model")
 def steps_of(config: Mapping[str, Any]) -> list[str]:
     """Return the models that an ensemble asks, in order; none of another model. Raises `AnswerError` as `stated` does."""
     return [str(step["model_name"]) for step in config.get("ensemble_scheduling", {}).get("step", [])]
 
 
-@reading("The server's configuration of the model")
+@answer_reader("The server's configuration of the model")
 def stated(config: Mapping[str, Any], config_of: Callable[[str], Mapping[str, Any]]) -> dict[str, str | None]:
     """Return what a model's configuration states of itself in `parameters`; an ensemble's last step does it for it.
 
@@ -120,11 +120,11 @@ class KserveHttp:
         version = self.version and f"/versions/{self.version}"
         return HttpRequest(f"/v2/models/{self.model}{version}/infer", headers, b"".join((head, *data)))
 
-    @reading("The answer")
+    @answer_reader("The answer")
     def decode(self, answer: Answer) -> np.ndarray:
         headers, body = answer
         length = int(headers.get("inference-header-content-length") or len(body))
-        content = read_json(body[:length])
+        content = read_json_answer(body[:length])
         _check_version(self.version, content.get("model_version"))
         output = content["outputs"][0]
         # A server that knows no binary tensors writes the numbers into the JSON.
@@ -157,7 +157,7 @@ class KserveGrpc:
         request.outputs.add(name=self.output)
         return request
 
-    @reading("The answer")
+    @answer_reader("The answer")
     def decode(self, answer: Any) -> np.ndarray:
         """Read a ModelInferResponse."""
         _check_version(self.version, answer.model_version)

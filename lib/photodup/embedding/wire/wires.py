@@ -32,10 +32,10 @@ def tensor(photos: Sequence[bytes], wire: str) -> np.ndarray:
     """
     if wire not in WIRES["triton"]:
         raise PhotodupError(f"There is no wire {wire!r}: the wires are {', '.join(WIRES['triton'])}.")
-    return encoded(jpegs(photos)) if wire == "jpeg" else in_type(pixels(photos), wire)
+    return encoded_tensor(jpegs(photos)) if wire == "jpeg" else in_type(pixels(photos), wire)
 
 
-def encoded(jpegs: Sequence[bytes]) -> np.ndarray:
+def encoded_tensor(jpegs: Sequence[bytes]) -> np.ndarray:
     """Return encoded images as a tensor [n, 1] of bytes objects."""
     array = np.empty((len(jpegs), 1), np.object_)
     array[:, 0] = jpegs

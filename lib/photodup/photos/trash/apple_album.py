@@ -13,8 +13,8 @@ from photodup.core.errors import PhotodupError
 from photodup.core.names import as_text, printable
 from photodup.photos.library.apple import mac_module
 from photodup.photos.library.catalogue import Catalogue
-from photodup.photos.trash.trash_entries import Moved, Note, Operation, Removal, TrashContents, sentence_of
-from photodup.photos.trash.trash_files import RemainingCopies
+from photodup.photos.trash.entries import Moved, Note, Operation, Removal, TrashContents, sentence_of
+from photodup.photos.trash.files import RemainingCopies
 
 ALBUM = "photodup: to delete"
 

@@ -21,12 +21,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from photodup.core.errors import PhotodupError
 from photodup.core.http_protocol import ImpatientProtocol
 from photodup.embedding.engines.reduced import verdict_on
-from photodup.serving.process.ports import claim_ports, exposure
+from photodup.serving.process.ports import claim_ports, exposure_warning
 from photodup.serving.service import openai_form
 from photodup.serving.service.admission import Overloaded
 from photodup.serving.service.bodies import Base64Request, RequestError, RequestProblem
+from photodup.serving.service.handler import Service, encode
 from photodup.serving.service.openai_form import EmbeddingsAnswer, Models, OpenAiProblem
-from photodup.serving.service.service import Service, encode
 from photodup.serving.service.settings import ServiceSettings, read_settings
 
 log = logging.getLogger("photodup.service")
@@ -311,7 +311,7 @@ def main() -> int:
     logging.basicConfig(
         level=level.upper().replace("TRACE", "DEBUG"), format="%(levelname)s %(name)s: %(message)s"
     )
-    if not settings.api_key and (warning := exposure(settings.host, "The service", "API_KEY")):
+    if not settings.api_key and (warning := exposure_warning(settings.host, "The service", "API_KEY")):
         print(f"photodup: warning: {warning}", file=sys.stderr, flush=True)  # whatever LOG_LEVEL hides
     failures: list[str] = []
 

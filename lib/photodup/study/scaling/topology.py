@@ -140,7 +140,7 @@ def balancer(ports: Sequence[int], health: str = "/v2/health/ready") -> Iterator
         PhotodupError: there is no nginx, or it does not start.
     """
     from photodup.serving.process.ports import claim_ports
-    from photodup.serving.process.process import ServerProcess, answers
+    from photodup.serving.process.server_process import ServerProcess, answers
 
     program = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
     if program is None:

@@ -33,7 +33,6 @@ from photodup.embedding.wire.http import AnswerError, Base64Json, Multipart, Ope
 from photodup.embedding.wire.kserve import KserveGrpc, KserveHttp
 
 BUSY_SHARE = 0.25  # of the cores of a machine that client and server share
-FULL_CORE = 0.9
 FEWEST_VISITS, MOST_VISITS, VISIT_S = 3, 10, 2.5
 OURS = ("multipart", "base64")
 
@@ -346,7 +345,9 @@ class Headline:
         if not self.percentiles_ms:
             return [first]
         parts = [
-            f"p{p} {with_interval(figure)} ms{' (few answers)' if self.is_rare(p) else ''}"
+            f"p{p} {number(figure[0])} ms (few answers)"
+            if self.is_rare(p)
+            else f"p{p} {with_interval(figure)} ms"
             for p, figure in self.percentiles_ms.items()
         ]
         whose = "latency of those answered" if self.failed else "latency"
@@ -406,10 +407,11 @@ def notes(measured: Measured, target: Target, watcher: Watcher) -> list[str]:
     if watcher.stop_asked:
         sentences.append("It was stopped by you; what was measured until then is kept.")
     cores, share = columns.get("client_cpu_cores", 0.0), columns.get("client_cpu_share", 0.0)
-    if cores > FULL_CORE:
+    if columns.get("client_bound"):
+        processes = "one process" if spec.processes == 1 else f"{spec.processes} processes"
         sentences.append(
-            f"The generator kept {cores:.1f} cores busy: it may be the limit, and not the server. "
-            "Share it among several with --processes, or run it elsewhere."
+            f"The generator kept {cores:.1f} cores busy, more than a third of what {processes} can: its own cost is in the "
+            "figures. Share it among several with --processes, or run it elsewhere."
         )
     else:
         sentences += shared_cores(share, target)

@@ -8,19 +8,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from support.paths import ROOT
-from support.visits import planted_visit
+from support.visits import opened, planted_visit
 
-from photodup.bench.anyurl.payloads import Payloads
-from photodup.bench.record.record import RunStore
-from photodup.bench.stats.comparison import Verdict, has_failed
+from photodup.bench.pairs.declared import Pair
+from photodup.bench.stats.comparison import Verdict
 from photodup.bench.verify.verify import Checked, VerifiedServer
 from photodup.core.errors import PhotodupError
-from photodup.study.notebook.run import Run, open_run
-from photodup.study.peers import figures, peers, stage
-from photodup.study.peers.outcomes import compared, rates, verified
+from photodup.study.comparisons.compare import compare
+from photodup.study.comparisons.measure import Sizes, missing_visits, visit_config, visit_key
+from photodup.study.comparisons.outcomes import read_comparisons
+from photodup.study.peers import alone, figures, servers
 from photodup.study.peers.weights import _descriptions, hugging_face_names
 
-NAMES = [name for name, server in peers.SERVERS.items() if not server.is_ours]
+FAMILIES = ("13_compare_servers", "13_compare_servers, fastest")
 
 
 @pytest.fixture(scope="module")
@@ -86,204 +86,234 @@ def test_the_tokens_are_those_of_open_clip():
     assert merges == sorted(theirs.bpe_ranks, key=theirs.bpe_ranks.get)
 
 
-def test_each_peer_has_its_lock_file_its_server_and_its_version():
-    assert sorted(runpy.run_path(str(ROOT / "tools" / "peers" / "make.py"))["MODULES"]) == sorted(NAMES)
-    for name in NAMES:
-        server = peers.SERVERS[name]
+@pytest.fixture
+def peers():
+    """Server's name → its sides, the fastest one last."""
+    return {server.name: sides for server, sides in servers.sides_by_server().items()}
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """A build folder in which no peer is installed; the function that is returned installs one."""
+    monkeypatch.setattr(servers, "build_dir", lambda: tmp_path)
+
+    def install(name: str) -> None:
+        (tmp_path / "peers" / name).mkdir(parents=True)
+        (tmp_path / "peers" / name / "made").write_text("here")
+
+    return install
+
+
+def test_each_peer_has_its_lock_file_its_server_and_its_version(peers):
+    names = sorted(name for name, sides in peers.items() if sides[0].server.command)
+    assert sorted(runpy.run_path(str(ROOT / "tools" / "peers" / "make.py"))["MODULES"]) == names
+    for name in names:
+        server = peers[name][0].server
         lines = (ROOT / "tools" / "peers" / f"{name}.txt").read_text().splitlines()
         pinned = [line for line in lines if not line.startswith("#")]
         assert all(re.fullmatch(r"[A-Za-z0-9_.-]+==[A-Za-z0-9_.!-]+", line) for line in pinned), name
-        assert "torch==2.13.0" in pinned and re.fullmatch(r"\d+\.\d+\.\d+", server.version)
-        assert server.how and server.ready.startswith("/")
-        assert name == "infinity" or (ROOT / "tools" / "peers" / f"{name}_server.py").is_file()
+        assert "torch==2.13.0" in pinned and re.fullmatch(r"\d+\.\d+\.\d+", servers.version(server))
+        for script in re.findall(r"\{tools\}/(\w+\.py)|(\w+_server):", server.command):
+            assert (ROOT / "tools" / "peers" / (script[0] or f"{script[1]}.py")).is_file()
 
 
-def test_a_server_that_is_not_installed_is_one_sentence(tmp_path, monkeypatch):
-    monkeypatch.setattr(peers, "build_dir", lambda: tmp_path)
-    (tmp_path / "peers").mkdir()
+def test_a_command_gets_its_places_and_a_precision_its_type(peers, installed, monkeypatch, tmp_path):
+    for name in ("checkpoint", "hugging_face"):
+        monkeypatch.setattr(servers, name, lambda weights, name=name: tmp_path / f"{name} of {weights}")
+    command, variables = servers.command_of(peers["infinity"][-1], "random:0", 4711)
+    assert command[0] == str(tmp_path / "peers" / "infinity" / "bin" / "infinity_emb")
+    assert command[command.index("--model-id") + 1].endswith("hugging_face of random:0")
+    assert command[command.index("--port") + 1] == "4711" and variables["HF_HUB_OFFLINE"] == "1"
+    command, variables = servers.command_of(peers["litserve"][-1], "random:0", 4711)
+    assert variables["PORT"] == "4711" and variables["PEER_DTYPE"] == "bfloat16"
+    assert command[1:] == [str(ROOT / "tools" / "peers" / "litserve_server.py")]
+
+
+def test_what_is_not_installed_is_said_in_one_sentence(peers, installed, tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("PHOTODUP_MEASURE", raising=False)
+    monkeypatch.setattr(servers, "open_run", lambda name: opened(tmp_path / name))
+    installed("ray")
     (tmp_path / "peers" / "mosec.error").write_text("No matching distribution found for mosec==0.9.8")
-    why = "mosec is not installed here (No matching distribution found for mosec==0.9.8)"
-    assert peers.SERVERS["mosec"].missing == f"{why}: python3.11 tools/peers/make.py mosec"
-    ray = peers.started(peers.SERVERS["ray"], "random:0")
-    with pytest.raises(PhotodupError, match=r"Ray Serve is not installed here: python3.11"), ray:
+    run = servers.open_peers("mine")
+    (line,) = capsys.readouterr().out.splitlines()
+    assert "mosec is not installed here (No matching distribution found for mosec==0.9.8); " not in line[:40]
+    assert "(No matching distribution found for mosec==0.9.8)" in line and "Ray" not in line
+    assert line.endswith(": `python3.11 tools/peers/make.py` installs them.")
+    asked = missing_visits(run, servers.declared().of(FAMILIES), Sizes(3))
+    assert {pair.b.server.name for _, pair in asked} == {"ray"}, (
+        "what is installed is measured, and nothing else"
+    )
+    litserve = servers.started(peers["litserve"][0], "random:0")
+    with pytest.raises(PhotodupError, match=r"^LitServe is not installed here\.$"), litserve:
         pass
-    assert peers.SERVERS["fastapi"].missing == ""
 
 
-def test_each_server_is_asked_in_its_own_form():
-    payloads = Payloads("images", (b"jpeg",), "one", "image/jpeg")
+def test_without_any_peer_nothing_is_measured(installed, tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("PHOTODUP_MEASURE", raising=False)
+    monkeypatch.setattr(servers, "open_run", lambda name: opened(tmp_path / name))
+    run = servers.open_peers("mine")
+    found = compare(run, FAMILIES[0], declared=servers.declared())
+    assert not alone.costs(run) and not alone.rates(run) and not alone.verified(run)
+    assert not run.n_records and all(o.verdict is Verdict.NOT_MEASURED for o in found.outcomes.values())
+    assert "LitServe is not installed here." in found.sentence("LitServe, one")
+    none = "none was measured in this run"
+    assert figures.start_and_memory({}).iloc[0, 0] == figures.overload({}).iloc[0, 0] == none
+    assert figures.under_bound({}).iloc[0, 0] == none
+    assert set(figures.verdicts({}).loc["every check"]) == {figures.NOT_RUN}
+    assert figures.faults({}) == ["No server was verified in this run."]
+    assert figures.answer(found.outcomes, found.outcomes, {}) == "No servers were compared in this run."
+
+
+def test_both_loads_of_two_servers_are_visited_together(installed, tmp_path, peers):
+    for name in ("infinity", "litserve", "bentoml", "mosec", "ray"):
+        installed(name)
+    declared = servers.declared()
+    pairs = [*declared.of(FAMILIES), *declared.nulls]
+    order = [(n, p.a.name, p.b.label) for n, p in missing_visits(opened(tmp_path / "run"), pairs, Sizes(3))]
+    starts = sum(before != after for before, after in zip([None, *order], order, strict=False))
+    assert len(order) == 3 * 24 and starts == len(set(order)) == 3 * 12
+
+
+def test_each_server_is_asked_in_its_own_form(peers, monkeypatch):
+    jpeg = servers.Payloads("images", (b"jpeg",), "one", "image/jpeg")
+    monkeypatch.setattr(servers, "payloads", lambda: jpeg)
     sent = {}
-    for name in [n for n in peers.SERVERS if n != "triton"]:  # which needs its server for that
-        asks = peers.Started(peers.SERVERS[name], "http://127.0.0.1:1", 0.0, 0).adapter(payloads)
-        head, body = asks.prepare([b"jpeg"])
+    for name in [n for n in peers if n != "triton"]:  # which needs its server for that
+        client = servers.Started(peers[name][0], "http://127.0.0.1:1", 0.0, 0).adapter()
+        head, body = client.prepare([b"jpeg"])
         sent[name] = (head.split(b" ")[1].decode(), body)
     assert sent["mosec"] == ("/inference", b"jpeg") and sent["ray"] == ("/embed", b"jpeg")
     assert sent["infinity"][0] == "/embeddings" and json.loads(sent["infinity"][1])["modality"] == "image"
     assert sent["fastapi"] == sent["litserve"] == sent["bentoml"] and b'name="files"' in sent["fastapi"][1]
-
-
-def test_rows_alone_are_an_answer_to_a_form_and_anything_else_is_named():
-    up = peers.Started(peers.SERVERS["bentoml"], "http://127.0.0.1:1", 0.0, 0)
-    asks = up.adapter(Payloads("images", (b"jpeg",), "one", "image/jpeg"))
-    np.testing.assert_array_equal(asks.protocol.decode((200, b"[[1.0, 2.0]]")), [[1.0, 2.0]])
-    np.testing.assert_array_equal(asks.protocol.decode((200, b'{"embeddings": [[3.0]]}')), [[3.0]])
+    # Rows alone are an answer to a form; anything else is named.
+    decode = servers.Started(peers["bentoml"][0], "http://127.0.0.1:1", 0.0, 0).adapter().protocol.decode
+    np.testing.assert_array_equal(decode((200, b"[[1.0, 2.0]]")), [[1.0, 2.0]])
+    np.testing.assert_array_equal(decode((200, b'{"embeddings": [[3.0]]}')), [[3.0]])
     with pytest.raises(PhotodupError, match="is the protocol right"):
-        asks.protocol.decode((200, b'["a"]'))
+        decode((200, b'["a"]'))
 
 
-# As a processor with BF16 gives it, whatever this one has.
-REDUCED = {"fastapi": {"engine": "openvino", "precision": "int8"}}
-REDUCED |= {name: {"engine": "pytorch", "precision": "bf16"} for name in ("litserve", "infinity")}
-
-
-def record(run: Run, name: str, speeds: dict[str, float], lost: dict[str, str] | None = None) -> None:
-    """Record four visits of a pass in which one photograph takes 100 ms divided by a server's speed."""
-    for load in stage.PASSES[name].loads:
-        for number in range(1, 5):
-            by = [speed for server, speed in speeds.items() if number < 3 or server not in (lost or {})]
-            values = [100 / speed if load == "one" else 20 * speed for speed in by]
-            found = planted_visit(values, number).as_record()
-            found |= {"servers": [s for s in speeds if number < 3 or s not in (lost or {})]}
-            found |= {"lost": lost or {} if number > 2 else {}}
-            found |= {"about": REDUCED if stage.PASSES[name].is_fastest else {}}
-            config = stage.visit_config(name, load, "random:0", number)
-            run.measure_or_load(
-                stage.visit_key(load), lambda found=found: dict(found), config=config, kind="server-visit"
-            )
+def plant(run, pair: Pair, speed_a: float, speed_b: float, spinning: float = 0.0) -> None:
+    """Record three visits of two servers, of which one photograph takes 100 ms divided by a server's speed."""
+    in_flight = pair.load.concurrency
+    values = [100 / s if in_flight == 1 else 20 * s for s in (speed_a, speed_b)]
+    for number in (1, 2, 3):
+        visit = replace(planted_visit(values, number, in_flight=in_flight), carried_over=[0.0, spinning])
+        config = visit_config(pair, number)
+        run.measure_or_load(visit_key(pair), visit.as_record, config=config, kind="visit")
 
 
 @pytest.fixture
-def empty(tmp_path, monkeypatch) -> Run:
-    monkeypatch.setenv("MODEL_PRETRAINED", "random:0")
-    run = open_run("made-up")
-    return replace(run, directory=tmp_path / "made-up", store=RunStore(tmp_path / "made-up"))
+def run(tmp_path):
+    """In FP32 LitServe takes 20 % longer than ours, mosec as long, Ray Serve spins; with INT8 ours is five times as fast."""
+    filled = opened(tmp_path / "run")
+    speeds = {"infinity": 1.0, "litserve": 1 / 1.2, "bentoml": 1 / 1.1, "mosec": 1.0, "ray": 1.0}
+    for pair in servers.declared().pairs:
+        if "fastest" in pair.notebook:
+            a, b = ((pair.a, pair.b), *pair.elsewhere)[-1]  # as a processor without BF16 has it
+            plant(filled, replace(pair, a=a, b=b), 5.0, speeds[b.server.name])
+        else:
+            plant(filled, pair, 1.0, speeds[pair.b.name], spinning=0.1 * (pair.b.name == "ray"))
+    for null in servers.declared().nulls:
+        plant(filled, null, 1.0, 1.0)
+    return filled
 
 
-@pytest.fixture
-def recorded(empty) -> Run:
-    """LitServe takes 20 % longer than ours, mosec as long, Ray Serve died after two visits, BentoML before the first."""
-    speeds = {"fastapi": 1, "litserve": 1 / 1.2, "ray": 1.0, "mosec": 1.0, stage.AGAIN: 1.0}
-    record(empty, "fp32", speeds, {"ray": "ray failed 20 requests in a row: refused", "bentoml": "no port"})
-    return empty
-
-
-def test_what_was_planted_in_the_visits_is_what_is_found(recorded):
-    found = compared(recorded)
-    litserve, mosec, ray = (found.outcomes[f"{s}, one"] for s in ("LitServe", "mosec", "Ray Serve"))
+def test_what_was_planted_in_the_visits_is_what_is_found(run):
+    fp32, fastest = (read_comparisons(run, family, declared=servers.declared()) for family in FAMILIES)
+    litserve, mosec, ray = (fp32[f"{name}, one"] for name in ("LitServe", "mosec", "Ray Serve"))
     assert litserve.verdict is Verdict.BEYOND and litserve.effect == pytest.approx(0.2, abs=0.02)
-    assert mosec.verdict is Verdict.EQUAL and abs(mosec.effect) < 0.02 and mosec.n_visits == 4
-    assert ray.n_visits == 2 and ray.notes[0].startswith("It was left out of later visits: ray failed 20")
-    assert found.outcomes["BentoML, one"].because == "no port"
-    assert [c.question.name for c in found.checks] == [
-        f"FastAPI (ours) again, {load}" for load in ("one", "eight")
-    ]
-    assert not any(map(has_failed, found.checks)) and litserve.null == found.checks[0]
-    row = found.arms.set_index("server").loc["litserve"]
-    assert row.one == pytest.approx(120, rel=0.02) and row.one_low < row.one < row.one_high
-    assert row.p99_low < row.p99 < row.p99_high and row.p99 > row.one
-    said = figures.answer(found)
-    assert said.startswith(
-        "In FP32 with one request in flight no server was measurably faster than FastAPI (ours)."
+    assert mosec.verdict is Verdict.EQUAL and mosec.n_visits == 3 and litserve.null is not None
+    assert (
+        ray.verdict is Verdict.REFUSED
+        and "measured and refused. One side computed for 10%" in fp32.sentence("Ray Serve, one")
     )
-    assert "Not measured with eight requests in flight: BentoML." in said
-    told = figures.answer_table(found)
-    assert told.loc["LitServe"].iloc[0].startswith("different by more than 2 %, +2")
-    assert told.loc["LitServe"].iloc[1].startswith("different by more than 2 %, -1")
-    assert told.loc["mosec"].iloc[0].startswith("equal, ") and told.loc["BentoML"].iloc[0] == "not measured"
-    assert len(recorded.figures()) == 0  # these are no figures of the study's own backends
+    assert fastest["LitServe at its fastest, one"].effect == pytest.approx(5, abs=0.1)
+    text = figures.answer(fp32.outcomes, fastest.outcomes, {})
+    assert text.splitlines()[0] == (
+        "In FP32 no server is measurably faster than FastAPI (ours); LitServe and BentoML are slower."
+    )
+    assert text.splitlines()[1].startswith("At their fastest all are slower, the nearest: ")
+    assert " than FastAPI (ours) with INT8 [" in text and len(text.split()) <= 60
+    assert (
+        text.splitlines()[2] == "Measured and refused, one in flight: Ray Serve; eight in flight: Ray Serve."
+    )
+    assert set(fp32.sides.label) == {
+        "FastAPI (ours)",
+        "Infinity",
+        "LitServe",
+        "BentoML",
+        "mosec",
+        "Ray Serve",
+    }
 
 
-def test_a_faster_server_is_in_the_answer_with_both_values(empty):
-    record(empty, "fp32", {"fastapi": 1.0, "triton": 2.0})
-    said = figures.answer_of(empty).splitlines()
-    wanted = "In FP32 with one request in flight: Triton (ours) takes 50 % less time than FastAPI (ours) ["
-    assert said[0].startswith(wanted)
-    assert "(median latency 50 against 100 ms)" in said[0] and "100 % higher throughput" in said[1]
-    assert said[2].startswith("Triton computes with ONNX Runtime")
+def test_a_faster_server_is_named(tmp_path):
+    run, (pair, *_) = opened(tmp_path / "run"), servers.declared().pairs
+    plant(run, pair, 1.0, 1.5)
+    fp32 = read_comparisons(run, FAMILIES[0], declared=servers.declared())
+    assert (
+        figures.answer(fp32.outcomes, {}, {}) == "In FP32 Infinity is measurably faster than FastAPI (ours)."
+    )
 
 
-def test_a_run_without_servers_says_so(empty):
-    import matplotlib.pyplot as plt
-
-    found = compared(empty)
-    assert not len(found.arms) and not found.alone and not found.outcomes
-    assert figures.answer(found) == figures.answer_of(empty) == figures.NOT_MEASURED
-    figure, ax = plt.subplots()
-    figures.draw_servers(ax, found, "one")
-    assert [t.get_text() for t in ax.texts] == ["not measured"] * len(peers.SERVERS)
-    plt.close(figure)
-    none = "none was measured in this run"
-    assert figures.costs(found).iloc[0, 0] == figures.overload(found).iloc[0, 0] == none
-    assert set(figures.verified(verified(empty)).loc["every check"]) == {figures.NOT_RUN}
-    assert figures.why_wrong(verified(empty)) == ["No server was verified in this run."]
+def test_a_rotation_of_several_servers_counts_once_in_the_figures_of_ours(tmp_path):
+    run, declared = opened(tmp_path / "run"), servers.declared()
+    for number in (1, 2, 3):
+        rotation = planted_visit([100.0 + number, 120.0, 90.0], number)
+        for index, name in ((1, "Infinity, one"), (2, "mosec, one")):
+            pair = next(pair for pair in declared.pairs if pair.name == name)
+            config = visit_config(pair, number)
+            run.measure_or_load(visit_key(pair), rotation.against(index).as_record, config=config)
+    sides = read_comparisons(run, FAMILIES[0], declared=declared).sides.set_index("side")
+    assert dict(sides.n_visits) == {"fastapi": 3, "infinity": 3, "mosec": 3}
 
 
-def test_each_verdict_of_a_check_stands_under_its_server_and_a_finding_is_told_once(empty):
+def record(run, key: str, side, **columns) -> None:
+    config = alone.config_of(side) | (vars(alone.BOUND) if key == "server-rate" else {})
+    run.measure_or_load(key, lambda: dict(columns), config=config, may_fail=True)
+
+
+def test_each_verdict_of_a_check_stands_under_its_server_and_a_finding_is_told_once(
+    tmp_path, peers, installed
+):
+    run = opened(tmp_path / "run")
     turned = Checked("EXIF orientation", "wrong", "as if EXIF's orientation was not applied", 0.9)
     rows = {"fastapi": (Checked("CMYK", "right", ""),), "mosec": (turned,), "ray": (turned,)}
     for name, checks in rows.items():
-        found = VerifiedServer("http://127.0.0.1:1/embed", "post", "the same", checks).as_record()
-        config = stage.config_of(peers.SERVERS[name], "random:0")
-        empty.measure_or_load(stage.VERIFY, lambda found=found: found, config=config)
-    table = figures.verified(verified(empty))
-    assert dict(table["FastAPI (ours)"]) == {"CMYK": "right", "EXIF orientation": "not asked"}
-    assert dict(table["Ray Serve"]) == {"CMYK": "not asked", "EXIF orientation": "wrong"}
-    assert set(table["BentoML"]) == {figures.NOT_RUN}
-    assert list(table) == [s.label for s in peers.SERVERS.values()]
-    seen = "`photodup verify` finds nothing wrong with FastAPI (ours), but faults in mosec and Ray Serve."
-    assert figures.answer_of(empty).splitlines() == [figures.NOT_MEASURED, seen, figures.ADVICE]
-    (line,) = figures.why_wrong(verified(empty))
-    assert line == "EXIF orientation: wrong, as if EXIF's orientation was not applied (mosec and Ray Serve)"
+        server = VerifiedServer("http://127.0.0.1:1/embed", "post", "the same", checks)
+        record(run, "server-verify", peers[name][0], **server.as_record())
+    record(run, "server-verify", peers["litserve"][0], status="failed", error="nothing answers")
+    verified = alone.verified(opened(tmp_path / "run", measure=False))
+    table = figures.verdicts(verified)
+    assert dict(table["FastAPI (ours)"])["CMYK"] == "right"
+    assert dict(table["Ray Serve"])["EXIF orientation"] == "wrong" and set(table["BentoML"]) == {
+        figures.NOT_RUN
+    }
+    assert table["LitServe"]["every check"] == "not checked"
+    assert figures.faults(verified) == [
+        "every check: not checked, nothing answers (LitServe)",
+        "EXIF orientation: wrong, as if EXIF's orientation was not applied (mosec and Ray Serve)",
+    ]
+    assert "`photodup verify` finds faults in 3 of 4 servers." in figures.answer({}, {}, verified)
 
 
-def test_memory_start_and_overload_of_each_server_are_in_tables(empty):
+def test_memory_start_overload_and_rates_of_each_server_are_in_tables(tmp_path, peers, installed):
+    run = opened(tmp_path / "run")
     load = {"offered_per_s": 20.0, "answered": 30, "failed": 7, "latency_ms_p50": 1556.9, "error": ""}
-    load |= {"recovered_s": None}
     for name, mib, first in (("mosec", 1170.2, [3, 9, 4]), ("ray", 900.0, [17, 16, 18])):
-        alone = {"memory_loaded_mib": mib, "first_answer_s": first, "overload": load}
-        config = stage.config_of(peers.SERVERS[name], "random:0")
-        empty.measure_or_load(stage.ALONE, lambda alone=alone: alone, config=config)
-    found = compared(empty)
-    costs = figures.costs(found).set_index("server")
-    assert costs["first answer (s), median"]["mosec"] == 4 and costs["memory (MiB)"]["Ray Serve"] == 900
-    assert set(figures.overload(found)["as before after (s)"]) == {"more than 30"}
-
-
-def test_each_server_at_its_fastest_is_beside_its_fp32_figures(recorded):
-    """Visits at the fastest precision are passes of their own: other records, other figures."""
-    record(recorded, "fastest", {"fastapi": 5.0, "litserve": 2.0})
-    fp32, fast = compared(recorded), compared(recorded, passes=("fastest", "many"))
-    assert fp32.outcomes["LitServe, one"].effect == pytest.approx(0.2, abs=0.02), "as without the other pass"
-    assert fast.outcomes["LitServe, one"].effect == pytest.approx(1.5, abs=0.05)
-    told = "OpenVINO INT8: FastAPI (ours); PyTorch BF16: LitServe"
-    assert figures.engines(fast) == f"{told}."
-    who, by_how_much = figures.fastest_sentences(fast)
-    assert who.endswith(f" faster than LitServe with 1 and 8 in flight ({told}).")
-    assert by_how_much.startswith("The nearest of these, with one in flight: LitServe takes 15")
-    assert figures.visits(fast) == "4 visits"
-    table = figures.at_fastest(fp32, fast).set_index("server")
-    assert list(table["precision, engine"]) == ["int8, openvino", "bf16, pytorch"]
-    assert float(table["÷ FP32's latency"]["FastAPI (ours)"]) == pytest.approx(0.2, abs=0.01)
-    assert float(table["÷ FP32's throughput"]["LitServe"]) == pytest.approx(2.4, abs=0.03)
-    assert "thirty-two in flight (images/s)" not in table
-    record(recorded, "many", {"fastapi": 5.0, "litserve": 2.0})
-    fast = compared(recorded, passes=("fastest", "many"))
-    assert figures.fastest_sentences(fast)[0].endswith(f"than LitServe with 1, 8 and 32 in flight ({told}).")
-    table = figures.at_fastest(fp32, fast).set_index("server")
-    assert table["thirty-two in flight (images/s)"]["FastAPI (ours)"].startswith(("100", "99", "101"))
-
-
-def test_a_rate_under_the_bound_or_the_reason_is_shown(recorded):
-    rate = {"rate_per_s": 9.5, "low": 9.0, "high": 10.1, "because": "", "seen": [{"rate_per_s": 9.0}]}
-    none = dict.fromkeys(("rate_per_s", "low", "high")) | {"seen": []}
-    none |= {"because": "Even 2 requests/s do not meet 250 ms."}
-    ours = rate | {"rate_per_s": 80.0, "low": 75.0, "high": 100.0}
-    for name, found in (("triton", ours), ("litserve", rate), ("mosec", none)):
-        config = stage.rate_config(peers.fastest(peers.SERVERS[name]), "random:0")
-        recorded.measure_or_load(stage.RATE, lambda found=found: dict(found), config=config)
-    table = figures.under_bound(rates(recorded)).set_index("server")
-    shown = table["highest rate (requests/s)"].dropna().to_dict()
-    assert shown == {"Triton (ours)": 80.0, "LitServe": 9.5}
-    assert table["between"]["Triton (ours)"] == "75 to 100"
-    assert "do not meet" in table["why not"]["mosec"]
-    assert figures.under_bound({}).iloc[0, 0] == "none was measured in this run"
+        overload = {"overload": load | {"recovered_s": None}}
+        record(run, "server-alone", peers[name][0], memory_loaded_mib=mib, first_answer_s=first, **overload)
+    rate = {"rate_per_s": 9.5, "low": 9.0, "high": 10.1, "because": ""}
+    record(run, "server-rate", peers["litserve"][1], **rate)  # at BF16, whatever this processor has
+    record(run, "server-rate", peers["litserve"][0], **rate | {"rate_per_s": 1.0})
+    none = dict.fromkeys(("rate_per_s", "low", "high")) | {"because": "even 2 requests/s do not meet 250 ms"}
+    record(run, "server-rate", peers["mosec"][0], **none)
+    run = opened(tmp_path / "run", measure=False)
+    table = figures.start_and_memory(alone.costs(run))
+    assert table["first answer (s), median"]["mosec"] == "4" and table["memory (MiB)"]["Ray Serve"] == "900"
+    assert set(figures.overload(alone.costs(run))["as before after (s)"]) == {"more than 30"}
+    assert dict(figures.under_bound(alone.rates(run))["highest rate"]) == {
+        "LitServe with BF16": "9.5 requests/s [9, 10.1]",
+        "mosec": "none: even 2 requests/s do not meet 250 ms",
+    }

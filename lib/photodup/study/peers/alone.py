@@ -84,9 +84,10 @@ def _of_each(
         for side in (finished or there)[:1]:
             measure_now = partial(measure_one, side, choose_weights())
             run.measure_or_load(key, measure_now, config=configs[side], kind="server", may_fail=True)
-        for side in sides:
+        for side in (*finished, *sides):
             if record := run.store.record(key, config=configs[side]):
-                found.setdefault(side.label, {**record["result"], "error": record["error"]})
+                found[side.label] = {**record["result"], "error": record["error"]}
+                break
     return found
 
 

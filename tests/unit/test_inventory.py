@@ -16,7 +16,7 @@ from support.review_library import photo
 from photodup.embedding.imaging import encode_image
 from photodup.photos.library.containers import MOST_PARTS, UNREAD, file_parts
 from photodup.photos.library.hashing import PhotoFacts, read_facts_and_look
-from photodup.photos.library.inventory import Inventory, missing_parts, unpacked
+from photodup.photos.library.inventory import Inventory, lost_parts, unpacked
 from photodup.photos.library.metadata import date_of, lost_in_words
 
 PICTURE = photo("astronaut").resize((320, 320))
@@ -33,7 +33,7 @@ def inventory(data: bytes) -> Inventory:
 
 def lost(keeper: bytes, member: bytes) -> str:
     first, second = inventory(keeper), inventory(member)
-    return "; ".join(filter(None, [lost_in_words(first.kinds, second.kinds), *missing_parts(first, second)]))
+    return "; ".join(filter(None, [lost_in_words(first.kinds, second.kinds), *lost_parts(first, second)]))
 
 
 # ---- a library of an owner -----------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ def test_at_most_three_in_a_hundred_copies_are_held_back_for_what_photodup_does_
         keeper = inventory(camera)
         for name, data in copies(image, camera, number):
             n += 1
-            if sentences := missing_parts(keeper, member := inventory(data)) or lost_in_words(
+            if sentences := lost_parts(keeper, member := inventory(data)) or lost_in_words(
                 keeper.kinds, member.kinds
             ):
                 held[f"{name} {number}"] = sentences

@@ -229,16 +229,14 @@ def _print_group(group: "Group") -> None:
     )
     for photo, evidence in ((member.photo, member.evidence) for member in group.members):
         if evidence.exact:
-            likeness = "same bytes"
+            kind = "same bytes"
         elif group.tier == "copies" and evidence.verification:
-            likeness = "the same picture"
+            kind = "the same picture"
         else:
-            likeness = "alike" if evidence.similarity is None else f"cosine {evidence.similarity:.4f}"
+            kind = "alike" if evidence.similarity is None else f"cosine {evidence.similarity:.4f}"
         differs = f"; differs: {group.difference(photo)}" if group.difference(photo) else ""
-        protection = "; protected" if photo.id in group.protected else ""
-        print(
-            f"        {printable(photo.path)}  ({photo.width} × {photo.height}; {likeness}{differs}{protection})"
-        )
+        note = "; protected" if photo.id in group.protected else ""
+        print(f"        {printable(photo.path)}  ({photo.width} × {photo.height}; {kind}{differs}{note})")
 
 
 def _record(group: "Group") -> dict[str, Any]:

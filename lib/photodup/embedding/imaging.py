@@ -247,12 +247,9 @@ def _with_end_mark(data: bytes) -> bytes | None:
     # its scan restarts, only behind the next mark of that. One pattern alone may decode as what is there without it.
     last = re.findall(rb"\xff[\xd0-\xd7]", data[data.rfind(b"\xff\xda") :])[-1:] or [b"\xff\xd7"]
     restart = bytes([0xFF, 0xD0 | (last[0][1] + 1) & 7])
-    for filler in (
-        b"",
-        *(mark + 32 * pattern for mark in (b"", restart) for pattern in (b"\x55\xaa", b"\xaa\x55")),
-    ):
+    for pad in (b"", *(mark + 32 * pair for mark in (b"", restart) for pair in (b"\x55\xaa", b"\xaa\x55"))):
         try:
-            with open_image(data + filler + end) as image:
+            with open_image(data + pad + end) as image:
                 image.load()
                 whole, pixels = whole or image.tobytes(), image.tobytes()
         except Exception:

@@ -122,9 +122,7 @@ class KeepRules:
         suffixes = self._beside.lost(keeper.path, leaving.path) if self._beside else ()
         files = dict.fromkeys(_HAS.get(suffix) or f"has its {suffix} file beside it" for suffix in suffixes)
         is_developed = "RAW" in (keeper.format, leaving.format) and keeper.md5 != leaving.md5
-        inside = inventory.missing_parts(
-            *(inventory.unpacked(photo.inventory) for photo in (keeper, leaving))
-        )
+        inside = inventory.lost_parts(*(inventory.unpacked(photo.inventory) for photo in (keeper, leaving)))
         return [*self.lost_metadata(keeper, leaving), *inside, *files, *[DEVELOPED] * is_developed]
 
     def prefers(self, photo: Photo) -> tuple:

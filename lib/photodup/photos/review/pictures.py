@@ -102,7 +102,7 @@ def removed_picture(root: Path, moved: Moved) -> bytes:
         raise PictureRefused(f"{printable(moved.home)} in the trash cannot be shown.") from None
 
 
-def cached_picture(root: Path, own_folder: OwnFolder, photo: Photo, size: str) -> bytes:
+def cached_picture(root: Path, home: OwnFolder, photo: Photo, size: str) -> bytes:
     """Return a JPEG of one of `SIZES`; made once per content, decoded at reduced scale where that helps."""
     cached = "thumbnails", photo.md5[:2], f"{photo.md5}-{size}.jpg"
     # Opened also when cached: a changed file is refused, not shown as it was.
@@ -110,16 +110,14 @@ def cached_picture(root: Path, own_folder: OwnFolder, photo: Photo, size: str) -
         if size == "large" and photo.format == "JPEG" and photo.width * photo.height <= _AS_IT_IS_PIXELS:
             return file.read()
         with suppress(OSError, OwnFolderError):
-            stored = own_folder.read(*cached, most_bytes=_MOST_BYTES)
+            stored = home.read(*cached, most_bytes=_MOST_BYTES)
             encoded, mark = stored[:-_SIGNATURE_BYTES], stored[-_SIGNATURE_BYTES:].decode("latin-1")
             if is_signed(read_key(), _PURPOSE, _signed(photo, size, encoded), mark):
                 return encoded
         with _making:
             encoded = _encoded(_decoded(file.read(), photo, size), size)
     with suppress(OSError, PhotodupError):  # a full disk or a read-only library costs time, not the page
-        own_folder.write(
-            encoded + signature(own_key(), _PURPOSE, _signed(photo, size, encoded)).encode(), *cached
-        )
+        home.write(encoded + signature(own_key(), _PURPOSE, _signed(photo, size, encoded)).encode(), *cached)
     return encoded
 
 

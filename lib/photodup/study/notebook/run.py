@@ -20,7 +20,7 @@ from photodup.core.paths import project_root
 from photodup.embedding.backends import Backend
 from photodup.embedding.engines.model import can_compute
 from photodup.serving.check import (
-    check_endpoints,
+    check_all,
     gpu_of,
     handshake_ms,
     ready_models,
@@ -342,7 +342,7 @@ def open_run(
     where = replaced(where, **{name: value for name, value in stated.items() if value is not None})
     answers, model = True, None
     if measure and (host or not _is_here(where)):
-        rows = check_endpoints(where)
+        rows = check_all(where)
         sentence = say_answers(rows)
         ready = {row["backend"] for row in rows if row["ok"]}
         if answers := bool(ready & set(where.backends)):

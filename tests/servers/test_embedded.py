@@ -20,7 +20,7 @@ from photodup.core.errors import PhotodupError
 from photodup.core.settings import variables
 from photodup.embedding.engines.encoder import load_model
 from photodup.embedding.imaging import decode, encode_image, normalize, to_jpeg, to_uint8
-from photodup.serving.check import check_endpoints
+from photodup.serving.check import check_all
 from photodup.serving.embedded import export_models
 from photodup.serving.endpoints import load_endpoints
 from photodup.serving.service.triton_model import TritonModel
@@ -51,7 +51,7 @@ def test_both_are_ready_and_neither_outlives_a_killed_starter(tmp_path, tiny_rep
         assert said[-1] == "READY", said
         assert any(line.startswith("Triton is ready after") for line in said)
         found = load_endpoints(tmp_path / "found.yaml")
-        assert {row["finding"] for row in check_endpoints(found)} == {"ready"}
+        assert {row["finding"] for row in check_all(found)} == {"ready"}
         assert set(found.backends) == {
             "fastapi-pytorch-fp32-http-jpeg",
             "fastapi-pytorch-fp32-http-base64",

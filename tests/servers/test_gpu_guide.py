@@ -22,7 +22,7 @@ from support.rented import PORTS, Rented, rented_machine
 from support.service import free_port, until
 from support.triton import needs_triton, render_tiny
 
-from photodup.serving.check import check_endpoints, render_check
+from photodup.serving.check import check_all, render_check
 from photodup.serving.control_key import VARIABLE
 from photodup.serving.endpoints import from_ports, load_endpoints
 
@@ -54,7 +54,7 @@ def address_line(commands: str, folder: Path) -> str:
 
 def assert_reached(line: str) -> None:
     host, ports = re.fullmatch(r"([\d.]+):(\d+,\d+,\d+,\d+)", line).groups()
-    rows = check_endpoints(from_ports(host, *map(int, ports.split(",")), models=MODELS))
+    rows = check_all(from_ports(host, *map(int, ports.split(",")), models=MODELS))
     assert len(rows) > len(MODELS) and all(row["ok"] for row in rows), render_check(rows)
 
 

@@ -15,7 +15,7 @@ from support.triton import needs_triton, render_tiny
 
 from photodup.core.errors import PhotodupError
 from photodup.serving import control_key
-from photodup.serving.check import check_endpoints, handshake_ms, render_check
+from photodup.serving.check import check_all, handshake_ms, render_check
 from photodup.serving.endpoints import load_endpoints, save_endpoints
 from photodup.serving.triton import control
 from photodup.serving.triton.config import set_batching
@@ -48,7 +48,7 @@ def elsewhere(tmp_path: Path, monkeypatch, demo_dir) -> Path:
 @needs_link
 def test_it_is_reached_over_its_link_at_its_address_alone(elsewhere, repository, tiny_onnx, tmp_path, figure):
     with tiny(repository, tiny_onnx) as machine:
-        rows = check_endpoints(machine.endpoints)  # which uses their key
+        rows = check_all(machine.endpoints)  # which uses their key
         control_key._of_endpoints.clear()
         assert all(row["ok"] for row in rows), render_check(rows)
         assert {row["url"] for row in rows} & {f"http://{machine.address}:8002", f"{machine.address}:8004"}

@@ -15,7 +15,7 @@ from support.triton import loaded, needs_triton
 
 from photodup.core.errors import PhotodupError
 from photodup.serving import control_key
-from photodup.serving.check import check_endpoints
+from photodup.serving.check import check_all
 from photodup.serving.endpoints import Endpoints, load_endpoints, save_endpoints
 from photodup.serving.triton import control
 from photodup.serving.triton.repository import render_repository
@@ -227,9 +227,9 @@ def test_the_key_of_a_server_elsewhere_comes_from_its_endpoints_file(triton, mon
         monkeypatch.setenv(control_key.VARIABLE, key)
         control.load_triton_model(address, MODEL)
         asked = Endpoints(name="x", backends={"triton-emulated-a100-fp32-grpc-jpeg": address})
-        (row,) = check_endpoints(asked)
+        (row,) = check_all(asked)
         assert "has no model" in row["finding"], "that variable's key went to a server merely asked"
-        (row,) = check_endpoints(asked.model_copy(update={"triton_control_key": SecretStr(key)}))
+        (row,) = check_all(asked.model_copy(update={"triton_control_key": SecretStr(key)}))
         assert "in the repository but not loaded" in row["finding"]
 
 

@@ -27,7 +27,7 @@ TIMEOUT_S = 3.0
 READY = "ready"
 
 
-def check_endpoints(endpoints: Endpoints, timeout_s: float = TIMEOUT_S) -> list[dict[str, Any]]:
+def check_all(endpoints: Endpoints, timeout_s: float = TIMEOUT_S) -> list[dict[str, Any]]:
     """Check every backend and metrics page.
 
     Returns:
@@ -86,7 +86,7 @@ def say_answers(rows: Iterable[dict[str, Any]]) -> str:
     """Return one sentence: which addresses answer, and which do not and why.
 
     Args:
-        rows: of `check_endpoints`. An address answers if one of its backends is ready, or if it is a metrics page.
+        rows: of `check_all`. An address answers if one of its backends is ready, or if it is a metrics page.
     """
     servers: dict[str, tuple[str, list[str]]] = {}
     for row in rows:
@@ -94,17 +94,13 @@ def say_answers(rows: Iterable[dict[str, Any]]) -> str:
         servers.setdefault(row["url"], (f"{_server_named(row['backend'])} ({place})", []))[1].append(
             row["finding"]
         )
-    ready = [server for server, findings in servers.values() if READY in findings]
-    bad = [
-        (server, findings[0].rstrip(".")) for server, findings in servers.values() if READY not in findings
-    ]
+    ready = [name for name, findings in servers.values() if READY in findings]
+    bad = [(name, findings[0].rstrip(".")) for name, findings in servers.values() if READY not in findings]
     if not ready:
-        return f"Nothing answers: {listed([server for server, _ in bad])}; the first: {bad[0][1]}."
+        return f"Nothing answers: {listed([name for name, _ in bad])}; the first: {bad[0][1]}."
     verb = "answer" if ready[1:] else "answers"
     return (
-        "; ".join(
-            [f"{listed(ready)} {verb}", *(f"{server} cannot be used: {problem}" for server, problem in bad)]
-        )
+        "; ".join([f"{listed(ready)} {verb}", *(f"{name} cannot be used: {error}" for name, error in bad)])
         + "."
     )
 
@@ -191,7 +187,7 @@ def _metrics(url: str, timeout_s: float) -> None:
 
 
 def _server_named(backend: str) -> str:
-    """Return what a row of `check_endpoints` is about, in words."""
+    """Return what a row of `check_all` is about, in words."""
     name, _, metrics = backend.partition(" ")
     server = "FastAPI" if name.startswith("fastapi") else "Triton"
     if metrics:

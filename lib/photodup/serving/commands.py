@@ -86,10 +86,10 @@ def endpoints_check(
     timeout: Annotated[float, typer.Option(help="seconds to wait for each answer")] = 3.0,
 ) -> None:
     """Ask every server in FILE whether it is ready; says what is wrong otherwise, and exits 1."""
-    from photodup.serving.check import check_endpoints, render_check
+    from photodup.serving.check import check_all, render_check
     from photodup.serving.endpoints import load_endpoints
 
-    rows = check_endpoints(load_endpoints(file), timeout)
+    rows = check_all(load_endpoints(file), timeout)
     print(render_check(rows))
     if not all(row["ok"] for row in rows):
         raise typer.Exit(1)

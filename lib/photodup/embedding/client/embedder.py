@@ -1,4 +1,4 @@
-"""One way to ask for embeddings, wherever they are computed.
+"""`connect` gives one interface to embeddings from this process or any server.
 
     with connect() as embedder:                                   # this machine
         vectors = embedder.embed([Path("a.jpg"), Path("b.jpg")])  # float32 [2, 512]
@@ -38,17 +38,18 @@ Mode = Literal["local", "remote", "auto"]
 
 
 class Embedder:
-    """Images in, embeddings out. Decodes in threads, one chunk ahead of the computation or the network.
+    """Images in, embeddings out. Decodes in threads, one chunk ahead.
 
     Attributes:
         backend: its name, as in `fastapi-pytorch-fp32-http-jpeg`.
-        model_digest: embeddings are comparable if this is the same; None if the server does not tell.
-        model_name: architecture, or the model's name in Triton; None if the server does not tell.
-        is_random: random weights: fit for timings, never for decisions; None if the server does not tell.
-        dim: length of an embedding; None if the server does not tell.
-        precision: what the model computes in; of a server that does not tell, what its name says.
-        view: what of a picture the model looks at.
-        draft_size: None: JPEGs are decoded whole; else both sides stay at least this long.
+        model_digest: embeddings with equal digests are comparable. This and the next three are None if the server
+            does not state them.
+        model_name: architecture, or the model's name in Triton.
+        is_random: random weights: fit for timings, never for decisions.
+        dim: length of an embedding.
+        precision: what the model computes in; by default the precision in the backend's name.
+        view: the part of a picture that the model sees.
+        draft_size: shortest side to which JPEGs are shrunk while decoding; None decodes them whole.
     """
 
     backend: str
@@ -69,7 +70,7 @@ class Embedder:
 
         Raises:
             ImageError: an image cannot be read; `.index` is its position in `images`.
-            BrokenEmbedding: the server found that its model's answer to some images is no embedding.
+            BrokenEmbedding: the model answered NaN, infinities or zeros for some images.
             ServerError: the server does not answer after the allowed attempts.
         """
         images = list(images)
@@ -90,7 +91,7 @@ class Embedder:
         return np.concatenate(answers)
 
     def at_reduced_scale(self) -> None:
-        """Decode JPEGs at no less than `view.draft_size` a side from now on; `model_digest` becomes one of its own."""
+        """Decode JPEGs at `view.draft_size` or more from now on; this changes `model_digest`."""
         if self.draft_size is None and self.model_digest is not None:
             self.draft_size = self.view.draft_size
             self.model_digest = digest_drafted(self.model_digest, self.draft_size)
@@ -136,24 +137,24 @@ def connect(
     jpeg_quality: int | None = JPEG_QUALITY,
     **local: Any,
 ) -> Embedder:
-    """Return a client that has spoken to its server once, or a model in this process.
+    """Return a client that has reached its server, or a model in this process.
 
     Args:
         url: `http://host:port`; default `INFERENCE_SERVICE_URL`. For gRPC, `host:port` is used as it is, and
             from an `http://` address the port is one higher unless `TRITON_GRPC_URL` says otherwise.
         backend: its name (see `photodup.embedding.backends`); default `INFERENCE_BACKEND`, else
             `fastapi-pytorch-fp32-http-jpeg`, or `local-pytorch-fp32` without a server.
-        mode: `remote`, `local`, or `auto`: remote, and local with a warning if that cannot be reached now
-            (never later: half a library from each would be hard to explain). By default remote if a URL or
-            a server's backend is given, here or in the environment, else local.
+        mode: `remote`, `local`, or `auto`: remote, or local with a warning if the server cannot be reached now
+            (later it never switches: half a library from each would be hard to explain). By default remote if a
+            URL or a server's backend is given, here or in the environment, else local.
         patience: timeouts and attempts.
-        jpeg_quality: wires `jpeg` and `base64`: shrink to 224 pixels here and send that, about 10 KB, which
-            changes the embedding a little. None sends the file as it is, and the server resizes it.
+        jpeg_quality: wires `jpeg` and `base64`: shrink to 224 pixels and send about 10 KB, which changes the
+            embedding a little. None sends the whole file, and the server resizes it.
         **local: for local models: `pretrained` (the weights), and `engine`, `precision`, `threads`, `streams`,
             `device`, `name` of `load_model`.
 
     Raises:
-        PhotodupError: unknown backend, server not there or not the right one, weights missing.
+        PhotodupError: unknown backend, no or another server, weights missing.
     """
     backend = backend or environment().service_backend or None
     url = url or environment().service_url or None
@@ -178,7 +179,7 @@ def connect(
 
 
 class LocalEmbedder(Embedder):
-    """The model in this process. Weights are loaded on construction."""
+    """The model in this process; the constructor loads its weights."""
 
     def __init__(self, backend: Backend, **options: Any) -> None:
         from photodup.embedding.engines.encoder import load_model
@@ -209,7 +210,7 @@ class LocalEmbedder(Embedder):
 
 
 class RemoteEmbedder(Embedder):
-    """A server. Batches are split to what it takes; the connection is kept."""
+    """A server. Splits batches to what it accepts, and keeps the connection."""
 
     def __init__(
         self, url: str | None, backend: Backend, patience: Patience, jpeg_quality: int | None
@@ -226,7 +227,7 @@ class RemoteEmbedder(Embedder):
         self.model_digest, self.model_name, self.dim = self.remote.digest, self.remote.name, self.remote.dim
         pretrained = self.remote.pretrained
         self.is_random = None if pretrained is None else is_random(pretrained)
-        # Of the name and of what the server says, whatever is not FP32 counts.
+        # Either the name or the server may tell of a reduced precision.
         precision = self.remote.precision or backend.precision
         self.precision = backend.precision if precision == "fp32" else precision
 

@@ -1,4 +1,4 @@
-"""Talk to the servers behind a client: ask what each computes, send it batches, and try again where that may help."""
+"""The servers behind a client: what each computes, and batches with retries."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
@@ -42,14 +42,14 @@ class EmbeddingServer(Protocol):
     """A server of embeddings; thread-safe."""
 
     def describe(self) -> Remote:
-        """Return what it says of itself; raises `ServerError` where it is not there, or another."""
+        """Return its description; raise `ServerError` if it is not there or is another server."""
 
     def infer(self, images: Any) -> np.ndarray:
         """Return float32 [n, dim] for n encoded images, or for uint8, float16 or float32 [n, 3, 224, 224].
 
         Raises:
             ImageError: an image cannot be read; `.index` is its position.
-            BrokenEmbedding: the model's answer to some images is no embedding.
+            BrokenEmbedding: the model answered NaN, infinities or zeros for some images.
             ServerError: the server does not answer after the allowed attempts.
         """
 
@@ -57,7 +57,7 @@ class EmbeddingServer(Protocol):
 
 
 def server_client(url: str | None, backend: Backend, patience: Patience) -> EmbeddingServer:
-    """Return what speaks to a backend's server."""
+    """Return the client of a backend's server."""
     if backend.server == "fastapi":
         return FastApiServer(url or "http://localhost:8002", backend, patience)
     if backend.protocol == "http":
@@ -86,14 +86,14 @@ class FastApiServer:
             return Remote(precision=info.get("precision"), gate=info.get("gate"), **identity, **maxima)
         except (httpx.HTTPError, AnswerError, ValueError, KeyError, TypeError):
             if response.status_code == 404 and self._http.call("GET", "/healthz").status_code == 200:
-                return Remote(max_images=8)  # a service like the published one, which says nothing of itself
+                return Remote(max_images=8)  # a service like the published one, which has no /info
             raise self._http.explain(response, FASTAPI) from None
 
     def infer(self, images: list[bytes]) -> np.ndarray:
         response = self._http.post(self._protocol.encode(images))
         if response.status_code == 400:
             raise bad_image(response)
-        if response.status_code == 413 and len(images) > 1:  # too many pixels together, say
+        if response.status_code == 413 and len(images) > 1:  # such as too many pixels together
             return self._halves(images)
         if response.status_code == 500 and (rows := _broken(response)):
             raise BrokenEmbedding(f"{self.url}: {error_sentence(response)}", rows)
@@ -117,7 +117,7 @@ class FastApiServer:
 
 
 def _broken(response: httpx.Response) -> list[int]:
-    """Return the images to which the service's model had no sound answer, as an error 500 lists them."""
+    """Return the image positions that an error 500 lists."""
     try:
         return [int(problem["index"]) for problem in read_json_answer(response.content)["errors"]]
     except (AnswerError, ValueError, KeyError, TypeError):
@@ -125,7 +125,7 @@ def _broken(response: httpx.Response) -> list[int]:
 
 
 class _Triton:
-    """What HTTP and gRPC share: reading what a model says of itself, and naming the tensors."""
+    """What HTTP and gRPC share: a model's description, and the names of tensors."""
 
     def __init__(self, url: str, backend: Backend) -> None:
         self.url, self._wire, self.model = url, backend.wire, backend.triton_model
@@ -174,7 +174,7 @@ class _Triton:
 
 
 class TritonOverHttp(_Triton):
-    """Triton's HTTP port with binary tensors, never JSON."""
+    """Triton's HTTP port, with binary tensors."""
 
     def __init__(self, url: str, backend: Backend, patience: Patience) -> None:
         self._http = Http(url, patience)

@@ -200,13 +200,7 @@ def find_contained(old: Path | str, library: Path | str, **options: Any) -> Cont
 class _Comparison:
     """One pass: rows are the contents of the library, then those that the old folder alone has."""
 
-    def __init__(
-        self,
-        old: Catalogue,
-        library: Catalogue,
-        store: EvidenceStore,
-        cache: FeatureStore,
-    ) -> None:
+    def __init__(self, old: Catalogue, library: Catalogue, store: EvidenceStore, cache: FeatureStore) -> None:
         self._root, self._store, self._features = old, store, cache
         self._roots = old.root, library.root
         self._rules = KeepRules()

@@ -204,13 +204,7 @@ def _build(root: Path, *, may_replace: bool) -> Iterator[Truth]:
             seconds = date.replace(tzinfo=UTC).timestamp()  # the same on every machine
             _put(root, root / path, _encode(image, variant, source, date), seconds, may_replace=may_replace)
             return Truth(
-                path,
-                source.name,
-                variant.name,
-                source.name,
-                source.scene,
-                date.isoformat(),
-                source.credit,
+                path, source.name, variant.name, source.name, source.scene, date.isoformat(), source.credit
             )
 
         first = write(f"{source.folder}/IMG_{1001 + i}.jpg", Variant("original", ".jpg", "", quality=95))

@@ -197,25 +197,25 @@ def embed_files(embedder: "Embedder", root: Path, chosen: Sequence[tuple[str, Pa
         root: the library.
         chosen: content (MD5) and path of each file.
     """
-    outcome, images = Embedded(), {}
+    batch, images = Embedded(), {}
     for digest, path in chosen:
         try:
             data, _ = read_bytes(root, ListedFile(os.fsencode(path), 0, 0))
         except (OSError, imaging.ImageError) as error:
-            outcome.problems.append(UnreadFile(path, getattr(error, "strerror", None) or str(error)))
+            batch.problems.append(UnreadFile(path, getattr(error, "strerror", None) or str(error)))
             continue
         if md5(data) == digest:
             images[digest] = data
         else:
-            outcome.problems.append(UnreadFile(path, "changed since the scan: scan again"))
-    return embed_images(embedder, images, dict(chosen), outcome)
+            batch.problems.append(UnreadFile(path, "changed since the scan: scan again"))
+    return embed_images(embedder, images, dict(chosen), batch)
 
 
 def embed_images(
     embedder: "Embedder",
     images: Mapping[str, Any],
     paths: Mapping[str, Path],
-    outcome: Embedded | None = None,
+    batch: Embedded | None = None,
 ) -> Embedded:
     """Embed images by content (MD5); one that is refused costs none of the others.
 
@@ -223,11 +223,11 @@ def embed_images(
         embedder: any backend.
         images: encoded bytes, or pictures.
         paths: where each lies in the library, to name it by.
-        outcome: what to add to; default nothing yet.
+        batch: what to add to; default nothing yet.
     """
-    outcome = outcome or Embedded()
+    batch = batch or Embedded()
     if not images:
-        return outcome
+        return batch
     vectors: np.ndarray | None = None
     try:
         vectors = embedder.embed(list(images.values()))
@@ -238,20 +238,18 @@ def embed_images(
         index = getattr(error, "index", None)
         if index is None and len(images) > 1:
             for digest, data in images.items():
-                embed_images(embedder, {digest: data}, paths, outcome)
-            return outcome
+                embed_images(embedder, {digest: data}, paths, batch)
+            return batch
         rows, reason = [index or 0], error.reason
-    outcome.problems += [
-        UnreadFile(paths[digest], reason) for row, digest in enumerate(images) if row in rows
-    ]
+    batch.problems += [UnreadFile(paths[digest], reason) for row, digest in enumerate(images) if row in rows]
     accepted = {digest: data for row, (digest, data) in enumerate(images.items()) if row not in rows}
     if vectors is None:
-        return embed_images(embedder, accepted, paths, outcome)
+        return embed_images(embedder, accepted, paths, batch)
     for digest, vector in zip(images, vectors, strict=True):
         if digest in accepted:
-            outcome.md5s.append(digest)
-            outcome.vectors.append(vector)
-    return outcome
+            batch.md5s.append(digest)
+            batch.vectors.append(vector)
+    return batch
 
 
 class OnePass:

@@ -88,10 +88,10 @@ class Trash:
     def contents(self) -> TrashContents:
         """Return what the journal says, read once, and what lies in the trash besides."""
         contents = read_contents(self._journal)
-        present = [
+        inside = [
             operation for operation in contents.operations if operation.in_trash or operation.unfinished
         ]
-        strays = self._files.strays({moved.trash for operation in present for moved in operation.files})
+        strays = self._files.strays({moved.trash for operation in inside for moved in operation.files})
         return replace(contents, operations=[*map(unknown_operation, strays), *contents.operations])
 
     def find(self, name: str) -> Operation | None:
@@ -124,7 +124,7 @@ class Trash:
         removals, batch = list(removals), _new_id()
         operations, refused = [], []
         last = {sidecar: removal.path for removal in removals for sidecar in removal.sidecars}
-        needed_sidecars: set[Path] = set()  # by photos that were left alone
+        shared: set[Path] = set()  # by photos that were left alone
         own_key()
         remaining = RemainingCopies(self.library, removals)
         with self._locked():
@@ -136,9 +136,7 @@ class Trash:
                 except (TrashError, OSError) as error:
                     unwritten |= dict.fromkeys(note.sources, sentence_of(error, note.path))
             for removal in _watched(removals, "move"):
-                leaving = (
-                    p for p in removal.sidecars if last[p] == removal.path and p not in needed_sidecars
-                )
+                leaving = (p for p in removal.sidecars if last[p] == removal.path and p not in shared)
                 files = (removal.path, *leaving)
                 try:
                     if problem := unwritten.get(removal.path):
@@ -157,7 +155,7 @@ class Trash:
                         remaining.require_keeper(removal)
                     operations.append(operation)
                 except (TrashError, OSError) as error:
-                    needed_sidecars.update(removal.sidecars)
+                    shared.update(removal.sidecars)
                     refused.append((removal, sentence_of(error, removal.path)))
             staying = {removal.path for removal, _ in refused}
             for note, operation in written:

@@ -22,7 +22,7 @@ def is_loopback_host(host: str) -> bool:
         return False
 
 
-def exposure_warning(host: str, service: str, variable: str) -> str:
+def key_warning(host: str, service: str, variable: str) -> str:
     """Return the warning about a server without a key that others reach; empty on loopback."""
     where = host or "all addresses"
     return (

@@ -20,7 +20,7 @@ from photodup.core.paths import project_root
 from photodup.embedding.backends import Backend
 from photodup.embedding.engines.model import can_compute
 from photodup.serving.check import (
-    check_endpoints,
+    check_all,
     gpu_of,
     handshake_ms,
     ready_models,
@@ -341,7 +341,7 @@ def open_run(
     servers = replaced(servers, **{name: value for name, value in stated.items() if value is not None})
     answers, model = True, None
     if measure and (line or not _is_here(servers)):
-        rows = check_endpoints(servers)
+        rows = check_all(servers)
         sentence = say_answers(rows)
         if answering_servers := _answering(servers, rows):
             servers = answering_servers
@@ -395,7 +395,7 @@ def ready_to_measure(run: Run, *, asks_servers: bool = True) -> Run | None:
         return None
     if not asks_servers:
         return run
-    rows = check_endpoints(run.endpoints)
+    rows = check_all(run.endpoints)
     servers = _answering(run.endpoints, rows)
     if servers is None:
         print(f"{say_answers(rows)} {START}")

@@ -99,15 +99,6 @@ def test_the_header_of_a_run_on_servers_elsewhere_claims_neither_processor_nor_w
     assert "measured on" in found["127.0.0.1"] and "random:0" in found["127.0.0.1"]
 
 
-def test_a_run_of_its_own_stays_on_the_machine_that_began_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(run, "folder_of", lambda name: tmp_path / name)
-    run.open_own_run("mine").store.measure_or_load("a", lambda: {"ms": 1.0}, config={})
-    assert run.open_own_run("mine").n_records == 1
-    monkeypatch.setenv("MODEL_PRETRAINED", "/data/mine.pt")
-    with pytest.raises(PhotodupError, match=r"^Run mine was measured on another machine, .* \(--run\)\.$"):
-        run.open_own_run("mine")
-
-
 def test_nothing_else_reads_the_environment():
     lib = project_root() / "lib" / "photodup"
     reading = re.compile(r"os\.(environ|getenv|putenv)|from os import .*environ")

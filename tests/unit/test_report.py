@@ -310,7 +310,7 @@ def test_the_index_says_what_became_of_a_question_from_outcomes_and_not_that_a_n
     (tmp_path / "records" / "onnx-parity-12345678.json").write_text("{}")
     assert evidence(tmp_path, "02_export_to_onnx") == {"onnx-parity": "decides"}
     own, other = tmp_path / "run", tmp_path / "peers" / "records"
-    assert evidence(own, "13_compare_servers") == {"peers/servers-": "not measured"}
+    assert evidence(own, "13_compare_servers") == {"peers/visit-": "not measured"}
     other.mkdir(parents=True)
-    (other / "servers-one-12345678.json").write_text("{}")
-    assert evidence(own, "13_compare_servers") == {"peers/servers-": "decides"}
+    (other / "visit-infinity-one-12345678.json").write_text("{}")
+    assert evidence(own, "13_compare_servers") == {"peers/visit-": "decides"}

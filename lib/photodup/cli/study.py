@@ -58,25 +58,6 @@ def study_pairs(
     measure_pairs(run, only=only or (), primary=primary, visits=visits)
 
 
-@study.command("peers")
-def study_peers(
-    run: Annotated[str, Option(help="directory under results/")] = "peers",
-    server: Annotated[list[str] | None, Option(help="name in tools/peers; repeat; default all")] = None,
-    step: Annotated[
-        list[str] | None,
-        Option(help="alone, verify, rate, fp32, fastest or many (32 in flight); repeat; default all"),
-    ] = None,
-    visits: Annotated[int, Option(min=2, help="of all servers under each load")] = 3,
-) -> None:
-    """Measure the servers of notebook 13: ours, and those that tools/peers/make.py has installed."""
-    from photodup.study.notebook.run import open_own_run
-    from photodup.study.peers.stage import STEPS, measure_servers
-
-    opened = open_own_run(run)
-    with opened.store:
-        measure_servers(opened, only=server or (), steps=step or STEPS, visits=visits)
-
-
 @study.command("parameters")
 def study_parameters() -> None:
     """List every notebook's parameters with their help."""

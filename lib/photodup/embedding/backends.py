@@ -12,8 +12,13 @@ from typing import Any
 from photodup.core.errors import PhotodupError
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "int8")
-WIRES = {"fastapi": ("jpeg", "base64"), "triton": ("fp32", "fp16", "uint8", "jpeg", "json"), "local": ("",)}
-PROTOCOLS = {"fastapi": ("http",), "triton": ("http", "grpc"), "local": ("",)}
+WIRES = {
+    "fastapi": ("jpeg", "base64"),
+    "triton": ("fp32", "fp16", "uint8", "jpeg", "json"),
+    "local": ("",),
+    "peer": ("jpeg",),
+}
+PROTOCOLS = {"fastapi": ("http",), "triton": ("http", "grpc"), "local": ("",), "peer": ("http",)}
 ENGINES = ("pytorch", "onnx", "trt", "openvino", "triton")
 COLUMNS = ("backend", "server", "engine", "precision", "protocol", "wire")
 DUMMY = "dummy"  # in process only: a known answer after a known delay, to measure the load generator itself
@@ -45,7 +50,8 @@ class Backend:
     """One way of getting an embedding.
 
     Attributes:
-        server: `fastapi`, `triton`, or `local` for the model in this process.
+        server: `fastapi`, `triton`, or `local` for the model in this process; `peer` for what is started for a comparison
+            alone, which no name on a command line or in an endpoints file means.
         engine: what runs the graph: one of `ENGINES`, or `emulated-GPU` (behind Triton only).
         precision: what the engine computes in, one of `PRECISIONS`; not what is sent.
         protocol: `http` or `grpc`; empty in process.

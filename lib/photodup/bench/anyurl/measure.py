@@ -91,7 +91,7 @@ class LoadSpec:
 
 
 @dataclass(frozen=True)
-class Window:
+class LoadWindow:
     """One window of a load.
 
     Attributes:
@@ -117,7 +117,7 @@ class Measured:
     """A load with its windows, one a visit; `columns` are `figures_of` them."""
 
     spec: LoadSpec
-    windows: list[Window]
+    windows: list[LoadWindow]
     columns: dict[str, Any]
 
     @property
@@ -243,7 +243,7 @@ def measure_loads(request: Request, specs: Sequence[LoadSpec], watcher: Watcher)
         specs: each with its share of the time.
     """
     began, seconds, draw = clock(), sum(spec.seconds for spec in specs), random.Random(specs[0].seed)
-    windows: list[list[Window]] = [[] for _ in specs]
+    windows: list[list[LoadWindow]] = [[] for _ in specs]
     longest_s = 0.0
     for visit in range(max(spec.n_visits for spec in specs)):
         visit_began = clock()
@@ -266,7 +266,7 @@ def measure_loads(request: Request, specs: Sequence[LoadSpec], watcher: Watcher)
 
 def measure_window(
     request: Request, spec: LoadSpec, plan: WindowPlan, watcher: Watcher, *, label: str
-) -> Window:
+) -> LoadWindow:
     """Measure one window of a load.
 
     Args:
@@ -290,7 +290,7 @@ def measure_window(
     if server is not None:
         columns |= server.columns(time.monotonic() - began)
     columns["n_idle_closes"] = adapter.n_idle_closes()
-    return Window(columns, watcher.rows, watcher.errors)
+    return LoadWindow(columns, watcher.rows, watcher.errors)
 
 
 def counters_of(target: Target) -> Probe | None:

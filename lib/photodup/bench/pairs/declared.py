@@ -18,6 +18,32 @@ USUAL_METRIC = {"single_stream": "latency_ms_p50", "server": "latency_ms_p90"}
 
 
 @dataclass(frozen=True)
+class Server:
+    """A server that is started for a visit, and asked as its own documentation shows.
+
+    Attributes:
+        name: key of its records; its environment and its lock file are called so.
+        how: one clause on how it is configured.
+        command: program and arguments, with the places that `photodup.study.peers.servers` fills; none for ours.
+        environment: variables beside ours, with the same places.
+        ready: path that answers 200 when it embeds.
+        protocol, path, model: how it is asked (see `bench.anyurl.target`).
+        most: images in a request, at most.
+    """
+
+    name: str
+    label: str
+    how: str
+    command: str = ""
+    environment: tuple[tuple[str, str], ...] = ()
+    ready: str = "/readyz"
+    protocol: str = "multipart"
+    path: str = "/embed"
+    model: str = ""
+    most: int = 8
+
+
+@dataclass(frozen=True)
 class Side:
     """A way of getting embeddings that is compared with others.
 
@@ -27,6 +53,7 @@ class Side:
         backend: what is asked.
         options: of the adapter, such as `channel`.
         settings: of Triton's model: a copy of it under a name of its own has them; empty: the model as it is deployed.
+        server: started for a visit; None where the backend's server is among the endpoints.
     """
 
     name: str
@@ -34,6 +61,7 @@ class Side:
     backend: Backend
     options: tuple[tuple[str, Any], ...] = ()
     settings: tuple[tuple[str, Any], ...] = ()
+    server: Server | None = None
 
     @property
     def configured_model(self) -> str:
@@ -135,7 +163,8 @@ def declarations(path: Path | None = None) -> Declarations:
 @cache
 def _read(path: Path) -> Declarations:
     data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    sides = {name: _side(name, row) for name, row in data["sides"].items()}
+    servers = {name: _server(name, row) for name, row in data.get("servers", {}).items()}
+    sides = {name: _side(name, row, servers) for name, row in data["sides"].items()}
     loads = {name: _load(row) for name, row in data["loads"].items()}
 
     def side(row: Mapping[str, Any], name: str) -> Side:
@@ -188,7 +217,19 @@ def _under_loads(
         yield Pair(f"{row['name']}, {name}", notebook, a, b, name, load, link, metric, **marks, **more)
 
 
-def _side(name: str, row: Mapping[str, Any]) -> Side:
+def _server(name: str, row: Mapping[str, Any]) -> Server:
+    return Server(name, **{**row, "environment": tuple(row.get("environment", {}).items())})
+
+
+def _side(name: str, row: Mapping[str, Any], servers: Mapping[str, Server]) -> Side:
+    if "server" in row:
+        if row["server"] not in servers:
+            raise PhotodupError(
+                f"The side {name!r} is served by {row['server']!r}, which is no server of its file."
+            )
+        backend = Backend("peer", row.get("engine", "pytorch"), row.get("precision", "fp32"), "http", "jpeg")
+        server = servers[row["server"]]
+        return Side(name, row.get("label", server.label), backend, server=server)
     options, settings = (tuple(sorted(row.get(key, {}).items())) for key in ("options", "settings"))
     if unknown := sorted({key for key, _ in settings} - set(SETTINGS)):
         raise PhotodupError(f"The side {name!r} sets {unknown[0]!r}, which is none of {', '.join(SETTINGS)}.")

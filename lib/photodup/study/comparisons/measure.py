@@ -23,11 +23,13 @@ from photodup.core.errors import PhotodupError
 from photodup.core.paths import build_dir
 from photodup.core.progress import bar
 from photodup.embedding.backends import DUMMY, Backend
+from photodup.embedding.engines.model import can_compute
 from photodup.serving.service.start import ServiceProcess
 from photodup.serving.triton.control import temporary_config
 from photodup.serving.triton.copies import configure, model_copy
 from photodup.study.notebook.points import MIN_COSINE, N_PHOTOS, reference_embeddings
 from photodup.study.notebook.weights import payload_photos
+from photodup.study.peers.servers import Two, missing
 
 if TYPE_CHECKING:
     from photodup.bench.stats.facts import Load
@@ -129,11 +131,23 @@ def visit_config(pair: Pair, visit: int) -> dict[str, Any]:
     return {"pair": pair.name, "a": pair.a.name, "b": pair.b.name, **load, "visit": visit}
 
 
+def offered(run: Run, pair: Pair) -> Pair:
+    """Return a comparison between the first two of its sides that a run's servers have; unchanged if there are no two."""
+    return pair.on(partial(_has, run))
+
+
+def _has(run: Run, backend: Backend) -> bool:
+    return can_compute(backend.precision) if backend.server == "peer" else run.endpoints.has(backend)
+
+
 def obstacle(run: Run, pair: Pair) -> str:
     """Return one sentence why a comparison cannot be measured against a run's servers; empty where it can."""
-    lacking = [side.backend for side in (pair.a, pair.b) if not run.endpoints.has(side.backend)]
+    lacking = [side.backend for side in (pair.a, pair.b) if not _has(run, side.backend)]
     if lacking:
         return f"{run.lacks(lacking[0])}."
+    if pair.a.server and pair.b.server:
+        because = missing(pair.a.server) or missing(pair.b.server)
+        return because and f"{because}."
     if pair.is_null and not run.is_here:
         return "A second process of a server elsewhere cannot be started from here."
     if pair.link and not run.is_here:
@@ -146,12 +160,15 @@ def obstacle(run: Run, pair: Pair) -> str:
 def missing_visits(run: Run, pairs: Sequence[Pair], sizes: Sizes) -> list[tuple[int, Pair]]:
     """Return the visits that the run lacks of comparisons whose sides its servers have: the number of each, and its pair.
 
-    The pairs of each round of visits are in a random order.
+    The pairs of each round of visits are in a random order; what two servers are started for is together.
     """
     visits = []
     for number in range(1, sizes.visits + 1):
-        for pair in random.Random(number).sample(pairs, len(pairs)):
-            pair = pair.on(run.endpoints.has)
+        drawn = random.Random(number).sample(pairs, len(pairs))
+        first = {(pair.a, pair.b): place for place, pair in reversed([*enumerate(drawn)])}
+        places = {p: first[p.a, p.b] if p.a.server else place for place, p in enumerate(drawn)}
+        for pair in sorted(drawn, key=places.__getitem__):
+            pair = offered(run, pair)
             is_due = number <= EXPLORATORY_VISITS or pair.is_primary or pair.is_null
             if not is_due or obstacle(run, pair):
                 continue
@@ -201,12 +218,19 @@ class _Sides:
     run: Run
     servers: ExitStack
     reached: dict[tuple[Side, bool], Reach] = field(default_factory=dict)
+    two: Two = field(default_factory=Two)
+
+    def __post_init__(self) -> None:
+        self.servers.callback(self.two.close)
 
     def measure(self, pair: Pair, visit: int, sizes: Sizes) -> dict[str, Any]:
         """Measure one visit of a pair; return the record's columns."""
         both, plan, serve = (pair.a, pair.b), sizes.plan, None
         if not (pair.is_primary or pair.is_null):
             plan = replace(plan, palindromes=min(plan.palindromes, EXPLORATORY_PALINDROMES))
+        if pair.a.server and pair.b.server:
+            with self.two.lanes(pair.a, pair.b, visit) as lanes:
+                return measure_visit(lanes, (), pair.load, plan, seed=visit).as_record()
         if any(side.settings for side in both) and not _has_models(self.run, *both):
             serve = lambda side: with_settings(self.run, (pair.a, pair.b)[side])  # noqa: E731
             plan = replace(plan, palindromes=1, block_s=max(plan.block_s, SERVED_BLOCK_S))

@@ -19,7 +19,7 @@ from photodup.bench.stats.facts import METRICS
 from photodup.bench.stats.sentence import row, sentence
 from photodup.core.files import write_atomically
 from photodup.embedding.backends import COLUMNS
-from photodup.study.comparisons.measure import obstacle, visit_config, visit_key
+from photodup.study.comparisons.measure import obstacle, offered, visit_config, visit_key
 from photodup.study.notebook.gaps import NotMeasured
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def _visits(run: Run, pair: Pair) -> tuple[Pair, list[Visit], tuple[str, ...]]:
                 notes += [late] if (late := record["result"].get("link_late")) else []
         if visits or notes:
             return pair, visits, tuple(dict.fromkeys(notes))
-    pair = pair.on(run.endpoints.has)
+    pair = offered(run, pair)
     return pair, [], tuple(filter(None, [obstacle(run, pair)]))
 
 
@@ -215,7 +215,9 @@ def _figures_of_sides(visits: list[tuple[Pair, list[Visit]]], used: set[tuple[st
                 sides.setdefault(key, side)
                 visits_of.setdefault(key, []).extend((visit, index) for visit in measured)
     rows = []
-    for (name, load), mine in visits_of.items():
+    for (name, load), with_side in visits_of.items():
+        # A visit of more than two sides stands in the records of all its pairs.
+        mine = list({visit.latencies(index).tobytes(): (visit, index) for visit, index in with_side}.values())
         side = sides[name, load]
         line: dict[str, Any] = {"side": name, "load": load, "label": side.label, **side.backend.columns()}
         line |= {"n_visits": len(mine), "n_failed": sum(visit.n_failed[index] for visit, index in mine)}

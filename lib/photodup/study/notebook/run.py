@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from photodup.bench.link.way import LOOPBACK, Way
 from photodup.bench.record import environment
-from photodup.bench.record.json_files import plain, read_json, reading
+from photodup.bench.record.json_files import read_json, reading
 from photodup.bench.record.record import RunStore
 from photodup.core import settings
 from photodup.core.errors import PhotodupError
@@ -40,6 +40,7 @@ REFERENCE = "reference-cpu"
 EMBEDDED = "notebooks/endpoints/embedded.yaml"
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _LONGEST = 250  # characters of a run's name, an address or a GPU
+START = "Start servers on this machine with `photodup serve --embedded`, or name others with ENDPOINTS."
 _ASKS_NONE = "This notebook measures nothing there: it computes on this machine, or reads records."
 
 
@@ -367,34 +368,31 @@ def _as_name(text: str) -> str:
     return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-.")
 
 
-def answering(run: Run, rows: Sequence[dict[str, Any]]) -> Run | None:
-    """Return the run with the servers that answered a check; None where none did."""
-    servers = _answering(run.endpoints, rows)
-    return replace(run, endpoints=servers) if servers else None
-
-
 def was_measured_elsewhere(run: Run) -> bool:
     """Return whether the run has records, and of another machine than this one."""
-    recorded = read_environment(run.directory)
-    here = environment.describe(servers=servers_of(run.endpoints))
-    return bool(recorded) and any(
-        recorded.get(name) != here.get(name) for name in ("cpu", "cores", "servers")
-    )
+    recorded, here = read_environment(run.directory), environment.describe(servers=servers_of(run.endpoints))
+    names = ("cpu", "cores", "servers")
+    return bool(recorded) and any(recorded.get(name) != here.get(name) for name in names)
 
 
-def open_own_run(name: str) -> Run:
-    """Open a run that stays on the machine that began it: servers measured on two machines say nothing of each other.
+def ready_to_measure(run: Run, *, asks_servers: bool = True) -> Run | None:
+    """Return the run with the servers that answer now; None, after a sentence, where nothing can be measured into it.
 
-    Raises:
-        PhotodupError: it was begun on another machine, or with other packages or weights.
+    Args:
+        asks_servers: False where none of its servers takes part.
     """
-    run = open_run(name)
-    known = {key: value for key, value in read_environment(run.directory).items() if key != "digest"}
-    if known and known != plain(environment.describe(servers=servers_of(run.endpoints))):
-        raise PhotodupError(
-            f"Run {name} was measured on another machine, or with other packages or weights: name one of your own (--run)."
-        )
-    return run
+    if not settings.environment().may_measure:
+        return None
+    if was_measured_elsewhere(run):
+        print(f"Run {run.name} was measured on another machine: name a RUN of your own to measure here.")
+        return None
+    if not asks_servers:
+        return run
+    rows = check(run.endpoints)
+    servers = _answering(run.endpoints, rows)
+    if servers is None:
+        print(f"{say_answers(rows)} {START}")
+    return replace(run, endpoints=servers) if servers else None
 
 
 def _answering(endpoints: Endpoints, rows: Sequence[dict[str, Any]]) -> Endpoints | None:

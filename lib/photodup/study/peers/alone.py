@@ -1,145 +1,185 @@
-"""One server of the comparison by itself: start-up, memory, twice its rate, and the highest rate under a bound."""
+"""One server by itself: start-up, memory, twice its rate, the highest rate under a bound, and what `verify` finds."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from photodup.bench.anyurl.payloads import Payloads
-from photodup.bench.backends.adapters import check_embeddings
 from photodup.bench.load.load import measure
-from photodup.bench.load.plan import Stopping
-from photodup.bench.load.summary import sample_of_point
+from photodup.bench.load.plan import WindowPlan
 from photodup.bench.load.usage import memory_mib
 from photodup.bench.load.workers import PatientObserver, common_error
+from photodup.bench.pairs.declared import Side
 from photodup.bench.stats.facts import Load
-from photodup.bench.stats.point import Sample
 from photodup.bench.stats.slo import LatencyBound, RateSearch, search_rates
 from photodup.bench.verify.verify import verify
 from photodup.core.errors import PhotodupError
-from photodup.embedding.wire.wires import pixels
-from photodup.serving.service.start import PATIENT
-from photodup.study.comparisons.curve import PROBE, PROBED
-from photodup.study.peers.peers import MIN_COSINE, Server, Started, started, target
+from photodup.embedding.engines.model import can_compute
+from photodup.study.notebook.run import Run
+from photodup.study.notebook.weights import choose_weights
+from photodup.study.peers.servers import (
+    Started,
+    missing,
+    payloads,
+    server_of,
+    sides_by_server,
+    started,
+    version,
+)
 
+Found = dict[str, dict[str, Any]]  # a side's label → what was recorded of it, with `error`
 STARTS = 3
 OVERLOAD, OVERLOAD_S, IN_FLIGHT = 2.0, 12.0, 128
+REFUSING = {"MAX_WAIT_S": "2"}  # as `photodup serve` does
 RECOVERED, RECOVERY_LIMIT_S = 1.5, 30.0  # a single request is back within so many times its latency before
 BOUND = LatencyBound(95, 250)
 RATE_SECONDS, RATE_MEASUREMENTS = 8.0, 8
+PROBED, PROBE = Load("closed_loop", concurrency=8, span="prepared"), WindowPlan(3.0, warmup_requests=2)
 
 
-def reference_embeddings(weights: str, photos: Sequence[bytes]) -> np.ndarray:
-    """Return our own embeddings of these JPEGs, float32 [n, dim] of length 1: what every server has to answer."""
-    from photodup.embedding.engines.encoder import load_model
-
-    return load_model(pretrained=weights, device="cpu").embed_pixels(pixels(photos))
+def costs(run: Run) -> Found:
+    """Return start-up times, memory and what twice its rate did to each server in FP32; measured unless the run has it."""
+    return _of_each(run, "server-alone", measure_alone, _in_fp32())
 
 
-def check(one: Started, payloads: Payloads, reference: np.ndarray, least: float = MIN_COSINE) -> float:
-    """Return the lowest cosine to our own embeddings.
+def verified(run: Run) -> Found:
+    """Return what `photodup verify` finds of each server in FP32, as `VerifiedServer.as_record`; likewise."""
+    return _of_each(run, "server-verify", verify_alone, _in_fp32())
 
-    Raises:
-        PhotodupError: the server embeds something else, so its times say nothing.
+
+def rates(run: Run) -> Found:
+    """Return the highest rate under `BOUND` of each server at its fastest, as `SloRate.as_record`; likewise."""
+    fastest_first = [sides[::-1] for sides in sides_by_server().values()]
+    return _of_each(run, "server-rate", highest_rate, fastest_first, asdict(BOUND))
+
+
+def _in_fp32() -> list[list[Side]]:
+    return [sides[:1] for sides in sides_by_server().values()]
+
+
+def _of_each(
+    run: Run,
+    key: str,
+    measure_one: Callable[[Side, str], dict[str, Any]],
+    choices: Iterable[Sequence[Side]],
+    more: Mapping[str, Any] | None = None,
+) -> Found:
+    """Measure each server that can be started here unless the run has it; return what the run has.
+
+    Args:
+        choices: of each server; the first that is recorded counts, else the first that can be started is measured.
+        more: what a record depends on beside the side and the weights.
     """
-    return check_embeddings(one.adapter(payloads), payloads.items, reference, least, name=one.server.label)
-
-
-def verify_alone(server: Server, weights: str) -> dict[str, Any]:
-    """Return what `photodup verify` finds of a server in a process of its own, as broken files may kill it."""
-    with started(server, weights, settings=PATIENT) as one:
-        asked = target(server, one.base)
-        return verify(asked, weights, precision=server.computed, most=server.most).as_record()
-
-
-def measure_alone(server: Server, weights: str, payloads: Payloads, reference: np.ndarray) -> dict[str, Any]:
-    """Return start-up times of `STARTS` starts, memory before and under load in MiB, and what twice its rate did to it."""
-    first_answer_s: list[float] = []
-    ready_s: list[float] = []
-    facts_seen: dict[str, Any] = {}
-    for number in range(STARTS):
-        with started(server, weights, settings={} if number else PATIENT) as one:
-            ready_s.append(one.ready_s)
-            first_answer_s.append(one.ready_s + single_ms(one, payloads, 1)[0] / 1000)
-            if number == 0:
-                facts_seen["cosine_min"] = check(one, payloads, reference)
-                facts_seen["memory_mib"] = memory_mib(one.pid)
-                rate = probed_rate(one, payloads)
-                facts_seen["memory_loaded_mib"] = memory_mib(one.pid)
-            elif number == 1:
-                facts_seen["overload"] = _overloaded(one, payloads, rate)
-    return {"ready_s": ready_s, "first_answer_s": first_answer_s, "how": server.how, **facts_seen}
-
-
-def _overloaded(one: Started, payloads: Payloads, rate: float) -> dict[str, Any]:
-    """Offer twice the rate for some seconds; count what is refused, and time how soon a single request is as before."""
-    before = float(np.median(single_ms(one, payloads, 8)))
-    load = Load("server", concurrency=IN_FLIGHT, offered_per_s=OVERLOAD * rate, span="prepared")
-    seen = PatientObserver()  # what is refused under overload is the result
-    # Nothing to warm up: a burst of first requests on all connections is refused by those who refuse.
-    stopping = Stopping(min_duration_s=OVERLOAD_S, max_duration_s=OVERLOAD_S, warmup_requests=0)
-    point = measure(one.adapter(payloads), payloads.items, load, stopping, observer=seen)
-    ended = time.monotonic()
-    while (waited := time.monotonic() - ended) < RECOVERY_LIMIT_S:
-        with contextlib.suppress(PhotodupError, OSError):
-            if single_ms(one, payloads, 1)[0] <= RECOVERED * before:
-                break
-        time.sleep(0.05)
-    answered, failed = len(seen.latency_ms), len(seen.errors)
-    return {
-        "offered_per_s": OVERLOAD * rate,
-        "answered": answered,
-        "failed": failed,
-        "error": common_error(seen.errors),
-        "latency_ms_p50": float(np.median(seen.latency_ms)) if answered else None,
-        "latency_ms_p95": float(np.percentile(seen.latency_ms, 95)) if answered >= 200 else None,
-        "duration_s": point.get("duration_s"),
-        "recovered_s": waited if waited < RECOVERY_LIMIT_S else None,
-        "single_ms_before": before,
-    }
-
-
-def single_ms(one: Started, payloads: Payloads, count: int) -> list[float]:
-    """Return how long so many requests took, one after the other, ms."""
-    found = []
-    with contextlib.closing(one.adapter(payloads)) as asks, contextlib.closing(asks.open()) as connection:
-        for item in payloads.items[:count]:
-            request = asks.prepare([item])
-            began = time.perf_counter()
-            connection.decode(connection.request(request))
-            found.append((time.perf_counter() - began) * 1000)
+    found: Found = {}
+    for sides in choices:
+        configs = {side: config_of(side) | dict(more or {}) for side in sides}
+        finished = [side for side in sides if run.store.has(key, config=configs[side])]
+        there = [s for s in sides if not missing(server_of(s)) and can_compute(s.backend.precision)]
+        for side in (finished or there)[:1]:
+            measure_now = partial(measure_one, side, choose_weights())
+            run.measure_or_load(key, measure_now, config=configs[side], kind="server", may_fail=True)
+        for side in sides:
+            if record := run.store.record(key, config=configs[side]):
+                found.setdefault(side.label, {**record["result"], "error": record["error"]})
     return found
 
 
-def probed_rate(one: Started, payloads: Payloads) -> float:
-    """Return requests/s with eight in flight, from a short measurement.
+def config_of(side: Side) -> dict[str, Any]:
+    """Return what identifies a side in every record of it."""
+    server, backend = server_of(side), side.backend
+    config = {"server_compared": server.name, "version": version(server), "weights": choose_weights()}
+    reduced = {"engine": backend.engine, "precision": backend.precision}
+    return config | (reduced if backend.precision != "fp32" else {})
+
+
+def verify_alone(side: Side, weights: str) -> dict[str, Any]:
+    """Return what `photodup verify` finds of a server in a process of its own, as broken files may kill it."""
+    with started(side, weights) as up:
+        most, precision = server_of(side).most, side.backend.precision
+        return verify(up.target, weights, precision=precision, most=most).as_record()
+
+
+def measure_alone(side: Side, weights: str) -> dict[str, Any]:
+    """Return start-up times of `STARTS` starts, memory before and under load in MiB, and what twice its rate did to it."""
+    first_answer_s: list[float] = []
+    facts: dict[str, Any] = {}
+    for number in range(STARTS):
+        with started(side, weights, environment=REFUSING if number else None) as up:
+            first_answer_s.append(up.ready_s + single_ms(up, 1)[0] / 1000)
+            if number == 0:
+                facts["cosine_min"] = up.check(weights)
+                rate = probed_rate(up)
+                facts["memory_loaded_mib"] = memory_mib(up.pid)
+            elif number == 1:
+                facts["overload"] = overloaded(up, rate)
+    return {"first_answer_s": first_answer_s, **facts}
+
+
+def overloaded(up: Started, rate: float) -> dict[str, Any]:
+    """Offer twice the rate for some seconds; count what is refused, and time how soon a single request is as before."""
+    before_ms = float(np.median(single_ms(up, 8)))
+    load = Load("server", concurrency=IN_FLIGHT, offered_per_s=OVERLOAD * rate, span="prepared")
+    watcher = PatientObserver()  # what is refused under overload is what is asked for
+    # Nothing to warm up: a burst of first requests on all connections is refused by those who refuse.
+    window = WindowPlan(OVERLOAD_S, warmup_requests=0)
+    measure(up.adapter(), payloads().items, load, window, observer=watcher)
+    ended = time.monotonic()
+    while (waited := time.monotonic() - ended) < RECOVERY_LIMIT_S:
+        with contextlib.suppress(PhotodupError, OSError):
+            if single_ms(up, 1)[0] <= RECOVERED * before_ms:
+                break
+        time.sleep(0.05)
+    return {
+        "offered_per_s": OVERLOAD * rate,
+        "answered": len(watcher.latency_ms),
+        "failed": len(watcher.errors),
+        "error": common_error(watcher.errors),
+        "latency_ms_p50": float(np.median(watcher.latency_ms)) if len(watcher.latency_ms) else None,
+        "recovered_s": waited if waited < RECOVERY_LIMIT_S else None,
+    }
+
+
+def single_ms(up: Started, count: int) -> list[float]:
+    """Return how long so many requests took, one after the other, ms."""
+    times_ms = []
+    with contextlib.closing(up.adapter()) as client, contextlib.closing(client.open()) as connection:
+        for photo in payloads().items[:count]:
+            request = client.prepare([photo])
+            began = time.perf_counter()
+            connection.decode(connection.request(request))
+            times_ms.append((time.perf_counter() - began) * 1000)
+    return times_ms
+
+
+def probed_rate(up: Started) -> float:
+    """Return requests/s with eight in flight, from a short window.
 
     Raises:
         PhotodupError: the server did not hold it.
     """
-    point = measure(one.adapter(payloads), payloads.items, PROBED, PROBE)
-    if point.get("error") or not point.get("throughput_images_per_s"):
-        why = point.get("error") or "nothing was answered"
-        raise PhotodupError(f"{one.server.label} with {PROBED.concurrency} in flight: {why}.")
-    return point["throughput_images_per_s"]
+    columns = measure(up.adapter(), payloads().items, PROBED, PROBE)
+    if not (rate := columns.get("throughput_images_per_s")):
+        because = columns.get("error") or "nothing was answered"
+        raise PhotodupError(f"{up.side.label} with {PROBED.concurrency} in flight: {because}.")
+    return rate
 
 
-def highest_rate(server: Server, weights: str, payloads: Payloads) -> dict[str, Any]:
+def highest_rate(side: Side, weights: str) -> dict[str, Any]:
     """Return the highest rate of random arrivals at which a server keeps `BOUND`, as `SloRate.as_record` does."""
-    draws = iter(range(10_000))
-    with started(server, weights, settings=PATIENT) as one:
-        about_per_s = probed_rate(one, payloads)
+    seeds = iter(range(10_000))
+    with started(side, weights) as up:
+        about_per_s = probed_rate(up)
 
-        def offered(rate_per_s: float) -> Sample:
+        def offered(rate_per_s: float) -> dict[str, Any]:
             load = Load("server", concurrency=IN_FLIGHT, offered_per_s=rate_per_s, span="prepared")
-            stopping = Stopping(
-                RATE_SECONDS, max_duration_s=RATE_SECONDS, warmup_requests=2, seed=next(draws)
-            )
-            return sample_of_point(measure(one.adapter(payloads), payloads.items, load, stopping))
+            window = WindowPlan(RATE_SECONDS, warmup_requests=2, seed=next(seeds))
+            return measure(up.adapter(), payloads().items, load, window)
 
         search = RateSearch(BOUND, about_per_s, n_measurements=RATE_MEASUREMENTS)
         return search_rates([search], [offered])[0].as_record()

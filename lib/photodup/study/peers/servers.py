@@ -1,0 +1,243 @@
+"""The servers of notebook 13: where they are installed, how they are started, and how they are asked.
+
+Every one gets the same JPEGs by HTTP in the form that its own documentation shows, prepared before they are sent, and has to
+answer the same embeddings. The peers' environments and servers are in tools/peers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from photodup.bench.anyurl.measure import Request
+from photodup.bench.anyurl.payloads import Payloads
+from photodup.bench.anyurl.target import Target
+from photodup.bench.backends.adapters import check_embeddings
+from photodup.bench.load.usage import cpu_s
+from photodup.bench.pairs.alternate import Lane
+from photodup.bench.pairs.declared import Declarations, Server, Side, declarations
+from photodup.core import settings
+from photodup.core.errors import PhotodupError
+from photodup.core.files import available_cores
+from photodup.core.paths import build_dir, project_root
+from photodup.embedding.backends import Backend
+from photodup.embedding.wire import wires
+from photodup.serving.process.ports import claim_ports
+from photodup.serving.process.process import ServerProcess, answers
+from photodup.serving.service.start import ServiceProcess
+from photodup.study.notebook.run import Run, open_run, read_run, was_measured_elsewhere
+from photodup.study.notebook.weights import choose_weights, payload_photos
+from photodup.study.peers.weights import checkpoint, hugging_face
+
+if TYPE_CHECKING:
+    import numpy as np
+
+MIN_COSINE = {"fp32": 0.9999}  # of embeddings to ours in FP32, before anything is timed
+MIN_COSINE_REDUCED = 0.98
+START_S = 240.0  # longest
+N_PHOTOS = 64
+TOOLS = "tools/peers"
+TORCH_DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
+
+
+def declared() -> Declarations:
+    """Return what `notebooks/peers.yaml` declares."""
+    return declarations(project_root() / "notebooks" / "peers.yaml")
+
+
+def sides_by_server() -> dict[Server, list[Side]]:
+    """Return the sides of each server, the fastest one last."""
+    by_server: dict[Server, list[Side]] = {}
+    for side in declared().sides.values():
+        by_server.setdefault(server_of(side), []).append(side)
+    return by_server
+
+
+def server_of(side: Side) -> Server:
+    """Return the server of a side of `notebooks/peers.yaml`: each has one."""
+    assert side.server is not None
+    return side.server
+
+
+def _folder(server: Server) -> Path:
+    return build_dir() / "peers" / server.name
+
+
+def missing(server: Server) -> str:
+    """Return why a server cannot be started here, in a clause; empty where it can."""
+    if not server.command or (_folder(server) / "made").is_file():
+        return ""
+    log = _folder(server).with_suffix(".error")
+    error = log.read_text(encoding="utf-8").strip() if log.is_file() else ""
+    return f"{server.label} is not installed here" + (f" ({error})" if error else "")
+
+
+def version(server: Server) -> str:
+    """Return the pinned version of a peer; empty for ours."""
+    lock = project_root() / TOOLS / f"{server.name}.txt"
+    pinned = f"^{server.name}(?:[-_]emb)?==(\\S+)$"
+    found = server.command and re.search(
+        pinned, lock.read_text(encoding="utf-8"), re.MULTILINE | re.IGNORECASE
+    )
+    return found[1] if found else ""
+
+
+def open_peers(name: str) -> Run:
+    """Open the run of the peers: to be filled on the machine that began it where one is installed, else for reading.
+
+    It prints in one sentence what is missing.
+    """
+    run, peers = open_run(name), [server for server in sides_by_server() if server.command]
+    clauses = [clause for server in peers if (clause := missing(server))]
+    if settings.environment().may_measure and clauses:
+        print(f"{'; '.join(clauses)}: `python3.11 {TOOLS}/make.py` installs them.")
+    is_filled = len(clauses) < len(peers) and not was_measured_elsewhere(run)
+    return run if is_filled else read_run(run.directory)
+
+
+@cache
+def payloads() -> Payloads:
+    """Return the photographs that every server gets."""
+    jpegs = wires.jpegs(payload_photos(N_PHOTOS))
+    return Payloads("images", tuple(jpegs), f"{N_PHOTOS} photographs of 224 × 224 pixels", "image/jpeg")
+
+
+@cache
+def reference(weights: str) -> np.ndarray:
+    """Return our own embeddings of them, float32 [n, dim] of length 1: what every server has to answer."""
+    from photodup.embedding.engines.encoder import load_model
+
+    return load_model(pretrained=weights, device="cpu").embed_pixels(wires.pixels(payloads().items))
+
+
+@dataclass(frozen=True)
+class Started:
+    """A running server: its address, the seconds until it was ready, and the process that holds all of it."""
+
+    side: Side
+    base: str
+    ready_s: float
+    pid: int
+
+    @property
+    def target(self) -> Target:
+        server, model = server_of(self.side), triton_model(self.side)
+        if server.protocol.startswith("kserve"):
+            return Target(self.base, f"/v2/models/{model}", server.protocol, model)
+        return Target(self.base, server.path, server.protocol, server.model)
+
+    def adapter(self) -> Any:
+        """Return a client for the load generator."""
+        return Request(self.target, payloads(), is_embedded=True).adapter()
+
+    def check(self, weights: str) -> float:
+        """Return the lowest cosine to our own embeddings.
+
+        Raises:
+            PhotodupError: the server embeds something else, so its times mean nothing.
+        """
+        least = MIN_COSINE.get(self.side.backend.precision, MIN_COSINE_REDUCED)
+        expected = reference(weights)
+        return check_embeddings(self.adapter(), payloads().items, expected, least, name=self.side.label)
+
+
+def triton_model(side: Side) -> str:
+    """Return the model that our Triton serves with this side's engine and precision, from JPEGs."""
+    return Backend("triton", side.backend.engine, side.backend.precision, "http", "jpeg").triton_model
+
+
+@contextlib.contextmanager
+def started(side: Side, weights: str, *, environment: Mapping[str, str] | None = None) -> Iterator[Started]:
+    """Run a server for the length of a `with` block.
+
+    Args:
+        environment: variables of our FastAPI service, beside the usual.
+
+    Raises:
+        PhotodupError: it is not installed, or does not start; quotes its log.
+    """
+    server, backend = server_of(side), side.backend
+    if clause := missing(server):
+        raise PhotodupError(f"{clause}.")
+    if server.protocol == "kserve-http":
+        with _triton(side, weights) as up:
+            yield up
+    elif not server.command:
+        own = {"MODEL_PRETRAINED": weights, "ENGINE": backend.engine, "PRECISION": backend.precision}
+        with ServiceProcess(settings={**own, **(environment or {})}) as service:
+            yield Started(side, service.url, service.ready_s, service.pid)
+    else:
+        port = claim_ports("127.0.0.1", {server.label: 0})[server.label]
+        base, log = f"http://127.0.0.1:{port}", build_dir() / "logs" / f"{server.name}-{port}.log"
+        command, own = command_of(side, weights, port)
+        inherited = {k: v for k, v in settings.inherited().items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
+        with ServerProcess(server.label, command, log, inherited | own) as process:
+            ready_s = process.wait_ready(lambda: answers(base + server.ready), START_S)
+            yield Started(side, base, ready_s, process.pid)
+
+
+def command_of(side: Side, weights: str, port: int) -> tuple[list[str], dict[str, str]]:
+    """Return the program and arguments that start a peer, and the variables that it gets."""
+    server, dtype = server_of(side), TORCH_DTYPES[side.backend.precision]
+    places = {"bin": _folder(server) / "bin", "tools": project_root() / TOOLS, "port": port}
+    if "{weights}" in server.command:
+        places["weights"] = hugging_face(weights)
+    own = {
+        "PORT": port,
+        "PEER_WEIGHTS": checkpoint(weights),
+        "PEER_THREADS": available_cores(),
+        "PEER_DTYPE": dtype,
+    }
+    variables = {**own, **dict(server.environment)}
+    return [word.format(**places) for word in server.command.split()], {
+        k: str(v) for k, v in variables.items()
+    }
+
+
+@contextlib.contextmanager
+def _triton(side: Side, weights: str) -> Iterator[Started]:
+    from photodup.serving.embedded import export_models, render_exported
+    from photodup.serving.triton.repository import with_steps
+    from photodup.serving.triton.server import EmbeddedTriton
+
+    models, exported = with_steps([triton_model(side)]), export_models({"MODEL_PRETRAINED": weights})
+    repository = render_exported("cpu-embedded", build_dir() / "triton" / "peers", exported, models=models)
+    with EmbeddedTriton(repository, models) as triton:
+        yield Started(side, triton.http_url, triton.ready_s, triton.pid)
+
+
+class Two:
+    """The two servers that are up; others take their place when the next visit asks for them."""
+
+    def __init__(self) -> None:
+        self._stack, self._up = contextlib.ExitStack(), list[Started]()
+        self._key: tuple[Side, Side, int] | None = None
+
+    @contextlib.contextmanager
+    def lanes(self, a: Side, b: Side, visit: int) -> Iterator[list[Lane]]:
+        """Give a block the lanes of two sides; the loads of one visit share a start, unless the block fails.
+
+        Raises:
+            PhotodupError: one does not start, or embeds otherwise.
+        """
+        try:
+            if self._key != (a, b, visit):
+                self.close()
+                for side in (a, b):
+                    self._up.append(self._stack.enter_context(started(side, choose_weights())))
+                    self._up[-1].check(choose_weights())
+                self._key = (a, b, visit)
+            yield [Lane(up.adapter(), partial(cpu_s, up.pid), payloads().items) for up in self._up]
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End both servers."""
+        self._stack.close()
+        self._key, self._up = None, []

@@ -91,9 +91,9 @@ def test_nothing_is_left_after_an_exception() -> None:
 def test_wrong_numbers_and_a_missing_nginx_are_refused_before_anything_starts(monkeypatch) -> None:
     with DevicePool(BACKEND, 2) as made:
         for arrangement, devices in (("instances", 3), ("servers", 0), ("stacked", 1)):
-            with pytest.raises(PhotodupError, match="choose 1 to 2 as instances, servers"):
-                with made.arranged(arrangement, devices):
-                    pass
+            refused = pytest.raises(PhotodupError, match="choose 1 to 2 as instances, servers")
+            with refused, made.arranged(arrangement, devices):
+                pass
         assert made._servers == []
     monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
     with pytest.raises(PhotodupError, match="apt-get install nginx"), balancer([1]):

@@ -57,8 +57,8 @@ class Spec:
         load: what is sent.
         label: in words, how the server is configured, or whatever else tells two specs apart; part of the key.
         setting: makes the context in which the run's own server is configured as `label` says.
-        server: makes the context of a server started for this label, a `StartedServer`. Either context is entered once a visit
-            for all specs of a label, and not at all where all of them have records.
+        server: makes the context of a server of this label alone, a `StartedServer`. Either context is entered once a
+            visit for all specs of a label, and not at all where all of them have records.
         link: name of an emulated link (`photodup.bench.link.link.PRESETS`) between client and server, which must be on
             this machine; "" is the real way to them. Each window gets a fresh link, so none inherits another's queue.
         options: of the adapter, such as `{"channel": "shared"}`.

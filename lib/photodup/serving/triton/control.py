@@ -50,6 +50,25 @@ def unload_triton_model(grpc_url: str, model: str) -> None:
 
 
 @contextlib.contextmanager
+def nothing_loaded(grpc_url: str) -> Iterator[None]:
+    """Unload every model for the length of a `with` block, and load those that were ready again.
+
+    Raises:
+        PhotodupError: as `load_model`.
+    """
+    with _asking(grpc_url, "every model") as client:
+        index = client.get_model_repository_index(headers=grpc_metadata(grpc_url), client_timeout=60.0)
+    ready = [model.name for model in index.models if model.state == "READY"]
+    try:
+        for model in ready:
+            unload_model(grpc_url, model)
+        yield
+    finally:
+        for model in ready:
+            load_model(grpc_url, model)
+
+
+@contextlib.contextmanager
 def temporary_config(
     grpc_url: str, model: str, change: Callable[[ModelConfig], None]
 ) -> Iterator[ModelConfig]:

@@ -36,7 +36,7 @@ def memory_by_model(
     from photodup.bench.backends.adapters import adapter
     from photodup.bench.load.load import measure
     from photodup.bench.load.usage import usage
-    from photodup.serving.triton.control import load_model, nothing_loaded, unload_model
+    from photodup.serving.triton.control import load_triton_model, nothing_loaded, unload_triton_model
     from photodup.study.notebook.points import N_PHOTOS
     from photodup.study.notebook.weights import payload_photos
 
@@ -53,13 +53,13 @@ def memory_by_model(
         for name in backends:
             backend = parse_backend(name)
             row = {"backend": name, **now(page, "before")}
-            load_model(grpc_url, backend.triton_model)
+            load_triton_model(grpc_url, backend.triton_model)
             row |= now(page, "loaded")
             with usage(page) as columns:
                 window = measure(
                     adapter(backend, run.address_of(backend)), payload_photos(N_PHOTOS), LOAD, plan
                 )
-            unload_model(grpc_url, backend.triton_model)
+            unload_triton_model(grpc_url, backend.triton_model)
             if window.get("error"):
                 raise PhotodupError(f"{name}: {window['error']}")
             rows.append(row | {name: columns[name] for name in COLUMNS if name in columns})

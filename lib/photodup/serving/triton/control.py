@@ -36,7 +36,7 @@ def load_triton_model(grpc_url: str, model: str, config: ModelConfig | None = No
     text = None if config is None else json_format.MessageToJson(config, preserving_proto_field_name=True)
     with _asking(grpc_url, model) as client:
         # Half an hour: TensorRT may build an engine.
-        client.load_model(model, headers=grpc_metadata(grpc_url), config=text, client_timeout=1800.0)
+        client.load_triton_model(model, headers=grpc_metadata(grpc_url), config=text, client_timeout=1800.0)
 
 
 def unload_triton_model(grpc_url: str, model: str) -> None:
@@ -46,7 +46,7 @@ def unload_triton_model(grpc_url: str, model: str) -> None:
         PhotodupError: as `load_triton_model`.
     """
     with _asking(grpc_url, model) as client:
-        client.unload_model(model, headers=grpc_metadata(grpc_url), client_timeout=60.0)
+        client.unload_triton_model(model, headers=grpc_metadata(grpc_url), client_timeout=60.0)
 
 
 @contextlib.contextmanager
@@ -61,11 +61,11 @@ def nothing_loaded(grpc_url: str) -> Iterator[None]:
     ready = [model.name for model in index.models if model.state == "READY"]
     try:
         for model in ready:
-            unload_model(grpc_url, model)
+            unload_triton_model(grpc_url, model)
         yield
     finally:
         for model in ready:
-            load_model(grpc_url, model)
+            load_triton_model(grpc_url, model)
 
 
 @contextlib.contextmanager

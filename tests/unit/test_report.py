@@ -39,7 +39,9 @@ def figure_files(project, run):
 
 
 def test_runs_side_by_side_are_one_table_of_the_loads_that_two_have(project):
-    backends = {path: json.loads(path.read_text())["config"]["backend"] for path in figure_files(project, "b")}
+    backends = {
+        path: json.loads(path.read_text())["config"]["backend"] for path in figure_files(project, "b")
+    }
     lacking, changed = sorted(set(backends.values()))[:2]
     for path, backend in backends.items():
         if backend == lacking:

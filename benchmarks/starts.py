@@ -17,7 +17,7 @@ from photodup.bench.load.usage import memory_mib
 from photodup.bench.stats.figures import interval
 from photodup.core.paths import build_dir
 from photodup.embedding.imaging import to_jpeg
-from photodup.serving.process.process import ServerProcess
+from photodup.serving.process.server_process import ServerProcess
 from photodup.study.notebook.weights import review_library
 
 STARTS = 6

@@ -1,12 +1,11 @@
-"""Comparisons of two real FastAPI services with a known delay: how often it is found, and how often one is made up.
+"""Comparisons and gates of a real server with a known delay: how often it is found, and how often one is made up.
 
     python -m benchmarks.statistics_live [--only 3] [--gates 4]          (make judge; about an hour without)
 
-Two processes of one configuration take turns as in every comparison. As they are they are a null. Two relays before the
-first of them plant a difference that is known: one waits a share of the time that the service took. Batches of a null, a
-delay, and twice that delay beside a busy loop are measured; each is a record of `results/statistics`, and the next start
-goes on with the batches that are missing. So are single runs of `photodup gate` on a null and on a planted delay, beside
-`stress-ng` where the machine has it, else beside a busy loop.
+Two relays stand before one FastAPI service, and `photodup load --compare` compares them: one waits a share of the time that
+the service took, so the difference is known. A null, a delay, and twice that delay beside a busy loop are a batch, a record
+of `results/statistics`; the next start goes on with the batches that are missing. So are single runs of `photodup gate` on a
+null and on a planted delay, beside `stress-ng` where the machine has it, else beside a busy loop.
 """
 
 import contextlib
@@ -16,8 +15,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
-from functools import cache, partial
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,33 +24,32 @@ import numpy as np
 import typer
 
 from benchmarks import null_server
+from benchmarks.rows import LATENCY
 from benchmarks.statistics import GATE_LIMIT
 from photodup.bench.anyurl.gate import gate
 from photodup.bench.anyurl.measure import LoadSpec, Request
 from photodup.bench.anyurl.payloads import payloads_for
 from photodup.bench.anyurl.target import target_of
+from photodup.bench.anyurl.versus import compare
 from photodup.bench.anyurl.watch import Watcher
 from photodup.bench.pairs import read
-from photodup.bench.pairs.alternate import VisitPlan
 from photodup.bench.record.record import RunStore, load_records
 from photodup.bench.stats.comparison import Observed, Outcome, Question, has_failed, judge
-from photodup.bench.stats.facts import Load
 from photodup.core.errors import PhotodupError
 from photodup.core.paths import project_root
-from photodup.embedding.backends import Backend, parse_backend
+from photodup.embedding.backends import parse_backend
 from photodup.serving.service.start import ServiceProcess
-from photodup.study.comparisons.measure import Reach, Sizes, Task
 from photodup.study.notebook.weights import prepare_model
 
-KIND = "statistics"
-RUN = "statistics"
-N = 30  # batches
-FAMILY = 4  # comparisons corrected together: as many as the largest family of comparisons.yaml has
-SIZES = Sizes(visits=4, plan=VisitPlan(palindromes=3, alone_s=0))
-LOAD = Load("single_stream", span="prepared")  # what is planted is a share of what is measured
+KIND, RUN, NULL = "statistics", "statistics", "null"
+N, SECONDS = 30, 40.0  # batches, and the length of each of their comparisons
 GATE = "gate"
 GATES = 40  # on a null, and half as many on a delay
 GATE_DELAY, GATE_MS, GATE_S = 0.15, 20.0, 12.0
+BUSY_LOOP: Sequence[str] = (sys.executable, "-c", "while True: pass")
+
+Relayed = Callable[[float], Request]
+"""Reaches a server through a relay of its own that waits so large a share of the server's time."""
 
 
 def fastest(weights: str) -> str:
@@ -75,21 +72,49 @@ def measure(n: int, delay: float, run_dir: Path) -> None:
         delay: planted without a busy loop, as a share of the service's time; twice as much beside one.
         run_dir: keeps the records.
     """
-    weights = prepare_model()
-    local = parse_backend(fastest(weights))
-    backend = parse_backend(f"fastapi-{local.engine}-{local.precision}-http-jpeg")
+    backend = parse_backend(fastest(prepare_model()))
+    settings = {"ENGINE": backend.engine, "PRECISION": backend.precision}
     with ExitStack() as stack, RunStore(run_dir) as store:
-        sides = _sides(stack, backend)
+        service = stack.enter_context(ServiceProcess(settings=settings))
+        relayed = partial(relay, stack, service.url)
         for number in range(1, n + 1):
-            config = {"batch": number, "delay": delay, "backend": backend.name, "sizes": asdict(SIZES)}
-            batch = partial(_batch, sides, number, delay, SIZES)
-            done = store.measure_or_load(f"statistics-batch-{number:02}", batch, config=config, kind=KIND)
-            if "comparisons" not in done:
-                print(f"batch {number} was not measured: {done['error']}", flush=True)
-            for outcome in (one for of in outcomes_of(run_dir).values() for one in of):
-                if outcome.question.name.startswith(f"{number:2} "):
-                    interval = f"{outcome.effect:+z.1%} [{outcome.low:+z.1%}, {outcome.high:+z.1%}]"
-                    print(f"{outcome.question.name:36} {interval:26} {outcome.verdict}", flush=True)
+            config = {"batch": number, "delay": delay, "backend": backend.name, "seconds": SECONDS}
+            batch = partial(measure_batch, relayed, number, delay)
+            record = store.measure_or_load(f"statistics-batch-{number:02}", batch, config=config, kind=KIND)
+            if "comparisons" not in record:
+                print(f"batch {number} was not measured: {record['error']}", flush=True)
+            for row in record.get("comparisons", ()):
+                outcome = outcome_of(row)
+                interval = f"{outcome.effect:+z.1%} [{outcome.low:+z.1%}, {outcome.high:+z.1%}]"
+                print(f"{number:2} {row['planted']:32} {interval:26} {outcome.verdict}", flush=True)
+
+
+def relay(stack: ExitStack, upstream: str, share: float) -> Request:
+    """Start a relay of a server that waits a share of its time, and return how it is asked."""
+    url = stack.enter_context(null_server.running(upstream=upstream, slower=share))
+    target = target_of(f"{url}/embed")
+    return Request(target, payloads_for(target, kind=None, paths=(), given_texts=()))
+
+
+def measure_batch(relayed: Relayed, number: int, delay: float) -> dict[str, Any]:
+    """Measure a null and two delays in random order."""
+    kinds = {
+        NULL: (0.0, False),
+        f"delay of {delay:.0%}": (delay, False),
+        f"delay of {2 * delay:.0%}, busy loop": (2 * delay, True),
+    }
+    rows = []
+    for name in random.Random(number).sample(list(kinds), len(kinds)):
+        share, is_busy = kinds[name]
+        spec = LoadSpec(seconds=SECONDS, seed=100 * number)
+        with busy_loop() if is_busy else contextlib.nullcontext():
+            versus = compare(relayed(0.0), relayed(share), spec, Watcher(None))
+        observed = read.observed([visit.against(2) for visit in versus.visits], spec.load, LATENCY)
+        if isinstance(observed, str):
+            raise PhotodupError(f"{name}: {observed}")
+        values = {"value_a": observed.value_a, "value_b": observed.value_b, "seconds": versus.seconds}
+        rows.append({"planted": name, "log_ratios": [v.tolist() for v in observed.log_ratios], **values})
+    return {"comparisons": sorted(rows, key=lambda row: list(kinds).index(row["planted"]))}
 
 
 def measure_gates(n: int, run_dir: Path) -> list[str]:
@@ -104,118 +129,63 @@ def measure_gates(n: int, run_dir: Path) -> list[str]:
     beside, noise = "a busy loop", BUSY_LOOP
     if shutil.which("stress-ng"):
         beside, noise = "stress-ng", ("stress-ng", "--quiet", "--cpu", "1")
-    asked = {"beside": beside, "ms": GATE_MS, "seconds": GATE_S}
+    circumstances = {"beside": beside, "ms": GATE_MS, "seconds": GATE_S}
     with ExitStack() as stack, RunStore(run_dir) as store:
         base, head = (stack.enter_context(null_server.running(delay_ms=GATE_MS)) for _ in range(2))
-        relayed = [
-            _images(stack.enter_context(null_server.running(upstream=url, slower=share)))
-            for url, share in ((base, 0.0), (head, 0.0), (head, GATE_DELAY))
-        ]
+        before, *heads = (
+            relay(stack, url, share) for url, share in ((base, 0.0), (head, 0.0), (head, GATE_DELAY))
+        )
 
-        def decided(share: float, seed: int) -> dict[str, Any]:
-            sides = contextlib.nullcontext((relayed[0], relayed[2 if share else 1]))
+        def decide(share: float, seed: int) -> dict[str, Any]:
+            sides, spec = (before, heads[share > 0]), LoadSpec(seconds=GATE_S, seed=seed)
             with busy_loop(noise):
-                gated = gate(
-                    lambda: sides, LoadSpec(seconds=GATE_S, seed=seed), Watcher(None), limit=GATE_LIMIT
-                )
+                gated = gate(lambda: contextlib.nullcontext(sides), spec, Watcher(None), limit=GATE_LIMIT)
             return {**gated.as_record(), "rates": {f"{p:.0%}": rate for p, rate in gated.rates.items()}}
 
         for number in range(1, n + 1):
             for share in (0.0, GATE_DELAY)[: 1 + (number % 2 == 0)]:
                 name = f"delay of {share:.0%}" if share else NULL
-                key, config = f"{RUN}-gate-{name}-{number:02}", asked | {"gate": number, "delay": share}
-                done = store.measure_or_load(key, partial(decided, share, number), config=config, kind=GATE)
-                said = done["sentences"][0] if "sentences" in done else done["error"]
-                print(f"{number:2} {name}: {said}", flush=True)
-                failed.setdefault(f"{name}, beside {beside}", []).append(done.get("failed"))
+                config = circumstances | {"gate": number, "delay": share}
+                key, decision = f"{RUN}-gate-{name}-{number:02}", partial(decide, share, number)
+                record = store.measure_or_load(key, decision, config=config, kind=GATE)
+                words = record["sentences"][0] if "sentences" in record else record["error"]
+                print(f"{number:2} {name}: {words}", flush=True)
+                failed.setdefault(f"{name}, beside {beside}", []).append(record.get("failed"))
     return [
         f"gate, {name}: {of.count(True)} of {len(of)} failed, {of.count(None)} were not measured."
         for name, of in failed.items()
     ]
 
 
-def _images(url: str) -> Request:
-    target = target_of(f"{url}/embed")
-    return Request(target, payloads_for(target, kind=None, paths=(), given_texts=()))
+def outcome_of(row: Mapping[str, Any]) -> Outcome:
+    """Return the outcome of one comparison of a batch, which stands alone."""
+    ratios = tuple(np.array(visit, float) for visit in row["log_ratios"])
+    observed = Observed(ratios, row["value_a"], row["value_b"])
+    sides = ("one relay", "the other relay")
+    return judge([Question(row["planted"], "", LATENCY, "one", *sides, observed, is_primary=True)])[0]
 
 
 def outcomes_of(run_dir: Path | str) -> dict[str, list[Outcome]]:
-    """Return the outcomes of a run's batches by what was planted, in families of four; nothing where there is none."""
-    asked: dict[str, list[Question]] = {}
+    """Return the outcomes of a run's batches by what was planted; nothing where there is none."""
+    outcomes: dict[str, list[Outcome]] = {}
     for record in load_records(run_dir):
-        if record["kind"] != KIND or record["status"] != "ok":
-            continue
-        for row in record["result"]["comparisons"]:
-            of = asked.setdefault(row["planted"], [])
-            ratios = tuple(np.array(visit, float) for visit in row["log_ratios"])
-            observed = Observed(ratios, row["value_a"], row["value_b"])
-            name, family = f"{record['config']['batch']:2} {row['planted']}", str(len(of) // FAMILY)
-            sides = ("one process", "the other process")
-            metric = read.usual_metric(LOAD)
-            of.append(Question(name, family, metric, "one", *sides, observed, is_primary=True))
-    return {planted: judge(questions) for planted, questions in asked.items()}
+        for row in (
+            record["result"]["comparisons"] if record["kind"] == KIND and record["status"] == "ok" else ()
+        ):
+            outcomes.setdefault(row["planted"], []).append(outcome_of(row))
+    return outcomes
 
 
 def summary(outcomes: Mapping[str, Sequence[Outcome]]) -> list[str]:
     """Return one sentence for each kind of comparison: how many were called different, and how many by more than 2 %."""
-    found = []
+    sentences = []
     for planted, of in outcomes.items():
-        different = sum(outcome.is_different for outcome in of)
-        failed = sum(map(has_failed, of))
-        sides = "equal processes" if planted == NULL else f"a {planted}"
-        found.append(
+        different, failed = sum(outcome.is_different for outcome in of), sum(map(has_failed, of))
+        sides = "equal servers" if planted == NULL else f"a {planted}"
+        sentences.append(
             f"{different} of {len(of)} pairs with {sides} were called different, {failed} by more than 2 %."
         )
-    return found
-
-
-NULL = "null"
-BUSY_LOOP: Sequence[str] = (sys.executable, "-c", "while True: pass")
-
-
-def _batch(
-    sides: Callable[[float | None], tuple[Reach, Reach]], number: int, delay: float, sizes: Sizes
-) -> dict[str, Any]:
-    """Measure a null and two delays, visit by visit in random order, between the sides that each share has."""
-    kinds = {
-        NULL: (None, False),
-        f"delay of {delay:.0%}": (delay, False),
-        f"delay of {2 * delay:.0%}, busy loop": (2 * delay, True),
-    }
-    visits: dict[str, list[Any]] = {name: [] for name in kinds}
-    for visit in range(1, sizes.visits + 1):
-        for name in random.Random(100 * number + visit).sample(list(kinds), len(kinds)):
-            share, is_busy = kinds[name]
-            with busy_loop() if is_busy else contextlib.nullcontext():
-                task = Task(sides(share), LOAD, "", sizes.plan, seed=100 * number + visit)
-                visits[name].append(task.measure())
-    rows = []
-    for name, seen in visits.items():
-        observed = read.observed(seen, LOAD, read.usual_metric(LOAD))
-        if isinstance(observed, str):
-            raise PhotodupError(f"{name}: {observed}")
-        values = {"value_a": observed.value_a, "value_b": observed.value_b}
-        ratios = [visit.tolist() for visit in observed.log_ratios]
-        rows.append(
-            {"planted": name, "log_ratios": ratios, **values, "seconds": sum(v.seconds for v in seen)}
-        )
-    return {"comparisons": rows}
-
-
-def _sides(stack: ExitStack, backend: Backend) -> Callable[[float | None], tuple[Reach, Reach]]:
-    """Return what gives both sides of a planted share, None for a null; servers start when they are first asked for."""
-
-    @cache
-    def service(number: int) -> Reach:
-        settings = {"ENGINE": backend.engine, "PRECISION": backend.precision}
-        return Reach(backend, stack.enter_context(ServiceProcess(settings=settings)).url)
-
-    @cache
-    def relayed(share: float) -> Reach:
-        upstream = str(service(0).url)
-        return Reach(backend, stack.enter_context(null_server.running(upstream=upstream, slower=share)))
-
-    return lambda share: (service(0), service(1)) if share is None else (relayed(0.0), relayed(share))
+    return sentences
 
 
 @contextlib.contextmanager

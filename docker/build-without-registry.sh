@@ -1,14 +1,19 @@
 #!/usr/bin/env bash
-# Build service.Dockerfile where no registry can be reached and no Docker engine runs: a Debian base made by
-# debootstrap, then buildah with plain folders as storage and chroot for isolation. Needs root on Linux.
-#   docker/build-without-registry.sh DIR      storage and base in DIR; prints the image's name
+# Build where no registry can be reached and no Docker engine runs: a Debian base made by debootstrap, then buildah with
+# plain folders as storage and chroot for isolation. Needs root on Linux. Storage and base are in DIR; prints the image's name.
+#   docker/build-without-registry.sh DIR            service.Dockerfile
+#   docker/build-without-registry.sh DIR models     the stage of triton.Dockerfile that exports the models, random weights
 # DEBIAN_MIRROR and TORCH_INDEX choose where packages come from. This machine's certificates and pip configuration,
 # and the local folders that the latter names, are mounted read-only while building: the image gets empty mount points, no content.
 set -euo pipefail
 
 dir=$(realpath "${1:?usage: $0 DIR}")
 root=$(realpath "$(dirname "$0")/..")
-image=photodup-service:cpu
+if [ "${2:-service}" = models ]; then
+  image=photodup-models build=(--file "$root/docker/triton.Dockerfile" --target export --build-arg MODEL_PRETRAINED=random:0)
+else
+  image=photodup-service:cpu build=(--file "$root/docker/service.Dockerfile")
+fi
 suite=bookworm
 quiet="nice -n 19 ionice -c3"
 buildah="$quiet buildah --storage-driver vfs --root $dir/storage --runroot $dir/run"
@@ -46,5 +51,5 @@ done
 # Docker's format, because the OCI one has no place for HEALTHCHECK. Layers, so that a second build repeats only what changed.
 $buildah bud --layers --format docker --isolation chroot --network host "${mounts[@]}" \
   --build-arg BASE_IMAGE=localhost/debian-python --build-arg "TORCH_INDEX=${TORCH_INDEX:-}" \
-  --file "$root/docker/service.Dockerfile" --tag "$image" "$root" >&2
+  "${build[@]}" --tag "$image" "$root" >&2
 echo "$image"

@@ -39,6 +39,8 @@ FROM ${BASE_IMAGE} AS export
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 # `tensorrt`: the ONNX models and the TensorRT one; `cuda` leaves the latter out, `cpu` needs no GPU.
 ARG TARGET=tensorrt
+# Processes that decode JPEG files for all GPUs together; each takes a core.
+ARG DECODERS=2
 ARG MODEL_PRETRAINED
 ENV PATH=/opt/venv/bin:$PATH PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PHOTODUP_ROOT=/src
 WORKDIR /src
@@ -50,7 +52,7 @@ RUN pip install -c constraints.txt ".[serve]"
 COPY model_repository model_repository
 ARG TENSORRT_MAJOR
 RUN if [ "${TENSORRT_MAJOR}" -gt 10 ]; then typed=--typed; else typed=--no-typed; fi \
-    && MODEL_PRETRAINED=${MODEL_PRETRAINED} photodup render "${TARGET}" "${typed}" --out /models
+    && MODEL_PRETRAINED=${MODEL_PRETRAINED} photodup render "${TARGET}" "${typed}" --decoders "${DECODERS}" --out /models
 
 FROM mounted AS triton
 COPY --from=export /models /models

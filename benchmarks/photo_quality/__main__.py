@@ -21,7 +21,7 @@ PER_KIND = 12  # pairs of each kind on held-out photographs
 
 def pairs(folder: Path | None, edits: list[str], names: list[str]) -> dict[str, Any]:
     """Measure pairs with the encoder of MODEL_PRETRAINED, else the EfficientNet-Lite0 stand-in."""
-    from photodup.embedding.client.client import connect
+    from photodup.embedding.client.embedder import connect
     from photodup.photos.demo.encoder import export_stand_in
     from photodup.study.notebook.weights import trained_weights
 
@@ -44,7 +44,7 @@ def by_kind(folder: Path | None, n: int) -> list[OfKind]:
 
 def record_held_out() -> None:
     """Measure the held-out photographs and record it in results/held-out and results/kinds, where it is not yet."""
-    from photodup.study.notebook.run import open_own_run
+    from photodup.study.notebook.run import open_run
 
     folder, reference = build_dir() / "photographs" / "held-out", list(REFERENCE)
     if not any(folder.glob("*.jpg")):
@@ -57,7 +57,7 @@ def record_held_out() -> None:
         ("held-out", "copies-held-out", {"edits": "reference"},
          lambda: {"quality": pairs(folder, reference, []), "shown": families(folder, reference)}),
     ):  # fmt: skip
-        with open_own_run(run).store as store:
+        with open_run(run).store as store:
             store.measure_or_load(key, measure, config=config)
         print(f"results/{run} has {key}; notebook 01 shows it.")
 

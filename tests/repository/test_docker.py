@@ -31,6 +31,7 @@ from support.triton import infer, render_tiny
 
 from photodup.embedding.engines.encoder import load_model
 from photodup.embedding.imaging import decode, normalize, to_uint8
+from photodup.serving.triton.config import read_config
 from photodup.serving.triton.server import EmbeddedTriton
 
 DOCKER = ROOT / "docker"
@@ -142,7 +143,9 @@ def test_everything_on_a_gpu_is_of_one_cuda_generation():
     assert {name for name, _ in defaults} == {"CUDA", "TRITON_IMAGE", "TENSORRT_MAJOR"}
     assert [pair for pair in defaults if VERSIONS[pair[0]] != pair[1]] == []
     guide = (ROOT / "docs" / "gpu.md").read_text()
+    kit = (ROOT / "tools" / "gpu_kit" / "README.md").read_text()
     major = VERSIONS["CUDA"]
+    assert f"'tensorrt-cu{major}<{int(VERSIONS['TENSORRT_MAJOR']) + 1}'" in kit
     assert (
         f"driver for CUDA {major} ({VERSIONS['DRIVER']} or later" in guide
         and f"cuda_vers>={major}.0 " in guide
@@ -374,6 +377,7 @@ def options() -> argparse.ArgumentParser:
     for name in ("-e", "--name", "--network-alias"):
         parser.add_argument(name, action="append", default=[])
     parser.add_argument("image")
+    parser.add_argument("command", nargs=argparse.REMAINDER)
     return parser
 
 
@@ -401,7 +405,8 @@ def test_every_documented_container_has_an_image_and_reaches_the_others_by_name(
     started = [
         one for one in containers() if one.place != "compose.yaml triton-cpu"
     ]  # compose alone builds that
-    assert {one.image for one in started} <= {image for _, image in builds} | {VERSIONS["NGINX_IMAGE"]}
+    pulled = {VERSIONS["NGINX_IMAGE"], VERSIONS["TRITON_IMAGE"] + "-sdk"}
+    assert {one.image for one in started} <= {image for _, image in builds} | pulled
     names = {name for one in started for name in one.names}
     upstream = re.findall(r"^ +server (\w+):", (DOCKER / "nginx.conf").read_text(), re.MULTILINE)
     assert {"service", "triton"} == set(upstream) <= names
@@ -468,8 +473,8 @@ class Built:
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory) -> Iterator[Built]:
-    """The service's image: base by debootstrap, no registry, no engine."""
+def storage(tmp_path_factory) -> Iterator[Path]:
+    """Where buildah keeps images: base by debootstrap, no registry, no engine."""
     if os.environ.get("PHOTODUP_IMAGES") != "1":
         pytest.skip("builds for minutes and needs 12 GB: `make images-test` runs it")
     for program in ("buildah", "debootstrap"):
@@ -478,16 +483,44 @@ def built(tmp_path_factory) -> Iterator[Built]:
     if os.geteuid() != 0:
         pytest.skip("debootstrap and chroot isolation need root")
     kept = os.environ.get("PHOTODUP_IMAGES_DIR")
-    storage = Path(kept or tmp_path_factory.mktemp("images"))
-    storage.mkdir(parents=True, exist_ok=True)
-    command = [DOCKER / "build-without-registry.sh", storage]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=sys.stderr, text=True)
-    image = Built(done.stdout.strip(), storage)
-    yield image
-    for verb in ("umount", "rm"):
-        subprocess.run(image.command(verb, image.container), capture_output=True)
+    folder = Path(kept or tmp_path_factory.mktemp("images"))
+    folder.mkdir(parents=True, exist_ok=True)
+    yield folder
     if not kept:
-        shutil.rmtree(storage, ignore_errors=True)  # gigabytes that pytest would keep for three runs
+        shutil.rmtree(folder, ignore_errors=True)  # gigabytes that pytest would keep for three runs
+
+
+@contextlib.contextmanager
+def image(storage: Path, *part: str) -> Iterator[Built]:
+    """Build the service's image, or that of the models; its container goes with the block."""
+    command = [DOCKER / "build-without-registry.sh", storage, *part]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=sys.stderr, text=True)
+    built = Built(done.stdout.strip(), storage)
+    yield built
+    for verb in ("umount", "rm"):
+        subprocess.run(built.command(verb, built.container), capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def built(storage) -> Iterator[Built]:
+    with image(storage) as service:
+        yield service
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_the_models_of_the_triton_image_are_exported_and_the_page_has_their_size(storage):
+    """The stage that needs no image of NVIDIA's, with its default target: what the other stages copy to /models."""
+    with image(storage, "models") as exported:
+        models = Path(output(exported.command("mount", exported.container))) / "models"
+        assert {
+            f"openclip_vit_b32{wire}" for wire in ("", "_uint8", "_fp16", "_jpeg", "_trt", "_trt_jpeg")
+        } <= {path.name for path in models.iterdir()}
+        assert (
+            read_config(models / "openclip_vit_b32_preprocess" / "config.pbtxt").instance_group[0].count == 2
+        )
+        size = f"{int(output(['du', '-sm', models]).split()[0])} MB"
+    assert f"models fill {size}" in " ".join((DOCKER / "README.md").read_text(encoding="utf-8").split())
 
 
 @pytest.mark.long

@@ -4,21 +4,22 @@ import hashlib
 import json
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 from pathlib import Path
 
 import pytest
 from support.command import run_python
 from support.plants import PLANTS
+from support.triton import needs_triton
 
 from photodup.bench.record.record import RunStore, load_records
 from photodup.core.errors import PhotodupError
-from photodup.embedding.backends import parse_backend
-from photodup.serving.triton.config import read_config
-from photodup.serving.triton.repository import render_repository
+from photodup.serving.triton.server import triton_venv
 
 KIT = Path(__file__).resolve().parents[2] / "tools" / "gpu_kit"
 sys.path.insert(0, str(KIT))
@@ -69,7 +70,7 @@ def test_what_arrives_is_the_tree_and_enough_photographs(packed, tmp_path, root)
     tree = tmp_path / "core" / "tree"
     for name in (
         "lib/photodup/cli/__init__.py",
-        "model_repository/openclip_vit_b32_pytorch_uint8/1/model.py",
+        "model_repository/openclip_vit_b32_preprocess/1/model.py",
         "pyproject.toml",
     ):
         assert (tree / name).read_bytes() == (root / name).read_bytes()
@@ -125,7 +126,7 @@ def test_wheels_are_the_versions_that_are_tested_here(root):
         for line in (root / name).read_text().splitlines():
             if match := re.match(r"([\w.-]+)==(\S+)", line):
                 constraints.setdefault(match[1].lower().replace("_", "-"), set()).add(match[2])
-    for group in ("core", "triton", "notebooks"):
+    for group in slices.GROUPS:
         for line in (KIT / "wheels" / f"{group}.txt").read_text().splitlines():
             if line and not line.startswith("#"):
                 name, version = re.fullmatch(r"([\w.-]+)(?:\[\w+\])?==(\S+)", line).groups()
@@ -144,6 +145,12 @@ def test_what_a_wheel_needs_travels_too_or_is_there():
         return [Requirement(line) for line in lines if line and not line.startswith("#")]
 
     known = {canonicalize_name(wheel.name) for wheel in listed("core") + listed("there")}
+    extras = tomllib.loads((KIT.parents[1] / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    assert {canonicalize_name(Requirement(line).name) for line in extras["load"]} <= known, (
+        "`servers` needs them"
+    )
     for wheel in listed("core"):
         for needed in map(Requirement, metadata.requires(wheel.name) or ()):
             wanted = [{"extra": extra, "python_version": "3.12"} for extra in ("", *wheel.extras)]
@@ -155,38 +162,84 @@ def far_side(packed: Path, cwd: Path, *steps: str, **settings: str) -> subproces
     env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "PHOTODUP", "KIT"))}
     env |= {"KIT_PYTHON": sys.executable, "KIT_DEVICE": "cpu", "KIT_RUN": "rehearsal", **settings}
     command = [str(packed / "far_side.sh"), *steps]
-    return subprocess.run(command, env=env, cwd=cwd, capture_output=True, text=True, timeout=280)
+    return subprocess.run(command, env=env, cwd=cwd, capture_output=True, text=True, timeout=1200)
+
+
+def environment_made(folder: Path) -> None:
+    """Without wheels there is nothing to install: this Python has all of it."""
+    (folder / "gpu-kit-work" / "site").mkdir(parents=True)
+    (folder / "gpu-kit-work" / "site" / ".made").touch()
+
+
+def test_each_step_says_its_time_and_what_is_not_done(packed, tmp_path):
+    """A call without time measures nothing and takes in what arrived; a step that is done is not done again."""
+    environment_made(tmp_path)
+    none = far_side(packed, tmp_path, "environment", "parity", KIT_MINUTES="0.1")
+    assert none.returncode == 1 and "core: whole" in none.stdout
+    assert re.search(r"^environment: 6 of the 6 s that this call has left$", none.stdout, re.MULTILINE)
+    assert "not done: parity" in none.stdout
+    (tmp_path / "gpu-kit-work" / "done" / "parity").touch()
+    assert "parity: done before" in far_side(packed, tmp_path, "parity").stdout
+
+
+def test_time_that_a_step_leaves_goes_to_the_others(packed, tmp_path):
+    """The schedule alone: steps that end at once, but for one that goes on, one that fails and one that is stopped."""
+    environment_made(tmp_path)
+    (tmp_path / "gpu-kit-work" / "core" / "tree").mkdir(parents=True)
+    python = tmp_path / "python"
+    python.write_text(f"""#!/bin/bash
+        case "$*" in
+          *" tensorrt") mkdir {tmp_path}/again 2>/dev/null && exit 3 ;;
+          *" compile") exit 1 ;;
+          *" full") exit 124 ;;
+        esac
+        exit 0""")
+    python.chmod(0o755)
+    done = far_side(packed, tmp_path, "all", KIT_PYTHON=str(python), KIT_MINUTES="28")
+    given = re.findall(r"^(\w+): (\d+) of the", done.stdout, re.MULTILINE)
+    assert [name for name, _ in given] == [
+        "environment", "parity", "fp32", "fp16", "tensorrt", "graphs", "compile", "servers", "notebooks",
+        "tensorrt", "compile", "full",
+    ]  # fmt: skip
+    seconds = [int(limit) for _, limit in given]
+    assert seconds[0] == 120 and seconds[1] >= 150 and seconds == sorted(seconds[:9]) + seconds[9:]
+    assert min(seconds[8:]) > 1600, "the whole of what is left"
+    assert done.returncode == 1 and done.stdout.endswith("not done: compile\n")
 
 
 @pytest.mark.long
-def test_the_probe_on_a_cpu_comes_back_as_records(packed, tmp_path):
-    """Joined, measured and bundled as on the other machine; a second call measures nothing; collected into results/."""
-    quick = {"KIT_BATCHES": "1", "KIT_REPEATS": "1", "KIT_BENCH_PRECISIONS": "fp32"}
-    # Without wheels there is nothing to install: this Python has all of it.
-    (tmp_path / "gpu-kit-work" / "site").mkdir(parents=True)
-    (tmp_path / "gpu-kit-work" / "site" / ".made").touch()
-    none = far_side(packed, tmp_path, "environment", "probe", **quick, KIT_MINUTES="0")
-    assert none.returncode == 1 and "left out, the budget of 0 minutes" in none.stdout
-    assert "probe: part of it" in none.stdout and "not done: probe" in none.stdout
-    first = far_side(packed, tmp_path, "probe", **quick)
-    assert first.returncode == 0, first.stdout + first.stderr
-    assert "core: whole" in none.stdout and "probe: done in" in first.stdout
-    assert "ceilings copy" in first.stdout
-    again = far_side(packed, tmp_path, "probe", **quick)
-    assert again.returncode == 0 and "probe: done before" in again.stdout
+@needs_triton()
+@pytest.mark.timeout(1500)
+def test_the_rehearsal_on_a_cpu_comes_back_as_records(packed, tmp_path):
+    """Every step in its order, as far as the device that is missing; collected into results/."""
+    environment_made(tmp_path)
+    venv = tmp_path / "gpu-kit-work" / "venv-triton"
+    venv.symlink_to(triton_venv())
+    engines = {"KIT_BATCHES": "1", "KIT_REPEATS": "1"}
+    served = {"KIT_CONCURRENCY": "1 2", "KIT_SECONDS": "1", "KIT_NOTEBOOKS": "03", "KIT_SIZES": "smoke"}
+    *order, last = re.search(r"order=\(([^)]*)\)", (KIT / "far_side.sh").read_text())[1].split()
+    assert last == "full", "what fills the time that is left"
+    done = far_side(packed, tmp_path, *order, **engines, **served)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.findall(r"^(\w+): done in", done.stdout, re.MULTILINE) == order
     results = tmp_path / "results"
-    said = collect.collect(tmp_path / "gpu-kit-out", results)
-    assert said[0].startswith("rehearsal: ")
-    keys = {json.loads(p.read_text())["key"] for p in (results / "rehearsal" / "records").glob("*.json")}
-    assert {"device ceilings copy", "device ceilings fp32", "device pytorch-eager fp32 b1"} <= keys
-    logged = (tmp_path / "build" / "gpu-kit-logs" / "probe.log").read_text()
+    lines = collect.collect(tmp_path / "gpu-kit-out", results)
+    assert [line.split(":")[0] for line in lines] == ["rehearsal", "rehearsal-notebooks", "logs"]
+    records = {record["key"]: record for record in load_records(results / "rehearsal")}
+    assert {"device fidelity fp32", "device ceilings copy", "device onnx-cpu fp32 b1"} <= set(records)
+    assert records["device pytorch-eager fp32 b1"]["status"] == "ok"
+    for engine in ("onnx-tensorrt", "pytorch-cuda-graph", "onnx-tensorrt-graph"):
+        assert records[f"device {engine} fp32 b1"]["error"], "the device is missing, and the step went on"
+    loads = {path.parent.name for path in (results / "rehearsal" / "load").glob("*/result.json")}
+    assert loads == set(runpy.run_path(str(KIT / "steps.py"))["BACKENDS"])
+    logged = (tmp_path / "build" / "gpu-kit-logs" / "parity.log").read_text()
     assert (results / "rehearsal" / "environment.json").is_file() and "ceilings copy" in logged
     assert collect.collect(tmp_path / "gpu-kit-out", results)[0].startswith("rehearsal: 0 new records")
 
 
 def test_a_step_that_does_not_exist_is_said(packed, tmp_path):
     done = far_side(packed, tmp_path, "environmnt")
-    assert done.returncode == 2 and "There is no step environmnt: choose of environment probe" in done.stderr
+    assert done.returncode == 2 and "There is no step environmnt: choose of environment parity" in done.stderr
 
 
 @pytest.fixture
@@ -338,31 +391,14 @@ def test_nothing_is_collected_through_links_in_a_run(came_back, tmp_path, plante
     assert (tmp_path / "mine").read_text() == "mine" and not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize(
-    ("target", "kind", "device"), [("cuda", "KIND_GPU", "cuda"), ("cpu-embedded", "KIND_CPU", "cpu")]
-)
-def test_triton_gets_the_encoder_in_pytorch_on_the_device_asked_for(tmp_path, root, target, kind, device):
-    name = parse_backend("triton-pytorch-fp32-http-jpeg").triton_model
-    folder = render_repository(target, tmp_path, {}, models=[name], pretrained="random:0")
-    assert {p.name for p in folder.iterdir()} == {
-        name, "openclip_vit_b32_pytorch_uint8", "openclip_vit_b32_preprocess"
-    }  # fmt: skip
-    encoder = folder / "openclip_vit_b32_pytorch_uint8"
-    config = read_config(encoder / "config.pbtxt")
-    group = config.instance_group[0]
-    assert group.Kind.Name(group.kind) == kind
-    value = {key: entry.string_value for key, entry in config.parameters.items()}
-    assert (value["precision"], value["device"], value["pretrained"]) == ("fp32", device, "random:0")
-    assert (Path(value["library"]) / "photodup" / "__init__.py").is_file()
-    shipped = root / "model_repository/openclip_vit_b32_pytorch_uint8/1/model.py"
-    assert (encoder / "1" / "model.py").read_bytes() == shipped.read_bytes()
-    assert len(config.model_warmup) == (3 if target == "cuda" else 1)
-
-
 def test_the_page_names_steps_and_settings_that_exist():
     page, script, steps = ((KIT / name).read_text() for name in ("README.md", "far_side.sh", "steps.py"))
-    known = set(re.search(r"order=\(([^)]*)\)", script)[1].split()) | {"bundle", "all", "detach"}
-    for line in re.findall(r"far_side\.sh ([a-z ]+)", page):
+    order = re.search(r"order=\(([^)]*)\)", script)[1].split()
+    budgets = dict(re.findall(r"\[(\w+)\]=(\d+)", script)) | {"full": "the rest"}
+    rows = re.findall(r"^\| `(\w+)` \| (\d+|the rest) \|", page, re.MULTILINE)
+    assert rows == [(step, budgets[step]) for step in order]
+    known = {*order, "bundle", "all", "detach"}
+    for line in re.findall(r"far_side\.sh ([a-z0-9 ]+)", page):
         assert set(line.split()) <= known, line
     for setting in set(re.findall(r"KIT_[A-Z_]+", page)):
         assert setting in script + steps, setting

@@ -75,7 +75,7 @@ EXPLORING = [path for path in notebooks() if "EXPLORE: bool" in path.read_text(e
 
 @pytest.mark.parametrize("path", EXPLORING, ids=lambda path: path.stem)
 def test_the_comparisons_alone_answer(path, project, monkeypatch):
-    assert len(EXPLORING) == 4
+    assert len(EXPLORING) == 6
     told = executed(path, project("no gap"), monkeypatch, EXPLORE=False)
     # A comparison has its interval, or the answer says that the reference run has none.
     assert re.search(r"\[[+\d.]+, [+\d.]+\]|anything beyond|[Nn]ot measured", told), told

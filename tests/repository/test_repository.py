@@ -187,7 +187,7 @@ def test_readme_tables_are_the_records(tmp_path):
 @pytest.mark.parametrize(("page", "blocks", "holds"), [
     ("results/README.md", appendix_blocks, "`10_slow_start`"),
     ("docs/study.md", speed_blocks, "results/reference-cpu/bench.json"),
-    ("docs/gpu.md", lambda: runpy.run_path(str(ROOT / "tools/gpu_kit/page.py"))["blocks"](), "NVIDIA H200"),
+    ("tools/gpu_kit/README.md", lambda: runpy.run_path(str(ROOT / "tools/gpu_kit/page.py"))["blocks"](), "NVIDIA H200"),
 ])  # fmt: skip
 def test_the_appendix_and_the_table_of_speed_are_the_records(tmp_path, page, blocks, holds):
     copy, committed = tmp_path / "page.md", (ROOT / page).read_text(encoding="utf-8")

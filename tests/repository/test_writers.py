@@ -28,7 +28,7 @@ WRITERS = {
     "lib/photodup/photos/search/neighbours.py:NeighbourIndex.save": "into the file that the own folder opened",
     "lib/photodup/photos/demo/photographs.py:_put": SCRATCH,
     # ---- the laboratory
-    "lib/photodup/serving/process/process.py:ServerProcess.__init__": LOG,
+    "lib/photodup/serving/process/server_process.py:ServerProcess.__init__": LOG,
     "lib/photodup/serving/triton/server.py:backends_folder": SCRATCH,
     "lib/photodup/serving/triton/repository.py:link_file": SCRATCH,
     "lib/photodup/study/kubernetes/checks.py:policies": SCRATCH,
@@ -47,12 +47,12 @@ REMOVERS = {
     "lib/photodup/photos/library/catalogue.py:_set_aside": "a damaged catalogue that is certainly ours, moved",
     "lib/photodup/photos/state/journal.py:Journal.append": "a line of ours that could not be written whole",
     "lib/photodup/photos/state/journal.py:Journal._drop_cut_line": "a line of ours that was cut short",
-    "lib/photodup/photos/trash/trash_files.py:TrashFiles.clear": "empty folders in the trash",
+    "lib/photodup/photos/trash/files.py:TrashFiles.clear": "empty folders in the trash",
     "lib/photodup/photos/demo/photographs.py:build_demo": "the demonstration's own ground truth, read first",
     # ---- the laboratory
     "lib/photodup/embedding/engines/quantise.py:_with_onnx_runtime": "a file in its own scratch folder",
     "lib/photodup/embedding/engines/quantise.py:quantise": f"{BUILD}; out of a scratch folder of its own",
-    "lib/photodup/serving/process/process.py:_prune": "the oldest logs of servers in build/",
+    "lib/photodup/serving/process/server_process.py:_prune": "the oldest logs of servers in build/",
     "lib/photodup/serving/triton/repository.py:render_repository": "a version that an interrupted run added",
     "lib/photodup/serving/triton/copies.py:model_copy": "a copy of a model that it made itself, in a repository in build/",
     "lib/photodup/serving/triton/copies.py:_copy": "what an interrupted comparison left under that copy's name",

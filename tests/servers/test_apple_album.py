@@ -17,8 +17,8 @@ from photodup.photos.library.scan import scan
 from photodup.photos.review.serve import ReviewServer
 from photodup.photos.review.session import DONE, ReviewSession
 from photodup.photos.trash.apple_album import ALBUM
-from photodup.photos.trash.trash import Trash
-from photodup.photos.trash.trash_entries import Removal, TrashError
+from photodup.photos.trash.entries import Removal, TrashError
+from photodup.photos.trash.quarantine import Trash
 
 
 def fake_photos(known: set[str]) -> types.ModuleType:
@@ -177,7 +177,7 @@ def test_plain_scans_and_removals_keep_out_of_application_libraries(tmp_path):
     for inside in (package, package / "originals"):
         with pytest.raises(PhotodupError, match="photo application"):
             scan(inside, progress=False)
-    from photodup.photos.trash.trash_files import md5_of
+    from photodup.photos.trash.files import md5_of
 
     target, keeper = package / "originals" / "A" / "1.jpg", tmp_path / "Pictures" / "mine.jpg"
     removal = Removal(target, md5_of(target), [(keeper, md5_of(keeper))])

@@ -11,14 +11,15 @@ from photodup.bench.backends.adapter import Dummy, Local
 from photodup.bench.backends.adapters import adapter
 from photodup.bench.load import counters
 from photodup.bench.load.counters import CounterError
-from photodup.bench.load.load import Load, Stopping, measure
+from photodup.bench.load.load import Load, measure
+from photodup.bench.load.plan import WindowPlan
 from photodup.core.errors import PhotodupError
 from photodup.embedding import imaging
 from photodup.embedding.backends import Backend, served_models
 from photodup.embedding.wire.wires import jpegs
 from photodup.serving.service.stages import Stages
 
-PHOTOS = [imaging.encoded(photo(280 + 20 * seed, 250, seed), "JPEG") for seed in range(6)]
+PHOTOS = [imaging.encode_image(photo(280 + 20 * seed, 250, seed), "JPEG") for seed in range(6)]
 TRITON_PAGE = """\
 # HELP nv_inference_request_success Number of successful inference requests, all batch sizes
 # TYPE nv_inference_request_success counter
@@ -72,7 +73,7 @@ def test_missing_metrics_leave_the_point_alone():
         Dummy(2),
         [b"a", b"b"],
         Load("single_stream"),
-        Stopping(0.2, 20, 1),
+        WindowPlan(0.2, 20),
         probe=counters.probe("http://127.0.0.1:9", counters.fastapi_window),
     )
     assert "No metrics" in point["counters_error"] and point["n_requests"] > 0
@@ -137,7 +138,7 @@ def test_counters_and_client_agree_under_every_channel_policy(triton, channel, f
         system,
         PHOTOS,
         Load("closed_loop", batch=2, concurrency=4, span="prepared"),
-        Stopping(1, 64, 2),
+        WindowPlan(1, 64),
         probe=counters.probe(triton.metrics_url, counters.account_of(system.backend)),
     )
     assert point.get("status") != "failed", point["error"]
@@ -159,7 +160,7 @@ def test_an_ensemble_is_taken_apart_into_decoding_and_computing(triton, figure):
         system,
         PHOTOS,
         Load("single_stream", span="prepared"),
-        Stopping(0.5, 20, 1),
+        WindowPlan(0.5, 20),
         probe=counters.probe(triton.metrics_url, counters.account_of(system.backend)),
     )
     assert point["server_batch_mean"] == 1
@@ -188,7 +189,7 @@ def test_the_real_service_passes_the_gate_and_accounts_for_itself(
     service = real_service.url
     system = adapter(f"fastapi-pytorch-fp32-http-{wire}", service, answer=answer)
     point = measure(
-        system, PHOTOS, Load("offline", batch=2), Stopping(0.5, 8, 2), reference=reference, min_cosine=0.9999,
+        system, PHOTOS, Load("offline", batch=2), WindowPlan(0.5, 8), reference=reference, min_cosine=0.9999,
         probe=counters.probe(service, counters.account_of(system.backend)),
     )  # fmt: skip
     assert point.get("status") != "failed", point["error"]
@@ -255,14 +256,14 @@ def test_one_channel_is_one_connection_and_own_channels_are_several(triton):
 ])  # fmt: skip
 def test_a_wrong_model_or_type_is_a_failed_point_in_the_servers_words(triton, backend, options, said):
     url = triton.grpc_url if "grpc" in backend else triton.http_url
-    point = measure(adapter(backend, url, **options), PHOTOS, Load("single_stream"), Stopping(0.2, 8, 1))
+    point = measure(adapter(backend, url, **options), PHOTOS, Load("single_stream"), WindowPlan(0.2, 8))
     assert point["status"] == "failed" and said in point["error"]
 
 
 @pytest.mark.parametrize("channel", ["per-worker", "shared"])
 def test_nobody_at_the_grpc_port_is_a_failed_point(channel):
     system = adapter("triton-onnx-fp32-grpc-uint8", "127.0.0.1:9", channel=channel, timeout_s=5)
-    point = measure(system, PHOTOS, Load("closed_loop", concurrency=2), Stopping(0.2, 8, 1))
+    point = measure(system, PHOTOS, Load("closed_loop", concurrency=2), WindowPlan(0.2, 8))
     assert point["status"] == "failed" and "127.0.0.1:9" in point["error"]
 
 

@@ -14,11 +14,11 @@ from typer.testing import CliRunner
 
 from photodup.cli import app
 from photodup.core.errors import PhotodupError
-from photodup.embedding.client.client import connect
+from photodup.embedding.client.embedder import connect
 from photodup.embedding.engines.quantise import quantise
 from photodup.embedding.engines.reduced import read_notes, source_of, write_notes
 from photodup.embedding.imaging import to_jpeg
-from photodup.photos.embed.embed import embed_library
+from photodup.photos.embed.batches import embed_library
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
 

@@ -15,7 +15,7 @@ from support.processor import needs_bf16
 from support.triton import infer, needs_triton, tiny_embedding, tiny_graph
 
 from photodup.core.errors import PhotodupError
-from photodup.embedding.client.client import connect
+from photodup.embedding.client.embedder import connect
 from photodup.embedding.engines import model as engines
 from photodup.embedding.engines import onnx_runtime
 from photodup.embedding.engines.encoder import load_model

@@ -25,11 +25,11 @@ from support.trash_kills import make_library as random_library
 
 from photodup.cli.trash import list_trash, purge_trash, restore_trash
 from photodup.core.errors import PhotodupError
-from photodup.photos.embed.embed import embed_files
+from photodup.photos.embed.batches import embed_files
 from photodup.photos.library.walking import read_bytes, walk
-from photodup.photos.trash.trash import Trash
-from photodup.photos.trash.trash_entries import TrashError
-from photodup.photos.trash.trash_files import TRASH_FOLDER, _aside_path, md5_of
+from photodup.photos.trash.entries import TrashError
+from photodup.photos.trash.files import TRASH_FOLDER, _aside_path, md5_of
+from photodup.photos.trash.quarantine import Trash
 
 
 @pytest.fixture

@@ -28,8 +28,8 @@ from support.machines import Killed, report, run_machine
 from support.trash_kills import make_library, removal
 
 from photodup.core.errors import PhotodupError
-from photodup.photos.trash.trash import Trash
-from photodup.photos.trash.trash_files import TRASH_FOLDER, md5_of
+from photodup.photos.trash.files import TRASH_FOLDER, md5_of
+from photodup.photos.trash.quarantine import Trash
 
 EXAMPLES = int(os.environ.get("PHOTODUP_FUZZ_EXAMPLES", "25"))
 PHOTOS = {"keep.jpg": 90, "a/1.jpg": 50, "a/2.jpg": 40, "b/c/3.jpg": 30}

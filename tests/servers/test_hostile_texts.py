@@ -17,7 +17,7 @@ from photodup.photos.library.settings import LibrarySettings, load_settings, sav
 from photodup.photos.review.serve import ReviewServer
 from photodup.photos.review.session import ReviewSession
 from photodup.photos.state.journal import Journal
-from photodup.photos.trash.trash import Trash
+from photodup.photos.trash.quarantine import Trash
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import time
 
 import httpx
 import pytest
-from support.hostile_images import encoded, grain
+from support.hostile_images import encode_image, grain
 from support.paths import ROOT
 from support.service import as_files, check_against_openapi, stuck_upload, until
 
@@ -15,13 +15,13 @@ from photodup.core.errors import ServerError
 from photodup.embedding.backends import parse_backend
 from photodup.embedding.client.http import Patience
 from photodup.embedding.client.servers import FastApiServer
-from photodup.serving.process.ports import is_loopback
-from photodup.serving.service import service
+from photodup.serving.process.ports import is_loopback_host
+from photodup.serving.service import handler as service
 from photodup.serving.service.admission import Admission, Overloaded, Pace
 from photodup.serving.service.app import create_app
 from photodup.serving.service.settings import ServiceSettings
 
-PHOTO = encoded(grain(224, 224), "JPEG", quality=85)
+PHOTO = encode_image(grain(224, 224), "JPEG", quality=85)
 FILES = as_files([PHOTO])
 SLOW_ENCODER = str(ROOT / "tests" / "support" / "slow_encoder.py")
 
@@ -269,5 +269,5 @@ def test_a_model_that_cannot_be_loaded_is_named_in_the_log_and_to_no_client(tmp_
 
 
 def test_which_addresses_are_this_machine_only():
-    assert all(map(is_loopback, ("127.0.0.1", "127.1.2.3", "::1", "localhost")))
-    assert not any(map(is_loopback, ("", "0.0.0.0", "::", "192.168.1.2", "example.org")))
+    assert all(map(is_loopback_host, ("127.0.0.1", "127.1.2.3", "::1", "localhost")))
+    assert not any(map(is_loopback_host, ("", "0.0.0.0", "::", "192.168.1.2", "example.org")))

@@ -16,7 +16,7 @@ from photodup.photos.groups.tiers import find_tiers
 from photodup.photos.library.catalogue import Catalogue, CatalogueError, FileKind, kind_of
 from photodup.photos.library.scan import scan
 from photodup.photos.library.settings import LibrarySettings
-from photodup.photos.review.pictures import picture
+from photodup.photos.review.pictures import cached_picture
 from photodup.photos.review.session import ReviewSession
 from photodup.photos.search.candidates import stored_pairs
 from photodup.photos.state.own_folder import MARKER, OwnFolder, OwnFolderError
@@ -27,7 +27,7 @@ def use(library: Path, catalogue: Path | None) -> ReviewSession:
     scan(library, catalogue, progress=False)
     session = ReviewSession(library, catalogue)
     for item in session.photos.values():
-        picture(library, session.own, item, "small")
+        cached_picture(library, session.own, item, "small")
     names = {printable(item.group.keeper.path): key for key, item in session.items.items()}
     key, other = names["2020/IMG_1.jpg"], names["2020/IMG_2.jpg"]
     session.set_apart(key, session.items[key].members[0][0].id)

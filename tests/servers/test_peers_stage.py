@@ -15,7 +15,7 @@ from photodup.bench.pairs.alternate import VisitPlan
 from photodup.bench.pairs.declared import declarations
 from photodup.bench.record.record import load_records
 from photodup.core.errors import PhotodupError
-from photodup.embedding.imaging import encoded
+from photodup.embedding.imaging import encode_image
 from photodup.study.comparisons import measure
 from photodup.study.comparisons.measure import Sizes, measure_comparisons
 from photodup.study.comparisons.outcomes import read_comparisons
@@ -61,7 +61,7 @@ def declare(monkeypatch, tmp_path, random_onnx, random_model):
     (tmp_path / "peers" / "litserve" / "made").write_text("here")
     monkeypatch.setattr(servers, "build_dir", lambda: tmp_path)
     monkeypatch.setattr(servers, "checkpoint", lambda weights: weights)
-    pictures = tuple(encoded(photo(240, 230, seed), "JPEG") for seed in range(8))
+    pictures = tuple(encode_image(photo(240, 230, seed), "JPEG") for seed in range(8))
     pictures = servers.Payloads("images", pictures, "pictures", "image/jpeg")
     for module in (servers, alone):
         monkeypatch.setattr(module, "payloads", lambda: pictures)

@@ -15,7 +15,7 @@ from support.triton import needs_triton, render_tiny
 
 from photodup.core.errors import PhotodupError
 from photodup.serving import control_key
-from photodup.serving.check import check, handshake_ms, render_check
+from photodup.serving.check import check_all, handshake_ms, render_check
 from photodup.serving.endpoints import load_endpoints, save_endpoints
 from photodup.serving.triton import control
 from photodup.serving.triton.config import set_batching
@@ -48,7 +48,7 @@ def elsewhere(tmp_path: Path, monkeypatch, demo_dir) -> Path:
 @needs_link
 def test_it_is_reached_over_its_link_at_its_address_alone(elsewhere, repository, tiny_onnx, tmp_path, figure):
     with tiny(repository, tiny_onnx) as machine:
-        rows = check(machine.endpoints)  # which uses their key
+        rows = check_all(machine.endpoints)  # which uses their key
         control_key._of_endpoints.clear()
         assert all(row["ok"] for row in rows), render_check(rows)
         assert {row["url"] for row in rows} & {f"http://{machine.address}:8002", f"{machine.address}:8004"}
@@ -63,11 +63,11 @@ def test_it_is_reached_over_its_link_at_its_address_alone(elsewhere, repository,
         # The key of its endpoints file opens its control; nobody else's does.
         grpc = f"{machine.address}:{PORTS['grpc']}"
         with pytest.raises(PhotodupError, match="no key is given for it"):
-            control.load_model(grpc, MODEL)
+            control.load_triton_model(grpc, MODEL)
         save_endpoints(machine.endpoints, file := tmp_path / "build" / "rented.yaml")
         assert file.stat().st_mode & 0o077 == 0 and machine.key not in repr(machine)
         load_endpoints(file).use_control_key()
-        control.load_model(grpc, MODEL)
+        control.load_triton_model(grpc, MODEL)
     with pytest.raises(httpx.HTTPError):  # gone with the block; a network may accept what nobody answers
         httpx.get(f"http://{machine.address}:{PORTS['http']}/v2/health/ready", timeout=3).raise_for_status()
 

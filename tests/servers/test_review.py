@@ -23,12 +23,12 @@ from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.feedback import Feedback
 from photodup.photos.library.scan import scan
 from photodup.photos.review import pictures
-from photodup.photos.review.pictures import SIZES, exif, picture
+from photodup.photos.review.pictures import SIZES, cached_picture, exif
 from photodup.photos.review.serve import ReviewServer
 from photodup.photos.review.session import DONE, MARKED, SKIPPED, TODO, ReviewSession
 from photodup.photos.state.own_folder import OwnFolder
-from photodup.photos.trash.trash import Trash
-from photodup.photos.trash.trash_files import TRASH_FOLDER
+from photodup.photos.trash.files import TRASH_FOLDER
+from photodup.photos.trash.quarantine import Trash
 
 
 @pytest.fixture
@@ -581,15 +581,15 @@ def large(tmp_path):
 
 def test_zoomed_in_a_jpeg_is_shown_as_it_is_and_smaller_ones_keep_its_colours(large, own):
     folder, photo, profile = large
-    assert picture(folder, own, photo, "large") == (folder / "large.jpg").read_bytes()
+    assert cached_picture(folder, own, photo, "large") == (folder / "large.jpg").read_bytes()
     for size in ("small", "screen"):
-        made = Image.open(BytesIO(picture(folder, own, photo, size)))
+        made = Image.open(BytesIO(cached_picture(folder, own, photo, size)))
         assert made.info["icc_profile"] == profile and max(made.size) == SIZES[size]
 
 
 def test_a_cached_picture_costs_no_reading(large, own, monkeypatch):
     folder, photo, _ = large
-    first = picture(folder, own, photo, "small")
+    first = cached_picture(folder, own, photo, "small")
     checked = []
 
     @contextmanager
@@ -597,14 +597,14 @@ def test_a_cached_picture_costs_no_reading(large, own, monkeypatch):
         yield checked.append(photo)
 
     monkeypatch.setattr(pictures, "open_photo", unreadable)
-    assert picture(folder, own, photo, "small") == first and checked == [photo]
+    assert cached_picture(folder, own, photo, "small") == first and checked == [photo]
 
 
 def test_pictures_are_shown_where_nothing_can_be_written(large, tmp_path):
     own = OwnFolder(tmp_path / "own")
     folder, photo, _ = large
     (tmp_path / "own").write_text("a file where the folder should be")
-    assert picture(folder, own, photo, "small").startswith(b"\xff\xd8")
+    assert cached_picture(folder, own, photo, "small").startswith(b"\xff\xd8")
 
 
 def test_many_at_once_are_made_two_at_a_time_and_never_seen_half_written(large, tmp_path, monkeypatch):
@@ -625,7 +625,7 @@ def test_many_at_once_are_made_two_at_a_time_and_never_seen_half_written(large, 
         for round in range(5):
             own = OwnFolder(tmp_path / f"own {round}")
             own.prepare()
-            made = set(pool.map(lambda _, own=own: picture(folder, own, photo, "screen"), range(24)))
+            made = set(pool.map(lambda _, own=own: cached_picture(folder, own, photo, "screen"), range(24)))
             assert len(made) == 1, "all the same bytes"
             found = [p.name for p in (own.path / "thumbnails").rglob("*") if p.is_file()]
             assert found == [f"{photo.md5}-screen.jpg"]
@@ -635,7 +635,7 @@ def test_many_at_once_are_made_two_at_a_time_and_never_seen_half_written(large, 
 def test_cached_pictures_of_photographs_that_went_do_not_stay(library):
     session = ReviewSession(library)
     for photo in session.photos.values():
-        picture(library, session.own, photo, "small")
+        cached_picture(library, session.own, photo, "small")
     assert len(list((session.own.path / "thumbnails").rglob("*.jpg"))) == 5, "six files, two the same bytes"
     remove_all(session)
     Trash(library).purge(session.trash.contents().listing)
@@ -652,15 +652,15 @@ def test_exif_is_read_and_broken_exif_is_nothing(library):
 
 
 def test_details_say_what_was_photographed_and_not_how_a_tiff_is_laid_out(library):
-    from photodup.photos.review.pictures import _words, compare
+    from photodup.photos.review.pictures import _words, side_by_side
 
     with_date = listed(library)["2020/IMG_1.jpg"]
     Image.open(library / with_date.path).convert("RGB").save(library / "2020" / "scan.tif")
     scan(library, progress=False)
     tiff = listed(library)["2020/scan.tif"]
-    names = {row.name for row in compare(library, with_date, tiff) if row.is_detail}
+    names = {row.name for row in side_by_side(library, with_date, tiff) if row.is_detail}
     assert not names & {"Bits per sample", "Image width", "Strip offsets", "Compression"}
-    assert {row.name: row.right for row in compare(library, with_date, tiff)}["Metadata"] == "0 fields"
+    assert {row.name: row.right for row in side_by_side(library, with_date, tiff)}["Metadata"] == "0 fields"
     assert _words("FocalLengthIn35mmFilm") == "Focal length in 35mm film"
     assert _words("ISOSpeedRatings") == "ISO speed ratings" and _words("Artist") == "Artist"
 

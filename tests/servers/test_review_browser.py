@@ -11,7 +11,7 @@ from support.http_server import Handler, serving
 from support.paths import CHROMIUM
 from support.review_library import make_library, photo, save
 
-from photodup.photos.embed.embed import embed_library
+from photodup.photos.embed.batches import embed_library
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
 from photodup.photos.review.reviewed_folder import Encoders
@@ -35,7 +35,7 @@ def weights():
 
 @pytest.fixture
 def server(library, weights):
-    from photodup.embedding.client.client import connect
+    from photodup.embedding.client.embedder import connect
 
     with Catalogue(library) as catalogue, connect(mode="local", pretrained=weights) as embedder:
         report = embed_library(catalogue, embedder, progress=False)

@@ -12,7 +12,7 @@ from photodup.core.errors import PhotodupError
 from photodup.photos.library.scan import scan
 from photodup.photos.review.serve import ReviewServer
 from photodup.photos.review.session import Item, ReviewSession
-from photodup.photos.trash.trash import Trash
+from photodup.photos.trash.quarantine import Trash
 
 
 @pytest.fixture

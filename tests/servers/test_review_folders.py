@@ -19,7 +19,7 @@ from photodup.photos.library.settings import LibrarySettings, load_settings, sav
 from photodup.photos.library.several import as_one_library
 from photodup.photos.review.serve import ReviewServer
 from photodup.photos.review.session import ReviewSession
-from photodup.photos.trash.trash import Trash
+from photodup.photos.trash.quarantine import Trash
 
 
 def suggested(session, name: str) -> list[str]:

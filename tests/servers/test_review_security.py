@@ -9,7 +9,7 @@ import httpx
 import pytest
 from support.review_library import make_library
 
-from photodup.photos.review.pictures import picture
+from photodup.photos.review.pictures import cached_picture
 from photodup.photos.review.serve import ReviewServer
 from photodup.photos.review.session import ReviewSession
 
@@ -198,11 +198,11 @@ def test_a_cached_picture_is_this_users_own_of_this_photograph(library, kind):
     session = ReviewSession(library)
     photos = sorted(session.photos.values(), key=lambda photo: photo.md5)
     first, other = photos[0], photos[-1]
-    shown = picture(session.root, session.own, first, "small")
-    assert shown != picture(session.root, session.own, other, "small")
+    shown = cached_picture(session.root, session.own, first, "small")
+    assert shown != cached_picture(session.root, session.own, other, "small")
     cached = [session.own.path / "thumbnails" / p.md5[:2] / f"{p.md5}-small.jpg" for p in (first, other)]
     cached[0].write_bytes(CACHED[kind](*(path.read_bytes() for path in cached)))
-    assert picture(session.root, session.own, first, "small") == shown
+    assert cached_picture(session.root, session.own, first, "small") == shown
     assert cached[0].read_bytes()[:-64] == shown, "it was made again"
 
 

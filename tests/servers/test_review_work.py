@@ -25,7 +25,7 @@ from photodup.photos.library.settings import LibrarySettings, load_settings
 from photodup.photos.review import site
 from photodup.photos.review.reviewed_folder import Encoders, Finished, ReviewTask, Stopped, TaskRunner
 from photodup.photos.review.serve import ReviewServer
-from photodup.photos.trash.trash_files import TRASH_FOLDER
+from photodup.photos.trash.files import TRASH_FOLDER
 
 SMALL = "a small one"
 
@@ -212,9 +212,9 @@ import sys, threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from photodup.photos.review.reviewed_folder import Encoders
-from photodup.photos.review.serve import review
+from photodup.photos.review.serve import serve_review
 never = lambda: ThreadPoolExecutor(1).submit(threading.Event().wait).result()
-review(Path(sys.argv[1]), port=0, catalogue=None, browser=False, encoders=Encoders(more={"never": never}))
+serve_review(Path(sys.argv[1]), port=0, catalogue=None, browser=False, encoders=Encoders(more={"never": never}))
 """
 
 

@@ -10,7 +10,7 @@ from support.service import until
 from support.triton import tiny_graph
 
 from photodup.core.errors import PhotodupError
-from photodup.photos.embed.choose import KNOWN, EncoderRequest, choose, known_backends, probe
+from photodup.photos.embed.choose import KNOWN, EncoderRequest, choose, known_backends, probe_servers
 from photodup.photos.groups.by_settings import tiers_by_settings
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.feedback import Feedback
@@ -153,7 +153,7 @@ def test_auto_prefers_the_model_of_this_librarys_embeddings(tmp_path, launch, sm
     try:
         http = "fastapi-pytorch-fp32-http"
         servers = {f"{http}-jpeg": small_service().url, f"{http}-base64": other.url}
-        first, second = probe(servers.items())
+        first, second = probe_servers(servers.items())
         assert first.digest != second.digest
         for state in (first, second):
             chosen = chosen_by(digests=[state.digest], endpoints=servers)
@@ -177,7 +177,7 @@ def test_states_say_who_answers_and_what_they_serve(tiny_triton, random_service)
         ("triton-onnx-fp32-http-fp32", SILENT),
         ("triton-onnx-fp32-http-fp32", random_service.url),
     ]
-    service, http, grpc, silent, wrong = probe(wanted)
+    service, http, grpc, silent, wrong = probe_servers(wanted)
     assert service.answers and service.model == "ViT-B-32" and service.is_random and not service.is_fit
     assert len(service.digest) == 64
     assert http.answers and grpc.answers and http.digest == grpc.digest == "tiny"
@@ -209,7 +209,7 @@ def test_the_page_chooses_and_embed_follows(library, small_service):
     ):
         text = client.get("settings").text
         assert service.url in text and "answers" in text
-        digest = probe([("fastapi-pytorch-fp32-http-jpeg", service.url)])[0].digest
+        digest = probe_servers([("fastapi-pytorch-fp32-http-jpeg", service.url)])[0].digest
         assert digest[:12] in text
         chosen = {"backend": f"fastapi-pytorch-fp32-http-jpeg {service.url}"}
         assert client.post("settings/backend", data=chosen).status_code == 303

@@ -47,7 +47,7 @@ def test_without_a_key_nothing_can_be_changed_and_all_models_are_served(tmp_path
         for path in ("/v2/repository/index", f"/v2/repository/models/{MODEL}/unload", "/v2/logging"):
             assert httpx.post(url + path).status_code == 403
         with pytest.raises(PhotodupError, match="its control needs a key, and no key is given for it"):
-            control.load_model(grpc, MODEL)
+            control.load_triton_model(grpc, MODEL)
 
 
 @needs_triton()
@@ -58,11 +58,11 @@ def test_with_a_key_from_the_environment_our_control_works(tmp_path: Path, monke
         assert httpx.get(f"{url}/v2/models/openclip_vit_b32_uint8/ready").status_code == 200
         assert httpx.post(f"{url}/v2/repository/models/{MODEL}/unload").status_code == 403
         with pytest.raises(PhotodupError, match="no key is given"):
-            control.load_model(grpc, MODEL)
+            control.load_triton_model(grpc, MODEL)
         monkeypatch.setenv(control_key.VARIABLE, key)
-        control.unload_model(grpc, MODEL)
+        control.unload_triton_model(grpc, MODEL)
         assert httpx.get(f"{url}/v2/models/{MODEL}/ready").status_code != 200
-        control.load_model(grpc, MODEL)
+        control.load_triton_model(grpc, MODEL)
         assert httpx.get(f"{url}/v2/models/{MODEL}/ready").status_code == 200
         environment = Path(f"/proc/{pid}/environ").read_bytes()
         assert key.encode() not in environment, "every model would inherit it"

@@ -15,7 +15,7 @@ from support.triton import loaded, needs_triton
 
 from photodup.core.errors import PhotodupError
 from photodup.serving import control_key
-from photodup.serving.check import check
+from photodup.serving.check import check_all
 from photodup.serving.endpoints import Endpoints, load_endpoints, save_endpoints
 from photodup.serving.triton import control
 from photodup.serving.triton.repository import render_repository
@@ -163,9 +163,9 @@ def test_our_own_control_works_and_is_refused_with_one_sentence_without_the_key(
     for key, said in ((None, "no key is given for it"), ("0" * 64, "the key given for it is wrong")):
         monkeypatch.setattr(control_key, "key_for", lambda _, key=key, **__: key)
         with one_sentence(rf"keeps {MODEL} as it is: its control needs a key, and {said}"):
-            control.load_model(triton.grpc_url, MODEL)
+            control.load_triton_model(triton.grpc_url, MODEL)
         with pytest.raises(PhotodupError, match=said):
-            control.unload_model(triton.grpc_url, MODEL)
+            control.unload_triton_model(triton.grpc_url, MODEL)
         with (
             pytest.raises(PhotodupError, match=said),
             # A change that changes nothing needs no control.
@@ -181,7 +181,7 @@ def test_another_process_of_this_user_finds_the_key_and_nobody_else_reads_it(tri
     assert len(mine) == 2
     assert {stat.S_IMODE(f.stat().st_mode) for f in mine} == {0o600}
     assert stat.S_IMODE(mine[0].parent.stat().st_mode) == 0o700
-    code = "import sys; from photodup.serving.triton.control import load_model; load_model(sys.argv[1], sys.argv[2])"
+    code = "import sys; from photodup.serving.triton.control import load_triton_model as load; load(*sys.argv[1:3])"
     for address in (triton.grpc_url, triton.grpc_url.replace("127.0.0.1", "localhost")):
         done = run_python(code, address, MODEL)
         assert done.returncode == 0, done.stderr
@@ -209,7 +209,7 @@ def test_the_key_of_a_server_elsewhere_comes_from_its_endpoints_file(triton, mon
     with in_front_of(triton.grpc_url) as other:
         address = other.url.removeprefix("http://")
         with pytest.raises(PhotodupError, match="no key is given for it"):
-            control.load_model(address, MODEL)
+            control.load_triton_model(address, MODEL)
         file = tmp_path / "rented.yaml"
         file.write_text(
             f"name: rented\nbackends: {{triton-onnx-fp32-grpc-fp32: '{address}'}}\ntriton_control_key: env:RENTED_KEY\n"
@@ -218,18 +218,18 @@ def test_the_key_of_a_server_elsewhere_comes_from_its_endpoints_file(triton, mon
         monkeypatch.setattr(control_key, "_of_endpoints", {})
         found.use_control_key()
         with pytest.raises(PhotodupError, match="environment variable RENTED_KEY: set it"):
-            control.load_model(address, MODEL)
+            control.load_triton_model(address, MODEL)
         monkeypatch.setenv("RENTED_KEY", key)
-        control.load_model(address, MODEL)
+        control.load_triton_model(address, MODEL)
         with control.temporary_config(address, MODEL, lambda config: config.ClearField("dynamic_batching")):
             pass
         control_key._of_endpoints.clear()
         monkeypatch.setenv(control_key.VARIABLE, key)
-        control.load_model(address, MODEL)
+        control.load_triton_model(address, MODEL)
         asked = Endpoints(name="x", backends={"triton-emulated-a100-fp32-grpc-jpeg": address})
-        (row,) = check(asked)
+        (row,) = check_all(asked)
         assert "has no model" in row["finding"], "that variable's key went to a server merely asked"
-        (row,) = check(asked.model_copy(update={"triton_control_key": SecretStr(key)}))
+        (row,) = check_all(asked.model_copy(update={"triton_control_key": SecretStr(key)}))
         assert "in the repository but not loaded" in row["finding"]
 
 
@@ -263,7 +263,7 @@ def test_no_record_of_a_run_holds_the_key(triton, monkeypatch, tmp_path: Path) -
     run = open_run("keyed", endpoints=tmp_path / "keyed.yaml")
 
     def reload() -> dict:
-        control.load_model(triton.grpc_url, MODEL)
+        control.load_triton_model(triton.grpc_url, MODEL)
         return {"done": True}
 
     failed = run.measure_or_load("wrong-key", reload, may_fail=True)
@@ -289,7 +289,7 @@ def test_a_triton_without_model_control_says_so(tmp_path: Path, tiny_exports, mo
         EmbeddedTriton(tmp_path, []) as server,
         pytest.raises(PhotodupError, match="it was started without model control"),
     ):
-        control.load_model(server.grpc_url, MODEL)
+        control.load_triton_model(server.grpc_url, MODEL)
 
 
 def test_all_addresses_are_as_restricted_as_loopback(tmp_path: Path, tiny_repository) -> None:

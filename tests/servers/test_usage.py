@@ -21,6 +21,8 @@ from photodup.bench.record.record import RunStore
 from photodup.bench.stats.facts import Load
 from photodup.serving.endpoints import from_ports
 from photodup.serving.service.stages import GpuCollector
+from photodup.serving.triton.control import nothing_loaded
+from photodup.study.model_memory import memory_by_model
 from photodup.study.notebook.points import measure_figure
 from photodup.study.notebook.run import Run
 
@@ -119,6 +121,22 @@ def test_a_point_of_triton_counts_the_processes_that_compute(tmp_path: Path, tin
     figure(point["server_cpu_cores"] > 0.05, point)
     # Triton and the Python processes of its models
     figure(point["server_memory_mib"] > 100 and point["host_memory_mib"] > 100, point)
+
+
+def test_memory_is_told_with_one_model_loaded_at_a_time(tmp_path: Path, tiny_triton, figure) -> None:
+    ports = (0, tiny_triton.http_port, tiny_triton.grpc_port, tiny_triton.metrics_port)
+    run = Run("here", tmp_path, from_ports("127.0.0.1", *ports, engines=("onnx",)), RunStore(tmp_path))
+    names = [f"triton-onnx-fp32-http-{wire}" for wire in ("fp32", "uint8")]
+    with nothing_loaded(run.endpoints.triton_grpc):
+        refused = measure_figure(run, names[0], LOAD, label="unloaded", **SHORT)
+        assert refused["status"] == "failed", "its model is unloaded"
+    rows = memory_by_model(run, names, WindowPlan(0.3, 1))
+    assert [row["backend"] for row in rows] == names
+    for row in rows:
+        figure(0 < row["server_memory_mib_before"] < row["server_memory_mib_loaded"], row)
+        assert row["server_memory_mib"] > 0
+    jpeg = measure_figure(run, "triton-onnx-fp32-http-jpeg", LOAD, label="again", **SHORT)
+    assert jpeg["status"] == "ok", "every model is loaded again"
 
 
 def no_power(device):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from photodup.photos.trash.trash_files import md5_of
+from photodup.photos.trash.files import md5_of
 
 OP = "20260102-030405-0123abcd"
 PAYLOAD, VICTIM = b"what the giver wrote", b"what is mine"

@@ -18,7 +18,7 @@ from photodup.core.paths import build_dir
 from photodup.serving.control_key import new_key
 from photodup.serving.embedded import MODELS, export_models, render_exported
 from photodup.serving.endpoints import NO_GPU, Endpoints, from_ports
-from photodup.serving.process.process import ServerProcess, answers
+from photodup.serving.process.server_process import ServerProcess, answers
 from photodup.serving.service.start import command as service_command
 from photodup.serving.service.start import is_ready, patient
 from photodup.serving.triton.server import start_shipped

@@ -10,7 +10,8 @@ import time
 import numpy as np
 
 from photodup.embedding.imaging import View
-from photodup.serving.service import app, service
+from photodup.serving.service import app
+from photodup.serving.service import handler as service
 
 
 class SlowModel:

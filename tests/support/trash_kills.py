@@ -24,9 +24,9 @@ from photodup.photos.across.copy_new import copy_new
 from photodup.photos.groups.by_settings import tiers_by_settings
 from photodup.photos.library.several import as_one_library
 from photodup.photos.review.session import ReviewSession
-from photodup.photos.trash.trash import Trash
-from photodup.photos.trash.trash_entries import Note, Removal
-from photodup.photos.trash.trash_files import TRASH_FOLDER, md5_of
+from photodup.photos.trash.entries import Note, Removal
+from photodup.photos.trash.files import TRASH_FOLDER, md5_of
+from photodup.photos.trash.quarantine import Trash
 
 
 def make_library(folder: Path, sizes: dict[str, int]) -> dict[str, str]:

@@ -140,7 +140,7 @@ def render_shared(folder: Path, exports: dict[str, Path]) -> Path:
 @contextlib.contextmanager
 def loaded(server, *models: str, config=None) -> Iterator:
     """Have the shared server serve more models for the length of a block, with a configuration other than the file's."""
-    from photodup.serving.triton.control import unload_model
+    from photodup.serving.triton.control import unload_triton_model
 
     try:
         for model in models:
@@ -148,7 +148,7 @@ def loaded(server, *models: str, config=None) -> Iterator:
         yield
     finally:
         for model in reversed(models):
-            unload_model(server.grpc_url, model)
+            unload_triton_model(server.grpc_url, model)
 
 
 def infer(server, model: str, array: np.ndarray, protocol: str = "http", output: str = "embedding"):

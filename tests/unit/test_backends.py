@@ -20,7 +20,7 @@ from photodup.embedding.backends import (
     engine_family,
     parse_backend,
 )
-from photodup.embedding.client.client import connect
+from photodup.embedding.client.embedder import connect
 from photodup.serving.endpoints import load_endpoints
 
 WORD = st.text("abcrtx0149", min_size=1, max_size=6)

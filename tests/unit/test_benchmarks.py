@@ -27,7 +27,8 @@ def test_a_row_meets_its_goal_with_its_figure_or_with_all_of_its_interval():
 
 def test_turns_become_a_ratio_and_a_difference_with_an_interval():
     """Visits are the unit; of one visit its palindromes, and a single one is no comparison."""
-    slow, fast = [10.0, 20.0, 11.0, 19.0] * 3, [12.0, 24.5, 13.0, 23.0] * 3
+    slow = [10.0, 20.0, 11.0, 19.0] * 3
+    fast = [12.0, 24.5, 13.0, 23.0, 12.5, 24.0, 13.3, 23.0, 12.1, 25.0, 13.0, 22.5]
     for visits in ([[slow, fast]], [[slow[:4], fast[:4]], [slow[2:6], fast[2:6]], [slow[8:], fast[8:]]]):
         outcome = compared(visits)
         (value, low, high), (more, *_) = ratio(outcome), excess(outcome)

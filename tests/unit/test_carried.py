@@ -24,9 +24,9 @@ from photodup.photos.library.scan import scan
 from photodup.photos.library.sidecars import xmp_of
 from photodup.photos.review.serve import ReviewServer
 from photodup.photos.review.session import MARKED, SKIPPED, TODO, ReviewSession
-from photodup.photos.trash.trash import Trash
-from photodup.photos.trash.trash_entries import TrashError
-from photodup.photos.trash.trash_files import md5_of
+from photodup.photos.trash.entries import TrashError
+from photodup.photos.trash.files import md5_of
+from photodup.photos.trash.quarantine import Trash
 
 SAID = {
     "date": "2022-05-17T18:10:00.25+02:00", "rating": 4, "label": "Green", "title": "Low <tide> & sea",
@@ -207,7 +207,7 @@ def test_no_photo_is_written_and_no_note_is_left_for_a_photo_that_stays(tmp_path
 @pytest.mark.parametrize("change", [{"sig": ""}, {"home": "keep.jpg"}, {"home": "../x.xmp"}])
 def test_no_line_of_anothers_and_none_about_a_photo_deletes_what_was_written(tmp_path, change):
     from photodup.photos.state.own_key import own_key
-    from photodup.photos.trash.trash_entries import signed
+    from photodup.photos.trash.entries import signed
 
     md5 = make_library(tmp_path, WORK)
     remove(tmp_path, md5, ("c2.jpg",))

@@ -19,7 +19,7 @@ from photodup.core.progress import watched_by
 from photodup.embedding import imaging
 from photodup.photos.across.contained import Contained, Whereabouts, find_contained
 from photodup.photos.across.copy_new import copy_new
-from photodup.photos.trash.trash_files import md5_of
+from photodup.photos.trash.files import md5_of
 
 RATED = (
     "<x:xmpmeta xmlns:x='adobe:ns:meta/'><rdf:RDF xmlns:rdf='http://www.w3.org/1999/02/22-rdf-syntax-ns#'>"

@@ -16,7 +16,7 @@ from photodup.embedding.engines.export import (
     exported_path,
     is_intact,
     known_export,
-    verify,
+    verify_export,
 )
 from photodup.embedding.engines.pytorch import TorchModel
 from photodup.embedding.imaging import normalize
@@ -167,9 +167,9 @@ def test_an_error_of_two_in_a_thousand_is_noticed(tiny):
             right = model.embed(images)
             return right + 2e-3 * np.roll(right, 1, axis=1)
 
-    verify(files["fp32"], model, "fp32")
+    verify_export(files["fp32"], model, "fp32")
     with pytest.raises(PhotodupError, match=r"more than 0\.1%"):
-        verify(files["fp32"], Off(), "fp32")
+        verify_export(files["fp32"], Off(), "fp32")
 
 
 def test_an_interrupted_export_leaves_nothing(tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ from support.library import CountingEmbedder, photo
 from support.review_library import listed
 
 from photodup.core.errors import PhotodupError
-from photodup.photos.embed.embed import embed_library
+from photodup.photos.embed.batches import embed_library
 from photodup.photos.groups.keepers import KeepRules
 from photodup.photos.groups.model_thresholds import choose_model
 from photodup.photos.groups.stars import Star, stars

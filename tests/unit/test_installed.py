@@ -118,8 +118,8 @@ def test_without_tritons_client_there_is_no_triton_and_this_machine_embeds(away,
     done = run_away(away, _WITHOUT, "tritonclient,grpc", "embed", "photos", "--weights", tiny_onnx)
     assert "Traceback" not in done.stderr, done.stderr
     program = (
-        "from photodup.photos.embed.choose import KNOWN, probe\n"
-        "print([s.problem for s in probe([('triton_grpc', '127.0.0.1:9'), ('triton', 'http://127.0.0.1:9')])])"
+        "from photodup.photos.embed.choose import KNOWN, probe_servers\n"
+        "print([s.problem for s in probe_servers([('triton_grpc', '127.0.0.1:9'), ('triton', 'http://127.0.0.1:9')])])"
     )
     asked = run_away(away, _WITHOUT.replace("from photodup.cli import main\nmain()", program), "tritonclient")
     assert asked.stdout.count("photodup[triton]") == 2, asked.stderr

@@ -50,9 +50,9 @@ def test_it_says_inside_and_beside_itself_what_it_was_made_from(made, engine):
     assert notes.calibration["digest"] != images_digest(photographs(39))
     assert notes.gate is None
     if engine == "openvino":
-        from photodup.embedding.engines.openvino import read_notes
+        from photodup.embedding.engines.openvino import read_metadata
 
-        inside = read_notes(read_network(files[engine]))
+        inside = read_metadata(read_network(files[engine]))
     else:
         import onnx
 

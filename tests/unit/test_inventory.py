@@ -13,10 +13,10 @@ from oracle import files
 from PIL import Image, ImageCms, ImageOps, PngImagePlugin
 from support.review_library import photo
 
-from photodup.embedding.imaging import encoded
-from photodup.photos.library.containers import MOST_PARTS, UNREAD, parts
+from photodup.embedding.imaging import encode_image
+from photodup.photos.library.containers import MOST_PARTS, UNREAD, file_parts
 from photodup.photos.library.hashing import PhotoFacts, read_facts_and_look
-from photodup.photos.library.inventory import Inventory, missing, unpacked
+from photodup.photos.library.inventory import Inventory, lost_parts, unpacked
 from photodup.photos.library.metadata import date_of, lost_in_words
 
 PICTURE = photo("astronaut").resize((320, 320))
@@ -33,7 +33,7 @@ def inventory(data: bytes) -> Inventory:
 
 def lost(keeper: bytes, member: bytes) -> str:
     first, second = inventory(keeper), inventory(member)
-    return "; ".join(filter(None, [lost_in_words(first.kinds, second.kinds), *missing(first, second)]))
+    return "; ".join(filter(None, [lost_in_words(first.kinds, second.kinds), *lost_parts(first, second)]))
 
 
 # ---- a library of an owner -----------------------------------------------------------------------------------
@@ -64,7 +64,7 @@ def camera_exif(number: int, **tags) -> Image.Exif:
 
 
 def saved(image: Image.Image, side: int = 320, name: str = "JPEG", **options) -> bytes:
-    return encoded(ImageOps.contain(image, (side, side)), name, **options)
+    return encode_image(ImageOps.contain(image, (side, side)), name, **options)
 
 
 def with_segments(data: bytes, *segments: tuple[int, bytes]) -> bytes:
@@ -159,7 +159,7 @@ def test_at_most_three_in_a_hundred_copies_are_held_back_for_what_photodup_does_
         keeper = inventory(camera)
         for name, data in copies(image, camera, number):
             n += 1
-            if sentences := missing(keeper, member := inventory(data)) or lost_in_words(
+            if sentences := lost_parts(keeper, member := inventory(data)) or lost_in_words(
                 keeper.kinds, member.kinds
             ):
                 held[f"{name} {number}"] = sentences
@@ -259,10 +259,10 @@ UNKNOWN = {
     "TIFF of two pages": (saved(PICTURE, name="TIFF", save_all=True, append_images=[HALF]), "2 pages or frames"),
     "APNG": (saved(PICTURE, name="PNG", save_all=True, append_images=[PICTURE.rotate(9)]), "2 pages or frames"),
     "CMYK": (saved(PICTURE.convert("CMYK")), "colour space"),
-    "transparent PNG": (encoded(CUT_OUT, "PNG"), "transparency"),
-    "transparent WebP": (encoded(CUT_OUT, "WEBP"), "transparency"),
-    "transparent AVIF": (encoded(CUT_OUT, "AVIF"), "transparency"),
-    "transparent HEIC": (encoded(CUT_OUT, "HEIF"), "transparency"),
+    "transparent PNG": (encode_image(CUT_OUT, "PNG"), "transparency"),
+    "transparent WebP": (encode_image(CUT_OUT, "WEBP"), "transparency"),
+    "transparent AVIF": (encode_image(CUT_OUT, "AVIF"), "transparency"),
+    "transparent HEIC": (encode_image(CUT_OUT, "HEIF"), "transparency"),
     "EXIF comment": (tagged(x9286=b"ASCII\0\0\0a note"), "comment"),
     "maker's note": (tagged(x927c=b"ACME\0" + b"n" * 90), "MakerNote"),
     "EXIF words of Windows": (tagged(x9c9f="subject".encode("utf-16-le")), "subject"),
@@ -367,22 +367,24 @@ def test_a_text_that_unpacks_to_a_hundred_megabytes_is_not_unpacked():
     bomb = zlib.compress(zlib.compress(bytes(100_000_000), 1))
     for kind in (b"zTXt", b"iTXt"):
         head = b"a\0\0" if kind == b"zTXt" else b"a\0\1\0\0\0"
-        assert UNREAD in dict(parts(png((kind, head + zlib.decompress(bomb)))))
+        assert UNREAD in dict(file_parts(png((kind, head + zlib.decompress(bomb)))))
 
 
 def test_sizes_and_counts_in_a_file_are_not_believed():
     many = saved(PICTURE)[:2] + files.segment(0xE5, b"") * (MOST_PARTS + 5) + saved(PICTURE)[2:]
-    assert (UNREAD, b"hidden") in list(parts(saved(PICTURE)[:20] + b"hidden" + saved(PICTURE)[20:]))
-    assert [name for name, _ in parts(many)][-1] == UNREAD and len(list(parts(many))) == MOST_PARTS + 1
+    assert (UNREAD, b"hidden") in list(file_parts(saved(PICTURE)[:20] + b"hidden" + saved(PICTURE)[20:]))
+    assert [name for name, _ in file_parts(many)][-1] == UNREAD and len(
+        list(file_parts(many))
+    ) == MOST_PARTS + 1
     for data, words in UNKNOWN.values():
-        assert words and sum(len(body) for _, body in parts(data)) < 3 * len(data) + 10_000
+        assert words and sum(len(body) for _, body in file_parts(data)) < 3 * len(data) + 10_000
 
 
 CHANGES = st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), max_size=12)
 
 
 def test_what_nobody_foresaw_costs_no_photo(monkeypatch):
-    monkeypatch.setattr("photodup.photos.library.containers.parts", lambda data: [][1])
+    monkeypatch.setattr("photodup.photos.library.containers.file_parts", lambda data: [][1])
     assert UNREAD in lost(saved(HALF), saved(PICTURE)) and lost(saved(PICTURE), saved(PICTURE)) == ""
 
 
@@ -391,5 +393,5 @@ def test_any_file_has_parts(name, changes, cut):
     data = bytearray(UNKNOWN[name][0])
     for place, value in changes:
         data[place % min(len(data), 3000)] = value
-    n_bytes = sum(len(body) for _, body in parts(bytes(data[: len(data) - cut])))
+    n_bytes = sum(len(body) for _, body in file_parts(bytes(data[: len(data) - cut])))
     assert n_bytes < 4 * len(data) + 3 * 10**6

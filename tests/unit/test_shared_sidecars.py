@@ -20,9 +20,9 @@ from photodup.photos.review.carrying import carried
 from photodup.photos.review.serve import ReviewServer
 from photodup.photos.review.session import ReviewSession
 from photodup.photos.state.journal import Journal
-from photodup.photos.trash.trash import Trash
-from photodup.photos.trash.trash_entries import TrashError
-from photodup.photos.trash.trash_files import TRASH_FOLDER, md5_of
+from photodup.photos.trash.entries import TrashError
+from photodup.photos.trash.files import TRASH_FOLDER, md5_of
+from photodup.photos.trash.quarantine import Trash
 
 
 def test_a_shared_sidecar_leaves_with_the_last_photo_that_it_belongs_to(tmp_path):

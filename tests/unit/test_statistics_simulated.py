@@ -70,7 +70,7 @@ def test_the_gate_errs_as_it_says_where_the_usual_rules_err_more():
     """Counts of 400 heads, the same for every rule."""
 
     def heads(looks, generator):
-        return Spread(0.05).draw(4 * looks, generator)
+        return Spread(0.08).draw(4 * looks, generator)
 
     equal, at_limit = (statistics.rules(heads, planted) for planted in (0.0, statistics.GATE_LIMIT))
     assert equal["photodup gate"] <= 4 and at_limit["photodup gate"] <= 28

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from photodup.bench.stats.slo import LatencyBound, RateSearch, rate_seen, rate_words, search_rates
+from photodup.bench.stats.slo import LatencyBound, rate_seen, rate_words, search_rate
 from photodup.core.errors import PhotodupError
 
 SERVICE_S = 0.01
@@ -34,7 +34,7 @@ def true_rate(bound_ms: float, percentile: float) -> float:
 
 
 def sought(percentile, bound_ms, about, measure, **options):
-    return search_rates([RateSearch(LatencyBound(percentile, bound_ms), about, **options)], [measure])[0]
+    return search_rate(measure, LatencyBound(percentile, bound_ms), about, **options)
 
 
 @pytest.mark.parametrize(("percentile", "bound_ms"), [(99, 50.0), (50, 15.0)])
@@ -102,10 +102,18 @@ def test_a_queue_that_grows_misses_a_bound_and_a_stall_at_the_end_does_not():
 
 
 def test_what_was_measured_counts_where_the_time_is_over():
-    got = []
-    search = RateSearch(LatencyBound(50, 15.0), 80.0)
-    found = search_rates([search], [lambda r: got.append(r) or queue(r)], go_on=lambda: len(got) < 5)[0]
+    offered = []
+
+    def until_the_fifth(rate: float) -> dict:
+        if len(offered) == 5:
+            raise PhotodupError("the time was over.")
+        offered.append(rate)
+        return queue(rate)
+
+    found = sought(50, 15.0, 80.0, until_the_fifth)
     assert len(found.seen) == 5 and found.low < found.rate_per_s < found.high
+    nothing = sought(50, 15.0, 80.0, until_the_fifth)
+    assert not nothing.is_found and nothing.because == "the time was over."
 
 
 def test_measurements_that_contradict_each_other_widen_the_interval():
@@ -125,22 +133,7 @@ def test_measurements_that_contradict_each_other_widen_the_interval():
     assert interval(3.0) > 2 * interval(1.0)
 
 
-def test_several_servers_take_turns():
-    order = []
-    searches = [RateSearch(LatencyBound(50, bound), 80.0) for bound in (15.0, 12.0)]
-
-    def measured(side):
-        return lambda rate: order.append(side) or md1(rate, 1000, np.random.default_rng(1))
-
-    first, second = search_rates(searches, [measured(0), measured(1)])
-    assert all(sorted(order[i : i + 2]) == [0, 1] for i in range(0, 2 * len(second.seen), 2))
-    assert len(set(zip(order[::2], order[1::2], strict=False))) == 2, "in both orders"
-    assert second.rate_per_s < first.rate_per_s
-
-
-@pytest.mark.parametrize(
-    "bad", [{"about_per_s": 0.0}, {"least_per_s": 9, "most_per_s": 8}, {"n_measurements": 3}]
-)
+@pytest.mark.parametrize("bad", [{"about_per_s": 0.0}, {"least_per_s": 9, "most_per_s": 8}, {"n_windows": 3}])
 def test_bad_searches_are_refused(bad):
     with pytest.raises(PhotodupError):
-        RateSearch(LatencyBound(50, 15.0), **({"about_per_s": 10.0} | bad))
+        search_rate(queue, LatencyBound(50, 15.0), **({"about_per_s": 10.0} | bad))

@@ -17,10 +17,10 @@ from photodup.photos.library.feedback import Feedback
 from photodup.photos.library.sidecars import moving_together
 from photodup.photos.state import own_key
 from photodup.photos.state.journal import Journal, JournalError
-from photodup.photos.trash import trash_files
-from photodup.photos.trash.trash import Trash
-from photodup.photos.trash.trash_entries import Removal, TrashError
-from photodup.photos.trash.trash_files import TRASH_FOLDER, md5_of
+from photodup.photos.trash import files as trash_files
+from photodup.photos.trash.entries import Removal, TrashError
+from photodup.photos.trash.files import TRASH_FOLDER, md5_of
+from photodup.photos.trash.quarantine import Trash
 
 
 @pytest.fixture

@@ -16,10 +16,10 @@ from photodup.photos.across.contained import Contained, OldPhoto, Whereabouts
 from photodup.photos.across.copy_new import copy_new
 from photodup.photos.state import journal as journal_module
 from photodup.photos.state.journal import JournalError
-from photodup.photos.trash import trash_files
-from photodup.photos.trash.trash import Trash
-from photodup.photos.trash.trash_entries import Removal, TrashError
-from photodup.photos.trash.trash_files import TRASH_FOLDER, md5_of
+from photodup.photos.trash import files as trash_files
+from photodup.photos.trash.entries import Removal, TrashError
+from photodup.photos.trash.files import TRASH_FOLDER, md5_of
+from photodup.photos.trash.quarantine import Trash
 
 FILES = {"keep.jpg": 90, "keep.jpg.xmp": 14, "a/copy.jpg": 50, "a/copy.MOV": 40}
 RACED = ("a/copy.jpg", "a/copy.MOV", "keep.jpg.xmp")

@@ -237,11 +237,9 @@ def test_an_ensemble_brings_its_steps(tmp_path: Path, tiny_exports) -> None:
     }
 
 
-def test_tf32_dali_and_pytorch_are_rendered_when_asked_for_only(tmp_path: Path, tiny_exports) -> None:
+def test_tf32_and_dali_are_rendered_when_asked_for_only(tmp_path: Path, tiny_exports) -> None:
     render_repository("cuda", tmp_path / "all", tiny_exports)
-    assert not [
-        p for p in (tmp_path / "all").iterdir() if p.name.endswith(("_tf32", "_dali")) or "torch" in p.name
-    ]
+    assert not [p for p in (tmp_path / "all").iterdir() if p.name.endswith(("_tf32", "_dali"))]
     models = ["openclip_vit_b32_tf32", "openclip_vit_b32_jpeg_dali"]
     render_repository("cuda", tmp_path / "asked", tiny_exports, models=models)
     for made in ("tf32/1/model.onnx", "preprocess_dali/1/pipeline.py", "uint8/1/model.onnx"):

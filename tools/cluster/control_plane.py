@@ -33,7 +33,7 @@ from photodup.bench.record import environment
 from photodup.core.errors import PhotodupError
 from photodup.core.paths import cache_dir
 from photodup.serving.process.ports import claim_ports
-from photodup.serving.process.process import ServerProcess, last_error
+from photodup.serving.process.server_process import ServerProcess, last_error
 from photodup.study.kubernetes.manifests import of_kind, output_of, read_workload, render, tool
 from photodup.study.notebook.run import describe_machine
 

@@ -90,7 +90,9 @@ def _copy_run(source: Path, target: Path) -> int:
     for path in source.glob("environment*.json"):
         if not (target / path.name).exists():
             write_atomically(target / path.name, path.read_bytes(), within=target)
-    for path in (*source.glob("study.json"), *source.glob("notebooks/*.ipynb"), *source.glob("figures/*")):
+    # `photodup load` wrote the last kind.
+    patterns = ("study.json", "notebooks/*.ipynb", "figures/*", "load/*/*.json")
+    for path in (path for pattern in patterns for path in source.glob(pattern)):
         write_atomically(target / path.relative_to(source), path.read_bytes(), within=target)
     return len(new)
 

@@ -89,9 +89,8 @@ class Device:
     images: Any
     rounded: Callable[[str], Any]
     facts: Mapping[str, Any] = field(default_factory=dict)
-    _opened: tuple[str, str, Opened, float] | None = (
-        None  # one engine at a time, and the seconds it took to open
-    )
+    # One engine at a time, and the seconds it took to open.
+    _opened: tuple[str, str, Opened, float] | None = None
 
     def measure(self, engines: Sequence[str], precisions: Collection[str], budget: Budget) -> None:
         """Measure each line that has no record yet, and print it; no `precisions` are all."""
@@ -106,14 +105,8 @@ class Device:
     def _line(self, engine: str, precision: str, batch: int | None, budget: Budget) -> bool:
         """Measure one line, or find its record; return whether a larger batch may be tried."""
         name = f"device {engine} {precision}" + (f" b{batch}" if batch else "")
-        config = {
-            "device": self.name,
-            "repeats": self.repeats,
-            **self.facts,
-            "engine": engine,
-            "precision": precision,
-        }
-        config |= {"batch": batch} if batch else {}
+        config = {"device": self.name, "repeats": self.repeats, **self.facts}
+        config |= {"engine": engine, "precision": precision} | ({"batch": batch} if batch else {})
         record = self.store.record(name, config=config)
         if (record is None or record["status"] != "ok") and not budget.allows(engine, name):
             return True
@@ -123,10 +116,8 @@ class Device:
             try:
                 return self._timed(engine, precision, batch)
             except Exception as error:  # three libraries, one run: a failing engine is a line, not the end
-                return {
-                    "status": "failed",
-                    "error": " ".join(str(error).split())[:160] or type(error).__name__,
-                }
+                message = " ".join(str(error).split())[:160]
+                return {"status": "failed", "error": message or type(error).__name__}
 
         line = self.store.measure_or_load(name, run, config=config)
         budget.took(engine, time.perf_counter() - started)

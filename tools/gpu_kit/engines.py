@@ -20,7 +20,7 @@ import numpy as np
 from photodup.core.errors import PhotodupError
 from photodup.embedding.engines.model import can_compute
 from photodup.embedding.engines.onnx_runtime import CPU, open_session
-from photodup.embedding.fidelity import compare
+from photodup.embedding.fidelity import compare_embeddings
 from photodup.study.precision.compiler import noise
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
@@ -199,6 +199,8 @@ def open_onnx(graph: Path, engine: str, precision: str, cache: Path, largest: in
     name, on_cpu = _PROVIDERS[engine.removesuffix(GRAPH)], engine == "onnx-cpu"
     if name not in onnxruntime.get_available_providers():
         raise PhotodupError(f"This ONNX Runtime has no {name}: it comes with onnxruntime-gpu.")
+    with contextlib.suppress(ImportError):  # a wheel of NVIDIA's, whose import loads TensorRT's libraries
+        import tensorrt_libs  # noqa: F401
     before_mb = 0.0 if on_cpu else used_mb()
     session = open_session(
         graph, providers=[name], provider_options={name: settings(engine, precision, cache, largest)}
@@ -313,10 +315,11 @@ def fidelity(
         rounded: float32 [n, dim], the same photographs with that precision's rounding simulated on the CPU.
 
     Returns:
-        What `fidelity.compare` returns, with `against`; and the same under `simulated` for the device against `rounded`.
+        What `fidelity.compare_embeddings` returns, with `against`; and the same under `simulated` for the device against
+        `rounded`.
     """
     ours = embed(visual, images, precision, device)
     against = "cpu" if precision == "fp32" else device
-    measured = compare(embed(visual, images, "fp32", against), ours, THRESHOLD)
-    simulated = {} if rounded is None else {"simulated": compare(rounded, ours, THRESHOLD)}
+    measured = compare_embeddings(embed(visual, images, "fp32", against), ours, THRESHOLD)
+    simulated = {} if rounded is None else {"simulated": compare_embeddings(rounded, ours, THRESHOLD)}
     return {"against": f"{against} fp32", **measured, **simulated}

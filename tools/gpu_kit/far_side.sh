@@ -5,8 +5,8 @@
 #   far_side.sh all          every step
 #   far_side.sh detach STEP… the same in a session of its own, which outlives this command; look again with `bundle`
 #
-# Steps: environment probe compile fidelity service onnx pairs triton notebooks bundle. After each call what there is so far
-# lies in KIT_OUT, in at most seven slices and a list of checksums. README.md beside this file explains the rest.
+# Steps: environment parity fp32 fp16 tensorrt graphs compile servers notebooks full bundle. After each call what there is so
+# far lies in KIT_OUT, in at most seven slices and a list of checksums. README.md beside this file explains the rest.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 export KIT_PYTHON=${KIT_PYTHON:-python3}         # the Python that has PyTorch
@@ -18,8 +18,10 @@ export MODEL_PRETRAINED=${MODEL_PRETRAINED:-random:0}
 mkdir -p "$KIT_WORK/logs" "$KIT_WORK/done" "$KIT_OUT"
 KIT_WORK=$(cd "$KIT_WORK" && pwd); KIT_OUT=$(cd "$KIT_OUT" && pwd)
 
-declare -A limit_s=([environment]=240 [probe]=240 [compile]=360 [fidelity]=180 [service]=300 [onnx]=180 [pairs]=840 [triton]=420 [notebooks]=1500)
-order=(environment probe compile fidelity service onnx pairs triton notebooks)
+# Seconds of each step. A step that needs fewer leaves them to the next; `full` gets what all others leave.
+declare -A budget_s=([environment]=120 [parity]=45 [fp32]=45 [fp16]=90 [tensorrt]=240 [graphs]=90 [compile]=180 [servers]=270 [notebooks]=600 [full]=0)
+order=(environment parity fp32 fp16 tensorrt graphs compile servers notebooks full)
+call_s=$(awk "BEGIN {print int(60 * ${KIT_MINUTES:-28})}")
 
 install_wheels() {  # GROUP FOLDER
   "$KIT_PYTHON" -m pip install -q --no-index --no-deps --no-compile --disable-pip-version-check --upgrade \
@@ -49,26 +51,24 @@ PYTHON
   fi
 }
 
-measure() {  # STEP
+measure() {  # STEP SECONDS
   export PHOTODUP_ROOT=$KIT_WORK/core/tree PHOTODUP_TRITON_VENV=$KIT_WORK/venv-triton
   export PYTHONPATH=$KIT_WORK/site:$PHOTODUP_ROOT/lib PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1
-  if [[ "$1" = onnx || "$1" = pairs || "$1" = notebooks ]]; then PYTHONPATH=$KIT_WORK/site-onnx:$PYTHONPATH; fi
-  if [ "$1" = notebooks ]; then PYTHONPATH=$PYTHONPATH:$KIT_WORK/site-notebooks; fi
+  PYTHONPATH=$KIT_WORK/site-onnx:$PYTHONPATH:$KIT_WORK/site-notebooks
   cd "$PHOTODUP_ROOT" || return 1
-  timeout -k 20 "${KIT_LIMIT_S:-${limit_s[$1]}}" "$KIT_PYTHON" tools/gpu_kit/steps.py "$1"
+  KIT_STEP_S=$2 timeout -k 20 "$2" "$KIT_PYTHON" tools/gpu_kit/steps.py "$1"
 }
 
-run_step() {
+run_step() {  # STEP SECONDS
   local log=$KIT_WORK/logs/$1.log began=$SECONDS
-  # What arrived late is taken in: the environment is looked at each time, which takes no time when it is whole.
-  if [ "$1" != environment ] && [ -e "$KIT_WORK/done/$1" ]; then echo "$1: done before"; return 0; fi
-  if [ "$1" = environment ]; then make_environment; else measure "$1"; fi > >(tee -a "$log") 2>&1
+  echo "$1: $2 of the $((call_s - SECONDS)) s that this call has left"
+  if [ "$1" = environment ]; then make_environment; else measure "$1" "$2"; fi > >(tee -a "$log") 2>&1
   local code=$?
-  if [ $code = 0 ]; then touch "$KIT_WORK/done/$1"; fi
   case $code in
-    0) echo "$1: done in $((SECONDS - began)) s" ;;
-    3) echo "$1: part of it, its budget is spent; call it again to go on" ;;
-    124 | 137) echo "$1: stopped at its limit of ${KIT_LIMIT_S:-${limit_s[$1]}} s; call it again to go on" ;;
+    # What arrives later is taken in: the environment is looked at in each call, which takes no time when it is whole.
+    0) echo "$1: done in $((SECONDS - began)) s"; [ "$1" = environment ] || touch "$KIT_WORK/done/$1" ;;
+    3) echo "$1: part of it, its time is spent; it goes on when there is more" ;;
+    124 | 137) echo "$1: stopped after $2 s; it goes on when there is more" ;;
     *) echo "$1: failed (exit $code), see logs/$1.log in the bundle" ;;
   esac
   return $code
@@ -81,11 +81,29 @@ if [ "${steps[0]}" = detach ]; then
   echo "detached: ${steps[*]:1}; logs/detached.log"; exit 0
 fi
 [ "${steps[0]}" = all ] && steps=("${order[@]}")
-failed=()
 for step in "${steps[@]}"; do
-  [ "$step" = bundle ] && continue
-  [ -n "${limit_s[$step]:-}" ] || { echo "There is no step $step: choose of ${order[*]} bundle." >&2; exit 2; }
-  run_step "$step" || failed+=("$step")
+  [ "$step" = bundle ] || [ -n "${budget_s[$step]:-}" ] \
+    || { echo "There is no step $step: choose of ${order[*]} bundle." >&2; exit 2; }
 done
+declare -A tried=() open=()
+# Twice: what the first round did not end gets the time that is left. Whatever remains then is for `full`.
+for round in 1 2; do for step in "${steps[@]}"; do
+  case $round$step in 1full | ?bundle) continue ;; esac
+  if [ -n "${tried[$step]:-}" ] && [ -z "${open[$step]:-}" ]; then continue; fi
+  tried[$step]=1
+  if [ -e "$KIT_WORK/done/$step" ]; then echo "$step: done before"; continue; fi
+  left_s=$((call_s - SECONDS)) reserved_s=0
+  for later in "${steps[@]}"; do
+    [ -n "${tried[$later]:-}" ] || [ -e "$KIT_WORK/done/$later" ] || reserved_s=$((reserved_s + ${budget_s[$later]:-0}))
+  done
+  limit_s=$((left_s - reserved_s))
+  [ $limit_s -ge "${budget_s[$step]}" ] || limit_s=${budget_s[$step]}
+  [ $limit_s -le $left_s ] || limit_s=$left_s
+  open[$step]=1
+  [ $limit_s -ge 15 ] || [ "$step" = environment ] || continue
+  if run_step "$step" $limit_s; then unset "open[$step]"; elif [ "$step" = environment ]; then break 2; fi
+done; done
+unset "open[full]"  # it has no end but that of the time
+failed=("${!open[@]}")
 "$KIT_PYTHON" "$here/slices.py" bundle "$KIT_WORK" "$KIT_OUT" "$KIT_SLICE_MIB" || failed+=(bundle)
 [ ${#failed[@]} = 0 ] || { echo "not done: ${failed[*]}"; exit 1; }

@@ -1,4 +1,4 @@
-"""Write what the run of a GPU found into docs/gpu.md, and its picture: from the records alone.
+"""Write what the run of a GPU found into README.md beside this file, and its picture: from the records alone.
 
 python tools/gpu_kit/page.py
 """
@@ -44,11 +44,11 @@ STAGES = {
 def main() -> None:
     """Draw the picture and fill in the page."""
     draw()
-    print(write_blocks(ROOT / "docs" / "gpu.md", blocks()))
+    print(write_blocks(Path(__file__).with_name("README.md"), blocks()))
 
 
 def blocks() -> dict[str, str]:
-    """Return the generated parts of docs/gpu.md."""
+    """Return the generated parts of README.md."""
     found = results()
     return {"h200": "\n".join([findings(found), "", *table(found), "", *compared(), "", by_address()])}
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Exit, Option
 
 from photodup.cli.load import AsJson
-from photodup.cli.trash import Yes, ask
+from photodup.cli.trash import Yes, confirm
 from photodup.core.names import escaped, printable
 
 if TYPE_CHECKING:
@@ -41,14 +41,14 @@ def contained(
     report = find_contained(old, library)
     file = page or cached_catalogue(report.old).with_suffix(".html")
     write_atomically(file, _page(report))
-    lines = [*summary(report), f"Every name: {printable(file)}"]
+    lines = [*contained_summary(report), f"Every name: {printable(file)}"]
     print(json.dumps(report.as_record()) if as_json else "\n".join(lines), flush=True)
     if copy_new_to is not None:
         where = [Whereabouts.ONLY_HERE] + [Whereabouts.PROBABLY] * also_probable
         _copy(report, where, copy_new_to, yes)
 
 
-def summary(report: "Contained") -> list[str]:
+def contained_summary(report: "Contained") -> list[str]:
     """Return counts and bytes of each kind in sentences, and what to do about them."""
     from photodup.photos.across.contained import Whereabouts
 
@@ -94,7 +94,7 @@ def _page(report: "Contained") -> str:
     for title, files in unread.items():
         tables[title] = [{"file": printable(file.path), "why": escaped(file.reason)} for file in files]
     facts = {"made_by": "photodup contained", "finished": f"{datetime.now():%Y-%m-%d %H:%M}"}
-    return page("What the library has of the old folder", facts, summary(report), [], tables, [])
+    return page("What the library has of the old folder", facts, contained_summary(report), [], tables, [])
 
 
 def _copy(report: "Contained", where: "list[Whereabouts]", target: Path, yes: bool) -> None:
@@ -103,7 +103,7 @@ def _copy(report: "Contained", where: "list[Whereabouts]", target: Path, yes: bo
     photos = report.to_copy(*where)
     n = len(files_to_copy(report, photos))
     if not yes:
-        ask(
+        confirm(
             f"Copy {len(photos)} photos ({n} files with what belongs to them) to {printable(target)}?",
             "Copying",
         )

@@ -222,7 +222,7 @@ def gate(
     from photodup.bench.anyurl.target import Security, header_values, target_of
     from photodup.bench.anyurl.watch import Watcher, stoppable
     from photodup.core.addresses import masked
-    from photodup.serving.process.process import Command
+    from photodup.serving.process.server_process import Command
 
     by_url, by_command = bool(base_url and head_url), bool(base and head and url)
     if by_url == by_command or (by_url and (base or head or url)) or (by_command and (base_url or head_url)):

@@ -229,16 +229,14 @@ def _print_group(group: "Group") -> None:
     )
     for photo, evidence in ((member.photo, member.evidence) for member in group.members):
         if evidence.exact:
-            likeness = "same bytes"
+            kind = "same bytes"
         elif group.tier == "copies" and evidence.verification:
-            likeness = "the same picture"
+            kind = "the same picture"
         else:
-            likeness = "alike" if evidence.similarity is None else f"cosine {evidence.similarity:.4f}"
+            kind = "alike" if evidence.similarity is None else f"cosine {evidence.similarity:.4f}"
         differs = f"; differs: {group.difference(photo)}" if group.difference(photo) else ""
-        protection = "; protected" if photo.id in group.protected else ""
-        print(
-            f"        {printable(photo.path)}  ({photo.width} × {photo.height}; {likeness}{differs}{protection})"
-        )
+        note = "; protected" if photo.id in group.protected else ""
+        print(f"        {printable(photo.path)}  ({photo.width} × {photo.height}; {kind}{differs}{note})")
 
 
 def _record(group: "Group") -> dict[str, Any]:
@@ -304,7 +302,7 @@ def review(
     """
     from photodup.photos.demo.encoder import NAME, export_stand_in
     from photodup.photos.review.reviewed_folder import Encoders
-    from photodup.photos.review.serve import review
+    from photodup.photos.review.serve import serve_review
 
     if demo:
         from photodup.study.notebook.weights import review_library
@@ -315,7 +313,7 @@ def review(
     folders = _together(directories)
     more = {SMALL_ENCODER: export_stand_in}
     encoders = Encoders(backend, url, _at_hand(weights), _servers(endpoints), more, small_model=NAME)
-    review(
+    serve_review(
         folders.root,
         only=folders.only,
         untouched=folders.untouched,

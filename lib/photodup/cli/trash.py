@@ -11,8 +11,8 @@ from photodup.core.errors import PhotodupError
 from photodup.core.names import escaped, printable
 
 if TYPE_CHECKING:
-    from photodup.photos.trash.trash import Trash
-    from photodup.photos.trash.trash_entries import Operation
+    from photodup.photos.trash.entries import Operation
+    from photodup.photos.trash.quarantine import Trash
 
 trash = Typer(
     no_args_is_help=True, help="List, restore or delete for good the photos that `photodup review` removed."
@@ -33,7 +33,7 @@ _NOT_OURS = (
 @trash.command("list")
 def list_trash(directory: Library) -> None:
     """List what is in the trash of a library, newest first."""
-    from photodup.photos.trash.trash import Trash
+    from photodup.photos.trash.quarantine import Trash
 
     contents = Trash(directory).contents()
     for operation in contents.listing:
@@ -56,14 +56,14 @@ def restore_trash(
     directory: Library, operation: Names = None, unsigned: Unsigned = False, yes: Yes = False
 ) -> None:
     """Put files back where they were, with their times."""
-    from photodup.photos.trash.trash import Trash
+    from photodup.photos.trash.quarantine import Trash
 
     opened = Trash(directory)
     chosen = _chosen(opened, operation or [], unsigned)
     if unsigned and chosen and not yes:
         for removal in chosen:
             print(_line(removal))
-        ask(f"Put {len(chosen)} removals back that your photodup did not write?", "Restoring these")
+        confirm(f"Put {len(chosen)} removals back that your photodup did not write?", "Restoring these")
     for path in opened.restore(chosen, confirmed=unsigned):
         print(printable(path))
     _print_unsigned_left(opened, unsigned)
@@ -75,13 +75,13 @@ def purge_trash(
     directory: Library, operation: Names = None, unsigned: Unsigned = False, yes: Yes = False
 ) -> None:
     """Delete files from the trash for good. This is the only command that deletes a photograph."""
-    from photodup.photos.trash.trash import Trash
+    from photodup.photos.trash.quarantine import Trash
 
     opened = Trash(directory)
     removals = _chosen(opened, operation or [], unsigned)
     chosen = [removal for removal in removals if removal.in_trash or removal.state == "purging"]
     if chosen and not yes:
-        ask(f"Delete {len(chosen)} removals ({_megabytes(chosen)}) for good?", "Deleting for good")
+        confirm(f"Delete {len(chosen)} removals ({_megabytes(chosen)}) for good?", "Deleting for good")
     freed = opened.purge(chosen, confirmed=unsigned)
     print(f"{len(chosen)} removals deleted, {freed / 1e6:.2f} MB freed")
     _print_unsigned_left(opened, unsigned)
@@ -92,7 +92,7 @@ def _print_unsigned_left(opened: "Trash", unsigned: bool) -> None:
         print(f"{left} more removals are there that your photodup did not write: add --unsigned for these.")
 
 
-def ask(question: str, action: str) -> None:
+def confirm(question: str, action: str) -> None:
     """Go on only after a yes.
 
     Args:
@@ -102,7 +102,7 @@ def ask(question: str, action: str) -> None:
     Raises:
         TrashError: it was no yes, or no terminal.
     """
-    from photodup.photos.trash.trash_entries import TrashError
+    from photodup.photos.trash.entries import TrashError
 
     if not sys.stdin.isatty():
         raise TrashError(f"{action} needs a yes: add --yes.")

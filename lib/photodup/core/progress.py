@@ -88,17 +88,15 @@ def _lines(unit: str) -> Tell:
     """
     started, last = time.monotonic(), -math.inf
 
-    def tell(desc: str, n_done: int, total: int) -> None:
+    def tell(desc: str, n: int, total: int) -> None:
         nonlocal last
         now = time.monotonic()
-        if n_done < total and now - last < EVERY_S:
+        if n < total and now - last < EVERY_S:
             return
         last, seconds = now, now - started
-        rate = n_done / seconds if seconds else 0.0
-        spent = f", {seconds:.0f} s" if n_done else ""
-        left = (
-            f", {rate:.1f} a second, {(total - n_done) / rate:.0f} s left" if rate and n_done < total else ""
-        )
-        print(f"{desc}: {n_done} of {total} {unit}s{spent}{left}", file=sys.stderr, flush=True)
+        rate = n / seconds if seconds else 0.0
+        spent = f", {seconds:.0f} s" if n else ""
+        left = f", {rate:.1f} a second, {(total - n) / rate:.0f} s left" if rate and n < total else ""
+        print(f"{desc}: {n} of {total} {unit}s{spent}{left}", file=sys.stderr, flush=True)
 
     return tell

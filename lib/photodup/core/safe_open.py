@@ -288,7 +288,7 @@ def _copy_metadata(source: int, target: int) -> None:
     os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-def state_of(status: os.stat_result | None) -> tuple[int, ...] | None:
+def file_state(status: os.stat_result | None) -> tuple[int, ...] | None:
     """Return what changes when another file takes a name or somebody writes into it; None where no regular file is."""
     if status is None or not stat.S_ISREG(status.st_mode):
         return None

@@ -54,9 +54,7 @@ class Environment:
 
 def environment() -> Environment:
     """Return what is set now."""
-    return Environment(
-        **{setting.name: variable(setting.metadata["variable"]) for setting in fields(Environment)}
-    )
+    return Environment(**{entry.name: variable(entry.metadata["variable"]) for entry in fields(Environment)})
 
 
 def variable(name: str) -> str:

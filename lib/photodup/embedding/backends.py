@@ -1,8 +1,8 @@
-"""What a backend is: server, engine, precision, protocol and wire, and how that is written and read.
+"""A backend (server, engine, precision, protocol and wire) and its name.
 
-The name `triton-onnx-fp32-grpc-fp32` says it in this order; in process there is no protocol and no wire:
-`local-pytorch-fp32`. A name is read once, where it comes in (a command line, a file, an environment variable);
-everything behind that point asks the object.
+The name `triton-onnx-fp32-grpc-fp32` gives them in this order. In process there is no protocol and no wire:
+`local-pytorch-fp32`. Names are parsed where they come in (a command line, a file, an environment variable); the rest of
+the code passes `Backend` objects.
 """
 
 import re
@@ -22,9 +22,9 @@ PROTOCOLS = {"fastapi": ("http",), "triton": ("http", "grpc"), "local": ("",), "
 ENGINES = ("pytorch", "onnx", "trt", "openvino", "triton")
 COLUMNS = ("backend", "server", "engine", "precision", "protocol", "wire")
 DUMMY = "dummy"  # in process only: a known answer after a known delay, to measure the load generator itself
-# What an engine computes in unless it is told otherwise: TensorRT's plans are built with FP16 allowed.
+# The default precision of an engine: TensorRT's plans are built with FP16 allowed.
 USUAL_PRECISION = {"trt": "fp16"}
-# What the source documents write into INFERENCE_BACKEND and its like, and what it means.
+# Short names of the source documents, for INFERENCE_BACKEND.
 SHORT_NAMES = {
     "pytorch": "fastapi-pytorch-fp32-http-jpeg",
     "triton": "triton-onnx-fp32-http-fp32",
@@ -47,7 +47,7 @@ _PATTERN = (
 
 @dataclass(frozen=True, order=True)
 class Backend:
-    """One way of getting an embedding.
+    """One way to get an embedding.
 
     Attributes:
         server: `fastapi`, `triton`, or `local` for the model in this process; `peer` for what is started for a comparison
@@ -93,7 +93,7 @@ class Backend:
 
     @property
     def listed_as(self) -> str:
-        """The name under which endpoints have its server: text goes to the address and model of binary tensors."""
+        """Its name in an endpoints file: JSON goes to the address and model of the fp32 wire."""
         return self.name.removesuffix("json") + "fp32" if self.wire == "json" else self.name
 
     @property
@@ -120,8 +120,8 @@ class Backend:
     def triton_model(self) -> str:
         """Triton's name for the model; empty for other servers.
 
-        What is usual is left out: ONNX Runtime, the engine's usual precision, tensors of float32. Half precision is
-        written `half` where it is not usual, because `fp16` at the end is the wire.
+        Defaults are left out: ONNX Runtime, the engine's default precision, float32 tensors. FP16 as a precision is
+        written `half`, because `fp16` at the end is the wire.
         """
         if self.server != "triton":
             return ""
@@ -135,13 +135,13 @@ class Backend:
         return "_".join(part for part in parts if part)
 
     def columns(self) -> dict[str, Any]:
-        """Return the columns `COLUMNS` of a point; a protocol or wire that does not exist there is None."""
+        """Return its parts by `COLUMNS`; None for a missing protocol or wire."""
         names = self.name, self.server, self.engine, self.precision, self.protocol or None, self.wire or None
         return dict(zip(COLUMNS, names, strict=True))
 
 
 def parse_backend(name: str | Backend) -> Backend:
-    """Read a name, one of `SHORT_NAMES` included; an object is returned as it is.
+    """Parse a name, also one of `SHORT_NAMES`; return a `Backend` unchanged.
 
     Raises:
         PhotodupError: it is not the name of a backend; the message shows the pattern.
@@ -155,7 +155,7 @@ def parse_backend(name: str | Backend) -> Backend:
 
 
 def engine_family(engine: Any) -> Any:
-    """Return `emulated` for every emulated GPU, and any other engine (or none) as it is: what colours go by."""
+    """Return `emulated` for an emulated GPU, and other engines unchanged: charts colour by it."""
     return "emulated" if isinstance(engine, str) and _EMULATED.fullmatch(engine) else engine
 
 
@@ -166,12 +166,12 @@ def emulated_engine(triton_model: str) -> str:
 
 
 def backend_of(engine: str, protocol: str, wire: str) -> Backend:
-    """Return Triton's backend of these parts, in the engine's usual precision."""
+    """Return Triton's backend with the engine's default precision."""
     return Backend("triton", engine, USUAL_PRECISION.get(engine, "fp32"), protocol, wire)
 
 
 def served_models(backend: str | Backend) -> list[str]:
-    """Return the Triton models whose counters account for a request: the one asked, then an ensemble's steps."""
+    """Return the Triton models that count a request: the requested one, then the steps of an ensemble."""
     parsed = parse_backend(backend)
     model = parsed.triton_model
     if parsed.wire != "jpeg":

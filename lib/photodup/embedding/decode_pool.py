@@ -1,14 +1,14 @@
-"""Decode untrusted images under a deadline: each in a worker process, which is killed when it takes too long.
+"""Decode untrusted images under a deadline, in worker processes that are killed when they take too long.
 
-A thread cannot be stopped in the middle of libjpeg. JPEGs whose cost is known to be small
-(`imaging.is_bounded`) need no worker: decoding those in the caller's thread saves the way through the pipe.
+A thread cannot be stopped in the middle of libjpeg. Cheap JPEGs (`imaging.is_bounded`) are better decoded in the
+caller's thread, which saves the pipe.
 
 A worker is this module as a program; the pipes carry one image at a time:
 
     python -m photodup.embedding.decode_pool MODULE:FUNCTION
 
 The function takes (data, limits) and returns bytes. A request is two lengths, the limits as JSON and the image;
-a reply is a status, a length and bytes. Nothing that an image could shape is unpickled in the parent.
+a reply is a status, a length and bytes. The parent unpickles nothing: an image could shape it.
 """
 
 import contextlib
@@ -29,22 +29,22 @@ from photodup.embedding.imaging import MAX_PIXELS, ImageError
 
 REQUEST, REPLY = struct.Struct("<IQ"), struct.Struct("<BQ")
 OK, REFUSED, FAILED = 0, 1, 2
-# After the parent's own deadline: the kernel ends a worker whose parent died in the middle of an image.
+# Seconds after the deadline at which the kernel ends a worker whose parent died.
 _GRACE_S = 5
-# Bytes that a worker may hold: some for Python and the libraries, and for each pixel two copies as RGBA and as floats.
+# Memory limit of a worker, bytes: Python and libraries, and for each pixel two copies as RGBA and as floats.
 _BASE_BYTES, _BYTES_PER_PIXEL = 1_000_000_000, 32
 
 
 class TooSlow(ImageError):
-    """An image that took longer than its deadline; on a machine less busy it may not."""
+    """An image took longer than its deadline; on a less busy machine it may pass."""
 
 
 class Cancelled(PhotodupError):
-    """Nobody waits for this image any more, or the pool is closed."""
+    """The caller cancelled this image, or the pool is closed."""
 
 
 class Cancellation:
-    """Handle with which another thread ends a decode: `cancel` kills the worker that is at it."""
+    """Lets another thread end a decode: `cancel` kills the worker."""
 
     def __init__(self) -> None:
         self.is_cancelled = False
@@ -71,13 +71,13 @@ class Cancellation:
 
 
 class DecodePool:
-    """Worker processes, started when they are first needed; `run` may be called from many threads.
+    """Worker processes, started on demand; `run` is thread-safe.
 
     Args:
         job: `module:function` that the workers run, called as (data, **limits) -> bytes.
-        size: workers at most; further calls wait.
-        deadline_s: wall-clock seconds for one image, without the wait for a worker.
-        remedy: ends the sentence about an image that took longer, such as the name of the setting.
+        size: maximum number of workers; further calls wait.
+        deadline_s: wall-clock seconds for one image, not counting the wait for a worker.
+        remedy: end of the error sentence for a slow image, such as the setting to raise.
     """
 
     def __init__(self, job: str, *, size: int, deadline_s: float, remedy: str) -> None:
@@ -99,7 +99,7 @@ class DecodePool:
         """Run the job on one image and return its bytes; `deadline_s` is the pool's by default.
 
         Raises:
-            ImageError: refused by the job, or it crashed the decoder.
+            ImageError: the job refused it, or it crashed the decoder.
             TooSlow: the deadline passed; the worker is gone.
             Cancelled: by `cancellation`, or by `close`.
         """
@@ -128,14 +128,14 @@ class DecodePool:
         raise ImageError(text if status == REFUSED else f"cannot be decoded: {text}")
 
     def close(self) -> None:
-        """Kill all workers, also those in the middle of an image; whoever waits gets `Cancelled`."""
+        """Kill all workers, also busy ones; pending calls raise `Cancelled`."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
             busy = self._alive.difference(idle)
             self._alive.clear()
         for worker in busy:
-            worker.kill()  # whoever uses it disposes of it
+            worker.kill()  # its user disposes of it
         for worker in idle:
             worker.dispose()
 
@@ -162,7 +162,7 @@ class DecodePool:
 
 class _Worker:
     def __init__(self, job: str) -> None:
-        # -P: the current folder may be a stranger's, and must not be imported from.
+        # -P: do not import from the current folder, which may be a stranger's.
         command = [sys.executable, "-P", "-m", "photodup.embedding.decode_pool", job]
         try:
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -175,7 +175,7 @@ class _Worker:
         self.was_late, self.is_usable, self._is_ready, self._killed = False, True, False, False
 
     def ask(self, data: bytes, limits: dict[str, object], deadline_s: float) -> tuple[int, bytes]:
-        """Send one image and wait for the reply; OSError or EOFError when the worker ended instead."""
+        """Send one image and wait for the reply; raise OSError or EOFError if the worker ended."""
         self.is_usable = False
         if not self._is_ready:  # its imports do not count against the image
             self._wait_until_ready()
@@ -194,7 +194,7 @@ class _Worker:
         return answer
 
     def kill(self) -> None:
-        """End the process; the thread that reads from it gets an EOFError."""
+        """End the process; its reader gets an EOFError."""
         self.is_usable, self._killed = False, True
         self._process.kill()
 
@@ -263,7 +263,7 @@ def main() -> None:
 
 
 def _limit_memory(max_pixels: int) -> None:
-    with contextlib.suppress(ImportError, OSError, ValueError):  # Windows; a system with another idea of it
+    with contextlib.suppress(ImportError, OSError, ValueError):  # Windows, or a system without this limit
         import resource
 
         hard = resource.getrlimit(resource.RLIMIT_DATA)[1]

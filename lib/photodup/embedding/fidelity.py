@@ -1,4 +1,4 @@
-"""What a change of arithmetic does to answers: to single embeddings, to neighbours, to decisions."""
+"""How much a change of precision or engine changes embeddings, neighbours and decisions."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,21 +6,20 @@ from typing import Any
 import numpy as np
 
 
-def compare(reference: np.ndarray, changed: np.ndarray, threshold: float) -> dict[str, Any]:
+def compare_embeddings(reference: np.ndarray, changed: np.ndarray, threshold: float) -> dict[str, Any]:
     """Compare two sets of embeddings of the same photographs.
 
     Args:
         reference: float32 [n, dim] of length 1.
-        changed: the same photographs, embedded otherwise. Rows that are not finite count as lost.
+        changed: embeddings of the same photographs in the same order. Rows that are not finite count as lost.
         threshold: smallest cosine at which two photographs are taken for duplicates.
 
     Returns:
         `cosine_min`, `cosine_median` (between the two embeddings of a photograph), `max_abs`, `distance_max`
-        (length of the difference), `neighbour_kept` (share of photographs with the same nearest other
-        photograph), `neighbour_rank_max` (rank, from 1, that the reference's nearest has now, worst
-        photograph), `pairs`, `same` (pairs that the reference takes for duplicates), `flipped` (pairs decided
-        otherwise), `shift_max` (largest change of a pair's cosine), `n`, `n_not_finite`. Rows that are not
-        finite are left out of the rest.
+        (length of the difference), `neighbour_kept` (share of photographs with the same nearest neighbour),
+        `neighbour_rank_max` (worst new rank, from 1, of a former nearest neighbour), `pairs`, `same` (duplicate
+        pairs in the reference), `flipped` (pairs decided differently), `shift_max` (largest change of a pair's
+        cosine), `n`, `n_not_finite`. All but the last two leave out rows that are not finite.
     """
     finite = np.isfinite(changed).all(axis=1)
     a, b = reference[finite].astype(np.float64), changed[finite].astype(np.float64)
@@ -50,14 +49,14 @@ def compare(reference: np.ndarray, changed: np.ndarray, threshold: float) -> dic
 
 
 def flips(reference: np.ndarray, changed: np.ndarray, thresholds: Mapping[str, float]) -> dict[str, int]:
-    """Count the pairs of photographs that each threshold decides otherwise; rows not finite are left out.
+    """Count the pairs that each threshold decides differently, leaving out rows that are not finite.
 
     Args:
         reference: float32 [n, dim] of length 1.
-        changed: the same photographs, embedded otherwise.
-        thresholds: smallest cosine of a pair, by the name of the decision.
+        changed: embeddings of the same photographs in the same order.
+        thresholds: smallest cosine of a duplicate pair, by the name of the decision.
     """
     return {
-        f"flipped_{name}": compare(reference, changed, value).get("flipped", 0)
+        f"flipped_{name}": compare_embeddings(reference, changed, value).get("flipped", 0)
         for name, value in thresholds.items()
     }

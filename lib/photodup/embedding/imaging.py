@@ -1,7 +1,7 @@
-"""From encoded bytes to the pixels the model sees: the one place where an image is read.
+"""From encoded bytes to the model's input pixels. All images are decoded here.
 
-Only Pillow and NumPy. `to_uint8` gives the very pixels of open_clip's own validation transform, so an
-embedding does not depend on whether PyTorch, ONNX Runtime or Triton computed it.
+Only Pillow and NumPy. `to_uint8` gives exactly the pixels of open_clip's validation transform, so PyTorch, ONNX Runtime
+and Triton start from the same input.
 """
 
 import io
@@ -25,14 +25,14 @@ IMAGE_SIZE = 224
 MEAN = np.array([0.48145466, 0.4578275, 0.40821073], dtype=np.float32)
 STD = np.array([0.26862954, 0.26130258, 0.27577711], dtype=np.float32)
 
-# Phones take 200-megapixel photographs (16320 × 12240), so Pillow's own limit of 179 would refuse real
-# ones. 250 megapixels take 1 GB (Pillow keeps 4 bytes a pixel); a server should set its own, lower limit.
+# Phones take 200-megapixel photographs (16320 × 12240), more than Pillow's own limit of 179. 250 megapixels
+# take 1 GB (Pillow keeps 4 bytes a pixel); a server should set a lower limit.
 MAX_PIXELS = 250_000_000
 
-# A closed list: no reader that runs another program (EPS) or that hides a second image with a size of
-# its own inside a container (ICO, ICNS), where a check of the header would prove nothing.
+# Left out: readers that run another program (EPS), and containers with a second image inside (ICO, ICNS), whose size
+# the header does not tell.
 FORMATS = ("JPEG", "PNG", "WEBP", "TIFF", "GIF", "BMP", "PPM", "HEIF", "AVIF")
-# What the extra `photos-more` reads beside them. RAW is asked first: most of it begins as a TIFF does.
+# Formats of the extra `photos-more`. RAW goes first: most RAW files begin like a TIFF.
 _MORE = ("RAW", "JXL")
 _MAY_BE_RAW = (b"II", b"MM", b"FU", b"FO", b"\0M")
 
@@ -40,11 +40,10 @@ _MAY_BE_RAW = (b"II", b"MM", b"FU", b"FO", b"\0M")
 MAX_TEXT_BYTES = 1_000_000
 _TEXT_FORMATS = (b"P1", b"P2", b"P3")
 
-# Limit of a PNG's unpacked texts and profiles. Pillow's own limit is 1 MB; workflows and printers' profiles are larger.
+# Pillow limits each unpacked text and profile of a PNG to 1 MB; workflows and printers' profiles are larger.
 PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY
 
-# Beyond this aspect ratio the resized image is not made in full before its centre is cut out: a file of
-# 1 × 65,535 pixels would need 10 GB.
+# Beyond this aspect ratio the centre is cut out before resizing: 1 × 65,535 pixels resized in full would need 10 GB.
 _MAX_FULL_RESIZE_RATIO = 50
 
 _open_lock = threading.Lock()
@@ -55,7 +54,7 @@ class ImageError(PhotodupError):
 
     Attributes:
         reason: a clause for a report: "the file is empty".
-        index: position among the images that were given; None if only one was.
+        index: position in the list of images; None for a single image.
     """
 
     index: int | None = None
@@ -70,20 +69,19 @@ def decode(
 ) -> Image.Image:
     """Read an image as upright 8-bit RGB.
 
-    The size in the header, and a JPEG's number of scans, are checked before any pixel is decoded. That bounds
-    the time for JPEG; the other formats have no such bound, so decode a stranger's files in a
-    `decode_pool.DecodePool`, which has a deadline. 16-bit greys and floats are scaled,
-    not clipped; CMYK is converted; palettes and transparency are laid over white; of an animation
-    the first frame is read; EXIF orientation is applied. Colour profiles are ignored, as by open_clip.
+    The size in the header, and a JPEG's number of scans, are checked before decoding. This bounds the time
+    for JPEG only, so decode untrusted files of other formats in a `decode_pool.DecodePool`, which has a
+    deadline. 16-bit greys and floats are scaled, not clipped. Palettes and transparency are laid over white.
+    Of an animation the first frame is read. EXIF orientation is applied. Colour profiles are ignored, as by
+    open_clip.
 
     Args:
         source: encoded bytes, or a file.
         max_pixels: refuse an image with more (width × height) than this.
         draft_size: JPEG only: let the decoder shrink by 2, 4 or 8 while both sides stay at least this
-            long. About four times faster for a 12-megapixel photograph, but the pixels differ from a
-            full decode, so use it for hashes and thumbnails, and for embeddings whose digest says so
-            (`engines.model.digest_drafted`). HEIC is decoded whole: its decoder would answer with the
-            thumbnail inside, which is another picture as far as anybody can prove.
+            long. About four times faster for a 12-megapixel photograph, but the pixels differ: use it for
+            hashes and thumbnails, and for embeddings whose digest says so (`vectors.digest_drafted`). HEIC
+            is decoded whole, because its decoder would return the embedded thumbnail instead.
 
     Raises:
         ImageError: unreadable, empty, truncated, too large or not an image.
@@ -121,7 +119,7 @@ def decode(
 
 
 def is_bounded(data: bytes) -> bool:
-    """Tell whether decoding takes about a second at most, whoever made the file; False for all but usual JPEGs."""
+    """Tell whether decoding surely takes at most about a second; True only for ordinary JPEGs."""
     return jpeg_scans.is_jpeg(data) and jpeg_scans.read_layout(data).is_bounded
 
 
@@ -136,13 +134,13 @@ def to_uint8(image: Image.Image, size: int = IMAGE_SIZE) -> np.ndarray:
 
 @dataclass(frozen=True)
 class View:
-    """What an encoder looks at: the centre square, scaled to `size` pixels."""
+    """The part of a picture that an encoder sees: the centre square, scaled to `size` pixels."""
 
     size: int = IMAGE_SIZE
 
     @property
     def draft_size(self) -> int:
-        """Return how long both sides of a JPEG decoded at a reduced scale stay: twice what is looked at."""
+        """Return the shortest side of a JPEG decoded at a reduced scale: twice `size`."""
         return 2 * self.size
 
     def pixels(self, image: Image.Image) -> np.ndarray:
@@ -159,7 +157,7 @@ def model_input(
 
 
 def packed_model_input(data: bytes, *, max_pixels: int = MAX_PIXELS, draft_size: int | None = None) -> bytes:
-    """Do the same for a `decode_pool`: 8 bytes, the number of pixels in little-endian order, then the array."""
+    """Return `model_input` as bytes for a `decode_pool`: the pixel count (8 bytes, little-endian), then the array."""
     n_pixels, pixels = model_input(data, max_pixels=max_pixels, draft_size=draft_size)
     return n_pixels.to_bytes(8, "little") + pixels.tobytes()
 
@@ -187,11 +185,11 @@ def denormalize(images: np.ndarray) -> np.ndarray:
 
 def to_jpeg(image: Image.Image, quality: int = 90) -> bytes:
     """Encode as baseline JPEG (4:2:0 chroma, Pillow's default)."""
-    return encoded(image.convert("RGB"), "JPEG", quality=quality)
+    return encode_image(image.convert("RGB"), "JPEG", quality=quality)
 
 
-def encoded(image: Image.Image, image_format: str, **options: Any) -> bytes:
-    """Encode as Pillow does in that format, HEIF among them; `options` are those of `Image.save`."""
+def encode_image(image: Image.Image, image_format: str, **options: Any) -> bytes:
+    """Encode in one of Pillow's formats or HEIF; `options` go to `Image.save`."""
     if image_format == "HEIF":
         _register_heif()
     buffer = io.BytesIO()
@@ -202,8 +200,8 @@ def encoded(image: Image.Image, image_format: str, **options: Any) -> bytes:
 def client_jpeg(source: bytes | Path | Image.Image, quality: int = 90) -> bytes:
     """Shrink to the model's input and encode as JPEG: the ~10 KB payload of the published study.
 
-    The server then has nothing to resize, but it sees pixels that went through JPEG twice: the embedding
-    drifts a little, and that drift belongs next to any latency measured with this payload.
+    The server has nothing to resize, but its pixels went through JPEG twice, so the embedding drifts a little. State
+    this drift with any latency measured on this payload.
     """
     image = source if isinstance(source, Image.Image) else decode(source)
     return to_jpeg(_resize_and_crop(image, IMAGE_SIZE), quality)
@@ -217,7 +215,7 @@ def _register_heif() -> None:
 
 
 def open_image(data: bytes) -> Image.Image:
-    """Open an image whose header is then known and whose pixels are not decoded yet; closed list `FORMATS`."""
+    """Open an image of one of `FORMATS`; only its header is read."""
     if bytes(data[4:8]) == b"ftyp":
         _register_heif()
     with suppress(ImportError):  # the extra is not installed
@@ -228,8 +226,7 @@ def open_image(data: bytes) -> Image.Image:
     # The plugins of Pillow itself register on init(); asking for one that is not there is a KeyError.
     Image.init()
     formats = [name for name in (*_MORE, *FORMATS) if name in Image.OPEN]
-    # Pillow's pixel limit is a global that warns or raises inside open(), where only the header is read.
-    # It is lifted for that moment only; `decode` then applies the caller's limit.
+    # Pillow's pixel limit is global and applies inside open(). Lift it there; `decode` applies the caller's limit.
     with _open_lock:
         limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
         try:
@@ -239,20 +236,17 @@ def open_image(data: bytes) -> Image.Image:
 
 
 def _with_end_mark(data: bytes) -> bytes | None:
-    """Return a JPEG that lacks its end mark and nothing else with that mark; None for any other file."""
+    """Return a JPEG with its missing end mark added; None if anything else is missing or it is no JPEG."""
     if not jpeg_scans.is_jpeg(data) or not jpeg_scans.read_layout(data).has_every_scan:
         return None
     data, end, whole = bytes(data), b"\xff\xd9", b""
-    # A decoder skips bytes that follow all of the picture, and takes them for the rest of one that is cut off; where
-    # its scan restarts, only behind the next mark of that. One pattern alone may decode as what is there without it.
+    # Bytes behind a whole picture are skipped, but those behind a cut-off one are decoded into it (behind a restart mark
+    # where the scan has them). If no pattern changes a pixel, only the end mark is missing.
     last = re.findall(rb"\xff[\xd0-\xd7]", data[data.rfind(b"\xff\xda") :])[-1:] or [b"\xff\xd7"]
     restart = bytes([0xFF, 0xD0 | (last[0][1] + 1) & 7])
-    for filler in (
-        b"",
-        *(mark + 32 * pattern for mark in (b"", restart) for pattern in (b"\x55\xaa", b"\xaa\x55")),
-    ):
+    for pad in (b"", *(mark + 32 * pair for mark in (b"", restart) for pair in (b"\x55\xaa", b"\xaa\x55"))):
         try:
-            with open_image(data + filler + end) as image:
+            with open_image(data + pad + end) as image:
                 image.load()
                 whole, pixels = whole or image.tobytes(), image.tobytes()
         except Exception:
@@ -284,15 +278,14 @@ _UPRIGHT = {
 }
 
 
-# One segment of a JPEG, which is where cameras put it. Entries of a larger one may point to the same bytes so often
-# that reading them fills the memory.
+# The size of one JPEG segment. In a larger Exif many entries can point to the same bytes and fill the memory.
 _MAX_EXIF_BYTES = 65_535
 
 
 def _upright(image: Image.Image) -> Image.Image:
     if len(image.info.get("exif") or b"") > _MAX_EXIF_BYTES:
         return image.copy()
-    # Not ImageOps.exif_transpose: that writes all of the Exif anew, which a hostile one makes take seconds.
+    # Not ImageOps.exif_transpose: it rewrites the Exif, which takes seconds for a hostile one.
     try:
         turn = _UPRIGHT.get(image.getexif().get(0x0112, 1))
     except Exception:  # Broken EXIF must not cost the photograph: only its orientation is unknown.
@@ -312,7 +305,7 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 
 
 def _scale_to_8_bits(image: Image.Image) -> Image.Image:
-    """Scale integers and floats by the range they use; `convert` would clip everything above 255."""
+    """Scale integers and floats to 0..255 by their range; `convert` would clip at 255."""
     values = np.nan_to_num(np.asarray(image).astype(np.float32))
     if image.mode.startswith("I;16"):
         full_scale = 65535.0

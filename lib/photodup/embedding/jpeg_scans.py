@@ -1,7 +1,7 @@
-"""What a JPEG will cost, read from its markers without decoding it. Copied next to Triton's preprocessing model.
+"""The decoding cost of a JPEG, from its markers alone. Copied next to Triton's preprocessing model.
 
-A progressive JPEG is decoded scan by scan, and each scan visits every block of the picture again, also when it
-holds no data: a file of a few hundred kilobytes can ask for hours. Pixels alone therefore bound no JPEG.
+Each scan of a progressive JPEG visits every block again, even without data, so a file of a few hundred kilobytes can
+take hours. A limit on pixels alone is not enough.
 """
 
 import re
@@ -16,9 +16,9 @@ MAX_SCANNED_PIXELS = 2_500_000_000
 # Segments (comments, Exif, colour profile, tables) that are read. A photograph has fewer than 300.
 MAX_SEGMENTS = 10_000
 
-# Up to here the decoder's time is known to stay below about a second: 100 to 500 million pixels a second and scan.
+# Decodes in about a second or less: decoders take 100 to 500 million pixels a second and scan.
 _BOUNDED_SCANNED_PIXELS = 150_000_000
-# Before the first scan; Pillow reads these in Python. An Exif segment may point to its own bytes many times over.
+# Limits before the first scan, which Pillow reads in Python. Exif can point to its own bytes many times.
 _BOUNDED_SEGMENTS, _BOUNDED_HEADER_BYTES, _BOUNDED_EXIF = 300, 4_000_000, 1
 
 _SOI, _EOI, _SOS, _APP1 = 0xD8, 0xD9, 0xDA, 0xE1
@@ -35,13 +35,13 @@ class Layout:
 
     Attributes:
         width, height: of the frame, in pixels; 0 if there is none.
-        scans: as often as the decoder will visit the picture.
-        n_segments: up to the end, or until one of the limits was passed.
+        scans: how often the decoder visits the picture.
+        n_segments: up to the end or the first exceeded limit.
         header_bytes: up to the first scan.
         n_exif: APP1 segments that hold Exif.
-        is_strict: each segment of the header begins where the one before ended.
+        is_strict: the header's segments follow each other without a gap.
         n_colours: of the frame.
-        scan_headers: what each scan says it holds.
+        scan_headers: the header of each scan: its colours, coefficients and bits.
     """
 
     width: int
@@ -56,7 +56,7 @@ class Layout:
 
     @property
     def has_every_scan(self) -> bool:
-        """Return whether the scan headers cover every bit of every coefficient of every colour; a scan may be cut off."""
+        """Return whether the scan headers cover all bits of all coefficients; the last scan may still be cut off."""
         bits_left: dict[tuple[int, int], int] = {}
         for header in self.scan_headers:
             if len(header) < 6:
@@ -67,7 +67,7 @@ class Layout:
 
     @property
     def problem(self) -> str | None:
-        """Why this JPEG is not decoded, as a clause; None when nothing speaks against it."""
+        """Why this JPEG must not be decoded, as a clause; None if it may."""
         remedy = "open it in an image editor and save it again"
         if self.scans > MAX_SCANS:
             return f"a JPEG with more than {MAX_SCANS} scans, which could take hours to decode: {remedy}"
@@ -82,7 +82,7 @@ class Layout:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether decoding is known to take no more than about a second of one core."""
+        """Whether decoding surely takes at most about a second of one core."""
         return (
             self.problem is None
             and self.is_strict
@@ -100,7 +100,7 @@ def is_jpeg(data: bytes) -> bool:
 def read_layout(data: bytes) -> Layout:
     """Walk through the markers of a JPEG; takes milliseconds for 100 MB. Never raises.
 
-    The walk goes wherever libjpeg would go, or further, so `scans` is never too small.
+    It follows libjpeg's path or goes further, so `scans` is never too small.
     """
     width = height = scans = n_segments = n_exif = header_bytes = n_colours = 0
     headers: list[bytes] = []

@@ -1,4 +1,4 @@
-"""Camera RAW for Pillow, developed by LibRaw (the extra `photos-more`): importing this module makes Pillow know it."""
+"""A Pillow plugin for camera RAW, developed by LibRaw (extra `photos-more`). Importing this module registers it."""
 
 import io
 from typing import Any
@@ -12,12 +12,12 @@ _DNG_VERSION, _SUB_DIRECTORIES, _KIND, _ORIENTATION = 50706, 330, 254, 274
 
 
 def may_be_raw(start: bytes) -> bool:
-    """Return whether a file that begins so may be RAW; a TIFF begins as most RAW files do."""
+    """Return whether a file with this beginning may be RAW; TIFF files begin alike."""
     return start.startswith((*_TIFF, *_OTHERS)) or start[4:12] == b"ftypcrx "
 
 
 class RawImage(ImageFile.ImageFile):
-    """A RAW file: its header is what the camera says, its pixels are developed when they are loaded, upright."""
+    """A RAW file; its pixels are developed, upright, when they are loaded."""
 
     format, format_description = "RAW", "camera RAW"
 
@@ -41,7 +41,7 @@ class RawImage(ImageFile.ImageFile):
         self._size, self._mode = size[::-1] if self._raw.sizes.flip in (5, 6) else size, "RGB"
 
     def getexif(self) -> Image.Exif:
-        """Return what the camera says but for the orientation, for the pixels are upright."""
+        """Return the camera's EXIF without the orientation, since the pixels are upright."""
         return self._about
 
     def load(self) -> Any:

@@ -1,4 +1,4 @@
-"""What an embedding must be before anything may rest on it, finite and of a length that is not zero, and whose it is."""
+"""Checks of embeddings (finite, not zero), and digests that name their model."""
 
 import hashlib
 from collections.abc import Collection, Iterator
@@ -10,15 +10,15 @@ from photodup.core.errors import PhotodupError
 from photodup.embedding.imaging import ImageError, View
 
 BROKEN = "the model's answer holds NaN or infinities, or is zero"
-# Of length 1 as every engine gives them; a zero that was divided by a small number is none.
+# Engines return length 1; anything this short is a zero vector, normalised.
 _LEAST_LENGTH = 1e-3
 
 
 class BrokenEmbedding(PhotodupError):
-    """Answers of a model that are no embeddings.
+    """A model answered NaN, infinities or zeros.
 
     Attributes:
-        rows: positions of their images among those that were given.
+        rows: positions of these images in the request.
     """
 
     def __init__(self, sentence: str, rows: list[int]) -> None:
@@ -28,7 +28,7 @@ class BrokenEmbedding(PhotodupError):
 
 @contextmanager
 def counted_from(first: int) -> Iterator[None]:
-    """Let what is raised about some images name their positions among all that were given, `first` of them before these."""
+    """Add `first` to the image positions in errors, for a batch that begins at `first`."""
     try:
         yield
     except ImageError as error:
@@ -40,7 +40,7 @@ def counted_from(first: int) -> Iterator[None]:
         raise
 
 
-def broken(vectors: np.ndarray) -> list[int]:
+def broken_rows(vectors: np.ndarray) -> list[int]:
     """Return the rows of float [n, dim] that hold a NaN or an infinity, or are zero."""
     with np.errstate(all="ignore"):
         lengths = np.linalg.norm(np.asarray(vectors, np.float64), axis=-1)
@@ -48,14 +48,14 @@ def broken(vectors: np.ndarray) -> list[int]:
 
 
 def digest_drafted(digest: str, draft_size: int = View().draft_size) -> str:
-    """Return the digest of the same model's embeddings of JPEGs that were decoded at a reduced scale.
+    """Return the digest of a model's embeddings of JPEGs decoded at a reduced scale.
 
     Args:
-        draft_size: pixels that both sides keep at least.
+        draft_size: shortest side after decoding, pixels.
     """
     return hashlib.sha256(f"{digest}-draft{draft_size}".encode()).hexdigest()
 
 
 def is_among(digest: str | None, digests: Collection[str]) -> bool:
-    """Tell whether embeddings of a model are there, of JPEGs decoded whole or at a reduced scale."""
+    """Tell whether a model is among these digests, with JPEGs decoded whole or at a reduced scale."""
     return digest is not None and (digest in digests or digest_drafted(digest) in digests)

@@ -18,8 +18,8 @@ from photodup.core.errors import PhotodupError, ServerError
 from photodup.core.extras import need
 from photodup.embedding.backends import ENGINES, PRECISIONS, Backend, parse_backend
 from photodup.embedding.client.http import Patience, Remote, ask
-from photodup.embedding.client.servers import server_of
-from photodup.embedding.wire.http import AnswerError, read_json
+from photodup.embedding.client.servers import server_client
+from photodup.embedding.wire.http import AnswerError, read_json_answer
 from photodup.serving.control_key import grpc_metadata, http_headers
 from photodup.serving.endpoints import NO_GPU, UNKNOWN_GPU, UNNAMED_GPU, Endpoints
 
@@ -27,7 +27,7 @@ TIMEOUT_S = 3.0
 READY = "ready"
 
 
-def check(endpoints: Endpoints, timeout_s: float = TIMEOUT_S) -> list[dict[str, Any]]:
+def check_all(endpoints: Endpoints, timeout_s: float = TIMEOUT_S) -> list[dict[str, Any]]:
     """Check every backend and metrics page.
 
     Returns:
@@ -86,7 +86,7 @@ def say_answers(rows: Iterable[dict[str, Any]]) -> str:
     """Return one sentence: which addresses answer, and which do not and why.
 
     Args:
-        rows: of `check`. An address answers if one of its backends is ready, or if it is a metrics page.
+        rows: of `check_all`. An address answers if one of its backends is ready, or if it is a metrics page.
     """
     servers: dict[str, tuple[str, list[str]]] = {}
     for row in rows:
@@ -94,17 +94,13 @@ def say_answers(rows: Iterable[dict[str, Any]]) -> str:
         servers.setdefault(row["url"], (f"{_server_named(row['backend'])} ({place})", []))[1].append(
             row["finding"]
         )
-    ready = [server for server, findings in servers.values() if READY in findings]
-    bad = [
-        (server, findings[0].rstrip(".")) for server, findings in servers.values() if READY not in findings
-    ]
+    ready = [name for name, findings in servers.values() if READY in findings]
+    bad = [(name, findings[0].rstrip(".")) for name, findings in servers.values() if READY not in findings]
     if not ready:
-        return f"Nothing answers: {listed([server for server, _ in bad])}; the first: {bad[0][1]}."
+        return f"Nothing answers: {listed([name for name, _ in bad])}; the first: {bad[0][1]}."
     verb = "answer" if ready[1:] else "answers"
     return (
-        "; ".join(
-            [f"{listed(ready)} {verb}", *(f"{server} cannot be used: {problem}" for server, problem in bad)]
-        )
+        "; ".join([f"{listed(ready)} {verb}", *(f"{name} cannot be used: {error}" for name, error in bad)])
         + "."
     )
 
@@ -165,7 +161,7 @@ def _describe(backend: Backend, url: str, timeout_s: float) -> Remote:
     """
     try:
         with contextlib.closing(
-            server_of(url, backend, Patience(timeout_s, timeout_s, attempts=1))
+            server_client(url, backend, Patience(timeout_s, timeout_s, attempts=1))
         ) as server:
             remote = server.describe()
         if backend.server == "fastapi" and ask(url, "/readyz", timeout_s).status_code != 200:
@@ -191,7 +187,7 @@ def _metrics(url: str, timeout_s: float) -> None:
 
 
 def _server_named(backend: str) -> str:
-    """Return what a row of `check` is about, in words."""
+    """Return what a row of `check_all` is about, in words."""
     name, _, metrics = backend.partition(" ")
     server = "FastAPI" if name.startswith("fastapi") else "Triton"
     if metrics:
@@ -220,7 +216,7 @@ def _object(url: str, path: str) -> dict[str, Any]:
 def _json(url: str, path: str, seconds: float = TIMEOUT_S, **request: Any) -> Any:
     """Return what the JSON there holds; an empty object where there is none."""
     with contextlib.suppress(AnswerError):
-        return read_json(answer.content) if (answer := _get(url, path, seconds, **request)) else {}
+        return read_json_answer(answer.content) if (answer := _get(url, path, seconds, **request)) else {}
     return {}
 
 

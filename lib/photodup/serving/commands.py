@@ -73,10 +73,10 @@ def _curl(url: str) -> str:
     """Return a line that has a small picture embedded, without any file."""
     from PIL import Image
 
-    from photodup.embedding.imaging import encoded
+    from photodup.embedding.imaging import encode_image
     from photodup.embedding.wire.http import Base64Json
 
-    path, _, body = Base64Json().encode([encoded(Image.new("RGB", (8, 8), "teal"), "PNG")])
+    path, _, body = Base64Json().encode([encode_image(Image.new("RGB", (8, 8), "teal"), "PNG")])
     return f"curl -s {url}{path} -H 'Content-Type: application/json' -d '{body.decode()}' | head -c 200"
 
 
@@ -86,10 +86,10 @@ def endpoints_check(
     timeout: Annotated[float, typer.Option(help="seconds to wait for each answer")] = 3.0,
 ) -> None:
     """Ask every server in FILE whether it is ready; says what is wrong otherwise, and exits 1."""
-    from photodup.serving.check import check, render_check
+    from photodup.serving.check import check_all, render_check
     from photodup.serving.endpoints import load_endpoints
 
-    rows = check(load_endpoints(file), timeout)
+    rows = check_all(load_endpoints(file), timeout)
     print(render_check(rows))
     if not all(row["ok"] for row in rows):
         raise typer.Exit(1)
@@ -103,6 +103,7 @@ def render(
     ] = None,
     variant: _Variant = "default",
     instances: Annotated[int, typer.Option(help="encoder instances (per GPU on GPU targets)")] = 1,
+    decoders: Annotated[int, typer.Option(help="processes that decode images for the JPEG models")] = 2,
     typed: Annotated[
         bool, typer.Option(help="FP16 written into TensorRT's graph, for TensorRT 11 (Triton 26.06)")
     ] = False,
@@ -111,9 +112,10 @@ def render(
     from photodup.serving.embedded import export_models, render_exported
     from photodup.serving.triton.repository import Target
 
-    checked = cast(Target, target)  # an unknown one is refused there
-    exports = export_models(half=typed)
-    print(render_exported(checked, out, exports, models=model, variant=variant, instances=instances))
+    known = cast(Target, target)  # an unknown one is refused there
+    made = export_models(half=typed)
+    options = {"variant": variant, "instances": instances, "preprocess_instances": decoders}
+    print(render_exported(known, out, made, models=model, **options))
 
 
 def _wait_for_signal() -> None:

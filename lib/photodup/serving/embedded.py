@@ -10,7 +10,7 @@ from photodup.core.settings import inherited
 from photodup.embedding.engines.export import HALF, VARIANTS, export_apart
 from photodup.embedding.engines.reduced import reduced_path, source_of
 from photodup.serving.endpoints import NO_GPU, Endpoints, from_ports
-from photodup.serving.process.ports import claim_ports, exposure, reachable
+from photodup.serving.process.ports import claim_ports, key_warning, reachable
 from photodup.serving.service.start import ServiceProcess
 from photodup.serving.triton.repository import Target, render_repository
 from photodup.serving.triton.server import PORTS, EmbeddedTriton
@@ -101,7 +101,7 @@ def embedded_servers(
         requested |= dict(zip(PORTS, (triton_http_port, triton_grpc_port, triton_metrics_port), strict=True))
     claimed = claim_ports(host, requested)  # before the minutes that an export may take
     ports = [claimed.get(name, 0) for name in PORTS]
-    if not inherited(**(env or {})).get("API_KEY") and (warning := exposure(host, "FastAPI", "API_KEY")):
+    if not inherited(**(env or {})).get("API_KEY") and (warning := key_warning(host, "FastAPI", "API_KEY")):
         say(f"warning: {warning}")
     if repository is None and models:
         exports = exported or {"files": {}, "model_digest": "", "pretrained": ""}

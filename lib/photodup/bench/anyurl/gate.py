@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -196,7 +196,7 @@ def gate(sides: Sides, spec: LoadSpec, watcher: Watcher, *, limit: float) -> Gat
                 raise PhotodupError("The gate was stopped by you, so nothing is decided.")
             watcher.say(f"look {look} of {len(LEVELS)}, visit {number_} of {per_look * look}")
             with sides() as (base, head):
-                seen.append(visit((base, head), spec, replace(plan, alone_s=0.0), number_))
+                seen.append(visit((base, head), spec, plan, number_))
         observed = read.observed(seen, spec.load, read.usual_metric(spec.load))
         if isinstance(observed, str):
             raise PhotodupError(f"Base and head cannot be compared: {observed}")

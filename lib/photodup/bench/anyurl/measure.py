@@ -33,7 +33,6 @@ from photodup.embedding.wire.http import AnswerError, Base64Json, Multipart, Ope
 from photodup.embedding.wire.kserve import KserveGrpc, KserveHttp
 
 BUSY_SHARE = 0.25  # of the cores of a machine that client and server share
-FULL_CORE = 0.9
 FEWEST_VISITS, MOST_VISITS, VISIT_S = 3, 10, 2.5
 OURS = ("multipart", "base64")
 
@@ -91,7 +90,7 @@ class LoadSpec:
 
 
 @dataclass(frozen=True)
-class Window:
+class LoadWindow:
     """One window of a load.
 
     Attributes:
@@ -117,7 +116,7 @@ class Measured:
     """A load with its windows, one a visit; `columns` are `figures_of` them."""
 
     spec: LoadSpec
-    windows: list[Window]
+    windows: list[LoadWindow]
     columns: dict[str, Any]
 
     @property
@@ -243,7 +242,7 @@ def measure_loads(request: Request, specs: Sequence[LoadSpec], watcher: Watcher)
         specs: each with its share of the time.
     """
     began, seconds, draw = clock(), sum(spec.seconds for spec in specs), random.Random(specs[0].seed)
-    windows: list[list[Window]] = [[] for _ in specs]
+    windows: list[list[LoadWindow]] = [[] for _ in specs]
     longest_s = 0.0
     for visit in range(max(spec.n_visits for spec in specs)):
         visit_began = clock()
@@ -266,7 +265,7 @@ def measure_loads(request: Request, specs: Sequence[LoadSpec], watcher: Watcher)
 
 def measure_window(
     request: Request, spec: LoadSpec, plan: WindowPlan, watcher: Watcher, *, label: str
-) -> Window:
+) -> LoadWindow:
     """Measure one window of a load.
 
     Args:
@@ -290,7 +289,7 @@ def measure_window(
     if server is not None:
         columns |= server.columns(time.monotonic() - began)
     columns["n_idle_closes"] = adapter.n_idle_closes()
-    return Window(columns, watcher.rows, watcher.errors)
+    return LoadWindow(columns, watcher.rows, watcher.errors)
 
 
 def counters_of(target: Target) -> Probe | None:
@@ -346,7 +345,9 @@ class Headline:
         if not self.percentiles_ms:
             return [first]
         parts = [
-            f"p{p} {with_interval(figure)} ms{' (few answers)' if self.is_rare(p) else ''}"
+            f"p{p} {number(figure[0])} ms (few answers)"
+            if self.is_rare(p)
+            else f"p{p} {with_interval(figure)} ms"
             for p, figure in self.percentiles_ms.items()
         ]
         whose = "latency of those answered" if self.failed else "latency"
@@ -406,10 +407,11 @@ def notes(measured: Measured, target: Target, watcher: Watcher) -> list[str]:
     if watcher.stop_asked:
         sentences.append("It was stopped by you; what was measured until then is kept.")
     cores, share = columns.get("client_cpu_cores", 0.0), columns.get("client_cpu_share", 0.0)
-    if cores > FULL_CORE:
+    if columns.get("client_bound"):
+        processes = "one process" if spec.processes == 1 else f"{spec.processes} processes"
         sentences.append(
-            f"The generator kept {cores:.1f} cores busy: it may be the limit, and not the server. "
-            "Share it among several with --processes, or run it elsewhere."
+            f"The generator kept {cores:.1f} cores busy, more than a third of what {processes} can: its own cost is in the "
+            "figures. Share it among several with --processes, or run it elsewhere."
         )
     else:
         sentences += shared_cores(share, target)

@@ -14,7 +14,7 @@ from photodup.bench.anyurl.watch import Watcher
 from photodup.bench.load.plan import WindowPlan
 from photodup.bench.load.workers import common_error
 from photodup.bench.stats.figures import figures_of
-from photodup.bench.stats.slo import LatencyBound, RateSearch, SloRate, rate_seen, rate_words, search_rates
+from photodup.bench.stats.slo import LatencyBound, SloRate, rate_seen, rate_words, search_rate
 from photodup.core.errors import PhotodupError
 
 MEASUREMENTS = 10
@@ -58,16 +58,12 @@ def highest_rate(
     # A queue that grows needs some bounds' time to miss a bound, and a few requests have to come.
     seconds = max(seconds, min(5 * bound.bound_ms / 1000, spec.seconds / 8))
     least_per_s = least_per_s or min(about / 4, max(about / 50, 10 / seconds))
-    search = RateSearch(
-        bound,
-        about,
-        least_per_s=least_per_s,
-        most_per_s=most_per_s,
-        n_measurements=MEASUREMENTS,
-        seed=spec.seed,
-    )
 
     def offer(rate: float) -> Mapping[str, Any]:
+        if not answered:
+            raise PhotodupError(f"{PROBE_IN_FLIGHT} requests in flight: {probed['error']}")
+        if watcher.stop_asked or until - time.monotonic() < OVERHEAD * seconds:
+            raise PhotodupError("it was stopped by you" if watcher.stop_asked else "the time was over")
         length_s = max(seconds, min(LEAST_ANSWERS / rate, 2 * seconds, (until - time.monotonic()) / OVERHEAD))
         plan = WindowPlan(length_s, 1, seed=spec.seed + len(measured), longest_s=length_s)
         label = f"search, {len(measured)}: {rate:.4g} requests/s"
@@ -78,14 +74,8 @@ def highest_rate(
             raise PhotodupError(f"the generator itself was late at {rate:.4g} requests/s, so it is the limit")
         return columns
 
-    def go_on() -> bool:
-        if watcher.stop_asked:
-            search.end("it was stopped by you")
-        return not watcher.stop_asked and until - time.monotonic() >= OVERHEAD * seconds
-
-    if not answered:
-        search.end(f"{PROBE_IN_FLIGHT} requests in flight: {probed['error']}")
-    (found,) = search_rates([search], [offer], go_on=go_on)
+    limits = {"least_per_s": least_per_s, "most_per_s": most_per_s}
+    found = search_rate(offer, bound, about, **limits, n_windows=MEASUREMENTS, seed=spec.seed)
     notes = []
     if worst := [m for m in measured[1:] if m.errors]:
         notes.append(

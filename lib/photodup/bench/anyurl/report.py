@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from photodup.bench.anyurl.measure import Measured, Window
+from photodup.bench.anyurl.measure import LoadWindow, Measured
 from photodup.bench.load.workers import ROW
 from photodup.bench.pairs.alternate import Visit
 from photodup.bench.stats.facts import METRICS
@@ -113,7 +113,7 @@ def requests(url: str, measured: Sequence[Measured]) -> Rows:
     }
 
 
-def _table(url: str, one: Window) -> dict[str, np.ndarray]:
+def _table(url: str, one: LoadWindow) -> dict[str, np.ndarray]:
     n, failed = len(one.rows), len(one.errors)
     total, nothing = n + failed, np.full(failed, np.nan)
     by_name = {name: one.rows[:, i] for i, name in enumerate(ROW)}

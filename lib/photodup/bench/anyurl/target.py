@@ -16,7 +16,7 @@ from photodup.bench.backends.http_connection import MOST_TOLD_BYTES, HttpConnect
 from photodup.core.addresses import http_address, is_loopback, masked
 from photodup.core.errors import PhotodupError
 from photodup.core.settings import header_text, variable
-from photodup.embedding.wire.http import AnswerError, read_json
+from photodup.embedding.wire.http import AnswerError, read_json_answer
 from photodup.embedding.wire.kserve import about_model, grpc_channel
 
 PROTOCOLS = {
@@ -153,7 +153,7 @@ class Target:
         try:
             with contextlib.closing(self.connection(MOST_TOLD_BYTES)) as connection:
                 _, body = connection.request(connection.head(method, path, 0, self.security.headers))
-            return read_json(body)
+            return read_json_answer(body)
         except HttpError as error:
             if error.status in (401, 403):
                 raise PhotodupError(

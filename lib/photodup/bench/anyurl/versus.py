@@ -139,13 +139,11 @@ def fitted(
         )
     visits = min(most, room)
     visit_s, n_blocks = USED * seconds / visits, 2 * n_sides
-    alone_s, warmup_s = (0.05 * visit_s, min(0.5, 0.02 * visit_s)) if room >= 2 * visits else (0.0, 0.0)
-    turns_s = visit_s - n_sides * (alone_s + warmup_s)
+    warmup_s = min(0.5, 0.02 * visit_s) if room >= 2 * visits else 0.0
+    turns_s = visit_s - n_sides * warmup_s
     palindromes = min(max(1, int(turns_s / (least_s + n_blocks * BLOCK_S))), PALINDROMES)
     block_s = max(0.0, turns_s / palindromes - least_s) / n_blocks
-    return visits, VisitPlan(
-        palindromes, block_s, min_answers=1, min_waves=1, alone_s=alone_s, warmup_s=warmup_s
-    )
+    return visits, VisitPlan(palindromes, block_s, min_answers=1, min_waves=1, alone_s=0.0, warmup_s=warmup_s)
 
 
 def outcomes_of(visits: list[Visit], load: Load) -> list[Outcome]:

@@ -29,6 +29,7 @@ from photodup.bench.stats.facts import Load
 from photodup.core.errors import PhotodupError, is_expected
 from photodup.core.files import available_cores
 
+CLIENT_BOUND = 1 / 3  # of a core for each process
 Probe = Callable[[], AbstractContextManager[Mapping[str, Any]]]
 Watched = tuple[float, Mapping[str, Any]]  # length of the window in seconds, what the probe counted
 
@@ -63,13 +64,13 @@ def measure(
 
     Returns:
         The columns of the window: latencies (`latency_ms_mean`, `_p50` and the others of `METRICS`; None where a
-        percentile has too few answers), `throughput_images_per_s`, `n_requests`, `n_errors`, `duration_s`,
-        stages (`prepare_ms_mean`, `request_ms_mean`, `decode_ms_mean` and `_p50`), `client_cpu_cores` (cores this process
-        kept busy: near 1 the generator may be the limit) and `client_cpu_share` (the same as a share of the cores it may
-        use), `payload_bytes` (the mean over the window's requests, with `_min` and `_max`), `little_ratio` of closed loops,
-        `arrived_per_s` (the rate as drawn) and late sends of open ones, `notes` (what a reader must know, in clauses), and
-        `raw` (latencies and completion times). When nothing could be measured: `status: "failed"`, `error`, and what is
-        known. Never raises for a server.
+        percentile has too few answers), `throughput_images_per_s`, `n_requests`, `n_errors`, `duration_s`, stages
+        (`prepare_ms_mean`, `request_ms_mean`, `decode_ms_mean` and `_p50`), `client_cpu_cores` (cores this process kept
+        busy) and `client_cpu_share` (the same as a share of the cores it may use), `client_bound` (the rate is above a
+        third of what this generator could send at that cost of a request), `payload_bytes` (the mean over the window's
+        requests, with `_min` and `_max`), `little_ratio` of closed loops, `arrived_per_s` (the rate as drawn) and late
+        sends of open ones, `notes` (what a reader must know, in clauses), and `raw` (latencies and completion times).
+        When nothing could be measured: `status: "failed"`, `error`, and what is known. Never raises for a server.
     """
     plan = plan or WindowPlan()
     point = {**adapter.describe(), **way.columns(), **load.columns(), "seed": plan.seed}
@@ -113,6 +114,8 @@ def measure(
         for connection in connections:
             connection.close()
         adapter.close()
+    # A process of Python sends no more than one core computes.
+    point["client_bound"] = point["client_cpu_cores"] > CLIENT_BOUND * processes
     return summary.summarize(point, window, plan, ended)
 
 

@@ -45,8 +45,8 @@ def figures_of(windows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
     Returns:
         Each metric of `METRICS` with `_ci_low` and `_ci_high` (None where it has no interval, or too few answers),
-        `n_visits`, counts as their sums, every other number as its mean over visits, what is the same in all of them
-        as it is, and `notes`, each once with the number of visits that it was said of.
+        `n_visits`, counts as their sums, every other number as its mean over visits, what is true of any as true,
+        what is the same in all of them as it is, and `notes`, each once with the number of visits that it was said of.
     """
     measured = [window for window in windows if window.get("status") != "failed"]
     if not measured:
@@ -65,6 +65,8 @@ def figures_of(windows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             figures[name] = sum(values)
         elif is_number and name not in _INPUTS and None not in values:
             figures[name] = math.fsum(values) / len(values)
+        elif isinstance(first, bool):
+            figures[name] = any(values)
         elif all(value == first for value in values):
             figures[name] = first
     figures |= {"n_visits": len(measured), "notes": _notes(measured)}

@@ -6,7 +6,6 @@ of notebook 06 all get their rate here.
 """
 
 import math
-import random
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -19,7 +18,7 @@ from photodup.core.errors import PhotodupError
 
 REDRAWS = 1000
 LOWEST, HIGHEST = 0.3, 1.3  # of what the server answers: the first bracket
-MOST_MEASUREMENTS = 30
+MOST_WINDOWS = 30
 MISSED = 10.0  # times the bound: what a rate counts as at which requests failed
 WARMUP_SHARE = 0.05
 MAX_ERROR_SHARE = 0.001
@@ -68,7 +67,7 @@ class SloRate:
         rate_per_s, low, high: requests/s, with its interval; NaN where no rate met the bound. Where no rate missed it,
             the highest one offered, and `high` is infinite.
         because: why there is no rate, or no upper end; empty otherwise.
-        seen: every measurement, in the order made.
+        seen: every window, in the order measured.
     """
 
     rate_per_s: float
@@ -83,7 +82,7 @@ class SloRate:
         return not math.isnan(self.rate_per_s)
 
     def as_record(self) -> dict[str, Any]:
-        """Return rate, interval, reason and measurements as JSON has them: None for a rate or an end that is unknown."""
+        """Return rate, interval, reason and windows as JSON has them: None for a rate or an end that is unknown."""
         rates = {n: getattr(self, n) for n in ("rate_per_s", "low", "high")}
         known = {name: value if math.isfinite(value) else None for name, value in rates.items()}
         return {**known, "because": self.because, "seen": [asdict(one) for one in self.seen]}
@@ -98,144 +97,109 @@ def rate_words(rate_per_s: float | None, low: float | None, high: float | None) 
     return f"{rate_per_s:.4g} requests/s [{low:.4g}, {high:.4g}]"
 
 
-class RateSearch:
-    """The search for the highest rate at which a percentile of the latencies lies within a bound.
+def search_rate(
+    offer: Callable[[float], Mapping[str, Any]],
+    bound: LatencyBound,
+    about_per_s: float,
+    *,
+    least_per_s: float | None = None,
+    most_per_s: float | None = None,
+    n_windows: int = 12,
+    seed: int = 0,
+) -> SloRate:
+    """Search the highest rate at which a percentile of the latencies lies within a bound.
 
-    `next_rate` names what to offer next, `see` takes what was measured there, and `result` can be asked at any time.
-    A rate is looked for from about what the server answers: the ceiling rises while it is met, the floor falls while it
+    It is looked for from about what the server answers: the ceiling rises while the bound is met, the floor falls while it
     is missed. Then the bracket is halved, and the rest is measured around the best guess.
 
     Args:
+        offer: offers Poisson arrivals at a rate (requests/s) and returns the window, as `load.measure` does; latency counts
+            from the time a request was due. A `PhotodupError` ends the search, and what was seen before counts.
         about_per_s: about what the server answers, requests/s.
         least_per_s, most_per_s: no lower and no higher rate is offered; a fiftieth of `about_per_s`, and any.
-        n_measurements: as many as a search takes whose first bracket holds the rate; each step that raises the ceiling
-            or lowers the floor is one more.
+        n_windows: as many as a search takes whose first bracket holds the rate; each step that raises the ceiling or lowers
+            the floor is one more.
 
     Raises:
-        PhotodupError: the rates or the number of measurements make no sense.
+        PhotodupError: the rates or the number of windows make no sense.
     """
-
-    def __init__(
-        self,
-        bound: LatencyBound,
-        about_per_s: float,
-        *,
-        least_per_s: float | None = None,
-        most_per_s: float | None = None,
-        n_measurements: int = 12,
-        seed: int = 0,
-    ) -> None:
-        self._most = most_per_s or math.inf
-        self._least = least_per_s or min(about_per_s, self._most) / 50
-        if not (0 < self._least < self._most and 0 < about_per_s < math.inf):
-            raise PhotodupError("A search needs 0 < lowest rate < highest rate, in requests/s.")
-        if n_measurements < 6:
-            raise PhotodupError(f"{n_measurements} measurements cannot bracket a rate: allow six or more.")
-        self.bound, self.seen, self._n_planned = bound, list[RateSeen](), n_measurements
-        self._about, self._seed = min(max(about_per_s, self._least), self._most), seed
-        self._ended = ""
-
-    def next_rate(self) -> float | None:
-        """Return the rate to offer next, requests/s; None where the search is over."""
-        if self._ended or len(self.seen) >= MOST_MEASUREMENTS:
-            return None
-        if not self.seen:
-            return max(LOWEST * self._about, self._least)
-        rates = sorted(one.rate_per_s for one in self.seen)
-        guess, side = self._guess()
-        if side < 0:  # once may be a stall of the machine
-            return self._beyond(rates[0], 0.25) if rates.count(rates[0]) > 1 else rates[0]
-        if side > 0:
-            return self._beyond(
-                rates[-1], 2.0 if len(rates) > 1 else max(HIGHEST * self._about / rates[0], 1.1)
-            )
-        if len(self.seen) >= self._n_planned:
-            return None
-        below, above = (max(r for r in rates if r <= guess), min(r for r in rates if r > guess))
-        if len(self.seen) < (self._n_planned + 2) // 2 and above / below > 1.02:
-            return math.sqrt(below * above)
-        return float(np.clip(guess * NEAR[len(self.seen) % len(NEAR)], self._least, self._most))
-
-    def _beyond(self, edge: float, factor: float) -> float | None:
-        """Return a rate beyond the highest or the lowest one offered; None where none may be."""
-        further = min(max(edge * factor, self._least), self._most)
-        if abs(math.log(further / edge)) < 0.01:
-            self.end(f"no {'higher' if factor > 1 else 'lower'} rate is offered")
-            return None
-        return further
-
-    def see(self, rate_per_s: float, window: Mapping[str, Any]) -> None:
-        """Take a window, as `load.measure` returns it, at a rate. Requests that failed miss the bound."""
-        error = window.get("error")
-        if error and not window.get("n_errors"):
-            self.end(f"at {rate_per_s:.4g} requests/s nothing could be measured: {error.rstrip('.')}")
-            return
-        rates = [one.rate_per_s for one in self.seen]
-        self._n_planned += len(rates) > 1 and not min(rates) <= rate_per_s <= max(rates)
-        self.seen.append(rate_seen(rate_per_s, window, self.bound))
-
-    def end(self, because: str) -> None:
-        """End the search, such as where the generator cannot offer more or the time is over."""
-        self._ended = self._ended or because
-
-    def _guess(self) -> tuple[float, int]:
-        """Return where the bound is crossed; and -1 where all rates miss it, 1 where all meet it, else 0."""
-        guess, rates = crossing(self.seen, self.bound), [one.rate_per_s for one in self.seen]
-        if min(rates) * (1 + 1e-9) < guess < max(rates) * (1 - 1e-9):
-            return guess, 0
-        is_low = guess < math.sqrt(min(rates) * max(rates))
-        if max(rates) < min(rates) * (1 + 1e-9):
-            is_low = np.log([one.latency_ms for one in self.seen]).mean() > math.log(self.bound.bound_ms)
-        return guess, -1 if is_low else 1
-
-    def result(self) -> SloRate:
-        """Return what is known by now."""
-        seen, ended = tuple(self.seen), self._ended or f"{MOST_MEASUREMENTS} measurements are the most"
-        if not seen:
-            return SloRate(*(math.nan,) * 3, self.bound, seen, f"{ended}.")
-        side = self._guess()[1]
-        if side < 0:
-            lowest = min(seen, key=lambda one: one.rate_per_s)
-            took = f"p{self.bound.percentile:g} is {lowest.latency_ms:,.0f} ms"
-            if lowest.latency_ms == MISSED * self.bound.bound_ms:
-                took = lowest.because
-            because = f"even at {lowest.rate_per_s:.3g} requests/s {took}; {ended}."
-            return SloRate(*(math.nan,) * 3, self.bound, seen, because)
-        if side > 0:
-            highest = max(one.rate_per_s for one in seen)
-            return SloRate(
-                highest, highest, math.inf, self.bound, seen, f"all rates offered met the bound; {ended}."
-            )
-        return SloRate(*_interval(self.seen, self.bound, self._seed), self.bound, seen)
+    most = most_per_s or math.inf
+    least = least_per_s or min(about_per_s, most) / 50
+    if not (0 < least < most and 0 < about_per_s < math.inf):
+        raise PhotodupError("A search needs 0 < lowest rate < highest rate, in requests/s.")
+    if n_windows < 6:
+        raise PhotodupError(f"{n_windows} windows cannot bracket a rate: allow six or more.")
+    about = min(max(about_per_s, least), most)
+    seen: list[RateSeen] = []
+    ended = f"{MOST_WINDOWS} windows are the most"
+    while len(seen) < MOST_WINDOWS:
+        rate = _next_rate(seen, bound, about, (least, most), n_windows)
+        if isinstance(rate, str):
+            ended = rate
+            break
+        try:
+            window = offer(rate)
+            if (failure := window.get("error")) and not window.get("n_errors"):
+                raise PhotodupError(f"at {rate:.4g} requests/s nothing could be measured: {failure}")
+        except PhotodupError as error:
+            ended = str(error).rstrip(".")
+            break
+        rates = [one.rate_per_s for one in seen]
+        n_windows += len(rates) > 1 and not min(rates) <= rate <= max(rates)
+        seen.append(rate_seen(rate, window, bound))
+    return _rate_of(seen, bound, ended, seed)
 
 
-def search_rates(
-    searches: Sequence[RateSearch],
-    measures: Sequence[Callable[[float], Mapping[str, Any]]],
-    *,
-    go_on: Callable[[], bool] = lambda: True,
-) -> list[SloRate]:
-    """Carry out one search for each server; several take turns, in an order drawn anew each time.
+def _next_rate(
+    seen: Sequence[RateSeen], bound: LatencyBound, about: float, limits: tuple[float, float], n_windows: int
+) -> float | str:
+    """Return the rate to offer next, requests/s, or why there is none; an empty string where the search is done."""
+    if not seen:
+        return max(LOWEST * about, limits[0])
+    rates = sorted(one.rate_per_s for one in seen)
+    guess, side = _guess(seen, bound)
+    if side:
+        edge = rates[0] if side < 0 else rates[-1]
+        if side < 0 and rates.count(edge) < 2:
+            return edge  # once may be a stall of the machine
+        above = 2.0 if len(rates) > 1 else max(HIGHEST * about / edge, 1.1)
+        further = float(np.clip(edge * (0.25 if side < 0 else above), *limits))
+        is_further = abs(math.log(further / edge)) >= 0.01
+        return further if is_further else f"no {'lower' if side < 0 else 'higher'} rate is offered"
+    if len(seen) >= n_windows:
+        return ""
+    below, beyond = max(rate for rate in rates if rate <= guess), min(rate for rate in rates if rate > guess)
+    if len(seen) < (n_windows + 2) // 2 and beyond / below > 1.02:
+        return math.sqrt(below * beyond)
+    return float(np.clip(guess * NEAR[len(seen) % len(NEAR)], *limits))
 
-    Args:
-        measures: offers Poisson arrivals at a rate (requests/s) and returns the window; latency counts from the time
-            a request was due. A `PhotodupError` ends the search of its server, and what was seen before counts.
-        go_on: asked before each measurement.
-    """
-    draw = random.Random(0)
-    while any(search.next_rate() is not None for search in searches):
-        for index in draw.sample(range(len(searches)), len(searches)):
-            search = searches[index]
-            if (rate := search.next_rate()) is None:
-                continue
-            if not go_on():
-                search.end("the time was over")
-                continue
-            try:
-                search.see(rate, measures[index](rate))
-            except PhotodupError as error:
-                search.end(str(error).rstrip("."))
-    return [search.result() for search in searches]
+
+def _guess(seen: Sequence[RateSeen], bound: LatencyBound) -> tuple[float, int]:
+    """Return where the bound is crossed; and -1 where all rates miss it, 1 where all meet it, else 0."""
+    guess, rates = crossing(seen, bound), [one.rate_per_s for one in seen]
+    if min(rates) * (1 + 1e-9) < guess < max(rates) * (1 - 1e-9):
+        return guess, 0
+    is_low = guess < math.sqrt(min(rates) * max(rates))
+    if max(rates) < min(rates) * (1 + 1e-9):
+        is_low = np.log([one.latency_ms for one in seen]).mean() > math.log(bound.bound_ms)
+    return guess, -1 if is_low else 1
+
+
+def _rate_of(seen: Sequence[RateSeen], bound: LatencyBound, ended: str, seed: int) -> SloRate:
+    unknown = (math.nan,) * 3
+    side = _guess(seen, bound)[1] if seen else None
+    if side is None:
+        return SloRate(*unknown, bound, (), f"{ended}.")
+    if side < 0:
+        lowest = min(seen, key=lambda one: one.rate_per_s)
+        because = lowest.because or f"p{bound.percentile:g} is {lowest.latency_ms:,.0f} ms"
+        because = f"even at {lowest.rate_per_s:.3g} requests/s {because}; {ended}."
+        return SloRate(*unknown, bound, tuple(seen), because)
+    if side > 0:
+        highest = max(one.rate_per_s for one in seen)
+        because = f"all rates offered met the bound; {ended}."
+        return SloRate(highest, highest, math.inf, bound, tuple(seen), because)
+    return SloRate(*_interval(seen, bound, seed), bound, tuple(seen))
 
 
 def rate_seen(rate_per_s: float, window: Mapping[str, Any], bound: LatencyBound) -> RateSeen:

@@ -1,4 +1,4 @@
-"""Asking for embeddings, wherever they are computed: in this process, or by a server.
+"""The client: embeddings from this process or from a server.
 
-May import: embedding. Read `client.py` first (what a caller uses); `servers.py` carries.
+May import: embedding. Read `embedder.py` first (what a caller uses); `servers.py` speaks to each kind of server.
 """

@@ -1,4 +1,4 @@
-"""What the transports share (errors, patience, what a server states of itself), and HTTP: one pool, faults in words."""
+"""The HTTP client: one connection pool, retries, errors in sentences; and what it shares with gRPC."""
 
 import contextlib
 import time
@@ -13,13 +13,13 @@ import httpx
 from photodup.core.addresses import http_address, is_loopback, masked
 from photodup.core.errors import ServerError
 from photodup.embedding.imaging import ImageError
-from photodup.embedding.wire.http import AnswerError, HttpRequest, read_json
+from photodup.embedding.wire.http import AnswerError, HttpRequest, read_json_answer
 
 Answer = TypeVar("Answer")
 
 
 class Transient(Exception):
-    """A failure that a second attempt may not meet."""
+    """A failure that may pass with a second attempt."""
 
     def __init__(self, message: str, wait_s: float = 0.0) -> None:
         super().__init__(message)
@@ -28,7 +28,7 @@ class Transient(Exception):
 
 @dataclass(frozen=True)
 class Remote:
-    """What a server says about itself; None where it says nothing."""
+    """A server's description of itself; None where it states nothing."""
 
     digest: str | None = None
     name: str | None = None
@@ -42,12 +42,12 @@ class Remote:
 
 @dataclass(frozen=True)
 class Patience:
-    """Limits of one request.
+    """Timeouts and retries of one request.
 
     Attributes:
-        connect_s: until the connection is there.
+        connect_s: until the connection is open.
         request_s: from the last byte sent to the answer.
-        attempts: tries in all; embedding twice gives the same answer, so a retry is safe.
+        attempts: in all; a retry is safe, since embedding twice gives the same answer.
         pause_s: before the second try, doubled before each further one.
     """
 
@@ -68,7 +68,7 @@ class Patience:
         raise AssertionError("attempts must be at least 1")
 
 
-# Environment variable with the key that a FastAPI service asks for. It is sent to no other kind of server.
+# Holds the key of a FastAPI service. It is sent to no other kind of server.
 API_KEY_VARIABLE = "PHOTODUP_API_KEY"
 TRITON_HTTP, TRITON_METRICS = "Triton's HTTP port", "Triton's metrics port"
 FASTAPI, ANOTHER = "the FastAPI service", "an HTTP server"
@@ -120,13 +120,13 @@ class Http:
         if response.status_code in (429, 502, 503, 504):
             wait = response.headers.get("retry-after", "0")
             raise Transient(
-                f"{self.url} answers {response.status_code}: {sentence(response)}",
+                f"{self.url} answers {response.status_code}: {error_sentence(response)}",
                 float(wait) if wait.isdigit() else 0.0,
             )
         return response
 
     def explain(self, response: httpx.Response, expected: str) -> ServerError:
-        """Say which of the known servers gave an unexpected answer."""
+        """Return an error that names the server behind an unexpected answer."""
         server = which_server(self._address)
         if server and server not in (expected, ANOTHER):
             return ServerError(
@@ -134,17 +134,17 @@ class Http:
             )
         return ServerError(
             f"{self.url} answers {response.status_code} and is not {expected} as it should be: "
-            f"{sentence(response)}"
+            f"{error_sentence(response)}"
         )
 
     def close(self) -> None:
         self._client.close()
 
 
-def sentence(response: httpx.Response) -> str:
-    """Return what the server says is wrong, shortened."""
+def error_sentence(response: httpx.Response) -> str:
+    """Return the server's own error text, shortened."""
     try:
-        body = read_json(response.content)
+        body = read_json_answer(response.content)
         text = body.get("detail") or body.get("error") or body.get("status") or response.text
     except (AnswerError, AttributeError):
         text = response.text
@@ -152,9 +152,9 @@ def sentence(response: httpx.Response) -> str:
 
 
 def bad_image(response: httpx.Response) -> ImageError:
-    error = ImageError(sentence(response))
+    error = ImageError(error_sentence(response))
     try:
-        problem = read_json(response.content)["errors"][0]
+        problem = read_json_answer(response.content)["errors"][0]
         error = ImageError(problem["reason"])
         error.index = problem["index"]
     except (AnswerError, LookupError, TypeError):
@@ -163,7 +163,7 @@ def bad_image(response: httpx.Response) -> ImageError:
 
 
 def _client(url: str, timeout: Any, headers: dict[str, str] | None = None) -> httpx.Client:
-    """Return a client. Proxies of the environment are for other machines, and loopback is asked itself."""
+    """Return a client; the environment's proxies are not used for loopback."""
     try:
         client = httpx.Client(base_url=url, timeout=timeout, trust_env=not is_loopback(url))
     except (ImportError, OSError, ValueError, httpx.InvalidURL) as error:
@@ -186,7 +186,7 @@ def _proxy_for(url: str) -> str:
 
 
 def _fetch(client: httpx.Client, method: str, path: str, seconds: float, **request: Any) -> httpx.Response:
-    """Return an answer of at most `MOST_BYTES` that is whole so long after its head.
+    """Return an answer of at most `MOST_BYTES` that is complete within `seconds` of its head.
 
     Raises:
         ServerError: it is longer.
@@ -210,10 +210,10 @@ def _fetch(client: httpx.Client, method: str, path: str, seconds: float, **reque
 def ask(
     url: str, path: str, seconds: float, method: str = "GET", headers: dict[str, str] | None = None
 ) -> httpx.Response:
-    """Return what a server answers to one request, whatever its status.
+    """Return a server's answer to one request, whatever its status.
 
     Raises:
-        ServerError: nothing, or nothing in time; says why.
+        ServerError: no answer in time; gives the cause.
     """
     try:
         with _client(http_address(url), seconds, headers) as client:
@@ -223,7 +223,7 @@ def ask(
 
 
 def which_server(url: str) -> str | None:
-    """Return which of the servers named above is at `http://host:port`; None where nobody answers over HTTP."""
+    """Return which of the servers named above is at `http://host:port`; None if nothing answers HTTP."""
 
     def get(path: str) -> tuple[int, str]:
         with contextlib.suppress(ServerError):

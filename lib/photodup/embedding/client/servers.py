@@ -1,4 +1,4 @@
-"""Talk to the servers behind a client: ask what each computes, send it batches, and try again where that may help."""
+"""The servers behind a client: what each computes, and batches with retries."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
@@ -21,13 +21,13 @@ from photodup.embedding.client.http import (
     Remote,
     Transient,
     bad_image,
-    sentence,
+    error_sentence,
     which_server,
 )
 from photodup.embedding.imaging import IMAGE_SIZE, ImageError
 from photodup.embedding.vectors import BrokenEmbedding, counted_from
 from photodup.embedding.wire import kserve, wires
-from photodup.embedding.wire.http import AnswerError, Base64Json, Multipart, read_json
+from photodup.embedding.wire.http import AnswerError, Base64Json, Multipart, read_json_answer
 
 _INPUTS = {
     "fp32": ("image", "FP32"),
@@ -42,22 +42,22 @@ class EmbeddingServer(Protocol):
     """A server of embeddings; thread-safe."""
 
     def describe(self) -> Remote:
-        """Return what it says of itself; raises `ServerError` where it is not there, or another."""
+        """Return its description; raise `ServerError` if it is not there or is another server."""
 
     def infer(self, images: Any) -> np.ndarray:
         """Return float32 [n, dim] for n encoded images, or for uint8, float16 or float32 [n, 3, 224, 224].
 
         Raises:
             ImageError: an image cannot be read; `.index` is its position.
-            BrokenEmbedding: the model's answer to some images is no embedding.
+            BrokenEmbedding: the model answered NaN, infinities or zeros for some images.
             ServerError: the server does not answer after the allowed attempts.
         """
 
     def close(self) -> None: ...
 
 
-def server_of(url: str | None, backend: Backend, patience: Patience) -> EmbeddingServer:
-    """Return what speaks to a backend's server."""
+def server_client(url: str | None, backend: Backend, patience: Patience) -> EmbeddingServer:
+    """Return the client of a backend's server."""
     if backend.server == "fastapi":
         return FastApiServer(url or "http://localhost:8002", backend, patience)
     if backend.protocol == "http":
@@ -78,7 +78,7 @@ class FastApiServer:
     def describe(self) -> Remote:
         response = self._http.call("GET", "/info")
         try:
-            info = read_json(response.raise_for_status().content)
+            info = read_json_answer(response.raise_for_status().content)
             identity = {name: info[name] for name in ("digest", "name", "pretrained", "dim")}
             limits = info["limits"]
             # base64 adds a third; the form's headers add about 150 bytes an image
@@ -86,19 +86,19 @@ class FastApiServer:
             return Remote(precision=info.get("precision"), gate=info.get("gate"), **identity, **maxima)
         except (httpx.HTTPError, AnswerError, ValueError, KeyError, TypeError):
             if response.status_code == 404 and self._http.call("GET", "/healthz").status_code == 200:
-                return Remote(max_images=8)  # a service like the published one, which says nothing of itself
+                return Remote(max_images=8)  # a service like the published one, which has no /info
             raise self._http.explain(response, FASTAPI) from None
 
     def infer(self, images: list[bytes]) -> np.ndarray:
         response = self._http.post(self._protocol.encode(images))
         if response.status_code == 400:
             raise bad_image(response)
-        if response.status_code == 413 and len(images) > 1:  # too many pixels together, say
+        if response.status_code == 413 and len(images) > 1:  # such as too many pixels together
             return self._halves(images)
         if response.status_code == 500 and (rows := _broken(response)):
-            raise BrokenEmbedding(f"{self.url}: {sentence(response)}", rows)
+            raise BrokenEmbedding(f"{self.url}: {error_sentence(response)}", rows)
         if response.status_code in (413, 422):
-            raise ServerError(f"{self.url} refuses the request: {sentence(response)}")
+            raise ServerError(f"{self.url} refuses the request: {error_sentence(response)}")
         if response.status_code != 200:
             raise self._http.explain(response, FASTAPI)
         try:
@@ -117,15 +117,15 @@ class FastApiServer:
 
 
 def _broken(response: httpx.Response) -> list[int]:
-    """Return the images to which the service's model had no sound answer, as an error 500 lists them."""
+    """Return the image positions that an error 500 lists."""
     try:
-        return [int(problem["index"]) for problem in read_json(response.content)["errors"]]
+        return [int(problem["index"]) for problem in read_json_answer(response.content)["errors"]]
     except (AnswerError, ValueError, KeyError, TypeError):
         return []
 
 
 class _Triton:
-    """What HTTP and gRPC share: reading what a model says of itself, and naming the tensors."""
+    """What HTTP and gRPC share: a model's description, and the names of tensors."""
 
     def __init__(self, url: str, backend: Backend) -> None:
         self.url, self._wire, self.model = url, backend.wire, backend.triton_model
@@ -135,7 +135,7 @@ class _Triton:
             raise ServerError(str(error)) from None
 
     def _tensors(self, images: Any) -> dict[str, np.ndarray]:
-        return wires.named(wires.encoded(images) if self._wire == "jpeg" else images)
+        return wires.named(wires.encoded_tensor(images) if self._wire == "jpeg" else images)
 
     def _read(self, metadata: Mapping[str, Any], config_of: Callable[[str], dict[str, Any]]) -> Remote:
         config = config_of(self.model)
@@ -174,7 +174,7 @@ class _Triton:
 
 
 class TritonOverHttp(_Triton):
-    """Triton's HTTP port with binary tensors, never JSON."""
+    """Triton's HTTP port, with binary tensors."""
 
     def __init__(self, url: str, backend: Backend, patience: Patience) -> None:
         self._http = Http(url, patience)
@@ -187,23 +187,23 @@ class TritonOverHttp(_Triton):
             # Statistics name the models that are ready; the repository's index may need a key.
             statistics = self._http.call("GET", "/v2/models/stats")
             if statistics.status_code == 200:
-                raise self._missing(read_json(statistics.content))
+                raise self._missing(read_json_answer(statistics.content))
             raise self._http.explain(response, TRITON_HTTP)
         try:
-            return self._read(read_json(response.content), self._config)
+            return self._read(read_json_answer(response.content), self._config)
         except (AnswerError, AttributeError, TypeError, KeyError):
             raise self._http.explain(response, TRITON_HTTP) from None
 
     def _config(self, model: str) -> dict[str, Any]:
         response = self._http.call("GET", f"/v2/models/{model}/config")
-        return read_json(response.content) if response.status_code == 200 else {}
+        return read_json_answer(response.content) if response.status_code == 200 else {}
 
     def infer(self, images: Any) -> np.ndarray:
         response = self._http.post(self._protocol.encode(self._tensors(images)))
         if response.status_code == 400 and self._wire == "jpeg":
             raise bad_image(response)
         if response.status_code != 200:
-            raise self._refused(sentence(response))
+            raise self._refused(error_sentence(response))
         try:
             return self._protocol.decode((response.headers, response.content))
         except AnswerError as error:

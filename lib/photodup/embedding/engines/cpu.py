@@ -1,7 +1,7 @@
-"""The settings of ONNX Runtime and OpenVINO on a CPU, the same in FastAPI and in Triton: Triton runs a copy of this file.
+"""Settings of ONNX Runtime and OpenVINO on a CPU, for FastAPI and Triton alike: Triton runs a copy of this file.
 
-Waiting threads sleep, they never spin. ONNX Runtime's default spins for about 50 ms of CPU after each answer: it gains
-microseconds and takes the cores of whatever shares them, a second server, the decoder, the client.
+Waiting threads sleep. ONNX Runtime's default spins for about 50 ms of CPU after each answer, which gains microseconds and
+takes the cores of the client, the decoder and other servers.
 """
 
 from types import ModuleType
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     import onnxruntime
 
 _SPINNING = "session.intra_op.allow_spinning"
-# INT8 is in the file; what is left in float stays FP32, so that the accuracy check judges one change and not two.
+# The float layers of an INT8 file stay FP32, so that the accuracy check judges one change, not two.
 HINTS = {"fp32": "f32", "bf16": "bf16", "int8": "f32"}
 
 
 def onnx_options(threads: int) -> "onnxruntime.SessionOptions":
-    """Return the session options for that many threads."""
+    """Return session options with this number of threads."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -29,7 +29,7 @@ def onnx_options(threads: int) -> "onnxruntime.SessionOptions":
 
 
 def openvino_settings(precision: str, threads: int, streams: int = 1) -> dict[str, Any]:
-    """Return the settings for `compile_model`. Without a hint OpenVINO would compute in BF16 wherever it can."""
+    """Return settings for `compile_model`; without the hint OpenVINO computes in BF16 where it can."""
     return {
         "INFERENCE_PRECISION_HINT": HINTS[precision],
         "NUM_STREAMS": streams,
@@ -38,7 +38,7 @@ def openvino_settings(precision: str, threads: int, streams: int = 1) -> dict[st
 
 
 def describe_onnx(session: "onnxruntime.InferenceSession") -> dict[str, str]:
-    """Return what a session really uses, read from it: library, version, threads, spinning."""
+    """Return a session's actual library, version, threads and spinning."""
     import onnxruntime
 
     options = session.get_session_options()
@@ -50,7 +50,7 @@ def describe_onnx(session: "onnxruntime.InferenceSession") -> dict[str, str]:
 
 
 def describe_openvino(compiled: Any) -> dict[str, str]:
-    """Return what a compiled model really uses; OpenVINO's threads (oneTBB) have no switch for spinning."""
+    """Return a compiled model's actual settings; OpenVINO's threads (oneTBB) have no switch for spinning."""
     import openvino
 
     properties = {
@@ -62,5 +62,5 @@ def describe_openvino(compiled: Any) -> dict[str, str]:
 
 
 def versions(library: ModuleType) -> dict[str, str]:
-    """Return the versions of what computes and of what decodes."""
+    """Return the versions of an engine and of Pillow."""
     return {"library": library.__name__, "version": library.__version__, "pillow": PIL.__version__}

@@ -1,20 +1,19 @@
-"""The image encoder: OpenCLIP's image tower, or any exported one, run by the engine and precision asked for.
+"""Load the image encoder: OpenCLIP's image tower or an exported one, on an engine, in a precision.
 
 `MODEL_PRETRAINED` (or the `pretrained` argument) chooses the weights:
 
-- `laion2b_s34b_b79k` (the default): downloaded once from the Hugging Face hub by open_clip;
-- a path to a checkpoint (`.pt`, `.bin`, `.safetensors`): read from disk, no network needed;
-- `random:SEED`: seeded random weights. Costs and shapes are real, the embeddings mean nothing. The values
-  repeat from run to run with one version of PyTorch;
+- `laion2b_s34b_b79k` (the default): open_clip downloads it once from the Hugging Face hub;
+- a path to a checkpoint (`.pt`, `.bin`, `.safetensors`);
+- `random:SEED`: random weights with real costs and meaningless embeddings, equal from run to run with one version of
+  PyTorch;
 - `onnx:PATH`: an exported encoder of 224-pixel pictures, run by ONNX Runtime or OpenVINO: normalised float32 or float16,
-  or uint8, channels first or last. Where the file does not name its architecture, MODEL_NAME does, or it has no name;
+  or uint8, channels first or last. MODEL_NAME names the architecture if the file does not.
 
-Engine and precision are two more choices, independent of the weights (`model.SUPPORTED`). What an engine needs
-and the weights lack is made: ONNX Runtime and OpenVINO run an export. An INT8 file is not made here, but by
-`photodup export --precision int8`, since it needs photographs.
+Engine and precision are independent of the weights (`model.SUPPORTED`). ONNX Runtime and OpenVINO run an export, which is
+made if it is missing. INT8 files need photographs, so `photodup export --precision int8` makes them.
 
-Threads: PyTorch uses one thread per core. `threads` (or `OMP_NUM_THREADS`) changes that for the whole
-process, since PyTorch has one pool; two models that compute at once share it.
+PyTorch uses one thread per core. `threads` (or `OMP_NUM_THREADS`) changes that for the whole process: all models share one
+pool.
 """
 
 import json
@@ -61,14 +60,14 @@ def load_model(
         directory: where exports and quantised files are; default build/models.
 
     Raises:
-        PhotodupError: a choice, weights, a device, instructions or a file that cannot be had, or an INT8 file that
-            was made from other weights; the sentence names the next best thing.
+        PhotodupError: a choice, weights, a device, instructions or a file is not available, or an INT8 file was made
+            from other weights; names the next best choice.
     """
     name = name or environment().architecture
     weights = pretrained or environment().weights
     exported = weights.startswith("onnx:")
     engine = engine or ("onnx" if exported else "pytorch")
-    if exported:  # `name` is what to build, and this is built already
+    if exported:  # the file has its own architecture
         name = environment().model_name or UNNAMED
     check_choice(engine, precision)
     if engine == "triton":
@@ -96,13 +95,13 @@ def load_model(
 def export_of(
     weights: str, *, name: str | None = None, directory: Path | None = None, is_read: bool = True
 ) -> Path:
-    """Return the float32 ONNX file of some weights; what is not exported yet is exported (a minute, once).
+    """Return the float32 ONNX file of some weights, exported first if needed (a minute, once).
 
     Args:
         is_read: of `known_export`.
 
     Raises:
-        PhotodupError: the weights cannot be had, or the file is missing.
+        PhotodupError: the weights or the file are missing.
     """
     if weights.startswith("onnx:"):
         return existing(Path(weights.removeprefix("onnx:")))
@@ -114,9 +113,9 @@ def export_of(
 
 
 def main() -> None:
-    """Export the model that the environment chooses into a folder, in the variants named after it; for `export_apart`.
+    """Export the environment's model: arguments are a folder and variants. The program of `export_apart`.
 
-    Prints a line of JSON for each file as soon as it is there, and one about the model.
+    Prints a line of JSON for each finished file, and one about the model.
     """
     directory, *variants = sys.argv[1:]
     try:

@@ -1,15 +1,14 @@
-"""From PyTorch to ONNX files that any server can run, each verified before it gets its name.
+"""Export PyTorch encoders to ONNX files, each verified before it gets its name.
 
-A file holds graph and weights. Tensors are `image` [n, 3, 224, 224] and `embedding` [n, 512], the batch
-axis is free and the output has length 1. The variants differ in what crosses the network, not in the
-arithmetic, which is float32 in all of them:
+A file holds graph and weights. Its tensors are `image` [n, 3, 224, 224] and `embedding` [n, 512] of length 1. All
+variants compute in float32 and differ in their input:
 
 - `fp32`: normalised pixels, 602,112 bytes an image;
 - `fp16`: normalised pixels in half precision, widened inside the graph, 301,056 bytes;
 - `uint8`: plain pixels 0..255, normalised inside the graph, 150,528 bytes.
 
-One more is made only when asked for, because its arithmetic differs: `half` takes the pixels of `fp32` and computes in
-half precision, written into the graph. TensorRT 11 compiles nothing else to FP16: it has no builder flag for it.
+`half`, made on request only, takes the input of `fp32` and computes in half precision. TensorRT 11 needs it for FP16: it
+has no builder flag.
 """
 
 import contextlib
@@ -38,31 +37,31 @@ from photodup.embedding.imaging import IMAGE_SIZE, MEAN, STD, normalize
 
 VARIANTS = ("fp32", "uint8", "fp16")
 HALF = "half"
-# LayerNormalization came with 17; ONNX Runtime has known 18 for years. The exporter writes files of IR 10, which
-# needs ONNX Runtime 1.18, and so Triton 24.05: `photodup render` refuses anything newer than that.
+# LayerNormalization needs 17. The exporter writes IR 10, which needs ONNX Runtime 1.18 (Triton 24.05):
+# `photodup render` refuses newer files.
 OPSET = 18
 IR_VERSION = 10
-# Raise when the graph changes for the same weights, so that older files are not taken for current ones.
+# Raise when the graph of the same weights changes, so that older files are not used.
 GRAPH_VERSION = 2
-# The published study's criterion: 0.1 %. Here of the vector's length, for the worst image.
+# Of the vector's length, worst image; the published study's criterion is 0.1 % too.
 MAX_RELATIVE_ERROR = 1e-3
-# Half precision has 11 bits: a graph computed in it may differ ten times as much, and is not taken for the others.
+# Half precision has 11 bits, so `half` may differ ten times as much.
 MAX_RELATIVE_ERROR_HALF = 1e-2
 CHECKED_BATCHES = (1, 3, 8)
-MADE_FROM = "made_from"  # of a sidecar: what `known_export` knows the file by
+MADE_FROM = "made_from"  # key in a sidecar by which `known_export` recognises the file
 
 
 def export(
     model: ImageModel, directory: Path, variants: Sequence[str] = VARIANTS, *, force: bool = False
 ) -> dict[str, Path]:
-    """Export `model` in each variant unless an intact file of the same weights is there already.
+    """Export `model` in each variant that has no intact file yet.
 
     Args:
         model: a PyTorch model from `load_model`.
         directory: made if missing. Files are named `<name>-<variant>-<digest>.onnx`, each with a `.json`
             beside it (size, SHA-256, what was verified).
         variants: some of `VARIANTS`, or `half`.
-        force: export again even if the file is there.
+        force: export again in any case.
 
     Returns:
         The file of each variant, about 350 MB each for ViT-B-32.
@@ -94,10 +93,10 @@ def export(
 
 
 def known_export(name: str, weights: str, directory: Path, *, is_read: bool = True) -> Path | None:
-    """Return the float32 export of what these names stand for here; None where PyTorch has to be asked.
+    """Return an existing float32 export of these weights, without loading PyTorch; None if that is not certain.
 
     Args:
-        is_read: it has to be whole; else only what is written about it counts.
+        is_read: also check the file's SHA-256.
     """
     matches = []
     for sidecar in directory.glob(f"{name.lower()}-fp32-*.json"):
@@ -108,7 +107,7 @@ def known_export(name: str, weights: str, directory: Path, *, is_read: bool = Tr
 
 
 def _origin(name: str, weights: str) -> dict[str, Any]:
-    """Return what decides which weights a name stands for, without loading any: versions, a checkpoint's size and time."""
+    """Return what identifies the weights without loading them: names, versions, a checkpoint's size and time."""
     origin = {"model_name": name, "model_pretrained": weights, "graph": [OPSET, GRAPH_VERSION]}
     origin |= {library: version(library) for library in ("torch", "open_clip_torch")}
     if os.path.isfile(weights):
@@ -130,19 +129,19 @@ def export_apart(
 ) -> dict[str, Any]:
     """Export the model that `MODEL_NAME` and `MODEL_PRETRAINED` choose, in a process of its own.
 
-    Exporting needs PyTorch and the weights: about 1 GB that a process which serves should not hold.
+    Exporting needs PyTorch and the weights, about 1 GB that a serving process should not hold.
 
     Args:
         variants: as of `export`.
         directory: where the files go; default build/models.
-        env: settings for that process, before those of this one.
-        on_file: receives each variant and its path as soon as the file is there, in the order of `variants`.
+        env: environment variables that override those of this process.
+        on_file: called with variant and path when a file is finished, in the order of `variants`.
 
     Returns:
         `files` (variant -> path), `model_digest`, `pretrained`.
 
     Raises:
-        PhotodupError: the weights cannot be had, or the export differs from PyTorch.
+        PhotodupError: the weights are missing, or the export differs from PyTorch.
     """
     program = [sys.executable, "-P", "-m", "photodup.embedding.engines.encoder"]
     command = [*program, str(directory or build_dir() / "models"), *variants]
@@ -156,7 +155,7 @@ def export_apart(
     ):
         assert process.stdout is not None
         for line in process.stdout:
-            if not line.startswith("{"):  # what a library prints
+            if not line.startswith("{"):  # a library's output
                 continue
             message = json.loads(line)
             if "variant" in message:
@@ -172,13 +171,13 @@ def export_apart(
 
 
 def exported_path(model: ImageModel, directory: Path, variant: str) -> Path:
-    """Return where `export` puts a variant: the name carries weights, options and graph version."""
+    """Return the path of a variant; its name depends on weights, options and graph version."""
     key = hashlib.sha256(f"{model.source_digest}-{variant}-{OPSET}-{GRAPH_VERSION}".encode()).hexdigest()[:12]
     return directory / f"{model.name.lower()}-{variant}-{key}.onnx"
 
 
 def is_intact(path: Path) -> bool:
-    """Tell whether an exported file is whole: size and SHA-256 as written beside it (0.3 s)."""
+    """Tell whether an exported file has the size and SHA-256 in its sidecar (0.3 s)."""
     try:
         written = json.loads(path.with_suffix(".json").read_text())
         return path.stat().st_size == written["size_bytes"] and file_sha256(path) == written["sha256"]
@@ -186,8 +185,8 @@ def is_intact(path: Path) -> bool:
         return False
 
 
-def verify(path: Path, model: ImageModel, variant: str) -> dict[str, Any]:
-    """Compare an ONNX file with PyTorch on batches of 1, 3 and 8, given the same bytes.
+def verify_export(path: Path, model: ImageModel, variant: str) -> dict[str, Any]:
+    """Compare an ONNX file with PyTorch on the same batches of 1, 3 and 8 images.
 
     Returns:
         `max_abs_error`, `max_relative_error` (of the vector's length, worst image) and `min_cosine`.
@@ -230,7 +229,7 @@ def verify(path: Path, model: ImageModel, variant: str) -> dict[str, Any]:
 
 
 def ir_version(path: Path) -> int:
-    """Return the version of the ONNX file format, from the first bytes: the weights are not read.
+    """Return the version of the ONNX file format, from the first bytes.
 
     Raises:
         PhotodupError: it does not begin as an ONNX file.
@@ -257,7 +256,7 @@ def _export_one(model: TorchModel, variant: str, path: Path) -> None:
         with replacing(path) as temporary:
             program.save(temporary, include_initializers=True, external_data=False)
             del program  # 350 MB, and verifying holds the same weights twice more
-            checked = verify(temporary, model, variant)
+            checked = verify_export(temporary, model, variant)
             sidecar = {
                 **metadata,
                 "size_bytes": temporary.stat().st_size,
@@ -265,7 +264,7 @@ def _export_one(model: TorchModel, variant: str, path: Path) -> None:
                 "opset": OPSET,
                 **checked,
             }
-            # The sidecar first: a file without one is exported again, a sidecar without its file too.
+            # The sidecar first: with only one of the two the export is repeated.
             write_atomically(path.with_suffix(".json"), _sidecar(sidecar))
     except OSError as error:
         raise PhotodupError(
@@ -299,13 +298,13 @@ def _trace(model: TorchModel, variant: str) -> Any:
                 return torch.nn.functional.normalize(self.visual(pixels.half()).float(), dim=-1)
             return torch.nn.functional.normalize(self.visual(pixels), dim=-1)
 
-    # A batch of 2: the exporter would take a size of 1 for a constant.
+    # A batch of 2: the exporter treats a size of 1 as constant.
     example = torch.zeros(2, 3, IMAGE_SIZE, IMAGE_SIZE, dtype=dtype, device=model.device)
     return trace(Graph(), example)
 
 
 def _cast_first(graph: Any) -> None:
-    """Let all of the graph read the input behind its cast: TensorRT takes uint8 for nothing else, not for a Shape."""
+    """Let all nodes read the input after its cast: TensorRT accepts uint8 only for a Cast, not for a Shape."""
     uses = graph.inputs[0].uses()
     casts = [node for node, _ in uses if node.op_type == "Cast"]
     for node, index in uses:
@@ -315,7 +314,7 @@ def _cast_first(graph: Any) -> None:
 
 
 def trace(graph: Any, example: Any) -> Any:
-    """Return a network from `image` to `embedding`, any number at a time, as an ONNX program.
+    """Return a network from `image` to `embedding`, with a free batch size, as an ONNX program.
 
     Args:
         graph: a `torch.nn.Module`.
@@ -339,7 +338,7 @@ def trace(graph: Any, example: Any) -> Any:
 
 @contextlib.contextmanager
 def _exporter_settings() -> Iterator[None]:
-    """No fused attention kernel (it has no ONNX form), no advice from inside the exporter."""
+    """Switch off fused attention (it has no ONNX form) and the exporter's advice."""
     import torch
 
     fused = torch.backends.mha.get_fastpath_enabled()
@@ -352,7 +351,7 @@ def _exporter_settings() -> Iterator[None]:
 
 
 def _wire(pixels: np.ndarray, variant: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return what the graph is sent and the float32 the model sees for it."""
+    """Return the graph's input, and the float32 pixels that it stands for."""
     if variant == "uint8":
         return pixels, normalize(pixels)
     sent = normalize(pixels).astype(np.float16 if variant == "fp16" else np.float32)

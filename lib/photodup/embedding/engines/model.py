@@ -1,8 +1,7 @@
-"""What every engine gives: the encoder's interface, the names of engines and precisions, and the digests.
+"""The encoder's interface, the engines with their precisions, digests, and the processor's instructions.
 
-`engine` is what runs the graph and `precision` how it computes; any of the one goes with any of the other where
-`SUPPORTED` says so, on a processor that has the instructions. BF16 without its own is emulated and slower than FP32;
-INT8 without VNNI adds pairs of products in 16 bits on x86, which overflow: the embeddings would be wrong, not only slow.
+BF16 without its instructions is emulated and slower than FP32. INT8 without VNNI adds products in 16 bits on x86, which
+overflow: its embeddings would be wrong.
 """
 
 import hashlib
@@ -26,7 +25,7 @@ SUPPORTED: dict[str, tuple[str, ...]] = {
     "triton": ("fp32", "tf32", "bf16", "fp16", "int8"),
 }
 """Precisions of each engine: PyTorch eager, `torch.compile`, ONNX Runtime (CPU or CUDA), OpenVINO (CPU),
-ONNX Runtime's TensorRT provider, a Triton (whatever its model computes in)."""
+ONNX Runtime's TensorRT provider, and a Triton behind the service."""
 ENGINES = tuple(SUPPORTED)
 
 
@@ -41,7 +40,7 @@ class ImageModel(Protocol):
         engine: what runs the graph, one of `ENGINES`.
         precision: how it computes, one of `PRECISIONS`.
         source_digest: hex of weights and options, the same at every precision.
-        view: what of a picture it looks at; its `pixels` are what `embed_pixels` takes.
+        view: the part of a picture that it sees; its `pixels` are the input of `embed_pixels`.
     """
 
     name: str
@@ -62,17 +61,17 @@ class ImageModel(Protocol):
         """Hex of weights, options and precision: embeddings are comparable if their digests are equal."""
 
     def embed(self, images: np.ndarray) -> np.ndarray:
-        """Map float32 [n, 3, 224, 224], normalised, to float32 [n, dim] of length 1. Blocks; thread-safe."""
+        """Map normalised float32 [n, 3, 224, 224] to float32 [n, dim] of length 1. Blocks; thread-safe."""
 
     def embed_pixels(self, pixels: np.ndarray) -> np.ndarray:
-        """Do the same from uint8 [n, 3, 224, 224]; normalised where it is computed, a quarter to transfer."""
+        """Do the same from uint8 [n, 3, 224, 224], a quarter of the bytes to transfer."""
 
 
 def check_choice(engine: str, precision: str) -> None:
-    """Refuse an engine or a precision that does not exist, and a pair that does not.
+    """Refuse an unknown engine or precision, and a pair that `SUPPORTED` lacks.
 
     Raises:
-        PhotodupError: the sentence names what there is.
+        PhotodupError: names the choices.
     """
     if engine not in SUPPORTED:
         raise PhotodupError(f"There is no engine {engine!r} (ENGINE): use one of {', '.join(ENGINES)}.")
@@ -89,10 +88,10 @@ def check_choice(engine: str, precision: str) -> None:
 
 
 def digest_at(precision: str, source_digest: str, file_sha256: str = "") -> str:
-    """Return the digest of embeddings computed in `precision`: FP32's is the weights' own.
+    """Return the digest of embeddings in `precision`; at FP32 it is that of the weights.
 
     Args:
-        file_sha256: INT8: of the quantised file, since another calibration gives other embeddings.
+        file_sha256: of an INT8 file, since each calibration gives other embeddings.
     """
     if precision == "fp32":
         return source_digest
@@ -103,14 +102,14 @@ def check_images(images: np.ndarray, dtype: type = np.float32) -> None:
     """Refuse arrays that are not [n, 3, 224, 224] of `dtype`.
 
     Raises:
-        ValueError: naming what was given.
+        ValueError: names the array's type and shape.
     """
     if images.ndim != 4 or images.shape[1:] != (3, IMAGE_SIZE, IMAGE_SIZE) or images.dtype != dtype:
         expected = f"{np.dtype(dtype)} [n, 3, {IMAGE_SIZE}, {IMAGE_SIZE}]"
         raise ValueError(f"images must be {expected}, not {images.dtype} {images.shape}")
 
 
-# Any one of these flags of /proc/cpuinfo will do; the last of each are ARM's.
+# Flags of /proc/cpuinfo of which one is enough; the last of each are ARM's.
 INSTRUCTIONS: dict[str, tuple[str, ...]] = {
     "bf16": ("avx512_bf16", "amx_bf16", "bf16"),
     "int8": ("avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm"),
@@ -121,7 +120,7 @@ FASTEST_FIRST = ("int8", "bf16", "fp32")
 
 @cache
 def cpuinfo(*names: str) -> str:
-    """Return what Linux says of this processor under the first of these names; other systems tell nothing."""
+    """Return the first entry of /proc/cpuinfo with one of these names; empty on other systems."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -130,19 +129,19 @@ def cpuinfo(*names: str) -> str:
 
 
 def processor_flags() -> frozenset[str]:
-    """Return the instruction sets of this processor; Apple's are known, other systems tell nothing."""
+    """Return this processor's instruction sets, on Linux and Apple silicon; empty elsewhere."""
     apple = platform.system() == "Darwin" and platform.machine() == "arm64"
     return frozenset({"asimddp"} if apple else cpuinfo("flags", "features").split())
 
 
 def check_processor(precision: str, flags: frozenset[str] | None = None) -> None:
-    """Refuse a precision that this processor has no instructions for.
+    """Refuse a precision for which this processor has no instructions.
 
     Args:
         flags: instruction sets; default this processor's.
 
     Raises:
-        PhotodupError: the sentence names the instructions and the next best precision.
+        PhotodupError: names the instructions and the next best precision.
     """
     if can_compute(precision, flags):
         return
@@ -154,6 +153,6 @@ def check_processor(precision: str, flags: frozenset[str] | None = None) -> None
 
 
 def can_compute(precision: str, flags: frozenset[str] | None = None) -> bool:
-    """Tell whether the processor has instructions for a precision; FP32 needs none of its own."""
+    """Tell whether the processor has the instructions for a precision."""
     flags = processor_flags() if flags is None else flags
     return precision not in INSTRUCTIONS or bool(flags & set(INSTRUCTIONS[precision]))

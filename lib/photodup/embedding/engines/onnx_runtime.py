@@ -33,19 +33,18 @@ def open_session(
     profile_prefix: str | None = None,
     remedy: str = "delete it and run `photodup export` again",
 ) -> "onnxruntime.InferenceSession":
-    """Open a session as the servers do, with or without graph optimisation.
+    """Open a session with the servers' settings.
 
     Args:
-        providers: in order of preference; the first must really run. ONNX Runtime itself would leave out one that
-            it lacks or whose libraries do not load, and say so only in a warning.
+        providers: in order of preference; the first must run. ONNX Runtime itself skips one that does not load, with
+            only a warning.
         provider_options: by provider.
-        threads: CPU threads; default one for each core that this process may use.
-        profile_prefix: where to write the operator profiler's trace, if anywhere.
-        remedy: what to do about a file that cannot be loaded, for the error.
+        threads: CPU threads; default one for each available core.
+        profile_prefix: path prefix of the operator profiler's trace; None for no trace.
+        remedy: for the error about a file that cannot be loaded.
 
     Raises:
-        PhotodupError: no such file, a provider that this ONNX Runtime lacks or cannot load, or a file that is no
-            model.
+        PhotodupError: no such file or no model in it, or a provider does not load.
     """
     import onnxruntime
 
@@ -64,7 +63,7 @@ def open_session(
     configured = [(name, dict((provider_options or {}).get(name, {}))) for name in providers]
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # a provider left out; looked at below
+            warnings.simplefilter("ignore", UserWarning)  # a skipped provider is checked below
             session = onnxruntime.InferenceSession(path, options, providers=configured)
     except Exception as error:  # ONNX Runtime's exceptions share no public base class
         reason = str(error).splitlines()[0][:200]
@@ -93,10 +92,10 @@ def existing(path: Path) -> Path:
 
 
 def _load_cuda_libraries() -> None:
-    """Make CUDA and cuDNN known to this process before ONNX Runtime looks for them.
+    """Load CUDA and cuDNN before ONNX Runtime looks for them.
 
-    The GPU image has no CUDA of its own: torch's wheels bring it, and importing torch loads it. Without torch
-    ONNX Runtime can load NVIDIA's wheels itself.
+    The GPU image gets CUDA from torch's wheels, so importing torch loads it. Without torch ONNX Runtime loads NVIDIA's
+    wheels itself.
     """
     import onnxruntime
 
@@ -108,10 +107,10 @@ def _load_cuda_libraries() -> None:
 
 
 def providers_for(device: str | None, engine: str = "onnx") -> list[str]:
-    """Return the execution providers for `cpu`, `cuda` or None (the best there is).
+    """Return the execution providers for `cpu`, `cuda` or None (the best available).
 
     Raises:
-        PhotodupError: CUDA or TensorRT is wanted and this build has none.
+        PhotodupError: this build lacks CUDA or TensorRT.
     """
     import onnxruntime
 
@@ -132,10 +131,10 @@ def providers_for(device: str | None, engine: str = "onnx") -> list[str]:
 
 @dataclass(frozen=True)
 class ImageInput:
-    """How an exported encoder takes pictures.
+    """The image input of an exported encoder.
 
     Attributes:
-        dtype: float32 and float16 take normalised pixels; uint8 has the normalisation folded in.
+        dtype: float32 and float16 for normalised pixels; uint8 if the graph normalises.
         channels_last: [n, size, size, 3] instead of [n, 3, size, size].
         size: side of the square, pixels.
     """
@@ -145,17 +144,17 @@ class ImageInput:
     size: int
 
     def fit(self, images: np.ndarray) -> np.ndarray:
-        """Return [n, 3, size, size], normalised unless it is uint8, as the encoder takes it."""
+        """Convert [n, 3, size, size] (normalised, or uint8) to the encoder's layout and type."""
         images = images.transpose(0, 2, 3, 1) if self.channels_last else images
         return np.ascontiguousarray(images, self.dtype)
 
 
 def entry_of(kind: str, shape: Sequence[object]) -> ImageInput | None:
-    """Read from an input's type and shape how it takes pictures; None if it takes something else.
+    """Return the image input with this type and shape; None if it is no image input.
 
     Args:
         kind: as ONNX Runtime writes it, such as `tensor(float)`.
-        shape: whole numbers, and anything else for an axis of any length, as the first has to be.
+        shape: whole numbers; anything else is a free axis, which the first must be.
     """
     dtypes = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(uint8)": np.uint8}
     if kind not in dtypes or len(shape) != 4 or isinstance(shape[0], int):
@@ -168,7 +167,7 @@ def entry_of(kind: str, shape: Sequence[object]) -> ImageInput | None:
 
 
 class ExportedModel:
-    """What encoders from a file share, whichever engine runs it; the engine has `_run`, which takes what `embed` takes."""
+    """What encoders from a file share; each engine adds `_run`, which takes what its input takes."""
 
     view = View()
     _entry: ImageInput
@@ -177,10 +176,10 @@ class ExportedModel:
     def _set_origin(
         self, path: Path, notes: Mapping[str, str], engine: str, precision: str | None, name: str
     ):
-        """Set what the file says of itself.
+        """Set name, weights and precision from the file's notes.
 
         Raises:
-            PhotodupError: the engine has no such precision, or the file is of another.
+            PhotodupError: the engine lacks the precision, or the file has another.
         """
         file_precision = notes.get("precision", "fp32")
         self.path, self._notes, self.engine, self.precision = path, notes, engine, precision or file_precision
@@ -204,12 +203,12 @@ class ExportedModel:
 
     @cached_property
     def source_digest(self) -> str:
-        """The digest of the model that was exported, or of the file when that is not recorded in it."""
+        """The exported model's digest, or the file's if it records none."""
         return self._notes.get("model_digest") or file_sha256(self.path)
 
     @cached_property
     def digest(self) -> str:
-        """The exported weights' digest at FP32; at another precision, and for each INT8 file, one of its own."""
+        """At FP32 `source_digest`; every other precision and INT8 file has its own."""
         file = model_sha256(self.path) if self.precision == "int8" else ""
         return digest_at(self.precision, self.source_digest, file)
 
@@ -217,8 +216,8 @@ class ExportedModel:
 class OnnxModel(ExportedModel):
     """An exported encoder run by ONNX Runtime.
 
-    The input may be float32, float16 or (with the normalisation folded in) uint8, its channels first or last;
-    `embed` takes the normalised float32 images of every other model and converts, exactly for float32 and uint8.
+    The input may be float32, float16 or (if the graph normalises) uint8, channels first or last. `embed` takes normalised
+    float32 like every model and converts, exactly for float32 and uint8.
     """
 
     def __init__(
@@ -234,15 +233,15 @@ class OnnxModel(ExportedModel):
         """Open a session.
 
         Args:
-            path: an exported encoder, or a quantised one (`quantise.py`), which says so in itself.
-            name: the architecture, if the file does not say it.
-            device: `cpu` or `cuda`; default the best there is.
+            path: an exported or a quantised encoder (`quantise.py`).
+            name: the architecture, if the file does not state it.
+            device: `cpu` or `cuda`; default the best available.
             threads: CPU threads.
             engine: `onnx`, or `trt`: ONNX Runtime's TensorRT provider.
             precision: one of the engine's; default the file's own, which is `fp32` or `int8`.
 
         Raises:
-            PhotodupError: a provider, a precision or a file that cannot be had.
+            PhotodupError: a provider, a precision or a file is not available.
         """
         providers = providers_for(device, engine)
         self.device = "cpu" if providers[0] == CPU[0] else "cuda"
@@ -268,11 +267,11 @@ class OnnxModel(ExportedModel):
 
     def _run(self, images: np.ndarray) -> np.ndarray:
         (embedding,) = self.session.run([self._output], {self._input: self._entry.fit(images)})
-        # Our own exports are of length 1 already; an encoder from elsewhere may not be.
+        # Our exports have length 1 already; other encoders may not.
         return embedding / np.linalg.norm(embedding, axis=-1, keepdims=True)
 
     def runtime(self) -> dict[str, str]:
-        """Return library, version, threads and so on, as the session reports them."""
+        """Return the session's library, version, threads and so on."""
         return describe_onnx(self.session)
 
 
@@ -283,7 +282,7 @@ def file_sha256(path: Path) -> str:
 
 
 def model_sha256(path: Path) -> str:
-    """Return the SHA-256 of a model: of an ONNX file, or of an IR's `.xml` and the `.bin` beside it together."""
+    """Return the SHA-256 of a model: an ONNX file, or an IR's `.xml` and `.bin` together."""
     if path.suffix != ".xml":
         return file_sha256(path)
     digests = file_sha256(path) + file_sha256(path.with_suffix(".bin"))
@@ -291,7 +290,7 @@ def model_sha256(path: Path) -> str:
 
 
 def _options(precision: str | None) -> dict[str, dict[str, str]]:
-    # TF32 is the CUDA provider's default: without a word, "FP32" would be TF32.
+    # The CUDA provider uses TF32 by default.
     return {
         "CUDAExecutionProvider": {"use_tf32": str(int(precision == "tf32"))},
         "TensorrtExecutionProvider": {"trt_fp16_enable": str(precision == "fp16")},

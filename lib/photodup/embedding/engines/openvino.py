@@ -1,4 +1,4 @@
-"""OpenVINO on the CPU: FP32, BF16 and INT8 kernels of one compiler, in one or several streams."""
+"""OpenVINO on the CPU, in FP32, BF16 or INT8, in one or several streams."""
 
 import functools
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +16,7 @@ from photodup.embedding.engines.model import check_processor
 from photodup.embedding.engines.onnx_runtime import ExportedModel, ImageInput, entry_of
 from photodup.embedding.imaging import IMAGE_SIZE
 
-NOTES = "photodup"  # the place in an IR's rt_info where quantise.py writes what it made the file from
+NOTES = "photodup"  # key in an IR's rt_info for quantise.py's notes
 
 
 class OpenVinoModel(ExportedModel):
@@ -26,12 +26,12 @@ class OpenVinoModel(ExportedModel):
         path: an ONNX export with a float32 input, or the `.xml` of a quantised one.
         precision: `fp32`, `bf16` or `int8`; default the file's own.
         threads: CPU threads in all; default one for each core.
-        streams: inferences that run at once, each with its share of the threads. A batch is divided among them;
-            callers in several threads use them too.
+        streams: inferences at once, each with its share of the threads. They share one batch, and serve several
+            calling threads.
 
     Raises:
-        PhotodupError: OpenVINO is missing, the file is no encoder or of another precision, or the processor has no
-            instructions for the precision.
+        PhotodupError: OpenVINO is missing, the file is no encoder or has another precision, or the processor lacks
+            the instructions.
     """
 
     device = "cpu"
@@ -46,7 +46,7 @@ class OpenVinoModel(ExportedModel):
         streams: int = 1,
     ) -> None:
         network = read_network(path)
-        self._set_origin(path, read_notes(network), "openvino", precision, name)
+        self._set_origin(path, read_metadata(network), "openvino", precision, name)
         check_processor(self.precision)
         if streams < 1:
             raise PhotodupError(f"OpenVINO needs at least one stream, not {streams}.")
@@ -77,16 +77,16 @@ class OpenVinoModel(ExportedModel):
         return embedding / np.linalg.norm(embedding, axis=-1, keepdims=True)
 
     def runtime(self) -> dict[str, str]:
-        """Return library, version, threads and so on, as the compiled model reports them."""
+        """Return the compiled model's library, version, threads and so on."""
         return describe_openvino(self._compiled)
 
 
 def compile_graph(path: Path, precision: str, *, cache: str = "", sizes: str = "") -> Any:
-    """Return an export compiled for this processor, to be timed on its own.
+    """Return an export compiled for this processor, to time it alone.
 
     Args:
         path: an encoder with a float32 input.
-        precision: `fp32` or `bf16`; left open, OpenVINO would compute in BF16 wherever the processor has it.
+        precision: `fp32` or `bf16`.
         cache: folder of compiled models; empty builds anew.
         sizes: fixes (`4`) or bounds (`1..8`) the batch; empty leaves it open.
 
@@ -100,8 +100,8 @@ def compile_graph(path: Path, precision: str, *, cache: str = "", sizes: str = "
     return _core().compile_model(network, "CPU", options)
 
 
-def read_notes(network: Any) -> dict[str, str]:
-    """Return what a model says about itself: an ONNX file's metadata, and what `quantise.py` wrote into an IR."""
+def read_metadata(network: Any) -> dict[str, str]:
+    """Return an ONNX file's metadata, and the notes that `quantise.py` wrote into an IR."""
     notes: dict[str, str] = {}
     for place in ("framework", NOTES):
         if network.has_rt_info([place]):
@@ -138,7 +138,7 @@ _KINDS = {"f32": "tensor(float)", "u8": "tensor(uint8)"}  # in ONNX Runtime's wo
 
 
 def _check_shapes(network: Any, path: Path) -> tuple[ImageInput, int]:
-    """Return what it takes, and the length of an embedding; refuse what takes or gives something else."""
+    """Return a network's image input and embedding length; refuse one that is no image encoder."""
     shapes = [port.partial_shape.to_string() for port in (*network.inputs, *network.outputs)]
     is_single = len(network.inputs) == len(network.outputs) == 1
     entry = None

@@ -21,15 +21,15 @@ class TorchModel:
     Args:
         name: an open_clip architecture.
         pretrained: where the weights come from; see `encoder.py`.
-        device: `cpu`, `cuda`, `cuda:1` or `mps`; default the best there is.
+        device: `cpu`, `cuda`, `cuda:1` or `mps`; default the best available.
         threads: CPU threads, for the whole process.
         engine: `pytorch`, or `compile`: through `torch.compile`, which needs a C++ compiler on a CPU and takes a
             minute for the first batch.
-        precision: `fp32`, `bf16`; on a GPU also `tf32` and `fp16`. BF16 and FP16 by autocast: matrix products
-            in the low precision, sums and normalisations in float32.
+        precision: `fp32`, `bf16`; on a GPU also `tf32` and `fp16`. BF16 and FP16 use autocast: matrix products in
+            low precision, sums and normalisations in float32.
 
     Raises:
-        PhotodupError: weights that cannot be had, a device or a precision that is not there.
+        PhotodupError: weights, a device or a precision is not available.
     """
 
     view = View()
@@ -61,7 +61,7 @@ class TorchModel:
             torch.from_numpy(a[:, None, None].copy()).to(self.device) for a in (MEAN, STD)
         )
         if engine == "compile":
-            # One graph for every batch size: a service sees them all, and compiling each takes a minute.
+            # One graph for all batch sizes: compiling each would take a minute.
             self._run = torch.compile(self.visual, dynamic=True)
 
     def embed(self, images: np.ndarray) -> np.ndarray:
@@ -103,7 +103,7 @@ class TorchModel:
         return torch.nn.functional.normalize(features.float(), dim=-1).cpu().numpy()
 
     def runtime(self) -> dict[str, str]:
-        """Return the library, its version, the threads, and whether OpenMP's spin between two images."""
+        """Return the library, its version, its threads, and whether OpenMP's threads spin."""
         import torch
 
         spins = variable("OMP_WAIT_POLICY").upper() != "PASSIVE"
@@ -114,7 +114,7 @@ class TorchModel:
 
     @cached_property
     def source_digest(self) -> str:
-        """SHA-256 of the weights and of the options that change an embedding (0.3 s, then kept)."""
+        """SHA-256 of the weights and the options that change an embedding (0.3 s, then cached)."""
         digest = hashlib.sha256(json.dumps([self.name, IMAGE_SIZE, MEAN.tolist(), STD.tolist()]).encode())
         for key, tensor in sorted(self.visual.state_dict().items()):
             digest.update(f"{key}{tuple(tensor.shape)}{tensor.dtype}".encode())
@@ -123,15 +123,15 @@ class TorchModel:
 
     @property
     def digest(self) -> str:
-        """The weights' digest at FP32; at another precision a digest of its own."""
+        """At FP32 `source_digest`; every other precision has its own."""
         return digest_at(self.precision, self.source_digest)
 
 
 def torch_device(device: str | None) -> str:
-    """Return a device that PyTorch has here; None: the best there is.
+    """Return the device, or the best available for None.
 
     Raises:
-        PhotodupError: it has no such device.
+        PhotodupError: PyTorch has no such device here.
     """
     import torch
 
@@ -154,7 +154,7 @@ def _check_device(device: str, precision: str) -> None:
 
 
 def _with_tf32(allowed: bool, run: Any, images: Any) -> Any:
-    """Run with TF32 in matrix products and convolutions, or without it: it is a switch of the whole process."""
+    """Run with or without TF32 in matrix products and convolutions; the switch is global to the process."""
     import torch
 
     places: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn.conv)  # type: ignore[attr-defined]

@@ -1,12 +1,11 @@
-"""INT8 files: a float32 export quantised on photographs, for OpenVINO by NNCF, for ONNX Runtime by its own tool.
+"""Quantise a float32 export to INT8 on photographs: for OpenVINO with NNCF, for ONNX Runtime with its own tool.
 
-NNCF takes a vision transformer as one: SmoothQuant moves what makes single channels of an activation large into the
-weights, residual additions stay float, and biases are corrected by what the calibration photographs show.
-Depthwise convolutions stay float too: INT8 makes them less exact and no faster. ONNX Runtime's tool knows none of that; it
-is the second arm, to compare with.
+NNCF treats a vision transformer as one: SmoothQuant moves large activation channels into the weights, residual additions
+stay float, and biases are corrected on the calibration photographs. Depthwise convolutions stay float too: INT8 makes them
+less exact and no faster. ONNX Runtime's tool has none of this; it is there for comparison.
 
-Calibration decides about the ranges, so the photographs must be of the kind that will be embedded. Whether the result
-may be used is not decided here but by `photodup.study.accuracy.gate`.
+Calibration sets the ranges, so the photographs must be of the kind that will be embedded. `photodup.study.accuracy.gate`
+decides whether a file may be used.
 """
 
 import contextlib
@@ -44,20 +43,20 @@ def quantise(
     directory: Path | None = None,
     keep_float: Sequence[str] = (),
 ) -> Path:
-    """Write the INT8 file of some weights and say beside it what it was made from.
+    """Write the INT8 file of some weights, and its notes beside it.
 
     Args:
         source: the float32 export; its input must be float32.
-        images: float32 [n, 3, 224, 224], normalised: the calibration photographs, at least `MIN_PHOTOGRAPHS`.
+        images: at least `MIN_PHOTOGRAPHS` calibration photographs, normalised float32 [n, 3, 224, 224].
         engine: `openvino` (an IR by NNCF) or `onnx` (QDQ by ONNX Runtime's tool).
         directory: where the file goes; default build/models.
-        keep_float: OpenVINO: regular expressions; layers whose names match stay float, as depthwise convolutions always do.
+        keep_float: OpenVINO: regular expressions for names of layers that stay float.
 
     Returns:
         The `.xml` (its weights in a `.bin` beside it) or the `.onnx`.
 
     Raises:
-        PhotodupError: too few photographs, NNCF missing, or a graph that cannot be quantised.
+        PhotodupError: too few photographs, no NNCF, or a graph that cannot be quantised.
     """
     if engine not in ENGINES:
         raise PhotodupError(f"INT8 files are made for {' and '.join(ENGINES)}, not for {engine}.")
@@ -85,13 +84,13 @@ def quantise(
                 _with_onnx_runtime(source, images, inside, scratch)
         except PhotodupError:
             raise
-        except Exception as error:  # the tools raise what they meet: their errors share no base class
+        except Exception as error:  # the tools' errors share no base class
             reason = " ".join(str(error).split())[:160] or type(error).__name__
             tool, other = ("NNCF", "bf16 or fp32") if engine == "openvino" else ("ONNX Runtime", "fp32")
             raise PhotodupError(
                 f"{tool} cannot quantise {source.path.name} ({reason}): use {other} for these weights."
             ) from error
-        # The notes first: a file whose notes name another digest is not taken for intact.
+        # The notes first: a file with another digest in its notes does not count as intact.
         write_notes(path, replace(notes, sha256=model_sha256(scratch)))
         for part in sorted(scratch.parent.glob(f"{scratch.stem}.*")):
             os.replace(part, path.with_name(part.name))
@@ -99,7 +98,7 @@ def quantise(
 
 
 def images_digest(images: np.ndarray) -> str:
-    """Return the SHA-256 of a set of images, whatever their order."""
+    """Return the SHA-256 of a set of images in any order."""
     each = sorted(hashlib.sha256(np.ascontiguousarray(image).data).digest() for image in images)
     return hashlib.sha256(b"".join(each)).hexdigest()
 
@@ -113,7 +112,7 @@ def _with_nncf(
     network = read_network(source.path)
     kinds = {node.get_friendly_name(): node.get_type_name() for node in network.get_ops()}
     depthwise = [name for name, kind in kinds.items() if kind == "GroupConvolution"]
-    overflow = nncf.OverflowFix.DISABLE  # every processor that gets INT8 adds in 32 bits
+    overflow = nncf.OverflowFix.DISABLE  # `check_processor` allows INT8 only where sums have 32 bits
     smooth = nncf.AdvancedSmoothQuantParameters(matmul=0.5)  # the default, .95, burdens the weights
     advanced = nncf.AdvancedQuantizationParameters(overflow_fix=overflow, smooth_quant_alphas=smooth)
     with quiet_tools(), contextlib.redirect_stdout(io.StringIO()):  # its progress bars; errors are exceptions
@@ -147,9 +146,8 @@ def int8_file(source: Path, directory: Path, images: np.ndarray) -> Path:
 
     Args:
         source: an exported encoder, float32 at its input.
-        directory: where the file goes; a quarter of the size.
-        images: float32 [n, 3, 224, 224], normalised; the ranges of the activations are taken from them
-            (smallest and largest value seen), so they must be of the kind that will be embedded.
+        directory: where the file goes; it has a quarter of the size.
+        images: normalised float32 [n, 3, 224, 224]; their smallest and largest activations set the ranges.
     """
     from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
 
@@ -178,6 +176,6 @@ def int8_file(source: Path, directory: Path, images: np.ndarray) -> Path:
 
 
 def _import_nncf() -> Any:
-    # NNCF reports its use to a Google Analytics account unless it takes this for its own tests. Nobody asked the owner.
+    # NNCF reports its use to Google Analytics, without the owner's consent, except in its own tests.
     with variables(NNCF_CI="1"):
         return need("nncf")

@@ -1,7 +1,7 @@
-"""Where the files of a reduced precision are, what they were made from, and what the gate said of them.
+"""Files of reduced precisions, their notes, and the gate's verdicts.
 
-Beside each lies a `.json` with the same name. BF16 has no file of its own, since engines round as they compute;
-its `.json` holds the gate's result alone. A result counts for the very file whose SHA-256 it names.
+Beside each file lies a `.json` with its notes. BF16 has only the `.json` with the gate's result, since engines round as
+they compute. A result counts only for the file whose SHA-256 it names.
 """
 
 import hashlib
@@ -21,20 +21,20 @@ from photodup.embedding.engines.weights import UNNAMED, is_random
 if TYPE_CHECKING:
     import onnx
 
-# Raise when a precision is made otherwise from the same weights, so that older files are not taken for new ones.
+# Raise when the recipe of a precision changes, so that older files are not used.
 RECIPE_VERSION = 2
-GATED = ("int8", "bf16")  # what `photodup export` asks the gate about
+GATED = ("int8", "bf16")  # precisions that `photodup export` checks
 _SUFFIX = {"openvino": ".xml", "onnx": ".onnx"}
 
 
 @dataclass(frozen=True)
 class WeightsSource:
-    """The float32 export that a reduced precision is made from.
+    """A float32 export, the source of a reduced precision.
 
     Attributes:
         path: the ONNX file.
         model_name: architecture.
-        model_pretrained: where its weights came from.
+        model_pretrained: origin of its weights.
         model_digest: of weights and options.
     """
 
@@ -48,22 +48,21 @@ class WeightsSource:
         return is_random(self.model_pretrained)
 
     def notes(self, engine: str, precision: str, **more: Any) -> "Notes":
-        """Return notes about a precision of these weights in an engine."""
+        """Return notes for a precision and an engine."""
         return Notes(engine, precision, self.model_name, self.model_pretrained, self.model_digest, **more)
 
 
 @dataclass(frozen=True)
 class Notes:
-    """What is known of one precision of some weights in one engine.
+    """Notes on one precision of some weights in one engine.
 
     Attributes:
-        engine, precision: for which this holds.
         model_name, model_pretrained, model_digest: the weights.
         sha256: of the quantised model; empty for BF16.
-        calibration: `photographs` (how many), `digest` (of their pixels); empty for BF16.
-        gate: what `photodup.study.accuracy.gate` found, or None before it was asked.
-        draft_size: the gate was asked about JPEGs decoded at a reduced scale, both sides at least this long; 0: about
-            the precision.
+        calibration: `photographs` (count), `digest` (of their pixels); empty for BF16.
+        gate: result of `photodup.study.accuracy.gate`; None before it ran.
+        draft_size: shortest side, pixels, if the gate checked JPEGs decoded at a reduced scale; 0 if it checked the
+            precision.
     """
 
     engine: str
@@ -78,12 +77,12 @@ class Notes:
 
     @property
     def source(self) -> WeightsSource:
-        """The weights, but not where their export is."""
+        """The weights, without the path of their export."""
         return WeightsSource(Path(), self.model_name, self.model_pretrained, self.model_digest)
 
 
 def source_of(path: Path) -> WeightsSource:
-    """Read from a float32 export which weights it holds; a graph from elsewhere goes by its file's digest.
+    """Return the weights of a float32 export; a foreign graph is named by its file's digest.
 
     Raises:
         PhotodupError: the file is no ONNX graph, or a quantised one.
@@ -106,9 +105,9 @@ def source_of(path: Path) -> WeightsSource:
 
 
 def reduced_path(source: WeightsSource, engine: str, precision: str, directory: Path | None = None) -> Path:
-    """Return where a precision of these weights is kept: the name carries weights, engine and recipe.
+    """Return the path of a precision; its name depends on weights, engine and recipe.
 
-    The suffix is `.xml` for OpenVINO and `.onnx` for ONNX Runtime; `.json` where a precision has no file.
+    The suffix is `.xml` for OpenVINO, `.onnx` for ONNX Runtime, and `.json` for a precision without a file.
     """
     key = hashlib.sha256(f"{source.model_digest}-{engine}-{precision}-{RECIPE_VERSION}".encode()).hexdigest()
     suffix = _SUFFIX.get(engine, ".json") if precision == "int8" else ".json"
@@ -117,14 +116,14 @@ def reduced_path(source: WeightsSource, engine: str, precision: str, directory: 
 
 
 def find_int8(fp32: Path, engine: str, *, file: Path | None = None, directory: Path | None = None) -> Path:
-    """Return the INT8 file of an export's weights, intact and made from them.
+    """Return the intact INT8 file of an export.
 
     Args:
-        fp32: the float32 export that is to be served in INT8.
-        file: a file elsewhere; default the one that `photodup export --precision int8` makes.
+        fp32: the float32 export.
+        file: a file elsewhere; default the one of `photodup export --precision int8`.
 
     Raises:
-        PhotodupError: no such file, one that is damaged, or one made from other weights.
+        PhotodupError: the file is missing, damaged, or made from other weights.
     """
     source = source_of(fp32)
     path = file or reduced_path(source, engine, "int8", directory)
@@ -145,7 +144,7 @@ def find_int8(fp32: Path, engine: str, *, file: Path | None = None, directory: P
 
 
 def read_notes(path: Path) -> Notes | None:
-    """Return what lies beside a reduced file (or, for BF16, in the `.json` itself); None if nothing does."""
+    """Return the notes of a reduced file; None if there are none."""
     try:
         return Notes(**json.loads(path.with_suffix(".json").read_text()))
     except (OSError, ValueError, TypeError):
@@ -153,19 +152,19 @@ def read_notes(path: Path) -> Notes | None:
 
 
 def write_notes(path: Path, notes: Notes) -> Path:
-    """Write them beside the file, atomically."""
+    """Write notes beside their file, atomically; return their path."""
     place = path.with_suffix(".json")
     write_atomically(place, json.dumps(vars(notes), indent=1) + "\n")
     return place
 
 
 def may_decide(precision: str, verdict: str) -> bool:
-    """Tell whether decisions about photographs may rest on a precision of which the gate said this."""
+    """Tell whether decisions about photographs may rest on a precision with this verdict."""
     return precision == "fp32" or verdict == "passed"
 
 
 def why_not(precision: str, verdict: str) -> str:
-    """Say what the gate said of a precision that may not decide, and what to use instead."""
+    """Return a clause why a precision may not decide, and what to use instead."""
     finding = {
         "refused": "the gate refused it",
         "undecided": "the gate could not decide about it",
@@ -175,9 +174,9 @@ def why_not(precision: str, verdict: str) -> str:
 
 
 def what_is_left(source: WeightsSource, engine: str, precision: str, directory: Path | None = None) -> str:
-    """Say what to use where the gate does not let `precision` through, such as `bf16` or `fp32 (bf16 is refused too)`.
+    """Return what to use instead of a refused `precision`: `bf16`, or `fp32 (bf16 is refused too)`.
 
-    What the gate refused, and what this engine or processor does not compute, is not left.
+    It never names a precision that was refused, or that the engine or processor lacks.
     """
     is_possible = precision == "int8" and "bf16" in SUPPORTED[engine] and can_compute("bf16")
     verdict = verdict_in(reduced_path(source, engine, "bf16", directory), source) if is_possible else ""
@@ -186,13 +185,10 @@ def what_is_left(source: WeightsSource, engine: str, precision: str, directory: 
 
 
 def verdict_on(model: ImageModel) -> str:
-    """Return what the gate said of a loaded encoder: `passed`, `refused`, `undecided` or `not asked`.
-
-    FP32 needs no gate: `not needed`.
-    """
+    """Return the gate's verdict on a loaded encoder: `passed`, `refused`, `undecided`, `not asked`, or `not needed` (FP32)."""
     if model.precision == "fp32":
         return "not needed"
-    if model.engine == "triton":  # which states it
+    if model.engine == "triton":  # Triton states it
         return getattr(model, "gate", None) or "not asked"
     file = getattr(model, "path", None) if model.precision == "int8" else None
     source = _weights_of(model)
@@ -200,15 +196,15 @@ def verdict_on(model: ImageModel) -> str:
 
 
 def draft_path(source: WeightsSource, engine: str, precision: str, directory: Path | None = None) -> Path:
-    """Return where the gate's answer about JPEGs decoded at a reduced scale is kept.
+    """Return the path of the gate's verdict on JPEGs decoded at a reduced scale.
 
-    At FP32 the engine makes no difference that a decision could see; what other precisions give is the engine's own.
+    At FP32 all engines share it; at other precisions their embeddings differ.
     """
     return reduced_path(source, "any" if precision == "fp32" else engine, f"{precision}-draft", directory)
 
 
 def draft_verdict_on(model: ImageModel, directory: Path | None = None) -> str:
-    """Return what the gate said of a loaded encoder with JPEGs decoded at a reduced scale, as `verdict_on` does."""
+    """Return the gate's verdict on a loaded encoder with JPEGs decoded at a reduced scale, like `verdict_on`."""
     source = _weights_of(model)
     path = draft_path(source, model.engine, model.precision, directory)
     notes, file = read_notes(path), getattr(model, "path", None)
@@ -224,7 +220,7 @@ def _weights_of(model: ImageModel) -> WeightsSource:
 
 
 def verdict_in(path: Path, source: WeightsSource) -> str:
-    """Return what the notes at `path` say of these weights: a verdict, or `not asked`."""
+    """Return the verdict on these weights in the notes at `path`, or `not asked`."""
     notes = read_notes(path)
     if notes is None or notes.model_digest != source.model_digest or not notes.gate:
         return "not asked"

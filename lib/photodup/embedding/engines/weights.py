@@ -1,4 +1,4 @@
-"""Where the weights of an image tower come from: open_clip, by name, from a file, or random."""
+"""Load the weights of an image tower: by open_clip's name, from a file, or random."""
 
 import contextlib
 import logging
@@ -14,7 +14,7 @@ from photodup.core.errors import PhotodupError
 from photodup.core.names import escaped
 from photodup.embedding.imaging import IMAGE_SIZE, MEAN, STD
 
-# An exported encoder that does not say what it is: it gets no other model's thresholds.
+# Name of an exported encoder that states none, so that it gets no other model's thresholds.
 UNNAMED = "unnamed-encoder"
 
 
@@ -22,8 +22,8 @@ def load_visual(name: str, pretrained: str) -> Any:
     """Return open_clip's image tower with its weights, float32, on the CPU; the text tower is dropped.
 
     Raises:
-        PhotodupError: unknown name, missing or unreadable file, weights that cannot be downloaded, or a tower that
-            wants other pixels than the 224-pixel CLIP preprocessing.
+        PhotodupError: unknown name, missing or unreadable file, failed download, or a tower with other preprocessing
+            than CLIP at 224 pixels.
     """
     clip = load_clip(name, pretrained)
     _check_preprocessing(name, clip.visual)
@@ -41,11 +41,10 @@ def is_random(pretrained: str) -> bool:
 
 
 def import_open_clip() -> Any:
-    """Import open_clip also where torchvision's compiled operators do not match the PyTorch build.
+    """Import open_clip, also where torchvision does not match the PyTorch build.
 
-    open_clip imports torchvision, and torchvision fails on import if `nms` was never registered, which is
-    what happens when a CUDA build of it meets a CPU build of PyTorch. The image tower uses no torchvision
-    operator, so declaring the two that are looked up at import is enough.
+    A CUDA build of torchvision fails on import beside a CPU build of PyTorch, because its operator `nms` is not
+    registered. The image tower uses no torchvision operator, so declaring the two looked up at import is enough.
     """
     import torch
 
@@ -75,14 +74,14 @@ def random_clip(name: str, pretrained: str) -> Any:
         seed = int(pretrained.removeprefix("random:"))
     except ValueError:
         raise PhotodupError(f"MODEL_PRETRAINED={pretrained} needs a whole number, as in random:0.") from None
-    with torch.random.fork_rng(devices=[]), quiet_tools():  # that no weights were loaded is the request
+    with torch.random.fork_rng(devices=[]), quiet_tools():  # it warns that no weights were loaded
         torch.manual_seed(seed)
         return _create(name, None, load_weights=False)
 
 
 @contextlib.contextmanager
 def _retries_told_once() -> Iterator[None]:
-    """Let the hub's client warn once: it says every retry twice, and open_clip logs what its exception says."""
+    """Let the hub's client warn once: it logs each retry twice, and open_clip repeats its exception."""
     hub, client = (logging.getLogger(name) for name in ("huggingface_hub", "huggingface_hub.utils._http"))
     first = iter((True,))
     propagates, hub.propagate = hub.propagate, False
@@ -114,7 +113,7 @@ def _pretrained_clip(name: str, pretrained: str) -> Any:
     except PhotodupError:
         raise
     except Exception as error:  # Network, hub, pickle and shape errors come from four libraries.
-        first: BaseException = error  # what happened; the others say that it did
+        first: BaseException = error  # the original cause
         while not looks_like_path and (cause := first.__cause__ or first.__context__):
             first = cause
         reason = escaped(" ".join(str(first).split()))[:160] or type(first).__name__
@@ -150,7 +149,7 @@ def _check_preprocessing(name: str, visual: Any) -> None:
 
 @contextlib.contextmanager
 def quiet_tools() -> Iterator[None]:
-    """Hold back the advice of libraries, logged or warned, about what was done on purpose; errors pass."""
+    """Suppress warnings of libraries about intended settings, logged or raised; errors pass."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -1,5 +1,5 @@
-"""Each protocol written and read once: a request is made of images or tensors, and embeddings are read of its answer.
+"""Wire formats: requests from images or tensors, and embeddings from answers.
 
 May import: embedding. Read `http.py` first, then `kserve.py`; `wires.py` makes tensors and JPEGs of photographs. The client
-adds retries, the bench its own timed connection; neither knows how a body is laid out.
+adds retries, the bench a timed connection.
 """

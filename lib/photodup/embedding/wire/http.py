@@ -14,7 +14,7 @@ from photodup.core.files import parse_json
 
 _BOUNDARY = "photodup-7MA4YWxkTrZu0gW"
 _JSON = {"Content-Type": "application/json"}
-# What hostile or broken JSON raises on its way to an array, nesting without end (RecursionError) included.
+# Exceptions of hostile or broken JSON on its way to an array, endless nesting (RecursionError) included.
 _UNREADABLE = (
     ValueError,
     TypeError,
@@ -30,7 +30,7 @@ Read = TypeVar("Read")
 
 
 class AnswerError(PhotodupError):
-    """A server answered with something that is not what was asked for."""
+    """A server's answer has another form than expected."""
 
 
 class HttpRequest(NamedTuple):
@@ -42,7 +42,7 @@ class HttpRequest(NamedTuple):
 
 
 class HttpProtocol(Protocol):
-    """Writes requests and reads their answers. `path` may hold a query."""
+    """Encodes requests and decodes their answers. `path` may hold a query."""
 
     def encode(self, items: Any) -> HttpRequest: ...
 
@@ -50,12 +50,12 @@ class HttpProtocol(Protocol):
         """Return float32 [items, values].
 
         Raises:
-            AnswerError: the answer is something else; one sentence.
+            AnswerError: the answer has another form.
         """
 
 
-def reading(subject: str) -> Callable[[Callable[..., Read]], Callable[..., Read]]:
-    """Let a function that reads what a server sent raise `AnswerError`, whatever was sent."""
+def answer_reader(subject: str) -> Callable[[Callable[..., Read]], Callable[..., Read]]:
+    """Decorate a function that reads a server's answer, so that it raises only `AnswerError`."""
 
     def decorator(read: Callable[..., Read]) -> Callable[..., Read]:
         @functools.wraps(read)
@@ -74,7 +74,7 @@ def reading(subject: str) -> Callable[[Callable[..., Read]], Callable[..., Read]
 
 @dataclass(frozen=True)
 class Multipart:
-    """Images as files of a form; an answer with `embeddings`, or the rows alone, as BentoML answers."""
+    """Images as files of a form; the answer has `embeddings`, or just rows (BentoML)."""
 
     path: str = "/embed"
     media_type: str = "image/jpeg"
@@ -89,7 +89,7 @@ class Multipart:
         headers = {"Content-Type": f"multipart/form-data; boundary={_BOUNDARY}"}
         return HttpRequest(self.path, headers, parts + b"--%s--\r\n" % boundary)
 
-    @reading("The answer")
+    @answer_reader("The answer")
     def decode(self, answer: Answer) -> np.ndarray:
         content = parse_json(answer[1])
         if isinstance(content, list) and all(isinstance(row, list) for row in content):
@@ -99,7 +99,7 @@ class Multipart:
 
 @dataclass(frozen=True)
 class Base64Json(Multipart):
-    """Images as base64 in `{"images": […]}`; answered as a form is."""
+    """Images as base64 in `{"images": […]}`; answers as for `Multipart`."""
 
     path: str = "/embed/base64"
 
@@ -111,7 +111,7 @@ class Base64Json(Multipart):
 
 @dataclass(frozen=True)
 class OpenAi:
-    """OpenAI's embeddings. Images are data URIs, with `modality: image` as Infinity asks for them.
+    """OpenAI's embeddings; images are data URIs with Infinity's `modality: image`.
 
     Args:
         encoding: of the answer's numbers, `float` or `base64`.
@@ -131,19 +131,19 @@ class OpenAi:
             request |= {"input": [head + _base64(item) for item in items], "modality": "image"}
         return HttpRequest(self.path, _JSON, json.dumps(request).encode())
 
-    @reading("The answer")
+    @answer_reader("The answer")
     def decode(self, answer: Answer) -> np.ndarray:
         data = _member(parse_json(answer[1]), "data")
-        # Some servers number none, and answer in order.
+        # Servers that do not number rows answer in order.
         return _rows([row["embedding"] for row in sorted(data, key=lambda row: row.get("index", 0))])
 
 
 @dataclass(frozen=True)
 class Post:
-    """One file or text as it is.
+    """One file or text, sent unchanged.
 
     Args:
-        is_embedded: the answer has `embeddings`; otherwise any with a status of success counts, and nothing is read.
+        is_embedded: the answer has `embeddings`; otherwise it is not read.
     """
 
     path: str
@@ -160,12 +160,12 @@ class Post:
         return Multipart().decode(answer) if self.is_embedded else np.empty((1, 0), np.float32)
 
 
-@reading("The answer")
-def read_json(body: bytes) -> Any:
-    """Return what JSON holds.
+@answer_reader("The answer")
+def read_json_answer(body: bytes) -> Any:
+    """Parse JSON.
 
     Raises:
-        AnswerError: the text is no JSON, nests too deeply, or would take too much memory.
+        AnswerError: no JSON, nested too deeply, or too large in memory.
     """
     return parse_json(body)
 
@@ -185,7 +185,7 @@ def _member(content: Any, key: str) -> Any:
 
 
 def _rows(rows: list[Any]) -> np.ndarray:
-    """Return rows of numbers, or of base64 of little-endian float32, as float32 [rows, values]."""
+    """Return float32 [rows, values] from rows of numbers, or of base64 of little-endian float32."""
     if rows and isinstance(rows[0], str):
         array = np.stack([np.frombuffer(base64.b64decode(row), "<f4") for row in rows])
     else:

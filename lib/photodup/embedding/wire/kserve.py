@@ -1,4 +1,4 @@
-"""KServe's v2 protocol, over HTTP (tensors in binary or as JSON) and over gRPC: a model's description, requests, answers."""
+"""KServe's v2 protocol over HTTP (binary or JSON tensors) and gRPC: descriptions, requests, answers."""
 
 import json
 import math
@@ -11,14 +11,14 @@ import numpy as np
 from photodup.core.addresses import is_loopback
 from photodup.core.errors import PhotodupError
 from photodup.core.extras import need
-from photodup.embedding.wire.http import Answer, AnswerError, HttpRequest, read_json, reading
+from photodup.embedding.wire.http import Answer, AnswerError, HttpRequest, answer_reader, read_json_answer
 
 LARGEST_MESSAGE = 2**31 - 1  # bytes, of gRPC
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """An input or an output of a model: `dims` without the batch dimension, -1 where any length is taken."""
+    """An input or output of a model; `dims` leaves out the batch dimension and has -1 for a free axis."""
 
     name: str
     datatype: str
@@ -27,11 +27,11 @@ class Tensor:
 
 @dataclass(frozen=True)
 class ServedModel:
-    """What a server says of a model.
+    """A server's description of a model.
 
     Attributes:
         batched: the first dimension of its tensors counts items.
-        max_batch: most items in a request; None where the server does not say.
+        max_batch: most items in a request; None if not stated.
     """
 
     name: str
@@ -41,12 +41,12 @@ class ServedModel:
     max_batch: int | None = None
 
 
-@reading("The server's description of the model")
+@answer_reader("The server's description of the model")
 def model_of(name: str, metadata: Mapping[str, Any], config: Mapping[str, Any]) -> ServedModel:
-    """Read a model's metadata, and its configuration, an extension of Triton's that may be empty.
+    """Return a model from its metadata and its configuration (Triton's extension, may be empty).
 
     Raises:
-        AnswerError: they have another form.
+        AnswerError: metadata or configuration have another form.
     """
     shapes = [
         [(str(t["name"]), str(t["datatype"]), [int(d) for d in t.get("shape", ())]) for t in metadata[side]]
@@ -55,27 +55,27 @@ def model_of(name: str, metadata: Mapping[str, Any], config: Mapping[str, Any]) 
     if not all(shapes):
         raise AnswerError(f"The server names no {'outputs' if shapes[0] else 'inputs'} of the model {name}.")
     max_batch = None if config.get("max_batch_size") is None else int(config["max_batch_size"])
-    # Other servers than Triton have no such setting; an open first dimension is a batch in nearly all their models.
+    # Only Triton has `max_batch_size`; elsewhere a free first dimension is nearly always a batch.
     batched = max_batch > 0 if max_batch is not None else all(s and s[0] == -1 for *_, s in shapes[0])
     inputs, outputs = (tuple(Tensor(n, kind, tuple(s[batched:])) for n, kind, s in side) for side in shapes)
     return ServedModel(name, inputs, outputs, batched, max_batch or None)
 
 
-@reading("The server's configuration of the model")
+@answer_reader("The server's configuration of the model")
 def steps_of(config: Mapping[str, Any]) -> list[str]:
-    """Return the models that an ensemble asks, in order; none of another model. Raises `AnswerError` as `stated` does."""
+    """Return the models that an ensemble calls, in order; empty for another model. Raises `AnswerError` like `stated`."""
     return [str(step["model_name"]) for step in config.get("ensemble_scheduling", {}).get("step", [])]
 
 
-@reading("The server's configuration of the model")
+@answer_reader("The server's configuration of the model")
 def stated(config: Mapping[str, Any], config_of: Callable[[str], Mapping[str, Any]]) -> dict[str, str | None]:
-    """Return what a model's configuration states of itself in `parameters`; an ensemble's last step does it for it.
+    """Return the `parameters` of a model's configuration; for an ensemble those of its last step.
 
     Args:
         config_of: returns the configuration of another model.
 
     Raises:
-        AnswerError: they have another form.
+        AnswerError: the configuration has another form.
     """
     parameters = config.get("parameters") or {}
     if not parameters and (steps := steps_of(config)):
@@ -89,7 +89,7 @@ class KserveHttp:
     """A model behind HTTP.
 
     Args:
-        as_json: numbers as decimal text in both directions, as a client does that calls `.tolist()`.
+        as_json: decimal numbers in both directions, as from a client that calls `.tolist()`.
         version: of the model; the server's choice if empty.
     """
 
@@ -120,14 +120,14 @@ class KserveHttp:
         version = self.version and f"/versions/{self.version}"
         return HttpRequest(f"/v2/models/{self.model}{version}/infer", headers, b"".join((head, *data)))
 
-    @reading("The answer")
+    @answer_reader("The answer")
     def decode(self, answer: Answer) -> np.ndarray:
         headers, body = answer
         length = int(headers.get("inference-header-content-length") or len(body))
-        content = read_json(body[:length])
+        content = read_json_answer(body[:length])
         _check_version(self.version, content.get("model_version"))
         output = content["outputs"][0]
-        # A server that knows no binary tensors writes the numbers into the JSON.
+        # A server without binary tensors writes the numbers into the JSON.
         size = output.get("parameters", {}).get("binary_data_size", 0)
         return _rows(
             output["datatype"],
@@ -157,7 +157,7 @@ class KserveGrpc:
         request.outputs.add(name=self.output)
         return request
 
-    @reading("The answer")
+    @answer_reader("The answer")
     def decode(self, answer: Any) -> np.ndarray:
         """Read a ModelInferResponse."""
         _check_version(self.version, answer.model_version)
@@ -174,12 +174,12 @@ def _check_version(version: str, actual: str | None) -> None:
 
 
 def grpc_channel(address: str, credentials: Any = None, host: str = "") -> Any:
-    """Return a channel with a TCP connection of its own, to a server that may go by another name (`host`)."""
+    """Return a channel with its own TCP connection; `host` overrides the server's name."""
     need("tritonclient.grpc")
     import grpc
 
     options = [
-        # Without this, channels to one address quietly share one TCP connection.
+        # Otherwise channels to one address share a TCP connection.
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.max_send_message_length", LARGEST_MESSAGE),
         ("grpc.max_receive_message_length", LARGEST_MESSAGE),
@@ -192,14 +192,14 @@ def grpc_channel(address: str, credentials: Any = None, host: str = "") -> Any:
 
 
 def infer_call(channel: Any) -> Any:
-    """Return what takes a ModelInferRequest over a channel: called with it, it answers a ModelInferResponse."""
+    """Return a callable from ModelInferRequest to ModelInferResponse over a channel."""
     from tritonclient.grpc import service_pb2_grpc
 
     return service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer
 
 
 def about_model(channel: Any, kind: str, model: str, version: str = "", **options: Any) -> dict[str, Any]:
-    """Ask over gRPC for a model's `ModelMetadata`, `ModelConfig` or `ModelStatistics`; return it as HTTP has it.
+    """Return a model's `ModelMetadata`, `ModelConfig` or `ModelStatistics` over gRPC, in the form of HTTP's JSON.
 
     Raises:
         grpc.RpcError: the call failed.
@@ -221,7 +221,7 @@ def datatype(array: np.ndarray) -> str:
 
 
 def dtype(datatype: str) -> np.dtype | None:
-    """Return NumPy's type of a KServe type, `object` for BYTES; None where it has none."""
+    """Return NumPy's type for a KServe type (`object` for BYTES), or None."""
     from tritonclient.utils import triton_to_np_dtype
 
     numpy_type = triton_to_np_dtype(datatype)
@@ -229,7 +229,7 @@ def dtype(datatype: str) -> np.dtype | None:
 
 
 def _packed(array: np.ndarray) -> bytes:
-    """Return a tensor as it travels: strings each after its length, numbers as they lie in memory."""
+    """Return a tensor's bytes on the wire: strings after their lengths, numbers as in memory."""
     if array.dtype != np.object_:
         return array.tobytes()
     from tritonclient.utils import serialize_byte_tensor
@@ -246,7 +246,7 @@ def _texts(array: np.ndarray) -> list[str]:
 
 
 def _rows(datatype: str, shape: Sequence[Any], data: Any, batched: bool) -> np.ndarray:
-    """Return an output as float32 [items, values]; no values where they are no numbers."""
+    """Return an output as float32 [items, values], with no values if it holds no numbers."""
     dims = [int(d) for d in shape]
     items = dims[0] if batched and dims else 1
     numbers = dtype(datatype)

@@ -1,4 +1,4 @@
-"""What crosses the network for each wire name, made from encoded photographs."""
+"""Tensors and JPEGs for each wire, made from encoded photographs."""
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ def pixels(photos: Sequence[bytes]) -> np.ndarray:
 
 
 def in_type(pixels: np.ndarray, wire: str) -> np.ndarray:
-    """Return pixels as this wire sends them: uint8 as they are, otherwise normalised float32 or float16."""
+    """Return pixels in a wire's type: uint8 unchanged, otherwise normalised float32 or float16."""
     if wire == "uint8":
         return pixels
     normal = imaging.normalize(pixels)
@@ -25,17 +25,17 @@ def in_type(pixels: np.ndarray, wire: str) -> np.ndarray:
 
 
 def tensor(photos: Sequence[bytes], wire: str) -> np.ndarray:
-    """Return the tensor a Triton model takes on this wire.
+    """Return the input tensor of a Triton model on a wire.
 
     fp32 and json [n, 3, 224, 224] float32 normalised, fp16 the same as float16, uint8 raw pixels,
     jpeg [n, 1] of bytes objects.
     """
     if wire not in WIRES["triton"]:
         raise PhotodupError(f"There is no wire {wire!r}: the wires are {', '.join(WIRES['triton'])}.")
-    return encoded(jpegs(photos)) if wire == "jpeg" else in_type(pixels(photos), wire)
+    return encoded_tensor(jpegs(photos)) if wire == "jpeg" else in_type(pixels(photos), wire)
 
 
-def encoded(jpegs: Sequence[bytes]) -> np.ndarray:
+def encoded_tensor(jpegs: Sequence[bytes]) -> np.ndarray:
     """Return encoded images as a tensor [n, 1] of bytes objects."""
     array = np.empty((len(jpegs), 1), np.object_)
     array[:, 0] = jpegs
@@ -43,10 +43,10 @@ def encoded(jpegs: Sequence[bytes]) -> np.ndarray:
 
 
 def named(array: np.ndarray) -> dict[str, np.ndarray]:
-    """Return a tensor under the name that our models give their input."""
+    """Return a tensor under our models' input name."""
     return {"encoded" if array.dtype == np.object_ else "image": array}
 
 
 def jpegs(photos: Sequence[bytes], quality: int | None = JPEG_QUALITY) -> list[bytes]:
-    """Return what is sent as JPEG: 224-pixel re-encodes, as published; with None the files themselves."""
+    """Return 224-pixel JPEGs, as in the published study; with `quality` None the files themselves."""
     return [imaging.client_jpeg(photo, quality) for photo in photos] if quality else list(photos)

@@ -200,21 +200,15 @@ def find_contained(old: Path | str, library: Path | str, **options: Any) -> Cont
 class _Comparison:
     """One pass: rows are the contents of the library, then those that the old folder alone has."""
 
-    def __init__(
-        self,
-        old_catalogue: Catalogue,
-        library_catalogue: Catalogue,
-        store: EvidenceStore,
-        features: FeatureStore,
-    ) -> None:
-        self._root, self._store, self._features = old_catalogue, store, features
-        self._roots = old_catalogue.root, library_catalogue.root
+    def __init__(self, old: Catalogue, library: Catalogue, store: EvidenceStore, cache: FeatureStore) -> None:
+        self._root, self._store, self._features = old, store, cache
+        self._roots = old.root, library.root
         self._rules = KeepRules()
-        self._rules.look_beside(old_catalogue.root)
+        self._rules.look_beside(old.root)
         self._rules.remember_beside(store)
-        library, old = library_catalogue.photos(), old_catalogue.photos()
-        self._library = by_content(self._whole(library_catalogue.root, library, 0))
-        self._old = by_content(self._whole(old_catalogue.root, old, len(library)))
+        library_photos, old_photos = library.photos(), old.photos()
+        self._library = by_content(self._whole(library.root, library_photos, 0))
+        self._old = by_content(self._whole(old.root, old_photos, len(library_photos)))
         alone = [same for md5, same in self._old.items() if md5 not in self._library]
         self._rows = [self._rules.choose(same).keeper for same in (*self._library.values(), *alone)]
         self._known: dict[str, _Known] = {}  # by content

@@ -20,8 +20,8 @@ from photodup.photos.library.sidecars import Sidecars
 from photodup.photos.library.walking import entered_path
 from photodup.photos.state.journal import Journal
 from photodup.photos.state.own_folder import OwnFolder
-from photodup.photos.trash.trash_entries import sentence_of
-from photodup.photos.trash.trash_files import copy_file, md5_at, part_of
+from photodup.photos.trash.entries import sentence_of
+from photodup.photos.trash.files import copy_file, md5_at, part_of
 
 JOURNAL = "copied.jsonl"
 

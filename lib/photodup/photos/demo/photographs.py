@@ -194,25 +194,17 @@ def _put(root: Path, target: Path, data: bytes, seconds: float, *, may_replace: 
 def _build(root: Path, *, may_replace: bool) -> Iterator[Truth]:
     for i, source in enumerate(SOURCES):
         original = source.open()
-        taken_at = datetime(int(source.folder[:4]), 5, 1, 9) + timedelta(days=3 * i)
+        date = datetime(int(source.folder[:4]), 5, 1, 9) + timedelta(days=3 * i)
         if source.name == "motorcycle_right":  # Like a burst: a second after the other eye.
-            taken_at -= timedelta(days=3, seconds=-1)
+            date -= timedelta(days=3, seconds=-1)
 
         def write(
-            path: str, variant: Variant, source=source, image=original, taken_at=taken_at
+            path: str, variant: Variant, source=source, image=original, date=date
         ) -> Truth:  # bound now: closures see the last value of a loop
-            seconds = taken_at.replace(tzinfo=UTC).timestamp()  # the same on every machine
-            _put(
-                root, root / path, _encode(image, variant, source, taken_at), seconds, may_replace=may_replace
-            )
+            seconds = date.replace(tzinfo=UTC).timestamp()  # the same on every machine
+            _put(root, root / path, _encode(image, variant, source, date), seconds, may_replace=may_replace)
             return Truth(
-                path,
-                source.name,
-                variant.name,
-                source.name,
-                source.scene,
-                taken_at.isoformat(),
-                source.credit,
+                path, source.name, variant.name, source.name, source.scene, date.isoformat(), source.credit
             )
 
         first = write(f"{source.folder}/IMG_{1001 + i}.jpg", Variant("original", ".jpg", "", quality=95))
@@ -230,7 +222,7 @@ def _build(root: Path, *, may_replace: bool) -> Iterator[Truth]:
             )
 
 
-def _encode(image: Image.Image, variant: Variant, source: Source, taken_at: datetime) -> bytes:
+def _encode(image: Image.Image, variant: Variant, source: Source, date: datetime) -> bytes:
     width, height = image.size
     if variant.crop < 1:
         left, top = (width * (1 - variant.crop) / 2, height * (1 - variant.crop) / 2)
@@ -246,18 +238,18 @@ def _encode(image: Image.Image, variant: Variant, source: Source, taken_at: date
     options: dict = {"quality": variant.quality} if variant.suffix in (".jpg", ".webp", ".heic") else {}
     if variant.keep_exif:
         # As bytes: pillow-heif ignores the orientation in an Exif object.
-        options["exif"] = _exif(source, taken_at, variant.orientation).tobytes()
+        options["exif"] = _exif(source, date, variant.orientation).tobytes()
     formats = {".jpg": "JPEG", ".png": "PNG", ".webp": "WEBP", ".heic": "HEIF", ".tif": "TIFF"}
-    return imaging.encoded(image, formats[variant.suffix], **options)
+    return imaging.encode_image(image, formats[variant.suffix], **options)
 
 
-def _exif(source: Source, taken_at: datetime, orientation: int) -> Image.Exif:
+def _exif(source: Source, date: datetime, orientation: int) -> Image.Exif:
     exif = Image.Exif()
     exif[0x010E] = f"{source.file} ({source.credit})"  # ImageDescription
     exif[0x010F], exif[0x0110] = "photodup", "Demonstration"  # Make, Model
     exif[0x0112] = orientation
-    exif[0x0132] = f"{taken_at:%Y:%m:%d %H:%M:%S}"  # DateTime
-    exif.get_ifd(0x8769)[0x9003] = f"{taken_at:%Y:%m:%d %H:%M:%S}"  # DateTimeOriginal
+    exif[0x0132] = f"{date:%Y:%m:%d %H:%M:%S}"  # DateTime
+    exif.get_ifd(0x8769)[0x9003] = f"{date:%Y:%m:%d %H:%M:%S}"  # DateTimeOriginal
     return exif
 
 
@@ -276,8 +268,8 @@ def make_12mp(directory: Path | str, n: int = 8) -> list[Path]:
         grain = np.random.default_rng(i).normal(0, 5, (3000, 4000, 1)).astype(np.float32)
         noisy = Image.fromarray(np.clip(np.asarray(large) + grain, 0, 255).astype(np.uint8))
         path = directory / f"12mp_{i:04d}_{source.name}.jpg"
-        taken_at = datetime(2023, 1, 1) + timedelta(hours=i)
+        date = datetime(2023, 1, 1) + timedelta(hours=i)
         with replacing(path) as part:
-            noisy.save(part, "JPEG", quality=90, exif=_exif(source, taken_at, 1))
+            noisy.save(part, "JPEG", quality=90, exif=_exif(source, date, 1))
         paths.append(path)
     return paths

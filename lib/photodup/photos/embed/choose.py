@@ -15,7 +15,7 @@ from photodup.embedding.vectors import digest_drafted, is_among
 from photodup.photos.library.settings import AUTO, LibrarySettings
 
 if TYPE_CHECKING:
-    from photodup.embedding.client.client import Embedder
+    from photodup.embedding.client.embedder import Embedder
 
 LOCAL, _SERVICE = "local-pytorch-fp32", "fastapi-pytorch-fp32-http-jpeg"
 # Name and default address, as the documented port map has them.
@@ -81,7 +81,7 @@ class ChosenEncoder:
 
     def connect(self) -> "Embedder":
         """Connect as chosen."""
-        from photodup.embedding.client.client import connect
+        from photodup.embedding.client.embedder import connect
 
         local = {"pretrained": self.weights} if self.weights else {}
         return connect(self.url, self.backend, mode=self.mode, **local)  # type: ignore[arg-type]
@@ -97,7 +97,7 @@ def known_backends(settings: LibrarySettings, endpoints: Mapping[str, str]) -> l
     return list(dict.fromkeys([*chosen, *endpoints.items(), *KNOWN.items()]))
 
 
-def probe(servers: Collection[tuple[str, str]]) -> list[State]:
+def probe_servers(servers: Collection[tuple[str, str]]) -> list[State]:
     """Ask each server once, all at the same time; one that is silent costs a few seconds, not an error."""
     if not servers:
         return []
@@ -106,7 +106,7 @@ def probe(servers: Collection[tuple[str, str]]) -> list[State]:
 
 
 def _ask(name: str, url: str) -> State:
-    from photodup.embedding.client.client import connect
+    from photodup.embedding.client.embedder import connect
     from photodup.embedding.client.http import Patience
 
     patience = Patience(connect_s=1.0, request_s=3.0, attempts=1)
@@ -168,7 +168,7 @@ def _auto(
         return ChosenEncoder(_SERVICE, url, "auto", "that server if it answers, else this machine")
     if weights := environment().model_pretrained:
         return ChosenEncoder(LOCAL, None, "local", f"MODEL_PRETRAINED names weights here: {weights}")
-    states = probe(known_backends(LibrarySettings(), endpoints))
+    states = probe_servers(known_backends(LibrarySettings(), endpoints))
     fit = sorted((s for s in states if s.is_fit), key=lambda state: not is_among(state.digest, digests))
     if fit:
         same = ", the model of this library's embeddings" if is_among(fit[0].digest, digests) else ""

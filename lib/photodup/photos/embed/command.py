@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from photodup.core.names import printable
+from photodup.photos.embed.batches import EmbedReport, OnePass, embed_library
 from photodup.photos.embed.choose import AS_SET_UP, EncoderRequest, connected
-from photodup.photos.embed.embed import EmbedReport, OnePass, embed_library
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import OpenSink, PhotoSink, ScanReport
 from photodup.photos.library.settings import load_settings
 
 if TYPE_CHECKING:
-    from photodup.embedding.client.client import Embedder
+    from photodup.embedding.client.embedder import Embedder
 
 
 def embed_and_print(directory: Path, catalogue: Path | None, request: EncoderRequest, batch: int) -> None:

@@ -12,7 +12,7 @@ from photodup.photos.groups.names import PLACES, format_rank, place
 from photodup.photos.library import inventory
 from photodup.photos.library.catalogue import Photo
 from photodup.photos.library.hashing import Memory
-from photodup.photos.library.metadata import KINDS, in_words, joined, lost_in_words, missing
+from photodup.photos.library.metadata import KINDS, in_words, joined, lost_in_words, missing_kinds
 from photodup.photos.library.settings import DEFAULT_RULES, check_rules
 from photodup.photos.library.sidecars import FILM_SUFFIXES, RAW_SUFFIXES, Sidecars
 
@@ -122,7 +122,7 @@ class KeepRules:
         suffixes = self._beside.lost(keeper.path, leaving.path) if self._beside else ()
         files = dict.fromkeys(_HAS.get(suffix) or f"has its {suffix} file beside it" for suffix in suffixes)
         is_developed = "RAW" in (keeper.format, leaving.format) and keeper.md5 != leaving.md5
-        inside = inventory.missing(*(inventory.unpacked(photo.inventory) for photo in (keeper, leaving)))
+        inside = inventory.lost_parts(*(inventory.unpacked(photo.inventory) for photo in (keeper, leaving)))
         return [*self.lost_metadata(keeper, leaving), *inside, *files, *[DEVELOPED] * is_developed]
 
     def prefers(self, photo: Photo) -> tuple:
@@ -202,7 +202,7 @@ class KeepRules:
         if rule == "metadata":
             pairs = zip(self._value(rule, photo), self._value(rule, rival), strict=True)
             first = next(i for i, (a, b) in enumerate(pairs) if a != b)
-            if more := missing(self.described(rival), self.described(photo)):
+            if more := missing_kinds(self.described(rival), self.described(photo)):
                 return f"has {in_words(more)}, which the other lacks"
             if first == 2:
                 return f"a {photo.format}: an HEIC that names no camera was mostly made of one"

@@ -44,7 +44,7 @@ def properties(lost: Mapping[str, Any]) -> dict[str, dict[str, str | list[str]]]
     """Return by kind the XMP properties that say the same; kinds that no sidecar can say are left out.
 
     Args:
-        lost: what would be lost, as `metadata.missing` gives it.
+        lost: what would be lost, as `metadata.missing_kinds` gives it.
     """
     by_kind: dict[str, dict[str, str | list[str]]] = {}
     if date := _DATE.fullmatch(str(lost.get("date", ""))):
@@ -93,7 +93,7 @@ def merged(sidecar: bytes | None, new: Properties) -> bytes | None:
     }
     if not before.is_whole or "RDF" not in before.ends or len(old) > MOST_XMP_BYTES:
         return None
-    existing = {name for name, _ in before.properties}
+    existing = {name for name, _ in before.values}
     clean = {name: _clean(value) for name, value in new.items()}
     inserted: list[tuple[int, str]] = []
     apart: dict[str, str | list[str]] = {}
@@ -130,7 +130,7 @@ _XML_LANG = "http://www.w3.org/XML/1998/namespace lang"
 
 
 def _values(packet: Packet) -> Counter:
-    return Counter((name, value.strip()) for name, value in packet.properties if value.strip())
+    return Counter((name, value.strip()) for name, value in packet.values if value.strip())
 
 
 def _full(name: str) -> str:

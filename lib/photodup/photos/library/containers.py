@@ -51,7 +51,7 @@ _OF_PIXELS = frozenset({*range(0xC0, 0xE0)} - {_SOI, _EOI})  # frames, tables, s
 _ENTRIES, _PREVIEWS = 0xB002, (0x010001, 0x010002)  # of the multi-picture format
 
 
-def parts(data: bytes) -> Iterator[Part]:
+def file_parts(data: bytes) -> Iterator[Part]:
     """Yield name and bytes of each part of a file; of a format without parts, such as BMP and TIFF, nothing."""
     n_bytes = 0
     for number, part in enumerate(_walk(data)):

@@ -124,7 +124,7 @@ def _facts(data: bytes, decoded: Image.Image) -> PhotoFacts:
         except Exception:  # Broken EXIF must not cost the photograph.
             exif, details, position = Image.Exif(), {}, {}
         try:
-            contents = inventory.read(header, data, exif, details, position)
+            contents = inventory.read_inventory(header, data, exif, details, position)
         except Exception:  # nor must other metadata that nobody foresaw
             contents = inventory.Inventory(parts={md5(data): containers.UNREAD})
         if is_jpeg(data):  # the decoder may have shrunk it

@@ -91,26 +91,22 @@ class Inventory:
         return date if "T" in date and "date of" not in self.kinds else None
 
 
-def missing(keeper: Inventory, member: Inventory) -> list[str]:
+def lost_parts(keeper: Inventory, member: Inventory) -> list[str]:
     """Return what a member holds and the keeper lacks, in plain sentences; nothing of metadata by kind, or of pixels."""
     is_one_exposure = all(member.kinds.get(kind) == keeper.kinds.get(kind) for kind in ("camera", "date"))
     words = {text for texts in (*keeper.kinds.values(), *keeper.values.values()) for text in _list(texts)}
     names = [name for digest, name in member.parts.items() if digest not in keeper.parts]
-    differing: list[str] = []
+    changed: list[str] = []
     for name, texts in member.values.items():
         if set(texts) <= words or (name == "MakerNote" and is_one_exposure and name in keeper.values):
             continue
-        (differing if name in keeper.values else names).append(name)
+        (changed if name in keeper.values else names).append(name)
     names += [f"{member.bits} bits a channel"] if member.bits > keeper.bits else []
     names += ["transparency"] if member.is_transparent and not keeper.is_transparent else []
     if member.colours and not _are_alike(keeper.colours, member.colours):
         names.append("a colour profile")
-    sentences = [f"has {_in_short(names)}, which the one to keep lacks"] if names else []
-    return (
-        [*sentences, f"says otherwise than the one to keep: {_in_short(differing)}"]
-        if differing
-        else sentences
-    )
+    lines = [f"has {_in_short(names)}, which the one to keep lacks"] if names else []
+    return [*lines, f"says otherwise than the one to keep: {_in_short(changed)}"] if changed else lines
 
 
 def _in_short(names: list[str]) -> str:
@@ -154,7 +150,7 @@ def unpacked(text: str | None) -> Inventory:
         return Inventory()
 
 
-def read(
+def read_inventory(
     image: Image.Image,
     data: bytes,
     exif: Mapping[int, Any],
@@ -171,7 +167,7 @@ def read(
     reading = _Reading()
     reading.take_exif(exif, details, gps)
     pixels, more_xmp = sha256(), []
-    for name, body in containers.parts(data):
+    for name, body in containers.file_parts(data):
         if name == containers.PIXELS:
             pixels.update(body)
         elif name == containers.MORE_XMP:
@@ -266,8 +262,8 @@ class _Reading:
     def _take_xmp(self, packet: bytes) -> None:
         packet = packet.removeprefix(b"://ns.adobe.com/xap/1.0/\0")  # some write the signature wrongly
         xmp = read_packet(packet[:MOST_XMP_BYTES].strip(b"\0 \r\n\t"))
-        self.kinds += kinds_of(xmp.properties)
-        for name, texts in xmp_values(xmp.properties).items():
+        self.kinds += kinds_of(xmp.values)
+        for name, texts in xmp_values(xmp.values).items():
             namespace, _, local = name.rpartition(" ")
             if not _OF_ENCODING.search(name) and local not in _LAYOUT_NAMES:
                 self.add(local if _SHARED.search(namespace) else name.rpartition("/")[2].strip(), texts)
@@ -410,9 +406,7 @@ def _wide(value: Any) -> str | None:
 def _longs(value: Any) -> bytes:
     """Return the bytes of a field that was written as numbers of 32 bits."""
     numbers = value if isinstance(value, tuple) else (value,)
-    return b"".join(
-        number.to_bytes(4, "little") for number in numbers if isinstance(number, int) and 0 <= number < 2**32
-    )
+    return b"".join(n.to_bytes(4, "little") for n in numbers if isinstance(n, int) and 0 <= n < 2**32)
 
 
 def _position(gps: Mapping[int, Any]) -> str:

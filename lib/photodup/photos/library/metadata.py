@@ -187,7 +187,7 @@ def _series(note: Any) -> dict[str, float]:
 
 def described_by_xmp(packet: bytes) -> dict[str, Any]:
     """Return what an XMP packet or sidecar says, by kind; what cannot be read says nothing."""
-    return joined_kinds(kinds_of(read_packet(packet[:MOST_XMP_BYTES].strip(b"\0 \r\n\t")).properties))
+    return joined_kinds(kinds_of(read_packet(packet[:MOST_XMP_BYTES].strip(b"\0 \r\n\t")).values))
 
 
 def sound_kinds(kinds: Any) -> dict[str, Any]:
@@ -224,24 +224,20 @@ def in_words(kinds: Mapping[str, Any], *, plain: bool = False) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words) or "none"
 
 
-def missing(keeper: Mapping[str, Any], leaving: Mapping[str, Any]) -> dict[str, Any]:
+def missing_kinds(keeper: Mapping[str, Any], leaving: Mapping[str, Any]) -> dict[str, Any]:
     """Return what would be lost, by kind: what the leaving photo says and the keeper does not, or says otherwise."""
     lost: dict[str, Any] = {}
     for kind in KINDS:
-        text, keeper_text = leaving.get(kind), keeper.get(kind)
-        if text is None or text == keeper_text:
+        text, base = leaving.get(kind), keeper.get(kind)
+        if text is None or text == base:
             continue
         if kind in _LISTS:
-            text = sorted(set(text) - set(keeper_text or ()))
+            text = sorted(set(text) - set(base or ()))
             if not text:
                 continue
-        elif (
-            keeper_text
-            and kind == "date"
-            and (leaving.get("date of") == "saved" or _is_one_date(keeper_text, text))
-        ):
+        elif base and kind == "date" and (leaving.get("date of") == "saved" or _is_one_date(base, text)):
             continue  # of dates one may be shorter, and each program that saves a file dates it
-        elif keeper_text and (kind == "camera" or (kind == "place" and _is_one_place(keeper_text, text))):
+        elif base and (kind == "camera" or (kind == "place" and _is_one_place(base, text))):
             continue  # another camera of one picture is a spelling
         lost[kind] = text
     return lost
@@ -249,11 +245,11 @@ def missing(keeper: Mapping[str, Any], leaving: Mapping[str, Any]) -> dict[str, 
 
 def lost_in_words(keeper: Mapping[str, Any], leaving: Mapping[str, Any]) -> str:
     """Return what a leaving photo says and the keeper does not, or says otherwise, in words; empty if nothing."""
-    lost = missing(keeper, leaving)
+    lost = missing_kinds(keeper, leaving)
     differing = {kind: text for kind, text in lost.items() if kind in keeper and kind not in _LISTS}
     alone, ours = (
         {kind: text for kind, text in part.items() if kind not in differing}
-        for part in (lost, missing(leaving, keeper))
+        for part in (lost, missing_kinds(leaving, keeper))
     )
     sentences = [f"has another {in_words(differing, plain=True)} than the one to keep"] if differing else []
     if alone:
@@ -327,13 +323,13 @@ class Packet:
     """What an XMP packet or sidecar holds.
 
     Attributes:
-        properties: (property, text) of each value, the property as `namespace local name`.
+        values: (property, text) of each value, the property as `namespace local name`.
         ends: where the list of a property ends, and the whole (`RDF`): byte offset, and the prefix of RDF there.
         subject: what its descriptions are about; the same in all of them.
         is_whole: whether it was read to its end.
     """
 
-    properties: list[tuple[str, str]] = field(default_factory=list)
+    values: list[tuple[str, str]] = field(default_factory=list)
     ends: dict[str, tuple[int, str]] = field(default_factory=dict)
     subject: str = ""
     is_whole: bool = False
@@ -351,12 +347,12 @@ def read_packet(data: bytes) -> Packet:
         stack.append(stack[-1] if stack and full.startswith(_RDF) else full)
         text.clear()
         for key, value in attributes.items():
-            packet.properties.append((" ".join(key.split(" ")[:2]), value))
+            packet.values.append((" ".join(key.split(" ")[:2]), value))
         packet.subject = attributes.get(f"{_RDF}about rdf", packet.subject)
 
     def end(name: str) -> None:
         owner = stack.pop()
-        packet.properties.append((owner, "".join(text)))
+        packet.values.append((owner, "".join(text)))
         text.clear()
         _, local, *prefix = name.split(" ") if name.startswith(_RDF) else ("", "")
         if local in ("RDF", "Bag", "Seq", "Alt") and prefix:

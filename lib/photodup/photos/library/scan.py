@@ -157,7 +157,7 @@ def update(
         progress: show a progress bar.
         max_pixels: photographs with more are reported, from their header, and not decoded.
         decode_seconds: a photograph that takes longer is reported, and tried again by the next scan.
-        open_sink: opens what else is done with each photograph (`photos.embed.embed.OnePass`), with the catalogue.
+        open_sink: opens what else is done with each photograph (`photos.embed.batches.OnePass`), with the catalogue.
     """
     started = time.perf_counter()
     opened, aside = open_sound(root, catalogue)

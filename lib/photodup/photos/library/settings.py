@@ -118,7 +118,7 @@ def check_address(backend: str, url: str | None) -> None:
         return
     if not url:
         raise PhotodupError(f"{backend} needs the address of its server, such as http://127.0.0.1:8002.")
-    # From an http:// address the port of gRPC is derived (`photodup.embedding.client.client.connect`).
+    # From an http:// address the port of gRPC is derived (`photodup.embedding.client.embedder.connect`).
     is_grpc = parsed.protocol == "grpc" and not url.startswith(("http://", "https://"))
     (grpc_address if is_grpc else http_address)(url, backend)
 
@@ -138,7 +138,7 @@ def load_settings(folder: Path) -> LibrarySettings:
             open(open_file(cast(PathInFolder, place)), "rb") as file,
         ):
             values = parse_json(file.read(_MOST_BYTES))
-        stored_signature = values.pop("signature", None)
+        mark = values.pop("signature", None)
         if "ignored" in values:
             raise ValueError("unknown key ignored")
         fields: dict[str, Any] = {
@@ -150,9 +150,7 @@ def load_settings(folder: Path) -> LibrarySettings:
     except (OSError, ValueError, TypeError, AttributeError, RecursionError, PhotodupError) as error:
         reason = escaped(str(error))
         raise PhotodupError(f"{printable(path)} cannot be used ({reason}): correct or delete it.") from None
-    if not settings.url or is_signed(
-        read_key(), _PURPOSE, [settings.backend, settings.url], stored_signature
-    ):
+    if not settings.url or is_signed(read_key(), _PURPOSE, [settings.backend, settings.url], mark):
         return settings
     return replace(settings, backend=AUTO, url=None, ignored=(settings.backend, settings.url))
 
@@ -169,15 +167,11 @@ def save_settings(folder: Path, settings: LibrarySettings) -> None:
         values["backend"], values["url"] = ignored
     elif settings.url:
         values["signature"] = signature(own_key(), _PURPOSE, [settings.backend, settings.url])
-    own_folder = OwnFolder(folder)
+    home = OwnFolder(folder)
     try:
-        own_folder.write(
-            (json.dumps(values, indent=1) + "\n").encode(), own_folder.settings.name, durable=True
-        )
+        home.write((json.dumps(values, indent=1) + "\n").encode(), home.settings.name, durable=True)
     except OSError as error:
-        raise PhotodupError(
-            f"{printable(own_folder.settings)} cannot be written ({error.strerror})."
-        ) from None
+        raise PhotodupError(f"{printable(home.settings)} cannot be written ({error.strerror}).") from None
 
 
 def inside(folders: Sequence[str]) -> tuple[str, ...]:

@@ -79,7 +79,7 @@ def moving_together(photos: Iterable[Path], staying: Iterable[Path] = ()) -> dic
     """Return each photo with the files that leave with it, sorted by path: those that belong to no photo that stays.
 
     What several photos that leave share is listed with each of them, and leaves with the last
-    (`photodup.photos.trash.trash.Trash.remove`).
+    (`photodup.photos.trash.quarantine.Trash.remove`).
 
     Args:
         photos: the photos that leave.
@@ -287,11 +287,7 @@ def _read(path: Path) -> _Content:
 def _google_kinds(exported: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return metadata by kind. No date: to a photo without one Google gives the time at which it got there."""
     people = exported.get("people")
-    names = (
-        [person.get("name") for person in people if isinstance(person, dict)]
-        if isinstance(people, list)
-        else []
-    )
+    names = [p.get("name") for p in people if isinstance(p, dict)] if isinstance(people, list) else []
     # Words that are taken for a program's, such as "<3", are no kind.
     kinds = {
         "caption": exported.get("description"),
@@ -307,9 +303,7 @@ def _xmp_values(data: bytes) -> dict[str, tuple[str, ...]] | None:
     packet = read_packet(data.strip(b"\0 \r\n\t"))
     if not packet.is_whole or len(data) > MOST_XMP_BYTES:
         return None
-    return {
-        name: texts for name, texts in xmp_values(packet.properties).items() if not _OF_PHOTO.search(name)
-    }
+    return {name: texts for name, texts in xmp_values(packet.values).items() if not _OF_PHOTO.search(name)}
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -100,14 +100,14 @@ class Listing:
     silent: set[bytes] = field(default_factory=set)
     only: tuple[bytes, ...] = (b"",)  # with a trailing slash: where it looked
     unread: list[bytes] = field(default_factory=list)  # photographs that only the extra `photos-more` reads
-    other_pictures: list[bytes] = field(default_factory=list)  # pictures of other formats
+    foreign: list[bytes] = field(default_factory=list)  # pictures of other formats
     not_entered: list[UnreadFile] = field(
         default_factory=list
     )  # folders of programs, and files in their trash
 
     @property
     def left_out(self) -> list[str]:
-        """Sentences about `not_entered`, `unread` and `other_pictures`."""
+        """Sentences about `not_entered`, `unread` and `foreign`."""
         sentences = [f"{place}." for place in self.not_entered[:_MOST_NAMED]]
         if more := self.not_entered[_MOST_NAMED:]:
             folders = sorted({place.path.name for place in more})
@@ -118,11 +118,9 @@ class Listing:
             sentences.append(
                 f"{n} left out ({names}): pip install 'photodup[photos-more]' reads RAW and JPEG XL."
             )
-        if self.other_pictures:
-            names = _in_short(map(os.fsdecode, sorted(self.other_pictures)))
-            sentences.append(
-                f"{len(self.other_pictures)} pictures of other formats, not looked at ({names})."
-            )
+        if self.foreign:
+            names = _in_short(map(os.fsdecode, sorted(self.foreign)))
+            sentences.append(f"{len(self.foreign)} pictures of other formats, not looked at ({names}).")
         return sentences
 
 
@@ -219,7 +217,7 @@ def walk(root: Path, only: Sequence[str] = (), *, everything: bool = False) -> L
                 elif is_photo:
                     listing.problems.append(UnreadFile(_path(path), "no regular file, not looked at"))
                 elif os.path.splitext(name.lower())[1] in _OTHER_PICTURES:
-                    listing.other_pictures.append(path)
+                    listing.foreign.append(path)
             except FileNotFoundError:
                 continue  # Gone since the folder was listed.
             except OSError as error:  # A folder that may be listed only, or a file system that fails.

@@ -10,10 +10,10 @@ from photodup.core.names import escaped, printable
 from photodup.photos.library.carried import merged, properties
 from photodup.photos.library.catalogue import Photo
 from photodup.photos.library.hashing import md5
-from photodup.photos.library.metadata import KINDS, MOST_XMP_BYTES, in_words, joined, missing
+from photodup.photos.library.metadata import KINDS, MOST_XMP_BYTES, in_words, joined, missing_kinds
 from photodup.photos.library.sidecars import xmp_of
 from photodup.photos.library.walking import opened_file
-from photodup.photos.trash.trash_entries import Note
+from photodup.photos.trash.entries import Note
 
 
 @dataclass(frozen=True)
@@ -71,18 +71,16 @@ def carried(
     """
     if not (photos := list(leaving)):
         return None
-    keeper_kinds = described(keeper)
+    base = described(keeper)
     new: dict[str, Any] = {}
     entries: list[SaidAlone] = []
     for photo in photos:
-        if not (lost := missing(keeper_kinds, described(photo))):
+        if not (lost := missing_kinds(base, described(photo))):
             continue
         if not entries:
             path = xmp_of(root / keeper.path)
             sidecar = _read(root, path)
-        free = {
-            kind: value for kind, value in lost.items() if kind not in keeper_kinds or isinstance(value, list)
-        }
+        free = {kind: value for kind, value in lost.items() if kind not in base or isinstance(value, list)}
         writable = properties(free)
         writable = {kind: some for kind, some in writable.items() if merged(sidecar, some)}
         for name, value in ((name, value) for some in writable.values() for name, value in some.items()):
@@ -91,11 +89,11 @@ def carried(
             SaidAlone(
                 photo,
                 {kind: _text(lost[kind]) for kind in KINDS if kind in writable},
-                {kind: (_text(keeper_kinds[kind]), _text(lost[kind])) for kind in lost if kind not in free},
+                {kind: (_text(base[kind]), _text(lost[kind])) for kind in lost if kind not in free},
                 {kind: value for kind, value in free.items() if kind not in writable},
             )
         )
-        keeper_kinds = joined(keeper_kinds, {kind: lost[kind] for kind in writable})
+        base = joined(base, {kind: lost[kind] for kind in writable})
     if not entries:
         return None
     data = merged(sidecar, new) if new else None

@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse, Response
 from photodup.core.errors import PhotodupError
 from photodup.core.names import printable
 from photodup.core.settings import variable
-from photodup.photos.embed.choose import known_backends, probe
+from photodup.photos.embed.choose import known_backends, probe_servers
 from photodup.photos.groups.keepers import WISHES
 from photodup.photos.library.hard_links import freed
 from photodup.photos.library.settings import AUTO, DEFAULT_RULES, LEAST_THRESHOLD, folders_there, inside
@@ -20,7 +20,7 @@ from photodup.photos.review import pictures
 from photodup.photos.review.reviewed_folder import ReviewTask
 from photodup.photos.review.session import APART, DONE, MARKED, SKIPPED, TODO, Item, back_in_folders
 from photodup.photos.review.site import CurrentSite, PostedForm, field, number_of
-from photodup.photos.trash.trash import Trash
+from photodup.photos.trash.quarantine import Trash
 
 router = APIRouter()
 
@@ -100,7 +100,7 @@ def overview(
 
 
 @router.get("/group/{key}")
-def group(site: CurrentSite, key: str, photo: int = 0) -> Response:
+def group_page(site: CurrentSite, key: str, photo: int = 0) -> Response:
     """One group: its keeper beside one of the others."""
     session = site.session
     item = session.item(key)
@@ -120,9 +120,9 @@ def group(site: CurrentSite, key: str, photo: int = 0) -> Response:
         "group.html",
         item=item,
         chosen=chosen,
-        evidence=pictures.evidence(measured, item.group.difference(chosen)),
+        evidence=pictures.evidence_sentence(measured, item.group.difference(chosen)),
         technical=pictures.technical(measured),
-        rows=pictures.compare(session.root, item.group.keeper, chosen),
+        rows=pictures.side_by_side(session.root, item.group.keeper, chosen),
         offer=session.offer(key, chosen.id),
         before=before,
         after=after,
@@ -197,7 +197,7 @@ def settings(site: CurrentSite) -> Response:
     """What is stored for this library, and which servers answer."""
     stored = site.session.settings
     chosen = (stored.backend, stored.url or "")
-    states = probe(known_backends(stored, site.folder.encoders.endpoints))
+    states = probe_servers(known_backends(stored, site.folder.encoders.endpoints))
     listed = {(state.name, state.url) for state in states} | {(AUTO, ""), *_LOCAL}
     return site.page(
         "settings.html",
@@ -256,14 +256,14 @@ def image(site: CurrentSite, photo_id: int, size: str, request: Request) -> Resp
     if _was_sent(request, tag := f"{photo.md5}-{size}"):
         pictures.open_photo(session.root, photo).close()
         return _picture(tag, None)
-    return _picture(tag, pictures.picture(session.root, session.own, photo, size))
+    return _picture(tag, pictures.cached_picture(session.root, session.own, photo, size))
 
 
 @router.get("/difference/{keeper_id}/{photo_id}.jpg")
-def difference(site: CurrentSite, keeper_id: int, photo_id: int) -> Response:
+def difference_image(site: CurrentSite, keeper_id: int, photo_id: int) -> Response:
     """Where two photos differ, as a JPEG, drawn each time that somebody asks; a header says how much, in words."""
     (session, keeper), (_, photo) = site.shown(keeper_id), site.shown(photo_id)
-    drawn, description = pictures.difference(session.root, keeper, photo)
+    drawn, description = pictures.difference_picture(session.root, keeper, photo)
     return Response(drawn, media_type="image/jpeg", headers={"Content-Description": description})
 
 
@@ -298,7 +298,7 @@ def static(name: str) -> Response:
 
 
 @router.post("/group/{key}")
-def decide(site: CurrentSite, key: str, form: PostedForm) -> Response:
+def decide_group(site: CurrentSite, key: str, form: PostedForm) -> Response:
     """Accept a group, skip it, or tell one photo apart; then show the next undecided group."""
     session = site.session
     action = field(form, "action")
@@ -359,7 +359,7 @@ def change_list(site: CurrentSite, form: PostedForm) -> Response:
 
 
 @router.post("/remove")
-def remove(site: CurrentSite, form: PostedForm) -> Response:
+def remove_marked(site: CurrentSite, form: PostedForm) -> Response:
     """Move what is marked into the trash, if it is still the list that was shown."""
     session, plan = site.session, field(form, "plan")
     return site.change("Removing photos", partial(session.apply, plan), "/trash")
@@ -442,7 +442,7 @@ def open_folder(site: CurrentSite) -> Response:
 
 
 @router.post("/scan")
-def scan(site: CurrentSite) -> Response:
+def scan_folder(site: CurrentSite) -> Response:
     """Look for photos in the folder: new ones, changed ones, and those that are gone."""
     return site.run(site.folder.scanning())
 

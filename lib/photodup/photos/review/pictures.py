@@ -25,8 +25,8 @@ from photodup.photos.library.metadata import is_metadata
 from photodup.photos.library.walking import opened_file
 from photodup.photos.state.own_folder import THUMBNAIL_SIZES, OwnFolder, OwnFolderError
 from photodup.photos.state.own_key import is_signed, own_key, read_key, signature
-from photodup.photos.trash.trash_entries import Moved
-from photodup.photos.trash.trash_files import TRASH_FOLDER
+from photodup.photos.trash.entries import Moved
+from photodup.photos.trash.files import TRASH_FOLDER
 
 # Longer side in pixels: grid, side by side, zoomed in.
 SIZES = dict(zip(THUMBNAIL_SIZES, (360, 1600, 6000), strict=True))
@@ -102,7 +102,7 @@ def removed_picture(root: Path, moved: Moved) -> bytes:
         raise PictureRefused(f"{printable(moved.home)} in the trash cannot be shown.") from None
 
 
-def picture(root: Path, own_folder: OwnFolder, photo: Photo, size: str) -> bytes:
+def cached_picture(root: Path, home: OwnFolder, photo: Photo, size: str) -> bytes:
     """Return a JPEG of one of `SIZES`; made once per content, decoded at reduced scale where that helps."""
     cached = "thumbnails", photo.md5[:2], f"{photo.md5}-{size}.jpg"
     # Opened also when cached: a changed file is refused, not shown as it was.
@@ -110,16 +110,14 @@ def picture(root: Path, own_folder: OwnFolder, photo: Photo, size: str) -> bytes
         if size == "large" and photo.format == "JPEG" and photo.width * photo.height <= _AS_IT_IS_PIXELS:
             return file.read()
         with suppress(OSError, OwnFolderError):
-            stored = own_folder.read(*cached, most_bytes=_MOST_BYTES)
+            stored = home.read(*cached, most_bytes=_MOST_BYTES)
             encoded, mark = stored[:-_SIGNATURE_BYTES], stored[-_SIGNATURE_BYTES:].decode("latin-1")
             if is_signed(read_key(), _PURPOSE, _signed(photo, size, encoded), mark):
                 return encoded
         with _making:
             encoded = _encoded(_decoded(file.read(), photo, size), size)
     with suppress(OSError, PhotodupError):  # a full disk or a read-only library costs time, not the page
-        own_folder.write(
-            encoded + signature(own_key(), _PURPOSE, _signed(photo, size, encoded)).encode(), *cached
-        )
+        home.write(encoded + signature(own_key(), _PURPOSE, _signed(photo, size, encoded)).encode(), *cached)
     return encoded
 
 
@@ -127,7 +125,7 @@ def _signed(photo: Photo, size: str, encoded: bytes) -> list[str]:
     return [photo.md5, size, hashlib.sha256(encoded).hexdigest()]
 
 
-def difference(root: Path, left: Photo, right: Photo) -> tuple[bytes, str]:
+def difference_picture(root: Path, left: Photo, right: Photo) -> tuple[bytes, str]:
     """Return a JPEG of where and how strongly two photos differ, and how much in words; nothing of it is kept.
 
     Raises:
@@ -146,7 +144,7 @@ def difference(root: Path, left: Photo, right: Photo) -> tuple[bytes, str]:
     drawn, share, largest = comparison
     sentence = f"No pixel differs{f' by more than {largest} greys of 255' if largest else ''} at this size."
     if share:
-        much = "Less than 1 %" if share < 0.01 else percent(share)
+        much = "Less than 1 %" if share < 0.01 else whole_percent(share)
         sentence = f"{much} of what both show differs by more than {LEAST} greys of 255."
     return imaging.to_jpeg(drawn, _QUALITY["screen"]), sentence
 
@@ -166,7 +164,7 @@ def _encoded(image: Image.Image, size: str) -> bytes:
     # Telephones photograph in Display P3: without its profile a copy in sRGB would look different.
     profile = image.info.get("icc_profile") or b""
     options = {"icc_profile": profile} if profile[16:20] == b"RGB " else {}
-    return imaging.encoded(image, "JPEG", quality=_QUALITY[size], **options)
+    return imaging.encode_image(image, "JPEG", quality=_QUALITY[size], **options)
 
 
 def head(root: Path, photo: Photo) -> bytes:
@@ -227,7 +225,7 @@ def links_to(root: Path, leaving: Iterable[Photo], only: Sequence[str] = ()) -> 
     return links
 
 
-def compare(root: Path, left: Photo, right: Photo) -> list[SideBySide]:
+def side_by_side(root: Path, left: Photo, right: Photo) -> list[SideBySide]:
     """Return size, date, camera, path and EXIF of two photos; details only where they differ."""
     pairs = zip(_facts(left).items(), _facts(right).values(), strict=True)
     rows = [SideBySide(name, of_left, of_right) for (name, of_left), of_right in pairs]
@@ -239,7 +237,7 @@ def compare(root: Path, left: Photo, right: Photo) -> list[SideBySide]:
     return rows
 
 
-def evidence(measured: Evidence, difference: str = "") -> str:
+def evidence_sentence(measured: Evidence, difference: str = "") -> str:
     """Say in plain words why a photo is here; `difference` is what it has that the keeper would not keep."""
     if measured.exact:
         return "An exact copy: the two files are the same, byte for byte."
@@ -260,7 +258,7 @@ def technical(measured: Evidence) -> list[tuple[str, str]]:
     if measured.similarity is not None:
         lines.append(("Embedding", f"{measured.similarity:.3f} cosine"))
     if (verification := measured.verification) is not None and verification.overlap > 0:
-        lines.append(("Pixels agree", percent(verification.agreement)))
+        lines.append(("Pixels agree", whole_percent(verification.agreement)))
         method = "by grey values" if verification.by_grey else f"{verification.inliers} points"
         lines.append(("Aligned", f"{method}{', mirrored' if verification.mirrored else ''}"))
     elif verification is not None:
@@ -278,7 +276,7 @@ def size(n_bytes: int) -> str:
     raise AssertionError("unreachable")
 
 
-def percent(share: float) -> str:
+def whole_percent(share: float) -> str:
     """Return a share as a whole percentage, never rounded up to 100."""
     return "100 %" if share == 1 else f"{min(share * 100, 99):.0f} %"
 

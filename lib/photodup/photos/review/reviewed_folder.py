@@ -18,8 +18,8 @@ from photodup.core.errors import PhotodupError
 from photodup.core.extras import missing_extra
 from photodup.core.names import escaped
 from photodup.core.progress import watched_by
+from photodup.photos.embed.batches import embed_library
 from photodup.photos.embed.choose import EncoderRequest, connected
-from photodup.photos.embed.embed import embed_library
 from photodup.photos.groups.by_settings import tiers_by_settings
 from photodup.photos.groups.model_thresholds import choose_model
 from photodup.photos.groups.results import Tiers

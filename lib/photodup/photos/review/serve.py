@@ -77,7 +77,7 @@ class ReviewServer:
             self._socket.close()
             raise
         ancestors = "http://127.0.0.1:* http://localhost:*" if in_frame else "'none'"
-        app = create_app(self.folder, port=self.port, frame_ancestors=ancestors, is_demo=is_demo)
+        app = review_app(self.folder, port=self.port, frame_ancestors=ancestors, is_demo=is_demo)
         self.url = f"http://{HOST}:{self.port}/{app.state.token}/"
         config = uvicorn.Config(
             app,
@@ -143,7 +143,7 @@ class ReviewServer:
         self.stop()
 
 
-def review(
+def serve_review(
     root: Path,
     *,
     port: int | None,
@@ -187,7 +187,7 @@ def _say_what_is_open(session: ReviewSession, url: str) -> None:
     print(f"Review {len(session.items)} groups at {url}", flush=True)
 
 
-def create_app(
+def review_app(
     folder: ReviewedFolder, *, port: int, frame_ancestors: str = "'none'", is_demo: bool = False
 ) -> FastAPI:
     """Return the application. Every address begins with a random token, which is `app.state.token`.

@@ -22,8 +22,8 @@ from photodup.photos.review.carrying import Carried, carried
 from photodup.photos.state.journal import Journal
 from photodup.photos.state.own_folder import OwnFolder
 from photodup.photos.trash.apple_album import AppleAlbum, photos_by_file
-from photodup.photos.trash.trash import Trash
-from photodup.photos.trash.trash_entries import Moved, Note, Operation, PartlyRestoredError, Removal
+from photodup.photos.trash.entries import Moved, Note, Operation, PartlyRestoredError, Removal
+from photodup.photos.trash.quarantine import Trash
 
 TODO, MARKED, SKIPPED, APART, DONE = "todo", "marked", "skipped", "apart", "done"
 _MARKS = ("remove", "apart", "bare")
@@ -265,10 +265,8 @@ class ReviewSession:
         with self._lock:
             before = self.settings
             save_settings(self.own.path, settings)
-            relevant = [
-                (s.keep, s.folders, s.protected, s.not_within, s.threshold) for s in (before, settings)
-            ]
-            if relevant[0] != relevant[1]:
+            pair = [(s.keep, s.folders, s.protected, s.not_within, s.threshold) for s in (before, settings)]
+            if pair[0] != pair[1]:
                 self.refresh()
 
     # ---- asking ---------------------------------------------------------------------------
@@ -289,10 +287,8 @@ class ReviewSession:
     @property
     def bytes_removed(self) -> int:
         """Size of the photos that were removed from groups still listed."""
-        removed_items = self.select(status=DONE)
-        return sum(
-            photo.size_bytes for item in removed_items for photo in item.photos if photo.id in item.remove
-        )
+        items = self.select(status=DONE)
+        return sum(photo.size_bytes for item in items for photo in item.photos if photo.id in item.remove)
 
     def item(self, key: str) -> Item:
         """Return one item.
@@ -362,7 +358,7 @@ class ReviewSession:
     @property
     def n_held_back(self) -> int:
         """How many copies of groups that are not decided, or marked, are held back only for what they say."""
-        return sum(len(copies) for _, copies in self._held_back())
+        return sum(len(files) for _, files in self._held_back())
 
     def _held_back(self) -> list[tuple[Item, list[Photo]]]:
         if not self.trash.moves_files:
@@ -372,16 +368,14 @@ class ReviewSession:
             (item, [p for p in item.group.held_back if p.id not in item.remove | item.apart])
             for item in items
         ]
-        return [
-            (item, copies) for item, copies in pairs if copies and item.group.keeper.id not in item.remove
-        ]
+        return [(item, files) for item, files in pairs if files and item.group.keeper.id not in item.remove]
 
     def carry_all(self) -> int:
         """Mark the copies that are held back only for what they say, if all of that can be written; return how many."""
         with self._lock:
             described, chosen, n = Sidecars(self.root).described, [], 0
-            for item, copies in self._held_back():
-                carry = carried(self.root, item.group.keeper, copies, described)
+            for item, files in self._held_back():
+                carry = carried(self.root, item.group.keeper, files, described)
                 if carry and (whole := {entry.photo.id for entry in carry.entries if entry.is_whole}):
                     marked = item.suggested if item.status == TODO else item.remove
                     chosen.append((item, marked | whole))
@@ -562,10 +556,8 @@ class ReviewSession:
     def offer(self, key: str, photo_id: int) -> Carried | None:
         """Return what one copy says alone that is held back only for that; None for any other photo."""
         item = self.item(key)
-        copies = [
-            p for owner, copies in self._held_back() if owner is item for p in copies if p.id == photo_id
-        ]
-        return carried(self.root, item.group.keeper, copies, Sidecars(self.root).described)
+        files = [p for owner, files in self._held_back() if owner is item for p in files if p.id == photo_id]
+        return carried(self.root, item.group.keeper, files, Sidecars(self.root).described)
 
     @property
     def n_sidecars(self) -> int:
@@ -707,10 +699,8 @@ class ReviewSession:
         last = {m.home: (m, o.in_trash) for o in contents.operations if not o.unfinished for m in o.files}
         now = {os.fsencode(home): _status(self.root / home, *moved) for home, moved in last.items()}
         with self.open() as catalogue:
-            statuses = dict(
-                catalogue.query("SELECT path, status FROM file WHERE status IN ('ok', 'missing')")
-            )
-            if changed := [(new, at) for at, new in now.items() if new and statuses.get(at, new) != new]:
+            states = dict(catalogue.query("SELECT path, status FROM file WHERE status IN ('ok', 'missing')"))
+            if changed := [(new, at) for at, new in now.items() if new and states.get(at, new) != new]:
                 with catalogue.transaction() as connection:
                     connection.executemany(
                         "UPDATE file SET status = ? WHERE path = ? AND md5 IS NOT NULL", changed

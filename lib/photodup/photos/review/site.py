@@ -15,7 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from photodup.core.errors import PhotodupError
 from photodup.core.names import escaped, printable
 from photodup.photos.library.catalogue import Photo
-from photodup.photos.review.pictures import PictureRefused, percent, size
+from photodup.photos.review.pictures import PictureRefused, size, whole_percent
 from photodup.photos.review.reviewed_folder import Finished, ReviewedFolder, ReviewTask
 from photodup.photos.review.session import MARKED, TODO, ReviewSession
 
@@ -105,7 +105,7 @@ class Site:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        environment.filters |= {"size": size, "path": printable, "text": escaped, "percent": percent}
+        environment.filters |= {"size": size, "path": printable, "text": escaped, "percent": whole_percent}
         return environment
 
     def page(self, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:

@@ -341,11 +341,9 @@ class _Collected:
         if self._both_ends and self._index.lowest < self._index.threshold:
             chosen |= self._choose(products.T, right).T
         i, j = np.nonzero(chosen)
-        rows, neighbours = left[i], right[j]
-        keep = rows != neighbours
-        self._parts.append(
-            (rows[keep].astype(np.int32), neighbours[keep].astype(np.int32), products[i, j][keep])
-        )
+        rows, peers = left[i], right[j]
+        keep = rows != peers
+        self._parts.append((rows[keep].astype(np.int32), peers[keep].astype(np.int32), products[i, j][keep]))
         self._n += int(np.count_nonzero(keep))
         if self._n > self._most:
             self._most = max(_MAX_HELD, 2 * len(self.cut()[0]))

@@ -13,8 +13,8 @@ from photodup.core.errors import PhotodupError
 from photodup.core.names import as_text, printable
 from photodup.photos.library.apple import mac_module
 from photodup.photos.library.catalogue import Catalogue
-from photodup.photos.trash.trash_entries import Moved, Note, Operation, Removal, TrashContents, sentence_of
-from photodup.photos.trash.trash_files import RemainingCopies
+from photodup.photos.trash.entries import Moved, Note, Operation, Removal, TrashContents, sentence_of
+from photodup.photos.trash.files import RemainingCopies
 
 ALBUM = "photodup: to delete"
 
@@ -51,7 +51,7 @@ class AppleAlbum:
             PhotodupError: not on macOS, photoscript missing, or Photos refuses.
         """
         removals = list(removals)
-        photos, operations, refused = [], [], []
+        photos, moved, refused = [], [], []
         script = mac_module("photoscript")
         remaining = RemainingCopies(self.root, removals)
         for removal in removals:
@@ -66,19 +66,17 @@ class AppleAlbum:
                     (removal, f"{printable(removal.path.name)} is no longer in Photos: scan again.")
                 )
             else:
-                operations.append(self._operation(uuid, removal.md5, removal.reason))
+                moved.append(self._operation(uuid, removal.md5, removal.reason))
         if photos:
             library = script.PhotosLibrary()
             album = library.album(ALBUM) or library.create_album(ALBUM)
             added = {_without_suffix(photo.uuid) for photo in album.add(photos)}
-            if missing := [
-                operation for operation in operations if _without_suffix(operation.id) not in added
-            ]:
+            if missing := [operation for operation in moved if _without_suffix(operation.id) not in added]:
                 raise PhotodupError(
-                    f"Photos put {len(added)} of {len(operations)} photos into the album: look at it and repeat "
+                    f"Photos put {len(added)} of {len(moved)} photos into the album: look at it and repeat "
                     f"(first missing: {printable(missing[0].files[0].home)})."
                 )
-        return operations, refused
+        return moved, refused
 
     def restore(self, operations: Iterable[Operation], *, confirmed: bool = False) -> list[Path]:
         """Take photos out of the album again; return their files, which never moved."""

@@ -12,7 +12,7 @@ def reachable(host: str) -> str:
     return "127.0.0.1" if host in ("", "0.0.0.0") else host
 
 
-def is_loopback(host: str) -> bool:
+def is_loopback_host(host: str) -> bool:
     """Tell whether only this machine reaches a service that listens there."""
     if host == "localhost":
         return True
@@ -22,12 +22,12 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def exposure(host: str, service: str, variable: str) -> str:
+def key_warning(host: str, service: str, variable: str) -> str:
     """Return the warning about a server without a key that others reach; empty on loopback."""
     where = host or "all addresses"
     return (
         ""
-        if is_loopback(host)
+        if is_loopback_host(host)
         else f"{service} listens at {where} and asks for no key, so everybody who reaches this machine can use it: "
         f"set {variable}, or listen at 127.0.0.1."
     )

@@ -21,12 +21,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from photodup.core.errors import PhotodupError
 from photodup.core.http_protocol import ImpatientProtocol
 from photodup.embedding.engines.reduced import verdict_on
-from photodup.serving.process.ports import claim_ports, exposure
+from photodup.serving.process.ports import claim_ports, key_warning
 from photodup.serving.service import openai_form
 from photodup.serving.service.admission import Overloaded
 from photodup.serving.service.bodies import Base64Request, RequestError, RequestProblem
+from photodup.serving.service.handler import Service, encode
 from photodup.serving.service.openai_form import EmbeddingsAnswer, Models, OpenAiProblem
-from photodup.serving.service.service import Service, encode
 from photodup.serving.service.settings import ServiceSettings, read_settings
 
 log = logging.getLogger("photodup.service")
@@ -220,7 +220,7 @@ def create_app(settings: ServiceSettings, on_failure: Callable[[str], None] = lo
 
     form = _taking("multipart/form-data", FILES)
     as_json = _taking("application/json", Base64Request.model_json_schema())
-    openai_body = _taking("application/json", openai_form.EmbeddingsRequest.model_json_schema())
+    openai = _taking("application/json", openai_form.EmbeddingsRequest.model_json_schema())
 
     @app.post("/embed", response_model=Embeddings, responses=ERRORS, openapi_extra=form)
     async def embed(request: Request, encoding: Encoding = "float") -> Response:
@@ -233,7 +233,7 @@ def create_app(settings: ServiceSettings, on_failure: Callable[[str], None] = lo
         return await service.embed(request, service.read_json, partial(encode, encoding=encoding))
 
     @app.post(
-        openai_form.PATH, response_model=EmbeddingsAnswer, responses=OPENAI_ERRORS, openapi_extra=openai_body
+        openai_form.PATH, response_model=EmbeddingsAnswer, responses=OPENAI_ERRORS, openapi_extra=openai
     )
     async def embed_openai(request: Request) -> Response:
         """Embed images given as data URIs, in OpenAI's form."""
@@ -311,7 +311,7 @@ def main() -> int:
     logging.basicConfig(
         level=level.upper().replace("TRACE", "DEBUG"), format="%(levelname)s %(name)s: %(message)s"
     )
-    if not settings.api_key and (warning := exposure(settings.host, "The service", "API_KEY")):
+    if not settings.api_key and (warning := key_warning(settings.host, "The service", "API_KEY")):
         print(f"photodup: warning: {warning}", file=sys.stderr, flush=True)  # whatever LOG_LEVEL hides
     failures: list[str] = []
 

@@ -128,13 +128,13 @@ class OpenAiRequest:
 
     def encode(self, embeddings: np.ndarray) -> bytes:
         """Return the answer."""
-        rows = rows_of(embeddings, self._encoding)
+        rows = embedding_rows(embeddings, self._encoding)
         data = [{"object": "embedding", "index": i, "embedding": row} for i, row in enumerate(rows)]
         usage = {"prompt_tokens": 0, "total_tokens": 0}
         return to_json({"object": "list", "data": data, "model": model_id(self._model), "usage": usage})
 
 
-def rows_of(embeddings: np.ndarray, encoding: str) -> list[Any]:
+def embedding_rows(embeddings: np.ndarray, encoding: str) -> list[Any]:
     """Return embeddings as an answer holds them: as numbers, or each as base64 of little-endian float32."""
     if encoding == "base64":
         return [base64.b64encode(row.astype("<f4").tobytes()).decode() for row in embeddings]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from photodup.core.paths import build_dir
 from photodup.core.settings import inherited
 from photodup.serving.process.ports import claim_ports, reachable
-from photodup.serving.process.process import ServerProcess, answers
+from photodup.serving.process.server_process import ServerProcess, answers
 
 # Whoever starts one from here measures queues, so they may grow; `photodup serve` alone refuses what waits long.
 PATIENT = {"MAX_WAIT_S": "60"}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 
-def load_model(grpc_url: str, model: str, config: ModelConfig | None = None) -> None:
+def load_triton_model(grpc_url: str, model: str, config: ModelConfig | None = None) -> None:
     """Load or reload a model; requests are answered by the old one until the new one is ready.
 
     Args:
@@ -36,17 +36,36 @@ def load_model(grpc_url: str, model: str, config: ModelConfig | None = None) -> 
     text = None if config is None else json_format.MessageToJson(config, preserving_proto_field_name=True)
     with _asking(grpc_url, model) as client:
         # Half an hour: TensorRT may build an engine.
-        client.load_model(model, headers=grpc_metadata(grpc_url), config=text, client_timeout=1800.0)
+        client.load_triton_model(model, headers=grpc_metadata(grpc_url), config=text, client_timeout=1800.0)
 
 
-def unload_model(grpc_url: str, model: str) -> None:
+def unload_triton_model(grpc_url: str, model: str) -> None:
     """Retire a model; requests in flight are answered first.
+
+    Raises:
+        PhotodupError: as `load_triton_model`.
+    """
+    with _asking(grpc_url, model) as client:
+        client.unload_triton_model(model, headers=grpc_metadata(grpc_url), client_timeout=60.0)
+
+
+@contextlib.contextmanager
+def nothing_loaded(grpc_url: str) -> Iterator[None]:
+    """Unload every model for the length of a `with` block, and load those that were ready again.
 
     Raises:
         PhotodupError: as `load_model`.
     """
-    with _asking(grpc_url, model) as client:
-        client.unload_model(model, headers=grpc_metadata(grpc_url), client_timeout=60.0)
+    with _asking(grpc_url, "every model") as client:
+        index = client.get_model_repository_index(headers=grpc_metadata(grpc_url), client_timeout=60.0)
+    ready = [model.name for model in index.models if model.state == "READY"]
+    try:
+        for model in ready:
+            unload_triton_model(grpc_url, model)
+        yield
+    finally:
+        for model in ready:
+            load_triton_model(grpc_url, model)
 
 
 @contextlib.contextmanager
@@ -59,11 +78,11 @@ def temporary_config(
     change changes nothing, nothing is loaded: what a server is deployed with can be measured without its key.
 
     Args:
-        grpc_url, model: as for `load_model`.
+        grpc_url, model: as for `load_triton_model`.
         change: changes the configuration it is given, in place.
 
     Raises:
-        PhotodupError: as `load_model`.
+        PhotodupError: as `load_triton_model`.
     """
     if not grpc_url:
         raise PhotodupError(
@@ -77,11 +96,11 @@ def temporary_config(
     if _as_served(config) == before:
         yield config
         return
-    load_model(grpc_url, model, config)
+    load_triton_model(grpc_url, model, config)
     try:
         yield config
     finally:
-        load_model(grpc_url, model, before)
+        load_triton_model(grpc_url, model, before)
 
 
 def _as_served(config: ModelConfig) -> ModelConfig:

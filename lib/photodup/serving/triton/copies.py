@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from photodup.core.errors import PhotodupError
 from photodup.serving.triton.config import read_config, write_config
-from photodup.serving.triton.control import load_model, unload_model
+from photodup.serving.triton.control import load_triton_model, unload_triton_model
 from photodup.serving.triton.repository import copy_code, link_file
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def model_copy(
         if source.platform == "ensemble":
             inner = source.ensemble_scheduling.step[-1]
             copies.append(_copy(repository, inner.model_name, name, change))
-            load_model(grpc_url, name)
+            load_triton_model(grpc_url, name)
 
             def repoint(config: ModelConfig) -> None:
                 config.ensemble_scheduling.step[-1].model_name = name
@@ -50,12 +50,12 @@ def model_copy(
             copies.append(_copy(repository, model, f"{name}_jpeg", repoint))
         else:
             copies.append(_copy(repository, model, name, change))
-        load_model(grpc_url, copies[-1])
+        load_triton_model(grpc_url, copies[-1])
         yield copies[-1]
     finally:
         for copied in reversed(copies):
             with contextlib.suppress(PhotodupError):  # the server may be gone
-                unload_model(grpc_url, copied)
+                unload_triton_model(grpc_url, copied)
             shutil.rmtree(repository / copied, ignore_errors=True)
 
 

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 Target = Literal["cpu-embedded", "cpu", "cuda", "tensorrt"]
 TARGETS: tuple[Target, ...] = ("cpu-embedded", "cpu", "cuda", "tensorrt")
-ON_GPU = ("cuda", "tensorrt")
 
 WEIGHTS: dict[str, str | None] = {
     "openclip_vit_b32": "fp32",
@@ -57,8 +56,6 @@ WEIGHTS: dict[str, str | None] = {
     "openclip_vit_b32_jpeg": None,
     "openclip_vit_b32_preprocess_dali": None,
     "openclip_vit_b32_jpeg_dali": None,
-    "openclip_vit_b32_pytorch_uint8": None,
-    "openclip_vit_b32_pytorch_jpeg": None,
 }
 """Triton model -> export variant of the graph it runs (None: Python code or an ensemble)."""
 
@@ -77,7 +74,6 @@ PATIENT_US = 60_000_000
 _MODELS = Path(__file__).parent / "models"  # Python models of ours
 _PREPROCESS_DALI = "openclip_vit_b32_preprocess_dali"
 PREPROCESS = "openclip_vit_b32_preprocess"
-TORCH = "openclip_vit_b32_pytorch_uint8"
 
 # Library modules run inside Triton as plain files: its Python has no photodup.
 _IMPORTS = {
@@ -150,7 +146,7 @@ def render_repository(
                 weights = HALF
                 _leave_precision_to_the_graph(config)
             if described := encoder or (parse_encoder(name) if name == "openclip_vit_b32_openvino" else None):
-                describe(config, described, exported[weights], model_digest)
+                describe_encoder(config, described, exported[weights], model_digest)
             cores = threads or max(1, available_cores() // instances)
             if target == "cpu-embedded":
                 _run_in_python(config, cores, device, folder / "1")
@@ -160,9 +156,7 @@ def render_repository(
             if exported[weights].suffix == ".onnx":
                 _check_format(exported[weights])
         elif encoder:
-            describe(config, encoder, None, model_digest)
-        if name == TORCH:
-            _fill_in_torch(config, folder / "1", target in ON_GPU, origin)
+            describe_encoder(config, encoder, None, model_digest)
         if name == PREPROCESS:
             config.instance_group[0].count = preprocess_instances
             set_batching(config, "single")  # decoding gains nothing from a batch
@@ -262,7 +256,6 @@ def _available(target: Target, exported: Mapping[str, Path]) -> list[str]:
             target in ONLY.get(name, TARGETS)
             and (weights is None or weights in exported)
             and not name.endswith(("_dali", "_tf32"))
-            and "_pytorch_" not in name
             and not (
                 HALF in exported and name == "openclip_vit_b32_trt_uint8"
             )  # there is no such graph of pixels
@@ -366,21 +359,6 @@ def _emulate(config: "ModelConfig", name: str, version_dir: Path) -> None:
     copy_code(_MODELS / "emulation.py", version_dir / "emulation.py")
 
 
-def _fill_in_torch(config: "ModelConfig", version_dir: Path, on_gpu: bool, origin: dict[str, str]) -> None:
-    """Fill in what a target decides for the encoder that PyTorch runs, and put its code into the version's folder.
-
-    Args:
-        config: the committed configuration; changed.
-        on_gpu: False counts the instance on the CPU and computes there.
-        origin: parameters of the weights.
-    """
-    library = Path(__file__).resolve().parents[3]
-    set_parameter(config, device="cuda" if on_gpu else "cpu", library=library, **origin)
-    if not on_gpu:
-        _on_cpu(config)
-    _copy_committed(TORCH, "model.py", version_dir)
-
-
 def _copy_committed(name: str, file: str, version_dir: Path) -> None:
     """Copy a file of code that a model of `model_repository/` has."""
     copy_code(project_root() / "model_repository" / name / "1" / file, version_dir / file)
@@ -424,7 +402,7 @@ def parse_encoder(name: str) -> Backend | None:
     return Backend("triton", engine, precision, "http", wire)
 
 
-def describe(config: "ModelConfig", encoder: Backend, file: Path | None, model_digest: str) -> None:
+def describe_encoder(config: "ModelConfig", encoder: Backend, file: Path | None, model_digest: str) -> None:
     """Turn the configuration of a wire into that of an encoder with the wire.
 
     Args:

@@ -27,9 +27,9 @@ from photodup.core.settings import environment, inherited
 from photodup.serving import control_key
 from photodup.serving.control_key import VARIABLE
 from photodup.serving.process.ports import claim_ports, reachable
-from photodup.serving.process.process import ServerProcess, answers
+from photodup.serving.process.server_process import ServerProcess, answers
 from photodup.serving.triton.config import check_config, read_config
-from photodup.serving.triton.control import load_model
+from photodup.serving.triton.control import load_triton_model
 
 if TYPE_CHECKING:
     from tritonclient.grpc.model_config_pb2 import ModelConfig
@@ -228,7 +228,7 @@ class EmbeddedTriton(ServerProcess):
         file = self.repository / model / "config.pbtxt"
         if config is None and file.exists():
             config = read_config(file)
-        load_model(self.grpc_url, model, config)
+        load_triton_model(self.grpc_url, model, config)
 
     def stop(self) -> None:
         """Stop the server, and take its key and its shared memory away."""

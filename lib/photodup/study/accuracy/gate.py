@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from photodup.embedding.engines.reduced import WeightsSource, what_is_left
-from photodup.embedding.fidelity import compare
+from photodup.embedding.fidelity import compare_embeddings
 from photodup.photos.groups.tiers import OTHER_MODEL, THRESHOLDS, ModelThresholds
 from photodup.photos.library.hashing import hamming, perceptual_hash
 from photodup.photos.search.candidates import PER_PHOTO_BESIDE
@@ -62,7 +62,7 @@ class GateResult:
         verdict: `passed`, `refused` or `undecided`.
         sentence: the verdict with its reason and the next best thing.
         decisions: by kind: `copies`, `candidate`, `similar`, `burst`, and `all similar`, the latter two together.
-        figures: of `photodup.embedding.fidelity.compare`.
+        figures: of `photodup.embedding.fidelity.compare_embeddings`.
         photographs, pictures: held-out ones; pictures count edits.
         source: where the photographs come from.
     """
@@ -157,7 +157,7 @@ def judge(
         left: the precision to offer instead.
         is_random: random weights: there are no decisions, so nothing is decided.
     """
-    figures = compare(reference, changed, thresholds.similar)
+    figures = compare_embeddings(reference, changed, thresholds.similar)
     rows = np.triu_indices(len(reference), 1)
     before, after = (np.nan_to_num(e @ e.T, nan=-1.0)[rows] for e in (reference, changed))
     found = {name: _decisions(before, after, getattr(thresholds, name)) for name in _KINDS}

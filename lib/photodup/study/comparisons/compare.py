@@ -7,16 +7,13 @@ from typing import TYPE_CHECKING
 
 from photodup.bench.pairs.alternate import VisitPlan
 from photodup.bench.pairs.declared import Declarations, Pair, declarations
-from photodup.core import settings
-from photodup.serving.check import check, say_answers
 from photodup.study.comparisons.measure import Sizes, measure_comparisons, missing_visits, obstacle, offered
 from photodup.study.comparisons.outcomes import Compared, read_comparisons, write_outcomes
-from photodup.study.notebook.run import Run, answering, was_measured_elsewhere
+from photodup.study.notebook.run import Run, ready_to_measure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-START = "Start servers on this machine with `photodup serve --embedded`, or name others with ENDPOINTS."
 BLOCKS = 4  # of a palindrome of two sides
 
 
@@ -49,7 +46,8 @@ def compare(
     there = [pair for pair in pairs if not obstacle(run, offered(run, pair))]
     pairs += declared.nulls_of(there, quick=not explore)
     sizes = Sizes(visits, plan_of(visit_s))
-    if missing_visits(run, pairs, sizes) and (measuring := _ready_to_measure(run, pairs)):
+    asks_servers = not all(pair.a.server for pair in pairs)
+    if missing_visits(run, pairs, sizes) and (measuring := ready_to_measure(run, asks_servers=asks_servers)):
         _measure(measuring, pairs, sizes)
     return read_comparisons(run, notebook, declared=declared)
 
@@ -64,22 +62,6 @@ def plan_of(visit_s: float) -> VisitPlan:
         alone_s=min(usual.alone_s, 0.2 * visit_s),
         warmup_s=min(usual.warmup_s, 0.1 * visit_s),
     )
-
-
-def _ready_to_measure(run: Run, pairs: Sequence[Pair]) -> Run | None:
-    """Return the run with the servers that answer; None, after a sentence, where nothing can be measured into it."""
-    if not settings.environment().may_measure:
-        return None
-    if was_measured_elsewhere(run):
-        print(f"Run {run.name} was measured on another machine: name a RUN of your own to measure here.")
-        return None
-    if all(pair.a.server for pair in pairs):
-        return run
-    rows = check(run.endpoints)
-    ready = answering(run, rows)
-    if ready is None:
-        print(f"{say_answers(rows)} {START}")
-    return ready
 
 
 def _measure(run: Run, pairs: Sequence[Pair], sizes: Sizes) -> None:

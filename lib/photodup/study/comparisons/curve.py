@@ -47,7 +47,8 @@ def measure_curve(
 
     columns = {side: {"side": side.name, "name": side.label} for side in sides}
     specs = [
-        Spec(s.backend.name, CAPACITY, options=dict(s.options), columns=columns[s], is_checked=False) for s in sides
+        Spec(s.backend.name, CAPACITY, options=dict(s.options), columns=columns[s], is_checked=False)
+        for s in sides
     ]
     capacities = measure_figures(run, specs, CAPACITY_PLAN, visits=1)
     steps = []

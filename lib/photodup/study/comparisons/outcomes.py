@@ -215,9 +215,9 @@ def _figures_of_sides(visits: list[tuple[Pair, list[Visit]]], used: set[tuple[st
                 sides.setdefault(key, side)
                 visits_of.setdefault(key, []).extend((visit, index) for visit in measured)
     rows = []
-    for (name, load), measured in visits_of.items():
+    for (name, load), with_side in visits_of.items():
         # A visit of more than two sides stands in the records of all its pairs.
-        mine = list({visit.latencies(index).tobytes(): (visit, index) for visit, index in measured}.values())
+        mine = list({visit.latencies(index).tobytes(): (visit, index) for visit, index in with_side}.values())
         side = sides[name, load]
         line: dict[str, Any] = {"side": name, "load": load, "label": side.label, **side.backend.columns()}
         line |= {"n_visits": len(mine), "n_failed": sum(visit.n_failed[index] for visit, index in mine)}

@@ -86,7 +86,9 @@ def draw_figures(
 def intervals_of(figures: pd.DataFrame) -> str:
     """Return what a caption says of the intervals: the visits that they rest on, or why there are none."""
     visits = int(figures["n_visits"].max())
-    return f"Intervals: 95 % between {visits} visits." if visits > 1 else "One visit a figure, so no intervals."
+    return (
+        f"Intervals: 95 % between {visits} visits." if visits > 1 else "One visit a figure, so no intervals."
+    )
 
 
 def caption(figure: Figure, text: str, *, width: int = 118) -> Figure:

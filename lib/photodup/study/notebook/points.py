@@ -17,8 +17,9 @@ from photodup.bench.link.way import LOOPBACK, Way, emulated
 from photodup.bench.load.plan import WindowPlan
 from photodup.bench.stats.facts import Load
 from photodup.bench.stats.figures import figures_of
-from photodup.embedding.backends import Backend, parse_backend
 from photodup.core.errors import PhotodupError
+from photodup.embedding.backends import Backend, parse_backend
+from photodup.study.notebook.run import ready_to_measure
 from photodup.study.notebook.table import as_table
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ MIN_COSINE = {"jpeg": 0.95, "base64": 0.95}
 
 
 @dataclass(frozen=True)
-class Target:
+class StartedServer:
     """A server that a context of ours started.
 
     Attributes:
@@ -57,8 +58,8 @@ class Spec:
         load: what is sent.
         label: in words, how the server is configured, or whatever else tells two specs apart; part of the key.
         setting: makes the context in which the run's own server is configured as `label` says.
-        server: makes the context of a server started for this label, a `Target`. Either context is entered once a visit
-            for all specs of a label, and not at all where all of them have records.
+        server: makes the context of a server of this label alone, a `StartedServer`. Either context is entered once a
+            visit for all specs of a label, and not at all where all of them have records.
         link: name of an emulated link (`photodup.bench.link.link.PRESETS`) between client and server, which must be on
             this machine; "" is the real way to them. Each window gets a fresh link, so none inherits another's queue.
         options: of the adapter, such as `{"channel": "shared"}`.
@@ -73,7 +74,7 @@ class Spec:
     load: Load
     label: str = ""
     setting: Callable[[], AbstractContextManager[Any]] | None = None
-    server: Callable[[], AbstractContextManager[Target]] | None = None
+    server: Callable[[], AbstractContextManager[StartedServer]] | None = None
     link: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -130,6 +131,8 @@ def measure_figures(
     from tqdm import tqdm
 
     plan, order = plan or WindowPlan(), random.Random(seed)
+    if not _may_measure(run, specs, plan, visits):
+        return as_table(_row(run, spec, plan, visits) for spec in specs)
     checked: set[str] = set()
     # No bar where everything is read: what is committed would hold its traces.
     with tqdm(total=visits * len(specs), desc="windows", unit="window", leave=False, delay=5) as progress:
@@ -142,6 +145,19 @@ def measure_figures(
                         _measure_or_load(run, spec, plan, visit, target, is_checked=is_checked)
                         progress.update()
     return as_table(_row(run, spec, plan, visits) for spec in specs)
+
+
+def _may_measure(run: Run, specs: Sequence[Spec], plan: WindowPlan, visits: int) -> bool:
+    """Return whether windows are missing that can be measured here now; where they cannot, a sentence was printed."""
+    missing = [
+        spec
+        for spec in specs
+        if not _lacking(run, spec)
+        for visit in range(1, visits + 1)
+        if not run.store.has(spec.key, config=spec.config_of(plan, visit))
+    ]
+    asks_servers = any(not (spec.server or parse_backend(spec.backend).is_local) for spec in missing)
+    return bool(missing) and ready_to_measure(run, asks_servers=asks_servers) is not None
 
 
 def measure_figure(
@@ -185,15 +201,15 @@ def _in_random_order(specs: Sequence[Spec], order: random.Random) -> Iterator[li
 
 
 @contextlib.contextmanager
-def _configured(spec: Spec) -> Iterator[Callable[[], Target | None]]:
+def _configured(spec: Spec) -> Iterator[Callable[[], StartedServer | None]]:
     """Yield what enters a spec's context when it is first called, and leave it at the end.
 
     A server that keeps its configuration, or does not start, is not tried again by the other specs of its group.
     """
-    entered: list[Target | PhotodupError | None] = []
+    entered: list[StartedServer | PhotodupError | None] = []
     with contextlib.ExitStack() as stack:
 
-        def enter() -> Target | None:
+        def enter() -> StartedServer | None:
             if not entered:
                 try:
                     target = stack.enter_context(spec.server()) if spec.server else None
@@ -214,7 +230,7 @@ def _measure_or_load(
     spec: Spec,
     plan: WindowPlan,
     visit: int,
-    enter: Callable[[], Target | None],
+    enter: Callable[[], StartedServer | None],
     *,
     is_checked: bool,
 ) -> None:
@@ -225,7 +241,7 @@ def _measure_or_load(
     def measure_now() -> dict[str, Any]:
         target, backend = enter(), parse_backend(spec.backend)
         reference = reference_embeddings(run) if is_checked and not backend.is_emulated else None
-        target = target or Target(run.endpoints.backends.get(backend.listed_as, ""))
+        target = target or StartedServer(run.endpoints.backends.get(backend.listed_as, ""))
         window_plan = spec.plan or plan
         window = partial(_window, spec, replace(window_plan, seed=window_plan.seed + visit - 1), reference)
         metrics_url = None if spec.server else run.endpoints.metrics_url(backend)

@@ -19,7 +19,14 @@ from photodup.core.names import escaped
 from photodup.core.paths import project_root
 from photodup.embedding.backends import Backend
 from photodup.embedding.engines.model import can_compute
-from photodup.serving.check import check, gpu_of, handshake_ms, ready_models, say_answers, service_computes
+from photodup.serving.check import (
+    check_all,
+    gpu_of,
+    handshake_ms,
+    ready_models,
+    say_answers,
+    service_computes,
+)
 from photodup.serving.endpoints import (
     NO_GPU,
     UNKNOWN_GPU,
@@ -40,6 +47,7 @@ REFERENCE = "reference-cpu"
 EMBEDDED = "notebooks/endpoints/embedded.yaml"
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _LONGEST = 250  # characters of a run's name, an address or a GPU
+START = "Start servers on this machine with `photodup serve --embedded`, or name others with ENDPOINTS."
 _ASKS_NONE = "This notebook measures nothing there: it computes on this machine, or reads records."
 
 
@@ -333,7 +341,7 @@ def open_run(
     servers = replaced(servers, **{name: value for name, value in stated.items() if value is not None})
     answers, model = True, None
     if measure and (line or not _is_here(servers)):
-        rows = check(servers)
+        rows = check_all(servers)
         sentence = say_answers(rows)
         if answering_servers := _answering(servers, rows):
             servers = answering_servers
@@ -367,19 +375,31 @@ def _as_name(text: str) -> str:
     return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-.")
 
 
-def answering(run: Run, rows: Sequence[dict[str, Any]]) -> Run | None:
-    """Return the run with the servers that answered a check; None where none did."""
-    servers = _answering(run.endpoints, rows)
-    return replace(run, endpoints=servers) if servers else None
-
-
 def was_measured_elsewhere(run: Run) -> bool:
     """Return whether the run has records, and of another machine than this one."""
-    recorded = read_environment(run.directory)
-    here = environment.describe(servers=servers_of(run.endpoints))
-    return bool(recorded) and any(
-        recorded.get(name) != here.get(name) for name in ("cpu", "cores", "servers")
-    )
+    recorded, here = read_environment(run.directory), environment.describe(servers=servers_of(run.endpoints))
+    names = ("cpu", "cores", "servers")
+    return any(recorded[name] != here.get(name) for name in names if name in recorded)
+
+
+def ready_to_measure(run: Run, *, asks_servers: bool = True) -> Run | None:
+    """Return the run with the servers that answer now; None, after a sentence, where nothing can be measured into it.
+
+    Args:
+        asks_servers: False where none of its servers takes part.
+    """
+    if not settings.environment().may_measure:
+        return None
+    if was_measured_elsewhere(run):
+        print(f"Run {run.name} was measured on another machine: name a RUN of your own to measure here.")
+        return None
+    if not asks_servers:
+        return run
+    rows = check_all(run.endpoints)
+    servers = _answering(run.endpoints, rows)
+    if servers is None:
+        print(f"{say_answers(rows)} {START}")
+    return replace(run, endpoints=servers) if servers else None
 
 
 def _answering(endpoints: Endpoints, rows: Sequence[dict[str, Any]]) -> Endpoints | None:

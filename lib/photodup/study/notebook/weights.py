@@ -47,9 +47,9 @@ def review_library() -> Path:
     The encoder is the one MODEL_PRETRAINED names, else the EfficientNet-Lite0 stand-in; where neither is
     at hand copies are found by hash and pixels alone.
     """
-    from photodup.embedding.client.client import connect
+    from photodup.embedding.client.embedder import connect
     from photodup.photos.demo.encoder import export_stand_in
-    from photodup.photos.embed.embed import embed_library
+    from photodup.photos.embed.batches import embed_library
     from photodup.photos.library.catalogue import Catalogue
     from photodup.photos.library.scan import scan
 

@@ -17,7 +17,7 @@ from photodup.bench.load.usage import memory_mib
 from photodup.bench.load.workers import PatientObserver, common_error
 from photodup.bench.pairs.declared import Side
 from photodup.bench.stats.facts import Load
-from photodup.bench.stats.slo import LatencyBound, RateSearch, search_rates
+from photodup.bench.stats.slo import LatencyBound, search_rate
 from photodup.bench.verify.verify import verify
 from photodup.core.errors import PhotodupError
 from photodup.embedding.engines.model import can_compute
@@ -178,5 +178,4 @@ def highest_rate(side: Side, weights: str) -> dict[str, Any]:
             window = WindowPlan(RATE_SECONDS, warmup_requests=2, seed=next(seeds))
             return measure(up.adapter(), payloads().items, load, window)
 
-        search = RateSearch(BOUND, about_per_s, n_measurements=RATE_MEASUREMENTS)
-        return search_rates([search], [offered])[0].as_record()
+        return search_rate(offered, BOUND, about_per_s, n_windows=RATE_MEASUREMENTS).as_record()

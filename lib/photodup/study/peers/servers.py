@@ -28,7 +28,7 @@ from photodup.core.paths import build_dir, project_root
 from photodup.embedding.backends import Backend
 from photodup.embedding.wire import wires
 from photodup.serving.process.ports import claim_ports
-from photodup.serving.process.process import ServerProcess, answers
+from photodup.serving.process.server_process import ServerProcess, answers
 from photodup.serving.service.start import ServiceProcess
 from photodup.study.notebook.run import Run, open_run, read_run, was_measured_elsewhere
 from photodup.study.notebook.weights import choose_weights, payload_photos

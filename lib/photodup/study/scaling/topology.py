@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from photodup.bench.stats.facts import Load
-from photodup.embedding.backends import parse_backend
 from photodup.core.errors import PhotodupError
 from photodup.core.paths import build_dir
-from photodup.study.notebook.points import Spec, Target
+from photodup.embedding.backends import parse_backend
+from photodup.study.notebook.points import Spec, StartedServer
 
 if TYPE_CHECKING:
     from photodup.serving.triton.server import EmbeddedTriton
@@ -63,7 +63,7 @@ class DevicePool:
         )
 
     @contextlib.contextmanager
-    def arranged(self, arrangement: str, devices: int) -> Iterator[Target]:
+    def arranged(self, arrangement: str, devices: int) -> Iterator[StartedServer]:
         """Make `devices` of them answer at one address.
 
         Args:
@@ -83,10 +83,10 @@ class DevicePool:
             self._configure(server, devices if is_one else 1)
         probe = partial(self._count, [server.metrics_url for server in servers])
         if is_one:
-            yield Target(servers[0].http_url, probe)
+            yield StartedServer(servers[0].http_url, probe)
         else:
             with balancer([server.http_port for server in servers]) as address:
-                yield Target(address, probe)
+                yield StartedServer(address, probe)
 
     @contextlib.contextmanager
     def _count(self, pages: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -140,7 +140,7 @@ def balancer(ports: Sequence[int], health: str = "/v2/health/ready") -> Iterator
         PhotodupError: there is no nginx, or it does not start.
     """
     from photodup.serving.process.ports import claim_ports
-    from photodup.serving.process.process import ServerProcess, answers
+    from photodup.serving.process.server_process import ServerProcess, answers
 
     program = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
     if program is None:

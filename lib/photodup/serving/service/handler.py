@@ -1,0 +1,252 @@
+"""The FastAPI service: encoded images in, embeddings out.
+
+Stateless. A request goes through the event loop (body), a pool of threads or processes (decode), one thread that
+owns the model (queue, compute) and back. The event loop never computes, so `/healthz` answers under load; what
+would wait too long is refused, and the work of a client that has left is dropped.
+`BATCH_MAX=1` is the published service: one request at a time. Settings are read from the environment.
+
+    MODEL_PRETRAINED=random:0 PORT=8002 python -m photodup.serving.service
+"""
+
+import asyncio
+import logging
+import sys
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from functools import partial
+
+import numpy as np
+from fastapi import Request, Response
+from pydantic_core import to_json
+
+from photodup.core.errors import ServerError
+from photodup.embedding.decode_pool import Cancelled
+from photodup.embedding.engines.encoder import ImageModel, load_model
+from photodup.embedding.engines.reduced import draft_verdict_on, may_decide, verdict_on, why_not
+from photodup.embedding.vectors import BROKEN, broken_rows, digest_drafted
+from photodup.serving.service import bodies, openai_form
+from photodup.serving.service.admission import Admission, QueuePlace
+from photodup.serving.service.batching import Batcher, Computed
+from photodup.serving.service.bodies import RequestError
+from photodup.serving.service.decoding import Decoder, RequestWork
+from photodup.serving.service.settings import ServiceSettings
+from photodup.serving.service.stages import Stages
+from photodup.serving.service.triton_model import TritonModel
+
+log = logging.getLogger("photodup.service")
+
+WARM_UPS = 5
+
+Reader = Callable[[Request, bodies.Take], Awaitable[list[bytes]]]
+
+
+class Service:
+    """State of a running service: model, threads, counters."""
+
+    def __init__(self, settings: ServiceSettings) -> None:
+        self.settings = settings
+        self.stages = Stages()
+        self.budget = bodies.BodyBudget(int(settings.max_buffered_mb * 1e6))
+        self.admission = Admission(
+            max_requests=settings.max_in_flight,
+            max_wait_s=settings.max_wait_s,
+            lanes=settings.decode_threads,
+            batch_max=settings.batch_max,
+        )
+        self.decoder = Decoder(
+            threads=settings.decode_threads,
+            max_pixels=settings.max_pixels,
+            deadline_s=settings.decode_seconds,
+            admission=self.admission,
+        )
+        self.model: ImageModel | None = None
+        self.batcher: Batcher | None = None
+        self.failure: str | None = None
+        self.digest = ""  # of the model and of how JPEGs are decoded
+
+    def load(self) -> None:
+        """Load and warm the model; takes seconds, in a thread."""
+        s = self.settings
+        model = _load(s)
+        # The first runs pay for what is set up once; the fastest is the first guess at the pace. Too slow a guess
+        # would refuse the first clients, too fast a one is corrected by their own runs.
+        self.admission.computing.add(1, min(_seconds_of_one(model) for _ in range(WARM_UPS)))
+        is_drafted = s.jpeg_scale == "reduced" or (
+            s.jpeg_scale == "auto" and draft_verdict_on(model) == "passed"
+        )
+        self.decoder.draft_size = model.view.draft_size if is_drafted else None
+        self.digest = digest_drafted(model.digest, model.view.draft_size) if is_drafted else model.digest
+        log.info("%s/%s is ready, digest %s", model.name, model.pretrained, self.digest[:12])
+        if not may_decide(model.precision, verdict := verdict_on(model)):
+            log.warning("%s %s.", model.name, why_not(model.precision, verdict))
+        self.model = model
+        self.batcher = Batcher(
+            model.embed_pixels,
+            batch_max=s.batch_max,
+            delay_s=s.batch_delay_ms / 1000,
+            on_execution=self._executed,
+            admission=self.admission,
+        )
+
+    def _executed(self, images: int, requests: int, seconds: float) -> None:
+        self.admission.computing.add(images, seconds)
+        self.stages.execution(images, requests, seconds)
+
+    def close(self) -> None:
+        self.decoder.close()
+        if self.batcher:
+            self.batcher.close()
+
+    def ready(self) -> tuple[ImageModel, Batcher]:
+        """Return the model and what feeds it; RequestError 503 while there is none."""
+        if self.model is None or self.batcher is None:
+            raise RequestError(503, self.failure or "The model is still loading: retry when /readyz says so.")
+        return self.model, self.batcher
+
+    async def embed(
+        self, request: Request, read: "Reader", encode: Callable[[np.ndarray], bytes]
+    ) -> Response:
+        """Serve one request for embeddings; `encode` writes the body of the answer."""
+        model, batcher = self.ready()
+        self.stages.in_flight.inc()
+        try:
+            with self.budget.open() as take:
+                started = time.perf_counter()
+                images = await read(request, take)
+                received = time.perf_counter()
+                work = RequestWork(images, self.settings.max_request_pixels, self.settings.max_wait_s)
+                del images
+                with self.admission.enter(len(work.images)) as place:
+                    computed, decoded = await self._while_wanted(request, work, place, batcher)
+            self._require_sound(computed.embeddings, model.precision)
+            before = time.perf_counter()
+            body = encode(computed.embeddings)
+            for name, seconds in (
+                ("receive", received - started),
+                ("decode", decoded - received),
+                ("queue", computed.queue_s),
+                ("compute", computed.compute_s),
+                ("respond", time.perf_counter() - before),
+            ):
+                self.stages.stage(name, seconds)
+            self.stages.request(200)
+            return Response(body, media_type="application/json", headers={"X-Model-Digest": self.digest})
+        except ServerError as error:  # of ENGINE=triton
+            log.error("%s", error)
+            raise RequestError(503, "The Triton behind this service does not answer: retry.") from None
+        finally:
+            self.stages.in_flight.dec()
+
+    def _require_sound(self, embeddings: np.ndarray, precision: str) -> None:
+        """Refuse to answer with what is no embedding: half a precision too few overflows without a word."""
+        if rows := broken_rows(embeddings):
+            self.stages.broken_embeddings.inc(len(rows))
+            problems = [bodies.ImageProblem(index=row, reason=BROKEN) for row in rows]
+            raise RequestError(
+                500,
+                f"For {len(rows)} of {len(embeddings)} images {BROKEN} (at {precision}): serve a higher "
+                "precision, or export the model again.",
+                problems,
+            )
+
+    async def _while_wanted(
+        self, request: Request, work: RequestWork, place: QueuePlace, batcher: Batcher
+    ) -> tuple[Computed, float]:
+        """Decode and compute; return the answer and when decoding was done. Ends as soon as the client leaves."""
+        has_left = False
+
+        async def watch() -> None:
+            nonlocal has_left
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
+            has_left = True
+            work.cancel()
+
+        watching = asyncio.create_task(watch())
+        try:
+            await asyncio.wrap_future(self.decoder.usual(work))
+            if work.costly:
+                self.admission.check_costly()
+                place.go_on_to("costly", len(work.costly))
+                await asyncio.wrap_future(self.decoder.costly(work))
+            pixels = work.pixels()
+            place.go_on_to("computing")
+            decoded = time.perf_counter()
+            return await asyncio.wrap_future(work.follow(batcher.submit(pixels, work.deadline))), decoded
+        except (asyncio.CancelledError, Cancelled):
+            if has_left:
+                raise RequestError(400, "The client closed the connection before the answer.") from None
+            if isinstance(sys.exception(), Cancelled):
+                raise RequestError(503, "The service is being stopped.") from None
+            raise
+        finally:
+            watching.cancel()
+            work.cancel()
+
+    def _stream(self, request: Request, take: bodies.Take) -> AsyncGenerator[bytes, None]:
+        s = self.settings
+        return bodies.stream(
+            request, int(s.max_body_mb * 1e6), take, max_s=s.body_seconds, min_bytes_per_s=s.min_body_rate
+        )
+
+    async def read_files(self, request: Request, take: bodies.Take) -> list[bytes]:
+        _require(request, "multipart/form-data")
+        chunks = self._stream(request, take)
+        return await bodies.read_multipart(request.headers, chunks, self.settings.max_images)
+
+    async def read_json(self, request: Request, take: bodies.Take) -> list[bytes]:
+        read = partial(bodies.read_base64, max_images=self.settings.max_images)
+        return await self._json(read, request, take)
+
+    async def embed_openai(self, request: Request) -> Response:
+        """Serve one request in OpenAI's form."""
+        form = openai_form.OpenAiRequest(self.ready()[0], self.settings.max_images)
+        return await self.embed(request, partial(self._json, form.images), form.encode)
+
+    async def _json(
+        self, read: Callable[[bytes], list[bytes]], request: Request, take: bodies.Take
+    ) -> list[bytes]:
+        """Read a body of JSON; a large one in a thread."""
+        _require(request, "application/json")
+        body = bytearray()
+        async for chunk in self._stream(request, take):
+            body += chunk
+        if len(body) < 1 << 18:
+            return read(bytes(body))
+        return await asyncio.wrap_future(self.decoder.run(read, bytes(body)))
+
+
+def _load(settings: ServiceSettings) -> ImageModel:
+    if settings.engine == "triton":
+        return TritonModel(settings.precision)
+    return load_model(
+        settings.model_pretrained,
+        engine=settings.engine or None,
+        precision=settings.precision,
+        threads=settings.threads,
+        streams=settings.streams,
+        device=settings.device,
+        name=settings.model_name,
+    )
+
+
+def _seconds_of_one(model: ImageModel) -> float:
+    started = time.perf_counter()
+    model.embed_pixels(np.zeros((1, 3, 224, 224), np.uint8))
+    return time.perf_counter() - started
+
+
+def _require(request: Request, content_type: str) -> None:
+    actual = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if actual != content_type:
+        other = "/embed/base64" if content_type.startswith("multipart") else "/embed"
+        raise RequestError(
+            415,
+            f"{request.url.path} takes {content_type}, not {actual or 'an untyped body'}; see also {other}.",
+        )
+
+
+def encode(embeddings: np.ndarray, encoding: str) -> bytes:
+    """Return embeddings in the service's own form: as numbers, or each as base64."""
+    rows = openai_form.embedding_rows(embeddings, encoding)
+    return to_json({"embeddings": rows})  # ten times faster than json.dumps for floats

@@ -1,0 +1,66 @@
+"""The memory that each model takes: one model loaded at a time, before the load, after it, and under load."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from photodup.bench.load.plan import WindowPlan
+from photodup.bench.stats.facts import Load
+from photodup.core.errors import PhotodupError
+from photodup.embedding.backends import parse_backend
+
+if TYPE_CHECKING:
+    from photodup.study.notebook.run import Run
+
+LOAD = Load("closed_loop", concurrency=8, span="prepared")
+COLUMNS = ("gpu_memory_mib", "server_memory_mib", "gpu_utilization", "gpu_power_w")
+
+
+def memory_by_model(
+    run: Run, backends: Sequence[str], plan: WindowPlan | None = None
+) -> list[dict[str, Any]]:
+    """Return the memory of a Triton with one model at a time; its other models are unloaded meanwhile.
+
+    Args:
+        backends: of Triton, each with a model of its own: not ensembles, which load others.
+        plan: of the window with eight requests in flight.
+
+    Returns:
+        For each backend `backend` and `COLUMNS` (what the server tells of them) with `_before` and `_loaded`, and as they
+        were in the window.
+
+    Raises:
+        PhotodupError: the server cannot be controlled or does not tell its memory, or a backend cannot be measured.
+    """
+    from photodup.bench.backends.adapters import adapter
+    from photodup.bench.load.load import measure
+    from photodup.bench.load.usage import usage
+    from photodup.serving.triton.control import load_triton_model, nothing_loaded, unload_triton_model
+    from photodup.study.notebook.points import N_PHOTOS
+    from photodup.study.notebook.weights import payload_photos
+
+    def now(page: str, when: str) -> dict[str, float]:
+        with usage(page) as columns:
+            pass
+        return {f"{name}_{when}": columns[name] for name in COLUMNS[:2] if name in columns}
+
+    grpc_url, page = run.endpoints.triton_grpc, run.endpoints.metrics_url(backends[0])
+    if page is None:
+        raise PhotodupError(f"{run.endpoints.name} lists no metrics page of Triton: its memory is not known.")
+    rows = []
+    with nothing_loaded(grpc_url):
+        for name in backends:
+            backend = parse_backend(name)
+            row = {"backend": name, **now(page, "before")}
+            load_triton_model(grpc_url, backend.triton_model)
+            row |= now(page, "loaded")
+            with usage(page) as columns:
+                window = measure(
+                    adapter(backend, run.address_of(backend)), payload_photos(N_PHOTOS), LOAD, plan
+                )
+            unload_triton_model(grpc_url, backend.triton_model)
+            if window.get("error"):
+                raise PhotodupError(f"{name}: {window['error']}")
+            rows.append(row | {name: columns[name] for name in COLUMNS if name in columns})
+    return rows

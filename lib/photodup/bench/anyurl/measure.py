@@ -33,7 +33,7 @@ from photodup.embedding.wire.http import AnswerError, Base64Json, Multipart, Ope
 from photodup.embedding.wire.kserve import KserveGrpc, KserveHttp
 
 BUSY_SHARE = 0.25  # of the cores of a machine that client and server share
-FEWEST_VISITS, MOST_VISITS, VISIT_S = 3, 10, 2.5
+FEWEST_VISITS, MOST_VISITS, VISIT_S, GRACE_S = 3, 10, 2.5, 30.0
 OURS = ("multipart", "base64")
 
 
@@ -66,8 +66,10 @@ class LoadSpec:
     @property
     def n_visits(self) -> int:
         """Windows into which the time is split: one where the load is not the same all the time."""
-        is_steady = self.rate_per_s is None or self.arrivals.is_steady
-        return min(max(FEWEST_VISITS, round(self.seconds / VISIT_S)), MOST_VISITS) if is_steady else 1
+        if self.rate_per_s is not None and not self.arrivals.is_steady:
+            return 1
+        most = MOST_VISITS if self.processes == 1 else FEWEST_VISITS  # which start anew for each
+        return min(max(FEWEST_VISITS, round(self.seconds / VISIT_S)), most)
 
     def window(self, visit: int = 0) -> WindowPlan:
         """Return the window of a visit; an open loop waits for up to a quarter of it for what was sent in it."""
@@ -77,7 +79,9 @@ class LoadSpec:
         seconds = 0.95 * visit_s - ramp_s if is_closed else 0.8 * visit_s
         # A slow server may take longer for two waves, so that fewer visits fit.
         longest_s = max(seconds, self.seconds / (2 * min(FEWEST_VISITS, self.n_visits)))
-        return WindowPlan(seconds, 1, ramp_s=ramp_s, seed=self.seed + visit, longest_s=longest_s)
+        return WindowPlan(
+            seconds, 1, warmup_requests=1, ramp_s=ramp_s, seed=self.seed + visit, longest_s=longest_s
+        )
 
     @property
     def words(self) -> str:
@@ -236,24 +240,24 @@ def measure_loads(request: Request, specs: Sequence[LoadSpec], watcher: Watcher)
     """Measure loads of one server in turns: each visit has a window of every one, in an order drawn anew.
 
     A server that fails is a result. It ends where the server is dead, or the time is over and each load has
-    `FEWEST_VISITS` windows.
+    `FEWEST_VISITS` windows; of a server that is too slow for them, after `GRACE_S` more.
 
     Args:
         specs: each with its share of the time.
     """
     began, seconds, draw = clock(), sum(spec.seconds for spec in specs), random.Random(specs[0].seed)
     windows: list[list[LoadWindow]] = [[] for _ in specs]
-    longest_s = 0.0
+    longest_s, counters = 0.0, counters_of(request.target)
     for visit in range(max(spec.n_visits for spec in specs)):
         visit_began = clock()
-        if visit >= FEWEST_VISITS and visit_began - began + longest_s > seconds:
+        if visit_began - began + longest_s > seconds + (0 if visit >= FEWEST_VISITS else GRACE_S):
             break
         for index in draw.sample(range(len(specs)), len(specs)):
             spec, has_failed = specs[index], bool(windows[index]) and "raw" not in windows[index][-1].columns
             if visit >= spec.n_visits or has_failed or watcher.stop_asked or watcher.is_dead:
                 continue
             label = f"{spec.words}, visit {visit + 1} of {spec.n_visits}" if spec.n_visits > 1 else spec.words
-            window = measure_window(request, spec, spec.window(visit), watcher, label=label)
+            window = measure_window(request, spec, spec.window(visit), watcher, counters, label=label)
             windows[index].append(replace(window, began_s=max(watcher.opened_s - began, 0.0)))
         longest_s = max(longest_s, clock() - visit_began)
     return [
@@ -264,17 +268,23 @@ def measure_loads(request: Request, specs: Sequence[LoadSpec], watcher: Watcher)
 
 
 def measure_window(
-    request: Request, spec: LoadSpec, plan: WindowPlan, watcher: Watcher, *, label: str
+    request: Request,
+    spec: LoadSpec,
+    plan: WindowPlan,
+    watcher: Watcher,
+    counters: Probe | None,
+    *,
+    label: str,
 ) -> LoadWindow:
     """Measure one window of a load.
 
     Args:
+        counters: of the server, as `counters_of` returns them.
         label: of this window, in progress.
     """
     adapter, target = request.adapter(spec.batch), request.target
     watcher.begin(label, plan.seconds)
-    counted = counters_of(target)
-    server, began = None if counted else local_server(target.url), time.monotonic()
+    server, began = None if counters else local_server(target.url), time.monotonic()
     columns = measure(
         adapter,
         request.payloads.items,
@@ -283,7 +293,7 @@ def measure_window(
         way=LOOPBACK if target.is_local else Way("network", None),
         arrivals=spec.arrivals.times_s,
         observer=watcher,
-        probe=counted,
+        probe=counters,
         processes=spec.processes,
     )
     if server is not None:

@@ -9,7 +9,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from photodup.bench.anyurl.measure import LoadSpec, Measured, Request, measure_window, shared_cores
+from photodup.bench.anyurl.measure import (
+    LoadSpec,
+    Measured,
+    Request,
+    counters_of,
+    measure_window,
+    shared_cores,
+)
 from photodup.bench.anyurl.watch import Watcher
 from photodup.bench.load.plan import WindowPlan
 from photodup.bench.load.workers import common_error
@@ -43,9 +50,10 @@ def highest_rate(
     until = time.monotonic() + spec.seconds
     probe_s = min(PROBE_S, spec.seconds / 10)
     measured: list[Measured] = []
+    counters = counters_of(request.target)
 
     def window(load: LoadSpec, plan: WindowPlan, label: str) -> Measured:
-        seen = measure_window(request, load, plan, watcher, label=label)
+        seen = measure_window(request, load, plan, watcher, counters, label=label)
         measured.append(Measured(load, [seen], figures_of([seen.columns])))
         return measured[-1]
 

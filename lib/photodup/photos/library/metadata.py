@@ -154,7 +154,7 @@ def camera(exif: Mapping[int, Any]) -> str | None:
 
 
 def exposure(details: Mapping[int, Any]) -> str | None:
-    """Return the exposure as JSON, or None: seconds, f-number, ISO, EV, number in a sequence, drive mode (maker's number)."""
+    """Return the exposure as JSON, or None: seconds, f-number, ISO, EV, number in a sequence, the maker's drive mode."""
     values = {name: _number(details.get(tag)) for name, tag in _EXPOSURE.items()}
     values |= _series(details.get(_MAKER_NOTE))
     present = {name: value for name, value in values.items() if value is not None}

@@ -12,7 +12,7 @@ from support.paths import ROOT
 from photodup.bench.pairs.alternate import VisitPlan
 from photodup.bench.record.record import RunStore
 from photodup.core.errors import PhotodupError
-from photodup.embedding.imaging import encode_image
+from photodup.embedding.imaging import encode
 from photodup.study.notebook.run import open_run
 from photodup.study.peers import alone, figures, outcomes, peers, stage
 
@@ -38,7 +38,7 @@ def small(monkeypatch, tmp_path, random_onnx, random_model):
     for module in (stage, outcomes):
         monkeypatch.setattr(module, "fastest", lambda server: server)  # a tiny encoder has one precision
     monkeypatch.setattr(peers, "build_dir", lambda: tmp_path)
-    pictures = [encode_image(photo(240, 230, seed), "JPEG") for seed in range(8)]
+    pictures = [encode(photo(240, 230, seed), "JPEG") for seed in range(8)]
     monkeypatch.setattr(stage, "payload_photos", lambda n: pictures)
     monkeypatch.setattr(stage, "PLAN", VisitPlan(3, 0.1, 3, 0.1, 1, 0, 0.1))
     for name, value in {"STARTS": 2, "OVERLOAD_S": 1.0, "RECOVERED": 30, "RATE_SECONDS": 0.5}.items():
@@ -52,7 +52,7 @@ def small(monkeypatch, tmp_path, random_onnx, random_model):
 
 
 def test_an_overloaded_server_that_refuses_is_loaded_to_the_end(slow_service, figure):
-    payloads = stage.Payloads("images", (encode_image(photo(60, 60, 1), "JPEG"),), "a picture", "image/jpeg")
+    payloads = stage.Payloads("images", (encode(photo(60, 60, 1), "JPEG"),), "a picture", "image/jpeg")
     one = peers.Started(peers.SERVERS["fastapi"], slow_service.url, 0.0, slow_service.process.pid)
     seen = alone._overloaded(one, payloads, 40.0)
     assert seen["failed"] > 12 and seen["answered"] > 12 and "503" in seen["error"]

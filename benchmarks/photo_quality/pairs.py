@@ -256,7 +256,7 @@ def recall_among(n: int, reach: Sequence[tuple], has_embedding: bool) -> dict[st
 
 
 def _md5(image: Image.Image) -> str:
-    return md5(imaging.encode_image(image, "PNG", compress_level=1))
+    return md5(imaging.encode(image, "PNG", compress_level=1))
 
 
 def _bits(query: str | None, phashes: Sequence[str | None]) -> tuple[np.ndarray, np.ndarray]:

@@ -29,7 +29,7 @@ from benchmarks.photo_quality.edits import (
 )
 from benchmarks.photo_quality.pairs import Original, shrunk
 from photodup.core.progress import bar, unseen
-from photodup.embedding.imaging import encode_image
+from photodup.embedding.imaging import encode
 from photodup.photos.groups.results import Tiers
 from photodup.photos.groups.tiers import find_tiers
 from photodup.photos.library.scan import Catalogue, scan
@@ -115,7 +115,7 @@ def plant(originals: Sequence[Original], edits: Sequence[Transform], folder: Pat
     truth: Truth = {}
 
     def write(image: Image.Image, source: str, edit: str, image_format: str = "JPEG") -> bytes:
-        data = encode_image(image, image_format, quality=92)  # which PNG and TIFF ignore
+        data = encode(image, image_format, quality=92)  # which PNG and TIFF ignore
         suffix = {"JPEG": "jpg", "HEIF": "heic"}.get(image_format, image_format.lower())
         name = f"{hashlib.sha256(f'{source} {edit}'.encode()).hexdigest()[:12]}.{suffix}"
         (folder / name).write_bytes(data)

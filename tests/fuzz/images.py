@@ -11,7 +11,7 @@ from support.paths import ROOT
 
 from photodup.embedding import imaging
 from photodup.embedding.decode_pool import DecodePool, TooSlow
-from photodup.embedding.imaging import ImageError, encode_image
+from photodup.embedding.imaging import ImageError, encode
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "HEIF", "AVIF")
 DEADLINE_S = 20.0
@@ -21,12 +21,8 @@ WORDS = (b"\0", b"\xff", b"\x7f", b"\x80", b"\xff\xff\xff\xff", b"\0\0\0\0", b"\
 def seeds() -> list[bytes]:
     """One small image in every format, a progressive JPEG and one in CMYK."""
     image = photo(96, 64)
-    plain = [encode_image(image, name) for name in FORMATS]
-    return [
-        *plain,
-        encode_image(image, "JPEG", progressive=True),
-        encode_image(image.convert("CMYK"), "JPEG"),
-    ]
+    plain = [encode(image, name) for name in FORMATS]
+    return [*plain, encode(image, "JPEG", progressive=True), encode(image.convert("CMYK"), "JPEG")]
 
 
 def mutate(data: bytes, chance: random.Random) -> bytes:

@@ -18,9 +18,9 @@ from photodup.embedding.client import embedder as client
 from photodup.embedding.client.embedder import connect
 from photodup.embedding.client.http import Patience
 from photodup.embedding.client.servers import address_for_grpc
-from photodup.embedding.imaging import ImageError, client_jpeg, decode, encode_image, normalize, to_uint8
+from photodup.embedding.imaging import ImageError, client_jpeg, decode, encode, normalize, to_uint8
 
-PHOTOS = [encode_image(photo(280 + 20 * seed, 250, seed), "JPEG") for seed in range(6)]
+PHOTOS = [encode(photo(280 + 20 * seed, 250, seed), "JPEG") for seed in range(6)]
 PIXELS = np.stack([to_uint8(decode(data)) for data in PHOTOS])
 HASTY = Patience(connect_s=20, request_s=20, attempts=2, pause_s=0.01)
 TRITON = ["fp32", "fp16", "uint8", "jpeg"]
@@ -89,7 +89,7 @@ def test_a_large_batch_is_split_to_what_the_service_takes_in_order(backend, smal
     """Limits of this service: 8 images, 4 MB."""
     server = small_service()
     many = [PHOTOS[i % 6] for i in range(21)]
-    large = [encode_image(photo(700, 600, seed), "PNG") for seed in range(6)]  # 0.8 MB each
+    large = [encode(photo(700, 600, seed), "PNG") for seed in range(6)]  # 0.8 MB each
     with connect(server.url, backend, jpeg_quality=None) as embedder:
         wanted = tiny_embedding(PIXELS[[i % 6 for i in range(21)]])
         np.testing.assert_allclose(embedder.embed(many), wanted, atol=1e-5)

@@ -19,7 +19,7 @@ from photodup.embedding.backends import Backend, served_models
 from photodup.embedding.wire.wires import jpegs
 from photodup.serving.service.stages import Stages
 
-PHOTOS = [imaging.encode_image(photo(280 + 20 * seed, 250, seed), "JPEG") for seed in range(6)]
+PHOTOS = [imaging.encode(photo(280 + 20 * seed, 250, seed), "JPEG") for seed in range(6)]
 TRITON_PAGE = """\
 # HELP nv_inference_request_success Number of successful inference requests, all batch sizes
 # TYPE nv_inference_request_success counter

@@ -13,12 +13,12 @@ from support.triton import infer
 from photodup.bench.pairs.declared import SETTINGS, declarations
 from photodup.core.errors import PhotodupError
 from photodup.embedding.client.embedder import connect
-from photodup.embedding.imaging import encode_image
+from photodup.embedding.imaging import encode
 from photodup.serving.triton.copies import configure, model_copy
 from photodup.study.kubernetes.manifests import tool
 from photodup.study.report.readme import decisions
 
-PHOTOS = [encode_image(photo(280, 250, seed), "JPEG") for seed in range(2)]
+PHOTOS = [encode(photo(280, 250, seed), "JPEG") for seed in range(2)]
 ROWS = decisions()["rows"]
 of = {
     kind: [pytest.param(r, id=r["have"]) for r in ROWS if kind in r["start"]]

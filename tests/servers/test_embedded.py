@@ -19,7 +19,7 @@ from support.triton import executions, infer, needs_triton, render_tiny
 from photodup.core.errors import PhotodupError
 from photodup.core.settings import variables
 from photodup.embedding.engines.encoder import load_model
-from photodup.embedding.imaging import decode, encode_image, normalize, to_jpeg, to_uint8
+from photodup.embedding.imaging import decode, encode, normalize, to_jpeg, to_uint8
 from photodup.serving.check import check_all
 from photodup.serving.embedded import export_models
 from photodup.serving.endpoints import load_endpoints
@@ -107,7 +107,7 @@ def test_the_real_model_gives_pytorchs_embedding_over_every_wire_and_protocol(tm
 def test_a_service_in_front_of_triton_answers_what_triton_computes(tmp_path, launch, tiny_exports):
     """More images than Triton takes at once, then the same service while Triton is gone."""
     model = "openclip_vit_b32_uint8"
-    photos = [encode_image(photo(300 + 40 * seed, 260, seed), "JPEG") for seed in range(8)]
+    photos = [encode(photo(300 + 40 * seed, 260, seed), "JPEG") for seed in range(8)]
     repository = render_tiny(tmp_path, tiny_exports, [model])
     with EmbeddedTriton(repository, [model]) as triton:
         ours = launch(ENGINE="triton", TRITON_GRPC_URL=triton.grpc_url, MODEL_PRETRAINED="", BATCH_DELAY_MS=0)

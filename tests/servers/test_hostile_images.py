@@ -17,7 +17,7 @@ import numpy as np
 import psutil
 import pytest
 from support.hostile_images import (
-    encode_image,
+    encode,
     endless_comment,
     flat_png,
     grain,
@@ -37,8 +37,8 @@ from photodup.embedding.imaging import ImageError, decode, is_bounded
 from photodup.embedding.jpeg_scans import MAX_SCANS, MAX_SEGMENTS, read_layout
 from photodup.serving.triton.decoders import DECODERS
 
-HONEST = encode_image(grain(640, 480), "JPEG", quality=85)
-HONEST_PNG = encode_image(grain(64, 48), "PNG")
+HONEST = encode(grain(640, 480), "JPEG", quality=85)
+HONEST_PNG = encode(grain(64, 48), "PNG")
 JOB = "photodup.embedding.imaging:packed_model_input"
 
 
@@ -65,7 +65,7 @@ def test_a_jpeg_of_two_thousand_scans_is_refused_before_it_is_decoded(decoder, f
 
 @pytest.mark.parametrize("options", [{}, {"progressive": True}, {"quality": 100, "subsampling": 0}])
 def test_usual_jpegs_are_read_as_before_and_need_no_process(options):
-    data = encode_image(grain(800, 600), "JPEG", **options)
+    data = encode(grain(800, 600), "JPEG", **options)
     layout = read_layout(data)
     assert (layout.width, layout.height) == (800, 600) and layout.is_bounded and is_bounded(data)
     assert layout.scans == (10 if "progressive" in options else 1)
@@ -73,7 +73,7 @@ def test_usual_jpegs_are_read_as_before_and_need_no_process(options):
 
 
 def test_the_walk_counts_what_the_decoder_visits_however_it_is_hidden():
-    plain = encode_image(grain(64, 64), "JPEG", progressive=True)
+    plain = encode(grain(64, 64), "JPEG", progressive=True)
     comment = b"\xff\xfe" + (2 + 1000).to_bytes(2, "big") + b"\xff\xda" * 500
     with_comment = plain[:2] + comment + plain[2:]  # no scans: a comment that looks like them
     assert read_layout(with_comment).scans == 10 and decode(with_comment).size == (64, 64)
@@ -87,7 +87,7 @@ def test_the_walk_counts_what_the_decoder_visits_however_it_is_hidden():
 
 
 def test_a_header_of_a_million_segments_is_refused_and_an_unusual_one_gets_a_deadline():
-    plain = encode_image(grain(64, 64), "JPEG")
+    plain = encode(grain(64, 64), "JPEG")
     with pytest.raises(ImageError, match=f"more than {MAX_SEGMENTS:,} segments"):
         decode(plain[:2] + b"\xff\xfe\0\2" * 1_000_000 + plain[2:])
     assert not is_bounded(plain[:2] + b"\xff\xfe\0\2" * 1000 + plain[2:])

@@ -19,7 +19,7 @@ from support.review_library import photo
 from support.triton import executions, infer, loaded, tiny_embedding
 
 from photodup.embedding.client.embedder import connect
-from photodup.embedding.imaging import ImageError, decode, encode_image, to_uint8
+from photodup.embedding.imaging import ImageError, decode, encode, to_uint8
 from photodup.serving.triton.config import read_config, set_batching, set_parameter
 from photodup.serving.triton.decoders import DECODERS, decode_turbo
 from photodup.serving.triton.models.emulation import emulated_embedding
@@ -33,24 +33,22 @@ def _good() -> dict[str, bytes]:
     turned[0x0112] = 6
     grey16 = Image.fromarray(np.asarray(astronaut.convert("L")).astype(np.uint16) * 257)
     return {
-        "jpeg": encode_image(astronaut, "JPEG", quality=90),
-        "jpeg rotated by EXIF": encode_image(
-            astronaut.crop((0, 0, 512, 300)), "JPEG", quality=90, exif=turned
-        ),
-        "jpeg CMYK": encode_image(astronaut.convert("CMYK"), "JPEG"),
-        "jpeg grey": encode_image(astronaut.convert("L"), "JPEG"),
-        "png": encode_image(astronaut, "PNG"),
-        "png 16 bit": encode_image(grey16, "PNG"),
-        "png palette": encode_image(astronaut.quantize(64), "PNG"),
-        "webp": encode_image(astronaut, "WEBP", quality=80),
-        "one pixel": encode_image(astronaut.resize((1, 1)), "PNG"),
-        "large": encode_image(astronaut.resize((3000, 2000)), "JPEG", quality=85),
+        "jpeg": encode(astronaut, "JPEG", quality=90),
+        "jpeg rotated by EXIF": encode(astronaut.crop((0, 0, 512, 300)), "JPEG", quality=90, exif=turned),
+        "jpeg CMYK": encode(astronaut.convert("CMYK"), "JPEG"),
+        "jpeg grey": encode(astronaut.convert("L"), "JPEG"),
+        "png": encode(astronaut, "PNG"),
+        "png 16 bit": encode(grey16, "PNG"),
+        "png palette": encode(astronaut.quantize(64), "PNG"),
+        "webp": encode(astronaut, "WEBP", quality=80),
+        "one pixel": encode(astronaut.resize((1, 1)), "PNG"),
+        "large": encode(astronaut.resize((3000, 2000)), "JPEG", quality=85),
     }
 
 
 @functools.cache
 def _bad() -> dict[str, tuple[bytes, str]]:
-    jpeg = encode_image(photo("astronaut"), "JPEG")
+    jpeg = encode(photo("astronaut"), "JPEG")
     return {
         "text": (b"not an image at all", "not an image"),
         "empty": (b"", "empty"),
@@ -245,14 +243,12 @@ def test_triton_refuses_what_it_could_not_stop(tiny_triton) -> None:
     small = grain(32, 32)
     refused = {
         "more than 100 scans": _encoded(many_scans()),
-        "not JPEG, PNG, WebP, GIF or BMP": _encoded(encode_image(small, "TIFF")),
+        "not JPEG, PNG, WebP, GIF or BMP": _encoded(encode(small, "TIFF")),
         "use the FastAPI service": _encoded(text_ppm(1000)),
-        "image 0: not JPEG, PNG, WebP, GIF or BMP: convert it, or use the": _encoded(
-            encode_image(small, "HEIF")
-        ),
+        "image 0: not JPEG, PNG, WebP, GIF or BMP: convert it, or use the": _encoded(encode(small, "HEIF")),
         "more than the limit of": _encoded(*[flat_png()] * 16),
     }
     for words, images in refused.items():
         with pytest.raises(Exception, match=words):
             infer(tiny_triton, "openclip_vit_b32_preprocess", images, output="image")
-    infer(tiny_triton, "openclip_vit_b32_preprocess", _encoded(encode_image(small, "PNG")), output="image")
+    infer(tiny_triton, "openclip_vit_b32_preprocess", _encoded(encode(small, "PNG")), output="image")

@@ -15,7 +15,7 @@ import yaml
 from PIL import Image
 from prometheus_client.parser import text_string_to_metric_families
 from skimage import data
-from support.hostile_images import encode_image
+from support.hostile_images import encode
 from support.images import photographs
 from support.paths import ROOT
 from support.processor import needs_int8
@@ -140,9 +140,7 @@ def test_both_sides_of_every_pair_are_alike_or_labelled(both):
 
 def test_both_servers_embed_a_photograph_alike(both):
     """Decoding, resizing and normalisation together; the graph is of the same file."""
-    photos = [
-        encode_image(image, "JPEG", quality=q) for image, q in zip(_pictures(), (60, 85, 95), strict=True)
-    ]
+    photos = [encode(image, "JPEG", quality=q) for image, q in zip(_pictures(), (60, 85, 95), strict=True)]
     for engine, precision in both.choices:
         got = httpx.post(f"{both.services[engine, precision].url}/embed", files=as_files(photos), timeout=120)
         one = np.array(got.json()["embeddings"], np.float32)
@@ -159,7 +157,7 @@ def _pictures():
 @pytest.mark.figures
 def test_an_idle_server_leaves_the_other_its_turn(both):
     """CPU of each server in the half second after an answer; ONNX Runtime's spinning took 45 ms of it."""
-    photo = encode_image(_pictures()[0], "JPEG")
+    photo = encode(_pictures()[0], "JPEG")
     model = parse_backend("triton-onnx-fp32-http-jpeg").triton_model
     asks = {
         both.triton.pid: lambda: infer(both.triton, model, np.array([[photo]], object)),

@@ -39,7 +39,7 @@ from photodup.bench.pairs.alternate import measure_visit
 from photodup.bench.stats.facts import Load
 from photodup.cli import app
 from photodup.core.errors import PhotodupError
-from photodup.embedding.imaging import encode_image, normalize
+from photodup.embedding.imaging import encode, normalize
 
 LOAD = (sys.executable, "-m", "photodup", "load")
 SLOW = str(ROOT / "tests" / "support" / "slow_encoder.py")
@@ -145,7 +145,7 @@ def test_given_arrays_and_files_are_what_is_sent(tiny_triton, tmp_path):
         given = Request(asked, made_up_arrays(), inputs=[f"image={tmp_path / 'two.npy'}"])
         wanted = tiny_embedding(normalize(pixels))
         np.testing.assert_allclose(given.try_once(2), wanted, atol=1e-5)
-    data = encode_image(photo(224, 224, 7), "PNG")
+    data = encode(photo(224, 224, 7), "PNG")
     (tmp_path / "one.png").write_bytes(data)
     asked = target.target_of(f"{tiny_triton.http_url}/v2/models/openclip_vit_b32_jpeg")
     sent = files([tmp_path / "one.png"])

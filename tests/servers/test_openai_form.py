@@ -12,10 +12,10 @@ import pytest
 from support.images import photo
 from support.service import check_against_openapi
 
-from photodup.embedding.imaging import decode, encode_image, to_uint8
+from photodup.embedding.imaging import decode, encode, to_uint8
 
-PHOTOS = [encode_image(photo(300 + 40 * seed, 260, seed), "JPEG", quality=90) for seed in range(3)]
-PNG = encode_image(photo(64, 64, 5), "PNG")
+PHOTOS = [encode(photo(300 + 40 * seed, 260, seed), "JPEG", quality=90) for seed in range(3)]
+PNG = encode(photo(64, 64, 5), "PNG")
 
 
 def uri(data: bytes, kind: str = "image/jpeg") -> str:

@@ -7,7 +7,7 @@ import time
 
 import httpx
 import pytest
-from support.hostile_images import encode_image, grain
+from support.hostile_images import encode, grain
 from support.paths import ROOT
 from support.service import as_files, check_against_openapi, stuck_upload, until
 
@@ -21,7 +21,7 @@ from photodup.serving.service.admission import Admission, Overloaded, Pace
 from photodup.serving.service.app import create_app
 from photodup.serving.service.settings import ServiceSettings
 
-PHOTO = encode_image(grain(224, 224), "JPEG", quality=85)
+PHOTO = encode(grain(224, 224), "JPEG", quality=85)
 FILES = as_files([PHOTO])
 SLOW_ENCODER = str(ROOT / "tests" / "support" / "slow_encoder.py")
 

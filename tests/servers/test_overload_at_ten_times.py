@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import psutil
 import pytest
-from support.hostile_images import encode_image, grain
+from support.hostile_images import encode, grain
 from support.paths import ROOT
 from support.triton import needs_triton
 
@@ -17,7 +17,7 @@ from photodup.serving.triton import repository
 from photodup.serving.triton.repository import render_repository
 from photodup.serving.triton.server import EmbeddedTriton
 
-PHOTO = encode_image(grain(224, 224), "JPEG", quality=85)
+PHOTO = encode(grain(224, 224), "JPEG", quality=85)
 SLOW_ENCODER = str(ROOT / "tests" / "support" / "slow_encoder.py")
 
 

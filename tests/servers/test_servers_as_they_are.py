@@ -27,7 +27,7 @@ from photodup.core.errors import ServerError
 from photodup.core.files import parse_json
 from photodup.embedding.client.embedder import connect
 from photodup.embedding.client.http import Patience, ask
-from photodup.embedding.imaging import encode_image
+from photodup.embedding.imaging import encode
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
@@ -490,7 +490,7 @@ def test_a_probe_ends(serve, said):
 def photo() -> bytes:
     from PIL import Image
 
-    return encode_image(Image.new("RGB", (40, 30), "teal"), "JPEG")
+    return encode(Image.new("RGB", (40, 30), "teal"), "JPEG")
 
 
 def test_what_clients_send_is_read(small_service, photo):

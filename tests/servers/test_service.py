@@ -17,10 +17,10 @@ from support.service import as_files, check_against_openapi, free_port, stuck_up
 
 from photodup.embedding.engines.encoder import load_model
 from photodup.embedding.engines.reduced import draft_path, source_of, write_notes
-from photodup.embedding.imaging import decode, encode_image, to_uint8
+from photodup.embedding.imaging import decode, encode, to_uint8
 from photodup.embedding.vectors import digest_drafted
 
-PHOTOS = [encode_image(photo(300 + 40 * seed, 260, seed), "JPEG", quality=90) for seed in range(8)]
+PHOTOS = [encode(photo(300 + 40 * seed, 260, seed), "JPEG", quality=90) for seed in range(8)]
 ORDINARY = [("files", ("a.jpg", PHOTOS[0], "image/jpeg"))]
 
 
@@ -61,7 +61,7 @@ def test_every_way_in_and_out_gives_the_embeddings_of_the_model(random_service, 
 
 
 def test_large_jpegs_are_decoded_at_a_reduced_scale_where_allowed(small_service, tiny_onnx, tmp_path):
-    model, data = load_model(tiny_onnx), encode_image(photo(1600, 1200, 1), "JPEG")
+    model, data = load_model(tiny_onnx), encode(photo(1600, 1200, 1), "JPEG")
     source = source_of(Path(tiny_onnx.removeprefix("onnx:")))
     allowed = source.notes("onnx", "fp32", gate={"verdict": "passed"}, draft_size=448)
     write_notes(draft_path(source, "onnx", "fp32", tmp_path / "build" / "models"), allowed)
@@ -132,7 +132,7 @@ BAD_IMAGES = {
     "text": (b"hello", "not an image"),
     "truncated": (PHOTOS[1][:3000], "truncated"),
     "bomb": (bomb(), "1,600 megapixels, more than the limit of 2"),
-    "too large": (encode_image(photo(1600, 1300), "JPEG"), "2 megapixels"),
+    "too large": (encode(photo(1600, 1300), "JPEG"), "2 megapixels"),
 }
 
 
@@ -209,13 +209,7 @@ def test_too_large_a_body_is_refused_without_being_held(path, announced, small_s
 def test_memory_stays_bounded_under_a_barrage_and_the_service_lives_on(small_service, figure):
     server = small_service(MAX_WAIT_S=60)  # nobody is turned away, however busy the machine
     post(server.url, files=as_files(PHOTOS))
-    evil = [
-        bomb(),
-        encode_image(photo(1400, 1400), "PNG"),
-        bytes(10**6),
-        PHOTOS[0][:-50],
-        bomb(65_000, 65_000),
-    ]
+    evil = [bomb(), encode(photo(1400, 1400), "PNG"), bytes(10**6), PHOTOS[0][:-50], bomb(65_000, 65_000)]
 
     def send(index: int) -> int:
         return httpx.post(f"{server.url}/embed", files=as_files([evil[index % 5]]), timeout=60).status_code
@@ -249,7 +243,7 @@ def test_bodies_in_flight_share_one_budget(small_service):
     server = small_service(MAX_BUFFERED_MB=2, BATCH_MAX=3)
     stuck = stuck_upload(server.url, sent=1_900_000, announced=3_000_000)
     until(lambda: server.metrics()["photodup_requests_in_flight"] == 1)
-    large = [encode_image(photo(900, 900), "PNG")]
+    large = [encode(photo(900, 900), "PNG")]
     until(lambda: post(server.url, files=as_files(large)).status_code == 503)
     stuck.close()
     until(lambda: post(server.url, files=ORDINARY).status_code == 200)
@@ -259,7 +253,7 @@ def test_bodies_in_flight_share_one_budget(small_service):
 def test_the_event_loop_is_never_blocked_by_a_large_image(small_service):
     """While 12-megapixel photographs are decoded, the health check answers."""
     server = small_service(MAX_PIXELS=20_000_000, MAX_BODY_MB=60, BATCH_MAX=4)
-    large = encode_image(photo(4000, 3000), "JPEG")
+    large = encode(photo(4000, 3000), "JPEG")
 
     async def measure() -> float:
         async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:

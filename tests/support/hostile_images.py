@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image
 from support.images import png
 
-from photodup.embedding.imaging import encode_image
+from photodup.embedding.imaging import encode
 
 
 def grain(width: int, height: int, seed: int = 0) -> Image.Image:
@@ -20,7 +20,7 @@ def grain(width: int, height: int, seed: int = 0) -> Image.Image:
 @functools.cache
 def many_scans(times: int = 2000, width: int = 6000, height: int = 4000) -> bytes:
     """A progressive JPEG whose last scan is there `times` more times: each is decoded over the whole picture."""
-    plain = encode_image(Image.new("RGB", (width, height), "grey"), "JPEG", progressive=True, quality=50)
+    plain = encode(Image.new("RGB", (width, height), "grey"), "JPEG", progressive=True, quality=50)
     last = plain.rindex(b"\xff\xda")
     scan = plain[last : plain.rindex(b"\xff\xd9")]
     return plain[:last] + scan * (times + 1) + b"\xff\xd9"

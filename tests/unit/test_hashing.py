@@ -9,7 +9,7 @@ from PIL import Image, TiffImagePlugin
 from support.images import read_facts
 from support.review_library import photo
 
-from photodup.embedding.imaging import decode, encode_image
+from photodup.embedding.imaging import decode, encode
 from photodup.photos.demo.photographs import SOURCES, make_12mp
 from photodup.photos.library.hashing import (
     DRAFT_SIZE,
@@ -28,7 +28,7 @@ def test_scaled_decoding_changes_the_hash_by_at_most_the_stated_bits():
         for width in (700, 2600):
             image = source.open()
             image = image.resize((width, width * image.height // image.width), Image.Resampling.BICUBIC)
-            data = encode_image(image, "JPEG", quality=85)
+            data = encode(image, "JPEG", quality=85)
             drafted += decode(data, draft_size=DRAFT_SIZE).size != image.size
             worst = max(worst, hamming(read_facts(data).phash, str(imagehash.phash(decode(data)))))
     assert drafted > 15  # else nothing was scaled and nothing is tested
@@ -41,7 +41,7 @@ def bits(phash: str) -> np.ndarray:
 
 def test_the_hash_is_imagehashs_own_but_for_bits_within_1e_9_of_the_median():
     """500 crops: none differs. (10,440 crops of the held-out photographs of `tools/photographs`: none differed.)"""
-    assert read_facts(encode_image(SOURCES[0].open(), "PNG")).phash == str(imagehash.phash(SOURCES[0].open()))
+    assert read_facts(encode(SOURCES[0].open(), "PNG")).phash == str(imagehash.phash(SOURCES[0].open()))
     rng, ties = np.random.default_rng(29), 0
     for image in [source.open().convert("L") for source in SOURCES[:20]]:
         for _ in range(25):
@@ -76,7 +76,7 @@ def test_orientation_is_applied_in_every_format(fmt, orientation):
     stored = upright.transpose(turn[orientation]) if orientation in turn else upright
     exif = Image.Exif()
     exif[0x0112] = orientation
-    facts = read_facts(encode_image(stored, fmt, quality=95, exif=exif.tobytes()))
+    facts = read_facts(encode(stored, fmt, quality=95, exif=exif.tobytes()))
     assert (facts.width, facts.height, facts.format) == (*upright.size, fmt)
     assert hamming(facts.phash, str(imagehash.phash(upright))) <= 4
 
@@ -84,7 +84,7 @@ def test_orientation_is_applied_in_every_format(fmt, orientation):
 def test_a_blank_picture_has_no_hash():
     assert perceptual_hash(Image.new("RGB", (200, 100), "white")) is None
     for size in ((1, 1), (1, 3000)):
-        facts = read_facts(encode_image(Image.new("RGB", size, "red"), "PNG"))
+        facts = read_facts(encode(Image.new("RGB", size, "red"), "PNG"))
         assert (facts.width, facts.height, facts.phash) == (*size, None)
 
 
@@ -101,7 +101,7 @@ def test_md5_and_hamming():
 def test_an_impossible_date_is_none_and_an_impossible_offset_does_not_cost_the_date(date, offset, taken):
     exif = Image.Exif()
     exif.get_ifd(0x8769).update({0x9003: date, 0x9011: offset})
-    assert read_facts(encode_image(SOURCES[0].open(), "JPEG", exif=exif)).taken_at == taken
+    assert read_facts(encode(SOURCES[0].open(), "JPEG", exif=exif)).taken_at == taken
 
 
 def test_twelve_megapixels_are_scaled_eightfold(tmp_path):

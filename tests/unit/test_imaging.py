@@ -13,7 +13,7 @@ from support.images import bomb, photo
 
 from photodup.embedding import imaging
 from photodup.embedding.engines.weights import import_open_clip
-from photodup.embedding.imaging import ImageError, decode, encode_image, normalize, to_uint8
+from photodup.embedding.imaging import ImageError, decode, encode, normalize, to_uint8
 
 
 def difference(a: Image.Image, b: Image.Image) -> float:
@@ -24,14 +24,14 @@ def difference(a: Image.Image, b: Image.Image) -> float:
 @pytest.mark.parametrize("fmt", ["PNG", "WEBP", "TIFF", "BMP", "PPM", "JPEG", "AVIF", "HEIF"])
 def test_every_format_gives_the_same_picture(fmt):
     lossless = fmt in ("PNG", "TIFF", "BMP", "PPM")
-    image = decode(encode_image(photo(), fmt, **({"quality": 95} if not lossless else {})))
+    image = decode(encode(photo(), fmt, **({"quality": 95} if not lossless else {})))
     assert image.mode == "RGB"
     assert difference(image, photo()) <= (0 if lossless else 8)
 
 
 def test_a_refusal_is_one_line_whatever_the_decoder_wrote():
     """libheif ends its messages with a newline."""
-    heic = encode_image(photo(96, 64), "HEIF")
+    heic = encode(photo(96, 64), "HEIF")
     with pytest.raises(ImageError) as caught:
         decode(heic[: len(heic) // 2])
     assert "cannot be decoded: " in str(caught.value) and "\n" not in str(caught.value)
@@ -39,7 +39,7 @@ def test_a_refusal_is_one_line_whatever_the_decoder_wrote():
 
 def test_heic_is_registered_lazily(tmp_path):
     path = tmp_path / "photo.heic"
-    path.write_bytes(encode_image(photo(), "HEIF", quality=95))
+    path.write_bytes(encode(photo(), "HEIF", quality=95))
     code = (
         "import sys, pathlib; from photodup.embedding.imaging import decode; "
         "assert 'pillow_heif' not in sys.modules and 'torch' not in sys.modules; "
@@ -57,13 +57,13 @@ def test_deep_grey_is_scaled_by_its_range_not_clipped(fmt, mode, dtype, full, mo
     ramp = np.linspace(0, full, 64 * 64).astype(dtype).reshape(64, 64)
     image = Image.fromarray(ramp)
     assert image.mode == mode
-    grey = np.asarray(decode(encode_image(image, fmt)))[..., 0].astype(float)
+    grey = np.asarray(decode(encode(image, fmt)))[..., 0].astype(float)
     assert np.abs(grey - ramp / full * 255).max() <= most
 
 
 def test_cmyk_jpeg_has_the_right_colours():
     red = Image.new("RGB", (64, 64), (220, 30, 30))
-    image = decode(encode_image(red.convert("CMYK"), "JPEG", quality=95))
+    image = decode(encode(red.convert("CMYK"), "JPEG", quality=95))
     assert difference(image, red) < 4
 
 
@@ -71,7 +71,7 @@ def test_cmyk_jpeg_has_the_right_colours():
 def test_transparency_is_laid_over_white(mode):
     image = Image.new("RGBA", (32, 32), (0, 0, 0, 0))
     image.paste((40, 40, 40, 255), (0, 0, 16, 32))
-    data = encode_image(image, "GIF") if mode == "P" else encode_image(image.convert(mode), "PNG")
+    data = encode(image, "GIF") if mode == "P" else encode(image.convert(mode), "PNG")
     pixels = np.asarray(decode(data))
     assert (pixels[:, 16:] == 255).all()
     assert np.abs(pixels[:, :16].astype(int) - 40).max() <= 4
@@ -80,14 +80,14 @@ def test_transparency_is_laid_over_white(mode):
 def test_png_with_a_transparent_colour_is_laid_over_white():
     image = Image.new("RGB", (8, 8), (1, 2, 3))
     image.paste((9, 9, 9), (0, 0, 4, 8))
-    pixels = np.asarray(decode(encode_image(image, "PNG", transparency=(1, 2, 3))))
+    pixels = np.asarray(decode(encode(image, "PNG", transparency=(1, 2, 3))))
     assert (pixels[:, 4:] == 255).all() and (pixels[:, :4] == 9).all()
 
 
 @pytest.mark.parametrize("fmt", ["GIF", "WEBP", "PNG"])
 def test_of_an_animation_the_first_frame_is_read(fmt):
     frames = [Image.new("RGB", (32, 32), colour) for colour in ("red", "lime", "blue")]
-    data = encode_image(frames[0], fmt, save_all=True, append_images=frames[1:], duration=40)
+    data = encode(frames[0], fmt, save_all=True, append_images=frames[1:], duration=40)
     assert difference(decode(data), frames[0]) < 3
 
 
@@ -95,20 +95,20 @@ def test_of_an_animation_the_first_frame_is_read(fmt):
 def test_exif_orientation_is_applied(orientation):
     exif = Image.Exif()
     exif[0x0112] = orientation
-    data = encode_image(photo(64, 48), "PNG", exif=exif)
+    data = encode(photo(64, 48), "PNG", exif=exif)
     expected = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
     assert expected.size == ((64, 48) if orientation < 5 else (48, 64))
     assert difference(decode(data), expected) == 0
 
 
 def test_palette_grey_bilevel_and_one_pixel():
-    assert decode(encode_image(photo().convert("P"), "PNG")).mode == "RGB"
-    assert decode(encode_image(photo().convert("L"), "JPEG")).mode == "RGB"
-    assert decode(encode_image(photo().convert("1"), "TIFF")).mode == "RGB"
-    assert to_uint8(decode(encode_image(Image.new("RGB", (1, 1), "red"), "PNG"))).shape == (3, 224, 224)
+    assert decode(encode(photo().convert("P"), "PNG")).mode == "RGB"
+    assert decode(encode(photo().convert("L"), "JPEG")).mode == "RGB"
+    assert decode(encode(photo().convert("1"), "TIFF")).mode == "RGB"
+    assert to_uint8(decode(encode(Image.new("RGB", (1, 1), "red"), "PNG"))).shape == (3, 224, 224)
 
 
-JPEG = encode_image(photo(), "JPEG")
+JPEG = encode(photo(), "JPEG")
 
 
 @pytest.mark.parametrize(("data", "word"), [
@@ -116,8 +116,8 @@ JPEG = encode_image(photo(), "JPEG")
     (b"just a text file, renamed to .jpg", "format"),
     (b"\x00" * 4096, "format"),
     (JPEG[: len(JPEG) // 2], "truncated"),
-    (encode_image(photo(), "PNG")[:2000], "decoded"),
-    (encode_image(photo(), "WEBP")[:200], "format|decoded"),
+    (encode(photo(), "PNG")[:2000], "decoded"),
+    (encode(photo(), "WEBP")[:200], "format|decoded"),
     (b"\xff\xd8\xff\xe0" + b"\x01" * 100, "format|decoded"),
     (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\nshowpage\n", "format"),
 ])  # fmt: skip
@@ -132,7 +132,7 @@ def test_what_cannot_be_read_says_why(data, word):
     ids=["baseline", "progressive", "restarts"],
 )
 def test_a_jpeg_that_lacks_only_its_end_mark_is_read_and_one_that_lacks_more_is_not(options):
-    data = encode_image(photo(), "JPEG", quality=95, **options)
+    data = encode(photo(), "JPEG", quality=95, **options)
     assert np.array_equal(decode(data[:-2]), decode(data))
     last_scan, last_restart = (
         data.rindex(b"\xff\xda"),
@@ -169,10 +169,10 @@ def test_pillows_own_limit_is_untouched_and_does_not_stop_large_photos():
 
 
 def test_draft_shrinks_a_jpeg_but_not_below_the_asked_size():
-    large = encode_image(photo(1600, 1200), "JPEG")
+    large = encode(photo(1600, 1200), "JPEG")
     assert decode(large, draft_size=300).size == (400, 300)
     assert decode(large).size == (1600, 1200)
-    assert decode(encode_image(photo(), "PNG"), draft_size=64).size == (320, 240)
+    assert decode(encode(photo(), "PNG"), draft_size=64).size == (320, 240)
 
 
 @pytest.fixture(scope="module")

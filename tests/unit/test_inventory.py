@@ -13,7 +13,7 @@ from oracle import files
 from PIL import Image, ImageCms, ImageOps, PngImagePlugin
 from support.review_library import photo
 
-from photodup.embedding.imaging import encode_image
+from photodup.embedding.imaging import encode
 from photodup.photos.library.containers import MOST_PARTS, UNREAD, file_parts
 from photodup.photos.library.hashing import PhotoFacts, read_facts_and_look
 from photodup.photos.library.inventory import Inventory, lost_parts, unpacked
@@ -64,7 +64,7 @@ def camera_exif(number: int, **tags) -> Image.Exif:
 
 
 def saved(image: Image.Image, side: int = 320, name: str = "JPEG", **options) -> bytes:
-    return encode_image(ImageOps.contain(image, (side, side)), name, **options)
+    return encode(ImageOps.contain(image, (side, side)), name, **options)
 
 
 def with_segments(data: bytes, *segments: tuple[int, bytes]) -> bytes:
@@ -259,10 +259,10 @@ UNKNOWN = {
     "TIFF of two pages": (saved(PICTURE, name="TIFF", save_all=True, append_images=[HALF]), "2 pages or frames"),
     "APNG": (saved(PICTURE, name="PNG", save_all=True, append_images=[PICTURE.rotate(9)]), "2 pages or frames"),
     "CMYK": (saved(PICTURE.convert("CMYK")), "colour space"),
-    "transparent PNG": (encode_image(CUT_OUT, "PNG"), "transparency"),
-    "transparent WebP": (encode_image(CUT_OUT, "WEBP"), "transparency"),
-    "transparent AVIF": (encode_image(CUT_OUT, "AVIF"), "transparency"),
-    "transparent HEIC": (encode_image(CUT_OUT, "HEIF"), "transparency"),
+    "transparent PNG": (encode(CUT_OUT, "PNG"), "transparency"),
+    "transparent WebP": (encode(CUT_OUT, "WEBP"), "transparency"),
+    "transparent AVIF": (encode(CUT_OUT, "AVIF"), "transparency"),
+    "transparent HEIC": (encode(CUT_OUT, "HEIF"), "transparency"),
     "EXIF comment": (tagged(x9286=b"ASCII\0\0\0a note"), "comment"),
     "maker's note": (tagged(x927c=b"ACME\0" + b"n" * 90), "MakerNote"),
     "EXIF words of Windows": (tagged(x9c9f="subject".encode("utf-16-le")), "subject"),

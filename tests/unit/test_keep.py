@@ -14,7 +14,7 @@ from support.images import read_facts
 from support.review_library import BASE, forget_evidence, make_library, only_group, photo, save
 
 from photodup.core.errors import PhotodupError
-from photodup.embedding.imaging import encode_image
+from photodup.embedding.imaging import encode
 from photodup.photos.compare import evidence, pixels
 from photodup.photos.compare.evidence import pair_codes, pair_rows
 from photodup.photos.compare.verify import Verification
@@ -285,7 +285,7 @@ def keeper(library: Path) -> tuple[str, str | None]:
 
 
 def format_of(image: Image.Image, name: str, **options) -> str:
-    return read_facts(encode_image(image, name, **options)).format
+    return read_facts(encode(image, name, **options)).format
 
 
 def test_a_camera_jpeg_with_a_second_picture_is_no_worse_than_its_copy():

@@ -137,7 +137,7 @@ def test_no_side_falls_below_twice_what_is_looked_at():
     for size in ((4000, 3000), (1792, 1792), (1791, 2500), (900, 897)):
         shrunk = imaging.decode(imaging.to_jpeg(Image.new("RGB", size)), draft_size=imaging.View().draft_size)
         assert min(shrunk.size) >= 448 and (shrunk.width < size[0]) == (min(size) >= 896)
-    heic = imaging.encode_image(Image.new("RGB", (1000, 900)), "HEIF")
+    heic = imaging.encode(Image.new("RGB", (1000, 900)), "HEIF")
     assert imaging.decode(heic, draft_size=448).size == (1000, 900), "never its thumbnail"
 
 

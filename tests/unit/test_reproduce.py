@@ -10,7 +10,7 @@ from PIL import Image, ImageChops, ImageDraw, ImageEnhance, ImageFilter, ImageOp
 from support.review_library import photo
 
 from benchmarks.photo_quality.edits import LOOK_ALIKES, named
-from photodup.embedding.imaging import decode, encode_image
+from photodup.embedding.imaging import decode, encode
 from photodup.photos.compare.compare import lacks, rounding
 from photodup.photos.compare.pictures import Picture, Saving
 from photodup.photos.compare.unexplained import Difference
@@ -25,7 +25,7 @@ def read(data: bytes, *, has_camera: bool = False) -> Picture:
 
 
 def saved(image: Image.Image, form: str = "JPEG", **options) -> Picture:
-    return read(encode_image(image, form, **{"quality": 92} | options))
+    return read(encode(image, form, **{"quality": 92} | options))
 
 
 def noisy(image: Image.Image, sigma: float, seed: int) -> Image.Image:
@@ -88,7 +88,7 @@ def test_a_copy_is_reproduced_however_it_lies_in_its_file(orientation):
     tag = Image.Exif()
     tag[0x0112] = orientation
     turn = {3: Image.Transpose.ROTATE_180, 6: Image.Transpose.ROTATE_90, 8: Image.Transpose.ROTATE_270}
-    copy = read(encode_image(half.transpose(turn[orientation]), "JPEG", quality=85, exif=tag))
+    copy = read(encode(half.transpose(turn[orientation]), "JPEG", quality=85, exif=tag))
     assert copy.image.size == half.size and reasons(source, copy) == ""
 
 

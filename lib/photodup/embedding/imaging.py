@@ -185,10 +185,10 @@ def denormalize(images: np.ndarray) -> np.ndarray:
 
 def to_jpeg(image: Image.Image, quality: int = 90) -> bytes:
     """Encode as baseline JPEG (4:2:0 chroma, Pillow's default)."""
-    return encode_image(image.convert("RGB"), "JPEG", quality=quality)
+    return encode(image.convert("RGB"), "JPEG", quality=quality)
 
 
-def encode_image(image: Image.Image, image_format: str, **options: Any) -> bytes:
+def encode(image: Image.Image, image_format: str, **options: Any) -> bytes:
     """Encode in one of Pillow's formats or HEIF; `options` go to `Image.save`."""
     if image_format == "HEIF":
         _register_heif()

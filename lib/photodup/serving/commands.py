@@ -73,10 +73,10 @@ def _curl(url: str) -> str:
     """Return a curl command that embeds a small picture, without a file."""
     from PIL import Image
 
-    from photodup.embedding.imaging import encode_image
+    from photodup.embedding.imaging import encode
     from photodup.embedding.wire.http import Base64Json
 
-    path, _, body = Base64Json().encode([encode_image(Image.new("RGB", (8, 8), "teal"), "PNG")])
+    path, _, body = Base64Json().encode([encode(Image.new("RGB", (8, 8), "teal"), "PNG")])
     return f"curl -s {url}{path} -H 'Content-Type: application/json' -d '{body.decode()}' | head -c 200"
 
 

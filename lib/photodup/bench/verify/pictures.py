@@ -49,7 +49,7 @@ def views(images: Iterable[Image.Image]) -> list[np.ndarray]:
 
 
 def encoded(image: Image.Image, kind: str = "JPEG", **options: object) -> bytes:
-    return imaging.encode_image(
+    return imaging.encode(
         image, kind, **({"quality": 95, "subsampling": 0} if kind == "JPEG" else {}) | options
     )
 

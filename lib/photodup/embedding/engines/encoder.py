@@ -71,9 +71,7 @@ def load_model(
         name = environment().model_name or UNNAMED
     check_choice(engine, precision)
     if engine == "triton":
-        raise PhotodupError(
-            "Triton's models run in Triton: connect to it, or start the service with ENGINE=triton."
-        )
+        raise PhotodupError("Triton runs its own models: start the service with ENGINE=triton.")
     if engine in ("pytorch", "compile"):
         if exported:
             raise PhotodupError(f"{weights} is exported already: run it with the engine onnx or openvino.")

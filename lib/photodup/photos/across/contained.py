@@ -124,9 +124,7 @@ class Contained:
                 for photo in self.photos
             ],
             "unread": [{"path": as_text(file.path), "reason": file.reason} for file in self.unread],
-            "unread_there": [
-                {"path": as_text(file.path), "reason": file.reason} for file in self.unread_there
-            ],
+            "unread_there": [{"path": as_text(f.path), "reason": f.reason} for f in self.unread_there],
             "problems": self.problems,
         }
 

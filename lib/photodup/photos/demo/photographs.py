@@ -240,7 +240,7 @@ def _encode(image: Image.Image, variant: Variant, source: Source, date: datetime
         # As bytes: pillow-heif ignores the orientation in an Exif object.
         options["exif"] = _exif(source, date, variant.orientation).tobytes()
     formats = {".jpg": "JPEG", ".png": "PNG", ".webp": "WEBP", ".heic": "HEIF", ".tif": "TIFF"}
-    return imaging.encode_image(image, formats[variant.suffix], **options)
+    return imaging.encode(image, formats[variant.suffix], **options)
 
 
 def _exif(source: Source, date: datetime, orientation: int) -> Image.Exif:

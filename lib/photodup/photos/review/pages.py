@@ -139,7 +139,7 @@ def _what_was_removed(item: Item, moves_files: bool) -> str:
 
 
 @router.get("/confirm")
-def confirm(site: CurrentSite, number: int = 1) -> Response:
+def confirm_page(site: CurrentSite, number: int = 1) -> Response:
     """Everything that is marked, before any of it moves."""
     session = site.session
     marked = session.select(status=MARKED)

@@ -162,7 +162,7 @@ def _encoded(image: Image.Image, size: str) -> bytes:
     # Phones use Display P3: without the profile an sRGB copy would look different.
     profile = image.info.get("icc_profile") or b""
     options = {"icc_profile": profile} if profile[16:20] == b"RGB " else {}
-    return imaging.encode_image(image, "JPEG", quality=_QUALITY[size], **options)
+    return imaging.encode(image, "JPEG", quality=_QUALITY[size], **options)
 
 
 def head(root: Path, photo: Photo) -> bytes:

@@ -222,19 +222,17 @@ def read_contents(journal: Journal) -> TrashContents:
 
 def _leave_out_what_came_back_with_another(operations: Sequence[Operation]) -> None:
     """Drop from each removal the sidecars that another photo took over, or that came back with another."""
-    own_operations = [operation for operation in operations if operation.is_own]
-    owner_by_path = {
+    owned = [operation for operation in operations if operation.is_own]
+    owners = {
         moved.trash: operation.id
-        for operation in sorted(own_operations, key=lambda operation: operation.state in _COMING_BACK)
+        for operation in sorted(owned, key=lambda operation: operation.state in _COMING_BACK)
         for moved in operation.files
         if operation.state in _COMING_BACK or (operation.in_trash and owner_of(moved) != operation.id)
     }
-    for operation in own_operations:
+    for operation in owned:
         if operation.in_trash:
             operation.files = [
-                moved
-                for moved in operation.files
-                if owner_by_path.get(moved.trash, operation.id) == operation.id
+                moved for moved in operation.files if owners.get(moved.trash, operation.id) == operation.id
             ]
 
 

@@ -25,7 +25,7 @@ from photodup.serving.process.ports import claim_ports, key_warning
 from photodup.serving.service import openai_form
 from photodup.serving.service.admission import Overloaded
 from photodup.serving.service.bodies import Base64Request, RequestError, RequestProblem
-from photodup.serving.service.handler import Service, encode
+from photodup.serving.service.handler import Service, encode_answer
 from photodup.serving.service.openai_form import EmbeddingsAnswer, Models, OpenAiProblem
 from photodup.serving.service.settings import ServiceSettings, read_settings
 
@@ -220,21 +220,19 @@ def create_app(settings: ServiceSettings, on_failure: Callable[[str], None] = lo
 
     form = _taking("multipart/form-data", FILES)
     as_json = _taking("application/json", Base64Request.model_json_schema())
-    openai = _taking("application/json", openai_form.EmbeddingsRequest.model_json_schema())
+    body = _taking("application/json", openai_form.EmbeddingsRequest.model_json_schema())
 
     @app.post("/embed", response_model=Embeddings, responses=ERRORS, openapi_extra=form)
     async def embed(request: Request, encoding: Encoding = "float") -> Response:
         """Embed the files of a form, one or many, whatever the field is called."""
-        return await service.embed(request, service.read_files, partial(encode, encoding=encoding))
+        return await service.embed(request, service.read_files, partial(encode_answer, encoding=encoding))
 
     @app.post("/embed/base64", response_model=Embeddings, responses=ERRORS, openapi_extra=as_json)
     async def embed_base64(request: Request, encoding: Encoding = "float") -> Response:
         """Embed images given as base64 in JSON."""
-        return await service.embed(request, service.read_json, partial(encode, encoding=encoding))
+        return await service.embed(request, service.read_json, partial(encode_answer, encoding=encoding))
 
-    @app.post(
-        openai_form.PATH, response_model=EmbeddingsAnswer, responses=OPENAI_ERRORS, openapi_extra=openai
-    )
+    @app.post(openai_form.PATH, response_model=EmbeddingsAnswer, responses=OPENAI_ERRORS, openapi_extra=body)
     async def embed_openai(request: Request) -> Response:
         """Embed images given as data URIs, in OpenAI's form."""
         return await service.embed_openai(request)

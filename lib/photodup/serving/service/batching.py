@@ -104,9 +104,7 @@ class Batcher:
                     request.future.set_exception(error)
                 continue
             seconds = time.perf_counter() - started
-            self._on_execution(
-                len(images), len(batch), seconds
-            )  # before the answers, so that counters never lag
+            self._on_execution(len(images), len(batch), seconds)  # before the answers: counters never lag
             first = 0
             for request in batch:
                 last = first + len(request.images)

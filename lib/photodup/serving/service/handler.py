@@ -245,7 +245,7 @@ def _require(request: Request, content_type: str) -> None:
         )
 
 
-def encode(embeddings: np.ndarray, encoding: str) -> bytes:
+def encode_answer(embeddings: np.ndarray, encoding: str) -> bytes:
     """Return embeddings in the service's own form, as numbers or base64."""
     rows = openai_form.embedding_rows(embeddings, encoding)
     return to_json({"embeddings": rows})  # ten times faster than json.dumps for floats

@@ -124,11 +124,9 @@ def _asking(grpc_url: str, model: str) -> Iterator[InferenceServerClient]:
     except InferenceServerException as error:
         refusal = f"Triton at {grpc_url} keeps {model} as it is"
         if "is restricted" in error.message():
-            key_state = (
-                "the key given for it is wrong" if grpc_metadata(grpc_url) else "no key is given for it"
-            )
+            state = "the key given for it is wrong" if grpc_metadata(grpc_url) else "no key is given for it"
             raise PhotodupError(
-                f"{refusal}: its control needs a key, and {key_state} (set `triton_control_key` in the endpoints file, or "
+                f"{refusal}: its control needs a key, and {state} (set `triton_control_key` in the endpoints file, or "
                 f"{VARIABLE})."
             ) from None
         if "not allowed" in error.message():

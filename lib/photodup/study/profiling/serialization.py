@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from photodup.core.errors import PhotodupError
-from photodup.embedding.imaging import decode, encode_image, normalize, to_jpeg
+from photodup.embedding.imaging import decode, encode, normalize, to_jpeg
 from photodup.embedding.wire.kserve import KserveHttp
 
 BODIES = ("json", "binary")
@@ -85,7 +85,7 @@ def ladder() -> dict[str, Rung]:
             lambda b, s: np.frombuffer(b, "<f2").reshape(s).astype(np.float32),
         ),
         Rung("uint8", np.ndarray.tobytes, lambda b, s: normalize(np.frombuffer(b, np.uint8).reshape(s))),
-        Rung("PNG", lambda p: encode_image(_picture(p), "PNG"), _from_picture),
+        Rung("PNG", lambda p: encode(_picture(p), "PNG"), _from_picture),
     ]
     rungs += [Rung(f"JPEG q{q}", _jpeg_encoder(q), _from_picture) for q in QUALITIES]
     return {rung.name: rung for rung in rungs}

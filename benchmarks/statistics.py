@@ -42,8 +42,8 @@ Source = Callable[[Pair, np.random.Generator], tuple[np.ndarray, ...]]
 """Draws the log ratios of one comparison whose truth is no difference, one array with one number a visit."""
 
 
-STATED = (Spread(0.01), Spread(0.02), Spread(0.03))
-SPREADS = (*STATED, Spread(0.05), *(Spread(*each) for each in product((0.01, 0.02), (1.0, 2.0))))
+STATED = (Spread(0.01), Spread(0.02), Spread(0.03), Spread(0.05))
+SPREADS = (*STATED, *(Spread(*each) for each in product((0.01, 0.02), (1.0, 2.0))))
 PLANTED = (0.0, GATE_LIMIT, 0.10, 0.15)  # of the gate's heads
 
 

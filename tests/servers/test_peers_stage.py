@@ -65,7 +65,8 @@ def declare(monkeypatch, tmp_path, random_onnx, random_model):
     pictures = servers.Payloads("images", pictures, "pictures", "image/jpeg")
     for module in (servers, alone):
         monkeypatch.setattr(module, "payloads", lambda: pictures)
-    servers.reference.cache_clear()
+    forget = servers.reference.cache_clear
+    forget()
     for name, value in {"STARTS": 2, "OVERLOAD_S": 1.0, "RECOVERED": 30, "RATE_SECONDS": 0.5}.items():
         monkeypatch.setattr(alone, name, value)
     monkeypatch.setattr(alone, "PROBE", replace(alone.PROBE, seconds=0.4))
@@ -79,7 +80,7 @@ def declare(monkeypatch, tmp_path, random_onnx, random_model):
         return declarations(path)
 
     yield write
-    servers.reference.cache_clear()
+    forget()
 
 
 def test_an_overloaded_server_that_refuses_is_loaded_to_the_end(declare, slow_service, figure):

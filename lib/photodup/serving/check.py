@@ -1,4 +1,4 @@
-"""Ask every server of an endpoints file whether it is there, and say in words what is wrong."""
+"""Check the servers of an endpoints file, and describe what is wrong."""
 
 import contextlib
 import re
@@ -31,11 +31,11 @@ def check_all(endpoints: Endpoints, timeout_s: float = TIMEOUT_S) -> list[dict[s
     """Check every backend and metrics page.
 
     Returns:
-        A row for each, with `backend`, `url`, `ok` (bool), `finding` ("ready", or what is wrong and what to do) and `said`
-        (what the server told of itself, None if nothing). A server that nobody can reach is a finding, not an exception.
+        A row for each, with `backend`, `url`, `ok` (bool), `finding` ("ready", or the fault and the remedy) and `said`
+        (the server's description of itself, or None). An unreachable server is a finding, not an exception.
 
     Raises:
-        PhotodupError: Triton's client, which asks over gRPC, is not installed.
+        PhotodupError: Triton's client is not installed.
     """
     need("tritonclient.grpc")
     endpoints.use_control_key()
@@ -49,7 +49,7 @@ def check_all(endpoints: Endpoints, timeout_s: float = TIMEOUT_S) -> list[dict[s
             for server, url in endpoints.metrics.items()
         ),
     ]
-    with ThreadPoolExecutor(16) as pool:  # a server that is silent is waited for once
+    with ThreadPoolExecutor(16) as pool:  # so that all silent servers cost one timeout together
         return list(pool.map(lambda probe: _row(*probe), probes))
 
 
@@ -62,10 +62,10 @@ def _row(backend: str, url: str, describe: Callable[[], Remote | None]) -> dict[
 
 
 def handshake_ms(url: str) -> float:
-    """Return the median time of nine TCP handshakes with a server: one round trip, and nothing of its work.
+    """Return the median of nine TCP handshakes with a server: one round trip, without its work.
 
     Raises:
-        OSError: nobody accepts.
+        OSError: the connection is refused.
     """
     parts = urlsplit(url if "://" in url else f"//{url}")
     samples = []
@@ -77,16 +77,16 @@ def handshake_ms(url: str) -> float:
 
 
 def ready_models(url: str, timeout_s: float = TIMEOUT_S) -> list[str] | None:
-    """Return the models that the Triton at `url` (HTTP) has loaded; None where no Triton answers."""
+    """Return the loaded models of the Triton at `url` (HTTP); None if no Triton answers."""
     models = _models(url, timeout_s)
     return None if models is None else sorted({m["name"] for m in models if m.get("state") == "READY"})
 
 
 def say_answers(rows: Iterable[dict[str, Any]]) -> str:
-    """Return one sentence: which addresses answer, and which do not and why.
+    """Return one sentence: which addresses answer, and why others do not.
 
     Args:
-        rows: of `check_all`. An address answers if one of its backends is ready, or if it is a metrics page.
+        rows: of `check_all`. An address answers if one of its backends or its metrics page is ready.
     """
     servers: dict[str, tuple[str, list[str]]] = {}
     for row in rows:
@@ -108,8 +108,8 @@ def say_answers(rows: Iterable[dict[str, Any]]) -> str:
 def gpu_of(endpoints: Endpoints) -> tuple[str, int]:
     """Return the model and the number of a machine's GPUs, as its servers state them.
 
-    Our service names its GPUs on `/info`. Triton's metrics have a line for each GPU, by its UUID alone, and its models'
-    configurations state whether they compute on one.
+    Our service names its GPUs on `/info`. Triton's metrics list each GPU by its UUID only; its models' configurations
+    state whether they run on a GPU.
 
     Returns:
         The model, `UNNAMED_GPU`, `NO_GPU` (every server stated that it computes on the CPU) or `UNKNOWN_GPU`; the count.
@@ -133,17 +133,14 @@ def gpu_of(endpoints: Endpoints) -> tuple[str, int]:
 
 
 def service_computes(url: str) -> tuple[str, str]:
-    """Return engine and precision of the FastAPI service at `url`: PyTorch in FP32 unless it states others.
-
-    The engine `compile` is PyTorch too.
-    """
+    """Return engine and precision of the FastAPI service at `url`; PyTorch (also for `compile`) and FP32 by default."""
     info = _object(url, "/info")
     engine, precision = info.get("engine"), info.get("precision")
     return engine if engine in ENGINES else "pytorch", precision if precision in PRECISIONS else "fp32"
 
 
 def render_check(rows: Iterable[dict[str, Any]]) -> str:
-    """Lay the rows out for a terminal."""
+    """Return the rows as lines for a terminal."""
     rows = list(rows)
     wide = [max((len(row[key]) for row in rows), default=0) for key in ("backend", "url")]
     return "\n".join(
@@ -154,10 +151,10 @@ def render_check(rows: Iterable[dict[str, Any]]) -> str:
 
 
 def _describe(backend: Backend, url: str, timeout_s: float) -> Remote:
-    """Return what a server tells the client that would embed there.
+    """Return a server's description for the client.
 
     Raises:
-        PhotodupError: it is not ready; of a Triton that has no such model it says which it has.
+        PhotodupError: it is not ready; lists the models of a Triton without this one.
     """
     try:
         with contextlib.closing(
@@ -187,7 +184,7 @@ def _metrics(url: str, timeout_s: float) -> None:
 
 
 def _server_named(backend: str) -> str:
-    """Return what a row of `check_all` is about, in words."""
+    """Return the subject of a row of `check_all` in words."""
     name, _, metrics = backend.partition(" ")
     server = "FastAPI" if name.startswith("fastapi") else "Triton"
     if metrics:
@@ -196,12 +193,12 @@ def _server_named(backend: str) -> str:
 
 
 def listed(names: list[str]) -> str:
-    """Return names as a sentence has them: `a, b and c`."""
+    """Join names as in a sentence: `a, b and c`."""
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def _get(url: str, path: str = "", seconds: float = TIMEOUT_S, **request: Any) -> httpx.Response | None:
-    """Return an answer with status 200; None for any other, and where nothing answers."""
+    """Return an answer with status 200, or None."""
     with contextlib.suppress(ServerError):
         answer = ask(url, path, seconds, **request)
         return answer if answer.status_code == 200 else None
@@ -214,7 +211,7 @@ def _object(url: str, path: str) -> dict[str, Any]:
 
 
 def _json(url: str, path: str, seconds: float = TIMEOUT_S, **request: Any) -> Any:
-    """Return what the JSON there holds; an empty object where there is none."""
+    """Return the JSON at a path; an empty object if there is none."""
     with contextlib.suppress(AnswerError):
         return read_json_answer(answer.content) if (answer := _get(url, path, seconds, **request)) else {}
     return {}
@@ -223,7 +220,7 @@ def _json(url: str, path: str, seconds: float = TIMEOUT_S, **request: Any) -> An
 def _gpu_of_service(url: str) -> tuple[str, int]:
     info = _object(url, "/info")
     device, names = str(info.get("device", "")), list(map(str, info.get("gpus") or []))
-    if device in ("", "triton"):  # which is asked itself
+    if device in ("", "triton"):  # Triton is checked itself
         return UNKNOWN_GPU, 1
     if device == "cpu":
         return NO_GPU, 1
@@ -242,10 +239,10 @@ def _gpu_of_triton(endpoints: Endpoints, url: str, models: set[str]) -> tuple[st
 
 
 def _models(url: str, timeout_s: float) -> list[dict[str, str]] | None:
-    """Ask a Triton for its models: the repository's index where its control is open to us, else those that are ready.
+    """Return a Triton's models: its repository's index if we may read it, else the ready ones.
 
     Returns:
-        `name`, `state` and perhaps `reason` of each; None where no Triton answers.
+        `name`, `state` and perhaps `reason` of each; None if no Triton answers.
     """
     try:
         index = _json(
@@ -257,7 +254,7 @@ def _models(url: str, timeout_s: float) -> list[dict[str, str]] | None:
         )
         if isinstance(index, list) and index:
             return [row for row in index if isinstance(row, dict)]
-        # Statistics are open, and have a row for each model that is ready.
+        # Statistics need no key, and have a row for each ready model.
         rows = _json(url, "/v2/models/stats", timeout_s)["model_stats"]
         return [{"name": row["name"], "state": "READY"} for row in rows]
     except (KeyError, TypeError):
@@ -265,7 +262,7 @@ def _models(url: str, timeout_s: float) -> list[dict[str, str]] | None:
 
 
 def _models_grpc(address: str, timeout_s: float) -> list[dict[str, str]] | None:
-    """Return what `_models` does, over gRPC."""
+    """Do the same as `_models` over gRPC."""
     from tritonclient.grpc import InferenceServerClient
     from tritonclient.utils import InferenceServerException
 
@@ -280,13 +277,13 @@ def _models_grpc(address: str, timeout_s: float) -> list[dict[str, str]] | None:
 
 
 def _missing(model: str, index: list[dict[str, str]]) -> str:
-    """Explain why a model is not ready, from Triton's repository index; nothing where it is not in it, or is ready."""
+    """Explain from Triton's repository index why a model is not ready; empty if it is, or is not in the index."""
     for entry in index:
         if entry.get("name") == model:
             state, reason = entry.get("state", ""), entry.get("reason", "")
             if state == "LOADING":
                 return f"model {model} is loading: wait"
-            # A model that was loaded once and taken out again is no failure: Triton gives "unloaded" as the reason.
+            # "unloaded" is Triton's reason for a model that was loaded and unloaded again.
             if state == "UNAVAILABLE" and reason != "unloaded":
                 return f"model {model} could not be loaded ({reason or 'no reason given'}): see Triton's log"
             if state == "UNLOADING":

@@ -1,4 +1,4 @@
-"""The `serve`, `endpoints` and `render` commands. Each imports what it needs when it runs."""
+"""The commands `serve`, `endpoints` and `render`."""
 
 import contextlib
 import sys
@@ -34,7 +34,7 @@ def serve(
 
         if model or save or variant != "default":
             raise PhotodupError("--model, --variant and --save are about Triton: add --embedded.")
-        options = {"HOST": host, "PORT": port}  # what no option names, the service reads from the environment
+        options = {"HOST": host, "PORT": port}  # the service reads all else from the environment
         variables = {name: str(value) for name, value in options.items() if value is not None}
         sys.stdout.flush()
         os.execve(sys.executable, command(), inherited(**variables))
@@ -70,7 +70,7 @@ def serve(
 
 
 def _curl(url: str) -> str:
-    """Return a line that has a small picture embedded, without any file."""
+    """Return a curl command that embeds a small picture, without a file."""
     from PIL import Image
 
     from photodup.embedding.imaging import encode_image
@@ -112,14 +112,14 @@ def render(
     from photodup.serving.embedded import export_models, render_exported
     from photodup.serving.triton.repository import Target
 
-    known = cast(Target, target)  # an unknown one is refused there
-    made = export_models(half=typed)
+    checked = cast(Target, target)  # `render_repository` refuses an unknown one
+    exports = export_models(half=typed)
     options = {"variant": variant, "instances": instances, "preprocess_instances": decoders}
-    print(render_exported(known, out, made, models=model, **options))
+    print(render_exported(checked, out, exports, models=model, **options))
 
 
 def _wait_for_signal() -> None:
-    """Sleep until Ctrl-C or SIGTERM; both end the servers through the `with` block."""
+    """Wait for Ctrl-C or SIGTERM; both end the servers through the `with` block."""
     import signal
     import threading
 

@@ -1,16 +1,16 @@
-"""The key that a Triton's control needs: model loading, shared memory, tracing and logging.
+"""The key of a Triton's control: model loading, shared memory, tracing and logging.
 
-Whoever may load a model runs Python as the server's user, and a web page can send such a request to loopback.
-So every Triton of this project starts with these parts restricted: a request without the key gets 403 over HTTP
-and UNAVAILABLE over gRPC. Inference, health, metadata, configuration (to read) and statistics stay open.
+Loading a model runs its Python code as the server's user, and any web page can send such a request to loopback. So all
+our Tritons restrict these parts: a request without the key gets 403 over HTTP and UNAVAILABLE over gRPC. Inference,
+health, metadata, statistics and reading configurations stay open.
 
-Who knows the key of a Triton:
+Where the key of a Triton is found:
 
-* an embedded server makes a new one at each start, and keeps it in a file that only this user can read
-  (`build/triton/control/`, gone with the server), so that notebooks and commands of this user find it;
-* an endpoints file may carry that of a server elsewhere (`triton_control_key`);
-* the environment variable `PHOTODUP_TRITON_CONTROL_KEY` is used for any other that is told to load or change a model,
-  and is not sent to a server that is merely asked what it has.
+* an embedded server makes a new one at each start, in a file that only this user can read (`build/triton/control/`), for
+  notebooks and commands; it goes with the server;
+* an endpoints file can hold the key of a remote server (`triton_control_key`);
+* `PHOTODUP_TRITON_CONTROL_KEY` in the environment is used for all others, when a model is loaded or changed. It is not
+  sent with mere queries.
 """
 
 import contextlib
@@ -29,9 +29,9 @@ from photodup.core.paths import build_dir
 HEADER = "photodup-control-key"
 VARIABLE = "PHOTODUP_TRITON_CONTROL_KEY"
 RESTRICTED = ("model-repository", "shared-memory", "trace", "logging")
-"""What the key opens. docker/start-triton.sh and k8s/ name the same parts (tests/servers/test_triton_deployed.py)."""
+"""The parts that need the key, as in docker/start-triton.sh and k8s/ (tests/servers/test_triton_deployed.py)."""
 
-_KEY = re.compile(r"[A-Za-z0-9_-]{16,256}")  # what Triton's own parser of options splits at must not occur
+_KEY = re.compile(r"[A-Za-z0-9_-]{16,256}")  # no character at which Triton's option parser splits
 _of_endpoints: dict[str, str] = {}
 
 
@@ -43,28 +43,28 @@ def new_key() -> str:
 def restriction(key: str) -> str:
     """Return the value of `--http-restricted-api` and `--grpc-restricted-protocol`.
 
-    The separator before the header is a colon. The help of Triton 2.51 shows a comma, which it refuses.
+    A colon precedes the header; Triton 2.51 refuses the comma that its help shows.
     """
     return f"{','.join(RESTRICTED)}:{HEADER}={check_key(key)}"
 
 
 def http_headers(address: str, *, environment: bool = True) -> dict[str, str]:
-    """Return the headers that a control request over HTTP to `address` needs; none for an unknown key."""
+    """Return the HTTP headers of a control request to `address`; empty without a key."""
     key = key_for(address, environment=environment)
     return {HEADER: key} if key else {}
 
 
 def grpc_metadata(address: str, *, environment: bool = True) -> dict[str, str] | None:
-    """Return the metadata that a control request over gRPC to `address` needs; None for an unknown key."""
+    """Return the gRPC metadata of a control request to `address`; None without a key."""
     key = key_for(address, environment=environment)
     return {f"triton-grpc-protocol-{HEADER}": key} if key else None
 
 
 def check_key(key: str, where: str = "The control key of Triton") -> str:
-    """Return `key`; its value is never part of the error.
+    """Return `key` if it is valid.
 
     Raises:
-        PhotodupError: it is too short or has characters that Triton's options cannot hold.
+        PhotodupError: it is too short or has characters that Triton's options cannot hold; never shows the key.
     """
     if not _KEY.fullmatch(key):
         raise PhotodupError(
@@ -78,17 +78,17 @@ def use(addresses: Iterable[str], reference: str) -> None:
 
     Args:
         addresses: `host:port` or `http://host:port` of Tritons.
-        reference: the key, or `env:NAME` for the environment variable that holds it, read when it is needed.
+        reference: the key, or `env:NAME` for an environment variable that holds it.
     """
     for address in addresses:
         _of_endpoints[_normal(address)] = reference
 
 
 def key_for(address: str, *, environment: bool = True) -> str | None:
-    """Return the key for the Triton at `address` (`host:port` or a URL); None if no one was given.
+    """Return the key for the Triton at `address` (`host:port` or a URL), or None.
 
     Args:
-        environment: whether to fall back on the key in the environment, which belongs to no certain address.
+        environment: fall back on the key in the environment, which is for any address.
 
     Raises:
         PhotodupError: the endpoints file names an environment variable that is not set, or the key cannot be one.
@@ -115,7 +115,7 @@ def key_for(address: str, *, environment: bool = True) -> str | None:
 
 @contextlib.contextmanager
 def kept(addresses: Iterable[str], key: str):
-    """Keep `key` in files for the length of a `with` block, for other processes of this user on this machine."""
+    """Store `key` in files during a `with` block, for this user's other processes on this machine."""
     folder = _folder()
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
@@ -148,6 +148,6 @@ def _file_name(address: str) -> str:
 
 
 def _is_alive(file: Path) -> bool:
-    """Say whether the process that wrote this file still runs: a server does not outlive it."""
+    """Return whether the process that wrote this file still runs; its server ends with it."""
     owner = file.stem.rpartition("~")[2]
     return owner.isdigit() and Path(f"/proc/{owner}").exists()

@@ -1,4 +1,4 @@
-"""Both servers of the study on this machine: FastAPI and Triton, started together and stopped together."""
+"""FastAPI and Triton on this machine, started and stopped together."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ MODELS = (
     "openclip_vit_b32_fp16",
     "openclip_vit_b32_jpeg",
 )
-"""What the study needs. Each holds its own copy of the weights, about 350 MB."""
+"""The models of the study. Each loads its own copy of the weights, about 350 MB."""
 
 
 def export_models(
@@ -34,26 +34,26 @@ def export_models(
     """Export the model that `MODEL_NAME` and `MODEL_PRETRAINED` choose, in a process of its own.
 
     Args:
-        half: Also the graph that computes in half precision, for TensorRT 11.
-        on_file: Receives each variant and its path as soon as the file is there, `fp32` first.
+        half: also export the graph in half precision, for TensorRT 11.
+        on_file: called with variant and path of each finished file, `fp32` first.
 
     Returns:
-        `files` (variant -> path; `openvino-int8` and `onnx-int8` too, where `photodup export --precision int8` has made
-        them), `model_digest`, `pretrained`.
+        `files` (variant -> path, with `openvino-int8` and `onnx-int8` if `photodup export --precision int8` made them),
+        `model_digest`, `pretrained`.
     """
     exports = export_apart([*VARIANTS, HALF] if half else VARIANTS, env=env, on_file=on_file)
     return exports | {"files": exports["files"] | int8_files(exports["files"]["fp32"])}
 
 
 def int8_files(fp32: Path) -> dict[str, Path]:
-    """Return the INT8 files that were made of an export, as `<engine>-int8` -> path."""
+    """Return the existing INT8 files of an export, as `<engine>-int8` -> path."""
     source = source_of(fp32)
     files = {f"{engine}-int8": reduced_path(source, engine, "int8") for engine in ("openvino", "onnx")}
     return {name: path for name, path in files.items() if path.is_file()}
 
 
 def render_exported(target: Target, out: Path, exports: Mapping[str, Any], **options: Any) -> Path:
-    """Render a Triton repository, as `render_repository` does, of what `export_models` returned."""
+    """Render a Triton repository from the return value of `export_models`."""
     weights = {name: exports[name] for name in ("model_digest", "pretrained")}
     return render_repository(target, out, exports["files"], **weights, **options)
 
@@ -76,21 +76,21 @@ def embedded_servers(
     progress: Callable[[str], None] | None = None,
     **render: Any,
 ) -> Iterator[Endpoints]:
-    """Run FastAPI and Triton for the length of a `with` block and yield where they are.
+    """Run FastAPI and Triton during a `with` block and yield their endpoints.
 
-    Both end with the block, with an exception, and with this process however it ends.
+    Both end with the block and with this process, however it ends.
 
     Args:
-        pytorch_port: FastAPI service; 0 takes a free port. Likewise Triton's three.
-        models: Triton models to load; none leaves Triton out.
+        pytorch_port: of the FastAPI service; 0 takes a free port. The same for Triton's three.
+        models: Triton models to load; without any Triton is not started.
         service: False leaves the FastAPI service out.
         engines: (engine, precision) of further FastAPI services, each on a free port.
-        repository: A repository rendered for `cpu-embedded`; None exports the model and renders one.
-        exported: What `export_models` returned, where it was asked already; it takes ten seconds.
-        env: Settings for the FastAPI service and the export (`MODEL_PRETRAINED`, `BATCH_MAX`, ...).
-        timeout_s: How long each server may take to be ready.
-        progress: Receives a line of text now and then.
-        **render: Passed to `render_repository`: `variant`, `instances`, `threads`, ...
+        repository: rendered for `cpu-embedded`; None exports the model and renders one.
+        exported: return value of an earlier `export_models`, to save its ten seconds.
+        env: settings of the FastAPI service and the export (`MODEL_PRETRAINED`, `BATCH_MAX`, …).
+        timeout_s: for each server to be ready.
+        progress: called with a line of text now and then.
+        **render: options of `render_repository`: `variant`, `instances`, `threads`, …
 
     Raises:
         PhotodupError: a port in use, no Triton here, a server that does not start (its log is quoted).

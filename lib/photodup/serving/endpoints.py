@@ -1,4 +1,4 @@
-"""Where the servers are: one small YAML file per machine, and a check that says what is wrong with it."""
+"""Endpoints: the servers of one machine, as a small YAML file."""
 
 import errno
 import re
@@ -28,24 +28,24 @@ WIRES = ("fp32", "fp16", "uint8", "jpeg")
 _COMPILED_WIRES = {"trt": ("fp32", "uint8", "jpeg"), "openvino": ("fp32",)}
 NO_GPU, UNKNOWN_GPU = "none", "unknown"
 UNNAMED_GPU = "GPU of unknown model"
-"""A server computes on a GPU and does not name it: Triton's metrics have its UUID alone."""
+"""The GPU of a server that does not name it: Triton's metrics have only its UUID."""
 
 
 class Endpoints(BaseModel):
     """Servers of one machine.
 
     Attributes:
-        name: Short, used for directories: `embedded`, `a100-texas`.
-        gpu: Model of the accelerator; "none" where the machine computes on its CPU, "unknown" where nobody stated it.
-        gpus: How many of it the machine has.
-        price_per_hour_usd: Price of the whole machine; None where nobody named one, and then no cost is computed.
-        location: Where it is, as a reader would say it.
-        backends: Backend name -> address: `http://host:port`, and `host:port` for gRPC. What is not listed is
-            reported as not measured. Short names are kept under the full ones.
-        metrics: `fastapi` and `triton` -> address of the Prometheus page; of a
-            second FastAPI service `fastapi-<engine>-<precision>`.
-        triton_control_key: what Triton's model control needs, for changing its batching and the like: the key
-            itself, or `env:NAME` for the environment variable that holds it. Never printed, never in a record.
+        name: short, used for directories: `embedded`, `a100-texas`.
+        gpu: model of the accelerator; "none" for a CPU, "unknown" if not stated.
+        gpus: number of GPUs.
+        price_per_hour_usd: price of the whole machine; without one no cost is computed.
+        location: of the machine, in words.
+        backends: backend name -> address: `http://host:port`, and `host:port` for gRPC. Backends that are not listed
+            are reported as not measured.
+        metrics: `fastapi` and `triton` -> address of the Prometheus page; `fastapi-<engine>-<precision>` for a second
+            FastAPI service.
+        triton_control_key: key of Triton's model control, or `env:NAME` for an environment variable that holds it.
+            Never printed, never in a record.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)  # one is a key
@@ -72,18 +72,18 @@ class Endpoints(BaseModel):
         return key
 
     def has(self, backend: Backend) -> bool:
-        """Return whether a backend can be asked: a server of it is listed, or the asking process computes it."""
+        """Return whether a backend is listed or local."""
         return backend.is_local or backend.listed_as in self.backends
 
     def use_control_key(self) -> None:
-        """Use the key of this file, in this process, for whatever controls its Tritons; without one do nothing."""
+        """Use this file's key, if any, to control its Tritons from this process."""
         if self.triton_control_key is not None:
             tritons = [url for name, url in self.backends.items() if parse_backend(name).triton_model]
             control_key.use(tritons, self.triton_control_key.get_secret_value())
 
     @property
     def triton_grpc(self) -> str:
-        """Where Triton is controlled, `host:port`; empty where none is listed by its gRPC address."""
+        """Address to control Triton, `host:port`; empty if no gRPC backend is listed."""
         listed = ((parse_backend(name), url) for name, url in self.backends.items())
         return next((url for b, url in listed if b.server == "triton" and b.protocol == "grpc"), "")
 
@@ -102,7 +102,7 @@ class Endpoints(BaseModel):
         return clean
 
     def metrics_url(self, backend: str | Backend) -> str | None:
-        """Return where the server of a backend counts; None where that is not known, or there is no server."""
+        """Return the metrics page of a backend's server, or None."""
         parsed = parse_backend(backend)
         page = f"{parsed.server}-{parsed.engine}-{parsed.precision}"
         usual = parsed.server != "fastapi" or (parsed.engine, parsed.precision) == ("pytorch", "fp32")
@@ -152,14 +152,14 @@ def read_address_line(text: str) -> AddressLine | None:
 
 
 def of_service(url: str, engine: str, precision: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the backends and the metrics page of one FastAPI service, as `Endpoints` has them."""
+    """Return the backends and the metrics page of one FastAPI service, for `Endpoints`."""
     backends = {Backend("fastapi", engine, precision, "http", wire).name: url for wire in ("jpeg", "base64")}
     kind = "fastapi" if (engine, precision) == ("pytorch", "fp32") else f"fastapi-{engine}-{precision}"
     return backends, {kind: f"{url}/metrics"}
 
 
 def backends_of_models(models: Iterable[str]) -> list[Backend]:
-    """Return the backends that Triton models stand for, JSON left out: each by HTTP and by gRPC."""
+    """Return the backends of Triton models, over HTTP and gRPC, without JSON."""
     loaded = set(models)
     engines = [*ENGINES, *sorted({engine for engine in map(emulated_engine, loaded) if engine})]
     every = (
@@ -172,7 +172,7 @@ def backends_of_models(models: Iterable[str]) -> list[Backend]:
     return [backend for backend in every if backend.triton_model in loaded]
 
 
-_MOST_BYTES = 1_000_000  # a file that is made by hand; a pipe would be waited for
+_MOST_BYTES = 1_000_000  # of a handwritten file
 
 
 def load_endpoints(path: Path | str) -> Endpoints:
@@ -202,13 +202,13 @@ def replaced(endpoints: Endpoints, **fields: Any) -> Endpoints:
     """Return the endpoints with other fields.
 
     Raises:
-        PhotodupError: a value that the field cannot have; names both.
+        PhotodupError: an invalid value; names the field.
     """
     return _checked(endpoints.name, dict(endpoints) | fields)
 
 
 def _checked(where: str, data: dict[str, Any]) -> Endpoints:
-    """Return the endpoints, or raise a `PhotodupError` that names the key and what is wrong with it."""
+    """Return the endpoints; raise a `PhotodupError` that names the wrong key."""
     try:
         return Endpoints(**data)
     except ValidationError as error:
@@ -218,7 +218,7 @@ def _checked(where: str, data: dict[str, Any]) -> Endpoints:
 
 
 def save_endpoints(endpoints: Endpoints, path: Path) -> None:
-    """Write an endpoints file that `load_endpoints` reads back; for this user only if it holds a key."""
+    """Write an endpoints file; only this user may read one with a key."""
     data, key = endpoints.model_dump(exclude={"triton_control_key"}), endpoints.triton_control_key
     if key is not None:
         data["triton_control_key"] = key.get_secret_value()
@@ -244,16 +244,15 @@ def from_ports(
     """Build the endpoints of one machine from its ports.
 
     Args:
-        host: Name or address.
-        pytorch_port: FastAPI service; 0 if there is none. Likewise the three of Triton.
-        triton_grpc_port, triton_metrics_port: None derives them as the published study does: the HTTP port + 1, + 2.
-        engines: Triton's engines: `onnx`, `trt`, `openvino`, `emulated-<gpu>`. The compiled ones have
-            the wires of `_COMPILED_WIRES` only, the others every wire of `wires`.
-        models: the models that this Triton has loaded, if known: exactly their backends are listed, whatever
-            `engines` says.
+        host: name or address.
+        pytorch_port: of the FastAPI service; 0 for none. The same for Triton's three.
+        triton_grpc_port, triton_metrics_port: default the HTTP port + 1 and + 2, as in the published study.
+        engines: Triton's engines: `onnx`, `trt`, `openvino`, `emulated-<gpu>`.
+        wires: of each engine; compiled ones have only those of `_COMPILED_WIRES`.
+        models: Triton's loaded models, if known; their backends replace those of `engines`.
         service: engine and precision of the FastAPI service.
-        others: Engine and precision of each further FastAPI service, and its URL.
-        about: Other fields of `Endpoints`; the name defaults to the host.
+        more_services: URL of each further FastAPI service, by engine and precision.
+        fields: other fields of `Endpoints`; the name defaults to the host.
 
     Raises:
         PhotodupError: no such address, or no port at all; names the key.

@@ -13,23 +13,32 @@ def sentence(outcome: Outcome) -> str:
     return (f"With {images} images in a request: " if images > 1 else "") + _said(outcome)
 
 
+def brief(outcome: Outcome) -> str:
+    """Return the sentence of an outcome without the values of its sides: what an answer has room for."""
+    return _clause(outcome) + ("." if outcome.is_measured else "")
+
+
 def _said(outcome: Outcome) -> str:
-    asked, metric = outcome.question, outcome.metric
-    a, b = asked.label_a, asked.label_b
+    if not outcome.is_measured:
+        return _clause(outcome)
+    values = f"{number(outcome.value_b)} against {number(outcome.value_a)} {outcome.metric.unit}"
+    if outcome.is_different:
+        return f"{_clause(outcome)} ({outcome.metric.words} {values})."
+    if outcome.verdict is Verdict.EQUAL:
+        return f"{_clause(outcome)}: {outcome.effect:+z.1%} {_interval(outcome, signed=True)} ({values})."
+    return f"{_clause(outcome)} ({values})."
+
+
+def _clause(outcome: Outcome) -> str:
+    metric, a, b = outcome.metric, outcome.question.label_a, outcome.question.label_b
     if not outcome.is_measured:
         return f"{_capital(metric.words)} of {b} and {a}: {outcome.verdict}. {_capital(outcome.because)}"
-    values = f"{number(outcome.value_b)} against {number(outcome.value_a)} {metric.unit}"
     if outcome.is_different:
-        return f"{_capital(b)} {_differs(outcome)} {a} {_interval(outcome)} ({metric.words} {values})."
+        return f"{_capital(b)} {_differs(outcome)} {a} {_interval(outcome)}"
     if outcome.verdict is Verdict.EQUAL:
-        return (
-            f"{_capital(b)} and {a} have the same {metric.words} within {metric.margin:.0%}: "
-            f"{outcome.effect:+z.1%} {_interval(outcome, signed=True)} ({values})."
-        )
-    return (
-        f"No difference in {metric.words} was found between {b} and {a}: anything beyond {percent(outcome.excludes_beyond)} "
-        f"is excluded ({values})."
-    )
+        return f"{_capital(b)} and {a} have the same {metric.words} within {metric.margin:.0%}"
+    excluded = f"anything beyond {percent(outcome.excludes_beyond)} is excluded"
+    return f"No difference in {metric.words} was found between {b} and {a}: {excluded}"
 
 
 def _differs(outcome: Outcome) -> str:

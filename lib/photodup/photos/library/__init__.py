@@ -1,4 +1,4 @@
-"""One library of photographs: which files it has, what is known about each, and what its owner said.
+"""One library of photographs: its files, the facts about each, and the owner's labels.
 
-May import: embedding, photos.state. Read `scan.py` first (files into the catalogue), then `catalogue.py` (what is kept).
+May import: embedding, photos.state. Read `scan.py` first (files into the catalogue), then `catalogue.py` (the database).
 """

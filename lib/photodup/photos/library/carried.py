@@ -1,7 +1,7 @@
-"""What only a photo that leaves says, written into the XMP sidecar of the photo that stays; never into a photo.
+"""Merge the metadata of a leaving photo into the XMP sidecar of the photo that stays; never into a photo.
 
-Nothing that stands in a sidecar is changed: its bytes stay as they are, and properties that it lacks are put in
-between. Where that cannot be done, or the two say different things, the sidecar's word stays and nothing is written.
+The sidecar's bytes stay, and missing properties are inserted between them. If that is not possible, or a property differs,
+nothing is written.
 """
 
 import re
@@ -22,7 +22,7 @@ NAMESPACES = {
     "photoshop": "http://ns.adobe.com/photoshop/1.0/",
     "xmp": "http://ns.adobe.com/xap/1.0/",
 }
-# The property of each kind that is one text, and the lists, each with the container that XMP prescribes.
+# The property of each kind with a single text; and the lists, with the containers that XMP prescribes.
 _OF_KINDS = {
     "label": "xmp:Label", "title": "dc:title", "caption": "dc:description", "copyright": "dc:rights",
     "city": "photoshop:City", "state": "photoshop:State", "country": "photoshop:Country",
@@ -41,10 +41,10 @@ Properties = Mapping[str, str | list[str]]
 
 
 def properties(lost: Mapping[str, Any]) -> dict[str, dict[str, str | list[str]]]:
-    """Return by kind the XMP properties that say the same; kinds that no sidecar can say are left out.
+    """Return XMP properties for lost metadata, by kind; kinds without a property are left out.
 
     Args:
-        lost: what would be lost, as `metadata.missing_kinds` gives it.
+        lost: from `metadata.missing_kinds`.
     """
     by_kind: dict[str, dict[str, str | list[str]]] = {}
     if date := _DATE.fullmatch(str(lost.get("date", ""))):
@@ -55,7 +55,7 @@ def properties(lost: Mapping[str, Any]) -> dict[str, dict[str, str | list[str]]]
     if -1 <= lost.get("rating", 0) <= 5 and "rating" in lost:
         by_kind["rating"] = {"xmp:Rating": str(lost["rating"])}
     for kind, name in _OF_KINDS.items():
-        if 0 < len(lost.get(kind, "")) < MOST_TEXT:  # of a longer one not all is known
+        if 0 < len(lost.get(kind, "")) < MOST_TEXT:  # a longer one was read in part
             by_kind[kind] = {name: lost[kind]}
     for kind in ("keywords", "author"):
         words = lost.get(kind)
@@ -68,7 +68,7 @@ def properties(lost: Mapping[str, Any]) -> dict[str, dict[str, str | list[str]]]
 
 
 def position(latitude: float, longitude: float) -> dict[str, str | list[str]]:
-    """Return a position, in degrees of which south and west are negative, as properties of XMP."""
+    """Return a position, in degrees (south and west negative), as XMP properties."""
     texts: dict[str, str | list[str]] = {}
     for axis, degrees, letters in (("Latitude", latitude, "NS"), ("Longitude", longitude, "EW")):
         whole, part = divmod(abs(degrees), 1)
@@ -77,14 +77,14 @@ def position(latitude: float, longitude: float) -> dict[str, str | list[str]]:
 
 
 def merged(sidecar: bytes | None, new: Properties) -> bytes | None:
-    """Return a sidecar with properties put in; what stands in it stays, byte for byte.
+    """Return a sidecar with properties inserted; its own bytes stay.
 
     Args:
-        sidecar: what is there; None for no sidecar.
-        new: by name, such as `dc:subject`; a list is added to what is listed there.
+        sidecar: its bytes; None for no sidecar.
+        new: properties by name, such as `dc:subject`; a list extends an existing list.
 
     Returns:
-        None where it cannot be read, is not UTF-8, has one of the properties already, or has its list in another form.
+        None if it cannot be read, is not UTF-8, has one of the properties, or a list in another form.
     """
     old = _EMPTY.encode() if sidecar is None else sidecar
     before = read_packet(old)
@@ -121,7 +121,7 @@ def merged(sidecar: bytes | None, new: Properties) -> bytes | None:
 
 
 def _said_only(actual: Counter, expected: Counter) -> bool:
-    """Return whether nothing but what is expected is said, markup of our own aside."""
+    """Return whether a packet has exactly the expected values, apart from our own markup."""
     markup = {name for name, _ in actual - expected} <= {f"{NAMESPACES['rdf']} about", _XML_LANG}
     return markup and not expected - actual
 
@@ -139,7 +139,7 @@ def _full(name: str) -> str:
 
 
 def _clean(value: str | list[str]) -> str | list[str]:
-    """Return a value as XML can say it, lines ended as XML ends them."""
+    """Return a value without characters that XML forbids, and with its line ends."""
     if isinstance(value, list):
         return [text for entry in value if (text := str(_clean(entry)))]
     return "\n".join(_NO_XML.sub("", value).strip().splitlines())
@@ -153,7 +153,7 @@ def _element(name: str, text: str = "") -> minidom.Element:
 
 
 def _description(rdf: str, subject: str, values: Properties) -> minidom.Element:
-    """Return values as one description, by the prefix that RDF has there."""
+    """Return values as one description element; `rdf` is the prefix of RDF."""
     description = _element(f"{rdf}:Description")
     description.setAttribute(f"{rdf}:about", subject)
     for prefix in sorted({name.split(":")[0] for name in values}):

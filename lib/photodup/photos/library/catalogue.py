@@ -1,7 +1,7 @@
-"""The SQLite catalogue beside a library: which files are there, what is in them, and their embeddings.
+"""The SQLite catalogue of a library: its files, their facts and embeddings.
 
-Facts and embeddings belong to the *content* (MD5), not to the path: they survive renames and moves, and
-two equal files share them. An embedding also names its model, and vectors of two models never meet.
+Facts and embeddings belong to the *content* (MD5), so they survive renames and moves, and equal files share them. Each
+embedding belongs to a model; vectors of different models are never compared.
 """
 
 import os
@@ -39,9 +39,9 @@ VERSION = 7  # of the form; raise it with every change of catalogue.sql
 
 @cache
 def catalogue_form() -> Form:
-    """Return the tables of a catalogue, as catalogue.sql has them."""
+    """Return the schema of a catalogue, from catalogue.sql."""
     sql = Path(__file__).with_name("catalogue.sql").read_text(encoding="utf-8")
-    # A page holds several embeddings: of 2 kB, only one fits on SQLite's own 4 kB.
+    # Of embeddings of 2 kB only one would fit on SQLite's default page of 4 kB.
     return Form(VERSION, tuple(sql.removesuffix(";\n").split(";\n")), ("page_size = 16384",))
 
 
@@ -54,7 +54,7 @@ class CatalogueDamagedError(CatalogueError):
 
 
 def _not_a_catalogue(file: Path) -> CatalogueError:
-    """Return the error for a file that is neither a catalogue nor certainly another program's."""
+    """Return the error for a file that is neither a catalogue nor another program's database."""
     return CatalogueError(
         f"{printable(file)} is no catalogue, or its beginning is destroyed: give another file with "
         "--catalogue, or move it away."
@@ -63,22 +63,22 @@ def _not_a_catalogue(file: Path) -> CatalogueError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Photo(PhotoFacts):
-    """One readable file: what its bytes say, and where it lies. `path` is relative to the library."""
+    """One readable file: the facts from its bytes, and its `path` relative to the library."""
 
     id: int
     path: Path
     mtime_ns: int
 
     def lies_in(self, folders: Iterable[str | Path]) -> str | Path | None:
-        """Return the first of some folders, relative to the library, that it lies in; None where in none."""
+        """Return the first of some folders, relative to the library, that contains it; else None."""
         return next((folder for folder in folders if self.path.is_relative_to(folder)), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model that embeddings in the catalogue came from.
+    """A model with embeddings in the catalogue.
 
-    `is_random` is None where the server did not say; `n_embeddings` counts contents, not files.
+    `is_random` is None if the server did not state it; `n_embeddings` counts contents, not files.
     """
 
     digest: str
@@ -94,16 +94,16 @@ class Catalogue:
     Attributes:
         root: the library's folder.
         path: the SQLite file.
-        own: the folder for everything else that is kept for the library.
+        own: photodup's own folder for the library.
 
     Args:
         root: the library.
-        path: where the catalogue lies; default `root/.photodup/catalogue.sqlite`.
+        path: of the catalogue; default `root/.photodup/catalogue.sqlite`.
         create: make it if it is not there.
 
     Raises:
-        CatalogueError: not there, not writable, another program's, of another version, or with something in it or
-            beside it that photodup does not make.
+        CatalogueError: missing, not writable, another program's, of another version, or with foreign tables or files
+            beside it.
         OwnFolderError: the own folder is a link, holds one, or is not photodup's.
         CatalogueDamagedError: not a sound SQLite database.
     """
@@ -118,7 +118,7 @@ class Catalogue:
         file, self.own, self._is_default = locate_catalogue(self.root, path)
         self._refuse_what_is_not_ours(file)
         try:
-            # Also where another catalogue is put beside the default one.
+            # Also for another catalogue beside the default one.
             if file.parent == self.root / ".photodup":
                 OwnFolder(file.parent).prepare()
             self.own.prepare()
@@ -138,7 +138,7 @@ class Catalogue:
             raise
 
     def _refuse_what_is_not_ours(self, file: Path) -> None:
-        """Refuse what is certainly not ours before anything is written."""
+        """Refuse a foreign file before anything is written."""
         name, elsewhere = printable(self.path), "give another file with --catalogue."
         kind = kind_of(file)
         if kind is FileKind.FOREIGN:
@@ -156,9 +156,9 @@ class Catalogue:
             refuse_planted(file)
 
     def _check_root(self) -> None:
-        """Refuse the catalogue of another library: a scan would declare all of that one's files missing."""
+        """Refuse the catalogue of another library: a scan would mark all its files missing."""
         if self._is_default:
-            return  # It moves with its library.
+            return  # it moves with its library
         root = os.fsencode(self.root)
         with self.transaction() as connection:
             connection.execute("INSERT OR IGNORE INTO setting VALUES ('root', ?)", (root,))
@@ -180,10 +180,10 @@ class Catalogue:
         self.connection.close()
 
     def check(self, *tables: str) -> None:
-        """Read these tables, or the whole file, and compare what belongs together; a few seconds per gigabyte.
+        """Check the integrity of these tables or of the whole file; a few seconds per gigabyte.
 
         Raises:
-            CatalogueDamagedError: something does not, or a value is not of its column's form.
+            CatalogueDamagedError: it is damaged, or a value has another form than its column.
         """
         for part in tables or ("1",):
             ((verdict,), *_) = self.query(f"PRAGMA quick_check({part})")
@@ -192,7 +192,7 @@ class Catalogue:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Write all or nothing. SQLite's errors become one sentence."""
+        """Write all or nothing; SQLite's errors become one sentence."""
         with self._explained():
             try:
                 self.connection.execute("BEGIN IMMEDIATE")
@@ -205,7 +205,7 @@ class Catalogue:
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Turn SQLite's errors into ours, each one sentence with a remedy."""
+        """Turn SQLite's errors into sentences with a remedy."""
         try:
             yield
         except sqlite3.DatabaseError as error:
@@ -232,15 +232,15 @@ class Catalogue:
         return CatalogueError(f"{where}: {text}.")
 
     def query(self, sql: str, parameters: Sequence = ()) -> list[tuple]:
-        """Return the rows of a SELECT. SQLite's errors become one sentence."""
+        """Return the rows of a SELECT; SQLite's errors become one sentence."""
         with self._explained():
             return self.connection.execute(sql, parameters).fetchall()
 
     def photos(self, status: str = "ok") -> list[Photo]:
-        """Return every readable file, or with the status `unreadable` those that no decoder reads, ordered by path.
+        """Return all files of a status, ordered by path: `ok`, or `unreadable` by any decoder.
 
         Raises:
-            CatalogueDamagedError: a value that no scan writes; whoever sent the catalogue may have put it there.
+            CatalogueDamagedError: a value that no scan writes, perhaps in a foreign catalogue.
         """
         self.check("content", "file")
         rows = self.query(
@@ -255,21 +255,21 @@ class Catalogue:
         ]
 
     def problems(self) -> list[tuple[Path, str]]:
-        """Return (path, reason) of every file that is there but cannot be read, ordered by path."""
+        """Return (path, reason) of all files that cannot be read, ordered by path."""
         rows = self.query(
             "SELECT path, reason FROM file WHERE status IN ('unreadable', 'inaccessible') ORDER BY path"
         )
         return [(Path(os.fsdecode(path)), reason) for path, reason in rows]
 
     def unknown(self, folders: Iterable[str]) -> list[str]:
-        """Return those of some folders, relative to the library, in which no scan has seen a photo."""
+        """Return those of some folders, relative to the library, without a scanned photo."""
         sql = "SELECT 1 FROM file WHERE path >= ? AND path < ? LIMIT 1"
         return [
             name for name in folders if not self.query(sql, [os.fsencode(name + end) for end in ("/", "0")])
         ]
 
     def models(self) -> list[Model]:
-        """Return the models that have embeddings here, the one with most embeddings first."""
+        """Return the models, the one with most embeddings first."""
         rows = self.query(
             "SELECT digest, name, dim, is_random, count(embedding.md5) FROM model "
             "LEFT JOIN embedding ON model = model.id GROUP BY model.id ORDER BY 5 DESC, digest"
@@ -280,7 +280,7 @@ class Catalogue:
         ]
 
     def missing_embeddings(self, model_digest: str) -> list[tuple[str, Path]]:
-        """Return (md5, a path that holds it) for each readable content without a vector of this model."""
+        """Return (MD5, a path) of each readable content without a vector of this model."""
         rows = self.query(
             "SELECT md5, min(path) FROM file WHERE status = 'ok' AND md5 NOT IN (SELECT md5 FROM embedding "
             "WHERE model = (SELECT id FROM model WHERE digest = ?)) GROUP BY md5 ORDER BY 2",
@@ -289,10 +289,10 @@ class Catalogue:
         return [(md5, Path(os.fsdecode(path))) for md5, path in rows]
 
     def register_model(self, digest: str, *, name: str, dim: int, is_random: bool | None) -> None:
-        """Record where embeddings come from. What is known of the same digest must agree.
+        """Record a model, or check that it agrees with the recorded one.
 
         Raises:
-            CatalogueError: another dimension, or random where it was trained, or the reverse.
+            CatalogueError: another dimension, or random instead of trained weights, or the reverse.
         """
         with self.transaction() as connection:
             ((known_dim, known_random),) = connection.execute(
@@ -329,7 +329,7 @@ class Catalogue:
             )
 
     def embedded(self, model_digest: str) -> list[str]:
-        """Return the MD5s with a vector of this model, in order, of contents that some readable file has."""
+        """Return the MD5s with a vector of this model and a readable file, in order."""
         rows = self.query(
             "SELECT e.md5 FROM embedding AS e JOIN model ON model.id = e.model WHERE digest = ? "
             "AND EXISTS (SELECT 1 FROM file WHERE file.md5 = e.md5 AND status = 'ok') ORDER BY e.md5",
@@ -373,11 +373,11 @@ def by_content(photos: Iterable[Photo]) -> dict[str, list[Photo]]:
 def open_sound(root: Path, path: Path | str | None = None) -> tuple[Catalogue, Path | None]:
     """Open a catalogue for a scan, made if needed; a damaged one is set aside and begun anew.
 
-    What a person decided is not in it (`feedback.jsonl`, `review/`, `settings.json`, the trash's journal), so
-    only facts and embeddings have to be made again.
+    The owner's decisions are elsewhere (`feedback.jsonl`, `review/`, `settings.json`, the trash's journal), so only facts
+    and embeddings have to be made again.
 
     Returns:
-        The catalogue, and where the damaged file lies now, in the library's own folder; None if there was none.
+        The catalogue, and the new path of a damaged file in the library's own folder, or None.
     """
     try:
         opened = Catalogue(root, path, create=True)
@@ -389,7 +389,7 @@ def open_sound(root: Path, path: Path | str | None = None) -> tuple[Catalogue, P
         return opened, None
     except CatalogueDamagedError as damaged:
         file, own_folder, is_default = locate_catalogue(real_path(root), path)
-        # In our own folder it is ours, whatever is left of it; elsewhere that has to be seen.
+        # In our own folder it is ours in any case; elsewhere its header must say so.
         if not is_default and kind_of(file) is not FileKind.OURS:
             raise _not_a_catalogue(file) from None
         try:
@@ -411,7 +411,7 @@ class FileKind(Enum):
 
 
 def kind_of(file: Path) -> FileKind:
-    """Return what lies there; links are followed. The header alone is read, no lock is taken."""
+    """Return the kind of a file, from its header; links are followed, no lock is taken."""
     try:
         if not stat.S_ISREG(os.stat(file).st_mode):
             return FileKind.UNKNOWN
@@ -425,9 +425,9 @@ def kind_of(file: Path) -> FileKind:
 
 
 def _set_aside(file: Path, folder: Path) -> Path:
-    """Move a damaged catalogue, with what SQLite keeps beside it, into a folder; return its new place.
+    """Move our damaged catalogue, with SQLite's files beside it, into a folder; return its new path.
 
-    Call it only for a file that is ours. Left behind, the `-wal` file would be applied to the next catalogue.
+    A `-wal` file left behind would be applied to the next catalogue.
 
     Raises:
         OSError: it cannot be moved.

@@ -1,7 +1,7 @@
 """The parts of an image file, each under a name: segments of JPEG, chunks of PNG and WebP, boxes of HEIF, AVIF and JXL.
 
-Nothing here decodes a picture or trusts a size: a part ends with the file at the latest, and what cannot be walked through
-is one part, `UNREAD`.
+No picture is decoded and no size trusted: a part ends with the file at the latest. Unreadable data is one part,
+`UNREAD`.
 """
 
 import re
@@ -28,13 +28,13 @@ BEHIND, FILM, GAIN_MAP, PICTURE = (
     "a second picture",
 )
 BITS, HDR = "bits", "wide or HDR colours"
-IN_WORDS = (UNREAD, BEHIND, FILM, GAIN_MAP, PICTURE, HDR)  # names that a sentence can use as they are
+IN_WORDS = (UNREAD, BEHIND, FILM, GAIN_MAP, PICTURE, HDR)  # names for sentences
 Part = tuple[str, bytes]
 
 MOST_PARTS = 20_000  # of a file; the rest is one part
 MOST_UNPACKED = 64_000_000  # bytes of compressed texts and profiles
 
-# What is known of JPEG segments (by number and signature), PNG and WebP chunks, and boxes. Others keep their own name.
+# Names of JPEG segments (by number and signature), PNG and WebP chunks, and boxes. Others keep their own.
 _NAMES = {
     "APP1 Exif": EXIF, "APP1 http://ns.adobe.com/xap/1.0/": XMP, "APP1 XMP": XMP,
     "APP1 http://ns.adobe.com/xmp/extension/": MORE_XMP,
@@ -52,7 +52,7 @@ _ENTRIES, _PREVIEWS = 0xB002, (0x010001, 0x010002)  # of the multi-picture forma
 
 
 def file_parts(data: bytes) -> Iterator[Part]:
-    """Yield name and bytes of each part of a file; of a format without parts, such as BMP and TIFF, nothing."""
+    """Yield name and bytes of each part of a file; nothing for a format without parts, such as BMP and TIFF."""
     n_bytes = 0
     for number, part in enumerate(_walk(data)):
         n_bytes += len(part[1])
@@ -103,7 +103,7 @@ def _jpeg(data: bytes) -> Iterator[Part]:
 
 
 def _pictures(data: bytes, index: int) -> Iterator[tuple[int, int, int]]:
-    """Yield kind, begin and end of each picture but the first that a multi-picture index lists."""
+    """Yield kind, begin and end of the pictures in a multi-picture index, without the first."""
     order = "<" if data[index : index + 2] == b"II" else ">"
     try:
         (directory,) = struct.unpack_from(f"{order}I", data, index + 4)
@@ -118,7 +118,7 @@ def _pictures(data: bytes, index: int) -> Iterator[tuple[int, int, int]]:
 
 
 def _behind(data: bytes, end: int, pictures: Iterable[tuple[int, int, int]] = ()) -> Iterator[Part]:
-    """Yield what follows the end of a picture, apart from padding and previews of it."""
+    """Yield the data after the end of a picture, without padding and previews."""
     for kind, first, last in sorted(pictures, key=lambda picture: picture[1]):
         if end <= first < last <= len(data):
             yield from _behind(data[:first], end)
@@ -224,7 +224,7 @@ def _gif(data: bytes) -> Iterator[Part]:
                 name = {b"NETSCAPE2.0": PIXELS, b"ANIMEXTS1.0": PIXELS, b"ICCRGBG1012": PROFILE, b"XMP DataXMP": XMP}.get(
                     body[:11], f"GIF {body[:11].decode('ascii', 'replace')}"
                 )  # fmt: skip
-                # XMP lies there as it is, followed by bytes that lead any reader of blocks to its end.
+                # XMP lies there unblocked, followed by bytes that end the blocks for any reader.
                 body = data[begin + 12 : position].split(b"\1\xff\xfe")[0] if name == XMP else body[11:]
             yield name, body
         yield from _behind(data, position + 1)
@@ -260,7 +260,7 @@ def _boxes_of_file(data: bytes) -> Iterator[Part]:
 
 
 def _items(data: bytes, meta: bytes) -> Iterator[Part]:
-    """Yield what the items of a HEIF or AVIF hold, but for the first picture, its tiles, its transparency and thumbnails."""
+    """Yield the items of a HEIF or AVIF but the first picture, its tiles, transparency and thumbnails."""
     boxes = dict(_boxes(meta, 4))
     primary = _numbers(boxes["pitm"], 4, 4 if boxes["pitm"][0] else 2, 1)[0]
     wide = 4 if boxes.get("iref", b"\0")[0] else 2
@@ -299,12 +299,12 @@ def _items(data: bytes, meta: bytes) -> Iterator[Part]:
 
 
 def _is_usual(primaries: int, transfer: int) -> bool:
-    """Return whether colours are coded as in sRGB and television: neither wide nor HDR."""
+    """Return whether colours are those of sRGB and television: neither wide nor HDR."""
     return primaries in (1, 2, 5, 6) and transfer in (1, 2, 6, 13)
 
 
 def _extents(data: bytes, boxes: dict[str, bytes]) -> dict[int, bytes]:
-    """Return the bytes of each item, wherever they lie."""
+    """Return the bytes of each item."""
     place, version = boxes["iloc"], boxes["iloc"][0]
     sizes = place[4] >> 4, place[4] & 15, place[5] >> 4, place[5] & 15 if version else 0
     wide = 4 if version == 2 else 2
@@ -335,7 +335,7 @@ def _extents(data: bytes, boxes: dict[str, bytes]) -> dict[int, bytes]:
 
 
 def _numbers(data: bytes, position: int, size: int, n: int) -> list[int]:
-    """Return n numbers of so many bytes; of no bytes zeros."""
+    """Return n numbers of `size` bytes each; zeros for size 0."""
     if position + size * n > len(data):
         raise IndexError(position)
     return [int.from_bytes(data[position + size * i : position + size * (i + 1)], "big") for i in range(n)]

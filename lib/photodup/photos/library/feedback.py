@@ -1,7 +1,6 @@
-"""What the owner said about photos, kept by content so that it survives rescans, renames and moves.
+"""The owner's labels of photos, by content, so that they survive rescans, renames and moves.
 
-It lies in `feedback.jsonl` in the library's own folder, not in the catalogue: a catalogue can be made again from
-the files, decisions cannot.
+They are in `feedback.jsonl` in the library's own folder, not in the catalogue, which can be made again from the files.
 """
 
 import time
@@ -21,9 +20,9 @@ _MAX_LABELLED = 1000  # contents in one label; their pairs grow with the square
 
 
 class Feedback:
-    """Labels of one library. Every change is synced before it is believed, and can be taken back.
+    """The labels of one library. Changes are synced before they count, and can be undone.
 
-    `problems` holds a sentence about each line that cannot be used; the others are.
+    `problems` holds a sentence about each damaged line; the other lines are used.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -40,7 +39,7 @@ class Feedback:
         return self._append([_line("keeper", [md5]) for md5 in md5s])
 
     def choose_keeper(self, md5: str, instead_of: Iterable[str]) -> list[int]:
-        """Record that a content is kept instead of others, whatever was said of those before; return what `undo` takes."""
+        """Record that a content is kept instead of others and cancel their labels; return the numbers for `undo`."""
         rivals = set(instead_of) - {md5}
         former = [
             number
@@ -50,18 +49,18 @@ class Feedback:
         return self._append([*map(_undo, former), _line("keeper", [md5])])
 
     def undo(self, *numbers: int) -> None:
-        """Take labels back, and with an `undo` what it took back."""
+        """Undo labels; undoing an `undo` restores its label."""
         self._append([_undo(number) for number in numbers])
 
     def dismissed_pairs(self, among: Collection[str] | None = None) -> set[frozenset[str]]:
-        """Return the pairs of contents that must not be grouped again, `among` those that are there."""
+        """Return the pairs of contents (`among` these) that must not be grouped again."""
         labels = (
             [md5 for md5 in md5s if among is None or md5 in among] for md5s in self._labelled("keep_both")
         )
         return {frozenset(pair) for md5s in labels for pair in combinations(md5s, 2)}
 
     def kept_copies(self) -> set[str]:
-        """Return the contents of which every file stays: copies with the same bytes, of which both are kept."""
+        """Return the contents of which all files stay: byte-identical copies that the owner keeps."""
         return {md5s[0] for md5s in self._labelled("keep_both") if len(md5s) == 1}
 
     def keepers(self) -> set[str]:
@@ -104,7 +103,7 @@ def _undo(number: int) -> dict:
 
 
 def _is_sound(line: dict | None) -> TypeGuard[dict]:
-    """Whether a line is a label, or takes one back."""
+    """Return whether a line is a label or an undo."""
     if line is None or not isinstance(line.get("kind"), str):
         return False
     if line["kind"] == "undo":

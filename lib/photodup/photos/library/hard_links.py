@@ -1,4 +1,4 @@
-"""How much space goes free when photos leave: a file with several names (hard links) stays until the last has gone."""
+"""The space that leaving photos free: a file with hard links stays until its last name goes."""
 
 import os
 from collections.abc import Iterable
@@ -9,10 +9,9 @@ from photodup.photos.library.catalogue import Photo
 
 
 def freed(root: Path, leaving: Iterable[Photo]) -> dict[int, int]:
-    """Return the bytes that go free with each photo when all of these leave, by the photo's number.
+    """Return the bytes that each photo frees when all of these leave, by the photo's id.
 
-    None go free where a hard link to the same file stays; of several names that all leave, the first frees the file. What
-    is no longer there is left out.
+    Zero if a hard link to the file stays. If all its names leave, the first counts. Missing files are left out.
     """
     names: dict[tuple[int, int], list[Photo]] = {}
     n_links: dict[tuple[int, int], int] = {}

@@ -1,4 +1,4 @@
-"""What is known about a photograph from its bytes alone: content hash, perceptual hash, size, EXIF."""
+"""The facts in a photograph's bytes: content hash, perceptual hash, size, EXIF."""
 
 import hashlib
 import json
@@ -15,15 +15,14 @@ from photodup.embedding.jpeg_scans import is_jpeg
 from photodup.photos.library import containers, inventory
 from photodup.photos.library.metadata import camera, count_fields, exposure, taken_at
 
-# Both sides of the image the perceptual hash starts from stay at least this long. The hash looks at
-# 32 × 32 pixels, so decoding a JPEG at 1/8 loses nothing it would see; `MAX_DRAFT_DISTANCE` is the price.
+# Shortest side of the image for the perceptual hash, which uses 32 × 32 pixels, so that decoding a JPEG at 1/8 changes few
+# bits: `MAX_DRAFT_DISTANCE`.
 DRAFT_SIZE = 256
 
 # Bits (of 64) by which the hash of a scaled decode may differ from that of a full decode. Tested.
 MAX_DRAFT_DISTANCE = 4
 
-# A picture whose 32 × 32 greys span fewer levels than this has no structure to hash: the bits would be
-# rounding noise, and every blank picture would look like a copy of every other.
+# A picture whose 32 × 32 greys span fewer levels is blank. Its bits would be rounding noise, and all blank pictures copies.
 _MIN_GREY_SPAN = 3
 
 # The 8 lowest rows of the DCT-II over 32 pixels; twice the cosine is SciPy's scale, and so ImageHash's.
@@ -33,20 +32,20 @@ _EXIF_IFD, _GPS_IFD, _ORIENTATION = 0x8769, 0x8825, 0x0112
 
 
 class Memory(Protocol):
-    """Keeps texts by key from one run to the next, as `EvidenceStore` does."""
+    """Stores texts by key between runs, like `EvidenceStore`."""
 
     def recall(self, key: str) -> str | None: ...
     def remember(self, key: str, text: str, /) -> None: ...
 
 
 def digest_of(file: BinaryIO, path: Path, algorithm: str, memory: Memory | None) -> str:
-    """Return a hex digest of an open file's bytes, read now unless the system says that nothing of it changed since.
+    """Return a hex digest of an open file; read it only if its status changed.
 
     Args:
-        file: open at its begin.
-        path: where it lies.
-        algorithm: the algorithm, as hashlib calls it.
-        memory: keeps what was read; None reads in any case.
+        file: open at its beginning.
+        path: its path.
+        algorithm: hashlib's name.
+        memory: stores digests; None always reads the file.
     """
     status = os.fstat(file.fileno())
     state = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
@@ -61,12 +60,11 @@ def digest_of(file: BinaryIO, path: Path, algorithm: str, memory: Memory | None)
 
 @dataclass(frozen=True, slots=True)
 class PhotoFacts:
-    """Facts that depend on a file's bytes and on nothing else, so files with equal MD5 share them.
+    """Facts that depend only on a file's bytes, so files with equal MD5 share them.
 
-    `width` and `height` (pixels) are those of the upright image. `phash` is 16 hex digits, or None for a
-    blank picture. `taken_at` is local time in ISO 8601, with the fraction of a second and the UTC offset where the
-    camera wrote them. `exposure` is JSON, as `metadata` gives it, and `inventory` as its module packs it. The order
-    is that of the catalogue's columns.
+    `width` and `height` (pixels) are those of the upright image. `phash` is 16 hex digits, or None for a blank picture.
+    `taken_at` is local time in ISO 8601, with fraction and UTC offset if the camera wrote them. `exposure` is the JSON of
+    `metadata.exposure`, `inventory` the text of `inventory.packed`. The order is that of the catalogue's columns.
     """
 
     md5: str
@@ -84,9 +82,9 @@ class PhotoFacts:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What else is taken from the one decoded picture: an encoder's `view`, for embedding it.
+    """The `view` that an encoder needs of a picture decoded for the scan.
 
-    `draft_size` is how long both sides of a JPEG stay that its decoder shrinks; None: JPEGs are decoded whole.
+    `draft_size` is the shortest side of a JPEG shrunk while decoding; None decodes whole.
     """
 
     view: imaging.View
@@ -96,9 +94,9 @@ class Look:
 def read_facts_and_look(
     data: bytes, look: Look | None, *, max_pixels: int = imaging.MAX_PIXELS
 ) -> tuple[PhotoFacts, np.ndarray | None]:
-    """Hash and describe one encoded image; return uint8 [3, size, size] of the look's view too: it is decoded once.
+    """Return the facts of an encoded image and, from the same decoding, the look's uint8 [3, size, size].
 
-    Without a look JPEGs are decoded at reduced scale, and None is returned beside the facts.
+    Without a look JPEGs are decoded at reduced scale, and the second value is None.
 
     Raises:
         photodup.embedding.imaging.ImageError: not readable as an image; `.reason` says why.
@@ -108,14 +106,14 @@ def read_facts_and_look(
 
 
 def facts_of_bytes(data: bytes) -> PhotoFacts:
-    """Return what is known of a file that cannot be decoded: only equal bytes are its copies."""
+    """Return the facts of a file that cannot be decoded: only equal bytes are its copies."""
     nothing = inventory.packed(inventory.Inventory())
     return PhotoFacts(md5(data), len(data), "unreadable", 0, 0, None, None, None, 0, None, nothing)
 
 
 def _facts(data: bytes, decoded: Image.Image) -> PhotoFacts:
     width, height = decoded.size
-    # decode() has accepted the bytes; the header is parsed once more for what decode() does not return.
+    # Parse the header again for what `decode` does not return.
     with imaging.open_image(data) as header:
         image_format = header.format or "unknown"
         try:
@@ -147,9 +145,9 @@ def _facts(data: bytes, decoded: Image.Image) -> PhotoFacts:
 
 
 def _as_drafted(decoded: Image.Image, width: int, height: int) -> Image.Image:
-    """Return a JPEG at the scale at which a scan decodes it, so that its hash is the same, whatever else needed it.
+    """Return a JPEG at the usual scale of a scan, so that its hash does not depend on the decoded scale.
 
-    A decoder at 1/8 gives the mean of each block of 8 × 8 pixels. So do the means of what a larger scale gives.
+    A decoder at 1/8 gives the mean of each block of 8 × 8 pixels; so does reducing a larger scale.
     """
     shrinkage = min(width, height) // DRAFT_SIZE
     scale = next((s for s in (8, 4, 2) if shrinkage >= s), 1)
@@ -158,7 +156,7 @@ def _as_drafted(decoded: Image.Image, width: int, height: int) -> Image.Image:
 
 
 def packed_facts(data: bytes, *, max_pixels: int, look: dict[str, Any] | None = None) -> bytes:
-    """Do what `read_facts_and_look` does in a worker of a `decode_pool`: the facts in a line, and then the pixels."""
+    """Run `read_facts_and_look` in a worker of a `decode_pool`: return the facts in a line, then the pixels."""
     requested = Look(imaging.View(**look["view"]), look["draft_size"]) if look else None
     facts, pixels = read_facts_and_look(data, requested, max_pixels=max_pixels)
     return json.dumps(asdict(facts)).encode() + b"\n" + (b"" if pixels is None else pixels.tobytes())
@@ -172,7 +170,7 @@ def unpack_facts(packed: bytes, look: Look | None) -> tuple[PhotoFacts, np.ndarr
 
 
 def md5(data: bytes) -> str:
-    """Return the content hash, 32 hex digits. It finds equal files; it is no defence against forgery."""
+    """Return the content hash, 32 hex digits, to find equal files (no protection against forgery)."""
     return hashlib.md5(data, usedforsecurity=False).hexdigest()
 
 
@@ -191,7 +189,7 @@ def perceptual_hash(image: Image.Image) -> str | None:
 def low_frequencies(grey: np.ndarray) -> np.ndarray:
     """Return the 8 × 8 lowest coefficients of the DCT-II (not normalised, below 1.05 million) of greys [32, 32].
 
-    They are rounded to 1e-9: what a symmetric picture leaves of a zero is noise, which differs between processors.
+    Rounded to 1e-9: the zeros of a symmetric picture are noise that differs between processors.
     """
     return (_COSINES @ grey @ _COSINES.T).round(9)
 

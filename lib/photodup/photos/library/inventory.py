@@ -1,7 +1,7 @@
-"""What an image file holds beside the pixels of its first picture: every part is understood, harmless or unknown.
+"""The inventory of an image file: everything beside the pixels of its first picture.
 
-*Understood* are metadata by kind and further values by name, wherever in the file they stand. *Harmless* is what encoders
-write about themselves. Everything else is *unknown*: the file to keep must have it too, byte for byte.
+*Understood* parts are metadata by kind and other values by name, anywhere in the file. *Harmless* parts are what encoders
+write about themselves. All others are *unknown*: the file to keep must have them too, byte for byte.
 """
 
 import io
@@ -66,15 +66,15 @@ _SAME_COLOUR = 6  # levels of 255: variants of one profile
 
 @dataclass(frozen=True)
 class Inventory:
-    """What one file holds beside the pixels of its first picture.
+    """Everything in a file beside the pixels of its first picture.
 
     Attributes:
         kinds: metadata by kind (`metadata.KINDS`), and the `software` that wrote it.
-        values: further texts by name; long ones as digests.
-        parts: the name of each part that photodup does not understand, by digest.
-        bits: a channel.
+        values: other texts by name; long ones as digests.
+        parts: names of unknown parts, by digest.
+        bits: per channel.
         is_transparent: whether some of its pixels are not opaque.
-        colours: what its colour profile makes of 27 colours, hex; empty for sRGB.
+        colours: 27 colours in its profile, as sRGB in hex; empty for sRGB.
     """
 
     kinds: Mapping[str, Any] = field(default_factory=dict)
@@ -86,13 +86,13 @@ class Inventory:
 
     @property
     def taken_at(self) -> str | None:
-        """Return the date that XMP, IPTC or a text gives, with its time; None for one that only says when it was saved."""
+        """Return the date and time in XMP, IPTC or a text; None if it is only the date of saving."""
         date = self.kinds.get("date", "")
         return date if "T" in date and "date of" not in self.kinds else None
 
 
 def lost_parts(keeper: Inventory, member: Inventory) -> list[str]:
-    """Return what a member holds and the keeper lacks, in plain sentences; nothing of metadata by kind, or of pixels."""
+    """Return sentences about values, parts and colours of a member that the keeper lacks."""
     is_one_exposure = all(member.kinds.get(kind) == keeper.kinds.get(kind) for kind in ("camera", "date"))
     words = {text for texts in (*keeper.kinds.values(), *keeper.values.values()) for text in _list(texts)}
     names = [name for digest, name in member.parts.items() if digest not in keeper.parts]
@@ -135,7 +135,7 @@ def packed(inventory: Inventory) -> str:
 
 @lru_cache(65536)
 def unpacked(text: str | None) -> Inventory:
-    """Undo `packed`; what somebody else put into a catalogue in its place says nothing."""
+    """Undo `packed`; an invalid text, perhaps of a foreign catalogue, gives an empty inventory."""
     try:
         stored = json.loads(zlib.decompressobj().decompress(b85decode(text or ""), _MOST_STORED))
         inventory = Inventory(**stored)
@@ -160,7 +160,7 @@ def read_inventory(
     """Return the inventory of a file.
 
     Args:
-        image: it, opened and perhaps not decoded.
+        image: the file, opened.
         data: its bytes.
         exif, details, gps: its directories of EXIF.
     """
@@ -207,11 +207,11 @@ class _Reading:
         self.bits = 0
 
     def add(self, name: str, value: Any) -> None:
-        """Add a value under a name; a long one by its digest."""
+        """Add a value under a name; long ones as digests."""
         self.values.setdefault(name, set()).update(_texts(value))
 
     def add_text(self, kind: str, text: str | None, raw: Any = b"") -> None:
-        """Add a text of a kind; one that no kind is under its name, and one of unknown encoding never as text."""
+        """Add a text under its kind, or under its name; one of unknown encoding as a digest."""
         if text is None:
             self.add(f"{kind} in an unknown encoding", sha256(repr(raw).encode()).hexdigest())
         elif kind in (*KINDS, "software") and not (kind in ("title", "caption") and text[:1] in ("{", "<")):
@@ -221,12 +221,12 @@ class _Reading:
             self.add(kind, text)
 
     def add_part(self, name: str, body: bytes) -> None:
-        """Add a part that photodup does not understand, unless it is empty."""
+        """Add an unknown part, unless it is empty."""
         if body.strip(b"\0"):
             self.parts[sha256(body).hexdigest()[:32]] = name
 
     def further_values(self) -> dict[str, set[str]]:
-        """Return the values, with what the file says otherwise of one kind, and with texts too long for one."""
+        """Return the values, with second texts of a kind, and texts too long for one."""
         first = joined_kinds(self.kinds)
         for kind, text in self.kinds:
             if (
@@ -334,7 +334,7 @@ _WORDS = frozenset({"title", "caption", "label", "copyright", "city", "state", "
 
 
 def xmp_values(properties: list[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
-    """Return by property what XMP holds beyond metadata by kind, such as edits, and beyond what is of the file itself."""
+    """Return XMP properties beside metadata by kind and the file's own, such as edits."""
     values: dict[str, list[str]] = {}
     for name, text in properties:
         namespace, _, local = name.rpartition(" ")
@@ -349,7 +349,7 @@ def xmp_values(properties: list[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Yield a value of any form as texts that are equal where the values are."""
+    """Yield a value of any form as texts; equal values give equal texts."""
     if isinstance(value, tuple | list | set):
         for entry in value:
             yield from _texts(entry)
@@ -377,7 +377,7 @@ def _number(text: str) -> str:
 
 
 def _decoded(value: Any) -> str | None:
-    """Return a text, of bytes or as Pillow gives it; None where its encoding is not certain."""
+    """Return the text of bytes or of Pillow's string; None if the encoding is not certain."""
     if isinstance(value, str):
         try:
             value = value.encode("latin-1")  # Pillow takes EXIF's texts for Latin-1
@@ -392,7 +392,7 @@ def _decoded(value: Any) -> str | None:
 
 
 def _wide(value: Any) -> str | None:
-    """Return a text as Windows writes it into EXIF: UTF-16, little endian."""
+    """Return a text of Windows in EXIF: UTF-16, little-endian."""
     if isinstance(value, tuple) and all(isinstance(code, int) and 0 <= code < 256 for code in value):
         value = bytes(value)
     if not isinstance(value, bytes):
@@ -404,7 +404,7 @@ def _wide(value: Any) -> str | None:
 
 
 def _longs(value: Any) -> bytes:
-    """Return the bytes of a field that was written as numbers of 32 bits."""
+    """Return the bytes of a field of 32-bit numbers."""
     numbers = value if isinstance(value, tuple) else (value,)
     return b"".join(n.to_bytes(4, "little") for n in numbers if isinstance(n, int) and 0 <= n < 2**32)
 
@@ -422,7 +422,7 @@ def _position(gps: Mapping[int, Any]) -> str:
 def _n_pictures(image: Image.Image) -> int:
     try:
         return max(1, int(getattr(image, "n_frames", 1)))
-    except Exception:  # A damaged second page raises nearly anything, and there is more than one then.
+    except Exception:  # a damaged second page raises nearly anything
         return 2
 
 
@@ -453,7 +453,7 @@ def _is_transparent(image: Image.Image) -> bool:
 
 @lru_cache(256)
 def _colours(profile: bytes) -> str:
-    """Return what a profile makes of some colours, hex; empty for sRGB, for grey, and without a profile."""
+    """Return some colours in a profile as sRGB, hex; empty for sRGB, for grey, and without a profile."""
     if not profile or profile[16:20] not in (b"RGB ",):
         return sha256(profile).hexdigest() if profile and profile[16:20] != b"GRAY" else ""
     try:

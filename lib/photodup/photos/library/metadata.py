@@ -1,4 +1,4 @@
-"""What a file, or the sidecar beside it, says about a photograph: when, where, by which camera, how it was rated."""
+"""Metadata of a photograph in its file and sidecar: date, place, camera, rating and so on."""
 
 import json
 import math
@@ -28,7 +28,7 @@ _LAYOUT = frozenset({
 })
 # fmt: on
 
-# What an owner would miss, in the order in which a sentence names it.
+# Metadata that an owner would miss, in the order of sentences.
 KINDS = (
     "date",
     "place",
@@ -53,7 +53,7 @@ _AS_WORDS = {
     "caption": "a caption",
     "author": "an author",
 }
-# Of XMP by its local name: the kind that each property is.
+# The kind of each XMP property, by its local name.
 XMP_KINDS = {
     "Rating": "rating", "Label": "label", "title": "title", "Headline": "title", "description": "caption",
     "ImageDescription": "caption", "subject": "keywords", "hierarchicalSubject": "keywords", "TagsList": "keywords",
@@ -68,7 +68,7 @@ _RDF = "http://www.w3.org/1999/02/22-rdf-syntax-ns# "
 _LISTS, MOST_VALUES = frozenset({"keywords", "people", "author"}), 1000
 MOST_TEXT = 2000  # characters that are read of a value
 MOST_XMP_BYTES = 4_000_000  # of a packet or sidecar that are read
-# What cameras and libraries write as a title into every file.
+# Titles that cameras and libraries write into every file.
 _NO_TITLE = (
     "olympus digital camera",
     "sony dsc",
@@ -80,23 +80,23 @@ _NO_TITLE = (
 )
 
 _MAKE, _MODEL = 0x010F, 0x0110
-# When it was taken, or else digitized, or else saved: the date, the fraction of its second, and its zone.
+# Tags of the date, its fraction and its zone: when it was taken, else digitized, else saved.
 _TAKEN, _SAVED = ((0x9003, 0x9291, 0x9011), (0x9004, 0x9292, 0x9012)), (0x0132, 0x9290, 0x9010)
 _DATE = re.compile(
     r"(\d{4})[-:/. ]?(\d\d)[-:/. ]?(\d\d)([T ]+(\d\d):?(\d\d)(:?(\d\d)([.,]\d+)?)?)?\s*(Z|[+-]\d\d:?\d\d)?"
 )
 _SAME_PLACE = 2e-4  # degrees, some 20 m: programs round
-# How one exposure was made.
+# Tags of the exposure.
 _EXPOSURE = {"time": 0x829A, "aperture": 0x829D, "sensitivity": 0x8827, "bias": 0x9204}
-# Makers whose note is a TIFF directory after so many bytes: the tags of the number in a burst or bracket and of the drive
-# mode, as ExifTool lists them; and what stands for none.
+# Makers whose note is a TIFF directory after a header: tags of the number in a burst or bracket and of the drive mode (from
+# ExifTool), and values for none.
 _MAKER_NOTE, _NOTE_HEADER, _NO_NUMBER = 0x927C, 12, (0, 65535)
 _INTEGERS = {1: "B", 3: "H", 4: "I"}  # TIFF's types
 _NOTES = {b"FUJIFILM": (0x1101, 0x1103), b"Panasonic": (0x002B, 0x002A), b"SONY": (0xB04A, 0xB049)}
 
 
 def count_fields(*directories: Mapping[int, Any]) -> int:
-    """Return how many fields of EXIF directories hold metadata: neither layout, nor pointer, nor empty."""
+    """Count the EXIF fields with metadata: neither layout, nor pointer, nor empty."""
     return sum(
         is_metadata(tag) and not _is_empty(value)
         for directory in directories
@@ -105,17 +105,17 @@ def count_fields(*directories: Mapping[int, Any]) -> int:
 
 
 def is_metadata(tag: int) -> bool:
-    """Return whether a tag says something about the picture."""
+    """Return whether a tag is metadata, not layout."""
     return tag not in _LAYOUT
 
 
 def taken_at(exif: Mapping[int, Any], details: Mapping[int, Any]) -> str | None:
-    """Return when EXIF says that a photo was taken, digitized or else saved, as `date_of` does."""
+    """Return the date in EXIF when a photo was taken, else digitized, else saved, in the form of `date_of`."""
     return next((date for date, _ in dates(exif, details)), None)
 
 
 def dates(exif: Mapping[int, Any], details: Mapping[int, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the dates of EXIF, the best first, each with its kind: `date`, or `saved` of the file's own."""
+    """Yield the dates of EXIF, the best first, with their kind: `date`, or `saved`."""
     for tags in (*_TAKEN, _SAVED):
         fields = details if tags in _TAKEN else exif
         text, fraction, zone = (
@@ -129,7 +129,7 @@ def dates(exif: Mapping[int, Any], details: Mapping[int, Any]) -> Iterator[tuple
 
 
 def date_of(text: str) -> str | None:
-    """Return a date in ISO 8601, with its fraction and zone where the text has them; None for a text that is no date."""
+    """Return a date in ISO 8601, with fraction and zone if the text has them; None if it is no date."""
     if not (match := _DATE.fullmatch(text.strip("\0 \t\r\n"))):
         try:
             return parsedate_to_datetime(text).isoformat()
@@ -154,10 +154,7 @@ def camera(exif: Mapping[int, Any]) -> str | None:
 
 
 def exposure(details: Mapping[int, Any]) -> str | None:
-    """Return how an exposure was made as JSON; None if unknown.
-
-    That is seconds, f-number, ISO, EV, number in a sequence and the maker's number of the drive mode.
-    """
+    """Return the exposure as JSON, or None: seconds, f-number, ISO, EV, number in a sequence, the maker's drive mode."""
     values = {name: _number(details.get(tag)) for name, tag in _EXPOSURE.items()}
     values |= _series(details.get(_MAKER_NOTE))
     present = {name: value for name, value in values.items() if value is not None}
@@ -165,7 +162,7 @@ def exposure(details: Mapping[int, Any]) -> str | None:
 
 
 def _series(note: Any) -> dict[str, float]:
-    """Return the number in a sequence and the drive mode that a maker's note gives; none where it cannot be read."""
+    """Return the number in a sequence and the drive mode of a maker's note; empty if it cannot be read."""
     tags = next(
         (tags for maker, tags in _NOTES.items() if isinstance(note, bytes) and note.startswith(maker)), None
     )
@@ -186,12 +183,12 @@ def _series(note: Any) -> dict[str, float]:
 
 
 def described_by_xmp(packet: bytes) -> dict[str, Any]:
-    """Return what an XMP packet or sidecar says, by kind; what cannot be read says nothing."""
+    """Return the metadata of an XMP packet or sidecar, by kind; empty if it cannot be read."""
     return joined_kinds(kinds_of(read_packet(packet[:MOST_XMP_BYTES].strip(b"\0 \r\n\t")).values))
 
 
 def sound_kinds(kinds: Any) -> dict[str, Any]:
-    """Return metadata by kind of what may be anything, such as what somebody else put into a catalogue."""
+    """Return the valid metadata by kind of any value, such as one from a foreign catalogue."""
     return (
         {kind: value for kind, value in kinds.items() if _is_sound(kind, value)}
         if isinstance(kinds, dict)
@@ -200,13 +197,13 @@ def sound_kinds(kinds: Any) -> dict[str, Any]:
 
 
 def read_exposure(text: str | None) -> dict[str, float]:
-    """Undo the JSON of `exposure`, likewise."""
+    """Return the valid values of `exposure`'s JSON."""
     values = {name: _number(value) for name, value in _object(text).items()}
     return {name: value for name, value in values.items() if value is not None}
 
 
 def joined(*descriptions: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what several descriptions say together; where they differ, the first counts."""
+    """Merge descriptions; where they differ, the first counts."""
     return joined_kinds(
         ("saved" if kind == "date" and "date of" in description else kind, text)
         for description in descriptions
@@ -225,7 +222,7 @@ def in_words(kinds: Mapping[str, Any], *, plain: bool = False) -> str:
 
 
 def missing_kinds(keeper: Mapping[str, Any], leaving: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what would be lost, by kind: what the leaving photo says and the keeper does not, or says otherwise."""
+    """Return by kind the metadata of a leaving photo that the keeper lacks or has with another value."""
     lost: dict[str, Any] = {}
     for kind in KINDS:
         text, base = leaving.get(kind), keeper.get(kind)
@@ -236,15 +233,15 @@ def missing_kinds(keeper: Mapping[str, Any], leaving: Mapping[str, Any]) -> dict
             if not text:
                 continue
         elif base and kind == "date" and (leaving.get("date of") == "saved" or _is_one_date(base, text)):
-            continue  # of dates one may be shorter, and each program that saves a file dates it
+            continue  # one date may be shorter, and saving sets a date
         elif base and (kind == "camera" or (kind == "place" and _is_one_place(base, text))):
-            continue  # another camera of one picture is a spelling
+            continue  # another spelling of the camera
         lost[kind] = text
     return lost
 
 
 def lost_in_words(keeper: Mapping[str, Any], leaving: Mapping[str, Any]) -> str:
-    """Return what a leaving photo says and the keeper does not, or says otherwise, in words; empty if nothing."""
+    """Return `missing_kinds` in words; empty if nothing is lost."""
     lost = missing_kinds(keeper, leaving)
     differing = {kind: text for kind, text in lost.items() if kind in keeper and kind not in _LISTS}
     alone, ours = (
@@ -288,7 +285,7 @@ def _is_one_place(first: str, second: str) -> bool:
 
 
 def joined_kinds(texts: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Return metadata by kind: lists together, of other kinds the first that is not empty."""
+    """Return metadata by kind: lists merged, of other kinds the first value that is not empty."""
     kinds: dict[str, Any] = {}
     lists: dict[str, set[str]] = {}
     for kind, text in texts:
@@ -314,19 +311,19 @@ def joined_kinds(texts: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def is_title(text: str) -> bool:
-    """Return whether a text is no program's: neither what cameras write into every file, nor code."""
+    """Return whether a person may have written a text: it is no camera's default title, and no code."""
     return text.lower() not in _NO_TITLE and text[:1] not in ("{", "<")
 
 
 @dataclass
 class Packet:
-    """What an XMP packet or sidecar holds.
+    """The contents of an XMP packet or sidecar.
 
     Attributes:
         values: (property, text) of each value, the property as `namespace local name`.
-        ends: where the list of a property ends, and the whole (`RDF`): byte offset, and the prefix of RDF there.
-        subject: what its descriptions are about; the same in all of them.
-        is_whole: whether it was read to its end.
+        ends: byte offset where the list of a property (and `RDF`) ends, and RDF's prefix there.
+        subject: `rdf:about`, the same in all descriptions.
+        is_whole: it was read to its end.
     """
 
     values: list[tuple[str, str]] = field(default_factory=list)
@@ -336,13 +333,13 @@ class Packet:
 
 
 def read_packet(data: bytes) -> Packet:
-    """Read XMP as far as it can be read; one with a document type, or none at all, holds nothing."""
+    """Read XMP up to its first fault; XMP with a document type is refused."""
     packet = Packet()
     stack: list[str] = []
     text: list[str] = []
 
     def start(name: str, attributes: dict[str, str]) -> None:
-        # Containers and their items are of their property.
+        # Containers and their items belong to their property.
         full = " ".join(name.split(" ")[:2])
         stack.append(stack[-1] if stack and full.startswith(_RDF) else full)
         text.clear()
@@ -365,14 +362,14 @@ def read_packet(data: bytes) -> Packet:
     parser.namespace_prefixes = True
     parser.StartElementHandler, parser.EndElementHandler = start, end
     parser.CharacterDataHandler, parser.StartDoctypeDeclHandler = text.append, refuse
-    with suppress(expat.ExpatError, ValueError):  # what was read before the fault was said all the same
+    with suppress(expat.ExpatError, ValueError):  # what was read before the fault counts
         parser.Parse(data, True)
         packet.is_whole = True
     return packet
 
 
 def kinds_of(properties: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """Yield kind and text of each property of XMP known here; a place in degrees."""
+    """Yield kind and text of each known XMP property; a place in degrees."""
     degrees = {}
     for name, text in properties:
         namespace, _, local = name.rpartition(" ")
@@ -397,7 +394,7 @@ def place_text(latitude: float, longitude: float) -> str:
 
 
 def plain_text(value: Any) -> str:
-    """Return a value of EXIF as text, without what fills it up; empty for None."""
+    """Return an EXIF value as text without padding; empty for None."""
     return "" if value is None else str(value).strip("\0 ")
 
 
@@ -412,7 +409,7 @@ def _number(value: Any) -> float | None:
 
 
 def in_degrees(value: Any) -> float | None:
-    """Return degrees of degrees, minutes and seconds; None if one of them is no number."""
+    """Convert degrees, minutes and seconds to degrees; None if one is no number."""
     parts = [_number(part) for part in value] if isinstance(value, tuple) else []
     if not parts or None in parts:
         return None

@@ -1,7 +1,7 @@
 """Reading a photo library into its catalogue: walk, hash, remember.
 
-Photographs are only ever read. Everything that is learnt is written in batches, each in one transaction,
-so an interruption costs at most the batch at hand and a second scan continues.
+Photographs are only read. Facts are written in batches, each in one transaction, so an interruption costs at most one
+batch, and the next scan continues.
 """
 
 import os
@@ -34,7 +34,7 @@ from photodup.photos.library.hashing import (
 )
 from photodup.photos.library.walking import ListedFile, Listing, UnreadFile, read_bytes, walk
 
-# For one photograph. Those of 250 megapixels take some five seconds; a machine that does other work needs more.
+# For one photograph. 250 megapixels take about five seconds, and more on a busy machine.
 DECODE_SECONDS = 30.0
 
 _BATCH_FILES, _BATCH_SECONDS = 256, 1.0
@@ -42,7 +42,7 @@ _BATCH_FILES, _BATCH_SECONDS = 256, 1.0
 
 @dataclass
 class ScanReport:
-    """What one scan found. `problems` holds everything that is there and could not be read, old and new."""
+    """The result of a scan. `problems` holds all files that cannot be read, old and new."""
 
     root: Path
     catalogue: Path
@@ -54,10 +54,8 @@ class ScanReport:
     seconds: float = 0.0
     problems: list[UnreadFile] = field(default_factory=list)
     not_entered: list[UnreadFile] = field(default_factory=list)  # folders of programs
-    left_out: list[str] = field(
-        default_factory=list
-    )  # sentences about them, and about what an extra would read
-    set_aside: Path | None = None  # a damaged catalogue that was begun anew
+    left_out: list[str] = field(default_factory=list)  # sentences about them, and about files for an extra
+    set_aside: Path | None = None  # the damaged catalogue, replaced by a new one
 
     def __str__(self) -> str:
         begun = (
@@ -75,16 +73,16 @@ class ScanReport:
 
 
 class PhotoSink(Protocol):
-    """What is done with each photograph beside its facts, from the same decoded picture.
+    """Takes each photograph from the scan's decoding, to embed it.
 
     Attributes:
-        look: what it needs of the picture.
+        look: the view it needs.
     """
 
     look: Look
 
     def take(self, photographs: Sequence[tuple[str, Path, np.ndarray]]) -> None:
-        """Take content (MD5), path and uint8 [3, size, size] of photographs whose facts are written."""
+        """Take content (MD5), path and uint8 [3, size, size] of photographs with written facts."""
 
 
 OpenSink = Callable[[Catalogue], AbstractContextManager[PhotoSink]]
@@ -98,12 +96,12 @@ def scan(
     everything: bool = False,
     **options: Any,
 ) -> ScanReport:
-    """Bring the catalogue of a folder up to date; a file of unchanged size and time is not read again.
+    """Update the catalogue of a folder; files of unchanged size and time are not read again.
 
     Args:
-        folder: the library; it is walked with all its sub-folders.
+        folder: the library, walked with its sub-folders.
         catalogue: the SQLite file; default `folder/.photodup/catalogue.sqlite`.
-        only: the folders in it to look at, relative to it; empty for all. What is known of others stays.
+        only: the folders to look at, relative to it; empty for all. The facts of others stay.
         everything: as of `walking.walk`.
         **options: of `update`.
 
@@ -115,7 +113,7 @@ def scan(
 
 
 def existing_folder(folder: Path | str) -> Path:
-    """Return where a folder is, links followed.
+    """Return the path of a folder, links followed.
 
     Raises:
         PhotodupError: it is not there, not a folder, or not readable.
@@ -147,17 +145,17 @@ def update(
     decode_seconds: float = DECODE_SECONDS,
     open_sink: OpenSink | None = None,
 ) -> ScanReport:
-    """Read what is new or changed in a listing into the catalogue of a folder; see `scan`.
+    """Read the new and changed files of a listing into the catalogue of a folder; see `scan`.
 
     Args:
         root: the library, links followed.
         catalogue: as of `scan`.
-        listing: what lies in the library.
+        listing: the files of the library.
         workers: threads (Pillow and hashlib release the lock while they work); default one per core.
         progress: show a progress bar.
-        max_pixels: photographs with more are reported, from their header, and not decoded.
-        decode_seconds: a photograph that takes longer is reported, and tried again by the next scan.
-        open_sink: opens what else is done with each photograph (`photos.embed.batches.OnePass`), with the catalogue.
+        max_pixels: larger photographs are reported and not decoded.
+        decode_seconds: slower photographs are reported, and tried again by the next scan.
+        open_sink: opens a sink for the photographs (`photos.embed.batches.OnePass`), with the catalogue.
     """
     started = time.perf_counter()
     opened, aside = open_sound(root, catalogue)
@@ -179,7 +177,7 @@ def update(
                     _write(opened, full_batch, report)
                     _hand_on(full_batch, sink)
                     written = time.perf_counter()
-        finally:  # Also on Ctrl-C: what was read is kept.
+        finally:  # keep what was read, also on Ctrl-C
             results.close()
             _write(opened, batch, report)
         _hand_on(batch, sink)
@@ -193,7 +191,7 @@ def update(
 
 
 def _new_or_changed(catalogue: Catalogue, listing: Listing, report: ScanReport) -> list[ListedFile]:
-    """Return the files that have to be read, and mark those that are gone; both are counted in the report."""
+    """Return the files to read, and mark missing ones; count both in the report."""
     with catalogue.transaction() as connection:
         catalogued = {
             path: (size, mtime, status)
@@ -206,15 +204,14 @@ def _new_or_changed(catalogue: Catalogue, listing: Listing, report: ScanReport) 
         gone = [
             path
             for path, (_, _, status) in catalogued.items()
-            # Behind a folder that cannot be read today, nothing is known to be gone.
+            # Files behind an unreadable folder may still be there.
             if path not in listed and status != "missing" and not path.startswith(tuple(listing.closed))
         ]
         connection.executemany(
             "UPDATE file SET status = 'missing', reason = NULL WHERE path = ?", [(path,) for path in gone]
         )
         report.n_missing = len(gone)
-    # A file that the system refused (inaccessible) is tried again: permissions change without a trace in
-    # size and time. One whose bytes were no image is not.
+    # Try inaccessible files again: permissions change without a trace in size and time. Unreadable images are not.
     todo = [
         entry
         for entry in listing.entries
@@ -237,7 +234,7 @@ class _FileRead:
 def _read(
     root: Path, max_pixels: int, look: Look | None, entry: ListedFile, processes: DecodePool
 ) -> _FileRead:
-    """Decode here what is known to take little time, and everything else in a process that can be killed."""
+    """Read one file; decode a cheap image here, and others in a process that can be killed."""
     data = b""
     try:
         data, entry = read_bytes(root, entry)
@@ -249,7 +246,7 @@ def _read(
         return _FileRead(entry, "ok", facts=facts, pixels=pixels)
     except FileNotFoundError:
         return _FileRead(entry, "missing", "vanished while the folder was scanned")
-    except TooSlow as error:  # The machine may have been busy: it is tried again.
+    except TooSlow as error:  # perhaps a busy machine: tried again
         return _FileRead(entry, "inaccessible", error.reason)
     except imaging.ImageError as error:
         return _FileRead(entry, "unreadable", error.reason, facts_of_bytes(data) if data else None)
@@ -265,7 +262,7 @@ def _read_all(
     workers: int,
     decode_seconds: float,
 ) -> Generator[_FileRead]:
-    """Yield results as they come, with a bounded number of files in memory."""
+    """Yield results in order of completion, with a bounded number of files in memory."""
     processes = DecodePool(
         "photodup.photos.library.hashing:packed_facts",
         size=workers,
@@ -285,7 +282,7 @@ def _read_all(
             for future in finished:
                 yield future.result()
     finally:
-        processes.close()  # first, or Ctrl-C would wait for what they are at
+        processes.close()  # first, or Ctrl-C would wait for them
         pool.shutdown(wait=True, cancel_futures=True)
 
 

@@ -1,11 +1,8 @@
-"""What the owner set for one library: `settings.json` in its own folder, written by the settings page.
+"""The owner's settings of a library: `settings.json` in its own folder, written by the settings page.
 
-Not in the catalogue: a catalogue can be made again from the files, settings cannot.
-
-The file comes with the library, and the address of a server in it is where photographs are sent. So an
-address counts only if this user chose it on this machine: what the page stores is signed with the user's
-own key (`photodup.photos.state.own_key`). Any other address is shown and not used until it is chosen; one of this
-machine too, since behind a loopback address there may be any service, or a tunnel to elsewhere.
+The file may come with a foreign library, and photographs are sent to the server's address in it. So an address counts only
+if this user chose it on this machine: the page signs it with the user's key (`photodup.photos.state.own_key`). Any other
+address is shown but not used until it is chosen. This includes loopback, where any service or a tunnel may listen.
 """
 
 import json
@@ -26,9 +23,9 @@ from photodup.photos.state.own_folder import OwnFolder
 from photodup.photos.state.own_key import is_signed, own_key, read_key, signature
 
 AUTO = "auto"
-DEFAULT_RULES = ("resolution", "format", "metadata", "oldest", "size", "folder")  # which choose a keeper
+DEFAULT_RULES = ("resolution", "format", "metadata", "oldest", "size", "folder")  # to choose a keeper
 LEAST_THRESHOLD = 0.01
-_MOST_BYTES = 1_000_000  # of the file, which may be anybody's; what is cut there is no JSON
+_MOST_BYTES = 1_000_000  # of the file, which may be foreign; a longer one is no valid JSON
 
 _PURPOSE = "address 1"
 
@@ -40,12 +37,12 @@ class LibrarySettings:
     Attributes:
         backend: `auto`, or a backend's name as in `triton-onnx-fp32-grpc-fp32`.
         url: its server's address; None for `auto` and for models in this process.
-        keep: the rules that choose a keeper, most important first.
+        keep: rules to choose a keeper, most important first.
         folders: folders by priority, relative to the library, for the rule `folder`.
         protected: folders, relative to the library, from which nothing is suggested or removed.
         not_within: folders, relative to the library, whose photos are not compared with each other.
-        ignored: backend and address that the file names and this user did not choose; never used.
-        threshold: smallest cosine of similar pictures; None for the model's own.
+        ignored: backend and address in the file that this user did not choose; never used.
+        threshold: smallest cosine of similar pictures; None for the model's default.
     """
 
     backend: str = AUTO
@@ -72,7 +69,7 @@ class LibrarySettings:
 
     @property
     def warning(self) -> str | None:
-        """One sentence about an address that is not used; None where there is none."""
+        """A sentence about an unused address, or None."""
         if not self.ignored:
             return None
         name, url = (escaped(text) for text in self.ignored)
@@ -82,7 +79,7 @@ class LibrarySettings:
         )
 
     def with_rules(self, keep: str | None, folders: Sequence[str] | None) -> "LibrarySettings":
-        """Return these settings with what the command line says: `resolution,format` and folders."""
+        """Return these settings with the command line's rules (`resolution,format`) and folders."""
         order = tuple(rule.strip() for rule in keep.split(",") if rule.strip()) if keep else self.keep
         return replace(self, keep=order, folders=tuple(folders) if folders else self.folders)
 
@@ -106,10 +103,10 @@ def check_rules(order: Sequence[str]) -> None:
 
 
 def check_address(backend: str, url: str | None) -> None:
-    """Refuse a backend or an address that could never work.
+    """Refuse an invalid backend or address.
 
     Raises:
-        PhotodupError: says which and why.
+        PhotodupError: names it and the cause.
     """
     if backend == AUTO:
         return
@@ -124,12 +121,12 @@ def check_address(backend: str, url: str | None) -> None:
 
 
 def load_settings(folder: Path) -> LibrarySettings:
-    """Read the settings in a library's own folder; the defaults where there are none.
+    """Read the settings in a library's own folder, or return the defaults.
 
     An address that this user did not choose is moved to `ignored`; the backend is then `auto`.
 
     Raises:
-        PhotodupError: they cannot be read or hold something unknown; names the file.
+        PhotodupError: they are unreadable or invalid; names the file.
     """
     path = OwnFolder(folder).settings
     try:
@@ -156,11 +153,10 @@ def load_settings(folder: Path) -> LibrarySettings:
 
 
 def save_settings(folder: Path, settings: LibrarySettings) -> None:
-    """Write them, whole or not at all; their address counts as chosen by this user from now on.
+    """Write settings atomically; their address then counts as chosen by this user.
 
     Raises:
-        PhotodupError: the folder is not photodup's or cannot be written, or the key that signs the address
-            cannot be made.
+        PhotodupError: the folder is not photodup's or cannot be written, or this user's key cannot be made.
     """
     values = asdict(settings)
     if ignored := values.pop("ignored"):  # still there, and still nobody's choice
@@ -175,10 +171,10 @@ def save_settings(folder: Path, settings: LibrarySettings) -> None:
 
 
 def inside(folders: Sequence[str]) -> tuple[str, ...]:
-    """Return folders of the library as rules compare them.
+    """Return normalised names of folders in the library.
 
     Raises:
-        PhotodupError: an absolute one, or one that leads out.
+        PhotodupError: one is absolute or leads out.
     """
     clean = [PurePosixPath(folder.strip()) for folder in folders if folder.strip()]
     for folder in clean:
@@ -188,14 +184,14 @@ def inside(folders: Sequence[str]) -> tuple[str, ...]:
 
 
 def folders_there(root: Path, names: Sequence[str]) -> tuple[str, ...]:
-    """Return folders of a library, each written as on the disk: one by another spelling would protect nothing.
+    """Return folders of a library, checked to be spelled as on the disk: another spelling would protect nothing.
 
     Args:
         root: the library.
         names: relative to it, or absolute.
 
     Raises:
-        PhotodupError: one is not there, or lies outside the library.
+        PhotodupError: one is missing, or outside the library.
     """
     names = [name.strip() for name in names]
     real = [os.path.relpath(real_path(name), root) if os.path.isabs(name) else name for name in names]
@@ -209,9 +205,9 @@ def folders_there(root: Path, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def is_folder_there(root: Path, name: str, listed: dict) -> bool:
-    """Return whether a library has a folder of exactly this name: no other spelling, and no link in its place.
+    """Return whether a library has a folder of exactly this name, which is no link.
 
-    `listed` is what `is_spelled_so` keeps from one folder to the next.
+    `listed` is the cache of `is_spelled_so`.
     """
     place = root / name
     with suppress(OSError):

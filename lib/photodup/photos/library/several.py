@@ -1,4 +1,4 @@
-"""Several folders in one review: the folder above all of them is their library, with one catalogue and one trash."""
+"""Several folders in one review: their common parent is the library, with one catalogue and one trash."""
 
 import os
 from collections.abc import Sequence
@@ -16,14 +16,14 @@ from photodup.photos.state.own_folder import locate_catalogue
 
 @dataclass(frozen=True)
 class Folders:
-    """What a command looks at.
+    """The library and folders of a command.
 
     Attributes:
         root: the library.
-        only: the folders in it that are looked at, relative to it; empty for all of it.
-        untouched: folders from which nothing is suggested, relative to it: read-only ones, and those that are
-            protected in a library of their own.
-        notes: a sentence for each thing that the owner should know.
+        only: the folders to look at, relative to it; empty for all.
+        untouched: folders without suggestions, relative to it: read-only ones, and those protected in a library of
+            their own.
+        notes: sentences for the owner.
     """
 
     root: Path
@@ -32,13 +32,13 @@ class Folders:
     notes: tuple[str, ...] = ()
 
     def in_full(self, names: Sequence[str] | None) -> list[str]:
-        """Return names of folders, those of `only` in full: a person may write them as for the command itself."""
+        """Return names of folders, with those of `only` as full paths, which a user may also write relative."""
         full = {self.root / name for name in self.only}
         return [str(real) if (real := real_path(name)) in full else name for name in names or ()]
 
 
 def as_one_library(paths: Sequence[Path]) -> Folders:
-    """Return how folders are looked at together.
+    """Return the common library of some folders.
 
     Args:
         paths: one folder, which is the library, or several that lie apart on one file system.

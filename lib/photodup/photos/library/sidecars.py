@@ -24,7 +24,7 @@ from photodup.photos.library.metadata import (
 )
 
 # fmt: off
-# What is a photograph: a picture, or a RAW file without a picture of its name.
+# Suffixes of photographs: pictures, and RAW files without a picture of their name.
 PICTURE_SUFFIXES = frozenset({
     ".avif", ".bmp", ".gif", ".heic", ".heif", ".hif", ".jfif", ".jpe", ".jpeg", ".jpg", ".jxl", ".png", ".tif", ".tiff",
     ".webp",
@@ -40,31 +40,31 @@ _ALBUM_KEYS = frozenset({  # of Google's export
 # fmt: on
 FILM_SUFFIXES = frozenset({".mov", ".mp4", ".m4v"})  # of a Live Photo
 
-# Sub-folders in which programs keep what belongs to the photographs of the folder (Nikon, Capture One, Silkypix,
-# Exposure, gThumb), and the one in them that can be made again.
+# Sub-folders of programs with files of the folder's photographs (Nikon, Capture One, Silkypix, Exposure, gThumb), and the
+# one in them that can be made again.
 PROGRAM_FOLDERS = frozenset({"nksc_param", "captureone", "silkypix_ds", "alien skin", ".comments"})
 _CACHE = "cache"
 
 _APPLE = re.compile(r"img_[eo](?=\d)")  # IMG_E1.MOV and IMG_O1.AAE are of IMG_1.HEIC
-# Google's export ends the names of its JSON so, and cuts names of more than 46 characters; other programs cut elsewhere.
+# The end of JSON names in Google's export, which cuts names of more than 46 characters; other programs cut elsewhere.
 _SUPPLEMENTAL, _LONG_NAME = ".supplemental-metadata", 40
 _YEAR = re.compile(r"^(Photos|Fotos|Foto) \w+ \d{4}$")  # folders of Google's export that are no albums
 
-# What a JSON file says of its export, or of the file itself; and the kinds that Google's export gives under its keys.
+# Keys of a JSON file about the export or the file itself; and the kinds of Google's keys.
 _OF_EXPORT = re.compile(
     r"title|url|imageViews|geoDataExif|photoTakenTime|creationTime|photoLastModifiedTime|modificationTime|appSource"
     r"|\w*Origin|\w*(export|upload|download)\w*(time|date|at)",
     re.IGNORECASE,
 )
 _GOOGLE_KINDS = {"description": "caption", "people": "people", "geoData": "place"}
-# Of XMP beside a photo what says the same as the photo itself.
+# XMP properties that repeat the photo's own.
 _OF_PHOTO = re.compile(r"/tiff/1\.0/|/exif/1\.0/|cipa\.jp/exif")
 
 
 def photographs_among(names: Iterable[str]) -> set[str]:
-    """Return which of a folder's file names are photographs; RAW beside the picture made of it belongs to that.
+    """Return the photographs among a folder's file names; RAW beside a picture of its name belongs to that.
 
-    `._name` holds macOS attributes of `name` on foreign volumes, whatever its suffix.
+    `._name` holds macOS attributes of `name`, whatever its suffix.
     """
     split = {name: os.path.splitext(_folded(name)) for name in names if not name.startswith("._")}
     pictures = {stem for stem, suffix in split.values() if suffix in PICTURE_SUFFIXES}
@@ -76,14 +76,14 @@ def photographs_among(names: Iterable[str]) -> set[str]:
 
 
 def moving_together(photos: Iterable[Path], staying: Iterable[Path] = ()) -> dict[Path, list[Path]]:
-    """Return each photo with the files that leave with it, sorted by path: those that belong to no photo that stays.
+    """Return for each photo the files that leave with it, sorted by path: those of no photo that stays.
 
-    What several photos that leave share is listed with each of them, and leaves with the last
+    A file of several leaving photos is listed with each of them, and leaves with the last
     (`photodup.photos.trash.quarantine.Trash.remove`).
 
     Args:
         photos: the photos that leave.
-        staying: photos that must stay, such as the group's keeper; never taken for a sidecar.
+        staying: photos that stay, such as the keeper; never treated as sidecars.
     """
     photos, folder_of = list(photos), cache(_Folder)
     leaving = set(photos)
@@ -96,12 +96,12 @@ def moving_together(photos: Iterable[Path], staying: Iterable[Path] = ()) -> dic
 
 
 def belonging_to(photo: Path) -> list[Path]:
-    """Return the files that belong to a photo by their names, other photos' too, sorted by path."""
+    """Return a photo's files by their names, also shared ones, sorted by path."""
     return sorted(_Folder(photo.parent).files_of[photo])
 
 
 def xmp_of(photo: Path) -> Path:
-    """Return the XMP sidecar that is of a photo alone, or the name that a new one gets: `IMG_1.jpg.xmp`."""
+    """Return a photo's own XMP sidecar, or the path of a new one: `IMG_1.jpg.xmp`."""
     folder = _Folder(photo.parent)
     by_name = {_folded(file.name): file for file in folder.files_of[photo] if folder.owners[file] == [photo]}
     sidecar = by_name.get(f"{_folded(photo.name)}.xmp")
@@ -111,7 +111,7 @@ def xmp_of(photo: Path) -> Path:
 
 
 class _Folder:
-    """The files of one folder, and the photographs to which each belongs; nothing of a folder that cannot be read.
+    """The files of one folder and the photographs to which each belongs; empty if it cannot be read.
 
     A file that is no photograph belongs to the one with the longest name, with its suffix or without, with which the
     file's name begins, followed by no letter or digit: `IMG_1.xmp`, `IMG_1.jpg.xmp`, `IMG_1_HEVC.MOV`. Where several
@@ -142,11 +142,11 @@ class _Folder:
                     self.files_of[photo].append(file)
 
     def leaving_with(self, photo: Path, leaving: set[Path]) -> list[Path]:
-        """Return the files of a photograph that belong to none that stays."""
+        """Return the files of a photograph that belong to no staying one."""
         return [file for file in self.files_of[photo] if leaving.issuperset(self.owners[file])]
 
     def is_alone(self, photo: Path) -> bool:
-        """Return whether no other picture and no RAW file has a photograph's name without its suffix."""
+        """Return whether no other picture or RAW file has a photograph's stem."""
         stem, suffixes = _folded(photo.stem), PICTURE_SUFFIXES | RAW_SUFFIXES
         return sum(_folded(file.stem) == stem and _suffix(file) in suffixes for file in self._files) == 1
 
@@ -169,7 +169,7 @@ class _Folder:
         )
 
     def _exported(self, stem: str) -> list[Path]:
-        """Return the photographs of a JSON of Google's export: `a.jpg.supplemental-meta(2)` is of `a(2).jpg`."""
+        """Return the photographs of a JSON in Google's export: `a.jpg.supplemental-meta(2)` is of `a(2).jpg`."""
         name, number = re.fullmatch(r"(.*?)(\(\d+\))?", stem, re.DOTALL).groups(default="")  # type: ignore[union-attr]
         if _SUPPLEMENTAL.startswith(Path(name).suffix):
             name = Path(name).stem
@@ -186,11 +186,11 @@ class _Folder:
 
 @dataclass(frozen=True)
 class _Content:
-    """What a sidecar says.
+    """The contents of a sidecar.
 
     Attributes:
-        kinds: metadata by kind, as `metadata.described` gives it.
-        values: what it says beyond that, by property or key; None where photodup does not understand the file.
+        kinds: metadata by kind.
+        values: its other values, by property or key; None if photodup does not understand the file.
     """
 
     kinds: Mapping[str, Any] = field(default_factory=dict)
@@ -198,10 +198,10 @@ class _Content:
 
 
 class Sidecars:
-    """The files beside the photos of a library; each folder is read once, when it is first asked about.
+    """The files beside the photos of a library; each folder is read once, on demand.
 
     Attributes:
-        memory: keeps digests of files while it is given, so that a file is read again only where it changed.
+        memory: stores digests, so that only changed files are read again.
     """
 
     def __init__(self, library: Path) -> None:
@@ -210,22 +210,22 @@ class Sidecars:
         self.memory: Memory | None = None
 
     def files_of(self, path: Path) -> list[Path]:
-        """Return the files that belong to a photo, other photos' too, the shortest name first."""
+        """Return a photo's files, also shared ones, the shortest name first."""
         photo = self._library / path
         return self._folder(photo.parent).files_of.get(photo, [])
 
     def _along(self, path: Path) -> list[Path]:
-        """Return the files that belong to a photo and say more than metadata, which `described` has."""
+        """Return a photo's files with more than metadata, which `described` has."""
         return [file for file in self.files_of(path) if self._content(file).values != {}]
 
     def lost(self, keeper: Path, leaving: Path) -> list[str]:
-        """Return the suffixes of the files that would leave with a photo and have no equal beside the keeper."""
+        """Return the suffixes of a leaving photo's files without an equal beside the keeper."""
         keeper_files = self.along(keeper)
         files = [f for f in self.along(leaving) if not any(self._is_equal(f, file) for file in keeper_files)]
         return sorted({_suffix(file) for file in files})
 
     def _is_equal(self, file: Path, other: Path) -> bool:
-        """Return whether a file says all that another says, or has its bytes; False where one cannot be read."""
+        """Return whether another file has all values of a file, or its bytes; False if one cannot be read."""
         if file == other:
             return True
         values, other_values = self._content(file).values, self._content(other).values
@@ -240,7 +240,7 @@ class Sidecars:
             return digest_of(file, path, "sha256", self.memory)
 
     def described(self, photo: Photo) -> dict[str, Any]:
-        """Return what a photo, its sidecars and its album say of it, by kind."""
+        """Return the metadata of a photo, its sidecars and its album, by kind."""
         xmp, exported = (
             [self._content(file).kinds for file in self.files_of(photo.path) if _suffix(file) == suffix]
             for suffix in (".xmp", ".json")
@@ -249,24 +249,24 @@ class Sidecars:
         return joined(joined(*xmp), unpacked(photo.inventory).kinds, *exported, album)
 
     def _read_album(self, folder: Path) -> dict[str, Any]:
-        """Return the album that a folder of Google's export is, as a keyword below `Album`; nothing for other folders."""
+        """Return an album of Google's export as a keyword below `Album`; empty for other folders."""
         keywords = [f"Album|{_album_title(file)}" for file in self.albums(folder)]
         return {"keywords": keywords} if keywords else {}
 
     def albums(self, folder: Path) -> list[Path]:
-        """Return the JSON files of a folder in which Google's export says which album it is, in any language."""
+        """Return the JSON files with the title of a folder's album in Google's export, in any language."""
         return [file for file in self._folder(folder).without_owner if _album_title(file)]
 
 
 def _album_title(file: Path) -> str:
-    """Return the title that a JSON file gives its folder as an album; empty for other files, and for those of years."""
+    """Return the album title in a JSON file; empty for other files, and for titles of years."""
     album = _read_json(file)
     title = album.get("title") if album.keys() <= _ALBUM_KEYS else None
     return title if isinstance(title, str) and not _YEAR.match(title) else ""
 
 
 def _read(path: Path) -> _Content:
-    """Return what an XMP or JSON file says; of any other file photodup knows only the bytes."""
+    """Return the contents of an XMP or JSON file; of other files photodup knows only the bytes."""
     if _suffix(path) == ".xmp":
         with suppress(OSError), open(path, "rb") as file:
             data = file.read(MOST_XMP_BYTES + 1)
@@ -278,17 +278,17 @@ def _read(path: Path) -> _Content:
             for key, value in exported.items()
             if value and not _OF_EXPORT.fullmatch(key) and _GOOGLE_KINDS.get(key) not in kinds
         }
-        if not _position(exported):  # zeros stand for no place
+        if not _position(exported):  # zeros mean no place
             values.pop("geoData", None)
         return _Content(kinds, values)
     return _Content()
 
 
 def _google_kinds(exported: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return metadata by kind. No date: to a photo without one Google gives the time at which it got there."""
+    """Return metadata by kind, without the date: without one Google gives the time of upload."""
     people = exported.get("people")
     names = [p.get("name") for p in people if isinstance(p, dict)] if isinstance(people, list) else []
-    # Words that are taken for a program's, such as "<3", are no kind.
+    # Texts that look like a program's, such as "<3", are no kind.
     kinds = {
         "caption": exported.get("description"),
         "people": [name for name in names if isinstance(name, str)],
@@ -299,7 +299,7 @@ def _google_kinds(exported: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _xmp_values(data: bytes) -> dict[str, tuple[str, ...]] | None:
-    """Return by property what XMP holds beyond metadata, such as edits; None where it cannot be read to its end."""
+    """Return XMP properties beside metadata, such as edits; None if it cannot be read to its end."""
     packet = read_packet(data.strip(b"\0 \r\n\t"))
     if not packet.is_whole or len(data) > MOST_XMP_BYTES:
         return None
@@ -307,7 +307,7 @@ def _xmp_values(data: bytes) -> dict[str, tuple[str, ...]] | None:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """Return the object that a JSON file holds; empty where it cannot be read."""
+    """Return the object in a JSON file; empty if it cannot be read."""
     with suppress(OSError, ValueError, RecursionError), open(path, "rb") as file:
         value = json.loads(file.read(MOST_XMP_BYTES))
         return value if isinstance(value, dict) else {}
@@ -323,13 +323,13 @@ def _position(exported: Mapping[str, Any]) -> tuple[float, float] | None:
 
 
 def _with_longest_name(name: str, photos: Mapping[str, list[Path]]) -> list[Path]:
-    """Return the photographs with the longest name with which a file's name begins, followed by no letter or digit."""
+    """Return the photographs whose name is the longest beginning of a file's name, not before a letter or digit."""
     ends = (end for end in range(len(name), 0, -1) if not name[end : end + 1].isalnum())
     return next((photos[name[:end]] for end in ends if name[:end] in photos), [])
 
 
 def _files(folder: Path) -> list[Path]:
-    """Return the files of a folder that are no links; none of one that cannot be read."""
+    """Return the files of a folder without links; empty if it cannot be read."""
     with suppress(OSError), os.scandir(folder) as entries:
         return [
             folder / entry.name
@@ -340,7 +340,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _files_of_programs(folder: Path) -> list[Path]:
-    """Return the files in the sub-folders in which programs keep what belongs to the folder's photographs."""
+    """Return the files in the sub-folders of programs (`PROGRAM_FOLDERS`)."""
     files: list[Path] = []
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:

@@ -1,4 +1,4 @@
-"""Which files of a folder are photographs, and their bytes: the only place that opens them."""
+"""Find the photographs in a folder, and read them; no other code opens them."""
 
 import errno
 import os
@@ -16,19 +16,19 @@ from photodup.embedding import imaging
 from photodup.photos.library.sidecars import PROGRAM_FOLDERS, RAW_SUFFIXES, photographs_among
 from photodup.photos.state.own_folder import OwnFolder
 
-# What the extra `photos-more` reads, and by which module.
+# Suffixes of the extra `photos-more`, and their modules.
 _MORE = {".jxl": "pillow_jxl"} | dict.fromkeys(RAW_SUFFIXES, "rawpy")
 
-# Never entered: our own folders. That of a catalogue given with --catalogue is known by its marker.
+# Our own folders, never entered. A marker identifies that of a catalogue given with --catalogue.
 OWN_FOLDERS = frozenset({".photodup", ".photodup-trash"})
 
-# Other pictures, which are not looked at, but named.
+# Pictures that are only reported.
 _OTHER_PICTURES = frozenset({
     ".mpo", ".jps", ".pns", ".insp", ".jp2", ".j2k", ".jpf", ".jpx", ".jxr", ".wdp", ".psd", ".psb", ".xcf", ".kra", ".exr",
     ".hdr", ".tga", ".pcx", ".ppm", ".pgm", ".pbm", ".dcm", ".fits", ".apng", ".svg", ".ico", ".icns",
 })  # fmt: skip
 
-# A file is read in one piece; nothing a camera writes comes near this.
+# A file is read at once; cameras write far less.
 MAX_FILE_BYTES = 2**30
 
 _LATEST_NS = 2**63 - 1
@@ -42,7 +42,7 @@ _NOT_ENTERED = (
     "library of a photo application, not entered: for Apple Photos use photodup scan --apple-photos"
 )
 
-# What programs fill and empty by themselves: a file in such a folder is no copy to rely on.
+# Folders that programs empty by themselves, so that a file in them is no reliable copy.
 _PASSING = re.compile(
     # trash: of systems, file servers, phones and synchronisation; what was recovered from a damaged disk
     r"\$.+|[#@~_]?(trash|recycled?)|recycler|lost\+found|lost\.dir|found\.\d{3}|network trash folder"
@@ -67,7 +67,7 @@ _NOT_FOLLOWED = "symbolic link, not followed: one photograph must not be seen as
 
 @dataclass(frozen=True, slots=True)
 class UnreadFile:
-    """A file or folder that could not be read, and why; `path` is relative to the library."""
+    """An unread file or folder, and the reason; `path` is relative to the library."""
 
     path: Path
     reason: str
@@ -86,13 +86,13 @@ class ListedFile:
 
     @classmethod
     def of(cls, path: bytes, status: os.stat_result) -> "ListedFile":
-        """Return a file as the system describes it. A time past 2262 counts as the last that SQLite can hold."""
+        """Return a file with its status; a time past 2262 becomes the last that SQLite can hold."""
         return cls(path, status.st_size, min(status.st_mtime_ns, _LATEST_NS))
 
 
 @dataclass
 class Listing:
-    """What a walk of some folders found. Nothing is known today of what lies in `closed` ones, or of `silent` files."""
+    """The result of a walk. `closed` folders and `silent` files could not be read."""
 
     entries: list[ListedFile] = field(default_factory=list)
     problems: list[UnreadFile] = field(default_factory=list)
@@ -138,7 +138,7 @@ def application_library(path: Path) -> Path | None:
 
 
 def _reason_not_to_enter(name: str) -> str:
-    """Return why a folder of a library is not entered, by its name; empty for one that is."""
+    """Return why a folder with this name is not entered; empty if it is."""
     if _PACKAGE.fullmatch(name):
         return _NOT_ENTERED
     if name.startswith(".") and name != _ORIGINALS:
@@ -147,9 +147,9 @@ def _reason_not_to_enter(name: str) -> str:
 
 
 def entered_path(path: str) -> str:
-    """Return a file's path with other names for the folders that the walk of a library does not enter.
+    """Return a file's path, with folders renamed that the walk of a library does not enter.
 
-    `.dtrash` becomes `dtrash (copied)`; folders in which programs keep what belongs to photographs have their name.
+    `.dtrash` becomes `dtrash (copied)`; `PROGRAM_FOLDERS` keep their names.
     """
     *folders, file = Path(path).parts
     passed_over = {name for name in folders if _reason_not_to_enter(name)}
@@ -159,19 +159,19 @@ def entered_path(path: str) -> str:
 
 
 def _is_own(folder: Path, everything: bool) -> bool:
-    """Return whether photodup made a folder for a catalogue, or, unless everything counts, for its trash."""
+    """Return whether a folder is photodup's own, for a catalogue or (unless `everything`) its trash."""
     if folder.name in OWN_FOLDERS and not everything:
         return True
     return folder.name.endswith((".photodup", ".d")) and OwnFolder(folder).is_marked
 
 
 def walk(root: Path, only: Sequence[str] = (), *, everything: bool = False) -> Listing:
-    """List the photographs below a folder, ordered by path. Symbolic links are reported, not followed.
+    """List the photographs in a folder, ordered by path; symbolic links are reported, not followed.
 
     Args:
         root: the library.
-        only: the folders in it to look at, relative to it, none in another; empty for all.
-        everything: also what programs keep: hidden folders, trash, caches, libraries of applications.
+        only: the folders to look at, relative to it, none inside another; empty for all.
+        everything: also hidden folders, trash, caches and libraries of applications.
     """
     folders, base = [os.fsencode(name) for name in only], os.fsencode(root)
     listing = Listing(only=tuple(folder + b"/" for folder in folders) or (b"",))
@@ -219,8 +219,8 @@ def walk(root: Path, only: Sequence[str] = (), *, everything: bool = False) -> L
                 elif os.path.splitext(name.lower())[1] in _OTHER_PICTURES:
                     listing.foreign.append(path)
             except FileNotFoundError:
-                continue  # Gone since the folder was listed.
-            except OSError as error:  # A folder that may be listed only, or a file system that fails.
+                continue  # gone since the folder was listed
+            except OSError as error:  # a folder that may only be listed, or a failing file system
                 listing.silent.add(path)
                 listing.closed.append(path + b"/")
                 listing.problems.append(UnreadFile(_path(path), error.strerror or str(error)))
@@ -230,10 +230,9 @@ def walk(root: Path, only: Sequence[str] = (), *, everything: bool = False) -> L
 
 
 def read_bytes(root: Path, entry: ListedFile) -> tuple[bytes, ListedFile]:
-    """Read a file once; the size and time returned are those of the bytes returned, not of the listing.
+    """Read a file once; return its bytes with their size and time.
 
-    No link below the library is followed, neither the file's own name nor a folder on the way: the walk lists
-    nothing behind one, so a name that leads through a link today has been exchanged since it was listed.
+    No link in the library is followed: the walk lists nothing behind one, so such a path was exchanged since.
 
     Raises:
         FileNotFoundError: it is gone.
@@ -251,7 +250,7 @@ def read_bytes(root: Path, entry: ListedFile) -> tuple[bytes, ListedFile]:
 
 
 def opened_file(root: Path, relative: str) -> BinaryIO:
-    """Open a regular file of a library to read it; no link below the library is followed.
+    """Open a regular file of a library for reading; no link in the library is followed.
 
     Raises:
         FileNotFoundError: it is gone.
@@ -262,7 +261,7 @@ def opened_file(root: Path, relative: str) -> BinaryIO:
             if place is None:
                 raise FileNotFoundError(errno.ENOENT, "no longer there", relative)
             return open(open_file(place), "rb")
-    except ValueError:  # a catalogue may come with a folder that somebody else made
+    except ValueError:  # from a foreign catalogue
         raise OSError(errno.EINVAL, "its path leads outside the library") from None
 
 

@@ -1,4 +1,4 @@
-"""What only the photos that leave a group say, shown on the list, and written beside the one that stays once confirmed."""
+"""Metadata that only a group's leaving photos have: shown on the list, and written beside the staying photo."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -18,12 +18,12 @@ from photodup.photos.trash.entries import Note
 
 @dataclass(frozen=True)
 class SaidAlone:
-    """What one photo that leaves says and the one to keep does not: in words, by what becomes of it.
+    """Metadata of a leaving photo that the keeper lacks, by kind, in words.
 
     Attributes:
-        photo: it.
-        written: each kind with its value, as it is written beside the one to keep.
-        conflicting: each kind that both say otherwise, with the word that stays and the one that goes.
+        photo: the leaving photo.
+        written: values to write beside the keeper.
+        conflicting: both values of kinds that differ: the one that stays and the one that goes.
         lost: kinds that are not written.
     """
 
@@ -39,35 +39,35 @@ class SaidAlone:
 
     @property
     def lost_in_words(self) -> str:
-        """Return what is not written, such as "camera and people"."""
+        """Return the lost kinds, such as "camera and people"."""
         return in_words(self.lost)
 
 
 @dataclass(frozen=True)
 class Carried:
-    """What leaves a group with its photos alone: its sidecar, relative to the library, and the write; None for no write."""
+    """The metadata of a group's leaving photos, the keeper's sidecar (relative to the library), and the write, if any."""
 
     sidecar: str
     entries: tuple[SaidAlone, ...]
     note: Note | None
 
     def of(self, photo: Photo) -> SaidAlone | None:
-        """Return what one of the photos says."""
+        """Return the entry of a photo, or None."""
         return next((entry for entry in self.entries if entry.photo.id == photo.id), None)
 
 
 def carried(
     root: Path, keeper: Photo, leaving: Iterable[Photo], described: Callable[[Photo], Mapping[str, Any]]
 ) -> Carried | None:
-    """Return what photos that leave say alone, and the sidecar in which the one to keep would say it; None if nothing.
+    """Return the metadata that only leaving photos have, and the keeper's sidecar for it; None if there is none.
 
-    Where two that leave say different things, the word of the first is written.
+    If two leaving photos differ, the first one's value is written.
 
     Args:
         root: the library.
         keeper: the photo that stays.
         leaving: the photos that leave.
-        described: what a photo and its sidecars say, by kind.
+        described: returns the metadata of a photo and its sidecars, by kind.
     """
     if not (photos := list(leaving)):
         return None
@@ -112,7 +112,7 @@ def _text(value: Any) -> str:
 
 
 def _read(root: Path, path: Path) -> bytes | None:
-    """Return the sidecar that is there, if it is a file of its own; nothing can be merged into another's."""
+    """Return the bytes of a sidecar; None without one, and empty (never merged) if it cannot be read."""
     try:
         with opened_file(root, os.fspath(path.relative_to(root))) as file:
             return file.read(MOST_XMP_BYTES + 1)

@@ -1,4 +1,4 @@
-"""The addresses of the review page: what each shows, and what a reviewer does there. Nothing here decides itself."""
+"""The routes of the review page. The decisions are in `session.py`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -26,8 +26,8 @@ router = APIRouter()
 
 PAGE_SIZE = 24
 TRASH_PAGE_SIZE = 200
-_LOOKED_AT = 12  # photos of each group, whether they are still as they were
-# How the groups can be listed: key, and whether the largest comes first. Else the surest copies come first.
+_LOOKED_AT = 12  # photos of each group that are checked for changes
+# Orders of the groups: key, and whether the largest comes first. By default the surest copies come first.
 _ORDERS: dict[str, tuple[Callable[[Item], Any], bool]] = {
     "size": (lambda item: item.bytes_to_free, True),
     "date": (lambda item: item.group.keeper.taken_at or "", True),
@@ -37,12 +37,12 @@ _ORDERS: dict[str, tuple[Callable[[Item], Any], bool]] = {
 _LEAST_MB = (1, 10, 100, 1000)  # of what goes, to choose from
 _MOST_FOLDERS = 200
 _STATIC = {"style.css": "text/css", "review.js": "text/javascript", "icon.svg": "image/svg+xml"}
-_CHOOSING = ("INFERENCE_BACKEND", "INFERENCE_SERVICE_URL")  # what the environment chooses over the settings
+_CHOOSING = ("INFERENCE_BACKEND", "INFERENCE_SERVICE_URL")  # they override the settings
 _LOCAL = (("local-pytorch-fp32", ""), ("local-onnx-fp32", ""))
 
 
 def _one_page(listed: Sequence, number: int, size: int) -> tuple[Sequence, dict[str, int]]:
-    """Return what stands on a page (from 1; the nearest there is), and its number and how many there are, to be shown."""
+    """Return the entries of a page (from 1, or the nearest), its number and the number of pages."""
     n_pages = max(1, -(-len(listed) // size))
     number = min(max(number, 1), n_pages)
     return listed[(number - 1) * size : number * size], {"number": number, "n_pages": n_pages}
@@ -61,8 +61,7 @@ def overview(
 ) -> Response:
     """Show the groups of a tier, page by page.
 
-    `folder` and `year` leave the groups that have a photo from there or then. `least` leaves those that would free at least
-    so many megabytes.
+    `folder` and `year` select groups with a photo from there or then, `least` those that free at least so many megabytes.
     """
     session = site.session
     listed = session.select(tier if tier in ("copies", "similar") else None, status or None)
@@ -213,7 +212,7 @@ def settings(site: CurrentSite) -> Response:
 
 @router.get("/work")
 def work(site: CurrentSite) -> Response:
-    """How far the work is; when it has ended, what it led to; before the folder is open, how to begin."""
+    """The progress of the work, its result once it has ended, or how to begin before the folder is open."""
     task, folder = site.folder.work.last, site.folder
     if folder.work.running:
         return site.page("work.html", **_state(task))
@@ -227,7 +226,7 @@ def work(site: CurrentSite) -> Response:
 
 @router.get("/work/state")
 def state(site: CurrentSite) -> Response:
-    """The same as data, for the page that waits."""
+    """The progress as JSON, for the waiting page."""
     return JSONResponse(_state(site.folder.work.running))
 
 
@@ -261,7 +260,7 @@ def image(site: CurrentSite, photo_id: int, size: str, request: Request) -> Resp
 
 @router.get("/difference/{keeper_id}/{photo_id}.jpg")
 def difference_image(site: CurrentSite, keeper_id: int, photo_id: int) -> Response:
-    """Where two photos differ, as a JPEG, drawn each time that somebody asks; a header says how much, in words."""
+    """Where two photos differ, as a JPEG; a header says how much, in words."""
     (session, keeper), (_, photo) = site.shown(keeper_id), site.shown(photo_id)
     drawn, description = pictures.difference_picture(session.root, keeper, photo)
     return Response(drawn, media_type="image/jpeg", headers={"Content-Description": description})
@@ -272,14 +271,14 @@ def _was_sent(request: Request, tag: str) -> bool:
 
 
 def _picture(tag: str, data: bytes | None) -> Response:
-    """Answer with a JPEG; None where the browser has it. It asks each time, so it shows none that has changed or gone."""
+    """Answer with a JPEG, or 304 for None. The browser asks each time, so it shows no photo that changed or vanished."""
     headers = {"Cache-Control": "private, no-cache", "ETag": f'"{tag}"'}
     return Response(data, 200 if data else 304, headers, "image/jpeg" if data else None)
 
 
 @router.get("/removed/{name}/small.jpg")
 def removed_image(site: CurrentSite, name: str, request: Request) -> Response:
-    """A photo that lies in the trash, put there by this user's photodup."""
+    """A photo in the trash that this user's photodup removed."""
     session = site.session
     operation = session.trash.find(name) if isinstance(session.trash, Trash) else None
     if operation is None or not operation.files:
@@ -342,7 +341,7 @@ def accept_all(site: CurrentSite) -> Response:
 
 @router.post("/carry-all")
 def carry_all(site: CurrentSite) -> Response:
-    """Mark what is held back only for what it says, if all of that can be written beside what stays."""
+    """Mark copies held back only for metadata, if all of it can be written beside the keeper."""
     if not site.session.carry_all():
         message = "Not all of their data can be written beside the photos that stay: each group lists what would be lost."
         return site.message("Nothing was marked", message)
@@ -395,7 +394,7 @@ def empty_trash(site: CurrentSite, form: PostedForm) -> Response:
 
 @router.post("/settings/backend")
 def set_backend(site: CurrentSite, form: PostedForm) -> Response:
-    """Store which server embeds; choosing its address here is what makes it this user's."""
+    """Store the server that embeds; choosing its address here makes it this user's."""
     chosen = field(form, "backend", AUTO)
     if chosen == "other":
         chosen = f"{field(form, 'name').strip()} {field(form, 'url').strip()}"
@@ -407,7 +406,7 @@ def set_backend(site: CurrentSite, form: PostedForm) -> Response:
 
 @router.post("/settings/keep")
 def set_keep_rules(site: CurrentSite, form: PostedForm) -> Response:
-    """Store the order of the keep rules, the folders by priority, and what is never suggested or compared."""
+    """Store the order of the keep rules, the folders by priority, and the folders without suggestions or comparisons."""
     places = {rule: number_of(field(form, rule, "0") or "0") for rule in DEFAULT_RULES}
     order = sorted((rule for rule in DEFAULT_RULES if places[rule] > 0), key=lambda rule: places[rule])
     session = site.session

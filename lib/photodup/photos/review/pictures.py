@@ -1,4 +1,4 @@
-"""A photo as the page shows it: a JPEG by its catalogue id, re-encoded and cached; and two of them compared in words."""
+"""Photos for the page: cached JPEGs by catalogue id, and comparisons of two photos in words."""
 
 import errno
 import hashlib
@@ -31,29 +31,27 @@ from photodup.photos.trash.files import TRASH_FOLDER
 # Longer side in pixels: grid, side by side, zoomed in.
 SIZES = dict(zip(THUMBNAIL_SIZES, (360, 1600, 6000), strict=True))
 _QUALITY = {"small": 80, "screen": 88, "large": 92}
-# Zoomed in, a JPEG up to this many pixels is sent as it is: no wait, and the pixels that are to be judged.
+# Zoomed in, a JPEG up to this many pixels is sent unchanged.
 _AS_IT_IS_PIXELS = 64_000_000
 # EXIF is in the first segments of a JPEG; the rest of a 20 MB file need not be read for it.
 _JPEG_HEADER_BYTES = 1_000_000
 _MOST_FIELDS = 40  # of EXIF, for one page
-# A cached picture may come with somebody else's library and show another photo than the one to be deleted, so that
-# each carries the signature of the user who made it, in hexadecimal digits behind the JPEG's end.
+# A cached picture may come with a foreign library and show another photo than the one to delete. So each ends with the
+# user's signature, in hexadecimal digits behind the JPEG.
 _PURPOSE, _SIGNATURE_BYTES, _MOST_BYTES = "picture 1", 64, 100_000_000
 # How many are decoded at a time: one of 200 megapixels takes 1 GB.
 _making = threading.BoundedSemaphore(2)
 
 
 class PictureRefused(PhotodupError):
-    """A file that is not shown: outside the library, a link, gone, or changed since the scan."""
+    """A file that is not shown: outside the library, a link, missing, or changed since the scan."""
 
 
 def open_photo(root: Path, photo: Photo) -> BinaryIO:
-    """Open a catalogued file, if it still is the file that was scanned.
-
-    No part of the path below the library may be a link: it could point anywhere.
+    """Open a catalogued file if it is unchanged since the scan.
 
     Raises:
-        PictureRefused: it does not lie in the library, is a link, gone, or changed since the scan.
+        PictureRefused: it is outside the library, behind a link, missing, or changed since the scan.
     """
     name = printable(photo.path)
     try:
@@ -75,7 +73,7 @@ def open_photo(root: Path, photo: Photo) -> BinaryIO:
 
 
 def problems(root: Path, photos: Iterable[Photo]) -> dict[int, str]:
-    """Return why photos cannot be shown, by their number; those that can are left out."""
+    """Return why photos cannot be shown, by their id."""
     reasons: dict[int, str] = {}
     for photo in photos:
         try:
@@ -86,10 +84,10 @@ def problems(root: Path, photos: Iterable[Photo]) -> dict[int, str]:
 
 
 def removed_picture(root: Path, moved: Moved) -> bytes:
-    """Return a small JPEG of a photo in the trash; nothing of it is kept.
+    """Return a small JPEG of a photo in the trash, not cached.
 
     Raises:
-        PictureRefused: it is not there, or is not the file that was removed.
+        PictureRefused: it is missing, or is not the removed file.
     """
     try:
         with opened_file(root, f"{TRASH_FOLDER}/{moved.trash}") as file:
@@ -103,9 +101,9 @@ def removed_picture(root: Path, moved: Moved) -> bytes:
 
 
 def cached_picture(root: Path, home: OwnFolder, photo: Photo, size: str) -> bytes:
-    """Return a JPEG of one of `SIZES`; made once per content, decoded at reduced scale where that helps."""
+    """Return a JPEG of one of `SIZES`, cached by content."""
     cached = "thumbnails", photo.md5[:2], f"{photo.md5}-{size}.jpg"
-    # Opened also when cached: a changed file is refused, not shown as it was.
+    # Open it even if cached: a changed file must be refused.
     with open_photo(root, photo) as file:
         if size == "large" and photo.format == "JPEG" and photo.width * photo.height <= _AS_IT_IS_PIXELS:
             return file.read()
@@ -126,10 +124,10 @@ def _signed(photo: Photo, size: str, encoded: bytes) -> list[str]:
 
 
 def difference_picture(root: Path, left: Photo, right: Photo) -> tuple[bytes, str]:
-    """Return a JPEG of where and how strongly two photos differ, and how much in words; nothing of it is kept.
+    """Return a JPEG of the differences of two photos, and how much they differ in words; not cached.
 
     Raises:
-        PictureRefused: one of them cannot be shown, or they cannot be laid over each other.
+        PictureRefused: one cannot be shown, or they cannot be laid over each other.
     """
     with _making:
         images = []
@@ -161,24 +159,24 @@ def _shrunk(image: Image.Image, size: str) -> Image.Image:
 
 def _encoded(image: Image.Image, size: str) -> bytes:
     image = _shrunk(image, size)
-    # Telephones photograph in Display P3: without its profile a copy in sRGB would look different.
+    # Phones use Display P3: without the profile an sRGB copy would look different.
     profile = image.info.get("icc_profile") or b""
     options = {"icc_profile": profile} if profile[16:20] == b"RGB " else {}
     return imaging.encode_image(image, "JPEG", quality=_QUALITY[size], **options)
 
 
 def head(root: Path, photo: Photo) -> bytes:
-    """Return as much of a file as its metadata lie in.
+    """Return the part of a file that holds its metadata.
 
     Raises:
-        PictureRefused: as of `open_photo`.
+        PictureRefused: as `open_photo`.
     """
     with open_photo(root, photo) as file:
         return file.read(_JPEG_HEADER_BYTES if photo.format == "JPEG" else -1)
 
 
 def exif(root: Path, photo: Photo) -> dict[str, str]:
-    """Return readable EXIF fields, by name; an unreadable file has none. Values are for display, escaped later."""
+    """Return readable EXIF fields, by name; empty for an unreadable file. The page escapes the values."""
     try:
         with imaging.open_image(head(root, photo)) as header:
             tags = header.getexif()
@@ -210,9 +208,9 @@ class SideBySide:
 
 
 def links_to(root: Path, leaving: Iterable[Photo], only: Sequence[str] = ()) -> dict[int, list[str]]:
-    """Return by the number of a photo that leaves the symbolic links of the library that will lead nowhere.
+    """Return the symbolic links in the library to each leaving photo, by its id.
 
-    `only` are the folders to look in, relative to the library; empty for all of it.
+    `only` are the folders to search, relative to the library; empty for all.
     """
     targets = {os.path.realpath(root / photo.path): photo.id for photo in leaving}
     links: dict[int, list[str]] = {}
@@ -238,7 +236,7 @@ def side_by_side(root: Path, left: Photo, right: Photo) -> list[SideBySide]:
 
 
 def evidence_sentence(measured: Evidence, difference: str = "") -> str:
-    """Say in plain words why a photo is here; `difference` is what it has that the keeper would not keep."""
+    """Return a sentence why a photo is in this group; `difference` is what the keeper lacks."""
     if measured.exact:
         return "An exact copy: the two files are the same, byte for byte."
     verification = measured.verification
@@ -253,7 +251,7 @@ def evidence_sentence(measured: Evidence, difference: str = "") -> str:
 
 
 def technical(measured: Evidence) -> list[tuple[str, str]]:
-    """Return the measurements as (name, value), for those who want them."""
+    """Return the measurements as (name, value)."""
     lines = []
     if measured.similarity is not None:
         lines.append(("Embedding", f"{measured.similarity:.3f} cosine"))
@@ -267,7 +265,7 @@ def technical(measured: Evidence) -> list[tuple[str, str]]:
 
 
 def size(n_bytes: int) -> str:
-    """Return a size as people write it."""
+    """Return a size with its unit."""
     value = float(n_bytes)
     for unit in ("bytes", "kB", "MB", "GB"):
         if value < 1000 or unit == "GB":
@@ -288,7 +286,7 @@ def _words(name: str) -> str:
 
 
 def _facts(photo: Photo) -> dict[str, str]:
-    """Return what the catalogue knows of a photo, in words."""
+    """Return a photo's facts in the catalogue, in words."""
     pixels = photo.width * photo.height
     megapixels = f" · {pixels / 1e6:.1f}\N{NO-BREAK SPACE}MP" if pixels >= 50_000 else ""
     return {

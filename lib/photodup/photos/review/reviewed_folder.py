@@ -1,6 +1,6 @@
-"""The folder behind the page: its session once it is open, and the long work that a person can start there.
+"""The folder behind the page: its session once it is open, and its long work.
 
-Long work is one task at a time, in a thread of its own, with its progress and a clean stop.
+One task runs at a time, in its own thread, with progress and a clean stop.
 """
 
 import os
@@ -31,7 +31,7 @@ from photodup.photos.review.session import ReviewSession
 from photodup.photos.state.own_folder import locate_catalogue
 
 _GROUPING = "Finding copies"
-# What the bars of the parts that work call themselves, in the words of the page.
+# Progress bars' names in the words of the page.
 _WORDS = {
     "scan": "Reading the photos",
     "embed": "Looking at what each photo shows",
@@ -42,22 +42,22 @@ _WORDS = {
     "restore": "Putting files back",
     "delete": "Deleting for good",
 }
-_SURE_AFTER_S = 3.0  # before that, a guess of the time that is left would be wrong more often than right
+_SURE_AFTER_S = 3.0  # earlier estimates of the time left are mostly wrong
 
 
 class Stopped(BaseException):
-    """Somebody asked the work to stop. Like Ctrl-C it is no error, and nothing may take it for one."""
+    """The user stopped the work. A BaseException like Ctrl-C, so that nothing handles it as an error."""
 
 
 @dataclass(frozen=True)
 class Finished:
-    """What a task led to.
+    """The result of a task.
 
     Attributes:
-        path: the address of the page to show; empty for a page that says the sentence.
+        path: address of the page to show; empty for a page with the sentence.
         title: of that page.
-        sentence: what was done, shown there or on top of the page at `path`.
-        notes: more sentences, one for each file that could not be dealt with.
+        sentence: the outcome, shown there or on top of the page at `path`.
+        notes: one sentence for each file that failed.
     """
 
     path: str = ""
@@ -67,13 +67,13 @@ class Finished:
 
 
 class ReviewTask:
-    """One piece of long work, and how far it is.
+    """One piece of long work, and its progress.
 
     Args:
-        title: what is done, in words.
-        do: does it; it runs in a thread of its own and calls `step` between its parts.
-        can_stop: whether it may be stopped between two photos; what moves files may not.
-        is_exclusive: whether the groups change under it, so that no other page can be shown meanwhile.
+        title: in words.
+        do: the work, run in its own thread; it calls `step` between its parts.
+        can_stop: it may be stopped between two photos; work that moves files may not.
+        is_exclusive: it changes the groups, so that no other page can be shown.
     """
 
     def __init__(
@@ -93,32 +93,32 @@ class ReviewTask:
         self._step_begun = time.monotonic()
 
     def step(self, doing: str, *, is_exclusive: bool = False) -> None:
-        """Say what is done now, before it is known how much there is.
+        """Begin a part of the work, of unknown length.
 
         Args:
-            doing: in words.
-            is_exclusive: from now on, if it was not before.
+            doing: the part in words.
+            is_exclusive: exclusive from now on.
 
         Raises:
-            Stopped: somebody asked for it.
+            Stopped: the user stopped it.
         """
         self.is_exclusive |= is_exclusive
         self.doing, self.done, self.total = doing, 0, 0
         self._check()
 
     def stop(self) -> None:
-        """Ask it to stop at the next photo."""
+        """Stop it at the next photo."""
         if self.can_stop:
             self._stop.set()
 
     @property
     def is_stopping(self) -> bool:
-        """Whether somebody asked it to stop."""
+        """Whether the user stopped it."""
         return self._stop.is_set()
 
     @property
     def time_left(self) -> str:
-        """How long the step at hand will take, in words; empty while that is not known."""
+        """Time left of the current part, in words; empty while unknown."""
         spent = time.monotonic() - self._step_begun
         if not self.done or spent < _SURE_AFTER_S or self.done >= self.total:
             return ""
@@ -132,7 +132,7 @@ class ReviewTask:
         return f"about {hours} hours left"
 
     def run(self) -> None:
-        """Do it; what it fails with becomes one sentence."""
+        """Run it; an error becomes one sentence."""
         try:
             with watched_by(self._tell):
                 self.finished = self._do(self)
@@ -174,7 +174,7 @@ class TaskRunner:
 
     @property
     def running(self) -> ReviewTask | None:
-        """The task that is running; None if none is."""
+        """The running task, or None."""
         task = self.last
         return task if task and not task.ended.is_set() else None
 
@@ -195,9 +195,9 @@ class TaskRunner:
         """End what is running.
 
         Args:
-            finish_s: how long to wait for what may not be stopped.
-            stop_s: how long for what may. What waits for a server or a download hears nothing until that answers;
-                it has written what was done before.
+            finish_s: longest wait for work that must not be stopped.
+            stop_s: longest wait for other work. Work that waits for a server or download cannot stop until that answers,
+                but has written its earlier results.
         """
         if task := self.running:
             task.stop()
@@ -206,11 +206,11 @@ class TaskRunner:
 
 @dataclass(frozen=True)
 class Encoders(EncoderRequest):
-    """Who looks at what the photos show: as the command line says, or an encoder that the page offers.
+    """The encoder of the command line, and others that the page offers.
 
     Attributes:
-        more: name in words -> makes the weights of another encoder ready and returns them.
-        small_model: what the model of these is called in a catalogue; where it was used before, it is offered first.
+        more: name in words -> function that prepares and returns the weights of another encoder.
+        small_model: its model's name in a catalogue; if used before, it is offered first.
     """
 
     more: Mapping[str, Callable[[], str]] = field(default_factory=dict)
@@ -221,26 +221,26 @@ NO_MORE_ENCODERS = Encoders()
 
 
 class ReviewedFolder:
-    """A folder of photographs, scanned or not yet.
+    """A folder of photographs, scanned or not.
 
     Args:
         root: the folder.
         catalogue: its catalogue, if elsewhere.
         find: makes the groups; default by the library's settings and `options`.
-        encoders: who looks at what the photos show.
-        protect: folders to protect from now on, beside those of the settings.
-        not_within: folders not to compare with themselves from now on, beside those of the settings.
-        only: the folders that are looked at, relative to `root`; empty for all of it.
-        untouched: folders from which nothing is suggested in any run, relative to `root`.
+        encoders: for similar scenes.
+        protect: more folders to protect; added to the settings.
+        not_within: more folders whose photos are not compared with each other; added to the settings.
+        only: the folders to look at, relative to `root`; empty for all.
+        untouched: folders without suggestions, relative to `root`.
         **options: of `tiers_by_settings`: `keep`, `folders`, `digest`, `allow_random`, `threshold`.
 
     Attributes:
-        only: the folders that are looked at, relative to `root`; empty for all of it.
-        wishes: which of photos that are equal as pictures to keep, for this run: some of `WISHES`.
-        never_from: folders that are protected for this run.
-        session: what is reviewed; None until it is open.
+        only: the folders to look at, relative to `root`; empty for all.
+        wishes: rules of this run for photos with equal pictures, of `WISHES`.
+        never_from: folders protected in this run.
+        session: None until it is open.
         work: the long work.
-        n_new: photos that the library's encoder has not looked at yet.
+        n_new: photos without an embedding of the library's model.
 
     Raises:
         PhotodupError: there is no such folder.
@@ -273,7 +273,7 @@ class ReviewedFolder:
 
     @property
     def was_scanned(self) -> bool:
-        """True if the catalogue exists and knows photos of each folder under review."""
+        """Whether the catalogue exists and has photos of each reviewed folder."""
         is_there = os.path.isfile(locate_catalogue(self.root, self._catalogue)[0])
         if not is_there or not self.only:
             return is_there
@@ -281,10 +281,10 @@ class ReviewedFolder:
             return not opened.unknown(self.only)
 
     def check(self) -> None:
-        """Look at what can be wrong before anything long begins; an unscanned folder is right.
+        """Check catalogue, settings and model before long work; an unscanned folder is fine.
 
         Raises:
-            PhotodupError: the catalogue or the settings cannot be used, or the model has to be named.
+            PhotodupError: the catalogue or the settings are invalid, or the model must be named.
         """
         if self.was_scanned:
             with Catalogue(self.root, self._catalogue) as opened:
@@ -293,7 +293,7 @@ class ReviewedFolder:
                 choose_model(opened, digest, allow_random=bool(self._options.get("allow_random")))
 
     def open(self) -> ReviewSession:
-        """Open it, or group again what is open.
+        """Open the folder, or group again if it is open.
 
         Raises:
             PhotodupError: it was not scanned, or cannot be opened.
@@ -348,10 +348,10 @@ class ReviewedFolder:
         return Finished("/", sentence=_said(report), notes=(*map(str, report.problems), *report.left_out))
 
     def finding_scenes(self, name: str = "") -> ReviewTask:
-        """Return the task that looks at what the photos show, so that similar scenes are found.
+        """Return the task that embeds the photos to find similar scenes.
 
         Args:
-            name: of one of `encoders.more`; empty for the one that the flags, the environment or the settings say.
+            name: of one of `encoders.more`; empty for the encoder of flags, environment or settings.
 
         Raises:
             PhotodupError: there is no encoder of that name.
@@ -378,7 +378,7 @@ class ReviewedFolder:
         return Finished("/?tier=similar", sentence=sentence, notes=tuple(map(str, report.problems)))
 
     def _require_one_model(self, embedder: Any, models: list[Model]) -> None:
-        """Refuse an encoder whose answers could not be used here: nothing may be written that locks the page out."""
+        """Refuse an encoder whose embeddings cannot be used here."""
         name = escaped(embedder.model_name or embedder.backend)
         if embedder.is_random is not False and not self._options.get("allow_random"):
             raise PhotodupError(
@@ -396,33 +396,33 @@ class ReviewedFolder:
             )
 
     def show_from(self, threshold: float | None) -> None:
-        """Show similar scenes from another threshold on, now and from now on.
+        """Store another threshold of similar scenes, and group again.
 
         Args:
-            threshold: smallest cosine; None for the model's own.
+            threshold: smallest cosine; None for the model's default.
 
         Raises:
-            PhotodupError: it is none, or nothing is open.
+            PhotodupError: it is invalid, or nothing is open.
         """
         if self.session is None:
             raise PhotodupError("Nothing is open yet: look for photos first.")
         changed = replace(self.session.settings, threshold=threshold)
-        self._options["threshold"] = None  # what the command line said counts until another is chosen
+        self._options["threshold"] = None  # overrides the command line
         self.session.change(changed)
 
     def wish(self, wishes: Sequence[str], never_from: Sequence[str]) -> None:
-        """Group again by what is wished for in this run; nothing of it is stored.
+        """Group again with rules for this run, which are not stored.
 
         Args:
             wishes: some of `WISHES`.
-            never_from: folders of the library from which nothing is to go.
+            never_from: folders protected in this run.
         """
         self.wishes, self.never_from = tuple(wishes), tuple(never_from)
         self.open()
 
 
 def _said(report: ScanReport) -> str:
-    """Say in words what a scan found."""
+    """Return a sentence about a scan."""
     n_present = report.n_unchanged + report.n_read
     parts = [f"{n_present:,} photo{' is' if n_present == 1 else 's are'} here"]
     if report.n_read:

@@ -1,4 +1,4 @@
-"""Starting the review page, `photodup review`: the web application put together, and its server."""
+"""The web application of the review page, and its server (`photodup review`)."""
 
 import os
 import secrets
@@ -30,21 +30,21 @@ from photodup.photos.review.site import Guard, NotNow, Site, site_of
 
 HOST = "127.0.0.1"
 DEFAULT_PORT, DEMO_PORT = 8000, 8001
-# How long Ctrl-C waits for photos that are being moved. Were it cut short, the trash would finish it the next time.
+# Longest wait of Ctrl-C for photos that are being moved; the next opening of the trash would finish the rest.
 _FINISH_S = 60.0
-_STOP_S = 1.5  # and for work that may be stopped at any moment: what is done is written
+_STOP_S = 1.5  # and for work that may stop at any moment
 
 
 class ReviewServer:
     """The page in a thread of this process; a context manager. Notebooks show `url` in a frame.
 
     Args:
-        root: a folder of photographs; scanned, unless it is opened on the page.
-        port: where to listen, on 127.0.0.1 only; 0 takes a free one.
+        root: a folder of photographs; must be scanned, unless it is opened on the page.
+        port: on 127.0.0.1; 0 takes a free one.
         in_frame: let pages of this machine (a notebook) show it in a frame.
         is_demo: say that these are the demonstration's photographs.
-        opened_on_page: answer at once and open the folder behind the page, which says how far that is; a folder
-            that was never scanned is offered to be. Else it is open before this object is there.
+        opened_on_page: answer at once and open the folder in the background; the page shows progress, and offers to
+            scan a new folder. Otherwise the constructor opens it.
         **options: of `ReviewedFolder`.
     """
 
@@ -94,7 +94,7 @@ class ReviewServer:
 
     @property
     def session(self) -> ReviewSession:
-        """What is reviewed.
+        """The open session.
 
         Raises:
             PhotodupError: it is not open yet.
@@ -115,7 +115,7 @@ class ReviewServer:
         return self
 
     def stop(self) -> None:
-        """Stop and wait for it, and for photos that are being moved; a second time it does nothing."""
+        """Stop it and wait, also for photos that are being moved; a second call does nothing."""
         if self._server.should_exit:
             return
         self.folder.work.stop(_FINISH_S, _STOP_S)
@@ -123,10 +123,10 @@ class ReviewServer:
         self._thread.join(10)
 
     def wait(self, then: Callable[[ReviewSession, str], None] | None = None) -> None:
-        """Wait until it is stopped, by Ctrl-C for example.
+        """Wait until it is stopped, such as by Ctrl-C.
 
         Args:
-            then: called once with the session and the address, when the folder is open.
+            then: called once with session and address, when the folder is open.
         """
         try:
             while self._thread.is_alive():
@@ -154,9 +154,9 @@ def serve_review(
     """Serve until Ctrl-C.
 
     Args:
-        root: a folder of photographs, scanned or not yet.
-        port: where to listen; default 8000, 8001 for the demonstration; 0 takes a free one.
-        browser: open the page there, on a machine that has a screen.
+        root: a folder of photographs, scanned or not.
+        port: default 8000, 8001 for the demonstration; 0 takes a free one.
+        browser: open the page in a browser, if there is a screen.
         is_demo: say that these are the demonstration's photographs.
         **options: of `ReviewedFolder`.
     """
@@ -167,7 +167,7 @@ def serve_review(
             webbrowser.open(server.url)
         server.wait(then=_say_what_is_open)
     if (task := server.folder.work.running) and task.can_stop:
-        # Python would wait for its threads: for a batch of photographs, a model that loads, a server that is silent.
+        # Python would wait for its threads: a batch of photographs, a loading model, a silent server.
         print(
             f"Stopped while busy ({task.title[0].lower()}{task.title[1:]}): what was done before is kept.",
             flush=True,
@@ -176,7 +176,7 @@ def serve_review(
 
 
 def _has_browser() -> bool:
-    """Return whether somebody sits before this machine: no text browser is to take the terminal."""
+    """Return whether this machine has a screen: no text browser must take the terminal."""
     has_screen = sys.platform in ("darwin", "win32") or any(map(variable, ("DISPLAY", "WAYLAND_DISPLAY")))
     return has_screen and not any(map(variable, ("CI", "SSH_CONNECTION")))
 
@@ -193,8 +193,8 @@ def review_app(
     """Return the application. Every address begins with a random token, which is `app.state.token`.
 
     Args:
-        folder: what is reviewed, open or not.
-        port: where it listens, for the checks of Host and Origin.
+        folder: the reviewed folder, open or not.
+        port: of the server, for the checks of Host and Origin.
         frame_ancestors: who may show it in a frame (CSP); a notebook on this machine may.
         is_demo: say on every page that the photographs are the demonstration's.
     """

@@ -1,4 +1,4 @@
-"""What one reviewer has decided so far, and carrying it out."""
+"""The decisions of a reviewer, and carrying them out."""
 
 import hashlib
 import os
@@ -27,14 +27,14 @@ from photodup.photos.trash.quarantine import Trash
 
 TODO, MARKED, SKIPPED, APART, DONE = "todo", "marked", "skipped", "apart", "done"
 _MARKS = ("remove", "apart", "bare")
-_STATUSES = [TODO, MARKED, SKIPPED, APART, DONE]  # a list: what is asked for may not be hashable
+_STATUSES = [TODO, MARKED, SKIPPED, APART, DONE]  # a list: a journal's value may not be hashable
 
 
 @dataclass
 class Item:
-    """One group under review. File ids: `apart` of dismissed members, `remove` of what goes.
+    """One group under review. `remove`, `apart` and `bare` are photo ids.
 
-    `bare` is of what goes without being asked what it says: nothing of that is written beside what stays.
+    `remove` photos go, `apart` ones were dismissed from the group, and `bare` ones go without writing their metadata.
     """
 
     key: str
@@ -62,27 +62,27 @@ class Item:
 
     @property
     def suggested(self) -> frozenset[int]:
-        """Return what to remove unless told otherwise: copies that hold nothing the keeper lacks."""
+        """Return the suggested removals: copies with nothing that the keeper lacks."""
         return frozenset(photo.id for photo in self.group.may_go) - self.apart
 
     @property
     def n_differing(self) -> int:
-        """Return how many members hold something that the keeper lacks, and are left alone."""
+        """Return how many members have something that the keeper lacks, and so stay."""
         return sum(bool(self.group.difference(photo)) for photo, _ in self.members)
 
     def is_removed(self, photo: Photo) -> bool:
-        """Return whether the photo would go: as marked, or as suggested while nothing is."""
+        """Return whether the photo would go: if marked, or if suggested and nothing is marked."""
         return photo.id in (self.suggested if self.status == TODO else self.remove)
 
     @property
     def bytes_to_free(self) -> int:
-        """What the suggested photos would free; of similar pictures, what the members that still belong would."""
+        """Bytes that the suggested photos would free; in similar groups, all members."""
         going = self.suggested if self.group.tier == "copies" else {photo.id for photo, _ in self.members}
         return sum(self.group.frees(photo) for photo, _ in self.members if photo.id in going)
 
     @property
     def marked_bytes(self) -> int:
-        """What the marked photos would free."""
+        """Bytes that the marked photos would free."""
         return (
             sum(self.group.frees(p) for p in self.photos if p.id in self.remove)
             if self.status == MARKED
@@ -98,7 +98,7 @@ class DecisionJournal:
         self.problems: list[str] = []  # a sentence about each line that cannot be used
 
     def give_to(self, items: Mapping[str, Item]) -> None:
-        """Bring items, by key, into the state that was written last."""
+        """Give items, by key, their last recorded state."""
         self.problems = []
         for number, line in enumerate(self._journal.read(), start=1):
             if not _is_sound(line):
@@ -112,7 +112,7 @@ class DecisionJournal:
                 item.status = line["status"]
 
     def write(self, items: Sequence[Item], settled: Sequence[Item] = ()) -> None:
-        """Append the items as they are, with one write; of those in `settled`, what stays is not asked again.
+        """Append the states of items in one write; the staying photos of `settled` ones are not shown again.
 
         Raises:
             PhotodupError: the disk is full, or another page keeps writing; nothing was written.
@@ -127,7 +127,7 @@ class DecisionJournal:
 
 
 def _is_sound(line: dict | None) -> TypeGuard[dict]:
-    """Return whether a line is a decision as `write` writes it."""
+    """Return whether a line is a valid decision."""
     if line is None or line.get("status") not in _STATUSES or not isinstance(line.get("group"), str):
         return False
     marks = [mark for mark in map(line.get, _MARKS) if isinstance(mark, list)]
@@ -138,7 +138,7 @@ def _is_sound(line: dict | None) -> TypeGuard[dict]:
 
 
 def key_of(group: Group) -> str:
-    """Return a name for a group that stays the same as long as its files and its keeper do."""
+    """Return a key of a group, from its files and its keeper."""
     return _key(group.tier, group.keeper, (group.keeper, *group.others))
 
 
@@ -148,12 +148,12 @@ def _key(tier: str, keeper: Photo, photos: Iterable[Photo]) -> str:
 
 
 def _all_photos(item: Item) -> tuple[Photo, ...]:
-    """Return all photos of a group, also those that were dismissed."""
+    """Return all photos of a group, also dismissed ones."""
     return (item.group.keeper, *item.group.others)
 
 
 def _skipped_when_found_again(item: Item) -> list[dict]:
-    """Return the decision about the group that is found of the photos kept, whichever of them leads it."""
+    """Return lines that skip a later group of the staying photos, with any of them as keeper."""
     staying = [photo for photo in item.photos if photo.id not in item.remove]
     if len(staying) < 2:
         return []
@@ -163,7 +163,7 @@ def _skipped_when_found_again(item: Item) -> list[dict]:
 
 @dataclass(frozen=True)
 class RemovalResult:
-    """What a removal did: photos and bytes moved, one sentence for each photo left alone, and sidecars written."""
+    """The result of a removal: photos and bytes moved, a sentence for each photo left alone, sidecars written."""
 
     n_removed: int
     bytes: int
@@ -173,7 +173,7 @@ class RemovalResult:
 
 @dataclass(frozen=True)
 class Step:
-    """One undoable action: the states before it, the labels that it wrote, the operations that it did."""
+    """One undoable action: the states before it, its labels, and its operations."""
 
     before: tuple[Item, ...]
     labels: tuple[int, ...] = ()
@@ -187,7 +187,7 @@ class ReviewSession:
     Args:
         root: a scanned folder.
         catalogue: its catalogue, if elsewhere.
-        find: makes the tiers; default by the library's settings.
+        find: makes the groups; default by the library's settings.
     """
 
     def __init__(
@@ -225,7 +225,7 @@ class ReviewSession:
             self.photos = {photo.id: photo for item in self.items.values() for photo in item.photos}
             self._decisions.give_to(self.items)
             for item in self.items.values():
-                # Files that had gone are found again, so they came back from the trash; in an album they stay.
+                # Removed files were found again, so they came back from the trash; in an album they stay.
                 if item.status == DONE and self.trash.moves_files:
                     item.status, item.remove = TODO, frozenset()
                 if item.status == MARKED:
@@ -236,17 +236,17 @@ class ReviewSession:
 
     @property
     def problems(self) -> list[str]:
-        """A sentence about each line of a journal that cannot be used, and each protected folder that is gone."""
+        """A sentence about each damaged line of a journal, and each missing protected folder."""
         return [*self._decisions.problems, *self.feedback.problems, *self._trash_problems, *self._gone]
 
     @property
     def _protected(self) -> tuple[str, ...]:
-        """The folders that are protected, by now: another window may have stored some."""
+        """The protected folders, also those stored by another window."""
         return (*self.tiers.protected, *self.settings.protected)
 
     @property
     def _gone(self) -> list[str]:
-        """A sentence about each protected folder that is not there: what lay in it may lie elsewhere, unprotected."""
+        """A sentence about each missing protected folder: its photos may be elsewhere, unprotected."""
         listed: dict = {}
         gone = {name for name in self._protected if not is_folder_there(self.root, name, listed)}
         return [
@@ -257,11 +257,11 @@ class ReviewSession:
 
     @property
     def settings(self) -> LibrarySettings:
-        """What is stored for this library."""
+        """The stored settings of this library."""
         return load_settings(self.own.path)
 
     def change(self, settings: LibrarySettings) -> None:
-        """Store settings; group again where they change which photo is kept, or what counts as one scene."""
+        """Store settings; group again if they change keepers or similar scenes."""
         with self._lock:
             before = self.settings
             save_settings(self.own.path, settings)
@@ -281,12 +281,12 @@ class ReviewSession:
 
     @property
     def bytes_left(self) -> int:
-        """What the suggestions that are not decided yet would free."""
+        """Bytes that undecided suggestions would free."""
         return sum(item.bytes_to_free for item in self.select("copies", TODO))
 
     @property
     def bytes_removed(self) -> int:
-        """Size of the photos that were removed from groups still listed."""
+        """Size of the photos removed from listed groups."""
         items = self.select(status=DONE)
         return sum(photo.size_bytes for item in items for photo in item.photos if photo.id in item.remove)
 
@@ -320,14 +320,14 @@ class ReviewSession:
     # ---- deciding ----------------------------------------------------------------------------------
 
     def _decidable_item(self, key: str) -> Item:
-        """Return an item that can be decided; a page of another window may show one that no longer can."""
+        """Return an item that is not done; another window may still show a done one."""
         item = self.item(key)
         if item.status == DONE:
             raise PhotodupError("Photos of this group were removed already: undo that first, or scan again.")
         return item
 
     def accept(self, key: str, keep: Sequence[int]) -> None:
-        """Mark everything in the group that is not kept. Nothing moves yet; keeping all is skipping.
+        """Mark all photos of the group but these; keeping all skips it. Nothing moves yet.
 
         Raises:
             PhotodupError: nothing would be kept.
@@ -357,7 +357,7 @@ class ReviewSession:
 
     @property
     def n_held_back(self) -> int:
-        """How many copies of groups that are not decided, or marked, are held back only for what they say."""
+        """Number of copies in undecided or marked groups that are held back only for their metadata."""
         return sum(len(files) for _, files in self._held_back())
 
     def _held_back(self) -> list[tuple[Item, list[Photo]]]:
@@ -371,7 +371,7 @@ class ReviewSession:
         return [(item, files) for item, files in pairs if files and item.group.keeper.id not in item.remove]
 
     def carry_all(self) -> int:
-        """Mark the copies that are held back only for what they say, if all of that can be written; return how many."""
+        """Mark the copies held back only for metadata, if all of it can be written; return their number."""
         with self._lock:
             described, chosen, n = Sidecars(self.root).described, [], 0
             for item, files in self._held_back():
@@ -384,7 +384,7 @@ class ReviewSession:
             return n
 
     def carry(self, key: str, photo_id: int) -> None:
-        """Mark a copy that is held back only for what it says, and have that written beside the keeper."""
+        """Mark a copy held back only for metadata, which is then written beside the keeper."""
         with self._lock:
             item = self._decidable_item(key)
             if photo_id not in {photo.id for photo in item.group.held_back} - item.apart:
@@ -393,7 +393,7 @@ class ReviewSession:
             self._decide(item, MARKED, remove | {photo_id}, item.bare - {photo_id})
 
     def change_mark(self, key: str, photo_id: int, action: str) -> None:
-        """Change one photo on the list: `keep` it, or remove it `bare`, or `write` what it says."""
+        """Change one photo on the list: `keep` it, remove it `bare`, or `write` its metadata."""
         with self._lock:
             item = self._decidable_item(key)
             if action not in ("keep", "bare", "write") or photo_id not in item.remove:
@@ -408,7 +408,7 @@ class ReviewSession:
             self._decide(self._decidable_item(key), SKIPPED, frozenset())
 
     def _refuse_protected(self, *items: Item, remove: Collection[int]) -> None:
-        """Refuse to remove a photo from a protected folder, also one that was protected after the photo was marked."""
+        """Refuse to remove a photo from a protected folder, also if protected after marking."""
         for sentence in self._gone if remove else ():
             raise PhotodupError(sentence)
         folders = self._protected
@@ -424,13 +424,13 @@ class ReviewSession:
     ) -> None:
         self._refuse_protected(item, remove=remove)
         if (item.status, item.remove, item.bare) == (status, remove, bare):
-            return  # sent twice: one undo must take it back
+            return  # sent twice: one undo must be enough
         self._history.append(Step(_as_now([item])))
         item.remove, item.bare = remove, bare
         self._set(status, item)
 
     def set_apart(self, key: str, photo_id: int) -> None:
-        """Take one member out for good: it and the keeper stay, and all files with their bytes."""
+        """Dismiss one member for good: it, the keeper and all files with their bytes stay."""
         with self._lock:
             item = self._decidable_item(key)
             chosen = [photo for photo, _ in item.members if photo.id == photo_id]
@@ -445,9 +445,9 @@ class ReviewSession:
             self._set(status if item.members else APART, item)
 
     def keep_instead(self, key: str, photo_id: int) -> str:
-        """Suggest another photo of a group for keeping, and judge the others against it; return the group's new key.
+        """Make another photo the keeper, group again, and return the group's new key.
 
-        Nothing is marked by it: what may go now is what is proven to be a copy of that photo.
+        Nothing is marked; only proven copies of that photo are suggested.
         """
         with self._lock:
             item = self._decidable_item(key)
@@ -462,7 +462,7 @@ class ReviewSession:
             return next(new, key)
 
     def undo(self) -> str:
-        """Take back the last decision or removal; return what happened in words."""
+        """Undo the last decision or removal; return a sentence."""
         with self._lock:
             if not self._history:
                 raise PhotodupError("There is nothing to undo.")
@@ -507,7 +507,7 @@ class ReviewSession:
         return bool(self._history)
 
     def _put_back(self, states: Sequence[Item]) -> list[Item]:
-        """Put groups back into earlier states; return them. Those that are no longer there are left out."""
+        """Give groups their earlier states; return those that still exist."""
         back = []
         for state in states:
             if item := self.items.get(state.key):
@@ -534,7 +534,7 @@ class ReviewSession:
         for item, photo in marked:
             if photo.id not in removals:
                 remaining = [p for p in item.photos if p.id not in item.remove]
-                # Of what stays the best: should it be gone, a lesser copy is no reason for this one to go.
+                # Only the best staying photo counts: a lesser copy is no reason to remove this one.
                 keepers = [(self.root / p.path, p.md5) for p in remaining if p.md5 == remaining[0].md5]
                 path = self.root / photo.path
                 reason = f"{item.group.tier}: kept {printable(remaining[0].path)}"
@@ -542,7 +542,7 @@ class ReviewSession:
         return list(removals.values())
 
     def carried(self) -> dict[str, Carried]:
-        """Return by group what its marked photos say alone, and what is written of it beside the one that stays."""
+        """Return by group the metadata that only its marked photos have, and the write beside the keeper."""
         marked = self.select("copies", MARKED) if self.trash.moves_files else []
         going = {i for item in self.select(status=MARKED) for i in item.remove}
         described, by_group = Sidecars(self.root).described, {}
@@ -554,14 +554,14 @@ class ReviewSession:
         return by_group
 
     def offer(self, key: str, photo_id: int) -> Carried | None:
-        """Return what one copy says alone that is held back only for that; None for any other photo."""
+        """Return the metadata for which alone a copy is held back; None for other photos."""
         item = self.item(key)
         files = [p for owner, files in self._held_back() if owner is item for p in files if p.id == photo_id]
         return carried(self.root, item.group.keeper, files, Sidecars(self.root).described)
 
     @property
     def n_sidecars(self) -> int:
-        """How many files besides the marked photos `apply` would move; looked up once for each list."""
+        """Number of sidecars that `apply` would move, cached for each list."""
         with self._lock:
             marked = repr([(item.key, item.remove) for item in self.select(status=MARKED)])
             if marked != self._sidecars[0]:
@@ -569,19 +569,19 @@ class ReviewSession:
             return self._sidecars[1]
 
     def plan(self, written: Mapping[str, Carried]) -> str:
-        """Return a digest of what is marked and, as `carried` gives it, written: who agreed to a list agreed to no other."""
+        """Return a digest of the marks and the writes of `carried`, which the user confirms."""
         marked = [(item.key, sorted(item.remove)) for item in self.select(status=MARKED)]
         notes = [(note.path, note.before, md5(note.data)) for note in _notes(written)]
         return _digest(repr([marked, notes]))
 
     def apply(self, plan: str | None = None) -> RemovalResult:
-        """Move everything that is marked into the trash.
+        """Move all marked photos into the trash.
 
         Args:
-            plan: the digest of the list that was agreed to; another one moves nothing.
+            plan: digest of the confirmed list; another one moves nothing.
 
         Raises:
-            PhotodupError: nothing is marked, or something else than was agreed to.
+            PhotodupError: nothing is marked, or the list has changed.
         """
         with self._lock:
             marked = self.select(status=MARKED)
@@ -625,13 +625,13 @@ class ReviewSession:
             return self.last
 
     def restore(self, ids: Sequence[str], *, unsigned: bool = False) -> list[Path]:
-        """Bring operations back from the trash; with `unsigned`, those that this user's photodup did not write."""
+        """Restore operations from the trash; with `unsigned`, those of other users."""
         with self._lock:
             contents = self.trash.contents()
             listing = contents.unsigned if unsigned else contents.listing
             chosen = [operation for operation in listing if operation.id in set(ids)]
             restored, problem = self._restore(chosen, confirmed=unsigned)
-            self.last = None  # what it did is no longer so
+            self.last = None
             back = {path.relative_to(self.root) for path in restored}
             again = [i for i in self.select(status=DONE) if any(p.path in back for p in i.photos)]
             for item in again:
@@ -644,17 +644,17 @@ class ReviewSession:
 
     @property
     def trash_plan(self) -> str:
-        """Return a digest of what lies in the trash: whoever agreed to delete that agreed to nothing else."""
+        """Return a digest of the trash's contents, which the user confirms to delete."""
         return _digest(" ".join(sorted(operation.id for operation in self.trash.contents().listing)))
 
     def empty_trash(self, plan: str) -> tuple[int, int]:
-        """Delete for good what lies in the trash; return how many photos and bytes.
+        """Delete the trash's contents for good; return the number of photos and bytes.
 
         Args:
-            plan: the digest of the list that was agreed to; another one deletes nothing.
+            plan: digest of the confirmed list; another one deletes nothing.
 
         Raises:
-            PhotodupError: the trash holds something else by now, or a file is not the one that was removed.
+            PhotodupError: the trash has changed, or a file is not the removed one.
         """
         with self._lock:
             if not isinstance(self.trash, Trash):
@@ -666,11 +666,11 @@ class ReviewSession:
                 )
             try:
                 freed = self.trash.purge(listing)
-            finally:  # no small picture of what is gone for good stays behind
+            finally:  # delete the thumbnails too
                 remaining = (photo.md5 for item in self.items.values() for photo in item.still_there)
                 self.own.delete_thumbnails(except_of=set(remaining))
             gone = {operation.id for operation in listing}
-            # What is deleted cannot be brought back: undoing goes no further than here.
+            # Deletions cannot be undone, so the history ends here.
             self._history = [s for s in self._history if not gone & {o.id for o in s.operations}]
             self.last = None
             return sum(not operation.written for operation in listing), freed
@@ -678,7 +678,7 @@ class ReviewSession:
     def _restore(
         self, operations: Sequence[Operation], *, confirmed: bool = False
     ) -> tuple[list[Path], PhotodupError | None]:
-        """Return the files that are back, and why others are not."""
+        """Return the restored files, and the error about others."""
         problem: PhotodupError | None = None
         try:
             restored = self.trash.restore(operations, confirmed=confirmed)
@@ -691,7 +691,7 @@ class ReviewSession:
         return restored, problem
 
     def _note_moves(self) -> None:
-        """Let the catalogue say what the trash took and gave back; a kill, or another command, may have come between."""
+        """Update the catalogue with the trash's moves, also those of a killed process or another command."""
         if not self.trash.moves_files:
             return
         contents = self.trash.contents()
@@ -707,7 +707,7 @@ class ReviewSession:
                     )
 
     def _set(self, status: str, *items: Item) -> None:
-        """Set and write a status once its step is remembered; where that fails, everything is as before."""
+        """Set and write a status, after its step is in the history; undo it if that fails."""
         for item in items:
             item.status = status
         try:
@@ -718,7 +718,7 @@ class ReviewSession:
 
 
 def _status(path: Path, moved: Moved, in_trash: bool) -> str | None:
-    """Return the status of a file as its name says; None where the trash does not know."""
+    """Return the catalogue status of a moved file; None if it is unknown."""
     try:
         status = path.lstat()
     except OSError:
@@ -728,7 +728,7 @@ def _status(path: Path, moved: Moved, in_trash: bool) -> str | None:
 
 
 def _as_now(items: Iterable[Item]) -> tuple[Item, ...]:
-    """Return what is decided about these groups now."""
+    """Return copies of these groups' states."""
     return tuple(map(copy, items))
 
 
@@ -741,13 +741,13 @@ def _digest(text: str) -> str:
 
 
 def _kept_instead(items: Sequence[Item]) -> list[str]:
-    """Return the contents that stay where the suggested keeper goes."""
+    """Return the staying contents of groups whose suggested keeper goes."""
     replaced = [item for item in items if item.group.keeper.id in item.remove]
     return [next(photo.md5 for photo in item.photos if photo.id not in item.remove) for item in replaced]
 
 
 def _sidecars_that_stay(removals: Sequence[Removal], refused: set[Path]) -> list[str]:
-    """Say which sidecars stay although a photo that they belong to has left, and for whose sake."""
+    """Return sentences about sidecars of removed photos that stay for another photo."""
     needed_by = {
         path: removal.path for removal in removals if removal.path in refused for path in removal.sidecars
     }
@@ -759,7 +759,7 @@ def _sidecars_that_stay(removals: Sequence[Removal], refused: set[Path]) -> list
 
 
 def back_in_folders(paths: Sequence[Path], limit: int = 5) -> str:
-    """Say which files were restored."""
+    """Return a sentence about restored files."""
     n = len(paths)
     sentence = "1 file is back in its folder" if n == 1 else f"{n} files are back in their folders"
     names = ", ".join(printable(path) for path in paths[:limit])

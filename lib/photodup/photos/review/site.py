@@ -1,4 +1,4 @@
-"""What all addresses of the review page share: who may ask, the session, the templates, how a request is read."""
+"""Shared by all routes of the review page: the guard, the session, templates, forms."""
 
 import hmac
 import re
@@ -19,13 +19,13 @@ from photodup.photos.review.pictures import PictureRefused, size, whole_percent
 from photodup.photos.review.reviewed_folder import Finished, ReviewedFolder, ReviewTask
 from photodup.photos.review.session import MARKED, TODO, ReviewSession
 
-# What is done within this time is answered with its result; what takes longer, with its progress.
+# Work that ends within this time is answered with its result; longer work with its progress.
 _QUICK_S = 2.0
 MAX_BODY_BYTES = 1_000_000
 
 
 class NotNow(Exception):
-    """Nothing is open yet, or the groups are being changed: there is a page that says how far that is."""
+    """Nothing is open yet, or the groups are being changed; the work page shows progress."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Site:
     """The review page of one folder.
 
     Attributes:
-        folder: what is reviewed, and the long work on it.
-        base: what every address begins with: a slash and the token.
+        folder: the reviewed folder, and the long work on it.
+        base: beginning of every address: a slash and the token.
         is_demo: say on every page that the photographs are the demonstration's.
     """
 
@@ -55,7 +55,7 @@ class Site:
         return self.folder.session
 
     def shown(self, photo_id: int) -> tuple[ReviewSession, Photo]:
-        """Return the library and one photo of its groups, also while these are being changed.
+        """Return the session and one photo of its groups, also while these change.
 
         Raises:
             PictureRefused: there is no such photo.
@@ -66,7 +66,7 @@ class Site:
         return session, session.photos[photo_id]
 
     def run(self, task: ReviewTask) -> Response:
-        """Begin long work; answer with what it led to if that is soon, else with its progress.
+        """Begin long work; answer with its result if it ends soon, else with its progress.
 
         Raises:
             PhotodupError: other work is running, or this one failed.
@@ -76,7 +76,7 @@ class Site:
         return self.result(task) if task.ended.is_set() else self.go("/work")
 
     def change(self, doing: str, do: Callable[[], object], path: str = "", *, title: str = "") -> Response:
-        """Do what may not be stopped, and show an address once it is done, or what it says under a title; see `run`."""
+        """Run work that must not be stopped; then show an address, or its sentence under a title. See `run`."""
 
         def done(task: ReviewTask) -> Finished:
             outcome = do()
@@ -85,7 +85,7 @@ class Site:
         return self.run(ReviewTask(doing, done, can_stop=False))
 
     def result(self, task: ReviewTask) -> Response:
-        """Return the page that an ended task led to.
+        """Return the result page of an ended task.
 
         Raises:
             PhotodupError: it failed.
@@ -109,7 +109,7 @@ class Site:
         return environment
 
     def page(self, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
-        """Return a page made of a template, its values, and what every page shows."""
+        """Render a template with its values and those of every page."""
         session, running, only = self.folder.session, self.folder.work.running, self.folder.only
         common = {
             "base": self.base,
@@ -136,7 +136,7 @@ class Site:
         return HTMLResponse(re.sub("[\ud800-\udfff]", "\ufffd", text), status)
 
     def message(self, title: str, sentence: str, status: int = 200) -> HTMLResponse:
-        """Return a page that says one thing."""
+        """Return a page with one sentence."""
         return self.page("message.html", title=title, message=sentence, status=status)
 
     def go(self, path: str) -> RedirectResponse:

@@ -15,27 +15,26 @@ from photodup.core.files import check_json
 from photodup.core.names import printable
 from photodup.core.safe_open import PathInFolder, open_file, opened, refuse_what_is_no_file
 
-MOST_BYTES = 2**28  # a removal takes about 1,000; journals come with folders that other people made
+MOST_BYTES = 2**28  # a removal takes about 1,000
 
 _T = TypeVar("_T")
 
 
 class JournalError(PhotodupError):
-    """The journal cannot be used; it is left as it is for a person to look at."""
+    """The journal cannot be used, and is left unchanged."""
 
 
 class Journal:
-    """Lines are appended whole and synced, and only then is anything done about them.
+    """Lines are appended whole and synced before anybody acts on them.
 
-    A last line without its newline is a write that was cut short: nothing was done about it yet, so
-    it is dropped. Any other unreadable line means damage: it is left where it is and reported, and the
-    others are used. Journals come with folders that other people made, so the file and its folders below
-    `within` must be real ones, never links to elsewhere.
+    A last line without a newline is an unfinished write, on which nobody has acted, so it is dropped. Any other
+    unreadable line is damage: it stays and is reported, and the other lines are used. Journals come with other
+    people's folders, so the file and its folders below `within` must not be links.
 
     Args:
-        path: the file; its folder need not exist until something is written.
+        path: the file; its folder must exist before the first write.
         on_step: called with a name between the halves of a write; tests kill there.
-        within: the folder from which on no link is followed; default the file's own.
+        within: the folder below which no link is followed; default the file's own.
     """
 
     def __init__(
@@ -46,7 +45,7 @@ class Journal:
         self._step = on_step
 
     def read(self) -> list[dict[str, Any] | None]:
-        """Return every complete line; None for one that is no JSON object.
+        """Return all complete lines, None for those that are no JSON object.
 
         Raises:
             JournalError: the file cannot be read, or is too large for a journal.
@@ -68,7 +67,7 @@ class Journal:
         return [_parsed(line) for line in lines[:-1]]
 
     def state(self) -> tuple[int, ...] | None:
-        """Return what changes with every write to the file, or None where there is none to look at."""
+        """Return a value that changes with every write to the file; None without a file."""
         try:
             status = os.lstat(self.path)
         except OSError:
@@ -76,14 +75,14 @@ class Journal:
         return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
     def damaged(self, number: int) -> str:
-        """Return the sentence about a line (from 1) that cannot be used."""
+        """Return a sentence about a damaged line, counted from 1."""
         return (
             f"Line {number} of {printable(self.path)} is damaged and was left out: the other lines are used, "
             "and nothing was touched because of it."
         )
 
     def append(self, *entries: dict[str, Any]) -> None:
-        """Write lines and sync them once. Call inside `exclusive()`; a failed write is taken back."""
+        """Write lines and sync once; undo a failed write. Call it inside `exclusive()`."""
         line = b"".join(json.dumps(entry, ensure_ascii=True).encode() + b"\n" for entry in entries)
         self._step("journal")
         with self._writable(os.O_APPEND) as descriptor:
@@ -110,11 +109,11 @@ class Journal:
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Hold the journal; a line that was cut short is dropped first.
+        """Lock the journal, and drop an unfinished line.
 
         Raises:
-            BlockingIOError: another process holds it.
-            OSError: it, or its lock, is no regular file of its own.
+            BlockingIOError: another process has locked it.
+            OSError: it or its lock is no regular file, or has several names.
         """
         with self._place("lock") as place:
             lock = open_file(place, os.O_RDWR | os.O_CREAT)
@@ -126,10 +125,10 @@ class Journal:
             os.close(lock)  # releases the lock, as does being killed
 
     def while_held(self, write: Callable[[], _T]) -> _T:
-        """Write something while no other process does; wait a second for one that does, and make the folder first.
+        """Call `write` with the journal locked, within about a second; make its folder first.
 
         Raises:
-            PhotodupError: another process holds the journal, or the disk is full.
+            PhotodupError: another process has locked it, or the disk is full.
         """
         try:
             self.path.parent.mkdir(exist_ok=True)
@@ -147,7 +146,7 @@ class Journal:
 
     @contextmanager
     def _place(self, name: str) -> Iterator[PathInFolder]:
-        """Open the folder; yield the journal there, or another name."""
+        """Open the journal's folder; yield the journal, or another name in it."""
         relative = self.path.relative_to(self._within)
         with opened(self._within, str(relative)) as place:
             if place is None:

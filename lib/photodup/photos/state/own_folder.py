@@ -1,9 +1,8 @@
-"""The one folder in which photodup keeps what it makes for a library, and the only code that deletes there.
+"""photodup's own folder for a library, and the only code that deletes in it.
 
-It is `.photodup/` in the library, or `<catalogue>.d/` beside a catalogue given with `--catalogue`. A marker
-says that photodup made it. Nothing is deleted in a folder without the marker, nothing whose name photodup
-does not write itself, and no link is ever followed: folders are opened inside one another, so that none can be
-exchanged between a check and its use.
+It is `.photodup/` in the library, or `<catalogue>.d/` beside a catalogue given with `--catalogue`, and has a marker file.
+Only files with photodup's own names are deleted, and only in a folder with the marker. No link is followed: each folder is
+opened inside the one above, so that it cannot be exchanged after a check.
 """
 
 import os
@@ -37,35 +36,35 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class OwnFolderError(PhotodupError):
-    """The folder is not photodup's, or somebody put a link into it; nothing in it was changed."""
+    """The folder is not photodup's, or contains a link; nothing was changed."""
 
 
 def _file_of(*parts: str) -> Any:
-    """Return the path of a file of an `OwnFolder`, as a property of it."""
+    """Return a property with the path of a file in an `OwnFolder`."""
     return property(lambda folder: folder._file(*parts))
 
 
 class OwnFolder:
-    """One library's folder. Making the object touches nothing; `prepare` makes or checks the folder."""
+    """One library's folder; `prepare` makes or checks it."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
 
     settings = _file_of("settings.json")
-    feedback = _file_of("feedback.jsonl")  # what the owner said about photos
-    decisions = _file_of("review", "decisions.jsonl")  # what was decided about each group
-    evidence = _file_of("evidence.sqlite")  # pairs that were compared on their pixels
-    features = _file_of("features.sqlite")  # the strongest features of photos that were compared
+    feedback = _file_of("feedback.jsonl")  # the owner's labels of photos
+    decisions = _file_of("review", "decisions.jsonl")  # about each group
+    evidence = _file_of("evidence.sqlite")  # compared pairs
+    features = _file_of("features.sqlite")  # strongest features of compared photos
 
     def pairs(self, name: str) -> Path:
         """`neighbours-<name>.npz`: 16 hexadecimal digits of a model's digest, or `hash`."""
         return self._file(f"neighbours-{name}.npz")
 
     def prepare(self) -> None:
-        """Make the folder with its marker, or check the one that is there.
+        """Make the folder with its marker, or check an existing one.
 
         Raises:
-            OwnFolderError: it is a link or holds one, or it is not photodup's.
+            OwnFolderError: it is a link, contains one, or is not photodup's.
             OSError: it cannot be made or read.
         """
         with suppress(FileExistsError):
@@ -94,7 +93,7 @@ class OwnFolder:
         return False
 
     def read(self, *parts: str, most_bytes: int = -1) -> bytes:
-        """Return a file's bytes, or its first `most_bytes`, no link followed.
+        """Return a file's bytes, or its first `most_bytes`; no link is followed.
 
         Raises:
             OSError: it is not there, or cannot be read.
@@ -104,12 +103,12 @@ class OwnFolder:
             return _read(folder, name, most_bytes)
 
     def write(self, data: bytes, *parts: str, durable: bool = False) -> None:
-        """Write a file whole or not at all, its folders made, no link followed.
+        """Write a file atomically and make its folders; no link is followed.
 
         Args:
             data: its bytes.
             *parts: its path below the folder.
-            durable: on the disk before it has its name, or a power cut may leave the name on nothing.
+            durable: sync before renaming; otherwise a power cut may leave an empty file.
 
         Raises:
             OwnFolderError: photodup did not make the folder.
@@ -120,15 +119,15 @@ class OwnFolder:
 
     @contextmanager
     def writing(self, *parts: str, durable: bool = False) -> Iterator[BinaryIO]:
-        """Yield a file to write to, for what is too large to hold twice; see `write`."""
+        """Yield a file to write to, for large data; see `write`."""
         with self._opened(), self._written(*parts, durable=durable) as file:
             yield file
 
     def delete(self, *names: str) -> None:
-        """Delete files that can be made again; those that are not there are no error, links stay.
+        """Delete files that can be made again; missing ones are no error, links stay.
 
         Args:
-            names: relative to the folder, each of a shape that photodup writes.
+            names: relative to the folder; only names that photodup writes.
 
         Raises:
             OwnFolderError: photodup did not make the folder.
@@ -143,7 +142,7 @@ class OwnFolder:
                     os.unlink(last, dir_fd=folder)
 
     def delete_thumbnails(self, except_of: Collection[str]) -> None:
-        """Delete pictures of other contents (MD5) than these, such as of photographs purged since."""
+        """Delete the thumbnails of all other contents (MD5), such as purged photographs."""
         for sub_folder in self._listed("thumbnails"):
             for name in self._listed("thumbnails", sub_folder):
                 relative = f"thumbnails/{sub_folder}/{name}"
@@ -157,7 +156,7 @@ class OwnFolder:
         return []
 
     def _names(self) -> frozenset[str]:
-        """Return what is in the folder, and refuse links: SQLite and journals would write where they lead."""
+        """Return the names in the folder; refuse links, since SQLite and journals would write to their targets."""
         names = set()
         for folder in (self.path, self.path / "review"):
             try:
@@ -214,7 +213,7 @@ class OwnFolder:
             yield file
 
     def _inside(self, parts: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the parts; refuse those that lead out, as an MD5 may that somebody else's catalogue gives."""
+        """Return the parts; refuse those that lead out, such as an MD5 from a foreign catalogue."""
         with suppress(ValueError):
             if parts_of("/".join(parts)) == parts:
                 return parts
@@ -222,15 +221,15 @@ class OwnFolder:
 
 
 def locate_catalogue(root: Path, path: Path | str | None) -> tuple[Path, OwnFolder, bool]:
-    """Return the catalogue's file with links followed, the library's own folder, and whether that is the default.
+    """Return the catalogue's file (links followed), the library's own folder, and whether it is the default.
 
     Args:
         root: the library, links followed.
-        path: what `--catalogue` says; None for the default.
+        path: of `--catalogue`; None for the default.
     """
     default = root / ".photodup" / "catalogue.sqlite"
     file = default if path is None else real_path(path)
-    # Not followed where it is the default: the folder must be no link, and its check says so.
+    # Links of the default are not followed: its check refuses them.
     if file == default or os.path.abspath(os.path.expanduser(path or default)) == str(default):
         return default, OwnFolder(default.parent), True
     return file, OwnFolder(file.with_name(f"{file.name}.d")), False

@@ -1,17 +1,15 @@
-"""This user's own key, which tells what photodup wrote for this user from what came with a folder.
+"""This user's key, which tells photodup's own writes from what came with a folder.
 
-Whoever hands over a folder can write anything into it: a trash journal that asks to move and delete files,
-settings that send photographs to an address. What this user's photodup writes is therefore signed
-(HMAC-SHA256) with a random key in the user's configuration folder: `PHOTODUP_CONFIG` if set, else
-`$XDG_CONFIG_HOME/photodup`, else `~/.config/photodup`, readable by the user alone.
+A folder from somebody else can contain anything: a trash journal that moves and deletes files, settings that send
+photographs to an address. So photodup signs what it writes (HMAC-SHA256) with a random key in the user's configuration
+folder: `PHOTODUP_CONFIG`, else `$XDG_CONFIG_HOME/photodup`, else `~/.config/photodup`, readable by the user alone.
 
-Defended: a line or an address that was never written by this user's photodup is not acted upon by itself.
-Not defended: replay. A signature names no folder, so that a library can be moved, renamed or mounted
-elsewhere and still be undone; hence somebody may hand back my own old lines, left out, repeated or put
-beside other files. What they can repeat is bounded by the other checks: the same operation, in the folder
-given, on files whose content has the size and MD5 that I once moved. Programs that run as this user can
-read the key. A key that is lost, or that lies on another computer, makes what it signed count as not
-written by this user: it is listed, and can be restored when asked for expressly.
+Protected: photodup does not act by itself on a line or address that this user's photodup never wrote.
+Not protected: replay. A signature names no folder, so that a library can be moved, renamed or mounted elsewhere and still
+be undone. So somebody can hand back my old lines, omit or repeat some, or put them beside other files. Other checks bound
+this: the same operation, in the given folder, on files with the size and MD5 that I once moved. Programs of this user can
+read the key. With a lost key, or on another computer, signed operations count as another user's: they are listed, and
+restored only on request.
 """
 
 import hmac
@@ -47,7 +45,7 @@ def config_folder() -> Path:
 
 
 def read_key() -> bytes | None:
-    """Return the key; None where there is none that can be used. Nothing is made."""
+    """Return the key; None if there is no valid one."""
     try:
         key = bytes.fromhex((config_folder() / "key").read_text("utf-8"))
     except (OSError, ValueError, PhotodupError):
@@ -56,10 +54,10 @@ def read_key() -> bytes | None:
 
 
 def own_key() -> bytes:
-    """Return the key, made if there is none.
+    """Return the key, and make it if there is none.
 
     Raises:
-        PhotodupError: it cannot be made, or what lies in its place is no key.
+        PhotodupError: it cannot be made, or its file holds no key.
     """
     if key := read_key():
         return key
@@ -79,13 +77,13 @@ def own_key() -> bytes:
 
 
 def signature(key: bytes, purpose: str, value: object) -> str:
-    """Return the signature (hex) of a JSON value; `purpose` keeps one kind from passing for another."""
+    """Return the signature (hex) of a JSON value; `purpose` separates kinds of values."""
     plain = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hmac.digest(key, f"photodup {purpose}\n{plain}".encode(), "sha256").hex()
 
 
 def is_signed(key: bytes | None, purpose: str, value: object, text: object) -> bool:
-    """Whether a signature is this user's."""
+    """Return whether a signature is this user's."""
     if key is None or not isinstance(text, str) or not text.isascii():
         return False
     return hmac.compare_digest(signature(key, purpose, value), text)

@@ -1,13 +1,12 @@
-"""The one place that opens a SQLite file. The file, and what lies beside it, may come from somebody else.
+"""The only code that opens SQLite files, which may come from somebody else.
 
-What SQLite finds beside a database it takes for its own: it rolls a `-journal` back, deletes the file that the journal
-names as its super-journal, and writes through links. Therefore photodup never leaves a `-journal`: a new database is
-made in memory and gets its name whole, in WAL mode from its first byte, and none is ever attached. Any `-journal` is
-then somebody else's and is refused, and `-wal` and `-shm` must be files of their own beside a database that is ours.
-They name no other file; what a log brings into the database is judged with it.
+SQLite trusts the files beside a database: it rolls a `-journal` back, deletes the file that the journal names as its
+super-journal, and writes through links. So photodup never leaves a `-journal`: a new database is made in memory, written
+whole, and in WAL mode from the start. Any `-journal` is foreign and is refused. `-wal` and `-shm` must be regular files
+beside a database of ours; they name no other file, and the contents of the log are checked with the database.
 
-A database is used only if its tables and indexes are those that photodup makes, to the letter: no trigger, view, virtual
-table, default or check of anybody else's ever runs.
+A database is used only if its tables and indexes are exactly photodup's, so no foreign trigger, view, virtual table,
+default or check ever runs.
 """
 
 import os
@@ -29,24 +28,24 @@ APPLICATION_ID = int.from_bytes(b"phdp", "big")  # in the header of each databas
 BESIDE = ("-journal", "-wal", "-shm")
 
 MAGIC = b"SQLite format 3\0"
-# Longest that another photodup may take between giving a file its name and taking the first one away.
+# Longest time in which another photodup, making a database, may leave it two names.
 _NAMED_S = 2.0
 _WAL_MODE = b"\2\2"  # in bytes 18 and 19
 _SCHEMA = "SELECT type, name, tbl_name, sql FROM sqlite_master"
 
 
 class DatabaseRefusedError(PhotodupError):
-    """The file, or one beside it, is not as photodup makes it; nothing was changed."""
+    """The file, or one beside it, is not photodup's; nothing was changed."""
 
 
 @dataclass(frozen=True)
 class Form:
-    """What a kind of database holds.
+    """The schema of a kind of database.
 
     Args:
-        version: raised with every change; it stands in the file (`user_version`).
+        version: raised with every change, stored as `user_version`.
         statements: the `CREATE` statements of its tables and indexes.
-        pragmas: what has to be set before the first table, such as `page_size = 16384`.
+        pragmas: to set before the first table, such as `page_size = 16384`.
     """
 
     version: int
@@ -55,21 +54,19 @@ class Form:
 
     @cached_property
     def empty(self) -> bytes:
-        """The file of a database that holds nothing yet."""
+        """The bytes of an empty database."""
         with closing(self.in_memory()) as database:
             image = database.serialize()
-        return (
-            image[:18] + _WAL_MODE + image[20:]
-        )  # a database in memory keeps no log, so that it cannot say this
+        return image[:18] + _WAL_MODE + image[20:]  # a database in memory has no log and cannot set this
 
     @cached_property
     def schema(self) -> frozenset[tuple]:
-        """Type, name, table and SQL of everything in it."""
+        """Type, name, table and SQL of its tables and indexes."""
         with closing(self.in_memory()) as database:
             return frozenset(database.execute(_SCHEMA))
 
     def in_memory(self) -> sqlite3.Connection:
-        """Return a database of this form that is in no file."""
+        """Return a database of this form in memory."""
         database = sqlite3.connect(":memory:", isolation_level=None)
         for pragma in (*self.pragmas, f"application_id = {APPLICATION_ID}", f"user_version = {self.version}"):
             database.execute(f"PRAGMA {pragma}")
@@ -79,15 +76,15 @@ class Form:
 
 
 def open_database(file: Path, form: Form, *, busy_s: float = 5.0) -> sqlite3.Connection:
-    """Open a database of ours, made if there is none; transactions are the caller's.
+    """Open a database, and make it if there is none; the caller begins transactions.
 
     Args:
-        file: its folder must exist, and the caller must know that it is no link to elsewhere.
-        form: what the database holds.
-        busy_s: how long to wait for another process that writes.
+        file: in an existing folder, which the caller knows to be no link.
+        form: its schema.
+        busy_s: longest wait for another writing process.
 
     Raises:
-        DatabaseRefusedError: the file, or what lies beside it, is not as photodup makes it; a sentence with the remedy.
+        DatabaseRefusedError: the file, or one beside it, is not photodup's; names the remedy.
         sqlite3.DatabaseError: it is damaged; as an `OperationalError`, it cannot be read or written now.
         OSError: it cannot be made.
     """
@@ -108,12 +105,12 @@ def open_database(file: Path, form: Form, *, busy_s: float = 5.0) -> sqlite3.Con
 
 
 def refuse_planted(file: Path) -> None:
-    """Refuse a database that is a link or no file, and what photodup does not leave beside one.
+    """Refuse a database that is a link or no regular file, and foreign files beside it.
 
     Raises:
-        DatabaseRefusedError: a sentence that names it.
+        DatabaseRefusedError: names the file.
     """
-    # Before the database itself: another photodup that is making it makes these later.
+    # Look at these before the database: another photodup makes them after it.
     beside = {name: _status(file.with_name(file.name + name)) for name in BESIDE}
     status = _settled(file)
     for name, entry_status in {"": status, **beside}.items():
@@ -140,7 +137,7 @@ def _status(file: Path) -> os.stat_result | None:
 
 
 def _settled(file: Path) -> os.stat_result | None:
-    """Return what has a name: a database that another photodup is making has a second one for a moment."""
+    """Return a file's status once it has one name: a database in the making has two for a moment."""
     deadline = time.monotonic() + _NAMED_S
     while (status := _status(file)) and status.st_nlink > 1 and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -148,7 +145,7 @@ def _settled(file: Path) -> os.stat_result | None:
 
 
 def _refuse_other_mode(file: Path) -> None:
-    """Refuse a database that would keep a rollback journal: one could not tell it from somebody else's."""
+    """Refuse a database in another mode than WAL: its journal could not be told from a foreign one."""
     with open(file, "rb") as opened:
         header = opened.read(20)
     if header[:16] != MAGIC:
@@ -168,7 +165,7 @@ def _defend(connection: sqlite3.Connection) -> None:
 
 
 def _refuse_other_form(connection: sqlite3.Connection, file: Path, form: Form) -> None:
-    # As many as there may be and one more: a schema of millions of entries is not read.
+    # One more than allowed is enough: a foreign schema may have millions of entries.
     schema = connection.execute(_SCHEMA).fetchmany(len(form.schema) + 1)
     ((version,),) = connection.execute("PRAGMA user_version").fetchall()
     if version > form.version:

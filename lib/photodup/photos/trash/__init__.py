@@ -1,4 +1,4 @@
-"""Removal that loses nothing: a move into the quarantine, a journal, an undo.
+"""Removal with an undo: a move into the quarantine, recorded in a journal.
 
 May import: photos.library, photos.state. Read `quarantine.py` first: it says in which order files and journal are
 written.

@@ -1,7 +1,7 @@
 """Removal from an Apple Photos library: an album that the owner empties in Photos. Nothing is deleted here.
 
-Photos owns its library's files; a file moved out from under it is a damaged library. So what is marked goes
-into the album "photodup: to delete", and the owner deletes it there. Not run here (needs macOS): written
+Moving a file out of a Photos library damages the library. So marked photos go into the album "photodup: to delete", and
+the owner deletes them there. Not run here (needs macOS): written
 against photoscript 0.6, and tested on its classes with AppleScript replaced.
 """
 
@@ -20,13 +20,13 @@ ALBUM = "photodup: to delete"
 
 
 def photos_by_file(catalogue: Catalogue) -> dict[str, str]:
-    """Return UUIDs in Apple Photos by path in the library; empty for a library of plain files."""
+    """Return UUIDs in Apple Photos by path; empty for a library of plain files."""
     rows = catalogue.query("SELECT path, uuid FROM apple_photo JOIN file ON file.id = apple_photo.file")
     return {as_text(path): uuid for path, uuid in rows}
 
 
 class AppleAlbum:
-    """The album, used like `Trash`: remove puts photos in, restore takes them out, contents reads it.
+    """The album, with the interface of `Trash`: `remove` adds photos, `restore` takes them out, `contents` lists them.
 
     Args:
         root: the Photos library.
@@ -42,10 +42,10 @@ class AppleAlbum:
     def remove(
         self, removals: Iterable[Removal], notes: Iterable[Note] = ()
     ) -> tuple[list[Operation], list[tuple[Removal, str]]]:
-        """Put photos into the album; sidecars are Photos' own business, so no note is ever written.
+        """Add photos to the album; Photos keeps their metadata, so no note is written.
 
         Returns:
-            The operations done, and the removals refused, each with one sentence why.
+            The operations, and the refused removals with a sentence each.
 
         Raises:
             PhotodupError: not on macOS, photoscript missing, or Photos refuses.
@@ -79,7 +79,7 @@ class AppleAlbum:
         return moved, refused
 
     def restore(self, operations: Iterable[Operation], *, confirmed: bool = False) -> list[Path]:
-        """Take photos out of the album again; return their files, which never moved."""
+        """Take photos out of the album; return their files, which never moved."""
         operations = list(operations)
         script = mac_module("photoscript")
         album = script.PhotosLibrary().album(ALBUM)
@@ -88,7 +88,7 @@ class AppleAlbum:
         return [self.root / operation.files[0].home for operation in operations]
 
     def contents(self) -> TrashContents:
-        """Return what is in the album now, as far as this catalogue knows it; nothing is kept here that could be damaged."""
+        """Return the album's photos that this catalogue knows."""
         album = mac_module("photoscript").PhotosLibrary().album(ALBUM)
         uuids = {_without_suffix(uuid): uuid for uuid in self._paths}
         listed = [uuids.get(_without_suffix(photo.uuid)) for photo in (album.photos() if album else [])]

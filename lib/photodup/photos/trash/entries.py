@@ -1,9 +1,8 @@
-"""What the trash's journal says: operations, whose they are, and lines that cannot be believed.
+"""Operations in the trash's journal: reading them, their owners, and damaged lines.
 
-The journal lies in the library, so it comes with a folder that somebody else made. A line is used only if
-it has the shape that photodup writes (`_validated`), and an operation is this user's own only if its lines
-carry this user's signature (`photodup.photos.state.own_key`). Where an operation has signed lines, the unsigned
-ones count for nothing. Every line names its operation's files, so that one damaged line hides none.
+The journal may come with somebody else's library. A line is used only in photodup's own form (`_operation`), and an
+operation is this user's only if a line has this user's signature (`photodup.photos.state.own_key`); its unsigned lines
+are then ignored. Every line names all files of its operation, so that one damaged line hides none.
 """
 
 import errno
@@ -41,7 +40,7 @@ class TrashError(PhotodupError):
 
 
 class PartlyRestoredError(TrashError):
-    """Something could not come back; `restored` did."""
+    """Some files could not come back; `restored` did."""
 
     def __init__(self, sentence: str, restored: list[Path]) -> None:
         super().__init__(sentence)
@@ -50,14 +49,14 @@ class PartlyRestoredError(TrashError):
 
 @dataclass(frozen=True)
 class Removal:
-    """One photo to remove, with the copies that stay.
+    """One photo to remove, and the copies that stay.
 
     Attributes:
         path: the photo.
-        md5: its content hash (hex) at the scan; a file that changed since is not touched.
-        keepers: path and md5 of each photo of the group that stays; one must be there unchanged.
-        sidecars: files that leave with it (`photodup.photos.library.sidecars.moving_together`). One that several
-            removals name leaves with the last of them, and only if all of them leave.
+        md5: its content hash (hex) at the scan; a changed file is not touched.
+        keepers: path and MD5 of the group's photos that stay; one must be there unchanged.
+        sidecars: files that leave with it (`photodup.photos.library.sidecars.moving_together`). A sidecar of several
+            removals leaves with the last of them, if all of them leave.
         reason: shown in `photodup trash list`.
     """
 
@@ -70,13 +69,13 @@ class Removal:
 
 @dataclass(frozen=True)
 class Note:
-    """What is written beside a photo that stays, because photos that leave say it alone.
+    """Metadata to write beside a photo that stays, which only leaving photos have.
 
     Attributes:
         path: an XMP sidecar; never a photo.
-        before: MD5 of what is there now; None for nothing. Anything else there is not touched.
-        data: what is to be there instead.
-        sources: the photos that say it; they leave only once it is written.
+        before: MD5 of the present sidecar; None for none. Another one is not touched.
+        data: the new content.
+        sources: the photos that have these metadata; they leave only once it is written.
         reason: shown in `photodup trash list`.
     """
 
@@ -89,7 +88,7 @@ class Note:
 
 @dataclass(frozen=True)
 class Written:
-    """A sidecar as photodup wrote it: its path relative to the library, and its content."""
+    """A sidecar that photodup wrote: its path relative to the library, and its content."""
 
     home: str
     md5: str
@@ -110,14 +109,15 @@ class Moved:
 
 @dataclass
 class Operation:
-    """One photo's removal (the photo first, then its sidecars) or one sidecar's change, and what became of it.
+    """One photo's removal (the photo, then its sidecars) or one sidecar's change, and its state.
 
-    `state` is its last journal line: removing, removed, taken back, restoring, restored, purging, purged; or unknown, for
-    files in the trash that no line names. `is_doubtful` says that a line came after it that cannot be used.
-    `is_own` says whether this user's photodup wrote that; nothing else is acted upon unless confirmed.
-    `shared` names sidecars (relative to the library) that belong to this photo too and left with another one, or
-    were still needed by one that stayed. `written` is a sidecar that a photo that stays got; the only file, if any, is
-    then the sidecar that was there before.
+    Attributes:
+        state: of its last journal line: removing, removed, taken back, restoring, restored, purging, purged; or unknown
+            for files in the trash that no line names.
+        is_doubtful: a damaged line follows.
+        is_own: this user's photodup wrote it; others need a confirmation.
+        shared: sidecars of this photo too (relative to the library) that left with another photo, or were still needed.
+        written: the sidecar that a staying photo got; `files` then holds its former sidecar, if any.
     """
 
     id: str
@@ -133,7 +133,7 @@ class Operation:
 
     @property
     def home(self) -> str:
-        """Path in the library of what it is about."""
+        """Path in the library of its photo or sidecar."""
         return self.written.home if self.written else self.files[0].home
 
     @property
@@ -154,9 +154,9 @@ class Operation:
 
 @dataclass(frozen=True)
 class TrashContents:
-    """What a journal says, read once: every operation, oldest first, and a sentence about each damaged line.
+    """The contents of a journal: all operations, oldest first, and a sentence about each damaged line.
 
-    `written_by_others` names sidecars (relative to the library) that others wrote or took back, as their lines say.
+    `written_by_others` names sidecars (relative to the library) in other users' lines.
     """
 
     operations: list[Operation]
@@ -165,17 +165,17 @@ class TrashContents:
 
     @property
     def listing(self) -> list[Operation]:
-        """Return this user's operations whose files are in the trash now, newest first."""
+        """Return this user's operations with files in the trash, newest first."""
         return [o for o in reversed(self.operations) if o.in_trash and o.is_own]
 
     @property
     def unsigned(self) -> list[Operation]:
-        """Return the operations that this user's photodup did not write and whose files may be there, newest first."""
+        """Return other users' operations whose files may be in the trash, newest first."""
         return [o for o in reversed(self.operations) if (o.in_trash or o.unfinished) and not o.is_own]
 
     @property
     def interrupted(self) -> list[Operation]:
-        """Return this user's operations that could not be finished yet, oldest first."""
+        """Return this user's unfinished operations, oldest first."""
         return [o for o in self.operations if o.unfinished and o.is_own]
 
 
@@ -221,7 +221,7 @@ def read_contents(journal: Journal) -> TrashContents:
 
 
 def _leave_out_what_came_back_with_another(operations: Sequence[Operation]) -> None:
-    """Take out of each removal the sidecars that another photo has taken over, or that came back with another."""
+    """Drop from each removal the sidecars that another photo took over, or that came back with another."""
     own_operations = [operation for operation in operations if operation.is_own]
     owner_by_path = {
         moved.trash: operation.id
@@ -239,14 +239,14 @@ def _leave_out_what_came_back_with_another(operations: Sequence[Operation]) -> N
 
 
 def unknown_operation(moved: Moved) -> Operation:
-    """Return a file that lies in the trash and is named by no operation as one."""
+    """Return an operation for a file in the trash that no operation names."""
     name = f"00000000-000000-{hashlib.md5(os.fsencode(moved.trash), usedforsecurity=False).hexdigest()[:8]}"
     time_s = min(max(moved.mtime_ns / 1e9, 0.0), float(LAST_SECOND))
     return Operation(name, name, time_s, "no line of the journal names it", UNKNOWN, [moved], is_own=False)
 
 
 def former_home(trash: str) -> str:
-    """Return the name in the library that a file in the trash had, by its path there."""
+    """Return the former name in the library of a file, from its path in the trash."""
     _, owner, *inside = parts_of(trash)
     if _ID.fullmatch(owner) and inside and inside[0].casefold() not in OWN_FOLDERS:
         return "/".join(inside)
@@ -259,7 +259,7 @@ def owner_of(moved: Moved) -> str:
 
 
 def _operation(line: dict[str, Any], is_own: bool) -> Operation:
-    """Return an operation as a line tells it; what photodup would not write raises ValueError, KeyError or TypeError."""
+    """Return the operation of a line; ValueError, KeyError or TypeError if photodup would not write it so."""
     time, shared = line["time"], line.get("shared", [])
     texts = [line[name] for name in ("op", "batch", "reason", "state")]
     if not all(isinstance(text, str) for text in texts) or isinstance(time, bool):
@@ -270,9 +270,9 @@ def _operation(line: dict[str, Any], is_own: bool) -> Operation:
         raise TypeError
     files = [Moved(**fields) for fields in line["files"]]
     for moved in files:
-        # A shared sidecar lies with the photo that it left with. Only our own lines may say so.
+        # A shared sidecar lies with the photo that it left with. Only our own lines may name another owner.
         _check_moved(moved, None if is_own else line["op"])
-    # Only our own lines may name a file in the library that an undo deletes; of others the old sidecar can be had.
+    # Only our own lines may name a file in the library that an undo deletes.
     written = _written(line["written"]) if line.get("written") and is_own else None
     if not files and not line.get("written"):
         raise ValueError
@@ -281,7 +281,7 @@ def _operation(line: dict[str, Any], is_own: bool) -> Operation:
 
 
 def _written(fields: dict[str, Any]) -> Written:
-    """Return a sidecar that was written, after refusing what is no sidecar of the library."""
+    """Return a written sidecar; ValueError if it is no sidecar of the library."""
     written = Written(**fields)
     is_sidecar = isinstance(written.home, str) and written.home.lower().endswith(".xmp")
     if not is_sidecar or parts_of(written.home)[0].casefold() in OWN_FOLDERS:
@@ -292,13 +292,13 @@ def _written(fields: dict[str, Any]) -> Written:
 
 
 def _check_moved(moved: Moved, owner: str | None) -> None:
-    """Refuse what photodup would not write; with an `owner`, also what does not lie in its folder of the trash."""
+    """Refuse a line that photodup would not write; with an `owner`, also a file outside its folder in the trash."""
     if not all(isinstance(text, str) for text in (moved.home, moved.trash, moved.md5)):
         raise TypeError
     numbers = (moved.size, moved.mtime_ns, moved.atime_ns)
     if not all(type(number) is int and -_NS <= number < _NS for number in numbers) or moved.size < 0:
         raise ValueError
-    # On a disk that does not tell case apart, `.PHOTODUP` is our own folder too.
+    # On a case-insensitive disk `.PHOTODUP` is our own folder too.
     if parts_of(moved.home)[0].casefold() in OWN_FOLDERS or not _MD5.fullmatch(moved.md5):
         raise ValueError
     parts = parts_of(moved.trash)
@@ -307,7 +307,7 @@ def _check_moved(moved: Moved, owner: str | None) -> None:
 
 
 def sentence_of(error: Exception, path: Path) -> str:
-    """Return why a file was left alone."""
+    """Return a sentence why a file was left alone."""
     if isinstance(error, PhotodupError):
         return str(error)
     number, name = getattr(error, "errno", None), printable(path)

@@ -1,8 +1,8 @@
-"""The files of a trash: opened beneath the library, known by size and content, moved there and back.
+"""The files of a trash: opened inside the library, identified by size and content, moved there and back.
 
-Another program may replace or write a file at any moment. So a file is moved first, in one step that takes whatever has
-the name, and looked at in the trash, or beside its name under a name of ours; what is not as journalled goes back.
-A crash leaves it under its old name, its new name or, on another volume, both, never neither.
+Another program may replace or change a file at any moment. So a file is first moved in one step, then checked in the
+trash or under a temporary name; a file that differs from the journal goes back. After a crash it has its old name, its new
+name or, across volumes, both.
 """
 
 import errno
@@ -48,7 +48,7 @@ _MAX_NAME_BYTES = 255  # of nearly every file system
 
 
 class TrashFiles:
-    """Everything that touches a file for `photodup.photos.trash.quarantine.Trash`; no path leaves the library.
+    """File operations of `photodup.photos.trash.quarantine.Trash`; no path leaves the library.
 
     Args:
         library: the scanned folder, absolute.
@@ -60,7 +60,7 @@ class TrashFiles:
         self._step = on_step
 
     def home_of(self, path: Path) -> str:
-        """Return a file's path in the library, after refusing what must never be moved."""
+        """Return a file's path in the library; refuse files that must never be moved."""
         if path.is_symlink():
             raise TrashError(f"{printable(path)} is a symbolic link: remove the photo it points to.")
         if owner := application_library(path):
@@ -82,11 +82,11 @@ class TrashFiles:
             return home
 
     def described(self, path: Path, operation: str, md5: str | None = None) -> Moved:
-        """Return a file as the journal will name it, after refusing what must never be moved.
+        """Return a file as an entry for the journal; refuse files that must never be moved.
 
         Args:
             path: the file.
-            operation: in whose folder of the trash it will lie.
+            operation: whose folder in the trash it will get.
             md5: of its bytes, if it is known.
         """
         home, status = self.home_of(path), path.stat()  # before hashing, which changes the access time
@@ -96,7 +96,7 @@ class TrashFiles:
         )
 
     def at(self, home: str, *, make: bool = False) -> AbstractContextManager[PathInFolder | None]:
-        """Open the folder of a path of the library; see `photodup.core.safe_open.opened`."""
+        """Open the folder of a path in the library; see `photodup.core.safe_open.opened`."""
         return opened(self.library, home, make=make)
 
     def in_trash(self, moved: Moved, *, make: bool = False) -> AbstractContextManager[PathInFolder | None]:
@@ -104,23 +104,23 @@ class TrashFiles:
         return opened(self.library, f"{TRASH_FOLDER}/{moved.trash}", make=make)
 
     def is_home(self, file: Moved | Written) -> bool:
-        """Whether the library has a file under its name that is the one moved or written, by size and content."""
+        """Return whether the moved or written file is in the library, by name, size and content."""
         with self.at(file.home) as place:
             return _is_as_journalled(place, file)
 
     def write(self, home: str, data: bytes, mode: int | None) -> None:
-        """Write a new file of the library whose name must be free, durably."""
+        """Write a new file in the library, synced; its name must be free."""
         with self.at(home) as place:
             if place is None:
                 raise FileNotFoundError(errno.ENOENT, "its folder is no longer there", home)
-            remove_file(part_of(place))  # what an earlier crash may have left
+            remove_file(part_of(place))  # of an earlier crash
             with writing(place, mode=mode, fsync=True, is_new=True, temporary=part_of(place).name) as file:
                 self._step("write")
                 file.write(data)
             os.fsync(place.folder)
 
     def take_back(self, written: Written) -> None:
-        """Delete a file that photodup wrote, if it is still what was written; and what a crash left of it."""
+        """Delete a file that photodup wrote, if it is unchanged, and its parts from a crash."""
         with self.at(written.home) as place:
             if place is None:
                 return
@@ -130,24 +130,24 @@ class TrashFiles:
                 _discard(place, written)
 
     def put_back(self, homes: Iterable[str]) -> None:
-        """Give files of the library their names again that a crash left set aside: nobody here may delete them."""
+        """Give files that a crash left under temporary names their names again."""
         for home in homes:
             with suppress(OSError, ValueError), self.at(home) as place:
                 if place:
                     _put_back(place)
 
     def is_as_removed(self, moved: Moved) -> bool | None:
-        """Return whether what is in the trash is the file that was removed; None if nothing is there."""
+        """Return whether the file in the trash is the removed one; None if there is none."""
         with self.in_trash(moved) as place:
             if place:
                 _put_back(place)
             return _is_as_journalled(place, moved) if status_of(place) else None
 
     def strays(self, journalled: Collection[str]) -> Iterator[Moved]:
-        """Find the files in the trash that no operation names, with the names in the library that they seem to have had.
+        """Yield the files in the trash that no operation names, with their likely names in the library.
 
         Args:
-            journalled: paths of files in the trash; one that a deletion set aside is known too.
+            journalled: paths of known files in the trash; their temporary names are known too.
         """
         journalled = {name for path in journalled for name in (path, _aside_path(path))}
         with suppress(OSError), opened(self.library, f"{TRASH_FOLDER}/{ITEMS}") as place:
@@ -161,12 +161,12 @@ class TrashFiles:
                         yield Moved(former_home(path), path, "", status.st_size, *times_ns)
 
     def digested(self, moved: Moved) -> Moved:
-        """Return a file in the trash with the MD5 that it has now."""
+        """Return a file in the trash with its present MD5."""
         with self.in_trash(moved) as place:
             return replace(moved, md5=md5_at(place)) if place else moved
 
     def clear(self, operation: Operation) -> None:
-        """Remove the operation's empty folders from the trash; what is not ours is left alone."""
+        """Remove the operation's empty folders from the trash."""
         for owner in {operation.id, *map(owner_of, operation.files)}:
             with suppress(OSError), opened(self.library, f"{TRASH_FOLDER}/{ITEMS}/{owner}") as place:
                 if place is None:
@@ -178,10 +178,10 @@ class TrashFiles:
                 os.rmdir(place.name, dir_fd=place.folder)
 
     def to_trash(self, moved: Moved) -> None:
-        """Move whatever has a file's name in the library into the trash, and look at it there.
+        """Move the file with this name in the library into the trash, and check it there.
 
         Raises:
-            TrashError: it is not the file that was to go; it may be in the trash, from where `to_home` takes it back.
+            TrashError: it is another file, and may be in the trash; `to_home` brings it back.
             OSError: it cannot be moved.
         """
         with self.at(moved.home) as home, self.in_trash(moved, make=True) as trash:
@@ -205,14 +205,14 @@ class TrashFiles:
             )
 
     def to_home(self, moved: Moved, *, again: bool) -> bool:
-        """Move whatever is in the trash as that file to its name in the library, with its times.
+        """Move a file from the trash to its name in the library, with its times.
 
         Args:
             moved: the file.
-            again: a crash may have left it in both places; then the one in the library stays.
+            again: a crash may have left it in both places; then keep the one in the library.
 
         Returns:
-            Whether it is no longer in the trash; else its name in the library is taken.
+            True once it is not in the trash; False if its name in the library is taken.
         """
         with self.in_trash(moved) as trash:
             is_there = trash is not None and status_of(trash) is not None
@@ -246,7 +246,7 @@ class TrashFiles:
             remove_file(trash)
 
     def delete(self, moved: Moved) -> bool:
-        """Delete a file from the trash for good, if it is the one that was removed; return whether it is gone."""
+        """Delete a file from the trash for good, if it is the removed one; return whether it is gone."""
         with self.in_trash(moved) as place:
             return place is None or _discard(place, moved)
 
@@ -259,9 +259,9 @@ def _is_as_journalled(place: PathInFolder | None, moved: Moved | Written) -> boo
 
 
 def _discard(place: PathInFolder, moved: Moved | Written) -> bool:
-    """Delete a file if it is the one that was moved or written; return False if another has its name, and keeps it.
+    """Delete a moved or written file; return False and keep it if another file has its name.
 
-    It is looked at under a name of ours, so that nothing can take its place before it is deleted.
+    It is checked under a temporary name, so that nothing takes its place before the deletion.
     """
     aside = _aside_of(place)
     if not status_of(aside):  # else a crash left it there
@@ -279,7 +279,7 @@ def _discard(place: PathInFolder, moved: Moved | Written) -> bool:
 
 
 def _put_back(place: PathInFolder) -> None:
-    """Give a file that `_discard` set aside its name again, or one like it."""
+    """Give a file that `_discard` renamed its name again, or a similar one."""
     aside = _aside_of(place)
     for name in free_names(place.name) if status_of(aside) else ():
         with suppress(FileExistsError):
@@ -287,11 +287,11 @@ def _put_back(place: PathInFolder) -> None:
 
 
 class RemainingCopies:
-    """The copies that stay while some files leave together.
+    """The copies that stay when some files leave together.
 
     Args:
-        library: the folder that all of them lie in.
-        removals: what leaves.
+        library: the folder of all files.
+        removals: the files that leave.
     """
 
     def __init__(self, library: Path, removals: Iterable[Removal]) -> None:
@@ -302,7 +302,7 @@ class RemainingCopies:
         self._listed: dict[Path, frozenset[str]] = {}
 
     def check(self, removal: Removal) -> None:
-        """Read a photo again, and see that a copy of it stays.
+        """Read a photo again, and check that a copy of it stays.
 
         Raises:
             TrashError: the photo vanished or changed since the scan, or no copy of it stays.
@@ -315,10 +315,10 @@ class RemainingCopies:
         self.require_keeper(removal)
 
     def require_keeper(self, removal: Removal) -> None:
-        """Look whether a copy stays; one that was read before is read again only if its status changed.
+        """Check that a copy stays; read it again only if its status changed.
 
         Raises:
-            TrashError: none does.
+            TrashError: no copy stays.
         """
         if not any(self._remains(path, md5) for path, md5 in removal.keepers):
             raise TrashError(f"{printable(removal.path)} stays: {NO_KEEPER}")
@@ -328,8 +328,8 @@ class RemainingCopies:
             state = file_state(os.lstat(path))
             if state is None or state == self._verified.get((path, md5)):
                 return state is not None
-            # The folders must list every part of it as it is written here. Where `IMG.JPG` and `img.jpg` are one file, only
-            # one of them is listed, and it is not kept by removing the other; on exFAT even their inode numbers may differ.
+            # All parts of the path must be spelled as in the folders. On a case-insensitive disk `IMG.JPG` and `img.jpg` are
+            # one file, and only one name is listed; on exFAT even their inode numbers may differ.
             is_safe = self._leaving.isdisjoint(_identities(path))
             is_safe = is_safe and is_spelled_so(path.absolute(), self._library, self._listed)
             if is_safe and md5_of(path) == md5 and file_state(os.lstat(path)) == state:
@@ -339,7 +339,7 @@ class RemainingCopies:
 
 
 def _identities(path: Path) -> list[tuple]:
-    """Return what names a file: its path, and its inode unless other hard links hold the content."""
+    """Return what identifies a file: its path, and its inode if it has no other hard links."""
     absolute = Path(path).absolute()
     identities: list[tuple] = [(absolute.parent.resolve() / absolute.name,)]
     with suppress(OSError):
@@ -366,9 +366,9 @@ def md5_at(place: PathInFolder) -> str:
 
 
 def _set_access_time(place: PathInFolder, atime_ns: int) -> None:
-    """Set a file's access time, which reading it has changed; nothing else of its times ever changes.
+    """Reset a file's access time, which reading has changed.
 
-    Not of a file that has another name (a hard link): that one may lie outside the library.
+    Not with another hard link, which may lie outside the library.
     """
     with suppress(OSError):  # not the owner: the time is then as it is
         descriptor = open_file(place)

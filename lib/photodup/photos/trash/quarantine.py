@@ -1,16 +1,14 @@
-"""Removing photos without losing one: a move into `.photodup-trash/`, a journal, an undo.
+"""Remove photos without losing one: a move into `.photodup-trash/`, a journal, an undo.
 
-The order is always the same. What is about to happen is appended to the journal and synced; then each file is moved, and
-looked at after that; then the outcome is appended and synced. Whoever opens the trash next finishes what a crash
-interrupted: an unfinished removal is taken back, an unfinished restore or purge is completed. So after
-recovery each file is in exactly one place, and the last journal line of its operation says which. What
-cannot be finished yet (a folder that is read-only today) waits, and stops nothing else.
+The order is always the same. First the plan is appended to the journal and synced. Then each file is moved and checked.
+Then the outcome is appended and synced. After a crash, the next opening of the trash takes an unfinished removal back, and
+completes an unfinished restore or purge. So each file is in exactly one place, and the last line of its operation names
+it. An operation that cannot be finished yet, such as in a read-only folder, waits without stopping others.
 
-A library may come from somebody else, with a journal in it. So only operations that this user's photodup
-signed are finished or purged by themselves; others (another user's, a forger's, or those
-of a key that is lost) are listed apart, and restored or purged when that is asked for expressly. Whoever
-wrote it, every path is resolved beneath the library, no link followed, no name is ever replaced, and a file whose size or
-content is not as journalled is not deleted. What no line names is listed as unknown.
+A library may come from somebody else, with a journal. So photodup finishes or purges by itself only operations that this
+user's photodup signed. Others (another user's, a forger's, or those of a lost key) are listed apart, and restored or
+purged only on request. For all of them paths stay inside the library, no link is followed, no file is replaced, and a file
+whose size or content differs from the journal is not deleted. Files that no line names are listed as unknown.
 """
 
 import os
@@ -58,8 +56,8 @@ from photodup.photos.trash.files import (
 class Trash:
     """The quarantine of one library, `.photodup-trash/` inside it.
 
-    Opening it finishes what a crash interrupted, unless another process is at work there; reading
-    needs no lock, changing takes one and fails at once if it is held.
+    Opening it finishes interrupted operations, unless another process is working there. Changes take a lock, and fail at
+    once if another process has it; reading needs none.
 
     Args:
         library: the scanned folder.
@@ -83,10 +81,10 @@ class Trash:
         self._in_trash: tuple[tuple[int, ...] | None, dict[str, Operation]] = None, {}
         if self.contents().interrupted:
             with suppress(TrashError), self._locked():
-                pass  # taking the lock recovers; where nothing can be written, there is still much to read
+                pass  # taking the lock recovers; a read-only trash can still be read
 
     def contents(self) -> TrashContents:
-        """Return what the journal says, read once, and what lies in the trash besides."""
+        """Return the operations of the journal, and unknown files in the trash."""
         contents = read_contents(self._journal)
         inside = [
             operation for operation in contents.operations if operation.in_trash or operation.unfinished
@@ -95,9 +93,9 @@ class Trash:
         return replace(contents, operations=[*map(unknown_operation, strays), *contents.operations])
 
     def find(self, name: str) -> Operation | None:
-        """Return this user's operation of that id if its files are in the trash now.
+        """Return this user's operation with this id if its files are in the trash.
 
-        The journal is read again only after it changed: a page of a thousand pictures asks a thousand times.
+        The journal is read again only after a change, since a page of a thousand pictures calls this a thousand times.
         """
         state = self._journal.state()  # before reading, so a line that comes meanwhile is read the next time
         read_state, operations = self._in_trash
@@ -109,17 +107,17 @@ class Trash:
     def remove(
         self, removals: Iterable[Removal], notes: Iterable[Note] = ()
     ) -> tuple[list[Operation], list[tuple[Removal, str]]]:
-        """Move photos and their sidecars into the trash, once what only they say is written beside what stays.
+        """Write notes beside the photos that stay, then move photos and their sidecars into the trash.
 
-        Each photo and each note is its own operation; all of one call share a batch, so one undo takes them back.
+        Each photo and each note is one operation; those of one call share a batch, which one undo takes back.
 
         Returns:
-            The operations done, and the removals refused, each with one sentence why: a file that
-            changed or vanished since the scan, a photo whose last copy would go, a read-only folder.
+            The operations, and the refused removals with a sentence each: a file changed or vanished since the scan,
+            the last copy of a photo would go, a folder is read-only.
 
         Raises:
-            TrashError: another photodup is at work here, or the trash cannot be written.
-            PhotodupError: this user's key cannot be made, without which no undo could be told from a forgery.
+            TrashError: another photodup is working here, or the trash cannot be written.
+            PhotodupError: this user's key, which signs operations, cannot be made.
         """
         removals, batch = list(removals), _new_id()
         operations, refused = [], []
@@ -167,18 +165,18 @@ class Trash:
         return operations, refused
 
     def restore(self, operations: Iterable[Operation], *, confirmed: bool = False) -> list[Path]:
-        """Put files back under their names, with their times; return where they are now.
+        """Put files back under their names, with their times; return their paths.
 
-        A name that has been taken meanwhile is not overwritten: the file comes back as
-        `name (restored).jpg`. A sidecar that belongs to several photos comes back with the first of them.
+        If the name is taken meanwhile, the file becomes `name (restored).jpg`. A sidecar of several photos comes back with
+        the first of them.
 
         Args:
-            operations: of `listing()`, or of `unsigned()`.
-            confirmed: also those of `unsigned()`: the user was asked.
+            operations: of `listing` or `unsigned`.
+            confirmed: the user agreed to those of `unsigned`.
 
         Raises:
-            PartlyRestoredError: a file is gone from the trash, was changed there, or cannot come back; everything
-                else has by then.
+            PartlyRestoredError: a file is missing from the trash, was changed there, or cannot come back; all others
+                are back.
         """
         restored: list[Path] = []
         refused: list[str] = []
@@ -192,7 +190,7 @@ class Trash:
             present = [o for o in present[::-1] if o.written] + [o for o in present if not o.written]
             for operation in _watched(present, "restore"):
                 try:
-                    # A sidecar that somebody changed since is not taken back; what it was before stays in the trash.
+                    # A sidecar that was edited since is not taken back; its former version stays in the trash.
                     written, path = operation.written, self.library / operation.home
                     is_changed = written and os.path.lexists(path) and not self._files.is_home(written)
                     if is_changed and not operation.unfinished:
@@ -200,7 +198,7 @@ class Trash:
                             f"{printable(path)} was changed since photodup wrote it: it stays as it is, look at it yourself."
                         )
                     same = {moved: self._files.is_as_removed(moved) for moved in operation.files}
-                    # What was interrupted may have part of its files at home: that is no loss.
+                    # Files of an interrupted operation may be at home already.
                     files = [
                         moved
                         for moved, is_same in same.items()
@@ -226,14 +224,14 @@ class Trash:
         return restored
 
     def purge(self, operations: Iterable[Operation], *, confirmed: bool = False) -> int:
-        """Delete files from the trash for good; return the bytes freed. Nothing else ever unlinks a photo.
+        """Delete files from the trash for good; return the bytes freed. Nothing else deletes a photo.
 
         Args:
-            operations: of `listing()`, or of `unsigned()`.
-            confirmed: also those of `unsigned()`: the user was asked.
+            operations: of `listing` or `unsigned`.
+            confirmed: the user agreed to those of `unsigned`.
 
         Raises:
-            TrashError: a file is not the one that was removed, and was left; everything else is deleted.
+            TrashError: a file is not the removed one and stays; all others are deleted.
         """
         freed = 0
         refused: list[str] = []
@@ -262,7 +260,7 @@ class Trash:
         return freed
 
     def _sidecars_shared_with(self, operation: Operation, operations: Iterable[Operation]) -> list[Moved]:
-        """Return the sidecars of a photo that left with other photos, and are in the trash unchanged."""
+        """Return a photo's sidecars that left with other photos and are unchanged in the trash."""
         sidecars = []
         for other in operations:
             if other.in_trash and other.is_own and operation.is_own:
@@ -273,18 +271,18 @@ class Trash:
         return sidecars
 
     def _hand_over(self, operation: Operation, staying: Iterable[Operation]) -> None:
-        """Give the sidecars of a photo that is about to be deleted to the photos in the trash that need them too.
+        """Before a photo is deleted, give its sidecars to the photos in the trash that need them too.
 
-        The journal says first that they are the other photo's; only then may the line be written that deletes.
+        The journal records the new owner before the deletion.
 
         Raises:
-            OSError: it could not be written down.
+            OSError: the journal cannot be written.
         """
         if not operation.is_own:
             return
         for heir in staying:
             sidecars = [moved for moved in operation.files[1:] if moved.home in heir.shared]
-            # Where it has a file of that name already, the sidecar belonged to a namesake.
+            # With a file of that name already, the sidecar belonged to a namesake.
             sidecars = [moved for moved in sidecars if moved.home not in {file.home for file in heir.files}]
             if sidecars and heir.in_trash and heir.is_own:
                 heir.files = heir.files + sidecars
@@ -298,7 +296,7 @@ class Trash:
         confirmed: bool,
         unfinished: set[str],
     ) -> list[Operation]:
-        """Return the operations that are still there; in an `unfinished` state only those that are not our own."""
+        """Return the operations still in the trash; in an `unfinished` state only those of others."""
         ids = {operation.id for operation in chosen}
         present = []
         for operation in everything:
@@ -318,7 +316,7 @@ class Trash:
 
     @contextmanager
     def _removing(self, operation: Operation) -> Iterator[None]:
-        """Move an operation's files into the trash, then let the block do the rest; if that fails, all is back."""
+        """Move an operation's files into the trash and run the block; if either fails, move them back."""
         self._write(operation, "removing")
         try:
             for moved in operation.files:
@@ -330,10 +328,10 @@ class Trash:
             raise
 
     def _write_beside(self, note: Note, batch: str) -> Operation:
-        """Write a sidecar; the one that is there goes into the trash first.
+        """Write a sidecar, after moving an existing one into the trash.
 
         Raises:
-            TrashError, OSError: it did not happen, and everything is as before.
+            TrashError, OSError: nothing was changed.
         """
         if note.path.suffix.lower() != ".xmp":
             raise TrashError(
@@ -354,14 +352,14 @@ class Trash:
         return operation
 
     def _bring_back(self, operation: Operation, files: list[Moved]) -> list[Path]:
-        """Restore those files of an operation that are there and were checked."""
+        """Restore the checked files of an operation."""
         before, was_unfinished = operation.files, operation.unfinished or bool(operation.written)
         operation.files = files
         self._write(operation, "restoring")
         try:
             self._bring_home(operation, "restored", again=was_unfinished)
         except (OSError, TrashError):
-            if not was_unfinished:  # else it is ours now, and whoever opens the trash next goes on with it
+            if not was_unfinished:  # else it is ours now, and the next opening of the trash continues it
                 for moved in operation.files:  # all is in the trash again, under its first names
                     if self._files.is_as_removed(moved) is None and self._files.is_home(moved):
                         self._files.to_trash(moved)
@@ -371,12 +369,12 @@ class Trash:
         return [self.library / moved.home for moved in operation.files]
 
     def _bring_home(self, operation: Operation, outcome: str, *, again: bool = True) -> None:
-        """Move back whatever is still in the trash; where a crash left a file in both places, end that."""
+        """Move back all files still in the trash; a file that a crash left in both places stays in one."""
         if operation.written:
             self._files.take_back(operation.written)
         for number, moved in enumerate(operation.files):
             for home in free_names(moved.home):
-                if home != moved.home:  # someone else's file has the name by now
+                if home != moved.home:  # another file has the name
                     operation.files[number] = replace(moved, home=home)
                     self._write(operation, operation.state)
                 if self._files.to_home(operation.files[number], again=again):
@@ -385,17 +383,17 @@ class Trash:
         self._write(operation, outcome)
 
     def _purge(self, operation: Operation) -> int:
-        """Delete an operation's files from the trash, but one that is not as journalled; return the bytes freed."""
+        """Delete an operation's unchanged files from the trash; return the bytes freed."""
         try:
             self._write(operation, "purging")
         except OSError as error:
-            # A full disk is what people purge for: here the deletion makes the room to write it down.
+            # People purge because the disk is full: the deletion makes room for its journal line.
             if error.errno not in DISK_FULL:
                 raise
         freed, left = operation.bytes, []
         for moved in operation.files:
             self._step("purge file")
-            if not self._files.delete(moved):  # something changed it at the last moment
+            if not self._files.delete(moved):  # changed at the last moment
                 left.append(moved)
         self._files.clear(operation)
         operation.files = left or operation.files
@@ -403,7 +401,7 @@ class Trash:
         return freed - sum(moved.size for moved in left)
 
     def _finish(self, operation: Operation) -> None:
-        """Finish what was interrupted: a removal is taken back, a restore or purge completed."""
+        """Take an interrupted removal back, or complete a restore or purge."""
         if operation.state == "purging":
             self._purge(operation)
         elif operation.state == "restoring":
@@ -419,7 +417,7 @@ class Trash:
         return is_written and all(self._files.is_as_removed(moved) for moved in operation.files)
 
     def _write(self, operation: Operation, state: str) -> None:
-        """Append an operation's state, with all that is known of it: any one line is enough to restore it."""
+        """Append an operation with its state; every line is enough to restore it."""
         fields = asdict(operation)
         line = {name: fields[name] for name in ("batch", "time", "reason", "shared", "written", "files")}
         line |= {"op": operation.id, "state": state}
@@ -428,21 +426,19 @@ class Trash:
 
     def _recover(self) -> None:
         for operation in self.contents().interrupted:
-            # A folder that is read-only today: whoever comes next tries again.
+            # Such as a read-only folder: the next opening tries again.
             with suppress(OSError, TrashError):
                 self._finish(operation)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Hold the trash, recovered; one process and one thread at a time."""
-        with suppress(PhotodupError):  # without a key, what is written now counts as unsigned
+        """Lock the trash for one process and thread, and recover it."""
+        with suppress(PhotodupError):  # without a key the lines are unsigned
             own_key()
         try:
             with opened(self.library, TRASH_FOLDER) as place, suppress(FileExistsError):
                 if place:
-                    os.mkdir(
-                        place.name, 0o700, dir_fd=place.folder
-                    )  # whatever comes here may have been private
+                    os.mkdir(place.name, 0o700, dir_fd=place.folder)  # the files may be private
                     os.fsync(place.folder)
             with self._journal.exclusive():
                 self._recover()
@@ -456,15 +452,15 @@ class Trash:
 
 
 def _new_id() -> str:
-    """Return a name that sorts by time, so the trash folder reads chronologically."""
+    """Return an id that sorts by time."""
     return f"{time.strftime('%Y%m%d-%H%M%S', time.localtime(_now_s()))}-{uuid.uuid4().hex[:8]}"
 
 
 def _now_s() -> float:
-    """Return the time, within what a journal may say: a clock can be set to anything, and orders nothing here."""
+    """Return the time, limited to what a journal accepts; the order never depends on it."""
     return min(max(time.time(), 0.0), LAST_SECOND - 86_400.0)
 
 
 def _watched(items: list, desc: str) -> Iterable:
-    """Return these, so that a page that waits is told how many are done; a terminal is told nothing."""
+    """Report progress over `items` to a waiting page, but not to a terminal."""
     return bar(items, total=len(items), desc=desc, unit="photo", disable=True)

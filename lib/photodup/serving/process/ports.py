@@ -1,4 +1,4 @@
-"""TCP ports for the servers that are started here."""
+"""TCP ports for servers that we start."""
 
 import ipaddress
 import socket
@@ -8,12 +8,12 @@ from photodup.core.errors import PhotodupError
 
 
 def reachable(host: str) -> str:
-    """Return the address under which a client on this machine reaches a server that listens on `host`."""
+    """Return the address at which this machine reaches a server listening on `host`."""
     return "127.0.0.1" if host in ("", "0.0.0.0") else host
 
 
 def is_loopback_host(host: str) -> bool:
-    """Tell whether only this machine reaches a service that listens there."""
+    """Tell whether only this machine reaches a server listening on `host`."""
     if host == "localhost":
         return True
     try:
@@ -23,7 +23,7 @@ def is_loopback_host(host: str) -> bool:
 
 
 def key_warning(host: str, service: str, variable: str) -> str:
-    """Return the warning about a server without a key that others reach; empty on loopback."""
+    """Return a warning about a server without a key; empty on loopback."""
     where = host or "all addresses"
     return (
         ""
@@ -34,14 +34,14 @@ def key_warning(host: str, service: str, variable: str) -> str:
 
 
 def claim_ports(host: str, requested: dict[str, int]) -> dict[str, int]:
-    """Return a port for each name; 0 is replaced by a free one, all different.
+    """Return a port for each name; 0 becomes a free one.
 
     Args:
-        host: Address that the server will listen on.
-        wanted: What listens there, in words a user knows -> port or 0.
+        host: address to listen on.
+        requested: name of a server, as a user knows it -> port or 0.
 
     Raises:
-        PhotodupError: a port is in use, outside 1–65535, or asked for twice; or the address is not this machine's.
+        PhotodupError: a port is in use, outside 1–65535, or given twice, or the address is not this machine's.
     """
     fixed = [port for port in requested.values() if port]
     if len(set(fixed)) != len(fixed):
@@ -53,7 +53,7 @@ def claim_ports(host: str, requested: dict[str, int]) -> dict[str, int]:
             if not 0 <= port <= 65535:
                 raise PhotodupError(f"{port} is no port for {name}: use 1 to 65535, or 0 for a free one.")
             probe = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-            sockets.append(probe)  # held until all are found, so that two zeros give two ports
+            sockets.append(probe)  # kept open until the end, so that two zeros give two ports
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((host, port))

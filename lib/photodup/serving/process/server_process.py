@@ -1,4 +1,4 @@
-"""A server process that is watched while it starts and that never outlives us."""
+"""Server processes: supervised, with a log, ended with us."""
 
 import contextlib
 import shlex
@@ -21,16 +21,16 @@ Ready = TypeVar("Ready")
 
 
 class ServerProcess:
-    """A command under `supervise.py`, with its output in a log file; as a context manager it is stopped with the block.
+    """A command under `supervise.py`, with its output in a log file. A context manager that stops it.
 
     Args:
-        name: What it is, for messages: `Triton`.
-        command: Program and arguments.
-        log_path: File for stdout and stderr, started afresh.
-        env: The whole environment; None inherits ours.
+        name: for messages: `Triton`.
+        command: program and arguments.
+        log_path: file for stdout and stderr, overwritten.
+        env: the whole environment; None inherits ours.
 
     Attributes:
-        ready_s: seconds that the start of a `with` block took.
+        ready_s: seconds until a `with` block could begin.
     """
 
     ready_s: float
@@ -43,9 +43,9 @@ class ServerProcess:
         _prune(log_path.parent)
         with open(log_path, "wb") as log:
             self._process = subprocess.Popen(
-                # -I: the supervisor uses the standard library alone, whatever is on the path.
+                # -I: the supervisor needs only the standard library.
                 [sys.executable, "-I", str(Path(__file__).with_name("supervise.py")), *command],
-                stdin=subprocess.PIPE,  # the other end of this pipe is what ties its life to ours
+                stdin=subprocess.PIPE,  # it ends when our end of this pipe closes
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=dict(env) if env is not None else None,
@@ -58,7 +58,7 @@ class ServerProcess:
 
     @property
     def pid(self) -> int:
-        """The watchman's process id; the server and all it started are its children."""
+        """The supervisor's process id; the server and its processes are its children."""
         return self._process.pid
 
     def wait_ready(
@@ -68,16 +68,16 @@ class ServerProcess:
         progress: Callable[[str], None] | None = None,
         explain: Callable[[str], str] = lambda log: "",
     ) -> float:
-        """Wait until `is_ready()`; returns the seconds it took.
+        """Wait until `is_ready()`; return the seconds.
 
         Args:
-            is_ready: Cheap check, called about twenty times a second; False or an OSError means not yet.
-            timeout_s: After this the process is stopped and an error raised.
-            progress: Called with a line of text when waiting starts, every five seconds, and when ready.
-            explain: Turns the log of a failed start into a reason or a remedy, or "".
+            is_ready: cheap check, called about twenty times a second; False or an OSError means not yet.
+            timeout_s: after this the process is stopped and an error raised.
+            progress: called with a line of text at the start, every five seconds, and when ready.
+            explain: returns a cause or remedy from the log of a failed start, or "".
 
         Raises:
-            PhotodupError: it ended or did not become ready; quotes the last error of the log.
+            PhotodupError: it ended or was not ready in time; quotes the log's last error.
         """
         started, reported_s = time.monotonic(), 0.0
         if progress:
@@ -102,11 +102,11 @@ class ServerProcess:
             time.sleep(0.05)
 
     def log_text(self) -> str:
-        """What the process has printed so far."""
+        """Return the process's output so far."""
         return self.log_path.read_text(errors="replace")
 
     def stop(self) -> None:
-        """Stop the process and everything it started. Calling it again does nothing."""
+        """Stop the process and all its children; a second call does nothing."""
         if self._process.stdin and not self._process.stdin.closed:
             self._process.stdin.close()
         try:
@@ -116,7 +116,7 @@ class ServerProcess:
             self._process.wait()
 
     def wait_until_ready(self) -> float:
-        """Wait until a `with` block may use it; return the seconds. Each kind of server has its own way."""
+        """Wait until it is ready; return the seconds. Each kind of server overrides this."""
         return 0.0
 
     def __enter__(self) -> Self:
@@ -133,7 +133,7 @@ class ServerProcess:
 
 @dataclass
 class Command:
-    """A command of a user's that starts a server; `{port}` in it is a free port, which the variable PORT holds too."""
+    """A user's command that starts a server; `{port}` in it, and PORT, are a free port."""
 
     words: str
     start_s: float
@@ -144,10 +144,10 @@ class Command:
 
     @contextlib.contextmanager
     def running(self, ready: Callable[[], Ready]) -> Iterator[Ready]:
-        """Run it for the length of a block, which gets what `ready` returns once it no longer raises a `PhotodupError`.
+        """Run it during a block; yield the value of `ready` once that raises no `PhotodupError`.
 
         Raises:
-            PhotodupError: it ended, or was not ready in time; with what `ready` said and its last error.
+            PhotodupError: it ended or was not ready in time; quotes `ready` and the log.
         """
         results, reason = list[Ready](), ""
 
@@ -167,20 +167,20 @@ class Command:
 
 
 def _prune(folder: Path, keep: int = 40) -> None:
-    """Delete the oldest logs: servers on free ports leave a new name every time."""
+    """Delete the oldest logs: each server on a free port adds one."""
     with contextlib.suppress(OSError):  # another process prunes as well
         for old in sorted(folder.glob("*-*.log"), key=lambda path: path.stat().st_mtime)[:-keep]:
             old.unlink(missing_ok=True)
 
 
 def answers(url: str) -> bool:
-    """Say whether the server at `url` answers a GET with 200 by now; another status means that it still loads.
+    """Return whether the server at `url` answers a GET with 200; another status means that it is loading.
 
     Raises:
-        OSError: nothing answers there yet.
+        OSError: no answer yet.
     """
     try:
-        # A proxy of the environment is for other machines.
+        # No proxy for this machine.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with opener.open(url, timeout=2) as answer:
             return answer.status == 200
@@ -189,7 +189,7 @@ def answers(url: str) -> bool:
 
 
 def last_error(log: str) -> str:
-    """Return the line of a server's log that says what went wrong: the last error, else the last line."""
+    """Return the last error in a server's log, else its last line."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     errors = [line for line in lines if _is_error(line)]
     picked = (errors or lines or ["it printed nothing"])[-1]

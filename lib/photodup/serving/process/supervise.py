@@ -1,10 +1,10 @@
-"""Run a command that never outlives the process which started it. Standard library only.
+"""Run a command that ends with the process that started it. Standard library only.
 
-    python supervise.py COMMAND [ARG...]        stdin: a pipe whose other end the starting process holds
+    python supervise.py COMMAND [ARG...]        stdin: a pipe from the starting process
 
-The command gets its own process group. When the pipe closes (the starter ended in whatever way, kill -9
-included) or SIGTERM arrives, the command is asked to stop and, after GRACE_S seconds, its group is killed.
-The kernel kills the command if this process dies first (Linux only; the rest also works on macOS).
+The command gets its own process group. When the pipe closes (the starter ended, even by kill -9) or SIGTERM arrives, the
+command is asked to stop; after GRACE_S seconds its group is killed. If this process dies first, the kernel kills the
+command (Linux only; the rest also works on macOS).
 """
 
 import contextlib
@@ -39,15 +39,15 @@ class ProcessGroup:
     status: int | None
 
     def __init__(self, command: list[str]) -> None:
-        # Orphans of the command become ours, so they can be reaped here: an init that does not reap
-        # (a container's often does not) would keep them as zombies.
+        # Orphans of the command become our children and are reaped here: the init of a container often does not reap
+        # zombies.
         _prctl(PR_SET_CHILD_SUBREAPER, 1)
-        # Kept: if it has ended already, dropping the object would collect its status before `reap` does.
+        # Deleting the object would collect the status of an ended command before `reap` does.
         self._process = _start(command)
         self.pid, self.status = self._process.pid, None
 
     def reap(self) -> None:
-        """Collect what has ended; `status` is set once the command itself has."""
+        """Reap ended children; set `status` once the command has ended."""
         with contextlib.suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 if ended[0] == self.pid:
@@ -63,7 +63,7 @@ class ProcessGroup:
         return True
 
     def stop(self) -> None:
-        """Ask the command to stop, so that it stops its own children; then kill what is left."""
+        """Ask the command to stop with its children, then kill the rest."""
         for target, sign, patience in (
             (lambda sign: os.kill(self.pid, sign), signal.SIGTERM, GRACE_S),
             (lambda sign: os.killpg(self.pid, sign), signal.SIGKILL, 2.0),
@@ -98,7 +98,7 @@ def main() -> int:
         group.reap()
         if group.status is not None:
             break
-        # The time limit only guards against a pipe end that a forked worker of the starter inherited.
+        # The timeout is for a starter whose forked worker inherited the pipe.
         ready, _, _ = select.select([sys.stdin.fileno(), wake_read], [], [], 1.0)
         if sys.stdin.fileno() in ready and not os.read(sys.stdin.fileno(), 1):
             break

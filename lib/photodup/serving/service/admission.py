@@ -1,9 +1,9 @@
-"""Admission: a request whose expected wait is longer than a stated bound is refused at once.
+"""Admission: refuse a request at once if its expected wait is longer than a bound.
 
-A queue that grows with the load serves nobody: each answer comes too late, and the work for those who gave up
-is done for nothing. The wait is predicted from what is ahead and from how long such work took lately. Where the
-prediction was wrong, the request is refused when its turn comes (`decoding.py`, `batching.py`).
-A wait is all time from the complete request to its answer but for the work on its own images.
+Without a bound the queue grows under overload: every answer comes too late, and much work is for clients that have left.
+The wait is predicted from the work ahead and its recent pace. If the prediction was too short, the request is refused
+when its turn comes (`decoding.py`, `batching.py`). A wait is the time from the complete request to its answer, without the
+work on its own images.
 """
 
 import contextlib
@@ -13,19 +13,18 @@ from collections.abc import Iterator
 
 from photodup.serving.service.bodies import RequestError
 
-# Work of this many seconds ago counts half: after a change of load the estimate follows within seconds.
+# Half-life of past work in the estimate, which so follows a change of load within seconds.
 _HALF_LIFE_S = 1.0
 
-# The rest of the bound is for a pace that changes while a request waits: few are refused after they waited.
+# Below 1, since the pace may change while a request waits; so few requests are refused after waiting.
 _EXPECTED_SHARE = 0.8
 
-# One execution may take this share of the bound: who joins a batch keeps its first request waiting, and while it runs
-# two more of its size may wait.
+# Share of the bound for one execution: a batch's first request waits for the others, and two more batches may wait.
 _EXECUTION_SHARE = 0.25
 
 
 class Pace:
-    """Seconds per image of one stage, over the last seconds that it worked; safe in several threads."""
+    """Recent seconds per image of one stage; thread-safe."""
 
     def __init__(self) -> None:
         self._images = self._seconds = 0.0
@@ -39,31 +38,31 @@ class Pace:
 
     @property
     def seconds_per_image(self) -> float:
-        """0 before anything was measured."""
+        """0 before the first measurement."""
         return self._seconds / self._images if self._images else 0.0
 
 
 class Overloaded(RequestError):
-    """More is in the queue than the bound allows, and is expected to until `retry_after_s` whole seconds are over."""
+    """The expected wait exceeds the bound, for about `retry_after_s` more seconds."""
 
     def __init__(self, sentence: str, retry_after_s: float) -> None:
         super().__init__(503, sentence, retry_after_s=max(1, math.ceil(retry_after_s)))
 
 
 def too_late() -> Overloaded:
-    """Return the refusal of a request that has waited too long when its turn comes."""
+    """Return the refusal of a request that waited too long."""
     return Overloaded("The wait was longer than expected and than the limit (MAX_WAIT_S): retry later.", 1)
 
 
 class QueuePlace:
-    """One admitted request: where its images are. Used in the event loop only."""
+    """One admitted request and the stage of its images. For the event loop only."""
 
     def __init__(self, admission: "Admission", images: int) -> None:
         self._admission, self._images, self._stage, self._counted = admission, images, "", 0
         self.go_on_to("decoding")
 
     def go_on_to(self, stage: str, images: int | None = None) -> None:
-        """Enter "decoding", "costly" (with how many images), "computing" or "" (left)."""
+        """Enter "decoding", "costly" (with a number of images), "computing" or "" (left)."""
         ahead = self._admission._ahead
         if self._stage:
             ahead[self._stage] -= self._counted
@@ -73,13 +72,13 @@ class QueuePlace:
 
 
 class Admission:
-    """Counts what complete requests have in the queue; bodies that are still arriving take no place.
+    """Counts the images of complete requests in the queue; arriving bodies do not count.
 
     Args:
-        max_requests: complete requests at a time, whatever their expected wait.
+        max_requests: maximum number of complete requests.
         max_wait_s: longest expected wait.
-        lanes: images that are decoded at the same time.
-        batch_max: images in one execution at most.
+        lanes: images decoded at the same time.
+        batch_max: most images in one execution.
     """
 
     def __init__(self, *, max_requests: int, max_wait_s: float, lanes: int, batch_max: int = 1) -> None:
@@ -91,17 +90,17 @@ class Admission:
 
     @property
     def batch_limit(self) -> int:
-        """Images in one execution: `batch_max`, or fewer where these would take a quarter of the bound."""
+        """Images in one execution: `batch_max`, or as many as take a quarter of the bound."""
         pace = self.computing.seconds_per_image
         fitting = int(_EXECUTION_SHARE * self._max_wait_s / pace) if pace else self._batch_max
         return max(1, min(self._batch_max, fitting))
 
     @property
     def expected_wait_s(self) -> float:
-        """Seconds until the work that is ahead of a usual request is done: its slowest stage decides.
+        """Seconds until the work ahead of an ordinary request is done, in the slowest stage.
 
-        As many images as are ahead are expected behind it, and its batch may take these in.
-        Images that need a deadline are left out until they are decoded: they may take long, and hold up nobody.
+        Its batch may include later images, as many as are ahead. Images that need a deadline count only once decoded,
+        since they hold up nobody before.
         """
         decoding = self._ahead["decoding"]
         computing = decoding + self._ahead["computing"]
@@ -111,13 +110,13 @@ class Admission:
         )
 
     def check(self) -> None:
-        """Raise Overloaded if a request that comes now would wait too long."""
+        """Raise Overloaded if a new request would wait too long."""
         if self._requests >= self._max_requests:
             raise Overloaded(f"{self._requests} requests are in flight already: retry in a second.", 1)
         self._refuse_beyond(self.expected_wait_s)
 
     def check_costly(self) -> None:
-        """Raise Overloaded if an image that needs a deadline would wait too long for its process."""
+        """Raise Overloaded if an image that needs a deadline would wait too long for a process."""
         self._refuse_beyond(self._ahead["costly"] * self.costly.seconds_per_image / self._lanes)
 
     def _refuse_beyond(self, wait_s: float) -> None:
@@ -130,7 +129,7 @@ class Admission:
 
     @contextlib.contextmanager
     def enter(self, images: int) -> Iterator[QueuePlace]:
-        """Hold a place for a complete request of so many images; Overloaded if the wait is too long by now."""
+        """Admit a complete request of so many images, or raise Overloaded."""
         self.check()
         self._requests += 1
         place = QueuePlace(self, images)

@@ -1,4 +1,4 @@
-"""The FastAPI service as a program: its routes, what ends before them (no key, too long a wait), and its running."""
+"""The FastAPI application: routes, the gate before them (API key, overload), and the server."""
 
 import asyncio
 import contextlib
@@ -53,7 +53,7 @@ class ServiceLimits(BaseModel):
 
 
 class Info(BaseModel):
-    """What the service computes. Embeddings are comparable if their `digest` is the same."""
+    """The model and its limits. Embeddings with equal `digest` are comparable."""
 
     name: str
     pretrained: str
@@ -91,12 +91,12 @@ _SENTENCES = {
 
 
 def _described(body: type[BaseModel], errors: dict[int, str]) -> dict[int | str, dict[str, Any]]:
-    """Return what the schema says of errors: of each status the body and a sentence."""
+    """Return OpenAPI responses: the body and a description of each status."""
     return {status: {"model": body, "description": text} for status, text in errors.items()}
 
 
 def _taking(media_type: str, schema: dict[str, Any]) -> dict[str, Any]:
-    """Return what the schema says of a request with a body."""
+    """Return OpenAPI's description of a request body."""
     return {"requestBody": {"required": True, "content": {media_type: {"schema": schema}}}}
 
 
@@ -110,17 +110,17 @@ FILES = {
     "required": ["files"],
 }
 
-# Asked by whoever watches the service, a cluster say, and without a secret.
+# Health checks, such as a cluster's, need no key.
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/health"})
 _WORK_PATHS = frozenset({"/embed", "/embed/base64", openai_form.PATH})
 _NO_KEY = "This service asks for an API key: send it as X-API-Key, or as Authorization: Bearer KEY."
 
 
 def refusal(path: str, error: RequestError) -> JSONResponse:
-    """Return the answer to a refused request, under /v1/ as OpenAI's clients read it."""
+    """Return the answer to a refused request; under /v1/ in OpenAI's form."""
     headers = {
         401: {"WWW-Authenticate": "Bearer"},
-        408: {"Connection": "close"},  # the rest of a body that came too slowly is not waited for
+        408: {"Connection": "close"},  # do not wait for the rest of a slow body
         503: {"Retry-After": str(error.retry_after_s)},
     }.get(error.status)
     is_openai = path.startswith(openai_form.PREFIX)
@@ -129,13 +129,13 @@ def refusal(path: str, error: RequestError) -> JSONResponse:
 
 
 class Gate:
-    """ASGI middleware. Under ten times the load nine of ten requests end here, and must cost next to nothing.
+    """ASGI middleware that refuses requests at next to no cost: at ten times the load, nine of ten end here.
 
     Args:
         app: the application.
-        api_key: asked of every path but the health checks; None asks for none.
-        check: raises Overloaded when a request for embeddings would wait too long.
-        count: told the status of each request for embeddings that is refused here.
+        api_key: needed for all paths but the health checks; None for no key.
+        check: raises Overloaded if a request for embeddings would wait too long.
+        count: called with the status of each refused request for embeddings.
     """
 
     def __init__(
@@ -173,10 +173,10 @@ class Gate:
 
 
 def create_app(settings: ServiceSettings, on_failure: Callable[[str], None] = log.error) -> FastAPI:
-    """Build the application; the model is loaded when it starts, while `/healthz` answers already.
+    """Build the application, which loads its model at the start, while `/healthz` answers.
 
     Args:
-        on_failure: told the sentence when the model cannot be loaded; clients are not, for it may name a path.
+        on_failure: called with the error when the model cannot be loaded. Clients do not get it: it may name a path.
     """
     service = Service(settings)
 
@@ -289,7 +289,7 @@ async def _load(service: Service, on_failure: Callable[[str], None]) -> None:
         await asyncio.to_thread(service.load)
     except PhotodupError as error:
         failure = str(error)
-    except Exception as error:  # Anything else is a defect: keep the traceback, but do not hang half-started.
+    except Exception as error:  # a defect: log the traceback, and do not hang half-started
         log.exception("the model cannot be loaded")
         failure = f"The model cannot be loaded ({type(error).__name__}: {error})."
     else:
@@ -299,7 +299,7 @@ async def _load(service: Service, on_failure: Callable[[str], None]) -> None:
 
 
 def main() -> int:
-    """Serve until SIGINT or SIGTERM; return 2 when it could not."""
+    """Serve until SIGINT or SIGTERM; return 2 if that failed."""
     try:
         settings = read_settings()
         port = claim_ports(settings.host, {"the FastAPI service (PORT)": settings.port})

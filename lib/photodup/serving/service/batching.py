@@ -1,11 +1,11 @@
 """Micro-batching: requests that wait at the same time are computed together.
 
-One thread owns the model. While it computes, requests queue; when it is free it takes what is there, up
-to `batch_max` images. Requests are never split, and results go back in the order of each request.
+One thread owns the model. When the model is free, the thread takes the queued requests, up to `batch_max` images. Requests
+are never split.
 
-The delay is not NVIDIA's fixed queue delay, which a lone request pays in full. When the model becomes free,
-the thread waits for as many requests as were in flight a moment ago, and at most `delay_s`: clients that
-send their next image as soon as they have an answer end up in one batch, and a lone client never waits.
+Triton's queue delay is fixed, and a single request waits it out. Here the thread waits for as many requests as were in
+flight before, for at most `delay_s`. So clients that send an image after each answer share a batch, and a single client
+never waits.
 """
 
 import collections
@@ -23,7 +23,7 @@ from photodup.serving.service.admission import Admission, too_late
 
 @dataclass(frozen=True)
 class Computed:
-    """Answer to one request: float32 [n, dim], and how long it waited and was computed."""
+    """Answer to one request: embeddings float32 [n, dim], and seconds in the queue and in the model."""
 
     embeddings: np.ndarray
     queue_s: float
@@ -39,14 +39,14 @@ class _Request:
 
 
 class Batcher:
-    """Owner of the model's thread.
+    """Runs the model in a thread of its own.
 
     Args:
-        compute: uint8 [n, 3, h, w] -> float32 [n, dim]; called in one thread only.
-        batch_max: images in one execution across requests; 1 computes one request at a time.
+        compute: uint8 [n, 3, h, w] -> float32 [n, dim]; called in that thread only.
+        batch_max: most images in one execution; 1 computes one request at a time.
         delay_s: longest wait for further requests once the model is free.
-        on_execution: told (images, requests, seconds) after each execution, in the model's thread.
-        admission: knows how long an image takes, and with that how many an execution may take; None: no limits.
+        on_execution: called with (images, requests, seconds) after each execution, in that thread.
+        admission: limits the images of an execution by their pace; None for no limits.
     """
 
     def __init__(
@@ -72,8 +72,8 @@ class Batcher:
         """Queue a request of one or more images, uint8 [n, 3, h, w]; never blocks.
 
         Args:
-            deadline: by `time.perf_counter()`. A request that would wait for longer when its turn comes, the other
-                images of its batch included, is not computed: the future raises `Overloaded`.
+            deadline: by `time.perf_counter()`. If waiting and the other images of its batch would take longer, the
+                request is not computed and the future raises `Overloaded`.
         """
         request = _Request(images, deadline)
         with self._changed:
@@ -99,12 +99,14 @@ class Batcher:
             try:
                 images = batch[0].images if len(batch) == 1 else np.concatenate([r.images for r in batch])
                 embeddings = self._compute(images)
-            except Exception as error:  # Out of GPU memory, say: these requests fail, the next are served.
+            except Exception as error:  # such as GPU memory: these requests fail, the next are served
                 for request in batch:
                     request.future.set_exception(error)
                 continue
             seconds = time.perf_counter() - started
-            self._on_execution(len(images), len(batch), seconds)  # before the answers: counters never lag
+            self._on_execution(
+                len(images), len(batch), seconds
+            )  # before the answers, so that counters never lag
             first = 0
             for request in batch:
                 last = first + len(request.images)
@@ -114,7 +116,7 @@ class Batcher:
             self._in_flight_before = len(batch) + len(self._waiting)
 
     def _take(self) -> list[_Request]:
-        """Wait for requests and return those of the next execution; empty when closed and all is done."""
+        """Wait for the requests of the next execution; return an empty list once closed and done."""
         with self._changed:
             while True:
                 self._changed.wait_for(lambda: self._waiting or self._closed)
@@ -128,7 +130,7 @@ class Batcher:
         n_images, limit = 0, self._admission.batch_limit if self._admission else self._batch_max
         while self._waiting and (not batch or n_images + len(self._waiting[0].images) <= limit):
             request = self._waiting.popleft()
-            # False: the caller went away while it waited, nobody wants it computed.
+            # False: the caller has left.
             if request.future.set_running_or_notify_cancel():
                 batch.append(request)
                 n_images += len(request.images)

@@ -1,4 +1,4 @@
-"""From an HTTP request to encoded images, in bounded memory, or to an answer that says what is wrong."""
+"""From an HTTP request to encoded images, in bounded memory, or to an error."""
 
 import base64
 import contextlib
@@ -14,14 +14,14 @@ from photodup.serving.service.slow_clients import TooSlowBody, paced
 
 
 class ImageProblem(BaseModel):
-    """One image that cannot be embedded: its position in the request, from 0, and why."""
+    """An image that cannot be embedded: its position in the request, from 0, and the reason."""
 
     index: int
     reason: str
 
 
 class RequestProblem(BaseModel):
-    """Body of every 4xx and 5xx answer: a sentence, and which image it is about (null: the request)."""
+    """Body of every 4xx and 5xx answer: a sentence, and the position of the image (null: the request)."""
 
     detail: str
     index: int | None = None
@@ -37,7 +37,7 @@ class Base64Request(BaseModel):
 
 
 class RequestError(Exception):
-    """A request that is answered with a 4xx, 500 or 503; `retry_after_s` goes with a 503."""
+    """A request to answer with a 4xx, 500 or 503; `retry_after_s` is for a 503."""
 
     def __init__(
         self, status: int, detail: str, errors: list[ImageProblem] | None = None, retry_after_s: int = 1
@@ -54,14 +54,14 @@ Take = Callable[[int], None]
 
 
 class BodyBudget:
-    """Bytes of request bodies that the service holds at one time, over all connections."""
+    """Limits the bytes of request bodies in memory, over all connections."""
 
     def __init__(self, limit: int) -> None:
         self.limit, self.used = limit, 0
 
     @contextlib.contextmanager
     def open(self) -> Iterator[Take]:
-        """Yield what one request takes its bytes with; it gives them back when the block ends."""
+        """Yield a function that reserves bytes for one request; the block's end frees them."""
         reserved = 0
 
         def take(n_bytes: int) -> None:
@@ -78,14 +78,14 @@ class BodyBudget:
 
 
 class _InMemoryParser(MultiPartParser):
-    # Never to disk: the size of the body is bounded already, and a temporary file costs more than the image.
+    # Never to disk: bodies are bounded already.
     spool_max_size = 1 << 62
 
 
 async def stream(
     request: Request, max_bytes: int, take: Take, *, max_s: float, min_bytes_per_s: float
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the body as it arrives, and stop reading as soon as it is too large or too slow."""
+    """Yield the body as it arrives; raise once it is too large or too slow."""
     too_large = RequestError(
         413, f"The body is larger than {max_bytes / 1e6:g} MB: send fewer or smaller images."
     )
@@ -111,7 +111,7 @@ async def stream(
 async def read_multipart(
     headers: Headers, chunks: AsyncGenerator[bytes, None], max_images: int
 ) -> list[bytes]:
-    """Return the content of every file part, in order, whatever its field is called."""
+    """Return the content of all file parts, in order; field names do not matter."""
     parser = _InMemoryParser(headers, chunks, max_files=max_images, max_fields=16, max_part_size=1 << 16)
     try:
         form = await parser.parse()
@@ -147,14 +147,14 @@ def read_base64(body: bytes, max_images: int) -> list[bytes]:
 
 
 def first_fault(error: ValidationError) -> str:
-    """Return where a body of JSON is wrong, and what is wrong there."""
+    """Return the first fault in a JSON body: its place, and the error."""
     first = error.errors(include_url=False, include_input=False)[0]
     return ": ".join(filter(None, [".".join(map(str, first["loc"])), first["msg"]]))
 
 
 def of_base64(text: str) -> bytes:
-    """Decode base64 text, in lines and in the alphabet for URLs, too; raise a ValueError that names the fault."""
-    with contextlib.suppress(ValueError):  # as most of it is
+    """Decode base64, also in lines or the alphabet for URLs; raise a ValueError that names the fault."""
+    with contextlib.suppress(ValueError):  # the usual form
         return base64.b64decode(text, validate=True)
     text = "".join(text.split()).rstrip("=")
     try:
@@ -164,7 +164,7 @@ def of_base64(text: str) -> bytes:
 
 
 def decoded(texts: list[str], max_images: int, decode: Callable[[str], bytes]) -> list[bytes]:
-    """Return the bytes that each text stands for; refuse too many, and all at once those that raise a ValueError."""
+    """Decode each text; refuse too many, and report all that raise a ValueError together."""
     if len(texts) > max_images:
         raise too_many(max_images)
     images, problems = [], []

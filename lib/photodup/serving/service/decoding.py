@@ -1,7 +1,7 @@
-"""From the encoded images of one request to pixels: in bounded time, and ended when nobody waits any more.
+"""From the encoded images of a request to pixels, in bounded time, until the client leaves.
 
-Usual JPEGs, whose cost is known to be small, are decoded in a pool of threads. Everything else goes to worker
-processes with a deadline (`embedding.decode_pool`), which never hold up the JPEGs of others.
+Ordinary JPEGs, which are cheap, are decoded in threads. Everything else goes to worker processes with a deadline
+(`embedding.decode_pool`), which never hold up other requests' JPEGs.
 """
 
 import threading
@@ -18,18 +18,18 @@ from photodup.embedding.imaging import ImageError
 from photodup.serving.service.admission import Admission, Pace, too_late
 from photodup.serving.service.bodies import ImageProblem, RequestError, bad_images
 
-# The images of one request that need a deadline may take this many deadlines together.
+# Deadlines that the images of one request may take together.
 _DEADLINES_PER_REQUEST = 2
 
-# A service that is stopped finishes its requests, but gives an image that needs a deadline no longer than this.
+# Time for an image with a deadline once the service is being stopped.
 _LAST_SECONDS = 3.0
 
 
 class RequestWork:
-    """One request's images on their way through decoder and model; `cancel` drops them wherever they are.
+    """One request's images on their way through decoder and model; `cancel` drops them at any stage.
 
     Attributes:
-        deadline: by `time.perf_counter()`, until when it may wait; the work on its own images moves it.
+        deadline: end of the allowed wait, by `time.perf_counter()`; work on its own images extends it.
     """
 
     def __init__(self, images: list[bytes], max_request_pixels: int, max_wait_s: float) -> None:
@@ -44,7 +44,7 @@ class RequestWork:
         self._lock = threading.Lock()
 
     def follow(self, future: Future) -> Future:
-        """Remember what the request waits for, so that `cancel` ends the wait."""
+        """Set the future that `cancel` cancels."""
         with self._lock:
             self._future = future
             if self.cancellation.is_cancelled:
@@ -58,17 +58,17 @@ class RequestWork:
                 self._future.cancel()
 
     def check_in_time(self) -> None:
-        """Raise Overloaded, or Cancelled, if nobody should or wants to work on it any more."""
+        """Raise Overloaded after the deadline, or Cancelled if the client has left."""
         if self.cancellation.is_cancelled:
             raise Cancelled("The client has left.")
         if time.perf_counter() > self.deadline:
             raise too_late()
 
     def decode(self, index: int, decode: Callable[[bytes], tuple[int, np.ndarray]], pace: Pace) -> None:
-        """Decode one image and forget its bytes; a bad one is noted. `pace` receives the time that it took.
+        """Decode one image and release its bytes; note a bad one. `pace` gets the time.
 
         Raises:
-            RequestError: 413, the images together have too many pixels.
+            RequestError: 413 if the images together have too many pixels.
         """
         started = time.perf_counter()
         try:
@@ -101,13 +101,13 @@ class Decoder:
     """The threads and processes that decode for the service.
 
     Args:
-        threads: for usual JPEGs; as many worker processes for the rest, once there is need.
+        threads: for ordinary JPEGs, and as many worker processes for the rest, on demand.
         max_pixels: width × height of one image.
         deadline_s: seconds for one image that needs a deadline.
-        admission: told how long images take.
+        admission: gets the time of each image.
 
     Attributes:
-        draft_size: of `imaging.decode`, once it is known which model runs.
+        draft_size: of `imaging.decode`, set once the model is loaded.
     """
 
     def __init__(self, *, threads: int, max_pixels: int, deadline_s: float, admission: Admission) -> None:
@@ -123,25 +123,25 @@ class Decoder:
         )
 
     def run(self, function: Callable, *arguments: object) -> Future:
-        """Run a short piece of work in one of the threads."""
+        """Run a short function in one of the threads."""
         return self._threads.submit(function, *arguments)
 
     def usual(self, work: RequestWork) -> Future:
-        """Decode the images whose cost is known to be small; `work.costly` then names the others."""
+        """Decode the ordinary JPEGs; `work.costly` then lists the other images."""
         return work.follow(self._threads.submit(self._usual, work))
 
     def costly(self, work: RequestWork) -> Future:
-        """Decode the others, each in a process with a deadline."""
+        """Decode the other images, each in a process with a deadline."""
         return work.follow(self._callers.submit(self._costly, work))
 
     def hurry(self) -> None:
-        """The service is being stopped: end the processes soon, whatever they are at. Safe in a signal handler."""
+        """End the processes soon, since the service is being stopped. Safe in a signal handler."""
         timer = threading.Timer(_LAST_SECONDS, self._processes.close)
         timer.daemon = True
         timer.start()
 
     def close(self) -> None:
-        """Kill the processes, drop what waits, and let the threads end the image they are at."""
+        """Kill the processes, drop queued work, and let the threads finish their image."""
         self._processes.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._callers.shutdown(wait=True, cancel_futures=True)

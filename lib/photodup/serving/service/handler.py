@@ -1,9 +1,8 @@
 """The FastAPI service: encoded images in, embeddings out.
 
-Stateless. A request goes through the event loop (body), a pool of threads or processes (decode), one thread that
-owns the model (queue, compute) and back. The event loop never computes, so `/healthz` answers under load; what
-would wait too long is refused, and the work of a client that has left is dropped.
-`BATCH_MAX=1` is the published service: one request at a time. Settings are read from the environment.
+A request goes through the event loop (body), threads or processes (decode), the model's thread (queue, compute) and back.
+The event loop never computes, so `/healthz` answers under load. A request that would wait too long is refused, and work
+for a client that has left is dropped. `BATCH_MAX=1` is the published service: one request at a time.
 
     MODEL_PRETRAINED=random:0 PORT=8002 python -m photodup.serving.service
 """
@@ -62,14 +61,14 @@ class Service:
         self.model: ImageModel | None = None
         self.batcher: Batcher | None = None
         self.failure: str | None = None
-        self.digest = ""  # of the model and of how JPEGs are decoded
+        self.digest = ""  # of the model and the scale at which JPEGs are decoded
 
     def load(self) -> None:
         """Load and warm the model; takes seconds, in a thread."""
         s = self.settings
         model = _load(s)
-        # The first runs pay for what is set up once; the fastest is the first guess at the pace. Too slow a guess
-        # would refuse the first clients, too fast a one is corrected by their own runs.
+        # The fastest of the first runs, which set things up, is the first guess of the pace. Too slow a guess would
+        # refuse the first clients; their runs correct one that is too fast.
         self.admission.computing.add(1, min(_seconds_of_one(model) for _ in range(WARM_UPS)))
         is_drafted = s.jpeg_scale == "reduced" or (
             s.jpeg_scale == "auto" and draft_verdict_on(model) == "passed"
@@ -98,7 +97,7 @@ class Service:
             self.batcher.close()
 
     def ready(self) -> tuple[ImageModel, Batcher]:
-        """Return the model and what feeds it; RequestError 503 while there is none."""
+        """Return the model and its batcher; raise RequestError 503 until it is loaded."""
         if self.model is None or self.batcher is None:
             raise RequestError(503, self.failure or "The model is still loading: retry when /readyz says so.")
         return self.model, self.batcher
@@ -106,7 +105,7 @@ class Service:
     async def embed(
         self, request: Request, read: "Reader", encode: Callable[[np.ndarray], bytes]
     ) -> Response:
-        """Serve one request for embeddings; `encode` writes the body of the answer."""
+        """Answer one request for embeddings; `encode` writes the body."""
         model, batcher = self.ready()
         self.stages.in_flight.inc()
         try:
@@ -138,7 +137,7 @@ class Service:
             self.stages.in_flight.dec()
 
     def _require_sound(self, embeddings: np.ndarray, precision: str) -> None:
-        """Refuse to answer with what is no embedding: half a precision too few overflows without a word."""
+        """Raise RequestError 500 for NaN, infinities and zeros, such as from an overflow in FP16."""
         if rows := broken_rows(embeddings):
             self.stages.broken_embeddings.inc(len(rows))
             problems = [bodies.ImageProblem(index=row, reason=BROKEN) for row in rows]
@@ -152,7 +151,7 @@ class Service:
     async def _while_wanted(
         self, request: Request, work: RequestWork, place: QueuePlace, batcher: Batcher
     ) -> tuple[Computed, float]:
-        """Decode and compute; return the answer and when decoding was done. Ends as soon as the client leaves."""
+        """Decode and compute; return the answer and the end of decoding. Stops when the client leaves."""
         has_left = False
 
         async def watch() -> None:
@@ -199,14 +198,14 @@ class Service:
         return await self._json(read, request, take)
 
     async def embed_openai(self, request: Request) -> Response:
-        """Serve one request in OpenAI's form."""
+        """Answer one request in OpenAI's form."""
         form = openai_form.OpenAiRequest(self.ready()[0], self.settings.max_images)
         return await self.embed(request, partial(self._json, form.images), form.encode)
 
     async def _json(
         self, read: Callable[[bytes], list[bytes]], request: Request, take: bodies.Take
     ) -> list[bytes]:
-        """Read a body of JSON; a large one in a thread."""
+        """Read a JSON body; a large one in a thread."""
         _require(request, "application/json")
         body = bytearray()
         async for chunk in self._stream(request, take):
@@ -247,6 +246,6 @@ def _require(request: Request, content_type: str) -> None:
 
 
 def encode(embeddings: np.ndarray, encoding: str) -> bytes:
-    """Return embeddings in the service's own form: as numbers, or each as base64."""
+    """Return embeddings in the service's own form, as numbers or base64."""
     rows = openai_form.embedding_rows(embeddings, encoding)
     return to_json({"embeddings": rows})  # ten times faster than json.dumps for floats

@@ -1,7 +1,7 @@
-"""The same embeddings in OpenAI's form: `POST /v1/embeddings` and `GET /v1/models`, and errors as its clients read them.
+"""OpenAI's form: `POST /v1/embeddings`, `GET /v1/models`, and errors for its clients.
 
-Images are data URIs (`data:image/jpeg;base64,…`) with Infinity's `modality: image`, which may be left out since
-nothing else is embedded here. Addresses of images are refused: the service fetches nothing.
+Images are data URIs (`data:image/jpeg;base64,…`), with or without Infinity's `modality: image`. URLs of images are refused:
+the service fetches nothing.
 """
 
 import base64
@@ -80,7 +80,7 @@ _CODES = {401: "invalid_api_key", 404: "model_not_found", 503: "overloaded"}
 
 
 def problem(status: int, sentence: str) -> dict[str, Any]:
-    """Return an error as OpenAI's clients read it."""
+    """Return an error in OpenAI's form."""
     kind = "invalid_request_error" if status < 500 else "server_error"
     param = {404: "model", 401: None}.get(status, "input" if status < 500 else None)
     return {"error": {"message": sentence, "type": kind, "param": param, "code": _CODES.get(status)}}
@@ -99,7 +99,7 @@ def models_of(model: ImageModel) -> dict[str, Any]:
 
 
 class OpenAiRequest:
-    """One request: what its body says of the images and of the form of the answer."""
+    """One request in OpenAI's form: its images, and the encoding of its answer."""
 
     def __init__(self, model: ImageModel, max_images: int) -> None:
         self._model, self._max_images = model, max_images
@@ -109,7 +109,7 @@ class OpenAiRequest:
         """Return the encoded images of a body.
 
         Raises:
-            RequestError: it has another form, asks for another model, or an image is no data URI.
+            RequestError: it has another form or model, or an image is no data URI.
         """
         try:
             request = EmbeddingsRequest.model_validate_json(body)
@@ -135,7 +135,7 @@ class OpenAiRequest:
 
 
 def embedding_rows(embeddings: np.ndarray, encoding: str) -> list[Any]:
-    """Return embeddings as an answer holds them: as numbers, or each as base64 of little-endian float32."""
+    """Return embeddings as numbers, or each as base64 of little-endian float32."""
     if encoding == "base64":
         return [base64.b64encode(row.astype("<f4").tobytes()).decode() for row in embeddings]
     return embeddings.tolist()

@@ -1,23 +1,23 @@
-"""Clients that send their bodies too slowly, so that they hold neither memory nor sockets."""
+"""Refuse bodies that arrive too slowly, so that they do not occupy memory and sockets."""
 
 import asyncio
 from collections.abc import AsyncIterator
 
 from starlette.requests import Request
 
-# The rate is looked at over windows of this length: a pause of a second or two on a bad line costs nothing.
+# Window over which the rate is measured, so that a pause of a second or two does not count.
 _WINDOW_S = 5.0
 
 
 class TooSlowBody(Exception):
-    """A body that does not arrive fast enough; the argument is a clause."""
+    """A body arrives too slowly; the argument is a clause."""
 
 
 async def paced(request: Request, *, max_s: float, min_bytes_per_s: float) -> AsyncIterator[bytes]:
     """Yield the chunks of a body.
 
     Raises:
-        TooSlowBody: it is not complete after `max_s`, or some five seconds brought fewer than `min_bytes_per_s`.
+        TooSlowBody: it is not complete after `max_s`, or came at less than `min_bytes_per_s` for five seconds.
         starlette.requests.ClientDisconnect: the client left.
     """
     loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""What the FastAPI service counts, on `/metrics`: the stages that Triton counts, so that both can be compared.
+"""The counters of the FastAPI service on `/metrics`, with the same stages as Triton's.
 
 | here | Triton |
 |---|---|
@@ -12,9 +12,9 @@
 | `photodup_gpu_memory_used_bytes` | `nv_gpu_memory_used_bytes` |
 | `process_cpu_seconds_total`, `process_resident_memory_bytes` | (of the whole machine: `nv_cpu_utilization`) |
 
-The GPU's and the process's figures are of the moment, and absent where they cannot be had.
-A stage is observed once per request, so its sum divided by its count is a mean per request; `compute` is the
-whole execution that the request was part of. All are cumulative: read twice and subtract.
+GPU and process figures are current values, and absent if not available. Stages are counted per request, so sum divided by
+count is the mean of a request; `compute` is the whole execution that it was part of. Counters are cumulative: read them
+twice and subtract.
 """
 
 import contextlib
@@ -88,7 +88,7 @@ class Stages:
         return generate_latest(self.registry)
 
 
-# Name on the page -> what it says, and how it is read of a GPU.
+# Name on the page -> description, and how to read it.
 _GAUGES: dict[str, tuple[str, Callable[[Any, Any], float]]] = {
     "photodup_gpu_memory_used_bytes": (
         "Memory in use on the GPU, by all that runs on it",
@@ -106,13 +106,13 @@ _GAUGES: dict[str, tuple[str, Callable[[Any, Any], float]]] = {
 
 
 class GpuCollector(Collector):
-    """GPU memory, utilisation and power, read from NVIDIA's management library at each scrape, by the GPU's UUID.
+    """GPU memory, utilisation and power by the GPU's UUID, read from NVIDIA's management library at each scrape.
 
-    The package is `nvidia-ml-py` (extra `gpu`). Without it, a driver or a device there are no such lines on the page:
-    what is not known is absent, never zero. Not run here on a GPU: this project's own machine has none.
+    Without the package `nvidia-ml-py` (extra `gpu`), a driver or a device the page has no such lines: unknown figures are
+    absent, never zero. Not run here on a GPU: this project's own machine has none.
 
     Args:
-        nvml: the module `pynvml`, or what answers like it; None imports it.
+        nvml: the module `pynvml` or a stand-in; None imports it.
     """
 
     def __init__(self, nvml: Any = None) -> None:
@@ -125,19 +125,19 @@ class GpuCollector(Collector):
             self._nvml.nvmlInit()
             count = self._nvml.nvmlDeviceGetCount()
             self._devices = [self._nvml.nvmlDeviceGetHandleByIndex(i) for i in range(count)]
-        except Exception:  # no package, no driver, no device, no right: all mean "no GPU here"
+        except Exception:  # no package, driver, device or permission: no GPU here
             self._devices = []
 
     def names(self) -> list[str]:
-        """Return the model of each GPU, as its driver names it; empty where there is none."""
+        """Return the model of each GPU, by its driver's name."""
         return [_text(self._nvml.nvmlDeviceGetName(device)) for device in self._devices]
 
     def describe(self) -> Iterator[Any]:
-        """Return nothing: the registry need not ask the driver when it is made."""
+        """Return nothing, so that registering does not call the driver."""
         return iter(())
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield one family a figure."""
+        """Yield one metric family for each figure."""
         if not self._devices:
             return
         uuids = [_text(self._nvml.nvmlDeviceGetUUID(device)) for device in self._devices]

@@ -1,4 +1,4 @@
-"""Starting the FastAPI service in a process of its own, once for all who need one."""
+"""Start the FastAPI service in a process of its own."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -8,12 +8,12 @@ from photodup.core.settings import inherited
 from photodup.serving.process.ports import claim_ports, reachable
 from photodup.serving.process.server_process import ServerProcess, answers
 
-# Whoever starts one from here measures queues, so they may grow; `photodup serve` alone refuses what waits long.
+# Services started here are for measuring queues, so they may grow; `photodup serve` alone refuses long waits.
 PATIENT = {"MAX_WAIT_S": "60"}
 
 
 def patient(settings: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the environment of a service whose queues are measured; what this process sets counts more than PATIENT."""
+    """Return the environment of a service whose queues are measured; this process's variables override PATIENT."""
     return {"PYTHONUNBUFFERED": "1"} | PATIENT | inherited() | dict(settings or {})
 
 
@@ -23,12 +23,12 @@ def command() -> list[str]:
 
 
 def is_ready(url: str) -> bool:
-    """Say whether the service at `url` embeds by now; see `answers`."""
+    """Return whether the service at `url` is ready; see `answers`."""
     return answers(f"{url}/readyz")
 
 
 class ServiceProcess(ServerProcess):
-    """The service under the watchman of `photodup.serving.process`: it ends with `stop`, or with this process.
+    """A supervised service process; it ends with `stop`, or with this process.
 
         with ServiceProcess(settings={"MODEL_PRETRAINED": "random:0"}) as service:
             connect(service.url)
@@ -36,8 +36,8 @@ class ServiceProcess(ServerProcess):
     Args:
         host: address to listen on.
         port: 0 takes a free one.
-        settings: environment variables of the service, before those of this process. Where neither names
-            MAX_WAIT_S, requests wait for up to 60 s instead of being refused.
+        settings: environment variables of the service, which override those of this process. MAX_WAIT_S is 60 by
+            default, so that requests wait instead of being refused.
 
     Raises:
         PhotodupError: the port is in use, or the address is not this machine's.
@@ -55,9 +55,9 @@ class ServiceProcess(ServerProcess):
     def wait_until_ready(
         self, timeout_s: float = 300.0, progress: Callable[[str], None] | None = None
     ) -> float:
-        """Wait until it embeds; return the seconds since the call.
+        """Wait until it embeds; return the seconds.
 
         Raises:
-            PhotodupError: it ended, or was not ready in time; quotes its log.
+            PhotodupError: it ended or was not ready in time; quotes its log.
         """
         return self.wait_ready(lambda: is_ready(self.url), timeout_s, progress)

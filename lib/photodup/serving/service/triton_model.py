@@ -16,7 +16,7 @@ DEFAULT_BACKEND = "triton-onnx-fp32-grpc-uint8"
 
 
 class TritonModel(ExportedModel):
-    """An `ImageModel` behind Triton; its name, precision, digest and verdict are what Triton states.
+    """An `ImageModel` in Triton, with the name, precision, digest and verdict that Triton states.
 
     `INFERENCE_BACKEND` chooses the model (`DEFAULT_BACKEND`), `TRITON_GRPC_URL` the address (localhost:8004).
     """
@@ -25,10 +25,10 @@ class TritonModel(ExportedModel):
     _entry = ImageInput(np.uint8, channels_last=False, size=IMAGE_SIZE)
 
     def __init__(self, precision: str) -> None:
-        """Ask Triton for the model.
+        """Get the model's description from Triton.
 
         Raises:
-            PhotodupError: a backend that takes no pixels by gRPC, another precision, no such model, or one without a digest.
+            PhotodupError: a backend without pixels over gRPC, another precision, no such model, or one without a digest.
         """
         backend = parse_backend(environment().service_backend or DEFAULT_BACKEND)
         if backend.server != "triton" or backend.protocol != "grpc" or backend.is_lossy:

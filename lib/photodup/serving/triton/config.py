@@ -10,28 +10,28 @@ if TYPE_CHECKING:
     from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 BATCHING: dict[str, str] = {
-    # NVIDIA's advice: batches form from what queued while the device was busy; a lone request never waits.
+    # NVIDIA's advice: batches form while the device is busy; a single request never waits.
     "default": "dynamic_batching { }",
-    # What the published study measured, and its earlier setting. A lone request waits out the whole delay.
+    # The published study's settings, the later one first. A single request waits out the whole delay.
     "published": (
         "dynamic_batching { preferred_batch_size: [4, 8, 16, 32] max_queue_delay_microseconds: 10000 }"
     ),
     "published-early": (
         "dynamic_batching { preferred_batch_size: [8, 16, 32] max_queue_delay_microseconds: 5000 }"
     ),
-    # Every request is executed on its own; the queue has its bounds.
+    # No batching, but a bounded queue.
     "single": "dynamic_batching { preferred_batch_size: [1] }",
-    # The same without a batcher, whose bounds go with it.
+    # No batcher, and so no bounded queue.
     "off": "",
 }
-"""Named variants of the batcher. Anywhere a name is taken, a pbtxt snippet of your own is taken too."""
+"""Named variants of the batcher; a pbtxt snippet is accepted in place of a name."""
 
 
 def read_config(path: Path) -> "ModelConfig":
     """Parse a `config.pbtxt`.
 
     Raises:
-        PhotodupError: no such file, or a line that Triton would refuse; the message has the line number.
+        PhotodupError: no such file, or an invalid line; gives its number.
     """
     try:
         text = path.read_text()
@@ -54,23 +54,23 @@ def parse_config(text: str, where: str = "config") -> "ModelConfig":
 
 
 def write_config(config: "ModelConfig", path: Path, note: str = "") -> None:
-    """Write `config.pbtxt`, atomically, only if it differs: Triton reloads a model whose file is newer."""
+    """Write `config.pbtxt` atomically, if it differs."""
     from google.protobuf import text_format
 
     write_if_changed(path, (f"# {note}\n" if note else "") + text_format.MessageToString(config))
 
 
 def write_if_changed(path: Path, text: str) -> None:
-    """Leave an equal file alone: Triton takes a newer file for a new model."""
+    """Write a file if its text differs; Triton would reload the model of a newer file."""
     if not path.exists() or path.read_text() != text:
         write_atomically(path, text)
 
 
 def check_config(config: "ModelConfig", folder: Path) -> None:
-    """Refuse what Triton would refuse only when it loads the model, or would accept and do something else.
+    """Refuse a configuration that Triton would refuse when it loads the model, or would misunderstand.
 
     Raises:
-        PhotodupError: naming the field and the remedy.
+        PhotodupError: names the field and the remedy.
     """
     where = f"{folder.name}/config.pbtxt"
     if config.name != folder.name:
@@ -95,9 +95,9 @@ def check_config(config: "ModelConfig", folder: Path) -> None:
 
 
 def set_batching(config: "ModelConfig", variant: str) -> None:
-    """Give `config` a batcher: a name of `BATCHING` or a pbtxt snippet (`dynamic_batching { ... }`).
+    """Set the batcher of `config`: a name of `BATCHING` or a pbtxt snippet (`dynamic_batching { ... }`).
 
-    The bounds of its queue stay, unless the snippet has its own.
+    The queue's bounds stay, unless the snippet has its own.
     """
     snippet = BATCHING.get(variant, variant)
     if variant not in BATCHING and "dynamic_batching" not in variant:

@@ -1,6 +1,6 @@
-"""Change a running Triton (another configuration, another version) and see what its clients notice.
+"""Change a running Triton (another configuration or version), and observe its clients meanwhile.
 
-The key that this needs is found by the server's address (`control_key.py`).
+`control_key.py` finds the key by the server's address.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ if TYPE_CHECKING:
 
 
 def load_triton_model(grpc_url: str, model: str, config: ModelConfig | None = None) -> None:
-    """Load or reload a model; requests are answered by the old one until the new one is ready.
+    """Load or reload a model; the old one answers until the new one is ready.
 
     Args:
         grpc_url: `host:port` of a Triton started with `--model-control-mode=explicit`.
         model: its name.
-        config: the configuration to serve it with; None leaves it to the server, which keeps the last one it
-            was sent for as long as the files are as they were. So whoever wants another one back sends that.
+        config: the configuration; None leaves it to the server, which keeps the last one sent while the files are
+            unchanged. So send the former configuration to get it back.
 
     Raises:
-        PhotodupError: the server does not allow loading, its key is missing or wrong, or it refuses the
-            configuration; its reason is quoted.
+        PhotodupError: the server does not allow loading, the key is missing or wrong, or it refuses the
+            configuration; quotes the server.
     """
     from google.protobuf import json_format
 
     text = None if config is None else json_format.MessageToJson(config, preserving_proto_field_name=True)
     with _asking(grpc_url, model) as client:
-        # Half an hour: TensorRT may build an engine.
-        client.load_triton_model(model, headers=grpc_metadata(grpc_url), config=text, client_timeout=1800.0)
+        # Half an hour, since TensorRT may build an engine.
+        client.load_model(model, headers=grpc_metadata(grpc_url), config=text, client_timeout=1800.0)
 
 
 def unload_triton_model(grpc_url: str, model: str) -> None:
-    """Retire a model; requests in flight are answered first.
+    """Unload a model after its requests in flight.
 
     Raises:
         PhotodupError: as `load_triton_model`.
     """
     with _asking(grpc_url, model) as client:
-        client.unload_triton_model(model, headers=grpc_metadata(grpc_url), client_timeout=60.0)
+        client.unload_model(model, headers=grpc_metadata(grpc_url), client_timeout=60.0)
 
 
 @contextlib.contextmanager
@@ -72,14 +72,14 @@ def nothing_loaded(grpc_url: str) -> Iterator[None]:
 def temporary_config(
     grpc_url: str, model: str, change: Callable[[ModelConfig], None]
 ) -> Iterator[ModelConfig]:
-    """Serve `model` with a changed configuration for the length of a `with` block.
+    """Serve `model` with a changed configuration during a `with` block, then with its former one.
 
-    Nobody's request fails on the way. Afterwards the configuration that it had before is loaded again. Where the
-    change changes nothing, nothing is loaded: what a server is deployed with can be measured without its key.
+    No request fails meanwhile. A change without effect loads nothing, so the deployed configuration can be measured
+    without the key.
 
     Args:
         grpc_url, model: as for `load_triton_model`.
-        change: changes the configuration it is given, in place.
+        change: changes a configuration in place.
 
     Raises:
         PhotodupError: as `load_triton_model`.
@@ -104,7 +104,7 @@ def temporary_config(
 
 
 def _as_served(config: ModelConfig) -> ModelConfig:
-    """Return a configuration as Triton tells it back: a batcher prefers the largest batch where it is not told."""
+    """Return a configuration as Triton reports it: a batcher prefers the largest batch by default."""
     served = type(config)()
     served.CopyFrom(config)
     if served.HasField("dynamic_batching") and not served.dynamic_batching.preferred_batch_size:
@@ -114,7 +114,7 @@ def _as_served(config: ModelConfig) -> ModelConfig:
 
 @contextlib.contextmanager
 def _asking(grpc_url: str, model: str) -> Iterator[InferenceServerClient]:
-    """Yield a client of the server; what the server refuses is one sentence."""
+    """Yield a client of the server; turn its refusals into one sentence."""
     from tritonclient.grpc import InferenceServerClient
     from tritonclient.utils import InferenceServerException
 
@@ -123,7 +123,7 @@ def _asking(grpc_url: str, model: str) -> Iterator[InferenceServerClient]:
             yield client
     except InferenceServerException as error:
         refusal = f"Triton at {grpc_url} keeps {model} as it is"
-        if "is restricted" in error.message():  # it names the header, whose value may be missing or wrong
+        if "is restricted" in error.message():
             key_state = (
                 "the key given for it is wrong" if grpc_metadata(grpc_url) else "no key is given for it"
             )
@@ -142,7 +142,7 @@ def _asking(grpc_url: str, model: str) -> Iterator[InferenceServerClient]:
 def answers_during(
     grpc_url: str, model: str, request: np.ndarray, action: Callable[[], None], *, workers: int = 4
 ) -> dict[str, Any]:
-    """Keep asking `model` from several clients while `action` runs, and for a second before and after it.
+    """Send requests to `model` from several clients during `action`, and a second before and after it.
 
     Args:
         request: the input `image`, with its batch axis.
@@ -172,7 +172,7 @@ def answers_during(
                 except Exception as error:
                     if not is_expected(error):
                         raise
-                    failures.append(str(error))  # this is what was asked for
+                    failures.append(str(error))  # the caller wants these
 
     with ThreadPoolExecutor(workers) as pool:
         asking = [pool.submit(ask) for _ in range(workers)]

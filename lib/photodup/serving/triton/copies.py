@@ -1,7 +1,7 @@
-"""A second model beside a model: the same files under a name of its own, with a configuration of its own.
+"""Copies of a model under another name, with another configuration.
 
-Two settings of one model are compared at the same time only if both are loaded, and two processes of one configuration
-show what a comparison can tell apart. A copy is a folder of hard links in the repository of a Triton on this machine.
+To compare two settings of a model at the same time, both must be loaded. Two copies with one configuration show what a
+comparison can resolve. A copy is a folder of hard links in the repository of a Triton on this machine.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 def model_copy(
     grpc_url: str, repository: Path, model: str, name: str, change: Callable[[ModelConfig], None]
 ) -> Iterator[str]:
-    """Serve a copy of a model for the length of a `with` block; yields the name to send requests to.
+    """Serve a copy of a model during a `with` block; yield the name to send requests to.
 
     Args:
         grpc_url: of a Triton on this machine whose repository this is.
-        model: name of a model, or of an ensemble that takes JPEG files: then the encoder in it is copied.
-        name: of the copied encoder, unlike any model's.
+        model: name of a model, or of an ensemble for JPEG files, whose encoder is then copied.
+        name: of the copied encoder; must be new.
         change: changes the copy's configuration in place.
 
     Raises:
-        PhotodupError: no such model, or Triton refuses the copy; the server's reason is quoted.
+        PhotodupError: no such model, or Triton refuses the copy; quotes the server.
     """
     copies: list[str] = []
     try:
@@ -87,18 +87,18 @@ def configure(
     delay_us: int | None = None,
     preferred: int | None = None,
 ) -> None:
-    """Change a Triton configuration in place: what is None stays as it is.
+    """Change a Triton configuration in place; None leaves a setting unchanged.
 
     Args:
         instances: executions at the same time.
-        threads: of each instance, on a CPU; instances on a GPU share it as they are.
+        threads: of each instance on a CPU; ignored on a GPU.
         delay_us: how long the batcher may wait for more requests, microseconds.
         preferred: images at which a batch goes out at once, however long it might still wait.
     """
     if instances is not None:
         config.instance_group[0].count = instances
     if threads is not None and config.instance_group[0].kind != config.instance_group[0].KIND_GPU:
-        # Our Python model's name for it, or that of the stock ONNX Runtime backend of the CPU image.
+        # The parameter of our Python model, or of the stock ONNX Runtime backend of the CPU image.
         name = "intra_op_thread_count" if config.backend == "onnxruntime" else "threads"
         config.parameters[name].string_value = str(threads)
     if delay_us is not None:

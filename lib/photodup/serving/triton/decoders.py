@@ -1,8 +1,8 @@
-"""Ways to decode a photograph for the encoder, exact or faster. Copied next to Triton's preprocessing model.
+"""Decoders of photographs for the encoder, exact or faster. Copied next to Triton's preprocessing model.
 
-    pil     Pillow, every pixel: what open_clip does, bit for bit. The reference, and the default.
-    draft   Pillow, letting libjpeg shrink by 2, 4 or 8 while it decodes, down to twice the model's input.
-    turbo   libjpeg-turbo through simplejpeg, shrinking likewise (also by 3/4, 5/8 and so on).
+    pil     Pillow at full size, bit for bit like open_clip: the reference and the default.
+    draft   Pillow; libjpeg shrinks by 2, 4 or 8 while decoding, to no less than twice the model's input.
+    turbo   libjpeg-turbo through simplejpeg, which shrinks too (also by 3/4, 5/8 and so on).
 
 `draft` and `turbo` change pixels, so an embedding drifts; notebook 11 puts the drift beside the speed.
 """
@@ -13,7 +13,7 @@ from PIL import Image, ImageOps
 
 from photodup.embedding import imaging, jpeg_scans
 
-# The decoder stops shrinking at twice the model's input, so that the last step stays a bicubic resize.
+# Twice the model's input, so that the last step stays a bicubic resize.
 _SCALED_SIDE = 2 * imaging.IMAGE_SIZE
 
 
@@ -28,7 +28,7 @@ def decode_draft(data: bytes, max_pixels: int) -> Image.Image:
 
 
 def decode_turbo(data: bytes, max_pixels: int) -> Image.Image:
-    """Decode with libjpeg-turbo, scaled; other formats, and JPEGs that are not plain RGB, as `decode_pil`."""
+    """Decode with libjpeg-turbo, scaled; other formats and unusual JPEGs as `decode_pil`."""
     import io
 
     import simplejpeg

@@ -1,4 +1,4 @@
-"""The emulated accelerator: GPU-speed serving without the GPU, labelled as such wherever it appears."""
+"""Presets of the emulated accelerator: serving at a GPU's speed without the GPU, always labelled as emulated."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -13,13 +13,13 @@ _SUFFIXES = ("", "_fp16", "_uint8", "_jpeg")  # of the wires
 
 @dataclass(frozen=True)
 class Preset:
-    """Timing of one emulated device, with where it comes from.
+    """Timing of one emulated device, with its source.
 
     Attributes:
-        name: As in `emulated_<name>` and `triton-emulated-<name>-fp32-http-fp32`.
-        base_ms, per_image_ms: One execution of n images takes `base_ms + n × per_image_ms`.
-        gpu, engine, source: What is imitated, and who measured `base_ms + per_image_ms`.
-        assumption: What nobody measured.
+        name: as in `emulated_<name>` and `triton-emulated-<name>-fp32-http-fp32`.
+        base_ms, per_image_ms: an execution of n images takes `base_ms + n × per_image_ms`.
+        gpu, engine, source: the imitated GPU and engine, and the source of `base_ms + per_image_ms`.
+        assumption: the part that nobody measured.
     """
 
     name: str
@@ -59,7 +59,7 @@ def presets() -> dict[str, Preset]:
 
 
 def parse_emulated(model: str) -> tuple[Preset, str]:
-    """Take `emulated_<gpu>[_fp16|_uint8|_jpeg]` apart into the preset and the suffix.
+    """Split `emulated_<gpu>[_fp16|_uint8|_jpeg]` into preset and suffix.
 
     Raises:
         PhotodupError: no such preset or wire.

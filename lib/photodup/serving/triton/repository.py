@@ -1,9 +1,9 @@
 """Write a Triton model repository for one target.
 
-`model_repository/` is the source: what is deployed on a GPU, with Triton's stock onnxruntime backend.
-Rendering copies it into a folder that holds the weights too, fills in where they come from, and changes the
-few lines that a target needs. For `cpu-embedded` that is the backend: the embedded Triton has only the Python
-backend. `cpu` keeps the stock one, for NVIDIA's image on a machine without a GPU (not run here).
+`model_repository/` is the source, as deployed on a GPU with Triton's stock onnxruntime backend. Rendering copies it into a
+folder with the weights, fills in their origin, and changes a few lines for the target. `cpu-embedded` gets the Python
+backend, the only one of the embedded Triton. `cpu` keeps the stock one, for NVIDIA's image on a machine without a GPU (not
+run here).
 """
 
 import os
@@ -57,7 +57,7 @@ WEIGHTS: dict[str, str | None] = {
     "openclip_vit_b32_preprocess_dali": None,
     "openclip_vit_b32_jpeg_dali": None,
 }
-"""Triton model -> export variant of the graph it runs (None: Python code or an ensemble)."""
+"""Triton model -> export variant of its graph; None for Python code and ensembles."""
 
 ONLY: dict[str, tuple[Target, ...]] = {
     "openclip_vit_b32_tf32": ("cuda", "tensorrt"),
@@ -66,21 +66,21 @@ ONLY: dict[str, tuple[Target, ...]] = {
     "openclip_vit_b32_preprocess_dali": ("cuda", "tensorrt"),
     "openclip_vit_b32_jpeg_dali": ("cuda", "tensorrt"),
 }
-"""Models of some targets only. TensorRT has a target of its own: its first start builds engines."""
+"""Models for some targets only. TensorRT has its own target, since its first start builds engines."""
 
 PATIENT_US = 60_000_000
-"""How long the embedded servers let requests wait, for their queues are measured; as `service.start.PATIENT`."""
+"""Longest wait in the embedded servers, whose queues are measured; like `service.start.PATIENT`."""
 
 _MODELS = Path(__file__).parent / "models"  # Python models of ours
 _PREPROCESS_DALI = "openclip_vit_b32_preprocess_dali"
 PREPROCESS = "openclip_vit_b32_preprocess"
 
-# Library modules run inside Triton as plain files: its Python has no photodup.
+# Replaced imports of library modules, which run as plain files in Triton's Python, without photodup.
 _IMPORTS = {
     "from photodup.core.errors import PhotodupError": "PhotodupError = Exception",
     "from photodup.embedding import imaging": "import imaging",
     "from photodup.embedding import jpeg_scans": "import jpeg_scans",
-    "import photodup.embedding.raw_image": "raise ImportError",  # RAW is for the scan: a request is no camera file
+    "import photodup.embedding.raw_image": "raise ImportError",  # only the scan reads RAW
 }
 
 
@@ -101,25 +101,25 @@ def render_repository(
     """Write the repository for `target` into `out_dir` and return it.
 
     Args:
-        target: `cpu-embedded`, `cpu`, `cuda`, or `tensorrt` (cuda and the TensorRT model beside it).
-        out_dir: The repository; models already there that are not asked for stay, later versions go.
-        exported: Export variant (`fp32`, `uint8`, `fp16`) -> ONNX file, from `embedding.engines.export`; and
-            `openvino-int8` or `onnx-int8` -> quantised file, from `embedding.engines.quantise`. With `half` among
-            them the TensorRT model gets that graph and no FP16 flag, as TensorRT 11 wants it.
-        models: Names to render, also `emulated_<gpu>` with `_fp16`, `_uint8` or `_jpeg` on `cpu-embedded`;
-            also an encoder's name with engine and precision (`parse_encoder`), such as
-            `openclip_vit_b32_openvino_int8_jpeg`; None is every model of the target whose graph is in `exported`,
+        target: `cpu-embedded`, `cpu`, `cuda`, or `tensorrt` (cuda plus the TensorRT model).
+        out_dir: the repository; its other models stay, later versions of the rendered ones go.
+        exported: export variant (`fp32`, `uint8`, `fp16`) -> ONNX file, from `embedding.engines.export`; and
+            `openvino-int8` or `onnx-int8` -> quantised file, from `embedding.engines.quantise`. With `half` the
+            TensorRT model gets that graph and no FP16 flag, for TensorRT 11.
+        models: names to render, also `emulated_<gpu>` with `_fp16`, `_uint8` or `_jpeg` on `cpu-embedded`;
+            or an encoder with engine and precision (`parse_encoder`), such as
+            `openclip_vit_b32_openvino_int8_jpeg`. None renders all models of the target whose graph is in `exported`,
             without DALI's.
-        variant: Batching of the encoders: a name of `config.BATCHING` or a pbtxt snippet.
-        instances: Encoder instances: on GPU targets per GPU, on the CPU in all, emulated: the number of GPUs.
-        threads: CPU only: intra-op threads of one instance; 0 shares the machine's cores among the instances.
-        preprocess_instances: Processes that decode images in front of the JPEG ensemble.
-        model_digest: Digest of weights and options; clients compare it before they trust an embedding.
-        pretrained: Where the weights come from, such as `laion2b_s34b_b79k` or `random:0`.
+        variant: batching of the encoders: a name of `config.BATCHING` or a pbtxt snippet.
+        instances: of the encoder: per GPU on GPU targets, in all on the CPU; for emulated ones the number of GPUs.
+        threads: CPU only: intra-op threads of one instance; 0 shares the cores among the instances.
+        preprocess_instances: processes that decode images for the JPEG ensemble.
+        model_digest: of weights and options; clients compare it.
+        pretrained: origin of the weights, such as `laion2b_s34b_b79k` or `random:0`.
         device: `cpu-embedded` only: `cuda` lets ONNX Runtime compute on the first GPU.
 
     Raises:
-        PhotodupError: unknown target, model or variant, a missing graph, a configuration Triton refuses.
+        PhotodupError: unknown target, model or variant, a missing graph, an invalid configuration.
     """
     if target not in TARGETS:
         raise PhotodupError(f"Target {target!r} is unknown: use {', '.join(TARGETS)}.")
@@ -177,11 +177,10 @@ def render_repository(
 
 
 def link_weights(onnx: Path, version_dir: Path) -> None:
-    """Put a graph into a version folder (`<model>/2`, say) as `model.onnx`, by hard link where possible.
+    """Put a graph into a version folder (such as `<model>/2`) as `model.onnx`, by hard link if possible.
 
-    OpenVINO's `.xml` becomes `model.xml`, and the `.bin` beside it `model.bin`.
-
-    A hard link costs nothing and, unlike a symbolic one, survives being mounted into a container.
+    OpenVINO's `.xml` and `.bin` become `model.xml` and `model.bin`. Unlike a symbolic link, a hard link also works when
+    mounted into a container.
     """
     if not onnx.exists():
         raise PhotodupError(f"{onnx} is missing: `photodup render` exports the model first.")
@@ -192,7 +191,7 @@ def link_weights(onnx: Path, version_dir: Path) -> None:
 
 
 def link_file(onnx: Path, link: Path) -> None:
-    """Put a file under another name by hard link, or by copying it to another file system."""
+    """Hard-link a file under another name, or copy it to another file system."""
     if link.exists() and os.path.samefile(onnx, link):
         return
     with replacing(link) as scratch:
@@ -203,7 +202,7 @@ def link_file(onnx: Path, link: Path) -> None:
 
 
 def _check_format(onnx: Path) -> None:
-    """Refuse a file that the oldest supported server could not read: it would say so only when it loads it."""
+    """Refuse a file that the oldest supported Triton cannot read."""
     if (version := ir_version(onnx)) > IR_VERSION:
         raise PhotodupError(
             f"{onnx} has ONNX format {version}; Triton 24.05 (ONNX Runtime 1.18) reads {IR_VERSION}: export with the "
@@ -214,8 +213,8 @@ def _check_format(onnx: Path) -> None:
 def add_version(repository: Path, model: str, version: int, onnx: Path) -> Path:
     """Put a new version of a rendered model beside the old one; `EmbeddedTriton.load` then swaps them.
 
-    The version policy (`latest`, 1) makes the new version ready first and retires the old one after its last
-    request, so nobody notices. Going back: delete the folder and load again.
+    The version policy (`latest`, 1) loads the new version first and unloads the old one after its last request, so clients
+    notice nothing. To go back, delete the folder and load again.
 
     Returns:
         The version's folder.
@@ -235,7 +234,7 @@ def _is_emulated(name: str) -> bool:
 
 
 def _steps(name: str) -> tuple[str, ...]:
-    """Models that an ensemble calls; they are rendered and loaded with it."""
+    """Return the models that an ensemble calls; they are rendered and loaded with it."""
     if name == "openclip_vit_b32_jpeg_dali":
         return (_PREPROCESS_DALI, "openclip_vit_b32_uint8")
     if name.endswith("_jpeg"):
@@ -244,14 +243,14 @@ def _steps(name: str) -> tuple[str, ...]:
 
 
 def with_steps(models: Iterable[str]) -> list[str]:
-    """Return models with those that their ensembles call, each once and before it is needed."""
+    """Return models and the steps of their ensembles, each once, steps first."""
     return list(dict.fromkeys(step for name in models for step in (*_steps(name), name)))
 
 
 def _available(target: Target, exported: Mapping[str, Path]) -> list[str]:
     def usable(name: str) -> bool:
         weights = WEIGHTS[name]
-        # When asked for only: DALI's file must be made in Triton's image, which lacks PyTorch; TF32 is a question apart.
+        # Only on request: DALI's file must be made in Triton's image, which lacks PyTorch; TF32 is a separate question.
         return (
             target in ONLY.get(name, TARGETS)
             and (weights is None or weights in exported)
@@ -265,7 +264,7 @@ def _available(target: Target, exported: Mapping[str, Path]) -> list[str]:
 
 
 def _check_target(name: str, target: Target, exported: Mapping[str, Path]) -> str | None:
-    """Return the export variant that `name` needs on `target`, None if it has no weights."""
+    """Return the export variant of `name` on `target`; None if it has no weights."""
     if _is_emulated(name):
         if target != "cpu-embedded":
             raise PhotodupError(
@@ -299,10 +298,9 @@ def _committed(name: str) -> "ModelConfig":
 
 
 def _leave_precision_to_the_graph(config: "ModelConfig") -> None:
-    """Take the FP16 flag away: without it ONNX Runtime builds a strongly typed network, which follows the graph.
+    """Remove the FP16 flag: without it ONNX Runtime builds a strongly typed network, in the graph's precision.
 
-    Fusions of ONNX Runtime's own are kept basic (-1): on a CPU the further ones crash on this graph, and TensorRT does
-    its own anyway.
+    Only ONNX Runtime's basic fusions (-1) are used: on a CPU the others crash on this graph, and TensorRT has its own.
     """
     config.optimization.graph.level = -1
     for accelerator in config.optimization.execution_accelerators.gpu_execution_accelerator:
@@ -310,9 +308,9 @@ def _leave_precision_to_the_graph(config: "ModelConfig") -> None:
 
 
 def _on_cpu(config: "ModelConfig") -> None:
-    """Count the instances on the CPU, where every batch size runs at speed from the second call on."""
+    """Put the instances on the CPU, with one warm-up sample."""
     config.instance_group[0].kind = config.instance_group[0].KIND_CPU
-    del config.model_warmup[1:]  # one sample proves that the graph runs
+    del config.model_warmup[1:]  # on a CPU every batch size is fast from the second call
 
 
 def _to_python(config: "ModelConfig") -> None:
@@ -325,13 +323,13 @@ def _to_python(config: "ModelConfig") -> None:
 def _run_in_python(config: "ModelConfig", threads: int, device: str, version_dir: Path) -> None:
     _to_python(config)
     set_parameter(config, threads=threads, device=device)
-    # With the settings and the normalisation of the FastAPI service.
+    # With settings and normalisation of the FastAPI service.
     copy_code(_MODELS / "onnx_session.py", version_dir / "model.py")
     _copy_library(version_dir, imaging, jpeg_scans, cpu)
 
 
 def _stay_on_cpu(config: "ModelConfig", threads: int) -> None:
-    """Keep the stock backend and take away what needs a GPU; 0 threads leaves them to it: the image's machine decides."""
+    """Keep the stock backend and remove all that needs a GPU; with 0 threads the backend decides."""
     config.ClearField("optimization")
     _on_cpu(config)
     if threads:
@@ -360,7 +358,7 @@ def _emulate(config: "ModelConfig", name: str, version_dir: Path) -> None:
 
 
 def _copy_committed(name: str, file: str, version_dir: Path) -> None:
-    """Copy a file of code that a model of `model_repository/` has."""
+    """Copy a code file of a model in `model_repository/`."""
     copy_code(project_root() / "model_repository" / name / "1" / file, version_dir / file)
 
 
@@ -382,18 +380,18 @@ def copy_code(source: Path, destination: Path) -> None:
     write_if_changed(destination, source.read_text())
 
 
-# What is not in `model_repository/` is rendered from the configuration of its wire, with the engine and the precision as
-# parameters of the Python model that runs it.
+# Encoders that are not in `model_repository/` are rendered from the configuration of their wire; engine and precision are
+# parameters of the Python model.
 _ENCODER = re.compile(
     r"openclip_vit_b32(?:_(?P<engine>openvino))?(?:_(?P<precision>bf16|int8))?(?:_(?P<wire>fp16|uint8|jpeg))?"
 )
 
 
 def parse_encoder(name: str) -> Backend | None:
-    """Return the backend (over HTTP) that an encoder's name stands for; None if it is no encoder's.
+    """Return the backend (over HTTP) of an encoder's name; None for other models.
 
     Raises:
-        PhotodupError: the engine does not compute in that precision.
+        PhotodupError: the engine lacks the precision.
     """
     if not (match := _ENCODER.fullmatch(name)):
         return None
@@ -403,11 +401,11 @@ def parse_encoder(name: str) -> Backend | None:
 
 
 def describe_encoder(config: "ModelConfig", encoder: Backend, file: Path | None, model_digest: str) -> None:
-    """Turn the configuration of a wire into that of an encoder with the wire.
+    """Turn the configuration of a wire into that of an encoder.
 
     Args:
-        file: the graph that it runs; None for an ensemble.
-        model_digest: of the weights; that of the embeddings follows from the precision.
+        file: its graph; None for an ensemble.
+        model_digest: of the weights.
 
     Raises:
         PhotodupError: an INT8 file that was made from other weights.

@@ -1,12 +1,12 @@
 """A real Triton Inference Server on this machine, without Docker.
 
-The binary is the one that NVIDIA's `nvidia-pytriton` wheel carries. It lives in a virtual environment of its
-own (it needs NumPy 1.x): `PHOTODUP_TRITON_VENV`, or `.venv-triton` in the checkout. `start_shipped` starts it as the images
-start theirs, by docker/start-triton.sh.
+The binary is that of NVIDIA's `nvidia-pytriton` wheel, in its own virtual environment (it needs NumPy 1.x):
+`PHOTODUP_TRITON_VENV`, or `.venv-triton` in the checkout. `start_shipped` starts it with docker/start-triton.sh, like the
+images.
 
-SECURITY. Each start makes a new random key, without which nobody loads a model, registers shared memory or changes
-tracing or logging, over HTTP or gRPC (`control_key.py`). `tritonserver` takes it as an argument only, so every user of
-this machine can read it (`ps`) and reach the server, which listens on loopback.
+SECURITY. Each start makes a new random key for model loading, shared memory, tracing and logging (`control_key.py`).
+`tritonserver` takes it only as an argument, so every user of this machine can read it (`ps`) and reach the server, which
+listens on loopback.
 """
 
 import glob
@@ -39,7 +39,7 @@ def triton_venv() -> Path:
     """Return the virtual environment that holds Triton.
 
     Raises:
-        PhotodupError: none here, or none possible on this platform; says what to do instead.
+        PhotodupError: there is none, or none for this platform; names the alternative.
     """
     folder = Path(environment().triton_venv or project_root() / ".venv-triton")
     if _server_in(folder) is not None:
@@ -56,10 +56,10 @@ def triton_venv() -> Path:
 
 
 def server_folder(venv: Path) -> Path:
-    """Return the folder of `bin/tritonserver` in what `triton_venv` returned.
+    """Return the folder of `bin/tritonserver` in a virtual environment.
 
     Raises:
-        PhotodupError: it is not there any more.
+        PhotodupError: it is not there.
     """
     if (folder := _server_in(venv)) is None:
         raise PhotodupError(f"No Triton server in {venv}: run `make install`, or set PHOTODUP_TRITON_VENV.")
@@ -72,7 +72,7 @@ def _server_in(venv: Path) -> Path | None:
 
 
 def backends_folder(venv: Path) -> Path:
-    """Assemble a backend directory: the wheel keeps the stub of each Python version elsewhere."""
+    """Assemble a backend directory, since the wheel keeps the stubs of the Python versions elsewhere."""
     server = server_folder(venv)
     version = server.parents[2].name.removeprefix("python")
     stub = server / "python_backend_stubs" / version / "triton_python_backend_stub"
@@ -92,11 +92,11 @@ def backends_folder(venv: Path) -> Path:
 
 
 def server_environment(venv: Path) -> dict[str, str]:
-    """The server's environment: its own Python first, and the shared libraries that the copied stub needs."""
+    """Return the server's environment: its own Python first, and the shared libraries of the copied stub."""
     site = server_folder(venv).parents[1]
     libraries = [site / "nvidia_pytriton.libs"]
     for line in (venv / "pyvenv.cfg").read_text().splitlines():
-        if line.startswith("home"):  # libpython, where the interpreter is not the distribution's
+        if line.startswith("home"):  # libpython of an interpreter that is not the distribution's
             libraries.append(Path(line.split("=", 1)[1].strip()).parent / "lib")
     ours = {k: v for k, v in inherited().items() if not k.startswith(("PYTHON", "VIRTUAL_ENV"))}
     ours["PATH"] = f"{venv / 'bin'}:{ours.get('PATH', '')}"
@@ -118,26 +118,26 @@ def _explain(log: str) -> str:
 
 
 class EmbeddedTriton(ServerProcess):
-    """Triton on loopback, started when it is made; as a context manager it waits until its models are ready.
+    """Triton on loopback, started by the constructor. A context manager that waits until its models are ready.
 
-    It is stopped with the block, and with this process if it dies.
+    It ends with the block, and with this process.
 
     Args:
-        repository: A repository rendered for `cpu-embedded`.
-        models: Models to load at the start (an ensemble brings its steps); None is all of the repository.
-            Others are loaded later with `load`.
-        ports: Of HTTP, gRPC and the metrics; 0 takes a free one.
-        host: Address to listen on; loopback unless a link is emulated in front.
-        timeout_s: How long to wait for readiness.
-        progress: Receives a line of text now and then; None is silent.
+        repository: rendered for `cpu-embedded`.
+        models: to load at the start, ensembles with their steps; None loads all of the repository. `load` loads others
+            later.
+        ports: of HTTP, gRPC and the metrics; 0 takes a free one.
+        host: address to listen on; loopback unless a link is emulated in front.
+        timeout_s: longest wait for readiness.
+        progress: called with a line of text now and then; None is silent.
 
     Attributes:
-        http_port, grpc_port, metrics_port: Ports in use.
-        ready_s: Seconds from start to ready.
-        log_path: Log of this start.
+        http_port, grpc_port, metrics_port: ports in use.
+        ready_s: seconds from start to ready.
+        log_path: log of this start.
 
     Raises:
-        PhotodupError: no binary, a port in use; entered, a model that does not load (quotes the log's last error).
+        PhotodupError: no binary, or a port in use; on entering, a model that does not load (quotes the log).
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class EmbeddedTriton(ServerProcess):
                     f"Model {name} is not in {repository}: render it first (it has "
                     f"{', '.join(models_in(repository)) or 'no models'})."
                 )
-            # Triton says only that "all models" failed; this names the line.
+            # Triton reports only that "all models" failed; this names the line.
             check_config(read_config(repository / name / "config.pbtxt"), repository / name)
         claimed = claim_ports(host, dict(zip(PORTS, ports, strict=True)))
         self.http_port, self.grpc_port, self.metrics_port = claimed.values()
@@ -172,12 +172,12 @@ class EmbeddedTriton(ServerProcess):
 
     @property
     def http_url(self) -> str:
-        """`http://host:port`; the same address for a client on this machine if Triton listens on all."""
+        """`http://host:port`, for a client on this machine."""
         return f"http://{reachable(self.host)}:{self.http_port}"
 
     @property
     def grpc_url(self) -> str:
-        """`host:port`, without a scheme, as gRPC clients want it."""
+        """`host:port`, for gRPC clients on this machine."""
         return f"{reachable(self.host)}:{self.grpc_port}"
 
     @property
@@ -191,7 +191,7 @@ class EmbeddedTriton(ServerProcess):
             str(server_folder(venv) / "bin" / "tritonserver"),
             f"--model-repository={self.repository.resolve()}",
             f"--backend-directory={backends_folder(venv)}",
-            # Explicit: models and versions change when we ask, not when a file happens to be touched.
+            # Explicit: models and versions change on request, not when a file is touched.
             "--model-control-mode=explicit",
             *(f"--load-model={name}" for name in self.models),
             # Our configurations are complete; guessing would start every Python model once more.
@@ -201,7 +201,7 @@ class EmbeddedTriton(ServerProcess):
             f"--grpc-port={self.grpc_port}",
             f"--metrics-port={self.metrics_port}",
             "--allow-gpu-metrics=false",
-            # Two more front ends of this binary, which know no restriction; an environment variable opens one.
+            # Two more front ends of this binary, without restrictions; an environment variable opens one.
             "--allow-sagemaker=false",
             "--allow-vertex-ai=false",
             f"--http-restricted-api={restricted}",
@@ -219,11 +219,11 @@ class EmbeddedTriton(ServerProcess):
         """Load or reload a model; the old version answers until the new one is ready.
 
         Args:
-            model: Its name. New versions (a folder `2/`) are found now; the version policy retires the rest.
-            config: Used in place of the file, for trying out a setting; without it the file counts.
+            model: its name. New versions (a folder `2/`) are loaded; the version policy unloads the old ones.
+            config: to try out in place of the file's.
 
         Raises:
-            PhotodupError: Triton refuses; its reason is quoted.
+            PhotodupError: Triton refuses; quotes it.
         """
         file = self.repository / model / "config.pbtxt"
         if config is None and file.exists():
@@ -231,24 +231,24 @@ class EmbeddedTriton(ServerProcess):
         load_triton_model(self.grpc_url, model, config)
 
     def stop(self) -> None:
-        """Stop the server, and take its key and its shared memory away."""
+        """Stop the server, and remove its key and shared memory."""
         super().stop()
         self._key_files.close()
         _remove_shared_memory(self._shm_prefix)
 
 
 def models_in(repository: Path) -> list[str]:
-    """Names of the models in a repository."""
+    """Return the names of the models in a repository."""
     return sorted(path.parent.name for path in repository.glob("*/config.pbtxt"))
 
 
 def _new_shm_prefix() -> str:
-    """Return a name that `remove_stale_shared_memory` knows: it holds our process, which may be killed."""
+    """Return a prefix with our process id, for `remove_stale_shared_memory`."""
     return f"{_SHM_PREFIX}{os.getpid()}_{secrets.token_hex(3)}_"
 
 
 def remove_stale_shared_memory() -> None:
-    """Remove shared memory of embedded servers whose starter is gone (a killed server cannot tidy up)."""
+    """Remove the shared memory of embedded servers whose starter has ended (a killed server leaves it)."""
     for path in glob.glob(f"/dev/shm/{_SHM_PREFIX}*"):
         owner = Path(path).name.removeprefix(_SHM_PREFIX).split("_")[0]
         if owner.isdigit() and not Path(f"/proc/{owner}").exists():
@@ -263,11 +263,11 @@ def _remove_shared_memory(prefix: str) -> None:
 def start_shipped(
     repository: Path, *, key: str = "", arguments: Sequence[str] = (), log: str = "triton-shipped"
 ) -> ServerProcess:
-    """Start Triton with docker/start-triton.sh, as the images do, and return at once. The caller has to stop it.
+    """Start Triton with docker/start-triton.sh, like the images, and return at once. The caller must stop it.
 
     Args:
-        key: the control key; without one nobody can change the models.
-        arguments: further ones for `tritonserver`, such as `--http-port=8003`.
+        key: the control key; without one models cannot be changed.
+        arguments: more options of `tritonserver`, such as `--http-port=8003`.
         log: name of its log in build/logs.
 
     Raises:

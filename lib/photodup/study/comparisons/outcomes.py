@@ -16,7 +16,7 @@ from photodup.bench.pairs.declared import Declarations, Pair, Side, declarations
 from photodup.bench.record.json_files import reading
 from photodup.bench.stats.comparison import Outcome, Question, has_failed, judge
 from photodup.bench.stats.facts import METRICS
-from photodup.bench.stats.sentence import row, sentence
+from photodup.bench.stats.sentence import brief, row, sentence
 from photodup.core.files import write_atomically
 from photodup.embedding.backends import COLUMNS
 from photodup.study.comparisons.measure import obstacle, offered, visit_config, visit_key
@@ -56,6 +56,10 @@ class Compared:
     def sentence(self, name: str) -> str:
         """Return the sentence of a comparison, by its name."""
         return sentence(self[name])
+
+    def brief(self, name: str) -> str:
+        """Return the sentence of a comparison without its values, for an answer."""
+        return brief(self[name])
 
     def sentences(self) -> list[str]:
         """Return one sentence for each comparison that the run planned, in the order declared, and one for the others."""

@@ -45,22 +45,18 @@ PROBED, PROBE = Load("closed_loop", concurrency=8, span="prepared"), WindowPlan(
 
 def costs(run: Run) -> Found:
     """Return start-up times, memory and what twice its rate did to each server in FP32; measured unless the run has it."""
-    return _of_each(run, "server-alone", measure_alone, _in_fp32())
+    return _of_each(run, "server-alone", measure_alone, [sides[:1] for sides in sides_by_server().values()])
 
 
 def verified(run: Run) -> Found:
     """Return what `photodup verify` finds of each server in FP32, as `VerifiedServer.as_record`; likewise."""
-    return _of_each(run, "server-verify", verify_alone, _in_fp32())
+    return _of_each(run, "server-verify", verify_alone, [sides[:1] for sides in sides_by_server().values()])
 
 
 def rates(run: Run) -> Found:
     """Return the highest rate under `BOUND` of each server at its fastest, as `SloRate.as_record`; likewise."""
     fastest_first = [sides[::-1] for sides in sides_by_server().values()]
     return _of_each(run, "server-rate", highest_rate, fastest_first, asdict(BOUND))
-
-
-def _in_fp32() -> list[list[Side]]:
-    return [sides[:1] for sides in sides_by_server().values()]
 
 
 def _of_each(

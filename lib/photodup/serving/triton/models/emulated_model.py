@@ -1,7 +1,7 @@
-"""Triton Python-backend model that takes a GPU's time and none of its arithmetic.
+"""Triton Python-backend model that waits as long as a GPU would compute.
 
-Everything around it is real: protocols, serialization, queues, batching, instances. One execution at a time per
-instance, so an instance group of k stands for k GPUs. Two Triton models are two devices: load one at a time.
+All else is real: protocols, serialization, queues, batching, instances. An instance runs one execution at a time, so k
+instances stand for k GPUs. Two models are two devices: load one at a time.
 """
 
 import json
@@ -25,7 +25,7 @@ class TritonPythonModel:
         sharpen_sleep()
 
     def execute(self, requests):
-        """Answer every request after one wait for all of them, as a GPU would run one batch."""
+        """Answer all requests after one wait, as for one batch on a GPU."""
         started = time.perf_counter()
         responses, images = [], 0
         for request in requests:

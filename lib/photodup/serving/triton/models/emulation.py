@@ -1,6 +1,6 @@
-"""What the emulated accelerator computes: a wait, and an embedding that proves which image was answered.
+"""The emulated accelerator's wait and embeddings, which identify their image.
 
-Used by tests to check answers, and copied next to the Triton model: NumPy and the standard library only.
+Tests check answers with it, and it is copied next to the Triton model: NumPy and the standard library only.
 """
 
 import contextlib
@@ -16,11 +16,10 @@ SPIN_S = 150e-6
 
 
 def emulated_embedding(images: np.ndarray) -> np.ndarray:
-    """Return the emulator's embedding of each image: no meaning, but every input byte takes part.
+    """Return a meaningless embedding of each image that depends on every input byte.
 
     Args:
-        images: [n, 3, 224, 224], float32, float16 or uint8. The same picture on another wire gives another
-            vector, since the bytes differ.
+        images: [n, 3, 224, 224], float32, float16 or uint8. Each type gives another vector.
 
     Returns:
         float32 [n, 512], length 1.
@@ -34,9 +33,9 @@ def emulated_embedding(images: np.ndarray) -> np.ndarray:
 
 
 def wait_until(deadline_s: float) -> None:
-    """Return at `deadline_s` of `time.perf_counter()`, a few microseconds late at most on an idle core.
+    """Return at `deadline_s` of `time.perf_counter()`, at most a few microseconds late on an idle core.
 
-    Sleeps, then spins for the last 0.15 ms: a longer spin would take the cores that the server needs.
+    Only the last 0.15 ms spin: a longer spin would take cores from the server.
     """
     if (remaining := deadline_s - time.perf_counter() - SPIN_S) > 0:
         time.sleep(remaining)
@@ -45,6 +44,6 @@ def wait_until(deadline_s: float) -> None:
 
 
 def sharpen_sleep() -> None:
-    """Let this thread's sleeps end on time: Linux delays them by 50 µs by default to save power."""
+    """Let this thread's sleeps end on time: Linux delays them by up to 50 µs."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(29, 1000, 0, 0, 0)  # PR_SET_TIMERSLACK, nanoseconds

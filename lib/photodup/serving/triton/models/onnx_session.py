@@ -1,8 +1,8 @@
 """Triton Python-backend model that runs an encoder on the CPU, or with CUDA. Copied into a repository as `1/model.py`.
 
-The embedded Triton has no onnxruntime or openvino backend (they are C++ libraries of the Docker images), so this
-stands in for them: same tensors, same batching by Triton. The graph, the engine's version and settings (`cpu.py`) and the
-normalisation (`imaging.py`) are those of the FastAPI service; `photodup_runtime` on Triton's metrics page reports them.
+It replaces the onnxruntime and openvino backends, which the embedded Triton lacks (they are C++ libraries of the Docker
+images), with the same tensors and batching. Graph, engine version, settings (`cpu.py`) and normalisation (`imaging.py`) are
+those of the FastAPI service; `photodup_runtime` on Triton's metrics page reports them.
 """
 
 import json
@@ -47,13 +47,13 @@ class TritonPythonModel:
         self._metric.set(1)
 
     def run(self, batch):
-        """Return the embeddings of a batch as the wire carries it: pixels, or normalised float16 or float32."""
+        """Return the embeddings of a batch: pixels, or normalised float16 or float32."""
         return self._run(
             normalize(batch) if batch.dtype == np.uint8 else batch.astype(np.float32, copy=False)
         )
 
     def execute(self, requests):
-        """Answer the good requests from one run over their concatenation, the bad ones with a reason."""
+        """Answer all valid requests from one run, and the others with an error."""
         responses = [None] * len(requests)
         arrays, owners = [], []
         for index, request in enumerate(requests):

@@ -4,7 +4,7 @@ import numpy as np
 
 from photodup.photos.compare.align import Placement, align, corners, grey, inverse, laid, moved, rescaled
 from photodup.photos.compare.limits import LIMITS
-from photodup.photos.compare.pictures import Picture, Saving
+from photodup.photos.compare.pictures import Picture, Saving, coefficients
 from photodup.photos.compare.reproduce import (
     CELL,
     View,
@@ -20,9 +20,6 @@ from photodup.photos.compare.reproduce import (
     window,
 )
 from photodup.photos.compare.unexplained import Difference, beyond, has_edge, in_both, places, unexplained
-
-_COSINES = np.cos(np.pi / 16 * np.outer(np.arange(8), np.arange(1, 16, 2)))
-_DCT = _COSINES * np.sqrt(np.where(np.arange(8) == 0, 1, 2) / 8)[:, None]
 
 
 def lacks(keeper: Picture, member: Picture) -> tuple[Difference, ...]:
@@ -143,8 +140,7 @@ def rounding(rgb: np.ndarray, saving: Saving, side: int = 512) -> float:
     steps = np.array(saving.tables[0], np.float32).reshape(8, 8)
     nearness = []
     for at in (0, 4):
-        blocks = part[at : at + height, at : at + width].reshape(height // 8, 8, width // 8, 8).swapaxes(1, 2)
-        multiples = _DCT @ blocks @ _DCT.T / steps
+        multiples = coefficients(part[at : at + height, at : at + width]) / steps
         size = np.abs(multiples)
         counted = multiples[(size > 0.6) & (size < 4.5) & (steps > 3)]
         nearness.append(float(np.cos(2 * np.pi * counted).mean()) if len(counted) > 100 else 0.0)

@@ -1,5 +1,7 @@
 """Compare the pixels of two files: can the one that stays reproduce the other, and if not, where and why?"""
 
+from dataclasses import replace
+
 import numpy as np
 
 from photodup.photos.compare.align import Placement, align, corners, grey, inverse, laid, moved, rescaled
@@ -65,7 +67,11 @@ def _doubt(keeper: Picture, member: Picture, placement: Placement, view: View, *
     # Our copy foretells what its saving did: it was saved from the keeper.
     is_foretold = view.explained >= LIMITS.explained and beside >= 0.7 * fresh > 0.1
     is_one_size = 1 - LIMITS.same_size < scale < 1 + LIMITS.same_size
-    may_show = not is_one_size or not keeper.saving.tables or keeper.saving.step < 0.8 * member.saving.step
+    may_show = (
+        not is_one_size
+        or not keeper.saving.tables
+        or keeper.saving.step < LIMITS.finer_step * member.saving.step
+    )
     if may_show and member.saving.tables and rounding(view.keeper, member.saving) > LIMITS.rounding:
         # Steps that are twice as long look alike; then only a keeper that the member foretells was made from it.
         back = inverse(placement.transform)
@@ -87,7 +93,9 @@ def _doubt(keeper: Picture, member: Picture, placement: Placement, view: View, *
         return "the file to keep is larger, and is not seen to hold more: it may be an enlargement"
     if softness >= LIMITS.softened:
         return ""
-    if keeper.saving.tables and (not member.saving.tables or member.saving.step < 0.8 * keeper.saving.step):
+    if keeper.saving.tables and (
+        not member.saving.tables or member.saving.step < LIMITS.finer_step * keeper.saving.step
+    ):
         back, _ = laid(member.rgb, inverse(placement.transform), keeper.image.size)
         if rounding(back, keeper.saving) > LIMITS.rounding:
             return ""
@@ -96,12 +104,8 @@ def _doubt(keeper: Picture, member: Picture, placement: Placement, view: View, *
     own_loss = _own_loss(view, keeper.saving)
     if _share_shown(keeper, member, placement) < LIMITS.less_shown and own_loss < LIMITS.as_lossy * fresh:
         return ""  # a crop, so that the keeper was not made from it, and no better saved
-    if (
-        member.saving.step > LIMITS.strong_step
-        and keeper.saving.step < member.saving.step / 3
-        and not softness
-    ):
-        return ""  # so strongly saved that it was nobody's source
+    if _is_sibling(view, keeper.saving, member.saving) and not softness:
+        return ""
     # A JPEG saved from the keeper would have been foretold; of other formats nothing is, and they may have lost more.
     is_known = bool(member.saving.tables) or member.saving.is_lossless
     if is_known or beside < LIMITS.more_lost * own_loss:
@@ -123,6 +127,22 @@ def _own_loss(view: View, saving: Saving) -> float:
     off_grid = np.ascontiguousarray(view.keeper[4:, 4:])
     loss = lost(off_grid, saved(off_grid, saving if saving.tables else 85))
     return float(np.sqrt(loss[loss <= np.quantile(loss, 0.9)].mean())) if loss.size else 0.0
+
+
+def _is_sibling(view: View, of_keeper: Saving, of_member: Saving) -> bool:
+    """Return whether one picture was saved as both files, the keeper better.
+
+    What is left between the member and our copy is then no more than where the keeper is saved once more in between.
+    """
+    if not view.saving or not of_keeper.tables or of_keeper.step > LIMITS.finer_step * of_member.step:
+        return False
+    again = np.ascontiguousarray(
+        saved(np.pad(view.keeper, ((4, 0), (4, 0), (0, 0)), "edge"), of_keeper)[4:, 4:]
+    )
+    through = replace(view, member=saved(again, of_member))
+    (beside, _, left), (beside_through, _, left_through) = view.losses, through.losses
+    # Files that are nearer to each other than two savings are were made of each other.
+    return left < LIMITS.sibling * left_through and beside > LIMITS.two_savings * beside_through
 
 
 def rounding(rgb: np.ndarray, saving: Saving, side: int = 512) -> float:
@@ -173,4 +193,6 @@ def detail_beyond(keeper: Picture, member: Picture, placement: Placement) -> flo
     busy = np.argsort(before)[len(before) // 2 :]
     common, of_copy = each(ours[0] * copied[0]), each(copied[0] ** 2)
     alone = each(ours[0] ** 2) - common**2 / (of_copy + 0.01) - each((copied[0] - soft[0]) ** 2)
+    even = np.argsort(before)[: len(before) // 4]
+    alone -= max(0.0, float(np.median(alone[even])))  # grain lies everywhere
     return float(np.sqrt(np.median((np.maximum(alone, 0) / (before + 1))[busy])))

@@ -304,7 +304,7 @@ def _softness(keeper: np.ndarray, member: np.ndarray, copy: np.ndarray, inside: 
     for blur in _BLURS:
         share = _gains(_soft(keeper, blur), keeper, inside)[octave]
         if share <= shares[octave]:
-            part = (before - shares[octave]) / max(before - share, 1e-6)
+            part = float(np.clip((before - shares[octave]) / max(before - share, 1e-6), 0, 1))
             last = float(np.sqrt(last**2 + part * (blur**2 - last**2)))
             break
         before, last = share, blur

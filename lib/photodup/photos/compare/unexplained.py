@@ -65,17 +65,17 @@ def times_explained(view: View) -> np.ndarray:
     if view.softness:  # a blur that is not quite the member's errs where it took most
         softening = 0.45 * cv2.GaussianBlur(np.abs(keeper - view.sharp).max(axis=2), (0, 0), 6)
     away = cv2.erode(view.inside.astype(np.uint8), np.ones((5, 5), np.uint8), borderValue=1)
-    placing = 0.3 * slope
-    times = apart / (5 + 1.5 * loss + softening + placing)
-    if view.saving:
-        if (
-            view.explained >= LIMITS.explained or view.losses[2] < 0.3
-        ):  # saved from the keeper, which lies there to a hair
-            placing = 0.4 * placing
-        unsaved = np.abs(
-            cv2.GaussianBlur(beyond_rounding(view.member, view.keeper, view.saving), (0, 0), 1.2)
+    times = apart / (5 + 1.5 * loss + softening + 0.3 * slope)
+    if view.saving and view.softness < LIMITS.softened:
+        unsaved = beyond_rounding(view.member, view.keeper, view.saving)
+        blocks = cv2.erode(view.inside.astype(np.uint8), np.ones((CELL, CELL), np.uint8), borderValue=1)
+        unsaved = blocks * np.abs(cv2.GaussianBlur(unsaved, (0, 0), 1.2))
+        # Misplaced by a part of a pixel, all that is as steep differs as much: one place that differs more shows something.
+        steep = (unsaved / (slope + 1))[slope > 8]
+        misplaced = (
+            min(0.3, 2 * float(np.quantile(steep[:: 1 + len(steep) // 9999], 0.99))) if len(steep) else 0.3
         )
-        times = np.maximum(times, unsaved / (5 + placing + softening))
+        times = np.maximum(times, unsaved / (5 + softening + misplaced * slope))
     return times * away
 
 

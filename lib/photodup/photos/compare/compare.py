@@ -93,9 +93,9 @@ def _doubt(keeper: Picture, member: Picture, placement: Placement, view: View, *
         return "the file to keep is larger, and is not seen to hold more: it may be an enlargement"
     if softness >= LIMITS.softened:
         return ""
-    if keeper.saving.tables and (
-        not member.saving.tables or member.saving.step < LIMITS.finer_step * keeper.saving.step
-    ):
+    # A JPEG saved from the keeper would have been foretold, whatever rounding of its past it carries.
+    is_known = bool(member.saving.tables) or member.saving.is_lossless
+    if keeper.saving.tables and not is_known:
         back, _ = laid(member.rgb, inverse(placement.transform), keeper.image.size)
         if rounding(back, keeper.saving) > LIMITS.rounding:
             return ""
@@ -106,8 +106,7 @@ def _doubt(keeper: Picture, member: Picture, placement: Placement, view: View, *
         return ""  # a crop, so that the keeper was not made from it, and no better saved
     if _is_sibling(view, keeper.saving, member.saving) and not softness:
         return ""
-    # A JPEG saved from the keeper would have been foretold; of other formats nothing is, and they may have lost more.
-    is_known = bool(member.saving.tables) or member.saving.is_lossless
+    # Of other formats nothing is foretold; they may have lost more.
     if is_known or beside < LIMITS.more_lost * own_loss:
         return "neither of the two is seen to be saved from the other"
     return ""

@@ -192,6 +192,7 @@ def detail_beyond(keeper: Picture, member: Picture, placement: Placement) -> flo
     busy = np.argsort(before)[len(before) // 2 :]
     common, of_copy = each(ours[0] * copied[0]), each(copied[0] ** 2)
     alone = each(ours[0] ** 2) - common**2 / (of_copy + 0.01) - each((copied[0] - soft[0]) ** 2)
-    even = np.argsort(before)[: len(before) // 4]
-    alone -= max(0.0, float(np.median(alone[even])))  # grain lies everywhere
+    even = before < 0.1 * np.median(before[busy])
+    if even.sum() > 6:
+        alone -= max(0.0, float(np.median(alone[even])))  # grain lies everywhere
     return float(np.sqrt(np.median((np.maximum(alone, 0) / (before + 1))[busy])))

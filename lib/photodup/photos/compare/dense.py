@@ -2,7 +2,7 @@
 
 Such a picture has a handful of corners and many soft edges. A window of its middle is searched for in a
 thumbnail of the other, turned and scaled; the best places are refined to an affine map on the grey values
-(ECC, Evangelidis and Psarakis 2008). What differs strongly, a caption say, is left out of the refinement.
+(ECC, Evangelidis and Psarakis 2008).
 """
 
 from collections.abc import Iterator
@@ -10,8 +10,6 @@ from functools import lru_cache
 from itertools import product
 
 import numpy as np
-
-from photodup.photos.compare.matching import residual
 
 # Longer side, pixels: where the window is searched for, and where the map is refined.
 SEARCHED = 64
@@ -21,22 +19,10 @@ SCALES = (0.71, 0.76, 0.8, 0.84, 0.89, 0.94, 1.0, 1.06, 1.13, 1.19, 1.25, 1.32, 
 ANGLES = tuple(quarter + small for quarter in (0, 90, 180, 270) for small in (-5, 0, 5))
 # Below this correlation of the window a place is not worth refining; edits of one picture reach 0.9.
 MIN_MATCH = 0.85
-_WHITE = 250
 
 
 def align(target: np.ndarray, source: np.ndarray, most: int = 2) -> Iterator[np.ndarray]:
-    """Yield up to `2 * most` affine maps float64[2, 3] from source to target (pixels of these uint8 greys)."""
-    import cv2
-
-    # Blown-out highlights have no structure: those of the target can be left out of the refinement.
-    if (source >= _WHITE).mean() > (target >= _WHITE).mean() + 0.01:
-        for transform in _align(source, target, most):
-            yield cv2.invertAffineTransform(transform)
-    else:
-        yield from _align(target, source, most)
-
-
-def _align(target: np.ndarray, source: np.ndarray, most: int) -> Iterator[np.ndarray]:
+    """Yield up to `most` affine maps float64[2, 3] from source to target (pixels of these uint8 greys)."""
     import cv2
 
     starts = _starts(_resized(target, SEARCHED), _resized(source, SEARCHED))[:most]
@@ -44,22 +30,20 @@ def _align(target: np.ndarray, source: np.ndarray, most: int) -> Iterator[np.nda
     height, width = fine_source.shape
     top, left = int(0.15 * height), int(0.15 * width)  # the middle: a border is not in the other picture
     middle = np.ascontiguousarray(fine_source[top : height - top, left : width - left])
+    everywhere, ends = np.ones_like(fine_target), (cv2.TERM_CRITERIA_COUNT | cv2.TERM_CRITERIA_EPS, 30, 1e-4)
     for start in starts:
-        transform = _rescaled(start, REFINED / SEARCHED, REFINED / SEARCHED)
-        transform[:, 2] += transform[:, :2] @ (left, top)
-        for masked in (False, True):
-            mask = _agreeing(middle, fine_target, transform) if masked else None
-            try:
-                _, refined = cv2.findTransformECC(
-                    middle, fine_target, transform.astype(np.float32), cv2.MOTION_AFFINE,
-                    (cv2.TERM_CRITERIA_COUNT | cv2.TERM_CRITERIA_EPS, 30, 1e-4), mask, 5,  # type: ignore[arg-type]  # None: everywhere
-                )  # fmt: skip
-            except cv2.error:  # it did not converge, or left the picture
-                continue
-            found = refined.astype(float)
-            found[:, 2] -= found[:, :2] @ (left, top)
-            if np.isfinite(found).all() and abs(np.linalg.det(found[:, :2])) > 1e-3:
-                yield _rescaled(found, max(source.shape) / REFINED, max(target.shape) / REFINED)
+        begin = _rescaled(start, REFINED / SEARCHED, REFINED / SEARCHED)
+        begin[:, 2] += begin[:, :2] @ (left, top)
+        try:
+            _, refined = cv2.findTransformECC(
+                middle, fine_target, begin.astype(np.float32), cv2.MOTION_AFFINE, ends, everywhere, 5
+            )
+        except cv2.error:  # it did not converge, or left the picture
+            continue
+        transform = refined.astype(float)
+        transform[:, 2] -= transform[:, :2] @ (left, top)
+        if np.isfinite(transform).all() and abs(np.linalg.det(transform[:, :2])) > 1e-3:
+            yield _rescaled(transform, max(source.shape) / REFINED, max(target.shape) / REFINED)
 
 
 def _starts(target: np.ndarray, source: np.ndarray) -> list[np.ndarray]:
@@ -96,23 +80,6 @@ def _windows(pixels: bytes, width: int) -> list[tuple[np.ndarray, np.ndarray]]:
         if window.std() >= 2:
             found.append((transform, window))
     return found
-
-
-def _agreeing(window: np.ndarray, target: np.ndarray, transform: np.ndarray) -> np.ndarray | None:
-    """Return uint8[target]: 1 where the two agree so far up to brightness and contrast; None for everywhere."""
-    import cv2
-
-    size = window.shape[::-1]
-    flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
-    there = cv2.warpAffine(target, transform, size, flags=flags, borderMode=cv2.BORDER_REPLICATE)
-    a = cv2.GaussianBlur(window.astype(np.float32), (0, 0), 1.5)
-    b = cv2.GaussianBlur(there.astype(np.float32), (0, 0), 1.5)
-    left = residual(a, b)
-    differs = cv2.dilate((left > max(4 * float(np.median(left)), 6.0)).astype(np.uint8), np.ones((5, 5)))
-    mask = (cv2.warpAffine(differs, transform, target.shape[::-1], flags=cv2.INTER_NEAREST) == 0) & (
-        target < _WHITE
-    )
-    return mask.astype(np.uint8) if mask.mean() >= 0.2 else None
 
 
 def _resized(grey: np.ndarray, side: int) -> np.ndarray:

@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 
 from photodup.photos.compare.cache_file import DAMAGE, CacheFile
-from photodup.photos.compare.unexplained import Box, Difference
+from photodup.photos.compare.unexplained import Difference
 from photodup.photos.compare.verify import Thresholds, Verification
 from photodup.photos.state.sqlite_file import Form
 
@@ -66,7 +66,7 @@ class Verified:
         place = np.searchsorted(self.codes, code)
         if place == len(self.codes) or self.codes[place] != code:
             return None
-        return _verification(self.found[place])
+        return Verification(*self.found[place].item())
 
     def copies(self) -> dict[tuple[int, int], Verification]:
         """Return the pairs that are copies."""
@@ -74,7 +74,8 @@ class Verified:
         likely = np.flatnonzero(self.found["agreement"] >= Thresholds.min_agreement)
         rows = zip(*(rows.tolist() for rows in pair_rows(self.codes[likely])), strict=True)
         found = {
-            pair: _verification(self.found[place]) for pair, place in zip(rows, likely.tolist(), strict=True)
+            pair: Verification(*self.found[place].item())
+            for pair, place in zip(rows, likely.tolist(), strict=True)
         }
         return {pair: evidence for pair, evidence in found.items() if evidence.is_copy()}
 
@@ -83,7 +84,7 @@ class EvidenceStore(CacheFile):
     """The file. Where it cannot be written, `problem` says so in a sentence, and nothing is remembered."""
 
     FORM: ClassVar = Form(
-        version=6,  # raise when `verify` or `lacks` change their verdicts, or `Verification` its fields
+        version=8,  # raise when `verify` or `lacks` change their verdicts, or `Verification` its fields
         statements=(
             "CREATE TABLE pair (a BLOB, b BLOB, found BLOB NOT NULL, PRIMARY KEY (a, b)) STRICT, WITHOUT ROWID",
             "CREATE TABLE digest (key TEXT PRIMARY KEY, digest TEXT NOT NULL) STRICT, WITHOUT ROWID",
@@ -142,7 +143,7 @@ class EvidenceStore(CacheFile):
                         continue
                     reasons = lacking.setdefault((keeper, member), [])
                     boxes = np.frombuffer(packed, "<f4").reshape(-1, 2, 4)
-                    places = tuple((_box(ours), _box(its)) for ours, its in boxes)
+                    places = tuple((tuple(ours.tolist()), tuple(its.tolist())) for ours, its in boxes)
                     reasons += [Difference(reason, places)] if reason else []
         except DAMAGE:
             return {}
@@ -171,12 +172,3 @@ class EvidenceStore(CacheFile):
         """Remember a digest under a key; where the file cannot be written, it is made again the next time."""
         with suppress(sqlite3.DatabaseError):
             self._db.execute("INSERT OR REPLACE INTO digest VALUES (?, ?)", (key, digest))
-
-
-def _box(sides: np.ndarray) -> Box:
-    left, top, right, bottom = map(float, sides)
-    return left, top, right, bottom
-
-
-def _verification(record: np.void) -> Verification:
-    return Verification(*record.item())

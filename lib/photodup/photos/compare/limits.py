@@ -13,10 +13,10 @@ class Limits:
     """
 
     # Light: cells that differ by more greys, as a share; and the dark, middle and bright thirds of them. Honest copies
-    # reach 0.11 and 1.1; brightness x0.9 and a warm filter 0.9 and 10.
+    # reach 0.11 and 1.1; brightness x0.9 and a warm filter 0.9 and 10, colours x1.12 1.7 to 2.2.
     light_greys: float = 3.0
     light_share: float = 1 / 3
-    tone_greys: float = 2.5
+    tone_greys: float = 1.5
     # A place: so many connected pixels, each so many times what saving and placing explain. Honest copies reach 1.14
     # (a story's frame), retouched ones 2.7, writing 5 to 36.
     place_times: float = 1.2
@@ -41,8 +41,8 @@ class Limits:
     # An edge of the keeper where the member ends, as times of what lies beside. Crops reach 1.9, frames 18.
     edge_times: float = 3.0
     # Share of what the member's saving changed that our copy explains: it was then saved from the keeper. Copies have
-    # 0.96 to 1, other exposures saved strongly up to 0.57.
-    explained: float = 0.8
+    # 0.96 to 1, other exposures saved strongly up to 0.84.
+    explained: float = 0.9
     # How plainly a file carries another JPEG's rounding. Saved from it: 0.11 (WebP) to 0.9; by chance up to 0.05.
     rounding: float = 0.1
     # Detail of the larger file beyond an enlargement of the smaller, as a share of the octave before: for certain, and
@@ -50,14 +50,20 @@ class Limits:
     # 0.22, bicubic or smoothed.
     detail_surely: float = 0.5
     detail_likely: float = 0.3
-    # Blur, pixels, by which the member is softer: from the first on the keeper may be sharpened instead; nobody sharpens
-    # as much as the second.
+    # Blur, pixels, by which the member is softer: from the first on the keeper may be sharpened instead; strong
+    # sharpening (radius 1.5, 120 %) looks like 1.13 to 1.16, and nobody sharpens as much as the second.
     softer: float = 0.3
-    softened: float = 1.0
-    # Mean step of a JPEG that was saved so strongly (quality 48 and less) that another of a third of it was not made of it.
-    strong_step: float = 60.0
-    # How many times more than the keeper a file in another format than JPEG has lost that may be made from it.
-    more_lost: float = 2.0
+    softened: float = 2.0
+    # Mean steps of which one is finer, as a share of the other.
+    finer_step: float = 0.8
+    # What is left between the member and our copy, as times of what is left where the keeper is saved once more in between.
+    # Two files saved of one picture have 0.66 to 1.07 (mostly below 0.93), two exposures with grain of 1 grey 1.01 and more.
+    sibling: float = 0.95
+    # The same of their difference. Two files saved of one picture have 0.92 to 1.02, one over the other 0.62 and 0.71.
+    two_savings: float = 0.9
+    # Difference of both, as times of the keeper's loss, from which a file in another format than JPEG has lost more. A
+    # JPEG's source in such a format lies at 1.0; WebP of quality 80 beside a JPEG of 92 to 95 at 1.7 to 2.
+    more_lost: float = 1.6
     # Share of the keeper that a crop shows, and how many times as much as the crop the keeper may have lost by its saving.
     less_shown: float = 0.97
     as_lossy: float = 1.3

@@ -18,7 +18,16 @@ _ORIENTATIONS = {
     7: (1, True),
     8: (1, False),
 }
+_COSINES = np.cos(np.pi / 16 * np.outer(np.arange(8), np.arange(1, 16, 2)))
+# A JPEG's transform: the coefficients of a block are DCT @ block @ DCT.T.
+DCT = (_COSINES * np.sqrt(np.where(np.arange(8) == 0, 1, 2) / 8)[:, None]).astype(np.float32)
 _LOSSLESS = frozenset({"PNG", "TIFF", "BMP", "PPM", "GIF", "RAW"})
+
+
+def coefficients(greys: np.ndarray) -> np.ndarray:
+    """Return float32[h/8, w/8, 8, 8]: a JPEG's coefficients of greys float32[h, w] of whole blocks."""
+    height, width = greys.shape
+    return DCT @ greys.reshape(height // 8, 8, width // 8, 8).swapaxes(1, 2) @ DCT.T
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import numpy as np
 
 from photodup.photos.compare.align import corners, grey, inverse, laid, moved
 from photodup.photos.compare.limits import LIMITS
+from photodup.photos.compare.pictures import DCT, Saving, coefficients
 from photodup.photos.compare.reproduce import CELL, View, cells, octaves, whole_cells
 
 # Left, top, right and bottom of a place, as shares of an upright picture, 0..1.
@@ -55,17 +56,53 @@ def times_explained(view: View) -> np.ndarray:
     import cv2
 
     member, copy, keeper = (picture.astype(np.float32) for picture in (view.member, view.copy, view.keeper))
-    apart = np.abs(cv2.GaussianBlur(member - copy, (0, 0), 1.2)).max(axis=2)
-    loss = np.sqrt(cv2.GaussianBlur(((copy - keeper) ** 2).max(axis=2), (0, 0), 6))
+    apart = _largest(np.abs(cv2.GaussianBlur(member - copy, (0, 0), 1.2)))
+    loss = np.sqrt(cv2.GaussianBlur(_largest((copy - keeper) ** 2), (0, 0), 6))
     greys = grey(view.copy)
     slopes = (cv2.Sobel(greys, cv2.CV_32F, *axes, ksize=3, scale=1 / 8) for axes in ((1, 0), (0, 1)))
     slope = cv2.dilate(cv2.magnitude(*slopes), np.ones((5, 5), np.uint8))
+    softening: float | np.ndarray = 0.0
     if view.softness:  # a blur that is not quite the member's errs where it took most
-        loss += 0.3 * cv2.GaussianBlur(np.abs(keeper - view.sharp).max(axis=2), (0, 0), 6)
+        softening = 0.45 * cv2.GaussianBlur(_largest(np.abs(keeper - view.sharp)), (0, 0), 6)
     away = cv2.erode(view.inside.astype(np.uint8), np.ones((5, 5), np.uint8), borderValue=1)
-    # Where our copy is the member's to the pixel nearly everywhere, little is left to saving and placing.
-    is_foretold = view.explained >= LIMITS.explained or view.losses[2] < 0.3
-    return apart / (5 + (0.4 if is_foretold else 1.0) * (1.5 * loss + 0.3 * slope)) * away
+    times = apart / (5 + 1.5 * loss + softening + 0.3 * slope)
+    if view.saving and view.softness < LIMITS.softened:
+        unsaved = beyond_rounding(view.member, view.keeper, view.saving)
+        blocks = cv2.erode(view.inside.astype(np.uint8), np.ones((CELL, CELL), np.uint8), borderValue=1)
+        unsaved = blocks * np.abs(cv2.GaussianBlur(unsaved, (0, 0), 1.2))
+        # Misplaced by a part of a pixel, all that is as steep differs as much: one place that differs more shows something.
+        steep = (unsaved / (slope + 1))[slope > 8]
+        misplaced = (
+            min(0.3, 2 * float(np.quantile(steep[:: 1 + len(steep) // 9999], 0.99))) if len(steep) else 0.3
+        )
+        times = np.maximum(times, unsaved / (5 + softening + misplaced * slope))
+    return times * away
+
+
+def _largest(colours: np.ndarray) -> np.ndarray:
+    """Return float32[h, w]: the largest of the colours [h, w, 3] of each pixel."""
+    import cv2
+
+    return cv2.reduce(colours.reshape(-1, 3), 1, cv2.REDUCE_MAX).reshape(colours.shape[:2])
+
+
+def beyond_rounding(member: np.ndarray, keeper: np.ndarray, saving: Saving) -> np.ndarray:
+    """Return float32[h, w]: the greys by which a keeper would have to change so that its saving gave the member.
+
+    A JPEG's coefficient says of its source that it lay within half a step. Where the keeper's does too there is nothing.
+    """
+    import cv2
+
+    apart = grey(saving.as_saved(member)) - grey(saving.as_saved(keeper))
+    if not saving.tables:
+        return saving.upright(apart)
+    height, width = apart.shape
+    apart = cv2.copyMakeBorder(apart, 0, -height % 8, 0, -width % 8, cv2.BORDER_REPLICATE)
+    multiples = coefficients(apart)
+    most = np.array(saving.tables[0], np.float32).reshape(8, 8) / 2 + 1
+    multiples -= multiples.clip(-most, most)
+    pixels = (DCT.T @ multiples @ DCT).swapaxes(1, 2).reshape(apart.shape)
+    return saving.upright(pixels[:height, :width])
 
 
 def places(view: View) -> np.ndarray:
@@ -116,7 +153,7 @@ def detail(view: View) -> list[str]:
             of_member, of_keeper, of_copy = (np.sqrt(np.median(of[k, k][even])) for k in range(3))
             common = with_member[even].sum() / max(with_copy[even].sum(), 1e-3)
             kept = with_copy[even].sum() / np.sqrt(of[1, 1][even].sum() * of[2, 2][even].sum() + 1e-9)
-            least = LIMITS.noise_common if view.is_exact else LIMITS.noise_other_formats
+            least = LIMITS.noise_common if view.saving else LIMITS.noise_other_formats
             is_seen = of_keeper > LIMITS.noise_greys and of_member > 0.7 * LIMITS.noise_greys and kept > 0.05
             has_own_noise |= bool(is_seen and of_member > 0.85 * of_copy and common < least)
     reasons = []

@@ -176,7 +176,7 @@ def test_an_interrupted_export_leaves_nothing(tmp_path, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(exporting, "verify", interrupt)
+    monkeypatch.setattr(exporting, "verify_export", interrupt)
     with pytest.raises(KeyboardInterrupt):
         export(tiny_model(), tmp_path, ["fp32"])
     assert list(tmp_path.iterdir()) == []

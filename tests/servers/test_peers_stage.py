@@ -1,67 +1,99 @@
-"""The measuring stage of notebook 13 with real servers: two services with tiny encoders, one of them in a peer's place."""
+"""The measurements of notebook 13 with real servers: two services with tiny encoders, one of them in a peer's place."""
 
-import json
 import sys
 from dataclasses import replace
 
 import psutil
 import pytest
+import yaml
 from support.images import photo
 from support.paths import ROOT
+from support.visits import opened
 
+from photodup.bench.backends.http_connection import HttpError
 from photodup.bench.pairs.alternate import VisitPlan
-from photodup.bench.record.record import RunStore
+from photodup.bench.pairs.declared import declarations
+from photodup.bench.record.record import load_records
 from photodup.core.errors import PhotodupError
 from photodup.embedding.imaging import encode
-from photodup.study.notebook.run import open_run
-from photodup.study.peers import alone, figures, outcomes, peers, stage
+from photodup.study.comparisons import measure
+from photodup.study.comparisons.measure import Sizes, measure_comparisons
+from photodup.study.comparisons.outcomes import read_comparisons
+from photodup.study.peers import alone, figures, servers
+
+DECLARED = {
+    "servers": {
+        "fastapi": {"label": "ours", "how": "as it is"},
+        "litserve": {
+            "label": "LitServe",
+            "how": "a stand-in",
+            "command": f"{sys.executable} -m photodup.serving.service",
+            "environment": {"PYTHONPATH": str(ROOT / "lib"), "ENGINE": "onnx"},
+        },
+    },
+    "sides": {"fastapi": {"server": "fastapi", "engine": "onnx"}, "litserve": {"server": "litserve"}},
+    "loads": {
+        "one": {"scenario": "single_stream", "span": "prepared"},
+        "eight": {"scenario": "closed_loop", "concurrency": 8, "span": "prepared"},
+    },
+    "comparisons": {
+        "13": [
+            {
+                "name": "LitServe",
+                "a": "fastapi",
+                "b": "litserve",
+                "loads": ["one", "eight"],
+                "primary": ["one"],
+            }
+        ]
+    },
+    "nulls": [{"side": "fastapi", "loads": ["one", "eight"]}],
+}
+SIZES = Sizes(
+    2, VisitPlan(palindromes=2, block_s=0.1, min_answers=3, min_waves=1, alone_s=0.1, warmup_s=0.05)
+)
 
 
 @pytest.fixture
-def small(monkeypatch, tmp_path, random_onnx, random_model):
-    """Short measurements of two servers: ours, and one more of ours that stands in for LitServe."""
+def declare(monkeypatch, tmp_path, random_onnx, random_model):
+    """Return a function that declares two servers and returns their declarations; measurements alone are short."""
     (tmp_path / "peers" / "litserve").mkdir(parents=True)
     (tmp_path / "peers" / "litserve" / "made").write_text("here")
-    like_a_peer = replace(
-        peers.SERVERS["litserve"],
-        ready="/readyz",
-        command=lambda port, weights: [sys.executable, "-m", "photodup.serving.service"],
-        environment=lambda port, weights: {
-            "PYTHONPATH": str(peers.project_root() / "lib"),
-            "PORT": str(port),
-            "MODEL_PRETRAINED": weights,
-        },
-    )
-    both = {"fastapi": peers.SERVERS["fastapi"], "litserve": like_a_peer}
-    for module in (peers, stage, outcomes):
-        monkeypatch.setattr(module, "SERVERS", both)
-    for module in (stage, outcomes):
-        monkeypatch.setattr(module, "fastest", lambda server: server)  # a tiny encoder has one precision
-    monkeypatch.setattr(peers, "build_dir", lambda: tmp_path)
-    pictures = [encode(photo(240, 230, seed), "JPEG") for seed in range(8)]
-    monkeypatch.setattr(stage, "payload_photos", lambda n: pictures)
-    monkeypatch.setattr(stage, "PLAN", VisitPlan(3, 0.1, 3, 0.1, 1, 0, 0.1))
+    monkeypatch.setattr(servers, "build_dir", lambda: tmp_path)
+    monkeypatch.setattr(servers, "checkpoint", lambda weights: weights)
+    pictures = tuple(encode(photo(240, 230, seed), "JPEG") for seed in range(8))
+    pictures = servers.Payloads("images", pictures, "pictures", "image/jpeg")
+    for module in (servers, alone):
+        monkeypatch.setattr(module, "payloads", lambda: pictures)
+    forget = servers.reference.cache_clear
+    forget()
     for name, value in {"STARTS": 2, "OVERLOAD_S": 1.0, "RECOVERED": 30, "RATE_SECONDS": 0.5}.items():
         monkeypatch.setattr(alone, name, value)
-    monkeypatch.setattr(alone, "PROBE", replace(alone.PROBE, min_duration_s=0.4, max_duration_s=0.4))
+    monkeypatch.setattr(alone, "PROBE", replace(alone.PROBE, seconds=0.4))
     monkeypatch.setenv("MODEL_PRETRAINED", random_onnx)
-    run = open_run("made-up")
-    store = RunStore(tmp_path / "run")
-    yield replace(run, directory=store.directory, store=store)
-    store.close()
+
+    def write():
+        path, peer = tmp_path / "peers.yaml", {**DECLARED["servers"]["litserve"]}
+        peer["environment"] = {**peer["environment"], "MODEL_PRETRAINED": random_onnx}
+        path.write_text(yaml.safe_dump({**DECLARED, "servers": {**DECLARED["servers"], "litserve": peer}}))
+        monkeypatch.setattr(servers, "declared", lambda: declarations(path))
+        return declarations(path)
+
+    yield write
+    forget()
 
 
-def test_an_overloaded_server_that_refuses_is_loaded_to_the_end(slow_service, figure):
-    payloads = stage.Payloads("images", (encode(photo(60, 60, 1), "JPEG"),), "a picture", "image/jpeg")
-    one = peers.Started(peers.SERVERS["fastapi"], slow_service.url, 0.0, slow_service.process.pid)
-    seen = alone._overloaded(one, payloads, 40.0)
-    assert seen["failed"] > 12 and seen["answered"] > 12 and "503" in seen["error"]
-    assert seen["recovered_s"] is not None
-    figure(seen["recovered_s"] < 20, seen)
+def test_an_overloaded_server_that_refuses_is_loaded_to_the_end(declare, slow_service, figure):
+    side = declare().sides["fastapi"]
+    up = servers.Started(side, slow_service.url, 0.0, slow_service.process.pid)
+    load = alone.overloaded(up, 40.0)
+    assert load["failed"] > 12 and load["answered"] > 12 and "503" in load["error"]
+    assert load["recovered_s"] is not None
+    figure(load["recovered_s"] < 20, load)
 
 
 @pytest.fixture
-def slow_service(launch, monkeypatch):
+def slow_service(launch, declare, monkeypatch):
     """A service that gives 20 images a second and refuses what would wait for half a second."""
     monkeypatch.setattr(alone, "OVERLOAD_S", 3.0)
     program = (str(ROOT / "tests" / "support" / "slow_encoder.py"),)
@@ -71,78 +103,61 @@ def slow_service(launch, monkeypatch):
 
 
 @pytest.mark.long
-def test_all_is_measured_once_and_read_again(small, figure):
-    said: list[str] = []
-    steps = ("alone", "verify", "rate", "fp32", "many")
-    stage.measure_servers(small, steps=steps, visits=2, say=said.append)
-    found = outcomes.compared(small, passes=("fp32", "many"))
-    assert set(found.alone) == {"fastapi", "litserve"}
-    for seen in found.alone.values():
-        assert len(seen["first_answer_s"]) == 2 and seen["cosine_min"] > peers.MIN_COSINE
-        assert seen["memory_loaded_mib"] > 0
-        overload = seen["overload"]
-        assert overload["answered"] + overload["failed"] > 0 and overload["recovered_s"] is not None
-        figure(seen["memory_loaded_mib"] > 50 and overload["answered"] + overload["failed"] > 20, seen)
-    judged = [*found.outcomes.values(), *found.checks]
-    assert len(judged) == 6 and len(found.checks) == 3 and all(one.n and one.n_visits == 2 for one in judged)
-    figure(all(one.n == 6 for one in judged), judged)  # on a starved machine a turn may have no answer
-    rows = found.arms.set_index("server")
-    assert (rows[["one", "eight", "thirty-two"]] > 0).all(axis=None) and set(rows.index) == set(found.alone)
-    records = sorted(small.store.records_dir.glob("server*.json"))
-    assert len(records) == 2 + 2 + 2 + 2 * 3  # alone; verified; rates; two visits under three loads
-    asked = outcomes.rates(small)  # on a busy machine no rate may hold; then it says why
-    assert len(asked) == 2 and all(one["rate_per_s"] or one["because"] for one in asked.values())
-    ok = [path for path in records if json.loads(path.read_text())["status"] == "ok"]
-    times, started = [path.stat().st_mtime_ns for path in ok], sum("starting" in line for line in said)
-    assert len([path for path in ok if path.name.startswith("servers-")]) == 6
-    stage.measure_servers(small, steps=steps, visits=2, say=said.append)  # only what failed again
-    assert [path.stat().st_mtime_ns for path in ok] == times
-    assert sum("starting" in line for line in said) == started == 2 * 3, "nor was anything started again"
+def test_all_is_measured_once_and_read_again(declare, tmp_path, monkeypatch, figure):
+    declared, run, starts = declare(), opened(tmp_path / "run"), []
+    begin = servers.started
+
+    def started(side, *more, **others):
+        starts.append(side.name)
+        return begin(side, *more, **others)
+
+    for module in (servers, alone):
+        monkeypatch.setattr(module, "started", started)
+    pairs = [*declared.pairs, *declared.nulls]
+    for _ in range(2):  # the second time nothing is started
+        measure_comparisons(run, pairs, SIZES)
+        costs, checks, rates = alone.costs(run), alone.verified(run), alone.rates(run)
+        assert len(starts) == 2 * 2 * 2 + 2 * (2 + 1 + 1), (
+            "two servers for both loads of a visit, and each alone"
+        )
+    compared = read_comparisons(run, "13", declared=declared)
+    judged = [*compared.outcomes.values(), *compared.nulls]
+    assert len(judged) == 4 and all(one.n_visits == 2 for one in judged if one.is_measured)
+    assert set(compared.sides.label) == {"ours", "LitServe"}
+    for cost in costs.values():
+        assert len(cost["first_answer_s"]) == 2 and cost["cosine_min"] > 0.9999
+        load = cost["overload"]
+        assert load["answered"] + load["failed"] > 0 and load["recovered_s"] is not None
+        figure(cost["memory_loaded_mib"] > 50 and load["answered"] + load["failed"] > 20, cost)
+    assert set(figures.verdicts(checks)["ours"][:-1]) == {"right"}
+    assert len(rates) == 2 and all(rate["rate_per_s"] or rate["because"] for rate in rates.values())
 
 
-@pytest.mark.long  # what is read of such records is in test_peers.py
-def test_a_server_that_dies_is_left_out_and_the_others_go_on(small, monkeypatch):
-    measure, begun = stage.measure_visit, []
+@pytest.mark.long
+def test_a_server_that_dies_costs_its_visit_and_is_started_again(declare, tmp_path, monkeypatch):
+    declared, run, visits = declare(), opened(tmp_path / "run"), []
+    measure_visit = measure.measure_visit
 
     def visit(lanes, *what, **more):
-        begun.append(len(lanes))
-        if len(begun) == 2:  # the peer dies
-            psutil.Process(up["litserve"].pid).kill()
-        return measure(lanes, *what, **more)
+        visits.append(lanes)
+        if len(visits) == 1:  # the peer dies
+            psutil.Process(lanes[1].cpu_s.args[0]).kill()
+        return measure_visit(lanes, *what, **more)
 
-    up: dict[str, peers.Started] = {}
-    kept = stage._take_turns
-    monkeypatch.setattr(stage, "_take_turns", lambda *what: up.update(what[3]) or kept(*what))
-    monkeypatch.setattr(stage, "measure_visit", visit)
-    stage.measure_servers(small, steps=("many",), visits=3, say=lambda line: None)
-    assert begun == [3, 3, 2, 2], "the second visit is made again without it"
-    found = outcomes.compared(small, passes=("many",))
-    peer, check = found.outcomes["LitServe, thirty-two"], found.checks[0]
-    assert "failed 20 requests in a row" in "".join((*peer.notes, peer.because))
-    assert check.n == 9 and check.n_visits == 3 and peer.n_visits <= 1
+    monkeypatch.setattr(measure, "measure_visit", visit)
+    measure_comparisons(run, declared.pairs, SIZES)
+    states = [record["status"] for record in load_records(run.directory)]
+    assert len(visits) == 4 and sorted(states) == ["failed", "ok", "ok", "ok"]
 
 
-def test_verify_is_recorded_of_each_server_in_its_own_form(small, monkeypatch):
-    """The peer answers at another path than it is asked at: why it could not be checked stands beside our verdicts."""
-    dead = replace(stage.SERVERS["litserve"], path="/nowhere")
-    for module in (peers, stage, outcomes, figures):
-        monkeypatch.setattr(module, "SERVERS", {**stage.SERVERS, "litserve": dead})
-    stage.measure_servers(small, steps=("verify",), visits=2, say=lambda line: None)
-    found = outcomes.verified(small)
-    table = figures.verified(found)
-    assert set(table["FastAPI (ours)"][:-1]) == {"right"} and len(table) == 23
-    assert table["LitServe"].to_dict()["every check"] == "not checked"
-    assert set(table["LitServe"][:-1]) == {"not asked"}
-    (line,) = figures.why_wrong(found)
-    assert line.startswith("every check: not checked, ") and "answered 404" in line and "(LitServe)" in line
-
-
-def test_a_server_that_embeds_otherwise_is_not_timed(small):
-    weights = stage.choose_weights()
-    photos = stage.wires.jpegs(stage.payload_photos(8))
-    payloads = stage.Payloads("images", tuple(photos), "pictures", "image/jpeg")
-    reference = alone.reference_embeddings(weights, photos)
-    with peers.started(stage.SERVERS["litserve"], weights) as one:
-        assert alone.check(one, payloads, reference) > peers.MIN_COSINE
+def test_a_server_that_embeds_otherwise_is_not_timed(declare, tmp_path, monkeypatch):
+    side, weights = declare().sides["litserve"], servers.choose_weights()
+    with servers.started(side, weights) as up:
+        assert up.check(weights) > 0.9999
+        nowhere = replace(side, server=replace(side.server, path="/nowhere"))
+        with pytest.raises(HttpError, match="404"):
+            replace(up, side=nowhere).check(weights)
+        turned = servers.reference(weights)[::-1]
+        monkeypatch.setattr(servers, "reference", lambda weights: turned)
         with pytest.raises(PhotodupError, match=r"LitServe embeds otherwise: cosine .* is needed"):
-            alone.check(one, payloads, reference[::-1])
+            up.check(weights)

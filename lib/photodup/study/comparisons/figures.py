@@ -95,9 +95,8 @@ def draw_visit(ax: Axes, compared: Compared, name: str) -> None:
 
     visit, question = compared.visits[name][-1], compared[name].question
     at = visit.at_s if len(visit.at_s) else np.arange(len(visit.side))
-    for index, (label, color) in enumerate(
-        ((question.label_a, charts.MUTED), (question.label_b, charts.FOUND))
-    ):
+    colors = "#c9a227", charts.FOUND
+    for index, (label, color) in enumerate(zip((question.label_a, question.label_b), colors, strict=True)):
         mine = visit.side == index
         ax.plot(at[mine], visit.latency_ms[mine], ".", color=color, markersize=3, label=label)
     ax.set(xlabel="seconds" if len(visit.at_s) else "answer", ylabel="latency (ms)", ylim=(0, None))

@@ -64,6 +64,9 @@ def engine_color(engine: str) -> str:
     return ENGINE_COLORS.get(engine_family(engine), MUTED)
 
 
+FEWEST_VISITS = 3  # of an interval that is drawn: that of two reaches over everything
+
+
 def draw_figures(
     ax: Axes, x: Sequence[float], figures: pd.DataFrame, metric: str, *, color: str, **style: Any
 ) -> None:
@@ -79,16 +82,16 @@ def draw_figures(
     y, low, high = (np.asarray(figures.get(f"{metric}{end}", nothing), float) for end in ends)
     places, there = np.asarray(x, float), np.isfinite(y)
     ax.plot(places[there], y[there], color=color, **{"marker": "o"} | style)
-    barred = there & np.isfinite(high - low)
+    barred = there & np.isfinite(high - low) & (np.asarray(figures["n_visits"], float) >= FEWEST_VISITS)
     ax.vlines(places[barred], low[barred], high[barred], color=color, linewidth=1.2)
 
 
 def intervals_of(figures: pd.DataFrame) -> str:
     """Return what a caption says of the intervals: the visits that they rest on, or why there are none."""
     visits = int(figures["n_visits"].max())
-    return (
-        f"Intervals: 95 % between {visits} visits." if visits > 1 else "One visit a figure, so no intervals."
-    )
+    if visits >= FEWEST_VISITS:
+        return f"Intervals: 95 % between {visits} visits."
+    return f"{'Two visits' if visits == 2 else 'One visit'} a figure, so no intervals."
 
 
 def caption(figure: Figure, text: str, *, width: int = 118) -> Figure:

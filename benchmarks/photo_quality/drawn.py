@@ -10,7 +10,7 @@ import csv
 import json
 import shutil
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
@@ -85,13 +85,15 @@ def judge(known: dict[str, Any], library: Path) -> dict[str, Any]:
     Returns:
         `n` cases; `n_possible`, photographs that need not remain; `n_suggested`; `n_harmless`,
             the suggested of those; `wrong`,
-        a sentence for each loss, by photograph; `reasons` why others are held back; `core_s`.
+        a sentence for each loss, by photograph; `held`, why harmless ones are held back; `core_s`.
     """
     started = time.process_time()
     with unseen():
         scan(library, progress=False)
         session = ReviewSession(library)
-    core_s, wrong, reasons = time.process_time() - started, defaultdict(list), Counter[str]()
+    core_s = time.process_time() - started
+    held: dict[str, str] = {}
+    wrong: dict[str, list[str]] = defaultdict(list)
     suggested: dict[str, list[str]] = defaultdict(list)
     for group in session.tiers.copies:
         for photo in group.may_go:
@@ -99,8 +101,9 @@ def judge(known: dict[str, Any], library: Path) -> dict[str, Any]:
             suggested[case].append("/".join(photo.path.parts[1:]))
             if group.keeper.path.parts[0] != case:
                 wrong[case].append(f"{photo.path} goes for {group.keeper.path}, another photograph")
-        going = {photo.id for photo in group.may_go}
-        reasons.update(group.difference(photo) for photo in group.others if photo.id not in going)
+        if known["rule"] == "may go":
+            others = [photo for photo in group.others if photo not in group.may_go]
+            held |= {str(photo.path): group.difference(photo) for photo in others}
     with unseen():
         if session.accept_all():
             session.apply()
@@ -125,7 +128,7 @@ def judge(known: dict[str, Any], library: Path) -> dict[str, Any]:
         "kind": known["kind"], "rule": known["rule"], "is_situation": known["is_situation"], "n": len(known["cases"]),
         "n_possible": n_possible, "n_suggested": sum(map(len, suggested.values())), "n_harmless": n_harmless,
         "suggested": sorted(suggested), "wrong": {case: losses for case, losses in wrong.items() if losses},
-            "reasons": dict(reasons), "core_s": round(core_s, 2),
+            "held": held, "core_s": round(core_s, 2),
     }  # fmt: skip
 
 

@@ -228,7 +228,8 @@ def page(image: Image.Image, figures: Random, changed: int | None = None) -> Ima
         )
         line = f"{item}     {figures.randint(1, 9)} x {price / 100:.2f}"
         paper = written(paper, line, 0.08, 0.05 + 0.04 * row, 0.026, "#222")
-    light = cv2.GaussianBlur(np.asarray(image.resize(paper.size).convert("L"), np.float32), (0, 0), 150)
+    small = cv2.GaussianBlur(np.asarray(image.convert("L").resize((50, 70)), np.float32), (0, 0), 7)
+    light = cv2.resize(small, paper.size, interpolation=cv2.INTER_CUBIC)
     return grain(picture(np.asarray(paper) * (0.75 + light[..., None] / 1000)), 1.5, Random(7))
 
 
@@ -549,7 +550,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("cropped to a format", _copy(to_shape)),
     Kind("cropped and resized", _copy(lambda image, random: resized(cropped(image, random, 0.9, 0.85), 0.6))),
     Kind("messenger twice", _copy(lambda image, random: resized(decode(_messenger(image, random)), 0.8), (60, 75))),
-    Kind("soft", _copy(_soft)),
+    Kind("soft", _copy(_soft), counts=False),  # or the other is sharpened
     Kind("enlarged", _copy(lambda image, random: resized(image, random.uniform(1.3, 2), Image.Resampling.BICUBIC),
         plain=True)),
     Kind("white to a square", _copy(lambda image, random: ImageOps.pad(image, (max(image.size),) * 2, color="white"))),
@@ -661,4 +662,5 @@ KINDS: tuple[Kind, ...] = (
         "b.jpg": jpeg(scanned(photo.image, random), 92)}, STAY, 12, is_situation=True),
     Kind("screenshot with its bars", _copy(lambda image, random: _png(on_screen(image, bars=True)),
         name="Screenshot.png"), STAY, 12, is_situation=True),
+    Kind("web page's file, sharper (real)", _real, n=4, counts=False, is_situation=True, takes="sharper web"),
 )  # fmt: skip

@@ -142,8 +142,13 @@ def plant_all(photographs: Sequence[Photograph], folder: Path, seed: int, per_ki
 
 
 def judge_all(folder: Path, *, backwards: bool = False) -> None:
-    """Judge each library that nobody judges or has judged; print its figures. Two processes share it, one backwards."""
-    for written in sorted(folder.glob("*.json"), reverse=backwards):
+    """Judge each library that nobody judges or has judged; print its figures. Two processes share it, one backwards.
+
+    Kinds come in any order, so that those of a measurement that was broken off are a fair part.
+    """
+    libraries = sorted(folder.glob("*.json"))
+    Random(0).shuffle(libraries)
+    for written in reversed(libraries) if backwards else libraries:
         copied, known = written.with_suffix(".judged"), json.loads(written.read_text())
         if copied.exists() or not known["cases"]:
             continue

@@ -31,17 +31,20 @@ def photographs_of(folder: Path, listed: Path | None = None) -> list[Photograph]
         return [Photograph(path.stem, path) for path in sorted(folder.iterdir())]
     with listed.open(newline="") as opened:
         rows = list(csv.DictReader(opened))
-    places = {
-        Path(row["path"]).name + row["package"]: f"{row['sha256'][:16]}{Path(row['path']).suffix.lower()}"
+    files = {
+        (row["package"], row["path"]): f"{row['sha256'][:16]}{Path(row['path']).suffix.lower()}"
         for row in rows
     }
+    by_name = {(package, Path(path).name): file for (package, path), file in files.items()}
     return [
         Photograph(
-            row["sha256"][:16], folder / places[Path(row["path"]).name + row["package"]], row["use"],
-            places[row["of"] + row["package"]] if row["of"] else "",
+            row["sha256"][:16],
+            folder / files[row["package"], row["path"]],
+            row["use"],
+            by_name[row["package"], row["of"]] if row["of"] else "",
         )
         for row in rows
-    ]  # fmt: skip
+    ]
 
 
 def plant(kind: Kind, photographs: Sequence[Photograph], n: int, seed: int, folder: Path) -> dict[str, Any]:

@@ -79,7 +79,9 @@ def record_drawn(backwards: bool) -> None:
     if len(figures["kinds"]) == len(KINDS):  # else another process judges the others
         with open_own_run("drawn").store as store:
             store.measure_or_load("copies-drawn", lambda: figures, config={"seed": SEED})
-    print("\n".join(f"{name}: {number}" for name, number in figures.items() if name != "kinds"))
+    print(
+        "\n".join(f"{name}: {number}" for name, number in figures.items() if name not in ("kinds", "beside"))
+    )
 
 
 def main(

@@ -167,9 +167,14 @@ def judge_all(folder: Path, *, backwards: bool = False) -> None:
 
 
 def measured(folder: Path) -> dict[str, Any]:
-    """Return what was measured of the libraries in a folder, and its sums."""
+    """Return what was measured of the libraries in a folder, its sums, and what other programs said of the same files."""
     rows = [json.loads(path.read_text()) for path in sorted(folder.glob("*.measured"))]
-    return {"kinds": rows, **summary(rows)}
+    table = folder / "beside.table"
+    return {
+        "kinds": rows,
+        **summary(rows),
+        "beside": json.loads(table.read_text()) if table.is_file() else {},
+    }
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:

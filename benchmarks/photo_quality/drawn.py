@@ -112,25 +112,25 @@ def judge(known: dict[str, Any], library: Path) -> dict[str, Any]:
             session.apply()
     n_harmless = 0
     for case, facts in known["cases"].items():
-        folder = library / case
+        folder, going = library / case, suggested.get(case, [])
         lost = [
             " or ".join(names)
             for names in facts["remain"]
             if not any((folder / name).is_file() for name in names)
         ]
-        if known["words"] and not any(
-            known["words"].encode() in path.read_bytes() for path in folder.rglob("*") if path.is_file()
-        ):
+        files = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
+        if known["words"] and not any(known["words"].encode() in data for data in files):
             lost.append("the words")
-        wrong[case] += [f"{case}: {name} is gone; suggested: {', '.join(suggested[case])}" for name in lost]
-        n_harmless += min(len(suggested[case]), len(facts["files"]) - len(facts["remain"])) * (
-            not wrong[case]
-        )
+        losses = [f"{case}: {name} is gone; suggested: {', '.join(going)}" for name in lost]
+        if losses or case in wrong:
+            wrong[case] += losses
+        else:
+            n_harmless += min(len(going), len(facts["files"]) - len(facts["remain"]))
     n_possible = sum(len(facts["files"]) - len(facts["remain"]) for facts in known["cases"].values())
     return {
         "kind": known["kind"], "rule": known["rule"], "is_situation": known["is_situation"], "n": len(known["cases"]),
         "n_possible": n_possible, "n_suggested": sum(map(len, suggested.values())), "n_harmless": n_harmless,
-        "suggested": sorted(suggested), "wrong": {case: losses for case, losses in wrong.items() if losses},
+        "suggested": sorted(suggested), "wrong": wrong,
             "held": held, "core_s": round(core_s, 2),
     }  # fmt: skip
 

@@ -86,9 +86,9 @@ def judge(known: dict[str, Any], library: Path) -> dict[str, Any]:
     """Group a library, carry every suggestion out, and look for what is gone.
 
     Returns:
-        `n` cases; `n_possible`, photographs that need not remain; `n_suggested`; `n_harmless`,
-            the suggested of those; `wrong`,
-        a sentence for each loss, by photograph; `held`, why harmless ones are held back; `core_s`.
+        `n` cases; `n_possible`, photographs that need not remain; `n_suggested`; `n_harmless`, the suggested of those;
+        `suggested`, photographs with a suggestion; `wrong`, a sentence for each loss, by photograph; `held`, why harmless
+        ones are held back; `core_s`.
     """
     started = time.process_time()
     with unseen():
@@ -130,8 +130,7 @@ def judge(known: dict[str, Any], library: Path) -> dict[str, Any]:
     return {
         "kind": known["kind"], "rule": known["rule"], "is_situation": known["is_situation"], "n": len(known["cases"]),
         "n_possible": n_possible, "n_suggested": sum(map(len, suggested.values())), "n_harmless": n_harmless,
-        "suggested": sorted(suggested), "wrong": wrong,
-            "held": held, "core_s": round(core_s, 2),
+        "suggested": sorted(suggested), "wrong": wrong, "held": held, "core_s": round(core_s, 2),
     }  # fmt: skip
 
 

@@ -68,6 +68,7 @@ def plant(kind: Kind, photographs: Sequence[Photograph], n: int, seed: int, fold
             path.write_bytes(data)
         shown = [name for name in files if Path(name).suffix.lower() in PHOTOGRAPHS]
         cases[photo.name] = {
+            "photograph": Path(photo.of).stem or photo.name,
             "files": shown,
             "remain": [[shown[place] for place in places] for places in kind.remain],
         }
@@ -130,7 +131,7 @@ def judge(known: dict[str, Any], library: Path) -> dict[str, Any]:
     return {
         "kind": known["kind"], "rule": known["rule"], "is_situation": known["is_situation"], "n": len(known["cases"]),
         "n_possible": n_possible, "n_suggested": sum(map(len, suggested.values())), "n_harmless": n_harmless,
-        "suggested": sorted(suggested), "wrong": wrong, "held": held, "core_s": round(core_s, 2),
+        "suggested": sorted({known["cases"][case]["photograph"] for case in suggested}), "wrong": wrong, "held": held, "core_s": round(core_s, 2),
     }  # fmt: skip
 
 

@@ -131,7 +131,8 @@ def judge(known: dict[str, Any], library: Path) -> dict[str, Any]:
     return {
         "kind": known["kind"], "rule": known["rule"], "is_situation": known["is_situation"], "n": len(known["cases"]),
         "n_possible": n_possible, "n_suggested": sum(map(len, suggested.values())), "n_harmless": n_harmless,
-        "suggested": sorted({known["cases"][case]["photograph"] for case in suggested}), "wrong": wrong, "held": held, "core_s": round(core_s, 2),
+        "suggested": sorted({known["cases"][case]["photograph"] for case in suggested}),
+        "wrong": wrong, "held": held, "core_s": round(core_s, 2),
     }  # fmt: skip
 
 

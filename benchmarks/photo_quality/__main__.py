@@ -10,12 +10,16 @@ import pandas as pd
 import typer
 from typer import Argument, Option
 
+from benchmarks.photo_quality.drawn import judge_all, measured, photographs_of, plant_all
+from benchmarks.photo_quality.drawn_kinds import KINDS
 from benchmarks.photo_quality.edits import LOOK_ALIKES, REFERENCE, named
 from benchmarks.photo_quality.pairs import measure_pairs, originals_of
 from benchmarks.photo_quality.shown import OfKind, measure_families, measure_kinds, summary
 from photodup.core.errors import PhotodupError
 from photodup.core.paths import build_dir
 
+SEED = 20261127  # of the draw
+DRAWN = Path(__file__).parents[2] / "tools" / "photographs" / "drawn.csv"
 PER_KIND = 12  # pairs of each kind on held-out photographs
 
 
@@ -62,6 +66,24 @@ def record_held_out() -> None:
         print(f"results/{run} has {key}; notebook 01 shows it.")
 
 
+def record_drawn(backwards: bool) -> None:
+    """Write, judge and record the drawn kinds in results/drawn; what was done before is not done again."""
+    from photodup.study.notebook.run import open_own_run
+
+    photographs, libraries = build_dir() / "photographs" / "drawn", build_dir() / "drawn"
+    if not photographs.is_dir():
+        raise PhotodupError("There are no drawn photographs here: run tools/photographs/get.py drawn.")
+    plant_all(photographs_of(photographs, DRAWN), libraries, SEED)
+    judge_all(libraries, backwards=backwards)
+    figures = measured(libraries)
+    if len(figures["kinds"]) == len(KINDS):  # else another process judges the others
+        with open_own_run("drawn").store as store:
+            store.measure_or_load("copies-drawn", lambda: figures, config={"seed": SEED})
+    print(
+        "\n".join(f"{name}: {number}" for name, number in figures.items() if name not in ("kinds", "beside"))
+    )
+
+
 def main(
     folder: Annotated[
         Path | None, Argument(help="different photographs; default the demonstration's")
@@ -75,10 +97,16 @@ def main(
     held_out: Annotated[
         bool, Option("--held-out", help="the held-out photographs, as records; an hour")
     ] = False,
+    drawn: Annotated[bool, Option("--drawn", help="the drawn kinds and photographs, as a record")] = False,
+    backwards: Annotated[
+        bool, Option("--backwards", help="with --drawn: from the last kind, as a second process")
+    ] = False,
 ) -> None:
     """Count which copies are suggested and which wrongly: of each kind of edit made alone, and of families of ten edits."""
     edits = edit or list(REFERENCE)
-    if held_out:
+    if drawn:
+        record_drawn(backwards)
+    elif held_out:
         record_held_out()
     elif as_pairs:
         print(json.dumps(pairs(folder, edits, photograph or [])))

@@ -242,20 +242,21 @@ def test_each_thing_that_others_hand_over_has_its_tests_and_its_part_of_the_fuzz
                 assert f"\ndef {test}(" in (ROOT / path).read_text(), f"{name}: {path} has no {test}"
 
 
-# ---- the held-out photographs
+# ---- the photographs of packages
 
 
 TOOL = ROOT / "tools" / "photographs"
 get = runpy.run_path(str(TOOL / "get.py"), run_name="get")
 
 
-def test_the_list_names_different_files_of_pinned_packages():
-    with (TOOL / "held_out.csv").open(newline="") as rows:
-        listed = list(csv.DictReader(rows))
-    assert len(listed) >= 100
-    assert len({row["sha256"] for row in listed}) == len(listed)
+def test_the_lists_name_different_files_of_pinned_packages():
+    lists = {path.stem: list(csv.DictReader(path.read_text().splitlines())) for path in TOOL.glob("*.csv")}
+    assert lists.keys() == {"held_out", "drawn"} and all(len(rows) >= 100 for rows in lists.values())
+    listed = [row for rows in lists.values() for row in rows]
+    assert len({row["sha256"] for row in listed}) == len(listed)  # what is drawn was not used before
     for row in listed:
-        assert row["version"][0].isdigit() and row["path"].startswith("package/") and len(row["sha256"]) == 64
+        assert row["version"][0].isdigit() and len(row["sha256"]) == 64
+        assert row.get("source", "npm") in get["CLIENTS"] and row.get("licence", "by its package")
 
 
 @pytest.mark.skipif(shutil.which("npm") is None, reason="npm is not installed")

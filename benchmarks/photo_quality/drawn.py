@@ -1,9 +1,8 @@
 """The honest measurement: what photodup suggests of `drawn_kinds`, on photographs that set no limit.
 
 `tools/photographs/get.py drawn` fetches the photographs. Each kind becomes a library of a dozen or two of them; photodup
-groups it, every suggestion is carried out,
-    and what is gone is looked for on the disk. `beside` asks other programs about the
-same files.
+groups it, every suggestion is carried out, and what is gone is looked for on the disk. `beside` asks other programs about
+the same files.
 """
 
 import csv
@@ -17,18 +16,29 @@ from random import Random
 from typing import Any
 
 from benchmarks.photo_quality.drawn_kinds import KINDS, Kind, NoChange, Photograph
-from benchmarks.photo_quality.shown import at_least
 from photodup.photos.library.scan import scan
 from photodup.photos.review.session import ReviewSession
-from photodup.progress import bar, unseen
+from photodup.core.progress import bar, unseen
 
+CONFIDENCE = 0.95  # of the bounds, one-sided
 PHOTOGRAPHS = {".jpg", ".png", ".heic", ".avif", ".webp", ".tif"}
+
+
+def at_least(hits: int, n: int) -> float:
+    """Return the exact one-sided lower bound (Clopper and Pearson) of a share that was `hits` of `n`; 0 for none."""
+    from scipy.stats import binomtest
+
+    return float(binomtest(hits, n, alternative="greater").proportion_ci(CONFIDENCE).low) if n else 0.0
 
 
 def photographs_of(folder: Path, listed: Path | None = None) -> list[Photograph]:
     """Return the photographs of a folder, by the list that says what each is; without a list all are photographs."""
     if listed is None:
-        return [Photograph(path.stem, path) for path in sorted(folder.iterdir())]
+        return [
+            Photograph(path.stem, path)
+            for path in sorted(folder.iterdir())
+            if path.suffix.lower() in PHOTOGRAPHS
+        ]
     with listed.open(newline="") as opened:
         rows = list(csv.DictReader(opened))
     files = {

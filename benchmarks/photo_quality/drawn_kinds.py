@@ -17,7 +17,7 @@ import cv2
 import numpy as np
 from PIL import Image, ImageCms, ImageDraw, ImageEnhance, ImageFilter, ImageOps
 
-from photodup.embedding.imaging import decode, encoded
+from photodup.embedding.imaging import decode, encode
 
 Files = dict[str, bytes]
 MEGAPIXELS = 1.5  # of the photographs, but for the kinds of large ones
@@ -114,7 +114,7 @@ def with_part(data: bytes, marker: int, content: bytes) -> bytes:
 
 
 def jpeg(image: Image.Image, quality: int | str, **options: Any) -> bytes:
-    return encoded(image, "JPEG", quality=quality, **options)
+    return encode(image, "JPEG", quality=quality, **options)
 
 
 def resized(image: Image.Image, factor: float, filter_: int = Image.Resampling.LANCZOS) -> Image.Image:
@@ -288,7 +288,7 @@ def cut_out(image: Image.Image) -> bytes:
     )
     shown = image.copy()
     shown.putalpha(alpha)
-    return encoded(shown, "PNG")
+    return encode(shown, "PNG")
 
 
 def sixteen_bits(image: Image.Image) -> bytes:
@@ -392,7 +392,7 @@ def _copy(
 
 
 def _saved(image_format: str, qualities: tuple[int, int]) -> Callable:
-    return lambda image, random: encoded(image, image_format, quality=random.randint(*qualities))
+    return lambda image, random: encode(image, image_format, quality=random.randint(*qualities))
 
 
 def _large(edit: Callable[[Image.Image, Random], bytes], name: str = "b.jpg") -> Callable:
@@ -493,7 +493,7 @@ def _two_exports(photo: Photograph, random: Random) -> Files:
 
 
 def _heic(photo: Photograph, random: Random) -> Files:
-    heic = encoded(photo.image, "HEIF", quality=80, exif=photo.exif().tobytes())
+    heic = encode(photo.image, "HEIF", quality=80, exif=photo.exif().tobytes())
     shown = decode(heic) if random.random() < 0.5 else resized(decode(heic), 0.6)
     return {"IMG_2034.heic": heic, "b.jpg": jpeg(shown, random.randint(78, 92))}
 
@@ -505,7 +505,7 @@ def _pair(
 
 
 def _png(image: Image.Image) -> bytes:
-    return encoded(image, "PNG", compress_level=3)
+    return encode(image, "PNG", compress_level=3)
 
 
 def _facebook(image: Image.Image, random: Random) -> bytes:
@@ -557,7 +557,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("black to 16:9", _copy(lambda image, random: ImageOps.pad(image, (1280, 720), color="black"))),
     Kind("JPEG of a PNG", _pair(_png, lambda image: jpeg(image, 88), ("a.png", "b.jpg"))),
     Kind("PNG of a JPEG", _copy(lambda image, random: _png(image), name="b.png", plain=True), EITHER),
-    Kind("TIFF of a JPEG", _copy(lambda image, random: encoded(image, "TIFF", compression="tiff_lzw"), name="b.tif",
+    Kind("TIFF of a JPEG", _copy(lambda image, random: encode(image, "TIFF", compression="tiff_lzw"), name="b.tif",
         plain=True), EITHER),
     Kind("Facebook's copy", _copy(_facebook)),
     Kind("resized by gd", _copy(_gd)),

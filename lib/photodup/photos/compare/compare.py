@@ -37,10 +37,11 @@ def lacks(keeper: Picture, member: Picture) -> tuple[Difference, ...]:
         return (Difference(f"holds {member.saving.n_pages} pages or frames"),)
     transform = placement.transform
     sizes = keeper.image.size, member.image.size
-    differences, is_whole, is_framed = [], True, False
+    differences, is_whole, is_framed, explained = [], True, False, 0.0
     for view in views(keeper, member, transform):
         found = unexplained(view)
         if is_whole:
+            explained = view.explained
             is_framed = bool((~view.inside).mean() > LIMITS.plain_beyond)
             if len(outside := beyond(view)):
                 found.append(("shows more of the scene", outside))
@@ -56,12 +57,19 @@ def lacks(keeper: Picture, member: Picture) -> tuple[Difference, ...]:
             return (Difference("looks different in a small place", in_both(boxes, tile, transform, *sizes)),)
     if has_edge(keeper.rgb, rescaled(transform, 1, exact), size):
         return (Difference("the file to keep has an edge where this one ends, as a frame or a collage has"),)
-    doubt = _doubt(keeper, member, placement, view, is_framed=is_framed)
+    doubt = _doubt(keeper, member, placement, view, explained, is_framed=is_framed)
     return (Difference(doubt),) if doubt else ()
 
 
-def _doubt(keeper: Picture, member: Picture, placement: Placement, view: View, *, is_framed: bool) -> str:
-    """Return why the keeper may have been made from the member, or neither from the other; empty where nothing says so."""
+def _doubt(
+    keeper: Picture, member: Picture, placement: Placement, view: View, explained: float, *, is_framed: bool
+) -> str:
+    """Return why the keeper may have been made from the member, or neither from the other; empty where nothing says so.
+
+    Args:
+        view: at full size, where the member has most detail.
+        explained: of the view of the whole.
+    """
     beside, fresh, _ = view.losses
     scale, softness = placement.scale, view.softness
     # Our copy foretells what its saving did: it was saved from the keeper.
@@ -72,10 +80,15 @@ def _doubt(keeper: Picture, member: Picture, placement: Placement, view: View, *
         or not keeper.saving.tables
         or keeper.saving.step < LIMITS.finer_step * member.saving.step
     )
+    explained_back = 0.0
+    if is_foretold and is_one_size and keeper.saving.tables and member.saving.tables:
+        # Each foretells the other where the finer of both was saved from the coarser, and then better than the other way.
+        explained_back = next(views(member, keeper, inverse(placement.transform))).explained
+        if explained_back >= max(explained, LIMITS.explained):
+            return "the file to keep was made from it"
     if may_show and member.saving.tables and rounding(view.keeper, member.saving) > LIMITS.rounding:
         # Steps that are twice as long look alike; then only a keeper that the member foretells was made from it.
-        back = inverse(placement.transform)
-        if not is_foretold or next(views(member, keeper, back)).explained >= LIMITS.explained:
+        if not (is_foretold and is_one_size) or explained_back >= LIMITS.explained:
             return "the file to keep was made from it"
     if is_foretold:
         return ""

@@ -7,6 +7,7 @@ original; a pair is *wrong* if both of its files have to remain.
 """
 
 import contextlib
+import filecmp
 import io
 import json
 import os
@@ -96,6 +97,8 @@ def count(groups: Groups, known: dict, library: Path) -> tuple[int, int]:
     n_wrong = 0
     alike: dict[str, list[set[str]]] = {}
     for (case, first), (other, second) in map(tuple, pairs):
+        if case != other and filecmp.cmp(library / case / first, library / other / second, shallow=False):
+            continue  # neighbours of a series share a picture
         needed = [set(names) for names in known["cases"][case]["remain"] if {first, second} & set(names)]
         n_wrong += int(case != other or len(needed) > 1)
         if case == other and known["rule"] == "may go":

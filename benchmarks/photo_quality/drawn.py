@@ -16,9 +16,10 @@ from random import Random
 from typing import Any
 
 from benchmarks.photo_quality.drawn_kinds import KINDS, Kind, NoChange, Photograph
+from photodup.core.progress import bar, unseen
+from photodup.photos.library.hashing import md5
 from photodup.photos.library.scan import scan
 from photodup.photos.review.session import ReviewSession
-from photodup.core.progress import bar, unseen
 
 CONFIDENCE = 0.95  # of the bounds, one-sided
 PHOTOGRAPHS = {".jpg", ".png", ".heic", ".avif", ".webp", ".tif"}
@@ -113,21 +114,31 @@ def judge(known: dict[str, Any], library: Path) -> dict[str, Any]:
         for photo in group.may_go:
             case = photo.path.parts[0]
             suggested[case].append("/".join(photo.path.parts[1:]))
-            if group.keeper.path.parts[0] != case:
+            if not _has_equal(library / case, library / group.keeper.path):
                 wrong[case].append(f"{photo.path} goes for {group.keeper.path}, another photograph")
         if known["rule"] == "may go":
             others = [photo for photo in group.others if photo not in group.may_go]
             held |= {str(photo.path): group.difference(photo) for photo in others}
+    planted = {
+        (case, name): md5((library / case / name).read_bytes())
+        for case, facts in known["cases"].items()
+        for name in facts["files"]
+    }
     with unseen():
         if session.accept_all():
             session.apply()
+    remaining = {
+        md5((library / case / name).read_bytes())
+        for case, name in planted
+        if (library / case / name).is_file()
+    }
     n_harmless = 0
     for case, facts in known["cases"].items():
         folder, going = library / case, suggested.get(case, [])
         lost = [
             " or ".join(names)
             for names in facts["remain"]
-            if not any((folder / name).is_file() for name in names)
+            if remaining.isdisjoint(planted[case, name] for name in names)
         ]
         files = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
         if known["words"] and not any(known["words"].encode() in data for data in files):
@@ -144,6 +155,11 @@ def judge(known: dict[str, Any], library: Path) -> dict[str, Any]:
         "suggested": sorted({known["cases"][case]["photograph"] for case in suggested}),
         "wrong": wrong, "held": held, "core_s": round(core_s, 2),
     }  # fmt: skip
+
+
+def _has_equal(folder: Path, keeper: Path) -> bool:
+    """Return whether the folder of a case has the keeper or its bytes: neighbours of a series share a picture."""
+    return any(path.is_file() and path.read_bytes() == keeper.read_bytes() for path in folder.rglob("*"))
 
 
 def plant_all(photographs: Sequence[Photograph], folder: Path, seed: int, per_kind: int = 60) -> None:

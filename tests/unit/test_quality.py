@@ -1,7 +1,5 @@
 """The quality measurement: its arithmetic on known scores, and the real thing on a few photographs."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,7 +10,7 @@ from support.command import run_benchmark
 from support.review_library import photo
 
 from benchmarks.photo_quality import pairs as measured_pairs
-from benchmarks.photo_quality.edits import EQUAL, LOOK_ALIKES, REFERENCE, is_right, named
+from benchmarks.photo_quality.edits import REFERENCE, named
 from benchmarks.photo_quality.pairs import (
     Original,
     chaining,
@@ -22,13 +20,8 @@ from benchmarks.photo_quality.pairs import (
     originals_of,
 )
 from benchmarks.photo_quality.shown import (
-    OfKind,
     at_least,
     changes,
-    judge_families,
-    judge_kind,
-    measure_families,
-    measure_kinds,
     summary,
 )
 from photodup.core.errors import PhotodupError

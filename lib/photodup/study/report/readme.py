@@ -224,10 +224,9 @@ def closeness_text() -> str:
         if nulls
         else "as closely as two processes of one configuration, which the committed run has not measured yet"
     )
-    took = {run: f"{_minutes(run):.0f}" for run in (REFERENCE, "held-out", "kinds", "peers")}
+    took = {run: f"{_minutes(run):.0f}" for run in (REFERENCE, "peers")}
     return (
-        f"The reference run measured for {took[REFERENCE]} minutes, `held-out` for {took['held-out']}, `kinds` for "
-        f"{took['kinds']} and `peers` for {took['peers']}. "
+        f"The reference run measured for {took[REFERENCE]} minutes, and `peers` for {took['peers']}. "
         f"*As timings* means: on the same machine a comparison repeats {apart}; an absolute figure drifts "
         "by more than its interval says. On another machine the figures are others; what "
         "should agree are the sentences: which sides differ, which are equal."

@@ -86,10 +86,11 @@ def _doubt(
         explained_back = next(views(member, keeper, inverse(placement.transform))).explained
         if explained_back >= max(explained, LIMITS.explained):
             return "the file to keep was made from it"
-    if may_show and member.saving.tables and rounding(view.keeper, member.saving) > LIMITS.rounding:
-        # Steps that are twice as long look alike; then only a keeper that the member foretells was made from it.
-        if not (is_foretold and is_one_size) or explained_back >= LIMITS.explained:
-            return "the file to keep was made from it"
+    # Steps that are twice as long look alike; then only a keeper that the member foretells was made from it.
+    may_be_chance = is_foretold and is_one_size and explained_back < LIMITS.explained
+    is_asked = may_show and not may_be_chance and bool(member.saving.tables)
+    if is_asked and rounding(view.keeper, member.saving) > LIMITS.rounding:
+        return "the file to keep was made from it"
     if is_foretold:
         return ""
     if scale > 1 + LIMITS.same_size:

@@ -43,8 +43,7 @@ class Photograph:
 
     @cached_property
     def is_large(self) -> bool:
-        size = self.whole.size if self.path.suffix == ".heic" else Image.open(self.path).size
-        return bool(np.prod(size) >= LARGE)
+        return bool(np.prod(self.whole.size) >= LARGE)
 
     @cached_property
     def image(self) -> Image.Image:
@@ -58,7 +57,7 @@ class Photograph:
         """A JPEG without metadata: that of the package if it has this size and no turn, else saved at quality 93."""
         data = self.path.read_bytes()
         if data[:2] == b"\xff\xd8":
-            opened = Image.open(self.path)
+            opened = Image.open(io.BytesIO(data))
             if opened.size == self.image.size and opened.getexif().get(274, 1) == 1:
                 bare = [part for part in segments(data) if not 0xE1 <= part[1] <= 0xED and part[1] != 0xFE]
                 return b"".join([b"\xff\xd8", *bare])

@@ -279,3 +279,16 @@ def test_where_none_reproduces_all_those_that_nobody_reproduces_stay():
 def test_the_owners_own_choice_is_kept_and_suggested_is_only_what_it_reproduces():
     decision = chosen(3, {(0, 1)}, preferred=1)
     assert (decision.keeper, decision.suggestions, set(decision.differing)) == (0, (2,), {1})
+
+
+@pytest.mark.parametrize("name", PHOTOGRAPHS)
+def test_a_strongly_saved_original_does_not_go_for_its_saving_again_or_enlargement(name):
+    """Each JPEG foretells the other; the finer was saved from the coarser, which it foretells better."""
+    source = saved(original(name).image, quality=78)
+    again = saved(source.image, quality=87)
+    assert reasons(again, source) == "the file to keep was made from it" and not reasons(source, again)
+    larger = saved(
+        source.image.resize([3 * side // 2 for side in source.image.size], Image.Resampling.BICUBIC),
+        quality=87,
+    )
+    assert reasons(larger, source) and not reasons(source, larger)

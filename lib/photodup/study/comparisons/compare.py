@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 BLOCKS = 4  # of a palindrome of two sides
+FEWEST = 3  # visits of a comparison that is to decide something
 
 
 def compare(
@@ -37,14 +38,15 @@ def compare(
         notebook: file name without its ending.
         names: only these comparisons, with the nulls that check them.
         explore: False measures only what the quick study does: what the answers rest on.
-        visits: of each comparison, three or more.
+        visits: of each comparison, three or more; fewer decide nothing, and then only what the quick study does is measured.
         visit_s: length of the turns in a visit, seconds.
         declared: other declarations than `notebooks/comparisons.yaml`.
     """
     declared = declared or declarations()
-    pairs = [p for p in declared.of([notebook], quick=not explore) if not names or p.name in names]
+    is_quick = not explore or visits < FEWEST
+    pairs = [p for p in declared.of([notebook], quick=is_quick) if not names or p.name in names]
     there = [pair for pair in pairs if not obstacle(run, offered(run, pair))]
-    pairs += declared.nulls_of(there, quick=not explore)
+    pairs += declared.nulls_of(there, quick=is_quick)
     sizes = Sizes(visits, plan_of(visit_s))
     asks_servers = not all(pair.a.server for pair in pairs)
     if missing_visits(run, pairs, sizes) and (measuring := ready_to_measure(run, asks_servers=asks_servers)):
@@ -58,6 +60,8 @@ def plan_of(visit_s: float) -> VisitPlan:
     return replace(
         usual,
         palindromes=max(1, round(visit_s / (BLOCKS * usual.block_s))),
+        min_answers=max(3, min(usual.min_answers, round(visit_s))),
+        min_waves=max(1, min(usual.min_waves, round(visit_s))),
         block_s=min(usual.block_s, visit_s / BLOCKS),
         alone_s=min(usual.alone_s, 0.2 * visit_s),
         warmup_s=min(usual.warmup_s, 0.1 * visit_s),

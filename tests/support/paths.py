@@ -11,7 +11,7 @@ def link_checkout(folder: Path, demo_dir: Path) -> None:
     """Make `folder` a checkout of which only results and build are its own: what a study writes stays out of this one."""
     code = [
         "notebooks", "model_repository", "lib", "benchmarks", "docker", "k8s", "tools", "results/published",
-        "results/reference-cpu", "results/peers", "results/held-out", "results/kinds",
+        "results/reference-cpu", "results/peers", "results/drawn",
     ]  # fmt: skip
     (folder / "results").mkdir()
     for name in (*code, ".venv-triton", "pyproject.toml", "matplotlibrc"):

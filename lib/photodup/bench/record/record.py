@@ -73,7 +73,7 @@ class RunStore:
     ) -> None:
         self.directory = Path(directory)
         self.records_dir = self.directory / "records"
-        self._measure, self._model, self._servers = measure, model, servers
+        self._measure, self.model, self._servers = measure, model, servers
         self._environment_digest: str | None = None
         if not self.directory.is_dir():
             if not create:
@@ -220,7 +220,7 @@ class RunStore:
     def _keep_environment(self) -> str:
         """Write environment.json once; a run resumed elsewhere or after an upgrade gets a second file."""
         if self._environment_digest is None:
-            facts = plain(environment.describe(self._model, self._servers))
+            facts = plain(environment.describe(self.model, self._servers))
             self._environment_digest = digest(facts)[:12]
             first = self.directory / "environment.json"
             content = {"digest": self._environment_digest, **facts}

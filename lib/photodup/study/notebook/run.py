@@ -101,7 +101,8 @@ class Run:
     @property
     def environment(self) -> dict[str, Any]:
         """Return the facts about the measuring machine; of this one while the run is still empty."""
-        return read_environment(self.directory) or environment.describe(servers=servers_of(self.endpoints))
+        facts = servers_of(self.endpoints)
+        return read_environment(self.directory) or environment.describe(self.store.model, facts)
 
     @property
     def machine(self) -> str:

@@ -19,12 +19,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks import null_server
-from benchmarks.rows import LATENCY, RATE, Row, compared, excess, ratio, row
+from benchmarks.rows import LATENCY, RATE, Row, compared, excess, in_turns, ratio, row
 from photodup.bench.backends.http_connection import HttpConnection
 from photodup.bench.backends.server_adapters import OverHttp
 from photodup.bench.load.load import Load, measure
 from photodup.bench.load.plan import WindowPlan
-from photodup.bench.pairs.alternate import in_turns
 from photodup.bench.stats.figures import interval
 from photodup.core.errors import PhotodupError
 from photodup.embedding.backends import parse_backend

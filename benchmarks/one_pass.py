@@ -13,8 +13,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from benchmarks.rows import Row, compared, ratio, row
-from photodup.bench.pairs.alternate import in_turns
+from benchmarks.rows import Row, compared, in_turns, ratio, row
 from photodup.bench.stats.figures import interval
 
 GOALS = {"scaled": 38.0, "whole": 18.0}  # photographs/s

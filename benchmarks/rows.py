@@ -4,6 +4,7 @@ python -m benchmarks.rows          writes the committed rows into docs/study.md
 """
 
 import json
+import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from math import exp, log
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from photodup.bench.pairs.alternate import log_ratios
+from photodup.bench.pairs.alternate import turns
 from photodup.bench.record import environment
 from photodup.bench.record.json_files import anonymous, plain, read_json, reading
 from photodup.bench.stats.comparison import Observed, Outcome, Question, judge
@@ -76,6 +77,20 @@ def row(
     if least is not None:
         met = (low if surely and low is not None else value) >= least
     return Row(name, value, low, high, unit, goal, met, because, memory_mib)
+
+
+def in_turns(sides: Sequence[Callable[[], float]], n: int, draw: random.Random) -> list[list[float]]:
+    """Ask each side for a figure above 0 in n palindromes of turns, and return them: [n_sides][2 n]."""
+    figures: list[list[float]] = [[] for _ in sides]
+    for _ in range(n):
+        for side in turns(len(sides), draw):
+            figures[side].append(sides[side]())
+    return figures
+
+
+def log_ratios(a: Sequence[float], b: Sequence[float]) -> list[float]:
+    """Return the log ratio of b to a in each palindrome, from what `in_turns` returns of two sides."""
+    return (np.log(b) - np.log(a)).reshape(-1, 2).mean(axis=1).tolist()
 
 
 def compared(visits: Sequence[Turns], a: int = 0, b: int = 1, *, metric: str = RATE) -> Outcome:

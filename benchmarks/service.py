@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.rows import LATENCY, Row, compared, excess, guarded, ratio, row
+from benchmarks.rows import LATENCY, Row, compared, excess, guarded, in_turns, ratio, row
 from photodup.bench.anyurl.payloads import made_up_images
 from photodup.bench.backends.adapter import Local
 from photodup.bench.backends.adapters import adapter, answers_to, check_embeddings
 from photodup.bench.load.usage import memory_mib, server_pids
-from photodup.bench.pairs.alternate import Lane, VisitPlan, in_turns, measure_visit
+from photodup.bench.pairs.alternate import Lane, VisitPlan, measure_visit
 from photodup.bench.pairs.read import answered
 from photodup.bench.stats.comparison import Question, judge
 from photodup.bench.stats.facts import Load

@@ -19,7 +19,6 @@ from photodup.embedding.imaging import to_jpeg
 # first is not seen; somebody's work; with something that the original does not show; or no copy but another picture.
 LESSER, EQUAL, TWIN, WORK, MORE, LOOK_ALIKE = "lesser", "equal", "twin", "work", "more", "look-alike"
 # Nobody misses such a copy beside its original. A twin is neither: it may be the one that its owner wants, and no equal.
-HARMLESS = frozenset({LESSER, EQUAL})
 ORIGINAL = "original"
 
 
@@ -329,12 +328,6 @@ REFERENCE = (
     "resize 0.5x", "jpeg q 30", "crop 90%", "crop 80%", "crop 70%", "brightness 1.4x", "rotate 5°", "mirror", "blur 0.5%",
     "border with text 5%",
 )  # fmt: skip
-_EQUALS = frozenset(each.name for each in TRANSFORMS if each.result == EQUAL)
-
-
-def is_right(kept: str) -> bool:
-    """Return whether a file that stayed, by the name of its edit, is the original or its equal: the same pixels."""
-    return kept == ORIGINAL or kept in _EQUALS
 
 
 def named(names: Sequence[str] | None = None) -> list[Transform]:

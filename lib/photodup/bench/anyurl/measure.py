@@ -26,14 +26,14 @@ from photodup.bench.load.plan import WindowPlan
 from photodup.bench.load.usage import local_server
 from photodup.bench.load.workers import check_rows, clock, common_error, describe_error
 from photodup.bench.stats.facts import Load
-from photodup.bench.stats.figures import Figure, figures_of, interval, pooled
+from photodup.bench.stats.figures import FEWEST_VISITS, Figure, figures_of, interval, pooled
 from photodup.bench.stats.sentence import number
 from photodup.core.errors import PhotodupError, is_expected
 from photodup.embedding.wire.http import AnswerError, Base64Json, Multipart, OpenAi, Post
 from photodup.embedding.wire.kserve import KserveGrpc, KserveHttp
 
 BUSY_SHARE = 0.25  # of the cores of a machine that client and server share
-FEWEST_VISITS, MOST_VISITS, VISIT_S, GRACE_S = 3, 10, 2.5, 30.0
+MOST_VISITS, VISIT_S, GRACE_S = 10, 2.5, 30.0
 OURS = ("multipart", "base64")
 
 

@@ -19,12 +19,13 @@ from photodup.bench.pairs import read
 from photodup.bench.pairs.alternate import Lane, Visit, VisitPlan, measure_visit
 from photodup.bench.stats.comparison import LEAST_VISITS, Outcome, Question, has_failed, judge
 from photodup.bench.stats.facts import Load
+from photodup.bench.stats.figures import FEWEST_VISITS
 from photodup.bench.stats.sentence import sentence
 from photodup.core.errors import PhotodupError
 from photodup.core.files import available_cores
 
 SIDES = ("server 1", "server 1 through other connections", "server 2")
-FEWEST_VISITS, VISITS, PALINDROMES, BLOCK_S = 3, 8, 10, 0.5
+VISITS, PALINDROMES, BLOCK_S = 8, 10, 0.5
 USED = 0.9  # of the time: connecting and the probe have the rest
 SAME_ANSWER = 0.999
 SHORTEST = VisitPlan(palindromes=1, block_s=0, min_answers=1, min_waves=1, alone_s=0, warmup_s=0)

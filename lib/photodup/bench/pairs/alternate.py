@@ -265,10 +265,9 @@ def measure_visit(
         for side, crew in enumerate(crews) if serve is None else ():
             crew.run_block(plan.warmup_s, skipped=0, counted=3)
             lanes[side].n_failed = 0
-        for half in range(2 * plan.palindromes):
-            if half % 2 == 0:
-                order = turns(len(lanes), draw)
-            for side in order[: len(lanes)] if half % 2 == 0 else order[len(lanes) :]:
+        for palindrome in range(plan.palindromes):
+            for place, side in enumerate(turns(len(lanes), draw)):
+                half = 2 * palindrome + place // len(lanes)
                 kernel_ms.append(_kernel_ms())
                 with serve(side) if serve else nullcontext():
                     # The same photographs to all sides of a half.
@@ -416,17 +415,3 @@ class _Crew:
             self._change.notify_all()
         for thread in self._threads:
             thread.join()
-
-
-def in_turns(sides: Sequence[Callable[[], float]], n: int, draw: random.Random) -> list[list[float]]:
-    """Ask each side for a figure above 0 in n palindromes of turns, and return them: [n_sides][2 n]."""
-    figures: list[list[float]] = [[] for _ in sides]
-    for _ in range(n):
-        for side in turns(len(sides), draw):
-            figures[side].append(sides[side]())
-    return figures
-
-
-def log_ratios(a: Sequence[float], b: Sequence[float]) -> list[float]:
-    """Return the log ratio of b to a in each palindrome, from what `in_turns` returns of two sides."""
-    return (np.log(b) - np.log(a)).reshape(-1, 2).mean(axis=1).tolist()

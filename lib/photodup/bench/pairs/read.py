@@ -14,7 +14,6 @@ from photodup.bench.stats.figures import interval
 from photodup.core.errors import PhotodupError
 
 JUMP_S = 1.0  # of the wall clock against the monotonic one: the machine slept, or its clock was set
-UNSTEADY = 0.015  # of a rate against Little's law: the client paused between its requests
 
 
 def question_of(

@@ -14,6 +14,7 @@ from photodup.bench.stats.facts import METRICS, Metric
 
 Figure = tuple[float, float | None, float | None]  # value, low, high
 CONFIDENCE = 0.95
+FEWEST_VISITS = 3  # of a figure: the interval of two reaches over everything
 TAIL = 90  # percentiles from here on are pooled
 _COUNTS = ("server_requests", "server_inferences", "server_executions")  # and every n_…
 _INPUTS = ("batch", "concurrency", "offered_per_s", "seed")  # the same in all visits, as are names

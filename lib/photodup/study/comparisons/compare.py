@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from photodup.bench.pairs.alternate import VisitPlan
 from photodup.bench.pairs.declared import Declarations, Pair, declarations
-from photodup.study.comparisons.measure import Sizes, measure_comparisons, missing_visits, obstacle, offered
+from photodup.bench.stats.figures import FEWEST_VISITS
+from photodup.study.comparisons.measure import Sizes, measure_visits, missing_visits, obstacle, offered
 from photodup.study.comparisons.outcomes import Compared, read_comparisons, write_outcomes
 from photodup.study.notebook.run import Run, ready_to_measure
 
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 BLOCKS = 4  # of a palindrome of two sides
-FEWEST = 3  # visits of a comparison that is to decide something
 
 
 def compare(
@@ -43,14 +43,14 @@ def compare(
         declared: other declarations than `notebooks/comparisons.yaml`.
     """
     declared = declared or declarations()
-    is_quick = not explore or visits < FEWEST
+    is_quick = not explore or visits < FEWEST_VISITS
     pairs = [p for p in declared.of([notebook], quick=is_quick) if not names or p.name in names]
-    there = [pair for pair in pairs if not obstacle(run, offered(run, pair))]
-    pairs += declared.nulls_of(there, quick=is_quick)
+    offered_pairs = [pair for pair in pairs if not obstacle(run, offered(run, pair))]
+    pairs += declared.nulls_of(offered_pairs, quick=is_quick)
     sizes = Sizes(visits, plan_of(visit_s))
     asks_servers = not all(pair.a.server for pair in pairs)
-    if missing_visits(run, pairs, sizes) and (measuring := ready_to_measure(run, asks_servers=asks_servers)):
-        _measure(measuring, pairs, sizes)
+    if missing_visits(run, pairs, sizes) and (ready := ready_to_measure(run, asks_servers=asks_servers)):
+        _measure(ready, missing_visits(ready, pairs, sizes), sizes)  # without servers that do not answer
     return read_comparisons(run, notebook, declared=declared)
 
 
@@ -68,17 +68,16 @@ def plan_of(visit_s: float) -> VisitPlan:
     )
 
 
-def _measure(run: Run, pairs: Sequence[Pair], sizes: Sizes) -> None:
-    n_visits = len(missing_visits(run, pairs, sizes))
-    if not n_visits:
+def _measure(run: Run, visits: Sequence[tuple[int, Pair]], sizes: Sizes) -> None:
+    if not visits:
         return
-    minutes = n_visits * sizes.visit_s / 60
+    minutes = len(visits) * sizes.visit_s / 60
     price = run.endpoints.price_per_hour_usd
     cost = f" and {minutes / 60 * price:.2f} USD" if price else ""
     print(
-        f"{n_visits} visits are missing: about {minutes:.0f} minutes{cost}. After an interruption, run the cell again.",
+        f"{len(visits)} visits are missing: about {minutes:.0f} minutes{cost}. After an interruption, run the cell again.",
         flush=True,
     )
     with run.store:
-        measure_comparisons(run, pairs, sizes)
+        measure_visits(run, visits, sizes)
         write_outcomes(run)

@@ -19,6 +19,7 @@ from photodup.bench.link.link import PRESETS, Link
 from photodup.bench.load.usage import processor_time, server_pids
 from photodup.bench.pairs.alternate import Lane, Visit, VisitPlan, measure_visit
 from photodup.bench.pairs.declared import Pair, Side
+from photodup.bench.stats.figures import FEWEST_VISITS
 from photodup.core.errors import PhotodupError
 from photodup.core.paths import build_dir
 from photodup.core.progress import bar
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from photodup.study.notebook.run import Run
 
 KIND = "visit"
-EXPLORATORY_VISITS = 3  # at most: no answer rests on them
 EXPLORATORY_PALINDROMES = 2
 SERVED_BLOCK_S = 2.0  # of sides that are started for each block
 
@@ -169,7 +169,8 @@ def missing_visits(run: Run, pairs: Sequence[Pair], sizes: Sizes) -> list[tuple[
         places = {p: first[p.a, p.b] if p.a.server else place for place, p in enumerate(drawn)}
         for pair in sorted(drawn, key=places.__getitem__):
             pair = offered(run, pair)
-            is_due = number <= EXPLORATORY_VISITS or pair.is_primary or pair.is_null
+            # No answer rests on an exploratory one.
+            is_due = number <= FEWEST_VISITS or pair.is_primary or pair.is_null
             if not is_due or obstacle(run, pair):
                 continue
             if not run.store.has(visit_key(pair), config=visit_config(pair, number)):
@@ -184,19 +185,34 @@ def measure_comparisons(
     *,
     restarted: Callable[[], Run] | None = None,
 ) -> None:
-    """Measure every visit of the comparisons that the run has no record of.
+    """Measure every visit of the comparisons that the run has no record of; see `measure_visits`.
 
     Args:
         pairs: comparisons and nulls, in any order; they are visited in a random one, anew in each round of visits.
+    """
+    sizes = sizes or Sizes()
+    measure_visits(run, missing_visits(run, pairs, sizes), sizes, restarted=restarted)
+
+
+def measure_visits(
+    run: Run,
+    visits: Sequence[tuple[int, Pair]],
+    sizes: Sizes,
+    *,
+    restarted: Callable[[], Run] | None = None,
+) -> None:
+    """Measure and record visits.
+
+    Args:
+        visits: as `missing_visits` returns them.
         sizes: how much of each.
         restarted: ends the run's servers and returns the run with new ones. It is called between two rounds of visits, as
             often as the sizes say, so that what differs from process to process is in the data; without it one start serves
             all visits.
     """
-    sizes = sizes or Sizes()
     start_of = lambda visit: (visit - 1) * (sizes.starts or sizes.visits) // sizes.visits  # noqa: E731
     with ExitStack() as servers:
-        sides, last, visits = _Sides(run, servers), 0, missing_visits(run, pairs, sizes)
+        sides, last = _Sides(run, servers), 0
         for number, pair in bar(visits, total=len(visits), desc="visits", unit="visit"):
             if last and restarted and start_of(number) != start_of(last):
                 servers.close()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from photodup.bench.stats.figures import FEWEST_VISITS
 from photodup.core.files import write_atomically
 from photodup.core.paths import project_root
 from photodup.embedding.backends import engine_family
@@ -62,9 +63,6 @@ def use_style() -> None:
 def engine_color(engine: str) -> str:
     """Return the colour that stands for `engine` (`emulated-a100` and its kin share one)."""
     return ENGINE_COLORS.get(engine_family(engine), MUTED)
-
-
-FEWEST_VISITS = 3  # of an interval that is drawn: that of two reaches over everything
 
 
 def draw_figures(

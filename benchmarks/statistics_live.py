@@ -166,7 +166,7 @@ def outcome_of(row: Mapping[str, Any]) -> Outcome:
 
 
 def outcomes_of(run_dir: Path | str) -> dict[str, list[Outcome]]:
-    """Return the outcomes of a run's batches by what was planted; nothing where there is none."""
+    """Return the outcomes of a run's batches by the planted delay; an empty dictionary without batches."""
     outcomes: dict[str, list[Outcome]] = {}
     for record in load_records(run_dir):
         for row in (

@@ -358,7 +358,7 @@ class Kind:
 
 
 class NoChange(Exception):
-    """An edit is none of this photograph."""
+    """An edit leaves this photograph as it is."""
 
 
 def _differs(first: Image.Image, second: Image.Image) -> bool:

@@ -205,6 +205,9 @@ def test_a_window_goes_on_until_enough_came_but_not_for_ever(figure):
     )
     assert slower["duration_s"] > 1.9 and slower["n_requests"] < 10
     figure(slower["duration_s"] < 4, slower)
+    short = WindowPlan(0.1, 1, ramp_s=0.0, longest_s=0.1)
+    slowest = measure(Dummy(delay_ms=500), PHOTOS, Load("closed_loop", concurrency=2), short)
+    assert slowest["n_requests"] >= 1, "a short window waits for an answer"
     rare = measure(Dummy(1), PHOTOS, Load("server", offered_per_s=10), WindowPlan(0.2, 10, seed=1))
     assert rare["n_requests"] > 3, "an open loop waits for as many as are expected"
 

@@ -72,7 +72,7 @@ def decode(
     The size in the header, and a JPEG's number of scans, are checked before decoding. This bounds the time
     for JPEG only, so decode untrusted files of other formats in a `decode_pool.DecodePool`, which has a
     deadline. 16-bit greys and floats are scaled, not clipped. Palettes and transparency are laid over white.
-    Of an animation the first frame is read. EXIF orientation is applied. Colour profiles are ignored, as by
+    The first frame of an animation is read. EXIF orientation is applied. Colour profiles are ignored, as by
     open_clip.
 
     Args:

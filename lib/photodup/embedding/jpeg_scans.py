@@ -82,7 +82,7 @@ class Layout:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether decoding surely takes at most about a second of one core."""
+        """True where decoding takes about a second of one core at most."""
         return (
             self.problem is None
             and self.is_strict

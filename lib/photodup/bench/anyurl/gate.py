@@ -29,7 +29,7 @@ from photodup.bench.stats.spread import Spread, spread_of
 from photodup.core.errors import PhotodupError
 from photodup.core.files import write_atomically
 
-# Of the first look and of the second; a head at the limit fails in less than their sum.
+# Levels of the first and the second look. A head at the limit fails with less than their sum.
 LEVELS = (0.005, 0.04)
 VISITS = 4  # of a look
 N_SIMULATED, BEYOND = 400, 0.10

@@ -111,7 +111,7 @@ class LoadWindow:
 
     @property
     def latency_ms(self) -> np.ndarray:
-        """Of the answers that came before the window closed."""
+        """Latencies of the answers that came before the window closed, ms."""
         return np.asarray(self.columns["raw"]["latency_ms"]) if "raw" in self.columns else np.empty(0)
 
 

@@ -30,6 +30,7 @@ from photodup.core.errors import PhotodupError, is_expected
 from photodup.core.files import available_cores
 
 CLIENT_BOUND = 1 / 3  # of a core for each process
+FIRST_ANSWER_S = 10.0  # a closed loop's window waits at least so long for an answer, however short it is
 Probe = Callable[[], AbstractContextManager[Mapping[str, Any]]]
 Watched = tuple[float, Mapping[str, Any]]  # length of the window in seconds, what the probe counted
 
@@ -183,7 +184,7 @@ def _threads(
 def _in_processes(n: int, window: Window, plan: WindowPlan, connections: list, probe: Probe) -> Watched:
     """Share the requests in flight among n processes, each with threads of its own; their answers come together here."""
     context = get_context("spawn")
-    endless = replace(plan, seconds=1e9, longest_s=1e9, ramp_s=0.0)  # until it is told to end
+    endless = replace(plan, seconds=1e9, longest_s=1e9, ramp_s=0.0)  # they run until they are told to end
     for number in range(n):
         in_flight = len(range(number, window.load.concurrency, n))
         load = replace(window.load, scenario="closed_loop", concurrency=in_flight)
@@ -301,7 +302,8 @@ def _watch(window: Window, plan: WindowPlan, workers: Sequence[threading.Thread]
             time.sleep(0.02)
             elapsed = clock() - window.started
             told_to_end = observer is not None and observer.see(window, elapsed)
-            is_enough = is_open_loop or n >= least or elapsed >= plan.longest_s
+            longest_s = plan.longest_s if n else max(plan.longest_s, FIRST_ANSWER_S)
+            is_enough = is_open_loop or n >= least or elapsed >= longest_s
             if elapsed >= length_s and is_enough:
                 break
         window.stop_at = clock()

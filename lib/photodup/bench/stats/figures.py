@@ -28,9 +28,8 @@ def interval(values: Sequence[float]) -> Figure:
 
 def _around(middle: float, logs: np.ndarray) -> Figure:
     """Return a figure from its logarithm, with the interval of the mean of `logs` laid around it."""
-    from scipy.special import (
-        stdtrit,
-    )  # Student's t quantile; scipy.stats takes a hundred times as long to load
+    # Student's t quantile. scipy.stats takes a hundred times as long to load.
+    from scipy.special import stdtrit
 
     n = len(logs)
     if n < 2:
@@ -101,6 +100,6 @@ def _figure(windows: Sequence[Mapping[str, Any]], metric: Metric) -> Figure | tu
 def pooled(latencies: Sequence[np.ndarray], percentile: float) -> Figure:
     """Return a percentile of the answers of all visits with its interval, ms."""
     n, middle = len(latencies), math.log(np.percentile(np.concatenate(latencies), percentile))
-    rest = [[one for i, one in enumerate(latencies) if i != out] for out in range(n)] if n > 1 else []
+    rest = [[*latencies[:out], *latencies[out + 1 :]] for out in range(n)] if n > 1 else []
     without = np.log([np.percentile(np.concatenate(answers), percentile) for answers in rest])
     return _around(middle, n * middle - (n - 1) * without)  # the pseudovalues

@@ -153,7 +153,7 @@ def search_rate(
 def _next_rate(
     seen: Sequence[RateSeen], bound: LatencyBound, about: float, limits: tuple[float, float], n_windows: int
 ) -> float | str:
-    """Return the rate to offer next, requests/s, or why there is none; an empty string where the search is done."""
+    """Return the next rate to offer, requests/s; or a sentence why the search failed, empty if it is done."""
     if not seen:
         return max(LOWEST * about, limits[0])
     rates = sorted(one.rate_per_s for one in seen)

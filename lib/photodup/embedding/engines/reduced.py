@@ -144,7 +144,7 @@ def find_int8(fp32: Path, engine: str, *, file: Path | None = None, directory: P
 
 
 def read_notes(path: Path) -> Notes | None:
-    """Return the notes of a reduced file; None if there are none."""
+    """Return the notes beside a reduced file, or None."""
     try:
         return Notes(**json.loads(path.with_suffix(".json").read_text()))
     except (OSError, ValueError, TypeError):

@@ -39,15 +39,15 @@ def lacks(keeper: Picture, member: Picture) -> tuple[Difference, ...]:
     sizes = keeper.image.size, member.image.size
     differences, is_whole, is_framed, explained = [], True, False, 0.0
     for view in views(keeper, member, transform):
-        found = unexplained(view)
+        reasons = unexplained(view)
         if is_whole:
             explained = view.explained
             is_framed = bool((~view.inside).mean() > LIMITS.plain_beyond)
             if len(outside := beyond(view)):
-                found.append(("shows more of the scene", outside))
+                reasons.append(("shows more of the scene", outside))
         is_whole = False
-        if found:
-            for reason, boxes in found:
+        if reasons:
+            for reason, boxes in reasons:
                 boxes_of_both = () if boxes is None else in_both(boxes, view, transform, *sizes)
                 differences.append(Difference(reason, boxes_of_both))
             return tuple(differences)
@@ -145,7 +145,7 @@ def _own_loss(view: View, saving: Saving) -> float:
 def _is_sibling(view: View, of_keeper: Saving, of_member: Saving) -> bool:
     """Return whether one picture was saved as both files, the keeper better.
 
-    What is left between the member and our copy is then no more than where the keeper is saved once more in between.
+    The member then differs from our copy no more than a file does that was made by saving the keeper twice.
     """
     if not view.saving or not of_keeper.tables or of_keeper.step > LIMITS.finer_step * of_member.step:
         return False

@@ -56,7 +56,7 @@ class Limits:
     softened: float = 2.0
     # Mean steps of which one is finer, as a share of the other.
     finer_step: float = 0.8
-    # What is left between the member and our copy, as times of what is left where the keeper is saved once more in between.
+    # How much the member differs from our copy, as times of what a file differs that was made by saving the keeper twice.
     # Two files saved of one picture have 0.66 to 1.07 (mostly below 0.93), two exposures with grain of 1 grey 1.01 and more.
     sibling: float = 0.95
     # The same of their difference. Two files saved of one picture have 0.92 to 1.02, one over the other 0.62 and 0.71.

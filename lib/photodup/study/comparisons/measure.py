@@ -66,12 +66,12 @@ def sizes_of(given: Mapping[str, Any], visits: int | None = None) -> Sizes:
     Raises:
         PhotodupError: a name that is none of them.
     """
-    known = {f.name for f in fields(VisitPlan)}
-    if unknown := sorted(set(given) - known - {"visits", "starts"}):
+    names = {f.name for f in fields(VisitPlan)}
+    if unknown := sorted(set(given) - names - {"visits", "starts"}):
         raise PhotodupError(
-            f"Comparisons have no size {unknown[0]!r}: use visits, starts, {', '.join(sorted(known))}."
+            f"Comparisons have no size {unknown[0]!r}: use visits, starts, {', '.join(sorted(names))}."
         )
-    plan = VisitPlan(**{name: value for name, value in given.items() if name in known})
+    plan = VisitPlan(**{name: value for name, value in given.items() if name in names})
     return Sizes(visits or given.get("visits", Sizes.visits), plan, given.get("starts", Sizes.starts))
 
 
@@ -146,8 +146,8 @@ def obstacle(run: Run, pair: Pair) -> str:
     if lacking:
         return f"{run.lacks(lacking[0])}."
     if pair.a.server and pair.b.server:
-        because = missing(pair.a.server) or missing(pair.b.server)
-        return because and f"{because}."
+        clause = missing(pair.a.server) or missing(pair.b.server)
+        return clause and f"{clause}."
     if pair.is_null and not run.is_here:
         return "A second process of a server elsewhere cannot be started from here."
     if pair.link and not run.is_here:
@@ -264,12 +264,12 @@ class _Sides:
     def ready(self, side: Side, again: bool) -> Reach:
         """Make a side ready and compare its embeddings with the reference, once."""
         if (side, again) not in self.reached:
-            found = reach(self.run, side, again, self.servers)
+            way = reach(self.run, side, again, self.servers)
             if not side.backend.is_emulated and side.backend.engine != DUMMY:
                 photos, expected = payload_photos(N_PHOTOS), reference_embeddings(self.run)
                 least = MIN_COSINE.get(side.backend.wire, 0.999)
-                check_embeddings(found.lane().adapter, photos, expected, least, name=str(side.backend))
-            self.reached[side, again] = found
+                check_embeddings(way.lane().adapter, photos, expected, least, name=str(side.backend))
+            self.reached[side, again] = way
         return self.reached[side, again]
 
 

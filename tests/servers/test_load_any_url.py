@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import json
+import pickle
 import re
 import shlex
 import signal
@@ -123,7 +124,7 @@ def test_our_service_in_each_of_its_forms(random_service, tmp_path, kept, path, 
 @pytest.mark.parametrize("scheme", ["http", "grpc"])
 @pytest.mark.parametrize(("model", "options", "said"), [
     ("openclip_vit_b32", ["--batch", 2], "arrays of random numbers"),
-    ("openclip_vit_b32_uint8", ["--concurrency", 4], "arrays of random numbers"),
+    ("openclip_vit_b32_uint8", ["--concurrency", 4, "--processes", 2], "arrays of random numbers"),
     ("openclip_vit_b32_jpeg", ["--payload", "images"], "made-up pictures"),
 ])  # fmt: skip
 def test_any_model_behind_kserve(tiny_triton, tmp_path, kept, scheme, model, options, said):
@@ -437,6 +438,10 @@ def test_tls_is_checked_unless_told_otherwise(tmp_path):
             load(server.url, "--file", body, "--seconds", 1, "--out", out, *options)
             point = json.loads((out / "result.json").read_text())["measurements"][0]
             assert point["n_errors"] == 0 and point["n_requests"] > 5 and point["payload_bytes"] == 300_000
+        asked = target.target_of(server.url, security=target.Security(ca=files[0]))
+        there = pickle.loads(pickle.dumps(Request(asked, made_up_arrays()).adapter()))
+        with contextlib.closing(there.open()) as connection:  # as another process of the generator has it
+            assert connection.request(there.prepare([b"x"]))[1] == b"ok" * 100_000
     with pytest.raises(PhotodupError, match="certificate files cannot be used"):
         load(server.url, "--file", body, "--ca", body)
 

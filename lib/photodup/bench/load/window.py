@@ -105,7 +105,7 @@ def measure(
         point |= counted
         if observer:
             observer.keep(
-                summary.rows_of(window), [(at - window.started, said) for at, said in window.errors]
+                summary.rows_of(window), [(at - window.started, sentence) for at, sentence in window.errors]
             )
         if window.mistake:
             raise window.mistake
@@ -200,16 +200,16 @@ def _in_processes(
         in_flight = len(range(number, window.load.concurrency, n))
         load = replace(window.load, scenario="closed_loop", concurrency=in_flight)
         first = number * len(window.requests) // n
-        here, there = context.Pipe()
-        connections.append(here)
-        share = (there, window.adapter, photos, load, endless, first)
+        parent_end, child_end = context.Pipe()
+        connections.append(parent_end)
+        share = (child_end, window.adapter, photos, load, endless, first)
         try:
             context.Process(target=_work_apart, args=share, daemon=True).start()
         except (TypeError, AttributeError, PicklingError) as error:
             raise PhotodupError(
                 f"This load needs one process, it cannot be sent to others: {error}."
             ) from None
-        there.close()
+        child_end.close()
     for pipe in connections:
         pipe.poll(None)  # until it works, or has ended
     cores: list[float] = []
@@ -257,9 +257,9 @@ class _Reports:
 
 def _emptied(items: list) -> list:
     """Take away what a list holds now; another thread may append meanwhile."""
-    taken = items.copy()
-    del items[: len(taken)]
-    return taken
+    contents = items.copy()
+    del items[: len(contents)]
+    return contents
 
 
 def _work_apart(
@@ -327,5 +327,5 @@ def _watch(window: Window, plan: WindowPlan, workers: Sequence[threading.Thread]
     window.give_up_at = window.stop_at + (0 if is_cut else max(1.0, length_s / 4))
     for worker in workers:
         worker.join()
-    mine = {"client_cpu_cores": cores, "client_cpu_share": cores / available_cores()}
-    return window.stop_at - window.started, {**counted, **mine}
+    client = {"client_cpu_cores": cores, "client_cpu_share": cores / available_cores()}
+    return window.stop_at - window.started, {**counted, **client}

@@ -200,7 +200,7 @@ def load(
     """Measure any server: rate, latency and errors under a load, the highest rate under a bound, or two servers compared.
 
     The path of the URL names the protocol: http://HOST:PORT/v1/embeddings, http://HOST:PORT/v2/models/MODEL,
-    grpc://HOST:PORT/MODEL, http://HOST:PORT/embed; a server without a path is load_options. Writes JSON, Parquet and one HTML
+    grpc://HOST:PORT/MODEL, http://HOST:PORT/embed; a server without a path is asked. Writes JSON, Parquet and one HTML
     page. Ends with status 0 where the question was answered, 1 where a --fail-if was met, 2 where nothing could be
     measured.
     """

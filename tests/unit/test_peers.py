@@ -12,7 +12,7 @@ from support.visits import opened, planted_visit
 
 from photodup.bench.pairs.declared import Pair
 from photodup.bench.stats.comparison import Verdict
-from photodup.bench.verify.verify import Checked, VerifiedServer
+from photodup.bench.verify.checks import Checked, VerifiedServer
 from photodup.core.errors import PhotodupError
 from photodup.study.comparisons.compare import compare
 from photodup.study.comparisons.measure import Sizes, missing_visits, visit_config, visit_key

@@ -25,7 +25,7 @@ from photodup.study.notebook.table import as_table
 if TYPE_CHECKING:
     import pandas as pd
 
-    from photodup.bench.load.load import Probe
+    from photodup.bench.load.window import Probe
     from photodup.study.notebook.run import Run
 
 KIND = "figure"
@@ -264,7 +264,7 @@ def _window(
     """Measure one window from where this process is."""
     from photodup.bench.backends.adapters import adapter
     from photodup.bench.load import counters
-    from photodup.bench.load.load import measure
+    from photodup.bench.load.window import measure
     from photodup.bench.load.workers import PatientObserver
     from photodup.study.notebook.weights import payload_photos
 

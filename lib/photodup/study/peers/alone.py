@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from photodup.bench.load.load import measure
 from photodup.bench.load.plan import WindowPlan
 from photodup.bench.load.usage import memory_mib
+from photodup.bench.load.window import measure
 from photodup.bench.load.workers import PatientObserver, common_error
 from photodup.bench.pairs.declared import Side
 from photodup.bench.stats.facts import Load
-from photodup.bench.stats.slo import LatencyBound, search_rate
-from photodup.bench.verify.verify import verify
+from photodup.bench.stats.rate_search import LatencyBound, search_rate
+from photodup.bench.verify.checks import verify_server
 from photodup.core.errors import PhotodupError
 from photodup.embedding.engines.model import can_compute
 from photodup.study.notebook.run import Run
@@ -54,7 +54,7 @@ def verified(run: Run) -> Found:
 
 
 def rates(run: Run) -> Found:
-    """Return the highest rate under `BOUND` of each server at its fastest, as `SloRate.as_record`; likewise."""
+    """Return the highest rate under `BOUND` of each server at its fastest, as `HighestRate.as_record`; likewise."""
     fastest_first = [sides[::-1] for sides in sides_by_server().values()]
     return _of_each(run, "server-rate", highest_rate, fastest_first, asdict(BOUND))
 
@@ -99,7 +99,7 @@ def verify_alone(side: Side, weights: str) -> dict[str, Any]:
     """Return what `photodup verify` finds of a server in a process of its own, as broken files may kill it."""
     with started(side, weights) as up:
         most, precision = server_of(side).most, side.backend.precision
-        return verify(up.target, weights, precision=precision, most=most).as_record()
+        return verify_server(up.target, weights, precision=precision, most_images=most).as_record()
 
 
 def measure_alone(side: Side, weights: str) -> dict[str, Any]:
@@ -168,7 +168,7 @@ def probed_rate(up: Started) -> float:
 
 
 def highest_rate(side: Side, weights: str) -> dict[str, Any]:
-    """Return the highest rate of random arrivals at which a server keeps `BOUND`, as `SloRate.as_record` does."""
+    """Return the highest rate of random arrivals at which a server keeps `BOUND`, as `HighestRate.as_record` does."""
     seeds = iter(range(10_000))
     with started(side, weights) as up:
         about_per_s = probed_rate(up)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from photodup.bench.stats.comparison import Outcome, Verdict
+from photodup.bench.stats.rate_search import rate_words
 from photodup.bench.stats.sentence import number, row
-from photodup.bench.stats.slo import rate_words
-from photodup.bench.verify.verify import NOT_ASKED, RIGHT, TOLERATED
+from photodup.bench.verify.checks import NOT_ASKED, RIGHT, TOLERATED
 from photodup.serving.check import listed
 from photodup.study.peers.alone import RECOVERY_LIMIT_S, Found
 

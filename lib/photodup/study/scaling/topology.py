@@ -96,7 +96,7 @@ class DevicePool:
         def total() -> dict:
             added: Counter = Counter()
             for page in pages:
-                added.update(counters.read(page))
+                added.update(counters.read_counters(page))
             return dict(added)
 
         columns: dict[str, Any] = {}

@@ -55,17 +55,17 @@ def synthetic_library(n: int, dim: int = 512, block: int = 50_000) -> np.ndarray
 def group(n: int) -> dict[str, Any]:
     """Group `n` vectors, then add `INCREMENT` more; return what it took. Call in a fresh process."""
     from photodup.photos.groups.stars import stars
-    from photodup.photos.search.neighbours import NeighbourIndex
+    from photodup.photos.search.neighbours import Bounds, similar_pairs
 
     vectors = synthetic_library(n + INCREMENT)
     started = time.perf_counter()
-    index = NeighbourIndex(vectors.shape[1], THRESHOLD)
-    pairs = index.add(vectors[:n])
+    bounds = Bounds(THRESHOLD, THRESHOLD)
+    pairs = similar_pairs(vectors[:n], bounds)
     largest = max((1 + len(star.members) for star in stars(pairs, n)), default=0)
     took = {"rows": n, "seconds": time.perf_counter() - started, "peak_memory_gb": peak_memory_gb()}
     found = {"method": pairs.method, "recall": pairs.recall, "pairs": len(pairs), "largest_group": largest}
     started = time.perf_counter()
-    index.add(vectors[n:])
+    similar_pairs(vectors, bounds, np.arange(n, n + INCREMENT))
     return {**took, **found, "seconds_to_add_1000": time.perf_counter() - started}
 
 

@@ -26,7 +26,7 @@ from photodup.bench.load.plan import WindowPlan
 from photodup.bench.load.usage import local_server
 from photodup.bench.load.workers import check_rows, clock, common_error, describe_error
 from photodup.bench.stats.facts import Load
-from photodup.bench.stats.figures import FEWEST_VISITS, Figure, figures_of, interval, pooled
+from photodup.bench.stats.figures import FEWEST_VISITS, Figure, figures_of, interval, percentile_figure
 from photodup.bench.stats.sentence import number
 from photodup.core.errors import PhotodupError, is_expected
 from photodup.embedding.wire.http import AnswerError, Base64Json, Multipart, OpenAi, Post
@@ -387,8 +387,7 @@ def headline(measured: Measured) -> Headline:
         for w in measured.windows
         if len(w.latency_ms)
     ]
-    percentiles = {50: interval([float(np.median(ms)) for ms in answers])}
-    percentiles |= {p: pooled(answers, p) for p in (95, 99)}
+    percentiles = {p: percentile_figure(answers, p) for p in (50, 95, 99)}
     return Headline(
         interval(rates), sum(map(len, answers)), failed, percentiles, max(float(ms.max()) for ms in answers)
     )

@@ -77,11 +77,16 @@ class Window:
     mistake: BaseException | None = None  # of this program; ends the point
     sizes: dict[int, int] = field(default_factory=dict)  # of the requests, as far as they were sent
     observer: Observer | None = None
+    longest_pause_s: float = 0.5  # of a worker whose requests fail
     turn: Any = field(default_factory=itertools.count)  # next() of a count is atomic in CPython
 
     @property
     def is_prepared(self) -> bool:
         return self.load.span == "prepared"
+
+    def add(self, samples: list[tuple[float, ...]], row: tuple[float, ...]) -> None:
+        """Note an answered request in a worker's list."""
+        samples.append(row)
 
     def answered(self) -> int:
         return sum(map(len, self.samples))
@@ -157,14 +162,15 @@ def run_blocking(window: Window, connection: Connection, samples: list, ready: t
             answered = clock()
             window.decode(connection, answer)
             done = clock()
-            samples.append((window.size(number, request), due, picked, begun, prepared, answered, done))
+            size = window.size(number, request)
+            window.add(samples, (size, due, picked, begun, prepared, answered, done))
             failures = 0
         except Exception as error:
             if not window.failed(error):
                 return
             connection.close()
             failures += 1
-            time.sleep(min(0.01 * 2**failures, 0.5))
+            time.sleep(min(0.01 * 2**failures, window.longest_pause_s))
         if is_new:
             connection.close()
 

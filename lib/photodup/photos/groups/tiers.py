@@ -23,8 +23,9 @@ from photodup.photos.groups.stars import Star, stars
 from photodup.photos.library.catalogue import Catalogue, Photo, by_content
 from photodup.photos.library.feedback import Feedback
 from photodup.photos.library.hard_links import freed
-from photodup.photos.search.candidates import Neighbours, Shots, find_neighbours
+from photodup.photos.search.candidates import Neighbours, find_neighbours
 from photodup.photos.search.neighbours import TOLERANCE, Pairs
+from photodup.photos.search.shots import Shots
 
 BURST_SECONDS = 60.0  # photos taken within this time need less similarity to count as one scene
 
@@ -118,7 +119,7 @@ class _Grouping:
             in_families = {i for one in decisions for i in (one.keeper, *one.suggestions, *one.differing)}
             left = ~np.isin(similar_rows, [i for one in decisions for i in one.suggestions]).any(axis=1)
             first, second = similar_rows[left].T
-            similar_stars = stars(Pairs(first, second, cosine[left], "given", 1.0, 0), len(photos), rank=rank)
+            similar_stars = stars(Pairs(first, second, cosine[left]), len(photos), rank=rank)
 
             def evidence(i: int, j: int) -> Evidence:
                 return Evidence(False, near.similarity(i, j), search.verified.get(i, j))

@@ -54,7 +54,6 @@ CLOSENESS = {
 def generated_blocks() -> dict[str, str]:
     """Return what belongs between each pair of markers `<!-- name:begin -->` and `<!-- name:end -->`."""
     return {
-        "picture": "\n".join(pictures()),
         "decisions": "\n".join(decision_table()),
         "findings": "\n\n".join(findings_blocks()),
         "notebooks": "\n".join(notebook_list()),
@@ -67,16 +66,6 @@ def notebook_list() -> Iterator[str]:
     for stop, numbers in WAY.items():
         links = (f"[{stems[n]}](notebooks/{stems[n]}.ipynb)" for n in numbers)
         yield f"- **{stop}:** " + ", ".join(links)
-
-
-def pictures() -> Iterator[str]:
-    """Yield the README's two pictures: the review page, and what the reference run has drawn of its servers."""
-    review = "The review page: two copies side by side, with the reason for the one to keep"
-    servers = "Latency and throughput of each server, engine and precision"
-    drawn = f"results/{REFERENCE}/figures/{DECISION}.png"
-    for path, words in (("docs/images/review.jpg", review), (drawn, servers)):
-        if (project_root() / path).is_file():
-            yield f'<img src="{path}" alt="{words}" width="49%">'
 
 
 def findings_blocks() -> Iterator[str]:

@@ -9,13 +9,13 @@ from typing import TextIO
 
 import numpy as np
 
-from photodup.bench.load.workers import ROW, PatientObserver, Window
+from photodup.bench.load.workers import ROW, Observer, Window
 
 EVERY_S, EVERY_S_IN_A_LOG = 0.5, 5.0
 _RECENT = 200
 
 
-class Watcher(PatientObserver):
+class Watcher(Observer):
     """Shows the progress of windows, lets Ctrl-C end them, and keeps the single requests of the last.
 
     Args:

@@ -194,8 +194,8 @@ class _Run:
             if not well:
                 target = self.server.target
                 raise PhotodupError(
-                    f"{target.name}, asked in the form {target.protocol}, embeds no plain photograph: {first.words}. Name its "
-                    "form with --protocol."
+                    f"{target.name}, asked in the form {target.protocol}, embeds no plain photograph: {first.words}. "
+                    "Name its form with --protocol."
                 )
             self._add(photos.name, DEAD, f"{first.words}, while {well} says that all is well")
             return

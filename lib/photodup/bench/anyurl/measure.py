@@ -68,8 +68,8 @@ class LoadSpec:
         """Windows into which the time is split: one where the load is not the same all the time."""
         if self.rate_per_s is not None and not self.arrivals.is_steady:
             return 1
-        largest = MOST_VISITS if self.processes == 1 else FEWEST_VISITS  # which start anew for each
-        return min(max(FEWEST_VISITS, round(self.seconds / VISIT_S)), largest)
+        most_visits = MOST_VISITS if self.processes == 1 else FEWEST_VISITS  # which start anew for each
+        return min(max(FEWEST_VISITS, round(self.seconds / VISIT_S)), most_visits)
 
     def window(self, visit: int = 0) -> WindowPlan:
         """Return the window of a visit; an open loop waits for up to a quarter of it for what was sent in it."""

@@ -250,6 +250,6 @@ def run_comparison(job: Job) -> int:
         pages.versus_figures(versus),
         more=more,
         rows=report.turn_rows(versus.visits, SIDES),
-        tables={"Comparisons": pages.comparison_rows(versus), "Visits": pages.visit_rows(versus)},
+        tables={"Comparisons": pages.comparison_rows(versus)},
         is_measured=versus.outcomes[1].is_measured,
     )

@@ -132,9 +132,9 @@ serve: install
 bench: install
 	$(BIN)/python -m benchmarks
 
-# The pictures of the review page in README and docs (Chromium).
+# The picture of the review page in README and docs (Chromium).
 pictures: install
-	PHOTODUP_PICTURES=docs/images $(BIN)/pytest -n 0 tests/servers/test_review_browser.py -k pictures
+	PHOTODUP_PICTURES=docs/images $(BIN)/pytest -n 0 tests/servers/test_review_browser.py -k picture
 
 site: install
 	$(BIN)/pip install -q -c constraints.txt -e '.[site]'

@@ -26,7 +26,7 @@ from photodup.photos.library.hashing import md5, perceptual_hash
 from photodup.photos.library.walking import walk
 from photodup.photos.search.candidates import PER_PHOTO_ALONE, PER_PHOTO_BESIDE
 from photodup.photos.search.hash_neighbours import MAX_RADIUS, NEAREST, orientations, search_radius
-from photodup.photos.search.neighbours import NeighbourIndex
+from photodup.photos.search.neighbours import Bounds, similar_pairs
 
 WORK_SIZE = 1024  # longer side of the originals that are edited, pixels: larger ones would only take longer
 LIBRARY_SIZES = tuple(round(10 ** (step / 4)) for step in range(8, 29))
@@ -143,7 +143,7 @@ def chaining(vectors: np.ndarray, threshold: float) -> dict[str, float]:
     """Compare stars with connected components at one cosine: the largest of each, and the smallest cosine inside."""
     from scipy.sparse.csgraph import connected_components
 
-    pairs = NeighbourIndex(vectors.shape[1], threshold).add(np.asarray(vectors, np.float32))
+    pairs = similar_pairs(np.asarray(vectors, np.float32), Bounds(threshold, threshold))
     similarity = vectors @ vectors.T
     n, component = connected_components(similarity >= threshold)
     groups = {

@@ -34,7 +34,8 @@ from photodup.embedding.engines.encoder import load_model
 from photodup.embedding.wire.http import AnswerError, Base64Json, Multipart, OpenAi
 from photodup.embedding.wire.kserve import KserveHttp
 from photodup.photos.library.settings import LibrarySettings, load_settings, save_settings
-from photodup.photos.search.candidates import stored_pairs
+from photodup.photos.search.candidates import PairStore, stored_pairs
+from photodup.photos.search.neighbours import Bounds
 from photodup.photos.state.own_folder import OwnFolder
 from photodup.serving.endpoints import load_endpoints
 from photodup.study.notebook.files import read_notebook, study_rows
@@ -59,7 +60,8 @@ def cache(folder: Path) -> Callable[[], object]:
     md5s = [hashlib.md5(bytes([i % 256, i // 256])).hexdigest() for i in range(len(vectors))]
 
     def use() -> int:
-        return len(stored_pairs(folder, "a" * 64, md5s, vectors, 0.9, exact_below=1000))
+        with PairStore(OwnFolder(folder).neighbours) as store:
+            return len(stored_pairs(store, "a" * 64, md5s, vectors, Bounds(0.9, 0.9)))
 
     n = use()
 

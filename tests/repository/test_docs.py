@@ -61,7 +61,7 @@ def links(text: str) -> list[str]:
 def broken_links(document: Path, text: str) -> list[str]:
     bad = []
     for target in links(re.sub(r"```.*?```", "", text, flags=re.DOTALL)):
-        if re.match(r"[a-z]+:", target):
+        if re.match(r"[a-z]+:|../../actions/", target):  # the latter is GitHub's, beside the tree
             continue
         name, _, anchor = target.partition("#")
         path = (document.parent / name).resolve() if name else document

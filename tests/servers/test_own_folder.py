@@ -18,7 +18,8 @@ from photodup.photos.library.scan import scan
 from photodup.photos.library.settings import LibrarySettings
 from photodup.photos.review.pictures import cached_picture
 from photodup.photos.review.session import ReviewSession
-from photodup.photos.search.candidates import stored_pairs
+from photodup.photos.search.candidates import PairStore, stored_pairs
+from photodup.photos.search.neighbours import Bounds
 from photodup.photos.state.own_folder import MARKER, OwnFolder, OwnFolderError
 
 
@@ -140,7 +141,7 @@ def test_only_names_of_the_shape_that_photodup_writes_are_deleted(tmp_path):
     assert sorted(os.listdir(own.path / "thumbnails" / "ab")) == sorted(theirs)
     assert (own.path / "thumbnails" / "zz" / f"{MD5}-small.jpg").exists()
     for name in ("settings.json", "feedback.jsonl", "review/decisions.jsonl", "catalogue.sqlite", MARKER, "../x",
-                 f"thumbnails/../{MD5}-small.jpg", "neighbours-../../x.npz"):  # fmt: skip
+                 f"thumbnails/../{MD5}-small.jpg", "neighbours-../../x.sqlite"):  # fmt: skip
         with pytest.raises(ValueError, match="no file that can be made again"):
             own.delete(name)
     # Without the marker, nothing at all.
@@ -157,9 +158,10 @@ def test_a_servers_word_for_its_model_names_no_file_elsewhere(tmp_path):
     own.prepare()
     vectors = np.eye(4, dtype=np.float32)
     before = tree(tmp_path, own.path)
-    stored_pairs(own.path, "x/../../../../out", [f"{i:032x}" for i in range(4)], vectors, 0.5)
+    with PairStore(own.neighbours) as store:
+        stored_pairs(store, "x/../../../../out", [f"{i:032x}" for i in range(4)], vectors, Bounds(0.5, 0.5))
     assert tree(tmp_path, own.path) == before
-    assert len(list(own.path.glob("neighbours-*.npz"))) == 1
+    assert own.neighbours.is_file()
 
 
 # ---- what is no catalogue --------------------------------------------------------------------------------

@@ -97,7 +97,7 @@ HOSTILE = "<img src=x onerror=alert(1)>.jpg"
 
 def make_library(folder: Path, *, is_compared: bool = True) -> Path:
     """Put a scanned library there: three pictures with copies, one of them twice byte for byte, and a lone one."""
-    caches = shutil.ignore_patterns(*(() if is_compared else ("evidence.*", "features.*", "neighbours-*")))
+    caches = shutil.ignore_patterns(*(() if is_compared else ("evidence.*", "features.*", "neighbours.*")))
     return Path(shutil.copytree(_made_once(), folder, dirs_exist_ok=True, ignore=caches))
 
 
@@ -174,4 +174,4 @@ def users_files(folder: Path, elsewhere: Path) -> None:
     (folder / "review").mkdir()
     (folder / "review" / "decisions.jsonl").write_text('{"paper": 7}\n')
     (folder / "lock").write_text("of another program")
-    (folder / "neighbours-hash.npz").write_text("a list of neighbours")
+    (folder / "neighbours.sqlite").write_text("a list of neighbours")

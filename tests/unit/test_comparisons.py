@@ -12,25 +12,27 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import yaml
-from support.visits import opened, plant_visits
+from support.visits import opened, plant_visits, planted_visit
 
 from photodup.bench.backends.adapter import Dummy
 from photodup.bench.pairs import declared
-from photodup.bench.pairs.alternate import Lane, VisitPlan, _Crew, measure_visit, turns
+from photodup.bench.pairs.alternate import Lane, VisitPlan, measure_visit, turns
 from photodup.bench.pairs.read import figures as figures_of
 from photodup.bench.pairs.read import observed, remarks, usual_metric
 from photodup.bench.record.record import load_records
 from photodup.bench.stats.comparison import Verdict, does_decide
 from photodup.bench.stats.facts import Load
+from photodup.bench.stats.figures import figures_of as pooled_figures
 from photodup.core.errors import PhotodupError
 from photodup.embedding.backends import COLUMNS
 from photodup.serving.embedded import MODELS
 from photodup.serving.endpoints import from_ports
 from photodup.serving.triton.config import parse_config
 from photodup.serving.triton.copies import configure
-from photodup.study.comparisons import agreement, figures, measure, outcomes
+from photodup.study.comparisons import figures, measure, outcomes
 from photodup.study.comparisons.measure import Sizes, measure_comparisons, sizes_of
 from photodup.study.notebook.files import notebooks
+from photodup.study.report.readme import agreement_lines
 
 SIDES = {
     "slow": {"label": "slow", "backend": "local-dummy-fp32", "options": {"delay_ms": 20.0}},
@@ -376,8 +378,7 @@ def test_what_is_answered_after_the_cut_counts_for_nobody():
     """Requests 12 to 15 are in flight when two whole waves after the first have been counted, and take much longer."""
     lane = Lane(Dummy(delay_of=lambda number: 300.0 if number >= 12 else 1.0))
     lane.connections, lane.requests = [lane.adapter.open() for _ in range(4)], [[b"a"]] * 100
-    with _Crew(lane, Load("closed_loop", concurrency=4)) as crew:
-        answers = crew.run_block(0.0, skipped=4, counted=8)
+    answers = lane.run_block(Load("closed_loop", concurrency=4), 0.0, skipped=4, counted=8)
     assert len(answers) == 8 and max(latency_ms for _, latency_ms in answers) < 300
 
 
@@ -427,16 +428,27 @@ def test_percentiles_are_of_a_visit_and_small_samples_carry_none():
     assert "latency_ms_p99" not in figures_of([(v, 1) for v in visits])
 
 
+def test_a_load_has_one_percentile_whether_it_was_measured_in_turns_or_in_windows():
+    """A pause of the machine is 3 % of one visit's answers and 1 % of all: pooled it is the 99th percentile."""
+    latencies = [np.linspace(10, 20, 400) for _ in range(3)]
+    latencies[0][-12:] = 500.0
+    visits = [replace(planted_visit([1.0]), latency_ms=ms) for ms in latencies]
+    windows = [{"raw": {"latency_ms": ms}, "latency_ms_p50": float(np.median(ms))} for ms in latencies]
+    of_side, of_load = figures_of([(v, 0) for v in visits]), pooled_figures(windows)
+    for name in ("latency_ms_p50", "latency_ms_p95", "latency_ms_p99"):
+        assert of_side[name] == tuple(of_load[f"{name}{end}"] for end in ("", "_ci_low", "_ci_high"))
+    assert of_side["latency_ms_p99"][0] > 20 > of_side["latency_ms_p95"][0]
+
+
 def test_two_passes_agree_where_their_intervals_overlap(planted):
     outcome = planted["halved, one"]
 
     def moved(by):
         return replace(outcome, effect=outcome.effect + by, low=outcome.low + by, high=outcome.high + by)
 
-    same, apart = agreement.Twice(outcome, moved(1e-6)), agreement.Twice(outcome, moved(3.0))
-    assert same.agrees and not same.is_opposite and not apart.agrees and apart.is_opposite
-    assert "overlap in 1 of them, and 1 differ in opposite" in agreement.summary([same, apart])
-    assert len(agreement.lines([same, apart], ("first", "second"))) == 4
+    text, _, *rows = agreement_lines([(outcome, moved(1e-6)), (outcome, moved(3.0))])
+    assert "overlap in 1 of them, and 1 differ in opposite" in text
+    assert [row.split(" | ")[-1] for row in rows[2:]] == ["yes |", "opposite |"]
 
 
 @pytest.mark.parametrize(("spoil", "said"), [

@@ -19,7 +19,7 @@ from photodup.photos.groups.stars import Star, stars
 from photodup.photos.groups.tiers import GroupingOptions, find_tiers
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
-from photodup.photos.search.neighbours import TOLERANCE, NeighbourIndex
+from photodup.photos.search.neighbours import TOLERANCE, Bounds, similar_pairs
 
 # Small integers: many equal vectors, many ties, few accidents.
 VECTORS = arrays(np.float32, st.tuples(st.integers(1, 25), st.just(3)), elements=st.integers(-4, 4)).filter(
@@ -36,7 +36,7 @@ def cosines(vectors: np.ndarray) -> np.ndarray:
 
 def starred(vectors: np.ndarray, threshold: float, rank: list[int] | None = None) -> list[Star]:
     unit = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
-    pairs = NeighbourIndex(unit.shape[1], threshold).add(unit)
+    pairs = similar_pairs(unit, Bounds(threshold, threshold))
     return stars(pairs, len(unit), rank=rank)
 
 

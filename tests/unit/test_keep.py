@@ -203,7 +203,7 @@ def test_what_was_proven_once_stays_whatever_comes_between(library, monkeypatch)
     """In a library that grew, a copy's hash may lie beyond the radius: it was verified, and is still a copy."""
     with Catalogue(library) as catalogue:
         first = find_tiers(catalogue)
-        (library / ".photodup" / "neighbours-hash.npz").unlink()
+        (library / ".photodup" / "neighbours.sqlite").unlink()
         monkeypatch.setattr("photodup.photos.search.candidates.search_radius", lambda n, per_photo: 0)
         again = find_tiers(catalogue)
         assert "within 0 bits" in again.search

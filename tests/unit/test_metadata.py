@@ -25,7 +25,7 @@ from photodup.photos.library.metadata import (
     read_exposure,
 )
 from photodup.photos.library.scan import scan
-from photodup.photos.search.candidates import Shots
+from photodup.photos.search.shots import Shots
 
 
 def going(group: Group) -> set[str]:

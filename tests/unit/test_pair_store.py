@@ -1,19 +1,21 @@
 """Pairs kept between runs: the same as comparing everything, and only the new rows are compared."""
 
 import hashlib
-import zipfile
-from functools import partial
+import sqlite3
+from contextlib import closing
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from photodup.photos.search.candidates import stored_pairs
-from photodup.photos.search.neighbours import ArraysError, NeighbourIndex, read_arrays
+from photodup.photos.search import candidates
+from photodup.photos.search.candidates import PairStore, stored_pairs
+from photodup.photos.search.neighbours import Bounds, similar_pairs
 from photodup.photos.state.own_folder import MARKER, OwnFolder
 
-THRESHOLD = 0.8
+BOUNDS = Bounds(0.8, 0.8)
+DIGEST = "a" * 64
 
 
 def library(n: int, seed: int = 0, dim: int = 32):
@@ -32,7 +34,12 @@ def named(pairs, md5s):
 
 
 def fresh(md5s, vectors):
-    return named(NeighbourIndex(vectors.shape[1], THRESHOLD).add(vectors), md5s)
+    return named(similar_pairs(vectors, BOUNDS), md5s)
+
+
+def stored(folder, md5s, vectors, bounds=BOUNDS, digest=DIGEST, **options):
+    with PairStore(OwnFolder(folder).neighbours) as store:
+        return stored_pairs(store, digest, md5s, vectors, bounds, **options)
 
 
 @settings(max_examples=25)
@@ -44,145 +51,106 @@ def test_any_sequence_of_additions_and_removals_gives_the_pairs_of_a_fresh_compa
     for _ in range(4):
         there = data.draw(st.lists(st.integers(0, 59), min_size=2, max_size=60, unique=True))
         names, rows = [md5s[i] for i in there], vectors[there]
-        assert named(stored_pairs(folder, "a" * 64, names, rows, THRESHOLD), names) == fresh(names, rows)
+        assert named(stored(folder, names, rows), names) == fresh(names, rows)
 
 
-@pytest.mark.parametrize("exact_below", [10_000, 1000])
-def test_only_the_new_rows_are_compared(tmp_path, monkeypatch, exact_below):
+@pytest.fixture
+def searches(monkeypatch):
+    """The number of new rows of each search; None for all."""
+    calls = []
+
+    def counted(vectors, bounds, new=None, **options):
+        calls.append(None if new is None else len(new))
+        return similar_pairs(vectors, bounds, new, **options)
+
+    monkeypatch.setattr(candidates, "similar_pairs", counted)
+    return calls
+
+
+@pytest.mark.parametrize("exact_products", [10**9, 1000])
+def test_only_the_new_rows_are_compared(tmp_path, searches, exact_products):
     OwnFolder(tmp_path).prepare()
     md5s, vectors = library(3000)
-    options = {"exact_below": exact_below}
-    stored_pairs(tmp_path, "a" * 64, md5s[:2900], vectors[:2900], THRESHOLD, **options)
-    added = []
-    grow = NeighbourIndex.grow
-
-    def counted(self, rows):
-        added.append((len(self.vectors), len(rows) - len(self.vectors)))
-        return grow(self, rows)
-
-    monkeypatch.setattr(NeighbourIndex, "grow", counted)
-    pairs = stored_pairs(tmp_path, "a" * 64, md5s, vectors, THRESHOLD, **options)
-    assert added == [(2900, 100)] and "100 new among 3,000" in pairs.method
+    options = {"exact_products": exact_products}
+    stored(tmp_path, md5s[:2900], vectors[:2900], **options)
+    searches.clear()
+    pairs = stored(tmp_path, md5s, vectors, **options)
+    assert searches == [100]
     assert len(named(pairs, md5s) & fresh(md5s, vectors)) >= 0.99 * len(fresh(md5s, vectors))
-    added.clear()
+    searches.clear()
     # Some are gone, the order is another, nothing is new: nothing is compared.
     left = list(reversed(range(100, 3000)))
     names = [md5s[i] for i in left]
-    again = stored_pairs(tmp_path, "a" * 64, names, vectors[left], THRESHOLD, **options)
-    assert added == []
+    again = stored(tmp_path, names, vectors[left], **options)
+    assert searches == [] and again.method == pairs.method and again.recall == pairs.recall
     assert named(again, names) == {pair for pair in named(pairs, md5s) if pair <= set(names)}
     # And then new ones join what is left.
-    names, left = [md5s[i] for i in range(100, 3000)] + ["f" * 32], [*range(100, 3000), 0]
-    joined = stored_pairs(tmp_path, "a" * 64, names, vectors[left], THRESHOLD, **options)
-    assert added == [(2900, 1)] and joined.recall >= 0.99
+    names, left = ["f" * 32] + [md5s[i] for i in range(100, 3000)], [0, *range(100, 3000)]
+    joined = stored(tmp_path, names, vectors[left], **options)
+    assert searches == [1] and joined.recall >= 0.99
 
 
-@pytest.mark.parametrize("fault", ["threshold", "model", "garbage", "cut", "most gone", "cells gone"])
-def test_what_does_not_fit_is_compared_again(tmp_path, fault):
+@pytest.mark.parametrize("fault", ["threshold", "model", "garbage", "cut", "most gone", "gone"])
+def test_what_does_not_fit_is_compared_again(tmp_path, searches, fault):
     OwnFolder(tmp_path).prepare()
     md5s, vectors = library(1500)
-    options = {"exact_below": 1000}
-    stored_pairs(tmp_path, "a" * 64, md5s, vectors, THRESHOLD, **options)
-    store, cells = tmp_path / f"neighbours-{'a' * 16}.npz", tmp_path / f"neighbours-{'a' * 16}-cells.npz"
-    assert store.is_file() and cells.is_file()
-    threshold, digest, n = THRESHOLD, "a" * 64, 1500
+    stored(tmp_path, md5s, vectors)
+    searches.clear()
+    file = tmp_path / "neighbours.sqlite"
+    bounds, digest, n = BOUNDS, DIGEST, 1500
     if fault == "threshold":
-        threshold = 0.9
+        bounds = Bounds(0.9, 0.9)
     elif fault == "model":
         digest = "b" * 64
     elif fault == "garbage":
-        store.write_bytes(b"no archive")
+        file.write_bytes(b"no database")
     elif fault == "cut":
-        cells.write_bytes(cells.read_bytes()[:100])
+        file.write_bytes(file.read_bytes()[:5000])
     elif fault == "most gone":
         n = 600
-    elif fault == "cells gone":
-        cells.unlink()
-    pairs = stored_pairs(tmp_path, digest, md5s[:n], vectors[:n], threshold, **options)
-    expected = NeighbourIndex(32, threshold).add(vectors[:n])
-    assert len(named(pairs, md5s) & named(expected, md5s)) >= 0.99 * len(expected)
+    elif fault == "gone":
+        file.unlink()
+    pairs = stored(tmp_path, md5s[:n], vectors[:n], bounds, digest)
+    assert searches == [None]
+    assert named(pairs, md5s) == named(similar_pairs(vectors[:n], bounds), md5s)
+    stored(tmp_path, md5s[:n], vectors[:n], bounds, digest)
+    assert len(searches) == 1, "the file was made anew"
 
 
-def rewritten(path, **changes):
-    """Write a file of arrays anew, its check sums right, with other arrays in it."""
-    with np.load(path) as saved:
-        arrays = dict(saved)
-    for name in changes.keys() & arrays.keys():
-        arrays[name] = changes[name](arrays[name])
-    np.savez(path, **{name: array for name, array in arrays.items() if array is not None})
-
-
-def filled(value):
-    """Return what puts one value everywhere into an array."""
-    return lambda array: np.full_like(array, value)
-
-
-def packed(path, *_):
-    """6 GB in 6 MB, by one hundredth of it."""
-    with np.load(path) as saved:
-        arrays = dict(saved)
-    np.savez_compressed(path, **arrays | {"second": np.zeros(16_000_000, np.int32)})
-
-
-def promising(path, *_, shape="(10000000000000,)"):
-    """Give an array's header another shape, in the same bytes."""
-    with zipfile.ZipFile(path) as archive:
-        members = {name: archive.read(name) for name in archive.namelist()}
-    for name, data in members.items():
-        if b"'shape': (" in data[:128] and b"()" not in data[:128]:
-            length = int.from_bytes(data[8:10], "little")
-            header = data[10 : 10 + length].decode()
-            before = header[: header.index("'shape': ") + len("'shape': ")]
-            header = f"{before}{shape}, }}".ljust(length - 1) + "\n"
-            members[name] = (
-                data[:8] + len(header).to_bytes(2, "little") + header.encode() + data[10 + length :]
-            )
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, data in members.items():
-            archive.writestr(name, data)
-
-
+ONES = np.ones(5, "<i4"), np.ones(5, "<f4")
 FORGED = {
-    "packed": packed,
-    "a shape of terabytes": promising,
-    "a shape below nothing": partial(promising, shape="(-1,)"),
-    "a header that nests": partial(promising, shape="(" * 3000),
-    "a part is missing": partial(rewritten, method=lambda _: None, probes=lambda _: None),
-    "a part of another shape": partial(rewritten, method=lambda _: "exact\x1b[2J", probes=lambda _: np.array([1, 2])),
-    "rows that are not there": partial(rewritten, second=filled(10**6), cells=filled(7000)),
-    "rows below nothing": partial(rewritten, first=filled(-5), cells=filled(-1)),
-    "fewer rows of one": partial(rewritten, first=lambda rows: rows[1:], cells=lambda rows: rows[1:]),
-    "one content twice": partial(rewritten, md5s=filled(b"a" * 32), probes=filled(-1)),
-    "values that are no numbers": partial(rewritten, similarity=filled(np.nan), centres=filled(np.nan)),
-    "a search without end": partial(rewritten, recall=filled(np.nan), probes=filled(0)),
-    "objects": partial(rewritten, first=lambda _: np.array([{}], object), cells=lambda _: np.array([{}], object)),
-    "numbers of another kind": partial(rewritten, md5s=lambda md5s: np.arange(len(md5s)), cells=np.float64),
+    "rows that are not there": {"first": ONES[0], "second": np.full(5, 10**6, "<i4"), "nearness": ONES[1]},
+    "rows below nothing": {"first": np.full(5, -5, "<i4"), "second": ONES[0], "nearness": ONES[1]},
+    "fewer rows of one": {"first": np.zeros(1, "<i4")},
+    "half a row": {"first": np.zeros(3, np.uint8)},
+    "one content twice": {"md5s": np.full(32, 170, np.uint8)},
+    "half a content": {"md5s": np.full(17, 170, np.uint8)},
+    "values that are no numbers": {"nearness": np.full(100_000, np.nan, "<f4")},
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("which", ["", "-cells"])
-@pytest.mark.parametrize("forged", FORGED)
-def test_what_somebody_else_put_there_is_compared_again(tmp_path, forged, which):
+def forge(folder, **values):
+    with closing(sqlite3.connect(folder / "neighbours.sqlite")) as database, database:
+        for column, value in values.items():
+            database.execute(
+                f"UPDATE search SET {column} = ?",
+                (value.tobytes() if isinstance(value, np.ndarray) else value,),
+            )
+
+
+@pytest.mark.parametrize(
+    "forged", [*FORGED.values(), {"method": "exact\x1b[2J"}, {"recall": -1.0}, {"recall": 1e308}], ids=str
+)
+def test_what_somebody_else_put_there_is_compared_again(tmp_path, monkeypatch, searches, forged):
     OwnFolder(tmp_path).prepare()
     md5s, vectors = library(1500)
-    options = {"exact_below": 1000}
-    expected = named(stored_pairs(tmp_path, "a" * 64, md5s, vectors, THRESHOLD, **options), md5s)
-    store = tmp_path / f"neighbours-{'a' * 16}{which}.npz"
-    FORGED[forged](store)
-    found = stored_pairs(tmp_path, "a" * 64, md5s, vectors, THRESHOLD, **options)
-    assert named(found, md5s) == expected and found.method.isprintable()
-
-
-def test_nothing_is_unpacked_that_photodup_did_not_write(tmp_path):
-    np.savez(tmp_path / "a.npz", second=np.zeros(5, np.int32))
-    layout = {"second": ("<i4", "pair")}
-    assert read_arrays(tmp_path / "a.npz", layout, 1000)["second"].tolist() == [0] * 5
-    with pytest.raises(ArraysError, match="larger than a library of this size needs"):
-        read_arrays(tmp_path / "a.npz", layout, 100)
-    packed(tmp_path / "a.npz")
-    assert (tmp_path / "a.npz").stat().st_size < 70_000
-    with pytest.raises(ArraysError, match="packed, or too large"):
-        read_arrays(tmp_path / "a.npz", layout, 10**9)
+    expected = named(stored(tmp_path, md5s, vectors), md5s)
+    searches.clear()
+    monkeypatch.setattr(candidates, "_digest", lambda blobs: "forged too")
+    forge(tmp_path, **forged, digest="forged too")
+    pairs = stored(tmp_path, md5s, vectors)
+    assert searches == [None]
+    assert named(pairs, md5s) == expected and pairs.method.isprintable()
 
 
 def test_a_full_disk_costs_nothing_but_time(tmp_path, monkeypatch):
@@ -192,6 +160,6 @@ def test_a_full_disk_costs_nothing_but_time(tmp_path, monkeypatch):
     def full(*arguments, **options):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(np, "savez", full)
-    assert named(stored_pairs(tmp_path, "a" * 64, md5s, vectors, THRESHOLD), md5s) == fresh(md5s, vectors)
+    monkeypatch.setattr("photodup.photos.compare.cache_file.open_database", full)
+    assert named(stored(tmp_path, md5s, vectors), md5s) == fresh(md5s, vectors)
     assert [path.name for path in tmp_path.iterdir()] == [MARKER]

@@ -8,7 +8,7 @@ from scipy import stats
 
 from photodup.bench.load.plan import WindowPlan
 from photodup.bench.stats.facts import METRICS, metric_named
-from photodup.bench.stats.figures import figures_of, interval, pooled
+from photodup.bench.stats.figures import figures_of, interval, percentile_figure
 from photodup.core.errors import PhotodupError
 
 
@@ -53,7 +53,7 @@ def test_an_interval_holds_the_truth_as_often_as_it_says():
         visits = [10 * np.exp(0.02 * draw.normal() + 0.3 * draw.normal(size=150)) for _ in range(4)]
         _, low, high = interval([np.median(visit) for visit in visits])
         held += low <= 10 <= high
-        _, low, high = pooled(visits, 95)
+        _, low, high = percentile_figure(visits, 95)
         tail += low <= truth <= high
     assert 0.92 <= held / 300 <= 0.98 and 0.89 <= tail / 300 <= 0.98
 

@@ -11,6 +11,7 @@ Nothing is left out because of how it turned out. A failed request is counted.
 """
 
 import hashlib
+import itertools
 import random
 import threading
 import time
@@ -23,17 +24,17 @@ import numpy as np
 from pydantic import ConfigDict, Field, TypeAdapter
 
 from photodup.bench.backends.adapter import Adapter
-from photodup.bench.load.load import short_collections
 from photodup.bench.load.plan import request_order
-from photodup.bench.load.workers import check_rows, describe_error
+from photodup.bench.load.window import short_collections
+from photodup.bench.load.workers import ROW, Window, clock, run_blocking
 from photodup.bench.stats.facts import Load
-from photodup.core.errors import PhotodupError, is_expected
+from photodup.core.errors import PhotodupError
 from photodup.core.names import escaped
 
-clock = time.perf_counter
 SKIPPED_ANSWERS = 3  # of a block with one request in flight: another server ran before
 SKIPPED_WAVES = 4  # of a block with several, until requests that started together are spread
 GIVE_UP_AFTER = 20  # failed requests of one side without an answer between them
+_BEGUN = ROW.index("begun")
 _Alone = Annotated[list[Annotated[float, Field(gt=0)] | None], Field(min_length=1)]
 
 
@@ -189,37 +190,81 @@ class Lane:
     connections: list[Any] = field(default_factory=list)
     requests: list[Any] = field(default_factory=list)
     n_failed: int = 0
-    n_failed_in_a_row: int = 0
     last_error: str = ""
 
-    def ask(self, connection: Any, number: int, load: Load) -> float:
-        """Send request `number`; return its latency in milliseconds, NaN if it failed."""
-        request = self.requests[number % len(self.requests)]
-        if load.idle_s:
-            time.sleep(load.idle_s)
-        begun = clock()
+    def run_block(
+        self, load: Load, seconds: float, *, skipped: int, counted: int, first: int = 0
+    ) -> list[tuple[float, float]]:
+        """Keep the side busy; return when each counted answer came, and its latency (ms).
+
+        Args:
+            seconds: shortest length, from the last skipped answer on.
+            skipped, counted: answers; at least so many are counted, in whole waves.
+            first: number of the block's first request.
+
+        Raises:
+            PhotodupError: the side stopped answering.
+        """
+        block = _Block(
+            self.adapter, load, self.requests, turn=itertools.count(first), longest_pause_s=0.02,
+            seconds=seconds, skipped=skipped, counted=counted,
+        )  # fmt: skip
+        ready = threading.Barrier(len(self.connections))
+        workers = [
+            threading.Thread(target=run_blocking, args=(block, connection, block.rows, ready), daemon=True)
+            for connection in self.connections
+        ]
+        block.started = clock()
         try:
-            if load.span == "photo":
-                request = self.adapter.prepare(request)
-            embeddings = connection.decode(connection.request(request))
-            latency_ms = (clock() - begun) * 1000
-            check_rows(embeddings, load.batch)
+            for worker in workers:
+                worker.start()
+            for worker in workers:
+                worker.join()
+        finally:
+            block.give_up_at = 0.0  # Ctrl-C leaves the workers behind
+        self.n_failed += len(block.errors)
+        self.last_error = block.errors[-1][1] if block.errors else self.last_error
+        if block.mistake:
+            raise block.mistake
+        return [(row[-1], (row[-1] - row[_BEGUN]) * 1000) for row in block.rows[skipped:]]
+
+
+@dataclass
+class _Block(Window):
+    """A window of one side that ends with a whole wave: where in a burst of answers it ends must not be chance.
+
+    Attributes:
+        seconds, skipped, counted: as of `Lane.run_block`.
+        rows: all answers until its end, in the order in which they came.
+    """
+
+    seconds: float = 0.0
+    skipped: int = 0
+    counted: int = 0
+    rows: list[tuple[float, ...]] = field(default_factory=list)
+    n_failed_in_a_row: int = 0
+    change: Any = field(default_factory=threading.Lock)
+
+    def add(self, samples: list[tuple[float, ...]], row: tuple[float, ...]) -> None:
+        with self.change:
             self.n_failed_in_a_row = 0
-        except Exception as error:
-            if not is_expected(error):
-                raise
-            self.n_failed, self.n_failed_in_a_row = self.n_failed + 1, self.n_failed_in_a_row + 1
-            self.last_error = describe_error(error)
-            connection.close()
+            if self.stop_at is None:  # what comes after the end counts for nobody
+                samples.append(row)
+                n, at = len(samples) - self.skipped, row[-1]
+                start = samples[self.skipped - 1][-1] if self.skipped and n > 0 else self.started
+                if n >= self.counted and not n % self.load.wave and at - start >= self.seconds:
+                    self.stop_at = clock()
+
+    def failed(self, error: Exception) -> bool:
+        with self.change:
+            is_of_the_server = super().failed(error)
+            self.n_failed_in_a_row += 1
             if self.n_failed_in_a_row >= GIVE_UP_AFTER:
-                raise PhotodupError(
-                    f"{self.adapter.backend} failed {GIVE_UP_AFTER} requests in a row: {self.last_error}"
-                ) from None
-            time.sleep(0.02)
-            latency_ms = float("nan")
-        if load.connection == "new":
-            connection.close()
-        return latency_ms
+                last = self.errors[-1][1]
+                self.mistake = self.mistake or PhotodupError(
+                    f"{self.adapter.backend} failed {GIVE_UP_AFTER} requests in a row: {last}"
+                )
+            return is_of_the_server
 
 
 def turns(n_sides: int, draw: random.Random) -> list[int]:
@@ -261,22 +306,23 @@ def measure_visit(
     skipped, counted = plan.answers(load)
     shared: dict[str, Any] = {"alone": None, "carried_over": None}
     with ExitStack() as stack, short_collections():
-        crews = [stack.enter_context(_ready(lane, photos, load, seed)) for lane in lanes]
-        for side, crew in enumerate(crews) if serve is None else ():
-            crew.run_block(plan.warmup_s, skipped=0, counted=3)
-            lanes[side].n_failed = 0
+        for lane in lanes:
+            stack.enter_context(_ready(lane, photos, load, seed))
+        for lane in lanes if serve is None else ():
+            lane.run_block(load, plan.warmup_s, skipped=0, counted=3)
+            lane.n_failed = 0
         for palindrome in range(plan.palindromes):
             for place, side in enumerate(turns(len(lanes), draw)):
                 half = 2 * palindrome + place // len(lanes)
                 kernel_ms.append(_kernel_ms())
                 with serve(side) if serve else nullcontext():
                     # The same photographs to all sides of a half.
-                    answers = crews[side].run_block(
-                        plan.block_s, skipped=skipped, counted=counted, first=8 * half
+                    answers = lanes[side].run_block(
+                        load, plan.block_s, skipped=skipped, counted=counted, first=8 * half
                     )
                 rows += [(side, half, latency_ms, at - began) for at, latency_ms in answers]
         if plan.alone_s and serve is None and len(lanes) > 1:
-            shared = _without_the_others(lanes, crews, load, plan)
+            shared = _without_the_others(lanes, load, plan)
     table = np.array(rows, float).reshape(-1, 4)
     return Visit(
         in_flight=load.concurrency,
@@ -297,33 +343,34 @@ def measure_visit(
     )
 
 
-def _without_the_others(
-    lanes: Sequence[Lane], crews: Sequence["_Crew"], load: Load, plan: VisitPlan
-) -> dict[str, Any]:
+def _without_the_others(lanes: Sequence[Lane], load: Load, plan: VisitPlan) -> dict[str, Any]:
     """Measure each side alone: its median, and how much processor time the other sides' servers use meanwhile."""
     alone: list[float | None] = []
     carried_over: list[float | None] = [None for _ in lanes]
-    for side, crew in enumerate(crews):
-        before, begun = [lane.cpu_s() if lane.cpu_s else None for lane in lanes], clock()
-        answers = crew.run_block(plan.alone_s, skipped=0, counted=3)
-        after, seconds = [lane.cpu_s() if lane.cpu_s else None for lane in lanes], clock() - begun
+
+    def cpu_s() -> list[float | None]:
+        return [lane.cpu_s() if lane.cpu_s else None for lane in lanes]
+
+    for side, lane in enumerate(lanes):
+        before, begun = cpu_s(), clock()
+        answers = lane.run_block(load, plan.alone_s, skipped=0, counted=3)
+        after, seconds = cpu_s(), clock() - begun
         alone.append(float(np.median([latency_ms for _, latency_ms in answers])) if answers else None)
-        for other, (first, last) in enumerate(zip(before, after, strict=True)):
-            if other != side and first is not None and last is not None:
-                carried_over[other] = max((last - first) / seconds, carried_over[other] or 0.0)
+        for idle, (first, last) in enumerate(zip(before, after, strict=True)):
+            if idle != side and first is not None and last is not None:
+                carried_over[idle] = max((last - first) / seconds, carried_over[idle] or 0.0)
     return {"alone": alone, "carried_over": carried_over}
 
 
 @contextmanager
-def _ready(lane: Lane, photos: Sequence[bytes], load: Load, seed: int) -> Iterator["_Crew"]:
+def _ready(lane: Lane, photos: Sequence[bytes], load: Load, seed: int) -> Iterator[Lane]:
     """Open a side's connections and prepare its requests; close everything afterwards."""
     try:
         lane.connections = [lane.adapter.open() for _ in range(load.concurrency)]
         lane.requests = list(request_order(lane.items or photos, load.batch, seed))
         if load.span == "prepared":
             lane.requests = [lane.adapter.prepare(request) for request in lane.requests]
-        with _Crew(lane, load) as crew:
-            yield crew
+        yield lane
     finally:
         for connection in lane.connections:
             connection.close()
@@ -335,83 +382,3 @@ def _kernel_ms(data: bytes = bytes(4_000_000)) -> float:
     begun = clock()
     hashlib.sha256(data).digest()
     return (clock() - begun) * 1000
-
-
-class _Crew:
-    """The workers of one side, one for each request in flight: they ask during a block and wait between blocks."""
-
-    def __init__(self, lane: Lane, load: Load) -> None:
-        self.lane, self.load = lane, load
-        self._mistake: BaseException | None = None
-        self._change = threading.Condition()
-        self._is_open = self._is_over = False
-        self._number = self._busy = 0
-        self._answers: list[tuple[float, float]] = []  # when it came, latency in ms
-        self._begun, self._until = 0.0, (0.0, 0, 0)  # shortest length, answers skipped, answers counted
-        self._threads = [
-            threading.Thread(target=self._work, args=(connection,), daemon=True)
-            for connection in lane.connections
-        ]
-
-    def __enter__(self) -> "_Crew":
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def _work(self, connection: Any) -> None:
-        while True:
-            with self._change:
-                self._change.wait_for(lambda: self._is_open or self._is_over)
-                if self._is_over:
-                    return
-                number, self._number, self._busy = self._number, self._number + 1, self._busy + 1
-            try:
-                latency_ms, mistake = self.lane.ask(connection, number, self.load), None
-            except BaseException as error:
-                latency_ms, mistake = float("nan"), error
-            at = clock()
-            with self._change:
-                self._busy -= 1
-                self._mistake = self._mistake or mistake
-                if self._is_open and latency_ms == latency_ms:  # what comes after the cut counts for nobody
-                    self._answers.append((at, latency_ms))
-                if self._mistake or self._has_enough():
-                    self._is_open = False
-                if not self._busy:
-                    self._change.notify_all()
-
-    def _has_enough(self) -> bool:
-        """A block ends with a whole wave: where in a burst of answers it ends must not be chance."""
-        seconds, skipped, counted = self._until
-        n = len(self._answers) - skipped
-        if n < counted or n % len(self._threads):
-            return False
-        start = self._answers[skipped - 1][0] if skipped else self._begun
-        return self._answers[-1][0] - start >= seconds
-
-    def run_block(
-        self, seconds: float, *, skipped: int, counted: int, first: int = 0
-    ) -> list[tuple[float, float]]:
-        """Keep the side busy; return when each counted answer came, and its latency (ms).
-
-        Args:
-            first: number of the block's first request.
-
-        Raises:
-            PhotodupError: the side stopped answering.
-        """
-        with self._change:
-            self._answers, self._until, self._number = [], (seconds, skipped, counted), first
-            self._begun, self._is_open = clock(), True
-            self._change.notify_all()
-            self._change.wait_for(lambda: not self._is_open and not self._busy)
-            if self._mistake is not None:
-                raise self._mistake
-            return self._answers[skipped:]
-
-    def __exit__(self, *_: object) -> None:
-        with self._change:
-            self._is_over = True
-            self._change.notify_all()
-        for thread in self._threads:
-            thread.join()

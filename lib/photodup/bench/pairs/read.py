@@ -9,8 +9,8 @@ import numpy as np
 from photodup.bench.pairs.alternate import Visit
 from photodup.bench.pairs.declared import Pair, Side
 from photodup.bench.stats.comparison import Observed, Question
-from photodup.bench.stats.facts import METRICS, SMALLEST_EFFECT, Load, Metric, metric_named
-from photodup.bench.stats.figures import interval
+from photodup.bench.stats.facts import METRICS, SMALLEST_EFFECT, Load, metric_named
+from photodup.bench.stats.figures import Figure, interval, percentile_figure
 from photodup.core.errors import PhotodupError
 
 JUMP_S = 1.0  # of the wall clock against the monotonic one: the machine slept, or its clock was set
@@ -131,7 +131,7 @@ def usual_metric(load: Load) -> str:
     return "latency_ms_p50" if load.concurrency == 1 else "throughput_images_per_s"
 
 
-def figures(visits: Sequence[tuple[Visit, int]]) -> dict[str, tuple[float, float | None, float | None]]:
+def figures(visits: Sequence[tuple[Visit, int]]) -> dict[str, Figure]:
     """Return a side's figures over all its visits: value, low, high; a figure without enough answers is left out.
 
     The interval (95 %, t over visits) is between visits: of this machine, in this run. A single visit has none.
@@ -140,16 +140,17 @@ def figures(visits: Sequence[tuple[Visit, int]]) -> dict[str, tuple[float, float
         visits: each with the index of the side in it.
     """
     answers = [(visit, ms) for visit, side in visits if len(ms := visit.latencies(side))]
-    n_answers = sum(len(ms) for _, ms in answers)
-    return {
-        metric.name: interval([_figure_of(visit, ms, metric) for visit, ms in answers])
-        for metric in METRICS.values()
-        if n_answers >= metric.min_answers
-    }
-
-
-def _figure_of(visit: Visit, latency_ms: np.ndarray, metric: Metric) -> float:
-    if metric.percentile is not None:
-        return float(np.percentile(latency_ms, metric.percentile))
-    mean_ms = float(latency_ms.mean())
-    return mean_ms if metric.quantity == "latency" else visit.in_flight * visit.images * 1000 / mean_ms
+    latencies = [ms for _, ms in answers]
+    n_answers = sum(map(len, latencies))
+    figures_of_side = {}
+    for metric in METRICS.values():
+        if n_answers < metric.min_answers:
+            continue
+        if metric.percentile is not None:
+            figure = percentile_figure(latencies, metric.percentile)
+        elif metric.quantity == "latency":
+            figure = interval([float(ms.mean()) for ms in latencies])
+        else:
+            figure = interval([v.in_flight * v.images * 1000 / float(ms.mean()) for v, ms in answers])
+        figures_of_side[metric.name] = figure
+    return figures_of_side

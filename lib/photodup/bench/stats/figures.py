@@ -1,6 +1,6 @@
-"""From windows to figures: each the mean over visits, with its 95 % interval between them (Student's t).
+"""From visits to figures: each the mean over visits, with its 95 % interval between them (Student's t).
 
-A percentile of the tail has too few answers in one window: its answers are pooled over the visits, and the interval comes
+A percentile of the tail has too few answers in one visit: its answers are pooled over the visits, and the interval comes
 from leaving out one visit at a time (jackknife).
 """
 
@@ -39,7 +39,7 @@ def _around(middle: float, logs: np.ndarray) -> Figure:
 
 
 def figures_of(windows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the figures of one load from its windows, one a visit, as `load.measure` returns them.
+    """Return the figures of one load from its windows, one a visit, as `window.measure` returns them.
 
     Failed windows are left out; without any other the figures are `status` and `error` of the last one.
 
@@ -93,13 +93,21 @@ def _figure(windows: Sequence[Mapping[str, Any]], metric: Metric) -> Figure | tu
     values = [value for window in windows if (value := window.get(metric.name)) is not None]
     if metric.percentile is not None and metric.percentile >= TAIL and len(latencies) == len(windows):
         is_enough = sum(map(len, latencies)) >= metric.min_answers
-        return pooled(latencies, metric.percentile) if is_enough else (None, None, None)
+        return percentile_figure(latencies, metric.percentile) if is_enough else (None, None, None)
     return interval(values) if len(values) == len(windows) else (None, None, None)
 
 
-def pooled(latencies: Sequence[np.ndarray], percentile: float) -> Figure:
-    """Return a percentile of the answers of all visits with its interval, ms."""
+def percentile_figure(latencies: Sequence[np.ndarray], percentile: float) -> Figure:
+    """Return a percentile of one load with its interval, ms: the only definition, of loads and of sides in turns.
+
+    The middle is the mean of the visits' percentiles. The tail is pooled over their answers.
+
+    Args:
+        latencies: of each visit, ms.
+    """
+    if percentile < TAIL:
+        return interval([float(np.percentile(latency_ms, percentile)) for latency_ms in latencies])
     n, middle = len(latencies), math.log(np.percentile(np.concatenate(latencies), percentile))
-    rest = [[*latencies[:out], *latencies[out + 1 :]] for out in range(n)] if n > 1 else []
-    without = np.log([np.percentile(np.concatenate(answers), percentile) for answers in rest])
+    subsets = [[*latencies[:out], *latencies[out + 1 :]] for out in range(n)] if n > 1 else []
+    without = np.log([np.percentile(np.concatenate(answers), percentile) for answers in subsets])
     return _around(middle, n * middle - (n - 1) * without)  # the pseudovalues

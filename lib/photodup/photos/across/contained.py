@@ -31,8 +31,9 @@ from photodup.photos.library.catalogue import Catalogue, Photo, by_content
 from photodup.photos.library.hashing import digest_of
 from photodup.photos.library.scan import existing_folder, scan
 from photodup.photos.library.walking import UnreadFile, opened_file
-from photodup.photos.search.candidates import PER_PHOTO_ALONE, Shots
+from photodup.photos.search.candidates import PER_PHOTO_ALONE
 from photodup.photos.search.hash_neighbours import nearest_across, search_radius
+from photodup.photos.search.shots import Shots
 
 # Photos of the library that one photo is compared with. Of 120 copies of four kinds, planted in a library of 220, all had
 # their source as the nearest.

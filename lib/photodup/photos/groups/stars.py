@@ -32,7 +32,7 @@ def stars(pairs: Pairs, n: int, *, rank: Sequence | np.ndarray | None = None) ->
     ranks the groups do not depend on the order of the rows. Time grows with the number of pairs, not with n².
 
     Args:
-        pairs: as `NeighbourIndex` gives: what has none is in no group.
+        pairs: as `similar_pairs` gives: what has none is in no group.
         n: rows.
         rank: one sortable value per row, the best keeper lowest; default: the order of the rows.
 

@@ -92,19 +92,28 @@ def search_radius(n: int, per_photo: float) -> int:
     return MAX_RADIUS
 
 
-def near_hashes(bits: np.ndarray, radius: int, *, start: int = 0, block: int = 4096) -> HashPairs:
-    """Return the pairs within a radius that a row from `start` on is in, among the nearest of either row.
+def near_hashes(
+    bits: np.ndarray, radius: int, new: np.ndarray | None = None, *, block: int = 4096
+) -> HashPairs:
+    """Return the pairs within a radius of which at least one row is new, among the nearest of either row.
 
     Args:
         bits: uint64[n].
         radius: 0..64, of pictures as they are and mirrored; for turned ones `TURNED_NEARER` bits less.
-        start: rows before were compared with each other already.
+        new: the new rows; default all. The others were compared with each other already.
         block: rows searched at a time.
     """
     import faiss
 
+    # The new ones last: an index that grows gives each pair once.
+    order = (
+        np.arange(len(bits))
+        if new is None
+        else np.concatenate([np.setdiff1d(np.arange(len(bits)), new), new])
+    )
+    bits, start = bits[order], 0 if new is None else len(bits) - len(new)
     searched, crowds = _searched(bits)
-    new = np.searchsorted(searched, start)
+    begin_new = np.searchsorted(searched, start)
     codes = np.ascontiguousarray(bits[searched]).view(np.uint8).reshape(-1, 8)
     none = HashPairs(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.uint8), radius)
     parts = [crowds._chosen(crowds.second >= start, radius)]
@@ -112,8 +121,8 @@ def near_hashes(bits: np.ndarray, radius: int, *, start: int = 0, block: int = 4
         if radius < nearer:
             continue
         index = faiss.IndexBinaryFlat(64)
-        index.add(codes[:new])
-        for begin in range(new, len(searched), block):
+        index.add(codes[:begin_new])
+        for begin in range(begin_new, len(searched), block):
             index.add(codes[begin : begin + block])
             rows = oriented[searched[begin : begin + block]].view(np.uint8).reshape(-1, 8)
             limits, distances, matches = index.range_search(rows, radius - nearer + 1)
@@ -122,7 +131,9 @@ def near_hashes(bits: np.ndarray, radius: int, *, start: int = 0, block: int = 4
             a, b = searched[matches[before]], searched[here[before]]
             apart = (distances[before] + nearer).astype(np.uint8)
             parts.append(nearest_hashes(HashPairs(a, b, apart, radius)))
-    return nearest_hashes(none.joined_with(*parts))
+    pairs = nearest_hashes(none.joined_with(*parts))
+    first, second = order[pairs.first], order[pairs.second]
+    return HashPairs(np.minimum(first, second), np.maximum(first, second), pairs.distance, radius)
 
 
 def nearest_across(

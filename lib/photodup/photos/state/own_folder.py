@@ -26,11 +26,9 @@ _ABOUT = f"""{_MARK}
 It made the folder, and it may delete or replace what it wrote here: put nothing of your own into it.
 settings.json, feedback.jsonl and review/ hold your decisions; everything else can be made again.
 """
-_PAIRS = r"neighbours-(?:[0-9a-f]{16}|hash)(?:-cells)?\.npz"
 _MAY_BE_DELETED = re.compile(
     rf"thumbnails/([0-9a-f]{{2}})/\1[0-9a-f]{{30}}-(?:{'|'.join(THUMBNAIL_SIZES)})\.jpg"
-    r"|(?:evidence|features)\.sqlite(?:-wal|-shm|-journal)?"
-    rf"|{_PAIRS}"
+    r"|(?:evidence|features|neighbours)\.sqlite(?:-wal|-shm|-journal)?"
 )
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -55,10 +53,7 @@ class OwnFolder:
     decisions = _file_of("review", "decisions.jsonl")  # about each group
     evidence = _file_of("evidence.sqlite")  # compared pairs
     features = _file_of("features.sqlite")  # strongest features of compared photos
-
-    def pairs(self, name: str) -> Path:
-        """`neighbours-<name>.npz`: 16 hexadecimal digits of a model's digest, or `hash`."""
-        return self._file(f"neighbours-{name}.npz")
+    neighbours = _file_of("neighbours.sqlite")  # pairs worth comparing
 
     def prepare(self) -> None:
         """Make the folder with its marker, or check an existing one.

@@ -19,7 +19,8 @@ from photodup.core.errors import PhotodupError
 from photodup.core.progress import bar
 from photodup.embedding import imaging
 from photodup.photos.compare.features import features
-from photodup.photos.compare.verify import Thresholds, verify
+from photodup.photos.compare.limits import LIMITS
+from photodup.photos.compare.verify import verify_copy
 from photodup.photos.groups.model_thresholds import OTHER_MODEL, THRESHOLDS
 from photodup.photos.groups.stars import stars
 from photodup.photos.library.hashing import md5, perceptual_hash
@@ -192,18 +193,18 @@ def measure_pairs(
         by_both = by_hash | (_nearest(cosine) & (cosine >= candidate))
         own, verified, started = features(image), np.zeros(n), time.perf_counter()
         for j in np.flatnonzero(by_both).tolist():
-            verified[j] = verify(known_features[j], own).score()
+            verified[j] = verify_copy(known_features[j], own).score()
         seconds, n_verified = seconds + time.perf_counter() - started, n_verified + int(by_both.sum())
         same_bytes = np.array([float(_md5(image) == md5) for md5 in known_md5s])
         row = (same_bytes, 1 - bits / 64, cosine, np.where(by_hash, verified, 0), verified)
         for column, scores_of_edit in zip(columns.values(), row, strict=True):
             column.append(scores_of_edit)
-        is_copy = verified[i] >= Thresholds.min_agreement
+        is_copy = verified[i] >= LIMITS.min_agreement
         reach.append((nearest_bits[i], cosine[i] >= candidate, is_copy and by_hash[i], is_copy))
     scores = {name: np.concatenate(column) for name, column in columns.items()}
     truth = np.array([i == j for i, _ in queries for j in range(n)])
     names = np.repeat([edit.name for _, edit in queries], n)
-    least = {"md5": 1.0, "by_hash": Thresholds.min_agreement, "by_both": Thresholds.min_agreement}
+    least = {"md5": 1.0, "by_hash": LIMITS.min_agreement, "by_both": LIMITS.min_agreement}
     curves = [
         curve(
             DETECTORS[name],

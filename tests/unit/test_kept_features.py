@@ -14,7 +14,7 @@ from photodup.photos.compare import kept_features, pixels
 from photodup.photos.compare.evidence import EvidenceStore, pair_codes
 from photodup.photos.compare.features import Features, features
 from photodup.photos.compare.kept_features import FeatureStore, Strongest
-from photodup.photos.compare.verify import Verification, verify
+from photodup.photos.compare.verify import Verification, verify_copy
 from photodup.photos.groups.tiers import find_tiers
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
@@ -41,7 +41,7 @@ def test_what_is_ruled_out_is_what_verify_finds_nothing_in(known):
     for number, (first, second) in enumerate(itertools.combinations(known, 2)):
         if first.split()[0] != second.split()[0] and number % 8:
             continue  # most pairs of different photographs are alike; some of them will do
-        said = verify(known[first], known[second])
+        said = verify_copy(known[first], known[second])
         if not kept[first].may_be(kept[second]):
             out += 1
             assert said == Verification(), (first, second)
@@ -81,7 +81,7 @@ def compare_all(library, evidence_at, kept) -> tuple[np.ndarray, np.ndarray]:
         seen = pixels.Pixels(catalogue, photos, store, kept)
         verified = seen.verify_pairs(codes)
     assert not seen.problems and len(verified) == len(codes)
-    return verified.codes, verified.found
+    return verified.codes, verified.records
 
 
 def test_far_partners_are_not_looked_at_again(tmp_path, monkeypatch):

@@ -11,10 +11,11 @@ from PIL import Image, ImageOps
 from support.review_library import photo
 
 from benchmarks.photo_quality.edits import LOOK_ALIKES, REFERENCE, TRANSFORMS, named
-from photodup.photos.compare.dense import _rescaled, align
+from photodup.photos.compare.dense import _rescaled, grey_maps
 from photodup.photos.compare.features import features
+from photodup.photos.compare.limits import LIMITS
 from photodup.photos.compare.matching import matches
-from photodup.photos.compare.verify import FEW_FEATURES, Thresholds, Verification, verify
+from photodup.photos.compare.verify import FEW_FEATURES, Verification, verify_copy
 
 PHOTOS = ["astronaut", "coffee", "chelsea", "rocket"]
 
@@ -32,14 +33,14 @@ def known(photos):
 @pytest.mark.parametrize("name", REFERENCE)
 def test_an_edit_is_still_a_copy(photos, known, name):
     (edit,) = named([name])
-    found = {photo: verify(known[photo], features(edit(image))) for photo, image in photos.items()}
+    found = {photo: verify_copy(known[photo], features(edit(image))) for photo, image in photos.items()}
     missed = [photo for photo, verdict in found.items() if not verdict.is_copy()]
     assert not missed, {photo: found[photo] for photo in missed}
     assert all(verdict.mirrored == (name == "mirror") for verdict in found.values() if verdict.is_copy())
 
 
 def test_different_pictures_are_not_copies(known):
-    assert not any(verify(*pair).is_copy() for pair in combinations(known.values(), 2))
+    assert not any(verify_copy(*pair).is_copy() for pair in combinations(known.values(), 2))
 
 
 def test_a_second_shot_from_another_place_is_not_a_copy():
@@ -50,7 +51,7 @@ def test_a_second_shot_from_another_place_is_not_a_copy():
     left, right = (folder / f"motorcycle_{side}.png" for side in ("left", "right"))
     if not left.exists():
         pytest.skip("this scikit-image does not carry the stereo pair")
-    verdict = verify(features(Image.open(left)), features(Image.open(right)))
+    verdict = verify_copy(features(Image.open(left)), features(Image.open(right)))
     assert verdict.inliers > 50, "the scene is the same, and is found to be"
     assert not verdict.is_copy()
 
@@ -60,7 +61,7 @@ def test_someone_who_walked_through_the_picture_is_no_caption(photos, known):
     pixels = np.asarray(photos["coffee"]).copy()
     other = np.asarray(photos["chelsea"])
     pixels[100:340, 60:200] = other[20:260, 120:260]
-    verdict = verify(known["coffee"], features(Image.fromarray(pixels)))
+    verdict = verify_copy(known["coffee"], features(Image.fromarray(pixels)))
     assert verdict.inliers > 100 and not verdict.is_copy(), verdict
     assert verdict.spot < 0.02, "nothing of it is writing"
 
@@ -73,7 +74,7 @@ def test_a_caption_of_several_lines_is_one_of_the_edits(photos, known, colour):
     draw = ImageDraw.Draw(written)
     for line in range(3):
         draw.text((30, 30 + 60 * line), "greetings from the sea", fill=colour, font_size=36)
-    verdict = verify(known["coffee"], features(written))
+    verdict = verify_copy(known["coffee"], features(written))
     assert verdict.is_copy() and verdict.spot > 0.02, verdict
 
 
@@ -82,8 +83,8 @@ def test_things_that_moved_in_several_places_are_not_a_copy(photos, known):
     pixels = np.asarray(photos["astronaut"]).copy()
     for top, left in [(60, 60), (60, 380), (380, 60), (380, 380)]:
         pixels[top : top + 80, left : left + 80] = pixels[top + 20 : top + 100, left + 40 : left + 120][::-1]
-    verdict = verify(known["astronaut"], features(Image.fromarray(pixels)))
-    assert verdict.inliers > 100 and verdict.agreement < Thresholds.min_agreement and not verdict.is_copy()
+    verdict = verify_copy(known["astronaut"], features(Image.fromarray(pixels)))
+    assert verdict.inliers > 100 and verdict.agreement < LIMITS.min_agreement and not verdict.is_copy()
 
 
 def test_mirrored_features_are_those_of_the_mirror_image(photos, known):
@@ -101,8 +102,8 @@ def test_mirrored_features_are_those_of_the_mirror_image(photos, known):
     "image", [Image.new("RGB", (300, 200), "white"), Image.new("L", (1, 1)), Image.new("RGB", (5000, 2))]
 )
 def test_pictures_without_features_are_never_copies(known, image):
-    assert not verify(known["coffee"], features(image)).is_copy()
-    assert not verify(features(image), features(image)).is_copy()
+    assert not verify_copy(known["coffee"], features(image)).is_copy()
+    assert not verify_copy(features(image), features(image)).is_copy()
 
 
 def test_size_is_bounded_before_anything_is_compared():
@@ -164,13 +165,13 @@ def test_the_drawings_are_what_they_are_meant_to_be(drawings):
 @pytest.mark.parametrize("name", ["resize 0.5x", "jpeg q 30", "crop 70%", "rotate 5°", "mirror", "blur 0.5%"])
 def test_an_edit_without_features_is_still_a_copy(drawings, name):
     (edit,) = named([name])
-    found = [verify(features(image), features(edit(image))) for image in drawings]
+    found = [verify_copy(features(image), features(edit(image))) for image in drawings]
     assert all(verdict.is_copy() for verdict in found), found
     assert all(verdict.by_grey for verdict in found), "or the test is about features"
 
 
 def test_different_drawings_are_not_copies(drawings):
-    assert not any(verify(*pair).is_copy() for pair in combinations(map(features, drawings), 2))
+    assert not any(verify_copy(*pair).is_copy() for pair in combinations(map(features, drawings), 2))
 
 
 def test_a_drawing_in_which_something_moved_is_not_a_copy():
@@ -182,15 +183,15 @@ def test_a_drawing_in_which_something_moved_is_not_a_copy():
         ImageDraw.Draw(image).ellipse((x, 120, x + 150, 330), fill=(230, 225, 215))
         return image.filter(ImageFilter.GaussianBlur(1))
 
-    assert verify(features(scene(100)), features(scene(100))).is_copy(), "or the test says nothing"
-    verdict = verify(features(scene(100)), features(scene(220)))
+    assert verify_copy(features(scene(100)), features(scene(100))).is_copy(), "or the test says nothing"
+    verdict = verify_copy(features(scene(100)), features(scene(220)))
     assert not verdict.is_copy(), verdict
 
 
 def test_two_plain_gradients_are_not_copies():
     down = Image.linear_gradient("L").resize((600, 400)).convert("RGB")
     for other in (ImageOps.mirror(down), down.rotate(4), down.point(lambda v: v // 2 + 60), down):
-        assert not verify(features(down), features(other)).is_copy(), "there is nothing to agree on"
+        assert not verify_copy(features(down), features(other)).is_copy(), "there is nothing to agree on"
 
 
 def test_the_map_is_found_where_it_was_made(drawings):
@@ -201,7 +202,7 @@ def test_the_map_is_found_where_it_was_made(drawings):
     known = cv2.getRotationMatrix2D((240, 150), 4, 0.9)
     source = cv2.warpAffine(target, cv2.invertAffineTransform(known), target.shape[::-1], borderMode=1)
     corners = np.array([[150, 100], [330, 100], [150, 220], [330, 220]])
-    maps = align(target, source)
+    maps = grey_maps(target, source)
     errors = [np.abs(corners @ (found - known)[:, :2].T + (found - known)[:, 2]).max() for found in maps]
     assert errors and min(errors) < 1.5
 
@@ -221,4 +222,4 @@ def test_a_verdict_does_not_depend_on_which_comes_first(photos, known, drawings)
     pairs += [(features(drawings[0]), features(edit(drawings[0]))) for edit in named(REFERENCE)[:5]]
     pairs += [(known["coffee"], known["rocket"]), (features(drawings[0]), features(drawings[1]))]
     for first, second in pairs:
-        assert verify(first, second).is_copy() == verify(second, first).is_copy()
+        assert verify_copy(first, second).is_copy() == verify_copy(second, first).is_copy()

@@ -108,14 +108,17 @@ def grey(rgb: np.ndarray) -> np.ndarray:
 
 
 def laid(
-    rgb: np.ndarray, transform: np.ndarray, size: Size, how: Image.Resampling = Image.Resampling.LANCZOS
+    rgb: np.ndarray,
+    transform: np.ndarray,
+    size: Size,
+    resampling: Image.Resampling = Image.Resampling.LANCZOS,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return a picture uint8[h, w, 3] in another frame, and where it is, bool[h, w]; its last pixels go on beyond.
 
-    Pixels are averaged where it becomes smaller, as a program does that resizes; `how` is that program's way.
+    Pixels are averaged where it becomes smaller, as a program does that resizes; `resampling` is that program's way.
     """
     if is_straight(transform):
-        return _laid_straight(rgb, transform, size, how)
+        return _laid_straight(rgb, transform, size, resampling)
     return _laid_aslant(rgb, transform, size)
 
 
@@ -125,7 +128,7 @@ def is_straight(transform: np.ndarray) -> bool:
 
 
 def _laid_straight(
-    rgb: np.ndarray, transform: np.ndarray, size: Size, how: Image.Resampling
+    rgb: np.ndarray, transform: np.ndarray, size: Size, resampling: Image.Resampling
 ) -> tuple[np.ndarray, np.ndarray]:
     import cv2
 
@@ -143,7 +146,7 @@ def _laid_straight(
         part = rgb[top:bottom, left:right]
     else:
         shape = tuple((high - low).tolist())
-        part = np.asarray(Image.fromarray(rgb).resize(shape, how, tuple(box.tolist()), 3.0))
+        part = np.asarray(Image.fromarray(rgb).resize(shape, resampling, tuple(box.tolist()), 3.0))
     if inside.all():
         return part, inside
     top, below, left, right = (int(n) for n in (low[1], size[1] - high[1], low[0], size[0] - high[0]))
@@ -180,9 +183,9 @@ def _settle(keeper: Picture, member: Picture, transform: np.ndarray) -> np.ndarr
         return whole
     settled = rescaled(transform, by, exact)
     for level in (1 / 4, 1 / 2, 1):
-        (a, on), (b, of) = _reduced(target, level), _reduced(source, level)
+        (a, to_a), (b, to_b) = _reduced(target, level), _reduced(source, level)
         if min(a.shape) >= 48:
-            settled = rescaled(_settled(a, b, rescaled(settled, of, on)), 1 / of, 1 / on)
+            settled = rescaled(_settled(a, b, rescaled(settled, to_b, to_a)), 1 / to_b, 1 / to_a)
     if fit(settled) > roughly:
         transform = rescaled(settled, 1 / by, 1 / exact)
     return _snapped(transform, keeper.image.size, member.image.size, factor)
@@ -209,9 +212,9 @@ def _fitting(target: np.ndarray, source: np.ndarray) -> Callable[[np.ndarray], f
 
     def fit(transform: np.ndarray) -> float:
         size = target.shape[::-1]
-        there = cv2.warpAffine(soft[1], to_centres(transform), size, flags=cv2.INTER_LINEAR)
+        warped = cv2.warpAffine(soft[1], to_centres(transform), size, flags=cv2.INTER_LINEAR)
         inside = cv2.warpAffine(ones, to_centres(transform), size, flags=cv2.INTER_NEAREST) > 0
-        return correlation(soft[0][inside], there[inside])
+        return correlation(soft[0][inside], warped[inside])
 
     return fit
 
@@ -263,14 +266,16 @@ def _snapped(transform: np.ndarray, source: Size, target: Size, factor: float) -
     def straight(scales: np.ndarray, offset: np.ndarray) -> np.ndarray:
         return np.column_stack([np.diag(scales), offset])
 
-    seen = np.clip(places, 0, target)
-    back, scales = moved(seen, inverse(transform)), np.diag(transform)
+    visible = np.clip(places, 0, target)
+    back, scales = moved(visible, inverse(transform)), np.diag(transform)
     framed = np.rint(places)
     candidates = (
         (edges, places, straight(np.array(target) / source, np.zeros(2))),
         (edges, places, straight((framed[2] - framed[0]) / source, framed[0])),
-        (back, seen, straight(np.ones(2), np.rint((seen - back).mean(axis=0)))),
-        (back, seen, straight(scales, seen.mean(axis=0) - scales * back.mean(axis=0))),
+        (back, visible, straight(np.ones(2), np.rint((visible - back).mean(axis=0)))),
+        (back, visible, straight(scales, visible.mean(axis=0) - scales * back.mean(axis=0))),
     )
-    fitting = (one for points, there, one in candidates if np.abs(moved(points, one) - there).max() < near)
-    return next(fitting, transform)
+    for points, targets, candidate in candidates:
+        if np.abs(moved(points, candidate) - targets).max() < near:
+            return candidate
+    return transform

@@ -11,12 +11,12 @@ from photodup.photos.compare.reproduce import (
     CELL,
     View,
     cells,
+    compared_views,
     lost,
     most_detailed,
     octaves,
     saved,
     tiles,
-    views,
     whole_cells,
     whole_size,
     window,
@@ -46,7 +46,7 @@ def lacks(keeper: Picture, member: Picture) -> tuple[Difference, ...]:
     transform = placement.transform
     sizes = keeper.image.size, member.image.size
     differences, is_whole, is_framed, explained = [], True, False, 0.0
-    for view in views(keeper, member, transform):
+    for view in compared_views(keeper, member, transform):
         reasons = unexplained(view)
         if is_whole:
             explained = view.explained
@@ -91,7 +91,7 @@ def _doubt(
     explained_back = 0.0
     if is_foretold and is_one_size and keeper.saving.tables and member.saving.tables:
         # Each foretells the other where the finer of both was saved from the coarser, and then better than the other way.
-        explained_back = next(views(member, keeper, inverse(placement.transform))).explained
+        explained_back = next(compared_views(member, keeper, inverse(placement.transform))).explained
         if explained_back >= max(explained, LIMITS.explained):
             return "the file to keep was made from it"
     # Steps that are twice as long look alike; then only a keeper that the member foretells was made from it.
@@ -202,14 +202,14 @@ def detail_beyond(keeper: Picture, member: Picture, placement: Placement) -> flo
     near = most_detailed(whole, max(CELL, round(512 * exact.min())))
     left, top = (round(n / e) // CELL * CELL for n, e in zip(near, exact, strict=True))
     view = window(member, keeper, back, (left, top))
-    there = whole_cells(view.inside)
-    there[[0, -1]] = there[:, [0, -1]] = False
-    if there.sum() < 6:
+    covered = whole_cells(view.inside)
+    covered[[0, -1]] = covered[:, [0, -1]] = False
+    if covered.sum() < 6:
         return 0.0
-    ours, copied, soft = (octaves(grey(one), 2) for one in (view.member, view.copy, view.keeper))
+    ours, copied, soft = (octaves(grey(picture), 2) for picture in (view.member, view.copy, view.keeper))
 
     def each(product: np.ndarray, side: int = CELL) -> np.ndarray:
-        return cells(product, side)[: there.shape[0], : there.shape[1]][there]
+        return cells(product, side)[: covered.shape[0], : covered.shape[1]][covered]
 
     before = each(ours[1] ** 2, CELL // 2)
     busy = np.argsort(before)[len(before) // 2 :]

@@ -21,11 +21,11 @@ ANGLES = tuple(quarter + small for quarter in (0, 90, 180, 270) for small in (-5
 MIN_MATCH = 0.85
 
 
-def align(target: np.ndarray, source: np.ndarray, most: int = 2) -> Iterator[np.ndarray]:
-    """Yield up to `most` affine maps float64[2, 3] from source to target (pixels of these uint8 greys)."""
+def grey_maps(target: np.ndarray, source: np.ndarray, n_maps: int = 2) -> Iterator[np.ndarray]:
+    """Yield up to `n_maps` affine maps float64[2, 3] from source to target (pixels of these uint8 greys)."""
     import cv2
 
-    starts = _starts(_resized(target, SEARCHED), _resized(source, SEARCHED))[:most]
+    starts = _starts(_resized(target, SEARCHED), _resized(source, SEARCHED))[:n_maps]
     fine_target, fine_source = _resized(target, REFINED), _resized(source, REFINED)
     height, width = fine_source.shape
     top, left = int(0.15 * height), int(0.15 * width)  # the middle: a border is not in the other picture
@@ -50,15 +50,15 @@ def _starts(target: np.ndarray, source: np.ndarray) -> list[np.ndarray]:
     """Return similarity maps source -> target under which the middle of the source is found, best first."""
     import cv2
 
-    found = []
+    places = []
     for transform, window in _windows(source.tobytes(), source.shape[1]):
         if window.shape[1] >= target.shape[1] or window.shape[0] >= target.shape[0]:
             continue
         score = np.nan_to_num(cv2.matchTemplate(target, window, cv2.TM_CCOEFF_NORMED), posinf=0, neginf=0)
         _, best, _, place = cv2.minMaxLoc(score)
         if MIN_MATCH <= best <= 1.001:  # a flat target gives anything
-            found.append((best, transform + np.array([[0, 0, place[0]], [0, 0, place[1]]])))
-    return [transform for _, transform in sorted(found, key=lambda entry: -entry[0])]
+            places.append((best, transform + np.array([[0, 0, place[0]], [0, 0, place[1]]])))
+    return [transform for _, transform in sorted(places, key=lambda entry: -entry[0])]
 
 
 @lru_cache(maxsize=128)  # 0.2 MB each; a picture is compared with several others
@@ -67,7 +67,7 @@ def _windows(pixels: bytes, width: int) -> list[tuple[np.ndarray, np.ndarray]]:
     import cv2
 
     source = np.frombuffer(pixels, np.uint8).reshape(-1, width)
-    height, found = len(source), []
+    height, windows = len(source), []
     for scale, angle in product(SCALES, ANGLES):
         transform = cv2.getRotationMatrix2D((0, 0), angle, scale)
         across, down = (height, width) if round(angle / 90) % 2 else (width, height)
@@ -78,8 +78,8 @@ def _windows(pixels: bytes, width: int) -> list[tuple[np.ndarray, np.ndarray]]:
         transform[:, 2] = np.array([(size[0] - 1) / 2, (size[1] - 1) / 2]) - centre
         window = cv2.warpAffine(source, transform, size)
         if window.std() >= 2:
-            found.append((transform, window))
-    return found
+            windows.append((transform, window))
+    return windows
 
 
 def _resized(grey: np.ndarray, side: int) -> np.ndarray:
@@ -97,7 +97,7 @@ def _rescaled(transform: np.ndarray, source: float, target: float) -> np.ndarray
     return np.column_stack([linear * (target / source), target * moved - 0.5])
 
 
-def detail(grey: np.ndarray, covered: np.ndarray) -> np.ndarray:
+def structure(grey: np.ndarray, covered: np.ndarray) -> np.ndarray:
     """Return the structure of 2 to 12 pixels, float32, zero where not covered (bool).
 
     Gradients are taken out: two evening skies agree in them whatever they show.

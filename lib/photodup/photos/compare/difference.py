@@ -41,19 +41,21 @@ def drawn_difference(first: Image.Image, second: Image.Image) -> tuple[Image.Ima
         laid(picture.rgb, transform, size)
         for picture, transform in zip(pictures, (shift, _after(onto, -low)), strict=True)
     )
-    both, either = in_first & in_second, in_first | in_second
+    is_shared, is_covered = in_first & in_second, in_first | in_second
     apart = (
-        cv2.absdiff(*(cv2.GaussianBlur(one, (0, 0), _SOFT) for one in (a, b))).max(axis=2).astype(np.float32)
+        cv2.absdiff(*(cv2.GaussianBlur(layer, (0, 0), _SOFT) for layer in (a, b)))
+        .max(axis=2)
+        .astype(np.float32)
     )
-    heat = both * ((apart - LEAST) / (_MOST - LEAST)).clip(0, 1)
+    heat = is_shared * ((apart - LEAST) / (_MOST - LEAST)).clip(0, 1)
     grey = _DARK * cv2.cvtColor(np.where(in_first[:, :, None], a, b), cv2.COLOR_RGB2GRAY)
     stripes = np.add.outer(np.arange(size[1]), np.arange(size[0])) // _STRIPE % 2 == 0
-    grey = either * (grey + _STRIPED * (stripes & ~both))
+    grey = is_covered * (grey + _STRIPED * (stripes & ~is_shared))
     glow = 255 * np.stack([(2 * heat).clip(0, 1), (2 * heat - 1).clip(0, 1), np.zeros_like(heat)], axis=2)
     drawn = (1 - heat)[:, :, None] * grey[:, :, None] + glow
-    n, most = max(int(both.sum()), 1), cv2.absdiff(a, b)[both].max(initial=0)
+    n, largest = max(int(is_shared.sum()), 1), cv2.absdiff(a, b)[is_shared].max(initial=0)
     picture = Image.fromarray(drawn.clip(0, 255).astype(np.uint8))
-    return picture, float((heat > 0).sum() / n), int(most)
+    return picture, float((heat > 0).sum() / n), int(largest)
 
 
 def _turned(image: Image.Image, linear: np.ndarray) -> Image.Image:

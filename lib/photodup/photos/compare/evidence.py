@@ -13,8 +13,9 @@ from typing import ClassVar
 import numpy as np
 
 from photodup.photos.compare.cache_file import DAMAGE, CacheFile
+from photodup.photos.compare.limits import LIMITS
 from photodup.photos.compare.unexplained import Difference
-from photodup.photos.compare.verify import Thresholds, Verification
+from photodup.photos.compare.verify import Verification
 from photodup.photos.state.sqlite_file import Form
 
 _LACKING = "SELECT lower(hex(member)), reason, boxes FROM lacking WHERE keeper = ? ORDER BY member, place"
@@ -36,28 +37,28 @@ def pair_rows(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True)
 class Verified:
-    """Evidence by pair: `codes` as `pair_codes` gives, rising; `found` of type `RECORD`."""
+    """Evidence by pair: `codes` as `pair_codes` gives, rising; `records` of type `RECORD`."""
 
     codes: np.ndarray
-    found: np.ndarray
+    records: np.ndarray
 
     def __len__(self) -> int:
         return len(self.codes)
 
     @classmethod
-    def of(cls, codes: np.ndarray, found: np.ndarray) -> "Verified":
+    def of(cls, codes: np.ndarray, records: np.ndarray) -> "Verified":
         """Sort; of a pair that is there twice the later one counts."""
         unique, last = np.unique(codes[::-1], return_index=True)
-        return cls(unique, found[::-1][last])
+        return cls(unique, records[::-1][last])
 
     def among(self, codes: np.ndarray) -> "Verified":
         """Return the part about these pairs."""
         chosen = np.isin(self.codes, codes)
-        return Verified(self.codes[chosen], self.found[chosen])
+        return Verified(self.codes[chosen], self.records[chosen])
 
-    def joined_with(self, others: "Verified") -> "Verified":
-        """Return both; the others count where both know a pair."""
-        parts = ((self.codes, others.codes), (self.found, others.found))
+    def joined_with(self, newer: "Verified") -> "Verified":
+        """Return both; the newer one counts where both have a pair."""
+        parts = ((self.codes, newer.codes), (self.records, newer.records))
         return Verified.of(*(np.concatenate(part) for part in parts))
 
     def get(self, i: int, j: int) -> Verification | None:
@@ -66,25 +67,25 @@ class Verified:
         place = np.searchsorted(self.codes, code)
         if place == len(self.codes) or self.codes[place] != code:
             return None
-        return Verification(*self.found[place].item())
+        return Verification(*self.records[place].item())
 
     def copies(self) -> dict[tuple[int, int], Verification]:
         """Return the pairs that are copies."""
         # Few are; so what decides most goes first, for all at once.
-        likely = np.flatnonzero(self.found["agreement"] >= Thresholds.min_agreement)
+        likely = np.flatnonzero(self.records["agreement"] >= LIMITS.min_agreement)
         rows = zip(*(rows.tolist() for rows in pair_rows(self.codes[likely])), strict=True)
-        found = {
-            pair: Verification(*self.found[place].item())
+        evidence_of = {
+            pair: Verification(*self.records[place].item())
             for pair, place in zip(rows, likely.tolist(), strict=True)
         }
-        return {pair: evidence for pair, evidence in found.items() if evidence.is_copy()}
+        return {pair: evidence for pair, evidence in evidence_of.items() if evidence.is_copy()}
 
 
 class EvidenceStore(CacheFile):
     """The file. Where it cannot be written, `problem` says so in a sentence, and nothing is remembered."""
 
     FORM: ClassVar = Form(
-        version=9,  # raise when `verify` or `lacks` change their verdicts, or `Verification` its fields
+        version=9,  # raise when `verify_copy` or `lacks` change their verdicts, or `Verification` its fields
         statements=(
             "CREATE TABLE pair (a BLOB, b BLOB, found BLOB NOT NULL, PRIMARY KEY (a, b)) STRICT, WITHOUT ROWID",
             "CREATE TABLE digest (key TEXT PRIMARY KEY, digest TEXT NOT NULL) STRICT, WITHOUT ROWID",
@@ -107,18 +108,20 @@ class EvidenceStore(CacheFile):
         codes, records = [np.zeros(0, np.int64)], [np.zeros(0, RECORD)]
         cursor = self._db.execute("SELECT lower(hex(a)), lower(hex(b)), found FROM pair")
         while rows := cursor.fetchmany(100_000):
-            there = [(row[a], row[b], found) for a, b, found in rows if a in row and b in row]
-            if there:
-                first, second, found = zip(*there, strict=True)
-                if any(len(record) != RECORD.itemsize for record in found):
+            present = [(row[a], row[b], packed) for a, b, packed in rows if a in row and b in row]
+            if present:
+                first, second, packed = zip(*present, strict=True)
+                if any(len(record) != RECORD.itemsize for record in packed):
                     raise ValueError("a record of another length")
                 codes.append(pair_codes(np.array(first), np.array(second)))
-                records.append(np.frombuffer(b"".join(found), RECORD))
+                records.append(np.frombuffer(b"".join(packed), RECORD))
         return Verified.of(np.concatenate(codes), np.concatenate(records))
 
     def add(self, pairs: Sequence[tuple[str, str, Verification]]) -> np.ndarray:
         """Remember these; return them as records."""
-        records = np.array([tuple(getattr(found, name) for name in _NAMES) for *_, found in pairs], RECORD)
+        records = np.array(
+            [tuple(getattr(evidence, name) for name in _NAMES) for *_, evidence in pairs], RECORD
+        )
         rows = [
             (*(bytes.fromhex(md5) for md5 in sorted(md5s)), record.tobytes())
             for (*md5s, _), record in zip(pairs, records, strict=True)
@@ -134,27 +137,27 @@ class EvidenceStore(CacheFile):
 
     def read_lacking(self, md5s: Collection[str]) -> dict[tuple[str, str], tuple[Difference, ...]]:
         """Return what members lack a keeper for, by the contents of keeper and member; of these contents alone."""
-        lacking: dict[tuple[str, str], list[Difference]] = {}
+        differences: dict[tuple[str, str], list[Difference]] = {}
         try:
             for keeper in sorted(md5s):
                 rows = self._db.execute(_LACKING, (bytes.fromhex(keeper),))
                 for member, reason, packed in rows:
                     if member not in md5s:
                         continue
-                    reasons = lacking.setdefault((keeper, member), [])
+                    reasons = differences.setdefault((keeper, member), [])
                     boxes = np.frombuffer(packed, "<f4").reshape(-1, 2, 4)
-                    places = tuple((tuple(ours.tolist()), tuple(its.tolist())) for ours, its in boxes)
+                    places = tuple((tuple(ours.tolist()), tuple(theirs.tolist())) for ours, theirs in boxes)
                     reasons += [Difference(reason, places)] if reason else []
         except DAMAGE:
             return {}
-        return {pair: tuple(reasons) for pair, reasons in lacking.items()}
+        return {pair: tuple(reasons) for pair, reasons in differences.items()}
 
-    def add_lacking(self, lacking: Mapping[tuple[str, str], Sequence[Difference]]) -> None:
+    def add_lacking(self, differences_of: Mapping[tuple[str, str], Sequence[Difference]]) -> None:
         """Remember these; a member that the keeper reproduces has one empty reason."""
         rows = [
             (bytes.fromhex(keeper), bytes.fromhex(member), place, difference.reason,
              np.array(difference.boxes, "<f4").tobytes())
-            for (keeper, member), differences in lacking.items()
+            for (keeper, member), differences in differences_of.items()
             for place, difference in enumerate(differences or [Difference("")])
         ]  # fmt: skip
         with suppress(sqlite3.DatabaseError):

@@ -37,14 +37,14 @@ class Strongest:
     n: int
 
     @classmethod
-    def of(cls, found: Features) -> "Strongest":
+    def of(cls, features: Features) -> "Strongest":
         """Return the part of a picture's features that is kept, rounded as it is kept.
 
         So a verdict does not depend on whether the photo was looked at before.
         """
-        best = found.strongest(STRONGEST)
+        best = features.strongest(STRONGEST)
         points = np.rint(best.points * _PER_PIXEL).clip(0, 65535).astype("<u2")
-        return cls._read(points, best.descriptors // _STEP, found.grey.shape[1], len(found.points))
+        return cls._read(points, best.descriptors // _STEP, features.grey.shape[1], len(features.points))
 
     @classmethod
     def _read(cls, points: np.ndarray, descriptors: np.ndarray, width: int, n: int) -> "Strongest":
@@ -55,7 +55,7 @@ class Strongest:
         return cls(Features(pixels, points.astype(np.float32) / _PER_PIXEL, centres), n)
 
     def may_be(self, other: "Strongest") -> bool:
-        """Return False where `verify` of both pictures would find no copy, for want of matches."""
+        """Return False where `verify_copy` of both pictures would find no copy, for want of matches."""
         if min(self.n, other.n) < FEW_FEATURES:  # then the pixels decide
             return True
         return could_be_one(self.features, other.features)
@@ -75,17 +75,17 @@ class Strongest:
         Raises:
             ValueError: the bytes are not what was written.
         """
-        n, width, kept = (int(value) for value in np.frombuffer(packed[:12], "<u4"))
+        n, width, n_packed = (int(value) for value in np.frombuffer(packed[:12], "<u4"))
         try:
             # No more than was written: somebody else's bytes may unpack to gigabytes.
             data = zlib.decompressobj().decompress(packed[12:], STRONGEST * _BYTES + 1)
         except zlib.error as error:
             raise ValueError(str(error)) from None
-        if len(data) != kept * _BYTES:
+        if len(data) != n_packed * _BYTES:
             raise ValueError("features of another length")
-        points = np.frombuffer(data, "<u2", 2 * kept).reshape(kept, 2)
-        two_a_byte = np.frombuffer(data, np.uint8, offset=4 * kept).reshape(kept, 64)
-        descriptors = np.stack([two_a_byte >> 4, two_a_byte & 15], axis=2).reshape(kept, 128)
+        points = np.frombuffer(data, "<u2", 2 * n_packed).reshape(n_packed, 2)
+        two_a_byte = np.frombuffer(data, np.uint8, offset=4 * n_packed).reshape(n_packed, 64)
+        descriptors = np.stack([two_a_byte >> 4, two_a_byte & 15], axis=2).reshape(n_packed, 128)
         return cls._read(points, descriptors, width, n)
 
 
@@ -103,24 +103,24 @@ class FeatureStore(CacheFile):
 
     def read(self, md5s: Sequence[str]) -> dict[str, Strongest]:
         """Return what is kept of these contents, by MD5."""
-        found = {}
+        strongest = {}
         for begin in range(0, len(md5s), _AT_ONCE):
             chosen = [bytes.fromhex(md5) for md5 in md5s[begin : begin + _AT_ONCE]]
             marks = ", ".join("?" * len(chosen))
             try:
                 rows = self._db.execute(f"SELECT md5, found FROM feature WHERE md5 IN ({marks})", chosen)
                 for md5, packed in rows:
-                    found[md5.hex()] = Strongest.unpacked(packed)
+                    strongest[md5.hex()] = Strongest.unpacked(packed)
             except DAMAGE:
                 self._db.close()
                 self._begin_anew()
-        return found
+        return strongest
 
-    def add(self, kept: Collection[tuple[str, bytes]]) -> None:
+    def add(self, strongest: Collection[tuple[str, bytes]]) -> None:
         """Keep what `packed` gave, by MD5; where the file would grow too large the oldest go."""
-        if self.problem or not kept:
+        if self.problem or not strongest:
             return
-        rows = [(bytes.fromhex(md5), packed) for md5, packed in kept]
+        rows = [(bytes.fromhex(md5), packed) for md5, packed in strongest]
         try:
             self._db.execute("BEGIN")
             self._db.executemany("INSERT OR REPLACE INTO feature (md5, found) VALUES (?, ?)", rows)
@@ -137,8 +137,8 @@ class FeatureStore(CacheFile):
     def keep_only(self, md5s: Collection[str]) -> None:
         """Drop what is kept of other contents, whose photos are gone, and make the file smaller by it."""
         try:
-            there = {md5.hex() for (md5,) in self._db.execute("SELECT md5 FROM feature")}
-            if gone := there.difference(md5s):
+            stored = {md5.hex() for (md5,) in self._db.execute("SELECT md5 FROM feature")}
+            if gone := stored.difference(md5s):
                 self._db.executemany(
                     "DELETE FROM feature WHERE md5 = ?", [(bytes.fromhex(md5),) for md5 in gone]
                 )

@@ -5,13 +5,25 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Limits:
-    """What our own copy of a keeper may leave unexplained of a member.
+    """When two pictures are one picture, and what our own copy of a keeper may leave unexplained of a member.
 
     Measured on photographs of tools/photographs and their edits at 480 to 800 pixels: honest copies (resized by four
     programs' ways, cropped, saved again, converted) lie on one side of each, edits and other exposures on the other.
     Greys are of 255.
     """
 
+    # One picture, as local features say (`Verification`): chosen from the curves that benchmarks/photo_quality measures.
+    min_inliers: int = 10
+    min_tightness: float = 0.5
+    min_overlap: float = 0.3
+    min_correlation: float = 0.6
+    max_spot: float = 0.35
+    min_agreement: float = 0.95
+    # The same where greys were aligned, for want of features.
+    min_patches: int = 20
+    min_grey_correlation: float = 0.9
+    min_detail: float = 0.5
+    max_stretch: float = 1.25
     # Light: cells that differ by more greys, as a share; and the dark, middle and bright thirds of them. Honest copies
     # reach 0.11 and 1.1; brightness x0.9 and a warm filter 0.9 and 10, colours x1.12 1.7 to 2.2.
     light_greys: float = 3.0

@@ -78,11 +78,11 @@ def _caption(
         return in_blocks(values, PATCH).sum(axis=(2, 3))
 
     total, thin = count(strong), count(solid.astype(bool)) <= 0.1 * count(written)
-    found = [
+    captions = [
         thin & (count(strong & (np.abs(grey - np.median(grey[strong])) <= 35)) >= 0.75 * total)
         for grey in (a, b)
     ]
-    return max(found, key=np.count_nonzero)
+    return max(captions, key=np.count_nonzero)
 
 
 def patch_correlations(
@@ -98,6 +98,6 @@ def patch_correlations(
     var_a = np.maximum(sums(a * a) / np.maximum(n, 1) - mean_a**2, 0)
     var_b = np.maximum(sums(b * b) / np.maximum(n, 1) - mean_b**2, 0)
     covariance = sums(a * b) / np.maximum(n, 1) - mean_a * mean_b
-    found = covariance / np.maximum(np.sqrt(var_a * var_b), 1e-6)
+    correlations = covariance / np.maximum(np.sqrt(var_a * var_b), 1e-6)
     textured = np.maximum(var_a, var_b) >= texture**2  # sky agrees with any sky
-    return np.where((n >= 0.9 * patch**2) & textured, found, np.nan)
+    return np.where((n >= 0.9 * patch**2) & textured, correlations, np.nan)

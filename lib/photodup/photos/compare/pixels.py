@@ -19,7 +19,7 @@ from photodup.photos.compare.evidence import RECORD, EvidenceStore, Verified, pa
 from photodup.photos.compare.features import SIZE, Features, features
 from photodup.photos.compare.kept_features import FeatureStore, Strongest
 from photodup.photos.compare.pictures import Saving
-from photodup.photos.compare.verify import Verification, verify
+from photodup.photos.compare.verify import Verification, verify_copy
 from photodup.photos.library.catalogue import Catalogue, Photo
 
 # Pairs compared at a time. What was found is remembered with them, and every few seconds at the latest.
@@ -35,7 +35,7 @@ class Pixels:
         catalogue: of these photos.
         photos: by row.
         store: keeps each comparison, so that a stopped run resumes where it ended.
-        kept: features of photos that were looked at before; default: all are looked at again.
+        feature_store: features of photos that were looked at before; default: all are looked at again.
         clock: seconds that only rise.
 
     Attributes:
@@ -47,10 +47,10 @@ class Pixels:
         catalogue: Catalogue,
         photos: Sequence[Photo],
         store: EvidenceStore,
-        kept: FeatureStore | None = None,
+        feature_store: FeatureStore | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._catalogue, self._photos, self._store, self._kept = catalogue, photos, store, kept
+        self._catalogue, self._photos, self._store, self._kept = catalogue, photos, store, feature_store
         self._clock, self._lock = clock, threading.Lock()
         self._pictures: OrderedDict[int, Image.Image] = OrderedDict()
         self._held: OrderedDict[int, Features | None] = OrderedDict()
@@ -66,8 +66,8 @@ class Pixels:
         """
         self._records = [np.zeros(0, RECORD)]
         compared = bar(self._through(codes, deadline_s), total=len(codes), desc="compare", unit="pair")
-        done = [code for code in compared if code is not None]
-        return Verified.of(np.array(done, np.int64), np.concatenate(self._records))
+        verified = [code for code in compared if code is not None]
+        return Verified.of(np.array(verified, np.int64), np.concatenate(self._records))
 
     def load(self, i: int) -> tuple[Image.Image, Saving]:
         """Return a photo's upright picture at full size, decoded anew or held since it was, and how its file was saved.
@@ -93,7 +93,10 @@ class Pixels:
                 if size:
                     self._of_whole.add(i)
                 self._pictures[i] = image
-                while 4 * sum(one.width * one.height for one in self._pictures.values()) > _MAX_BYTES:
+                while (
+                    4 * sum(picture.width * picture.height for picture in self._pictures.values())
+                    > _MAX_BYTES
+                ):
                     self._pictures.popitem(last=False)
         return image
 
@@ -108,19 +111,19 @@ class Pixels:
                 self._hold_strongest({i for pair in pairs for i in pair}, pool)
                 may_be = list(pool.map(self._may_be, pairs))
                 self._hold({i for pair, may in zip(pairs, may_be, strict=True) if may for i in pair}, pool)
-                found: list[tuple[str, str, Verification]] = []
+                evidence: list[tuple[str, str, Verification]] = []
                 last = self._clock()
                 try:
                     compared = pool.map(self._compared, pairs, may_be)
-                    for code, (a, b), one in zip(block, pairs, compared, strict=True):
-                        if one:
-                            found.append((self._photos[a].md5, self._photos[b].md5, one))
+                    for code, (a, b), verification in zip(block, pairs, compared, strict=True):
+                        if verification:
+                            evidence.append((self._photos[a].md5, self._photos[b].md5, verification))
                         if self._clock() - last >= _SECONDS:
-                            self._records.append(self._store.add(found))
-                            found, last = [], self._clock()
-                        yield code if one else None
+                            self._records.append(self._store.add(evidence))
+                            evidence, last = [], self._clock()
+                        yield code if verification else None
                 finally:  # also when nobody asks for the rest: what was compared need not be again
-                    self._records.append(self._store.add(found))
+                    self._records.append(self._store.add(evidence))
 
     def _hold(self, rows: set[int], pool: ThreadPoolExecutor) -> None:
         for i in rows & self._held.keys():
@@ -135,17 +138,19 @@ class Pixels:
         for i in rows & self._strongest.keys():
             self._strongest.move_to_end(i)
         missing = sorted(rows - self._strongest.keys())
-        known = self._kept.read([self._photos[i].md5 for i in missing]) if self._kept else {}
-        new = [i for i in missing if self._photos[i].md5 not in known]
+        stored = self._kept.read([self._photos[i].md5 for i in missing]) if self._kept else {}
+        new = [i for i in missing if self._photos[i].md5 not in stored]
         self._hold(set(new), pool)
-        made = {i: Strongest.of(found) for i in new if (found := self._held[i]) is not None}
-        self._strongest.update((i, known.get(self._photos[i].md5) or made.get(i)) for i in missing)
+        extracted = {i: Strongest.of(features_of) for i in new if (features_of := self._held[i]) is not None}
+        self._strongest.update((i, stored.get(self._photos[i].md5) or extracted.get(i)) for i in missing)
         while len(self._strongest) > _MAX_STRONGEST:
             self._strongest.popitem(last=False)
         if self._kept:
-            same = [i for i in made if self._is_unchanged(i)]
-            packed = pool.map(lambda i: made[i].packed(), same)
-            self._kept.add([(self._photos[i].md5, one) for i, one in zip(same, packed, strict=True)])
+            same = [i for i in extracted if self._is_unchanged(i)]
+            packed = pool.map(lambda i: extracted[i].packed(), same)
+            self._kept.add(
+                [(self._photos[i].md5, packed_bytes) for i, packed_bytes in zip(same, packed, strict=True)]
+            )
 
     def _is_unchanged(self, i: int) -> bool:
         """Return whether the file is the one that was scanned: features of another content are not kept as its own."""
@@ -171,7 +176,7 @@ class Pixels:
         if not may_be:
             return None if may_be is None else Verification()
         first, second = (self._held[i] for i in pair)
-        return None if first is None or second is None else verify(first, second)
+        return None if first is None or second is None else verify_copy(first, second)
 
 
 @contextmanager

@@ -61,8 +61,8 @@ class View:
         beside, fresh, left = (lost(*pair)[whole_cells(self.inside)] for pair in pairs)
         if not len(beside):
             return 0.0, 0.0, 0.0
-        most = beside <= np.quantile(beside, 0.9)
-        return tuple(float(np.sqrt(squares[most].mean())) for squares in (beside, fresh, left))  # type: ignore[return-value]
+        typical = beside <= np.quantile(beside, 0.9)
+        return tuple(float(np.sqrt(squares[typical].mean())) for squares in (beside, fresh, left))  # type: ignore[return-value]
 
     @property
     def explained(self) -> float:
@@ -132,18 +132,18 @@ def most_detailed(rgb: np.ndarray, side: int) -> tuple[int, int]:
     return int(column) * CELL, int(row) * CELL
 
 
-def views(keeper: Picture, member: Picture, transform: np.ndarray) -> Iterator[View]:
+def compared_views(keeper: Picture, member: Picture, transform: np.ndarray) -> Iterator[View]:
     """Yield our own copy of the whole and, where that is reduced, of the most detailed window at full size."""
     size, exact = whole_size(member)
-    there = np.column_stack([np.diag(exact), (0, 0)])
+    place = np.column_stack([np.diag(exact), (0, 0)])
     if size == member.image.size:
-        yield _view(keeper.rgb, transform, member.rgb, member.saving, there)
+        yield _view(keeper.rgb, transform, member.rgb, member.saving, place)
         return
     # What saving leaves in a reduced picture is seen only where the full one is saved and reduced.
     full, _ = laid(keeper.rgb, transform, member.image.size)
 
     def reduced(picture: np.ndarray) -> np.ndarray:
-        return laid(picture, there, size)[0]
+        return laid(picture, place, size)[0]
 
     def save(softness: float) -> np.ndarray:
         soft = _soft(full, softness / float(exact.mean()))
@@ -151,7 +151,7 @@ def views(keeper: Picture, member: Picture, transform: np.ndarray) -> Iterator[V
 
     whole = reduced(member.rgb)
     _, inside = laid(keeper.rgb, rescaled(transform, 1, exact), size)
-    yield _copy(reduced(full), inside, whole, member.saving, there, save, is_reduced=True)
+    yield _copy(reduced(full), inside, whole, member.saving, place, save, is_reduced=True)
     near = most_detailed(whole, max(CELL, round(_WINDOW * exact.min())))
     yield window(keeper, member, transform, tuple(round(n / e) // CELL * CELL for n, e in zip(near, exact, strict=True)))  # type: ignore[arg-type]  # fmt: skip
 
@@ -169,12 +169,12 @@ def window(keeper: Picture, member: Picture, transform: np.ndarray, corner: tupl
     # Blocks begin at the corner of the file's picture, which may be another of the upright one's.
     width, height = member.image.size
     begins = member.saving.as_saved(np.array([[(0, 0), (1, 0)], [(0, 1), (1, 1)]]))[0, 0]
-    rest = begins * (width % CELL, height % CELL)
-    left, top = (np.array(corner) + rest).tolist()
+    shift = begins * (width % CELL, height % CELL)
+    left, top = (np.array(corner) + shift).tolist()
     part = member.rgb[top : top + _WINDOW, left : left + _WINDOW]
-    there = np.column_stack([np.eye(2), (-left, -top)])
+    place = np.column_stack([np.eye(2), (-left, -top)])
     source, near = _below(keeper, transform, (left, top), part)
-    return _view(source, near, part, member.saving, there)
+    return _view(source, near, part, member.saving, place)
 
 
 def _below(
@@ -196,11 +196,11 @@ def tiles(keeper: Picture, member: Picture, transform: np.ndarray, like: View) -
     for left, top in product(range(0, width, WHOLE), range(0, height, WHOLE)):
         part = member.rgb[top : top + WHOLE, left : left + WHOLE]
         source, near = _below(keeper, transform, (left, top), part)
-        there, inside = laid(source, near, (part.shape[1], part.shape[0]), like.way)
-        soft = _soft(there, like.softness)
+        sharp, inside = laid(source, near, (part.shape[1], part.shape[0]), like.way)
+        soft = _soft(sharp, like.softness)
         copy = saved(soft, member.saving) if member.saving.tables else soft
         place = np.column_stack([np.eye(2), (-left, -top)])
-        yield View(part, soft, copy, there, inside, like.softness, like.saving, place, like.way)
+        yield View(part, soft, copy, sharp, inside, like.softness, like.saving, place, like.way)
 
 
 def _view(
@@ -210,13 +210,13 @@ def _view(
     is_resized = is_straight(transform) and abs(np.diag(transform) - 1).max() > 1e-6
     best: View | None = None
     for way in _WAYS if is_resized and saving.tables else _WAYS[:1]:
-        there, inside = laid(keeper, transform, (member.shape[1], member.shape[0]), way)
+        sharp, inside = laid(keeper, transform, (member.shape[1], member.shape[0]), way)
 
-        def save(softness: float, there: np.ndarray = there) -> np.ndarray:
-            soft = _soft(there, softness)
+        def save(softness: float, sharp: np.ndarray = sharp) -> np.ndarray:
+            soft = _soft(sharp, softness)
             return saved(soft, saving) if saving.tables else soft
 
-        view = replace(_copy(there, inside, member, saving, place, save), way=way)
+        view = replace(_copy(sharp, inside, member, saving, place, save), way=way)
         if best is None or view.explained > best.explained:
             best = view
         if best.explained >= LIMITS.explained or best.losses[2] > 3 * best.losses[1] + 1:  # another picture's
@@ -249,12 +249,12 @@ def _as_strong(
     keeper: np.ndarray, copy: np.ndarray, member: np.ndarray, inside: np.ndarray, saving: Saving, *, is_reduced: bool
 ) -> tuple[np.ndarray, bool]:  # fmt: skip
     """Return a picture saved as strongly as the member was, and whether by the member's own tables, which made `copy`."""
-    there = whole_cells(inside)
-    if not there.any():
+    covered = whole_cells(inside)
+    if not covered.any():
         return keeper, True
 
     def loss(first: np.ndarray, second: np.ndarray) -> float:
-        return float(np.quantile(lost(first, second)[there], 0.8))  # in the places with content
+        return float(np.quantile(lost(first, second)[covered], 0.8))  # in the places with content
 
     beside = loss(member, keeper)
     strength, is_exact = loss(keeper, copy), bool(saving.tables) or saving.is_lossless
@@ -281,14 +281,14 @@ def _as_strong(
 
 def _gains(picture: np.ndarray, keeper: np.ndarray, inside: np.ndarray, n: int = 5) -> list[float]:
     """Return the contrast of a picture's detail as a share of the keeper's in its more detailed half, by octave."""
-    there, shares = whole_cells(inside), []
-    for octave, (ours, its) in enumerate(
+    whole, shares = whole_cells(inside), []
+    for octave, (ours, theirs) in enumerate(
         zip(octaves(grey(picture), n), octaves(grey(keeper), n), strict=True)
     ):
         side = CELL >> octave
-        square, product = (cells(values, side) for values in (its**2, ours * its))
-        rows, columns = np.minimum(square.shape, there.shape)
-        covered, square, product = (array[:rows, :columns] for array in (there, square, product))
+        square, product = (cells(values, side) for values in (theirs**2, ours * theirs))
+        rows, columns = np.minimum(square.shape, whole.shape)
+        covered, square, product = (array[:rows, :columns] for array in (whole, square, product))
         if not covered.any():
             return [1.0] * n
         detailed = covered & (square >= np.median(square[covered]))

@@ -30,7 +30,7 @@ def unexplained(view: View) -> list[tuple[str, np.ndarray | None]]:
         return [("its light or its colours are others", None)]
     if len(boxes := places(view)):
         return [(f"looks different in {_counted(len(boxes), 'place')}", boxes)]
-    return [(reason, None) for reason in detail(view)]
+    return [(reason, None) for reason in detail_reasons(view)]
 
 
 def _counted(n: int, noun: str) -> str:
@@ -39,22 +39,22 @@ def _counted(n: int, noun: str) -> str:
 
 def is_other_light(view: View) -> bool:
     """Return whether a third of the picture, or its dark, middle or bright parts, have other light or colours."""
-    there = whole_cells(view.inside)
-    if there.sum() < 3:
+    covered = whole_cells(view.inside)
+    if covered.sum() < 3:
         return False
     apart = np.stack(
-        [cells(view.member[..., k].astype(np.float32) - view.copy[..., k])[there] for k in range(3)], axis=1
+        [cells(view.member[..., k].astype(np.float32) - view.copy[..., k])[covered] for k in range(3)], axis=1
     )
-    parts = np.array_split(np.argsort(cells(grey(view.copy))[there]), 3)
+    parts = np.array_split(np.argsort(cells(grey(view.copy))[covered]), 3)
     tones = [np.abs(np.median(apart[part], axis=0)).max() for part in parts]
     share = float((np.abs(apart).max(axis=1) > LIMITS.light_greys).mean())
-    return share > LIMITS.light_share or max(tones) > LIMITS.tone_greys or _is_other_saturation(view, there)
+    return share > LIMITS.light_share or max(tones) > LIMITS.tone_greys or _is_other_saturation(view, covered)
 
 
-def _is_other_saturation(view: View, there: np.ndarray) -> bool:
+def _is_other_saturation(view: View, covered: np.ndarray) -> bool:
     """Return whether all colours are stronger, paler or turned by one factor, however little that is in greys."""
     member, copy = (
-        cells(rgb[..., 0] - grey(rgb))[there] + 1j * cells(rgb[..., 2] - grey(rgb))[there]
+        cells(rgb[..., 0] - grey(rgb))[covered] + 1j * cells(rgb[..., 2] - grey(rgb))[covered]
         for rgb in (view.member, view.copy)
     )
     power = float((abs(copy) ** 2).mean())
@@ -114,8 +114,8 @@ def beyond_rounding(member: np.ndarray, keeper: np.ndarray, saving: Saving) -> n
     height, width = apart.shape
     apart = cv2.copyMakeBorder(apart, 0, -height % 8, 0, -width % 8, cv2.BORDER_REPLICATE)
     multiples = coefficients(apart)
-    most = np.array(saving.tables[0], np.float32).reshape(8, 8) / 2 + 1
-    multiples -= multiples.clip(-most, most)
+    half_steps = np.array(saving.tables[0], np.float32).reshape(8, 8) / 2 + 1
+    multiples -= multiples.clip(-half_steps, half_steps)
     pixels = (DCT.T @ multiples @ DCT).swapaxes(1, 2).reshape(apart.shape)
     return saving.upright(pixels[:height, :width])
 
@@ -140,16 +140,16 @@ def _boxes(mask: np.ndarray, least: int) -> np.ndarray:
     return np.stack([left, top, left + width, top + height], axis=1)[chosen]
 
 
-def detail(view: View) -> list[str]:
+def detail_reasons(view: View) -> list[str]:
     """Return in words what a member's detail has that our copy's has not: contrast, finer detail, noise of its own."""
-    there = whole_cells(view.inside)
-    there[[0, -1]] = there[:, [0, -1]] = False
-    if there.sum() < 9:
+    covered = whole_cells(view.inside)
+    covered[[0, -1]] = covered[:, [0, -1]] = False
+    if covered.sum() < 9:
         return []
     bands = [octaves(grey(picture)) for picture in (view.member, view.keeper, view.copy)]
 
     def each(octave: int, first: int, second: int) -> np.ndarray:
-        return _products(bands[first][octave], bands[second][octave], octave, there)
+        return _products(bands[first][octave], bands[second][octave], octave, covered)
 
     member, keeper, copy = 0, 1, 2
     order = np.argsort(each(1, keeper, keeper) + each(1, member, member))
@@ -158,15 +158,15 @@ def detail(view: View) -> list[str]:
     busy, even = order[len(order) * 2 // 3 :], order[: max(6, len(order) // (4 if is_own else 16))]
     contrast, missing, has_own_noise = [], [], False
     for octave in range(3):
-        of = {pair: each(octave, *pair) for pair in ((0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2))}
-        with_member, with_copy = of[member, keeper], of[keeper, copy]
+        products = {pair: each(octave, *pair) for pair in ((0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2))}
+        with_member, with_copy = products[member, keeper], products[keeper, copy]
         contrast.append(float(np.median((with_member[busy] + 1e-3) / (with_copy[busy] + 1e-3))))
-        off = of[member, member] - 2 * of[member, copy] + of[copy, copy]
-        by_saving = of[copy, copy] - 2 * with_copy + of[keeper, keeper]
-        beyond = np.maximum(off - by_saving, 0) / (of[member, member] + 0.5)
+        off = products[member, member] - 2 * products[member, copy] + products[copy, copy]
+        by_saving = products[copy, copy] - 2 * with_copy + products[keeper, keeper]
+        beyond = np.maximum(off - by_saving, 0) / (products[member, member] + 0.5)
         missing.append(float(np.sqrt(np.median(beyond[busy]))))
         if octave < 2:
-            noise = {pair: float(squares[even].mean()) for pair, squares in of.items()}
+            noise = {pair: float(squares[even].mean()) for pair, squares in products.items()}
             of_member, of_keeper, common = noise[0, 0], noise[1, 1], noise[0, 1]
             if of_keeper < LIMITS.noise_greys**2 or of_member < LIMITS.noise_greys**2 / 2:
                 continue
@@ -187,22 +187,22 @@ def detail(view: View) -> list[str]:
 
 def own_detail(view: View) -> float:
     """Return the fine detail that a member has and the keeper has not, as a share of what it lost of the keeper's."""
-    own = lost = 0.0
-    there = whole_cells(view.inside)
+    extra = lost = 0.0
+    covered = whole_cells(view.inside)
     for octave, bands in enumerate(
         zip(*(octaves(grey(rgb), 2) for rgb in (view.member, view.keeper)), strict=True)
     ):
         member, common, keeper = (
-            float(_products(first, second, octave, there).mean())
+            float(_products(first, second, octave, covered).mean())
             for first, second in (bands[:1] * 2, bands, bands[1:] * 2)
         )
-        own, lost = own + member - common, lost + keeper - common
-    return own / max(lost, 1e-3)
+        extra, lost = extra + member - common, lost + keeper - common
+    return extra / max(lost, 1e-3)
 
 
-def _products(first: np.ndarray, second: np.ndarray, octave: int, there: np.ndarray) -> np.ndarray:
+def _products(first: np.ndarray, second: np.ndarray, octave: int, covered: np.ndarray) -> np.ndarray:
     """Return float32[n]: the mean product of two octaves of detail in each of these cells."""
-    return cells(first * second, CELL >> octave)[: there.shape[0], : there.shape[1]][there]
+    return cells(first * second, CELL >> octave)[: covered.shape[0], : covered.shape[1]][covered]
 
 
 def beyond(view: View) -> np.ndarray:
@@ -256,8 +256,8 @@ def in_both(boxes: np.ndarray, view: View, transform: np.ndarray, keeper: tuple,
         (left, top), (right, bottom) = reach.min(axis=0).clip(0, 1), reach.max(axis=0).clip(0, 1)
         return float(left), float(top), float(right), float(bottom)
 
-    found = []
+    pairs = []
     for left, top, right, bottom in boxes[:_MOST_BOXES]:
-        own = moved(corners((right - left, bottom - top)) + np.array((left, top)), inverse(view.place))
-        found.append((framed(moved(own, inverse(transform)), keeper), framed(own, member)))
-    return tuple(found)
+        points = moved(corners((right - left, bottom - top)) + np.array((left, top)), inverse(view.place))
+        pairs.append((framed(moved(points, inverse(transform)), keeper), framed(points, member)))
+    return tuple(pairs)

@@ -14,6 +14,7 @@ import numpy as np
 
 from photodup.photos.compare import dense
 from photodup.photos.compare.features import Features
+from photodup.photos.compare.limits import LIMITS
 from photodup.photos.compare.matching import affine_map, correlation, laid_over, matches
 from photodup.photos.compare.patches import PATCH, differences, overlay, patch_correlations
 
@@ -24,22 +25,6 @@ FAINTLY_TEXTURED = 2.0
 # The strongest features are compared first, which costs a fifth of comparing all. Of 1,441 proven pairs of 50 photographs
 # none had so few of them on one map, nor do they need the others once these prove them.
 STRONGEST, LEAST_INLIERS = 400, 5
-
-
-class Thresholds:
-    """What a copy must reach; see `Verification`. Chosen from measured curves (`benchmarks/photo_quality`)."""
-
-    min_inliers: int = 10
-    min_tightness: float = 0.5
-    min_overlap: float = 0.3
-    min_correlation: float = 0.6
-    max_spot: float = 0.35
-    min_agreement: float = 0.95
-    # Where grey values were aligned instead of features:
-    min_patches: int = 20
-    min_grey_correlation: float = 0.9
-    min_detail: float = 0.5
-    max_stretch: float = 1.25
 
 
 @dataclass(frozen=True)
@@ -77,19 +62,19 @@ class Verification:
 
     def passes(self) -> bool:
         """Return whether all but `agreement` reach their thresholds."""
-        if self.overlap < Thresholds.min_overlap or self.spot > Thresholds.max_spot:
+        if self.overlap < LIMITS.min_overlap or self.spot > LIMITS.max_spot:
             return False
         if self.by_grey:
             return (
-                self.patches >= Thresholds.min_patches
-                and self.correlation >= Thresholds.min_grey_correlation
-                and self.detail >= Thresholds.min_detail
-                and self.stretch <= Thresholds.max_stretch
+                self.patches >= LIMITS.min_patches
+                and self.correlation >= LIMITS.min_grey_correlation
+                and self.detail >= LIMITS.min_detail
+                and self.stretch <= LIMITS.max_stretch
             )
         return (
-            self.inliers >= Thresholds.min_inliers
-            and self.tightness >= Thresholds.min_tightness
-            and self.correlation >= Thresholds.min_correlation
+            self.inliers >= LIMITS.min_inliers
+            and self.tightness >= LIMITS.min_tightness
+            and self.correlation >= LIMITS.min_correlation
         )
 
     def score(self) -> float:
@@ -98,44 +83,44 @@ class Verification:
 
     def is_copy(self) -> bool:
         """Return the decision."""
-        return self.passes() and self.agreement >= Thresholds.min_agreement
+        return self.passes() and self.agreement >= LIMITS.min_agreement
 
 
-def verify(first: Features, second: Features) -> Verification:
+def verify_copy(first: Features, second: Features) -> Verification:
     """Lay the second picture over the first, as it is and mirrored, and return the better evidence."""
     return verify_with_map(first, second)[0]
 
 
 def verify_with_map(first: Features, second: Features) -> tuple[Verification, np.ndarray | None]:
-    """Return what `verify` does, and the map it rests on.
+    """Return what `verify_copy` does, and the map it rests on.
 
     Returns:
         The evidence, and float64[2, 3] from pixels (x, y) of the second's grey picture, not mirrored, to
         those of the first's; None where none was found.
     """
     flipped = None
-    found: list[tuple[Verification, np.ndarray | None]] = [(Verification(), None)]
+    options: list[tuple[Verification, np.ndarray | None]] = [(Verification(), None)]
     few = min(len(first.points), len(second.points)) < FEW_FEATURES
     if not few:
         strongest = _by_strongest(first, second)
         if strongest is None:
-            return found[0]
+            return options[0]
         if strongest[0].is_copy():
             return strongest[0], _unmirrored(*strongest, second)
     for compare in (_by_features, _by_greys) if few else (_by_features,):
-        found.append(compare(first, second, mirrored=False))
-        if not found[-1][0].is_copy():
+        options.append(compare(first, second, mirrored=False))
+        if not options[-1][0].is_copy():
             flipped = flipped or second.mirrored()
-            found.append(compare(first, flipped, mirrored=True))
-        if found[-1][0].is_copy():
+            options.append(compare(first, flipped, mirrored=True))
+        if options[-1][0].is_copy():
             break
     else:
-        found.append(max(found, key=lambda one: one[0].score()))
-    return found[-1][0], _unmirrored(*found[-1], second)
+        options.append(max(options, key=lambda option: option[0].score()))
+    return options[-1][0], _unmirrored(*options[-1], second)
 
 
 def could_be_one(first: Features, second: Features) -> bool:
-    """Return False where so few of the strongest features match that `verify` looks no further; no pixels are needed.
+    """Return False where so few of the strongest features match that `verify_copy` looks no further; no pixels are needed.
 
     Args:
         first, second: the strongest features of pictures that have `FEW_FEATURES` or more in all.
@@ -156,14 +141,14 @@ def _maps(
 
 def _by_strongest(first: Features, second: Features) -> tuple[Verification, np.ndarray | None] | None:
     """Return what the strongest features say; None where so few of them match that all would prove nothing."""
-    target, most = first.strongest(STRONGEST), 0
+    target, most_inliers = first.strongest(STRONGEST), 0
     for mirrored, source, near, transform, inliers in _maps(target, second.strongest(STRONGEST)):
-        most = max(most, inliers)
-        if transform is not None and inliers >= Thresholds.min_inliers:
-            found = _on_map(target, source, near, transform, inliers, mirrored=mirrored)
-            if found[0].is_copy():
-                return found
-    return None if most < LEAST_INLIERS else (Verification(), None)
+        most_inliers = max(most_inliers, inliers)
+        if transform is not None and inliers >= LIMITS.min_inliers:
+            proof = _on_map(target, source, near, transform, inliers, mirrored=mirrored)
+            if proof[0].is_copy():
+                return proof
+    return None if most_inliers < LEAST_INLIERS else (Verification(), None)
 
 
 def _unmirrored(evidence: Verification, transform: np.ndarray | None, second: Features) -> np.ndarray | None:
@@ -176,14 +161,14 @@ def _unmirrored(evidence: Verification, transform: np.ndarray | None, second: Fe
 def _by_greys(first: Features, second: Features, *, mirrored: bool) -> tuple[Verification, np.ndarray | None]:
     import cv2
 
-    found: list[tuple[Verification, np.ndarray | None]] = [(Verification(mirrored=mirrored), None)]
-    for transform in dense.align(first.grey, second.grey):
+    options: list[tuple[Verification, np.ndarray | None]] = [(Verification(mirrored=mirrored), None)]
+    for transform in dense.grey_maps(first.grey, second.grey):
         scales = np.linalg.svd(transform[:, :2], compute_uv=False)
-        if not 0.1 < scales[1] <= scales[0] < 10 or scales[0] / scales[1] > Thresholds.max_stretch:
+        if not 0.1 < scales[1] <= scales[0] < 10 or scales[0] / scales[1] > LIMITS.max_stretch:
             continue
         overlap, whole, *_ = overlay(first.grey, second.grey, transform)
         warped, covered = laid_over(first.grey, second.grey, transform)
-        a, b = dense.detail(first.grey, covered), dense.detail(warped, covered)
+        a, b = dense.structure(first.grey, covered), dense.structure(warped, covered)
         # Near the edge a blur sees one side only, and a plain gradient gets structure it does not have.
         margin = np.ones((2 * PATCH + 1, 2 * PATCH + 1), np.uint8)
         inside = cv2.erode(covered.astype(np.uint8), margin, borderValue=0) > 0
@@ -194,17 +179,17 @@ def _by_greys(first: Features, second: Features, *, mirrored: bool) -> tuple[Ver
             by_grey=True, patches=int(np.isfinite(patches).sum()),
             detail=correlation(a[inside], b[inside]), stretch=float(scales[0] / scales[1]),
         )  # fmt: skip
-        found.append((evidence, transform))
+        options.append((evidence, transform))
         if evidence.is_copy():
             break
-    return max(found, key=lambda one: one[0].score())
+    return max(options, key=lambda option: option[0].score())
 
 
 def _by_features(
     first: Features, second: Features, *, mirrored: bool
 ) -> tuple[Verification, np.ndarray | None]:
     near = matches(first.descriptors, second.descriptors)
-    if len(near) < Thresholds.min_inliers:
+    if len(near) < LIMITS.min_inliers:
         return Verification(mirrored=mirrored), None
     transform, inliers = affine_map(first.points[near[:, 0]], second.points[near[:, 1]])
     if transform is None:
@@ -224,5 +209,5 @@ def _on_map(
     target, source = first.points[near[:, 0]], second.points[near[:, 1]]
     distance = np.linalg.norm(source @ transform[:, :2].T + transform[:, 2] - target, axis=1)
     tightness = float((distance < 1.5).sum() / max((distance < 12).sum(), 1))
-    found = overlay(first.grey, second.grey, transform)
-    return Verification(inliers, tightness, *found, mirrored=mirrored), transform
+    measures = overlay(first.grey, second.grey, transform)
+    return Verification(inliers, tightness, *measures, mirrored=mirrored), transform

@@ -39,6 +39,11 @@ class Decision:
     suggestions: tuple[int, ...]
     differing: Mapping[int, tuple[Difference, ...]]
 
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """Return all of them, the keeper first."""
+        return (self.keeper, *self.suggestions, *self.differing)
+
 
 def choose_keeper(ranked: Sequence[int], lacks: Lacks, besides: Lacks, n_preferred: int = 0) -> Decision:
     """Choose the file that reproduces all others; where several do, the first that also holds all else of them.
@@ -121,8 +126,8 @@ class Chooser:
     def choose(self, families: Sequence[Family]) -> list[Decision]:
         """Decide about families, several at a time and the largest first; what cannot be read any more leaves its family."""
         self._recall({row for family in families for row in family.members})
-        known = {place: self._remembered(family) for place, family in enumerate(families)}
-        waiting = [place for place, decision in known.items() if decision is None]
+        decided = {place: self._remembered(family) for place, family in enumerate(families)}
+        waiting = [place for place, decision in decided.items() if decision is None]
         waiting.sort(key=lambda place: -sum(self._photos[row].size_bytes for row in families[place].members))
         with one_thread_each(), ThreadPoolExecutor(available_cores(), thread_name_prefix="family") as pool:
             chosen = zip(
@@ -132,11 +137,11 @@ class Chooser:
                 for place, decision in (
                     bar(chosen, total=len(waiting), desc="choose", unit="group") if waiting else ()
                 ):
-                    known[place] = decision
+                    decided[place] = decision
                     self.remember()
             finally:  # who stops waits for the families that were begun
                 pool.shutdown(cancel_futures=True)
-        return [decision for decision in known.values() if decision]
+        return [decision for decision in decided.values() if decision]
 
     def _choose_in_time(self, family: Family) -> Decision | None:
         if time.monotonic() < self._deadline_s:
@@ -187,8 +192,8 @@ class Chooser:
 
     def _recall(self, rows: set[int]) -> None:
         row_of = {self._photos[row].md5: row for row in rows}
-        known = self._store.read_lacking(row_of.keys())
-        self._compared |= {(row_of[a], row_of[b]): reasons for (a, b), reasons in known.items()}
+        stored = self._store.read_lacking(row_of.keys())
+        self._compared |= {(row_of[a], row_of[b]): reasons for (a, b), reasons in stored.items()}
 
     def remember(self) -> None:
         """Write what was compared since the last time."""

@@ -24,7 +24,7 @@ class CopySearch:
         catalogue: of these photos.
         photos: one for each content, by row.
         store: what was compared before is read from it, what is compared now is written.
-        kept: features of photos that were looked at before.
+        features: those of photos that were looked at before.
         may_be_one: leaves out the pairs (as `pair_codes` gives) that are known to be two pictures.
 
     Attributes:
@@ -39,13 +39,13 @@ class CopySearch:
         catalogue: Catalogue,
         photos: Sequence[Photo],
         store: EvidenceStore,
-        kept: FeatureStore,
+        features: FeatureStore,
         may_be_one: Callable[[np.ndarray], np.ndarray],
     ) -> None:
-        self._store, self._kept = store, kept
+        self._store, self._kept = store, features
         self.deadline_s, self.is_complete = math.inf, True
         self._sizes = np.array([photo.size_bytes for photo in photos], np.int64)
-        self.pixels = Pixels(catalogue, photos, store, kept)
+        self.pixels = Pixels(catalogue, photos, store, features)
         self._may_be_one = may_be_one
         self._known = store.read({photo.md5: i for i, photo in enumerate(photos)})
         self._asked = np.zeros(0, np.int64)
@@ -73,8 +73,8 @@ class CopySearch:
     def families(self, rank: np.ndarray) -> list[Family]:
         """Return families of copies, each hub compared with all that may belong to it."""
         for _ in range(MAX_ROUNDS):
-            found = self._families(rank)
-            more = not_asked(self.proven, found, self._asked, self._may_be_one)
+            groups = self._families(rank)
+            more = not_asked(self.proven, groups, self._asked, self._may_be_one)
             if not len(more):
                 break
             self._compare(more)
@@ -92,14 +92,15 @@ class CopySearch:
     def compare_with(self, keepers: Sequence[tuple[int, Sequence[int]]]) -> None:
         """Compare each keeper with the others of its family, where it was not yet."""
         codes = [
-            pair_codes(np.full(len(others), keeper), np.array(others, np.int64)) for keeper, others in keepers
+            pair_codes(np.full(len(members), keeper), np.array(members, np.int64))
+            for keeper, members in keepers
         ]
         more = np.setdiff1d(np.concatenate([self._asked[:0], *codes]), self._asked)
         if len(more := self._may_be_one(more)):
             self._compare(more, math.inf)
 
     def _families(self, rank: np.ndarray) -> list[Family]:
-        scores = {pair: found.score() for pair, found in self.proven.items()}
+        scores = {pair: evidence.score() for pair, evidence in self.proven.items()}
         return families(scores, rank.tolist())
 
     def _compare(self, codes: np.ndarray, deadline_s: float | None = None) -> None:
@@ -108,15 +109,15 @@ class CopySearch:
         deadline_s = self.deadline_s if deadline_s is None else deadline_s
         if deadline_s < math.inf:
             new = new[np.argsort(-np.minimum(*(self._sizes[rows] for rows in pair_rows(new))), kind="stable")]
-        found = self.pixels.verify_pairs(new, deadline_s)
+        verified = self.pixels.verify_pairs(new, deadline_s)
         self.is_complete &= len(new) == 0 or time.monotonic() < deadline_s
-        self.verified = self.verified.joined_with(self._known.among(codes)).joined_with(found)
+        self.verified = self.verified.joined_with(self._known.among(codes)).joined_with(verified)
 
 
 def not_asked(
     pairs: Iterable[tuple[int, int]],
-    found: Sequence[Family],
-    asked: np.ndarray,
+    families: Sequence[Family],
+    compared: np.ndarray,
     may_be_one: Callable[[np.ndarray], np.ndarray],
 ) -> np.ndarray:
     """Return pairs of a hub with copies of its copies that it was never compared with.
@@ -131,14 +132,14 @@ def not_asked(
         if smaller is not larger:
             larger += smaller
             connected |= dict.fromkeys(smaller, larger)
-    codes, done = [np.zeros(0, np.int64)], set()
-    for family in sorted(found, key=lambda family: -len(family.members)):
+    codes, searched = [np.zeros(0, np.int64)], set()
+    for family in sorted(families, key=lambda family: -len(family.members)):
         rows = connected[family.hub]
-        others = np.array([row for row in rows if row != family.hub], np.int64)
-        if id(rows) in done or len(others) < 2:
+        rows_left = np.array([row for row in rows if row != family.hub], np.int64)
+        if id(rows) in searched or len(rows_left) < 2:
             continue
-        open_ = may_be_one(np.setdiff1d(pair_codes(np.full(len(others), family.hub), others), asked))
+        open_ = may_be_one(np.setdiff1d(pair_codes(np.full(len(rows_left), family.hub), rows_left), compared))
         if len(open_):
             codes.append(open_)
-            done.add(id(rows))
+            searched.add(id(rows))
     return np.concatenate(codes)

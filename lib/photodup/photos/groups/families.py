@@ -35,11 +35,11 @@ def families(
         near.setdefault(i, {})[j] = score
         near.setdefault(j, {})[i] = score
     hubs: list[int] = []
-    taken: set[int] = set()
+    covered: set[int] = set()
     for row in sorted(near, key=lambda row: (-len(near[row]), rank[row], row)):
-        if row not in taken:
+        if row not in covered:
             hubs.append(row)
-            taken |= {row, *near[row]}
+            covered |= {row, *near[row]}
     is_hub = set(hubs)
     family_of = {hub: hub for hub in hubs}
     for row in near:
@@ -58,11 +58,11 @@ def families(
             ),
         )
     _join(family_of, near, min_links)
-    found: dict[int, list[int]] = {}
+    rows_of: dict[int, list[int]] = {}
     for row, hub in family_of.items():
-        found.setdefault(hub, []).append(row)
+        rows_of.setdefault(hub, []).append(row)
     groups = []
-    for rows in found.values():
+    for rows in rows_of.values():
         inside = set(rows)
         hub = min(rows, key=lambda row: (-len(near[row].keys() & inside), rank[row], row))
         groups.append(Family(hub, tuple(sorted(rows, key=lambda row: (rank[row], row)))))

@@ -105,12 +105,12 @@ class KeepRules:
     def described(self, photo: Photo) -> Mapping[str, Any]:
         """Return what a photo and its sidecars say of it, by kind."""
         if photo.id not in self._described:
-            said = (
+            description = (
                 self._beside.described(photo)
                 if self._beside
                 else joined(inventory.unpacked(photo.inventory).kinds)
             )
-            self._described[photo.id] = said
+            self._described[photo.id] = description
         return self._described[photo.id]
 
     def lost_metadata(self, keeper: Photo, leaving: Photo) -> list[str]:
@@ -149,9 +149,9 @@ class KeepRules:
     def over(self, keeper: Photo, rival: Photo) -> str:
         """Say why one of two photos is kept rather than the other; empty where no rule speaks for it."""
         for rule in self.order:
-            ours, its = self._value(rule, keeper), self._value(rule, rival)
-            best = min(ours, its)
-            if not (_is_best(rule, ours, best) and _is_best(rule, its, best)):
+            ours, theirs = self._value(rule, keeper), self._value(rule, rival)
+            best = min(ours, theirs)
+            if not (_is_best(rule, ours, best) and _is_best(rule, theirs, best)):
                 return self._reason(rule, keeper, rival) if ours == best else ""
         return ""
 
@@ -192,8 +192,8 @@ class KeepRules:
             ranks = [i for i, folder in enumerate(self.folders) if photo.path.is_relative_to(folder)]
             return (min(ranks, default=len(self.folders)),)
         # oldest; a photo without a date is newest. Local time: an offset is there or not, whoever wrote the file.
-        taken = (photo.taken_at or "9999")[:19]
-        return (taken, photo.mtime_ns) if rule == _OLDEST_FILE else (taken,)
+        date = (photo.taken_at or "9999")[:19]
+        return (date, photo.mtime_ns) if rule == _OLDEST_FILE else (date,)
 
     def _reason(self, rule: str, photo: Photo, rival: Photo) -> str:
         pixels = photo.width * photo.height, rival.width * rival.height

@@ -57,7 +57,7 @@ def stars(pairs: Pairs, n: int, *, rank: Sequence | np.ndarray | None = None) ->
             is_member[row], joined = True, row
     result = []
     for keeper in sorted(groups):
-        found = sorted(groups[keeper], key=lambda member: (-member[0], member[1]))
-        members = tuple(int(order[position]) for _, position in found)
-        result.append(Star(int(order[keeper]), members, tuple(similarity for similarity, _ in found)))
+        ranked = sorted(groups[keeper], key=lambda member: (-member[0], member[1]))
+        members = tuple(int(order[position]) for _, position in ranked)
+        result.append(Star(int(order[keeper]), members, tuple(similarity for similarity, _ in ranked)))
     return result

@@ -92,8 +92,8 @@ class _Grouping:
         self._photos = [photo for photo in self._everything if photo.id in chosen]
         self._folder = np.array([self._only_in(self._files[photo.md5]) for photo in self._photos], int)
         self._feedback = options.feedback or Feedback(catalogue.own.path)
-        kept = self._feedback.kept_copies()
-        self._files |= {photo.md5: [photo] for photo in self._photos if photo.md5 in kept}
+        separate = self._feedback.kept_copies()
+        self._files |= {photo.md5: [photo] for photo in self._photos if photo.md5 in separate}
 
     def tiers(self) -> Tiers:
         """Find both tiers."""
@@ -116,10 +116,13 @@ class _Grouping:
 
         is_burst = shots.are_within(near.alike, BURST_SECONDS)
         similar_rows, cosine = _similar(near, limits, asked_for(near.alike), is_burst)
-        with EvidenceStore(catalogue.own.evidence) as store, FeatureStore(catalogue.own.features) as kept:
+        with (
+            EvidenceStore(catalogue.own.evidence) as store,
+            FeatureStore(catalogue.own.features) as feature_store,
+        ):
             self._rules.remember_beside(store)
-            kept.keep_only(row.keys())
-            search = CopySearch(catalogue, photos, store, kept, may_be_one)
+            feature_store.keep_only(row.keys())
+            search = CopySearch(catalogue, photos, store, feature_store, may_be_one)
             limit_s = math.inf if options.seconds is None else options.seconds
             seconds = FIRST_SECONDS if options.on_more else limit_s
             while True:
@@ -133,8 +136,10 @@ class _Grouping:
                     break
                 options.on_more()
                 seconds *= 3
-            in_families = {i for one in decisions for i in (one.keeper, *one.suggestions, *one.differing)}
-            left = ~np.isin(similar_rows, [i for one in decisions for i in one.suggestions]).any(axis=1)
+            in_families = {row for decision in decisions for row in decision.rows}
+            left = ~np.isin(similar_rows, [i for decision in decisions for i in decision.suggestions]).any(
+                axis=1
+            )
             first, second = similar_rows[left].T
             similar_stars = stars(Pairs(first, second, cosine[left]), len(photos), rank=rank)
 
@@ -153,13 +158,13 @@ class _Grouping:
                 if len(self._files[photo.md5]) > 1 and i not in in_families
             ]
             # Only who keeps something beside photos waits for it to be read.
-            rows = (i for one in decisions for i in (one.keeper, *one.suggestions, *one.differing))
+            rows = (row for decision in decisions for row in decision.rows)
             has_more = any(self._rules.along(photos[i]) for i in rows)
             through = bar(decisions, total=len(decisions), desc="beside", unit="group")
             copies = [
                 group
-                for one in (through if has_more else decisions)
-                if (group := self._family(one, evidence))
+                for decision in (through if has_more else decisions)
+                if (group := self._family(decision, evidence))
             ]
         # What is not decided yet may be a copy.
         similar = [self._star(star, evidence, in_families) for star in similar_stars] if is_complete else []
@@ -183,18 +188,18 @@ class _Grouping:
         )
         decisions = chooser.choose(search.families(rank))
         self._problems, self._is_decided = chooser.problems, chooser.is_complete
-        search.compare_with([(one.keeper, [*one.suggestions, *one.differing]) for one in decisions])
-        shown = []
-        for one in decisions:
+        search.compare_with([(decision.keeper, decision.rows[1:]) for decision in decisions])
+        decided = []
+        for decision in decisions:
             # What the owner told apart from the keeper is not shown with it again.
-            rows = [*one.suggestions, *one.differing]
-            codes = pair_codes(np.full(len(rows), one.keeper), np.array(rows, np.int64))
-            stays = {row for row, is_apart in zip(rows, np.isin(codes, apart), strict=True) if not is_apart}
-            if stays:
-                suggestions = tuple(row for row in one.suggestions if row in stays)
-                differing = {row: reasons for row, reasons in one.differing.items() if row in stays}
-                shown.append(Decision(one.keeper, suggestions, differing))
-        return shown
+            rows = decision.rows[1:]
+            codes = pair_codes(np.full(len(rows), decision.keeper), np.array(rows, np.int64))
+            visible = {row for row, is_apart in zip(rows, np.isin(codes, apart), strict=True) if not is_apart}
+            if visible:
+                suggestions = tuple(row for row in decision.suggestions if row in visible)
+                differing = {row: reasons for row, reasons in decision.differing.items() if row in visible}
+                decided.append(Decision(decision.keeper, suggestions, differing))
+        return decided
 
     def _are_in_one_folder(self, codes: np.ndarray) -> np.ndarray:
         """Return of each pair whether all files of both lie in one folder that is not compared with itself."""
@@ -219,26 +224,26 @@ class _Grouping:
         twice, nothing = Evidence(True, 1.0, None), tuple[Difference, ...]()
         files = [(photo, twice, nothing) for photo in same if photo.id != keeper.id]
         reasons = dict.fromkeys(decision.suggestions, nothing) | dict(decision.differing)
-        for row, lacking in reasons.items():
+        for row, differing in reasons.items():
             proof = evidence(decision.keeper, row)
-            files += [(photo, proof, lacking) for photo in self._files[photos[row].md5]]
+            files += [(photo, proof, differing) for photo in self._files[photos[row].md5]]
         files = [entry for entry in files if self._only_in([keeper, entry[0]]) < 0]
         if not files:
             return None
         members = []
-        for photo, proof, lacking in files:
+        for photo, proof, differing in files:
             # Of files of one content each may have a sidecar of its own.
             lost = rules.lost_beside(keeper, photo)
-            is_text_only = not lacking and bool(lost) and lost == rules.lost_metadata(keeper, photo)
-            differences = (*lacking, *map(Difference, lost))
-            why = "the same file, twice" if proof.exact else rules.over(keeper, photo)
-            members.append(Member(photo, proof, differences, why, is_text_only))
+            is_text_only = not differing and bool(lost) and lost == rules.lost_metadata(keeper, photo)
+            differences = (*differing, *map(Difference, lost))
+            reason = "the same file, twice" if proof.exact else rules.over(keeper, photo)
+            members.append(Member(photo, proof, differences, reason, is_text_only))
         protected = self._protected([keeper, *(member.photo for member in members)])
         members.sort(
-            key=lambda one: (
-                bool(one.differences) or one.photo.id in protected,
-                -one.evidence.confidence,
-                str(one.photo.path),
+            key=lambda member: (
+                bool(member.differences) or member.photo.id in protected,
+                -member.evidence.confidence,
+                str(member.photo.path),
             )
         )
         if decision.suggestions or decision.differing:

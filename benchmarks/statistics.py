@@ -98,10 +98,17 @@ def recorded(run_dir: Path | str) -> Visits:
 
 
 def resampled(visits: Visits) -> Source:
-    """Return a source that draws the visits of one comparison under the same load, as `_redrawn` does."""
+    """Return a source that draws the visits of one comparison under the same load, as `_redrawn` does.
+
+    It has as many visits as the pair has: those on which an answer rests have more than the others, and spread less.
+    """
 
     def draw(pair: Pair, generator: np.random.Generator) -> tuple[np.ndarray, ...]:
-        return _redrawn(_one_of(list(visits[pair.load_name].values()), generator), generator)
+        under_load = visits[pair.load_name]
+        n_visits = len(under_load[pair.name])
+        return _redrawn(
+            _one_of([means for means in under_load.values() if len(means) == n_visits], generator), generator
+        )
 
     return draw
 

@@ -48,9 +48,10 @@ def test_an_estimate_as_computed_by_hand():
     assert math.isclose(outcome.low, math.expm1(0.05 - reach), rel_tol=1e-6)
     assert math.isclose(outcome.high, math.expm1(0.05 + reach), rel_tol=1e-6)
     assert (outcome.n, outcome.n_visits, outcome.verdict) == (28, 4, comparison.Verdict.BEYOND)
-    # Worth 6 degrees of freedom and half the variance, the others narrow it.
-    moderated = comparison.Noise(4e-4 / 3, 6.0).moderated(8e-4 / 3, 3.0)
-    assert np.allclose(moderated, (16e-4 / 9, 9.0))
+    # Worth 6 degrees of freedom, the others raise a smaller variance, and lower none.
+    others = comparison.Noise(4e-4 / 3, 6.0)
+    assert np.allclose(others.moderated(1e-4 / 3, 3.0), (1e-4, 9.0))
+    assert np.allclose(others.moderated(8e-4 / 3, 3.0), (8e-4 / 3, 9.0))
 
 
 def moved(spread: float, generator) -> comparison.Observed:

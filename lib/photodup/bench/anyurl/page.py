@@ -13,7 +13,7 @@ from photodup.bench.load.workers import ROW
 from photodup.bench.stats.figures import Figure
 from photodup.bench.stats.rate_search import HighestRate
 from photodup.bench.stats.sentence import row
-from photodup.core.extras import need
+from photodup.core.extras import import_extra
 from photodup.core.pages import render_page
 
 _MOST_DOTS = 4000
@@ -162,7 +162,7 @@ def versus_figures(versus: Versus) -> list[tuple[str, str]]:
 
 
 def axes_of(x: str, y: str) -> tuple[Any, Any]:
-    need("matplotlib")
+    import_extra("matplotlib")
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.5, 3.4), layout="constrained")

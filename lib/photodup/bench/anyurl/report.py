@@ -14,7 +14,7 @@ from photodup.bench.load.workers import ROW
 from photodup.bench.pairs.alternate import Visit
 from photodup.bench.stats.facts import METRICS
 from photodup.core.errors import PhotodupError
-from photodup.core.extras import need
+from photodup.core.extras import import_extra
 from photodup.core.files import write_atomically
 
 Rows = Mapping[str, Any]  # columns of `requests.parquet`
@@ -48,7 +48,7 @@ def write(folder: Path, result: Mapping[str, Any], rows: Rows, page: str) -> lis
 
 
 def _parquet(rows: Rows) -> bytes:
-    need("pyarrow")
+    import_extra("pyarrow")
     import pyarrow as pa
     import pyarrow.parquet as parquet
 

@@ -2,7 +2,7 @@
 
 Visits are the unit. Within one, the halves of palindromes give log ratios, and their mean is the visit's. Between two the
 machine's minutes are others, and often the servers were started anew: that is most of what varies. Four visits of one pair
-know little of it, so their variance is moderated by that of the other comparisons of the kind (Smyth 2004,
+know little of it, so a small variance is raised towards that of the other comparisons of the kind (Smyth 2004,
 doi:10.2202/1544-6115.1027). It is not simply pooled, for it differs: a wait of 10 ms is 30 % of an answer in one hour and
 50 % in a faster one, while two processes of one configuration stay within 1 %.
 
@@ -81,9 +81,14 @@ class Noise:
     free: float = 0.0
 
     def moderated(self, variance: float, free: float) -> tuple[float, float]:
-        """Return a comparison's own variance, moved towards the usual one, and the degrees of freedom of both."""
+        """Return a comparison's own variance, raised towards the usual one, and the degrees of freedom of both.
+
+        It is never lowered: comparisons with few visits that spread more than the others would be called different too often
+        (as the intervals of Hartung and Knapp; Röver, Knapp and Friede 2015, doi:10.1186/s12874-015-0091-1).
+        """
         together = self.free + free
-        return ((self.free * self.usual + free * variance) / together if together else 0.0), together
+        shared = (self.free * self.usual + free * variance) / together if together else 0.0
+        return max(shared, variance), together
 
 
 @dataclass(frozen=True)

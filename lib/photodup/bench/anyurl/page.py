@@ -152,11 +152,11 @@ def _errors(figures: Sequence[Figure]) -> list[list[float]]:
 
 def rate_figures(rate: SloRate) -> list[tuple[str, str]]:
     """Return the figure of a search: the percentile at each rate, and where the bound is crossed."""
-    if not rate.seen:
+    if not rate.windows:
         return []
     figure, axes = axes_of("requests/s offered", f"p{rate.bound.percentile:g} of latency, ms")
-    x = [s.rate_per_s for s in rate.seen]
-    y = [s.latency_ms for s in rate.seen]
+    x = [s.rate_per_s for s in rate.windows]
+    y = [s.latency_ms for s in rate.windows]
     axes.plot(x, y, "o", ms=4, color="#2a6f97")
     axes.axhline(rate.bound.bound_ms, color="#b4442f", lw=0.8)
     if np.isfinite(rate.high):

@@ -20,8 +20,8 @@ from photodup.bench.anyurl.measure import (
 from photodup.bench.anyurl.watch import Watcher
 from photodup.bench.load.plan import WindowPlan
 from photodup.bench.load.workers import common_error
-from photodup.bench.stats.figures import figures_of
-from photodup.bench.stats.slo import LatencyBound, SloRate, rate_seen, rate_words, search_rate
+from photodup.bench.stats.figures import figures_of_windows
+from photodup.bench.stats.slo import LatencyBound, SloRate, rate_window, rate_words, search_rate
 from photodup.core.errors import PhotodupError
 
 MEASUREMENTS = 10
@@ -54,7 +54,7 @@ def highest_rate(
 
     def window(load: LoadSpec, plan: WindowPlan, label: str) -> Measured:
         seen = measure_window(request, load, plan, watcher, counters, label=label)
-        measured.append(Measured(load, [seen], figures_of([seen.columns])))
+        measured.append(Measured(load, [seen], figures_of_windows([seen.columns])))
         return measured[-1]
 
     probe = replace(spec, rate_per_s=None, concurrency=PROBE_IN_FLIGHT)
@@ -78,7 +78,7 @@ def highest_rate(
         one = window(replace(spec, rate_per_s=rate), plan, label)
         columns = one.windows[0].columns
         is_late = columns.get("n_late_generator", 0) > 0.01 * max(1, columns.get("n_requests", 0))
-        if is_late and not rate_seen(rate, columns, bound).latency_ms <= bound.bound_ms:
+        if is_late and not rate_window(rate, columns, bound).latency_ms <= bound.bound_ms:
             raise PhotodupError(f"the generator itself was late at {rate:.4g} requests/s, so it is the limit")
         return columns
 
@@ -100,7 +100,7 @@ def highest_rate(
 def rate_sentence(found: SloRate) -> str:
     """Return what a search found in one sentence."""
     if not found.is_found:
-        return f"No rate was found that keeps {found.bound}: {found.because}"
-    rests_on = f"95 % interval, {len(found.seen)} windows"
+        return f"No rate was found that keeps {found.bound}: {found.reason}"
+    rests_on = f"95 % interval, {len(found.windows)} windows"
     words = rate_words(found.rate_per_s, found.low, found.high)
-    return f"Highest rate with {found.bound}: {words} ({found.because.rstrip('.') or rests_on})."
+    return f"Highest rate with {found.bound}: {words} ({found.reason.rstrip('.') or rests_on})."

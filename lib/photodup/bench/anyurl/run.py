@@ -212,7 +212,7 @@ def run_rate(job: Job, bound: LatencyBound, **offered: float | None) -> int:
         pages.rate_figures(rate),
         **_measurements(job, measured, highest_rate={"bound": asdict(bound), **rate.as_record()}),
         seen=[{"rate": rate.rate_per_s if rate.is_found else 0.0}],
-        is_measured=bool(rate.seen),
+        is_measured=bool(rate.windows),
     )
 
 

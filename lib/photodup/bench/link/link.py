@@ -297,14 +297,14 @@ def leftovers() -> list[int]:
     """Return the process ids of relays whose `Link` is gone; each holds a namespace and two TUN devices."""
     import psutil
 
-    found = []
+    pids = []
     for process in psutil.process_iter(["cmdline", "ppid"]):
         command = process.info["cmdline"] or []
         with contextlib.suppress(ValueError, LookupError, TypeError):
             parent = json.loads(command[command.index(MODULE) + 2])["parent"]
             if process.info["ppid"] != parent:  # its parent died, so another one has it now
-                found.append(process.pid)
-    return found
+                pids.append(process.pid)
+    return pids
 
 
 def remove_leftovers() -> list[int]:

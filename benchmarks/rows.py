@@ -58,7 +58,6 @@ def row(
     *,
     least: float | None = None,
     most: float | None = None,
-    surely: bool = False,
     because: str = "",
     memory_mib: float | None = None,
 ) -> Row:
@@ -66,16 +65,15 @@ def row(
 
     Args:
         least, most: the goal, one of them; in the figure's unit.
-        surely: the lower bound has to reach `least`, else the figure itself.
     """
     bound, sign = (least, "≥") if most is None else (most, "≤")
-    goal = f"{'lower bound ' if surely else ''}{sign} {bound:g}" if bound is not None else ""
+    goal = f"{sign} {bound:g}" if bound is not None else ""
     if isinstance(figure, str):
         return Row(name, unit=unit, goal=goal, because=figure, memory_mib=memory_mib)
     value, low, high = figure if isinstance(figure, tuple) else (figure, None, None)
     met = value <= most if most is not None else None
     if least is not None:
-        met = (low if surely and low is not None else value) >= least
+        met = value >= least
     return Row(name, value, low, high, unit, goal, met, because, memory_mib)
 
 

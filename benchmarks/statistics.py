@@ -11,9 +11,8 @@ servers.
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,7 +20,6 @@ import numpy as np
 import typer
 import yaml
 
-from benchmarks.rows import Row, row
 from photodup.bench.anyurl.gate import N_SIMULATED, Draw, fails, planted_heads
 from photodup.bench.pairs.alternate import Visit
 from photodup.bench.pairs.declared import Declarations, Pair, declarations
@@ -35,7 +33,6 @@ from photodup.study.comparisons.measure import KIND as VISIT
 from photodup.study.comparisons.measure import Sizes, sizes_of
 
 EFFECTS = (SMALLEST_EFFECT, 0.03, 0.05, 0.10)
-FALSE_CLAIMS = 0.05  # goal: families in which a difference of exactly 2 % is called larger
 GATE_LIMIT = 0.05
 
 Source = Callable[[Pair, np.random.Generator], tuple[np.ndarray, ...]]
@@ -43,7 +40,6 @@ Source = Callable[[Pair, np.random.Generator], tuple[np.ndarray, ...]]
 
 
 STATED = (Spread(0.01), Spread(0.02), Spread(0.03), Spread(0.05))
-SPREADS = (*STATED, *(Spread(*each) for each in product((0.01, 0.02), (1.0, 2.0))))
 PLANTED = (0.0, GATE_LIMIT, 0.10, 0.15)  # of the gate's heads
 
 
@@ -238,23 +234,6 @@ def simulate(
         float(np.mean(nulls)),
         float(np.median(widths)),
     )
-
-
-def rows(n_passes: int = 50) -> Iterator[Row]:
-    """Yield how often the statistics are wrong at the worst of the spreads that occur, for both sizes of the study."""
-    for name, sizes in (("the reference", Sizes()), ("the quick study", quick_sizes())):
-        rates = {
-            str(spread): simulate(generated(spread, sizes), n_passes=n_passes, quick=sizes != Sizes())
-            for spread in SPREADS
-        }
-        sizes_text = f"in the sizes of {name}, {n_passes} simulated passes"
-        worst = max(rates, key=lambda spread: rates[spread].false_claims)
-        claims = f"families in which exactly ±2 % was called more, {sizes_text}"
-        yield row(claims, rates[worst].false_claims, most=FALSE_CLAIMS, because=f"spread {worst}")
-        least = min(rates, key=lambda spread: rates[spread].covered)
-        yield row(
-            f"intervals that hold the truth, {sizes_text}", rates[least].covered, because=f"spread {least}"
-        )
 
 
 def studies() -> dict[str, Sizes]:

@@ -1,4 +1,4 @@
-"""How often comparisons are wrong, simulated at small sizes; the whole is `python -m benchmarks --only statistics`."""
+"""How often comparisons are wrong, simulated at small sizes; notebook 14 shows the whole."""
 
 from itertools import product
 

@@ -1,4 +1,4 @@
-"""Write what the run of a GPU found into README.md beside this file, and its picture: from the records alone.
+"""Write what the run of a GPU found into README.md beside this file: from the records alone.
 
 python tools/gpu_kit/page.py
 """
@@ -16,14 +16,12 @@ from photodup.bench.record.record import load_records  # noqa: E402
 from photodup.bench.stats.comparison import Outcome  # noqa: E402
 from photodup.bench.stats.sentence import number, sentence  # noqa: E402
 from photodup.study.comparisons.outcomes import read_all  # noqa: E402
-from photodup.study.notebook.charts import ENGINE_COLORS, caption, finding, use_style  # noqa: E402
 from photodup.study.notebook.run import describe_machine, read_environment, read_run  # noqa: E402
 from photodup.study.profiling.profile import fallbacks  # noqa: E402
 from photodup.study.report.readme import write_blocks  # noqa: E402
 
 RUN = ROOT / "results" / "nvidia-h200"
 NOTEBOOKS, WIRE = (ROOT / "results" / f"nvidia-h200-{name}" for name in ("notebooks", "wire"))
-PICTURE = ROOT / "docs" / "images" / "h200.png"
 ENGINES = {
     "pytorch-eager": "PyTorch",
     "pytorch-cuda-graph": "PyTorch, CUDA graph",
@@ -33,17 +31,10 @@ ENGINES = {
 }
 TENSORS = ("-fp32", "-uint8")  # wires that keep every pixel
 PRECISIONS, BATCHES = ("fp32", "tf32", "bf16", "fp16"), (1, 8, 32, 128, 512)
-STAGES = {
-    "prepare_ms_mean": "client: resize, encode",
-    "server_decode_ms_mean": "server: decode",
-    "server_compute_infer_ms_mean": "server: compute and copies",
-}
-"""The measured parts of a request's time. The rest is HTTP and waiting."""
 
 
 def main() -> None:
-    """Draw the picture and fill in the page."""
-    draw()
+    """Fill in the page."""
     print(write_blocks(Path(__file__).with_name("README.md"), blocks()))
 
 
@@ -167,46 +158,6 @@ def by_address() -> str:
         f"took turns, one photograph in flight (`results/{WIRE.name}`): {' '.join(map(sentence, primary(WIRE)))} So "
         "without a network between, neither gRPC nor a JPEG saves time here: on a GPU, too, decoding costs more than bytes."
     )
-
-
-def draw() -> None:
-    """Draw the engines' rates beside what came through the service, and where one request's time went."""
-    import matplotlib.pyplot as plt
-
-    use_style()
-    by_key = results()
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), width_ratios=(3, 2))
-    drawn = [("pytorch-eager", "fp32", "-"), ("pytorch-cuda-graph", "fp16", "--")]
-    drawn += [("onnx-cuda", "fp32", "-"), ("onnx-cuda-graph", "fp16", "--")]
-    for engine, precision, line in drawn:
-        rates = [of_bench(by_key, engine, precision, batch)["throughput_images_per_s"] for batch in BATCHES]
-        label, color = f"{ENGINES[engine]}, {precision.upper()}", ENGINE_COLORS[engine.split("-")[0]]
-        left.plot(BATCHES, rates, line, marker="o", color=color, label=label)
-    points = requests(by_key)
-    served = points[8]["throughput_images_per_s"]
-    left.axhline(served, color="#6b7280", linestyle=":")
-    left.text(512, served * 1.1, "through the FastAPI service, eight in flight", ha="right", color="#6b7280")
-    left.set(xscale="log", yscale="log", xlabel="images in a batch", ylabel="images/s", title="Engines alone")
-    left.set_xticks(BATCHES, [str(batch) for batch in BATCHES])
-    left.minorticks_off()
-    left.legend(loc="upper left", handlelength=4)
-    left.set_ylim(150, 200_000)
-    single = points[1]
-    parts = {words: single[column] for column, words in STAGES.items()}
-    parts["all else: HTTP, queue"] = single["latency_ms_mean"] - sum(parts.values())
-    right.barh(list(parts), list(parts.values()), color="#2f5d8a")
-    for place, value in enumerate(parts.values()):
-        right.text(value, place, f" {value:.1f}", va="center")
-    right.invert_yaxis()
-    right.set(xlabel="ms, mean", title=f"One request of {single['latency_ms_mean']:.1f} ms", xlim=(0, 9))
-    alone = of_bench(by_key, "pytorch-eager", "fp32", 8)["throughput_images_per_s"]
-    share_text = f"the service reaches {served / alone:.0%} of what the engine alone does with a batch of 8"
-    share = single["server_compute_infer_ms_mean"] / single["latency_ms_mean"]
-    finding(figure, f"Computing is {share:.0%} of one request's time; {share_text}")
-    caption(
-        figure, f"{machine()}; PyTorch FP32 behind FastAPI, random weights; {single['n_steady']} requests."
-    )
-    figure.savefig(PICTURE, metadata={"Software": None})
 
 
 if __name__ == "__main__":

@@ -22,8 +22,8 @@ from benchmarks import null_server
 from benchmarks.rows import LATENCY, RATE, Row, compared, excess, in_turns, ratio, row
 from photodup.bench.backends.http_connection import HttpConnection
 from photodup.bench.backends.server_adapters import OverHttp
-from photodup.bench.load.load import Load, measure
 from photodup.bench.load.plan import WindowPlan
+from photodup.bench.load.window import Load, measure
 from photodup.bench.stats.figures import interval
 from photodup.core.errors import PhotodupError
 from photodup.embedding.backends import parse_backend

@@ -121,8 +121,8 @@ def large(
     yield row(name, rates, "photos/s", memory_mib=max(memory))
     for side, decoding, goal in ((0, "at a reduced scale", LIMIT_GOAL), (1, "whole by Pillow", WHOLE_GOAL)):
         outcome = compared(turns, side, 2)
-        because = f"there {outcome.value_a:.1f} photos/s"
-        yield row(f"{name} ÷ decoded {decoding} in process", ratio(outcome), least=goal, because=because)
+        note = f"there {outcome.value_a:.1f} photos/s"
+        yield row(f"{name} ÷ decoded {decoding} in process", ratio(outcome), least=goal, because=note)
 
 
 def first_answers(

@@ -26,11 +26,11 @@ import typer
 from benchmarks import null_server
 from benchmarks.rows import LATENCY
 from benchmarks.statistics import GATE_LIMIT
-from photodup.bench.anyurl.gate import gate
+from photodup.bench.anyurl.gate import measure_gate
 from photodup.bench.anyurl.measure import LoadSpec, Request
 from photodup.bench.anyurl.payloads import payloads_for
 from photodup.bench.anyurl.target import target_of
-from photodup.bench.anyurl.versus import compare
+from photodup.bench.anyurl.versus import compare_servers
 from photodup.bench.anyurl.watch import Watcher
 from photodup.bench.pairs import read
 from photodup.bench.record.record import RunStore, load_records
@@ -108,7 +108,7 @@ def measure_batch(relayed: Relayed, number: int, delay: float) -> dict[str, Any]
         share, is_busy = kinds[name]
         spec = LoadSpec(seconds=SECONDS, seed=100 * number)
         with busy_loop() if is_busy else contextlib.nullcontext():
-            versus = compare(relayed(0.0), relayed(share), spec, Watcher(None))
+            versus = compare_servers(relayed(0.0), relayed(share), spec, Watcher(None))
         observed = read.observed([visit.against(2) for visit in versus.visits], spec.load, LATENCY)
         if isinstance(observed, str):
             raise PhotodupError(f"{name}: {observed}")
@@ -139,7 +139,9 @@ def measure_gates(n: int, run_dir: Path) -> list[str]:
         def decide(share: float, seed: int) -> dict[str, Any]:
             sides, spec = (before, heads[share > 0]), LoadSpec(seconds=GATE_S, seed=seed)
             with busy_loop(noise):
-                gated = gate(lambda: contextlib.nullcontext(sides), spec, Watcher(None), limit=GATE_LIMIT)
+                gated = measure_gate(
+                    lambda: contextlib.nullcontext(sides), spec, Watcher(None), limit=GATE_LIMIT
+                )
             return {**gated.as_record(), "rates": {f"{p:.0%}": rate for p, rate in gated.rates.items()}}
 
         for number in range(1, n + 1):

@@ -20,9 +20,9 @@ from benchmarks.load_generator import only_sent
 from photodup.bench.backends.adapter import Dummy, known_embedding
 from photodup.bench.backends.http_connection import HttpConnection, HttpError
 from photodup.bench.load import plan
-from photodup.bench.load.load import Load, measure
 from photodup.bench.load.plan import WindowPlan
 from photodup.bench.load.summary import little_ratio
+from photodup.bench.load.window import Load, measure
 from photodup.core.errors import PhotodupError
 from photodup.embedding.wire.http import Multipart
 

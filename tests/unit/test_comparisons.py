@@ -29,9 +29,10 @@ from photodup.serving.embedded import MODELS
 from photodup.serving.endpoints import from_ports
 from photodup.serving.triton.config import parse_config
 from photodup.serving.triton.copies import configure
-from photodup.study.comparisons import agreement, figures, measure, outcomes
+from photodup.study.comparisons import figures, measure, outcomes
 from photodup.study.comparisons.measure import Sizes, measure_comparisons, sizes_of
 from photodup.study.notebook.files import notebooks
+from photodup.study.report.readme import agreement_lines
 
 SIDES = {
     "slow": {"label": "slow", "backend": "local-dummy-fp32", "options": {"delay_ms": 20.0}},
@@ -445,10 +446,9 @@ def test_two_passes_agree_where_their_intervals_overlap(planted):
     def moved(by):
         return replace(outcome, effect=outcome.effect + by, low=outcome.low + by, high=outcome.high + by)
 
-    same, apart = agreement.Twice(outcome, moved(1e-6)), agreement.Twice(outcome, moved(3.0))
-    assert same.agrees and not same.is_opposite and not apart.agrees and apart.is_opposite
-    assert "overlap in 1 of them, and 1 differ in opposite" in agreement.summary([same, apart])
-    assert len(agreement.lines([same, apart], ("first", "second"))) == 4
+    text, _, *rows = agreement_lines([(outcome, moved(1e-6)), (outcome, moved(3.0))])
+    assert "overlap in 1 of them, and 1 differ in opposite" in text
+    assert [row.split(" | ")[-1] for row in rows[2:]] == ["yes |", "opposite |"]
 
 
 @pytest.mark.parametrize(("spoil", "said"), [

@@ -217,8 +217,8 @@ def test_a_cuda_graph_is_asked_of_the_provider(engine, key):
 
 def test_an_engine_per_size_is_built_inside_requests_and_one_for_all_sizes_before_them(toy, tmp_path):
     asked = toy[1]("fp32"), [1, 3, 1, 3]
-    each = compiler.alone(compiler.answer_sizes, *asked, True, str(tmp_path / "cache"))["requests"]
-    one = compiler.alone(compiler.answer_sizes, *asked, False)["requests"]
+    each = compiler.in_own_process(compiler.answer_sizes, *asked, True, str(tmp_path / "cache"))["requests"]
+    one = compiler.in_own_process(compiler.answer_sizes, *asked, False)["requests"]
     assert [(r["batch"], r["built"]) for r in each] == [(1, True), (3, True), (1, False), (3, False)]
     assert [(r["batch"], r["built"]) for r in one] == [(1, False), (3, False), (1, False), (3, False)]
     assert all(r["latency_ms"] > 0 and r["memory_mb"] > 0 for r in each + one)
@@ -227,5 +227,5 @@ def test_an_engine_per_size_is_built_inside_requests_and_one_for_all_sizes_befor
 
 @pytest.mark.parametrize("engine", ["onnx", "fp32"])
 def test_an_engine_is_built_and_timed_at_each_batch_size(toy, engine):
-    measured = compiler.alone(compiler.time_batches, toy[1]("fp32"), engine, [1, 2], 3)
+    measured = compiler.in_own_process(compiler.time_batches, toy[1]("fp32"), engine, [1, 2], 3)
     assert measured["build_s"] > 0 and [len(row["latencies_ms"]) for row in measured["batches"]] == [3, 3]

@@ -72,8 +72,8 @@ def test_the_reports_say_what_the_status_says(gated, tmp_path):
         assert verdict in one.markdown() and "| 15% slower | 99.0% |" in one.markdown()
         assert json.loads(json.dumps(one.as_record()))["failed"] is one.has_failed
         assert "head is 16.0% slower than base (23.2 against 20 ms)" in one.sentences()[0]
-    gate.write(gated("failed"), junit=tmp_path / "j.xml", summary=tmp_path / "s.md")
-    gate.write(gated("passed"), junit=None, summary=tmp_path / "s.md")
+    gate.write_reports(gated("failed"), junit=tmp_path / "j.xml", summary=tmp_path / "s.md")
+    gate.write_reports(gated("passed"), junit=None, summary=tmp_path / "s.md")
     assert (tmp_path / "s.md").read_text().count("### photodup gate") == 2, "a page collects them"
     with pytest.raises(PhotodupError, match="cannot be written: "):
-        gate.write(gated("failed"), junit=tmp_path / "j.xml" / "k.xml", summary=None)
+        gate.write_reports(gated("failed"), junit=tmp_path / "j.xml" / "k.xml", summary=None)

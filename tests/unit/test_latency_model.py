@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from photodup.bench.link import latency_model as model
 from photodup.bench.link.link import PRESETS
 from photodup.core.errors import PhotodupError
-from photodup.study.published import published
+from photodup.study import published
 
 JPEG, BASE64, UINT8, FP16, FP32 = 10_000, 13_686, 150_528, 301_056, 602_112
 B8, B32 = 8 * FP32, 32 * FP32

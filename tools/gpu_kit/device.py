@@ -218,7 +218,7 @@ def measure_device(
     def rounded(precision: str) -> Any:
         if precision not in rounding.ROUNDED:
             return None
-        return rounding.embed(rounding.rounded(load_graph(fp32_graph()), precision), images)
+        return rounding.embeddings_of(rounding.rounded(load_graph(fp32_graph()), precision), images)
 
     with RunStore(project_root() / "results" / run, model=facts["model"]) as store:
         facts_of_lines = {"weights": model.digest[:12], "on": on}

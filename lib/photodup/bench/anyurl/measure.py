@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from photodup.bench.anyurl import kserve
-from photodup.bench.anyurl.arrivals import Pattern, pattern
+from photodup.bench.anyurl.arrivals import Pattern, pattern_of
 from photodup.bench.anyurl.payloads import JSON, Payloads
 from photodup.bench.anyurl.target import Target, unreachable
 from photodup.bench.anyurl.watch import Watcher
@@ -21,9 +21,9 @@ from photodup.bench.backends.http_connection import HttpError
 from photodup.bench.backends.server_adapters import OverGrpc, OverHttp
 from photodup.bench.link.way import LOOPBACK, Way
 from photodup.bench.load.counters import known_account, probe
-from photodup.bench.load.load import Probe, measure
 from photodup.bench.load.plan import WindowPlan
 from photodup.bench.load.usage import local_server
+from photodup.bench.load.window import Probe, measure
 from photodup.bench.load.workers import check_rows, clock, common_error, describe_error
 from photodup.bench.stats.facts import Load
 from photodup.bench.stats.figures import (
@@ -56,7 +56,7 @@ class LoadSpec:
 
     concurrency: int = 1
     rate_per_s: float | None = None
-    arrivals: Pattern = field(default_factory=lambda: pattern("poisson"))
+    arrivals: Pattern = field(default_factory=lambda: pattern_of("poisson"))
     connection: str = "warm"
     batch: int = 1
     seconds: float = 20.0
@@ -74,8 +74,8 @@ class LoadSpec:
         """Windows into which the time is split: one where the load is not the same all the time."""
         if self.rate_per_s is not None and not self.arrivals.is_steady:
             return 1
-        most = MOST_VISITS if self.processes == 1 else FEWEST_VISITS  # which start anew for each
-        return min(max(FEWEST_VISITS, round(self.seconds / VISIT_S)), most)
+        largest = MOST_VISITS if self.processes == 1 else FEWEST_VISITS  # which start anew for each
+        return min(max(FEWEST_VISITS, round(self.seconds / VISIT_S)), largest)
 
     def window(self, visit: int = 0) -> WindowPlan:
         """Return the window of a visit; an open loop waits for up to a quarter of it for what was sent in it."""
@@ -93,10 +93,11 @@ class LoadSpec:
     def words(self) -> str:
         """This load in one clause."""
         batch = f", {self.batch} items a request" if self.batch > 1 else ""
-        how = f"{self.connection} connections{batch}"
+        connections = f"{self.connection} connections{batch}"
         if self.rate_per_s is None:
-            return f"{self.concurrency} in flight, {how}"
-        return f"{self.rate_per_s:.4g} requests/s ({self.arrivals.words}), at most {self.concurrency} in flight, {how}"
+            return f"{self.concurrency} in flight, {connections}"
+        rate = f"{self.rate_per_s:.4g} requests/s ({self.arrivals.words})"
+        return f"{rate}, at most {self.concurrency} in flight, {connections}"
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ class LoadWindow:
     """One window of a load.
 
     Attributes:
-        columns: as `load.measure` returns them.
+        columns: as `window.measure` returns them.
         rows: [answered, len(ROW)] single requests, times in seconds since the window opened.
         errors: failed requests: seconds, sentence.
         began_s: when it was begun, seconds since the first of all.
@@ -179,13 +180,13 @@ class Request:
             model = kserve.describe_model(target)
             requests = kserve.Requests(model, payloads, self.inputs, self.shapes)
             requests.check_batch(batch)
-            asked = model.name, model.outputs[0].name, model.batched
+            signature = model.name, model.outputs[0].name, model.batched
             if target.protocol == "kserve-http":
                 is_json = kserve.takes_json_alone(target)
-                return http(KserveHttp(*asked, is_json, target.version), payload=requests.tensors)
+                return http(KserveHttp(*signature, is_json, target.version), payload=requests.tensors)
             return OverGrpc(
                 target.name,
-                KserveGrpc(*asked, target.version),
+                KserveGrpc(*signature, target.version),
                 target.channel,
                 columns,
                 requests.tensors,
@@ -340,24 +341,26 @@ class Headline:
     """
 
     requests_per_s: Figure
-    answered: int
-    failed: int
+    n_answered: int
+    n_failed: int
     percentiles_ms: dict[int, Figure]
     max_ms: float
 
     @property
     def error_share(self) -> float:
-        return self.failed / max(1, self.answered + self.failed)
+        return self.n_failed / max(1, self.n_answered + self.n_failed)
 
     def is_rare(self, percentile: int) -> bool:
         """Return True where fewer than ten answers lie beyond a percentile."""
-        return self.answered * (100 - percentile) < 1000
+        return self.n_answered * (100 - percentile) < 1000
 
     def lines(self) -> list[str]:
         """Return the headline for a person."""
-        failed = f"{self.failed:,} of {count(self.answered + self.failed, 'request')} failed ({self.error_share:.2%})"
-        errors = failed if self.failed else "no errors"
-        first = f"{with_interval(self.requests_per_s)} requests/s, {count(self.answered, 'answer')}, {errors}"
+        failed = f"{self.n_failed:,} of {count(self.n_answered + self.n_failed, 'request')} failed ({self.error_share:.2%})"
+        errors = failed if self.n_failed else "no errors"
+        first = (
+            f"{with_interval(self.requests_per_s)} requests/s, {count(self.n_answered, 'answer')}, {errors}"
+        )
         if not self.percentiles_ms:
             return [first]
         parts = [
@@ -366,8 +369,8 @@ class Headline:
             else f"p{p} {with_interval(figure)} ms"
             for p, figure in self.percentiles_ms.items()
         ]
-        whose = "latency of those answered" if self.failed else "latency"
-        return [first, f"{whose}: {', '.join(parts)}, longest {number(self.max_ms)} ms"]
+        subject = "latency of those answered" if self.n_failed else "latency"
+        return [first, f"{subject}: {', '.join(parts)}, longest {number(self.max_ms)} ms"]
 
     def columns(self) -> dict[str, float]:
         """Return it as `--fail-if` and JSON name its figures."""
@@ -414,8 +417,8 @@ def notes(measured: Measured, target: Target, watcher: Watcher) -> list[str]:
         )
     failed = [window.columns["error"] for window in measured.windows if "raw" not in window.columns]
     if errors:
-        most = common_error(errors).rstrip(".")
-        sentences.append(f"{count(len(errors), 'request')} failed, most of them so: {most}.")
+        common = common_error(errors).rstrip(".")
+        sentences.append(f"{count(len(errors), 'request')} failed, most of them so: {common}.")
     elif failed:
         which = f"{len(failed)} of {count(len(measured.windows), 'window')} could not be measured"
         sentences.append(f"{which}: {failed[-1].rstrip('.')}.")
@@ -442,5 +445,5 @@ def shared_cores(share: float, *targets: Target) -> list[str]:
     """Return a note where the generator took much of the cores of this machine and one of the servers needs them, too."""
     if share <= BUSY_SHARE or not any(target.is_local for target in targets):
         return []
-    taken = f"The generator took {share:.0%} of the cores that a server on this machine needs, too"
-    return [f"{taken}: figures under load are lower bounds."]
+    sentence = f"The generator took {share:.0%} of the cores that a server on this machine needs, too"
+    return [f"{sentence}: figures under load are lower bounds."]

@@ -11,9 +11,9 @@ from photodup.bench.anyurl.measure import Measured, headline, with_interval
 from photodup.bench.anyurl.versus import SIDES, Versus
 from photodup.bench.load.workers import ROW
 from photodup.bench.stats.figures import Figure
+from photodup.bench.stats.rate_search import HighestRate
 from photodup.bench.stats.sentence import number, row
-from photodup.bench.stats.slo import SloRate
-from photodup.core.extras import need
+from photodup.core.extras import import_extra
 from photodup.core.pages import render_page
 
 _MOST_DOTS = 4000
@@ -42,20 +42,20 @@ def page(
     )  # fmt: skip
 
 
-def measurement_row(one: Measured) -> dict[str, Any]:
+def measurement_row(measured: Measured) -> dict[str, Any]:
     """Return a measurement as the cells of a table's row."""
-    head = headline(one)
+    head = headline(measured)
     latencies = {
         f"p{p}, ms": with_interval(head.percentiles_ms[p]) if head.percentiles_ms else ""
         for p in (50, 95, 99)
     }
     return {
-        "load": one.spec.words,
+        "load": measured.spec.words,
         "requests/s": with_interval(head.requests_per_s),
         **latencies,
-        "visits": len(one.windows),
-        "answers": head.answered,
-        "failed": head.failed,
+        "visits": len(measured.windows),
+        "answers": head.n_answered,
+        "failed": head.n_failed,
     }
 
 
@@ -85,18 +85,21 @@ def visit_rows(versus: Versus) -> list[dict[str, Any]]:
     ]
 
 
-def load_figures(one: Measured) -> list[tuple[str, str]]:
+def latency_figures(measured: Measured) -> list[tuple[str, str]]:
     """Return the figures of a single load: latency over time, and its distribution."""
-    due, done = (
-        np.concatenate([w.began_s + w.rows[:, ROW.index(name)] for w in one.windows])
+    due_s, done_s = (
+        np.concatenate([w.began_s + w.rows[:, ROW.index(name)] for w in measured.windows])
         for name in ("due", "done")
     )
-    if not len(done):
+    if not len(done_s):
         return []
-    latency, failed_s = (done - due) * 1000, [w.began_s + at for w in one.windows for at, _ in w.errors]
-    every = max(1, len(done) // _MOST_DOTS)
+    latency, failed_s = (
+        (done_s - due_s) * 1000,
+        [w.began_s + at for w in measured.windows for at, _ in w.errors],
+    )
+    every = max(1, len(done_s) // _MOST_DOTS)
     figure, axes = axes_of("seconds", "latency, ms")
-    axes.plot(done[::every], latency[::every], ".", ms=3, alpha=0.5, color="#2a6f97")
+    axes.plot(done_s[::every], latency[::every], ".", ms=3, alpha=0.5, color="#2a6f97")
     for at in failed_s[:_MOST_DOTS]:
         axes.axvline(at, color="#b4442f", lw=0.5)
     axes.set_ylim(bottom=0)
@@ -116,9 +119,11 @@ def load_figures(one: Measured) -> list[tuple[str, str]]:
     return [over_time, (f"How many of the {len(ordered):,} requests took longer than a time.", svg(figure))]
 
 
-def frontier_figures(measured: Sequence[Measured]) -> list[tuple[str, str]]:
+def frontier_figures(sweep: Sequence[Measured]) -> list[tuple[str, str]]:
     """Return the figure of a sweep: latency against throughput, one dot for each number of requests in flight."""
-    heads = [(one.spec.concurrency, head) for one in measured if (head := headline(one)).answered]
+    heads = [
+        (measured.spec.concurrency, head) for measured in sweep if (head := headline(measured)).n_answered
+    ]
     if not heads:
         return []
     figure, axes = axes_of("requests/s answered", "latency, ms")
@@ -150,7 +155,7 @@ def _errors(figures: Sequence[Figure]) -> list[list[float]]:
     return [[value - low for value, low, _ in ends], [high - value for value, _, high in ends]]
 
 
-def rate_figures(rate: SloRate) -> list[tuple[str, str]]:
+def rate_figures(rate: HighestRate) -> list[tuple[str, str]]:
     """Return the figure of a search: the percentile at each rate, and where the bound is crossed."""
     if not rate.windows:
         return []
@@ -189,7 +194,7 @@ def versus_figures(versus: Versus) -> list[tuple[str, str]]:
 
 
 def axes_of(x: str, y: str) -> tuple[Any, Any]:
-    need("matplotlib")
+    import_extra("matplotlib")
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.5, 3.4), layout="constrained")

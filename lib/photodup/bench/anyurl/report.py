@@ -17,7 +17,7 @@ from photodup.bench.load.workers import ROW
 from photodup.bench.pairs.alternate import Visit
 from photodup.bench.stats.facts import METRICS
 from photodup.core.errors import PhotodupError
-from photodup.core.extras import need
+from photodup.core.extras import import_extra
 from photodup.core.files import write_atomically
 
 COLUMNS = {
@@ -47,7 +47,7 @@ def write(folder: Path, result: Mapping[str, Any], rows: Rows, page: str) -> lis
 
     Args:
         result: everything that `result.json` keeps.
-        rows: of `requests.parquet` (see `requests` and `turns`).
+        rows: of `requests.parquet` (see `request_rows` and `turn_rows`).
 
     Raises:
         PhotodupError: the folder cannot be written to.
@@ -70,7 +70,7 @@ def write(folder: Path, result: Mapping[str, Any], rows: Rows, page: str) -> lis
 
 
 def _parquet(descriptions: Mapping[str, str], table: Mapping[str, Any]) -> bytes:
-    need("pyarrow")
+    import_extra("pyarrow")
     import pyarrow as pa
     import pyarrow.parquet as parquet
 
@@ -87,7 +87,7 @@ def _parquet(descriptions: Mapping[str, str], table: Mapping[str, Any]) -> bytes
     return buffer.getvalue()
 
 
-def turns(visits: Sequence[Visit], sides: Sequence[str]) -> Rows:
+def turn_rows(visits: Sequence[Visit], sides: Sequence[str]) -> Rows:
     """Return one row for each counted answer of a comparison."""
     return TURNS, {
         "visit": np.repeat(np.arange(1, len(visits) + 1), [len(visit.side) for visit in visits]),
@@ -97,7 +97,7 @@ def turns(visits: Sequence[Visit], sides: Sequence[str]) -> Rows:
     }
 
 
-def requests(url: str, measured: Sequence[Measured]) -> Rows:
+def request_rows(url: str, measured: Sequence[Measured]) -> Rows:
     """Return one row for each request of the measurements of a server."""
     parts = [
         {
@@ -105,29 +105,29 @@ def requests(url: str, measured: Sequence[Measured]) -> Rows:
             "visit": np.full(n, visit),
             **_table(url, w),
         }
-        for number, one in enumerate(measured)
-        for visit, w in enumerate(one.windows, start=1)
+        for number, load in enumerate(measured)
+        for visit, w in enumerate(load.windows, start=1)
     ]
     return COLUMNS, {
         name: np.concatenate([part[name] for part in parts]) if parts else [] for name in COLUMNS
     }
 
 
-def _table(url: str, one: LoadWindow) -> dict[str, np.ndarray]:
-    n, failed = len(one.rows), len(one.errors)
+def _table(url: str, window: LoadWindow) -> dict[str, np.ndarray]:
+    n, failed = len(window.rows), len(window.errors)
     total, nothing = n + failed, np.full(failed, np.nan)
-    by_name = {name: one.rows[:, i] for i, name in enumerate(ROW)}
-    done = np.concatenate([by_name["done"], [at for at, _ in one.errors]])
+    by_name = {name: window.rows[:, i] for i, name in enumerate(ROW)}
+    done_s = np.concatenate([by_name["done"], [at for at, _ in window.errors]])
     return {
         "url": np.full(total, url, dtype=object),
         "request": np.arange(total),
         "due_s": np.concatenate([by_name["due"], nothing]),
         "sent_s": np.concatenate([by_name["begun"], nothing]),
         "answered_s": np.concatenate([by_name["answered"], nothing]),
-        "done_s": done,
+        "done_s": done_s,
         "latency_ms": np.concatenate([(by_name["done"] - by_name["due"]) * 1000, nothing]),
         "payload_bytes": np.concatenate([by_name["payload_bytes"], nothing]),
-        "error": np.array([None] * n + [text for _, text in one.errors], dtype=object),
+        "error": np.array([None] * n + [text for _, text in window.errors], dtype=object),
     }
 
 

@@ -24,52 +24,52 @@ def summarize(columns: dict[str, Any], window: Window, plan: WindowPlan, ended: 
         ended: length of the window in seconds, as the watcher closed it.
     """
     load, rows = window.load, rows_of(window)
-    done = rows[:, -1]
+    done_s = rows[:, -1]
     scheduled = None
     if window.schedule_s is not None:  # an open loop
         ended_schedule = min(ended, plan.horizon_s(load.offered_per_s or 0.0))
         scheduled = float(np.searchsorted(window.schedule_s, ended_schedule)) / ended_schedule
-        ended = max(ended_schedule, float(done[-1])) if len(done) else ended_schedule
-    elif load.concurrency == 1 and len(done):
-        ended = float(done[-1])  # the last request was waited for; nothing else was in flight
-    rows = rows[done <= ended]
-    payload_bytes, due, picked, begun, prepared, answered, done = rows.T
-    latency_ms, n_errors = (done - due) * 1000, len(window.errors)
-    columns |= {"n_requests": len(done), "n_errors": n_errors, "duration_s": ended}
-    if not len(done):
-        because = f": {common_error(window.errors)}" if window.errors else ""
-        return failed(columns, f"no request was answered within {ended:.1f} s{because}")
+        ended = max(ended_schedule, float(done_s[-1])) if len(done_s) else ended_schedule
+    elif load.concurrency == 1 and len(done_s):
+        ended = float(done_s[-1])  # the last request was waited for; nothing else was in flight
+    rows = rows[done_s <= ended]
+    payload_bytes, due_s, picked_s, begun_s, prepared_s, answered_s, done_s = rows.T
+    latency_ms, n_errors = (done_s - due_s) * 1000, len(window.errors)
+    columns |= {"n_requests": len(done_s), "n_errors": n_errors, "duration_s": ended}
+    if not len(done_s):
+        reason = f": {common_error(window.errors)}" if window.errors else ""
+        return failed(columns, f"no request was answered within {ended:.1f} s{reason}")
     columns |= {"latency_ms_mean": float(latency_ms.mean()), **percentiles(latency_ms)}
-    columns["throughput_images_per_s"] = load.batch * _requests_per_s(load, done, ended)
+    columns["throughput_images_per_s"] = load.batch * _requests_per_s(load, done_s, ended)
     columns |= {
         "payload_bytes": float(payload_bytes.mean()),
         "payload_bytes_min": int(payload_bytes.min()),
         "payload_bytes_max": int(payload_bytes.max()),
-        **_stages(begun, prepared, answered, done),
+        **_stages(begun_s, prepared_s, answered_s, done_s),
     }
-    notes = _not_warm(columns, due, latency_ms, load.concurrency)
+    notes = _not_warm(columns, due_s, latency_ms, load.concurrency)
     if scheduled is not None:
         columns["arrived_per_s"] = scheduled
-        notes += _overload(scheduled, len(done) / ended) + _lateness(columns, due, picked, begun)
+        notes += _overload(scheduled, len(done_s) / ended) + _lateness(columns, due_s, picked_s, begun_s)
     elif not load.idle_s:
         notes += _little(columns, load)
-    columns |= {"notes": "; ".join(notes), "raw": {"latency_ms": latency_ms, "finished_s": done}}
+    columns |= {"notes": "; ".join(notes), "raw": {"latency_ms": latency_ms, "finished_s": done_s}}
     tolerated = window.observer is not None and window.observer.tolerates_errors
-    if n_errors > MAX_ERROR_SHARE * (n_errors + len(done)) and not tolerated:
-        because = f"{n_errors} of {n_errors + len(done)} requests failed: {common_error(window.errors)}"
-        return failed(columns, because)
+    if n_errors > MAX_ERROR_SHARE * (n_errors + len(done_s)) and not tolerated:
+        reason = f"{n_errors} of {n_errors + len(done_s)} requests failed: {common_error(window.errors)}"
+        return failed(columns, reason)
     return columns
 
 
-def _requests_per_s(load: Load, done: np.ndarray, ended: float) -> float:
+def _requests_per_s(load: Load, done_s: np.ndarray, ended: float) -> float:
     """Return the rate; of a closed loop with several in flight from one answer to another, whole waves apart.
 
     Servers answer in bursts: a window that cuts a wave reads a rate that never was, whole waves hold each burst once.
     """
-    whole = (len(done) - 1) // load.wave * load.wave
-    if load.wave == 1 or not whole or not done[whole] > done[0]:
-        return len(done) / ended
-    return whole / float(done[whole] - done[0])
+    whole = (len(done_s) - 1) // load.wave * load.wave
+    if load.wave == 1 or not whole or not done_s[whole] > done_s[0]:
+        return len(done_s) / ended
+    return whole / float(done_s[whole] - done_s[0])
 
 
 def rows_of(window: Window) -> np.ndarray:
@@ -98,8 +98,12 @@ def failed(columns: dict[str, Any], error: str) -> dict[str, Any]:
     return {**columns, "status": "failed", "error": error}
 
 
-def _stages(begun: np.ndarray, prepared: np.ndarray, answered: np.ndarray, done: np.ndarray) -> dict:
-    stages = {"prepare": prepared - begun, "request": answered - prepared, "decode": done - answered}
+def _stages(begun_s: np.ndarray, prepared_s: np.ndarray, answered_s: np.ndarray, done_s: np.ndarray) -> dict:
+    stages = {
+        "prepare": prepared_s - begun_s,
+        "request": answered_s - prepared_s,
+        "decode": done_s - answered_s,
+    }
     columns = {f"{name}_ms_mean": float(part.mean() * 1000) for name, part in stages.items()}
     return columns | {f"{name}_ms_p50": float(np.median(part) * 1000) for name, part in stages.items()}
 
@@ -109,12 +113,12 @@ def _not_warm(
 ) -> list[str]:
     """A first request that is the slowest of all by far means something was still being built."""
     first = np.argsort(due, kind="stable")[: max(3, concurrency)]
-    rest = np.delete(latency_ms, first)
+    later_ms = np.delete(latency_ms, first)
     columns["first_requests_ms_max"] = slowest = float(latency_ms[first].max())
-    if rest.size < 10 or slowest <= max(5 * np.median(rest), rest.max()):
+    if later_ms.size < 10 or slowest <= max(5 * np.median(later_ms), later_ms.max()):
         return []
     return [
-        f"not warm: one of the first requests took {slowest:.0f} ms, the median is {np.median(rest):.0f} ms"
+        f"not warm: one of the first requests took {slowest:.0f} ms, the median is {np.median(later_ms):.0f} ms"
     ]
 
 

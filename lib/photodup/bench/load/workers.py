@@ -152,18 +152,18 @@ def run_blocking(window: Window, connection: Connection, samples: list, ready: t
             time.sleep(min(left, 0.1))
         if window.is_over(due):
             return
-        begun = clock()
+        begun_s = clock()
         request = window.requests[number % len(window.requests)]
         try:
             if not is_prepared:
                 request = adapter.prepare(request)
-            prepared = clock()
+            prepared_s = clock()
             answer = connection.request(request)
-            answered = clock()
+            answered_s = clock()
             window.decode(connection, answer)
-            done = clock()
+            done_s = clock()
             size = window.size(number, request)
-            window.add(samples, (size, due, picked, begun, prepared, answered, done))
+            window.add(samples, (size, due, picked, begun_s, prepared_s, answered_s, done_s))
             failures = 0
         except Exception as error:
             if not window.failed(error):

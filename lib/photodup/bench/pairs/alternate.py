@@ -24,8 +24,8 @@ import numpy as np
 from pydantic import ConfigDict, Field, TypeAdapter
 
 from photodup.bench.backends.adapter import Adapter
-from photodup.bench.load.load import short_collections
 from photodup.bench.load.plan import request_order
+from photodup.bench.load.window import short_collections
 from photodup.bench.load.workers import ROW, Window, clock, run_blocking
 from photodup.bench.stats.facts import Load
 from photodup.core.errors import PhotodupError

@@ -17,7 +17,7 @@ from photodup.photos.library.catalogue import Catalogue, Photo
 from photodup.photos.library.feedback import Feedback
 from photodup.photos.library.hashing import md5
 from photodup.photos.library.settings import LibrarySettings, is_folder_there, load_settings, save_settings
-from photodup.photos.library.sidecars import Sidecars, moving_together
+from photodup.photos.library.sidecars import Sidecars, moving_along
 from photodup.photos.review.carrying import Carried, carried
 from photodup.photos.state.journal import Journal
 from photodup.photos.state.own_folder import OwnFolder
@@ -521,15 +521,11 @@ class ReviewSession:
 
     def removals(self) -> list[Removal]:
         """Return a removal for each photo that is marked, once, with its sidecars and the photos that stay."""
-        items = list(self.items.values())  # all: a photo of another group may need a sidecar too
-        marked = [(item, photo) for item in items if item.status == MARKED for photo in item.photos]
-        marked = [(item, photo) for item, photo in marked if photo.id in item.remove]
-        leaving = {photo.id for _, photo in marked}
-        staying = {p.id: p for item in items for p in item.photos if p.id not in leaving}
-        sidecars = moving_together(
-            [self.root / photo.path for _, photo in marked],
-            [self.root / photo.path for photo in staying.values()],
-        )
+        marked = [
+            (item, p) for item in self.select(status=MARKED) for p in item.photos if p.id in item.remove
+        ]
+        listed = {self.root / photo.path for photo in self.photos.values()}
+        sidecars = moving_along((self.root / photo.path for _, photo in marked), never=listed)
         removals: dict[int, Removal] = {}
         for item, photo in marked:
             if photo.id not in removals:
@@ -594,8 +590,7 @@ class ReviewSession:
                     "nothing was moved, look at the list again."
                 )
             self._refuse_protected(*marked, remove={i for item in marked for i in item.remove})
-            removals = self.removals()
-            operations, refused = self.trash.remove(removals, _notes(written))
+            operations, refused = self.trash.remove(self.removals(), _notes(written))
             refused_paths = {removal.path for removal, _ in refused}
             removed_items = []
             for item in marked:
@@ -617,8 +612,6 @@ class ReviewSession:
                 not_written = [str(error)]
             size = sum(operation.bytes for operation in operations if not operation.written)
             sentences = [sentence for _, sentence in refused]
-            if self.trash.moves_files:
-                sentences += _sidecars_that_stay(removals, refused_paths)
             n_written = sum(bool(operation.written) for operation in operations)
             n_removed = len(operations) - n_written
             self.last = RemovalResult(n_removed, size, (*sentences, *not_written), n_written)
@@ -744,18 +737,6 @@ def _kept_instead(items: Sequence[Item]) -> list[str]:
     """Return the staying contents of groups whose suggested keeper goes."""
     replaced = [item for item in items if item.group.keeper.id in item.remove]
     return [next(photo.md5 for photo in item.photos if photo.id not in item.remove) for item in replaced]
-
-
-def _sidecars_that_stay(removals: Sequence[Removal], refused: set[Path]) -> list[str]:
-    """Return sentences about sidecars of removed photos that stay for another photo."""
-    needed_by = {
-        path: removal.path for removal in removals if removal.path in refused for path in removal.sidecars
-    }
-    gone = {path for removal in removals if removal.path not in refused for path in removal.sidecars}
-    return [
-        f"{printable(path)} stays: it also belongs to {printable(needed_by[path].name)}, which was left alone."
-        for path in sorted(gone & needed_by.keys())
-    ]
 
 
 def back_in_folders(paths: Sequence[Path], limit: int = 5) -> str:

@@ -78,8 +78,8 @@ class Compared:
 
     def measured(self) -> list[str]:
         """Return the names of the comparisons that were measured, the primary ones first."""
-        found = [p for p in self.pairs if self.outcomes[p.name].is_measured]
-        return [pair.name for pair in sorted(found, key=lambda pair: not pair.is_primary)]
+        pairs = [pair for pair in self.pairs if self.outcomes[pair.name].is_measured]
+        return [pair.name for pair in sorted(pairs, key=lambda pair: not pair.is_primary)]
 
     def figure(self, side: str, load: str, metric: str) -> dict[str, float]:
         """Return a side's figure under a load: `value`, `low`, `high`, `n_visits`.
@@ -98,9 +98,10 @@ class Compared:
         """Return comparisons as a table, by default all of them."""
         import pandas as pd
 
-        known = [name for name in names or [pair.name for pair in self.pairs] if name in self.outcomes]
         rows = []
-        for name in known:
+        for name in names or [pair.name for pair in self.pairs]:
+            if name not in self.outcomes:
+                continue
             kind = "" if self.outcomes[name].question.is_primary else " (exploratory)"
             cells = row(self.outcomes[name])
             figure = cells.pop("figure")
@@ -152,8 +153,8 @@ def goals(run: Run) -> list[str]:
     outcomes, _ = _judged(run, declarations())
     lines = []
     for several, words, goal in ((False, "one in flight", 0.025), (True, "several in flight", 0.035)):
-        found = [o for o in outcomes if o.is_measured and o.question.has_several_in_flight is several]
-        widths = [(o.high - o.low) / 2 for o in found if o.question.is_primary]
+        primary = [o for o in outcomes if o.is_measured and o.question.is_primary]
+        widths = [(o.high - o.low) / 2 for o in primary if o.question.has_several_in_flight is several]
         if widths:
             median = f"{np.median(widths):.1%} over {len(widths)} primary comparisons (goal {goal:.1%})"
             lines.append(f"{words}: median half-width {median}")
@@ -163,10 +164,9 @@ def goals(run: Run) -> list[str]:
 
 
 def _judged(run: Run, declared: Declarations) -> tuple[list[Outcome], list[tuple[Pair, list[Visit]]]]:
-    seen = [(*_visits(run, pair), pair) for pair in (*declared.pairs, *declared.nulls)]
-    visits = [(measured, of) for measured, of, _, _ in seen]
-    questions = [_question(pair, of, notes, declared) for pair, of, notes, _ in seen]
-    return compare_all(questions), visits
+    records = [_visits(run, pair) for pair in (*declared.pairs, *declared.nulls)]
+    questions = [_question(*record, declared) for record in records]
+    return compare_all(questions), [(pair, visits) for pair, visits, _ in records]
 
 
 def _visits(run: Run, pair: Pair) -> tuple[Pair, list[Visit], tuple[str, ...]]:
@@ -221,11 +221,16 @@ def _figures_of_sides(visits: list[tuple[Pair, list[Visit]]], used: set[tuple[st
     rows = []
     for (name, load), with_side in visits_of.items():
         # A visit of more than two sides stands in the records of all its pairs.
-        mine = list({visit.latencies(index).tobytes(): (visit, index) for visit, index in with_side}.values())
+        distinct = list(
+            {visit.latencies(index).tobytes(): (visit, index) for visit, index in with_side}.values()
+        )
         side = sides[name, load]
         line: dict[str, Any] = {"side": name, "load": load, "label": side.label, **side.backend.columns()}
-        line |= {"n_visits": len(mine), "n_failed": sum(visit.n_failed[index] for visit, index in mine)}
-        for metric, (value, low, high) in read.figures(mine).items():
+        line |= {
+            "n_visits": len(distinct),
+            "n_failed": sum(visit.n_failed[index] for visit, index in distinct),
+        }
+        for metric, (value, low, high) in read.figures(distinct).items():
             line |= {metric: value, f"{metric}_ci_low": low, f"{metric}_ci_high": high}
         rows.append(line)
     metrics = [f"{metric}{end}" for metric in METRICS for end in ("", "_ci_low", "_ci_high")]

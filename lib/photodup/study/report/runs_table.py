@@ -63,12 +63,12 @@ def _figures(names: Sequence[str], directories: Sequence[Path]) -> list[tuple[st
 
 def _words(load: tuple[str, ...]) -> str:
     """Return a load as words, its usual conditions left out."""
-    backend, scenario, batch, concurrency, *rest = load
+    backend, scenario, batch, concurrency, *conditions = load
     usual = {"None", "nan", "", "warm", "loopback"}
     in_flight = [f"{concurrency} in flight"] if scenario == "closed_loop" else []
     images = [f"batch {batch}"] if batch != "1" else []
     return ", ".join(
-        [backend, scenario.replace("_", " "), *images, *in_flight, *(t for t in rest if t not in usual)]
+        [backend, scenario.replace("_", " "), *images, *in_flight, *(t for t in conditions if t not in usual)]
     )
 
 

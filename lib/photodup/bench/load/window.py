@@ -7,6 +7,7 @@ request was due, so a stall is felt by every request that should have been sent 
 
 import contextlib
 import gc
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from multiprocessing import get_context
+from pickle import PicklingError
 from typing import Any
 
 import numpy as np
@@ -98,12 +100,12 @@ def measure(
         window.observer = observer
         if window.is_prepared:
             point["prepare_ahead_ms_mean"] = (clock() - began) * 1000 / len(window.requests)
-        run = partial(_in_processes, processes) if processes > 1 else _in_threads
+        run = partial(_in_processes, processes, photos) if processes > 1 else _in_threads
         ended, counted = run(window, plan, connections, probe or (lambda: nullcontext({})))
         point |= counted
         if observer:
             observer.keep(
-                summary.rows_of(window), [(at - window.started, said) for at, said in window.errors]
+                summary.rows_of(window), [(at - window.started, sentence) for at, sentence in window.errors]
             )
         if window.mistake:
             raise window.mistake
@@ -124,12 +126,16 @@ def _window(
     adapter: Adapter, photos: Sequence[bytes], load: Load, plan: WindowPlan, arrivals: Arrivals
 ) -> Window:
     window = Window(adapter, load, request_order(photos, load.batch, plan.seed))
-    if window.is_prepared:
-        window.requests = [adapter.prepare(request) for request in window.requests]
+    _prepare_ahead(window)
     if load.scenario == "server":
         rate_per_s = load.offered_per_s or 0.0
         window.schedule_s = arrivals(rate_per_s, plan.horizon_s(rate_per_s), plan.seed)
     return window
+
+
+def _prepare_ahead(window: Window) -> None:
+    if window.is_prepared:
+        window.requests = [window.adapter.prepare(request) for request in window.requests]
 
 
 def _warmup_requests(window: Window, plan: WindowPlan) -> list[Any]:
@@ -181,25 +187,29 @@ def _threads(
     return workers
 
 
-def _in_processes(n: int, window: Window, plan: WindowPlan, connections: list, probe: Probe) -> Watched:
-    """Share the requests in flight among n processes, each with threads of its own; their answers come together here."""
+def _in_processes(
+    n: int, photos: Sequence[bytes], window: Window, plan: WindowPlan, connections: list, probe: Probe
+) -> Watched:
+    """Share the requests in flight among n processes, each with threads of its own; their answers come together here.
+
+    A process gets the adapter and the photographs, and prepares its requests itself: a prepared request may be no data.
+    """
     context = get_context("spawn")
     endless = replace(plan, seconds=1e9, longest_s=1e9, ramp_s=0.0)  # they run until they are told to end
     for number in range(n):
         in_flight = len(range(number, window.load.concurrency, n))
         load = replace(window.load, scenario="closed_loop", concurrency=in_flight)
         first = number * len(window.requests) // n
-        requests = window.requests[first:] + window.requests[:first]
-        mine, theirs = context.Pipe()
-        connections.append(mine)
-        given = (theirs, window.adapter, load, requests, endless)
+        parent_end, child_end = context.Pipe()
+        connections.append(parent_end)
+        share = (child_end, window.adapter, photos, load, endless, first)
         try:
-            context.Process(target=_work_apart, args=given, daemon=True).start()
-        except TypeError as error:  # TLS
+            context.Process(target=_work_apart, args=share, daemon=True).start()
+        except (TypeError, AttributeError, PicklingError) as error:
             raise PhotodupError(
                 f"This load needs one process, it cannot be sent to others: {error}."
             ) from None
-        theirs.close()
+        child_end.close()
     for pipe in connections:
         pipe.poll(None)  # until it works, or has ended
     cores: list[float] = []
@@ -221,7 +231,8 @@ def _take_over(window: Window, pipe: Any, samples: list, cores: list[float]) -> 
         except (EOFError, OSError):
             window.mistake = PhotodupError("A process of the load generator ended: start it again.")
             return
-        samples += rows
+        # A late report brings answers from before the window opened: they are no reason to close it.
+        samples += [row for row in rows if row[-1] >= window.started]
         window.errors += errors
         window.mistake = window.mistake or mistake
     cores.append(ended)
@@ -246,16 +257,20 @@ class _Reports:
 
 def _emptied(items: list) -> list:
     """Take away what a list holds now; another thread may append meanwhile."""
-    taken = items.copy()
-    del items[: len(taken)]
-    return taken
+    contents = items.copy()
+    del items[: len(contents)]
+    return contents
 
 
-def _work_apart(pipe: Any, adapter: Adapter, load: Load, requests: list[Any], plan: WindowPlan) -> None:
-    """Run one process's share of a load until it is told to end."""
-    window, cores = Window(adapter, load, requests, observer=_Reports(pipe)), 0.0
+def _work_apart(
+    pipe: Any, adapter: Adapter, photos: Sequence[bytes], load: Load, plan: WindowPlan, first: int
+) -> None:
+    """Run one process's share of a load, from request `first` on, until it is told to end."""
+    window, cores = Window(adapter, load, request_order(photos, load.batch, plan.seed)), 0.0
+    window.observer, window.turn = _Reports(pipe), itertools.count(first)
     connections: list[Any] = []
     try:
+        _prepare_ahead(window)
         cores = _in_threads(window, plan, connections, lambda: nullcontext({}))[1]["client_cpu_cores"]
     except Exception as error:
         window.mistake = window.mistake or error
@@ -312,5 +327,5 @@ def _watch(window: Window, plan: WindowPlan, workers: Sequence[threading.Thread]
     window.give_up_at = window.stop_at + (0 if is_cut else max(1.0, length_s / 4))
     for worker in workers:
         worker.join()
-    mine = {"client_cpu_cores": cores, "client_cpu_share": cores / available_cores()}
-    return window.stop_at - window.started, {**counted, **mine}
+    client = {"client_cpu_cores": cores, "client_cpu_share": cores / available_cores()}
+    return window.stop_at - window.started, {**counted, **client}

@@ -52,22 +52,25 @@ def bound_of(words: str) -> LatencyBound:
 
 @dataclass(frozen=True)
 class RateWindow:
-    """The rate offered in a window (requests/s), the percentile of its latencies (ms), and why it counts as a miss."""
+    """One window: the rate offered (requests/s), the percentile of latency there (ms), and why it counts as a miss."""
 
     rate_per_s: float
     latency_ms: float
     reason: str = ""
 
+    def as_record(self) -> dict[str, float | str]:
+        return {"rate_per_s": self.rate_per_s, "latency_ms": self.latency_ms, "because": self.reason}
+
 
 @dataclass(frozen=True)
-class SloRate:
+class HighestRate:
     """The highest rate that meets a bound.
 
     Attributes:
         rate_per_s, low, high: requests/s, with its interval; NaN where no rate met the bound. Where no rate missed it,
             the highest one offered, and `high` is infinite.
-        windows: in the order measured.
         reason: why there is no rate, or no upper end; empty otherwise.
+        windows: every one, in the order measured.
     """
 
     rate_per_s: float
@@ -84,16 +87,12 @@ class SloRate:
     def as_record(self) -> dict[str, Any]:
         """Return rate, interval, reason and windows as JSON has them: None for a rate or an end that is unknown."""
         rates = {n: getattr(self, n) for n in ("rate_per_s", "low", "high")}
-        finite = {name: rate if math.isfinite(rate) else None for name, rate in rates.items()}
-        windows = [
-            {"rate_per_s": w.rate_per_s, "latency_ms": w.latency_ms, "because": w.reason}
-            for w in self.windows
-        ]
-        return {**finite, "because": self.reason, "seen": windows}
+        finite = {name: value if math.isfinite(value) else None for name, value in rates.items()}
+        return {**finite, "because": self.reason, "seen": [window.as_record() for window in self.windows]}
 
 
 def rate_words(rate_per_s: float | None, low: float | None, high: float | None) -> str:
-    """Return a rate as `SloRate.as_record` has it in words: with its interval, "at least" without an upper end."""
+    """Return a rate as `HighestRate.as_record` has it in words: with its interval, "at least" without an upper end."""
     if rate_per_s is None:
         return "no rate"
     if low is None or high is None or not math.isfinite(high):
@@ -110,15 +109,15 @@ def search_rate(
     most_per_s: float | None = None,
     n_windows: int = 12,
     seed: int = 0,
-) -> SloRate:
+) -> HighestRate:
     """Search the highest rate at which a percentile of the latencies lies within a bound.
 
     It is looked for from about what the server answers: the ceiling rises while the bound is met, the floor falls while it
     is missed. Then the bracket is halved, and the rest is measured around the best guess.
 
     Args:
-        offer: offers Poisson arrivals at a rate (requests/s) and returns the window, as `load.measure` does; latency counts
-            from the time a request was due. A `PhotodupError` ends the search, and what was seen before counts.
+        offer: offers Poisson arrivals at a rate (requests/s) and returns the window's columns (`load.window`); latency
+            counts from the time a request was due. A `PhotodupError` ends the search, and what came before counts.
         about_per_s: about what the server answers, requests/s.
         least_per_s, most_per_s: no lower and no higher rate is offered; a fiftieth of `about_per_s`, and any.
         n_windows: as many as a search takes whose first bracket holds the rate; each step that raises the ceiling or lowers
@@ -128,16 +127,16 @@ def search_rate(
         PhotodupError: the rates or the number of windows make no sense.
     """
     highest = most_per_s or math.inf
-    lowest = least_per_s or min(about_per_s, highest) / 50
-    if not (0 < lowest < highest and 0 < about_per_s < math.inf):
+    least = least_per_s or min(about_per_s, highest) / 50
+    if not (0 < least < highest and 0 < about_per_s < math.inf):
         raise PhotodupError("A search needs 0 < lowest rate < highest rate, in requests/s.")
     if n_windows < 6:
         raise PhotodupError(f"{n_windows} windows cannot bracket a rate: allow six or more.")
-    start = min(max(about_per_s, lowest), highest)
+    rough = min(max(about_per_s, least), highest)
     windows: list[RateWindow] = []
     ended = f"{MOST_WINDOWS} windows are the most"
     while len(windows) < MOST_WINDOWS:
-        rate = _next_rate(windows, bound, start, (lowest, highest), n_windows)
+        rate = _next_rate(windows, bound, rough, (least, highest), n_windows)
         if isinstance(rate, str):
             ended = rate
             break
@@ -148,7 +147,7 @@ def search_rate(
         except PhotodupError as error:
             ended = str(error).rstrip(".")
             break
-        rates = [offered.rate_per_s for offered in windows]
+        rates = [each.rate_per_s for each in windows]
         n_windows += len(rates) > 1 and not min(rates) <= rate <= max(rates)
         windows.append(rate_window(rate, window, bound))
     return _rate_of(windows, bound, ended, seed)
@@ -157,20 +156,20 @@ def search_rate(
 def _next_rate(
     windows: Sequence[RateWindow],
     bound: LatencyBound,
-    start: float,
+    rough: float,
     limits: tuple[float, float],
     n_windows: int,
 ) -> float | str:
     """Return the next rate to offer, requests/s; or a sentence why the search failed, empty if it is done."""
     if not windows:
-        return max(LOWEST * start, limits[0])
-    rates = sorted(offered.rate_per_s for offered in windows)
+        return max(LOWEST * rough, limits[0])
+    rates = sorted(w.rate_per_s for w in windows)
     guess, side = _guess(windows, bound)
     if side:
         edge = rates[0] if side < 0 else rates[-1]
         if side < 0 and rates.count(edge) < 2:
             return edge  # once may be a stall of the machine
-        above = 2.0 if len(rates) > 1 else max(HIGHEST * start / edge, 1.1)
+        above = 2.0 if len(rates) > 1 else max(HIGHEST * rough / edge, 1.1)
         further = float(np.clip(edge * (0.25 if side < 0 else above), *limits))
         is_further = abs(math.log(further / edge)) >= 0.01
         return further if is_further else f"no {'lower' if side < 0 else 'higher'} rate is offered"
@@ -184,30 +183,30 @@ def _next_rate(
 
 def _guess(windows: Sequence[RateWindow], bound: LatencyBound) -> tuple[float, int]:
     """Return where the bound is crossed; and -1 where all rates miss it, 1 where all meet it, else 0."""
-    guess, rates = crossing(windows, bound), [offered.rate_per_s for offered in windows]
+    guess, rates = crossing(windows, bound), [w.rate_per_s for w in windows]
     if min(rates) * (1 + 1e-9) < guess < max(rates) * (1 - 1e-9):
         return guess, 0
     is_low = guess < math.sqrt(min(rates) * max(rates))
     if max(rates) < min(rates) * (1 + 1e-9):
-        is_low = np.log([offered.latency_ms for offered in windows]).mean() > math.log(bound.bound_ms)
+        is_low = np.log([w.latency_ms for w in windows]).mean() > math.log(bound.bound_ms)
     return guess, -1 if is_low else 1
 
 
-def _rate_of(windows: Sequence[RateWindow], bound: LatencyBound, ended: str, seed: int) -> SloRate:
+def _rate_of(windows: Sequence[RateWindow], bound: LatencyBound, ended: str, seed: int) -> HighestRate:
     unknown = (math.nan,) * 3
     side = _guess(windows, bound)[1] if windows else None
     if side is None:
-        return SloRate(*unknown, bound, (), f"{ended}.")
+        return HighestRate(*unknown, bound, (), f"{ended}.")
     if side < 0:
-        lowest = min(windows, key=lambda offered: offered.rate_per_s)
+        lowest = min(windows, key=lambda w: w.rate_per_s)
         reason = lowest.reason or f"p{bound.percentile:g} is {lowest.latency_ms:,.0f} ms"
         reason = f"even at {lowest.rate_per_s:.3g} requests/s {reason}; {ended}."
-        return SloRate(*unknown, bound, tuple(windows), reason)
+        return HighestRate(*unknown, bound, tuple(windows), reason)
     if side > 0:
-        highest = max(offered.rate_per_s for offered in windows)
+        highest = max(w.rate_per_s for w in windows)
         reason = f"all rates offered met the bound; {ended}."
-        return SloRate(highest, highest, math.inf, bound, tuple(windows), reason)
-    return SloRate(*_interval(windows, bound, seed), bound, tuple(windows))
+        return HighestRate(highest, highest, math.inf, bound, tuple(windows), reason)
+    return HighestRate(*_interval(windows, bound, seed), bound, tuple(windows))
 
 
 def rate_window(rate_per_s: float, window: Mapping[str, Any], bound: LatencyBound) -> RateWindow:
@@ -246,8 +245,7 @@ def _interval(windows: Sequence[RateWindow], bound: LatencyBound, seed: int) -> 
     """
     from scipy.special import stdtrit
 
-    draw, n = np.random.default_rng(seed), len(windows)
-    by_rate = sorted(windows, key=lambda offered: offered.rate_per_s)
+    draw, n, by_rate = np.random.default_rng(seed), len(windows), sorted(windows, key=lambda w: w.rate_per_s)
     rate = crossing(windows, bound)
     bracket = [by_rate[0], by_rate[-1]]  # stays, so that every draw crosses the bound
     draws = draw.integers(0, n, (REDRAWS, n))
@@ -257,15 +255,9 @@ def _interval(windows: Sequence[RateWindow], bound: LatencyBound, seed: int) -> 
     )
     reach *= stdtrit(max(n // 2 - 1, 1), 0.975) / stdtrit(np.inf, 0.975) * math.sqrt(n / (n - 1))
     low, high = rate * math.exp(-reach), rate * math.exp(reach)
-    above = min(
-        (offered for offered in windows if offered.rate_per_s >= rate),
-        key=lambda offered: offered.rate_per_s,
-    )
+    above = next(w for w in by_rate if w.rate_per_s >= rate)
     if above.latency_ms == MISSED * bound.bound_ms:  # not by its latency: nobody knows from which rate on
-        rate, high = (
-            max(offered.rate_per_s for offered in windows if offered.rate_per_s <= rate),
-            above.rate_per_s,
-        )
+        rate, high = max(w.rate_per_s for w in windows if w.rate_per_s <= rate), above.rate_per_s
     return rate, min(low, rate), max(high, rate)
 
 
@@ -276,7 +268,7 @@ def crossing(windows: Sequence[RateWindow], bound: LatencyBound) -> float:
     """
     from scipy.optimize import isotonic_regression
 
-    ordered = sorted(windows, key=lambda offered: offered.rate_per_s)
-    curve = isotonic_regression(np.log([offered.latency_ms for offered in ordered])).x
-    rates = np.log([offered.rate_per_s for offered in ordered])
+    ordered = sorted(windows, key=lambda w: w.rate_per_s)
+    curve = isotonic_regression(np.log([w.latency_ms for w in ordered])).x
+    rates = np.log([w.rate_per_s for w in ordered])
     return math.exp(np.interp(math.log(bound.bound_ms), curve, rates))

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from photodup.bench.stats.slo import LatencyBound, rate_window, rate_words, search_rate
+from photodup.bench.stats.rate_search import LatencyBound, rate_window, rate_words, search_rate
 from photodup.core.errors import PhotodupError
 
 SERVICE_S = 0.01

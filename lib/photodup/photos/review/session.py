@@ -26,6 +26,7 @@ from photodup.photos.trash.entries import Moved, Note, Operation, PartlyRestored
 from photodup.photos.trash.quarantine import Trash
 
 TODO, MARKED, SKIPPED, APART, DONE = "todo", "marked", "skipped", "apart", "done"
+_PATIENCE_S = 2.0  # for grouping again after a click while photos are still being compared
 _MARKS = ("remove", "apart", "bare")
 _STATUSES = [TODO, MARKED, SKIPPED, APART, DONE]  # a list: a journal's value may not be hashable
 
@@ -187,14 +188,19 @@ class ReviewSession:
     Args:
         root: a scanned folder.
         catalogue: its catalogue, if elsewhere.
-        find: makes the groups; default by the library's settings.
+        find: makes the groups, with `seconds` and `on_more` of `GroupingOptions`; default by the library's settings.
+        seconds: longest time for the first groups; None for all.
+
+    Attributes:
+        is_complete: all photos were compared.
     """
 
     def __init__(
         self,
         root: Path,
         catalogue: Path | None = None,
-        find: Callable[[Catalogue], Tiers] = tiers_by_settings,
+        find: Callable[..., Tiers] = tiers_by_settings,
+        seconds: float | None = None,
     ) -> None:
         self.root, self._catalogue, self._find = Path(root).resolve(), catalogue, find
         self._lock = threading.RLock()
@@ -209,18 +215,30 @@ class ReviewSession:
         self._sidecars = "", 0  # the list, and how many go along with it
         self.last: RemovalResult | None = None
         self.undone: str | None = None  # the group whose decision was undone last; None for several
-        self.refresh()
+        self.refresh(seconds)
         self.own.delete_thumbnails(except_of={photo.md5 for photo in self.photos.values()})
 
     def open(self) -> Catalogue:
         """Open the catalogue; each thread needs its own connection."""
         return Catalogue(self.root, self._catalogue)
 
-    def refresh(self) -> None:
-        """Group again; decisions about groups that are still the same are kept."""
+    def look_further(self, on_more: Callable[[], None]) -> None:
+        """Compare the other photos while the page is used; show more groups now and then, and call this."""
+
+        def show() -> None:
+            self.refresh(0)
+            on_more()
+
+        with self.open() as catalogue:
+            self._find(catalogue, on_more=show)
+        self.refresh()
+
+    def refresh(self, seconds: float | None = None) -> None:
+        """Group again, in so many seconds or until all is compared; decisions about the same groups are kept."""
         with self._lock, self.open() as catalogue:
             self._note_moves()
-            self.tiers = self._find(catalogue)
+            self.tiers = self._find(catalogue, seconds=seconds)
+            self.is_complete = seconds is None or self.tiers.is_complete
             self.items = {item.key: item for item in (Item(key_of(g), g) for g in self.tiers.groups)}
             self.photos = {photo.id: photo for item in self.items.values() for photo in item.photos}
             self._decisions.give_to(self.items)
@@ -267,7 +285,7 @@ class ReviewSession:
             save_settings(self.own.path, settings)
             pair = [(s.keep, s.folders, s.protected, s.not_within, s.threshold) for s in (before, settings)]
             if pair[0] != pair[1]:
-                self.refresh()
+                self.refresh(None if self.is_complete else _PATIENCE_S)
 
     # ---- asking ---------------------------------------------------------------------------
 
@@ -457,7 +475,7 @@ class ReviewSession:
             before = _as_now([item])
             labels = self.feedback.choose_keeper(chosen[0].md5, [photo.md5 for photo in item.photos])
             self._history.append(Step(before, labels=tuple(labels), regroups=True))
-            self.refresh()
+            self.refresh(None if self.is_complete else _PATIENCE_S)
             new = (k for k, other in self.items.items() if photo_id in {p.id for p in other.photos})
             return next(new, key)
 
@@ -478,7 +496,7 @@ class ReviewSession:
                 problem = problem or error
             self._history.pop()  # only now: what fails before this can be tried again
             if step.regroups:
-                self.refresh()
+                self.refresh(None if self.is_complete else _PATIENCE_S)
             now = _as_now(self.items[state.key] for state in step.before if state.key in self.items)
             back = self._put_back(step.before)
             try:
@@ -630,7 +648,7 @@ class ReviewSession:
             for item in again:
                 item.status, item.remove = TODO, frozenset()
             self._decisions.write(again)
-            self.refresh()
+            self.refresh(None if self.is_complete else _PATIENCE_S)
             if problem:
                 raise problem
             return restored

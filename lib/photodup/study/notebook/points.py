@@ -241,7 +241,7 @@ def _window(
     from photodup.bench.backends.adapters import adapter
     from photodup.bench.load import counters
     from photodup.bench.load.window import measure
-    from photodup.bench.load.workers import PatientObserver
+    from photodup.bench.load.workers import Observer
     from photodup.study.notebook.weights import payload_photos
 
     backend = parse_backend(spec.backend)
@@ -255,7 +255,7 @@ def _window(
         min_cosine=MIN_COSINE.get(backend.wire, 0.999),
         probe=counters.probe(metrics_url, account) if account and metrics_url else None,
         way=way,
-        observer=PatientObserver() if spec.tolerates_errors else None,
+        observer=Observer() if spec.tolerates_errors else None,
     )
 
 

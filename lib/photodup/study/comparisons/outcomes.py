@@ -8,13 +8,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from photodup.bench.pairs import read
 from photodup.bench.pairs.alternate import Visit
 from photodup.bench.pairs.declared import Declarations, Pair, Side, declarations
 from photodup.bench.record.json_files import reading
-from photodup.bench.stats.comparison import Outcome, Question, has_failed, judge
+from photodup.bench.stats.comparison import Outcome, Question, compare_all
 from photodup.bench.stats.facts import METRICS
 from photodup.bench.stats.sentence import brief, row, sentence
 from photodup.core.files import write_atomically
@@ -63,7 +61,7 @@ class Compared:
 
     def sentences(self) -> list[str]:
         """Return one sentence for each comparison that the run planned, in the order declared, and one for the others."""
-        planned = [o for o in self.outcomes.values() if o.because != NOT_PLANNED]
+        planned = [o for o in self.outcomes.values() if o.reason != NOT_PLANNED]
         sentences = [
             *dict.fromkeys(map(sentence, planned))
         ]  # links that cannot be emulated have one sentence
@@ -73,26 +71,13 @@ class Compared:
 
     def reasons(self) -> str:
         """Return why comparisons were not measured, each reason once."""
-        reasons = dict.fromkeys(o.because for o in self.outcomes.values() if not o.is_measured)
+        reasons = dict.fromkeys(o.reason for o in self.outcomes.values() if not o.is_measured)
         return " ".join(reason[:1].upper() + reason[1:] for reason in reasons)
 
     def measured(self) -> list[str]:
         """Return the names of the comparisons that were measured, the primary ones first."""
         pairs = [pair for pair in self.pairs if self.outcomes[pair.name].is_measured]
         return [pair.name for pair in sorted(pairs, key=lambda pair: not pair.is_primary)]
-
-    def figure(self, side: str, load: str, metric: str) -> dict[str, float]:
-        """Return a side's figure under a load: `value`, `low`, `high`, `n_visits`.
-
-        Raises:
-            NotMeasured: no visit carries it.
-        """
-        rows = self.sides[(self.sides.side == side) & (self.sides.load == load)]
-        if rows.empty or not rows[metric].notna().any():
-            raise NotMeasured(f"{side} was not measured under the load {load!r}")
-        row = rows.iloc[0]
-        low, high = row[f"{metric}_ci_low"], row[f"{metric}_ci_high"]
-        return {"value": row[metric], "low": low, "high": high, "n_visits": row.n_visits}
 
     def table(self, *names: str) -> pd.DataFrame:
         """Return comparisons as a table, by default all of them."""
@@ -141,32 +126,17 @@ def read_all(run: Run, *, declared: Declarations | None = None) -> list[Outcome]
 
 def write_outcomes(run: Run) -> list[Outcome]:
     """Write every comparison that a run planned to its `outcomes.json` and return them; no file where there is none."""
-    outcomes = [outcome for outcome in read_all(run) if outcome.because != NOT_PLANNED]
+    outcomes = [outcome for outcome in read_all(run) if outcome.reason != NOT_PLANNED]
     if outcomes:
         text = json.dumps([outcome.columns() for outcome in outcomes], indent=1) + "\n"
         write_atomically(run.directory / "outcomes.json", text, within=run.directory.parent)
     return outcomes
 
 
-def goals(run: Run) -> list[str]:
-    """Return what the comparisons of a run reach, one line each with its goal: half-widths and nulls."""
-    outcomes, _ = _judged(run, declarations())
-    lines = []
-    for several, words, goal in ((False, "one in flight", 0.025), (True, "several in flight", 0.035)):
-        primary = [o for o in outcomes if o.is_measured and o.question.is_primary]
-        widths = [(o.high - o.low) / 2 for o in primary if o.question.has_several_in_flight is several]
-        if widths:
-            median = f"{np.median(widths):.1%} over {len(widths)} primary comparisons (goal {goal:.1%})"
-            lines.append(f"{words}: median half-width {median}")
-    nulls = [outcome for outcome in outcomes if outcome.question.is_null and outcome.is_measured]
-    lines.append(f"nulls failed: {sum(map(has_failed, nulls))} of {len(nulls)} (goal 0)")
-    return lines
-
-
 def _judged(run: Run, declared: Declarations) -> tuple[list[Outcome], list[tuple[Pair, list[Visit]]]]:
     records = [_visits(run, pair) for pair in (*declared.pairs, *declared.nulls)]
     questions = [_question(*record, declared) for record in records]
-    return judge(questions), [(pair, visits) for pair, visits, _ in records]
+    return compare_all(questions), [(pair, visits) for pair, visits, _ in records]
 
 
 def _visits(run: Run, pair: Pair) -> tuple[Pair, list[Visit], tuple[str, ...]]:

@@ -26,7 +26,7 @@ AsJson = Annotated[bool, Option("--json", help="print the result as JSON, all el
 
 
 @dataclass(frozen=True)
-class Server:
+class ServerOptions:
     """Options that say how a server is asked; of `protocol` and `model` a second one is for a second server."""
 
     protocol: Annotated[
@@ -41,11 +41,13 @@ class Server:
     ] = None
     api_key: Annotated[str | None, Option(help="env:NAME, sent as Authorization: Bearer")] = None
 
-    def target(self, url: str, number: int = 0, *, tls: "TLS | None" = None, **options: Any) -> "Target":
+    def target(
+        self, url: str, number: int = 0, *, tls: "TLSOptions | None" = None, **options: Any
+    ) -> "Target":
         """Return the server at URL `number`; `options` as of `target_of`."""
         from photodup.bench.anyurl.target import Security, header_values, target_of
 
-        tls = tls or TLS()
+        tls = tls or TLSOptions()
         headers = header_values(self.header or [], self.api_key)
         security = Security(headers, not tls.insecure, tls.ca, tls.cert, tls.key)
         for name, values in (("protocol", self.protocol), ("model", self.model)):
@@ -55,7 +57,7 @@ class Server:
 
 
 @dataclass(frozen=True)
-class TLS:
+class TLSOptions:
     """Options of an encrypted connection."""
 
     ca: Annotated[Path | None, Option(help="certificate of the authority")] = None
@@ -65,7 +67,7 @@ class TLS:
 
 
 @dataclass(frozen=True)
-class Payload:
+class PayloadOptions:
     """Options that say what is sent."""
 
     file: Annotated[list[Path] | None, Option(help="file or folder to send; repeat")] = None
@@ -81,7 +83,7 @@ class Payload:
 
 
 @dataclass(frozen=True)
-class Request:
+class RequestOptions:
     """Options of a single request."""
 
     method: Annotated[str, Option(help="of a plain request: POST, GET, PUT")] = "POST"
@@ -95,7 +97,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Load:
+class LoadOptions:
     """Options that say how much is asked, and for how long."""
 
     concurrency: Annotated[
@@ -125,7 +127,7 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Question:
+class QuestionOptions:
     """Options that ask for more than the figures of one load."""
 
     compare: Annotated[bool, Option("--compare", help="compare two URLs, which take turns")] = False
@@ -136,7 +138,9 @@ class Question:
         list[str] | None, Option(help="end with status 1: 'p95>100ms', 'errors>1%', 'rate<50'; repeat")
     ] = None
 
-    def check(self, asks: Load, pattern: "Pattern", offered: float | None, limits: "list[Limit]") -> None:
+    def check(
+        self, asks: LoadOptions, pattern: "Pattern", offered: float | None, limits: "list[Limit]"
+    ) -> None:
         """Raise where options do not fit together."""
 
         def refuse(is_wrong: object, sentence: str) -> None:
@@ -177,12 +181,12 @@ class Question:
 @with_groups
 def load(
     urls: Annotated[list[str], Argument(help="URL of the server; two with --compare")],
-    load_options: Load,
-    question: Question,
-    server: Server,
-    payload: Payload,
-    request: Request,
-    tls: TLS,
+    load_options: LoadOptions,
+    question: QuestionOptions,
+    server: ServerOptions,
+    payload: PayloadOptions,
+    request: RequestOptions,
+    tls: TLSOptions,
     metrics: Annotated[
         str | None, Option(help="page of the server's counters, if not at its usual port")
     ] = None,
@@ -248,8 +252,8 @@ def load(
 
 @with_groups
 def gate(
-    server: Server,
-    payload: Payload,
+    server: ServerOptions,
+    payload: PayloadOptions,
     base_url: Annotated[str | None, Option(help="server to compare with")] = None,
     head_url: Annotated[str | None, Option(help="server that may not be slower")] = None,
     base: Annotated[
@@ -323,7 +327,7 @@ def gate(
 @with_groups
 def verify(
     url: Annotated[str, Argument(help="URL of an embedding server of yours")],
-    server: Server,
+    server: ServerOptions,
     weights: Annotated[
         str | None, Option(help="of the reference, as MODEL_PRETRAINED; default what the server names")
     ] = None,

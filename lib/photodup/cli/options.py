@@ -9,7 +9,7 @@ from typing import Annotated, Any, get_type_hints
 
 
 def with_groups(command: Callable[..., None]) -> Callable[..., None]:
-    """Let a command take options as dataclasses: typer sees one option for each field, in a panel with the class's name."""
+    """Let a command take options as dataclasses: typer sees one option for each field, in a panel of its own."""
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
     parameters = []
@@ -21,7 +21,7 @@ def with_groups(command: Callable[..., None]) -> Callable[..., None]:
             continue
         for name, annotation in get_type_hints(group, include_extras=True).items():
             option = copy(annotation.__metadata__[0])
-            option.rich_help_panel = group.__name__
+            option.rich_help_panel = group.__name__.removesuffix("Options")
             default, kind = group.__dataclass_fields__[name].default, Annotated[annotation.__origin__, option]
             parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind))
 

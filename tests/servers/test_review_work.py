@@ -317,6 +317,7 @@ def test_what_was_compared_is_grouped_at_once_and_the_rest_when_there_is_time(tm
             find_tiers(catalogue, GroupingOptions(seconds=seconds)) for seconds in (0, math.inf, 0)
         )
     assert not first.is_complete and [m.evidence.exact for g in first.copies for m in g.members] == [True]
+    assert first.n_verified == 0, "no pair is compared in no time"
     assert whole.is_complete and again.is_complete and len(whole.copies) == 3
     assert again.copies == whole.copies
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.rows import Row, row
-from photodup.study.precision.compiler import alone
+from photodup.study.precision.compiler import in_own_process
 
 GOALS = {100_000: {"seconds": 30.0}, 1_000_000: {"seconds": 600.0, "peak_memory_gb": 6.0}}
 MIN_RECALL = 0.99
@@ -63,10 +63,15 @@ def group(n: int) -> dict[str, Any]:
     pairs = similar_pairs(vectors[:n], bounds)
     largest = max((1 + len(star.members) for star in stars(pairs, n)), default=0)
     took = {"rows": n, "seconds": time.perf_counter() - started, "peak_memory_gb": peak_memory_gb()}
-    found = {"method": pairs.method, "recall": pairs.recall, "pairs": len(pairs), "largest_group": largest}
+    pairs_found = {
+        "method": pairs.method,
+        "recall": pairs.recall,
+        "pairs": len(pairs),
+        "largest_group": largest,
+    }
     started = time.perf_counter()
     similar_pairs(vectors, bounds, np.arange(n, n + INCREMENT))
-    return {**took, **found, "seconds_to_add_1000": time.perf_counter() - started}
+    return {**took, **pairs_found, "seconds_to_add_1000": time.perf_counter() - started}
 
 
 def search(n: int) -> dict[str, Any]:
@@ -74,9 +79,9 @@ def search(n: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="photodup-bench-") as folder:
         vectors = synthetic_library(n + INCREMENT)
         add_photos(Path(folder), vectors, range(n))
-        first = alone(_find, folder)
+        first = in_own_process(_find, folder)
         add_photos(Path(folder), vectors, range(n, n + INCREMENT))
-        again = alone(_find, folder)
+        again = in_own_process(_find, folder)
     return {"photos": n, **first, "seconds_after_adding_1000": again["seconds"]}
 
 
@@ -132,21 +137,21 @@ def peak_memory_gb() -> float:
 def rows() -> Iterator[Row]:
     """Yield time, memory and recall of each size, and what a thousand more take."""
     for n in SIZES:
-        took, goals, what = alone(group, n), GOALS.get(n, {}), f"grouping {n:,} vectors"
-        because = f"{took['method']}, {took['pairs']:,} pairs, largest group {took['largest_group']}"
-        yield row(what, took["seconds"], "s", most=goals.get("seconds"), because=because)
-        yield row(f"{what}: a thousand more", took["seconds_to_add_1000"], "s")
-        yield row(f"{what}: peak memory", took["peak_memory_gb"], "GB", most=goals.get("peak_memory_gb"))
-        yield row(f"{what}: recall of pairs", took["recall"], least=MIN_RECALL)
+        took, goals, name = in_own_process(group, n), GOALS.get(n, {}), f"grouping {n:,} vectors"
+        note = f"{took['method']}, {took['pairs']:,} pairs, largest group {took['largest_group']}"
+        yield row(name, took["seconds"], "s", most=goals.get("seconds"), because=note)
+        yield row(f"{name}: a thousand more", took["seconds_to_add_1000"], "s")
+        yield row(f"{name}: peak memory", took["peak_memory_gb"], "GB", most=goals.get("peak_memory_gb"))
+        yield row(f"{name}: recall of pairs", took["recall"], least=MIN_RECALL)
     for n in SIZES:
-        took, what = search(n), f"candidate pairs of {n:,} photos"
-        yield row(what, took["seconds"], "s", because=took["search"])
-        yield row(f"{what}: after a thousand more", took["seconds_after_adding_1000"], "s")
-        yield row(f"{what}: peak memory", took["peak_memory_gb"], "GB")
-        yield row(f"{what}: recall of pairs", took["recall"], least=MIN_RECALL)
-        yield row(f"{what}: pairs", took["pairs_a_photo"], "a photo")
+        took, name = search(n), f"candidate pairs of {n:,} photos"
+        yield row(name, took["seconds"], "s", because=took["search"])
+        yield row(f"{name}: after a thousand more", took["seconds_after_adding_1000"], "s")
+        yield row(f"{name}: peak memory", took["peak_memory_gb"], "GB")
+        yield row(f"{name}: recall of pairs", took["recall"], least=MIN_RECALL)
+        yield row(f"{name}: pairs", took["pairs_a_photo"], "a photo")
 
 
 if __name__ == "__main__":
     kind, *sizes = sys.argv[1:]
-    print(json.dumps([alone(group, int(n)) if kind == "group" else search(int(n)) for n in sizes]))
+    print(json.dumps([in_own_process(group, int(n)) if kind == "group" else search(int(n)) for n in sizes]))

@@ -26,15 +26,15 @@ import typer
 from benchmarks import null_server
 from benchmarks.rows import LATENCY
 from benchmarks.statistics import GATE_LIMIT
-from photodup.bench.anyurl.gate import gate
+from photodup.bench.anyurl.gate import measure_gate
 from photodup.bench.anyurl.measure import LoadSpec, Request
 from photodup.bench.anyurl.payloads import payloads_for
 from photodup.bench.anyurl.target import target_of
-from photodup.bench.anyurl.versus import compare
+from photodup.bench.anyurl.versus import compare_servers
 from photodup.bench.anyurl.watch import Watcher
 from photodup.bench.pairs import read
 from photodup.bench.record.record import RunStore, load_records
-from photodup.bench.stats.comparison import Observed, Outcome, Question, has_failed, judge
+from photodup.bench.stats.comparison import Observed, Outcome, Question, compare_all, has_failed
 from photodup.core.errors import PhotodupError
 from photodup.core.paths import project_root
 from photodup.embedding.backends import parse_backend
@@ -108,7 +108,7 @@ def measure_batch(relayed: Relayed, number: int, delay: float) -> dict[str, Any]
         share, is_busy = kinds[name]
         spec = LoadSpec(seconds=SECONDS, seed=100 * number)
         with busy_loop() if is_busy else contextlib.nullcontext():
-            versus = compare(relayed(0.0), relayed(share), spec, Watcher(None))
+            versus = compare_servers(relayed(0.0), relayed(share), spec, Watcher(None))
         observed = read.observed([visit.against(2) for visit in versus.visits], spec.load, LATENCY)
         if isinstance(observed, str):
             raise PhotodupError(f"{name}: {observed}")
@@ -139,7 +139,9 @@ def measure_gates(n: int, run_dir: Path) -> list[str]:
         def decide(share: float, seed: int) -> dict[str, Any]:
             sides, spec = (before, heads[share > 0]), LoadSpec(seconds=GATE_S, seed=seed)
             with busy_loop(noise):
-                gated = gate(lambda: contextlib.nullcontext(sides), spec, Watcher(None), limit=GATE_LIMIT)
+                gated = measure_gate(
+                    lambda: contextlib.nullcontext(sides), spec, Watcher(None), limit=GATE_LIMIT
+                )
             return {**gated.as_record(), "rates": {f"{p:.0%}": rate for p, rate in gated.rates.items()}}
 
         for number in range(1, n + 1):
@@ -152,8 +154,8 @@ def measure_gates(n: int, run_dir: Path) -> list[str]:
                 print(f"{number:2} {name}: {words}", flush=True)
                 failed.setdefault(f"{name}, beside {beside}", []).append(record.get("failed"))
     return [
-        f"gate, {name}: {of.count(True)} of {len(of)} failed, {of.count(None)} were not measured."
-        for name, of in failed.items()
+        f"gate, {name}: {decisions.count(True)} of {len(decisions)} failed, {decisions.count(None)} were not measured."
+        for name, decisions in failed.items()
     ]
 
 
@@ -162,7 +164,7 @@ def outcome_of(row: Mapping[str, Any]) -> Outcome:
     ratios = tuple(np.array(visit, float) for visit in row["log_ratios"])
     observed = Observed(ratios, row["value_a"], row["value_b"])
     sides = ("one relay", "the other relay")
-    return judge([Question(row["planted"], "", LATENCY, "one", *sides, observed, is_primary=True)])[0]
+    return compare_all([Question(row["planted"], "", LATENCY, "one", *sides, observed, is_primary=True)])[0]
 
 
 def outcomes_of(run_dir: Path | str) -> dict[str, list[Outcome]]:
@@ -179,11 +181,14 @@ def outcomes_of(run_dir: Path | str) -> dict[str, list[Outcome]]:
 def summary(outcomes: Mapping[str, Sequence[Outcome]]) -> list[str]:
     """Return one sentence for each kind of comparison: how many were called different, and how many by more than 2 %."""
     sentences = []
-    for planted, of in outcomes.items():
-        different, failed = sum(outcome.is_different for outcome in of), sum(map(has_failed, of))
+    for planted, planted_outcomes in outcomes.items():
+        different, failed = (
+            sum(outcome.is_different for outcome in planted_outcomes),
+            sum(map(has_failed, planted_outcomes)),
+        )
         sides = "equal servers" if planted == NULL else f"a {planted}"
         sentences.append(
-            f"{different} of {len(of)} pairs with {sides} were called different, {failed} by more than 2 %."
+            f"{different} of {len(planted_outcomes)} pairs with {sides} were called different, {failed} by more than 2 %."
         )
     return sentences
 

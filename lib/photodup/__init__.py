@@ -101,7 +101,7 @@ def load(
     What makes a figure doubtful is written to stderr, as the command does.
 
     >>> figures = photodup.load(url, seconds=3)  # such as http://127.0.0.1:8002/embed
-    >>> figures.failed, figures.percentiles_ms[50][0] > 0
+    >>> figures.n_failed, figures.percentiles_ms[50][0] > 0
     (0, True)
 
     Args:
@@ -137,13 +137,13 @@ def compare(url_a: str, url_b: str, *, seconds: float = 60.0, concurrency: int =
         PhotodupError: one does not answer, or the time is too short for them.
     """
     from photodup.bench.anyurl.measure import LoadSpec
-    from photodup.bench.anyurl.versus import compare as compare_requests
+    from photodup.bench.anyurl.versus import compare_servers
     from photodup.bench.anyurl.watch import Watcher
 
     requests = _request(url_a), _request(url_b)
     for request in requests:
         request.try_once()
-    return compare_requests(*requests, LoadSpec(concurrency, seconds=seconds), Watcher(None))
+    return compare_servers(*requests, LoadSpec(concurrency, seconds=seconds), Watcher(None))
 
 
 def _request(url: str) -> Request:

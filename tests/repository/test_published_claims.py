@@ -10,7 +10,7 @@ from support.shell import executed
 from support.visits import plant_visits
 
 from photodup.bench.pairs.declared import declarations
-from photodup.study.published import published
+from photodup.study import published
 
 NOTEBOOK = ROOT / "notebooks" / "12_audit_published_claims.ipynb"
 PAIRS = {pair.name: pair for pair in declarations().pairs}

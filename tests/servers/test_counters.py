@@ -11,8 +11,8 @@ from photodup.bench.backends.adapter import Dummy, Local
 from photodup.bench.backends.adapters import adapter
 from photodup.bench.load import counters
 from photodup.bench.load.counters import CounterError
-from photodup.bench.load.load import Load, measure
 from photodup.bench.load.plan import WindowPlan
+from photodup.bench.load.window import Load, measure
 from photodup.core.errors import PhotodupError
 from photodup.embedding import imaging
 from photodup.embedding.backends import Backend, served_models
@@ -65,7 +65,7 @@ def test_something_else_than_metrics_is_named():
     with pytest.raises(CounterError, match="text format"):
         counters.parse("<html><body>404</body></html>")
     with pytest.raises(CounterError, match=r"No metrics at http://127\.0\.0\.1:9/metrics"):
-        counters.read("http://127.0.0.1:9")
+        counters.read_counters("http://127.0.0.1:9")
 
 
 def test_missing_metrics_leave_the_point_alone():

@@ -9,6 +9,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from support.command import one_sentence, run_command
+from support.figures import measure_figure
 from support.triton import TINY_MODELS
 
 from photodup.bench.link.way import LOOPBACK
@@ -20,7 +21,6 @@ from photodup.serving.embedded import MODELS
 from photodup.serving.endpoints import Endpoints, from_ports, load_endpoints, save_endpoints
 from photodup.serving.process.ports import claim_ports
 from photodup.serving.triton.repository import WEIGHTS
-from photodup.study.notebook.points import measure_figure
 from photodup.study.notebook.run import open_run
 
 REACHED = {"triton-onnx-fp32-http-fp32": "http://h:8000", "triton-trt-fp16-grpc-fp32": "h:8001"}

@@ -101,7 +101,7 @@ HOSTILE_FILES = {
     "a lone surrogate": {"home": "\ud800.jpg"},
     "a huge number": {"mtime_ns": 10**30},
     "a negative size": {"size": -1},
-    "a fraction": {"atime_ns": 1.5},
+    "a fraction": {"mtime_ns": 1.5},
     "no MD5": {"md5": "x"},
     "more than there is": {"colour": "red"},
     "our own folder": {"home": ".PHOTODUP-trash/journal.jsonl"},

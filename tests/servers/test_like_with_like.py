@@ -23,7 +23,7 @@ from support.service import Running, as_files, start
 from support.triton import infer, needs_triton
 
 from photodup.bench.anyurl.target import target_of
-from photodup.bench.verify.verify import verify
+from photodup.bench.verify.checks import verify_server
 from photodup.embedding.backends import parse_backend
 from photodup.embedding.engines import model as engines
 from photodup.embedding.engines.quantise import quantise
@@ -189,10 +189,10 @@ def test_verify_raises_no_false_alarm(both, address):
         model = parse_backend(f"triton-{engine}-{precision}-http-jpeg").triton_model
         urls = {"fastapi": service.url, "http": both.triton.http_url, "grpc": both.triton.grpc_url}
         url = address.format(**urls, model=model)
-        found = verify(target_of(url), both.weights)
+        found = verify_server(target_of(url), both.weights)
         assert not [row for row in found.rows if row.verdict != "right"], url
         assert len(found.rows) == 22
         tensor = model.removesuffix("_jpeg") + "_uint8"
         if "{model}" in address:
-            rows = verify(target_of(address.format(**urls, model=tensor)), both.weights).rows
+            rows = verify_server(target_of(address.format(**urls, model=tensor)), both.weights).rows
             assert [r.verdict for r in rows if r.verdict != "right"] == ["not asked"] and len(rows) == 7, rows

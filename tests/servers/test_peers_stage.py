@@ -19,14 +19,14 @@ from photodup.embedding.imaging import encode
 from photodup.study.comparisons import measure
 from photodup.study.comparisons.measure import Sizes, measure_comparisons
 from photodup.study.comparisons.outcomes import read_comparisons
-from photodup.study.peers import alone, figures, servers
+from photodup.study.peers import alone, servers, tables
 
 DECLARED = {
     "servers": {
-        "fastapi": {"label": "ours", "how": "as it is"},
+        "fastapi": {"label": "ours", "setup": "as it is"},
         "litserve": {
             "label": "LitServe",
-            "how": "a stand-in",
+            "setup": "a stand-in",
             "command": f"{sys.executable} -m photodup.serving.service",
             "environment": {"PYTHONPATH": str(ROOT / "lib"), "ENGINE": "onnx"},
         },
@@ -129,7 +129,7 @@ def test_all_is_measured_once_and_read_again(declare, tmp_path, monkeypatch, fig
         load = cost["overload"]
         assert load["answered"] + load["failed"] > 0 and load["recovered_s"] is not None
         figure(cost["memory_loaded_mib"] > 50 and load["answered"] + load["failed"] > 20, cost)
-    assert set(figures.verdicts(checks)["ours"][:-1]) == {"right"}
+    assert set(tables.verdicts(checks)["ours"][:-1]) == {"right"}
     assert len(rates) == 2 and all(rate["rate_per_s"] or rate["because"] for rate in rates.values())
 
 

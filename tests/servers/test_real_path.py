@@ -4,6 +4,7 @@ import socket
 from pathlib import Path
 
 import pytest
+from support.figures import measure_figure
 from support.http_server import accepting
 from support.link import NO_LINK, needs_link
 
@@ -17,7 +18,6 @@ from photodup.core.errors import PhotodupError
 from photodup.serving.endpoints import Endpoints, from_ports
 from photodup.study import remote_latency
 from photodup.study.notebook.gaps import NotMeasured
-from photodup.study.notebook.points import measure_figure
 from photodup.study.notebook.run import Run
 
 PAYLOADS = [10_000, 602_112]

@@ -62,7 +62,7 @@ def test_every_server_behind_nginx_is_counted(pool, tmp_path) -> None:
     def requests(server) -> float:
         return (
             counters.total(
-                counters.read(server.metrics_url), "nv_inference_request_success", model=pool.model
+                counters.read_counters(server.metrics_url), "nv_inference_request_success", model=pool.model
             )
             or 0
         )

@@ -12,6 +12,7 @@ import httpx
 import psutil
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
+from support.figures import measure_figure
 from support.service import until
 
 from photodup.bench.load import usage
@@ -23,7 +24,6 @@ from photodup.serving.endpoints import from_ports
 from photodup.serving.service.stages import GpuCollector
 from photodup.serving.triton.control import nothing_loaded
 from photodup.study.model_memory import memory_by_model
-from photodup.study.notebook.points import measure_figure
 from photodup.study.notebook.run import Run
 
 SHORT = {"plan": WindowPlan(1.2, 1, warmup_requests=1), "visits": 1, "is_checked": False}

@@ -10,7 +10,7 @@ from support.command import photodup, run_command
 from support.faulty_server import faulty_server, texture_graph
 
 from photodup.bench.verify import pictures
-from photodup.bench.verify.verify import judge, reference_of
+from photodup.bench.verify.checks import find_deviation, reference_of
 from photodup.core.errors import PhotodupError
 from photodup.embedding.engines.encoder import load_model
 
@@ -131,5 +131,5 @@ def test_a_deviation_is_told_from_rounding_as_large_as_itself(deviation, roundin
     right, way = (random.normal(size=(6, 512)) for _ in range(2))
     noise = rounding * random.normal(size=(6, 512))
     seen = {"as that": right + way}
-    assert judge(right + noise, right, seen, 100.0, 1.0)[0] == ""
-    assert judge(right + way + noise, right, seen, 100.0, 1.0)[0] == "as that"
+    assert find_deviation(right + noise, right, seen, 100.0, 1.0)[0] == ""
+    assert find_deviation(right + way + noise, right, seen, 100.0, 1.0)[0] == "as that"

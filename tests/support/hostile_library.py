@@ -47,13 +47,12 @@ def make_outside(folder: Path) -> Path:
 def entry(home: str, trash: str, content: bytes = VICTIM, **more: object) -> dict:
     """Return one file as a journal names it."""
     md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
-    times = {"mtime_ns": 5, "atime_ns": 5}
-    return {"home": home, "trash": trash, "md5": md5, "size": len(content)} | times | more
+    return {"home": home, "trash": trash, "md5": md5, "size": len(content), "mtime_ns": 5} | more
 
 
 def line(state: str, *files: dict, op: str = OP, **more: object) -> dict:
     """Return a journal's line about files."""
-    return {"op": op, "state": state, "time": 1.0, "batch": "b", "reason": "r", "files": list(files)} | more
+    return {"op": op, "state": state, "time": 1.0, "reason": "r", "files": list(files)} | more
 
 
 def write_journal(library: Path, *lines: dict | bytes, name: str = "journal.jsonl") -> Path:

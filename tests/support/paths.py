@@ -11,9 +11,10 @@ def link_checkout(folder: Path, demo_dir: Path) -> None:
     """Make `folder` a checkout of which only results and build are its own: what a study writes stays out of this one."""
     code = [
         "notebooks", "model_repository", "lib", "benchmarks", "docker", "k8s", "tools", "results/published",
-        "results/reference-cpu", "results/peers", "results/drawn",
+        "results/reference-cpu",
     ]  # fmt: skip
-    (folder / "results").mkdir()
+    for run in ("peers", "drawn", "control-plane", "statistics"):  # a run behind a link is not read
+        shutil.copytree(ROOT / "results" / run, folder / "results" / run)
     for name in (*code, ".venv-triton", "pyproject.toml", "matplotlibrc"):
         (folder / name).symlink_to(ROOT / name)
     (folder / "build").mkdir()

@@ -29,7 +29,7 @@ def test_the_version_and_the_package_as_a_program():
     ("cli", "numpy torch pandas PIL httpx fastapi tqdm"),
     (
         "embedding.engines.encoder embedding.engines.export embedding.engines.quantise embedding.client.embedder "
-        "bench.load.load bench.load.counters bench.backends.server_adapters",
+        "bench.load.window bench.load.counters bench.backends.server_adapters",
         "torch open_clip onnx onnxruntime openvino nncf tritonclient grpc scipy pandas",
     ),
 ], ids=["cli", "engines and load"])  # fmt: skip

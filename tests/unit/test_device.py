@@ -10,7 +10,7 @@ import pytest
 from support.paths import ROOT
 from support.triton import save_graph
 
-from photodup.bench.record.record import RunStore, load_figures, load_records
+from photodup.bench.record.record import RunStore, figures_of_run, load_records
 from photodup.core.errors import PhotodupError
 from photodup.study.precision import compiler
 
@@ -73,7 +73,7 @@ def test_every_line_is_measured_or_explained(measure, tmp_path):
         one, four = (records[f"{name} b{batch}"]["result"] for batch in (1, 4))
         assert one["n"] == four["n"] == 3 and one["clock"] == four["clock"] == "wall"
         assert four["throughput_images_per_s"] == pytest.approx(4000 / four["latency_ms_p50"])
-    assert load_figures(tmp_path / "kit").empty, "no load was offered to a server"
+    assert figures_of_run(tmp_path / "kit").empty, "no load was offered to a server"
     assert records["ceilings copy"]["result"]["gb_per_s"] > 0
     for precision in ("fp32", "bf16"):
         product = records[f"ceilings {precision}"]["result"]
@@ -217,8 +217,8 @@ def test_a_cuda_graph_is_asked_of_the_provider(engine, key):
 
 def test_an_engine_per_size_is_built_inside_requests_and_one_for_all_sizes_before_them(toy, tmp_path):
     asked = toy[1]("fp32"), [1, 3, 1, 3]
-    each = compiler.alone(compiler.answer_sizes, *asked, True, str(tmp_path / "cache"))["requests"]
-    one = compiler.alone(compiler.answer_sizes, *asked, False)["requests"]
+    each = compiler.in_own_process(compiler.answer_sizes, *asked, True, str(tmp_path / "cache"))["requests"]
+    one = compiler.in_own_process(compiler.answer_sizes, *asked, False)["requests"]
     assert [(r["batch"], r["built"]) for r in each] == [(1, True), (3, True), (1, False), (3, False)]
     assert [(r["batch"], r["built"]) for r in one] == [(1, False), (3, False), (1, False), (3, False)]
     assert all(r["latency_ms"] > 0 and r["memory_mb"] > 0 for r in each + one)
@@ -227,5 +227,5 @@ def test_an_engine_per_size_is_built_inside_requests_and_one_for_all_sizes_befor
 
 @pytest.mark.parametrize("engine", ["onnx", "fp32"])
 def test_an_engine_is_built_and_timed_at_each_batch_size(toy, engine):
-    measured = compiler.alone(compiler.time_batches, toy[1]("fp32"), engine, [1, 2], 3)
+    measured = compiler.in_own_process(compiler.time_batches, toy[1]("fp32"), engine, [1, 2], 3)
     assert measured["build_s"] > 0 and [len(row["latencies_ms"]) for row in measured["batches"]] == [3, 3]

@@ -18,8 +18,8 @@ from photodup.photos.demo.encoder import export_stand_in
 from photodup.photos.demo.photographs import SOURCES
 from photodup.photos.groups.tiers import ModelThresholds
 from photodup.study.accuracy import gate
-from photodup.study.accuracy.export_command import ask_gate, export_precision
-from photodup.study.accuracy.gate import judge, upper_bound
+from photodup.study.accuracy.export_command import check_decisions, export_precision
+from photodup.study.accuracy.gate import upper_bound, verdict_on
 from photodup.study.accuracy.pictures import choose_pictures
 
 LIMITS = ModelThresholds(0.65, 0.85, 0.75, "made up")
@@ -45,7 +45,7 @@ def turned(vectors: np.ndarray, row: int, angle: float) -> np.ndarray:
 
 def asked(reference, changed, **options):
     pictures = options.pop("pictures", None) or held_out(len(reference))
-    return judge(pictures, reference, changed, LIMITS, label="tiny at int8", left="bf16", **options)
+    return verdict_on(pictures, reference, changed, LIMITS, label="tiny at int8", left="bf16", **options)
 
 
 def test_the_same_embeddings_pass():
@@ -184,7 +184,7 @@ def test_a_reduced_scale_is_asked_about_apart_from_the_precision(tmp_path, monke
         monkeypatch.setattr(gate, name, value)
     model = load_model(f"onnx:{graph}", device="cpu")
     assert reduced.draft_verdict_on(model, tmp_path) == "not asked"
-    result = ask_gate(source, "fp32", pictures, plain, engine="onnx", directory=tmp_path, draft=True)
+    result = check_decisions(source, "fp32", pictures, plain, engine="onnx", directory=tmp_path, draft=True)
     assert "at a reduced scale" in result.sentence and result.verdict == "passed", result
     assert reduced.draft_verdict_on(model, tmp_path) == "passed" and not plain.exists()
     other = load_model(f"onnx:{tiny_graph(tmp_path / 'other.onnx', seed=1)}", device="cpu")

@@ -14,7 +14,7 @@ from support.paths import ROOT
 
 from photodup.core import extras
 from photodup.core.errors import PhotodupError
-from photodup.core.extras import EXTRAS, USES, missing_extra, need, require
+from photodup.core.extras import EXTRAS, USES, import_extra, missing_extra, require
 from photodup.photos.library.scan import scan
 
 # A Python in which the modules of extras cannot be imported, as where they are not installed.
@@ -129,7 +129,7 @@ def test_a_module_of_no_extra_and_a_broken_one_are_no_matter_of_installing():
     assert missing_extra(ModuleNotFoundError("No module named 'nonesuch'", name="nonesuch")) is None
     assert missing_extra(ImportError("cannot import name 'x' from 'torch'", name="torch")) is None
     with pytest.raises(ModuleNotFoundError):
-        need("photodup.nonesuch")
+        import_extra("photodup.nonesuch")
 
 
 def test_where_only_a_part_is_missing_that_part_is_named(monkeypatch):

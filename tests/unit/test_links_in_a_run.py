@@ -147,7 +147,7 @@ def test_an_executed_notebook_is_not_written_through_what_has_its_name(deck, min
 
 
 ELSEWHERE = {
-    "result.json": lambda folder: load_report.write(folder, {}, ({}, {}), "page"),
+    "result.json": lambda folder: load_report.write(folder, {}, {}, "page"),
     "ground_truth.json": build_demo,
     "2019": build_demo,
     "endpoints.yaml": lambda folder: save_endpoints(from_ports(), folder / "endpoints.yaml"),

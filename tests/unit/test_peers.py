@@ -12,12 +12,12 @@ from support.visits import opened, planted_visit
 
 from photodup.bench.pairs.declared import Pair
 from photodup.bench.stats.comparison import Verdict
-from photodup.bench.verify.verify import Checked, VerifiedServer
+from photodup.bench.verify.checks import Checked, VerifiedServer
 from photodup.core.errors import PhotodupError
 from photodup.study.comparisons.compare import compare
 from photodup.study.comparisons.measure import Sizes, missing_visits, visit_config, visit_key
 from photodup.study.comparisons.outcomes import read_comparisons
-from photodup.study.peers import alone, figures, servers
+from photodup.study.peers import alone, servers, tables
 from photodup.study.peers.weights import _descriptions, hugging_face_names
 
 FAMILIES = ("13_compare_servers", "13_compare_servers, fastest")
@@ -156,9 +156,9 @@ def test_without_any_peer_nothing_is_measured(installed, tmp_path, capsys, monke
     assert not alone.costs(run) and not alone.rates(run) and not alone.verified(run)
     assert not run.n_records and all(o.verdict is Verdict.NOT_MEASURED for o in found.outcomes.values())
     assert "LitServe is not installed here." in found.sentence("LitServe, one")
-    assert figures.alone({}).empty and figures.under_bound({}).empty and figures.verdicts({}).empty
-    assert figures.faults({}) == []
-    assert figures.answer(found.outcomes, found.outcomes, {}) == "No servers were compared in this run."
+    assert tables.server_costs({}).empty and tables.under_bound({}).empty and tables.verdicts({}).empty
+    assert tables.faults({}) == []
+    assert tables.answer(found.outcomes, found.outcomes, {}) == "No servers were compared in this run."
 
 
 def test_both_loads_of_two_servers_are_visited_together(installed, tmp_path, peers):
@@ -228,7 +228,7 @@ def test_what_was_planted_in_the_visits_is_what_is_found(run):
         and "measured and refused. One side computed for 10%" in fp32.sentence("Ray Serve, one")
     )
     assert fastest["LitServe at its fastest, one"].effect == pytest.approx(5, abs=0.1)
-    text = figures.answer(fp32.outcomes, fastest.outcomes, {})
+    text = tables.answer(fp32.outcomes, fastest.outcomes, {})
     assert text.splitlines()[0] == (
         "In FP32 no server is measurably faster than FastAPI (ours); "
         "slower: LitServe and BentoML with one and eight in flight."
@@ -253,7 +253,7 @@ def test_a_faster_server_is_named(tmp_path):
     plant(run, pair, 1.0, 1.5)
     fp32 = read_comparisons(run, FAMILIES[0], declared=servers.declared())
     assert (
-        figures.answer(fp32.outcomes, {}, {})
+        tables.answer(fp32.outcomes, {}, {})
         == "In FP32 Infinity with one in flight is measurably faster than FastAPI (ours)."
     )
 
@@ -286,15 +286,15 @@ def test_each_verdict_of_a_check_stands_under_its_server_and_a_finding_is_told_o
         record(run, "server-verify", peers[name][0], **server.as_record())
     record(run, "server-verify", peers["litserve"][0], status="failed", error="nothing answers")
     verified = alone.verified(opened(tmp_path / "run", measure=False))
-    table = figures.verdicts(verified)
+    table = tables.verdicts(verified)
     assert dict(table["FastAPI (ours)"])["CMYK"] == "right"
     assert dict(table["Ray Serve"])["EXIF orientation"] == "wrong" and "BentoML" not in table
     assert table["LitServe"]["every check"] == "not checked"
-    assert figures.faults(verified) == [
+    assert tables.faults(verified) == [
         "every check: not checked, nothing answers (LitServe)",
         "EXIF orientation: wrong, as if EXIF's orientation was not applied (mosec and Ray Serve)",
     ]
-    assert "`photodup verify` finds faults in 3 of 4 servers." in figures.answer({}, {}, verified)
+    assert "`photodup verify` finds faults in 3 of 4 servers." in tables.answer({}, {}, verified)
 
 
 def test_memory_start_overload_and_rates_of_each_server_are_in_tables(tmp_path, peers, installed):
@@ -309,10 +309,10 @@ def test_memory_start_overload_and_rates_of_each_server_are_in_tables(tmp_path, 
     none = dict.fromkeys(("rate_per_s", "low", "high")) | {"because": "even 2 requests/s do not meet 250 ms"}
     record(run, "server-rate", peers["mosec"][0], **none)
     run = opened(tmp_path / "run", measure=False)
-    table = figures.alone(alone.costs(run))
+    table = tables.server_costs(alone.costs(run))
     assert table["first answer (s), median"]["mosec"] == "4" and table["memory (MiB)"]["Ray Serve"] == "900"
     assert set(table["as before after (s)"]) == {"more than 30"}
-    assert dict(figures.under_bound(alone.rates(run))["highest rate"]) == {
+    assert dict(tables.under_bound(alone.rates(run))["highest rate"]) == {
         "LitServe with BF16": "9.5 requests/s [9, 10.1]",
         "mosec": "none: even 2 requests/s do not meet 250 ms",
     }

@@ -13,7 +13,7 @@ from photodup.bench.stats.facts import Load
 from photodup.core.errors import PhotodupError
 from photodup.study.notebook import points
 from photodup.study.notebook.gaps import NotMeasured
-from photodup.study.notebook.points import Spec, measure_figure, measure_figures
+from photodup.study.notebook.points import Spec, measure_figures
 from photodup.study.notebook.run import open_run
 from photodup.study.notebook.table import measured, with_intervals
 
@@ -142,7 +142,7 @@ def test_what_was_not_measured_is_said_once_and_left_out(monkeypatch, tmp_path, 
         with pytest.raises(NotMeasured, match="has no triton-trt-fp16-http-fp32"):
             measured(measure_figures(run, absent, visits=1))
     unread = opened(tmp_path / "other", measure=False)
-    row = measure_figure(unread, "local-onnx-fp32", Load("single_stream"))
+    row = measure_figures(unread, [Spec("local-onnx-fp32", Load("single_stream"))]).iloc[0]
     assert row["status"] == "missing" and row["because"] == "not measured in this run"
 
 

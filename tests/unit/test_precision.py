@@ -72,7 +72,7 @@ def test_rounding_happens_at_every_step_and_is_not_optimised_away(source, images
 
     by_hand = low(low(low(low(images) @ low(w["a"])) + low(w["bias"])) @ low(w["b"]))
     weights_only = (images @ low(w["a"]) + low(w["bias"])) @ low(w["b"])
-    actual = precision.embed(precision.rounded(precision.load_graph(path), name), images)
+    actual = precision.embeddings_of(precision.rounded(precision.load_graph(path), name), images)
     unit = 2.0 ** (-10 if name == "fp16" else -7)
     assert np.abs(actual - by_hand).max() <= 2 * unit * np.abs(by_hand).max()  # a sum may round the other way
     assert np.mean(actual == by_hand) > 0.8
@@ -82,10 +82,10 @@ def test_rounding_happens_at_every_step_and_is_not_optimised_away(source, images
 def test_one_part_rounds_alone(source, images):
     path, _ = source
     graph = precision.load_graph(path)
-    exact = precision.embed(path, images)
-    none = precision.embed(precision.rounded(graph, "bf16", ()), images)
-    alone = precision.embed(precision.rounded(graph, "bf16", {"embedding"}), images)
-    whole = precision.embed(precision.rounded(graph, "bf16"), images)
+    exact = precision.embeddings_of(path, images)
+    none = precision.embeddings_of(precision.rounded(graph, "bf16", ()), images)
+    alone = precision.embeddings_of(precision.rounded(graph, "bf16", {"embedding"}), images)
+    whole = precision.embeddings_of(precision.rounded(graph, "bf16"), images)
     assert np.allclose(none, exact, rtol=1e-6)
     assert 0 < np.abs(alone - exact).mean() < np.abs(whole - exact).mean()
 
@@ -93,8 +93,8 @@ def test_one_part_rounds_alone(source, images):
 def test_fp16_overflows_and_bf16_does_not(source, images):
     graph = precision.load_graph(source[0])
     huge = images * 1e5
-    assert not np.isfinite(precision.embed(precision.rounded(graph, "fp16"), huge)).all()
-    assert np.isfinite(precision.embed(precision.rounded(graph, "bf16"), huge)).all()
+    assert not np.isfinite(precision.embeddings_of(precision.rounded(graph, "fp16"), huge)).all()
+    assert np.isfinite(precision.embeddings_of(precision.rounded(graph, "bf16"), huge)).all()
 
 
 @needs_int8
@@ -103,9 +103,9 @@ def test_int8_whole_in_parts_and_not_at_all(source, images, tmp_path):
     graph = precision.load_graph(path)
     file = int8_file(path, tmp_path, images)
     quantized = precision.load_graph(file)
-    exact, whole = precision.embed(path, images), precision.embed(file, images)
-    none = precision.embed(precision.quantized_only(quantized, graph, ()), images)
-    stem = precision.embed(precision.quantized_only(quantized, graph, {"first"}), images)
+    exact, whole = precision.embeddings_of(path, images), precision.embeddings_of(file, images)
+    none = precision.embeddings_of(precision.quantized_only(quantized, graph, ()), images)
+    stem = precision.embeddings_of(precision.quantized_only(quantized, graph, {"first"}), images)
     assert list(tmp_path.iterdir()) == [file]
     assert 0 < np.abs(whole - exact).max() < 0.1 * np.abs(exact).max()
     assert np.allclose(none, exact, rtol=1e-5, atol=1e-5)
@@ -117,7 +117,7 @@ def test_fp16_file_keeps_float32_at_its_ends(source, images, tmp_path):
     file = precision.fp16_file(source[0], tmp_path)
     kinds = {w.data_type for w in precision.load_graph(file).graph.initializer}
     assert kinds == {10}  # FLOAT16
-    assert precision.embed(file, images).dtype == np.float32
+    assert precision.embeddings_of(file, images).dtype == np.float32
 
 
 def test_fp16_file_of_a_vision_transformer_is_read_without_a_crash(tmp_path):
@@ -145,7 +145,7 @@ def test_fp16_file_of_a_vision_transformer_is_read_without_a_crash(tmp_path):
         "import sys, numpy as np; from pathlib import Path; from photodup.study.precision import rounding as precision;"
         "source = Path(sys.argv[1]); file = precision.fp16_file(source, source.parent);"
         "images = np.random.default_rng(1).standard_normal((2, 3, 224, 224), np.float32);"
-        "print(abs(precision.embed(file, images) - precision.embed(source, images)).max())"
+        "print(abs(precision.embeddings_of(file, images) - precision.embeddings_of(source, images)).max())"
     )
     done = run_python(code, str(tmp_path / "tiny.onnx"), timeout=120)
     assert done.returncode == 0, done.stderr

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 from photodup.bench.pairs.declared import declarations
-from photodup.study.published import published
-from photodup.study.published.published import PublishedError
+from photodup.study import published
+from photodup.study.published import PublishedError
 
 ROWS, RATIOS, CLAIMS = published.load_measurements(), published.load_ratios(), published.load_claims()
 TABLES = pd.read_csv(published.published_dir() / "tables.csv")

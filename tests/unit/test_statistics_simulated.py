@@ -1,4 +1,4 @@
-"""How often comparisons are wrong, simulated at small sizes; the whole is `python -m benchmarks --only statistics`."""
+"""How often comparisons are wrong, simulated at small sizes; notebook 14 shows the whole."""
 
 from itertools import product
 
@@ -26,6 +26,22 @@ def test_false_claims_at_the_edge_and_coverage_are_what_they_should_be(sizes, qu
     assert rates.false_claims <= 0.08
     assert 0.92 <= rates.covered <= 0.995
     assert rates.nulls_failed < 0.2
+
+
+@pytest.mark.parametrize(("n_visits", "most_missed"), [(2, 0.1), (3, 0.1), (5, 0.08)])
+def test_comparisons_that_spread_more_than_the_others_are_not_trusted_more(n_visits, most_missed):
+    """Eight spread twice as much as eight others with four visits; were their variance lowered, a tenth would miss."""
+    generator, missed = np.random.default_rng(0), []
+    for _ in range(400):
+        spreads = [(0.02, n_visits)] * 8 + [(0.01, 4)] * 8
+        ratios = (tuple(generator.normal(0, spread, (n, 1))) for spread, n in spreads)
+        observed = (comparison.Observed(visits, 50.0, 50.0) for visits in ratios)
+        questions = [
+            comparison.Question(str(i), "", "latency_ms_p50", "one", "A", "B", each)
+            for i, each in enumerate(observed)
+        ]
+        missed += [not outcome.low <= 0 <= outcome.high for outcome in comparison.compare_all(questions)[:8]]
+    assert np.mean(missed) < most_missed
 
 
 def test_statistics_that_forget_the_visits_are_found_out(monkeypatch):
@@ -58,6 +74,9 @@ def test_recorded_visits_are_resampled_whole_around_no_difference(tmp_path):
     draw, generator = resampled(visits), np.random.default_rng(1)
     drawn = [draw(PAIRS[0], generator) for _ in range(400)]
     assert {len(comparison) for comparison in drawn} == {4}
+    with_two = {"one": visits["one"] | {PAIRS[1].name: np.array([-1.0, 1.0])}}
+    few = resampled(with_two)(PAIRS[1], generator)
+    assert len(few) == 2 and np.abs(few).max() > 0.1, "as many visits as the comparison has"
     assert abs(np.mean([visit.mean() for of in drawn for visit in of])) < 0.003
     # The visits of a comparison lie .01, .02, .03 and .04 from nothing: the spread of their means is kept.
     assert 0.010 < np.std([visit.mean() for of in drawn for visit in of]) < 0.018

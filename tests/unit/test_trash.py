@@ -14,7 +14,7 @@ from support.trash_kills import WORK, assert_one_place_each, make_library, prese
 from photodup.cli.trash import list_trash
 from photodup.core.safe_open import opened
 from photodup.photos.library.feedback import Feedback
-from photodup.photos.library.sidecars import moving_together
+from photodup.photos.library.sidecars import moving_along
 from photodup.photos.state import own_key
 from photodup.photos.state.journal import Journal, JournalError
 from photodup.photos.trash import files as trash_files
@@ -48,7 +48,7 @@ def test_remove_and_restore_bring_back_names_content_times_and_mode(folder, md5)
     assert trash.restore(done) == [folder / "a/copy.jpg", folder / "a/copy.jpg.xmp"]
     after = (folder / "a/copy.jpg").stat()
     assert present(folder) == md5
-    kept = ("st_mtime_ns", "st_atime_ns", "st_mode")
+    kept = ("st_mtime_ns", "st_mode")
     assert [getattr(after, name) for name in kept] == [getattr(before, name) for name in kept]
     assert Trash(folder).contents().listing == []
     assert list((folder / TRASH_FOLDER).rglob("items/*")) == [], "no empty folders are left behind"
@@ -299,9 +299,7 @@ def test_a_journal_that_cannot_be_read_is_one_sentence(folder):
         Trash(folder)
 
 
-@pytest.mark.parametrize(
-    "line", ["null", "{}", '{"op": "a", "batch": "b", "time": "?", "reason": "", "state": "removed"}']
-)
+@pytest.mark.parametrize("line", ["null", "{}", '{"op": "a", "time": "?", "reason": "", "state": "removed"}'])
 def test_a_journal_of_something_else_is_one_sentence(folder, line):
     (folder / TRASH_FOLDER).mkdir()
     (folder / TRASH_FOLDER / "journal.jsonl").write_text(line + "\n")
@@ -342,20 +340,15 @@ def test_sidecars_move_together(tmp_path, names, leaves, along):
     make_library(tmp_path, dict.fromkeys(names.split(), 10))
     if len(list(tmp_path.iterdir())) < len(names.split()):
         pytest.skip("this file system does not tell a from A")
-    together = moving_together([tmp_path / leaves])[tmp_path / leaves]
+    together = moving_along([tmp_path / leaves])[tmp_path / leaves]
     assert [path.name for path in together] == along.split()
 
 
-def test_what_a_staying_photo_needs_stays(tmp_path):
+def test_what_belongs_to_several_photos_stays(tmp_path):
     make_library(tmp_path, dict.fromkeys(["A.jpg", "A.png", "A.xmp", "A.png.xmp", "A.CR2"], 10))
-    leave, stay = tmp_path / "A.png", tmp_path / "A.jpg"
-    assert moving_together([leave], staying=[stay])[leave] == [tmp_path / "A.png.xmp"]
-    assert moving_together([leave])[leave] == [tmp_path / "A.png.xmp"], "A.jpg stays, told or not"
-    both = moving_together([leave, stay])
-    assert {p.name for p in both[leave] + both[stay]} == {"A.xmp", "A.png.xmp", "A.CR2"}
-    make_library(tmp_path / "raw", dict.fromkeys(["a.cr2", "a.dng", "a.xmp"], 10))
-    raw = [tmp_path / "raw/a.cr2", tmp_path / "raw/a.dng"]
-    assert moving_together(raw) == {path: [tmp_path / "raw/a.xmp"] for path in raw}
+    leaving = [tmp_path / "A.png", tmp_path / "A.jpg"]
+    assert moving_along(leaving) == {leaving[0]: [tmp_path / "A.png.xmp"], leaving[1]: []}
+    assert moving_along(leaving, never=[tmp_path / "A.png.xmp"])[leaving[0]] == []
 
 
 def test_a_link_is_no_sidecar(tmp_path):
@@ -363,7 +356,7 @@ def test_a_link_is_no_sidecar(tmp_path):
     md5 = make_library(tmp_path, {"keep.jpg": 10, "a/A.jpg": 20, "a/A.xmp": 5})
     (tmp_path / "a/A.png").symlink_to(tmp_path / "keep.jpg")
     (tmp_path / "a/A.aae").symlink_to(tmp_path / "keep.jpg")
-    together = moving_together([tmp_path / "a/A.jpg"])[tmp_path / "a/A.jpg"]
+    together = moving_along([tmp_path / "a/A.jpg"])[tmp_path / "a/A.jpg"]
     assert together == [tmp_path / "a/A.xmp"]
     done, refused = Trash(tmp_path).remove([removal(tmp_path, md5, "a/A.jpg", sidecars=together)])
     assert (len(done), refused) == (1, [])

@@ -34,7 +34,7 @@ from photodup.core.errors import PhotodupError
 from photodup.core.paths import cache_dir
 from photodup.serving.process.ports import claim_ports
 from photodup.serving.process.server_process import ServerProcess, last_error
-from photodup.study.kubernetes.manifests import of_kind, output_of, read_workload, render, tool
+from photodup.study.kubernetes.manifests import kustomize, of_kind, output_of, read_workload, tool
 from photodup.study.notebook.run import describe_machine
 
 VERSION = "1.20.2"
@@ -146,8 +146,8 @@ class ControlPlane:
         if answer.status_code not in (404, 409):
             answer.raise_for_status()
 
-    def kubectl(self, *arguments: str, given: str | None = None) -> None:
-        output_of(tool("kubectl"), *arguments, "--kubeconfig", str(self.folder / "kubeconfig"), given=given)
+    def kubectl(self, *arguments: str, stdin: str | None = None) -> None:
+        output_of(tool("kubectl"), *arguments, "--kubeconfig", str(self.folder / "kubeconfig"), stdin=stdin)
 
     def _flags(self, text: str) -> list[str]:
         return text.format(port=self.ports["kube-apiserver"], folder=self.folder).split()
@@ -185,7 +185,7 @@ class Namespace:
     """
 
     def __init__(self, plane: ControlPlane, name: str, folder: str) -> None:
-        self.plane, self.name, self.objects = plane, name, render(folder)
+        self.plane, self.name, self.objects = plane, name, kustomize(folder)
         self.workload = read_workload(self.objects)
         self.path = f"/api/v1/namespaces/{name}"
         self.deployment = f"/apis/apps/v1/namespaces/{name}/deployments/{self.workload.name}"
@@ -278,7 +278,7 @@ class Namespace:
     def _apply(self, item: dict[str, Any]) -> None:
         item = as_of_1_20(item)
         item["metadata"]["namespace"] = self.name
-        self.plane.kubectl("apply", "-f", "-", given=json.dumps(item))
+        self.plane.kubectl("apply", "-f", "-", stdin=json.dumps(item))
 
     def _list(self, now: float) -> None:
         """Read which pods exist, have a node and are being deleted; let those go whose end is over."""

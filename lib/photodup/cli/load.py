@@ -1,83 +1,193 @@
-"""`photodup load`: a load on any server that answers embeddings, or on any model."""
+"""`photodup load`, `gate` and `verify`: measure and check any server that answers embeddings, or any model."""
 
+import json
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Argument, Exit, Option
 
+from photodup.cli.options import with_groups
 from photodup.core.errors import PhotodupError
 from photodup.core.extras import require
 
-Protocol = Annotated[
-    list[str] | None,
-    Option(help="multipart, base64, openai, kserve-http, kserve-grpc, post; read from the URL by default"),
-]
-Model = Annotated[list[str] | None, Option(help="KServe: the model; OpenAI: what is asked for")]
-File = Annotated[list[Path] | None, Option(help="file or folder to send; repeat")]
-Text = Annotated[list[str] | None, Option(help="text to send; repeat")]
-PayloadKind = Annotated[str | None, Option(help="images, texts or files: what to make up or how to send")]
-Headers = Annotated[
-    list[str] | None, Option("--header", "-H", help="'Name: value' or 'Name: env:NAME'; repeat")
-]
-ApiKey = Annotated[str | None, Option(help="env:NAME, sent as Authorization: Bearer")]
+if TYPE_CHECKING:
+    from photodup.bench.anyurl.arrivals import Pattern
+    from photodup.bench.anyurl.payloads import Payloads
+    from photodup.bench.anyurl.run import Limit
+    from photodup.bench.anyurl.target import Target
+
 Seed = Annotated[int, Option(help="of the order of payloads, arrivals and turns")]
 AsJson = Annotated[bool, Option("--json", help="print the result as JSON, all else on stderr")]
 
 
-def load(
-    urls: Annotated[list[str], Argument(help="URL of the server; two with --compare")],
-    compare: Annotated[bool, Option("--compare", help="compare two URLs, which take turns")] = False,
+@dataclass(frozen=True)
+class Server:
+    """Options that say how a server is asked; of `protocol` and `model` a second one is for a second server."""
+
+    protocol: Annotated[
+        list[str] | None,
+        Option(
+            help="multipart, base64, openai, kserve-http, kserve-grpc, post; read from the URL by default"
+        ),
+    ] = None
+    model: Annotated[list[str] | None, Option(help="KServe: the model; OpenAI: what is asked for")] = None
+    header: Annotated[
+        list[str] | None, Option("--header", "-H", help="'Name: value' or 'Name: env:NAME'; repeat")
+    ] = None
+    api_key: Annotated[str | None, Option(help="env:NAME, sent as Authorization: Bearer")] = None
+
+    def target(self, url: str, number: int = 0, *, tls: "TLS | None" = None, **options: Any) -> "Target":
+        """Return the server at URL `number`; `options` as of `target_of`."""
+        from photodup.bench.anyurl.target import Security, header_values, target_of
+
+        tls = tls or TLS()
+        headers = header_values(self.header or [], self.api_key)
+        security = Security(headers, not tls.insecure, tls.ca, tls.cert, tls.key)
+        for name, values in (("protocol", self.protocol), ("model", self.model)):
+            if values:
+                options[name] = values[min(number, len(values) - 1)]
+        return target_of(url, security=security, **options)
+
+
+@dataclass(frozen=True)
+class TLS:
+    """Options of an encrypted connection."""
+
+    ca: Annotated[Path | None, Option(help="certificate of the authority")] = None
+    cert: Annotated[Path | None, Option(help="certificate of this client")] = None
+    key: Annotated[Path | None, Option(help="key of this client")] = None
+    insecure: Annotated[bool, Option("--insecure", help="do not check the server's certificate")] = False
+
+
+@dataclass(frozen=True)
+class Payload:
+    """Options that say what is sent."""
+
+    file: Annotated[list[Path] | None, Option(help="file or folder to send; repeat")] = None
+    text: Annotated[list[str] | None, Option(help="text to send; repeat")] = None
+    payload: Annotated[str | None, Option(help="images, texts or files: what to make up or how to send")] = (
+        None
+    )
+
+    def payloads(self, target: "Target") -> "Payloads":
+        from photodup.bench.anyurl.payloads import payloads_for
+
+        return payloads_for(target, kind=self.payload, paths=self.file or [], given_texts=self.text or [])
+
+
+@dataclass(frozen=True)
+class Request:
+    """Options of a single request."""
+
+    method: Annotated[str, Option(help="of a plain request: POST, GET, PUT")] = "POST"
+    shape: Annotated[list[str] | None, Option(help="KServe: NAME=3,224,224; repeat")] = None
+    input: Annotated[list[str] | None, Option(help="KServe: NAME=FILE.npy; repeat")] = None
+    encoding: Annotated[Literal["float", "base64"], Option(help="OpenAI: of the answer")] = "float"
+    batch: Annotated[int, Option(min=1, help="items in a request")] = 1
+    timeout: Annotated[
+        float | None, Option(min=0.1, help="seconds for one answer; default --seconds, 10 to 60")
+    ] = None
+
+
+@dataclass(frozen=True)
+class Load:
+    """Options that say how much is asked, and for how long."""
+
     concurrency: Annotated[
         str | None, Option(help="requests in flight; default 1 (open loop: 64); 1,2,4,8 measures each")
-    ] = None,
-    processes: Annotated[
-        int, Option(min=1, help="of this generator, which share the requests in flight")
-    ] = 1,
-    rate: Annotated[float | None, Option(help="open loop: requests/s, sent whatever the server does")] = None,
-    slo: Annotated[str | None, Option(help="find the highest rate under a bound: p95=100ms")] = None,
-    min_rate: Annotated[float | None, Option(help="with --slo: lowest rate to offer, requests/s")] = None,
-    max_rate: Annotated[float | None, Option(help="with --slo: highest rate to offer, requests/s")] = None,
-    fail_if: Annotated[
-        list[str] | None, Option(help="end with status 1: 'p95>100ms', 'errors>1%', 'rate<50'; repeat")
-    ] = None,
+    ] = None
+    processes: Annotated[int, Option(min=1, help="of this generator, which share the requests in flight")] = 1
+    rate: Annotated[float | None, Option(help="open loop: requests/s, sent whatever the server does")] = None
+    arrivals: Annotated[str, Option(help="poisson, uniform, bursts:N, ramp:FROM-TO, trace:FILE")] = "poisson"
+    connection: Annotated[Literal["warm", "new"], Option(help="new: one for each request")] = "warm"
     seconds: Annotated[
         float | None,
         Option(min=1, help="longest time of the whole; default 20, with --compare 60, with --slo 300"),
-    ] = None,
-    arrivals: Annotated[str, Option(help="poisson, uniform, bursts:N, ramp:FROM-TO, trace:FILE")] = "poisson",
-    connection: Annotated[Literal["warm", "new"], Option(help="new: one for each request")] = "warm",
-    protocol: Protocol = None,
-    method: Annotated[str, Option(help="of a plain request: POST, GET, PUT")] = "POST",
-    model: Model = None,
-    file: File = None,
-    text: Text = None,
-    payload: PayloadKind = None,
-    shape: Annotated[list[str] | None, Option(help="KServe: NAME=3,224,224; repeat")] = None,
-    input: Annotated[list[str] | None, Option(help="KServe: NAME=FILE.npy; repeat")] = None,
-    encoding: Annotated[Literal["float", "base64"], Option(help="OpenAI: of the answer")] = "float",
-    batch: Annotated[int, Option(min=1, help="items in a request")] = 1,
-    header: Headers = None,
-    api_key: ApiKey = None,
-    ca: Annotated[Path | None, Option(help="TLS: certificate of the authority")] = None,
-    cert: Annotated[Path | None, Option(help="TLS: certificate of this client")] = None,
-    key: Annotated[Path | None, Option(help="TLS: key of this client")] = None,
-    insecure: Annotated[
-        bool, Option("--insecure", help="TLS: do not check the server's certificate")
-    ] = False,
-    timeout: Annotated[
-        float | None, Option(min=0.1, help="seconds for one answer; default --seconds, 10 to 60")
-    ] = None,
+    ] = None
+    seed: Seed = 0
+
+    def in_flight(self) -> list[int]:
+        """Read `8` or `1,2,4,8`."""
+        try:
+            numbers = [int(part) for part in self.concurrency.split(",")] if self.concurrency else []
+        except ValueError:
+            numbers = [0]
+        if any(number < 1 for number in numbers):
+            raise PhotodupError(
+                f"--concurrency is a number above 0, or several as 1,2,4,8, not {self.concurrency!r}."
+            )
+        return numbers
+
+
+@dataclass(frozen=True)
+class Question:
+    """Options that ask for more than the figures of one load."""
+
+    compare: Annotated[bool, Option("--compare", help="compare two URLs, which take turns")] = False
+    slo: Annotated[str | None, Option(help="find the highest rate under a bound: p95=100ms")] = None
+    min_rate: Annotated[float | None, Option(help="with --slo: lowest rate to offer, requests/s")] = None
+    max_rate: Annotated[float | None, Option(help="with --slo: highest rate to offer, requests/s")] = None
+    fail_if: Annotated[
+        list[str] | None, Option(help="end with status 1: 'p95>100ms', 'errors>1%', 'rate<50'; repeat")
+    ] = None
+
+    def check(self, asks: Load, pattern: "Pattern", offered: float | None, limits: "list[Limit]") -> None:
+        """Raise where options do not fit together."""
+
+        def refuse(is_wrong: object, sentence: str) -> None:
+            if is_wrong:
+                raise PhotodupError(sentence)
+
+        slo, compare, is_open = self.slo, self.compare, offered is not None
+        is_shared = len(asks.in_flight()) > 1 or asks.processes > 1
+        refuse(
+            slo and (compare or asks.rate is not None),
+            "--slo looks for a rate of one server: leave --rate and --compare out.",
+        )
+        if asks.arrivals != "poisson":
+            words = f"The arrivals {asks.arrivals} belong to an open loop: say its --rate."
+            refuse(not (is_open or slo), words)
+        refuse(slo and not pattern.is_steady, "--slo offers a steady rate: use poisson or uniform arrivals.")
+        refuse(offered is not None and not offered > 0, "--rate is requests a second, above 0.")
+        refuse(
+            compare and is_open,
+            "--compare takes turns, which needs a closed loop: leave --rate and --arrivals out, or search each server's "
+            "highest rate with --slo.",
+        )
+        refuse(
+            is_shared and (slo or compare or is_open),
+            "Several numbers in --concurrency are measured in turns, --processes share one closed loop: leave --slo, "
+            "--compare and --rate out.",
+        )
+        refuse(
+            limits and compare,
+            "--fail-if is about one server; `photodup gate` fails where one is slower than another.",
+        )
+        is_of_rate = all(limit.figure == "rate" for limit in limits)
+        refuse(slo and not is_of_rate, "With --slo a --fail-if is about the rate that was found: rate<50.")
+        bounds = "--min-rate and --max-rate bound the search of --slo: add it, or leave them out."
+        refuse((self.min_rate or self.max_rate) and not slo, bounds)
+
+
+@with_groups
+def load(
+    urls: Annotated[list[str], Argument(help="URL of the server; two with --compare")],
+    load_options: Load,
+    question: Question,
+    server: Server,
+    payload: Payload,
+    request: Request,
+    tls: TLS,
     metrics: Annotated[
         str | None, Option(help="page of the server's counters, if not at its usual port")
     ] = None,
     as_json: AsJson = False,
     out: Annotated[Path | None, Option(help="folder for the results; default photodup-load/TIME")] = None,
-    seed: Seed = 0,
 ) -> None:
     """Measure any server: rate, latency and errors under a load, the highest rate under a bound, or two servers compared.
 
@@ -87,100 +197,59 @@ def load(
     measured.
     """
     require("load")  # before anything is measured, for the page and the Parquet file come last
-    from photodup.bench.anyurl.arrivals import pattern
-    from photodup.bench.anyurl.measure import LoadSpec, Request
-    from photodup.bench.anyurl.payloads import payloads_for
-    from photodup.bench.anyurl.run import Job, limit_of, run_load, run_rate, run_versus
-    from photodup.bench.anyurl.target import Security, header_values, target_of
+    from photodup.bench.anyurl import measure
+    from photodup.bench.anyurl.arrivals import pattern_of
+    from photodup.bench.anyurl.run import Job, limit_of, run_comparison, run_load, run_rate
     from photodup.bench.anyurl.watch import Watcher
-    from photodup.bench.stats.slo import bound_of
+    from photodup.bench.stats.rate_search import bound_of
 
-    if compare != (len(urls) == 2) or len(urls) > 2:
+    if question.compare != (len(urls) == 2) or len(urls) > 2:
         raise PhotodupError("Give one URL, or two URLs and --compare.")
-    if slo and (compare or rate is not None):
-        raise PhotodupError("--slo looks for a rate of one server: leave --rate and --compare out.")
-    when = pattern(arrivals)
-    offered = when.rate_per_s if when.rate_per_s is not None else rate
-    if arrivals != "poisson" and offered is None and not slo:
-        raise PhotodupError(f"The arrivals {arrivals} belong to an open loop: say its --rate.")
-    if slo and not when.is_steady:
-        raise PhotodupError("--slo offers a steady rate: use poisson or uniform arrivals.")
-    if offered is not None and not offered > 0:
-        raise PhotodupError("--rate is requests a second, above 0.")
-    if compare and offered is not None:
-        raise PhotodupError(
-            "--compare takes turns, which needs a closed loop: leave --rate and --arrivals out, or search each server's "
-            "highest rate with --slo."
-        )
-    in_flight = _numbers(concurrency)
-    if (len(in_flight) > 1 or processes > 1) and (slo or compare or offered is not None):
-        raise PhotodupError(
-            "Several numbers in --concurrency are measured in turns, --processes share one closed loop: leave "
-            "--slo, --compare and --rate out."
-        )
-    limits = [limit_of(words) for words in fail_if or ()]
-    if limits and compare:
-        raise PhotodupError(
-            "--fail-if is about one server; `photodup gate` fails where one is slower than another."
-        )
-    if slo and any(limit.figure != "rate" for limit in limits):
-        raise PhotodupError("With --slo a --fail-if is about the rate that was found: rate<50.")
-    if (min_rate or max_rate) and not slo:
-        raise PhotodupError("--min-rate and --max-rate bound the search of --slo: add it, or leave them out.")
-    bound = bound_of(slo) if slo else None
-    length_s = seconds or when.horizon_s or (300.0 if slo else 60.0 if compare else 20.0)
-    security = Security(header_values(header or [], api_key), not insecure, ca, cert, key)
-    waits_s = timeout or min(60.0, max(10.0, length_s))
+    pattern = pattern_of(load_options.arrivals)
+    offered = pattern.rate_per_s if pattern.rate_per_s is not None else load_options.rate
+    limits = [limit_of(text) for text in question.fail_if or ()]
+    question.check(load_options, pattern, offered, limits)
+    bound = bound_of(question.slo) if question.slo else None
+    length_s = (
+        load_options.seconds or pattern.horizon_s or (300.0 if bound else 60.0 if question.compare else 20.0)
+    )
+    timeout_s, method = request.timeout or min(60.0, max(10.0, length_s)), request.method.upper()
     requests = []
     for number, url in enumerate(urls):
-        spoken = _spoken(protocol, model, number)
-        target = target_of(url, **spoken, security=security, timeout_s=waits_s, method=method.upper())
+        target = server.target(url, number, tls=tls, timeout_s=timeout_s, method=method)
         target = replace(target, metrics=metrics or "")
-        payloads = payloads_for(target, kind=payload, paths=file or [], given_texts=text or [])
-        requests.append(Request(target, payloads, tuple(shape or ()), tuple(input or ()), encoding))
+        shapes, inputs = tuple(request.shape or ()), tuple(request.input or ())
+        requests.append(measure.Request(target, payload.payloads(target), shapes, inputs, request.encoding))
+    in_flight = load_options.in_flight()
     is_open = offered is not None or bound is not None
-    spec = LoadSpec(
+    spec = measure.LoadSpec(
         concurrency=(in_flight or [64 if is_open else 1])[0],
         rate_per_s=offered,
-        arrivals=when,
-        connection=connection,
-        batch=batch,
+        arrivals=pattern,
+        connection=load_options.connection,
+        batch=request.batch,
         seconds=length_s,
-        seed=seed,
-        processes=processes,
+        seed=load_options.seed,
+        processes=load_options.processes,
     )
     name = f"photodup-load/{datetime.now():%Y%m%d-%H%M%S}"  # clocks are set back: never into a folder that is there
     folder = out or next(path for n in count() if not (path := Path(f"{name}{-n or ''}")).exists())
     show = partial(print, flush=True, file=sys.stderr if as_json else None)
     job = Job(requests, spec, folder, Watcher(sys.stderr), show, print if as_json else None, limits)
     if bound:
-        status = run_rate(job, bound, least_per_s=min_rate, most_per_s=max_rate)
-    elif compare:
-        status = run_versus(job)
+        status = run_rate(job, bound, least_per_s=question.min_rate, most_per_s=question.max_rate)
+    elif question.compare:
+        status = run_comparison(job)
     else:
         status = run_load(job, in_flight if len(in_flight) > 1 else ())
     if status:
         raise Exit(status)
 
 
-def _numbers(text: str | None) -> list[int]:
-    """Read `8` or `1,2,4,8`."""
-    try:
-        numbers = [int(part) for part in text.split(",")] if text else []
-    except ValueError:
-        numbers = [0]
-    if any(number < 1 for number in numbers):
-        raise PhotodupError(f"--concurrency is a number above 0, or several as 1,2,4,8, not {text!r}.")
-    return numbers
-
-
-def _spoken(protocol: list[str] | None, model: list[str] | None, number: int = 0) -> dict[str, str]:
-    """Return the protocol and the model of URL `number`, where they are given. A single value applies to both URLs."""
-    options = {"protocol": protocol, "model": model}
-    return {name: values[min(number, len(values) - 1)] for name, values in options.items() if values}
-
-
+@with_groups
 def gate(
+    server: Server,
+    payload: Payload,
     base_url: Annotated[str | None, Option(help="server to compare with")] = None,
     head_url: Annotated[str | None, Option(help="server that may not be slower")] = None,
     base: Annotated[
@@ -194,15 +263,7 @@ def gate(
     concurrency: Annotated[int, Option(min=1, help="requests in flight")] = 1,
     seconds: Annotated[float, Option(min=1, help="longest time of both looks, without starts")] = 80.0,
     start_seconds: Annotated[float, Option(min=1, help="longest time that a command may start")] = 120.0,
-    protocol: Protocol = None,
-    model: Model = None,
-    file: File = None,
-    text: Text = None,
-    payload: PayloadKind = None,
-    header: Headers = None,
-    api_key: ApiKey = None,
     junit: Annotated[Path | None, Option(help="write a JUnit report here")] = None,
-    summary: Annotated[Path | None, Option(help="append a summary in Markdown to this file")] = None,
     as_json: AsJson = False,
     seed: Seed = 0,
 ) -> None:
@@ -214,12 +275,8 @@ def gate(
     nothing could be measured.
     """
     require("load")
-    import json
-
     from photodup.bench.anyurl import gate as gates
-    from photodup.bench.anyurl.measure import LoadSpec, Request
-    from photodup.bench.anyurl.payloads import payloads_for
-    from photodup.bench.anyurl.target import Security, header_values, target_of
+    from photodup.bench.anyurl import measure
     from photodup.bench.anyurl.watch import Watcher, stoppable
     from photodup.core.addresses import masked
     from photodup.serving.process.server_process import Command
@@ -229,16 +286,15 @@ def gate(
         raise PhotodupError(
             "Name two servers with --base-url and --head-url, or two commands with --base, --head and --url."
         )
-    commands = [Command(words, start_seconds) for words in (base, head) if words and by_command]
+    commands = [Command(line, start_seconds) for line in (base, head) if line and by_command]
     if commands and "{port}" not in str(url):
         raise PhotodupError(
             "Both commands run at once: write {port} in --url, and in the commands or use $PORT there."
         )
-    security = Security(header_values(header or [], api_key))
 
-    def request_of(address: str) -> Request:
-        target = target_of(address, **_spoken(protocol, model), security=security, timeout_s=30.0)
-        return Request(target, payloads_for(target, kind=payload, paths=file or [], given_texts=text or []))
+    def request_of(address: str) -> measure.Request:
+        target = server.target(address, timeout_s=30.0)
+        return measure.Request(target, payload.payloads(target))
 
     urls = [str(base_url), str(head_url)]
     if by_command:
@@ -248,25 +304,26 @@ def gate(
     show(f"Base: {labels[0]}; head: {labels[1]}; {concurrency} in flight.")
     watcher = Watcher(sys.stderr)
     sides = gates.sides_of(request_of, urls, [command.running for command in commands], watcher)
-    spec = LoadSpec(concurrency=concurrency, seconds=seconds, seed=seed)
+    spec = measure.LoadSpec(concurrency=concurrency, seconds=seconds, seed=seed)
     try:
         with stoppable(watcher):
-            gated = gates.gate(sides, spec, watcher, limit=limit / 100)
+            gated = gates.measure_gate(sides, spec, watcher, limit=limit / 100)
     except KeyboardInterrupt:
         raise PhotodupError("The gate was stopped by you, so nothing is decided.") from None
     for line in (*gated.sentences(), *(f"Note: {note}" for note in gated.notes)):
         show(line)
-    gates.write(gated, junit=junit, summary=summary)
+    if junit:
+        gates.write_junit(gated, junit)
     if as_json:
         print(json.dumps(gated.as_record(), default=str))
     if gated.has_failed:
         raise Exit(1)
 
 
+@with_groups
 def verify(
     url: Annotated[str, Argument(help="URL of an embedding server of yours")],
-    protocol: Protocol = None,
-    model: Model = None,
+    server: Server,
     weights: Annotated[
         str | None, Option(help="of the reference, as MODEL_PRETRAINED; default what the server names")
     ] = None,
@@ -276,8 +333,6 @@ def verify(
     hostile: Annotated[bool, Option(help="also send files that are made to hurt it")] = True,
     strict: Annotated[bool, Option("--strict", help="count what is tolerated as wrong")] = False,
     timeout: Annotated[float, Option(min=0.1, help="seconds for one answer")] = 60.0,
-    header: Headers = None,
-    api_key: ApiKey = None,
     as_json: AsJson = False,
 ) -> None:
     """Check that an embedding server computes the model that it names, and that it survives broken images.
@@ -287,21 +342,16 @@ def verify(
     all is right or tolerated, 1 where something is wrong or the server is dead, 2 where it could not be checked.
     """
     require("load")
-    import json
-
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    from photodup.bench.anyurl.target import Security, header_values, target_of
-    from photodup.bench.verify.verify import verify as checked
+    from photodup.bench.verify.checks import verify_server
     from photodup.core.names import printable
 
-    security = Security(header_values(header or [], api_key))
-    target = target_of(url, **_spoken(protocol, model), security=security, timeout_s=timeout)
-    console = Console(stderr=True)
-    with console.status("") as status:
-        report = checked(target, weights, precision=precision, is_hostile=hostile, say=status.update)
+    target = server.target(url, timeout_s=timeout)
+    with Console(stderr=True).status("") as status:
+        report = verify_server(target, weights, precision=precision, is_hostile=hostile, show=status.update)
     if as_json:
         print(json.dumps({**report.as_record(), "status": int(report.has_failed(strict=strict))}))
     else:
@@ -309,8 +359,8 @@ def verify(
         colours = {"right": "green", "tolerated": "yellow", "wrong": "red", "dead": "bold red"}
         for row in report.rows:
             cosine = "" if row.cosine is None else f"{row.cosine:.6f}"
-            words = printable(row.words)
-            table.add_row(row.name, Text(row.verdict, colours.get(row.verdict, "dim")), cosine, Text(words))
+            finding = Text(printable(row.words))
+            table.add_row(row.name, Text(row.verdict, colours.get(row.verdict, "dim")), cosine, finding)
         screen = Console()
         screen.print(f"Reference: {report.reference}.", markup=False, highlight=False)
         screen.print(table)

@@ -99,7 +99,7 @@ def study_outcomes(run: Annotated[str, Argument(help="directory under results/")
 
     opened = read_run(run_directory(run))
     outcomes = read_all(opened)
-    planned = [outcome for outcome in outcomes if outcome.because != NOT_PLANNED]
+    planned = [outcome for outcome in outcomes if outcome.reason != NOT_PLANNED]
     for outcome in sorted(planned, key=lambda o: (o.question.is_null, not o.question.is_primary)):
         question = outcome.question
         kind = "null" if question.is_null else "primary" if question.is_primary else "exploratory"
@@ -136,12 +136,12 @@ def kube_check(
     directories: Annotated[list[Path] | None, Argument(help="kustomizations; base and both overlays")] = None,
 ) -> None:
     """Check manifests: schema, quota against maxReplicas, probes against start time, selectors, ports."""
-    from photodup.study.kubernetes.checks import check
-    from photodup.study.kubernetes.manifests import OVERLAYS, render
+    from photodup.study.kubernetes.checks import check_manifests
+    from photodup.study.kubernetes.manifests import OVERLAYS, kustomize
 
     n_findings = 0
     for directory in directories or OVERLAYS.values():
-        findings = check(render(directory))
+        findings = check_manifests(kustomize(directory))
         n_findings += len(findings)
         lines = [str(finding) for finding in findings] or ["nothing found"]
         print(*lines, sep="\n", end=f"  ({directory})\n")

@@ -62,7 +62,7 @@ def require(*parts: str) -> None:
         raise PhotodupError(message)
 
 
-def need(module: str) -> ModuleType:
+def import_extra(module: str) -> ModuleType:
     """Import a module that an extra brings.
 
     Raises:

@@ -4,12 +4,12 @@ import re
 from pathlib import Path
 from typing import Any
 
-from photodup.core.extras import need
+from photodup.core.extras import import_extra
 
 
 def render_page(template: Path, /, **values: Any) -> str:
     """Return a page; all values in it are escaped unless they are marked safe."""
-    jinja2 = need("jinja2")
+    jinja2 = import_extra("jinja2")
     loader = jinja2.FileSystemLoader([template.parent, Path(__file__).parent])
     environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True)
     environment.filters["coded"] = _coded

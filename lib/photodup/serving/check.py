@@ -15,7 +15,7 @@ import httpx
 
 from photodup.core.addresses import is_loopback, masked
 from photodup.core.errors import PhotodupError, ServerError
-from photodup.core.extras import need
+from photodup.core.extras import import_extra
 from photodup.embedding.backends import ENGINES, PRECISIONS, Backend, parse_backend
 from photodup.embedding.client.http import Patience, Remote, ask
 from photodup.embedding.client.servers import server_client
@@ -37,7 +37,7 @@ def check_all(endpoints: Endpoints, timeout_s: float = TIMEOUT_S) -> list[dict[s
     Raises:
         PhotodupError: Triton's client is not installed.
     """
-    need("tritonclient.grpc")
+    import_extra("tritonclient.grpc")
     endpoints.use_control_key()
     probes: list[tuple[str, str, Callable[[], Remote | None]]] = [
         *(

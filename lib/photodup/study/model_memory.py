@@ -34,8 +34,8 @@ def memory_by_model(
         PhotodupError: the server cannot be controlled or does not tell its memory, or a backend cannot be measured.
     """
     from photodup.bench.backends.adapters import adapter
-    from photodup.bench.load.load import measure
     from photodup.bench.load.usage import usage
+    from photodup.bench.load.window import measure
     from photodup.serving.triton.control import load_triton_model, nothing_loaded, unload_triton_model
     from photodup.study.notebook.points import N_PHOTOS
     from photodup.study.notebook.weights import payload_photos

@@ -52,16 +52,16 @@ def measure_real_path(run: "Run", payloads_bytes: Sequence[int], **sizes: Any) -
 
 
 def measure_twin(
-    run: "Run", found: Mapping[str, Any], payloads_bytes: Sequence[int], **sizes: Any
+    run: "Run", path: Mapping[str, Any], payloads_bytes: Sequence[int], **sizes: Any
 ) -> dict[str, Any]:
     """Return the same requests over an emulated link of the same round trip and rate; a gap where none can be made."""
-    spec = twin(dict(found))
+    spec = twin(dict(path))
     config = {"spec": asdict(spec), "payloads": list(payloads_bytes), **sizes}
     measure = partial(measure_ladder, spec, payloads_bytes, **sizes)
     return run.measure_or_load("real-path-twin", measure, config=config, kind="link_trial", may_fail=True)
 
 
-def compare_paths(found: Mapping[str, Any], emulated: Mapping[str, Any] | None = None) -> "pd.DataFrame":
+def compare_paths(path: Mapping[str, Any], emulated: Mapping[str, Any] | None = None) -> "pd.DataFrame":
     """Return one row for each payload and kind of connection: `real_ms`, `emulated_ms` and what `MODELS` predict.
 
     The server's own time (`turnaround_ms`) is part of the real latency and of the predictions, and is added to the
@@ -69,24 +69,24 @@ def compare_paths(found: Mapping[str, Any], emulated: Mapping[str, Any] | None =
     """
     import pandas as pd
 
-    rate = float(found.get("rate_mbit_s") or "inf")
-    turnaround_ms = found["turnaround_ms"]
-    other = {
+    rate = float(path.get("rate_mbit_s") or "inf")
+    turnaround_ms = path["turnaround_ms"]
+    emulated_at = {
         (row["payload_bytes"], row["connection"]): row["latency_ms_p50"] + turnaround_ms
         for row in (emulated or {}).get("rows", [])
         if row["valid"]
     }
     rows = []
-    for row in found["rows"]:
+    for row in path["rows"]:
         size, kind = row["payload_bytes"], row["connection"]
         predicted = {
-            name: latency_model.predict_ms(name, size, found["rtt_ms"], rate, turnaround_ms, connection=kind)
+            name: latency_model.predict_ms(name, size, path["rtt_ms"], rate, turnaround_ms, connection=kind)
             for name in MODELS
         }
         real = row["latency_ms_p50"] if row["valid"] else float("nan")
-        emulated_ms = other.get((size, kind), float("nan"))
-        seen = {"payload_bytes": size, "connection": kind, "real_ms": real, "emulated_ms": emulated_ms}
-        rows.append(seen | predicted)
+        emulated_ms = emulated_at.get((size, kind), float("nan"))
+        latencies = {"payload_bytes": size, "connection": kind, "real_ms": real, "emulated_ms": emulated_ms}
+        rows.append(latencies | predicted)
     return pd.DataFrame(rows)
 
 
@@ -115,21 +115,21 @@ def draw_paths(axes: "Sequence[Axes]", table: "pd.DataFrame") -> None:
     axes[0].legend(fontsize=8)
 
 
-def path_in_words(found: Mapping[str, Any], table: "pd.DataFrame", payload_bytes: int) -> str:
+def path_in_words(path: Mapping[str, Any], table: "pd.DataFrame", payload_bytes: int) -> str:
     """Return one sentence: what a payload costs on each kind of connection over the real way, and what predicts it."""
     at = table[table["payload_bytes"] == payload_bytes].set_index("connection")["real_ms"]
     words = {"new": "a new connection", "idle": "one after a pause", "warm": "a warm one"}
     parts = [f"{at[kind]:.0f} ms on {words[kind]}" for kind in words if kind in at and at[kind] == at[kind]]
     if not parts:
-        return f"Over the real way ({found['rtt_ms']:.1f} ms) no request of {payload_bytes / 1e3:,.0f} KB was measured."
+        return f"Over the real way ({path['rtt_ms']:.1f} ms) no request of {payload_bytes / 1e3:,.0f} KB was measured."
     measured = table[table["real_ms"].notna() & (table["rounds"] / table["bandwidth-only"] > 1.1)]
     error = {name: (measured[name] / measured["real_ms"] - 1).abs().median() for name in MODELS}
-    told = (
-        f"Over the real way ({found['rtt_ms']:.1f} ms) {payload_bytes / 1e3:,.0f} KB take {', '.join(parts)}"
+    times = (
+        f"Over the real way ({path['rtt_ms']:.1f} ms) {payload_bytes / 1e3:,.0f} KB take {', '.join(parts)}"
     )
     if not len(measured):
-        return f"{told}; at this round trip the two explanations do not differ."
+        return f"{times}; at this round trip the two explanations do not differ."
     return (
-        f"{told}; where the two explanations differ ({len(measured)} points), counting round trips is off by "
+        f"{times}; where the two explanations differ ({len(measured)} points), counting round trips is off by "
         f"{error['rounds']:.0%} and bandwidth alone by {error['bandwidth-only']:.0%} (medians)."
     )

@@ -32,7 +32,7 @@ class Pattern:
     is_steady: bool = True
 
 
-def pattern(words: str) -> Pattern:
+def pattern_of(words: str) -> Pattern:
     """Read `--arrivals`.
 
     Raises:
@@ -42,11 +42,11 @@ def pattern(words: str) -> Pattern:
         return Pattern(words, arrivals_s)
     if words == "uniform":
         return Pattern(words, lambda rate, horizon, seed: np.arange(0, horizon, 1 / rate))
-    if (found := re.fullmatch(r"bursts:(\d+)", words)) and int(found[1]) > 0:
-        size = int(found[1])
+    if (match := re.fullmatch(r"bursts:(\d+)", words)) and int(match[1]) > 0:
+        size = int(match[1])
         return Pattern(words, lambda rate, horizon, seed: _bursts(rate, horizon, seed, size), is_steady=False)
-    if found := re.fullmatch(rf"ramp:({_NUMBER})-({_NUMBER})", words):
-        first, last = float(found[1]), float(found[2])
+    if match := re.fullmatch(rf"ramp:({_NUMBER})-({_NUMBER})", words):
+        first, last = float(match[1]), float(match[2])
         if first + last > 0:
             mean = (first + last) / 2
             ramp = lambda rate, horizon, seed: _ramp(first, last, horizon, seed)  # noqa: E731

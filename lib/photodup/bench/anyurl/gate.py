@@ -61,7 +61,7 @@ class Gated:
     Attributes:
         rates: by the planted slowdown, as a fraction: the share of simulated gates that fail at the spread just measured.
         values: base's and head's figure, in `unit`.
-        because: why it fails beside the slowdown; empty otherwise.
+        reason: why it fails beside the slowdown; empty otherwise.
     """
 
     slowdown: Slowdown
@@ -73,28 +73,28 @@ class Gated:
     spread: Spread
     rates: dict[float, float]
     notes: tuple[str, ...] = ()
-    because: str = ""
+    reason: str = ""
 
     @property
     def has_failed(self) -> bool:
-        return bool(self.because) or self.slowdown.verdict == "failed"
+        return bool(self.reason) or self.slowdown.verdict == "failed"
 
     def sentences(self) -> list[str]:
         """Return the verdict, what it rests on, and how often it would be wrong."""
-        found, (base, head) = self.slowdown, self.values
-        way = "slower" if found.slower >= 0 else "faster"
-        size = f"head is {abs(found.slower):.1%} {way} than base ({number(head)} against {number(base)} {self.unit})"
-        bounds = f"one-sided bounds {found.low:+z.1%} and {found.high:+z.1%}"
+        slowdown, (base, head) = self.slowdown, self.values
+        way = "slower" if slowdown.slower >= 0 else "faster"
+        size = f"head is {abs(slowdown.slower):.1%} {way} than base ({number(head)} against {number(base)} {self.unit})"
+        bounds = f"one-sided bounds {slowdown.low:+z.1%} and {slowdown.high:+z.1%}"
         verdict = "FAILED" if self.has_failed else "PASSED"
-        why = f"{self.because} " if self.because else ""
+        reason = f"{self.reason} " if self.reason else ""
         rates = ", ".join(
             f"one {p:.0%} slower in {r:.1%}" if p else f"an equal head in {r:.1%}"
             for p, r in self.rates.items()
         )
         rests_on = f"{count(self.n, 'observation')} in {count(self.n_visits, 'visit')}"
         return [
-            f"{verdict}: {why}{size}; {bounds}, the limit is {found.limit:+z.1%}.",
-            f"It rests on {rests_on}, {self.seconds:.0f} s, and look {found.looks} of {len(LEVELS)}.",
+            f"{verdict}: {reason}{size}; {bounds}, the limit is {slowdown.limit:+z.1%}.",
+            f"It rests on {rests_on}, {self.seconds:.0f} s, and look {slowdown.looks} of {len(LEVELS)}.",
             f"Simulated {N_SIMULATED} times at the spread just measured ({self.spread.visits:.1%} between visits), this "
             f"gate fails {rates} of runs.",
         ]
@@ -103,29 +103,21 @@ class Gated:
         """Return it as JSON."""
         return {**asdict(self), "failed": self.has_failed, "sentences": self.sentences()}
 
-    def markdown(self) -> str:
-        """Return a summary for the page of a CI job."""
-        verdict, *rest = self.sentences()
-        lines = [f"### photodup gate: {'❌' if self.has_failed else '✅'} {verdict}", "", *rest]
-        rows = [f"| {planted:.0%} slower | {share:.1%} |" for planted, share in self.rates.items()]
-        table = ["| head is | the gate fails |", "|---|---|", *rows]
-        return "\n".join([*lines, "", *table, "", *(f"- {note}" for note in self.notes)]).rstrip() + "\n"
-
     def junit(self) -> str:
         """Return a JUnit report with one test case."""
         failures = str(int(self.has_failed))
         suite = ElementTree.Element(
             "testsuite", name="photodup gate", tests="1", failures=failures, errors="0"
         )
-        about = {
+        labels = {
             "classname": "photodup.gate",
             "name": f"head is not slower than base by more than {self.slowdown.limit:.1%}",
         }
-        case = ElementTree.SubElement(suite, "testcase", about, time=f"{self.seconds:.1f}")
-        verdict, *rest = self.sentences()
+        case = ElementTree.SubElement(suite, "testcase", labels, time=f"{self.seconds:.1f}")
+        verdict, *basis = self.sentences()
         if self.has_failed:
-            ElementTree.SubElement(case, "failure", message=verdict).text = "\n".join((verdict, *rest))
-        ElementTree.SubElement(case, "system-out").text = "\n".join((verdict, *rest, *self.notes))
+            ElementTree.SubElement(case, "failure", message=verdict).text = "\n".join((verdict, *basis))
+        ElementTree.SubElement(case, "system-out").text = "\n".join((verdict, *basis, *self.notes))
         return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
 
@@ -157,10 +149,10 @@ def planted_heads(draw: Draw, planted: float) -> Iterator[list[np.ndarray]]:
 def fails(ratios: Sequence[np.ndarray], limit: float) -> bool:
     """Tell whether the gate fails a head with these log ratios of all looks; a clear case ends at the first."""
     for look in range(1, len(LEVELS) + 1):
-        found = decide(ratios[: look * len(ratios) // len(LEVELS)], limit, look)
-        if found.verdict != "open":
+        decision = decide(ratios[: look * len(ratios) // len(LEVELS)], limit, look)
+        if decision.verdict != "open":
             break
-    return found.verdict == "failed"
+    return decision.verdict == "failed"
 
 
 def simulated(draw: Draw, limit: float, planted: float) -> float:
@@ -173,7 +165,7 @@ Start = Callable[[Ready], AbstractContextManager[Request]]
 Sides = Callable[[], AbstractContextManager[tuple[Request, Request]]]
 
 
-def gate(sides: Sides, spec: LoadSpec, watcher: Watcher, *, limit: float) -> Gated:
+def measure_gate(sides: Sides, spec: LoadSpec, watcher: Watcher, *, limit: float) -> Gated:
     """Measure base and head in turns and decide whether head is slower by more than the limit.
 
     Args:
@@ -187,39 +179,46 @@ def gate(sides: Sides, spec: LoadSpec, watcher: Watcher, *, limit: float) -> Gat
     with sides() as (base, head):
         notes = same_answers(base, head, spec.batch)
         least_s = visit((base, head), spec, SHORTEST, 0).seconds
-    per_look, plan = fitted(least_s, spec.seconds, n_sides=2, looks=len(LEVELS), most=VISITS)
+    per_look, plan = fitted(least_s, spec.seconds, n_sides=2, looks=len(LEVELS), most_visits=VISITS)
     is_rate = spec.load.concurrency != 1
-    seen: list[Visit] = []
+    visits: list[Visit] = []
     for look in range(1, len(LEVELS) + 1):
-        for number_ in range(len(seen) + 1, per_look * look + 1):
+        for number_ in range(len(visits) + 1, per_look * look + 1):
             if watcher.stop_asked:
                 raise PhotodupError("The gate was stopped by you, so nothing is decided.")
             watcher.say(f"look {look} of {len(LEVELS)}, visit {number_} of {per_look * look}")
             with sides() as (base, head):
-                seen.append(visit((base, head), spec, plan, number_))
-        observed = read.observed(seen, spec.load, read.usual_metric(spec.load))
+                visits.append(visit((base, head), spec, plan, number_))
+        observed = read.observed(visits, spec.load, read.usual_metric(spec.load))
         if isinstance(observed, str):
             raise PhotodupError(f"Base and head cannot be compared: {observed}")
-        ratios = [-one if is_rate else one for one in observed.log_ratios]
-        found = decide(ratios, limit, look)
-        if found.verdict != "open":
+        ratios = [-in_visit if is_rate else in_visit for in_visit in observed.log_ratios]
+        decision = decide(ratios, limit, look)
+        if decision.verdict != "open":
             break
     assert isinstance(observed, Observed)
     spread = spread_of(Observed(tuple(ratios), 1.0, 1.0))
-    planted = dict.fromkeys((0.0, limit, limit + BEYOND))
     rates = {
-        of: simulated(lambda looks, draw: spread.draw(looks * per_look, draw), limit, of) for of in planted
+        planted: simulated(lambda looks, draw: spread.draw(looks * per_look, draw), limit, planted)
+        for planted in dict.fromkeys((0.0, limit, limit + BEYOND))
     }
-    answered, failed = (
-        [sum(getattr(v, name)[side] for v in seen) for side in (0, 1)] for name in ("n_requests", "n_failed")
+    shares = []
+    for side in (0, 1):
+        n_failed = sum(v.n_failed[side] for v in visits)
+        shares.append(n_failed / max(1, n_failed + sum(v.n_requests[side] for v in visits)))
+    has_more_failures = shares[1] > FAILED_SHARE >= shares[0]
+    return Gated(
+        decision,
+        (observed.value_a, observed.value_b),
+        "requests/s" if is_rate else "ms",
+        observed.n,
+        len(visits),
+        time.monotonic() - began,
+        spread,
+        rates,
+        (*notes, *read.remarks(visits)),
+        f"{shares[1]:.1%} of head's requests failed." if has_more_failures else "",
     )
-    shares = [failed[side] / max(1, failed[side] + answered[side]) for side in (0, 1)]
-    because = ""
-    if shares[1] > FAILED_SHARE >= shares[0]:
-        because = f"{shares[1]:.1%} of head's requests failed."
-    values, unit = (observed.value_a, observed.value_b), "requests/s" if is_rate else "ms"
-    seconds, told = time.monotonic() - began, (*notes, *read.remarks(seen))
-    return Gated(found, values, unit, observed.n, len(seen), seconds, spread, rates, told, because)
 
 
 def sides_of(
@@ -246,24 +245,19 @@ def sides_of(
         ready = [partial(tried, url) for url in urls]
         with contextlib.ExitStack() as stack:
             started = [stack.enter_context(s(r)) for s, r in zip(starts, ready, strict=False)]
-            base, head = started or [one() for one in ready]
+            base, head = started or [make() for make in ready]
             yield base, head
 
     return sides
 
 
-def write(gated: Gated, *, junit: Path | None, summary: Path | None) -> None:
-    """Write the reports that were asked for; a summary is appended, since a CI job's page collects them.
+def write_junit(gated: Gated, path: Path) -> None:
+    """Write the report for a CI system.
 
     Raises:
-        PhotodupError: a file cannot be written.
+        PhotodupError: it cannot be written.
     """
     try:
-        if junit:
-            write_atomically(junit, gated.junit())
-        if summary:
-            before = summary.read_text(encoding="utf-8") if summary.exists() else ""
-            write_atomically(summary, before + gated.markdown())
+        write_atomically(path, gated.junit())
     except OSError as error:
-        where = error.filename or junit or summary
-        raise PhotodupError(f"{where} cannot be written: {error.strerror}.") from None
+        raise PhotodupError(f"{error.filename or path} cannot be written: {error.strerror}.") from None

@@ -23,22 +23,22 @@ def describe_model(target: Target) -> ServedModel:
         PhotodupError: nothing answers, there is no such model, or the server speaks something else.
     """
     is_grpc = target.protocol == "kserve-grpc"
-    about = (
+    metadata = (
         target.about("ModelMetadata", target.model, target.version) if is_grpc else target.get(target.path)
     )
-    if not isinstance(about, dict) or "inputs" not in about:
+    if not isinstance(metadata, dict) or "inputs" not in metadata:
         version = target.version and f", version {target.version},"
         raise PhotodupError(
             f"{target.base} has no model {target.model!r}{version} that speaks KServe's v2 protocol: correct the name, or "
             "load the model."
         )
-    return model_of(target.model, about, _config(target, target.model))
+    return model_of(target.model, metadata, _config(target, target.model))
 
 
 def takes_json_alone(target: Target) -> bool:
     """Ask a server over HTTP whether it lists extensions but no binary tensors (MLServer): it then takes JSON alone."""
-    about = target.get("/v2")
-    listed = about.get("extensions") if isinstance(about, dict) else None
+    metadata = target.get("/v2")
+    listed = metadata.get("extensions") if isinstance(metadata, dict) else None
     return isinstance(listed, list) and "binary_tensor_data" not in listed
 
 
@@ -63,13 +63,13 @@ def counted_models(target: Target) -> list[str]:
 
 def _config(target: Target, model: str) -> dict[str, Any]:
     """Return a model's configuration; empty where it is not told: it is an extension of Triton's, and may be restricted."""
-    found: Any = None
+    config: Any = None
     if target.protocol == "kserve-grpc":
         with contextlib.suppress(PhotodupError):
-            found = target.about("ModelConfig", model)
+            config = target.about("ModelConfig", model)
     else:
-        found = target.get(f"/v2/models/{model}/config")
-    return found or {}
+        config = target.get(f"/v2/models/{model}/config")
+    return config or {}
 
 
 def shaped(model: ServedModel, shapes: Sequence[str], ready: Collection[str] = ()) -> ServedModel:
@@ -78,36 +78,36 @@ def shaped(model: ServedModel, shapes: Sequence[str], ready: Collection[str] = (
     Raises:
         PhotodupError: a dimension stays open, or a shape does not fit the model.
     """
-    given = {}
+    shape_of = {}
     for text in shapes:
         name, _, dims = text.partition("=")
         try:
-            given[name] = tuple(int(d) for d in dims.split(","))
+            shape_of[name] = tuple(int(d) for d in dims.split(","))
         except ValueError:
-            given[name] = ()
-        if not given[name] or min(given[name]) < 1:
+            shape_of[name] = ()
+        if not shape_of[name] or min(shape_of[name]) < 1:
             raise PhotodupError(f"A shape is written NAME=3,224,224, not {text!r}.")
-    for name in given:
+    for name in shape_of:
         _input(model, name)
     filled = []
     for tensor in model.inputs:
         if tensor.name in ready:
             filled.append(tensor)
             continue
-        wanted = given.get(tensor.name, tensor.dims)
-        if len(wanted) == len(tensor.dims) + 1 and model.batched:
-            wanted = wanted[1:]
-        if not _fits(wanted, tensor):
+        requested = shape_of.get(tensor.name, tensor.dims)
+        if len(requested) == len(tensor.dims) + 1 and model.batched:
+            requested = requested[1:]
+        if not _fits(requested, tensor):
             raise PhotodupError(
                 f"{tensor.name} of {model.name} has the shape {_text(tensor.dims)}"
-                f"{' for each item' if model.batched else ''}; {_text(wanted)} does not fit."
+                f"{' for each item' if model.batched else ''}; {_text(requested)} does not fit."
             )
-        if -1 in wanted:
+        if -1 in requested:
             raise PhotodupError(
                 f"{tensor.name} of {model.name} has open dimensions {_text(tensor.dims)}: give its shape, such as "
-                f"--shape {tensor.name}={','.join(str(d) if d > 0 else '128' for d in wanted)}."
+                f"--shape {tensor.name}={','.join(str(d) if d > 0 else '128' for d in requested)}."
             )
-        filled.append(Tensor(tensor.name, tensor.datatype, wanted))
+        filled.append(Tensor(tensor.name, tensor.datatype, requested))
     return replace(model, inputs=tuple(filled))
 
 
@@ -137,9 +137,9 @@ class Requests:
     """
 
     def __init__(
-        self, model: ServedModel, payloads: Payloads, given: Sequence[str] = (), shapes: Sequence[str] = ()
+        self, model: ServedModel, payloads: Payloads, inputs: Sequence[str] = (), shapes: Sequence[str] = ()
     ) -> None:
-        self._given = _arrays(model, given)
+        self._given = _arrays(model, inputs)
         self.model = model = shaped(model, shapes, self._given)
         self.n_given = _items_given(model, self._given)
         takes_bytes = [t for t in model.inputs if t.datatype == "BYTES" and t.name not in self._given]
@@ -156,20 +156,22 @@ class Requests:
 
     def check_batch(self, batch: int) -> None:
         """Raise where a request may not hold so many items."""
-        most = self.model.max_batch if self.model.batched else 1
+        most_items = self.model.max_batch if self.model.batched else 1
         if self.n_given not in (None, batch):
             raise PhotodupError(
                 f"The arrays given hold {self.n_given} items each: ask for --batch {self.n_given}."
             )
-        if most is not None and batch > most:
+        if most_items is not None and batch > most_items:
             raise PhotodupError(
-                f"{self.model.name} takes {most} item{'s' * (most > 1)} a request at most: lower --batch."
+                f"{self.model.name} takes {most_items} item{'s' * (most_items > 1)} a request at most: lower --batch."
             )
 
     def tensors(self, items: Sequence[Any]) -> dict[str, np.ndarray]:
         """Return name → array of one request."""
-        given = self._given
-        return {t.name: given[t.name] if t.name in given else self._made(t, items) for t in self.model.inputs}
+        return {
+            tensor.name: self._given[tensor.name] if tensor.name in self._given else self._made(tensor, items)
+            for tensor in self.model.inputs
+        }
 
     def _made(self, tensor: Tensor, items: Sequence[Any]) -> np.ndarray:
         # a server's word, which may be any
@@ -201,9 +203,9 @@ def _random(tensor: Tensor, seed: int) -> np.ndarray:
     return generator.integers(0, 2 if kind_of.kind == "b" else 100, tensor.dims).astype(kind_of)
 
 
-def _arrays(model: ServedModel, given: Sequence[str]) -> dict[str, np.ndarray]:
-    found: dict[str, np.ndarray] = {}
-    for text in given:
+def _arrays(model: ServedModel, inputs: Sequence[str]) -> dict[str, np.ndarray]:
+    arrays: dict[str, np.ndarray] = {}
+    for text in inputs:
         name, _, path = text.partition("=")
         tensor = _input(model, name)
         try:
@@ -222,8 +224,8 @@ def _arrays(model: ServedModel, given: Sequence[str]) -> dict[str, np.ndarray]:
             raise PhotodupError(
                 f"{path} has the shape {_text(array.shape)}, {name} takes {batch}{_text(tensor.dims)}."
             )
-        found[name] = array
-    return found
+        arrays[name] = array
+    return arrays
 
 
 def _items_given(model: ServedModel, arrays: Mapping[str, np.ndarray]) -> int | None:

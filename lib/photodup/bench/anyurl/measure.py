@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from photodup.bench.anyurl import kserve
-from photodup.bench.anyurl.arrivals import Pattern, pattern
+from photodup.bench.anyurl.arrivals import Pattern, pattern_of
 from photodup.bench.anyurl.payloads import JSON, Payloads
 from photodup.bench.anyurl.target import Target, unreachable
 from photodup.bench.anyurl.watch import Watcher
@@ -21,12 +21,18 @@ from photodup.bench.backends.http_connection import HttpError
 from photodup.bench.backends.server_adapters import OverGrpc, OverHttp
 from photodup.bench.link.way import LOOPBACK, Way
 from photodup.bench.load.counters import known_account, probe
-from photodup.bench.load.load import Probe, measure
 from photodup.bench.load.plan import WindowPlan
 from photodup.bench.load.usage import local_server
+from photodup.bench.load.window import Probe, measure
 from photodup.bench.load.workers import check_rows, clock, common_error, describe_error
 from photodup.bench.stats.facts import Load
-from photodup.bench.stats.figures import FEWEST_VISITS, Figure, figures_of, interval, percentile_figure
+from photodup.bench.stats.figures import (
+    FEWEST_VISITS,
+    Figure,
+    figures_of_windows,
+    interval,
+    percentile_figure,
+)
 from photodup.bench.stats.sentence import number
 from photodup.core.errors import PhotodupError, is_expected
 from photodup.embedding.wire.http import AnswerError, Base64Json, Multipart, OpenAi, Post
@@ -50,7 +56,7 @@ class LoadSpec:
 
     concurrency: int = 1
     rate_per_s: float | None = None
-    arrivals: Pattern = field(default_factory=lambda: pattern("poisson"))
+    arrivals: Pattern = field(default_factory=lambda: pattern_of("poisson"))
     connection: str = "warm"
     batch: int = 1
     seconds: float = 20.0
@@ -68,8 +74,8 @@ class LoadSpec:
         """Windows into which the time is split: one where the load is not the same all the time."""
         if self.rate_per_s is not None and not self.arrivals.is_steady:
             return 1
-        most = MOST_VISITS if self.processes == 1 else FEWEST_VISITS  # which start anew for each
-        return min(max(FEWEST_VISITS, round(self.seconds / VISIT_S)), most)
+        most_visits = MOST_VISITS if self.processes == 1 else FEWEST_VISITS  # which start anew for each
+        return min(max(FEWEST_VISITS, round(self.seconds / VISIT_S)), most_visits)
 
     def window(self, visit: int = 0) -> WindowPlan:
         """Return the window of a visit; an open loop waits for up to a quarter of it for what was sent in it."""
@@ -87,10 +93,11 @@ class LoadSpec:
     def words(self) -> str:
         """This load in one clause."""
         batch = f", {self.batch} items a request" if self.batch > 1 else ""
-        how = f"{self.connection} connections{batch}"
+        connections = f"{self.connection} connections{batch}"
         if self.rate_per_s is None:
-            return f"{self.concurrency} in flight, {how}"
-        return f"{self.rate_per_s:.4g} requests/s ({self.arrivals.words}), at most {self.concurrency} in flight, {how}"
+            return f"{self.concurrency} in flight, {connections}"
+        rate = f"{self.rate_per_s:.4g} requests/s ({self.arrivals.words})"
+        return f"{rate}, at most {self.concurrency} in flight, {connections}"
 
 
 @dataclass(frozen=True)
@@ -98,7 +105,7 @@ class LoadWindow:
     """One window of a load.
 
     Attributes:
-        columns: as `load.measure` returns them.
+        columns: as `window.measure` returns them.
         rows: [answered, len(ROW)] single requests, times in seconds since the window opened.
         errors: failed requests: seconds, sentence.
         began_s: when it was begun, seconds since the first of all.
@@ -117,7 +124,7 @@ class LoadWindow:
 
 @dataclass(frozen=True)
 class Measured:
-    """A load with its windows, one a visit; `columns` are `figures_of` them."""
+    """A load with its windows, one a visit; `columns` are `figures_of_windows` them."""
 
     spec: LoadSpec
     windows: list[LoadWindow]
@@ -173,13 +180,13 @@ class Request:
             model = kserve.describe_model(target)
             requests = kserve.Requests(model, payloads, self.inputs, self.shapes)
             requests.check_batch(batch)
-            asked = model.name, model.outputs[0].name, model.batched
+            signature = model.name, model.outputs[0].name, model.batched
             if target.protocol == "kserve-http":
                 is_json = kserve.takes_json_alone(target)
-                return http(KserveHttp(*asked, is_json, target.version), payload=requests.tensors)
+                return http(KserveHttp(*signature, is_json, target.version), payload=requests.tensors)
             return OverGrpc(
                 target.name,
-                KserveGrpc(*asked, target.version),
+                KserveGrpc(*signature, target.version),
                 target.channel,
                 columns,
                 requests.tensors,
@@ -261,7 +268,7 @@ def measure_loads(request: Request, specs: Sequence[LoadSpec], watcher: Watcher)
             windows[index].append(replace(window, began_s=max(watcher.opened_s - began, 0.0)))
         longest_s = max(longest_s, clock() - visit_began)
     return [
-        Measured(spec, of_spec, figures_of([window.columns for window in of_spec]))
+        Measured(spec, of_spec, figures_of_windows([window.columns for window in of_spec]))
         for spec, of_spec in zip(specs, windows, strict=True)
         if of_spec
     ]
@@ -334,24 +341,27 @@ class Headline:
     """
 
     requests_per_s: Figure
-    answered: int
-    failed: int
+    n_answered: int
+    n_failed: int
     percentiles_ms: dict[int, Figure]
     max_ms: float
 
     @property
     def error_share(self) -> float:
-        return self.failed / max(1, self.answered + self.failed)
+        return self.n_failed / max(1, self.n_answered + self.n_failed)
 
     def is_rare(self, percentile: int) -> bool:
         """Return True where fewer than ten answers lie beyond a percentile."""
-        return self.answered * (100 - percentile) < 1000
+        return self.n_answered * (100 - percentile) < 1000
 
     def lines(self) -> list[str]:
         """Return the headline for a person."""
-        failed = f"{self.failed:,} of {count(self.answered + self.failed, 'request')} failed ({self.error_share:.2%})"
-        errors = failed if self.failed else "no errors"
-        first = f"{with_interval(self.requests_per_s)} requests/s, {count(self.answered, 'answer')}, {errors}"
+        sent = count(self.n_answered + self.n_failed, "request")
+        errors = (
+            f"{self.n_failed:,} of {sent} failed ({self.error_share:.2%})" if self.n_failed else "no errors"
+        )
+        rate, answers = with_interval(self.requests_per_s), count(self.n_answered, "answer")
+        first = f"{rate} requests/s, {answers}, {errors}"
         if not self.percentiles_ms:
             return [first]
         parts = [
@@ -360,13 +370,14 @@ class Headline:
             else f"p{p} {with_interval(figure)} ms"
             for p, figure in self.percentiles_ms.items()
         ]
-        whose = "latency of those answered" if self.failed else "latency"
-        return [first, f"{whose}: {', '.join(parts)}, longest {number(self.max_ms)} ms"]
+        subject = "latency of those answered" if self.n_failed else "latency"
+        return [first, f"{subject}: {', '.join(parts)}, longest {number(self.max_ms)} ms"]
 
     def columns(self) -> dict[str, float]:
-        """Return it as `--fail-if` and JSON name its figures."""
+        """Return it as `--fail-if` and JSON name its figures; latencies only where something was answered."""
         latencies = {f"p{p}": figure[0] for p, figure in self.percentiles_ms.items()}
-        return {"rate": self.requests_per_s[0], "errors": self.error_share, **latencies, "max": self.max_ms}
+        longest = {"max": self.max_ms} if latencies else {}
+        return {"rate": self.requests_per_s[0], "errors": self.error_share, **latencies, **longest}
 
 
 def with_interval(figure: Figure) -> str:
@@ -408,8 +419,8 @@ def notes(measured: Measured, target: Target, watcher: Watcher) -> list[str]:
         )
     failed = [window.columns["error"] for window in measured.windows if "raw" not in window.columns]
     if errors:
-        most = common_error(errors).rstrip(".")
-        sentences.append(f"{count(len(errors), 'request')} failed, most of them so: {most}.")
+        common = common_error(errors).rstrip(".")
+        sentences.append(f"{count(len(errors), 'request')} failed, most of them so: {common}.")
     elif failed:
         which = f"{len(failed)} of {count(len(measured.windows), 'window')} could not be measured"
         sentences.append(f"{which}: {failed[-1].rstrip('.')}.")
@@ -436,5 +447,5 @@ def shared_cores(share: float, *targets: Target) -> list[str]:
     """Return a note where the generator took much of the cores of this machine and one of the servers needs them, too."""
     if share <= BUSY_SHARE or not any(target.is_local for target in targets):
         return []
-    taken = f"The generator took {share:.0%} of the cores that a server on this machine needs, too"
-    return [f"{taken}: figures under load are lower bounds."]
+    sentence = f"The generator took {share:.0%} of the cores that a server on this machine needs, too"
+    return [f"{sentence}: figures under load are lower bounds."]

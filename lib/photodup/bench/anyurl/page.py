@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from photodup.bench.anyurl.measure import Measured, headline, with_interval
-from photodup.bench.anyurl.versus import SIDES, Versus
+from photodup.bench.anyurl.versus import Versus
 from photodup.bench.load.workers import ROW
 from photodup.bench.stats.figures import Figure
-from photodup.bench.stats.sentence import number, row
-from photodup.bench.stats.slo import SloRate
-from photodup.core.extras import need
+from photodup.bench.stats.rate_search import HighestRate
+from photodup.bench.stats.sentence import row
+from photodup.core.extras import import_extra
 from photodup.core.pages import render_page
 
 _MOST_DOTS = 4000
@@ -42,20 +42,20 @@ def page(
     )  # fmt: skip
 
 
-def measurement_row(one: Measured) -> dict[str, Any]:
+def measurement_row(measured: Measured) -> dict[str, Any]:
     """Return a measurement as the cells of a table's row."""
-    head = headline(one)
+    head = headline(measured)
     latencies = {
         f"p{p}, ms": with_interval(head.percentiles_ms[p]) if head.percentiles_ms else ""
         for p in (50, 95, 99)
     }
     return {
-        "load": one.spec.words,
+        "load": measured.spec.words,
         "requests/s": with_interval(head.requests_per_s),
         **latencies,
-        "visits": len(one.windows),
-        "answers": head.answered,
-        "failed": head.failed,
+        "visits": len(measured.windows),
+        "answers": head.n_answered,
+        "failed": head.n_failed,
     }
 
 
@@ -69,56 +69,29 @@ def comparison_rows(versus: Versus) -> list[dict[str, str]]:
     ]
 
 
-def visit_rows(versus: Versus) -> list[dict[str, Any]]:
-    """Return one row for each side of each visit."""
-    metric = versus.outcomes[0].metric
-    return [
-        {
-            "visit": place,
-            "server": name,
-            "answers": visit.n_requests[side],
-            "failed": visit.n_failed[side],
-            f"{metric.words}, {metric.unit}": number(value) if (value := visit.values()[side]) else "",
-        }
-        for place, visit in enumerate(versus.visits, start=1)
-        for side, name in enumerate(SIDES)
-    ]
-
-
-def load_figures(one: Measured) -> list[tuple[str, str]]:
-    """Return the figures of a single load: latency over time, and its distribution."""
-    due, done = (
-        np.concatenate([w.began_s + w.rows[:, ROW.index(name)] for w in one.windows])
+def latency_figures(measured: Measured) -> list[tuple[str, str]]:
+    """Return the figure of a single load: latency over time."""
+    due_s, done_s = (
+        np.concatenate([w.began_s + w.rows[:, ROW.index(name)] for w in measured.windows])
         for name in ("due", "done")
     )
-    if not len(done):
+    if not len(done_s):
         return []
-    latency, failed_s = (done - due) * 1000, [w.began_s + at for w in one.windows for at, _ in w.errors]
-    every = max(1, len(done) // _MOST_DOTS)
+    failed_s = [w.began_s + at for w in measured.windows for at, _ in w.errors]
+    every = max(1, len(done_s) // _MOST_DOTS)
     figure, axes = axes_of("seconds", "latency, ms")
-    axes.plot(done[::every], latency[::every], ".", ms=3, alpha=0.5, color="#2a6f97")
+    axes.plot(done_s[::every], 1000 * (done_s - due_s)[::every], ".", ms=3, alpha=0.5, color="#2a6f97")
     for at in failed_s[:_MOST_DOTS]:
         axes.axvline(at, color="#b4442f", lw=0.5)
     axes.set_ylim(bottom=0)
     few = f" Every {every}th is drawn." if every > 1 else ""
     lines = "; red lines: failed requests." if failed_s else "."
-    over_time = (f"Each request when it was answered{lines}{few}", svg(figure))
-    figure, axes = axes_of("latency, ms", "share of requests that took longer")
-    ordered = np.sort(latency)
-    share = 1 - np.arange(len(ordered)) / len(ordered)
-    axes.step(ordered, share, where="post", color="#2a6f97")
-    axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.4g}")
-    for name, bound in (("p50", 0.5), ("p95", 0.05), ("p99", 0.01)):
-        if len(ordered) * bound >= 5:
-            axes.axhline(bound, color="#98a2b3", lw=0.7, ls=":")
-            axes.annotate(name, (ordered[-1], bound), ha="right", va="bottom", color="#667085", fontsize=8)
-    return [over_time, (f"How many of the {len(ordered):,} requests took longer than a time.", svg(figure))]
+    return [(f"Each request when it was answered{lines}{few}", svg(figure))]
 
 
-def frontier_figures(measured: Sequence[Measured]) -> list[tuple[str, str]]:
+def frontier_figures(sweep: Sequence[Measured]) -> list[tuple[str, str]]:
     """Return the figure of a sweep: latency against throughput, one dot for each number of requests in flight."""
-    heads = [(one.spec.concurrency, head) for one in measured if (head := headline(one)).answered]
+    heads = [(step.spec.concurrency, head) for step in sweep if (head := headline(step)).n_answered]
     if not heads:
         return []
     figure, axes = axes_of("requests/s answered", "latency, ms")
@@ -150,13 +123,13 @@ def _errors(figures: Sequence[Figure]) -> list[list[float]]:
     return [[value - low for value, low, _ in ends], [high - value for value, _, high in ends]]
 
 
-def rate_figures(rate: SloRate) -> list[tuple[str, str]]:
+def rate_figures(rate: HighestRate) -> list[tuple[str, str]]:
     """Return the figure of a search: the percentile at each rate, and where the bound is crossed."""
-    if not rate.seen:
+    if not rate.windows:
         return []
     figure, axes = axes_of("requests/s offered", f"p{rate.bound.percentile:g} of latency, ms")
-    x = [s.rate_per_s for s in rate.seen]
-    y = [s.latency_ms for s in rate.seen]
+    x = [s.rate_per_s for s in rate.windows]
+    y = [s.latency_ms for s in rate.windows]
     axes.plot(x, y, "o", ms=4, color="#2a6f97")
     axes.axhline(rate.bound.bound_ms, color="#b4442f", lw=0.8)
     if np.isfinite(rate.high):
@@ -189,7 +162,7 @@ def versus_figures(versus: Versus) -> list[tuple[str, str]]:
 
 
 def axes_of(x: str, y: str) -> tuple[Any, Any]:
-    need("matplotlib")
+    import_extra("matplotlib")
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.5, 3.4), layout="constrained")

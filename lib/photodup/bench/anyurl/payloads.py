@@ -3,7 +3,7 @@
 import mimetypes
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -70,28 +70,24 @@ def made_up_arrays(count: int = MADE_UP) -> Payloads:
     return Payloads("arrays", tuple(range(count)), f"{count} arrays of random numbers")
 
 
-def texts(given: Sequence[str]) -> Payloads:
-    return Payloads("texts", tuple(given), f"{len(given)} given text{'s' * (len(given) > 1)}")
-
-
 def files(paths: Sequence[Path]) -> Payloads:
     """Return the content of files, those of a folder included.
 
     Raises:
         PhotodupError: a file that is missing or cannot be read, or none at all.
     """
-    found: list[Path] = []
+    listed: list[Path] = []
     for path in paths:
         if path.is_dir():
-            found += sorted(p for p in path.iterdir() if p.is_file() and not p.name.startswith("."))
+            listed += sorted(p for p in path.iterdir() if p.is_file() and not p.name.startswith("."))
         elif path.is_file():
-            found.append(path)
+            listed.append(path)
         else:
             raise PhotodupError(f"There is no file {path}: correct the path given with --file.")
-    if not found:
+    if not listed:
         raise PhotodupError(f"{', '.join(map(str, paths))} holds no file to send.")
     items, total = [], 0
-    for path in found:
+    for path in listed:
         try:
             items.append(path.read_bytes())
         except OSError as error:
@@ -99,10 +95,10 @@ def files(paths: Sequence[Path]) -> Payloads:
         total += len(items[-1])
         if total > MOST_BYTES:
             break
-    left = f", the first of {len(found)}" if len(items) < len(found) else ""
-    kind = mimetypes.guess_type(found[0].name)[0] or "application/octet-stream"
+    left = f", the first of {len(listed)}" if len(items) < len(listed) else ""
+    kind = mimetypes.guess_type(listed[0].name)[0] or "application/octet-stream"
     words = f"{len(items)} given file{'s' * (len(items) > 1)}{left}, {total / len(items) / 1000:,.0f} KB on average"
-    is_image = all((mimetypes.guess_type(p.name)[0] or "").startswith("image/") for p in found[: len(items)])
+    is_image = all((mimetypes.guess_type(p.name)[0] or "").startswith("image/") for p in listed[: len(items)])
     return Payloads("images" if is_image else "files", tuple(items), words, kind)
 
 
@@ -124,25 +120,26 @@ def payloads_for(
     if protocol in ("multipart", "base64") and (given_texts or kind == "texts"):
         raise PhotodupError(f"The protocol {protocol} takes images, not texts.")
     if paths:
-        found = files(paths)
-        if protocol == "openai" and found.kind == "files" and kind != "images" and found.media_type != JSON:
-            return _lines(found)
-        return found if kind is None else Payloads(kind, found.items, found.words, found.media_type)
+        read = files(paths)
+        if protocol == "openai" and read.kind == "files" and kind != "images" and read.media_type != JSON:
+            return _lines(read)
+        return replace(read, kind=kind or read.kind)
     if given_texts:
-        return texts(given_texts)
+        count = len(given_texts)
+        return Payloads("texts", tuple(given_texts), f"{count} given text{'s' * (count > 1)}")
     usual = {"multipart": "images", "base64": "images", "openai": target.takes or "texts"}.get(
         protocol, "arrays"
     )
-    made = {"images": made_up_images, "texts": made_up_texts, "arrays": made_up_arrays}
-    if (kind or usual) not in made or (kind == "arrays" and not protocol.startswith("kserve")):
+    makers = {"images": made_up_images, "texts": made_up_texts, "arrays": made_up_arrays}
+    if (kind or usual) not in makers or (kind == "arrays" and not protocol.startswith("kserve")):
         raise PhotodupError(f"{kind!r} cannot be sent by {protocol}: images, texts, or arrays for KServe.")
-    return made[kind or usual]()
+    return makers[kind or usual]()
 
 
-def _lines(found: Payloads) -> Payloads:
+def _lines(payloads: Payloads) -> Payloads:
     """A text endpoint takes each line of a file as a text."""
     try:
-        lines = [line for data in found.items for line in data.decode().splitlines() if line.strip()]
+        lines = [line for data in payloads.items for line in data.decode().splitlines() if line.strip()]
     except UnicodeDecodeError:
         raise PhotodupError(
             "A file given is neither text nor named as an image: add --payload images if it is one."

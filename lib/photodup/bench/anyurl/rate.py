@@ -1,7 +1,7 @@
 """The highest rate that a server sustains under a latency bound, within a time limit.
 
-A short closed loop finds about what the server can answer; from there `bench.stats.slo` searches with open loops, a window
-a rate.
+A short closed loop finds about what the server can answer; from there `bench.stats.rate_search` searches with open loops,
+a window a rate.
 """
 
 import time
@@ -20,8 +20,8 @@ from photodup.bench.anyurl.measure import (
 from photodup.bench.anyurl.watch import Watcher
 from photodup.bench.load.plan import WindowPlan
 from photodup.bench.load.workers import common_error
-from photodup.bench.stats.figures import figures_of
-from photodup.bench.stats.slo import LatencyBound, SloRate, rate_seen, rate_words, search_rate
+from photodup.bench.stats.figures import figures_of_windows
+from photodup.bench.stats.rate_search import HighestRate, LatencyBound, rate_window, rate_words, search_rate
 from photodup.core.errors import PhotodupError
 
 MEASUREMENTS = 10
@@ -31,7 +31,7 @@ PROBE_S, PROBE_IN_FLIGHT = 4.0, 32
 OVERHEAD = 1.3
 
 
-def highest_rate(
+def search_highest_rate(
     request: Request,
     bound: LatencyBound,
     spec: LoadSpec,
@@ -39,7 +39,7 @@ def highest_rate(
     *,
     least_per_s: float | None = None,
     most_per_s: float | None = None,
-) -> tuple[SloRate, list[Measured], list[str]]:
+) -> tuple[HighestRate, list[Measured], list[str]]:
     """Search the highest rate that meets a bound; return it with every measurement and what is wrong with them.
 
     Args:
@@ -53,54 +53,54 @@ def highest_rate(
     counters = counters_of(request.target)
 
     def window(load: LoadSpec, plan: WindowPlan, label: str) -> Measured:
-        seen = measure_window(request, load, plan, watcher, counters, label=label)
-        measured.append(Measured(load, [seen], figures_of([seen.columns])))
+        opened = measure_window(request, load, plan, watcher, counters, label=label)
+        measured.append(Measured(load, [opened], figures_of_windows([opened.columns])))
         return measured[-1]
 
     probe = replace(spec, rate_per_s=None, concurrency=PROBE_IN_FLIGHT)
     plan = WindowPlan(0.8 * probe_s, 1, ramp_s=0.2 * probe_s, longest_s=probe_s, seed=spec.seed)
     probed = window(probe, plan, f"{PROBE_IN_FLIGHT} in flight, to find about where").columns
-    answered = "error" not in probed
-    about = probed["throughput_images_per_s"] / spec.batch if answered else most_per_s or 1.0
+    is_answering = "error" not in probed
+    rough_per_s = probed["throughput_images_per_s"] / spec.batch if is_answering else most_per_s or 1.0
     seconds = min(20.0, max(1.0, (until - time.monotonic()) / ((MEASUREMENTS + 2) * OVERHEAD)))
     # A queue that grows needs some bounds' time to miss a bound, and a few requests have to come.
     seconds = max(seconds, min(5 * bound.bound_ms / 1000, spec.seconds / 8))
-    least_per_s = least_per_s or min(about / 4, max(about / 50, 10 / seconds))
+    least_per_s = least_per_s or min(rough_per_s / 4, max(rough_per_s / 50, 10 / seconds))
 
     def offer(rate: float) -> Mapping[str, Any]:
-        if not answered:
+        if not is_answering:
             raise PhotodupError(f"{PROBE_IN_FLIGHT} requests in flight: {probed['error']}")
         if watcher.stop_asked or until - time.monotonic() < OVERHEAD * seconds:
             raise PhotodupError("it was stopped by you" if watcher.stop_asked else "the time was over")
         length_s = max(seconds, min(LEAST_ANSWERS / rate, 2 * seconds, (until - time.monotonic()) / OVERHEAD))
         plan = WindowPlan(length_s, 1, seed=spec.seed + len(measured), longest_s=length_s)
         label = f"search, {len(measured)}: {rate:.4g} requests/s"
-        one = window(replace(spec, rate_per_s=rate), plan, label)
-        columns = one.windows[0].columns
+        loaded = window(replace(spec, rate_per_s=rate), plan, label)
+        columns = loaded.windows[0].columns
         is_late = columns.get("n_late_generator", 0) > 0.01 * max(1, columns.get("n_requests", 0))
-        if is_late and not rate_seen(rate, columns, bound).latency_ms <= bound.bound_ms:
+        if is_late and not rate_window(rate, columns, bound).latency_ms <= bound.bound_ms:
             raise PhotodupError(f"the generator itself was late at {rate:.4g} requests/s, so it is the limit")
         return columns
 
     limits = {"least_per_s": least_per_s, "most_per_s": most_per_s}
-    found = search_rate(offer, bound, about, **limits, n_windows=MEASUREMENTS, seed=spec.seed)
+    highest = search_rate(offer, bound, rough_per_s, **limits, n_windows=MEASUREMENTS, seed=spec.seed)
     notes = []
     if worst := [m for m in measured[1:] if m.errors]:
         notes.append(
             f"Requests failed at {len(worst)} of {len(measured) - 1} rates, which counts as missing the bound: "
             f"{common_error(worst[-1].errors).rstrip('.')}."
         )
-    if answered and not found.is_found:
+    if is_answering and not highest.is_found:
         quickest = min(float(m.latency_ms.min()) for m in measured if len(m.latency_ms))
         notes.append(f"The quickest of all answers took {quickest:.3g} ms.")
     share = max((m.columns.get("client_cpu_share", 0.0) for m in measured), default=0.0)
-    return found, measured, notes + shared_cores(share, request.target)
+    return highest, measured, notes + shared_cores(share, request.target)
 
 
-def rate_sentence(found: SloRate) -> str:
+def rate_sentence(highest: HighestRate) -> str:
     """Return what a search found in one sentence."""
-    if not found.is_found:
-        return f"No rate was found that keeps {found.bound}: {found.because}"
-    rests_on = f"95 % interval, {len(found.seen)} windows"
-    words = rate_words(found.rate_per_s, found.low, found.high)
-    return f"Highest rate with {found.bound}: {words} ({found.because.rstrip('.') or rests_on})."
+    if not highest.is_found:
+        return f"No rate was found that keeps {highest.bound}: {highest.reason}"
+    rests_on = f"95 % interval, {len(highest.windows)} windows"
+    words = rate_words(highest.rate_per_s, highest.low, highest.high)
+    return f"Highest rate with {highest.bound}: {words} ({highest.reason.rstrip('.') or rests_on})."

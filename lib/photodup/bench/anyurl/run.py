@@ -14,12 +14,12 @@ from typing import Any
 from photodup.bench.anyurl import page as pages
 from photodup.bench.anyurl import report
 from photodup.bench.anyurl.measure import LoadSpec, Measured, Request, headline, measure_loads, notes
-from photodup.bench.anyurl.rate import highest_rate, rate_sentence
-from photodup.bench.anyurl.versus import SIDES, compare
+from photodup.bench.anyurl.rate import rate_sentence, search_highest_rate
+from photodup.bench.anyurl.versus import SIDES, compare_servers
 from photodup.bench.anyurl.watch import Watcher, stoppable
 from photodup.bench.record.json_files import plain
+from photodup.bench.stats.rate_search import LatencyBound
 from photodup.bench.stats.sentence import number
-from photodup.bench.stats.slo import LatencyBound
 from photodup.core.errors import PhotodupError
 
 ANSWERED, LIMIT_PASSED, NOT_MEASURED = 0, 1, 2
@@ -46,12 +46,12 @@ class Limit:
         if value is not None and (value <= self.value if self.is_upper else value >= self.value):
             return ""
         if value is None:
-            seen = "not known"
+            text = "not known"
         elif self.figure == "errors":
-            seen = f"{value:.2%}"
+            text = f"{value:.2%}"
         else:
-            seen = f"{number(value)} {'requests/s' if self.figure == 'rate' else 'ms'}"
-        return f"Failed by --fail-if {self.words!r}: {self.figure} is {seen}."
+            text = f"{number(value)} {'requests/s' if self.figure == 'rate' else 'ms'}"
+        return f"Failed by --fail-if {self.words!r}: {self.figure} is {text}."
 
 
 def limit_of(words: str) -> Limit:
@@ -60,14 +60,14 @@ def limit_of(words: str) -> Limit:
     Raises:
         PhotodupError: it is written otherwise.
     """
-    found = _LIMIT.fullmatch(words.strip().lower())
-    units = {"rate": ("/s", None), "errors": ("%",)}.get(found[1], ("ms", "s")) if found else ()
-    if not found or found[4] not in units:
+    match = _LIMIT.fullmatch(words.strip().lower())
+    units = {"rate": ("/s", None), "errors": ("%",)}.get(match[1], ("ms", "s")) if match else ()
+    if not match or match[4] not in units:
         raise PhotodupError(
             f"A limit is written p95>100ms (p50, p95, p99, max), errors>1% or rate<50, not {words!r}."
         )
-    value = float(found[3]) * {"s": 1000, "%": 0.01}.get(found[4] or "", 1)
-    return Limit(words, found[1], found[2] == ">", value)
+    value = float(match[3]) * {"s": 1000, "%": 0.01}.get(match[4] or "", 1)
+    return Limit(words, match[1], match[2] == ">", value)
 
 
 @dataclass(frozen=True)
@@ -89,10 +89,10 @@ class Job:
     limits: Sequence[Limit] = ()
 
     def opening(self, words: str) -> None:
-        for place, one in enumerate(self.requests, start=1):
+        for place, request in enumerate(self.requests, start=1):
             which = f"Server {place}: " if len(self.requests) > 1 else ""
-            how = one.target.method if one.target.protocol == "post" else one.target.protocol
-            self.show(f"{which}{one.target.name} ({how}): {words}; {one.payloads.words}.")
+            way = request.target.method if request.target.protocol == "post" else request.target.protocol
+            self.show(f"{which}{request.target.name} ({way}): {words}; {request.payloads.words}.")
 
     def close(
         self,
@@ -104,15 +104,15 @@ class Job:
         more: Mapping[str, Any],
         rows: report.Rows,
         tables: Mapping[str, Sequence[Mapping[str, Any]]],
-        seen: Sequence[Mapping[str, float]] = (),
+        headlines: Sequence[Mapping[str, float]] = (),
         is_measured: bool = True,
     ) -> int:
         """Print and keep what was found; return the status to end with.
 
         Args:
-            seen: the figures that limits are about, of each measurement.
+            headlines: the figures that limits are about, of each measurement.
         """
-        passed = [said for limit in self.limits for figures_of in seen if (said := limit.passed(figures_of))]
+        passed = [text for limit in self.limits for head in headlines if (text := limit.passed(head))]
         status = NOT_MEASURED if not is_measured else LIMIT_PASSED if passed else ANSWERED
         sentences = [*sentences, *passed]
         for sentence in sentences:
@@ -121,7 +121,7 @@ class Job:
             self.show(f"Note: {note}")
         payload = "; ".join(dict.fromkeys(r.payloads.words for r in self.requests))
         facts = report.about([r.target.columns() for r in self.requests], self.spec.words, payload)
-        facts |= {"status": status, "found": list(sentences), "notes": list(wrong), "headlines": list(seen)}
+        facts |= {"status": status, "found": sentences, "notes": list(wrong), "headlines": list(headlines)}
         html = pages.page(title, facts, sentences, wrong, tables, figures)
         result = {**facts, **more}
         paths = report.write(self.out, result, rows, html)
@@ -135,16 +135,16 @@ def _measurements(job: Job, measured: Sequence[Measured], **more: Any) -> dict[s
     """Return the arguments of `Job.close` that hold the measurements of one server."""
     url = job.requests[0].target.name
     return {
-        "more": {"measurements": [{"url": url, **_record(one)} for one in measured], **more},
-        "rows": report.requests(url, measured),
-        "tables": {"Measurements": [pages.measurement_row(one) for one in measured]},
+        "more": {"measurements": [{"url": url, **_record(load)} for load in measured], **more},
+        "rows": report.request_rows(url, measured),
+        "tables": {"Measurements": [pages.measurement_row(load) for load in measured]},
     }
 
 
-def _record(one: Measured) -> dict[str, Any]:
+def _record(load: Measured) -> dict[str, Any]:
     """Return the figures of a load, and under `windows` those of each window."""
-    windows = [{name: value for name, value in w.columns.items() if name != "raw"} for w in one.windows]
-    return {**plain(one.columns), "windows": [plain(window) for window in windows]}
+    windows = [{name: value for name, value in w.columns.items() if name != "raw"} for w in load.windows]
+    return {**plain(load.columns), "windows": [plain(window) for window in windows]}
 
 
 def run_load(job: Job, in_flight: Sequence[int] = ()) -> int:
@@ -158,72 +158,71 @@ def run_load(job: Job, in_flight: Sequence[int] = ()) -> int:
     job.opening(f"{words}, {windows} of {specs[0].window().seconds:.2g} s")
     with stoppable(job.watcher):
         measured = measure_loads(request, specs, job.watcher)
-    heads = [headline(one) for one in measured]
-    sentences, wrong = [], []
-    for one, head in zip(measured, heads, strict=True):
-        which = f"{one.spec.concurrency} in flight: " if in_flight else ""
-        sentences += [f"{which}{line}" for line in head.lines() + server_lines(one)]
-        wrong += [f"{which}{note}" for note in notes(one, request.target, job.watcher)]
-    if any(head.answered and one.columns["n_visits"] > 1 for one, head in zip(measured, heads, strict=True)):
+    heads, sentences, wrong = [headline(load) for load in measured], [], []
+    for load, head in zip(measured, heads, strict=True):
+        which = f"{load.spec.concurrency} in flight: " if in_flight else ""
+        sentences += [f"{which}{line}" for line in head.lines() + server_lines(load)]
+        wrong += [f"{which}{note}" for note in notes(load, request.target, job.watcher)]
+    if any(head.requests_per_s[1] is not None for head in heads):
         sentences.append("In brackets: 95 % intervals between visits.")
     return job.close(
         request.target.name,
         sentences,
         wrong,
-        pages.frontier_figures(measured) if in_flight else pages.load_figures(measured[0]),
+        pages.frontier_figures(measured) if in_flight else pages.latency_figures(measured[0]),
         **_measurements(job, measured),
-        seen=[{name: value for name, value in head.columns().items() if value == value} for head in heads],
-        is_measured=any(head.answered for head in heads),
+        headlines=[head.columns() for head in heads],
+        is_measured=any(head.n_answered for head in heads),
     )
 
 
 STAGES = ("receive", "queue", "decode", "compute_input", "compute_infer", "compute_output", "respond")
 
 
-def server_lines(one: Measured) -> list[str]:
+def server_lines(load: Measured) -> list[str]:
     """Return what a server counted itself, and what it used where that can be seen, of the same window."""
-    found, lines = one.columns, []
-    if requests := found.get("server_requests"):
-        means = [(stage.replace("_", " "), found.get(f"server_{stage}_ms_mean")) for stage in STAGES]
+    columns, lines = load.columns, []
+    if requests := columns.get("server_requests"):
+        means = [(stage.replace("_", " "), columns.get(f"server_{stage}_ms_mean")) for stage in STAGES]
         parts = [f"{stage} {number(value)}" for stage, value in means if value is not None]
-        if batch := found.get("server_batch_mean"):
-            parts.append(f"mean batch {number(batch)} in {found['server_executions']:,.0f} executions")
+        if batch := columns.get("server_batch_mean"):
+            parts.append(f"mean batch {number(batch)} in {columns['server_executions']:,.0f} executions")
         lines.append(f"server's counters, {requests:,.0f} requests, mean ms: {', '.join(parts)}")
-    cores, memory = (found.get(name) for name in ("server_cpu_cores", "server_memory_mib"))
+    cores, memory = (columns.get(name) for name in ("server_cpu_cores", "server_memory_mib"))
     if cores is not None and memory is not None:
-        mine = found.get("client_cpu_cores", 0.0)
+        own_cores = columns.get("client_cpu_cores", 0.0)
         lines.append(
-            f"server process: {cores:.2f} cores, {memory:,.0f} MiB; this generator: {mine:.2f} cores"
+            f"server process: {cores:.2f} cores, {memory:,.0f} MiB; this generator: {own_cores:.2f} cores"
         )
     return lines
 
 
 def run_rate(job: Job, bound: LatencyBound, **offered: float | None) -> int:
-    """Search the highest rate under a bound, within the rates `offered` to `highest_rate`; return the status to end with."""
+    """Search the highest rate under a bound; return the status to end with. `offered` as of `search_highest_rate`."""
     (request,) = job.requests
     request.try_once(job.spec.batch)
     job.opening(f"the highest rate with {bound}, in at most {job.spec.seconds:.0f} s")
     with stoppable(job.watcher):
-        rate, measured, wrong = highest_rate(request, bound, job.spec, job.watcher, **offered)
+        rate, measured, wrong = search_highest_rate(request, bound, job.spec, job.watcher, **offered)
     return job.close(
         f"{request.target.name}: highest rate with {bound}",
         [rate_sentence(rate)],
         wrong,
         pages.rate_figures(rate),
         **_measurements(job, measured, highest_rate={"bound": asdict(bound), **rate.as_record()}),
-        seen=[{"rate": rate.rate_per_s if rate.is_found else 0.0}],
-        is_measured=bool(rate.seen),
+        headlines=[{"rate": rate.rate_per_s if rate.is_found else 0.0}],
+        is_measured=bool(rate.windows),
     )
 
 
-def run_versus(job: Job) -> int:
+def run_comparison(job: Job) -> int:
     """Compare two servers; return the status to end with."""
     first, second = job.requests
     for request in job.requests:
         request.try_once(job.spec.batch)
     job.opening(job.spec.words)
     with stoppable(job.watcher):
-        versus = compare(first, second, job.spec, job.watcher)
+        versus = compare_servers(first, second, job.spec, job.watcher)
     more = {
         "comparisons": [outcome.columns() for outcome in versus.outcomes],
         "visits": [{k: v for k, v in visit.as_record().items() if k != "raw"} for visit in versus.visits],
@@ -235,7 +234,7 @@ def run_versus(job: Job) -> int:
         versus.notes,
         pages.versus_figures(versus),
         more=more,
-        rows=report.turns(versus.visits, SIDES),
-        tables={"Comparisons": pages.comparison_rows(versus), "Visits": pages.visit_rows(versus)},
+        rows=report.turn_rows(versus.visits, SIDES),
+        tables={"Comparisons": pages.comparison_rows(versus)},
         is_measured=versus.outcomes[1].is_measured,
     )

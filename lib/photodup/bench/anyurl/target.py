@@ -19,14 +19,7 @@ from photodup.core.settings import header_text, variable
 from photodup.embedding.wire.http import AnswerError, read_json_answer
 from photodup.embedding.wire.kserve import about_model, grpc_channel
 
-PROTOCOLS = {
-    "multipart": "photodup's FastAPI service: images as files of a form",
-    "base64": "photodup's FastAPI service: images as base64 in JSON",
-    "openai": "OpenAI's /v1/embeddings: text, or images as data URIs",
-    "kserve-http": "KServe's v2 protocol over HTTP (Triton, OpenVINO Model Server, MLServer): any model",
-    "kserve-grpc": "the same over gRPC",
-    "post": "a file as the body of a POST",
-}
+PROTOCOLS = ("multipart", "base64", "openai", "kserve-http", "kserve-grpc", "post")
 _USUAL_PATH = {"multipart": "/embed", "base64": "/embed/base64", "openai": "/v1/embeddings"}
 _MODEL_PATH = re.compile(r"(?P<base>.*)/v2/models/(?P<model>[^/]+)(/versions/(?P<version>[^/]+))?(/infer)?/?")
 
@@ -144,7 +137,7 @@ class Target:
         fields.pop("host", None)
         return list(fields.items())
 
-    def get(self, path: str, method: str = "GET", *, needed: bool = False) -> Any:
+    def get(self, path: str, method: str = "GET", *, is_needed: bool = False) -> Any:
         """Return the JSON that a GET, or an empty POST, answers with; None where there is none such.
 
         Raises:
@@ -159,7 +152,7 @@ class Target:
                 raise PhotodupError(
                     f"{self.base} refuses {method} {path}: {error} Give a key with --api-key."
                 ) from None
-            if needed and error.status == 503:
+            if is_needed and error.status == 503:
                 raise PhotodupError(f"{self.base} is not ready: {error} Wait, and try again.") from None
             if error.status == 0:
                 raise PhotodupError(f"{self.base} does not answer in HTTP as asked: {error}") from None
@@ -169,7 +162,7 @@ class Target:
         except OSError as error:
             raise unreachable(self.base, error) from None
 
-    def about(self, what: str, model: str, version: str = "") -> dict[str, Any] | None:
+    def about(self, kind: str, model: str, version: str = "") -> dict[str, Any] | None:
         """Return what `about_model` does, over gRPC; None where there is no such model, or no such question.
 
         Raises:
@@ -180,12 +173,12 @@ class Target:
 
             options = {"timeout": min(self.timeout_s, 10.0), "metadata": self.metadata}
             try:
-                return about_model(channel, what, model, version, **options)
+                return about_model(channel, kind, model, version, **options)
             except grpc.RpcError as error:
-                code, said = error.code().name, " ".join((error.details() or "").split())[:200]
+                code, details = error.code().name, " ".join((error.details() or "").split())[:200]
                 if code in ("NOT_FOUND", "INVALID_ARGUMENT", "UNIMPLEMENTED"):
                     return None
-                raise unreachable(self.base, Exception(f"gRPC {code}: {said}")) from None
+                raise unreachable(self.base, Exception(f"gRPC {code}: {details}")) from None
 
     def columns(self) -> dict[str, Any]:
         """Return the target as columns of a result; no header and no key."""
@@ -198,12 +191,14 @@ def unreachable(base: str, error: BaseException) -> PhotodupError:
         return PhotodupError(
             f"{base} did not answer in time: is it busy or still starting? --timeout allows it more seconds."
         )
-    said = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    cause = getattr(error, "strerror", None) or str(error) or type(error).__name__
     if isinstance(error, ConnectionResetError | BrokenPipeError):
         return PhotodupError(
-            f"{base} ended the connection ({said}): does it speak what is asked, and does it take so large a request?"
+            f"{base} ended the connection ({cause}): does it speak what is asked, and does it take so large a request?"
         )
-    return PhotodupError(f"Nothing answers at {base} ({said}): is the server running, and is the port right?")
+    return PhotodupError(
+        f"Nothing answers at {base} ({cause}): is the server running, and is the port right?"
+    )
 
 
 def target_of(
@@ -243,13 +238,13 @@ def target_of(
     if is_grpc:
         return _kserve_grpc(shared(netloc, path, "kserve-grpc"))
     target = shared(f"{parts.scheme}://{netloc}", path, "")
-    asked = protocol or ("post" if method != "POST" else _by_path(path)) or _by_asking(target)
-    if asked == "kserve-http":
+    spoken = protocol or ("post" if method != "POST" else _by_path(path)) or _by_asking(target)
+    if spoken == "kserve-http":
         return _kserve(target)
-    if not path or (asked == "openai" and path == "/v1"):
-        target = replace(target, path=_USUAL_PATH.get(asked, "/"))
-    target = replace(target, protocol=asked)
-    if asked != "openai":
+    if not path or (spoken == "openai" and path == "/v1"):
+        target = replace(target, path=_USUAL_PATH.get(spoken, "/"))
+    target = replace(target, protocol=spoken)
+    if spoken != "openai":
         return target
     target = replace(target, model=model or _openai_model(target))
     return replace(target, takes="images") if _is_ours(target) else target
@@ -258,15 +253,15 @@ def target_of(
 def _by_path(path: str) -> str:
     if _MODEL_PATH.fullmatch(path):
         return "kserve-http"
-    known = {"/embeddings": "openai", "/embed/base64": "base64", "/embed": "multipart"}
-    if found := next((protocol for end, protocol in known.items() if path.endswith(end)), ""):
-        return found
+    endings = {"/embeddings": "openai", "/embed/base64": "base64", "/embed": "multipart"}
+    if match := next((protocol for end, protocol in endings.items() if path.endswith(end)), ""):
+        return match
     return "post" if path.strip("/") not in ("", "v1") else ""
 
 
 def _by_asking(target: Target) -> str:
-    about = target.get("/v2")
-    if isinstance(about, dict) and "extensions" in about:
+    metadata = target.get("/v2")
+    if isinstance(metadata, dict) and "extensions" in metadata:
         return "kserve-http"
     if _is_ours(target):
         return "multipart"
@@ -274,7 +269,7 @@ def _by_asking(target: Target) -> str:
         models = target.get(path)
         if isinstance(models, dict) and isinstance(models.get("data"), list):
             return "openai"
-    target.get("/info", needed=True)  # our service while it loads its model
+    target.get("/info", is_needed=True)  # our service while it loads its model
     raise PhotodupError(
         f"{target.base} answers, but does not say what it speaks: add its path to the URL, or --protocol "
         f"({', '.join(PROTOCOLS)})."
@@ -288,8 +283,8 @@ def _is_ours(target: Target) -> bool:
 
 
 def _kserve(target: Target) -> Target:
-    if found := _MODEL_PATH.fullmatch(target.path):
-        target = _of_model(replace(target, base=target.base + found["base"]), found)
+    if match := _MODEL_PATH.fullmatch(target.path):
+        target = _of_model(replace(target, base=target.base + match["base"]), match)
     elif target.path:
         target = replace(target, base=target.base + target.path)
     if not target.model:
@@ -303,8 +298,8 @@ def _kserve(target: Target) -> Target:
 
 
 def _kserve_grpc(target: Target) -> Target:
-    if found := _MODEL_PATH.fullmatch(f"/v2/models/{target.path.strip('/').removeprefix('v2/models/')}"):
-        target = _of_model(target, found)
+    if match := _MODEL_PATH.fullmatch(f"/v2/models/{target.path.strip('/').removeprefix('v2/models/')}"):
+        target = _of_model(target, match)
     if not target.model:
         names = _ready_models(target)
         which = f"; it has {', '.join(names)}" if names else ""
@@ -345,14 +340,14 @@ def _openai_model(target: Target) -> str:
     return names[0]
 
 
-def header_values(given: Sequence[str], api_key: str | None) -> dict[str, str]:
+def header_values(lines: Sequence[str], api_key: str | None) -> dict[str, str]:
     """Read `Name: value`; a value or a key written `env:NAME` is read from the environment.
 
     Raises:
         PhotodupError: no header, or a variable that is not set; the value is never part of the sentence.
     """
     headers = {}
-    for line in given:
+    for line in lines:
         name, colon, value = line.partition(":")
         if not colon or not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name.strip()):
             raise PhotodupError(f"A header is written 'Name: value', not {name.strip()[:40]!r}.")
@@ -362,8 +357,8 @@ def header_values(given: Sequence[str], api_key: str | None) -> dict[str, str]:
     return headers
 
 
-def _secret(value: str, what: str) -> str:
+def _secret(value: str, label: str) -> str:
     name = value.removeprefix("env:")
     if name != value and not (value := variable(name)):
-        raise PhotodupError(f"{what} is to be read from the environment variable {name}: set it.")
-    return header_text(value, what)
+        raise PhotodupError(f"{label} is to be read from the environment variable {name}: set it.")
+    return header_text(value, label)

@@ -17,7 +17,7 @@ from photodup.bench.anyurl.watch import Watcher
 from photodup.bench.backends.adapters import answers_to, lowest_cosine
 from photodup.bench.pairs import read
 from photodup.bench.pairs.alternate import Lane, Visit, VisitPlan, measure_visit
-from photodup.bench.stats.comparison import LEAST_VISITS, Outcome, Question, has_failed, judge
+from photodup.bench.stats.comparison import LEAST_VISITS, Outcome, Question, compare_all, has_failed
 from photodup.bench.stats.facts import Load
 from photodup.bench.stats.figures import FEWEST_VISITS
 from photodup.bench.stats.sentence import sentence
@@ -48,7 +48,7 @@ class Versus:
     seconds: float
 
 
-def compare(first: Request, second: Request, spec: LoadSpec, watcher: Watcher) -> Versus:
+def compare_servers(first: Request, second: Request, spec: LoadSpec, watcher: Watcher) -> Versus:
     """Measure both servers in turns and compare them.
 
     Args:
@@ -63,27 +63,27 @@ def compare(first: Request, second: Request, spec: LoadSpec, watcher: Watcher) -
     sides = first, first, second
     least_s = visit(sides, spec, SHORTEST, 0).seconds
     n_visits, plan = fitted(least_s, spec.seconds - (time.monotonic() - began), n_sides=len(sides))
-    seen: list[Visit] = []
+    visits: list[Visit] = []
     for number in range(1, n_visits + 1):
         left_s = spec.seconds - (time.monotonic() - began)
-        has_enough = len(seen) >= LEAST_VISITS  # with fewer the time before would be lost
-        if watcher.stop_asked or (has_enough and max(visit.seconds for visit in seen) > left_s):
-            why = "It was stopped by you" if watcher.stop_asked else "The time was over"
-            notes.append(f"{why} after {len(seen)} of {n_visits} visits; what was measured is kept.")
+        has_enough = len(visits) >= LEAST_VISITS  # with fewer the time before would be lost
+        if watcher.stop_asked or (has_enough and max(visit.seconds for visit in visits) > left_s):
+            reason = "It was stopped by you" if watcher.stop_asked else "The time was over"
+            notes.append(f"{reason} after {len(visits)} of {n_visits} visits; what was measured is kept.")
             break
         watcher.say(f"visit {number} of {n_visits}, about {left_s:.0f} s left")
         try:
-            seen.append(visit(sides, spec, plan, number))
+            visits.append(visit(sides, spec, plan, number))
         except PhotodupError as error:
-            why = f"In visit {number} of {n_visits} {str(error).rstrip('.')}"
-            if not seen:
-                raise PhotodupError(f"{why}.") from None
-            notes.append(f"{why}; what was measured before is kept.")
+            reason = f"In visit {number} of {n_visits} {str(error).rstrip('.')}"
+            if not visits:
+                raise PhotodupError(f"{reason}.") from None
+            notes.append(f"{reason}; what was measured before is kept.")
             break
-    if not seen:
+    if not visits:
         raise PhotodupError("It was stopped before anything was measured.")
     seconds = time.monotonic() - began
-    outcomes = outcomes_of(seen, spec.load)
+    outcomes = outcomes_of(visits, spec.load)
     sentences = sentences_of(outcomes, first.payloads.unit)
     notes += dict.fromkeys(note for outcome in reversed(outcomes) for note in outcome.notes)
     if first.payloads.words != second.payloads.words:
@@ -93,7 +93,7 @@ def compare(first: Request, second: Request, spec: LoadSpec, watcher: Watcher) -
         )
     share = (time.process_time() - used) / seconds / available_cores()
     notes += shared_cores(share, first.target, second.target)
-    return Versus(outcomes, sentences, seen, notes, seconds)
+    return Versus(outcomes, sentences, visits, notes, seconds)
 
 
 def visit(sides: Sequence[Request], spec: LoadSpec, plan: VisitPlan, number: int) -> Visit:
@@ -111,22 +111,22 @@ def visit(sides: Sequence[Request], spec: LoadSpec, plan: VisitPlan, number: int
 
 def sentences_of(outcomes: list[Outcome], unit: str) -> list[str]:
     """Return the check's sentence, then the others'; a check that failed marks each of them."""
-    check, *found = (sentence(outcome).replace("images/s", unit) for outcome in outcomes)
+    check, *comparisons = (sentence(outcome).replace("images/s", unit) for outcome in outcomes)
     if not has_failed(outcomes[0]):
-        return [f"Check: {check}", *found]
+        return [f"Check: {check}", *comparisons]
     failed = f"The check failed, so the measuring itself finds a difference where there is none: {check}"
-    return [failed, *(f"{one.rstrip('.')} (the check failed)." for one in found)]
+    return [failed, *(f"{comparison.rstrip('.')} (the check failed)." for comparison in comparisons)]
 
 
 def fitted(
-    least_s: float, seconds: float, *, n_sides: int, looks: int = 1, most: int = VISITS
+    least_s: float, seconds: float, *, n_sides: int, looks: int = 1, most_visits: int = VISITS
 ) -> tuple[int, VisitPlan]:
     """Return how many visits fit into a look, and the plan of each.
 
     Args:
         least_s: length of the shortest visit of all sides.
         seconds: of all looks.
-        most: visits of a look.
+        most_visits: visits of a look.
 
     Raises:
         PhotodupError: not even the fewest visits fit.
@@ -138,7 +138,7 @@ def fitted(
             "The time is too short to compare these servers under this load: give --seconds "
             f"{looks * (math.ceil(1.2 * FEWEST_VISITS * least_s / USED) + 1)}, or fewer requests in flight."
         )
-    visits = min(most, room)
+    visits = min(most_visits, room)
     visit_s, n_blocks = USED * seconds / visits, 2 * n_sides
     warmup_s = min(0.5, 0.02 * visit_s) if room >= 2 * visits else 0.0
     turns_s = visit_s - n_sides * warmup_s
@@ -158,7 +158,7 @@ def outcomes_of(visits: list[Visit], load: Load) -> list[Outcome]:
             metric, "", metric, metric, SIDES[0], SIDES[2], "", metric == usual, nulls=("check",)
         )
         questions.append(read.answered(question, [visit.against(2) for visit in visits], load))
-    return judge(questions)
+    return compare_all(questions)
 
 
 def same_answers(first: Request, second: Request, batch: int) -> list[str]:
@@ -166,9 +166,9 @@ def same_answers(first: Request, second: Request, batch: int) -> list[str]:
     if first.payloads.items[:4] != second.payloads.items[:4]:
         return []
     answers = []
-    for one in (first, second):
-        with contextlib.closing(one.adapter(batch)) as adapter:
-            rows = answers_to(adapter, one.payloads.items[:4])
+    for request in (first, second):
+        with contextlib.closing(request.adapter(batch)) as adapter:
+            rows = answers_to(adapter, request.payloads.items[:4])
         answers.append(np.asarray(rows, np.float64))
     a, b = answers
     if not a.size or not b.size:

@@ -1,7 +1,7 @@
 """Servers over HTTP and over gRPC: a protocol writes and reads, the connections here are what is timed."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
 
@@ -41,6 +41,10 @@ class OverHttp:
         self._opened: list[HttpConnection] = []
         self._width = 0
         self._heads = self.connection()  # never connected: it only writes heads
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Another process makes its own: what TLS needs cannot be sent there."""
+        return type(self), tuple(getattr(self, each.name) for each in fields(self) if each.init)
 
     def describe(self) -> dict[str, Any]:
         return {**self.columns, "channel": None}

@@ -1,5 +1,5 @@
 """The load generator: one point at a time, from a plan to the columns of a record.
 
 May import: embedding, bench.backends, bench.stats. Read `plan.py` first (what is asked), then
-`load.py` (how it is measured).
+`window.py` (how it is measured).
 """

@@ -36,7 +36,7 @@ class CounterError(PhotodupError):
     """Metrics that cannot be read, or that do not belong to one undisturbed server."""
 
 
-def read(url: str) -> Sample:
+def read_counters(url: str) -> Sample:
     """Read a Prometheus text page.
 
     Args:
@@ -73,8 +73,8 @@ def _bare(name: str) -> str:
 
 def total(sample: Sample, name: str, **labels: str) -> float | None:
     """Return the sum over all series of `name` with these labels; None when there is none."""
-    wanted = set(labels.items())
-    values = [v for (metric, has), v in sample.items() if metric == _bare(name) and wanted <= set(has)]
+    required = set(labels.items())
+    values = [v for (metric, has), v in sample.items() if metric == _bare(name) and required <= set(has)]
     return sum(values) if values else None
 
 
@@ -107,12 +107,12 @@ def triton_window(before: Sample, after: Sample, models: Sequence[str]) -> dict[
         except that the computing of the earlier ones is `server_decode_ms_mean`. Empty when nothing
         was answered.
     """
-    asked, steps, computing = models[0], models[1:] or models, models[-1]
+    requested, steps, computing = models[0], models[1:] or models, models[-1]
 
     def grown(name: str, model: str) -> float:
         return difference(before, after, name, model=model) or 0.0
 
-    requests = grown("nv_inference_request_success", asked)
+    requests = grown("nv_inference_request_success", requested)
     if not requests:
         return {}
     inferences, executions = (
@@ -120,9 +120,9 @@ def triton_window(before: Sample, after: Sample, models: Sequence[str]) -> dict[
     )
     columns = _batches(requests, inferences, executions)
     for column, name in TRITON_STAGES.items():
-        whose = {"server_request_ms_mean": [asked], "server_compute_infer_ms_mean": [computing]}
+        models_of = {"server_request_ms_mean": [requested], "server_compute_infer_ms_mean": [computing]}
         if total(after, name, model=computing) is not None:
-            spent = sum(grown(name, model) for model in whose.get(column, steps))
+            spent = sum(grown(name, model) for model in models_of.get(column, steps))
             columns[column] = spent / requests / 1000
     if len(steps) > 1:
         name = TRITON_STAGES["server_compute_infer_ms_mean"]
@@ -164,7 +164,7 @@ def fastapi_window(before: Sample, after: Sample) -> dict[str, float | None]:
 def probe(
     url: str, account: Callable[[Sample, Sample], Mapping[str, Any]]
 ) -> Callable[[], contextlib.AbstractContextManager[dict[str, Any]]]:
-    """Return what `load.measure(probe=…)` wants: counters around its window, and what the server used in it.
+    """Return what `window.measure(probe=…)` wants: counters around its window, and what the server used in it.
 
     Args:
         url: where the metrics are.
@@ -192,10 +192,10 @@ def probe(
 
 def account_of(backend: str | Backend) -> Callable[[Sample, Sample], dict[str, Any]]:
     """Return what turns two readings of the metrics of a backend of FastAPI's or Triton's into columns."""
-    asked = parse_backend(backend)
-    if asked.server == "fastapi":
+    parsed = parse_backend(backend)
+    if parsed.server == "fastapi":
         return fastapi_window
-    return partial(triton_window, models=served_models(asked))
+    return partial(triton_window, models=served_models(parsed))
 
 
 def known_account(url: str, models: Sequence[str]) -> Callable[[Sample, Sample], dict[str, Any]]:
@@ -207,7 +207,7 @@ def known_account(url: str, models: Sequence[str]) -> Callable[[Sample, Sample],
     Raises:
         CounterError: it cannot be read, or is neither Triton's nor the FastAPI service's.
     """
-    page = read(url)
+    page = read_counters(url)
     if models and total(page, "nv_inference_count", model=models[-1]) is not None:
         return partial(triton_window, models=models)
     if total(page, "photodup_executions") is not None:
@@ -217,7 +217,7 @@ def known_account(url: str, models: Sequence[str]) -> Callable[[Sample, Sample],
 
 def _try_read(url: str, columns: dict[str, Any]) -> Sample | None:
     try:
-        return read(url)
+        return read_counters(url)
     except CounterError as error:
         columns["counters_error"] = str(error)
         return None
@@ -256,8 +256,8 @@ def cold_start(
     ready = time.perf_counter()
     columns = {"ready_s": ready - began}
     for name in ("first", "second", "third"):
-        asked = time.perf_counter()
+        sent = time.perf_counter()
         request()
-        columns[f"{name}_answer_ms"] = (time.perf_counter() - asked) * 1000
+        columns[f"{name}_answer_ms"] = (time.perf_counter() - sent) * 1000
     columns["first_answer_s"] = ready - began + columns["first_answer_ms"] / 1000
     return columns

@@ -24,52 +24,52 @@ def summarize(columns: dict[str, Any], window: Window, plan: WindowPlan, ended: 
         ended: length of the window in seconds, as the watcher closed it.
     """
     load, rows = window.load, rows_of(window)
-    done = rows[:, -1]
+    done_s = rows[:, -1]
     scheduled = None
     if window.schedule_s is not None:  # an open loop
         ended_schedule = min(ended, plan.horizon_s(load.offered_per_s or 0.0))
         scheduled = float(np.searchsorted(window.schedule_s, ended_schedule)) / ended_schedule
-        ended = max(ended_schedule, float(done[-1])) if len(done) else ended_schedule
-    elif load.concurrency == 1 and len(done):
-        ended = float(done[-1])  # the last request was waited for; nothing else was in flight
-    rows = rows[done <= ended]
-    payload_bytes, due, picked, begun, prepared, answered, done = rows.T
-    latency_ms, n_errors = (done - due) * 1000, len(window.errors)
-    columns |= {"n_requests": len(done), "n_errors": n_errors, "duration_s": ended}
-    if not len(done):
-        because = f": {common_error(window.errors)}" if window.errors else ""
-        return failed(columns, f"no request was answered within {ended:.1f} s{because}")
+        ended = max(ended_schedule, float(done_s[-1])) if len(done_s) else ended_schedule
+    elif load.concurrency == 1 and len(done_s):
+        ended = float(done_s[-1])  # the last request was waited for; nothing else was in flight
+    rows = rows[done_s <= ended]
+    payload_bytes, due_s, picked_s, begun_s, prepared_s, answered_s, done_s = rows.T
+    latency_ms, n_errors = (done_s - due_s) * 1000, len(window.errors)
+    columns |= {"n_requests": len(done_s), "n_errors": n_errors, "duration_s": ended}
+    if not len(done_s):
+        reason = f": {common_error(window.errors)}" if window.errors else ""
+        return failed(columns, f"no request was answered within {ended:.1f} s{reason}")
     columns |= {"latency_ms_mean": float(latency_ms.mean()), **percentiles(latency_ms)}
-    columns["throughput_images_per_s"] = load.batch * _requests_per_s(load, done, ended)
+    columns["throughput_images_per_s"] = load.batch * _requests_per_s(load, done_s, ended)
     columns |= {
         "payload_bytes": float(payload_bytes.mean()),
-        "payload_bytes_min": int(payload_bytes.min()),
-        "payload_bytes_max": int(payload_bytes.max()),
-        **_stages(begun, prepared, answered, done),
+        "prepare_ms_mean": float((prepared_s - begun_s).mean() * 1000),
+        "request_ms_mean": float((answered_s - prepared_s).mean() * 1000),
+        "decode_ms_mean": float((done_s - answered_s).mean() * 1000),
     }
-    notes = _not_warm(columns, due, latency_ms, load.concurrency)
+    notes = _not_warm(due_s, latency_ms, load.concurrency)
     if scheduled is not None:
         columns["arrived_per_s"] = scheduled
-        notes += _overload(scheduled, len(done) / ended) + _lateness(columns, due, picked, begun)
+        notes += _overload(scheduled, len(done_s) / ended) + _lateness(columns, due_s, picked_s, begun_s)
     elif not load.idle_s:
         notes += _little(columns, load)
-    columns |= {"notes": "; ".join(notes), "raw": {"latency_ms": latency_ms, "finished_s": done}}
+    columns |= {"notes": "; ".join(notes), "raw": {"latency_ms": latency_ms, "finished_s": done_s}}
     tolerated = window.observer is not None and window.observer.tolerates_errors
-    if n_errors > MAX_ERROR_SHARE * (n_errors + len(done)) and not tolerated:
-        because = f"{n_errors} of {n_errors + len(done)} requests failed: {common_error(window.errors)}"
-        return failed(columns, because)
+    if n_errors > MAX_ERROR_SHARE * (n_errors + len(done_s)) and not tolerated:
+        reason = f"{n_errors} of {n_errors + len(done_s)} requests failed: {common_error(window.errors)}"
+        return failed(columns, reason)
     return columns
 
 
-def _requests_per_s(load: Load, done: np.ndarray, ended: float) -> float:
+def _requests_per_s(load: Load, done_s: np.ndarray, ended: float) -> float:
     """Return the rate; of a closed loop with several in flight from one answer to another, whole waves apart.
 
     Servers answer in bursts: a window that cuts a wave reads a rate that never was, whole waves hold each burst once.
     """
-    whole = (len(done) - 1) // load.wave * load.wave
-    if load.wave == 1 or not whole or not done[whole] > done[0]:
-        return len(done) / ended
-    return whole / float(done[whole] - done[0])
+    whole = (len(done_s) - 1) // load.wave * load.wave
+    if load.wave == 1 or not whole or not done_s[whole] > done_s[0]:
+        return len(done_s) / ended
+    return whole / float(done_s[whole] - done_s[0])
 
 
 def rows_of(window: Window) -> np.ndarray:
@@ -98,23 +98,15 @@ def failed(columns: dict[str, Any], error: str) -> dict[str, Any]:
     return {**columns, "status": "failed", "error": error}
 
 
-def _stages(begun: np.ndarray, prepared: np.ndarray, answered: np.ndarray, done: np.ndarray) -> dict:
-    stages = {"prepare": prepared - begun, "request": answered - prepared, "decode": done - answered}
-    columns = {f"{name}_ms_mean": float(part.mean() * 1000) for name, part in stages.items()}
-    return columns | {f"{name}_ms_p50": float(np.median(part) * 1000) for name, part in stages.items()}
-
-
-def _not_warm(
-    columns: dict[str, Any], due: np.ndarray, latency_ms: np.ndarray, concurrency: int
-) -> list[str]:
+def _not_warm(due: np.ndarray, latency_ms: np.ndarray, concurrency: int) -> list[str]:
     """A first request that is the slowest of all by far means something was still being built."""
     first = np.argsort(due, kind="stable")[: max(3, concurrency)]
-    rest = np.delete(latency_ms, first)
-    columns["first_requests_ms_max"] = slowest = float(latency_ms[first].max())
-    if rest.size < 10 or slowest <= max(5 * np.median(rest), rest.max()):
+    later_ms = np.delete(latency_ms, first)
+    slowest = float(latency_ms[first].max())
+    if later_ms.size < 10 or slowest <= max(5 * np.median(later_ms), later_ms.max()):
         return []
     return [
-        f"not warm: one of the first requests took {slowest:.0f} ms, the median is {np.median(rest):.0f} ms"
+        f"not warm: one of the first requests took {slowest:.0f} ms, the median is {np.median(later_ms):.0f} ms"
     ]
 
 
@@ -125,12 +117,10 @@ def _overload(due_per_s: float, answered_per_s: float) -> list[str]:
 
 
 def _lateness(columns: dict[str, Any], due: np.ndarray, picked: np.ndarray, begun: np.ndarray) -> list[str]:
-    """Late sends are in the latency already; here is how many there were, and whether it was our fault."""
+    """Late sends are in the latency already; here is how many of them were our fault."""
     limit_s = max(LATE_S, LATE_SHARE * columns["latency_ms_p50"] / 1000)
-    late = begun - due > limit_s
     ours = begun - np.maximum(due, picked) > limit_s  # a worker was free and still overslept
-    columns |= {"n_late": int(late.sum()), "n_late_generator": int(ours.sum())}
-    columns["late_ms_max"] = float((begun - due).max() * 1000)
+    columns["n_late_generator"] = int(ours.sum())
     if ours.sum() <= MAX_LATE_SHARE * len(due):
         return []
     return [

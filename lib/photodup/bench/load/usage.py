@@ -54,13 +54,13 @@ Gauges = dict[str, list[float]]  # one value for each GPU, or one
 
 def gauges(page: str) -> Gauges:
     """Return what a metrics page says of the moment. Not a whole parse: it runs beside what is being timed."""
-    found: Gauges = {}
+    values: Gauges = {}
     for line in page.splitlines():
         name = line.partition("{")[0].partition(" ")[0]
         if name in _GAUGES:
             with contextlib.suppress(ValueError):
-                found.setdefault(_GAUGES[name], []).append(float(line.rpartition("}")[2].split()[-1]))
-    return found
+                values.setdefault(_GAUGES[name], []).append(float(line.rpartition("}")[2].split()[-1]))
+    return values
 
 
 def metrics_page(url: str) -> str:
@@ -78,7 +78,7 @@ def usage(url: str) -> Iterator[dict[str, float]]:
     """
     url = url.removesuffix("/metrics")
     columns: dict[str, float] = {}
-    seen: list[tuple[float, Gauges]] = []
+    readings: list[tuple[float, Gauges]] = []
     over = threading.Event()
 
     def sample() -> None:
@@ -88,7 +88,7 @@ def usage(url: str) -> Iterator[dict[str, float]]:
             is_last = over.is_set()
             # the account says what is wrong
             with contextlib.suppress(OSError, PhotodupError, UnicodeDecodeError):
-                seen.append((time.perf_counter(), gauges(metrics_page(url))))
+                readings.append((time.perf_counter(), gauges(metrics_page(url))))
             over.wait(EVERY_S)
 
     local, thread = local_server(url), threading.Thread(target=sample, daemon=True)
@@ -100,14 +100,14 @@ def usage(url: str) -> Iterator[dict[str, float]]:
         over.set()
         by_system = local.columns(time.perf_counter() - began) if local else {}
         thread.join()
-        columns |= columns_of(seen) | by_system
+        columns |= columns_of(readings) | by_system
 
 
-def columns_of(seen: Sequence[tuple[float, Mapping[str, list[float]]]]) -> dict[str, float]:
+def columns_of(readings: Sequence[tuple[float, Mapping[str, list[float]]]]) -> dict[str, float]:
     """Return the columns of several readings of one page, each with its time in seconds."""
 
     def over_time(name: str, together: Any) -> list[float]:
-        return [together(page[name]) for _, page in seen if page.get(name)]
+        return [together(page[name]) for _, page in readings if page.get(name)]
 
     columns: dict[str, float] = {}
     for name, column, together, summed, per in (
@@ -121,7 +121,7 @@ def columns_of(seen: Sequence[tuple[float, Mapping[str, list[float]]]]) -> dict[
     ):
         if values := over_time(name, together):
             columns[column] = summed(values) / per
-    spent = [(at, page["cpu_s"][0]) for at, page in seen if page.get("cpu_s")]
+    spent = [(at, page["cpu_s"][0]) for at, page in readings if page.get("cpu_s")]
     if len(spent) > 1:  # a counter: two readings, and the time between them
         (first, before), (last, after) = spent[0], spent[-1]
         columns["server_cpu_cores"] = max(0.0, (after - before) / (last - first))
@@ -182,12 +182,12 @@ def server_pids(url: str, model: str = "") -> tuple[int, ...]:
     import psutil
 
     server = local_server(url if "//" in url else f"//{url}")
-    found = []
+    pids = []
     for process in family(server.pid) if server else ():
         with contextlib.suppress(psutil.Error):
             if not model or f"/{model}/" in " ".join(process.cmdline()):
-                found.append(process.pid)
-    return tuple(found)
+                pids.append(process.pid)
+    return tuple(pids)
 
 
 def processor_time(pids: Sequence[int]) -> float:

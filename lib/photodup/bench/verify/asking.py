@@ -33,17 +33,17 @@ _MOST_WORDS = 90  # characters of what a server says
 
 
 @dataclass(frozen=True)
-class Said:
-    """What a server said to one request.
+class Reply:
+    """What a server answered to one request.
 
     Attributes:
-        how: `answered`; `refused`: it says that the request is at fault (4xx); `busy`: it has no room (429, 503);
+        kind: `answered`; `refused`: it says that the request is at fault (4xx); `busy`: it has no room (429, 503);
             `failed`: it is at fault itself, or what it sent cannot be read; `silent`: nothing came in time.
         rows: float32 [images, dim]; empty unless it answered.
         words: one line, unless it answered.
     """
 
-    how: str
+    kind: str
     rows: np.ndarray
     words: str = ""
 
@@ -54,12 +54,12 @@ class PictureServer:
 
     Attributes:
         tensor: KServe: the model's input.
-        most: pictures in a request here.
+        most_images: in a request here.
     """
 
     target: Target
     tensor: Tensor | None = None
-    most: int = MOST
+    most_images: int = MOST
     _adapters: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -67,12 +67,12 @@ class PictureServer:
         """It decodes images itself; otherwise it takes tensors, which are made here."""
         return self.tensor is None or self.tensor.datatype == "BYTES"
 
-    def ask(self, files: Sequence[bytes]) -> Said:
+    def ask(self, files: Sequence[bytes]) -> Reply:
         """Send one request with some images of a kind and return what came of it."""
         adapter = self._adapter("image/png" if files[0][:4] == b"\x89PNG" else "image/jpeg")
         return self._send(adapter, adapter.prepare(list(files)))
 
-    def ask_misshapen(self) -> Said:
+    def ask_misshapen(self) -> Reply:
         """Send a tensor with sides that no picture has here."""
         tensor = self.tensor
         assert tensor
@@ -80,22 +80,22 @@ class PictureServer:
         adapter = replace(self._adapter(""), payload=lambda items: {tensor.name: array})
         return self._send(adapter, adapter.prepare([]))
 
-    def _send(self, adapter: Any, prepared: Any) -> Said:
+    def _send(self, adapter: Any, prepared: Any) -> Reply:
         try:
             with contextlib.closing(adapter.open()) as connection:
-                return Said(ANSWERED, connection.decode(connection.request(prepared)))
+                return Reply(ANSWERED, connection.decode(connection.request(prepared)))
         except (HttpError, AnswerError) as error:
             status = getattr(error, "status", 0)
-            how = BUSY if status in (429, 503) else REFUSED if 400 <= status < 500 else FAILED
-            words = str(error)
+            outcome = BUSY if status in (429, 503) else REFUSED if 400 <= status < 500 else FAILED
+            message = str(error)
         except Exception as error:
             if not is_expected(error):
                 raise
             code = getattr(getattr(error, "code", lambda: None)(), "name", "")
-            how = SILENT if isinstance(error, TimeoutError) else _GRPC.get(code, FAILED)
-            words = f"{code} {describe_error(error).partition(': ')[2]}".strip()
-        words = f"nothing came within {self.target.timeout_s:g} s" if how == SILENT else words
-        return Said(how, np.empty((0, 0), np.float32), words[:_MOST_WORDS].rstrip("."))
+            outcome = SILENT if isinstance(error, TimeoutError) else _GRPC.get(code, FAILED)
+            message = f"{code} {describe_error(error).partition(': ')[2]}".strip()
+        message = f"nothing came within {self.target.timeout_s:g} s" if outcome == SILENT else message
+        return Reply(outcome, np.empty((0, 0), np.float32), message[:_MOST_WORDS].rstrip("."))
 
     def health(self) -> str:
         """Return the paths whose health checks say that all is well; over gRPC none is asked."""
@@ -119,26 +119,28 @@ class PictureServer:
         return self._adapters[kind]
 
 
-def server_of(target: Target, most: int = MOST) -> PictureServer:
+def picture_server(target: Target, most_images: int = MOST) -> PictureServer:
     """Ask a target what it takes.
 
     Args:
-        most: pictures in a request, at most; the body of a plain POST is one.
+        most_images: pictures in a request, at most; the body of a plain POST is one.
 
     Raises:
         PhotodupError: nothing answers, or it takes no pictures.
     """
     if not target.protocol.startswith("kserve"):
-        return PictureServer(target, most=1 if target.protocol == "post" else most)
+        return PictureServer(target, most_images=1 if target.protocol == "post" else most_images)
     model = kserve.describe_model(target)
-    (first, *others) = model.inputs
+    (first, *more) = model.inputs
     is_square = first.dims[-3:] == (3, SIDE, SIDE) and first.datatype in _WIRES
-    if others or not (first.datatype == "BYTES" or is_square):
+    if more or not (first.datatype == "BYTES" or is_square):
         takes = ", ".join(f"{t.name} {t.datatype} {list(t.dims)}" for t in model.inputs)
         raise PhotodupError(
             f"{model.name} takes {takes}: verify sends encoded images, or [3, {SIDE}, {SIDE}] of {', '.join(_WIRES)}."
         )
-    return PictureServer(target, first, min(most, model.max_batch or most) if model.batched else 1)
+    return PictureServer(
+        target, first, min(most_images, model.max_batch or most_images) if model.batched else 1
+    )
 
 
 def _tensor(tensor: Tensor, files: Sequence[bytes]) -> dict[str, np.ndarray]:

@@ -43,7 +43,7 @@ class PictureCheck:
     may_refuse: bool = True
 
 
-def views(images: Iterable[Image.Image]) -> list[np.ndarray]:
+def inputs(images: Iterable[Image.Image]) -> list[np.ndarray]:
     """Return what the model sees of upright pictures."""
     return [imaging.normalize(imaging.to_uint8(image)) for image in images]
 
@@ -74,40 +74,40 @@ def _rings(seed: int, width: int = 1200, height: int = 900) -> Image.Image:
     return Image.fromarray(np.clip(np.asarray(picture(seed, width, height)) + rings, 0, 255).astype(np.uint8))
 
 
-def _shrunk(image: Image.Image, how: Image.Resampling, *, smooth: bool = True) -> Image.Image:
+def _shrunk(image: Image.Image, resampling: Image.Resampling, *, smooth: bool = True) -> Image.Image:
     """Return a picture with the model's side, resized otherwise than the model asks for; its centre is still to be cut."""
     short = min(image.size)
     size, scale = (SIDE * image.width // short, SIDE * image.height // short), short / SIDE
     if smooth:
-        return image.resize(size, how)
-    return image.transform(size, Image.Transform.AFFINE, (scale, 0, 0, 0, scale, 0), how)
+        return image.resize(size, resampling)
+    return image.transform(size, Image.Transform.AFFINE, (scale, 0, 0, 0, scale, 0), resampling)
 
 
 def _as_open_clip(image: Image.Image) -> list[np.ndarray]:
     """Return what open_clip sees: it resizes in the picture's own mode (palettes without a filter), then makes RGB of it."""
-    return views([_shrunk(image, _How.BICUBIC).convert("RGB")])
+    return inputs([_shrunk(image, _How.BICUBIC).convert("RGB")])
 
 
 def _squeezed(images: Iterable[Image.Image]) -> list[np.ndarray]:
-    return views(image.resize((SIDE, SIDE), _How.BICUBIC) for image in images)
+    return inputs(image.resize((SIDE, SIDE), _How.BICUBIC) for image in images)
 
 
 @functools.cache
 def photos() -> PictureCheck:
     """Return the pictures that all others are measured by, with the deviations that show in any picture."""
     files = tuple(encoded(picture(seed, *_SIZES[seed % len(_SIZES)])) for seed in range(N_PHOTOS))
-    seen = [imaging.decode(data) for data in files[:N_DEVIATING]]
+    images = [imaging.decode(data) for data in files[:N_DEVIATING]]
 
     def scaled(mean: Sequence[float], std: Sequence[float]) -> Views:
-        pixels = np.stack([imaging.to_uint8(image) for image in seen]).astype(np.float32) / 255
+        pixels = np.stack([imaging.to_uint8(image) for image in images]).astype(np.float32) / 255
         return [*((pixels - np.reshape(mean, (3, 1, 1))) / np.reshape(std, (3, 1, 1))).astype(np.float32)]
 
     wrong = {
-        "red and blue were exchanged (BGR)": views(Image.merge("RGB", i.split()[::-1]) for i in seen),
+        "red and blue were exchanged (BGR)": inputs(Image.merge("RGB", i.split()[::-1]) for i in images),
         "pixels were normalised by ImageNet's values": scaled((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
         "pixels were normalised by 0.5 and 0.5": scaled((0.5,) * 3, (0.5,) * 3),
         "pixels were scaled to 0..1 and not normalised": scaled((0.0,) * 3, (1.0,) * 3),
-        "the whole was squeezed into the square, no centre cut out": _squeezed(seen),
+        "the whole was squeezed into the square, no centre cut out": _squeezed(images),
     }
     return PictureCheck("model and precision", files, wrong, may_refuse=False)
 
@@ -120,16 +120,18 @@ def checks() -> tuple[PictureCheck, ...]:
 
 def _filters() -> PictureCheck:
     files = tuple(encoded(_rings(seed)) for seed in range(N_DEVIATING))
-    seen = [imaging.decode(data) for data in files]
+    images = [imaging.decode(data) for data in files]
     wrong = {
-        f"pictures were resized by {how.name.lower()}, not bicubic": views(_shrunk(i, how) for i in seen)
-        for how in (_How.BILINEAR, _How.LANCZOS, _How.NEAREST)
+        f"pictures were resized by {resampling.name.lower()}, not bicubic": inputs(
+            _shrunk(i, resampling) for i in images
+        )
+        for resampling in (_How.BILINEAR, _How.LANCZOS, _How.NEAREST)
     }
-    for how in (_How.BICUBIC, _How.BILINEAR):
-        rough = views(_shrunk(i, how, smooth=False) for i in seen)
-        wrong[f"pictures were resized by {how.name.lower()} without smoothing first"] = rough
+    for resampling in (_How.BICUBIC, _How.BILINEAR):
+        rough = inputs(_shrunk(i, resampling, smooth=False) for i in images)
+        wrong[f"pictures were resized by {resampling.name.lower()} without smoothing first"] = rough
     draft = {
-        "JPEGs were decoded at a reduced scale": views(imaging.decode(f, draft_size=2 * SIDE) for f in files)
+        "JPEGs were decoded at a reduced scale": inputs(imaging.decode(f, draft_size=2 * SIDE) for f in files)
     }
     return PictureCheck("resize filter", files, wrong, draft, may_refuse=False)
 
@@ -140,31 +142,31 @@ def _orientations() -> PictureCheck:
         exif = Image.Exif()
         exif[0x0112] = n + 2
         files.append(encoded(picture(20 + n), exif=exif))
-    wrong = {"EXIF's orientation was not applied": views(turned)}
+    wrong = {"EXIF's orientation was not applied": inputs(turned)}
     return PictureCheck("EXIF orientation", tuple(files), wrong, may_refuse=False)
 
 
 def _kinds() -> Iterable[PictureCheck]:
     """Yield a check for each kind of pixels."""
     cmyk = encoded(picture(30).convert("CMYK"))
-    inverted = {"CMYK's inks were inverted": views([ImageChops.invert(imaging.decode(cmyk))])}
+    inverted = {"CMYK's inks were inverted": inputs([ImageChops.invert(imaging.decode(cmyk))])}
     yield PictureCheck("CMYK", (cmyk,), inverted)
     yield PictureCheck("greyscale", (encoded(picture(31).convert("L")),), may_refuse=False)
     deep = np.asarray(picture(32).convert("L")).astype(np.uint16) * 200 + 3000
     clipped, low = (Image.fromarray(grey.astype(np.uint8)) for grey in (np.clip(deep, 0, 255), deep & 255))
-    misread = {"values above 255 were clipped": views([clipped]), "only low bytes were read": views([low])}
+    misread = {"values above 255 were clipped": inputs([clipped]), "only low bytes were read": inputs([low])}
     yield PictureCheck("16 bits", (encoded(Image.fromarray(deep), "PNG"),), misread)
     rgba = picture(33).convert("RGBA")
     rgba.putalpha(picture(34).convert("L").point(lambda level: 0 if level < 128 else level))
     on_black = Image.alpha_composite(Image.new("RGBA", rgba.size, "black"), rgba)
     otherwise = {
-        "transparency was laid over black; here over white": views([on_black]),
-        "transparency was dropped and hidden colours shown": views([rgba.convert("RGB")]),
+        "transparency was laid over black; here over white": inputs([on_black]),
+        "transparency was dropped and hidden colours shown": inputs([rgba.convert("RGB")]),
         "transparency was dropped after the resize, as open_clip does": _as_open_clip(rgba),
     }
     yield PictureCheck("transparency", (encoded(rgba, "PNG"),), tolerated=otherwise)
     palette = picture(35).quantize(48)
-    as_grey = {"palette entries were read as grey levels": views([Image.fromarray(np.asarray(palette))])}
+    as_grey = {"palette entries were read as grey levels": inputs([Image.fromarray(np.asarray(palette))])}
     by_entry = {
         "a palette's entries were resized and not its colours, as open_clip does": _as_open_clip(palette)
     }
@@ -176,7 +178,7 @@ def _kinds() -> Iterable[PictureCheck]:
     )
     managed = ImageCms.profileToProfile(picture(36), ImageCms.ImageCmsProfile(io.BytesIO(tags)), srgb)
     assert managed is not None
-    applied = {"the profile was applied; here, as in open_clip, it is not": views([managed])}
+    applied = {"the profile was applied; here, as in open_clip, it is not": inputs([managed])}
     yield PictureCheck("ICC profile", (encoded(picture(36), "PNG", icc_profile=tags),), tolerated=applied)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from photodup.core.addresses import grpc_address
 from photodup.core.errors import PhotodupError, ServerError
-from photodup.core.extras import need
+from photodup.core.extras import import_extra
 from photodup.core.settings import environment, header_text
 from photodup.embedding.backends import Backend
 from photodup.embedding.client.http import (
@@ -130,7 +130,7 @@ class _Triton:
     def __init__(self, url: str, backend: Backend) -> None:
         self.url, self._wire, self.model = url, backend.wire, backend.triton_model
         try:
-            need("tritonclient.grpc")
+            import_extra("tritonclient.grpc")
         except PhotodupError as error:  # without its client there is no Triton, so `auto` looks elsewhere
             raise ServerError(str(error)) from None
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from photodup.core.errors import PhotodupError
-from photodup.core.extras import need
+from photodup.core.extras import import_extra
 from photodup.core.files import available_cores
 from photodup.embedding.engines.cpu import HINTS, describe_openvino, openvino_settings
 from photodup.embedding.engines.model import check_processor
@@ -131,7 +131,7 @@ def read_network(path: Path) -> Any:
 
 @functools.cache
 def _core() -> Any:
-    return need("openvino").Core()
+    return import_extra("openvino").Core()
 
 
 _KINDS = {"f32": "tensor(float)", "u8": "tensor(uint8)"}  # in ONNX Runtime's words

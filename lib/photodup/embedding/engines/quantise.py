@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from photodup.core.errors import PhotodupError
-from photodup.core.extras import need
+from photodup.core.extras import import_extra
 from photodup.core.files import replacing
 from photodup.core.settings import variables
 from photodup.embedding.engines.onnx_runtime import model_sha256
@@ -178,4 +178,4 @@ def int8_file(source: Path, directory: Path, images: np.ndarray) -> Path:
 def _import_nncf() -> Any:
     # NNCF reports its use to Google Analytics, without the owner's consent, except in its own tests.
     with variables(NNCF_CI="1"):
-        return need("nncf")
+        return import_extra("nncf")

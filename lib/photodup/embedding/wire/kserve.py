@@ -10,7 +10,7 @@ import numpy as np
 
 from photodup.core.addresses import is_loopback
 from photodup.core.errors import PhotodupError
-from photodup.core.extras import need
+from photodup.core.extras import import_extra
 from photodup.embedding.wire.http import Answer, AnswerError, HttpRequest, answer_reader, read_json_answer
 
 LARGEST_MESSAGE = 2**31 - 1  # bytes, of gRPC
@@ -175,7 +175,7 @@ def _check_version(version: str, actual: str | None) -> None:
 
 def grpc_channel(address: str, credentials: Any = None, host: str = "") -> Any:
     """Return a channel with its own TCP connection; `host` overrides the server's name."""
-    need("tritonclient.grpc")
+    import_extra("tritonclient.grpc")
     import grpc
 
     options = [

@@ -4,7 +4,7 @@ import json
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -75,35 +75,24 @@ def photographs_among(names: Iterable[str]) -> set[str]:
     }
 
 
-def moving_together(photos: Iterable[Path], staying: Iterable[Path] = ()) -> dict[Path, list[Path]]:
-    """Return for each photo the files that leave with it, sorted by path: those of no photo that stays.
-
-    A file of several leaving photos is listed with each of them, and leaves with the last
-    (`photodup.photos.trash.quarantine.Trash.remove`).
+def moving_along(photos: Iterable[Path], never: Collection[Path] = ()) -> dict[Path, list[Path]]:
+    """Return for each photo the files that leave with it, sorted by path: those that belong to it alone.
 
     Args:
         photos: the photos that leave.
-        staying: photos that stay, such as the keeper; never treated as sidecars.
+        never: photos, which are nobody's files.
     """
-    photos, folder_of = list(photos), cache(_Folder)
-    leaving = set(photos)
-    never = leaving | set(staying)
+    folder_of = cache(_Folder)
     return {
-        photo: sorted(file for file in folder.leaving_with(photo, leaving) if file not in never)
+        photo: sorted(file for file in folder_of(photo.parent).files_of_alone(photo) if file not in never)
         for photo in photos
-        for folder in [folder_of(photo.parent)]
     }
-
-
-def belonging_to(photo: Path) -> list[Path]:
-    """Return a photo's files by their names, also shared ones, sorted by path."""
-    return sorted(_Folder(photo.parent).files_of[photo])
 
 
 def xmp_of(photo: Path) -> Path:
     """Return a photo's own XMP sidecar, or the path of a new one: `IMG_1.jpg.xmp`."""
     folder = _Folder(photo.parent)
-    by_name = {_folded(file.name): file for file in folder.files_of[photo] if folder.owners[file] == [photo]}
+    by_name = {_folded(file.name): file for file in folder.files_of_alone(photo)}
     sidecar = by_name.get(f"{_folded(photo.name)}.xmp")
     if not sidecar and folder.is_alone(photo):
         sidecar = by_name.get(f"{_folded(photo.stem)}.xmp")
@@ -141,9 +130,9 @@ class _Folder:
                 for photo in owners:
                     self.files_of[photo].append(file)
 
-    def leaving_with(self, photo: Path, leaving: set[Path]) -> list[Path]:
-        """Return the files of a photograph that belong to no staying one."""
-        return [file for file in self.files_of[photo] if leaving.issuperset(self.owners[file])]
+    def files_of_alone(self, photo: Path) -> list[Path]:
+        """Return the files that belong to this photograph and no other."""
+        return [file for file in self.files_of[photo] if self.owners[file] == [photo]]
 
     def is_alone(self, photo: Path) -> bool:
         """Return whether no other picture or RAW file has a photograph's stem."""

@@ -1,6 +1,7 @@
 """The decisions of a reviewer, and carrying them out."""
 
 import hashlib
+import math
 import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -11,13 +12,14 @@ from typing import TypeGuard
 
 from photodup.core.errors import PhotodupError
 from photodup.core.names import as_text, printable
+from photodup.core.progress import unseen
 from photodup.photos.groups.by_settings import tiers_by_settings
 from photodup.photos.groups.results import Evidence, Group, Tiers
 from photodup.photos.library.catalogue import Catalogue, Photo
 from photodup.photos.library.feedback import Feedback
 from photodup.photos.library.hashing import md5
 from photodup.photos.library.settings import LibrarySettings, is_folder_there, load_settings, save_settings
-from photodup.photos.library.sidecars import Sidecars, moving_together
+from photodup.photos.library.sidecars import Sidecars, moving_along
 from photodup.photos.review.carrying import Carried, carried
 from photodup.photos.state.journal import Journal
 from photodup.photos.state.own_folder import OwnFolder
@@ -26,6 +28,7 @@ from photodup.photos.trash.entries import Moved, Note, Operation, PartlyRestored
 from photodup.photos.trash.quarantine import Trash
 
 TODO, MARKED, SKIPPED, APART, DONE = "todo", "marked", "skipped", "apart", "done"
+_PATIENCE_S = 2.0  # for grouping again after a click while photos are still being compared
 _MARKS = ("remove", "apart", "bare")
 _STATUSES = [TODO, MARKED, SKIPPED, APART, DONE]  # a list: a journal's value may not be hashable
 
@@ -187,17 +190,22 @@ class ReviewSession:
     Args:
         root: a scanned folder.
         catalogue: its catalogue, if elsewhere.
-        find: makes the groups; default by the library's settings.
+        find: makes the groups, with `seconds` and `on_more` of `GroupingOptions`; default by the library's settings.
+        seconds: longest time for the first groups.
+
+    Attributes:
+        is_complete: all photos were compared.
     """
 
     def __init__(
         self,
         root: Path,
         catalogue: Path | None = None,
-        find: Callable[[Catalogue], Tiers] = tiers_by_settings,
+        find: Callable[..., Tiers] = tiers_by_settings,
+        seconds: float = math.inf,
     ) -> None:
         self.root, self._catalogue, self._find = Path(root).resolve(), catalogue, find
-        self._lock = threading.RLock()
+        self._lock, self.is_complete = threading.RLock(), True
         with self.open() as opened:
             self.own = opened.own
             apple = photos_by_file(opened)
@@ -209,18 +217,37 @@ class ReviewSession:
         self._sidecars = "", 0  # the list, and how many go along with it
         self.last: RemovalResult | None = None
         self.undone: str | None = None  # the group whose decision was undone last; None for several
-        self.refresh()
+        self.refresh(seconds)
         self.own.delete_thumbnails(except_of={photo.md5 for photo in self.photos.values()})
 
     def open(self) -> Catalogue:
         """Open the catalogue; each thread needs its own connection."""
         return Catalogue(self.root, self._catalogue)
 
-    def refresh(self) -> None:
-        """Group again; decisions about groups that are still the same are kept."""
+    def look_further(self, on_more: Callable[[], None]) -> None:
+        """Compare the other photos while the page is used; show more groups now and then, and call this."""
+
+        def show() -> None:
+            with unseen():
+                self.refresh(0)
+            on_more()
+
+        with self.open() as catalogue:
+            self._find(catalogue, on_more=show)
+        self.refresh(math.inf)
+
+    def refresh(self, seconds: float | None = None) -> None:
+        """Group again; decisions about groups that are still the same are kept.
+
+        Args:
+            seconds: longest time for comparing; default: until all is compared, but short while `look_further` does that.
+        """
+        if seconds is None:
+            seconds = math.inf if self.is_complete else _PATIENCE_S
         with self._lock, self.open() as catalogue:
             self._note_moves()
-            self.tiers = self._find(catalogue)
+            self.tiers = self._find(catalogue, seconds=seconds)
+            self.is_complete = self.tiers.is_complete
             self.items = {item.key: item for item in (Item(key_of(g), g) for g in self.tiers.groups)}
             self.photos = {photo.id: photo for item in self.items.values() for photo in item.photos}
             self._decisions.give_to(self.items)
@@ -521,15 +548,11 @@ class ReviewSession:
 
     def removals(self) -> list[Removal]:
         """Return a removal for each photo that is marked, once, with its sidecars and the photos that stay."""
-        items = list(self.items.values())  # all: a photo of another group may need a sidecar too
-        marked = [(item, photo) for item in items if item.status == MARKED for photo in item.photos]
-        marked = [(item, photo) for item, photo in marked if photo.id in item.remove]
-        leaving = {photo.id for _, photo in marked}
-        staying = {p.id: p for item in items for p in item.photos if p.id not in leaving}
-        sidecars = moving_together(
-            [self.root / photo.path for _, photo in marked],
-            [self.root / photo.path for photo in staying.values()],
-        )
+        marked = [
+            (item, p) for item in self.select(status=MARKED) for p in item.photos if p.id in item.remove
+        ]
+        listed = {self.root / photo.path for photo in self.photos.values()}
+        sidecars = moving_along((self.root / photo.path for _, photo in marked), never=listed)
         removals: dict[int, Removal] = {}
         for item, photo in marked:
             if photo.id not in removals:
@@ -594,8 +617,7 @@ class ReviewSession:
                     "nothing was moved, look at the list again."
                 )
             self._refuse_protected(*marked, remove={i for item in marked for i in item.remove})
-            removals = self.removals()
-            operations, refused = self.trash.remove(removals, _notes(written))
+            operations, refused = self.trash.remove(self.removals(), _notes(written))
             refused_paths = {removal.path for removal, _ in refused}
             removed_items = []
             for item in marked:
@@ -617,8 +639,6 @@ class ReviewSession:
                 not_written = [str(error)]
             size = sum(operation.bytes for operation in operations if not operation.written)
             sentences = [sentence for _, sentence in refused]
-            if self.trash.moves_files:
-                sentences += _sidecars_that_stay(removals, refused_paths)
             n_written = sum(bool(operation.written) for operation in operations)
             n_removed = len(operations) - n_written
             self.last = RemovalResult(n_removed, size, (*sentences, *not_written), n_written)
@@ -744,18 +764,6 @@ def _kept_instead(items: Sequence[Item]) -> list[str]:
     """Return the staying contents of groups whose suggested keeper goes."""
     replaced = [item for item in items if item.group.keeper.id in item.remove]
     return [next(photo.md5 for photo in item.photos if photo.id not in item.remove) for item in replaced]
-
-
-def _sidecars_that_stay(removals: Sequence[Removal], refused: set[Path]) -> list[str]:
-    """Return sentences about sidecars of removed photos that stay for another photo."""
-    needed_by = {
-        path: removal.path for removal in removals if removal.path in refused for path in removal.sidecars
-    }
-    gone = {path for removal in removals if removal.path not in refused for path in removal.sidecars}
-    return [
-        f"{printable(path)} stays: it also belongs to {printable(needed_by[path].name)}, which was left alone."
-        for path in sorted(gone & needed_by.keys())
-    ]
 
 
 def back_in_folders(paths: Sequence[Path], limit: int = 5) -> str:

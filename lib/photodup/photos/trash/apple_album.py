@@ -104,9 +104,9 @@ class AppleAlbum:
         home = self._paths[uuid]
         path = self.root / home
         status = path.stat() if path.is_file() else None
-        times = (status.st_mtime_ns, status.st_atime_ns) if status else (0, 0)
-        moved = Moved(home, "", md5, status.st_size if status else 0, *times)
-        return Operation(uuid, ALBUM, time.time(), reason, "removed", [moved])
+        size, mtime_ns = (status.st_size, status.st_mtime_ns) if status else (0, 0)
+        moved = Moved(home, "", md5, size, mtime_ns)
+        return Operation(uuid, time.time(), reason, "removed", [moved])
 
 
 def _without_suffix(uuid: str) -> str:

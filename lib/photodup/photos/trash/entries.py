@@ -26,7 +26,6 @@ ITEMS = "items"
 _STATES = frozenset({"removing", "removed", "taken back", "restoring", "restored", "purging", "purged"})
 UNKNOWN = "unknown"  # in the trash, and no line of the journal says so
 _RESCUED = "Restored from the trash"  # folder in the library for files whose former names are not known
-_COMING_BACK = frozenset({"restoring", "restored"})
 _ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{8}", re.ASCII)
 _MD5 = re.compile(r"[0-9a-f]{32}")
 OWN_FOLDERS = (".photodup", ".photodup-trash")
@@ -55,8 +54,7 @@ class Removal:
         path: the photo.
         md5: its content hash (hex) at the scan; a changed file is not touched.
         keepers: path and MD5 of the group's photos that stay; one must be there unchanged.
-        sidecars: files that leave with it (`photodup.photos.library.sidecars.moving_together`). A sidecar of several
-            removals leaves with the last of them, if all of them leave.
+        sidecars: files that leave with it (`photodup.photos.library.sidecars.moving_along`).
         reason: shown in `photodup trash list`.
     """
 
@@ -104,7 +102,6 @@ class Moved:
     md5: str
     size: int
     mtime_ns: int
-    atime_ns: int
 
 
 @dataclass
@@ -116,18 +113,15 @@ class Operation:
             for files in the trash that no line names.
         is_doubtful: a damaged line follows.
         is_own: this user's photodup wrote it; others need a confirmation.
-        shared: sidecars of this photo too (relative to the library) that left with another photo, or were still needed.
         written: the sidecar that a staying photo got; `files` then holds its former sidecar, if any.
     """
 
     id: str
-    batch: str
     time: float
     reason: str
     state: str
     files: list[Moved] = field(default_factory=list)
     is_own: bool = True
-    shared: list[str] = field(default_factory=list)
     written: Written | None = None
     is_doubtful: bool = False
 
@@ -214,33 +208,16 @@ def read_contents(journal: Journal) -> TrashContents:
         operation.is_doubtful = number < last_damage
         if operation.files or operation.written:
             operations.append(operation)
-    _leave_out_what_came_back_with_another(operations)
     return TrashContents(
         operations, problems, [home for op, home in written.items() if True not in latest[op]]
     )
-
-
-def _leave_out_what_came_back_with_another(operations: Sequence[Operation]) -> None:
-    """Drop from each removal the sidecars that another photo took over, or that came back with another."""
-    owned = [operation for operation in operations if operation.is_own]
-    owners = {
-        moved.trash: operation.id
-        for operation in sorted(owned, key=lambda operation: operation.state in _COMING_BACK)
-        for moved in operation.files
-        if operation.state in _COMING_BACK or (operation.in_trash and owner_of(moved) != operation.id)
-    }
-    for operation in owned:
-        if operation.in_trash:
-            operation.files = [
-                moved for moved in operation.files if owners.get(moved.trash, operation.id) == operation.id
-            ]
 
 
 def unknown_operation(moved: Moved) -> Operation:
     """Return an operation for a file in the trash that no operation names."""
     name = f"00000000-000000-{hashlib.md5(os.fsencode(moved.trash), usedforsecurity=False).hexdigest()[:8]}"
     time_s = min(max(moved.mtime_ns / 1e9, 0.0), float(LAST_SECOND))
-    return Operation(name, name, time_s, "no line of the journal names it", UNKNOWN, [moved], is_own=False)
+    return Operation(name, time_s, "no line of the journal names it", UNKNOWN, [moved], is_own=False)
 
 
 def former_home(trash: str) -> str:
@@ -251,31 +228,22 @@ def former_home(trash: str) -> str:
     return "/".join((_RESCUED, owner, *inside))
 
 
-def owner_of(moved: Moved) -> str:
-    """Return the operation in whose folder a file lies."""
-    return parts_of(moved.trash)[1]
-
-
 def _operation(line: dict[str, Any], is_own: bool) -> Operation:
     """Return the operation of a line; ValueError, KeyError or TypeError if photodup would not write it so."""
-    time, shared = line["time"], line.get("shared", [])
-    texts = [line[name] for name in ("op", "batch", "reason", "state")]
+    time, texts = line["time"], [line[name] for name in ("op", "reason", "state")]
     if not all(isinstance(text, str) for text in texts) or isinstance(time, bool):
         raise TypeError
     if not _ID.fullmatch(line["op"]) or line["state"] not in _STATES or not 0 <= time <= LAST_SECOND:
         raise ValueError
-    if not isinstance(shared, list) or not all(isinstance(home, str) for home in shared):
-        raise TypeError
     files = [Moved(**fields) for fields in line["files"]]
     for moved in files:
-        # A shared sidecar lies with the photo that it left with. Only our own lines may name another owner.
-        _check_moved(moved, None if is_own else line["op"])
+        _check_moved(moved, line["op"])
     # Only our own lines may name a file in the library that an undo deletes.
     written = _written(line["written"]) if line.get("written") and is_own else None
     if not files and not line.get("written"):
         raise ValueError
-    op, batch, reason, state = texts
-    return Operation(op, batch, time, reason, state, files, is_own, shared, written)
+    op, reason, state = texts
+    return Operation(op, time, reason, state, files, is_own, written)
 
 
 def _written(fields: dict[str, Any]) -> Written:
@@ -289,18 +257,18 @@ def _written(fields: dict[str, Any]) -> Written:
     return written
 
 
-def _check_moved(moved: Moved, owner: str | None) -> None:
-    """Refuse a line that photodup would not write; with an `owner`, also a file outside its folder in the trash."""
+def _check_moved(moved: Moved, owner: str) -> None:
+    """Refuse a file that photodup would not name, or outside the operation's folder in the trash."""
     if not all(isinstance(text, str) for text in (moved.home, moved.trash, moved.md5)):
         raise TypeError
-    numbers = (moved.size, moved.mtime_ns, moved.atime_ns)
+    numbers = (moved.size, moved.mtime_ns)
     if not all(type(number) is int and -_NS <= number < _NS for number in numbers) or moved.size < 0:
         raise ValueError
     # On a case-insensitive disk `.PHOTODUP` is our own folder too.
     if parts_of(moved.home)[0].casefold() in OWN_FOLDERS or not _MD5.fullmatch(moved.md5):
         raise ValueError
     parts = parts_of(moved.trash)
-    if parts[0] != ITEMS or len(parts) < 2 or (owner and (parts[1] != owner or len(parts) < 3)):
+    if len(parts) < 3 or parts[:2] != (ITEMS, owner):
         raise ValueError
 
 

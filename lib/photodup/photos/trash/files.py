@@ -38,7 +38,6 @@ from photodup.photos.trash.entries import (
     TrashError,
     Written,
     former_home,
-    owner_of,
 )
 
 TRASH_FOLDER = ".photodup-trash"
@@ -89,11 +88,9 @@ class TrashFiles:
             operation: whose folder in the trash it will get.
             md5: of its bytes, if it is known.
         """
-        home, status = self.home_of(path), path.stat()  # before hashing, which changes the access time
-        times_ns = status.st_mtime_ns, status.st_atime_ns
-        return Moved(
-            home, os.path.join(ITEMS, operation, home), md5 or md5_of(path), status.st_size, *times_ns
-        )
+        home, status = self.home_of(path), path.stat()
+        trash = os.path.join(ITEMS, operation, home)
+        return Moved(home, trash, md5 or md5_of(path), status.st_size, status.st_mtime_ns)
 
     def at(self, home: str, *, make: bool = False) -> AbstractContextManager[PathInFolder | None]:
         """Open the folder of a path in the library; see `photodup.core.safe_open.opened`."""
@@ -157,8 +154,7 @@ class TrashFiles:
                 for name in names:
                     path, status = f"{folder}/{name}", status_of(PathInFolder(inside, name))
                     if path not in journalled and status and stat.S_ISREG(status.st_mode):
-                        times_ns = status.st_mtime_ns, status.st_atime_ns
-                        yield Moved(former_home(path), path, "", status.st_size, *times_ns)
+                        yield Moved(former_home(path), path, "", status.st_size, status.st_mtime_ns)
 
     def digested(self, moved: Moved) -> Moved:
         """Return a file in the trash with its present MD5."""
@@ -167,15 +163,14 @@ class TrashFiles:
 
     def clear(self, operation: Operation) -> None:
         """Remove the operation's empty folders from the trash."""
-        for owner in {operation.id, *map(owner_of, operation.files)}:
-            with suppress(OSError), opened(self.library, f"{TRASH_FOLDER}/{ITEMS}/{owner}") as place:
-                if place is None:
-                    continue
-                for _, folders, _, inside in os.fwalk(place.name, topdown=False, dir_fd=place.folder):
-                    for folder in folders:
-                        with suppress(OSError):
-                            os.rmdir(folder, dir_fd=inside)
-                os.rmdir(place.name, dir_fd=place.folder)
+        with suppress(OSError), opened(self.library, f"{TRASH_FOLDER}/{ITEMS}/{operation.id}") as place:
+            if place is None:
+                return
+            for _, folders, _, inside in os.fwalk(place.name, topdown=False, dir_fd=place.folder):
+                for folder in folders:
+                    with suppress(OSError):
+                        os.rmdir(folder, dir_fd=inside)
+            os.rmdir(place.name, dir_fd=place.folder)
 
     def to_trash(self, moved: Moved) -> None:
         """Move the file with this name in the library into the trash, and check it there.
@@ -205,7 +200,7 @@ class TrashFiles:
             )
 
     def to_home(self, moved: Moved, *, again: bool) -> bool:
-        """Move a file from the trash to its name in the library, with its times.
+        """Move a file from the trash to its name in the library.
 
         Args:
             moved: the file.
@@ -225,7 +220,6 @@ class TrashFiles:
                 remove_file(part_of(trash))
                 if again and _is_as_journalled(home, moved) and _discard(trash, moved):
                     return True
-                _set_access_time(trash, moved.atime_ns)
                 self._step("move")
                 with suppress(FileExistsError):
                     self._move_home(trash, home)
@@ -363,20 +357,6 @@ def md5_at(place: PathInFolder) -> str:
     """
     with open(open_file(place), "rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-
-
-def _set_access_time(place: PathInFolder, atime_ns: int) -> None:
-    """Reset a file's access time, which reading has changed.
-
-    Not with another hard link, which may lie outside the library.
-    """
-    with suppress(OSError):  # not the owner: the time is then as it is
-        descriptor = open_file(place)
-        try:
-            if (status := os.fstat(descriptor)).st_nlink == 1:
-                os.utime(descriptor, ns=(atime_ns, status.st_mtime_ns))
-        finally:
-            os.close(descriptor)
 
 
 def copy_file(

@@ -25,7 +25,6 @@ from photodup.core.names import printable
 from photodup.core.progress import bar
 from photodup.core.safe_open import opened
 from photodup.photos.library.hashing import md5 as md5_of_bytes
-from photodup.photos.library.sidecars import belonging_to
 from photodup.photos.state.journal import Journal
 from photodup.photos.state.own_key import own_key, read_key
 from photodup.photos.trash.entries import (
@@ -109,7 +108,7 @@ class Trash:
     ) -> tuple[list[Operation], list[tuple[Removal, str]]]:
         """Write notes beside the photos that stay, then move photos and their sidecars into the trash.
 
-        Each photo and each note is one operation; those of one call share a batch, which one undo takes back.
+        Each photo and each note is one operation.
 
         Returns:
             The operations, and the refused removals with a sentence each: a file changed or vanished since the scan,
@@ -119,10 +118,8 @@ class Trash:
             TrashError: another photodup is working here, or the trash cannot be written.
             PhotodupError: this user's key, which signs operations, cannot be made.
         """
-        removals, batch = list(removals), _new_id()
+        removals = list(removals)
         operations, refused = [], []
-        last = {sidecar: removal.path for removal in removals for sidecar in removal.sidecars}
-        shared: set[Path] = set()  # by photos that were left alone
         own_key()
         remaining = RemainingCopies(self.library, removals)
         with self._locked():
@@ -130,30 +127,24 @@ class Trash:
             written: list[tuple[Note, Operation]] = []
             for note in notes:
                 try:
-                    written.append((note, self._write_beside(note, batch)))
+                    written.append((note, self._write_beside(note)))
                 except (TrashError, OSError) as error:
                     unwritten |= dict.fromkeys(note.sources, sentence_of(error, note.path))
             for removal in _watched(removals, "move"):
-                leaving = (p for p in removal.sidecars if last[p] == removal.path and p not in shared)
-                files = (removal.path, *leaving)
                 try:
                     if problem := unwritten.get(removal.path):
                         raise TrashError(
                             f"{printable(removal.path)} stays, as what it says has no place: {problem}"
                         )
-                    operation = Operation(_new_id(), batch, _now_s(), removal.reason, "")
-                    for path in filter(os.path.exists, files):
+                    operation = Operation(_new_id(), _now_s(), removal.reason, "")
+                    for path in filter(os.path.exists, (removal.path, *removal.sidecars)):
                         md5 = removal.md5 if path == removal.path else None
                         operation.files.append(self._files.described(path, operation.id, md5))
                     remaining.check(removal)
-                    together = {*removal.sidecars, *belonging_to(removal.path)}
-                    beside = sorted(together - set(files))
-                    operation.shared = [os.path.relpath(path, self.library) for path in beside]
                     with self._removing(operation):
                         remaining.require_keeper(removal)
                     operations.append(operation)
                 except (TrashError, OSError) as error:
-                    shared.update(removal.sidecars)
                     refused.append((removal, sentence_of(error, removal.path)))
             staying = {removal.path for removal, _ in refused}
             for note, operation in written:
@@ -167,8 +158,7 @@ class Trash:
     def restore(self, operations: Iterable[Operation], *, confirmed: bool = False) -> list[Path]:
         """Put files back under their names, with their times; return their paths.
 
-        If the name is taken meanwhile, the file becomes `name (restored).jpg`. A sidecar of several photos comes back with
-        the first of them.
+        If the name is taken meanwhile, the file becomes `name (restored).jpg`.
 
         Args:
             operations: of `listing` or `unsigned`.
@@ -182,10 +172,11 @@ class Trash:
         refused: list[str] = []
         with self._locked():
             contents = self.contents()
-            everything = contents.operations
             if confirmed:
                 self._files.put_back(contents.written_by_others)
-            present = self._present(everything, operations, confirmed, {"removing", "restoring", "purging"})
+            present = self._present(
+                contents.operations, operations, confirmed, {"removing", "restoring", "purging"}
+            )
             # A sidecar that was written twice comes back the way it went.
             present = [o for o in present[::-1] if o.written] + [o for o in present if not o.written]
             for operation in _watched(present, "restore"):
@@ -209,8 +200,6 @@ class Trash:
                         refused += (f"{printable(m.home)} was deleted from the trash by hand." for m in gone)
                     if files or written:
                         changed = [moved.home for moved in files if same[moved] is False]
-                        staying = (other for other in everything if other not in present)
-                        files += self._sidecars_shared_with(operation, staying)
                         restored += self._bring_back(operation, files)
                         refused += (
                             f"{printable(home)} came back as something changed it." for home in changed
@@ -236,8 +225,8 @@ class Trash:
         freed = 0
         refused: list[str] = []
         with self._locked():
-            everything, going = self.contents().operations, []
-            for operation in self._present(everything, operations, confirmed, {"purging"}):
+            going = []
+            for operation in self._present(self.contents().operations, operations, confirmed, {"purging"}):
                 try:
                     if False in map(self._files.is_as_removed, operation.files):
                         raise TrashError(
@@ -247,10 +236,8 @@ class Trash:
                     going.append(operation)
                 except (OSError, TrashError) as error:
                     refused.append(sentence_of(error, self.root / operation.home))
-            staying = [operation for operation in everything if operation not in going]
             for operation in _watched(going, "delete"):
                 try:
-                    self._hand_over(operation, staying)
                     freed += self._purge(operation)
                 except (OSError, TrashError) as error:
                     refused.append(sentence_of(error, self.root / operation.home))
@@ -258,36 +245,6 @@ class Trash:
             more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
             raise TrashError(f"{refused[0]}{more} {freed / 1e6:.2f} MB of others are freed.")
         return freed
-
-    def _sidecars_shared_with(self, operation: Operation, operations: Iterable[Operation]) -> list[Moved]:
-        """Return a photo's sidecars that left with other photos and are unchanged in the trash."""
-        sidecars = []
-        for other in operations:
-            if other.in_trash and other.is_own and operation.is_own:
-                for moved in other.files[1:]:
-                    with suppress(TrashError, OSError):
-                        if moved.home in operation.shared and self._files.is_as_removed(moved):
-                            sidecars.append(moved)
-        return sidecars
-
-    def _hand_over(self, operation: Operation, staying: Iterable[Operation]) -> None:
-        """Before a photo is deleted, give its sidecars to the photos in the trash that need them too.
-
-        The journal records the new owner before the deletion.
-
-        Raises:
-            OSError: the journal cannot be written.
-        """
-        if not operation.is_own:
-            return
-        for heir in staying:
-            sidecars = [moved for moved in operation.files[1:] if moved.home in heir.shared]
-            # With a file of that name already, the sidecar belonged to a namesake.
-            sidecars = [moved for moved in sidecars if moved.home not in {file.home for file in heir.files}]
-            if sidecars and heir.in_trash and heir.is_own:
-                heir.files = heir.files + sidecars
-                self._write(heir, "removed")
-                operation.files = [moved for moved in operation.files if moved not in sidecars]
 
     def _present(
         self,
@@ -327,7 +284,7 @@ class Trash:
             self._bring_home(operation, "taken back")
             raise
 
-    def _write_beside(self, note: Note, batch: str) -> Operation:
+    def _write_beside(self, note: Note) -> Operation:
         """Write a sidecar, after moving an existing one into the trash.
 
         Raises:
@@ -337,7 +294,7 @@ class Trash:
             raise TrashError(
                 f"{printable(note.path)} is no XMP sidecar: photodup writes into no other file here."
             )
-        operation = Operation(_new_id(), batch, _now_s(), note.reason, "")
+        operation = Operation(_new_id(), _now_s(), note.reason, "")
         home, mode = self._files.home_of(note.path), None
         if note.path.exists():
             mode = stat.S_IMODE(note.path.stat().st_mode)
@@ -419,7 +376,7 @@ class Trash:
     def _write(self, operation: Operation, state: str) -> None:
         """Append an operation with its state; every line is enough to restore it."""
         fields = asdict(operation)
-        line = {name: fields[name] for name in ("batch", "time", "reason", "shared", "written", "files")}
+        line = {name: fields[name] for name in ("time", "reason", "written", "files")}
         line |= {"op": operation.id, "state": state}
         self._journal.append(signed(read_key(), line))
         operation.state = state

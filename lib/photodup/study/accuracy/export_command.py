@@ -19,7 +19,7 @@ from photodup.embedding.engines.reduced import (
     write_notes,
 )
 from photodup.embedding.imaging import View, normalize
-from photodup.study.accuracy.gate import GateResult, gate
+from photodup.study.accuracy.gate import GateResult, count_flips
 from photodup.study.accuracy.pictures import Pictures, choose_pictures
 
 _FEW_EDITS = ("jpeg q 30", "crop 70%", "mirror")
@@ -68,17 +68,19 @@ def export_precision(
         say(f"Quantising {source.model_name} on {len(pictures.calibration)} pictures ({pictures.source})")
         images = normalize(pictures.calibration)
         path = quantise(source, images, engine=engine, directory=directory, keep_float=keep_float)
-    ask = partial(ask_gate, source, precision, pictures, path, engine=engine, directory=directory, say=say)
+    check = partial(
+        check_decisions, source, precision, pictures, path, engine=engine, directory=directory, say=say
+    )
     if precision == "fp32":
-        return ask(draft=True)
-    result = ask()
-    if draft and result.verdict == "passed":
-        say(str(result))
-        return ask(draft=True)
-    return result
+        return check(draft=True)
+    verdict = check()
+    if draft and verdict.verdict == "passed":
+        say(str(verdict))
+        return check(draft=True)
+    return verdict
 
 
-def ask_gate(
+def check_decisions(
     source: WeightsSource,
     precision: str,
     pictures: Pictures,
@@ -89,15 +91,15 @@ def ask_gate(
     draft: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> GateResult:
-    """Ask the gate about a precision and write its answer beside `path`, or about it with a reduced scale (`draft`)."""
-    how = ", of JPEGs decoded whole and at a reduced scale," if draft else ""
-    say(f"Embedding {len(pictures.held_out)} held-out pictures{how} at fp32 and {precision} in {engine}")
-    result = gate(source, precision, pictures, engine=engine, directory=directory, is_drafted=draft)
+    """Count the decisions that a precision flips, and write the verdict beside `path`; `draft`: at a reduced scale, too."""
+    decoding = ", of JPEGs decoded whole and at a reduced scale," if draft else ""
+    say(f"Embedding {len(pictures.held_out)} held-out pictures{decoding} at fp32 and {precision} in {engine}")
+    verdict = count_flips(source, precision, pictures, engine=engine, directory=directory, is_drafted=draft)
     notes = read_notes(path) if precision == "int8" else None
     if notes is None:
         notes = source.notes(engine, precision)
     if draft:
         path = draft_path(source, engine, precision, directory)
         notes = replace(notes, draft_size=View().draft_size)
-    write_notes(path, replace(notes, gate=result.as_record()))
-    return result
+    write_notes(path, replace(notes, gate=verdict.as_record()))
+    return verdict

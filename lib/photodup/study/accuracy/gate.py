@@ -81,10 +81,10 @@ class GateResult:
 
     def __str__(self) -> str:
         lines = [self.sentence]
-        for name, found in self.decisions.items():
+        for name, kind in self.decisions.items():
             lines.append(
-                f"  {name:12} from {found.threshold:.2f}: {found.flipped:4} of {found.pairs:6,} pairs that matter flip "
-                f"({found.near:,} near), {found.rate:.2%}, at most {found.upper_bound:.2%} (95 %)"
+                f"  {name:12} from {kind.threshold:.2f}: {kind.flipped:4} of {kind.pairs:6,} pairs that matter flip "
+                f"({kind.near:,} near), {kind.rate:.2%}, at most {kind.upper_bound:.2%} (95 %)"
             )
         figures = self.figures
         if "cosine_min" in figures:
@@ -99,7 +99,7 @@ class GateResult:
         return "\n".join(lines)
 
 
-def gate(
+def count_flips(
     source: WeightsSource,
     precision: str,
     pictures: Pictures,
@@ -122,9 +122,9 @@ def gate(
 
     whole, changed = pictures.both_decodings() if is_drafted else (pictures.pixels(),) * 2
 
-    def embedded(wanted: str, pixels: np.ndarray) -> np.ndarray:
+    def embedded(computed_in: str, pixels: np.ndarray) -> np.ndarray:
         model = load_model(
-            f"onnx:{source.path}", device="cpu", engine=engine, precision=wanted, directory=directory
+            f"onnx:{source.path}", device="cpu", engine=engine, precision=computed_in, directory=directory
         )
         return np.concatenate([model.embed_pixels(pixels[i : i + 8]) for i in range(0, len(pixels), 8)])
 
@@ -132,11 +132,13 @@ def gate(
     left = "JPEGs decoded whole" if is_drafted else what_is_left(source, engine, precision, directory)
     label = f"{source.model_name} at {precision} in {engine}"
     label += ", JPEGs decoded at a reduced scale" if is_drafted else ""
-    both = embedded("fp32", whole), embedded(precision, changed)
-    return judge(pictures, *both, thresholds, label=label, left=left, is_random=source.is_random)
+    reference, reduced = embedded("fp32", whole), embedded(precision, changed)
+    return verdict_on(
+        pictures, reference, reduced, thresholds, label=label, left=left, is_random=source.is_random
+    )
 
 
-def judge(
+def verdict_on(
     pictures: Pictures,
     reference: np.ndarray,
     changed: np.ndarray,
@@ -160,10 +162,10 @@ def judge(
     figures = compare_embeddings(reference, changed, thresholds.similar)
     rows = np.triu_indices(len(reference), 1)
     before, after = (np.nan_to_num(e @ e.T, nan=-1.0)[rows] for e in (reference, changed))
-    found = {name: _decisions(before, after, getattr(thresholds, name)) for name in _KINDS}
-    found["all similar"] = _together([found["similar"], found["burst"]])
+    kinds = {name: _decisions(before, after, getattr(thresholds, name)) for name in _KINDS}
+    kinds["all similar"] = _together([kinds["similar"], kinds["burst"]])
     proven = _copies(pictures, rows, before, after, thresholds.candidate)
-    near = found["all similar"].near
+    near = kinds["all similar"].near
     verdict, reason = "passed", "it flips no more decisions than the budget allows"
     if is_random:
         verdict = "undecided"
@@ -174,13 +176,13 @@ def judge(
     elif proven.flipped > MOST_COPIES:
         verdict = "refused"
         reason = f"{proven.flipped} copy decisions flip, and the budget allows {MOST_COPIES}: use {left}"
-    elif (bound := found["all similar"].upper_bound) > MOST_SIMILAR and near >= LEAST_PAIRS:
+    elif (bound := kinds["all similar"].upper_bound) > MOST_SIMILAR and near >= LEAST_PAIRS:
         verdict = "refused"
         reason = f"up to {bound:.1%} of the similar decisions flip, and the budget allows {MOST_SIMILAR:.1%}: use {left}"
     elif near < LEAST_PAIRS:
         verdict = "undecided"
         reason = f"only {near} pairs lie near a threshold, {LEAST_PAIRS} are needed: give more photographs, or use {left}"
-    sentence, decisions = f"{label}: {verdict}, since {reason}.", {"copies": proven, **found}
+    sentence, decisions = f"{label}: {verdict}, since {reason}.", {"copies": proven, **kinds}
     sizes = pictures.n_photographs, len(pictures.held_out)
     return GateResult(verdict, sentence, decisions, figures, *sizes, pictures.source)
 
@@ -215,17 +217,16 @@ def _copies(
 ) -> Decisions:
     """Judge pairs near the threshold, or crossing it, whose pixels prove copies; at most `MAX_VERIFIED` of each."""
     photograph = np.array([picture.photograph for picture in pictures.held_out])
-    one = photograph[rows[0]] == photograph[rows[1]]  # pixels of different photographs never prove copies
-    crosses = one & ((before >= threshold) != (after >= threshold))
-    near = one & (np.abs(before - threshold) <= NEAR)
+    is_same = photograph[rows[0]] == photograph[rows[1]]  # pixels of different photographs never prove copies
+    crosses = is_same & ((before >= threshold) != (after >= threshold))
+    near = is_same & (np.abs(before - threshold) <= NEAR)
     rng, is_copy = np.random.default_rng(0), _Pixels()
 
     def proven(chosen: np.ndarray) -> int:
-        of = np.flatnonzero(chosen)
-        if len(of) > MAX_VERIFIED:
-            of = rng.choice(of, MAX_VERIFIED, replace=False)
-        held = pictures.held_out
-        return sum(is_copy(held[rows[0][k]], held[rows[1][k]]) for k in of)
+        places = np.flatnonzero(chosen)
+        if len(places) > MAX_VERIFIED:
+            places = rng.choice(places, MAX_VERIFIED, replace=False)
+        return sum(is_copy(*(pictures.held_out[row[place]] for row in rows)) for place in places)
 
     flips = proven(crosses)
     pairs = flips + proven(near & ~crosses)
@@ -233,10 +234,10 @@ def _copies(
 
 
 class _Pixels:
-    """Decides as the photo library does; what is known of a picture is kept, since it is in many pairs."""
+    """Decides as the photo library does; each picture is described once, since it is in many pairs."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[Any, str | None]] = {}
+        self._described: dict[str, tuple[Any, str | None]] = {}
         self._radius = search_radius(LIBRARY_SIZE, PER_PHOTO_BESIDE)
 
     def __call__(self, first: EditedPicture, second: EditedPicture) -> bool:
@@ -248,10 +249,10 @@ class _Pixels:
     def _describe(self, picture: EditedPicture) -> tuple[Any, str | None]:
         from photodup.photos.compare.features import features
 
-        if picture.name not in self._known:
+        if picture.name not in self._described:
             image = picture.open()
-            self._known[picture.name] = features(image), perceptual_hash(image)
-        return self._known[picture.name]
+            self._described[picture.name] = features(image), perceptual_hash(image)
+        return self._described[picture.name]
 
     def _hash_proposes(self, first: str | None, second: str | None) -> bool:
         if first is None or second is None:

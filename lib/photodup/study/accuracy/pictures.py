@@ -108,10 +108,10 @@ class Pictures:
         """Return the held-out pictures as camera's JPEGs decoded whole, and at a reduced scale; as `pixels` does."""
         view = View()
         jpegs = (_as_camera_jpeg(picture.open(), seed) for seed, picture in enumerate(self.held_out))
-        both = [
+        decoded = [
             [view.pixels(decode(jpeg, draft_size=size)) for size in (None, view.draft_size)] for jpeg in jpegs
         ]
-        whole, drafted = zip(*both, strict=True)
+        whole, drafted = zip(*decoded, strict=True)
         return np.stack(whole), np.stack(drafted)
 
 

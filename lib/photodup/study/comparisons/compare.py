@@ -37,14 +37,18 @@ def compare(
     Args:
         notebook: file name without its ending.
         names: only these comparisons, with the nulls that check them.
-        explore: False measures only what the quick study does: what the answers rest on.
-        visits: of each comparison, three or more; fewer decide nothing, and then only what the quick study does is measured.
+        explore: False measures only what the quick study does here, and of a machine elsewhere the primary comparisons.
+        visits: of each comparison, three or more; fewer decide nothing, and measure as without `explore`.
         visit_s: length of the turns in a visit, seconds.
         declared: other declarations than `notebooks/comparisons.yaml`.
     """
     declared = declared or declarations()
     is_quick = not explore or visits < FEWEST_VISITS
-    pairs = [p for p in declared.of([notebook], quick=is_quick) if not names or p.name in names]
+    pairs = [
+        pair
+        for pair in declared.of([notebook], quick=is_quick and run.is_here)
+        if (pair.name in names if names else pair.is_primary or not is_quick or run.is_here)
+    ]
     offered_pairs = [pair for pair in pairs if not obstacle(run, offered(run, pair))]
     pairs += declared.nulls_of(offered_pairs, quick=is_quick)
     sizes = Sizes(visits, plan_of(visit_s))

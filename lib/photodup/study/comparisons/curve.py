@@ -85,13 +85,13 @@ def rate_under(curve: pd.DataFrame, side: str, *, bound_ms: float) -> RateUnderB
     """Return the highest rate at which the p95 of a side lies within `bound_ms` and hardly a request is refused."""
     steps = curve[curve.side == side].sort_values("offered_per_s")
     p95 = steps.latency_ms_p95.where(steps.refused <= REFUSED).fillna(math.inf)
-    is_kept = (p95 <= bound_ms).cummin()
-    kept, missed = steps[is_kept], steps[~is_kept]
-    low = float(kept.offered_per_s.max()) if len(kept) else math.nan
+    is_within = (p95 <= bound_ms).cummin()
+    within, missed = steps[is_within], steps[~is_within]
+    low = float(within.offered_per_s.max()) if len(within) else math.nan
     high = float(missed.offered_per_s.min()) if len(missed) else math.nan
-    if kept.empty or missed.empty:
+    if within.empty or missed.empty:
         return RateUnderBound(None, low, high)
-    below, above = float(p95[kept.index[-1]]), float(p95[missed.index[0]])
+    below, above = float(p95[within.index[-1]]), float(p95[missed.index[0]])
     if math.isinf(above):
         return RateUnderBound(low, low, high)
     # The latency of a queue grows like a power of the rate near its capacity: a line in the logarithms.

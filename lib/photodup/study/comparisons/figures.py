@@ -30,27 +30,27 @@ def draw_frontier(ax: Axes, compared: Compared, *, latency_load: str, rate_load:
     at_one = sides[sides.load == latency_load].set_index("side")
     at_many = sides[sides.load == rate_load].set_index("side")
     rates = at_many.throughput_images_per_s.astype(float).dropna()
-    most = at_many.engine[rates.idxmax()] if len(rates) else None
+    fastest = at_many.engine[rates.idxmax()] if len(rates) else None
     latencies = at_one.astype({"latency_ms_p50": float}).dropna(subset="latency_ms_p50")
     upper = set(latencies.groupby(["engine", "precision"]).latency_ms_p50.idxmax())
     for side in sides_under(compared, latency_load, rate_load):
-        one, many = at_one.loc[side], at_many.loc[side]
-        x, y = many.throughput_images_per_s, one.latency_ms_p50
+        lone, many = at_one.loc[side], at_many.loc[side]
+        x, y = many.throughput_images_per_s, lone.latency_ms_p50
         if not (x and y and x > 0 and y > 0):
             continue
-        color = charts.engine_color(one.engine)
+        color = charts.engine_color(lone.engine)
         reach_x = [[x - many.throughput_images_per_s_ci_low], [many.throughput_images_per_s_ci_high - x]]
-        reach_y = [[y - one.latency_ms_p50_ci_low], [one.latency_ms_p50_ci_high - y]]
+        reach_y = [[y - lone.latency_ms_p50_ci_low], [lone.latency_ms_p50_ci_high - y]]
         ax.errorbar(x, y, reach_y, reach_x, fmt="none", ecolor=color, elinewidth=1.2, zorder=2)
-        if one.latency_ms_p99 and one.latency_ms_p99 > y:
-            ax.plot([x, x], [y, one.latency_ms_p99], color=color, alpha=0.3, linewidth=1, zorder=1)
-            ax.plot(x, one.latency_ms_p99, "_", color=color, alpha=0.5, zorder=1)
-        ax.plot(x, y, MARKERS.get(one.server, "o"), color=color, markersize=8, zorder=3)
-        server = SERVERS.get(one.server, one.server)
-        text = f"{one.precision.upper()}, {server}"
+        if lone.latency_ms_p99 and lone.latency_ms_p99 > y:
+            ax.plot([x, x], [y, lone.latency_ms_p99], color=color, alpha=0.3, linewidth=1, zorder=1)
+            ax.plot(x, lone.latency_ms_p99, "_", color=color, alpha=0.5, zorder=1)
+        ax.plot(x, y, MARKERS.get(lone.server, "o"), color=color, markersize=8, zorder=3)
+        server = SERVERS.get(lone.server, lone.server)
+        text = f"{lone.precision.upper()}, {server}"
         # Two servers with one engine lie on each other: the upper one's name is above, the lower one's below. Two engines
         # lie side by side: the names of the one that gives most are on the right.
-        to_right = one.engine == most
+        to_right = lone.engine == fastest
         name = ax.annotate(
             text,
             (x, y),
@@ -67,8 +67,8 @@ def draw_frontier(ax: Axes, compared: Compared, *, latency_load: str, rate_load:
 
 def sides_under(compared: Compared, *loads: str) -> list[str]:
     """Return the sides that were measured under each of these loads."""
-    first, *others = (compared.sides.side[compared.sides.load == load].tolist() for load in loads)
-    return [side for side in first if all(side in other for other in others)]
+    measured = [compared.sides.side[compared.sides.load == load].tolist() for load in loads]
+    return [side for side in measured[0] if all(side in sides for sides in measured)]
 
 
 def draw_values(ax: Axes, compared: Compared, load: str, metric: str) -> int:
@@ -97,8 +97,8 @@ def draw_visit(ax: Axes, compared: Compared, name: str) -> None:
     at = visit.at_s if len(visit.at_s) else np.arange(len(visit.side))
     colors = "#c9a227", charts.FOUND
     for index, (label, color) in enumerate(zip((question.label_a, question.label_b), colors, strict=True)):
-        mine = visit.side == index
-        ax.plot(at[mine], visit.latency_ms[mine], ".", color=color, markersize=3, label=label)
+        of_side = visit.side == index
+        ax.plot(at[of_side], visit.latency_ms[of_side], ".", color=color, markersize=3, label=label)
     ax.set(xlabel="seconds" if len(visit.at_s) else "answer", ylabel="latency (ms)", ylim=(0, None))
     ax.legend(fontsize=8)
 

@@ -60,19 +60,19 @@ class Sizes:
         return 1.3 * 4 * plan.palindromes * plan.block_s + 2 * (plan.warmup_s + plan.alone_s)
 
 
-def sizes_of(given: Mapping[str, Any], visits: int | None = None) -> Sizes:
+def sizes_of(options: Mapping[str, Any], visits: int | None = None) -> Sizes:
     """Return the sizes that a file names: `visits`, `starts` and the attributes of `VisitPlan`.
 
     Raises:
         PhotodupError: a name that is none of them.
     """
     names = {f.name for f in fields(VisitPlan)}
-    if unknown := sorted(set(given) - names - {"visits", "starts"}):
+    if unknown := sorted(set(options) - names - {"visits", "starts"}):
         raise PhotodupError(
             f"Comparisons have no size {unknown[0]!r}: use visits, starts, {', '.join(sorted(names))}."
         )
-    plan = VisitPlan(**{name: value for name, value in given.items() if name in names})
-    return Sizes(visits or given.get("visits", Sizes.visits), plan, given.get("starts", Sizes.starts))
+    plan = VisitPlan(**{name: size for name, size in options.items() if name in names})
+    return Sizes(visits or options.get("visits", Sizes.visits), plan, options.get("starts", Sizes.starts))
 
 
 @dataclass(frozen=True)
@@ -142,9 +142,9 @@ def _has(run: Run, backend: Backend) -> bool:
 
 def obstacle(run: Run, pair: Pair) -> str:
     """Return one sentence why a comparison cannot be measured against a run's servers; empty where it can."""
-    lacking = [side.backend for side in (pair.a, pair.b) if not _has(run, side.backend)]
-    if lacking:
-        return f"{run.lacks(lacking[0])}."
+    missing_backends = [side.backend for side in (pair.a, pair.b) if not _has(run, side.backend)]
+    if missing_backends:
+        return f"{run.lacks(missing_backends[0])}."
     if pair.a.server and pair.b.server:
         clause = missing(pair.a.server) or missing(pair.b.server)
         return clause and f"{clause}."
@@ -241,19 +241,19 @@ class _Sides:
 
     def measure(self, pair: Pair, visit: int, sizes: Sizes) -> dict[str, Any]:
         """Measure one visit of a pair; return the record's columns."""
-        both, plan, serve = (pair.a, pair.b), sizes.plan, None
+        sides, plan, serve = (pair.a, pair.b), sizes.plan, None
         if not (pair.is_primary or pair.is_null):
             plan = replace(plan, palindromes=min(plan.palindromes, EXPLORATORY_PALINDROMES))
         if pair.a.server and pair.b.server:
             with self.two.lanes(pair.a, pair.b, visit) as lanes:
                 return measure_visit(lanes, (), pair.load, plan, seed=visit).as_record()
-        if any(side.settings for side in both) and not _has_models(self.run, *both):
+        if any(side.settings for side in sides) and not _has_models(self.run, *sides):
             serve = lambda side: with_settings(self.run, (pair.a, pair.b)[side])  # noqa: E731
             plan = replace(plan, palindromes=1, block_s=max(plan.block_s, SERVED_BLOCK_S))
-            both = (replace(pair.a, settings=()), replace(pair.b, settings=()))
+            sides = (replace(pair.a, settings=()), replace(pair.b, settings=()))
         if pair.link and pair.link not in PRESETS:
             raise PhotodupError(f"There is no emulated link {pair.link!r}: use {', '.join(PRESETS)}.")
-        a, b = self.ready(both[0], False), self.ready(both[1], pair.is_null)
+        a, b = self.ready(sides[0], False), self.ready(sides[1], pair.is_null)
         if pair.is_null and visit % 2 == 0:
             # Two processes of one configuration differ by 1 to 5 % for as long as they live. A null asks whether a side is
             # favoured by its place, so the processes change places; by how much they differ widens its interval.
@@ -300,8 +300,8 @@ def reach(run: Run, side: Side, again: bool, servers: ExitStack) -> Reach:
                 f"{side.label} needs a second model beside the first: Triton's model folder is not on this machine."
             )
         change = partial(configure, **dict(side.settings))
-        made = model_copy(run.endpoints.triton_grpc, _repository(), backend.triton_model, name, change)
-        options["model"], inner = servers.enter_context(made), name
+        copy = model_copy(run.endpoints.triton_grpc, _repository(), backend.triton_model, name, change)
+        options["model"], inner = servers.enter_context(copy), name
     elif again and backend.server == "fastapi":
         settings = {"ENGINE": backend.engine, "PRECISION": backend.precision}
         url = servers.enter_context(ServiceProcess(settings=settings)).url

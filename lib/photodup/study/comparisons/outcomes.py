@@ -14,7 +14,7 @@ from photodup.bench.pairs import read
 from photodup.bench.pairs.alternate import Visit
 from photodup.bench.pairs.declared import Declarations, Pair, Side, declarations
 from photodup.bench.record.json_files import reading
-from photodup.bench.stats.comparison import Outcome, Question, has_failed, judge
+from photodup.bench.stats.comparison import Outcome, Question, compare_all, has_failed
 from photodup.bench.stats.facts import METRICS
 from photodup.bench.stats.sentence import brief, row, sentence
 from photodup.core.files import write_atomically
@@ -63,7 +63,7 @@ class Compared:
 
     def sentences(self) -> list[str]:
         """Return one sentence for each comparison that the run planned, in the order declared, and one for the others."""
-        planned = [o for o in self.outcomes.values() if o.because != NOT_PLANNED]
+        planned = [o for o in self.outcomes.values() if o.reason != NOT_PLANNED]
         sentences = [
             *dict.fromkeys(map(sentence, planned))
         ]  # links that cannot be emulated have one sentence
@@ -73,13 +73,13 @@ class Compared:
 
     def reasons(self) -> str:
         """Return why comparisons were not measured, each reason once."""
-        reasons = dict.fromkeys(o.because for o in self.outcomes.values() if not o.is_measured)
+        reasons = dict.fromkeys(o.reason for o in self.outcomes.values() if not o.is_measured)
         return " ".join(reason[:1].upper() + reason[1:] for reason in reasons)
 
     def measured(self) -> list[str]:
         """Return the names of the comparisons that were measured, the primary ones first."""
-        found = [p for p in self.pairs if self.outcomes[p.name].is_measured]
-        return [pair.name for pair in sorted(found, key=lambda pair: not pair.is_primary)]
+        pairs = [pair for pair in self.pairs if self.outcomes[pair.name].is_measured]
+        return [pair.name for pair in sorted(pairs, key=lambda pair: not pair.is_primary)]
 
     def figure(self, side: str, load: str, metric: str) -> dict[str, float]:
         """Return a side's figure under a load: `value`, `low`, `high`, `n_visits`.
@@ -98,9 +98,10 @@ class Compared:
         """Return comparisons as a table, by default all of them."""
         import pandas as pd
 
-        known = [name for name in names or [pair.name for pair in self.pairs] if name in self.outcomes]
         rows = []
-        for name in known:
+        for name in names or [pair.name for pair in self.pairs]:
+            if name not in self.outcomes:
+                continue
             kind = "" if self.outcomes[name].question.is_primary else " (exploratory)"
             cells = row(self.outcomes[name])
             figure = cells.pop("figure")
@@ -140,7 +141,7 @@ def read_all(run: Run, *, declared: Declarations | None = None) -> list[Outcome]
 
 def write_outcomes(run: Run) -> list[Outcome]:
     """Write every comparison that a run planned to its `outcomes.json` and return them; no file where there is none."""
-    outcomes = [outcome for outcome in read_all(run) if outcome.because != NOT_PLANNED]
+    outcomes = [outcome for outcome in read_all(run) if outcome.reason != NOT_PLANNED]
     if outcomes:
         text = json.dumps([outcome.columns() for outcome in outcomes], indent=1) + "\n"
         write_atomically(run.directory / "outcomes.json", text, within=run.directory.parent)
@@ -152,8 +153,8 @@ def goals(run: Run) -> list[str]:
     outcomes, _ = _judged(run, declarations())
     lines = []
     for several, words, goal in ((False, "one in flight", 0.025), (True, "several in flight", 0.035)):
-        found = [o for o in outcomes if o.is_measured and o.question.has_several_in_flight is several]
-        widths = [(o.high - o.low) / 2 for o in found if o.question.is_primary]
+        primary = [o for o in outcomes if o.is_measured and o.question.is_primary]
+        widths = [(o.high - o.low) / 2 for o in primary if o.question.has_several_in_flight is several]
         if widths:
             median = f"{np.median(widths):.1%} over {len(widths)} primary comparisons (goal {goal:.1%})"
             lines.append(f"{words}: median half-width {median}")
@@ -163,10 +164,9 @@ def goals(run: Run) -> list[str]:
 
 
 def _judged(run: Run, declared: Declarations) -> tuple[list[Outcome], list[tuple[Pair, list[Visit]]]]:
-    seen = [(*_visits(run, pair), pair) for pair in (*declared.pairs, *declared.nulls)]
-    visits = [(measured, of) for measured, of, _, _ in seen]
-    questions = [_question(pair, of, notes, declared) for pair, of, notes, _ in seen]
-    return judge(questions), visits
+    records = [_visits(run, pair) for pair in (*declared.pairs, *declared.nulls)]
+    questions = [_question(*record, declared) for record in records]
+    return compare_all(questions), [(pair, visits) for pair, visits, _ in records]
 
 
 def _visits(run: Run, pair: Pair) -> tuple[Pair, list[Visit], tuple[str, ...]]:
@@ -221,11 +221,16 @@ def _figures_of_sides(visits: list[tuple[Pair, list[Visit]]], used: set[tuple[st
     rows = []
     for (name, load), with_side in visits_of.items():
         # A visit of more than two sides stands in the records of all its pairs.
-        mine = list({visit.latencies(index).tobytes(): (visit, index) for visit, index in with_side}.values())
+        distinct = list(
+            {visit.latencies(index).tobytes(): (visit, index) for visit, index in with_side}.values()
+        )
         side = sides[name, load]
         line: dict[str, Any] = {"side": name, "load": load, "label": side.label, **side.backend.columns()}
-        line |= {"n_visits": len(mine), "n_failed": sum(visit.n_failed[index] for visit, index in mine)}
-        for metric, (value, low, high) in read.figures(mine).items():
+        line |= {
+            "n_visits": len(distinct),
+            "n_failed": sum(visit.n_failed[index] for visit, index in distinct),
+        }
+        for metric, (value, low, high) in read.figures(distinct).items():
             line |= {metric: value, f"{metric}_ci_low": low, f"{metric}_ci_high": high}
         rows.append(line)
     metrics = [f"{metric}{end}" for metric in METRICS for end in ("", "_ci_low", "_ci_high")]

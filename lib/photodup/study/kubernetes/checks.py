@@ -1,4 +1,4 @@
-"""Check manifests: the schema and the policies by their own tools, and by us only what no tool knows.
+"""Check manifests: the schema by its own tool, and by us only what no tool knows.
 
 What no tool knows is how objects of one application contradict each other: a quota that forbids what the
 autoscaler asks for, a startup probe that gives up before the model is loaded.
@@ -6,17 +6,12 @@ autoscaler asks for, a startup probe that gives up before the model is loaded.
 
 from __future__ import annotations
 
-import json
-import subprocess
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import yaml
 
-from photodup.core.errors import PhotodupError
 from photodup.core.paths import project_root
 from photodup.study.kubernetes.manifests import (
     KUBERNETES_VERSION,
@@ -25,7 +20,6 @@ from photodup.study.kubernetes.manifests import (
     fits,
     of_kind,
     read_workload,
-    tool,
 )
 
 # Kinds that operators add; Kubernetes' own schema does not know them, `references` holds them against the pods.
@@ -45,7 +39,7 @@ class Violation:
         return f"{self.rule} · {self.where} · {self.message}"
 
 
-def check(objects: list[dict[str, Any]], *, start_s: float | None = None) -> list[Violation]:
+def check_manifests(objects: list[dict[str, Any]], *, start_s: float | None = None) -> list[Violation]:
     """Return what is wrong with these objects, schema first, then the contradictions between them.
 
     Args:
@@ -77,14 +71,15 @@ def schema(objects: list[dict[str, Any]], version: str = KUBERNETES_VERSION) -> 
 
 def quota(workload: ScaledDeployment) -> Iterator[Violation]:
     """Find each namespace limit that admits fewer pods than the autoscaler may ask for."""
-    hard, most, surge = workload.quota or {}, workload.max_replicas, workload.max_surge
+    hard, replicas, surge = workload.quota or {}, workload.max_replicas, workload.max_surge
     for name, need in workload.quota_needs().items():
         admitted = fits(hard[name], need)
-        rule, pods, why = "quota-admits-max", most, f"maxReplicas {most}"
-        if admitted >= most:
-            rule, pods, why = "quota-admits-surge", most + surge, f"{why} and {surge} surge pods of an update"
+        rule, pods, cause = "quota-admits-max", replicas, f"maxReplicas {replicas}"
+        if admitted >= replicas:
+            rule, pods = "quota-admits-surge", replicas + surge
+            cause += f" and {surge} surge pods of an update"
         if admitted < pods:
-            message = f"admits {admitted} pods of {_number(need)} each, not {why}: raise it from "
+            message = f"admits {admitted} pods of {_number(need)} each, not {cause}: raise it from "
             message += f"{_number(hard[name])} to {_number(need * pods)}, or lower maxReplicas."
             yield Violation(rule, f"ResourceQuota/{name}", message)
     limits = {name for name in hard if name.startswith(("requests.", "limits."))}
@@ -103,10 +98,10 @@ def probes(workload: ScaledDeployment, start_s: float | None = None) -> Iterator
         message = f"says nowhere how long it starts: annotate {START_SECONDS}."
         yield Violation("probe-start-known", where, message)
         return
-    needed, ready, live = START_MARGIN * start_s, workload.readiness, workload.liveness
+    patience_s, ready, live = START_MARGIN * start_s, workload.readiness, workload.liveness
     guard, field = (workload.startup, "startupProbe") if workload.startup else (live, "livenessProbe")
-    if guard is not None and guard.budget_s < needed:
-        failures = int(-(-(needed - guard.initial_delay_s) // guard.period_s))
+    if guard is not None and guard.budget_s < patience_s:
+        failures = int(-(-(patience_s - guard.initial_delay_s) // guard.period_s))
         message = f"{field} gives up after {guard.budget_s:g} s, a start takes {start_s:g} s: raise "
         message += f"failureThreshold to {failures}, or the pod restarts for ever."
         yield Violation("probe-allows-start", where, message)
@@ -149,38 +144,11 @@ def references(objects: list[dict[str, Any]], workload: ScaledDeployment) -> Ite
                 yield Violation("port", where, message)
     least = int(workload.hpa.get("minReplicas", 1))
     for budget in of_kind(objects, "PodDisruptionBudget"):
-        kept = budget["spec"].get("minAvailable", 0)
-        if budget["spec"].get("maxUnavailable") == 0 or (isinstance(kept, int) and kept >= least):
+        available = budget["spec"].get("minAvailable", 0)
+        if budget["spec"].get("maxUnavailable") == 0 or (isinstance(available, int) and available >= least):
             where = f"PodDisruptionBudget/{budget['metadata']['name']}"
             message = f"lets none of {least} pods go: no node can be drained; write maxUnavailable: 1."
             yield Violation("budget-allows-drain", where, message)
-
-
-def policies(target: str, objects: list[dict[str, Any]]) -> list[Violation]:
-    """Return what checkov refuses and k8s/policy.yaml does not excuse for `target` (base, kind, gpu).
-
-    Raises:
-        PhotodupError: checkov is missing or broke, or an excuse has no reason.
-    """
-    excuses = yaml.safe_load((project_root() / "k8s" / "policy.yaml").read_text())["skip"]
-    for excuse in excuses:
-        if not str(excuse.get("reason", "")).strip():
-            raise PhotodupError(f"k8s/policy.yaml: {excuse['check']} has no reason; write one or remove it.")
-    skip = [excuse["check"] for excuse in excuses if target in excuse["targets"]]
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "objects.yaml"
-        file.write_text(yaml.safe_dump_all(objects))
-        command = [tool("checkov"), "--file", str(file), "--framework", "kubernetes", "--output", "json"]
-        command += ["--compact", "--quiet"] + (["--skip-check", ",".join(skip)] if skip else [])
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    try:
-        report = json.loads(done.stdout)
-        failed, passed = report["results"]["failed_checks"], report["summary"]["passed"]
-    except (ValueError, KeyError, TypeError):
-        raise PhotodupError(f"checkov gave no report: {' '.join(done.stderr.split())[-200:]}") from None
-    if not passed:
-        raise PhotodupError("checkov passed nothing at all: it did not see the objects.")
-    return [Violation(item["check_id"], item["resource"], item["check_name"]) for item in failed]
 
 
 def _mapped_node_ports() -> set[int]:

@@ -91,18 +91,19 @@ def tool(name: str) -> str:
     local = tools / "checkov-venv" / "bin" / "checkov" if name == "checkov" else tools / name
     if local.is_file() and os.access(local, os.X_OK):
         return str(local)
-    if found := shutil.which(name):
-        return found
+    if program := shutil.which(name):
+        return program
     raise PhotodupError(f"{name} was not found: run k8s/get-tools.sh, or install it and put it on PATH.")
 
 
-def render(directory: str | Path) -> list[dict[str, Any]]:
+def kustomize(directory: str | Path) -> list[dict[str, Any]]:
     """Return the objects that `kubectl kustomize` makes of a directory (relative to the project root).
 
     Raises:
         PhotodupError: kustomize refuses it; the message is kustomize's.
     """
-    return _objects([tool("kubectl"), "kustomize", str(project_root() / directory)])
+    text = output_of(tool("kubectl"), "kustomize", str(project_root() / directory))
+    return [item for item in yaml.safe_load_all(text) if item]
 
 
 def read_workload(objects: list[dict[str, Any]]) -> ScaledDeployment:
@@ -116,8 +117,11 @@ def read_workload(objects: list[dict[str, Any]]) -> ScaledDeployment:
         raise PhotodupError(f"Expected one HorizontalPodAutoscaler, found {len(scalers)}: name one overlay.")
     spec = scalers[0]["spec"]
     if "triggers" in spec:  # KEDA's words for the same bounds
-        least, most = spec.get("minReplicaCount", 0), spec.get("maxReplicaCount", 100)
-        spec = {**spec, "minReplicas": least, "maxReplicas": most, "metrics": []}
+        bounds = {
+            "minReplicas": spec.get("minReplicaCount", 0),
+            "maxReplicas": spec.get("maxReplicaCount", 100),
+        }
+        spec = {**spec, **bounds, "metrics": []}
     name = spec["scaleTargetRef"]["name"]
     deployment = next((d for d in of_kind(objects, "Deployment") if d["metadata"]["name"] == name), None)
     if deployment is None:
@@ -128,7 +132,6 @@ def read_workload(objects: list[dict[str, Any]]) -> ScaledDeployment:
     container = pod["containers"][0]
     quotas = of_kind(objects, "ResourceQuota")
     surge = deployment["spec"].get("strategy", {}).get("rollingUpdate", {}).get("maxSurge", "25%")
-    most = int(spec["maxReplicas"])
     per_cent = int(surge[:-1]) if isinstance(surge, str) else 0
     start = deployment["metadata"].get("annotations", {}).get(START_SECONDS)
     return ScaledDeployment(
@@ -140,7 +143,7 @@ def read_workload(objects: list[dict[str, Any]]) -> ScaledDeployment:
         startup=_probe(container.get("startupProbe")),
         readiness=_probe(container.get("readinessProbe")),
         liveness=_probe(container.get("livenessProbe")),
-        max_surge=-(-most * per_cent // 100) if isinstance(surge, str) else int(surge),
+        max_surge=-(-int(spec["maxReplicas"]) * per_cent // 100) if isinstance(surge, str) else int(surge),
         start_s=float(start) if start else None,
     )
 
@@ -176,8 +179,8 @@ def _quantities(pod: dict[str, Any], which: str) -> dict[str, float]:
     for container in _long_running(pod):
         for name, value in _with_defaults(container.get("resources", {}), which).items():
             total[name] = total.get(name, 0.0) + quantity(value)
-    own = pod.get("resources", {})
-    return total | {name: quantity(value) for name, value in own.get(which, {}).items()}
+    of_pod = pod.get("resources", {}).get(which, {})
+    return total | {name: quantity(value) for name, value in of_pod.items()}
 
 
 def _long_running(pod: dict[str, Any]) -> list[dict[str, Any]]:
@@ -199,18 +202,16 @@ def _probe(spec: dict[str, Any] | None) -> Probe | None:
     return Probe(spec.get("httpGet", {}).get("path", ""), *timing)
 
 
-def _objects(command: list[str]) -> list[dict[str, Any]]:
-    return [item for item in yaml.safe_load_all(output_of(*command)) if item]
-
-
-def output_of(*command: str, given: str | None = None) -> str:
-    """Return what a program prints to whom `given` is given.
+def output_of(*command: str, stdin: str | None = None) -> str:
+    """Return what a program prints.
 
     Raises:
         PhotodupError: it failed; ends with its last words.
     """
-    done = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
-    if done.returncode:
-        words = " ".join((done.stderr or done.stdout).split())[-300:] or f"exit status {done.returncode}"
+    process = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
+    if process.returncode:
+        words = (
+            " ".join((process.stderr or process.stdout).split())[-300:] or f"exit status {process.returncode}"
+        )
         raise PhotodupError(f"{Path(command[0]).name} {command[1]} failed: {words}")
-    return done.stdout
+    return process.stdout

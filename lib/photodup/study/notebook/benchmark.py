@@ -18,8 +18,8 @@ def benchmark(name: str, *arguments: object) -> Any:
     """
     command = [sys.executable, "-P", "-m", f"benchmarks.{name}", *map(str, arguments)]
     variables = inherited(PYTHONPATH=str(project_root()))
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
-    if done.returncode:
-        reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
+    process = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    if process.returncode:
+        reason = (process.stderr.strip().splitlines() or ["no message"])[-1]
         raise PhotodupError(f"python -m benchmarks.{name} failed: {reason}")
-    return json.loads(done.stdout)
+    return json.loads(process.stdout)

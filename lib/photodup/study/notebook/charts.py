@@ -39,7 +39,7 @@ ENGINE_COLORS = {
     "published": "#6b7280",
 }
 GOOD, BAD, MUTED = "#3d9970", "#c8553d", "#9aa0aa"
-FOUND = "#2f5d8a"  # a difference was found, in either direction: better or worse is never said by a colour
+FOUND = "#2f5d8a"  # a difference in either direction: no colour says better or worse
 
 
 def use_style() -> None:
@@ -78,9 +78,9 @@ def draw_figures(
     nothing = np.full(len(figures), np.nan)
     ends = ("", "_ci_low", "_ci_high")
     y, low, high = (np.asarray(figures.get(f"{metric}{end}", nothing), float) for end in ends)
-    places, there = np.asarray(x, float), np.isfinite(y)
-    ax.plot(places[there], y[there], color=color, **{"marker": "o"} | style)
-    barred = there & np.isfinite(high - low) & (np.asarray(figures["n_visits"], float) >= FEWEST_VISITS)
+    places, is_measured = np.asarray(x, float), np.isfinite(y)
+    ax.plot(places[is_measured], y[is_measured], color=color, **{"marker": "o"} | style)
+    barred = is_measured & np.isfinite(high - low) & (np.asarray(figures["n_visits"], float) >= FEWEST_VISITS)
     ax.vlines(places[barred], low[barred], high[barred], color=color, linewidth=1.2)
 
 

@@ -20,13 +20,13 @@ def notebooks(only: Iterable[str] = ()) -> list[Path]:
         PhotodupError: a prefix that matches no notebook.
     """
     every = sorted((project_root() / "notebooks").glob("[0-9][0-9]_*.ipynb"))
-    wanted = tuple(only)
-    for prefix in wanted:
+    prefixes = tuple(only)
+    for prefix in prefixes:
         if not any(path.name.startswith(prefix) for path in every):
             raise PhotodupError(
                 f"No notebook begins with {prefix!r}: there are {', '.join(p.stem for p in every)}."
             )
-    return [path for path in every if not wanted or path.name.startswith(wanted)]
+    return [path for path in every if not prefixes or path.name.startswith(prefixes)]
 
 
 def source_sha256(notebook: Path) -> str:

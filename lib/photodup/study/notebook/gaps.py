@@ -58,9 +58,9 @@ def refuse_undeclared_parameters() -> None:
     shell = running_shell()
     sources = shell.user_ns.get("In", []) if shell else []
     injected = next((source for source in reversed(sources) if source.startswith("# Parameters\n")), "")
-    given = {name for node in ast.parse(injected).body for name in _set_by(node)}
+    names = {name for node in ast.parse(injected).body for name in _set_by(node)}
     declared = shell.user_ns.get("__annotations__", {}) if shell else {}
-    if unknown := sorted(given - set(declared)):
+    if unknown := sorted(names - set(declared)):
         raise PhotodupError(
             f"This notebook has no parameter {', '.join(unknown)}: it declares {', '.join(declared)}."
         )

@@ -26,11 +26,11 @@ def is_tagged(cell: nbformat.NotebookNode, tag: str) -> bool:
 def write_opening(notebook: nbformat.NotebookNode, run: str = REFERENCE) -> None:
     """Put the answer that `run` computed, its figure and the list of sections into the opening cell."""
     opening = notebook.cells[0]
-    whose = "reference run" if run == REFERENCE else f"run {run}"
+    source = "reference run" if run == REFERENCE else f"run {run}"
     answer = printed_answer(notebook).replace("<", "&lt;")  # prose is shown as HTML
     picture = _figure(notebook)
-    shown = f"\n\n![The answer as a figure](attachment:{FIGURE})" if picture else ""
-    opening.source = _PART.sub(lambda m: f"{m.group(1)}({whose}). {answer}{shown}", opening.source, count=1)
+    image = f"\n\n![The answer as a figure](attachment:{FIGURE})" if picture else ""
+    opening.source = _PART.sub(lambda m: f"{m.group(1)}({source}). {answer}{image}", opening.source, count=1)
     opening.pop("attachments", None)
     if picture:
         opening.attachments = {FIGURE: {"image/png": picture}}

@@ -16,7 +16,7 @@ from photodup.bench.link.link import PRESETS
 from photodup.bench.link.way import LOOPBACK, Way, emulated
 from photodup.bench.load.plan import WindowPlan
 from photodup.bench.stats.facts import Load
-from photodup.bench.stats.figures import figures_of
+from photodup.bench.stats.figures import figures_of_windows
 from photodup.core.errors import PhotodupError
 from photodup.embedding.backends import Backend, parse_backend
 from photodup.study.notebook.run import ready_to_measure
@@ -25,7 +25,7 @@ from photodup.study.notebook.table import as_table
 if TYPE_CHECKING:
     import pandas as pd
 
-    from photodup.bench.load.load import Probe
+    from photodup.bench.load.window import Probe
     from photodup.study.notebook.run import Run
 
 KIND = "figure"
@@ -125,7 +125,7 @@ def measure_figures(
         visits: windows a spec, spread over the whole measurement.
 
     Returns:
-        Columns: those of backend, way, load and spec, the figures (`bench.stats.figures.figures_of`), `status` ("ok",
+        Columns: those of backend, way, load and spec, the figures (of `figures_of_windows`), `status` ("ok",
         "failed" or "missing") and `because`, a sentence where a window could not be measured.
     """
     from tqdm import tqdm
@@ -152,19 +152,12 @@ def _may_measure(run: Run, specs: Sequence[Spec], plan: WindowPlan, visits: int)
     missing = [
         spec
         for spec in specs
-        if not _lacking(run, spec)
+        if not _obstacle(run, spec)
         for visit in range(1, visits + 1)
         if not run.store.has(spec.key, config=spec.config_of(plan, visit))
     ]
     asks_servers = any(not (spec.server or parse_backend(spec.backend).is_local) for spec in missing)
     return bool(missing) and ready_to_measure(run, asks_servers=asks_servers) is not None
-
-
-def measure_figure(
-    run: Run, backend: str, load: Load, plan: WindowPlan | None = None, *, visits: int = 3, **spec: Any
-) -> dict[str, Any]:
-    """Return the row of one `Spec`; see `measure_figures`."""
-    return measure_figures(run, [Spec(backend, load, **spec)], plan, visits=visits).iloc[0].to_dict()
 
 
 def read_windows(run: Run, spec: Spec, plan: WindowPlan | None, visits: int) -> list[dict[str, Any]]:
@@ -235,7 +228,7 @@ def _measure_or_load(
     is_checked: bool,
 ) -> None:
     config = spec.config_of(plan, visit)
-    if _lacking(run, spec) and run.store.record(spec.key, config=config) is None:
+    if _obstacle(run, spec) and run.store.record(spec.key, config=config) is None:
         return  # a record answers whatever the endpoints of the reading machine are
 
     def measure_now() -> dict[str, Any]:
@@ -264,8 +257,8 @@ def _window(
     """Measure one window from where this process is."""
     from photodup.bench.backends.adapters import adapter
     from photodup.bench.load import counters
-    from photodup.bench.load.load import measure
-    from photodup.bench.load.workers import PatientObserver
+    from photodup.bench.load.window import measure
+    from photodup.bench.load.workers import Observer
     from photodup.study.notebook.weights import payload_photos
 
     backend = parse_backend(spec.backend)
@@ -279,7 +272,7 @@ def _window(
         min_cosine=MIN_COSINE.get(backend.wire, 0.999),
         probe=counters.probe(metrics_url, account) if account and metrics_url else probe,
         way=way,
-        observer=PatientObserver() if spec.tolerates_errors else None,
+        observer=Observer() if spec.tolerates_errors else None,
     )
 
 
@@ -317,16 +310,16 @@ def _facts(run: Run, spec: Spec) -> dict[str, Any]:
 
 def _row(run: Run, spec: Spec, plan: WindowPlan, visits: int) -> dict[str, Any]:
     windows = read_windows(run, spec, plan, visits)
-    figures = figures_of(windows) if windows else {}
-    status, because = "ok" if windows else "missing", ""
+    figures = figures_of_windows(windows) if windows else {}
+    status, reason = "ok" if windows else "missing", ""
     if len(windows) < visits:
         records = (run.store.record(spec.key, config=spec.config_of(plan, n)) for n in range(1, visits + 1))
         errors = [record["error"] for record in records if record and record["error"]]
         status = "failed" if errors and not windows else status
-        because = _reason(run, errors[0]) if errors else ""
+        reason = _reason(run, errors[0]) if errors else ""
         if not (windows or errors):
-            because = "; ".join(filter(None, ["not measured in this run", _lacking(run, spec)]))
-    return {**_facts(run, spec), **figures, **spec.columns, "status": status, "because": because}
+            reason = "; ".join(filter(None, ["not measured in this run", _obstacle(run, spec)]))
+    return {**_facts(run, spec), **figures, **spec.columns, "status": status, "because": reason}
 
 
 def _reason(run: Run, error: str) -> str:
@@ -336,7 +329,7 @@ def _reason(run: Run, error: str) -> str:
     return f"{error}. {START_HERE if run.is_here else START_THERE}"
 
 
-def _lacking(run: Run, spec: Spec) -> str:
+def _obstacle(run: Run, spec: Spec) -> str:
     """Return why no window of a spec can be measured here; empty where one can."""
     backend: Backend = parse_backend(spec.backend)
     if not (spec.server or run.endpoints.has(backend)):

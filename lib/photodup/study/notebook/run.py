@@ -93,10 +93,10 @@ class Run:
         return Gap(result)
 
     def figures(self) -> pd.DataFrame:
-        """Return every figure of this run as one tidy table (see `photodup.bench.record.record.load_figures`)."""
-        from photodup.bench.record.record import load_figures
+        """Return every figure of this run as one tidy table (see `photodup.bench.record.record.figures_of_run`)."""
+        from photodup.bench.record.record import figures_of_run
 
-        return load_figures(self.directory)
+        return figures_of_run(self.directory)
 
     @property
     def environment(self) -> dict[str, Any]:
@@ -135,9 +135,9 @@ class Run:
 
     def lacks(self, backend: Backend) -> str:
         """Say that there is no server of a backend, and why where this processor is the reason."""
-        why = ": this processor has no instructions for its precision"
-        refused = self.is_here and not can_compute(backend.precision)
-        return f"{self.endpoints.name} has no {backend}{why if refused else ''}"
+        is_refused = self.is_here and not can_compute(backend.precision)
+        reason = ": this processor has no instructions for its precision" if is_refused else ""
+        return f"{self.endpoints.name} has no {backend}{reason}"
 
     @property
     def is_here(self) -> bool:
@@ -157,8 +157,8 @@ class Run:
         def measure() -> dict[str, Any]:
             return {"rtt_ms": round(handshake_ms(url), 1)}
 
-        found = self.measure_or_load("path-to-servers", measure, kind="way", may_fail=True)
-        return Way("network", found.get("rtt_ms"))
+        path = self.measure_or_load("path-to-servers", measure, kind="way", may_fail=True)
+        return Way("network", path.get("rtt_ms"))
 
     @property
     def n_records(self) -> int:
@@ -205,9 +205,9 @@ def run_directory(run: str) -> Path:
     """
     directory = folder_of(run)
     if not directory.is_dir():
-        known = sorted(p.name for p in directory.parent.glob("*/") if (p / "records").is_dir())
+        runs = sorted(p.name for p in directory.parent.glob("*/") if (p / "records").is_dir())
         raise PhotodupError(
-            f"There is no run {run!r} under results/: there are {', '.join(known) or 'none yet'}."
+            f"There is no run {run!r} under results/: there are {', '.join(runs) or 'none yet'}."
         )
     return directory
 
@@ -419,14 +419,14 @@ def _with_gpu(endpoints: Endpoints, recorded: dict[str, Any], *, ask: bool) -> E
     """
     if endpoints.price_per_hour_usd is None:
         endpoints = endpoints.model_copy(update={"price_per_hour_usd": recorded.get("price_per_hour_usd")})
-    known = recorded.get("gpu", UNKNOWN_GPU)
-    if endpoints.gpu == UNKNOWN_GPU and known != UNKNOWN_GPU:
-        return endpoints.model_copy(update={"gpu": known, "gpus": recorded["gpus"]})
+    gpu_before = recorded.get("gpu", UNKNOWN_GPU)
+    if endpoints.gpu == UNKNOWN_GPU and gpu_before != UNKNOWN_GPU:
+        return endpoints.model_copy(update={"gpu": gpu_before, "gpus": recorded["gpus"]})
     if endpoints.gpu == UNKNOWN_GPU and ask:
         gpu, gpus = gpu_of(endpoints)
         return endpoints.model_copy(update={"gpu": gpu, "gpus": max(gpus, endpoints.gpus)})
-    if UNKNOWN_GPU not in (known, endpoints.gpu) and known != endpoints.gpu:
+    if UNKNOWN_GPU not in (gpu_before, endpoints.gpu) and gpu_before != endpoints.gpu:
         raise PhotodupError(
-            f"This run was measured on {known}, and the servers have {endpoints.gpu}: name another run with RUN."
+            f"This run was measured on {gpu_before}, and the servers have {endpoints.gpu}: name another run with RUN."
         )
     return endpoints

@@ -26,8 +26,8 @@ def as_table(figures: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     import pandas as pd
 
     frame = pd.DataFrame([dict(figure) for figure in figures])
-    lacking = [name for name in ("status", "because", *NUMBERS) if name not in frame]
-    return frame.reindex(columns=[*frame.columns, *lacking]).astype(dict.fromkeys(NUMBERS, float))
+    missing = [name for name in ("status", "because", *NUMBERS) if name not in frame]
+    return frame.reindex(columns=[*frame.columns, *missing]).astype(dict.fromkeys(NUMBERS, float))
 
 
 def measured(figures: pd.DataFrame) -> pd.DataFrame:
@@ -36,18 +36,17 @@ def measured(figures: pd.DataFrame) -> pd.DataFrame:
     Raises:
         NotMeasured: none was.
     """
-    reasons = figures[figures["because"].astype(bool)]
     sentences = []
-    for because, rows in reasons.groupby("because", sort=False):
+    for reason, rows in figures[figures["because"].astype(bool)].groupby("because", sort=False):
         names = [" ".join(filter(None, row)) for row in zip(rows["backend"], rows["label"], strict=True)]
-        unnamed = [name for name in dict.fromkeys(names) if name not in because]
-        sentences.append(f"{', '.join(unnamed)}: {because}" if unnamed else because)
-    rest = figures[figures["status"] == "ok"]
-    if rest.empty:
+        unnamed = [name for name in dict.fromkeys(names) if name not in reason]
+        sentences.append(f"{', '.join(unnamed)}: {reason}" if unnamed else reason)
+    complete = figures[figures["status"] == "ok"]
+    if complete.empty:
         raise NotMeasured("; ".join(sentences) or "no load was planned")
     for sentence in sentences:
         print(sentence)
-    return rest
+    return complete
 
 
 def with_intervals(figures: pd.DataFrame, metric: str) -> pd.Series:

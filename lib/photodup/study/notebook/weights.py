@@ -11,22 +11,22 @@ from photodup.core.settings import environment, set_variables
 STAND_IN = "random:0"
 
 
-def choose_weights(wanted: str | None = None) -> str:
-    """Return the weights to use: `wanted`, else `MODEL_PRETRAINED`, else `random:0`.
+def choose_weights(weights: str | None = None) -> str:
+    """Return the weights to use: `weights`, else `MODEL_PRETRAINED`, else `random:0`.
 
     The study's default is random weights, said openly in every record: no timing depends on their values,
     and nobody should download 600 MB to read a latency. Name real ones to study similarities as well.
     """
-    return wanted or environment().model_pretrained or STAND_IN
+    return weights or environment().model_pretrained or STAND_IN
 
 
-def prepare_model(wanted: str | None = None) -> str:
+def prepare_model(weights: str | None = None) -> str:
     """Set `MODEL_PRETRAINED` for this process and its children, and make sure the weights can be had.
 
     Raises:
         PhotodupError: the weights cannot be loaded; the message names `random:0` as the way on.
     """
-    weights = choose_weights(wanted)
+    weights = choose_weights(weights)
     set_variables(MODEL_PRETRAINED=weights)
     return weights
 

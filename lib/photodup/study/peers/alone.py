@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from photodup.bench.load.load import measure
 from photodup.bench.load.plan import WindowPlan
 from photodup.bench.load.usage import memory_mib
-from photodup.bench.load.workers import PatientObserver, common_error
+from photodup.bench.load.window import measure
+from photodup.bench.load.workers import Observer, common_error
 from photodup.bench.pairs.declared import Side
 from photodup.bench.stats.facts import Load
-from photodup.bench.stats.slo import LatencyBound, search_rate
-from photodup.bench.verify.verify import verify
+from photodup.bench.stats.rate_search import LatencyBound, search_rate
+from photodup.bench.verify.checks import verify_server
 from photodup.core.errors import PhotodupError
 from photodup.embedding.engines.model import can_compute
 from photodup.study.notebook.run import Run
@@ -27,13 +27,13 @@ from photodup.study.peers.servers import (
     Started,
     missing,
     payloads,
-    server_of,
+    peer_of,
     sides_by_server,
     started,
     version,
 )
 
-Found = dict[str, dict[str, Any]]  # a side's label → what was recorded of it, with `error`
+ByServer = dict[str, dict[str, Any]]  # a side's label → what was recorded of it, with `error`
 STARTS = 3
 OVERLOAD, OVERLOAD_S, IN_FLIGHT = 2.0, 12.0, 128
 REFUSING = {"MAX_WAIT_S": "2"}  # as `photodup serve` does
@@ -43,20 +43,20 @@ RATE_SECONDS, RATE_MEASUREMENTS = 8.0, 8
 PROBED, PROBE = Load("closed_loop", concurrency=8, span="prepared"), WindowPlan(3.0, warmup_requests=2)
 
 
-def costs(run: Run) -> Found:
+def costs(run: Run) -> ByServer:
     """Return start-up times, memory and what twice its rate did to each server in FP32; measured unless the run has it."""
     return _of_each(run, "server-alone", measure_alone, [sides[:1] for sides in sides_by_server().values()])
 
 
-def verified(run: Run) -> Found:
+def verified(run: Run) -> ByServer:
     """Return what `photodup verify` finds of each server in FP32, as `VerifiedServer.as_record`; likewise."""
     return _of_each(run, "server-verify", verify_alone, [sides[:1] for sides in sides_by_server().values()])
 
 
-def rates(run: Run) -> Found:
-    """Return the highest rate under `BOUND` of each server at its fastest, as `SloRate.as_record`; likewise."""
+def rates(run: Run) -> ByServer:
+    """Return the highest rate under `BOUND` of each server at its fastest, as `HighestRate.as_record`; likewise."""
     fastest_first = [sides[::-1] for sides in sides_by_server().values()]
-    return _of_each(run, "server-rate", highest_rate, fastest_first, asdict(BOUND))
+    return _of_each(run, "server-rate", search_alone, fastest_first, asdict(BOUND))
 
 
 def _of_each(
@@ -65,31 +65,31 @@ def _of_each(
     measure_one: Callable[[Side, str], dict[str, Any]],
     choices: Iterable[Sequence[Side]],
     more: Mapping[str, Any] | None = None,
-) -> Found:
+) -> ByServer:
     """Measure each server that can be started here unless the run has it; return what the run has.
 
     Args:
         choices: of each server; the first that is recorded counts, else the first that can be started is measured.
         more: what a record depends on beside the side and the weights.
     """
-    found: Found = {}
+    records: ByServer = {}
     for sides in choices:
         configs = {side: config_of(side) | dict(more or {}) for side in sides}
         finished = [side for side in sides if run.store.has(key, config=configs[side])]
-        there = [s for s in sides if not missing(server_of(s)) and can_compute(s.backend.precision)]
-        for side in (finished or there)[:1]:
+        startable = [s for s in sides if not missing(peer_of(s)) and can_compute(s.backend.precision)]
+        for side in (finished or startable)[:1]:
             measure_now = partial(measure_one, side, choose_weights())
             run.measure_or_load(key, measure_now, config=configs[side], kind="server", may_fail=True)
         for side in (*finished, *sides):
             if record := run.store.record(key, config=configs[side]):
-                found[side.label] = {**record["result"], "error": record["error"]}
+                records[side.label] = {**record["result"], "error": record["error"]}
                 break
-    return found
+    return records
 
 
 def config_of(side: Side) -> dict[str, Any]:
     """Return what identifies a side in every record of it."""
-    server, backend = server_of(side), side.backend
+    server, backend = peer_of(side), side.backend
     config = {"server_compared": server.name, "version": version(server), "weights": choose_weights()}
     reduced = {"engine": backend.engine, "precision": backend.precision}
     return config | (reduced if backend.precision != "fp32" else {})
@@ -98,8 +98,8 @@ def config_of(side: Side) -> dict[str, Any]:
 def verify_alone(side: Side, weights: str) -> dict[str, Any]:
     """Return what `photodup verify` finds of a server in a process of its own, as broken files may kill it."""
     with started(side, weights) as up:
-        most, precision = server_of(side).most, side.backend.precision
-        return verify(up.target, weights, precision=precision, most=most).as_record()
+        most, precision = peer_of(side).max_images, side.backend.precision
+        return verify_server(up.target, weights, precision=precision, most_images=most).as_record()
 
 
 def measure_alone(side: Side, weights: str) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def overloaded(up: Started, rate: float) -> dict[str, Any]:
     """Offer twice the rate for some seconds; count what is refused, and time how soon a single request is as before."""
     before_ms = float(np.median(single_ms(up, 8)))
     load = Load("server", concurrency=IN_FLIGHT, offered_per_s=OVERLOAD * rate, span="prepared")
-    watcher = PatientObserver()  # what is refused under overload is what is asked for
+    watcher = Observer()  # what is refused under overload is what is asked for
     # Nothing to warm up: a burst of first requests on all connections is refused by those who refuse.
     window = WindowPlan(OVERLOAD_S, warmup_requests=0)
     measure(up.adapter(), payloads().items, load, window, observer=watcher)
@@ -162,13 +162,13 @@ def probed_rate(up: Started) -> float:
     """
     columns = measure(up.adapter(), payloads().items, PROBED, PROBE)
     if not (rate := columns.get("throughput_images_per_s")):
-        because = columns.get("error") or "nothing was answered"
-        raise PhotodupError(f"{up.side.label} with {PROBED.concurrency} in flight: {because}.")
+        reason = columns.get("error") or "nothing was answered"
+        raise PhotodupError(f"{up.side.label} with {PROBED.concurrency} in flight: {reason}.")
     return rate
 
 
-def highest_rate(side: Side, weights: str) -> dict[str, Any]:
-    """Return the highest rate of random arrivals at which a server keeps `BOUND`, as `SloRate.as_record` does."""
+def search_alone(side: Side, weights: str) -> dict[str, Any]:
+    """Return the highest rate of random arrivals at which a server keeps `BOUND`, as `HighestRate.as_record` does."""
     seeds = iter(range(10_000))
     with started(side, weights) as up:
         about_per_s = probed_rate(up)

@@ -54,11 +54,11 @@ def sides_by_server() -> dict[Server, list[Side]]:
     """Return the sides of each server, the fastest one last."""
     by_server: dict[Server, list[Side]] = {}
     for side in declared().sides.values():
-        by_server.setdefault(server_of(side), []).append(side)
+        by_server.setdefault(peer_of(side), []).append(side)
     return by_server
 
 
-def server_of(side: Side) -> Server:
+def peer_of(side: Side) -> Server:
     """Return the server of a side of `notebooks/peers.yaml`: each has one."""
     assert side.server is not None
     return side.server
@@ -81,10 +81,10 @@ def version(server: Server) -> str:
     """Return the pinned version of a peer; empty for ours."""
     lock = project_root() / TOOLS / f"{server.name}.txt"
     pinned = f"^{server.name}(?:[-_]emb)?==(\\S+)$"
-    found = server.command and re.search(
+    match = server.command and re.search(
         pinned, lock.read_text(encoding="utf-8"), re.MULTILINE | re.IGNORECASE
     )
-    return found[1] if found else ""
+    return match[1] if match else ""
 
 
 def open_peers(name: str) -> Run:
@@ -126,7 +126,7 @@ class Started:
 
     @property
     def target(self) -> Target:
-        server, model = server_of(self.side), triton_model(self.side)
+        server, model = peer_of(self.side), triton_model(self.side)
         if server.protocol.startswith("kserve"):
             return Target(self.base, f"/v2/models/{model}", server.protocol, model)
         return Target(self.base, server.path, server.protocol, server.model)
@@ -161,42 +161,41 @@ def started(side: Side, weights: str, *, environment: Mapping[str, str] | None =
     Raises:
         PhotodupError: it is not installed, or does not start; quotes its log.
     """
-    server, backend = server_of(side), side.backend
+    server, backend = peer_of(side), side.backend
     if clause := missing(server):
         raise PhotodupError(f"{clause}.")
     if server.protocol == "kserve-http":
         with _triton(side, weights) as up:
             yield up
     elif not server.command:
-        own = {"MODEL_PRETRAINED": weights, "ENGINE": backend.engine, "PRECISION": backend.precision}
-        with ServiceProcess(settings={**own, **(environment or {})}) as service:
+        options = {"MODEL_PRETRAINED": weights, "ENGINE": backend.engine, "PRECISION": backend.precision}
+        with ServiceProcess(settings={**options, **(environment or {})}) as service:
             yield Started(side, service.url, service.ready_s, service.pid)
     else:
         port = claim_ports("127.0.0.1", {server.label: 0})[server.label]
         base, log = f"http://127.0.0.1:{port}", build_dir() / "logs" / f"{server.name}-{port}.log"
-        command, own = command_of(side, weights, port)
+        command, variables = command_of(side, weights, port)
         inherited = {k: v for k, v in settings.inherited().items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
-        with ServerProcess(server.label, command, log, inherited | own) as process:
+        with ServerProcess(server.label, command, log, inherited | variables) as process:
             ready_s = process.wait_ready(lambda: answers(base + server.ready), START_S)
             yield Started(side, base, ready_s, process.pid)
 
 
 def command_of(side: Side, weights: str, port: int) -> tuple[list[str], dict[str, str]]:
     """Return the program and arguments that start a peer, and the variables that it gets."""
-    server, dtype = server_of(side), TORCH_DTYPES[side.backend.precision]
+    server, dtype = peer_of(side), TORCH_DTYPES[side.backend.precision]
     places = {"bin": _folder(server) / "bin", "tools": project_root() / TOOLS, "port": port}
     if "{weights}" in server.command:
         places["weights"] = hugging_face(weights)
-    own = {
+    variables = {
         "PORT": port,
         "PEER_WEIGHTS": checkpoint(weights),
         "PEER_THREADS": available_cores(),
         "PEER_DTYPE": dtype,
+        **dict(server.environment),
     }
-    variables = {**own, **dict(server.environment)}
-    return [word.format(**places) for word in server.command.split()], {
-        k: str(v) for k, v in variables.items()
-    }
+    words = [word.format(**places) for word in server.command.split()]
+    return words, {name: str(variable) for name, variable in variables.items()}
 
 
 @contextlib.contextmanager

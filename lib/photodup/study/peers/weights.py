@@ -45,7 +45,7 @@ def hugging_face_names(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return open_clip's weights under the names, and in the shapes, of `transformers.CLIPModel`."""
     import torch
 
-    found = {
+    names = {
         "logit_scale": state["logit_scale"],
         "text_projection.weight": state["text_projection"].T,
         "visual_projection.weight": state["visual.proj"].T,
@@ -68,7 +68,7 @@ def hugging_face_names(state: Mapping[str, Any]) -> dict[str, Any]:
         "mlp.c_proj": "mlp.fc2",
     }
     for ours, theirs in norms.items():
-        found |= {f"{theirs}.{kind}": state[f"{ours}.{kind}"] for kind in ("weight", "bias")}
+        names |= {f"{theirs}.{kind}": state[f"{ours}.{kind}"] for kind in ("weight", "bias")}
     for ours, theirs in (("transformer", "text_model"), ("visual.transformer", "vision_model")):
         layers = {
             key.split(".resblocks.")[1].split(".")[0] for key in state if key.startswith(f"{ours}.resblocks.")
@@ -76,12 +76,12 @@ def hugging_face_names(state: Mapping[str, Any]) -> dict[str, Any]:
         for layer in layers:
             before, after = f"{ours}.resblocks.{layer}", f"{theirs}.encoder.layers.{layer}"
             for kind in ("weight", "bias"):
-                found |= {f"{after}.{b}.{kind}": state[f"{before}.{a}.{kind}"] for a, b in parts.items()}
+                names |= {f"{after}.{b}.{kind}": state[f"{before}.{a}.{kind}"] for a, b in parts.items()}
                 rows = torch.chunk(state[f"{before}.attn.in_proj_{kind}"], 3)
-                found |= {
+                names |= {
                     f"{after}.self_attn.{p}_proj.{kind}": row for p, row in zip("qkv", rows, strict=True)
                 }
-    return found
+    return names
 
 
 def _folder(pretrained: str) -> Path:

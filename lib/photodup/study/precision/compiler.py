@@ -1,6 +1,6 @@
 """What a vendor's compiler costs: building, a cache of what was built, and a batch size it has not seen (notebook 05).
 
-May import: embedding.engines. Each function runs in a process of its own (`alone`), so that its memory is its own.
+May import: embedding.engines. Each function runs in a process of its own (`in_own_process`), so that its memory is its own.
 """
 
 import time
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 
-def alone(function: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
+def in_own_process(function: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
     """Return what a function of this module returns in a fresh process."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(function, *arguments).result()
@@ -36,14 +36,14 @@ def time_batches(
     """
     start = time.perf_counter()
     call = _onnx(graph) if engine == "onnx" else _openvino(graph, engine, cache)
-    found = {"build_s": time.perf_counter() - start, "memory_mb": _memory_mb()}
+    build = {"build_s": time.perf_counter() - start, "memory_mb": _memory_mb()}
     rows = []
     for batch in batches:
         image = noise(batch)
         first_ms, *latencies_ms = (_took_ms(call, image) for _ in range(repeats + 1))
         measured = {"batch": batch, "first_ms": first_ms, "latencies_ms": latencies_ms}
         rows.append(measured | {"memory_mb": _memory_mb()})
-    return found | {"batches": rows}
+    return build | {"batches": rows}
 
 
 def answer_sizes(graph: Path, sizes: Sequence[int], per_size: bool, cache: str = "") -> dict[str, Any]:

@@ -42,16 +42,13 @@ def parts(graph: "onnx.ModelProto") -> dict[str, set[str]]:
 
     The names are the modules' that PyTorch's exporter left at each node; without them all is one part.
     """
-    found: dict[str, set[str]] = {}
-    seen_block = False
+    nodes: dict[str, set[str]] = {}
     for node in graph.graph.node:
-        scopes = _scopes(node)
-        block = _BLOCK.search(scopes)
-        seen_block |= block is not None
-        # `visual.transformer.resblocks.3` becomes `block 3`.
-        name = f"block {block[1].rsplit('.', 1)[1]}" if block else "head" if seen_block else "stem"
-        found.setdefault(name, set()).add(node.name)
-    return found
+        block = _BLOCK.search(_scopes(node))
+        # `visual.transformer.resblocks.3` becomes `block 3`; what follows the blocks is the head.
+        name = f"block {block[1].rsplit('.', 1)[1]}" if block else "head" if set(nodes) - {"stem"} else "stem"
+        nodes.setdefault(name, set()).add(node.name)
+    return nodes
 
 
 def layers(graph: "onnx.ModelProto", within: Collection[str]) -> dict[str, set[str]]:
@@ -60,14 +57,14 @@ def layers(graph: "onnx.ModelProto", within: Collection[str]) -> dict[str, set[s
     A batch normalisation that the exporter folded into the convolution before it gives that one its name. What
     belongs to no inner module goes by the name of its operation.
     """
-    found: dict[str, set[str]] = {}
+    nodes: dict[str, set[str]] = {}
     for node in graph.graph.node:
         if node.name in within:
             scopes = [scope for scope in re.findall(r"'([^']*)'", _scopes(node)) if scope]
             modules = [scope.split(".", 1)[1] for scope in scopes if "." in scope]
             name = (modules or scopes or [node.op_type])[-1]
-            found.setdefault(name, set()).add(node.name)
-    return found
+            nodes.setdefault(name, set()).add(node.name)
+    return nodes
 
 
 def rounded(
@@ -89,7 +86,7 @@ def rounded(
     body = changed.graph
     floats = _float_tensors(graph)
     weights = {w.name: w for w in body.initializer if w.data_type == TensorProto.FLOAT}
-    made: list[Any] = []
+    new_nodes: list[Any] = []
     new_weights: dict[str, Any] = {}
     inputs = {i.name for i in body.input}
 
@@ -102,7 +99,7 @@ def rounded(
     entered: set[str] = set()
     for node in body.node:
         if nodes is not None and node.name not in nodes:
-            made.append(node)
+            new_nodes.append(node)
             continue
         for i, name in enumerate(node.input):
             if name in weights:
@@ -111,16 +108,16 @@ def rounded(
                 node.input[i] = f"{name}_rounded"
             elif name in inputs and node.op_type != "Shape":
                 if name not in entered:
-                    made += round_trip(name, f"{name}_rounded")
+                    new_nodes += round_trip(name, f"{name}_rounded")
                     entered.add(name)
                 node.input[i] = f"{name}_rounded"
-        made.append(node)
+        new_nodes.append(node)
         if node.op_type not in _MOVES:
             for i, name in enumerate(node.output):
                 if name in floats:
                     node.output[i] = f"{name}_exact"
-                    made += round_trip(f"{name}_exact", name)
-    _fill(body.node, made)
+                    new_nodes += round_trip(f"{name}_exact", name)
+    _fill(body.node, new_nodes)
     used = {name for node in body.node for name in node.input}
     _fill(body.initializer, [w for w in (*body.initializer, *new_weights.values()) if w.name in used])
     return changed
@@ -170,7 +167,7 @@ def quantized_only(
     return changed
 
 
-def embed(graph: "onnx.ModelProto | Path", images: np.ndarray, *, batch: int = 8) -> np.ndarray:
+def embeddings_of(graph: "onnx.ModelProto | Path", images: np.ndarray, *, batch: int = 8) -> np.ndarray:
     """Run a graph with ONNX Runtime's CPU provider.
 
     Args:
@@ -208,9 +205,9 @@ def value_range(graph: "onnx.ModelProto", node: str, images: np.ndarray) -> tupl
 
 def _fill(field: Any, messages: Sequence[Any]) -> None:
     """Put messages into a repeated field in place of what it holds; they may be some of those."""
-    kept = [copy.deepcopy(message) for message in messages]
+    copies = [copy.deepcopy(message) for message in messages]
     del field[:]
-    field.extend(kept)
+    field.extend(copies)
 
 
 def _scopes(node: Any) -> str:
@@ -222,13 +219,13 @@ def _float_tensors(graph: "onnx.ModelProto") -> set[str]:
     from onnx import TensorProto
 
     infos = [*graph.graph.value_info, *graph.graph.output]
-    known = {i.name: i.type.tensor_type.elem_type for i in infos}
+    types = {i.name: i.type.tensor_type.elem_type for i in infos}
     outputs = [o for node in graph.graph.node for o in node.output]
-    if missing := [o for o in outputs if o not in known]:
+    if missing := [o for o in outputs if o not in types]:
         raise PhotodupError(
             f"{len(missing)} tensors of the graph have no recorded type, such as {missing[0]}: export it again."
         )
-    return {name for name in outputs if known[name] == TensorProto.FLOAT}
+    return {name for name in outputs if types[name] == TensorProto.FLOAT}
 
 
 def _round_weight(weight: Any, precision: str) -> Any:

@@ -53,9 +53,9 @@ def profile(
     return {"wanted": providers[0], "nodes": nodes, "run_ms": [mark["dur"] / 1e3 for mark in marks]}
 
 
-def fallbacks(nodes: Sequence[dict[str, Any]], wanted: str) -> Counter[tuple[str, str]]:
-    """Count the nodes that do not run on the provider `wanted`, by operator and provider."""
-    return Counter((n["op"], n["provider"]) for n in nodes if n["provider"] != wanted)
+def fallbacks(nodes: Sequence[dict[str, Any]], preferred: str) -> Counter[tuple[str, str]]:
+    """Count the nodes that do not run on the preferred provider, by operator and provider."""
+    return Counter((n["op"], n["provider"]) for n in nodes if n["provider"] != preferred)
 
 
 def by_operator(nodes: Sequence[dict[str, Any]]) -> "pd.DataFrame":

@@ -40,7 +40,7 @@ def run_facts(directory: Path) -> dict[str, Any]:
     env = read_environment(directory)
     facts = [("machine", describe_machine(env)), ("weights", describe_weights(env))] if env else []
     facts.append(("records", str(len(list(load_records(directory))))))
-    latencies.check(directory)
+    latencies.check_readable(directory)
     return {
         "machine": describe_machine(env),
         "weights": env.get("model", {}).get("pretrained", ""),
@@ -74,8 +74,8 @@ def notebook_rows(run: str) -> Iterator[dict[str, Any]]:
         opening = read_notebook(source).cells[0].source
         outcome = outcomes.get(source.stem, {})
         answer = printed_answer(read_notebook(executed)) if executed else ""
-        found = evidence(directory, source.stem)
-        state = state_of(found, outcome.get("status", "passed"))
+        basis = evidence(directory, source.stem)
+        state = state_of(basis, outcome.get("status", "passed"))
         needs_gpu = without_gpu and "gpu" in declarations().rests_on.get(source.stem, Basis()).devices
         yield {
             "stem": source.stem,
@@ -84,7 +84,7 @@ def notebook_rows(run: str) -> Iterator[dict[str, Any]]:
             "answer": answer,
             "status": outcome.get("status", "not_run"),
             "decided": state,
-            "evidence": found,
+            "evidence": basis,
             "badges": [BADGES.get(state, state), *(["needs a GPU"] if needs_gpu else [])],
             "seconds": outcome.get("seconds"),
             "href": page_address(run, source) if executed else "",
@@ -102,7 +102,7 @@ def evidence(directory: Path, stem: str) -> dict[str, str]:
     names = [p.name for p in declared.pairs if p.is_primary and (p.notebook == stem or p.name in basis.pairs)]
     numbers = (int, float, type(None))
     rows = read_json(directory / "outcomes.json", [], name=str, verdict=str, excludes_beyond=numbers)
-    found = {
+    comparisons = {
         row["name"]: "decides" if does_decide(row["verdict"], row["excludes_beyond"]) else "open"
         for row in rows
         if row["name"] in names
@@ -111,10 +111,12 @@ def evidence(directory: Path, stem: str) -> dict[str, str]:
     for name in basis.records:
         run, _, begins = name.rpartition("/")
         places.append((name, directory.parent / run if run else directory, f"records/{slug(begins)}*.json"))
-    return found | {n: "decides" if any(folder.glob(at)) else "not measured" for n, folder, at in places}
+    return comparisons | {
+        n: "decides" if any(folder.glob(at)) else "not measured" for n, folder, at in places
+    }
 
 
-def state_of(found: Mapping[str, str], status: str) -> str:
+def state_of(basis: Mapping[str, str], status: str) -> str:
     """Return in a word what became of a question, from its `evidence` and how its notebook ended.
 
     `decided`: everything that the answer rests on was measured, and each primary comparison that this run planned decides.
@@ -123,7 +125,7 @@ def state_of(found: Mapping[str, str], status: str) -> str:
     """
     if status != "passed":
         return status.replace("_", " ")
-    words = set(found.values())
+    words = set(basis.values())
     if words <= {"not measured"}:
         return "not measured"
     return "decided" if words == {"decides"} else "partly" if "decides" in words else "undecided"

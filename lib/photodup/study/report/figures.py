@@ -41,7 +41,7 @@ def notebook_figures(run: str, source: Path) -> list[PageFigure]:
     executed = executed_notebook(run, source)
     if executed is None:
         return []
-    found, title, heading, caption = [], source.stem, "", ""
+    figures, title, heading, caption = [], source.stem, "", ""
     for cell in read_notebook(executed).cells:
         if cell.cell_type == "markdown":
             for line in cell.source.splitlines():
@@ -56,8 +56,8 @@ def notebook_figures(run: str, source: Path) -> list[PageFigure]:
             if len(png) * 3 // 4 <= LARGEST_BYTES and is_png(png):
                 names = SAVED.findall(cell.source)
                 name = names[0] if len(names) == 1 else ""
-                found.append(PageFigure(source.stem, title, heading, fewer_colours(png), caption, name))
-    return found
+                figures.append(PageFigure(source.stem, title, heading, fewer_colours(png), caption, name))
+    return figures
 
 
 def _caption(prose: str) -> str:

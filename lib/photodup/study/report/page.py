@@ -37,14 +37,14 @@ def write_report(run: str) -> Path:
     figures = [figure for source in notebooks() for figure in notebook_figures(run, source)]
     rows = list(notebook_rows(run))
     best = list(_best(rows, figures))
-    shown = [figure for _, _, figure in best]
+    best_figures = [figure for _, _, figure in best]
     page = render_page(
         TEMPLATES / "report.html",
         run=run,
         **run_facts(directory),
         notebooks=rows,
         best=best,
-        figures=[figure for figure in figures if figure not in shown],
+        figures=[figure for figure in figures if figure not in best_figures],
         has_data={
             figure.name for figure in figures if (directory / "figures" / f"{figure.name}.csv").is_file()
         },
@@ -62,8 +62,8 @@ def _best(
 ) -> Iterator[tuple[str, dict, PageFigure]]:
     """Yield question, row and figure of the leading findings that this run has with their figures."""
     by_stem, by_name = {row["stem"]: row for row in rows}, {figure.name: figure for figure in figures}
-    found = [one for one in FINDINGS if one[2] in by_name and by_stem[one[1]]["answer"]]
-    for question, stem, name in found[:LEADING]:
+    complete = [row for row in FINDINGS if row[2] in by_name and by_stem[row[1]]["answer"]]
+    for question, stem, name in complete[:LEADING]:
         yield question, by_stem[stem], by_name[name]
 
 

@@ -3,7 +3,7 @@ drift from them. The appendix says what to run for which figure, how long it tak
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,12 @@ import yaml
 
 from photodup.bench.pairs.declared import declarations
 from photodup.bench.record.record import load_records
-from photodup.bench.stats.comparison import Outcome
+from photodup.bench.stats.comparison import Outcome, Verdict
 from photodup.bench.stats.sentence import row
 from photodup.core.errors import PhotodupError
 from photodup.core.files import write_atomically
 from photodup.core.paths import project_root
 from photodup.serving.check import listed
-from photodup.study.comparisons import agreement
 from photodup.study.comparisons.measure import KIND as VISIT
 from photodup.study.comparisons.outcomes import Compared, read_all, read_comparisons
 from photodup.study.kubernetes.manifests import read_workload
@@ -72,9 +71,12 @@ def notebook_list() -> Iterator[str]:
 def findings_blocks() -> Iterator[str]:
     """Yield heading with answer, and picture, of the leading findings that were measured, without the one at the top."""
     answers = {row["stem"]: row["answer"] for row in notebook_rows(REFERENCE)}
-    others = [one for one in FINDINGS if one[2] != DECISION]
-    told = [one for one in others if not (answers.get(one[1]) or NOT_MEASURED).startswith("Not measured")]
-    for heading, stem, figure in told[:LEADING]:
+    measured = [
+        (heading, stem, figure)
+        for heading, stem, figure in FINDINGS
+        if figure != DECISION and not (answers.get(stem) or NOT_MEASURED).startswith("Not measured")
+    ]
+    for heading, stem, figure in measured[:LEADING]:
         yield f"**{heading}** {answers[stem]} ([{stem[:2]}](notebooks/{stem}.ipynb))"
         path = f"results/{REFERENCE}/figures/{figure}.png"
         if (project_root() / path).is_file():
@@ -131,17 +133,17 @@ def pods_under(manifests: str) -> dict[str, int | None]:
     return {"admitted": workload.admitted(), "max_replicas": workload.max_replicas}
 
 
-def _reason(outcome: Outcome, better: str, what: str = "") -> str:
-    """Say what was found, under the comparison's name or `what`; mark advice that takes the side found to be worse."""
+def _reason(outcome: Outcome, better: str, subject: str = "") -> str:
+    """State an outcome, under the comparison's name or `subject`; mark advice that takes the side found to be worse."""
     if not outcome.is_measured:
         return NOT_MEASURED
     is_b_better = (outcome.effect > 0) == (outcome.metric.quantity == "throughput")
     against = "**Not supported:** " if outcome.is_different and is_b_better != (better == "b") else ""
-    cells, asked = row(outcome), outcome.question
-    what = what or asked.name.removesuffix(f", {asked.load}")
+    cells, question = row(outcome), outcome.question
+    subject = subject or question.name.removesuffix(f", {question.load}")
     doubt = "" if outcome.is_different else f"; {outcome.verdict}"
-    doubt += "" if asked.is_primary else "; exploratory"
-    return f"{against}{what[:1].upper()}{what[1:]}: {cells['figure']} {cells['difference']}, {cells['values']}{doubt}."
+    doubt += "" if question.is_primary else "; exploratory"
+    return f"{against}{subject[:1].upper()}{subject[1:]}: {cells['figure']} {cells['difference']}, {cells['values']}{doubt}."
 
 
 def _rate(compared: Compared, side: str, load: str) -> float:
@@ -166,8 +168,7 @@ def write_blocks(readme: Path | None = None, blocks: Mapping[str, str] | None = 
                 f"{readme.name} has no place for its part {name!r}: put {begin} and {end} into it."
             )
         body = f"{begin}\n{content}\n{end}" if content else f"{begin}\n{end}"
-        before, _, rest = text.partition(begin)
-        text = before + body + rest.partition(end)[2]
+        text = text.partition(begin)[0] + body + text.partition(end)[2]
     write_atomically(readme, text)
     return readme
 
@@ -180,7 +181,7 @@ def appendix_table() -> str:
         f"| all comparisons, before the notebooks | – | {_minutes(REFERENCE, VISIT):.1f} | {TIMINGS} |"
     )
     for path in notebooks():
-        names = ", ".join(f"`{name}`" for name in figures_of(path)) or "–"
+        names = ", ".join(f"`{name}`" for name in saved_figures(path)) or "–"
         minutes = f"{took[path.stem] / 60:.1f}" if path.stem in took else _minutes_apart(path.stem)
         near = CLOSENESS.get(path.stem[:2], TIMINGS)
         lines.append(f"| [{path.stem}](../notebooks/{path.name}) | {names} | {minutes} | {near} |")
@@ -198,7 +199,7 @@ def _minutes(run: str, kind: str = "") -> float:
     return sum(r["duration_s"] for r in load_records(folder_of(run)) if kind in ("", r["kind"])) / 60
 
 
-def figures_of(path) -> list[str]:
+def saved_figures(path: Path) -> list[str]:
     """Return the names under which a notebook saves its figures, in order."""
     cells = read_notebook(path).cells
     return [name for cell in cells if cell.cell_type == "code" for name in SAVED.findall(cell.source)]
@@ -228,13 +229,44 @@ def appendix_blocks() -> dict[str, str]:
 
 
 def agreement_text() -> str:
-    """Say how far the sentences of the second pass agree with the first's, in a sentence and a table."""
-    passes = (REFERENCE, SECOND_PASS)
-    runs = [folder_of(name) for name in passes]
-    if not all(run.is_dir() for run in runs):
+    """Say how far the outcomes of the second pass agree with the first's, in a sentence and a table."""
+    folders = [folder_of(name) for name in (REFERENCE, SECOND_PASS)]
+    if not all(folder.is_dir() for folder in folders):
         return "There is no second pass yet."
-    found = agreement.twice(*map(read_run, runs))
-    had, has = (set(read_environment(run).get("vector_instructions", ())) for run in runs)
-    more = f"another processor, which also has {listed(sorted(has - had))}" if has - had else "a like machine"
-    said = f"The second pass, of primary comparisons, ran on {more}. {agreement.summary(found)}"
-    return "\n".join([said, "", *agreement.lines(found, passes)])
+    first, second = (
+        {
+            (outcome.question.name, outcome.question.label_a, outcome.question.label_b): outcome
+            for outcome in read_all(read_run(folder))
+            if outcome.is_measured and not outcome.question.is_null
+        }
+        for folder in folders
+    )
+    old, new = (set(read_environment(folder).get("vector_instructions", ())) for folder in folders)
+    machine = (
+        f"another processor, which also has {listed(sorted(new - old))}" if new - old else "a like machine"
+    )
+    lines = agreement_lines([(first[sides], second[sides]) for sides in first if sides in second])
+    return f"The second pass, of primary comparisons, ran on {machine}. " + "\n".join(lines)
+
+
+def agreement_lines(passes: Sequence[tuple[Outcome, Outcome]]) -> list[str]:
+    """Return a sentence about comparisons that both passes measured, and a Markdown table of them."""
+    rows = [f"| notebook | comparison | {REFERENCE} | {SECOND_PASS} | overlap |", "|---|---|---|---|---|"]
+    words = []
+    for a, b in passes:
+        is_opposite = a.is_different and b.is_different and (a.effect > 0) != (b.effect > 0)
+        word = "yes" if a.low <= b.high and b.low <= a.high else "opposite" if is_opposite else "no"
+        words += [word] if a.decides or b.decides else []
+        cells = a.question.family[:2], a.question.name, _effect(a), _effect(b), word
+        rows.append(f"| {' | '.join(cells)} |")
+    sentence = (
+        f"Either pass decides {len(words)} comparisons: the intervals of both passes overlap in {words.count('yes')} of "
+        f"them, and {words.count('opposite')} differ in opposite directions."
+    )
+    return [sentence if words else "Neither pass decides a comparison that both measured.", "", *rows]
+
+
+def _effect(outcome: Outcome) -> str:
+    """Return an effect with its interval; starred where there is more to it than no difference found."""
+    mark = "" if outcome.verdict is Verdict.NOT_FOUND else "*"
+    return f"{mark}{outcome.effect:+z.1%} [{outcome.low:+z.1%}, {outcome.high:+z.1%}]{mark}"

@@ -56,14 +56,14 @@ def declared_parameters(notebook: Path) -> dict[str, str]:
     return {name: info["help"] for name, info in papermill.inspect_notebook(str(notebook)).items()}
 
 
-def check_parameters(notebook: Path, given: Mapping[str, Any]) -> None:
+def check_parameters(notebook: Path, parameters: Mapping[str, Any]) -> None:
     """Refuse a parameter the notebook does not declare: papermill only warns, runs the default and exits 0.
 
     Raises:
         PhotodupError: names the parameter and what is declared.
     """
     declared = declared_parameters(notebook)
-    if unknown := sorted(set(given) - set(declared)):
+    if unknown := sorted(set(parameters) - set(declared)):
         raise PhotodupError(
             f"{notebook.name} has no parameter {', '.join(unknown)}: it declares {', '.join(declared)}."
         )
@@ -75,15 +75,14 @@ def parse_parameters(arguments: Iterable[str]) -> dict[str, str]:
     Raises:
         PhotodupError: something else on the command line.
     """
-    texts, rest = {}, list(arguments)
-    while rest:
-        flag, *pair = rest[:3]
-        if flag not in ("-p", "--parameter") or len(pair) != 2:
+    words = list(arguments)
+    groups = [words[place : place + 3] for place in range(0, len(words), 3)]
+    for group in groups:
+        if len(group) != 3 or group[0] not in ("-p", "--parameter"):
             raise PhotodupError(
-                f"{' '.join(rest[:3])!r} is not understood: parameters are given as -p KEY VALUE."
+                f"{' '.join(group)!r} is not understood: parameters are given as -p KEY VALUE."
             )
-        texts[pair[0]], rest = pair[1], rest[3:]
-    return texts
+    return {name: text for _, name, text in groups}
 
 
 def read_parameters(chosen: Iterable[Path], parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,7 +94,7 @@ def read_parameters(chosen: Iterable[Path], parameters: Mapping[str, Any]) -> di
     import papermill
 
     declared = [papermill.inspect_notebook(str(path)) for path in chosen]
-    kinds = {name: about["inferred_type_name"] for one in declared for name, about in one.items()}
+    kinds = {name: facts["inferred_type_name"] for names in declared for name, facts in names.items()}
     if unknown := sorted(set(parameters) - set(kinds)):
         raise PhotodupError(
             f"No chosen notebook has a parameter {unknown[0]}: see `photodup study parameters`."
@@ -144,11 +143,11 @@ def execute_notebook(
     """
     check_parameters(source, parameters)
     outcome = NotebookOutcome(source.stem, source_sha256=source_sha256(source), parameters=dict(parameters))
-    started, done = time.monotonic(), 0
+    started, n_done = time.monotonic(), 0
     n_cells = sum(cell.cell_type == "code" for cell in read_notebook(source).cells)
     total = n_cells + bool(parameters)  # papermill puts them into a cell of their own
     with (
-        bar(total=total, desc=source.stem, unit="cell") as shown,
+        bar(total=total, desc=source.stem, unit="cell") as progress,
         tempfile.TemporaryFile("w+", encoding="utf-8") as log,  # a pipe nobody reads would block it
         tempfile.TemporaryDirectory(prefix="photodup-") as scratch,  # papermill writes through links
     ):
@@ -158,9 +157,8 @@ def execute_notebook(
         process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         try:
             while process.poll() is None and time.monotonic() - started < budget_s:
-                if done < total:
-                    before, done = done, min(total, max(done, _cells_done(executed)))
-                    shown.update(done - before)
+                n_before, n_done = n_done, max(n_done, min(total, _cells_done(executed)))
+                progress.update(n_done - n_before)
                 time.sleep(0.5)
             if process.returncode is None:
                 outcome.status = "timeout"
@@ -219,9 +217,8 @@ def run_study(
     directory = folder_of(name)
     chosen.sort(key=lambda path: path.name.startswith("00"))  # the map quotes every other notebook's answer
     plan = [(path, *_plan(path, name, sizes, parameters)) for path in chosen]
-    done = {} if again else _read_outcomes(directory)
-    due = [(p, q, b) for p, q, b in plan if not _is_current(done.get(p.stem), p, q, directory)]
-    outcomes = {**_read_outcomes(directory)}
+    outcomes = _read_outcomes(directory)
+    due = [(p, q, b) for p, q, b in plan if again or not _is_current(outcomes.get(p.stem), p, q, directory)]
     with ExitStack() as stack:
         extra: dict[str, Any] = {}
         if due:
@@ -235,10 +232,10 @@ def run_study(
                 print(f"{path.stem} done before", flush=True)
                 continue
             declared = declared_parameters(path)
-            given = {**params, **{k: v for k, v in extra.items() if k in declared}}
+            options = {**params, **{k: v for k, v in extra.items() if k in declared}}
             output = directory / "notebooks" / path.name
             outcome = _missing_program(path) or execute_notebook(
-                path, output, given, budget_s=budget_s, within=directory.parent
+                path, output, options, budget_s=budget_s, within=directory.parent
             )
             outcome.parameters, outcome.sizes = params, sizes
             outcomes[path.stem] = outcome
@@ -266,11 +263,11 @@ def _missing_program(path: Path) -> NotebookOutcome | None:
 def _plan(path: Path, run: str, sizes: str, extra: Mapping[str, Any]) -> tuple[dict[str, Any], float]:
     size = load_sizes(sizes).get(path.stem, {})
     declared = declared_parameters(path)
-    given = {**size.get("parameters", {}), **{k: v for k, v in extra.items() if k in declared}}
+    params = {**size.get("parameters", {}), **{k: v for k, v in extra.items() if k in declared}}
     if "RUN" in declared:
-        given["RUN"] = run
-    check_parameters(path, given)
-    return given, float(size.get("budget_s", DEFAULT_BUDGET_S))
+        params["RUN"] = run
+    check_parameters(path, params)
+    return params, float(size.get("budget_s", DEFAULT_BUDGET_S))
 
 
 def measure_pairs(
@@ -316,8 +313,10 @@ def _measure_comparisons(
 
     size = load_sizes(sizes).get("comparisons", {})
     declared, quick = declarations(), sizes != "full"
-    own = [p for p in declared.of([path.stem for path in chosen], quick=quick) if p.is_primary or not primary]
-    pairs = [*own, *declared.nulls_of(own, quick=quick)]
+    pairs = [
+        p for p in declared.of([path.stem for path in chosen], quick=quick) if p.is_primary or not primary
+    ]
+    pairs += declared.nulls_of(pairs, quick=quick)
     here = stack.enter_context(ExitStack())
     where = endpoints or start_servers(here, name, pairs)
 

@@ -35,10 +35,10 @@ def start_servers(stack: ExitStack, name: str, pairs: Iterable[Pair]) -> Path:
     from photodup.serving.endpoints import save_endpoints
 
     pairs = tuple(pairs)
-    backends = _asked(pairs)
+    backends = _compared(pairs)
     exported = _exported(with_int8=any(b.precision == "int8" for b in backends))
     if "openvino-int8" not in exported["files"]:
-        backends = _asked(pairs, without="int8")
+        backends = _compared(pairs, without="int8")
     services = {(b.engine, b.precision) for b in backends if b.server == "fastapi"} - {_SERVED_ANYWAY}
     compared = sorted({b.triton_model for b in backends if b.server == "triton"} - {*MODELS, *EMULATED})
     print(f"Starting {1 + len(services)} FastAPI services and Triton on this machine", flush=True)
@@ -49,14 +49,14 @@ def start_servers(stack: ExitStack, name: str, pairs: Iterable[Pair]) -> Path:
     return path
 
 
-def _asked(pairs: Iterable[Pair], without: str = "") -> set[Backend]:
+def _compared(pairs: Iterable[Pair], without: str = "") -> set[Backend]:
     """Return the backends that this machine has of the sides that it compares; a precision may be left out."""
 
     def has(backend: Backend) -> bool:
         return backend.engine != "trt" and can_compute(backend.precision) and backend.precision != without
 
-    found = [pair.on(has) for pair in pairs]
-    return {side.backend for pair in found for side in (pair.a, pair.b) if has(side.backend)}
+    sides = [side for pair in pairs for side in (pair.on(has).a, pair.on(has).b)]
+    return {side.backend for side in sides if has(side.backend)}
 
 
 def _exported(*, with_int8: bool) -> dict[str, Any]:
@@ -67,18 +67,18 @@ def _exported(*, with_int8: bool) -> dict[str, Any]:
     from photodup.serving.embedded import export_models, int8_files
 
     with ThreadPoolExecutor(1) as beside:
-        asked: list[Future[str]] = []
+        quantised: list[Future[str]] = []
 
         def quantise(variant: str, path: Path) -> None:
             if with_int8 and variant == "fp32" and "openvino-int8" not in int8_files(path):
-                asked.append(beside.submit(_quantise))
+                quantised.append(beside.submit(_quantise))
 
         exported = export_models(on_file=quantise)
-    if asked:  # it was made after the other files were counted, or could not be
-        said = asked[0].result()
+    if quantised:  # it was made after the other files were counted, or could not be
+        message = quantised[0].result()
         exported["files"] |= int8_files(exported["files"]["fp32"])
         if "openvino-int8" not in exported["files"]:
-            print(f"No INT8 in this study: {said}", flush=True)
+            print(f"No INT8 in this study: {message}", flush=True)
     return exported
 
 
@@ -86,5 +86,5 @@ def _quantise() -> str:
     """Make the INT8 file in a process of its own, for it takes a gigabyte; return the last line it printed."""
     print("Quantising the model to INT8 (once; about a minute)", flush=True)
     command = [sys.executable, "-P", "-m", "photodup", "export", "--precision", "int8"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    return (done.stderr.strip() or done.stdout.strip() or "it printed nothing").splitlines()[-1]
+    process = subprocess.run(command, capture_output=True, text=True)
+    return (process.stderr.strip() or process.stdout.strip() or "it printed nothing").splitlines()[-1]

@@ -63,10 +63,10 @@ def fastest_in_both(arms: "pd.DataFrame", gpus: int = 1) -> "tuple[str, pd.DataF
     if not {"triton", "fastapi"} <= set(ranked["server"]):
         raise NotMeasured("nothing was measured behind both servers with eight requests in flight")
     engines = (rows for _, rows in ranked.groupby(["engine", "precision"], sort=False))
-    both = next((rows for rows in engines if {"triton", "fastapi"} <= set(rows["server"])), ranked)
-    one = both.drop_duplicates("server").assign(arrangement="instances")
-    label = " and ".join(sorted(one["label"])) + (", two engines" if both is ranked else "")
-    return label, one.assign(devices=[gpus if server == "triton" else 1 for server in one["server"]])
+    shared = next((rows for rows in engines if {"triton", "fastapi"} <= set(rows["server"])), ranked)
+    fastest = shared.drop_duplicates("server").assign(arrangement="instances")
+    label = " and ".join(sorted(fastest["label"])) + (", two engines" if shared is ranked else "")
+    return label, fastest.assign(devices=[gpus if server == "triton" else 1 for server in fastest["server"]])
 
 
 def cost_table(table: "pd.DataFrame") -> "pd.DataFrame":
@@ -80,9 +80,9 @@ def cheapest(table: "pd.DataFrame", images_per_s: float) -> str:
     """Return one sentence: the cheapest row that serves so much, or why there is none."""
     enough = table[table["images_per_s"] >= images_per_s]
     if not len(enough):
-        most = table["images_per_s"].max()
-        known = f"; the most is {most:.0f}" if most == most else ", since nothing was measured"
-        return f"Nothing in the table serves {images_per_s:.0f} images/s{known}."
+        highest = table["images_per_s"].max()
+        limit = f"; the most is {highest:.0f}" if highest == highest else ", since nothing was measured"
+        return f"Nothing in the table serves {images_per_s:.0f} images/s{limit}."
     priced = enough.dropna(subset=["usd_per_hour"])
     if not len(priced):
         return f"Nothing that serves {images_per_s:.0f} images/s has a price here."
@@ -107,13 +107,13 @@ def _best(points: "pd.DataFrame", server: str, arrangement: str) -> dict[int, fl
 def _rows(
     way: str, best: Mapping[int, float], prices: Mapping[int, float], devices: Sequence[int]
 ) -> Iterator[dict[str, Any]]:
-    one = best.get(1, math.nan)
+    single = best.get(1, math.nan)
     for k in devices:
-        rate, how = best.get(k, math.nan), MEASURED
+        rate, origin = best.get(k, math.nan), MEASURED
         if rate != rate:
-            rate, how = one * k, f"not measured with {k}: {k} × one"
+            rate, origin = single * k, f"not measured with {k}: {k} × one"
         if rate != rate:
-            how = "not measured"
+            origin = "not measured"
         # One machine with several has an offer of its own: k single prices do not make it up.
         is_one_machine = WAYS[way][1] == "instances"
         apart = k * prices[1] if 1 in prices and (k == 1 or not is_one_machine) else math.nan
@@ -122,8 +122,8 @@ def _rows(
             "way": way,
             "devices": k,
             "images_per_s": rate,
-            "efficiency": rate / (k * one) if how == MEASURED else math.nan,
+            "efficiency": rate / (k * single) if origin == MEASURED else math.nan,
             "usd_per_hour": hourly,
             "usd_per_million_images": hourly / (3600 * rate) * 1e6,
-            "how": how,
+            "how": origin,
         }

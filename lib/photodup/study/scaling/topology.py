@@ -27,18 +27,18 @@ ARRANGEMENTS = ("instances", "servers")
 
 
 class DevicePool:
-    """Up to `most` emulated devices; its servers start at the first arrangement and stop with the block.
+    """Up to `size` emulated devices; its servers start at the first arrangement and stop with the block.
 
     No request is batched, so that one device's throughput is 1 ÷ its compute time.
 
     Args:
         backend: of an emulated engine over HTTP, such as `triton-emulated-4080-fp32-http-uint8`.
-        most: the largest number of devices that will be asked for.
+        size: the largest number of devices that will be asked for.
         compute_ms: time of one execution with one image, in place of the preset's.
     """
 
-    def __init__(self, backend: str, most: int, *, compute_ms: float | None = None) -> None:
-        self.backend, self.most, self.compute_ms = parse_backend(backend), most, compute_ms
+    def __init__(self, backend: str, size: int, *, compute_ms: float | None = None) -> None:
+        self.backend, self.size, self.compute_ms = parse_backend(backend), size, compute_ms
         self.model = self.backend.triton_model
         self._servers: list[EmbeddedTriton] = []
         self._stack = contextlib.ExitStack()
@@ -68,14 +68,14 @@ class DevicePool:
 
         Args:
             arrangement: one of `ARRANGEMENTS`.
-            devices: 1 to `most`.
+            devices: 1 to `size`.
 
         Raises:
             PhotodupError: no such arrangement or number, no Triton or nginx here.
         """
-        if arrangement not in ARRANGEMENTS or not 1 <= devices <= self.most:
+        if arrangement not in ARRANGEMENTS or not 1 <= devices <= self.size:
             raise PhotodupError(
-                f"{devices} devices as {arrangement!r}: choose 1 to {self.most} as {', '.join(ARRANGEMENTS)}."
+                f"{devices} devices as {arrangement!r}: choose 1 to {self.size} as {', '.join(ARRANGEMENTS)}."
             )
         is_one = arrangement == "instances"
         servers = self._started(1 if is_one else devices)
@@ -96,7 +96,7 @@ class DevicePool:
         def total() -> dict:
             added: Counter = Counter()
             for page in pages:
-                added.update(counters.read(page))
+                added.update(counters.read_counters(page))
             return dict(added)
 
         columns: dict[str, Any] = {}

@@ -18,7 +18,7 @@ import numpy as np
 from photodup.bench.anyurl import kserve
 from photodup.bench.anyurl.target import Target
 from photodup.bench.verify import pictures
-from photodup.bench.verify.asking import ANSWERED, BUSY, MOST, REFUSED, PictureServer, Said, server_of
+from photodup.bench.verify.asking import ANSWERED, BUSY, MOST, REFUSED, PictureServer, Reply, picture_server
 from photodup.bench.verify.pictures import PictureCheck, Views
 from photodup.core.errors import PhotodupError
 from photodup.core.settings import environment
@@ -72,14 +72,14 @@ class VerifiedServer:
         return {**asdict(self), "sentence": self.sentence()}
 
 
-def verify(
+def verify_server(
     target: Target,
     weights: str | None = None,
     *,
     precision: str | None = None,
     is_hostile: bool = True,
-    most: int = MOST,
-    say: Callable[[str], object] = lambda name: None,
+    most_images: int = MOST,
+    show: Callable[[str], object] = lambda name: None,
 ) -> VerifiedServer:
     """Check a server.
 
@@ -87,18 +87,18 @@ def verify(
         weights: of the reference, as `load_model` takes them; default those that the server names.
         precision: that it should compute in; default what it states.
         is_hostile: also send files that are made to hurt it.
-        most: pictures in a request, at most.
-        say: gets the name of each check before it is asked.
+        most_images: pictures in a request, at most.
+        show: gets the name of each check before it is asked.
 
     Raises:
         PhotodupError: it cannot be asked, or the reference cannot be computed.
     """
     if precision and precision not in PRECISIONS:
         raise PhotodupError(f"--precision is one of {', '.join(PRECISIONS)}, not {precision!r}.")
-    server, stated = server_of(target, most), stated_of(target)
+    server, stated = picture_server(target, most_images), stated_of(target)
     model = reference_of(stated, weights)
     states = precision or stated.get("precision")
-    run = _Run(server, model, states if states in PRECISIONS else None, say)
+    run = _Run(server, model, states if states in PRECISIONS else None, show)
     run.all(is_hostile)
     digest = stated.get("digest", model.source_digest)
     other = "" if digest == model.source_digest or run.place else "; the server names another digest"
@@ -110,10 +110,11 @@ def verify(
 def stated_of(target: Target) -> Mapping[str, Any]:
     """Return what a server states of its model: `pretrained`, `precision` and `digest`, as far as it does."""
     if target.protocol.startswith("kserve"):
-        said: Any = kserve.states(target)
-        return {**said, "digest": said["model_digest"]} if said.get("model_digest") else said
-    said = target.get("/info")
-    return said if isinstance(said, dict) else {}
+        statement: Any = kserve.states(target)
+        digest = statement.get("model_digest")
+        return {**statement, "digest": digest} if digest else statement
+    statement = target.get("/info")
+    return statement if isinstance(statement, dict) else {}
 
 
 def reference_of(stated: Mapping[str, Any], weights: str | None) -> ImageModel:
@@ -122,25 +123,25 @@ def reference_of(stated: Mapping[str, Any], weights: str | None) -> ImageModel:
     Raises:
         PhotodupError: it names weights that are neither random nor the environment's, or they cannot be had here.
     """
-    named = stated.get("pretrained")
+    name = stated.get("pretrained")
     if not weights:
-        is_seed = isinstance(named, str) and re.fullmatch(r"random:\d{1,9}", named)
-        weights = named if is_seed else environment().weights
-        if named not in (None, weights):
+        is_seed = isinstance(name, str) and re.fullmatch(r"random:\d{1,9}", name)
+        weights = name if is_seed else environment().weights
+        if name not in (None, weights):
             raise PhotodupError(
-                f"The server names the weights {str(named)[:80]!r}, and here are {weights!r}: give the same with --weights."
+                f"The server names the weights {str(name)[:80]!r}, and here are {weights!r}: give the same with --weights."
             )
     return load_model(weights, device="cpu")
 
 
-def judge(
+def find_deviation(
     answers: np.ndarray,
     right: np.ndarray,
     deviations: Mapping[str, np.ndarray],
     spread: float,
     allowed: float,
 ) -> tuple[str, bool, list[str]]:
-    """Judge answers of length 1 against the reference's, `right`.
+    """Compare answers of length 1 against the reference's, `right`.
 
     Args:
         deviations: what the reference gives for views that deviate, of the first answers.
@@ -150,19 +151,19 @@ def judge(
         The deviation that explains the answers, or nothing; whether answers are unlike without one; deviations that
         cannot be told from rounding.
     """
-    found, blurred = {}, []
-    for words, seen in deviations.items():
-        moved, way = answers[: len(seen)] - right[: len(seen)], seen - right[: len(seen)]
+    distances, blurred = {}, []
+    for words, deviating in deviations.items():
+        moved, way = answers[: len(deviating)] - right[: len(deviating)], deviating - right[: len(deviating)]
         length, size = float(np.linalg.norm(way)), float(np.linalg.norm(moved))
-        if length < _FELT * spread * len(seen) ** 0.5:
+        if length < _FELT * spread * len(deviating) ** 0.5:
             continue
         if length < _TOLD * size:
             blurred.append(words)
         elif (moved * way).sum() > 0.5 * length**2:
-            found[words] = float(np.linalg.norm(moved - way)) / size
+            distances[words] = float(np.linalg.norm(moved - way)) / size
     is_far = bool((np.linalg.norm(answers - right, axis=1) > allowed * spread).any())
-    nearest = min(found, key=lambda words: found[words], default="")
-    explains = nearest and (not is_far or found[nearest] < 0.7)
+    nearest = min(distances, key=lambda words: distances[words], default="")
+    explains = nearest and (not is_far or distances[nearest] < 0.7)
     return (nearest, False, blurred) if explains else ("", is_far, blurred)
 
 
@@ -177,7 +178,7 @@ class _Run:
     server: PictureServer
     model: ImageModel
     precision: str | None
-    say: Callable[[str], object]
+    show: Callable[[str], object]
     rows: list[Checked] = field(default_factory=list)
     lengths: list[float] = field(default_factory=list)
     spread: float = 0.0
@@ -185,14 +186,15 @@ class _Run:
 
     def all(self, is_hostile: bool) -> None:
         photos = pictures.photos()
-        self.say(photos.name)
+        self.show(photos.name)
         first = self.server.ask(photos.files[:1])
-        if first.how != ANSWERED:
-            well = "" if first.how == REFUSED else self.server.health()
+        if first.kind != ANSWERED:
+            well = "" if first.kind == REFUSED else self.server.health()
             if not well:
-                asked = f"{self.server.target.name}, asked in the form {self.server.target.protocol},"
+                target = self.server.target
                 raise PhotodupError(
-                    f"{asked} embeds no plain photograph: {first.words}. Name its form with --protocol."
+                    f"{target.name}, asked in the form {target.protocol}, embeds no plain photograph: {first.words}. "
+                    "Name its form with --protocol."
                 )
             self._add(photos.name, DEAD, f"{first.words}, while {well} says that all is well")
             return
@@ -203,12 +205,12 @@ class _Run:
             self._add("decoding", NOT_ASKED, "the server takes tensors: the client decodes and resizes")
         else:
             for check in pictures.checks():
-                self.say(check.name)
+                self.show(check.name)
                 self._check(check)
         if alone is None:
             return
         for name, ask in (("batch", self._batch), ("concurrency", self._concurrency)):
-            self.say(name)
+            self.show(name)
             self._add(name, *ask(photos.files, alone))
         away = [length for length in self.lengths if abs(length - 1) > _LENGTH]
         words = f"{len(away)} of {len(self.lengths)} lengths are not 1, such as {away[0]:.4g}" if away else ""
@@ -226,11 +228,11 @@ class _Run:
     def _embed(self, views: Views) -> np.ndarray:
         return np.concatenate([self.model.embed(view[None]) for view in views])
 
-    def _malformed(self, said: Said, n: int = 1) -> str:
+    def _malformed(self, answer: Reply, n: int = 1) -> str:
         """Return what is wrong with an answer, whatever was asked; lengths of its embeddings are kept."""
-        rows, dim = said.rows, self.model.dim
-        if said.how != ANSWERED:
-            return said.words
+        rows, dim = answer.rows, self.model.dim
+        if answer.kind != ANSWERED:
+            return answer.words
         if len(rows) != n:
             return f"{len(rows)} embeddings came for {n} images"
         if rows.shape[1] != dim:
@@ -245,33 +247,34 @@ class _Run:
 
     def _check(self, check: PictureCheck) -> np.ndarray | None:
         """Judge pictures, each sent alone; return their embeddings if all are there."""
-        said = [self.server.ask([file]) for file in check.files]
-        left = [n for n, one in enumerate(said) if not (check.may_refuse and one.how == REFUSED)]
-        if bad := next((words for n in left if (words := self._malformed(said[n]))), ""):
+        replies = [self.server.ask([file]) for file in check.files]
+        refusals = [n for n, reply in enumerate(replies) if reply.kind == REFUSED and check.may_refuse]
+        accepted = [n for n in range(len(replies)) if n not in refusals]
+        if bad := next((words for n in accepted if (words := self._malformed(replies[n]))), ""):
             self._add(check.name, WRONG, bad)
             return None
-        n_refused, refused = len(said) - len(left), next((s.words for s in said if s.how == REFUSED), "")
-        if not left:
+        refused = replies[refusals[0]].words if refusals else ""
+        if not accepted:
             self._add(check.name, TOLERATED, f"not taken: {refused}")
             return None
-        right = self._embed(pictures.views(imaging.decode(check.files[n]) for n in left))
-        answers = _unit(np.concatenate([said[n].rows for n in left]))
+        right = self._embed(pictures.inputs(imaging.decode(check.files[n]) for n in accepted))
+        answers = _unit(np.concatenate([replies[n].rows for n in accepted]))
         cosines = (answers * right).sum(axis=1)
         verdict, words = (RIGHT, "") if self.spread else self._calibrated(cosines, right)
-        known = {} if n_refused or not self.server.takes_files else {**check.wrong, **check.tolerated}
-        seen = {name: self._embed(views) for name, views in known.items()}
-        deviation, is_unlike, blurred = judge(answers, right, seen, self.spread, self.allowed)
+        views_of = {} if refusals or not self.server.takes_files else {**check.wrong, **check.tolerated}
+        deviating = {name: self._embed(views) for name, views in views_of.items()}
+        deviation, is_unlike, blurred = find_deviation(answers, right, deviating, self.spread, self.allowed)
         if deviation:
             verdict = TOLERATED if deviation in check.tolerated else WRONG
             words = f"as if {deviation}"
         elif is_unlike and verdict != WRONG:
             verdict, words = WRONG, "unlike the reference's, as no known deviation explains"
-        elif n_refused and verdict == RIGHT:
-            verdict, words = TOLERATED, f"{n_refused} of {len(said)} not taken: {refused}"
+        elif refusals and verdict == RIGHT:
+            verdict, words = TOLERATED, f"{len(refusals)} of {len(replies)} not taken: {refused}"
         elif blurred and verdict != WRONG:
             words += f"{'; ' * bool(words)}rounding hides whether {' or '.join(blurred)}"
         self._add(check.name, verdict, words, float(cosines.min()))
-        return None if n_refused else answers
+        return None if refusals else answers
 
     def _calibrated(self, cosines: np.ndarray, right: np.ndarray) -> tuple[str, str]:
         """Take from plain photographs what a server computes as; return the verdict on it."""
@@ -288,11 +291,11 @@ class _Run:
             return TOLERATED, f"the cosines are as of {name}, and the server states no precision"
         return RIGHT, f"the cosines are as of {name}"
 
-    def _foreign(self, said: Said, places: Sequence[int], alone: np.ndarray) -> str:
+    def _misplaced(self, answer: Reply, places: Sequence[int], alone: np.ndarray) -> str:
         """Return what is wrong with an answer that should hold the photographs in `places` as they come alone."""
-        if bad := self._malformed(said, len(places)):
+        if bad := self._malformed(answer, len(places)):
             return bad
-        for n, (row, place) in enumerate(zip(_unit(said.rows), places, strict=True), start=1):
+        for n, (row, place) in enumerate(zip(_unit(answer.rows), places, strict=True), start=1):
             far = np.linalg.norm(alone - row, axis=1)
             if (nearest := int(far.argmin())) != place:
                 return f"place {n} of {len(places)} holds photograph {nearest + 1}'s embedding, not {place + 1}'s"
@@ -302,24 +305,25 @@ class _Run:
 
     def _batch(self, files: Sequence[bytes], alone: np.ndarray) -> tuple[str, str]:
         """Ask for several photographs at once, in two orders."""
-        size, said = self.server.most, self.server.ask(files[: self.server.most])
-        while said.how == REFUSED and size > 1:
+        size, answer = self.server.most_images, self.server.ask(files[: self.server.most_images])
+        while answer.kind == REFUSED and size > 1:
             size //= 2
-            said = self.server.ask(files[:size])
+            answer = self.server.ask(files[:size])
         if size == 1:
             return TOLERATED, "takes one image a request"
         turned = [*range(len(files) - 1, len(files) - 1 - size, -1)]
         more = self.server.ask([files[place] for place in turned])
-        bad = self._foreign(said, range(size), alone) or self._foreign(more, turned, alone)
+        bad = self._misplaced(answer, range(size), alone) or self._misplaced(more, turned, alone)
         return (WRONG, bad) if bad else (RIGHT, f"{size} images, each in its place and as alone")
 
     def _many(self, files: Sequence[bytes], alone: np.ndarray, n: int) -> tuple[list[str], list[str]]:
         """Ask for photographs at once; return what was wrong, and what found no room."""
         places = [number % len(files) for number in range(n)]
         with ThreadPoolExecutor(IN_FLIGHT) as pool:
-            said = list(pool.map(lambda place: self.server.ask([files[place]]), places))
-        bad = [self._foreign(s, [p], alone) for s, p in zip(said, places, strict=True) if s.how != BUSY]
-        return [words for words in bad if words], [s.words for s in said if s.how == BUSY]
+            answers = list(pool.map(lambda place: self.server.ask([files[place]]), places))
+        pairs = [(answer, p) for answer, p in zip(answers, places, strict=True) if answer.kind != BUSY]
+        bad = [words for answer, p in pairs if (words := self._misplaced(answer, [p], alone))]
+        return bad, [answer.words for answer in answers if answer.kind == BUSY]
 
     def _concurrency(self, files: Sequence[bytes], alone: np.ndarray) -> tuple[str, str]:
         bad, busy = self._many(files, alone, N_CONCURRENT)
@@ -332,24 +336,24 @@ class _Run:
 
     def _survival(self, files: Sequence[bytes], alone: np.ndarray) -> None:
         """Send what is made to hurt, and ask after each whether the server still embeds."""
-        asks: dict[str, Callable[[], Said]] = {"a tensor of another shape": self.server.ask_misshapen}
+        requests: dict[str, Callable[[], Reply]] = {"a tensor of another shape": self.server.ask_misshapen}
         if self.server.takes_files:
             broken = pictures.broken()
-            asks = {name: partial(self.server.ask, [data]) for name, data in broken.items()}
+            requests = {name: partial(self.server.ask, [data]) for name, data in broken.items()}
             amid = [files[0], broken["half of a JPEG"], files[1]]
             if any(row.name == "batch" and row.verdict == RIGHT for row in self.rows):
-                asks["half of a JPEG amid a batch"] = partial(self.server.ask, amid)
-        for name, ask in asks.items():
-            self.say(name)
-            said = ask()
-            if said.how == REFUSED:
-                verdict, words = RIGHT, said.words
-            elif said.how == ANSWERED and name == pictures.MANY_SCANS:
+                requests["half of a JPEG amid a batch"] = partial(self.server.ask, amid)
+        for name, request in requests.items():
+            self.show(name)
+            answer = request()
+            if answer.kind == REFUSED:
+                verdict, words = RIGHT, answer.words
+            elif answer.kind == ANSWERED and name == pictures.MANY_SCANS:
                 verdict, words = TOLERATED, "decoded; a file of more scans may take hours"
-            elif said.how == ANSWERED:
+            elif answer.kind == ANSWERED:
                 verdict, words = WRONG, "got an embedding, so nobody would notice that it is broken"
             else:
-                verdict, words = WRONG, f"not refused as the client's fault: {said.words}"
+                verdict, words = WRONG, f"not refused as the client's fault: {answer.words}"
             bad, busy = self._many(files, alone, 2)
             if bad or busy:
                 verdict, words = DEAD, self._last_words((bad or busy)[0])
@@ -362,9 +366,8 @@ class _Run:
 
     def _last_words(self, words: str) -> str:
         well = self.server.health()
-        return (
-            f"a photograph fails afterwards: {words}{f', while {well} says that all is well' if well else ''}"
-        )
+        claim = f", while {well} says that all is well" if well else ""
+        return f"a photograph fails afterwards: {words}{claim}"
 
 
 def _unit(rows: np.ndarray) -> np.ndarray:

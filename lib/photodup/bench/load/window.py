@@ -7,6 +7,7 @@ request was due, so a stall is felt by every request that should have been sent 
 
 import contextlib
 import gc
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from multiprocessing import get_context
+from pickle import PicklingError
 from typing import Any
 
 import numpy as np
@@ -66,10 +68,10 @@ def measure(
     Returns:
         The columns of the window: latencies (`latency_ms_mean`, `_p50` and the others of `METRICS`; None where a
         percentile has too few answers), `throughput_images_per_s`, `n_requests`, `n_errors`, `duration_s`, stages
-        (`prepare_ms_mean`, `request_ms_mean`, `decode_ms_mean` and `_p50`), `client_cpu_cores` (cores this process kept
+        (`prepare_ms_mean`, `request_ms_mean`, `decode_ms_mean`), `client_cpu_cores` (cores this process kept
         busy) and `client_cpu_share` (the same as a share of the cores it may use), `client_bound` (the rate is above a
         third of what this generator could send at that cost of a request), `payload_bytes` (the mean over the window's
-        requests, with `_min` and `_max`), `little_ratio` of closed loops, `arrived_per_s` (the rate as drawn) and late
+        requests), `little_ratio` of closed loops, `arrived_per_s` (the rate as drawn) and late
         sends of open ones, `notes` (what a reader must know, in clauses), and `raw` (latencies and completion times).
         When nothing could be measured: `status: "failed"`, `error`, and what is known. Never raises for a server.
     """
@@ -93,17 +95,14 @@ def measure(
                     point,
                     f"wrong embeddings: cosine {point['cosine_min']:.4f}, at least {min_cosine} is needed",
                 )
-        began = clock()
         window = _window(adapter, photos, load, plan, arrivals or arrivals_s)
         window.observer = observer
-        if window.is_prepared:
-            point["prepare_ahead_ms_mean"] = (clock() - began) * 1000 / len(window.requests)
-        run = partial(_in_processes, processes) if processes > 1 else _in_threads
+        run = partial(_in_processes, processes, photos) if processes > 1 else _in_threads
         ended, counted = run(window, plan, connections, probe or (lambda: nullcontext({})))
         point |= counted
         if observer:
             observer.keep(
-                summary.rows_of(window), [(at - window.started, said) for at, said in window.errors]
+                summary.rows_of(window), [(at - window.started, sentence) for at, sentence in window.errors]
             )
         if window.mistake:
             raise window.mistake
@@ -124,12 +123,16 @@ def _window(
     adapter: Adapter, photos: Sequence[bytes], load: Load, plan: WindowPlan, arrivals: Arrivals
 ) -> Window:
     window = Window(adapter, load, request_order(photos, load.batch, plan.seed))
-    if window.is_prepared:
-        window.requests = [adapter.prepare(request) for request in window.requests]
+    _prepare_ahead(window)
     if load.scenario == "server":
         rate_per_s = load.offered_per_s or 0.0
         window.schedule_s = arrivals(rate_per_s, plan.horizon_s(rate_per_s), plan.seed)
     return window
+
+
+def _prepare_ahead(window: Window) -> None:
+    if window.is_prepared:
+        window.requests = [window.adapter.prepare(request) for request in window.requests]
 
 
 def _warmup_requests(window: Window, plan: WindowPlan) -> list[Any]:
@@ -181,25 +184,29 @@ def _threads(
     return workers
 
 
-def _in_processes(n: int, window: Window, plan: WindowPlan, connections: list, probe: Probe) -> Watched:
-    """Share the requests in flight among n processes, each with threads of its own; their answers come together here."""
+def _in_processes(
+    n: int, photos: Sequence[bytes], window: Window, plan: WindowPlan, connections: list, probe: Probe
+) -> Watched:
+    """Share the requests in flight among n processes, each with threads of its own; their answers come together here.
+
+    A process gets the adapter and the photographs, and prepares its requests itself: a prepared request may be no data.
+    """
     context = get_context("spawn")
     endless = replace(plan, seconds=1e9, longest_s=1e9, ramp_s=0.0)  # they run until they are told to end
     for number in range(n):
         in_flight = len(range(number, window.load.concurrency, n))
         load = replace(window.load, scenario="closed_loop", concurrency=in_flight)
         first = number * len(window.requests) // n
-        requests = window.requests[first:] + window.requests[:first]
-        mine, theirs = context.Pipe()
-        connections.append(mine)
-        given = (theirs, window.adapter, load, requests, endless)
+        parent_end, child_end = context.Pipe()
+        connections.append(parent_end)
+        share = (child_end, window.adapter, photos, load, endless, first)
         try:
-            context.Process(target=_work_apart, args=given, daemon=True).start()
-        except TypeError as error:  # TLS
+            context.Process(target=_work_apart, args=share, daemon=True).start()
+        except (TypeError, AttributeError, PicklingError) as error:
             raise PhotodupError(
                 f"This load needs one process, it cannot be sent to others: {error}."
             ) from None
-        theirs.close()
+        child_end.close()
     for pipe in connections:
         pipe.poll(None)  # until it works, or has ended
     cores: list[float] = []
@@ -221,18 +228,18 @@ def _take_over(window: Window, pipe: Any, samples: list, cores: list[float]) -> 
         except (EOFError, OSError):
             window.mistake = PhotodupError("A process of the load generator ended: start it again.")
             return
-        samples += rows
+        # A late report brings answers from before the window opened: they are no reason to close it.
+        samples += [row for row in rows if row[-1] >= window.started]
         window.errors += errors
         window.mistake = window.mistake or mistake
     cores.append(ended)
 
 
-class _Reports:
-    """An `Observer` that sends what was answered and what failed to the process which shares its load."""
-
-    tolerates_errors = True  # that one decides
+class _Reports(Observer):
+    """Sends what was answered and what failed to the process which shares its load, and which decides."""
 
     def __init__(self, pipe: Any) -> None:
+        super().__init__()
         self._pipe = pipe
 
     def see(self, window: Window, elapsed_s: float, ended: float | None = None) -> bool:
@@ -240,22 +247,23 @@ class _Reports:
         self._pipe.send((rows, _emptied(window.errors), window.mistake, ended))
         return self._pipe.recv()
 
-    def keep(self, rows: np.ndarray, errors: list[tuple[float, str]]) -> None:
-        """Everything was sent."""
-
 
 def _emptied(items: list) -> list:
     """Take away what a list holds now; another thread may append meanwhile."""
-    taken = items.copy()
-    del items[: len(taken)]
-    return taken
+    contents = items.copy()
+    del items[: len(contents)]
+    return contents
 
 
-def _work_apart(pipe: Any, adapter: Adapter, load: Load, requests: list[Any], plan: WindowPlan) -> None:
-    """Run one process's share of a load until it is told to end."""
-    window, cores = Window(adapter, load, requests, observer=_Reports(pipe)), 0.0
+def _work_apart(
+    pipe: Any, adapter: Adapter, photos: Sequence[bytes], load: Load, plan: WindowPlan, first: int
+) -> None:
+    """Run one process's share of a load, from request `first` on, until it is told to end."""
+    window, cores = Window(adapter, load, request_order(photos, load.batch, plan.seed)), 0.0
+    window.observer, window.turn = _Reports(pipe), itertools.count(first)
     connections: list[Any] = []
     try:
+        _prepare_ahead(window)
         cores = _in_threads(window, plan, connections, lambda: nullcontext({}))[1]["client_cpu_cores"]
     except Exception as error:
         window.mistake = window.mistake or error
@@ -312,5 +320,5 @@ def _watch(window: Window, plan: WindowPlan, workers: Sequence[threading.Thread]
     window.give_up_at = window.stop_at + (0 if is_cut else max(1.0, length_s / 4))
     for worker in workers:
         worker.join()
-    mine = {"client_cpu_cores": cores, "client_cpu_share": cores / available_cores()}
-    return window.stop_at - window.started, {**counted, **mine}
+    client = {"client_cpu_cores": cores, "client_cpu_share": cores / available_cores()}
+    return window.stop_at - window.started, {**counted, **client}

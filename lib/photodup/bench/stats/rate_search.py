@@ -8,7 +8,7 @@ of notebook 06 all get their rate here.
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -42,40 +42,43 @@ def bound_of(words: str) -> LatencyBound:
     Raises:
         PhotodupError: it is written otherwise.
     """
-    found = re.fullmatch(r"p(\d+(?:\.\d+)?)\s*(?:=|<=|<)\s*(\d+(?:\.\d+)?)\s*(ms|s)", words.strip().lower())
-    if not found or not 0 < float(found[1]) < 100 or not float(found[2]) > 0:
+    match = re.fullmatch(r"p(\d+(?:\.\d+)?)\s*(?:=|<=|<)\s*(\d+(?:\.\d+)?)\s*(ms|s)", words.strip().lower())
+    if not match or not 0 < float(match[1]) < 100 or not float(match[2]) > 0:
         raise PhotodupError(
             f"A bound is a percentile and a limit, such as p95=100ms or p99=0.5s, not {words!r}."
         )
-    return LatencyBound(float(found[1]), float(found[2]) * (1000 if found[3] == "s" else 1))
+    return LatencyBound(float(match[1]), float(match[2]) * (1000 if match[3] == "s" else 1))
 
 
 @dataclass(frozen=True)
-class RateSeen:
+class RateWindow:
     """One window: the rate offered (requests/s), the percentile of latency there (ms), and why it counts as a miss."""
 
     rate_per_s: float
     latency_ms: float
-    because: str = ""
+    reason: str = ""
+
+    def as_record(self) -> dict[str, float | str]:
+        return {"rate_per_s": self.rate_per_s, "latency_ms": self.latency_ms, "because": self.reason}
 
 
 @dataclass(frozen=True)
-class SloRate:
+class HighestRate:
     """The highest rate that meets a bound.
 
     Attributes:
         rate_per_s, low, high: requests/s, with its interval; NaN where no rate met the bound. Where no rate missed it,
             the highest one offered, and `high` is infinite.
-        because: why there is no rate, or no upper end; empty otherwise.
-        seen: every window, in the order measured.
+        reason: why there is no rate, or no upper end; empty otherwise.
+        windows: every one, in the order measured.
     """
 
     rate_per_s: float
     low: float
     high: float
     bound: LatencyBound
-    seen: tuple[RateSeen, ...] = ()
-    because: str = ""
+    windows: tuple[RateWindow, ...] = ()
+    reason: str = ""
 
     @property
     def is_found(self) -> bool:
@@ -84,12 +87,12 @@ class SloRate:
     def as_record(self) -> dict[str, Any]:
         """Return rate, interval, reason and windows as JSON has them: None for a rate or an end that is unknown."""
         rates = {n: getattr(self, n) for n in ("rate_per_s", "low", "high")}
-        known = {name: value if math.isfinite(value) else None for name, value in rates.items()}
-        return {**known, "because": self.because, "seen": [asdict(one) for one in self.seen]}
+        finite = {name: value if math.isfinite(value) else None for name, value in rates.items()}
+        return {**finite, "because": self.reason, "seen": [window.as_record() for window in self.windows]}
 
 
 def rate_words(rate_per_s: float | None, low: float | None, high: float | None) -> str:
-    """Return a rate as `SloRate.as_record` has it in words: with its interval, "at least" without an upper end."""
+    """Return a rate as `HighestRate.as_record` has it in words: with its interval, "at least" without an upper end."""
     if rate_per_s is None:
         return "no rate"
     if low is None or high is None or not math.isfinite(high):
@@ -106,15 +109,15 @@ def search_rate(
     most_per_s: float | None = None,
     n_windows: int = 12,
     seed: int = 0,
-) -> SloRate:
+) -> HighestRate:
     """Search the highest rate at which a percentile of the latencies lies within a bound.
 
     It is looked for from about what the server answers: the ceiling rises while the bound is met, the floor falls while it
     is missed. Then the bracket is halved, and the rest is measured around the best guess.
 
     Args:
-        offer: offers Poisson arrivals at a rate (requests/s) and returns the window, as `load.measure` does; latency counts
-            from the time a request was due. A `PhotodupError` ends the search, and what was seen before counts.
+        offer: offers Poisson arrivals at a rate (requests/s) and returns the window's columns (`load.window`); latency
+            counts from the time a request was due. A `PhotodupError` ends the search, and what came before counts.
         about_per_s: about what the server answers, requests/s.
         least_per_s, most_per_s: no lower and no higher rate is offered; a fiftieth of `about_per_s`, and any.
         n_windows: as many as a search takes whose first bracket holds the rate; each step that raises the ceiling or lowers
@@ -123,17 +126,17 @@ def search_rate(
     Raises:
         PhotodupError: the rates or the number of windows make no sense.
     """
-    most = most_per_s or math.inf
-    least = least_per_s or min(about_per_s, most) / 50
-    if not (0 < least < most and 0 < about_per_s < math.inf):
+    highest = most_per_s or math.inf
+    least = least_per_s or min(about_per_s, highest) / 50
+    if not (0 < least < highest and 0 < about_per_s < math.inf):
         raise PhotodupError("A search needs 0 < lowest rate < highest rate, in requests/s.")
     if n_windows < 6:
         raise PhotodupError(f"{n_windows} windows cannot bracket a rate: allow six or more.")
-    about = min(max(about_per_s, least), most)
-    seen: list[RateSeen] = []
+    rough = min(max(about_per_s, least), highest)
+    windows: list[RateWindow] = []
     ended = f"{MOST_WINDOWS} windows are the most"
-    while len(seen) < MOST_WINDOWS:
-        rate = _next_rate(seen, bound, about, (least, most), n_windows)
+    while len(windows) < MOST_WINDOWS:
+        rate = _next_rate(windows, bound, rough, (least, highest), n_windows)
         if isinstance(rate, str):
             ended = rate
             break
@@ -144,77 +147,81 @@ def search_rate(
         except PhotodupError as error:
             ended = str(error).rstrip(".")
             break
-        rates = [one.rate_per_s for one in seen]
+        rates = [each.rate_per_s for each in windows]
         n_windows += len(rates) > 1 and not min(rates) <= rate <= max(rates)
-        seen.append(rate_seen(rate, window, bound))
-    return _rate_of(seen, bound, ended, seed)
+        windows.append(rate_window(rate, window, bound))
+    return _rate_of(windows, bound, ended, seed)
 
 
 def _next_rate(
-    seen: Sequence[RateSeen], bound: LatencyBound, about: float, limits: tuple[float, float], n_windows: int
+    windows: Sequence[RateWindow],
+    bound: LatencyBound,
+    rough: float,
+    limits: tuple[float, float],
+    n_windows: int,
 ) -> float | str:
     """Return the next rate to offer, requests/s; or a sentence why the search failed, empty if it is done."""
-    if not seen:
-        return max(LOWEST * about, limits[0])
-    rates = sorted(one.rate_per_s for one in seen)
-    guess, side = _guess(seen, bound)
+    if not windows:
+        return max(LOWEST * rough, limits[0])
+    rates = sorted(w.rate_per_s for w in windows)
+    guess, side = _guess(windows, bound)
     if side:
         edge = rates[0] if side < 0 else rates[-1]
         if side < 0 and rates.count(edge) < 2:
             return edge  # once may be a stall of the machine
-        above = 2.0 if len(rates) > 1 else max(HIGHEST * about / edge, 1.1)
+        above = 2.0 if len(rates) > 1 else max(HIGHEST * rough / edge, 1.1)
         further = float(np.clip(edge * (0.25 if side < 0 else above), *limits))
         is_further = abs(math.log(further / edge)) >= 0.01
         return further if is_further else f"no {'lower' if side < 0 else 'higher'} rate is offered"
-    if len(seen) >= n_windows:
+    if len(windows) >= n_windows:
         return ""
     below, beyond = max(rate for rate in rates if rate <= guess), min(rate for rate in rates if rate > guess)
-    if len(seen) < (n_windows + 2) // 2 and beyond / below > 1.02:
+    if len(windows) < (n_windows + 2) // 2 and beyond / below > 1.02:
         return math.sqrt(below * beyond)
-    return float(np.clip(guess * NEAR[len(seen) % len(NEAR)], *limits))
+    return float(np.clip(guess * NEAR[len(windows) % len(NEAR)], *limits))
 
 
-def _guess(seen: Sequence[RateSeen], bound: LatencyBound) -> tuple[float, int]:
+def _guess(windows: Sequence[RateWindow], bound: LatencyBound) -> tuple[float, int]:
     """Return where the bound is crossed; and -1 where all rates miss it, 1 where all meet it, else 0."""
-    guess, rates = crossing(seen, bound), [one.rate_per_s for one in seen]
+    guess, rates = crossing(windows, bound), [w.rate_per_s for w in windows]
     if min(rates) * (1 + 1e-9) < guess < max(rates) * (1 - 1e-9):
         return guess, 0
     is_low = guess < math.sqrt(min(rates) * max(rates))
     if max(rates) < min(rates) * (1 + 1e-9):
-        is_low = np.log([one.latency_ms for one in seen]).mean() > math.log(bound.bound_ms)
+        is_low = np.log([w.latency_ms for w in windows]).mean() > math.log(bound.bound_ms)
     return guess, -1 if is_low else 1
 
 
-def _rate_of(seen: Sequence[RateSeen], bound: LatencyBound, ended: str, seed: int) -> SloRate:
+def _rate_of(windows: Sequence[RateWindow], bound: LatencyBound, ended: str, seed: int) -> HighestRate:
     unknown = (math.nan,) * 3
-    side = _guess(seen, bound)[1] if seen else None
+    side = _guess(windows, bound)[1] if windows else None
     if side is None:
-        return SloRate(*unknown, bound, (), f"{ended}.")
+        return HighestRate(*unknown, bound, (), f"{ended}.")
     if side < 0:
-        lowest = min(seen, key=lambda one: one.rate_per_s)
-        because = lowest.because or f"p{bound.percentile:g} is {lowest.latency_ms:,.0f} ms"
-        because = f"even at {lowest.rate_per_s:.3g} requests/s {because}; {ended}."
-        return SloRate(*unknown, bound, tuple(seen), because)
+        lowest = min(windows, key=lambda w: w.rate_per_s)
+        reason = lowest.reason or f"p{bound.percentile:g} is {lowest.latency_ms:,.0f} ms"
+        reason = f"even at {lowest.rate_per_s:.3g} requests/s {reason}; {ended}."
+        return HighestRate(*unknown, bound, tuple(windows), reason)
     if side > 0:
-        highest = max(one.rate_per_s for one in seen)
-        because = f"all rates offered met the bound; {ended}."
-        return SloRate(highest, highest, math.inf, bound, tuple(seen), because)
-    return SloRate(*_interval(seen, bound, seed), bound, tuple(seen))
+        highest = max(w.rate_per_s for w in windows)
+        reason = f"all rates offered met the bound; {ended}."
+        return HighestRate(highest, highest, math.inf, bound, tuple(windows), reason)
+    return HighestRate(*_interval(windows, bound, seed), bound, tuple(windows))
 
 
-def rate_seen(rate_per_s: float, window: Mapping[str, Any], bound: LatencyBound) -> RateSeen:
+def rate_window(rate_per_s: float, window: Mapping[str, Any], bound: LatencyBound) -> RateWindow:
     """Return the percentile of a window; far beyond the bound where requests failed or queued up."""
     raw: Mapping[str, Any] = window.get("raw") or {"latency_ms": [], "finished_s": []}
     latency_ms, finished_s = (np.asarray(raw[name], float) for name in ("latency_ms", "finished_s"))
     n, n_failed = len(latency_ms), window.get("n_errors", 0)
     if not n or n_failed > MAX_ERROR_SHARE * (n_failed + n):
-        because = f"{n_failed} of {n_failed + n} requests failed"
-        return RateSeen(rate_per_s, MISSED * bound.bound_ms, because)
+        reason = f"{n_failed} of {n_failed + n} requests failed"
+        return RateWindow(rate_per_s, MISSED * bound.bound_ms, reason)
     steady = latency_ms[np.argsort(finished_s, kind="stable")][math.ceil(WARMUP_SHARE * n) - 1 :]
     value = float(np.percentile(steady, bound.percentile))
     if value <= bound.bound_ms and _queue_grows(latency_ms, finished_s):
-        return RateSeen(rate_per_s, MISSED * bound.bound_ms, "requests came faster than they were answered")
-    return RateSeen(rate_per_s, value)
+        return RateWindow(rate_per_s, MISSED * bound.bound_ms, "requests came faster than they were answered")
+    return RateWindow(rate_per_s, value)
 
 
 def _queue_grows(latency_ms: np.ndarray, finished_s: np.ndarray) -> bool:
@@ -230,7 +237,7 @@ def _queue_grows(latency_ms: np.ndarray, finished_s: np.ndarray) -> bool:
     return after - before > 0.05 * len(due_s) / 2 + 3 * math.sqrt(1 + before)
 
 
-def _interval(seen: Sequence[RateSeen], bound: LatencyBound, seed: int) -> tuple[float, float, float]:
+def _interval(windows: Sequence[RateWindow], bound: LatencyBound, seed: int) -> tuple[float, float, float]:
     """Return the crossing with its interval, from drawing the windows again.
 
     Half of the windows lie around the crossing, so it is as wide as their number asks for (Student's t), and as wide to
@@ -238,32 +245,30 @@ def _interval(seen: Sequence[RateSeen], bound: LatencyBound, seed: int) -> tuple
     """
     from scipy.special import stdtrit
 
-    draw, n, by_rate = np.random.default_rng(seed), len(seen), sorted(seen, key=lambda one: one.rate_per_s)
-    rate, bracket = (
-        crossing(seen, bound),
-        [by_rate[0], by_rate[-1]],
-    )  # stays, so that every draw crosses the bound
+    draw, n, by_rate = np.random.default_rng(seed), len(windows), sorted(windows, key=lambda w: w.rate_per_s)
+    rate = crossing(windows, bound)
+    bracket = [by_rate[0], by_rate[-1]]  # stays, so that every draw crosses the bound
     draws = draw.integers(0, n, (REDRAWS, n))
-    again = np.log([crossing([*bracket, *(seen[i] for i in chosen)], bound) for chosen in draws])
+    again = np.log([crossing([*bracket, *(windows[i] for i in chosen)], bound) for chosen in draws])
     reach = float(
         np.abs(np.quantile(again, [0.5 - CONFIDENCE / 2, 0.5 + CONFIDENCE / 2]) - math.log(rate)).max()
     )
     reach *= stdtrit(max(n // 2 - 1, 1), 0.975) / stdtrit(np.inf, 0.975) * math.sqrt(n / (n - 1))
     low, high = rate * math.exp(-reach), rate * math.exp(reach)
-    above = min((one for one in seen if one.rate_per_s >= rate), key=lambda one: one.rate_per_s)
+    above = next(w for w in by_rate if w.rate_per_s >= rate)
     if above.latency_ms == MISSED * bound.bound_ms:  # not by its latency: nobody knows from which rate on
-        rate, high = max(one.rate_per_s for one in seen if one.rate_per_s <= rate), above.rate_per_s
+        rate, high = max(w.rate_per_s for w in windows if w.rate_per_s <= rate), above.rate_per_s
     return rate, min(low, rate), max(high, rate)
 
 
-def crossing(seen: Sequence[RateSeen], bound: LatencyBound) -> float:
+def crossing(windows: Sequence[RateWindow], bound: LatencyBound) -> float:
     """Return where the non-decreasing curve through the windows crosses the bound, requests/s.
 
     The lowest or the highest rate seen where it does not.
     """
     from scipy.optimize import isotonic_regression
 
-    ordered = sorted(seen, key=lambda one: one.rate_per_s)
-    curve = isotonic_regression(np.log([one.latency_ms for one in ordered])).x
-    rates = np.log([one.rate_per_s for one in ordered])
+    ordered = sorted(windows, key=lambda w: w.rate_per_s)
+    curve = isotonic_regression(np.log([w.latency_ms for w in ordered])).x
+    rates = np.log([w.rate_per_s for w in ordered])
     return math.exp(np.interp(math.log(bound.bound_ms), curve, rates))

@@ -8,27 +8,27 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from photodup.bench.stats.comparison import Outcome, Verdict
+from photodup.bench.stats.rate_search import rate_words
 from photodup.bench.stats.sentence import number, row
-from photodup.bench.stats.slo import rate_words
-from photodup.bench.verify.verify import NOT_ASKED, RIGHT, TOLERATED
+from photodup.bench.verify.checks import NOT_ASKED, RIGHT, TOLERATED
 from photodup.serving.check import listed
-from photodup.study.peers.alone import RECOVERY_LIMIT_S, Found
+from photodup.study.peers.alone import RECOVERY_LIMIT_S, ByServer
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-def under_bound(rates: Found) -> pd.DataFrame:
+def under_bound(rates: ByServer) -> pd.DataFrame:
     """Return one row a server: the highest rate with its interval, or why there is none."""
     rows = {}
     for label, rate in rates.items():
-        because = rate["error"] or rate["because"]
-        known = [rate.get(end) for end in ("rate_per_s", "low", "high")]
-        rows[label] = {"highest rate": rate_words(*known) if known[0] else f"none: {because}"}
+        figure = [rate.get(end) for end in ("rate_per_s", "low", "high")]
+        reason = rate["error"] or rate["because"]
+        rows[label] = {"highest rate": rate_words(*figure) if figure[0] else f"none: {reason}"}
     return _table(rows)
 
 
-def alone(costs: Found) -> pd.DataFrame:
+def server_costs(costs: ByServer) -> pd.DataFrame:
     """Return memory, start-up and what twice its rate did, one row a server."""
     rows = {}
     for label, cost in costs.items():
@@ -55,7 +55,7 @@ def _table(rows: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
     return pd.DataFrame(rows.values(), index=pd.Index(rows, name="server")) if rows else pd.DataFrame()
 
 
-def verdicts(verified: Found) -> pd.DataFrame:
+def verdicts(verified: ByServer) -> pd.DataFrame:
     """Return what `photodup verify` found, one row a check and one column a server."""
     import pandas as pd
 
@@ -64,7 +64,7 @@ def verdicts(verified: Found) -> pd.DataFrame:
     return pd.DataFrame(by_label, index=pd.Index(names, name="check", dtype=object)).fillna(NOT_ASKED)
 
 
-def faults(verified: Found) -> list[str]:
+def faults(verified: ByServer) -> list[str]:
     """Return one line for each finding that is neither right nor tolerated, with its checks and the servers it holds for."""
     by_words: dict[tuple[str, str], list[str]] = {}
     for label, checks in verified.items():
@@ -87,7 +87,7 @@ def _faulty(checks: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [check for check in _rows(checks) if check["verdict"] not in (RIGHT, TOLERATED, NOT_ASKED)]
 
 
-def answer(fp32: Mapping[str, Outcome], fastest: Mapping[str, Outcome], verified: Found) -> str:
+def answer(fp32: Mapping[str, Outcome], fastest: Mapping[str, Outcome], verified: ByServer) -> str:
     """Return the answer: who is faster than ours and who slower, in FP32 and at its fastest, and whose answers are faulty.
 
     Args:
@@ -104,8 +104,8 @@ def answer(fp32: Mapping[str, Outcome], fastest: Mapping[str, Outcome], verified
 
 def refused(outcomes: Mapping[str, Outcome]) -> str:
     """Return which comparisons were measured and refused, in one sentence; empty where none was."""
-    found = [outcome for outcome in outcomes.values() if outcome.verdict is Verdict.REFUSED]
-    return f"Measured and refused: {_servers(found)}." if found else ""
+    outcomes_refused = [outcome for outcome in outcomes.values() if outcome.verdict is Verdict.REFUSED]
+    return f"Measured and refused: {_servers(outcomes_refused)}." if outcomes_refused else ""
 
 
 def _standing(words: str, outcomes: Mapping[str, Outcome]) -> str:
@@ -131,9 +131,9 @@ def _servers(outcomes: Sequence[Outcome]) -> str:
     for outcome in outcomes:
         loads.setdefault(outcome.question.label_b, {})[outcome.question.load] = None
     labels: dict[tuple[str, ...], list[str]] = {}
-    for label, of in loads.items():
-        labels.setdefault(tuple(of), []).append(label)
-    return ", ".join(f"{listed(names)} with {listed(list(of))} in flight" for of, names in labels.items())
+    for label, loads_of_it in loads.items():
+        labels.setdefault(tuple(loads_of_it), []).append(label)
+    return ", ".join(f"{listed(names)} with {listed([*key])} in flight" for key, names in labels.items())
 
 
 def _is_faster(outcome: Outcome) -> bool:

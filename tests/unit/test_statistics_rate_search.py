@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from photodup.bench.stats.slo import LatencyBound, rate_seen, rate_words, search_rate
+from photodup.bench.stats.rate_search import LatencyBound, rate_window, rate_words, search_rate
 from photodup.core.errors import PhotodupError
 
 SERVICE_S = 0.01
@@ -49,8 +49,8 @@ def test_the_rate_of_a_known_queue_lies_in_the_interval_wherever_it_begins(perce
             return md1(rate, 3000, generator)
 
         found = sought(percentile, bound_ms, about, measure)
-        assert [one.rate_per_s for one in found.seen] == calls
-        assert 12 <= len(calls) <= 12 + 7 and not found.because
+        assert [one.rate_per_s for one in found.windows] == calls
+        assert 12 <= len(calls) <= 12 + 7 and not found.reason
         assert found.low <= found.rate_per_s <= found.high
         held += found.low <= truth <= found.high
         estimates.append(found.rate_per_s)
@@ -71,7 +71,7 @@ def queue(rate):
 def test_a_bound_that_every_rate_meets_gives_at_least_the_highest():
     found = sought(50, 15.0, 10.0, queue, most_per_s=40)
     assert (found.rate_per_s, found.low, found.high) == (40, 40, math.inf)
-    assert found.because == "all rates offered met the bound; no higher rate is offered."
+    assert found.reason == "all rates offered met the bound; no higher rate is offered."
     record = found.as_record()
     assert record["high"] is None
     assert rate_words(*(record[name] for name in ("rate_per_s", "low", "high"))) == "at least 40 requests/s"
@@ -80,7 +80,7 @@ def test_a_bound_that_every_rate_meets_gives_at_least_the_highest():
 def test_a_bound_that_no_rate_meets_names_what_the_lowest_takes():
     found = sought(50, 5.0, 80.0, queue)
     assert not found.is_found and found.as_record()["rate_per_s"] is None
-    assert found.because == "even at 1.6 requests/s p50 is 10 ms; no lower rate is offered."
+    assert found.reason == "even at 1.6 requests/s p50 is 10 ms; no lower rate is offered."
 
 
 def test_failed_requests_miss_a_bound_and_a_dead_server_gives_its_sentence():
@@ -92,13 +92,13 @@ def test_failed_requests_miss_a_bound_and_a_dead_server_gives_its_sentence():
     found = sought(50, 15.0, 80.0, refuses)
     assert found.low <= 20 <= found.high and found.rate_per_s < 30
     dead = sought(50, 15.0, 80.0, lambda rate: {"status": "failed", "error": "no way there"})
-    assert dead.because == "at 24 requests/s nothing could be measured: no way there."
+    assert dead.reason == "at 24 requests/s nothing could be measured: no way there."
 
 
 def test_a_queue_that_grows_misses_a_bound_and_a_stall_at_the_end_does_not():
     due, bound = np.linspace(0, 20, 200), LatencyBound(95, 9000)
     for done, misses in ((np.where(due > 18.4, 20.3, due + 0.1), False), (due * 1.3 + 0.1, True)):
-        assert (rate_seen(10.0, window((done - due) * 1000, done), bound).latency_ms > 9000) is misses
+        assert (rate_window(10.0, window((done - due) * 1000, done), bound).latency_ms > 9000) is misses
 
 
 def test_what_was_measured_counts_where_the_time_is_over():
@@ -111,9 +111,9 @@ def test_what_was_measured_counts_where_the_time_is_over():
         return queue(rate)
 
     found = sought(50, 15.0, 80.0, until_the_fifth)
-    assert len(found.seen) == 5 and found.low < found.rate_per_s < found.high
+    assert len(found.windows) == 5 and found.low < found.rate_per_s < found.high
     nothing = sought(50, 15.0, 80.0, until_the_fifth)
-    assert not nothing.is_found and nothing.because == "the time was over."
+    assert not nothing.is_found and nothing.reason == "the time was over."
 
 
 def test_measurements_that_contradict_each_other_widen_the_interval():

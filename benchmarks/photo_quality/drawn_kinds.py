@@ -469,7 +469,7 @@ def _large(edit: Callable[[Image.Image, Random], bytes], name: str = "b.jpg") ->
     def make(photo: Photograph, random: Random) -> Files:
         is_jpeg = photo.path.suffix == ".jpg"
         data = photo.path.read_bytes() if is_jpeg else photo.taken(photo.whole, 94)
-        return {"P1000345.jpg": data, name: edit(Image.open(io.BytesIO(data)).convert("RGB"), random)}
+        return {"P1000345.jpg": data, name: edit(decode(data), random)}
 
     return make
 

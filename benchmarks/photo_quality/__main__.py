@@ -9,14 +9,15 @@ import typer
 from typer import Argument, Option
 
 from benchmarks.photo_quality.drawn import judge_all, measured, photographs_of, plant_all
-from benchmarks.photo_quality.drawn_kinds import KINDS
+from benchmarks.photo_quality.drawn_kinds import ADDED_KINDS, KINDS
 from benchmarks.photo_quality.edits import REFERENCE, named
 from benchmarks.photo_quality.pairs import measure_pairs, originals_of
 from photodup.core.errors import PhotodupError
 from photodup.core.paths import build_dir
 
-SEED = 20261127  # of the draw
-DRAWN = Path(__file__).parents[2] / "tools" / "photographs" / "drawn.csv"
+SEED = 20261127  # of the draws
+LISTS = Path(__file__).parents[2] / "tools" / "photographs"
+DRAWS = {"drawn": KINDS, "drawn-again": (*KINDS, *ADDED_KINDS)}  # the kinds of each list of photographs
 
 
 def pairs(folder: Path | None, edits: list[str], names: list[str]) -> dict[str, Any]:
@@ -38,18 +39,22 @@ def of_own(folder: Path, per_kind: int) -> dict[str, Any]:
         return measured(Path(libraries))
 
 
-def record_drawn(backwards: bool) -> dict[str, Any]:
-    """Write, judge and record the drawn kinds in results/drawn; what was done before is not done again."""
+def record_drawn(draw: str, backwards: bool) -> dict[str, Any]:
+    """Write, judge and record the kinds of a draw in results/DRAW; what was done before is not done again."""
     from photodup.study.notebook.run import open_run
 
-    photographs, libraries = build_dir() / "photographs" / "drawn", build_dir() / "drawn"
+    if draw not in DRAWS:
+        raise PhotodupError(f"There is no draw {draw}: give {' or '.join(DRAWS)}.")
+    photographs, libraries = build_dir() / "photographs" / draw, build_dir() / draw
     if not photographs.is_dir():
-        raise PhotodupError("There are no drawn photographs here: run tools/photographs/get.py drawn.")
-    plant_all(photographs_of(photographs, DRAWN), libraries, SEED)
+        raise PhotodupError(f"There are no drawn photographs here: run tools/photographs/get.py {draw}.")
+    listed = photographs_of(photographs, LISTS / f"{draw.replace('-', '_')}.csv")
+    plant_all(listed, libraries, SEED, kinds=DRAWS[draw])
     judge_all(libraries, backwards=backwards)
     figures = measured(libraries)
-    if len(figures["kinds"]) == len(KINDS):  # else another process judges the others
-        with open_run("drawn").store as store:
+    n_planted = sum(bool(json.loads(path.read_text())["cases"]) for path in libraries.glob("*.json"))
+    if len(figures["kinds"]) == n_planted:  # else another process judges the others
+        with open_run(draw).store as store:
             store.measure_or_load("copies-drawn", lambda: figures, config={"seed": SEED})
     return figures
 
@@ -62,7 +67,10 @@ def main(
     photograph: Annotated[list[str] | None, Option(help="only this one, for pairs; repeat")] = None,
     per_kind: Annotated[int, Option(min=1, help="photographs for each kind")] = 2,
     as_pairs: Annotated[bool, Option("--pairs", help="only the curves of pairs, as JSON")] = False,
-    drawn: Annotated[bool, Option("--drawn", help="the drawn kinds and photographs, as a record")] = False,
+    drawn: Annotated[
+        str,
+        Option(metavar="LIST", help=f"kinds and photographs of a draw, as a record: {' or '.join(DRAWS)}"),
+    ] = "",
     backwards: Annotated[
         bool, Option("--backwards", help="with --drawn: from the last kind, as a second process")
     ] = False,
@@ -72,8 +80,8 @@ def main(
         print(json.dumps(pairs(folder, edit or list(REFERENCE), photograph or [])))
         return
     if not drawn and folder is None:
-        raise PhotodupError("Name a folder of photographs, or measure the drawn ones with --drawn.")
-    figures = record_drawn(backwards) if drawn or folder is None else of_own(folder, per_kind)
+        raise PhotodupError("Name a folder of photographs, or measure a draw with --drawn LIST.")
+    figures = record_drawn(drawn, backwards) if drawn or folder is None else of_own(folder, per_kind)
     lists = "kinds", "beside"
     print("\n".join(f"{name}: {number}" for name, number in figures.items() if name not in lists))
 

@@ -1,8 +1,8 @@
 """The honest measurement: what photodup suggests of `drawn_kinds`, on photographs that set no limit.
 
-`tools/photographs/get.py drawn` fetches the photographs. Each kind becomes a library of a dozen or two of them; photodup
-groups it, every suggestion is carried out, and what is gone is looked for on the disk. `beside` asks other programs about
-the same files.
+`tools/photographs/get.py drawn` fetches the photographs, `drawn-again` those of the second draw. Each kind becomes a library
+of a dozen or two of them; photodup groups it, every suggestion is carried out, and what is gone is looked for on the disk.
+`beside` asks other programs about the same files.
 """
 
 import csv
@@ -22,7 +22,7 @@ from photodup.photos.library.scan import scan
 from photodup.photos.review.session import ReviewSession
 
 CONFIDENCE = 0.95  # of the bounds, one-sided
-PHOTOGRAPHS = {".jpg", ".png", ".heic", ".avif", ".webp", ".tif"}
+PHOTOGRAPHS = {".jpg", ".jpeg", ".png", ".heic", ".avif", ".webp", ".tif"}
 
 
 def at_least(hits: int, n: int) -> float:
@@ -162,10 +162,16 @@ def _has_equal(folder: Path, keeper: Path) -> bool:
     return any(path.is_file() and path.read_bytes() == keeper.read_bytes() for path in folder.rglob("*"))
 
 
-def plant_all(photographs: Sequence[Photograph], folder: Path, seed: int, per_kind: int = 60) -> None:
+def plant_all(
+    photographs: Sequence[Photograph],
+    folder: Path,
+    seed: int,
+    per_kind: int = 60,
+    kinds: Sequence[Kind] = KINDS,
+) -> None:
     """Write the libraries of all kinds that are not in the folder yet."""
-    for place, kind in enumerate(bar(KINDS, total=len(KINDS), desc="write", unit="kind")):
-        library = folder / f"{place:02d}"
+    for place, kind in enumerate(bar(kinds, total=len(kinds), desc="write", unit="kind")):
+        library = folder / f"{place:03d}"
         if not library.with_suffix(".json").is_file():
             shutil.rmtree(library, ignore_errors=True)
             plant(kind, photographs, min(kind.n, per_kind), seed, library)

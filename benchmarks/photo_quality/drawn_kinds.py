@@ -1,6 +1,7 @@
 """The kinds of the honest measurement: what an owner may have of one photograph, and which of it the rule in words keeps.
 
-Drawn from docs/photos.md alone, without a look at the judge, and not changed since it was measured. `drawn` measures them.
+Drawn from docs/photos.md alone, without a look at the judge. KINDS have not changed since the first draw was measured; the
+second draw has ADDED_KINDS as well. `drawn` measures them.
 """
 
 import io
@@ -327,6 +328,76 @@ def takeout(photo: Photograph) -> bytes:
     return json.dumps(facts, indent=2).encode()
 
 
+def aslant(image: Image.Image, random: Random) -> Image.Image:
+    """Photograph a flat picture that lies on a table: in perspective, in uneven light, with this photograph's noise."""
+    corners = np.array([[0, 0], [1, 0], [1, 1], [0, 1]], np.float32)
+    inwards = np.array([[random.uniform(0.02, 0.07) for _ in range(2)] for _ in range(4)])
+    lying = corners + inwards * (1 - 2 * corners)
+    size = np.array(image.size, np.float32)
+    warp = cv2.getPerspectiveTransform(corners * size, lying.astype(np.float32) * size)
+    turned = cv2.warpPerspective(np.array(image), warp, image.size, borderValue=(92, 74, 60))
+    return grain(picture(turned * np.linspace(0.82, 1.04, image.width)[:, None]), 3, random)
+
+
+def from_screen(image: Image.Image, random: Random) -> Image.Image:
+    """Photograph a screen: bluish, and with the pattern of its pixels."""
+    rows, columns = (0.08 * np.sin(np.arange(side) * random.uniform(1.7, 2.3)) for side in image.size[::-1])
+    grid = 1 - 0.16 + rows[:, None, None] + columns[:, None]
+    return aslant(picture(np.asarray(image) * grid * [0.95, 1, 1.08]), random)
+
+
+def exposure(image: Image.Image, random: Random) -> Image.Image:
+    """Take the scene from the hand: the frame lies a little otherwise, and the noise is this exposure's."""
+    turned = image.rotate(random.uniform(-0.4, 0.4), Image.Resampling.BICUBIC)
+    return grain(cropped(turned, random, 0.97, 0.97), 3, random)
+
+
+def moved(image: Image.Image, random: Random) -> Image.Image:
+    """Let what shows in a spot move elsewhere."""
+    seed = random.getrandbits(32)
+    return taken_out(put_in(image, Random(seed), 0.04), Random(seed), 0.04)
+
+
+def subject(image: Image.Image) -> Image.Image:
+    """Return the mask of a subject in the middle."""
+    mask, (width, height) = Image.new("L", image.size), image.size
+    ImageDraw.Draw(mask).ellipse((width // 4, height // 6, width * 3 // 4, height * 7 // 6), fill=255)
+    return mask.filter(ImageFilter.GaussianBlur(4))
+
+
+def portrait_mode(image: Image.Image) -> Image.Image:
+    """Blur what lies behind the subject."""
+    blurred = image.filter(ImageFilter.GaussianBlur(max(image.size) / 120))
+    edited = Image.composite(image, blurred, subject(image))
+    if np.abs(np.asarray(edited, int) - np.asarray(image)).mean() < 1.5:
+        raise NoChange  # the background is blurred already
+    return edited
+
+
+def passport(image: Image.Image, random: Random) -> Image.Image:
+    """Cut a passport's photo out, and put the subject before a studio's backdrop."""
+    portrait = ImageOps.fit(image, (min(image.size) * 7 // 9, min(image.size)))
+    light = np.linspace(228, 176, portrait.height)[:, None, None] * [0.97, 0.99, 1]
+    backdrop = picture(np.broadcast_to(light, (portrait.height, portrait.width, 3)))
+    return Image.composite(portrait, backdrop, subject(portrait))
+
+
+def contact_sheet(image: Image.Image) -> Image.Image:
+    """Print nine pictures on a sheet, this one in the middle."""
+    sheet = Image.new("RGB", (1260, 960), "white")
+    for place in range(9):
+        shown = image if place == 4 else cropped(image, Random(place), 0.5, 0.5)
+        sheet.paste(ImageOps.contain(shown, (400, 300)), (place % 3 * 420 + 10, place // 3 * 320 + 10))
+    return sheet
+
+
+def with_banner(image: Image.Image) -> Image.Image:
+    """Add the banner of a mail's signature below."""
+    canvas = Image.new("RGB", (image.width, image.height * 9 // 8), "#0a3d62")
+    canvas.paste(image)
+    return written(canvas, "Harbour Travel  +852 2522 0101", 0.05, 0.92, 0.035, "white")
+
+
 # ---- the kinds
 
 
@@ -398,9 +469,53 @@ def _large(edit: Callable[[Image.Image, Random], bytes], name: str = "b.jpg") ->
     def make(photo: Photograph, random: Random) -> Files:
         is_jpeg = photo.path.suffix == ".jpg"
         data = photo.path.read_bytes() if is_jpeg else photo.taken(photo.whole, 94)
-        return {"P1000345.jpg": data, name: edit(Image.open(io.BytesIO(data)).convert("RGB"), random)}
+        return {"P1000345.jpg": data, name: edit(decode(data), random)}
 
     return make
+
+
+def _each(*takes: Callable[[Image.Image, Random], Image.Image]) -> Callable:
+    """Make a JPEG of each, without metadata."""
+    return lambda photo, random: {
+        f"{place}.jpg": jpeg(take(photo.image, random), 92) for place, take in enumerate(takes)
+    }
+
+
+def _edited_and_small(photo: Photograph, random: Random) -> Files:
+    edited = picture(np.asarray(ImageEnhance.Contrast(photo.shown).enhance(1.3)) * [1.05, 1, 0.93])
+    return {
+        "IMG_2034.jpg": photo.taken(),
+        "IMG_2034-edited.jpg": jpeg(edited, 93),
+        "small.jpg": jpeg(to_side(edited, 480), 80),
+    }
+
+
+def _two_exposures_sent(photo: Photograph, random: Random) -> Files:
+    takes = [photo.taken(exposure(photo.image, random), 93) for _ in range(2)]
+    copies = [_messenger(decode(take), random) for take in takes]
+    return dict(
+        zip(("IMG_2034.jpg", "IMG_2035.jpg", "sent-1.jpg", "sent-2.jpg"), takes + copies, strict=True)
+    )
+
+
+def _stamped(photo: Photograph, random: Random) -> Files:
+    sheet, stamp = page(photo.image, random), Image.new("RGBA", (420, 130))
+    draw, ink = ImageDraw.Draw(stamp), (170, 30, 40, 200)
+    draw.rectangle((4, 4, 415, 125), outline=ink, width=8)
+    draw.text((30, 30), "PAID 14 NOV", fill=ink, font_size=56)
+    stamp, stamped = stamp.rotate(12, Image.Resampling.BICUBIC, expand=True), sheet.copy()
+    stamped.paste(stamp, (480, 900), stamp)
+    return {"a.jpg": jpeg(sheet, 90), "b.jpg": jpeg(stamped, 90)}
+
+
+def _gallery(photo: Photograph, random: Random) -> Files:
+    square = ImageOps.fit(photo.shown, (min(photo.shown.size),) * 2)
+    return {
+        "IMG_2034.jpg": photo.taken(),
+        "gallery/page.jpg": jpeg(resized(photo.shown, 0.6), 82),
+        "gallery/small.jpg": jpeg(to_side(photo.shown, 480), 78),
+        "gallery/square.jpg": jpeg(to_side(square, 240), 75),
+    }
 
 
 def _tagged(quality: int = 0, **tags: Any) -> Callable:
@@ -662,4 +777,34 @@ KINDS: tuple[Kind, ...] = (
     Kind("screenshot with its bars", _copy(lambda image, random: _png(on_screen(image, bars=True)),
         name="Screenshot.png"), STAY, 12, is_situation=True),
     Kind("web page's file, sharper (real)", _real, n=4, counts=False, is_situation=True, takes="sharper web"),
+)  # fmt: skip
+
+# Of the second draw alone, until it is measured: what an owner has that the first lacks.
+ADDED_KINDS: tuple[Kind, ...] = (
+    Kind("storage saver's copy, with EXIF", lambda photo, random: {"IMG_2034.jpg": photo.taken(),
+        "b.jpg": photo.taken(resized(photo.shown, 0.75), random.randint(78, 86))}, n=16, is_situation=True),
+    Kind("web gallery: page, small, square", _gallery, n=14, is_situation=True),
+    Kind("edited, and the edited one smaller", _edited_and_small, STAY, 12, is_situation=True),
+    Kind("two exposures, both sent (simulated)", _two_exposures_sent, STAY, 12, is_situation=True),
+    Kind("page, stamped", _stamped, STAY, 12, is_situation=True),
+    Kind("cropped for a slider (real)", _real, takes="cropped", is_situation=True),
+    Kind("edited by an image server (real)", _real, STAY, takes="edited"),
+    *(Kind(name, _each(*takes), STAY, 12, is_situation=True) for name, *takes in (
+        ("print: its scan, its photo", scanned, aslant),
+        ("exposures from the hand", exposure, exposure),
+        ("burst, the subject moves", exposure, lambda image, random: exposure(moved(image, random), random)),
+        ("night mode and a plain exposure", lambda image, random: grain(ImageEnhance.Brightness(image).enhance(0.75), 8,
+            random), lambda image, random: grain(local_contrast(image), 1.5, random)),
+        ("panorama and one of its exposures", lambda image, random: grain(image, 2, random), lambda image, random: grain(
+            ImageEnhance.Brightness(cropped(image, random, 0.45, 0.97)).enhance(1.08), 3, random)),
+        ("photo and a still of its film", exposure, lambda image, random: ImageOps.fit(exposure(moved(image, random),
+            random), (1280, 720)).filter(ImageFilter.GaussianBlur(0.7))),
+    )),
+    *(Kind(name, _copy(edit), STAY, 12) for name, edit in (
+        ("screen, photographed", from_screen),
+        ("portrait mode", lambda image, random: portrait_mode(image)),
+        ("passport's crop, another background", passport),
+        ("contact sheet", lambda image, random: contact_sheet(image)),
+        ("mail's banner", lambda image, random: with_banner(image)),
+    )),
 )  # fmt: skip

@@ -251,9 +251,13 @@ get = runpy.run_path(str(TOOL / "get.py"), run_name="get")
 
 def test_the_lists_name_different_files_of_pinned_packages():
     lists = {path.stem: list(csv.DictReader(path.read_text().splitlines())) for path in TOOL.glob("*.csv")}
-    assert lists.keys() == {"held_out", "drawn"} and all(len(rows) >= 100 for rows in lists.values())
+    assert lists.keys() == {"held_out", "drawn", "drawn_again"} and all(
+        len(rows) >= 100 for rows in lists.values()
+    )
     listed = [row for rows in lists.values() for row in rows]
     assert len({row["sha256"] for row in listed}) == len(listed)  # what is drawn was not used before
+    earlier = {row["package"] for name in ("held_out", "drawn") for row in lists[name]}
+    assert earlier.isdisjoint(row["package"] for row in lists["drawn_again"])
     for row in listed:
         assert row["version"][0].isdigit() and len(row["sha256"]) == 64
         assert row.get("source", "npm") in get["CLIENTS"] and row.get("licence", "by its package")

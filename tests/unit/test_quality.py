@@ -13,7 +13,7 @@ from support.review_library import photo
 
 from benchmarks.photo_quality import pairs as measured_pairs
 from benchmarks.photo_quality.drawn import at_least, judge, plant, summary
-from benchmarks.photo_quality.drawn_kinds import KINDS, Photograph
+from benchmarks.photo_quality.drawn_kinds import ADDED_KINDS, KINDS, Photograph
 from benchmarks.photo_quality.edits import REFERENCE, named
 from benchmarks.photo_quality.pairs import (
     Original,
@@ -148,6 +148,18 @@ def test_a_loss_is_found_on_the_disk_and_a_harmless_copy_is_counted(tmp_path):
     known["cases"]["coffee"]["remain"] = [[name] for name in known["cases"]["coffee"]["files"]]
     lost = judge(known, tmp_path / "again")
     assert list(lost["wrong"]) == ["coffee"] and summary([*rows, lost])["n_wrong"] == 1
+
+
+def test_each_kind_of_the_second_draw_makes_different_files_and_names_those_that_remain(tmp_path):
+    """Without the judge: it meets these kinds only when its commit is frozen."""
+    photo("coffee").save(tmp_path / "coffee.jpg", quality=92)
+    for kind in (kind for kind in ADDED_KINDS if kind.takes == "photograph"):
+        case = plant(kind, [Photograph("coffee", tmp_path / "coffee.jpg")], 1, 1, tmp_path / "kind")["cases"][
+            "coffee"
+        ]
+        pictures = {(tmp_path / "kind" / "coffee" / name).read_bytes() for name in case["files"]}
+        assert len(pictures) == len(case["files"]) > 1, kind.name
+        assert {name for names in case["remain"] for name in names} <= set(case["files"]), kind.name
 
 
 @pytest.mark.long  # all kinds of three photographs

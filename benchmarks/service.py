@@ -97,7 +97,7 @@ def large(
     engine: str = "openvino", precision: str = "int8", *, weights: str = WEIGHTS, n: int = IN_FLIGHT
 ) -> Iterator[Row]:
     """Compare the service, eight JPEGs of 12 megapixels in flight, with decoding and computing in process on all cores."""
-    from photodup.photos.demo.photographs import make_12mp
+    from benchmarks.large_photographs import make_12mp
 
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(available_cores()) as pool:
         photos = [path.read_bytes() for path in make_12mp(folder, n)]

@@ -101,7 +101,7 @@ def load(
     What makes a figure doubtful is written to stderr, as the command does.
 
     >>> figures = photodup.load(url, seconds=3)  # such as http://127.0.0.1:8002/embed
-    >>> figures.failed, figures.percentiles_ms[50][0] > 0
+    >>> figures.n_failed, figures.percentiles_ms[50][0] > 0
     (0, True)
 
     Args:

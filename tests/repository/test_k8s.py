@@ -45,8 +45,8 @@ def render_chart(*values):
     return list(filter(None, yaml.safe_load_all(manifests.output_of(*command, *files))))
 
 
-def rules(objects, **options):
-    return {finding.rule for finding in checks.check_manifests(objects, **options)}
+def rules(objects):
+    return {finding.rule for finding in checks.check_manifests(objects)}
 
 
 def spec(objects, kind):
@@ -182,10 +182,6 @@ def test_planted_fault_is_found(fault):
     objects = kustomize(OVERLAYS["gpu" if "monitor" in fault else "kind"])
     plant(objects)
     assert rule in rules(objects)
-
-
-def test_measured_start_time_overrules_the_annotation(kind):
-    assert "probe-allows-start" in rules(kind, start_s=120.0)
 
 
 def test_a_drain_evicts_one_pod_at_a_time(target):

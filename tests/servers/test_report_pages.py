@@ -7,7 +7,8 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from support.report_runs import PIXEL
 
-from photodup.study.report.page import write_reports
+from photodup.study.report.page import write_report
+from photodup.study.report.runs_table import write_runs
 
 pytestmark = pytest.mark.long
 
@@ -22,7 +23,7 @@ def open_page(browser, path, width, height):
 
 @pytest.mark.parametrize("width", [1280, 390])
 def test_pages_fit_the_screen_and_ask_for_nothing_else(browser, deck, width):
-    for path in (write_reports(["a"]), write_reports(["a", "b"])):
+    for path in (write_report("a"), write_runs(["a", "b"])):
         page = open_page(browser, path, width, 800)
         assert page.evaluate("document.documentElement.scrollWidth") <= width, path.name
         assert [url for url in page.asked if not url.startswith(("file:", "data:"))] == []
@@ -49,7 +50,7 @@ def test_a_received_notebook_brings_no_script_and_no_file_of_this_disk(browser, 
     opening = new_markdown_cell("# 01 · Attack\n\n**Question.** ?\n\n" + prose)
     cells = [opening, new_code_cell("1", outputs=outputs)]
     nbformat.write(new_notebook(cells=cells), deck / "results" / "a" / "notebooks" / "01_one.ipynb")
-    write_reports(["a"])
+    write_report("a")
     page = open_page(browser, deck / "results" / "a" / "notebooks" / "01_one.html", 1000, 800)
     text = page.content()
     assert page.evaluate("top.hacked") is None

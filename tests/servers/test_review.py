@@ -206,7 +206,7 @@ def test_ten_thousand_groups_stay_fluid(session, library, monkeypatch):
     one = next(iter(session.items.values())).group
     keepers = (replace(one.keeper, id=10**5 + i, md5=f"{i:032x}") for i in range(10_000))
     many = tuple(replace(one, choice=replace(one.choice, keeper=keeper)) for keeper in keepers)
-    large = ReviewSession(library, find=lambda catalogue: replace(session.tiers, copies=many))
+    large = ReviewSession(library, find=lambda catalogue, seconds: replace(session.tiers, copies=many))
     synced = []
     monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(descriptor))
     assert large.accept_all() == 10_000
@@ -216,7 +216,9 @@ def test_ten_thousand_groups_stay_fluid(session, library, monkeypatch):
     assert {item.status for item in large.items.values()} == {TODO}
     assert large.accept_all() == 10_000
     monkeypatch.undo()
-    with ReviewServer(library, find=lambda catalogue: replace(session.tiers, copies=many)) as running:
+    with ReviewServer(
+        library, find=lambda catalogue, seconds: replace(session.tiers, copies=many)
+    ) as running:
         text = httpx.get(running.url + "?number=200", timeout=60).text
         assert "Page 200 of 417" in text and text.count('class="card') == 24
 
@@ -436,7 +438,7 @@ def test_a_keeper_that_another_group_removes_is_shown_so_and_its_copies_stay(lib
     scene = replace(
         copies, tier="similar", choice=choice, members=(replace(copies.members[0], photo=copies.keeper),)
     )
-    with ReviewServer(library, find=lambda catalogue: replace(tiers, similar=(scene,))) as server:
+    with ReviewServer(library, find=lambda catalogue, seconds: replace(tiers, similar=(scene,))) as server:
         session = server.session
         session.accept_all()
         session.accept(next(item.key for item in session.select("similar")), [lone.id])
@@ -476,7 +478,7 @@ def test_a_name_that_is_no_utf8_can_be_refused_in_words(library):
         answer = client.get("trash")
         assert answer.status_code == 200 and "changed since the scan" in answer.text
         tiers = replace(server.session.tiers, problems=(f"{odd}: cannot be decoded",))
-    with ReviewServer(library, find=lambda catalogue: tiers) as server:
+    with ReviewServer(library, find=lambda catalogue, seconds: tiers) as server:
         answer = httpx.get(server.url)
         assert answer.status_code == 200 and ".jpg: cannot be decoded" in answer.text
 

@@ -1,5 +1,6 @@
 """Long work from the page over real HTTP: look for photos, find similar scenes, stop, one at a time, and what is said."""
 
+import math
 import os
 import re
 import signal
@@ -13,11 +14,12 @@ import httpx
 import pytest
 from support.command import running
 from support.library import photo as small
-from support.review_library import client_of, photo, remove_all, save
+from support.review_library import client_of, make_library, photo, remove_all, save
 from support.service import until
 
 from photodup.core.progress import watched_by
 from photodup.photos.groups.by_settings import tiers_by_settings
+from photodup.photos.groups.tiers import GroupingOptions, find_tiers
 from photodup.photos.library import scan as scanning
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
@@ -25,6 +27,7 @@ from photodup.photos.library.settings import LibrarySettings, load_settings
 from photodup.photos.review import site
 from photodup.photos.review.reviewed_folder import Encoders, Finished, ReviewTask, Stopped, TaskRunner
 from photodup.photos.review.serve import ReviewServer
+from photodup.photos.review.session import SKIPPED
 from photodup.photos.trash.files import TRASH_FOLDER
 
 SMALL = "a small one"
@@ -283,6 +286,39 @@ def test_the_threshold_is_chosen_on_the_page_kept_and_taken_back(bursts, tiny_on
         done(client, "threshold", percent="99", usual="yes")
         assert server.session.tiers.thresholds.similar == 0.95
         assert load_settings(bursts / ".photodup") == LibrarySettings()
+
+
+def test_groups_are_shown_while_further_photos_are_compared(tmp_path):
+    """The first are those that need no comparison; a decision about one of them stays."""
+    library = make_library(tmp_path / "library", is_compared=False)
+    go_on = threading.Event()
+
+    def find(catalogue, **options):
+        if "on_more" in options:
+            go_on.wait(60)
+        return tiers_by_settings(catalogue, **options)
+
+    server = ReviewServer(library, opened_on_page=True, find=find)
+    with server, client_of(server, follow_redirects=True) as client:
+        until(lambda: client.get("work/state").json()["is_open"])
+        (key,) = server.session.items
+        assert "You can go on meanwhile" in client.get("").text and not server.session.is_complete
+        client.post(f"group/{key}", data={"action": "skip"})
+        go_on.set()
+        until_idle(client)
+        assert server.session.is_complete and len(server.session.items) == 3
+        assert server.session.items[key].status == SKIPPED
+
+
+def test_what_was_compared_is_grouped_at_once_and_the_rest_when_there_is_time(tmp_path):
+    library = make_library(tmp_path / "library", is_compared=False)
+    with Catalogue(library) as catalogue:
+        first, whole, again = (
+            find_tiers(catalogue, GroupingOptions(seconds=seconds)) for seconds in (0, math.inf, 0)
+        )
+    assert not first.is_complete and [m.evidence.exact for g in first.copies for m in g.members] == [True]
+    assert whole.is_complete and again.is_complete and len(whole.copies) == 3
+    assert again.copies == whole.copies
 
 
 # ---- removing ---------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ def photos(monkeypatch) -> None:
 
 @pytest.fixture(scope="module")
 def pool():
-    with DevicePool(BACKEND, 3, compute_ms=40.0) as made:
+    with DevicePool(BACKEND, compute_ms=40.0) as made:
         yield made
 
 
@@ -48,17 +48,16 @@ def test_devices_share_the_load_and_each_runs_one_request_at_a_time(
     with run.store:
         one, three = measure_figures(run, specs, PLAN, visits=1).to_dict("records")
     for row, devices in ((one, 1), (three, 3)):
-        assert row["status"] == "ok" and row["server_batch_mean"] == 1  # nothing is batched
+        assert row["status"] == "ok"
         assert (row["arrangement"], row["devices"], row["device"]) == (arrangement, devices, "4080")
-        # The counters are read a little before and after the requests, so a busy machine moves these.
-        figure(row["server_compute_infer_ms_mean"] >= 39.9, row)
-    figure(one["server_requests"] <= one["duration_s"] / 0.04 + 2, one)  # one at a time, and at either edge
+        figure(row["latency_ms_p50"] >= 39.9, row)
+    figure(one["n_requests"] <= one["duration_s"] / 0.04 + 2, one)  # one at a time, and at either edge
     figure(three["throughput_images_per_s"] > 1.5 * one["throughput_images_per_s"], (one, three))
 
 
 @needs_triton()
 @needs_nginx
-def test_every_server_behind_nginx_is_counted(pool, tmp_path) -> None:
+def test_every_server_behind_nginx_answers(pool, tmp_path) -> None:
     def requests(server) -> float:
         return (
             counters.total(
@@ -74,27 +73,21 @@ def test_every_server_behind_nginx_is_counted(pool, tmp_path) -> None:
         (row,) = measure_figures(run, [pool.spec("servers", 3, LOAD)], PLAN, visits=1).to_dict("records")
     grown = [requests(server) - was for server, was in zip(servers, before, strict=True)]
     assert min(grown) > 0  # least_conn reaches all of them
-    assert sum(grown) >= row["server_requests"] > max(grown) * 1.2
+    assert sum(grown) >= row["n_requests"] > max(grown) * 1.2
 
 
 @needs_triton()
 @needs_nginx
 def test_nothing_is_left_after_an_exception() -> None:
     before = set(psutil.Process().children(recursive=True))
-    with pytest.raises(ZeroDivisionError), DevicePool(BACKEND, 2) as made, made.arranged("servers", 2):
+    with pytest.raises(ZeroDivisionError), DevicePool(BACKEND) as made, made.arranged("servers", 2):
         assert {p.name() for p in psutil.Process().children(recursive=True)} >= {"nginx", "tritonserver"}
         _ = 1 / 0
     left = {p for p in set(psutil.Process().children(recursive=True)) - before if p.is_running()}
     assert not [p for p in left if p.status() != psutil.STATUS_ZOMBIE]
 
 
-def test_wrong_numbers_and_a_missing_nginx_are_refused_before_anything_starts(monkeypatch) -> None:
-    with DevicePool(BACKEND, 2) as made:
-        for arrangement, devices in (("instances", 3), ("servers", 0), ("stacked", 1)):
-            refused = pytest.raises(PhotodupError, match="choose 1 to 2 as instances, servers")
-            with refused, made.arranged(arrangement, devices):
-                pass
-        assert made._servers == []
+def test_a_missing_nginx_is_named(monkeypatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
     with pytest.raises(PhotodupError, match="apt-get install nginx"), balancer([1]):
         pass

@@ -19,7 +19,7 @@ from photodup.photos.demo.photographs import SOURCES
 from photodup.photos.groups.tiers import ModelThresholds
 from photodup.study.accuracy import gate
 from photodup.study.accuracy.export_command import check_decisions, export_precision
-from photodup.study.accuracy.gate import upper_bound, verdict_on
+from photodup.study.accuracy.gate import upper_bound, verdict_of_flips
 from photodup.study.accuracy.pictures import choose_pictures
 
 LIMITS = ModelThresholds(0.65, 0.85, 0.75, "made up")
@@ -45,7 +45,9 @@ def turned(vectors: np.ndarray, row: int, angle: float) -> np.ndarray:
 
 def asked(reference, changed, **options):
     pictures = options.pop("pictures", None) or held_out(len(reference))
-    return verdict_on(pictures, reference, changed, LIMITS, label="tiny at int8", left="bf16", **options)
+    return verdict_of_flips(
+        pictures, reference, changed, LIMITS, label="tiny at int8", left="bf16", **options
+    )
 
 
 def test_the_same_embeddings_pass():

@@ -17,7 +17,8 @@ from photodup.core.errors import PhotodupError
 from photodup.photos.demo.photographs import build_demo
 from photodup.serving.endpoints import from_ports, save_endpoints
 from photodup.study.notebook import charts
-from photodup.study.report.page import write_reports
+from photodup.study.report.page import write_report
+from photodup.study.report.runs_table import write_runs
 from photodup.study.runner.execute import execute_notebook
 
 
@@ -47,14 +48,14 @@ def executed(run: Path) -> None:
 
 # What is written below results/a, by what writes it.
 OUTPUTS = {
-    "index.html": lambda run: write_reports(["a"]),
-    "notebooks/01_one.html": lambda run: write_reports(["a"]),
-    "beside-b.html": lambda run: write_reports(["a", "b"]),
+    "index.html": lambda run: write_report("a"),
+    "notebooks/01_one.html": lambda run: write_report("a"),
+    "beside-b.html": lambda run: write_runs(["a", "b"]),
     "latencies.parquet": compacted,
     "environment.json": measured,
     "figures/chart.png": drawn,
 }
-FOLDERS = {"notebooks": lambda run: write_reports(["a"]), "records": measured, "figures": drawn}
+FOLDERS = {"notebooks": lambda run: write_report("a"), "records": measured, "figures": drawn}
 
 
 @pytest.mark.parametrize("planted", PLANTS)
@@ -84,7 +85,7 @@ def test_no_folder_in_a_run_leads_elsewhere(deck, mine, folder, planted):
     PLANTS[planted](path, mine)
     before = tree(mine)
     if folder == "notebooks" and planted == "a pipe":
-        write_reports(["a"])  # there is no executed notebook, so that none gets a page
+        write_report("a")  # there is no executed notebook, so that none gets a page
     else:
         with pytest.raises(
             PhotodupError, match=rf"a/{folder}\S* (is not written|cannot be read) \(.*: [^\n]*\.$"
@@ -129,7 +130,7 @@ def test_nothing_of_this_disk_is_shown_through_a_link(deck, mine, name):
     path.rename(theirs)
     path.symlink_to(theirs)
     with one_sentence("cannot be read"):
-        write_reports(["a"])
+        write_report("a")
     assert not (run / "index.html").exists()
 
 
@@ -147,7 +148,7 @@ def test_an_executed_notebook_is_not_written_through_what_has_its_name(deck, min
 
 
 ELSEWHERE = {
-    "result.json": lambda folder: load_report.write(folder, {}, ({}, {}), "page"),
+    "result.json": lambda folder: load_report.write(folder, {}, {}, "page"),
     "ground_truth.json": build_demo,
     "2019": build_demo,
     "endpoints.yaml": lambda folder: save_endpoints(from_ports(), folder / "endpoints.yaml"),

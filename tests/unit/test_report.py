@@ -25,7 +25,8 @@ from photodup.study.comparisons.outcomes import read_all, write_outcomes
 from photodup.study.notebook import charts
 from photodup.study.notebook.run import read_run
 from photodup.study.report.facts import evidence, state_of
-from photodup.study.report.page import write_reports
+from photodup.study.report.page import write_report
+from photodup.study.report.runs_table import write_runs
 
 
 def edit(path, change):
@@ -49,19 +50,19 @@ def test_runs_side_by_side_are_one_table_of_the_loads_that_two_have(project):
         elif backend == changed:
             edit(path, lambda record: record["result"].update(throughput_images_per_s=98765.4))
     shutil.copytree(project / "results" / "b", project / "results" / "c")
-    path = write_reports(["a", "b"])
+    path = write_runs(["a", "b"])
     page = path.read_text()
     n = page.count("98,765")
     assert path.name == "beside-b.html" and n and lacking not in page
     assert "http://" not in page and "https://" not in page and "<script" not in page
-    three = write_reports(["b", "a", "c"])
+    three = write_runs(["b", "a", "c"])
     assert three.name == "beside-a-c.html" and three.read_text().count("98,765") == 2 * n
 
 
 def test_runs_of_two_models_say_so_before_any_number(project):
-    assert "different models" not in write_reports(["a", "b"]).read_text()
+    assert "different models" not in write_runs(["a", "b"]).read_text()
     edit(project / "results" / "b" / "environment.json", lambda facts: facts["model"].update(digest="0" * 12))
-    page = write_reports(["a", "b"]).read_text()
+    page = write_runs(["a", "b"]).read_text()
     assert page.index("different models") < page.index("images/s,")
 
 
@@ -71,7 +72,7 @@ def test_runs_of_two_models_say_so_before_any_number(project):
 ])  # fmt: skip
 def test_what_cannot_stand_side_by_side_is_said_in_one_sentence(project, runs, sentence):
     with pytest.raises(PhotodupError, match=sentence):
-        write_reports(runs)
+        write_runs(runs)
 
 
 def everywhere(change):
@@ -122,8 +123,8 @@ def received_run(deck):
     row = {"notebook": "01_one", "status": "passed", "seconds": 1.0, "parameters": {"N": 8}}
     (directory / "study.json").write_text(json.dumps([row]))
     return directory, [
-        lambda: write_reports(["a"]),
-        lambda: write_reports(["a", "b"]),
+        lambda: write_report("a"),
+        lambda: write_runs(["a", "b"]),
         lambda: read_all(read_run(directory)),
     ]
 
@@ -164,12 +165,12 @@ def test_a_file_that_unpacks_to_more_than_a_run_has_is_not_read(deck):
     pq.write_table(pa.table({"record": column}), directory / "latencies.parquet")
     assert (directory / "latencies.parquet").stat().st_size < 300_000
     with pytest.raises(PhotodupError, match=r"latencies.parquet cannot be read \(60,000,000 rows"):
-        write_reports(["a"])
+        write_report("a")
     for names in (["x" * 20_000] * 20_000, ["x", None]):  # 400 MB; a row of no record
         rows = pa.table({"record": names, "request": pa.array(range(len(names)), pa.int32())})
         pq.write_table(rows, directory / "latencies.parquet")
         with pytest.raises(PhotodupError, match=r"latencies.parquet cannot be read \(a row names no record"):
-            write_reports(["a"])
+            write_report("a")
 
 
 # One run
@@ -187,7 +188,7 @@ def test_the_report_opens_with_its_findings(deck):
     (directory / "figures" / "05_decisions.csv").write_text("panel,series,x,y\n")
     row = {"notebook": "05_trt_fp16", "status": "passed", "seconds": 7.4, "parameters": {}, "sizes": "quick"}
     (directory / "study.json").write_text(json.dumps([row]))
-    page = write_reports(["a"]).read_text()
+    page = write_report("a").read_text()
     assert page.count("data:image/png") == 3, "each notebook's figure once"
     first, *others = [m.start() for m in re.finditer("data:image/png", page)]
     assert page.index("Which precision may be served?") < page.index("BF16 is enough") < first
@@ -196,7 +197,7 @@ def test_the_report_opens_with_its_findings(deck):
     assert '<td data-label="seconds">7</td>' in page and "make study RUN=my-run SIZES=quick" in page
     shutil.copy(ROOT / "notebooks" / "comparisons.yaml", deck / "notebooks")
     write_notebook(deck / "notebooks" / "07_scale_gpus.ipynb", "07 · Scale", "How many GPUs?")
-    assert '<span class="badge needs_a_GPU">needs a GPU</span>' in write_reports(["a"]).read_text()
+    assert '<span class="badge needs_a_GPU">needs a GPU</span>' in write_report("a").read_text()
 
 
 def test_the_data_of_a_figure_names_its_series_and_rows_and_holds_no_lines_across_a_panel():
@@ -220,13 +221,13 @@ def test_each_figure_has_a_heading_and_a_caption_from_the_prose_before_it(deck):
     notebook = nbformat.read(path, as_version=4)
     notebook.cells[1].source = "## What was seen\n\nSlow at *first*, [later](02_two.ipynb) not:\n\n- a list"
     nbformat.write(notebook, path)
-    page = write_reports(["a"]).read_text()
+    page = write_report("a").read_text()
     assert "<h4>What was seen</h4>" in page and "<figcaption>Slow at first, later not</figcaption>" in page
 
 
 def test_contact_sheets_stay_on_their_notebooks_page(deck, monkeypatch):
     monkeypatch.setattr("photodup.study.report.figures.LARGEST_BYTES", 10)
-    assert "data:image/png" not in write_reports(["a"]).read_text()
+    assert "data:image/png" not in write_report("a").read_text()
 
 
 def missing_places(prose):

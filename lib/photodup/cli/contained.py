@@ -72,7 +72,7 @@ def contained_summary(report: "Contained") -> list[str]:
 
 
 def _page(report: "Contained") -> str:
-    from photodup.bench.anyurl.page import page
+    from photodup.core.pages import render_page
     from photodup.photos.across.contained import Whereabouts
 
     tables: dict[str, list[dict[str, Any]]] = {
@@ -93,8 +93,8 @@ def _page(report: "Contained") -> str:
     }
     for title, files in unread.items():
         tables[title] = [{"file": printable(file.path), "why": escaped(file.reason)} for file in files]
-    facts = {"made_by": "photodup contained", "finished": f"{datetime.now():%Y-%m-%d %H:%M}"}
-    return page("What the library has of the old folder", facts, contained_summary(report), [], tables, [])
+    template, finished = Path(__file__).with_suffix(".html"), f"{datetime.now():%Y-%m-%d %H:%M}"
+    return render_page(template, finished=finished, sentences=contained_summary(report), tables=tables)
 
 
 def _copy(report: "Contained", where: "list[Whereabouts]", target: Path, yes: bool) -> None:

@@ -136,50 +136,42 @@ class Question:
         list[str] | None, Option(help="end with status 1: 'p95>100ms', 'errors>1%', 'rate<50'; repeat")
     ] = None
 
-    def check(
-        self, load_options: Load, pattern: "Pattern", offered: float | None, limits: "list[Limit]"
-    ) -> None:
+    def check(self, asks: Load, pattern: "Pattern", offered: float | None, limits: "list[Limit]") -> None:
         """Raise where options do not fit together."""
-        is_single_load = not (self.slo or self.compare or offered is not None)
-        for is_wrong, sentence in (
-            (
-                self.slo and (self.compare or load_options.rate is not None),
-                "--slo looks for a rate of one server: leave --rate and --compare out.",
-            ),
-            (
-                pattern.words != "poisson" and offered is None and not self.slo,
-                f"The arrivals {pattern.words} belong to an open loop: say its --rate.",
-            ),
-            (
-                self.slo and not pattern.is_steady,
-                "--slo offers a steady rate: use poisson or uniform arrivals.",
-            ),
-            (offered is not None and not offered > 0, "--rate is requests a second, above 0."),
-            (
-                self.compare and offered is not None,
-                "--compare takes turns, which needs a closed loop: leave --rate and --arrivals out, or search each "
-                "server's highest rate with --slo.",
-            ),
-            (
-                (len(load_options.in_flight()) > 1 or load_options.processes > 1) and not is_single_load,
-                "Several numbers in --concurrency are measured in turns, --processes share one closed loop: leave "
-                "--slo, --compare and --rate out.",
-            ),
-            (
-                limits and self.compare,
-                "--fail-if is about one server; `photodup gate` fails where one is slower than another.",
-            ),
-            (
-                self.slo and any(limit.figure != "rate" for limit in limits),
-                "With --slo a --fail-if is about the rate that was found: rate<50.",
-            ),
-            (
-                (self.min_rate or self.max_rate) and not self.slo,
-                "--min-rate and --max-rate bound the search of --slo: add it, or leave them out.",
-            ),
-        ):
+
+        def refuse(is_wrong: object, sentence: str) -> None:
             if is_wrong:
                 raise PhotodupError(sentence)
+
+        slo, compare, is_open = self.slo, self.compare, offered is not None
+        is_shared = len(asks.in_flight()) > 1 or asks.processes > 1
+        refuse(
+            slo and (compare or asks.rate is not None),
+            "--slo looks for a rate of one server: leave --rate and --compare out.",
+        )
+        if asks.arrivals != "poisson":
+            words = f"The arrivals {asks.arrivals} belong to an open loop: say its --rate."
+            refuse(not (is_open or slo), words)
+        refuse(slo and not pattern.is_steady, "--slo offers a steady rate: use poisson or uniform arrivals.")
+        refuse(offered is not None and not offered > 0, "--rate is requests a second, above 0.")
+        refuse(
+            compare and is_open,
+            "--compare takes turns, which needs a closed loop: leave --rate and --arrivals out, or search each server's "
+            "highest rate with --slo.",
+        )
+        refuse(
+            is_shared and (slo or compare or is_open),
+            "Several numbers in --concurrency are measured in turns, --processes share one closed loop: leave --slo, "
+            "--compare and --rate out.",
+        )
+        refuse(
+            limits and compare,
+            "--fail-if is about one server; `photodup gate` fails where one is slower than another.",
+        )
+        is_of_rate = all(limit.figure == "rate" for limit in limits)
+        refuse(slo and not is_of_rate, "With --slo a --fail-if is about the rate that was found: rate<50.")
+        bounds = "--min-rate and --max-rate bound the search of --slo: add it, or leave them out."
+        refuse((self.min_rate or self.max_rate) and not slo, bounds)
 
 
 @with_groups
@@ -272,7 +264,6 @@ def gate(
     seconds: Annotated[float, Option(min=1, help="longest time of both looks, without starts")] = 80.0,
     start_seconds: Annotated[float, Option(min=1, help="longest time that a command may start")] = 120.0,
     junit: Annotated[Path | None, Option(help="write a JUnit report here")] = None,
-    summary: Annotated[Path | None, Option(help="append a summary in Markdown to this file")] = None,
     as_json: AsJson = False,
     seed: Seed = 0,
 ) -> None:
@@ -321,7 +312,8 @@ def gate(
         raise PhotodupError("The gate was stopped by you, so nothing is decided.") from None
     for line in (*gated.sentences(), *(f"Note: {note}" for note in gated.notes)):
         show(line)
-    gates.write_reports(gated, junit=junit, summary=summary)
+    if junit:
+        gates.write_junit(gated, junit)
     if as_json:
         print(json.dumps(gated.as_record(), default=str))
     if gated.has_failed:

@@ -91,9 +91,9 @@ def study_readme() -> None:
 
 @study.command("outcomes")
 def study_outcomes(run: Annotated[str, Argument(help="directory under results/")]) -> None:
-    """Print every comparison of a run from its records, primary ones first, and its goals; nothing is measured."""
+    """Print every comparison of a run from its records, primary ones first, and which answers it decides."""
     from photodup.bench.stats.sentence import sentence
-    from photodup.study.comparisons.outcomes import NOT_PLANNED, goals, read_all
+    from photodup.study.comparisons.outcomes import NOT_PLANNED, read_all
     from photodup.study.notebook.run import read_run, run_directory
     from photodup.study.report.facts import notebook_rows
 
@@ -108,9 +108,8 @@ def study_outcomes(run: Annotated[str, Argument(help="directory under results/")
             print(f"     {note}")
     if left := len(outcomes) - len(planned):
         print(f"This run leaves out {left} of {len(outcomes)} comparisons.")
-    print("\n".join(["", *goals(opened)]))
     states = [(row["stem"][:2], row["decided"]) for row in notebook_rows(opened.name)]
-    print(f"answers: {sum(s == 'decided' for _, s in states)} of {len(states)} decided (goal 13):", end=" ")
+    print(f"\nanswers: {sum(s == 'decided' for _, s in states)} of {len(states)} decided:", end=" ")
     print(", ".join(f"{number} {state}" for number, state in states))
 
 
@@ -118,9 +117,11 @@ def report(
     runs: Annotated[list[str] | None, Argument(help="directories under results/; default quick")] = None,
 ) -> None:
     """Write results/RUN/index.html and one page a notebook from the records; of several runs one table."""
-    from photodup.study.report.page import write_reports
+    from photodup.study.report.page import write_report
+    from photodup.study.report.runs_table import write_runs
 
-    print(write_reports(runs or ["quick"]))
+    names = runs or ["quick"]
+    print(write_report(names[0]) if len(names) == 1 else write_runs(names))
 
 
 kube_app = Typer(help="Kubernetes manifests: check them before a cluster does.", no_args_is_help=True)

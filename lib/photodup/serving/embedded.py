@@ -29,19 +29,17 @@ def export_models(
     env: Mapping[str, str] | None = None,
     *,
     half: bool = False,
-    on_file: Callable[[str, Path], None] = lambda variant, path: None,
 ) -> dict:
     """Export the model that `MODEL_NAME` and `MODEL_PRETRAINED` choose, in a process of its own.
 
     Args:
         half: also export the graph in half precision, for TensorRT 11.
-        on_file: called with variant and path of each finished file, `fp32` first.
 
     Returns:
         `files` (variant -> path, with `openvino-int8` and `onnx-int8` if `photodup export --precision int8` made them),
         `model_digest`, `pretrained`.
     """
-    exports = export_apart([*VARIANTS, HALF] if half else VARIANTS, env=env, on_file=on_file)
+    exports = export_apart([*VARIANTS, HALF] if half else VARIANTS, env=env)
     return exports | {"files": exports["files"] | int8_files(exports["files"]["fp32"])}
 
 

@@ -103,14 +103,6 @@ class Gated:
         """Return it as JSON."""
         return {**asdict(self), "failed": self.has_failed, "sentences": self.sentences()}
 
-    def markdown(self) -> str:
-        """Return a summary for the page of a CI job."""
-        verdict, *basis = self.sentences()
-        lines = [f"### photodup gate: {'❌' if self.has_failed else '✅'} {verdict}", "", *basis]
-        rows = [f"| {planted:.0%} slower | {share:.1%} |" for planted, share in self.rates.items()]
-        table = ["| head is | the gate fails |", "|---|---|", *rows]
-        return "\n".join([*lines, "", *table, "", *(f"- {note}" for note in self.notes)]).rstrip() + "\n"
-
     def junit(self) -> str:
         """Return a JUnit report with one test case."""
         failures = str(int(self.has_failed))
@@ -187,7 +179,7 @@ def measure_gate(sides: Sides, spec: LoadSpec, watcher: Watcher, *, limit: float
     with sides() as (base, head):
         notes = same_answers(base, head, spec.batch)
         least_s = visit((base, head), spec, SHORTEST, 0).seconds
-    per_look, plan = fitted(least_s, spec.seconds, n_sides=2, looks=len(LEVELS), largest=VISITS)
+    per_look, plan = fitted(least_s, spec.seconds, n_sides=2, looks=len(LEVELS), most_visits=VISITS)
     is_rate = spec.load.concurrency != 1
     visits: list[Visit] = []
     for look in range(1, len(LEVELS) + 1):
@@ -200,7 +192,7 @@ def measure_gate(sides: Sides, spec: LoadSpec, watcher: Watcher, *, limit: float
         observed = read.observed(visits, spec.load, read.usual_metric(spec.load))
         if isinstance(observed, str):
             raise PhotodupError(f"Base and head cannot be compared: {observed}")
-        ratios = [-ratios_of_visit if is_rate else ratios_of_visit for ratios_of_visit in observed.log_ratios]
+        ratios = [-in_visit if is_rate else in_visit for in_visit in observed.log_ratios]
         decision = decide(ratios, limit, look)
         if decision.verdict != "open":
             break
@@ -259,18 +251,13 @@ def sides_of(
     return sides
 
 
-def write_reports(gated: Gated, *, junit: Path | None, summary: Path | None) -> None:
-    """Write the reports that were asked for; a summary is appended, since a CI job's page collects them.
+def write_junit(gated: Gated, path: Path) -> None:
+    """Write the report for a CI system.
 
     Raises:
-        PhotodupError: a file cannot be written.
+        PhotodupError: it cannot be written.
     """
     try:
-        if junit:
-            write_atomically(junit, gated.junit())
-        if summary:
-            before = summary.read_text(encoding="utf-8") if summary.exists() else ""
-            write_atomically(summary, before + gated.markdown())
+        write_atomically(path, gated.junit())
     except OSError as error:
-        where = error.filename or junit or summary
-        raise PhotodupError(f"{where} cannot be written: {error.strerror}.") from None
+        raise PhotodupError(f"{error.filename or path} cannot be written: {error.strerror}.") from None

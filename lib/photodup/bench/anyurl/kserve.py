@@ -94,20 +94,20 @@ def shaped(model: ServedModel, shapes: Sequence[str], ready: Collection[str] = (
         if tensor.name in ready:
             filled.append(tensor)
             continue
-        dims_wanted = shape_of.get(tensor.name, tensor.dims)
-        if len(dims_wanted) == len(tensor.dims) + 1 and model.batched:
-            dims_wanted = dims_wanted[1:]
-        if not _fits(dims_wanted, tensor):
+        requested = shape_of.get(tensor.name, tensor.dims)
+        if len(requested) == len(tensor.dims) + 1 and model.batched:
+            requested = requested[1:]
+        if not _fits(requested, tensor):
             raise PhotodupError(
                 f"{tensor.name} of {model.name} has the shape {_text(tensor.dims)}"
-                f"{' for each item' if model.batched else ''}; {_text(dims_wanted)} does not fit."
+                f"{' for each item' if model.batched else ''}; {_text(requested)} does not fit."
             )
-        if -1 in dims_wanted:
+        if -1 in requested:
             raise PhotodupError(
                 f"{tensor.name} of {model.name} has open dimensions {_text(tensor.dims)}: give its shape, such as "
-                f"--shape {tensor.name}={','.join(str(d) if d > 0 else '128' for d in dims_wanted)}."
+                f"--shape {tensor.name}={','.join(str(d) if d > 0 else '128' for d in requested)}."
             )
-        filled.append(Tensor(tensor.name, tensor.datatype, dims_wanted))
+        filled.append(Tensor(tensor.name, tensor.datatype, requested))
     return replace(model, inputs=tuple(filled))
 
 
@@ -156,21 +156,21 @@ class Requests:
 
     def check_batch(self, batch: int) -> None:
         """Raise where a request may not hold so many items."""
-        largest = self.model.max_batch if self.model.batched else 1
+        most_items = self.model.max_batch if self.model.batched else 1
         if self.n_given not in (None, batch):
             raise PhotodupError(
                 f"The arrays given hold {self.n_given} items each: ask for --batch {self.n_given}."
             )
-        if largest is not None and batch > largest:
+        if most_items is not None and batch > most_items:
             raise PhotodupError(
-                f"{self.model.name} takes {largest} item{'s' * (largest > 1)} a request at most: lower --batch."
+                f"{self.model.name} takes {most_items} item{'s' * (most_items > 1)} a request at most: lower --batch."
             )
 
     def tensors(self, items: Sequence[Any]) -> dict[str, np.ndarray]:
         """Return name → array of one request."""
-        arrays = self._given
         return {
-            t.name: arrays[t.name] if t.name in arrays else self._made(t, items) for t in self.model.inputs
+            tensor.name: self._given[tensor.name] if tensor.name in self._given else self._made(tensor, items)
+            for tensor in self.model.inputs
         }
 
     def _made(self, tensor: Tensor, items: Sequence[Any]) -> np.ndarray:

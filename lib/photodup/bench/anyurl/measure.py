@@ -74,8 +74,8 @@ class LoadSpec:
         """Windows into which the time is split: one where the load is not the same all the time."""
         if self.rate_per_s is not None and not self.arrivals.is_steady:
             return 1
-        largest = MOST_VISITS if self.processes == 1 else FEWEST_VISITS  # which start anew for each
-        return min(max(FEWEST_VISITS, round(self.seconds / VISIT_S)), largest)
+        most_visits = MOST_VISITS if self.processes == 1 else FEWEST_VISITS  # which start anew for each
+        return min(max(FEWEST_VISITS, round(self.seconds / VISIT_S)), most_visits)
 
     def window(self, visit: int = 0) -> WindowPlan:
         """Return the window of a visit; an open loop waits for up to a quarter of it for what was sent in it."""
@@ -356,11 +356,12 @@ class Headline:
 
     def lines(self) -> list[str]:
         """Return the headline for a person."""
-        failed = f"{self.n_failed:,} of {count(self.n_answered + self.n_failed, 'request')} failed ({self.error_share:.2%})"
-        errors = failed if self.n_failed else "no errors"
-        first = (
-            f"{with_interval(self.requests_per_s)} requests/s, {count(self.n_answered, 'answer')}, {errors}"
+        sent = count(self.n_answered + self.n_failed, "request")
+        errors = (
+            f"{self.n_failed:,} of {sent} failed ({self.error_share:.2%})" if self.n_failed else "no errors"
         )
+        rate, answers = with_interval(self.requests_per_s), count(self.n_answered, "answer")
+        first = f"{rate} requests/s, {answers}, {errors}"
         if not self.percentiles_ms:
             return [first]
         parts = [
@@ -373,9 +374,10 @@ class Headline:
         return [first, f"{subject}: {', '.join(parts)}, longest {number(self.max_ms)} ms"]
 
     def columns(self) -> dict[str, float]:
-        """Return it as `--fail-if` and JSON name its figures."""
+        """Return it as `--fail-if` and JSON name its figures; latencies only where something was answered."""
         latencies = {f"p{p}": figure[0] for p, figure in self.percentiles_ms.items()}
-        return {"rate": self.requests_per_s[0], "errors": self.error_share, **latencies, "max": self.max_ms}
+        longest = {"max": self.max_ms} if latencies else {}
+        return {"rate": self.requests_per_s[0], "errors": self.error_share, **latencies, **longest}
 
 
 def with_interval(figure: Figure) -> str:

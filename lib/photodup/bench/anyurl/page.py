@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from photodup.bench.anyurl.measure import Measured, headline, with_interval
-from photodup.bench.anyurl.versus import SIDES, Versus
+from photodup.bench.anyurl.versus import Versus
 from photodup.bench.load.workers import ROW
 from photodup.bench.stats.figures import Figure
 from photodup.bench.stats.rate_search import HighestRate
-from photodup.bench.stats.sentence import number, row
+from photodup.bench.stats.sentence import row
 from photodup.core.extras import import_extra
 from photodup.core.pages import render_page
 
@@ -69,61 +69,29 @@ def comparison_rows(versus: Versus) -> list[dict[str, str]]:
     ]
 
 
-def visit_rows(versus: Versus) -> list[dict[str, Any]]:
-    """Return one row for each side of each visit."""
-    metric = versus.outcomes[0].metric
-    return [
-        {
-            "visit": place,
-            "server": name,
-            "answers": visit.n_requests[side],
-            "failed": visit.n_failed[side],
-            f"{metric.words}, {metric.unit}": number(value) if (value := visit.values()[side]) else "",
-        }
-        for place, visit in enumerate(versus.visits, start=1)
-        for side, name in enumerate(SIDES)
-    ]
-
-
 def latency_figures(measured: Measured) -> list[tuple[str, str]]:
-    """Return the figures of a single load: latency over time, and its distribution."""
+    """Return the figure of a single load: latency over time."""
     due_s, done_s = (
         np.concatenate([w.began_s + w.rows[:, ROW.index(name)] for w in measured.windows])
         for name in ("due", "done")
     )
     if not len(done_s):
         return []
-    latency, failed_s = (
-        (done_s - due_s) * 1000,
-        [w.began_s + at for w in measured.windows for at, _ in w.errors],
-    )
+    failed_s = [w.began_s + at for w in measured.windows for at, _ in w.errors]
     every = max(1, len(done_s) // _MOST_DOTS)
     figure, axes = axes_of("seconds", "latency, ms")
-    axes.plot(done_s[::every], latency[::every], ".", ms=3, alpha=0.5, color="#2a6f97")
+    axes.plot(done_s[::every], 1000 * (done_s - due_s)[::every], ".", ms=3, alpha=0.5, color="#2a6f97")
     for at in failed_s[:_MOST_DOTS]:
         axes.axvline(at, color="#b4442f", lw=0.5)
     axes.set_ylim(bottom=0)
     few = f" Every {every}th is drawn." if every > 1 else ""
     lines = "; red lines: failed requests." if failed_s else "."
-    over_time = (f"Each request when it was answered{lines}{few}", svg(figure))
-    figure, axes = axes_of("latency, ms", "share of requests that took longer")
-    ordered = np.sort(latency)
-    share = 1 - np.arange(len(ordered)) / len(ordered)
-    axes.step(ordered, share, where="post", color="#2a6f97")
-    axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.4g}")
-    for name, bound in (("p50", 0.5), ("p95", 0.05), ("p99", 0.01)):
-        if len(ordered) * bound >= 5:
-            axes.axhline(bound, color="#98a2b3", lw=0.7, ls=":")
-            axes.annotate(name, (ordered[-1], bound), ha="right", va="bottom", color="#667085", fontsize=8)
-    return [over_time, (f"How many of the {len(ordered):,} requests took longer than a time.", svg(figure))]
+    return [(f"Each request when it was answered{lines}{few}", svg(figure))]
 
 
 def frontier_figures(sweep: Sequence[Measured]) -> list[tuple[str, str]]:
     """Return the figure of a sweep: latency against throughput, one dot for each number of requests in flight."""
-    heads = [
-        (measured.spec.concurrency, head) for measured in sweep if (head := headline(measured)).n_answered
-    ]
+    heads = [(step.spec.concurrency, head) for step in sweep if (head := headline(step)).n_answered]
     if not heads:
         return []
     figure, axes = axes_of("requests/s answered", "latency, ms")

@@ -3,7 +3,7 @@
 import mimetypes
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -70,10 +70,6 @@ def made_up_arrays(count: int = MADE_UP) -> Payloads:
     return Payloads("arrays", tuple(range(count)), f"{count} arrays of random numbers")
 
 
-def texts(sentences: Sequence[str]) -> Payloads:
-    return Payloads("texts", tuple(sentences), f"{len(sentences)} given text{'s' * (len(sentences) > 1)}")
-
-
 def files(paths: Sequence[Path]) -> Payloads:
     """Return the content of files, those of a folder included.
 
@@ -124,19 +120,13 @@ def payloads_for(
     if protocol in ("multipart", "base64") and (given_texts or kind == "texts"):
         raise PhotodupError(f"The protocol {protocol} takes images, not texts.")
     if paths:
-        payloads = files(paths)
-        if (
-            protocol == "openai"
-            and payloads.kind == "files"
-            and kind != "images"
-            and payloads.media_type != JSON
-        ):
-            return _lines(payloads)
-        return (
-            payloads if kind is None else Payloads(kind, payloads.items, payloads.words, payloads.media_type)
-        )
+        read = files(paths)
+        if protocol == "openai" and read.kind == "files" and kind != "images" and read.media_type != JSON:
+            return _lines(read)
+        return replace(read, kind=kind or read.kind)
     if given_texts:
-        return texts(given_texts)
+        count = len(given_texts)
+        return Payloads("texts", tuple(given_texts), f"{count} given text{'s' * (count > 1)}")
     usual = {"multipart": "images", "base64": "images", "openai": target.takes or "texts"}.get(
         protocol, "arrays"
     )

@@ -1,7 +1,4 @@
-"""Write the files of a run: `result.json`, `requests.parquet` with one row a request, and one page that needs no network.
-
-The columns of `requests.parquet` are described in the file: `COLUMNS` of a load, `TURNS` of a comparison.
-"""
+"""Write the files of a run: `result.json`, `requests.parquet` with one row a request, and one page that needs no network."""
 
 import io
 import json
@@ -20,26 +17,7 @@ from photodup.core.errors import PhotodupError
 from photodup.core.extras import import_extra
 from photodup.core.files import write_atomically
 
-COLUMNS = {
-    "measurement": "number of the load, from 0, as in result.json",
-    "visit": "number of its window, from 1",
-    "url": "what was asked",
-    "request": "number within the window in order of completion; failed requests come last",
-    "due_s": "when the request was to be sent, in seconds from the opening of the window; null if it failed",
-    "sent_s": "when it was sent; later than due_s where all connections were busy",
-    "answered_s": "when the last byte of the answer was there",
-    "done_s": "when the answer was read and checked (after the window closed: not in the figures); or when it failed",
-    "latency_ms": "from due_s to done_s; null if it failed",
-    "payload_bytes": "body of the request",
-    "error": "why it failed; null if it was answered",
-}
-TURNS = {
-    "visit": "number of the visit, from 1",
-    "server": "what was asked; server 1 through other connections is the check",
-    "block": "number of the block within the visit, from 0: each server has one of each number",
-    "latency_ms": "from the request until its answer was read and checked",
-}
-Rows = tuple[Mapping[str, str], Mapping[str, Any]]  # descriptions of the columns, and the columns
+Rows = Mapping[str, Any]  # columns of `requests.parquet`
 
 
 def write(folder: Path, result: Mapping[str, Any], rows: Rows, page: str) -> list[Path]:
@@ -57,7 +35,7 @@ def write(folder: Path, result: Mapping[str, Any], rows: Rows, page: str) -> lis
         folder.mkdir(parents=True, exist_ok=True)
         files: dict[str, str | bytes] = {
             "result.json": text,
-            "requests.parquet": _parquet(*rows),
+            "requests.parquet": _parquet(rows),
             "index.html": page,
         }
         for name, data in files.items():
@@ -69,27 +47,23 @@ def write(folder: Path, result: Mapping[str, Any], rows: Rows, page: str) -> lis
     return [folder / name for name in files]
 
 
-def _parquet(descriptions: Mapping[str, str], table: Mapping[str, Any]) -> bytes:
+def _parquet(rows: Rows) -> bytes:
     import_extra("pyarrow")
     import pyarrow as pa
     import pyarrow.parquet as parquet
 
-    kinds = dict.fromkeys(("measurement", "visit", "block"), pa.int32())
-    kinds |= dict.fromkeys(("request", "payload_bytes"), pa.int64())
-    kinds |= {name: pa.float64() for name in descriptions if name.endswith(("_s", "_ms"))}
-    fields = [
-        pa.field(name, kinds.get(name, pa.string()), metadata={"description": text})
-        for name, text in descriptions.items()
-    ]
-    arrays = [pa.array(table[field.name], field.type, from_pandas=True) for field in fields]
+    columns = {
+        name: pa.array(column, pa.string() if name in ("url", "server", "error") else None, from_pandas=True)
+        for name, column in rows.items()
+    }
     buffer = io.BytesIO()
-    parquet.write_table(pa.table(arrays, schema=pa.schema(fields)), buffer, compression="zstd")
+    parquet.write_table(pa.table(columns), buffer, compression="zstd")
     return buffer.getvalue()
 
 
 def turn_rows(visits: Sequence[Visit], sides: Sequence[str]) -> Rows:
-    """Return one row for each counted answer of a comparison."""
-    return TURNS, {
+    """Return one row for each counted answer of a comparison; in a visit each server has one block of each number."""
+    return {
         "visit": np.repeat(np.arange(1, len(visits) + 1), [len(visit.side) for visit in visits]),
         "server": [sides[int(side)] for visit in visits for side in visit.side],
         "block": np.concatenate([visit.half for visit in visits]),
@@ -98,7 +72,11 @@ def turn_rows(visits: Sequence[Visit], sides: Sequence[str]) -> Rows:
 
 
 def request_rows(url: str, measured: Sequence[Measured]) -> Rows:
-    """Return one row for each request of the measurements of a server."""
+    """Return one row for each request of the measurements of a server; those that failed come last in their window.
+
+    Times are seconds since the window opened. `done_s` is when the answer was read and checked, or when the request failed;
+    `latency_ms` counts from `due_s`, when the request was to be sent.
+    """
     parts = [
         {
             "measurement": np.full(n := len(w.rows) + len(w.errors), number),
@@ -108,9 +86,7 @@ def request_rows(url: str, measured: Sequence[Measured]) -> Rows:
         for number, load in enumerate(measured)
         for visit, w in enumerate(load.windows, start=1)
     ]
-    return COLUMNS, {
-        name: np.concatenate([part[name] for part in parts]) if parts else [] for name in COLUMNS
-    }
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {}
 
 
 def _table(url: str, window: LoadWindow) -> dict[str, np.ndarray]:

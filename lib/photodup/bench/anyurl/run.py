@@ -112,12 +112,7 @@ class Job:
         Args:
             headlines: the figures that limits are about, of each measurement.
         """
-        passed = [
-            broken
-            for limit in self.limits
-            for figures_of_windows in headlines
-            if (broken := limit.passed(figures_of_windows))
-        ]
+        passed = [text for limit in self.limits for head in headlines if (text := limit.passed(head))]
         status = NOT_MEASURED if not is_measured else LIMIT_PASSED if passed else ANSWERED
         sentences = [*sentences, *passed]
         for sentence in sentences:
@@ -126,12 +121,7 @@ class Job:
             self.show(f"Note: {note}")
         payload = "; ".join(dict.fromkeys(r.payloads.words for r in self.requests))
         facts = report.about([r.target.columns() for r in self.requests], self.spec.words, payload)
-        facts |= {
-            "status": status,
-            "found": list(sentences),
-            "notes": list(wrong),
-            "headlines": list(headlines),
-        }
+        facts |= {"status": status, "found": sentences, "notes": list(wrong), "headlines": list(headlines)}
         html = pages.page(title, facts, sentences, wrong, tables, figures)
         result = {**facts, **more}
         paths = report.write(self.out, result, rows, html)
@@ -168,15 +158,12 @@ def run_load(job: Job, in_flight: Sequence[int] = ()) -> int:
     job.opening(f"{words}, {windows} of {specs[0].window().seconds:.2g} s")
     with stoppable(job.watcher):
         measured = measure_loads(request, specs, job.watcher)
-    heads = [headline(load) for load in measured]
-    sentences, wrong = [], []
+    heads, sentences, wrong = [headline(load) for load in measured], [], []
     for load, head in zip(measured, heads, strict=True):
         which = f"{load.spec.concurrency} in flight: " if in_flight else ""
         sentences += [f"{which}{line}" for line in head.lines() + server_lines(load)]
         wrong += [f"{which}{note}" for note in notes(load, request.target, job.watcher)]
-    if any(
-        head.n_answered and load.columns["n_visits"] > 1 for load, head in zip(measured, heads, strict=True)
-    ):
+    if any(head.requests_per_s[1] is not None for head in heads):
         sentences.append("In brackets: 95 % intervals between visits.")
     return job.close(
         request.target.name,
@@ -184,9 +171,7 @@ def run_load(job: Job, in_flight: Sequence[int] = ()) -> int:
         wrong,
         pages.frontier_figures(measured) if in_flight else pages.latency_figures(measured[0]),
         **_measurements(job, measured),
-        headlines=[
-            {name: value for name, value in head.columns().items() if value == value} for head in heads
-        ],
+        headlines=[head.columns() for head in heads],
         is_measured=any(head.n_answered for head in heads),
     )
 
@@ -205,9 +190,9 @@ def server_lines(load: Measured) -> list[str]:
         lines.append(f"server's counters, {requests:,.0f} requests, mean ms: {', '.join(parts)}")
     cores, memory = (columns.get(name) for name in ("server_cpu_cores", "server_memory_mib"))
     if cores is not None and memory is not None:
-        client_cores = columns.get("client_cpu_cores", 0.0)
+        own_cores = columns.get("client_cpu_cores", 0.0)
         lines.append(
-            f"server process: {cores:.2f} cores, {memory:,.0f} MiB; this generator: {client_cores:.2f} cores"
+            f"server process: {cores:.2f} cores, {memory:,.0f} MiB; this generator: {own_cores:.2f} cores"
         )
     return lines
 
@@ -250,6 +235,6 @@ def run_comparison(job: Job) -> int:
         pages.versus_figures(versus),
         more=more,
         rows=report.turn_rows(versus.visits, SIDES),
-        tables={"Comparisons": pages.comparison_rows(versus), "Visits": pages.visit_rows(versus)},
+        tables={"Comparisons": pages.comparison_rows(versus)},
         is_measured=versus.outcomes[1].is_measured,
     )

@@ -19,14 +19,7 @@ from photodup.core.settings import header_text, variable
 from photodup.embedding.wire.http import AnswerError, read_json_answer
 from photodup.embedding.wire.kserve import about_model, grpc_channel
 
-PROTOCOLS = {
-    "multipart": "photodup's FastAPI service: images as files of a form",
-    "base64": "photodup's FastAPI service: images as base64 in JSON",
-    "openai": "OpenAI's /v1/embeddings: text, or images as data URIs",
-    "kserve-http": "KServe's v2 protocol over HTTP (Triton, OpenVINO Model Server, MLServer): any model",
-    "kserve-grpc": "the same over gRPC",
-    "post": "a file as the body of a POST",
-}
+PROTOCOLS = ("multipart", "base64", "openai", "kserve-http", "kserve-grpc", "post")
 _USUAL_PATH = {"multipart": "/embed", "base64": "/embed/base64", "openai": "/v1/embeddings"}
 _MODEL_PATH = re.compile(r"(?P<base>.*)/v2/models/(?P<model>[^/]+)(/versions/(?P<version>[^/]+))?(/infer)?/?")
 

@@ -119,14 +119,14 @@ def sentences_of(outcomes: list[Outcome], unit: str) -> list[str]:
 
 
 def fitted(
-    least_s: float, seconds: float, *, n_sides: int, looks: int = 1, largest: int = VISITS
+    least_s: float, seconds: float, *, n_sides: int, looks: int = 1, most_visits: int = VISITS
 ) -> tuple[int, VisitPlan]:
     """Return how many visits fit into a look, and the plan of each.
 
     Args:
         least_s: length of the shortest visit of all sides.
         seconds: of all looks.
-        largest: visits of a look.
+        most_visits: visits of a look.
 
     Raises:
         PhotodupError: not even the fewest visits fit.
@@ -138,7 +138,7 @@ def fitted(
             "The time is too short to compare these servers under this load: give --seconds "
             f"{looks * (math.ceil(1.2 * FEWEST_VISITS * least_s / USED) + 1)}, or fewer requests in flight."
         )
-    visits = min(largest, room)
+    visits = min(most_visits, room)
     visit_s, n_blocks = USED * seconds / visits, 2 * n_sides
     warmup_s = min(0.5, 0.02 * visit_s) if room >= 2 * visits else 0.0
     turns_s = visit_s - n_sides * warmup_s

@@ -9,13 +9,13 @@ from typing import TextIO
 
 import numpy as np
 
-from photodup.bench.load.workers import ROW, PatientObserver, Window
+from photodup.bench.load.workers import ROW, Observer, Window
 
 EVERY_S, EVERY_S_IN_A_LOG = 0.5, 5.0
 _RECENT = 200
 
 
-class Watcher(PatientObserver):
+class Watcher(Observer):
     """Shows the progress of windows, lets Ctrl-C end them, and keeps the single requests of the last.
 
     Args:
@@ -64,17 +64,11 @@ class Watcher(PatientObserver):
             self._width = 0
 
     def _show(self, stream: TextIO, window: Window, elapsed_s: float) -> None:
-        latest = [row for samples in window.samples for row in samples[-_RECENT:]]
-        latest = sorted(latest, key=lambda row: row[-1])[-_RECENT:]
         parts = [f"{elapsed_s:.0f} of {self._seconds:.0f} s", f"{window.answered():,} answers"]
+        latest = [row for samples in window.samples for row in samples[-_RECENT:]]
         if latest:
-            table = np.array(latest)
-            latency = (table[:, ROW.index("done")] - table[:, ROW.index("due")]) * 1000
-            spent = table[-1, -1] - table[0, -1]
-            if spent > 0:
-                parts.append(f"{(len(table) - 1) / spent:,.1f}/s")
-            p50, p95 = np.percentile(latency, (50, 95))
-            parts.append(f"p50 {p50:,.1f} ms, p95 {p95:,.1f} ms now")
+            latency_ms = [1000 * (row[ROW.index("done")] - row[ROW.index("due")]) for row in latest]
+            parts.append(f"median {np.median(latency_ms):,.1f} ms now")
         if window.errors:
             parts.append(f"{len(window.errors)} failed")
         line = f"{self._label}: {', '.join(parts)}"

@@ -43,11 +43,11 @@ def summarize(columns: dict[str, Any], window: Window, plan: WindowPlan, ended: 
     columns["throughput_images_per_s"] = load.batch * _requests_per_s(load, done_s, ended)
     columns |= {
         "payload_bytes": float(payload_bytes.mean()),
-        "payload_bytes_min": int(payload_bytes.min()),
-        "payload_bytes_max": int(payload_bytes.max()),
-        **_stages(begun_s, prepared_s, answered_s, done_s),
+        "prepare_ms_mean": float((prepared_s - begun_s).mean() * 1000),
+        "request_ms_mean": float((answered_s - prepared_s).mean() * 1000),
+        "decode_ms_mean": float((done_s - answered_s).mean() * 1000),
     }
-    notes = _not_warm(columns, due_s, latency_ms, load.concurrency)
+    notes = _not_warm(due_s, latency_ms, load.concurrency)
     if scheduled is not None:
         columns["arrived_per_s"] = scheduled
         notes += _overload(scheduled, len(done_s) / ended) + _lateness(columns, due_s, picked_s, begun_s)
@@ -98,23 +98,11 @@ def failed(columns: dict[str, Any], error: str) -> dict[str, Any]:
     return {**columns, "status": "failed", "error": error}
 
 
-def _stages(begun_s: np.ndarray, prepared_s: np.ndarray, answered_s: np.ndarray, done_s: np.ndarray) -> dict:
-    stages = {
-        "prepare": prepared_s - begun_s,
-        "request": answered_s - prepared_s,
-        "decode": done_s - answered_s,
-    }
-    columns = {f"{name}_ms_mean": float(part.mean() * 1000) for name, part in stages.items()}
-    return columns | {f"{name}_ms_p50": float(np.median(part) * 1000) for name, part in stages.items()}
-
-
-def _not_warm(
-    columns: dict[str, Any], due: np.ndarray, latency_ms: np.ndarray, concurrency: int
-) -> list[str]:
+def _not_warm(due: np.ndarray, latency_ms: np.ndarray, concurrency: int) -> list[str]:
     """A first request that is the slowest of all by far means something was still being built."""
     first = np.argsort(due, kind="stable")[: max(3, concurrency)]
     later_ms = np.delete(latency_ms, first)
-    columns["first_requests_ms_max"] = slowest = float(latency_ms[first].max())
+    slowest = float(latency_ms[first].max())
     if later_ms.size < 10 or slowest <= max(5 * np.median(later_ms), later_ms.max()):
         return []
     return [
@@ -129,12 +117,10 @@ def _overload(due_per_s: float, answered_per_s: float) -> list[str]:
 
 
 def _lateness(columns: dict[str, Any], due: np.ndarray, picked: np.ndarray, begun: np.ndarray) -> list[str]:
-    """Late sends are in the latency already; here is how many there were, and whether it was our fault."""
+    """Late sends are in the latency already; here is how many of them were our fault."""
     limit_s = max(LATE_S, LATE_SHARE * columns["latency_ms_p50"] / 1000)
-    late = begun - due > limit_s
     ours = begun - np.maximum(due, picked) > limit_s  # a worker was free and still overslept
-    columns |= {"n_late": int(late.sum()), "n_late_generator": int(ours.sum())}
-    columns["late_ms_max"] = float((begun - due).max() * 1000)
+    columns["n_late_generator"] = int(ours.sum())
     if ours.sum() <= MAX_LATE_SHARE * len(due):
         return []
     return [

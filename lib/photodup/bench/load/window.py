@@ -68,10 +68,10 @@ def measure(
     Returns:
         The columns of the window: latencies (`latency_ms_mean`, `_p50` and the others of `METRICS`; None where a
         percentile has too few answers), `throughput_images_per_s`, `n_requests`, `n_errors`, `duration_s`, stages
-        (`prepare_ms_mean`, `request_ms_mean`, `decode_ms_mean` and `_p50`), `client_cpu_cores` (cores this process kept
+        (`prepare_ms_mean`, `request_ms_mean`, `decode_ms_mean`), `client_cpu_cores` (cores this process kept
         busy) and `client_cpu_share` (the same as a share of the cores it may use), `client_bound` (the rate is above a
         third of what this generator could send at that cost of a request), `payload_bytes` (the mean over the window's
-        requests, with `_min` and `_max`), `little_ratio` of closed loops, `arrived_per_s` (the rate as drawn) and late
+        requests), `little_ratio` of closed loops, `arrived_per_s` (the rate as drawn) and late
         sends of open ones, `notes` (what a reader must know, in clauses), and `raw` (latencies and completion times).
         When nothing could be measured: `status: "failed"`, `error`, and what is known. Never raises for a server.
     """
@@ -95,11 +95,8 @@ def measure(
                     point,
                     f"wrong embeddings: cosine {point['cosine_min']:.4f}, at least {min_cosine} is needed",
                 )
-        began = clock()
         window = _window(adapter, photos, load, plan, arrivals or arrivals_s)
         window.observer = observer
-        if window.is_prepared:
-            point["prepare_ahead_ms_mean"] = (clock() - began) * 1000 / len(window.requests)
         run = partial(_in_processes, processes, photos) if processes > 1 else _in_threads
         ended, counted = run(window, plan, connections, probe or (lambda: nullcontext({})))
         point |= counted
@@ -238,21 +235,17 @@ def _take_over(window: Window, pipe: Any, samples: list, cores: list[float]) -> 
     cores.append(ended)
 
 
-class _Reports:
-    """An `Observer` that sends what was answered and what failed to the process which shares its load."""
-
-    tolerates_errors = True  # that one decides
+class _Reports(Observer):
+    """Sends what was answered and what failed to the process which shares its load, and which decides."""
 
     def __init__(self, pipe: Any) -> None:
+        super().__init__()
         self._pipe = pipe
 
     def see(self, window: Window, elapsed_s: float, ended: float | None = None) -> bool:
         rows = [row for samples in window.samples for row in _emptied(samples)]
         self._pipe.send((rows, _emptied(window.errors), window.mistake, ended))
         return self._pipe.recv()
-
-    def keep(self, rows: np.ndarray, errors: list[tuple[float, str]]) -> None:
-        """Everything was sent."""
 
 
 def _emptied(items: list) -> list:

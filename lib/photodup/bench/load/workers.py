@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -25,23 +25,14 @@ READINGS = ("due", "picked", "begun", "prepared", "answered", "done")
 ROW = ("payload_bytes", *READINGS)
 
 
-class Observer(Protocol):
-    """Watches a point while it is measured, and keeps its single requests.
+class Observer:
+    """Watches a window while it is measured, and keeps its single requests.
 
-    `tolerates_errors`: the point goes on whatever fails; otherwise many failed requests end it.
+    Attributes:
+        tolerates_errors: it goes on whatever fails; otherwise many failed requests end it.
+        rows: the answered requests (columns `ROW`), times since the window opened.
+        errors: the failed ones, likewise.
     """
-
-    tolerates_errors: bool
-
-    def see(self, window: "Window", elapsed_s: float) -> bool:
-        """Called some fifty times a second while the window is open; true ends the point."""
-
-    def keep(self, rows: np.ndarray, errors: list[tuple[float, str]]) -> None:
-        """Called once: the answered requests (columns `ROW`) and the failed ones, times since the window opened."""
-
-
-class PatientObserver:
-    """Lets a measurement go on while requests are refused, and keeps what became of each."""
 
     tolerates_errors = True
 
@@ -55,9 +46,11 @@ class PatientObserver:
         return (self.rows[:, ROW.index("done")] - self.rows[:, ROW.index("due")]) * 1000
 
     def see(self, window: "Window", elapsed_s: float) -> bool:
+        """Called some fifty times a second while the window is open; true ends it."""
         return False
 
     def keep(self, rows: np.ndarray, errors: list[tuple[float, str]]) -> None:
+        """Called once, at the end."""
         self.rows, self.errors = rows, errors
 
 

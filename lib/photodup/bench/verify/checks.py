@@ -111,9 +111,8 @@ def stated_of(target: Target) -> Mapping[str, Any]:
     """Return what a server states of its model: `pretrained`, `precision` and `digest`, as far as it does."""
     if target.protocol.startswith("kserve"):
         statement: Any = kserve.states(target)
-        return (
-            {**statement, "digest": statement["model_digest"]} if statement.get("model_digest") else statement
-        )
+        digest = statement.get("model_digest")
+        return {**statement, "digest": digest} if digest else statement
     statement = target.get("/info")
     return statement if isinstance(statement, dict) else {}
 
@@ -249,16 +248,12 @@ class _Run:
     def _check(self, check: PictureCheck) -> np.ndarray | None:
         """Judge pictures, each sent alone; return their embeddings if all are there."""
         replies = [self.server.ask([file]) for file in check.files]
-        accepted = [
-            n for n, answer in enumerate(replies) if not (check.may_refuse and answer.kind == REFUSED)
-        ]
+        refusals = [n for n, reply in enumerate(replies) if reply.kind == REFUSED and check.may_refuse]
+        accepted = [n for n in range(len(replies)) if n not in refusals]
         if bad := next((words for n in accepted if (words := self._malformed(replies[n]))), ""):
             self._add(check.name, WRONG, bad)
             return None
-        n_refused, refused = (
-            len(replies) - len(accepted),
-            next((s.words for s in replies if s.kind == REFUSED), ""),
-        )
+        refused = replies[refusals[0]].words if refusals else ""
         if not accepted:
             self._add(check.name, TOLERATED, f"not taken: {refused}")
             return None
@@ -266,7 +261,7 @@ class _Run:
         answers = _unit(np.concatenate([replies[n].rows for n in accepted]))
         cosines = (answers * right).sum(axis=1)
         verdict, words = (RIGHT, "") if self.spread else self._calibrated(cosines, right)
-        views_of = {} if n_refused or not self.server.takes_files else {**check.wrong, **check.tolerated}
+        views_of = {} if refusals or not self.server.takes_files else {**check.wrong, **check.tolerated}
         deviating = {name: self._embed(views) for name, views in views_of.items()}
         deviation, is_unlike, blurred = find_deviation(answers, right, deviating, self.spread, self.allowed)
         if deviation:
@@ -274,12 +269,12 @@ class _Run:
             words = f"as if {deviation}"
         elif is_unlike and verdict != WRONG:
             verdict, words = WRONG, "unlike the reference's, as no known deviation explains"
-        elif n_refused and verdict == RIGHT:
-            verdict, words = TOLERATED, f"{n_refused} of {len(replies)} not taken: {refused}"
+        elif refusals and verdict == RIGHT:
+            verdict, words = TOLERATED, f"{len(refusals)} of {len(replies)} not taken: {refused}"
         elif blurred and verdict != WRONG:
             words += f"{'; ' * bool(words)}rounding hides whether {' or '.join(blurred)}"
         self._add(check.name, verdict, words, float(cosines.min()))
-        return None if n_refused else answers
+        return None if refusals else answers
 
     def _calibrated(self, cosines: np.ndarray, right: np.ndarray) -> tuple[str, str]:
         """Take from plain photographs what a server computes as; return the verdict on it."""
@@ -326,12 +321,9 @@ class _Run:
         places = [number % len(files) for number in range(n)]
         with ThreadPoolExecutor(IN_FLIGHT) as pool:
             answers = list(pool.map(lambda place: self.server.ask([files[place]]), places))
-        bad = [
-            self._misplaced(answer, [p], alone)
-            for answer, p in zip(answers, places, strict=True)
-            if answer.kind != BUSY
-        ]
-        return [words for words in bad if words], [answer.words for answer in answers if answer.kind == BUSY]
+        pairs = [(answer, p) for answer, p in zip(answers, places, strict=True) if answer.kind != BUSY]
+        bad = [words for answer, p in pairs if (words := self._misplaced(answer, [p], alone))]
+        return bad, [answer.words for answer in answers if answer.kind == BUSY]
 
     def _concurrency(self, files: Sequence[bytes], alone: np.ndarray) -> tuple[str, str]:
         bad, busy = self._many(files, alone, N_CONCURRENT)
@@ -374,9 +366,8 @@ class _Run:
 
     def _last_words(self, words: str) -> str:
         well = self.server.health()
-        return (
-            f"a photograph fails afterwards: {words}{f', while {well} says that all is well' if well else ''}"
-        )
+        claim = f", while {well} says that all is well" if well else ""
+        return f"a photograph fails afterwards: {words}{claim}"
 
 
 def _unit(rows: np.ndarray) -> np.ndarray:

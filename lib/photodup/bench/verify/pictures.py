@@ -154,10 +154,7 @@ def _kinds() -> Iterable[PictureCheck]:
     yield PictureCheck("greyscale", (encoded(picture(31).convert("L")),), may_refuse=False)
     deep = np.asarray(picture(32).convert("L")).astype(np.uint16) * 200 + 3000
     clipped, low = (Image.fromarray(grey.astype(np.uint8)) for grey in (np.clip(deep, 0, 255), deep & 255))
-    misread = {
-        "values above 255 were clipped": inputs([clipped]),
-        "only low bytes were read": inputs([low]),
-    }
+    misread = {"values above 255 were clipped": inputs([clipped]), "only low bytes were read": inputs([low])}
     yield PictureCheck("16 bits", (encoded(Image.fromarray(deep), "PNG"),), misread)
     rgba = picture(33).convert("RGBA")
     rgba.putalpha(picture(34).convert("L").point(lambda level: 0 if level < 128 else level))

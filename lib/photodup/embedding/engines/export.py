@@ -18,7 +18,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -125,7 +125,6 @@ def export_apart(
     *,
     directory: Path | None = None,
     env: Mapping[str, str] | None = None,
-    on_file: Callable[[str, Path], None] = lambda variant, path: None,
 ) -> dict[str, Any]:
     """Export the model that `MODEL_NAME` and `MODEL_PRETRAINED` choose, in a process of its own.
 
@@ -135,7 +134,6 @@ def export_apart(
         variants: as of `export`.
         directory: where the files go; default build/models.
         env: environment variables that override those of this process.
-        on_file: called with variant and path when a file is finished, in the order of `variants`.
 
     Returns:
         `files` (variant -> path), `model_digest`, `pretrained`.
@@ -160,7 +158,6 @@ def export_apart(
             message = json.loads(line)
             if "variant" in message:
                 files[message["variant"]] = Path(message["path"])
-                on_file(message["variant"], files[message["variant"]])
             else:
                 exported |= message
         if process.wait():

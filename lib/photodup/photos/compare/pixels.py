@@ -1,5 +1,6 @@
 """Pixels of photos, read once: many pairs compared on them, in parallel, remembered as it goes, and only once."""
 
+import math
 import os
 import threading
 import time
@@ -58,10 +59,13 @@ class Pixels:
         self._records: list[np.ndarray] = []
         self.problems: dict[int, str] = {}
 
-    def verify_pairs(self, codes: np.ndarray) -> Verified:
-        """Return the evidence of pairs of photos, int64[n] as `pair_codes` gives; a pair with an unreadable one has none."""
+    def verify_pairs(self, codes: np.ndarray, deadline_s: float = math.inf) -> Verified:
+        """Return the evidence of pairs of photos, int64[n] as `pair_codes` gives; a pair with an unreadable one has none.
+
+        No pair is begun after the deadline, on the clock.
+        """
         self._records = [np.zeros(0, RECORD)]
-        compared = bar(self._through(codes), total=len(codes), desc="compare", unit="pair")
+        compared = bar(self._through(codes, deadline_s), total=len(codes), desc="compare", unit="pair")
         done = [code for code in compared if code is not None]
         return Verified.of(np.array(done, np.int64), np.concatenate(self._records))
 
@@ -93,10 +97,12 @@ class Pixels:
                     self._pictures.popitem(last=False)
         return image
 
-    def _through(self, codes: np.ndarray) -> Iterator[int | None]:
+    def _through(self, codes: np.ndarray, deadline_s: float) -> Iterator[int | None]:
         """Yield each pair once it is compared; None where a photo cannot be read. What was compared is remembered."""
         with one_thread_each(), ThreadPoolExecutor(available_cores()) as pool:
             for begin in range(0, len(codes), _BLOCK):
+                if self._clock() >= deadline_s:
+                    return
                 block = codes[begin : begin + _BLOCK].tolist()
                 pairs = list(zip(*(rows.tolist() for rows in pair_rows(np.array(block))), strict=True))
                 self._hold_strongest({i for pair in pairs for i in pair}, pool)

@@ -8,17 +8,15 @@ the hard negatives: a real stereo pair (one scene, two viewpoints) and disjoint 
 import json
 import os
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from importlib import util
 from pathlib import Path
 
-import numpy as np
-from PIL import Image, ImageEnhance, ImageOps
+from PIL import Image, ImageEnhance
 
 from photodup.core.errors import PhotodupError
-from photodup.core.files import replacing, write_atomically
+from photodup.core.files import replacing
 from photodup.core.names import printable
 from photodup.embedding import imaging
 
@@ -139,28 +137,20 @@ class Truth:
 def build_demo(directory: Path | str) -> Path:
     """Build the demonstration library and return its ground truth (JSON: `photos` is a list of `Truth`).
 
-    Deterministic: the same package versions give the same bytes. Files it wrote before are replaced,
-    others in the folder are left alone.
+    Deterministic: the same package versions give the same bytes. Other files in the folder are left alone.
 
     Raises:
-        PhotodupError: a package that ships photographs is missing, the folder cannot be written, or somebody
-            else's file has one of the names.
+        PhotodupError: a package that ships photographs is missing, the folder cannot be written, or another file has one
+            of the names.
     """
     root = Path(directory).expanduser()
+    path = root / GROUND_TRUTH
     try:
         root.mkdir(parents=True, exist_ok=True)
-        path, begun = root / GROUND_TRUTH, root / f".{GROUND_TRUTH}.old"
-        for file in (path, begun):
-            if os.path.lexists(file) and not _is_ground_truth(file):
-                raise _somebody_elses(file)
-        with suppress(FileNotFoundError):  # Written last: its presence says that all is there.
-            os.replace(path, begun)
-        truths = list(_build(root, may_replace=begun.exists()))
-        photos = [asdict(truth) for truth in sorted(truths, key=lambda truth: truth.path)]
-        description = (__doc__ or "").strip()
-        text = json.dumps({"about": description, "photos": photos}, indent=1, ensure_ascii=False) + "\n"
-        write_atomically(path, text, within=root)
-        begun.unlink(missing_ok=True)
+        truths = sorted(_build(root), key=lambda truth: truth.path)
+        about = (__doc__ or "").strip()
+        description = {"about": about, "photos": [asdict(truth) for truth in truths]}
+        _put(root, path, (json.dumps(description, indent=1, ensure_ascii=False) + "\n").encode())
     except OSError as error:
         raise PhotodupError(f"Cannot write the demonstration library to {root}: {error.strerror}.") from None
     return path
@@ -171,27 +161,21 @@ def load_ground_truth(path: Path | str) -> list[Truth]:
     return [Truth(**photo) for photo in json.loads(Path(path).read_text())["photos"]]
 
 
-def _is_ground_truth(path: Path) -> bool:
-    with suppress(OSError, ValueError, TypeError, KeyError):
-        return not path.is_symlink() and path.is_file() and bool(load_ground_truth(path))
-    return False
-
-
-def _somebody_elses(path: Path) -> PhotodupError:
-    return PhotodupError(
-        f"{printable(path)} is there and is no part of the demonstration: name a folder of its own."
-    )
-
-
-def _put(root: Path, target: Path, data: bytes, seconds: float, *, may_replace: bool) -> None:
-    if not may_replace and target.is_file() and target.read_bytes() != data:
-        raise _somebody_elses(target)
+def _put(root: Path, target: Path, data: bytes, seconds: float | None = None) -> None:
+    """Write a file with its date, unless it is there; one with other bytes is somebody else's."""
+    if os.path.lexists(target):
+        if target.is_symlink() or not target.is_file() or target.read_bytes() != data:
+            raise PhotodupError(
+                f"{printable(target)} is there and is no part of this demonstration: name a folder of its own."
+            )
+        return
     with replacing(target, within=root) as part:
         part.write_bytes(data)
-        os.utime(part, (seconds, seconds))
+        if seconds is not None:
+            os.utime(part, (seconds, seconds))
 
 
-def _build(root: Path, *, may_replace: bool) -> Iterator[Truth]:
+def _build(root: Path) -> Iterator[Truth]:
     for i, source in enumerate(SOURCES):
         original = source.open()
         date = datetime(int(source.folder[:4]), 5, 1, 9) + timedelta(days=3 * i)
@@ -202,7 +186,7 @@ def _build(root: Path, *, may_replace: bool) -> Iterator[Truth]:
             path: str, variant: Variant, source=source, image=original, date=date
         ) -> Truth:  # bound now: closures see the last value of a loop
             seconds = date.replace(tzinfo=UTC).timestamp()  # the same on every machine
-            _put(root, root / path, _encode(image, variant, source, date), seconds, may_replace=may_replace)
+            _put(root, root / path, _encode(image, variant, source, date), seconds)
             return Truth(
                 path, source.name, variant.name, source.name, source.scene, date.isoformat(), source.credit
             )
@@ -216,7 +200,7 @@ def _build(root: Path, *, may_replace: bool) -> Iterator[Truth]:
             backup = f"Backup/IMG_{1001 + i}.jpg"
             original_file = root / first.path
             seconds = original_file.stat().st_mtime
-            _put(root, root / backup, original_file.read_bytes(), seconds, may_replace=may_replace)
+            _put(root, root / backup, original_file.read_bytes(), seconds)
             yield Truth(
                 backup, source.name, "exact_copy", first.group, first.scene, first.taken_at, first.credit
             )
@@ -238,12 +222,13 @@ def _encode(image: Image.Image, variant: Variant, source: Source, date: datetime
     options: dict = {"quality": variant.quality} if variant.suffix in (".jpg", ".webp", ".heic") else {}
     if variant.keep_exif:
         # As bytes: pillow-heif ignores the orientation in an Exif object.
-        options["exif"] = _exif(source, date, variant.orientation).tobytes()
+        options["exif"] = camera_exif(source, date, variant.orientation).tobytes()
     formats = {".jpg": "JPEG", ".png": "PNG", ".webp": "WEBP", ".heic": "HEIF", ".tif": "TIFF"}
     return imaging.encode(image, formats[variant.suffix], **options)
 
 
-def _exif(source: Source, date: datetime, orientation: int) -> Image.Exif:
+def camera_exif(source: Source, date: datetime, orientation: int = 1) -> Image.Exif:
+    """Return the metadata that a camera would have written into a photograph of this source."""
     exif = Image.Exif()
     exif[0x010E] = f"{source.file} ({source.credit})"  # ImageDescription
     exif[0x010F], exif[0x0110] = "photodup", "Demonstration"  # Make, Model
@@ -251,25 +236,3 @@ def _exif(source: Source, date: datetime, orientation: int) -> Image.Exif:
     exif[0x0132] = f"{date:%Y:%m:%d %H:%M:%S}"  # DateTime
     exif.get_ifd(0x8769)[0x9003] = f"{date:%Y:%m:%d %H:%M:%S}"  # DateTimeOriginal
     return exif
-
-
-def make_12mp(directory: Path | str, n: int = 8) -> list[Path]:
-    """Write n JPEGs of 4000 × 3000 pixels for timing a scan; return their paths.
-
-    The shipped photographs are enlarged and given a sensor's grain, or their smoothness would make files
-    unlike a camera's: quality 90 then gives 3 to 5 MB.
-    """
-    directory = Path(directory)
-    directory.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for i in range(n):
-        source = SOURCES[i % len(SOURCES)]
-        large = ImageOps.fit(source.open(), (4000, 3000))
-        grain = np.random.default_rng(i).normal(0, 5, (3000, 4000, 1)).astype(np.float32)
-        noisy = Image.fromarray(np.clip(np.asarray(large) + grain, 0, 255).astype(np.uint8))
-        path = directory / f"12mp_{i:04d}_{source.name}.jpg"
-        date = datetime(2023, 1, 1) + timedelta(hours=i)
-        with replacing(path) as part:
-            noisy.save(part, "JPEG", quality=90, exif=_exif(source, date, 1))
-        paths.append(path)
-    return paths

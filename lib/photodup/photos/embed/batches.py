@@ -79,32 +79,32 @@ def embed_library(
     todo = [content for content in catalogue.missing_embeddings(digest) if content[0] not in leave_out]
     with (
         bar(total=len(todo), desc="embed", unit="photo", disable=not progress) as progress_bar,
-        UnderWay(catalogue, embedder, report, progress_bar) as under_way,
+        RunningBatches(catalogue, embedder, report, progress_bar) as running,
     ):
         for start in range(0, len(todo), batch):
             chosen = todo[start : start + batch]
-            under_way.add(len(chosen), embed_files, embedder, catalogue.root, chosen)
-        under_way.finish()
+            running.add(len(chosen), embed_files, embedder, catalogue.root, chosen)
     report.seconds = time.perf_counter() - started
     return report
 
 
-class UnderWay:
+class RunningBatches:
     """Batches that are embedded, one read and decoded while another is computed; each is written when it is done.
 
-    A context manager: whatever ends it early, what was done by then is written, and an error of ours says how much.
+    A context manager, which waits for all batches; whatever ends it early, what was done by then is written, and an error of
+    ours says how much.
 
     Args:
         catalogue: where vectors go; written from the thread that calls.
         embedder: who embeds.
         report: counts what is written.
-        shown: the bar, if one shows photographs written.
+        progress_bar: shows the photographs written, if there is one.
     """
 
     def __init__(
         self, catalogue: Catalogue, embedder: "Embedder", report: EmbedReport, progress_bar: Any = None
     ) -> None:
-        self._catalogue, self._report, self._progress_bar = catalogue, report, progress_bar
+        self._catalogue, self.report, self._progress_bar = catalogue, report, progress_bar
         self._name = embedder.model_name or embedder.backend
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="embed")
         self._waiting: deque[tuple[int, Future[Embedded]]] = deque()
@@ -127,7 +127,7 @@ class UnderWay:
 
     def _write(self, n: int, embedded: "Embedded") -> None:
         """Write vectors under their model, all or none, and count them."""
-        report = self._report
+        report = self.report
         report.problems += embedded.problems
         broken_ones = sum(problem.reason == BROKEN for problem in embedded.problems)
         if broken_ones > 1 and not embedded.md5s:
@@ -149,15 +149,26 @@ class UnderWay:
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         try:
+            if error is None:
+                self.finish()
+        except BaseException as failure:
+            error = failure
+            raise
+        finally:
+            self._end(error)
+
+    def _end(self, error: BaseException | None) -> None:
+        """Write what was embedded before an error, and say how much that is."""
+        try:
             for n, future in self._waiting:
                 # Their own failures are the same news.
-                if error is not None and not future.cancel() and future.exception() is None:
+                if not future.cancel() and future.exception() is None:
                     with suppress(PhotodupError):
                         self._write(n, future.result())
         finally:
             self._pool.shutdown(cancel_futures=True)
-        if isinstance(error, PhotodupError) and self._report.n_embedded:
-            note = f"{self._report.n_embedded} photographs were embedded before and are kept"
+        if isinstance(error, PhotodupError) and self.report.n_embedded:
+            note = f"{self.report.n_embedded} photographs were embedded before and are kept"
             error.args = (f"{error} {note}: the same command goes on from there.",)
 
 
@@ -252,7 +263,7 @@ def embed_images(
     return batch
 
 
-class OnePass:
+class OnePass(RunningBatches):
     """What a scan hands photographs to (`photos.library.scan.PhotoSink`).
 
     A context manager: left without an error, everything that was handed over is embedded and written; otherwise, what
@@ -272,12 +283,11 @@ class OnePass:
         self, catalogue: Catalogue, embedder: "Embedder", batch: int = 32, *, progress: bool = True
     ) -> None:
         digest = require_fit(embedder)
-        self._catalogue, self._embedder, self._batch, self._progress = catalogue, embedder, batch, progress
+        super().__init__(catalogue, embedder, EmbedReport(digest, is_random=embedder.is_random))
+        self._embedder, self._batch, self._progress = embedder, batch, progress
         self.look = Look(embedder.view, embedder.draft_size)
-        self.report = EmbedReport(digest, is_random=embedder.is_random)
         self._known = set(catalogue.embedded(digest))
         self._pending: list[tuple[str, Path, np.ndarray]] = []
-        self._under_way = UnderWay(catalogue, embedder, self.report)
         self._started = time.perf_counter()
 
     def take(self, photographs: Sequence[tuple[str, Path, np.ndarray]]) -> None:
@@ -292,6 +302,12 @@ class OnePass:
                 self._pending.append(photograph)
         while len(self._pending) >= self._batch:
             self._begin()
+
+    def finish(self) -> None:
+        """Embed and write what was handed over."""
+        if self._pending:
+            self._begin()
+        super().finish()
 
     def embed_the_rest(self) -> EmbedReport:
         """Embed what earlier scans left, and return what became of all; call when the scan has ended."""
@@ -308,16 +324,4 @@ class OnePass:
         chosen, self._pending = self._pending[: self._batch], self._pending[self._batch :]
         images = {md5: Image.fromarray(pixels.transpose(1, 2, 0)) for md5, _, pixels in chosen}
         paths = {md5: path for md5, path, _ in chosen}
-        self._under_way.add(len(chosen), embed_images, self._embedder, images, paths)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if error is not None:
-            self._under_way.__exit__(kind, error, traceback)
-            return
-        with self._under_way as under_way:
-            if self._pending:
-                self._begin()
-            under_way.finish()
+        self.add(len(chosen), embed_images, self._embedder, images, paths)

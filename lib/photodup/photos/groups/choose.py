@@ -1,5 +1,7 @@
 """The keeper of a family: the file that reproduces all others. What it does not reproduce stays, and the page shows why."""
 
+import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -73,6 +75,10 @@ class Chooser:
         rules: which of equal photos to keep.
         store: where comparisons are remembered.
         is_ruled_out: whether two rows are two exposures by what their cameras say.
+        deadline_s: no family is begun after this time, on the monotonic clock.
+
+    Attributes:
+        is_complete: no family was left out for the deadline.
     """
 
     def __init__(
@@ -82,7 +88,9 @@ class Chooser:
         rules: KeepRules,
         store: EvidenceStore,
         is_ruled_out: Callable[[int, int], bool],
+        deadline_s: float = math.inf,
     ) -> None:
+        self._deadline_s, self.is_complete = deadline_s, True
         self._pixels, self._photos, self._rules, self._store = pixels, photos, rules, store
         self._is_ruled_out = is_ruled_out
         self._compared: dict[tuple[int, int], tuple[Difference, ...]] = {}
@@ -111,12 +119,15 @@ class Chooser:
         return self._compared[pair]
 
     def choose(self, families: Sequence[Family]) -> list[Decision]:
-        """Decide about families, several at a time; a file that cannot be read any more leaves its family."""
+        """Decide about families, several at a time and the largest first; what cannot be read any more leaves its family."""
         self._recall({row for family in families for row in family.members})
         known = {place: self._remembered(family) for place, family in enumerate(families)}
         waiting = [place for place, decision in known.items() if decision is None]
+        waiting.sort(key=lambda place: -sum(self._photos[row].size_bytes for row in families[place].members))
         with one_thread_each(), ThreadPoolExecutor(available_cores(), thread_name_prefix="family") as pool:
-            chosen = zip(waiting, pool.map(lambda place: self._choose(families[place]), waiting), strict=True)
+            chosen = zip(
+                waiting, pool.map(lambda place: self._choose_in_time(families[place]), waiting), strict=True
+            )
             try:
                 for place, decision in (
                     bar(chosen, total=len(waiting), desc="choose", unit="group") if waiting else ()
@@ -126,6 +137,12 @@ class Chooser:
             finally:  # who stops waits for the families that were begun
                 pool.shutdown(cancel_futures=True)
         return [decision for decision in known.values() if decision]
+
+    def _choose_in_time(self, family: Family) -> Decision | None:
+        if time.monotonic() < self._deadline_s:
+            return self._choose(family)
+        self.is_complete = False
+        return None
 
     def _remembered(self, family: Family) -> Decision | None:
         """Decide about a family by what was compared before; None where that is not enough."""

@@ -1,10 +1,12 @@
 """Copies of one picture, found by asking candidate pairs, and then what the answers suggest, on the pixels."""
 
+import math
+import time
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from photodup.photos.compare.evidence import EvidenceStore, Verified, pair_codes
+from photodup.photos.compare.evidence import EvidenceStore, Verified, pair_codes, pair_rows
 from photodup.photos.compare.kept_features import FeatureStore
 from photodup.photos.compare.pixels import Pixels
 from photodup.photos.compare.verify import Verification
@@ -27,6 +29,8 @@ class CopySearch:
 
     Attributes:
         verified: the evidence.
+        deadline_s: no pair is compared after this time, on the monotonic clock; until then, the largest files go first.
+        is_complete: no pair was left out for the deadline.
         problems: one sentence for each photo that cannot be read, and for stores that cannot be written.
     """
 
@@ -39,6 +43,8 @@ class CopySearch:
         may_be_one: Callable[[np.ndarray], np.ndarray],
     ) -> None:
         self._store, self._kept = store, kept
+        self.deadline_s, self.is_complete = math.inf, True
+        self._sizes = np.array([photo.size_bytes for photo in photos], np.int64)
         self.pixels = Pixels(catalogue, photos, store, kept)
         self._may_be_one = may_be_one
         self._known = store.read({photo.md5: i for i, photo in enumerate(photos)})
@@ -56,6 +62,7 @@ class CopySearch:
 
         What was proven once stays a candidate, whoever came between as a nearer neighbour since.
         """
+        self.is_complete = True
         proven = np.array(list(self._known.copies()), np.int64).reshape(-1, 2).T
         self._compare(self._may_be_one(np.unique(np.concatenate([*codes, pair_codes(*proven)]))))
 
@@ -89,16 +96,20 @@ class CopySearch:
         ]
         more = np.setdiff1d(np.concatenate([self._asked[:0], *codes]), self._asked)
         if len(more := self._may_be_one(more)):
-            self._compare(more)
+            self._compare(more, math.inf)
 
     def _families(self, rank: np.ndarray) -> list[Family]:
         scores = {pair: found.score() for pair, found in self.proven.items()}
         return families(scores, rank.tolist())
 
-    def _compare(self, codes: np.ndarray) -> None:
+    def _compare(self, codes: np.ndarray, deadline_s: float | None = None) -> None:
         self._asked = np.union1d(self._asked, codes)
-        new = np.setdiff1d(codes, self._known.codes)
-        found = self.pixels.verify_pairs(new)
+        new = np.setdiff1d(codes, np.union1d(self._known.codes, self.verified.codes))
+        deadline_s = self.deadline_s if deadline_s is None else deadline_s
+        if deadline_s < math.inf:
+            new = new[np.argsort(-np.minimum(*(self._sizes[rows] for rows in pair_rows(new))), kind="stable")]
+        found = self.pixels.verify_pairs(new, deadline_s)
+        self.is_complete &= len(new) == 0 or time.monotonic() < deadline_s
         self.verified = self.verified.joined_with(self._known.among(codes)).joined_with(found)
 
 

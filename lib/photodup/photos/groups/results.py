@@ -127,7 +127,8 @@ class Group:
 class Tiers:
     """All groups of a library, the most certain copies first, and how they were found.
 
-    `protected` are the folders, relative to the library, from which nothing is suggested.
+    `protected` are the folders, relative to the library, from which nothing is suggested. Where it is not `is_complete`, the
+    time was over before all photos were compared: there are more copies, and similar ones are not shown yet.
     """
 
     copies: tuple[Group, ...]
@@ -140,6 +141,7 @@ class Tiers:
     recall: float = 1.0
     problems: tuple[str, ...] = field(default=())
     protected: tuple[str, ...] = ()
+    is_complete: bool = True
 
     @property
     def groups(self) -> tuple[Group, ...]:

@@ -5,6 +5,8 @@ Candidates for copies (`photodup.photos.search.candidates`) are verified on thei
 (`choose`). What is left is grouped by similarity alone.
 """
 
+import math
+import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -27,6 +29,7 @@ from photodup.photos.search.candidates import Neighbours, find_neighbours
 from photodup.photos.search.neighbours import TOLERANCE, Pairs
 from photodup.photos.search.shots import Shots
 
+FIRST_SECONDS = 3.0  # of comparing, before the first groups are shown
 BURST_SECONDS = 60.0  # photos taken within this time need less similarity to count as one scene
 
 
@@ -44,6 +47,8 @@ class GroupingOptions:
         only: folders, relative to the library, of whose photos alone there are groups; empty for all.
         protected: folders, relative to the library, from which nothing is suggested.
         not_within: folders, relative to the library, whose photos are not compared with each other.
+        seconds: for comparing and choosing; what was done by then is remembered for the next time.
+        on_more: called now and then while photos are compared: a grouping in zero `seconds` shows more than before.
     """
 
     digest: str | None = None
@@ -55,6 +60,8 @@ class GroupingOptions:
     only: Sequence[str] = ()
     protected: tuple[str, ...] = ()
     not_within: Sequence[str] = ()
+    seconds: float = math.inf
+    on_more: Callable[[], None] | None = None
 
 
 def find_tiers(catalogue: Catalogue, options: GroupingOptions = GroupingOptions()) -> Tiers:
@@ -113,9 +120,18 @@ class _Grouping:
             self._rules.remember_beside(store)
             kept.keep_only(row.keys())
             search = CopySearch(catalogue, photos, store, kept, may_be_one)
-            search.ask(near.alike, near.by_hash)
-            rank = _rank(self._rules, photos, sorted(search.rows() | set(similar_rows.ravel().tolist())))
-            decisions = self._decide(search, rank, store, apart)
+            seconds = FIRST_SECONDS if options.on_more else options.seconds
+            while True:
+                began_s = time.monotonic()
+                search.deadline_s = began_s + seconds / 2  # the other half is for choosing
+                search.ask(near.alike, near.by_hash)
+                rank = _rank(self._rules, photos, sorted(search.rows() | set(similar_rows.ravel().tolist())))
+                decisions = self._decide(search, rank, store, apart, began_s + seconds)
+                is_complete = search.is_complete and self._is_decided
+                if is_complete or not options.on_more:
+                    break
+                options.on_more()
+                seconds *= 3
             in_families = {i for one in decisions for i in (one.keeper, *one.suggestions, *one.differing)}
             left = ~np.isin(similar_rows, [i for one in decisions for i in one.suggestions]).any(axis=1)
             first, second = similar_rows[left].T
@@ -144,20 +160,28 @@ class _Grouping:
                 for one in (through if has_more else decisions)
                 if (group := self._family(one, evidence))
             ]
-        similar = [self._star(star, evidence, in_families) for star in similar_stars]
+        # What is not decided yet may be a copy.
+        similar = [self._star(star, evidence, in_families) for star in similar_stars] if is_complete else []
         for groups in (copies, similar):
             groups.sort(key=lambda group: (-group.confidence, -group.bytes_to_free, str(group.keeper.path)))
         return Tiers(
             tuple(copies), tuple(similar), model, limits, len(self._everything), len(search.verified),
-            near.search, near.recall, (*search.problems, *self._problems), options.protected,
+            near.search, near.recall, (*search.problems, *self._problems), options.protected, is_complete,
         )  # fmt: skip
 
     def _decide(
-        self, search: CopySearch, rank: np.ndarray, store: EvidenceStore, apart: np.ndarray
+        self,
+        search: CopySearch,
+        rank: np.ndarray,
+        store: EvidenceStore,
+        apart: np.ndarray,
+        deadline_s: float,
     ) -> list[Decision]:
-        chooser = Chooser(search.pixels, self._photos, self._preferring, store, search.is_ruled_out)
+        chooser = Chooser(
+            search.pixels, self._photos, self._preferring, store, search.is_ruled_out, deadline_s
+        )
         decisions = chooser.choose(search.families(rank))
-        self._problems = chooser.problems
+        self._problems, self._is_decided = chooser.problems, chooser.is_complete
         search.compare_with([(one.keeper, [*one.suggestions, *one.differing]) for one in decisions])
         shown = []
         for one in decisions:

@@ -17,9 +17,8 @@ from photodup.photos.groups.keepers import WISHES
 from photodup.photos.library.hard_links import freed
 from photodup.photos.library.settings import AUTO, DEFAULT_RULES, LEAST_THRESHOLD, folders_there, inside
 from photodup.photos.review import pictures
-from photodup.photos.review.reviewed_folder import ReviewTask
 from photodup.photos.review.session import APART, DONE, MARKED, SKIPPED, TODO, Item, back_in_folders
-from photodup.photos.review.site import CurrentSite, PostedForm, field, number_of
+from photodup.photos.review.site import CurrentSite, PostedForm, Site, field, number_of
 from photodup.photos.trash.quarantine import Trash
 
 router = APIRouter()
@@ -214,8 +213,8 @@ def settings(site: CurrentSite) -> Response:
 def work(site: CurrentSite) -> Response:
     """The progress of the work, its result once it has ended, or how to begin before the folder is open."""
     task, folder = site.folder.work.last, site.folder
-    if folder.work.running:
-        return site.page("work.html", **_state(task))
+    if (state := _state(site))["is_running"]:
+        return site.page("work.html", **state)
     if folder.session is not None:
         return site.result(task) if task else site.go("/")
     sentence = ""
@@ -227,15 +226,15 @@ def work(site: CurrentSite) -> Response:
 @router.get("/work/state")
 def state(site: CurrentSite) -> Response:
     """The progress as JSON, for the waiting page."""
-    return JSONResponse(_state(site.folder.work.running))
+    return JSONResponse(_state(site))
 
 
-def _state(task: ReviewTask | None) -> dict[str, Any]:
-    if task is None:
+def _state(site: Site) -> dict[str, Any]:
+    if (task := site.folder.work.running) is None:
         return {"is_running": False}
     return {
         "is_running": True,
-        "is_exclusive": task.is_exclusive,
+        "is_open": site.is_open,
         "title": task.title,
         "doing": task.doing,
         "done": task.done,

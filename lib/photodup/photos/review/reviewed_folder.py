@@ -3,6 +3,7 @@
 One task runs at a time, in its own thread, with progress and a clean stop.
 """
 
+import math
 import os
 import sys
 import threading
@@ -251,7 +252,7 @@ class ReviewedFolder:
         root: Path,
         catalogue: Path | None = None,
         *,
-        find: Callable[[Catalogue], Tiers] | None = None,
+        find: Callable[..., Tiers] | None = None,
         encoders: Encoders = NO_MORE_ENCODERS,
         protect: Sequence[str] | None = None,
         not_within: Sequence[str] | None = None,
@@ -292,8 +293,11 @@ class ReviewedFolder:
                 digest = self._options.get("digest")
                 choose_model(opened, digest, allow_random=bool(self._options.get("allow_random")))
 
-    def open(self) -> ReviewSession:
+    def open(self, seconds: float | None = None) -> ReviewSession:
         """Open the folder, or group again if it is open.
+
+        Args:
+            seconds: longest time for comparing, after which there may be some of all groups; default as of `refresh`.
 
         Raises:
             PhotodupError: it was not scanned, or cannot be opened.
@@ -301,9 +305,10 @@ class ReviewedFolder:
         if self.session is None:
             if any(self._new.values()):
                 self._remember_folders()
-            self.session = ReviewSession(self.root, self._catalogue, self._find)
+            limit_s = math.inf if seconds is None else seconds
+            self.session = ReviewSession(self.root, self._catalogue, self._find, limit_s)
         else:
-            self.session.refresh()
+            self.session.refresh(seconds)
         model = self.session.tiers.model
         with self.session.open() as catalogue:
             self.n_new = len(catalogue.missing_embeddings(model.digest)) if model else 0
@@ -316,10 +321,10 @@ class ReviewedFolder:
             changed: dict[str, Any] = {name: tuple(sorted(folders)) for name, folders in merged.items()}
             save_settings(opened.own.path, replace(stored, **changed))
 
-    def _by_settings(self, opened: Catalogue) -> Tiers:
+    def _by_settings(self, opened: Catalogue, **more: Any) -> Tiers:
         never_from = (*self.never_from, *self._untouched)
         options = self._options | {"wishes": self.wishes, "never_from": never_from, "only": self.only}
-        return tiers_by_settings(opened, **options)
+        return tiers_by_settings(opened, **options | more)
 
     # ---- what a person can start -------------------------------------------------------------------------
 
@@ -329,7 +334,14 @@ class ReviewedFolder:
 
     def _opened(self, task: ReviewTask) -> Finished:
         task.step(_GROUPING, is_exclusive=True)
-        self.open()
+        session = self.open(0)
+
+        def show() -> None:
+            task.is_exclusive = not session.items  # there is something to look at meanwhile
+
+        if not session.is_complete:
+            show()
+            session.look_further(show)
         return Finished("/")
 
     def scanning(self) -> ReviewTask:

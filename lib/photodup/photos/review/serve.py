@@ -126,11 +126,11 @@ class ReviewServer:
         """Wait until it is stopped, such as by Ctrl-C.
 
         Args:
-            then: called once with session and address, when the folder is open.
+            then: called once with session and address, when all groups are there.
         """
         try:
             while self._thread.is_alive():
-                if then and (session := self.folder.session):
+                if then and (session := self.folder.session) and session.is_complete:
                     then(session, self.url)
                     then = None
                 self._thread.join(0.5 if then is None else 0.05)

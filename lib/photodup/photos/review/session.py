@@ -1,6 +1,7 @@
 """The decisions of a reviewer, and carrying them out."""
 
 import hashlib
+import math
 import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -11,6 +12,7 @@ from typing import TypeGuard
 
 from photodup.core.errors import PhotodupError
 from photodup.core.names import as_text, printable
+from photodup.core.progress import unseen
 from photodup.photos.groups.by_settings import tiers_by_settings
 from photodup.photos.groups.results import Evidence, Group, Tiers
 from photodup.photos.library.catalogue import Catalogue, Photo
@@ -26,6 +28,7 @@ from photodup.photos.trash.entries import Moved, Note, Operation, PartlyRestored
 from photodup.photos.trash.quarantine import Trash
 
 TODO, MARKED, SKIPPED, APART, DONE = "todo", "marked", "skipped", "apart", "done"
+_PATIENCE_S = 2.0  # for grouping again after a click while photos are still being compared
 _MARKS = ("remove", "apart", "bare")
 _STATUSES = [TODO, MARKED, SKIPPED, APART, DONE]  # a list: a journal's value may not be hashable
 
@@ -187,17 +190,22 @@ class ReviewSession:
     Args:
         root: a scanned folder.
         catalogue: its catalogue, if elsewhere.
-        find: makes the groups; default by the library's settings.
+        find: makes the groups, with `seconds` and `on_more` of `GroupingOptions`; default by the library's settings.
+        seconds: longest time for the first groups.
+
+    Attributes:
+        is_complete: all photos were compared.
     """
 
     def __init__(
         self,
         root: Path,
         catalogue: Path | None = None,
-        find: Callable[[Catalogue], Tiers] = tiers_by_settings,
+        find: Callable[..., Tiers] = tiers_by_settings,
+        seconds: float = math.inf,
     ) -> None:
         self.root, self._catalogue, self._find = Path(root).resolve(), catalogue, find
-        self._lock = threading.RLock()
+        self._lock, self.is_complete = threading.RLock(), True
         with self.open() as opened:
             self.own = opened.own
             apple = photos_by_file(opened)
@@ -209,18 +217,37 @@ class ReviewSession:
         self._sidecars = "", 0  # the list, and how many go along with it
         self.last: RemovalResult | None = None
         self.undone: str | None = None  # the group whose decision was undone last; None for several
-        self.refresh()
+        self.refresh(seconds)
         self.own.delete_thumbnails(except_of={photo.md5 for photo in self.photos.values()})
 
     def open(self) -> Catalogue:
         """Open the catalogue; each thread needs its own connection."""
         return Catalogue(self.root, self._catalogue)
 
-    def refresh(self) -> None:
-        """Group again; decisions about groups that are still the same are kept."""
+    def look_further(self, on_more: Callable[[], None]) -> None:
+        """Compare the other photos while the page is used; show more groups now and then, and call this."""
+
+        def show() -> None:
+            with unseen():
+                self.refresh(0)
+            on_more()
+
+        with self.open() as catalogue:
+            self._find(catalogue, on_more=show)
+        self.refresh(math.inf)
+
+    def refresh(self, seconds: float | None = None) -> None:
+        """Group again; decisions about groups that are still the same are kept.
+
+        Args:
+            seconds: longest time for comparing; default: until all is compared, but short while `look_further` does that.
+        """
+        if seconds is None:
+            seconds = math.inf if self.is_complete else _PATIENCE_S
         with self._lock, self.open() as catalogue:
             self._note_moves()
-            self.tiers = self._find(catalogue)
+            self.tiers = self._find(catalogue, seconds=seconds)
+            self.is_complete = self.tiers.is_complete
             self.items = {item.key: item for item in (Item(key_of(g), g) for g in self.tiers.groups)}
             self.photos = {photo.id: photo for item in self.items.values() for photo in item.photos}
             self._decisions.give_to(self.items)

@@ -43,14 +43,19 @@ class Site:
     is_demo: bool = False
 
     @property
+    def is_open(self) -> bool:
+        """Whether there are groups, and they are not being changed."""
+        task = self.folder.work.running
+        return self.folder.session is not None and not (task and task.is_exclusive)
+
+    @property
     def session(self) -> ReviewSession:
         """The library under review.
 
         Raises:
             NotNow: it is not open, or its groups are being changed.
         """
-        task = self.folder.work.running
-        if self.folder.session is None or (task and task.is_exclusive):
+        if self.folder.session is None or not self.is_open:
             raise NotNow
         return self.folder.session
 
@@ -119,7 +124,7 @@ class Site:
             "session": session,
             "library": printable(self.folder.root) + ": " * bool(only) + ", ".join(map(printable, only)),
             "task": running,
-            "is_open": session is not None and not (running and running.is_exclusive),
+            "is_open": self.is_open,
             "in_album": session is not None and not session.trash.moves_files,
         }
         if session is not None:

@@ -133,12 +133,12 @@ def count_flips(
     label = f"{source.model_name} at {precision} in {engine}"
     label += ", JPEGs decoded at a reduced scale" if is_drafted else ""
     reference, reduced = embedded("fp32", whole), embedded(precision, changed)
-    return verdict_on(
+    return verdict_of_flips(
         pictures, reference, reduced, thresholds, label=label, left=left, is_random=source.is_random
     )
 
 
-def verdict_on(
+def verdict_of_flips(
     pictures: Pictures,
     reference: np.ndarray,
     changed: np.ndarray,

@@ -8,13 +8,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from photodup.bench.pairs import read
 from photodup.bench.pairs.alternate import Visit
 from photodup.bench.pairs.declared import Declarations, Pair, Side, declarations
 from photodup.bench.record.json_files import reading
-from photodup.bench.stats.comparison import Comparison, Outcome, compare_all, has_failed
+from photodup.bench.stats.comparison import Comparison, Outcome, compare_all
 from photodup.bench.stats.facts import METRICS
 from photodup.bench.stats.sentence import brief, row, sentence
 from photodup.core.files import write_atomically
@@ -81,19 +79,6 @@ class Compared:
         pairs = [pair for pair in self.pairs if self.outcomes[pair.name].is_measured]
         return [pair.name for pair in sorted(pairs, key=lambda pair: not pair.is_primary)]
 
-    def figure(self, side: str, load: str, metric: str) -> dict[str, float]:
-        """Return a side's figure under a load: `value`, `low`, `high`, `n_visits`.
-
-        Raises:
-            NotMeasured: no visit carries it.
-        """
-        rows = self.sides[(self.sides.side == side) & (self.sides.load == load)]
-        if rows.empty or not rows[metric].notna().any():
-            raise NotMeasured(f"{side} was not measured under the load {load!r}")
-        row = rows.iloc[0]
-        low, high = row[f"{metric}_ci_low"], row[f"{metric}_ci_high"]
-        return {"value": row[metric], "low": low, "high": high, "n_visits": row.n_visits}
-
     def table(self, *names: str) -> pd.DataFrame:
         """Return comparisons as a table, by default all of them."""
         import pandas as pd
@@ -146,21 +131,6 @@ def write_outcomes(run: Run) -> list[Outcome]:
         text = json.dumps([outcome.columns() for outcome in outcomes], indent=1) + "\n"
         write_atomically(run.directory / "outcomes.json", text, within=run.directory.parent)
     return outcomes
-
-
-def goals(run: Run) -> list[str]:
-    """Return what the comparisons of a run reach, one line each with its goal: half-widths and nulls."""
-    outcomes, _ = _judged(run, declarations())
-    lines = []
-    for several, words, goal in ((False, "one in flight", 0.025), (True, "several in flight", 0.035)):
-        primary = [o for o in outcomes if o.is_measured and o.comparison.is_primary]
-        widths = [(o.high - o.low) / 2 for o in primary if o.comparison.has_several_in_flight is several]
-        if widths:
-            median = f"{np.median(widths):.1%} over {len(widths)} primary comparisons (goal {goal:.1%})"
-            lines.append(f"{words}: median half-width {median}")
-    nulls = [outcome for outcome in outcomes if outcome.comparison.is_null and outcome.is_measured]
-    lines.append(f"nulls failed: {sum(map(has_failed, nulls))} of {len(nulls)} (goal 0)")
-    return lines
 
 
 def _judged(run: Run, declared: Declarations) -> tuple[list[Outcome], list[tuple[Pair, list[Visit]]]]:

@@ -39,17 +39,16 @@ class Violation:
         return f"{self.rule} · {self.where} · {self.message}"
 
 
-def check_manifests(objects: list[dict[str, Any]], *, start_s: float | None = None) -> list[Violation]:
+def check_manifests(objects: list[dict[str, Any]]) -> list[Violation]:
     """Return what is wrong with these objects, schema first, then the contradictions between them.
 
     Args:
-        objects: as `render` returns them.
-        start_s: measured seconds from container start to ready; the Deployment's annotation otherwise.
+        objects: as `kustomize` returns them.
     """
     if findings := [*schema(objects)]:
         return findings
     workload = read_workload(objects)
-    return [*quota(workload), *probes(workload, start_s), *references(objects, workload)]
+    return [*quota(workload), *probes(workload), *references(objects, workload)]
 
 
 def schema(objects: list[dict[str, Any]], version: str = KUBERNETES_VERSION) -> Iterator[Violation]:
@@ -90,10 +89,10 @@ def quota(workload: ScaledDeployment) -> Iterator[Violation]:
             yield Violation("quota-needs-resources", f"Deployment/{workload.name}", message)
 
 
-def probes(workload: ScaledDeployment, start_s: float | None = None) -> Iterator[Violation]:
+def probes(workload: ScaledDeployment) -> Iterator[Violation]:
     """Find probe settings that restart a pod which only starts slowly or is only busy."""
     where = f"Deployment/{workload.name}"
-    start_s = start_s if start_s is not None else workload.start_s
+    start_s = workload.start_s
     if start_s is None:
         message = f"says nowhere how long it starts: annotate {START_SECONDS}."
         yield Violation("probe-start-known", where, message)

@@ -25,28 +25,12 @@ from photodup.study.notebook.table import as_table
 if TYPE_CHECKING:
     import pandas as pd
 
-    from photodup.bench.load.window import Probe
     from photodup.study.notebook.run import Run
 
 KIND = "figure"
-START_HERE = "Start the servers with `photodup serve --embedded`, and run this cell again."
-START_THERE = "Start the servers there as docs/gpu.md says, and run this cell again."
 N_PHOTOS = 32
 # A wire that rounds or recompresses changes the answer; how much is notebook 04's and 11's subject.
 MIN_COSINE = {"jpeg": 0.95, "base64": 0.95}
-
-
-@dataclass(frozen=True)
-class StartedServer:
-    """A server that a context of ours started.
-
-    Attributes:
-        url: where it answers.
-        probe: reads its counters around a window (see `load.measure`); None reads none.
-    """
-
-    url: str
-    probe: Probe | None = None
 
 
 @dataclass(frozen=True)
@@ -58,7 +42,7 @@ class Spec:
         load: what is sent.
         label: in words, how the server is configured, or whatever else tells two specs apart; part of the key.
         setting: makes the context in which the run's own server is configured as `label` says.
-        server: makes the context of a server of this label alone, a `StartedServer`. Either context is entered once a
+        server: makes the context of a server of this label alone, which gives its address. Either context is entered once a
             visit for all specs of a label, and not at all where all of them have records.
         link: name of an emulated link (`photodup.bench.link.link.PRESETS`) between client and server, which must be on
             this machine; "" is the real way to them. Each window gets a fresh link, so none inherits another's queue.
@@ -74,7 +58,7 @@ class Spec:
     load: Load
     label: str = ""
     setting: Callable[[], AbstractContextManager[Any]] | None = None
-    server: Callable[[], AbstractContextManager[StartedServer]] | None = None
+    server: Callable[[], AbstractContextManager[str]] | None = None
     link: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -194,21 +178,21 @@ def _in_random_order(specs: Sequence[Spec], order: random.Random) -> Iterator[li
 
 
 @contextlib.contextmanager
-def _configured(spec: Spec) -> Iterator[Callable[[], StartedServer | None]]:
+def _configured(spec: Spec) -> Iterator[Callable[[], str | None]]:
     """Yield what enters a spec's context when it is first called, and leave it at the end.
 
     A server that keeps its configuration, or does not start, is not tried again by the other specs of its group.
     """
-    entered: list[StartedServer | PhotodupError | None] = []
+    entered: list[str | PhotodupError | None] = []
     with contextlib.ExitStack() as stack:
 
-        def enter() -> StartedServer | None:
+        def enter() -> str | None:
             if not entered:
                 try:
-                    target = stack.enter_context(spec.server()) if spec.server else None
+                    url = stack.enter_context(spec.server()) if spec.server else None
                     if spec.setting:
                         stack.enter_context(spec.setting())
-                    entered.append(target)
+                    entered.append(url)
                 except PhotodupError as error:
                     entered.append(error)
             if isinstance(entered[0], PhotodupError):
@@ -223,7 +207,7 @@ def _measure_or_load(
     spec: Spec,
     plan: WindowPlan,
     visit: int,
-    enter: Callable[[], StartedServer | None],
+    enter: Callable[[], str | None],
     *,
     is_checked: bool,
 ) -> None:
@@ -232,15 +216,15 @@ def _measure_or_load(
         return  # a record answers whatever the endpoints of the reading machine are
 
     def measure_now() -> dict[str, Any]:
-        target, backend = enter(), parse_backend(spec.backend)
+        address, backend = enter(), parse_backend(spec.backend)
         reference = reference_embeddings(run) if is_checked and not backend.is_emulated else None
-        target = target or StartedServer(run.endpoints.backends.get(backend.listed_as, ""))
+        url = address or run.endpoints.backends.get(backend.listed_as, "")
         window_plan = spec.plan or plan
         window = partial(_window, spec, replace(window_plan, seed=window_plan.seed + visit - 1), reference)
         metrics_url = None if spec.server else run.endpoints.metrics_url(backend)
         if spec.link:
-            return _facts(run, spec) | _through_link(spec, window, target.url, metrics_url)
-        return _facts(run, spec) | window(target.url, metrics_url, _way(run, spec), probe=target.probe)
+            return _facts(run, spec) | _through_link(spec, window, url, metrics_url)
+        return _facts(run, spec) | window(url, metrics_url, _way(run, spec))
 
     run.measure_or_load(spec.key, measure_now, config=config, kind=KIND, may_fail=True)
 
@@ -252,13 +236,12 @@ def _window(
     url: str,
     metrics_url: str | None,
     way: Way,
-    probe: Probe | None = None,
 ) -> dict[str, Any]:
     """Measure one window from where this process is."""
     from photodup.bench.backends.adapters import adapter
     from photodup.bench.load import counters
     from photodup.bench.load.window import measure
-    from photodup.bench.load.workers import PatientObserver
+    from photodup.bench.load.workers import Observer
     from photodup.study.notebook.weights import payload_photos
 
     backend = parse_backend(spec.backend)
@@ -270,9 +253,9 @@ def _window(
         plan,
         reference=reference,
         min_cosine=MIN_COSINE.get(backend.wire, 0.999),
-        probe=counters.probe(metrics_url, account) if account and metrics_url else probe,
+        probe=counters.probe(metrics_url, account) if account and metrics_url else None,
         way=way,
-        observer=PatientObserver() if spec.tolerates_errors else None,
+        observer=Observer() if spec.tolerates_errors else None,
     )
 
 
@@ -316,17 +299,10 @@ def _row(run: Run, spec: Spec, plan: WindowPlan, visits: int) -> dict[str, Any]:
         records = (run.store.record(spec.key, config=spec.config_of(plan, n)) for n in range(1, visits + 1))
         errors = [record["error"] for record in records if record and record["error"]]
         status = "failed" if errors and not windows else status
-        reason = _reason(run, errors[0]) if errors else ""
+        reason = errors[0] if errors else ""
         if not (windows or errors):
             reason = "; ".join(filter(None, ["not measured in this run", _obstacle(run, spec)]))
     return {**_facts(run, spec), **figures, **spec.columns, "status": status, "because": reason}
-
-
-def _reason(run: Run, error: str) -> str:
-    """Return why a window failed, and how to start a server that nobody reaches."""
-    if "onnect" not in error:
-        return error
-    return f"{error}. {START_HERE if run.is_here else START_THERE}"
 
 
 def _obstacle(run: Run, spec: Spec) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 from photodup.bench.load.plan import WindowPlan
 from photodup.bench.load.usage import memory_mib
 from photodup.bench.load.window import measure
-from photodup.bench.load.workers import PatientObserver, common_error
+from photodup.bench.load.workers import Observer, common_error
 from photodup.bench.pairs.declared import Side
 from photodup.bench.stats.facts import Load
 from photodup.bench.stats.rate_search import LatencyBound, search_rate
@@ -122,7 +122,7 @@ def overloaded(up: Started, rate: float) -> dict[str, Any]:
     """Offer twice the rate for some seconds; count what is refused, and time how soon a single request is as before."""
     before_ms = float(np.median(single_ms(up, 8)))
     load = Load("server", concurrency=IN_FLIGHT, offered_per_s=OVERLOAD * rate, span="prepared")
-    watcher = PatientObserver()  # what is refused under overload is what is asked for
+    watcher = Observer()  # what is refused under overload is what is asked for
     # Nothing to warm up: a burst of first requests on all connections is refused by those who refuse.
     window = WindowPlan(OVERLOAD_S, warmup_requests=0)
     measure(up.adapter(), payloads().items, load, window, observer=watcher)

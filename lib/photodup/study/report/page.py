@@ -1,4 +1,4 @@
-"""Write what `photodup report` was asked for: a run's `index.html`, which is read first, or one table of several runs."""
+"""Write a run's `index.html`, which is read first, and a page for each of its executed notebooks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from photodup.study.report.facts import (
     run_facts,
 )
 from photodup.study.report.figures import PageFigure, notebook_figures
-from photodup.study.report.runs_table import write_runs
 
 
 def write_report(run: str) -> Path:
@@ -79,12 +78,3 @@ def _flat(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(_flat, value)) or "none"
     return str(value)
-
-
-def write_reports(runs: Sequence[str]) -> Path:
-    """Write the page of one run, or one table of several, and return its path.
-
-    Raises:
-        PhotodupError: an unknown run.
-    """
-    return write_report(runs[0]) if len(runs) == 1 else write_runs(runs)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -60,22 +59,15 @@ def _compared(pairs: Iterable[Pair], without: str = "") -> set[Backend]:
 
 
 def _exported(*, with_int8: bool) -> dict[str, Any]:
-    """Return what is exported; INT8 is made beside the other forms, for neither alone keeps two cores busy.
+    """Return the exported files, with INT8 where it is compared.
 
-    What the gate says of INT8 is written beside it and shown by notebook 05; a laboratory may serve it all the same.
+    The verdict on INT8 is written beside it and shown by notebook 05; a laboratory may serve it all the same.
     """
     from photodup.serving.embedded import export_models, int8_files
 
-    with ThreadPoolExecutor(1) as beside:
-        quantised: list[Future[str]] = []
-
-        def quantise(variant: str, path: Path) -> None:
-            if with_int8 and variant == "fp32" and "openvino-int8" not in int8_files(path):
-                quantised.append(beside.submit(_quantise))
-
-        exported = export_models(on_file=quantise)
-    if quantised:  # it was made after the other files were counted, or could not be
-        message = quantised[0].result()
+    exported = export_models()
+    if with_int8 and "openvino-int8" not in exported["files"]:
+        message = _quantise()
         exported["files"] |= int8_files(exported["files"]["fp32"])
         if "openvino-int8" not in exported["files"]:
             print(f"No INT8 in this study: {message}", flush=True)

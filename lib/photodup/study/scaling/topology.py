@@ -8,17 +8,16 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING
 
 from photodup.bench.stats.facts import Load
 from photodup.core.errors import PhotodupError
 from photodup.core.paths import build_dir
 from photodup.embedding.backends import parse_backend
-from photodup.study.notebook.points import Spec, StartedServer
+from photodup.study.notebook.points import Spec
 
 if TYPE_CHECKING:
     from photodup.serving.triton.server import EmbeddedTriton
@@ -26,29 +25,21 @@ if TYPE_CHECKING:
 ARRANGEMENTS = ("instances", "servers")
 
 
-class DevicePool:
-    """Up to `size` emulated devices; its servers start at the first arrangement and stop with the block.
+class DevicePool(contextlib.ExitStack):
+    """Emulated devices; their servers start at the first arrangement and stop with the block.
 
     No request is batched, so that one device's throughput is 1 ÷ its compute time.
 
     Args:
         backend: of an emulated engine over HTTP, such as `triton-emulated-4080-fp32-http-uint8`.
-        size: the largest number of devices that will be asked for.
         compute_ms: time of one execution with one image, in place of the preset's.
     """
 
-    def __init__(self, backend: str, size: int, *, compute_ms: float | None = None) -> None:
-        self.backend, self.size, self.compute_ms = parse_backend(backend), size, compute_ms
+    def __init__(self, backend: str, *, compute_ms: float | None = None) -> None:
+        super().__init__()
+        self.backend, self.compute_ms = parse_backend(backend), compute_ms
         self.model = self.backend.triton_model
         self._servers: list[EmbeddedTriton] = []
-        self._stack = contextlib.ExitStack()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-        self._servers = []
 
     def spec(self, arrangement: str, devices: int, load: Load) -> Spec:
         """Return what measures `devices` of them under a load; columns `arrangement` and `devices`."""
@@ -63,57 +54,32 @@ class DevicePool:
         )
 
     @contextlib.contextmanager
-    def arranged(self, arrangement: str, devices: int) -> Iterator[StartedServer]:
-        """Make `devices` of them answer at one address.
-
-        Args:
-            arrangement: one of `ARRANGEMENTS`.
-            devices: 1 to `size`.
+    def arranged(self, arrangement: str, devices: int) -> Iterator[str]:
+        """Make `devices` of them answer at one address, and yield it.
 
         Raises:
-            PhotodupError: no such arrangement or number, no Triton or nginx here.
+            PhotodupError: no Triton or nginx here.
         """
-        if arrangement not in ARRANGEMENTS or not 1 <= devices <= self.size:
-            raise PhotodupError(
-                f"{devices} devices as {arrangement!r}: choose 1 to {self.size} as {', '.join(ARRANGEMENTS)}."
-            )
         is_one = arrangement == "instances"
         servers = self._started(1 if is_one else devices)
         for server in servers:
             self._configure(server, devices if is_one else 1)
-        probe = partial(self._count, [server.metrics_url for server in servers])
         if is_one:
-            yield StartedServer(servers[0].http_url, probe)
+            yield servers[0].http_url
         else:
             with balancer([server.http_port for server in servers]) as address:
-                yield StartedServer(address, probe)
-
-    @contextlib.contextmanager
-    def _count(self, pages: Sequence[str]) -> Iterator[dict[str, Any]]:
-        """Fill a mapping with what the servers counted meanwhile, added up (`load.measure(probe=…)`)."""
-        from photodup.bench.load import counters
-
-        def total() -> dict:
-            added: Counter = Counter()
-            for page in pages:
-                added.update(counters.read_counters(page))
-            return dict(added)
-
-        columns: dict[str, Any] = {}
-        before = total()
-        yield columns
-        columns.update(counters.account_of(self.backend)(before, total()))
+                yield address
 
     def _started(self, count: int) -> "list[EmbeddedTriton]":
         from photodup.serving.triton.repository import render_repository
         from photodup.serving.triton.server import EmbeddedTriton
 
         if not self._servers:
-            scratch = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="photodup-devices-"))
+            scratch = self.enter_context(tempfile.TemporaryDirectory(prefix="photodup-devices-"))
             self._repository = render_repository("cpu-embedded", Path(scratch), {}, models=(self.model,))
         while len(self._servers) < count:
             server = EmbeddedTriton(self._repository, (self.model,))
-            self._servers.append(self._stack.enter_context(server))
+            self._servers.append(self.enter_context(server))
         return self._servers[:count]
 
     def _configure(self, server: "EmbeddedTriton", instances: int) -> None:

@@ -54,6 +54,7 @@ if (work) {
       part("left").textContent = "photodup does not answer: was it stopped?";
       return setTimeout(ask, 3000);
     }
+    if (work.dataset.first && state.is_running && state.is_open) return location.replace(work.dataset.first);
     if (!state.is_running) {
       if (wait) return location.replace(work.dataset.after);
       for (const line of work.querySelectorAll("p")) line.hidden = line !== part("ended");

@@ -15,7 +15,7 @@ import numpy as np
 from photodup.bench.pairs.alternate import palindrome
 from photodup.bench.record import environment
 from photodup.bench.record.json_files import anonymous, plain, read_json, reading
-from photodup.bench.stats.comparison import Observed, Outcome, Question, compare_all
+from photodup.bench.stats.comparison import Comparison, Observed, Outcome, compare_all
 from photodup.bench.stats.figures import Figure
 from photodup.bench.stats.sentence import number
 from photodup.core.errors import PhotodupError, is_expected
@@ -97,7 +97,7 @@ def compared(visits: Sequence[Turns], a: int = 0, b: int = 1, *, metric: str = R
     units = ratios if len(ratios) > 1 else [[ratio] for ratio in ratios[0]]
     means = (exp(np.mean([log(figure) for figures in visits for figure in figures[side]])) for side in (a, b))
     observed = Observed(tuple(map(np.array, units)), *means)
-    (outcome,) = compare_all([Question("", "", metric, "", "a", "b", observed)])
+    (outcome,) = compare_all([Comparison("", "", metric, "", "a", "b", observed)])
     return outcome
 
 

@@ -26,7 +26,7 @@ from photodup.bench.backends.adapters import adapter, answers_to, check_embeddin
 from photodup.bench.load.usage import memory_mib, server_pids
 from photodup.bench.pairs.alternate import Lane, VisitPlan, measure_visit
 from photodup.bench.pairs.read import answered
-from photodup.bench.stats.comparison import Question, compare_all
+from photodup.bench.stats.comparison import Comparison, compare_all
 from photodup.bench.stats.facts import Load
 from photodup.bench.stats.figures import interval
 from photodup.core.files import available_cores
@@ -77,8 +77,8 @@ def overhead(engine: str, precision: str, goal: float | None, *, weights: str = 
         service_rate = partial(_service_rate, lanes[1], photos, BATCHES)
         rounds.append(in_turns([model_rate, service_rate], QUADS, random.Random(visit)))
         memory.append(in_memory())
-    question = Question("one JPEG", "", LATENCY, "", "in process", "service", "nothing was measured.")
-    (single,) = compare_all([answered(question, single_visits, SINGLE)])
+    comparison = Comparison("one JPEG", "", LATENCY, "", "in process", "service", "nothing was measured.")
+    (single,) = compare_all([answered(comparison, single_visits, SINGLE)])
     over = f"{single.value_b:.1f} against {single.value_a:.1f} ms" if single.is_measured else ""
     name = f"service, {engine} {precision}:"
     if goal is not None:

@@ -23,7 +23,7 @@ import yaml
 from photodup.bench.anyurl.gate import N_SIMULATED, Draw, fails, planted_heads
 from photodup.bench.pairs.alternate import Visit
 from photodup.bench.pairs.declared import Declarations, Pair, declarations
-from photodup.bench.pairs.read import question_of
+from photodup.bench.pairs.read import comparison_of
 from photodup.bench.record.record import RunStore, load_records
 from photodup.bench.stats.comparison import Observed, Outcome, Verdict, compare_all, has_failed
 from photodup.bench.stats.facts import SMALLEST_EFFECT
@@ -186,14 +186,14 @@ def simulated_pass(
 ) -> list[tuple[Outcome, float]]:
     """Return the outcomes of one pass with the planted log ratio of each: `effect`, up or down, in primary comparisons."""
     chosen = [pair for pair in declared.pairs if pair.is_quick or not quick]
-    questions, truths = [], []
+    comparisons, truths = [], []
     for pair in (*chosen, *declared.nulls_of(chosen, quick=quick)):
         truth = math.log1p(generator.choice((-1, 1)) * effect) if pair.is_primary else 0.0
         ratios = tuple(truth + visit for visit in source(pair, generator))
         observed = Observed(ratios, 1.0, math.exp(np.concatenate(ratios).mean()))
-        questions.append(question_of(pair, observed))
+        comparisons.append(comparison_of(pair, observed))
         truths.append(truth)
-    return list(zip(compare_all(questions), truths, strict=True))
+    return list(zip(compare_all(comparisons), truths, strict=True))
 
 
 def simulate(
@@ -215,14 +215,14 @@ def simulate(
         verdicts = []
         for number in range(n_passes):
             outcomes = simulated_pass(source, effect, generator, declared, quick=quick)
-            nulls.append(sum(has_failed(outcome) for outcome, _ in outcomes if outcome.question.is_null))
+            nulls.append(sum(has_failed(outcome) for outcome, _ in outcomes if outcome.comparison.is_null))
             for outcome, truth in outcomes:
                 covered.append(outcome.low <= math.expm1(truth) <= outcome.high)
-                if outcome.question.is_primary:
+                if outcome.comparison.is_primary:
                     widths.append((outcome.high - outcome.low) / 2)
                     verdicts.append((outcome.verdict, outcome.is_different and outcome.effect * truth > 0))
                     if effect == SMALLEST_EFFECT:
-                        family = (number, outcome.question.family)
+                        family = (number, outcome.comparison.family)
                         families[family] = families.get(family, False) or outcome.verdict is Verdict.BEYOND
         different[effect] = float(np.mean([right for _, right in verdicts]))
         beyond[effect] = float(np.mean([right and verdict is Verdict.BEYOND for verdict, right in verdicts]))

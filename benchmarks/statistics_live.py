@@ -34,7 +34,7 @@ from photodup.bench.anyurl.versus import compare_servers
 from photodup.bench.anyurl.watch import Watcher
 from photodup.bench.pairs import read
 from photodup.bench.record.record import RunStore, load_records
-from photodup.bench.stats.comparison import Observed, Outcome, Question, compare_all, has_failed
+from photodup.bench.stats.comparison import Comparison, Observed, Outcome, compare_all, has_failed
 from photodup.core.errors import PhotodupError
 from photodup.core.paths import project_root
 from photodup.embedding.backends import parse_backend
@@ -164,7 +164,7 @@ def outcome_of(row: Mapping[str, Any]) -> Outcome:
     ratios = tuple(np.array(visit, float) for visit in row["log_ratios"])
     observed = Observed(ratios, row["value_a"], row["value_b"])
     sides = ("one relay", "the other relay")
-    return compare_all([Question(row["planted"], "", LATENCY, "one", *sides, observed, is_primary=True)])[0]
+    return compare_all([Comparison(row["planted"], "", LATENCY, "one", *sides, observed, is_primary=True)])[0]
 
 
 def outcomes_of(run_dir: Path | str) -> dict[str, list[Outcome]]:

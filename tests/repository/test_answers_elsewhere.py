@@ -10,7 +10,7 @@ import pytest
 from support.paths import ROOT
 
 from photodup.bench.pairs.declared import declarations
-from photodup.bench.stats.comparison import Outcome, Question, Verdict
+from photodup.bench.stats.comparison import Comparison, Outcome, Verdict
 from photodup.serving.embedded import MODELS
 from photodup.serving.endpoints import from_ports
 from photodup.study.comparisons.outcomes import Compared
@@ -31,14 +31,14 @@ def compared(notebook, endpoints, verdicts=NOTHING, otherwise=Verdict.BEYOND) ->
     for pair in pairs:
         lacking = [s.backend for s in (pair.a, pair.b) if s.backend.name not in endpoints.backends]
         verdict = Verdict.NOT_MEASURED if lacking else verdicts.get(pair.name, otherwise)
-        because = f"{endpoints.name} has no {lacking[-1]}." if lacking else "It keeps them."
-        question = Question(
+        reason = f"{endpoints.name} has no {lacking[-1]}." if lacking else "It keeps them."
+        question = Comparison(
             pair.name, pair.notebook, pair.metric, pair.load_name, pair.a.label, pair.b.label, "",
             pair.is_primary,
         )  # fmt: skip
         figures = {"effect": 0.5, "low": 0.4, "high": 0.6, "value_a": 10.0, "value_b": 15.0, "n": 20}
         known = verdict is not Verdict.NOT_MEASURED
-        outcomes[pair.name] = Outcome(question, verdict, **(figures if known else {"because": because}))
+        outcomes[pair.name] = Outcome(question, verdict, **(figures if known else {"reason": reason}))
         for side in () if lacking else (pair.a, pair.b):
             row = {"side": side.name, "load": pair.load_name, "label": side.label, **side.backend.columns()}
             arms.append(row | {f"{m}{end}": 12.0 for m in FIGURES for end in ("", "_ci_low", "_ci_high")})

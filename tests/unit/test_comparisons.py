@@ -87,7 +87,7 @@ def test_a_planted_difference_is_found_under_both_loads(measured, planted):
     one, four = (measured[2][f"halved, {load}"] for load in ("one", "four"))
     assert one.effect < 0 < four.effect
     assert (one.n, one.n_visits, four.n) == (18, 3, 12), "an exploratory one takes fewer palindromes"
-    assert one.null is not None and one.null.question.name == "null of fast, one"
+    assert one.null is not None and one.null.comparison.name == "null of fast, one"
     one, four = (planted[f"halved, {load}"] for load in ("one", "four"))
     assert one.verdict is Verdict.BEYOND and one.effect < -0.7 and one.decides
     assert four.verdict is Verdict.BEYOND and four.effect > 2
@@ -164,7 +164,7 @@ def test_the_two_processes_of_a_null_change_places(declare, tmp_path, monkeypatc
     with run.store:
         measure_comparisons(run, found.nulls, SIZES)
     (null,) = outcomes.read_comparisons(run, "06", declared=found).nulls
-    first, second, third = null.question.observed.visit_means
+    first, second, third = null.comparison.observed.visit_means
     assert first > 0.5 and second < -0.5 and third > 0.5 and not null.is_different
 
 

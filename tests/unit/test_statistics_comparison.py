@@ -23,9 +23,9 @@ def observed(effect: float, n_visits: int = 4, wiggle=WIGGLE) -> comparison.Obse
     return comparison.Observed(visits, 50.0, 50.0 * (1 + effect))
 
 
-def question(seen, name="c", *, metric="latency_ms_p50", **others) -> comparison.Question:
+def question(seen, name="c", *, metric="latency_ms_p50", **others) -> comparison.Comparison:
     family, load = others.pop("family", "06"), others.pop("load", "one")
-    return comparison.Question(name, family, metric, load, "A", "B", seen, **others)
+    return comparison.Comparison(name, family, metric, load, "A", "B", seen, **others)
 
 
 def judged(seen, **others) -> comparison.Outcome:
@@ -151,13 +151,13 @@ def test_a_null_that_fails_marks_its_comparisons_and_no_other():
     ]
     families = (("passes", "fails"), ("passes",), ())
     both, one, none = (question(observed(0.1), str(i), nulls=n) for i, n in enumerate(families))
-    outcomes = {o.question.name: o for o in comparison.compare_all([both, one, none, *nulls])}
+    outcomes = {o.comparison.name: o for o in comparison.compare_all([both, one, none, *nulls])}
     assert comparison.has_failed(outcomes["fails"]) and not comparison.has_failed(outcomes["passes"])
     assert outcomes["0"].verdict is outcomes["1"].verdict is comparison.Verdict.BEYOND, (
         "a null is no threshold"
     )
-    assert "B differs from A by" in outcomes["0"].notes[0] and outcomes["0"].null.question.name == "fails"
-    assert not outcomes["1"].notes and outcomes["1"].null.question.name == "passes"
+    assert "B differs from A by" in outcomes["0"].notes[0] and outcomes["0"].null.comparison.name == "fails"
+    assert not outcomes["1"].notes and outcomes["1"].null.comparison.name == "passes"
     assert outcomes["2"].null is None
     near = judged(observed(0.019), is_null=True)
     assert near.is_different and not comparison.has_failed(near), "two processes may differ by less than 2 %"

@@ -37,7 +37,7 @@ def test_comparisons_that_spread_more_than_the_others_are_not_trusted_more(n_vis
         ratios = (tuple(generator.normal(0, spread, (n, 1))) for spread, n in spreads)
         observed = (comparison.Observed(visits, 50.0, 50.0) for visits in ratios)
         questions = [
-            comparison.Question(str(i), "", "latency_ms_p50", "one", "A", "B", each)
+            comparison.Comparison(str(i), "", "latency_ms_p50", "one", "A", "B", each)
             for i, each in enumerate(observed)
         ]
         missed += [not outcome.low <= 0 <= outcome.high for outcome in comparison.compare_all(questions)[:8]]

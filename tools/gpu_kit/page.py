@@ -116,11 +116,11 @@ def compared() -> list[str]:
     by_sides: dict[tuple[str, ...], Outcome] = {}
     for outcome in primary(RUN):
         by_sides.setdefault(
-            (outcome.question.label_a, outcome.question.label_b, outcome.question.load), outcome
+            (outcome.comparison.label_a, outcome.comparison.label_b, outcome.comparison.load), outcome
         )
     for outcome in by_sides.values():
         lines.append(
-            f"- {outcome.question.load.capitalize()} in flight, {outcome.n_visits} visits: {sentence(outcome)}"
+            f"- {outcome.comparison.load.capitalize()} in flight, {outcome.n_visits} visits: {sentence(outcome)}"
         )
     return [*lines, "", "`photodup study outcomes nvidia-h200` prints the others."]
 
@@ -128,7 +128,9 @@ def compared() -> list[str]:
 def primary(run: Path) -> list[Outcome]:
     """Return what a run measured of the comparisons on which an answer rests."""
     return [
-        outcome for outcome in read_all(read_run(run)) if outcome.is_measured and outcome.question.is_primary
+        outcome
+        for outcome in read_all(read_run(run))
+        if outcome.is_measured and outcome.comparison.is_primary
     ]
 
 

@@ -100,8 +100,8 @@ def study_outcomes(run: Annotated[str, Argument(help="directory under results/")
     opened = read_run(run_directory(run))
     outcomes = read_all(opened)
     planned = [outcome for outcome in outcomes if outcome.reason != NOT_PLANNED]
-    for outcome in sorted(planned, key=lambda o: (o.question.is_null, not o.question.is_primary)):
-        question = outcome.question
+    for outcome in sorted(planned, key=lambda o: (o.comparison.is_null, not o.comparison.is_primary)):
+        question = outcome.comparison
         kind = "null" if question.is_null else "primary" if question.is_primary else "exploratory"
         print(f"{question.family[:2] or '--'} {kind}, {question.load}: {sentence(outcome)}")
         for note in outcome.notes:

@@ -63,7 +63,7 @@ def comparison_rows(versus: Versus) -> list[dict[str, str]]:
     """Return one row for each comparison, the check first."""
     cells = ("figure", "verdict", "difference", "values", "observations", "notes")
     return [
-        {"sides": f"{o.question.label_b} against {o.question.label_a}"}
+        {"sides": f"{o.comparison.label_b} against {o.comparison.label_a}"}
         | {name: row(o)[name] for name in cells}
         for o in versus.outcomes
     ]

@@ -17,7 +17,7 @@ from photodup.bench.anyurl.watch import Watcher
 from photodup.bench.backends.adapters import answers_to, lowest_cosine
 from photodup.bench.pairs import read
 from photodup.bench.pairs.alternate import Lane, Visit, VisitPlan, measure_visit
-from photodup.bench.stats.comparison import LEAST_VISITS, Outcome, Question, compare_all, has_failed
+from photodup.bench.stats.comparison import LEAST_VISITS, Comparison, Outcome, compare_all, has_failed
 from photodup.bench.stats.facts import Load
 from photodup.bench.stats.figures import FEWEST_VISITS
 from photodup.bench.stats.sentence import sentence
@@ -150,15 +150,15 @@ def fitted(
 def outcomes_of(visits: list[Visit], load: Load) -> list[Outcome]:
     """Return the check's outcome, and server 2 against server 1 in the usual metric and in percentiles."""
     usual = read.usual_metric(load)
-    check = Question("check", "", usual, usual, SIDES[0], SIDES[1], "", is_null=True)
-    questions = [read.answered(check, [visit.against(1) for visit in visits], load)]
+    check = Comparison("check", "", usual, usual, SIDES[0], SIDES[1], "", is_null=True)
+    comparisons = [read.answered(check, [visit.against(1) for visit in visits], load)]
     for metric in dict.fromkeys((usual, "latency_ms_p50", "latency_ms_p95", "latency_ms_p99")):
         # Percentiles rest on the same turns, so one of the metrics alone is primary.
-        question = Question(
+        comparison = Comparison(
             metric, "", metric, metric, SIDES[0], SIDES[2], "", metric == usual, nulls=("check",)
         )
-        questions.append(read.answered(question, [visit.against(2) for visit in visits], load))
-    return compare_all(questions)
+        comparisons.append(read.answered(comparison, [visit.against(2) for visit in visits], load))
+    return compare_all(comparisons)
 
 
 def same_answers(first: Request, second: Request, batch: int) -> list[str]:

@@ -18,7 +18,7 @@ USUAL_METRIC = {"single_stream": "latency_ms_p50", "server": "latency_ms_p90"}
 
 
 @dataclass(frozen=True)
-class Server:
+class PeerServer:
     """A server that is started for a visit, and asked as its own documentation shows.
 
     Attributes:
@@ -61,7 +61,7 @@ class Side:
     backend: Backend
     options: tuple[tuple[str, Any], ...] = ()
     settings: tuple[tuple[str, Any], ...] = ()
-    server: Server | None = None
+    server: PeerServer | None = None
 
     @property
     def configured_model(self) -> str:
@@ -219,11 +219,11 @@ def _under_loads(
         yield Pair(f"{row['name']}, {name}", notebook, a, b, name, load, link, metric, **marks, **more)
 
 
-def _server(name: str, row: Mapping[str, Any]) -> Server:
-    return Server(name, **{**row, "environment": tuple(row.get("environment", {}).items())})
+def _server(name: str, row: Mapping[str, Any]) -> PeerServer:
+    return PeerServer(name, **{**row, "environment": tuple(row.get("environment", {}).items())})
 
 
-def _side(name: str, row: Mapping[str, Any], servers: Mapping[str, Server]) -> Side:
+def _side(name: str, row: Mapping[str, Any], servers: Mapping[str, PeerServer]) -> Side:
     if "server" in row:
         if row["server"] not in servers:
             raise PhotodupError(

@@ -8,7 +8,7 @@ import numpy as np
 
 from photodup.bench.pairs.alternate import Visit
 from photodup.bench.pairs.declared import Pair, Side
-from photodup.bench.stats.comparison import Observed, Question
+from photodup.bench.stats.comparison import Comparison, Observed
 from photodup.bench.stats.facts import METRICS, SMALLEST_EFFECT, Load, metric_named
 from photodup.bench.stats.figures import Figure, interval, percentile_figure
 from photodup.core.errors import PhotodupError
@@ -16,11 +16,11 @@ from photodup.core.errors import PhotodupError
 JUMP_S = 1.0  # of the wall clock against the monotonic one: the machine slept, or its clock was set
 
 
-def question_of(
+def comparison_of(
     pair: Pair, observed: Observed | str, nulls: Sequence[str] = (), notes: Sequence[str] = ()
-) -> Question:
+) -> Comparison:
     """Return what a declared comparison asks, with what was observed or the sentence why nothing was."""
-    return Question(
+    return Comparison(
         pair.name,
         pair.notebook,
         pair.metric,
@@ -49,18 +49,18 @@ def _called(side: Side, other: Side) -> str:
     return side.label + payload + protocol
 
 
-def answered(question: Question, visits: Sequence[Visit], load: Load) -> Question:
-    """Return a question with what visits of its two sides gave; without any visits as it is."""
+def answered(comparison: Comparison, visits: Sequence[Visit], load: Load) -> Comparison:
+    """Return a comparison with what visits of its two sides gave; without any visits as it is."""
     if not visits:
-        return question
+        return comparison
     shares = [share for visit in visits if (share := _carried_over(visit)) is not None]
     return replace(
-        question,
-        observed=observed(visits, load, question.metric),
+        comparison,
+        observed=observed(visits, load, comparison.metric),
         n_failed=sum(sum(visit.n_failed) for visit in visits),
         seconds=sum(visit.seconds for visit in visits),
         carried_over=float(np.median(shares)) if shares else None,
-        notes=(*question.notes, *remarks(visits)),
+        notes=(*comparison.notes, *remarks(visits)),
     )
 
 

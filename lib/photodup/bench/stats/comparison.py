@@ -21,7 +21,7 @@ import numpy as np
 from photodup.bench.stats.facts import SMALLEST_EFFECT, Metric, metric_named
 
 LEVEL = 0.05
-DECIDES_WITHIN = 0.05  # "no difference found" decides a question if it excludes anything beyond this
+DECIDES_WITHIN = 0.05  # "no difference found" decides a comparison if it excludes anything beyond this
 LEAST_VISITS = 2  # that a verdict needs; three or more are measured
 CARRIED_OVER = 0.02  # of the others' turns: more processor time than this refuses a comparison
 
@@ -92,7 +92,7 @@ class Noise:
 
 
 @dataclass(frozen=True)
-class Question:
+class Comparison:
     """One comparison to be made: b against a.
 
     Attributes:
@@ -144,7 +144,7 @@ class Outcome:
         null: of the nulls that check it, the outcome that lies farthest from zero; None where none was measured.
     """
 
-    question: Question
+    comparison: Comparison
     verdict: Verdict
     effect: float = math.nan
     low: float = math.nan
@@ -161,7 +161,7 @@ class Outcome:
 
     @property
     def metric(self) -> Metric:
-        return metric_named(self.question.metric)
+        return metric_named(self.comparison.metric)
 
     @property
     def is_measured(self) -> bool:
@@ -187,13 +187,13 @@ class Outcome:
         def or_none(value: float) -> float | None:
             return None if math.isnan(value) else value
 
-        question = self.question
+        comparison = self.comparison
         return {
-            "name": question.name,
-            "notebook": question.family,
-            "primary": question.is_primary,
-            "load": question.load,
-            "metric": question.metric,
+            "name": comparison.name,
+            "notebook": comparison.family,
+            "primary": comparison.is_primary,
+            "load": comparison.load,
+            "metric": comparison.metric,
             "unit": self.metric.unit,
             "value_a": or_none(self.value_a),
             "value_b": or_none(self.value_b),
@@ -204,7 +204,7 @@ class Outcome:
             "because": self.reason,
             "excludes_beyond": or_none(self.excludes_beyond),
             "n": self.n,
-            "seconds": question.seconds,
+            "seconds": comparison.seconds,
             "null_low": or_none(self.null.low) if self.null else None,
             "null_high": or_none(self.null.high) if self.null else None,
         }
@@ -217,26 +217,34 @@ def does_decide(verdict: str, excludes_beyond: float) -> bool:
     return verdict not in (Verdict.NOT_MEASURED, Verdict.REFUSED)
 
 
-def compare_all(questions: Sequence[Question]) -> list[Outcome]:
-    """Return the outcome of each question of a pass, in the order given; the nulls among them check the others.
+def compare_all(comparisons: Sequence[Comparison]) -> list[Outcome]:
+    """Return the outcome of each comparison of a pass, in the order given; the nulls among them check the others.
 
     A null is a check and never a threshold: where its Holm-adjusted interval lies beyond ±2 %, the comparisons of its load
     and protocol carry a note that says so.
     """
     kinds: dict[tuple[bool, str], list[Observed]] = {}
-    for question in questions:
-        if isinstance(question.observed, Observed) and _has_enough(question.observed):
-            kinds.setdefault(question.kind, []).append(question.observed)
+    for comparison in comparisons:
+        if isinstance(comparison.observed, Observed) and _has_enough(comparison.observed):
+            kinds.setdefault(comparison.kind, []).append(comparison.observed)
     noise = {kind: noise_of(observed) for kind, observed in kinds.items()}
     families: dict[tuple[str, str], list[int]] = {}
-    for index, question in enumerate(questions):
-        kind = "nulls" if question.is_null else question.family if question.is_primary else f"alone {index}"
-        families.setdefault((str(question.is_null), kind), []).append(index)
+    for index, comparison in enumerate(comparisons):
+        kind = (
+            "nulls"
+            if comparison.is_null
+            else comparison.family
+            if comparison.is_primary
+            else f"alone {index}"
+        )
+        families.setdefault((str(comparison.is_null), kind), []).append(index)
     outcomes: dict[int, Outcome] = {}
     for members in families.values():
-        outcomes |= dict(zip(members, _family([questions[i] for i in members], noise), strict=True))
-    nulls = {o.question.name: o for o in outcomes.values() if o.question.is_null}
-    return [_checked(outcomes[i], [nulls[n] for n in q.nulls if n in nulls]) for i, q in enumerate(questions)]
+        outcomes |= dict(zip(members, _family([comparisons[i] for i in members], noise), strict=True))
+    nulls = {o.comparison.name: o for o in outcomes.values() if o.comparison.is_null}
+    return [
+        _checked(outcomes[i], [nulls[n] for n in q.nulls if n in nulls]) for i, q in enumerate(comparisons)
+    ]
 
 
 def one_sided(observed: Observed, level: float) -> tuple[float, float]:
@@ -307,28 +315,28 @@ def _has_enough(observed: Observed) -> bool:
     return len(observed.log_ratios) >= LEAST_VISITS
 
 
-def _family(questions: Sequence[Question], noise: Mapping[tuple[bool, str], Noise]) -> list[Outcome]:
+def _family(comparisons: Sequence[Comparison], noise: Mapping[tuple[bool, str], Noise]) -> list[Outcome]:
     """Compare all that one family declared and correct it by Holm; members without a figure count."""
     estimates: dict[int, _Estimate] = {}
     refused: dict[int, tuple[Verdict, str]] = {}
-    for index, question in enumerate(questions):
-        observed = question.observed
+    for index, comparison in enumerate(comparisons):
+        observed = comparison.observed
         if isinstance(observed, str):
             refused[index] = Verdict.NOT_MEASURED, observed
         elif not _has_enough(observed):
             visits = f"{len(observed.log_ratios)} visits were measured, at least {LEAST_VISITS} are needed."
             refused[index] = Verdict.NOT_MEASURED, visits
-        elif question.carried_over is not None and question.carried_over > CARRIED_OVER:
-            spinning = f"one side computed for {question.carried_over:.0%} of the other side's turns"
+        elif comparison.carried_over is not None and comparison.carried_over > CARRIED_OVER:
+            spinning = f"one side computed for {comparison.carried_over:.0%} of the other side's turns"
             refused[index] = Verdict.REFUSED, f"{spinning}: turn its spinning off."
         else:
-            estimates[index] = _estimate(observed, noise[question.kind])
-    levels = _holm({i: e.p_value() for i, e in estimates.items()}, len(questions))
+            estimates[index] = _estimate(observed, noise[comparison.kind])
+    levels = _holm({i: e.p_value() for i, e in estimates.items()}, len(comparisons))
     return [
-        _outcome(question, estimates[i], levels[i])
+        _outcome(comparison, estimates[i], levels[i])
         if i in estimates
-        else Outcome(question, refused[i][0], reason=refused[i][1], notes=question.notes)
-        for i, question in enumerate(questions)
+        else Outcome(comparison, refused[i][0], reason=refused[i][1], notes=comparison.notes)
+        for i, comparison in enumerate(comparisons)
     ]
 
 
@@ -342,11 +350,11 @@ def _holm(p_values: Mapping[int, float], size: int) -> dict[int, float]:
     return levels
 
 
-def _outcome(question: Question, estimate: _Estimate, level: float) -> Outcome:
-    observed, metric = question.observed, metric_named(question.metric)
+def _outcome(comparison: Comparison, estimate: _Estimate, level: float) -> Outcome:
+    observed, metric = comparison.observed, metric_named(comparison.metric)
     assert isinstance(observed, Observed)
     low, high = estimate.bounds(level)
-    notes = question.notes
+    notes = comparison.notes
     if low > SMALLEST_EFFECT or high < -SMALLEST_EFFECT:
         verdict = Verdict.BEYOND
     elif low > 0 or high < 0:
@@ -360,7 +368,7 @@ def _outcome(question: Question, estimate: _Estimate, level: float) -> Outcome:
         verdict = Verdict.NOT_FOUND
         notes += ("The median of the ratios and the ratio of the medians point in opposite directions.",)
     return Outcome(
-        question,
+        comparison,
         verdict,
         effect=math.expm1(estimate.mean),
         low=low,
@@ -377,10 +385,10 @@ def _outcome(question: Question, estimate: _Estimate, level: float) -> Outcome:
 
 def _checked(outcome: Outcome, nulls: Sequence[Outcome]) -> Outcome:
     measured = [null for null in nulls if null.is_measured]
-    if not measured or outcome.question.is_null or not outcome.is_measured:
+    if not measured or outcome.comparison.is_null or not outcome.is_measured:
         return outcome
     notes = tuple(
-        f"The check failed: {null.question.label_b} differs from {null.question.label_a} "
+        f"The check failed: {null.comparison.label_b} differs from {null.comparison.label_a} "
         f"by [{null.low:+z.1%}, {null.high:+z.1%}]."
         for null in measured
         if has_failed(null)

@@ -9,7 +9,7 @@ def sentence(outcome: Outcome) -> str:
     A latency "takes longer", a throughput "is higher"; of no difference the sentence says what is excluded. A batch is said
     first.
     """
-    images = outcome.question.images
+    images = outcome.comparison.images
     return (f"With {images} images in a request: " if images > 1 else "") + _said(outcome)
 
 
@@ -30,7 +30,7 @@ def _said(outcome: Outcome) -> str:
 
 
 def _clause(outcome: Outcome) -> str:
-    metric, a, b = outcome.metric, outcome.question.label_a, outcome.question.label_b
+    metric, a, b = outcome.metric, outcome.comparison.label_a, outcome.comparison.label_b
     if not outcome.is_measured:
         return f"{_capital(metric.words)} of {b} and {a}: {outcome.verdict}. {_capital(outcome.reason)}"
     if outcome.is_different:
@@ -45,7 +45,7 @@ def _differs(outcome: Outcome) -> str:
     size = percent(outcome.effect)
     if outcome.metric.quantity == "throughput":
         return f"has {size} {'higher' if outcome.effect > 0 else 'lower'} throughput than"
-    figure = "" if outcome.question.metric == "latency_ms_p50" else f" ({outcome.metric.words})"
+    figure = "" if outcome.comparison.metric == "latency_ms_p50" else f" ({outcome.metric.words})"
     return f"takes {size} {'longer' if outcome.effect > 0 else 'less time'}{figure} than"
 
 

@@ -12,7 +12,7 @@ from photodup.bench.pairs import read
 from photodup.bench.pairs.alternate import Visit
 from photodup.bench.pairs.declared import Declarations, Pair, Side, declarations
 from photodup.bench.record.json_files import reading
-from photodup.bench.stats.comparison import Outcome, Question, compare_all
+from photodup.bench.stats.comparison import Comparison, Outcome, compare_all
 from photodup.bench.stats.facts import METRICS
 from photodup.bench.stats.sentence import brief, row, sentence
 from photodup.core.files import write_atomically
@@ -87,7 +87,7 @@ class Compared:
         for name in names or [pair.name for pair in self.pairs]:
             if name not in self.outcomes:
                 continue
-            kind = "" if self.outcomes[name].question.is_primary else " (exploratory)"
+            kind = "" if self.outcomes[name].comparison.is_primary else " (exploratory)"
             cells = row(self.outcomes[name])
             figure = cells.pop("figure")
             values = cells["values"] and f"{figure} {cells['values']}"
@@ -104,7 +104,7 @@ def read_comparisons(run: Run, *notebooks: str, declared: Declarations | None = 
     """
     declared = declared or declarations()
     judged, visits = _judged(run, declared)
-    outcomes = {outcome.question.name: outcome for outcome in judged}
+    outcomes = {outcome.comparison.name: outcome for outcome in judged}
     nulls = tuple(outcomes[null.name] for null in declared.nulls)
     chosen = notebooks or {pair.notebook for pair in declared.pairs}
     pairs = tuple(pair for pair, _ in visits if pair.notebook in chosen)
@@ -135,8 +135,8 @@ def write_outcomes(run: Run) -> list[Outcome]:
 
 def _judged(run: Run, declared: Declarations) -> tuple[list[Outcome], list[tuple[Pair, list[Visit]]]]:
     records = [_visits(run, pair) for pair in (*declared.pairs, *declared.nulls)]
-    questions = [_question(*record, declared) for record in records]
-    return compare_all(questions), [(pair, visits) for pair, visits, _ in records]
+    comparisons = [_comparison(*record, declared) for record in records]
+    return compare_all(comparisons), [(pair, visits) for pair, visits, _ in records]
 
 
 def _visits(run: Run, pair: Pair) -> tuple[Pair, list[Visit], tuple[str, ...]]:
@@ -170,10 +170,12 @@ def recorded(
         number += 1
 
 
-def _question(pair: Pair, visits: list[Visit], notes: tuple[str, ...], declared: Declarations) -> Question:
+def _comparison(
+    pair: Pair, visits: list[Visit], notes: tuple[str, ...], declared: Declarations
+) -> Comparison:
     gap = NOT_PLANNED if visits or not notes else notes[0]
-    question = read.question_of(pair, gap, declared.checks_of(pair), notes if visits else ())
-    return read.answered(question, visits, pair.load)
+    comparison = read.comparison_of(pair, gap, declared.checks_of(pair), notes if visits else ())
+    return read.answered(comparison, visits, pair.load)
 
 
 def _figures_of_sides(visits: list[tuple[Pair, list[Visit]]], used: set[tuple[str, str]]) -> pd.DataFrame:

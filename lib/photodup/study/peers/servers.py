@@ -20,7 +20,7 @@ from photodup.bench.anyurl.target import Target
 from photodup.bench.backends.adapters import check_embeddings
 from photodup.bench.load.usage import cpu_s
 from photodup.bench.pairs.alternate import Lane
-from photodup.bench.pairs.declared import Declarations, Server, Side, declarations
+from photodup.bench.pairs.declared import Declarations, PeerServer, Side, declarations
 from photodup.core import settings
 from photodup.core.errors import PhotodupError
 from photodup.core.files import available_cores
@@ -50,25 +50,25 @@ def declared() -> Declarations:
     return declarations(project_root() / "notebooks" / "peers.yaml")
 
 
-def sides_by_server() -> dict[Server, list[Side]]:
+def sides_by_server() -> dict[PeerServer, list[Side]]:
     """Return the sides of each server, the fastest one last."""
-    by_server: dict[Server, list[Side]] = {}
+    by_server: dict[PeerServer, list[Side]] = {}
     for side in declared().sides.values():
         by_server.setdefault(peer_of(side), []).append(side)
     return by_server
 
 
-def peer_of(side: Side) -> Server:
+def peer_of(side: Side) -> PeerServer:
     """Return the server of a side of `notebooks/peers.yaml`: each has one."""
     assert side.server is not None
     return side.server
 
 
-def _folder(server: Server) -> Path:
+def _folder(server: PeerServer) -> Path:
     return build_dir() / "peers" / server.name
 
 
-def missing(server: Server) -> str:
+def missing(server: PeerServer) -> str:
     """Return why a server cannot be started here, in a clause; empty where it can."""
     if not server.command or (_folder(server) / "made").is_file():
         return ""
@@ -77,7 +77,7 @@ def missing(server: Server) -> str:
     return f"{server.label} is not installed here" + (f" ({error})" if error else "")
 
 
-def version(server: Server) -> str:
+def version(server: PeerServer) -> str:
     """Return the pinned version of a peer; empty for ours."""
     lock = project_root() / TOOLS / f"{server.name}.txt"
     pinned = f"^{server.name}(?:[-_]emb)?==(\\S+)$"

@@ -115,11 +115,11 @@ def _standing(words: str, outcomes: Mapping[str, Outcome]) -> str:
         return ""
     faster = [outcome for outcome in measured if outcome.is_different and _is_faster(outcome)]
     slower = [outcome for outcome in measured if outcome.is_different and not _is_faster(outcome)]
-    ours, loads = measured[0].question.label_a, [outcome.question.load for outcome in measured]
+    ours, loads = measured[0].comparison.label_a, [outcome.comparison.load for outcome in measured]
     if len(slower) == len(measured):
         fullest = max(loads, key=loads.count)
-        nearest = min((o for o in measured if o.question.load == fullest), key=lambda o: abs(o.effect))
-        by = f"{nearest.question.label_b}, {nearest.metric.words} {row(nearest)['difference']}"
+        nearest = min((o for o in measured if o.comparison.load == fullest), key=lambda o: abs(o.effect))
+        by = f"{nearest.comparison.label_b}, {nearest.metric.words} {row(nearest)['difference']}"
         return f"{words} all are slower than {ours}; the nearest: {by}."
     also = f"; slower: {_servers(slower)}" if slower else ""
     return f"{words} {_servers(faster) or 'no server'} is measurably faster than {ours}{also}."
@@ -129,7 +129,7 @@ def _servers(outcomes: Sequence[Outcome]) -> str:
     """Return the servers of outcomes with their loads: `LitServe and mosec with one in flight`."""
     loads: dict[str, dict[str, None]] = {}
     for outcome in outcomes:
-        loads.setdefault(outcome.question.label_b, {})[outcome.question.load] = None
+        loads.setdefault(outcome.comparison.label_b, {})[outcome.comparison.load] = None
     labels: dict[tuple[str, ...], list[str]] = {}
     for label, loads_of_it in loads.items():
         labels.setdefault(tuple(loads_of_it), []).append(label)

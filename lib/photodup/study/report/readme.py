@@ -139,7 +139,7 @@ def _reason(outcome: Outcome, better: str, subject: str = "") -> str:
         return NOT_MEASURED
     is_b_better = (outcome.effect > 0) == (outcome.metric.quantity == "throughput")
     against = "**Not supported:** " if outcome.is_different and is_b_better != (better == "b") else ""
-    cells, question = row(outcome), outcome.question
+    cells, question = row(outcome), outcome.comparison
     subject = subject or question.name.removesuffix(f", {question.load}")
     doubt = "" if outcome.is_different else f"; {outcome.verdict}"
     doubt += "" if question.is_primary else "; exploratory"
@@ -207,7 +207,7 @@ def saved_figures(path: Path) -> list[str]:
 
 def closeness_text() -> str:
     """Say what *as timings* means: how far two processes of one configuration lay apart in the reference run."""
-    nulls = [o for o in read_all(read_run(folder_of(REFERENCE))) if o.question.is_null and o.is_measured]
+    nulls = [o for o in read_all(read_run(folder_of(REFERENCE))) if o.comparison.is_null and o.is_measured]
     apart = (
         f"as closely as two processes of one configuration agreed in it, within {max(o.excludes_beyond for o in nulls):.1%} "
         f"({len(nulls)} pairs)"
@@ -235,9 +235,9 @@ def agreement_text() -> str:
         return "There is no second pass yet."
     first, second = (
         {
-            (outcome.question.name, outcome.question.label_a, outcome.question.label_b): outcome
+            (outcome.comparison.name, outcome.comparison.label_a, outcome.comparison.label_b): outcome
             for outcome in read_all(read_run(folder))
-            if outcome.is_measured and not outcome.question.is_null
+            if outcome.is_measured and not outcome.comparison.is_null
         }
         for folder in folders
     )
@@ -257,7 +257,7 @@ def agreement_lines(passes: Sequence[tuple[Outcome, Outcome]]) -> list[str]:
         is_opposite = a.is_different and b.is_different and (a.effect > 0) != (b.effect > 0)
         word = "yes" if a.low <= b.high and b.low <= a.high else "opposite" if is_opposite else "no"
         words += [word] if a.decides or b.decides else []
-        cells = a.question.family[:2], a.question.name, _effect(a), _effect(b), word
+        cells = a.comparison.family[:2], a.comparison.name, _effect(a), _effect(b), word
         rows.append(f"| {' | '.join(cells)} |")
     sentence = (
         f"Either pass decides {len(words)} comparisons: the intervals of both passes overlap in {words.count('yes')} of "

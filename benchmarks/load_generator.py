@@ -61,10 +61,10 @@ def rows(*, seconds: float = 1.0) -> Iterator[Row]:
         many = partial(ours, Load("closed_loop", concurrency=CONCURRENCY), RATE, PROCESSES)
         has_wrk = shutil.which("wrk") is not None
         rates = turns(wrk, many) if has_wrk else [[many() for _ in range(ROUNDS)]]
-    what = f"load generator, {PROCESSES} processes, {CONCURRENCY} in flight, 15 KB"
+    name = f"load generator, {PROCESSES} processes, {CONCURRENCY} in flight, 15 KB"
     yield row("load generator − a bare socket, one in flight", excess(added), "ms", most=ADDED_GOAL_MS)
-    yield row(what, interval(rates[-1]), "requests/s")
-    yield row(f"{what} ÷ wrk", ratio(compared([rates])) if has_wrk else NO_WRK, least=SHARE_GOAL)
+    yield row(name, interval(rates[-1]), "requests/s")
+    yield row(f"{name} ÷ wrk", ratio(compared([rates])) if has_wrk else NO_WRK, least=SHARE_GOAL)
 
 
 def only_sent(url: str, **options: Any) -> OverHttp:
@@ -99,5 +99,5 @@ def _wrk_per_s(url: str, seconds: float) -> float:
         script.write_text(f'wrk.method = "POST"\nwrk.body = string.rep("x", {PAYLOAD_BYTES})\n')
         duration = f"-d{max(1, round(seconds))}s"
         command = ["wrk", "-t1", f"-c{CONCURRENCY}", duration, "-s", str(script), f"{url}/embed"]
-        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    return float(re.findall(r"Requests/sec:\s*([\d.]+)", said)[0])
+        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return float(re.findall(r"Requests/sec:\s*([\d.]+)", output)[0])

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from photodup.bench.pairs.alternate import turns
+from photodup.bench.pairs.alternate import palindrome
 from photodup.bench.record import environment
 from photodup.bench.record.json_files import anonymous, plain, read_json, reading
-from photodup.bench.stats.comparison import Observed, Outcome, Question, judge
+from photodup.bench.stats.comparison import Observed, Outcome, Question, compare_all
 from photodup.bench.stats.figures import Figure
 from photodup.bench.stats.sentence import number
 from photodup.core.errors import PhotodupError, is_expected
@@ -58,7 +58,6 @@ def row(
     *,
     least: float | None = None,
     most: float | None = None,
-    surely: bool = False,
     because: str = "",
     memory_mib: float | None = None,
 ) -> Row:
@@ -66,16 +65,15 @@ def row(
 
     Args:
         least, most: the goal, one of them; in the figure's unit.
-        surely: the lower bound has to reach `least`, else the figure itself.
     """
     bound, sign = (least, "≥") if most is None else (most, "≤")
-    goal = f"{'lower bound ' if surely else ''}{sign} {bound:g}" if bound is not None else ""
+    goal = f"{sign} {bound:g}" if bound is not None else ""
     if isinstance(figure, str):
         return Row(name, unit=unit, goal=goal, because=figure, memory_mib=memory_mib)
     value, low, high = figure if isinstance(figure, tuple) else (figure, None, None)
     met = value <= most if most is not None else None
     if least is not None:
-        met = (low if surely and low is not None else value) >= least
+        met = value >= least
     return Row(name, value, low, high, unit, goal, met, because, memory_mib)
 
 
@@ -83,7 +81,7 @@ def in_turns(sides: Sequence[Callable[[], float]], n: int, draw: random.Random) 
     """Ask each side for a figure above 0 in n palindromes of turns, and return them: [n_sides][2 n]."""
     figures: list[list[float]] = [[] for _ in sides]
     for _ in range(n):
-        for side in turns(len(sides), draw):
+        for side in palindrome(len(sides), draw):
             figures[side].append(sides[side]())
     return figures
 
@@ -97,9 +95,9 @@ def compared(visits: Sequence[Turns], a: int = 0, b: int = 1, *, metric: str = R
     """Judge two sides of what visits gave, b against a; of a single visit its palindromes stand for visits."""
     ratios = [log_ratios(figures[a], figures[b]) for figures in visits]
     units = ratios if len(ratios) > 1 else [[ratio] for ratio in ratios[0]]
-    means = (exp(np.mean([log(one) for figures in visits for one in figures[side]])) for side in (a, b))
+    means = (exp(np.mean([log(figure) for figures in visits for figure in figures[side]])) for side in (a, b))
     observed = Observed(tuple(map(np.array, units)), *means)
-    (outcome,) = judge([Question("", "", metric, "", "a", "b", observed)])
+    (outcome,) = compare_all([Question("", "", metric, "", "a", "b", observed)])
     return outcome
 
 
@@ -115,7 +113,7 @@ def excess(outcome: Outcome) -> Figure | str:
 
 def _figure(outcome: Outcome, start: float, scale: float) -> Figure | str:
     if not outcome.is_measured:
-        return outcome.because
+        return outcome.reason
     value, low, high = (start + scale * share for share in (outcome.effect, outcome.low, outcome.high))
     return value, low, high
 
@@ -134,8 +132,8 @@ def as_json(rows: Iterable[Row]) -> str:
     """Return rows and the machine they were measured on as JSON, without a path or an address of it."""
     from photodup.study.notebook.run import describe_machine
 
-    found = {"machine": describe_machine(environment.describe()), "rows": list(map(asdict, rows))}
-    return json.dumps(plain(found, anonymous), indent=1, ensure_ascii=False) + "\n"
+    document = {"machine": describe_machine(environment.describe()), "rows": list(map(asdict, rows))}
+    return json.dumps(plain(document, anonymous), indent=1, ensure_ascii=False) + "\n"
 
 
 def committed() -> tuple[str, list[Row]]:
@@ -146,8 +144,8 @@ def committed() -> tuple[str, list[Row]]:
     """
     path = reference_dir() / "bench.json"
     with reading(path):
-        found = read_json(path, {"machine": "", "rows": []})
-        return str(found["machine"]), [Row(**one) for one in found["rows"]]
+        document = read_json(path, {"machine": "", "rows": []})
+        return str(document["machine"]), [Row(**fields) for fields in document["rows"]]
 
 
 def reference_dir() -> Path:
@@ -160,7 +158,7 @@ def reference_dir() -> Path:
 def blocks() -> dict[str, str]:
     """Return the generated part of docs/study.md: the committed rows that have a goal."""
     machine, rows = committed()
-    lines = [as_line(of) for of in rows if of.goal]
+    lines = [as_line(row) for row in rows if row.goal]
     if not lines:
         return {"speed": "Not measured in the committed run."}
     source = f"Measured on {machine}. All of them: [`bench.json`](../results/reference-cpu/bench.json)."
@@ -170,15 +168,15 @@ def blocks() -> dict[str, str]:
 HEAD = f"| {'what':76} | {'figure':34} | {'goal':24} | {'memory':9} | |\n|---|---:|---|---:|---|"
 
 
-def as_line(of: Row) -> str:
+def as_line(row: Row) -> str:
     """Return a row as a line of a Markdown table under `HEAD`."""
-    said = "" if of.value is None else number(of.value)
-    if of.low is not None and of.high is not None:
-        said += f" [{number(of.low)}, {number(of.high)}]"
-    state = {True: "met", False: "missed", None: "" if of.value is not None else "not measured"}[of.met]
-    end = ": ".join(filter(None, (state, of.because)))
-    memory = "" if of.memory_mib is None else f"{of.memory_mib:.0f} MiB"
-    return f"| {of.name:76} | {f'{said} {of.unit}'.strip():34} | {of.goal:24} | {memory:9} | {end} |"
+    figure = "" if row.value is None else number(row.value)
+    if row.low is not None and row.high is not None:
+        figure += f" [{number(row.low)}, {number(row.high)}]"
+    state = {True: "met", False: "missed", None: "" if row.value is not None else "not measured"}[row.met]
+    end = ": ".join(filter(None, (state, row.because)))
+    memory = "" if row.memory_mib is None else f"{row.memory_mib:.0f} MiB"
+    return f"| {row.name:76} | {f'{figure} {row.unit}'.strip():34} | {row.goal:24} | {memory:9} | {end} |"
 
 
 if __name__ == "__main__":

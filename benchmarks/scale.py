@@ -63,10 +63,15 @@ def group(n: int) -> dict[str, Any]:
     pairs = similar_pairs(vectors[:n], bounds)
     largest = max((1 + len(star.members) for star in stars(pairs, n)), default=0)
     took = {"rows": n, "seconds": time.perf_counter() - started, "peak_memory_gb": peak_memory_gb()}
-    found = {"method": pairs.method, "recall": pairs.recall, "pairs": len(pairs), "largest_group": largest}
+    pairs_found = {
+        "method": pairs.method,
+        "recall": pairs.recall,
+        "pairs": len(pairs),
+        "largest_group": largest,
+    }
     started = time.perf_counter()
     similar_pairs(vectors, bounds, np.arange(n, n + INCREMENT))
-    return {**took, **found, "seconds_to_add_1000": time.perf_counter() - started}
+    return {**took, **pairs_found, "seconds_to_add_1000": time.perf_counter() - started}
 
 
 def search(n: int) -> dict[str, Any]:
@@ -132,19 +137,19 @@ def peak_memory_gb() -> float:
 def rows() -> Iterator[Row]:
     """Yield time, memory and recall of each size, and what a thousand more take."""
     for n in SIZES:
-        took, goals, what = in_own_process(group, n), GOALS.get(n, {}), f"grouping {n:,} vectors"
-        because = f"{took['method']}, {took['pairs']:,} pairs, largest group {took['largest_group']}"
-        yield row(what, took["seconds"], "s", most=goals.get("seconds"), because=because)
-        yield row(f"{what}: a thousand more", took["seconds_to_add_1000"], "s")
-        yield row(f"{what}: peak memory", took["peak_memory_gb"], "GB", most=goals.get("peak_memory_gb"))
-        yield row(f"{what}: recall of pairs", took["recall"], least=MIN_RECALL)
+        took, goals, name = in_own_process(group, n), GOALS.get(n, {}), f"grouping {n:,} vectors"
+        note = f"{took['method']}, {took['pairs']:,} pairs, largest group {took['largest_group']}"
+        yield row(name, took["seconds"], "s", most=goals.get("seconds"), because=note)
+        yield row(f"{name}: a thousand more", took["seconds_to_add_1000"], "s")
+        yield row(f"{name}: peak memory", took["peak_memory_gb"], "GB", most=goals.get("peak_memory_gb"))
+        yield row(f"{name}: recall of pairs", took["recall"], least=MIN_RECALL)
     for n in SIZES:
-        took, what = search(n), f"candidate pairs of {n:,} photos"
-        yield row(what, took["seconds"], "s", because=took["search"])
-        yield row(f"{what}: after a thousand more", took["seconds_after_adding_1000"], "s")
-        yield row(f"{what}: peak memory", took["peak_memory_gb"], "GB")
-        yield row(f"{what}: recall of pairs", took["recall"], least=MIN_RECALL)
-        yield row(f"{what}: pairs", took["pairs_a_photo"], "a photo")
+        took, name = search(n), f"candidate pairs of {n:,} photos"
+        yield row(name, took["seconds"], "s", because=took["search"])
+        yield row(f"{name}: after a thousand more", took["seconds_after_adding_1000"], "s")
+        yield row(f"{name}: peak memory", took["peak_memory_gb"], "GB")
+        yield row(f"{name}: recall of pairs", took["recall"], least=MIN_RECALL)
+        yield row(f"{name}: pairs", took["pairs_a_photo"], "a photo")
 
 
 if __name__ == "__main__":

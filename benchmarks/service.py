@@ -26,7 +26,7 @@ from photodup.bench.backends.adapters import adapter, answers_to, check_embeddin
 from photodup.bench.load.usage import memory_mib, server_pids
 from photodup.bench.pairs.alternate import Lane, VisitPlan, measure_visit
 from photodup.bench.pairs.read import answered
-from photodup.bench.stats.comparison import Question, judge
+from photodup.bench.stats.comparison import Question, compare_all
 from photodup.bench.stats.facts import Load
 from photodup.bench.stats.figures import interval
 from photodup.core.files import available_cores
@@ -70,15 +70,15 @@ def overhead(engine: str, precision: str, goal: float | None, *, weights: str = 
         goal: of the ratio for one JPEG; None: `INT8_OVER_MS` is the goal.
     """
     photos = made_up_images(IN_FLIGHT).items
-    one, eight, memory = [], [], []
+    single_visits, rounds, memory = [], [], []
     for visit, model, lanes, in_memory in _visits(engine, precision, weights, photos):
-        one.append(measure_visit(lanes, photos, SINGLE, PLAN, seed=visit))
-        here = partial(_model_rate, model, pixels, photos, BATCHES)
-        there = partial(_service_rate, lanes[1], photos, BATCHES)
-        eight.append(in_turns([here, there], QUADS, random.Random(visit)))
+        single_visits.append(measure_visit(lanes, photos, SINGLE, PLAN, seed=visit))
+        model_rate = partial(_model_rate, model, pixels, photos, BATCHES)
+        service_rate = partial(_service_rate, lanes[1], photos, BATCHES)
+        rounds.append(in_turns([model_rate, service_rate], QUADS, random.Random(visit)))
         memory.append(in_memory())
-    asked = Question("one JPEG", "", LATENCY, "", "in process", "service", "nothing was measured.")
-    (single,) = judge([answered(asked, one, SINGLE)])
+    question = Question("one JPEG", "", LATENCY, "", "in process", "service", "nothing was measured.")
+    (single,) = compare_all([answered(question, single_visits, SINGLE)])
     over = f"{single.value_b:.1f} against {single.value_a:.1f} ms" if single.is_measured else ""
     name = f"service, {engine} {precision}:"
     if goal is not None:
@@ -89,7 +89,7 @@ def overhead(engine: str, precision: str, goal: float | None, *, weights: str = 
         more = excess(single)
         name_ms = f"{name} one JPEG − in process"
         yield row(name_ms, more, "ms", most=INT8_OVER_MS, because=over, memory_mib=max(memory))
-    share = ratio(compared(eight))
+    share = ratio(compared(rounds))
     yield row(f"{name} eight in flight ÷ in process", share, least=SHARE_GOAL, memory_mib=max(memory))
 
 
@@ -117,12 +117,12 @@ def large(
             turns.append(in_turns(sides, QUADS, random.Random(visit)))
             memory.append(in_memory())
     name = f"12 MP JPEG to vector through the service, {engine} {precision}, eight in flight"
-    rates = interval([one for figures in turns for one in figures[2]])
+    rates = interval([rate for figures in turns for rate in figures[2]])
     yield row(name, rates, "photos/s", memory_mib=max(memory))
-    for side, how, goal in ((0, "at a reduced scale", LIMIT_GOAL), (1, "whole by Pillow", WHOLE_GOAL)):
-        of = compared(turns, side, 2)
-        because = f"there {of.value_a:.1f} photos/s"
-        yield row(f"{name} ÷ decoded {how} in process", ratio(of), least=goal, because=because)
+    for side, decoding, goal in ((0, "at a reduced scale", LIMIT_GOAL), (1, "whole by Pillow", WHOLE_GOAL)):
+        outcome = compared(turns, side, 2)
+        note = f"there {outcome.value_a:.1f} photos/s"
+        yield row(f"{name} ÷ decoded {decoding} in process", ratio(outcome), least=goal, because=note)
 
 
 def first_answers(
@@ -156,8 +156,8 @@ def first_answers(
 
     seconds()  # leaves it
     turns = in_turns([seconds, from_nothing], n // 2, random.Random(0))
-    for (how, goal), waits in zip(START_GOALS_S.items(), turns, strict=True):
-        name = f"first answer of the service, {engine} {precision}, {how} a cache"
+    for (cached, goal), waits in zip(START_GOALS_S.items(), turns, strict=True):
+        name = f"first answer of the service, {engine} {precision}, {cached} a cache"
         yield row(name, interval(waits), "s", most=goal, memory_mib=max(memory))
 
 

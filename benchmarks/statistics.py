@@ -1,7 +1,7 @@
 """How often the statistics of comparisons are wrong: passes are simulated in which the truth was planted.
 
 A simulated pass has every comparison and null of `notebooks/comparisons.yaml`, in the sizes of the reference or of the quick
-study, and goes through `photodup.bench.stats.comparison.judge` as a measured pass does. Its log ratios, one a visit, are
+study, and goes through `bench.stats.comparison.compare_all` as a measured pass does. Its log ratios, one a visit, are
 resampled from the visits that a run recorded, or generated with stated spreads. `statistics_live` plants delays in real
 servers.
 
@@ -11,9 +11,8 @@ servers.
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,13 +20,12 @@ import numpy as np
 import typer
 import yaml
 
-from benchmarks.rows import Row, row
 from photodup.bench.anyurl.gate import N_SIMULATED, Draw, fails, planted_heads
 from photodup.bench.pairs.alternate import Visit
 from photodup.bench.pairs.declared import Declarations, Pair, declarations
 from photodup.bench.pairs.read import question_of
 from photodup.bench.record.record import RunStore, load_records
-from photodup.bench.stats.comparison import Observed, Outcome, Verdict, has_failed, judge
+from photodup.bench.stats.comparison import Observed, Outcome, Verdict, compare_all, has_failed
 from photodup.bench.stats.facts import SMALLEST_EFFECT
 from photodup.bench.stats.spread import Spread
 from photodup.core.paths import project_root
@@ -35,7 +33,6 @@ from photodup.study.comparisons.measure import KIND as VISIT
 from photodup.study.comparisons.measure import Sizes, sizes_of
 
 EFFECTS = (SMALLEST_EFFECT, 0.03, 0.05, 0.10)
-FALSE_CLAIMS = 0.05  # goal: families in which a difference of exactly 2 % is called larger
 GATE_LIMIT = 0.05
 
 Source = Callable[[Pair, np.random.Generator], tuple[np.ndarray, ...]]
@@ -43,7 +40,6 @@ Source = Callable[[Pair, np.random.Generator], tuple[np.ndarray, ...]]
 
 
 STATED = (Spread(0.01), Spread(0.02), Spread(0.03), Spread(0.05))
-SPREADS = (*STATED, *(Spread(*each) for each in product((0.01, 0.02), (1.0, 2.0))))
 PLANTED = (0.0, GATE_LIMIT, 0.10, 0.15)  # of the gate's heads
 
 
@@ -117,13 +113,13 @@ def _one_of(comparisons: Sequence[np.ndarray], generator: np.random.Generator) -
     return comparisons[int(generator.integers(len(comparisons)))]
 
 
-def _redrawn(own: np.ndarray, generator: np.random.Generator) -> tuple[np.ndarray, ...]:
+def _redrawn(means: np.ndarray, generator: np.random.Generator) -> tuple[np.ndarray, ...]:
     """Return as many visits, drawn from a comparison's own, each with a random sign, around no difference.
 
     They are smoothed (Silverman and Young 1987): of four visits alone every eighth draw would be four times the same one.
     """
-    n = len(own)
-    shifts = (own - own.mean()) * math.sqrt(
+    n = len(means)
+    shifts = (means - means.mean()) * math.sqrt(
         n / (n - 1)
     )  # visits lie nearer to their own mean than to the truth
     width = 1.06 * n**-0.2
@@ -136,15 +132,15 @@ def one_in_flight(visits: Visits) -> list[np.ndarray]:
     """Return the visits of each comparison with one request in flight, as the gate has."""
     declared = declarations()
     loads = {pair.load_name for pair in (*declared.pairs, *declared.nulls) if pair.load.concurrency == 1}
-    return [one for load, of in visits.items() if load in loads for one in of.values()]
+    return [means for load, comparisons in visits.items() if load in loads for means in comparisons.values()]
 
 
 def changes(comparisons: Sequence[np.ndarray]) -> Draw:
     """Return a source of heads that equal their base, each with the noise of one comparison in all looks of the gate."""
 
     def draw(looks: int, generator: np.random.Generator) -> list[np.ndarray]:
-        own = _one_of(comparisons, generator)
-        return [visit for _ in range(looks) for visit in _redrawn(own, generator)]
+        means = _one_of(comparisons, generator)
+        return [visit for _ in range(looks) for visit in _redrawn(means, generator)]
 
     return draw
 
@@ -167,7 +163,7 @@ def rules(draw: Draw, planted: float) -> dict[str, int]:
 
 def declared_in(visits: Visits) -> Declarations:
     """Return the declarations of the comparisons that were measured."""
-    declared, names = declarations(), {name for of in visits.values() for name in of}
+    declared, names = declarations(), {name for comparisons in visits.values() for name in comparisons}
     pairs, nulls = (
         tuple(pair for pair in every if pair.name in names) for every in (declared.pairs, declared.nulls)
     )
@@ -197,7 +193,7 @@ def simulated_pass(
         observed = Observed(ratios, 1.0, math.exp(np.concatenate(ratios).mean()))
         questions.append(question_of(pair, observed))
         truths.append(truth)
-    return list(zip(judge(questions), truths, strict=True))
+    return list(zip(compare_all(questions), truths, strict=True))
 
 
 def simulate(
@@ -211,48 +207,33 @@ def simulate(
 ) -> Rates:
     """Return how passes come out; for each planted difference `n_passes` are simulated."""
     declared, generator = declared or declarations(), np.random.default_rng(seed)
-    held, widths, nulls = [], [], []
+    covered, widths, nulls = [], [], []
     families: dict[tuple[int, str], bool] = {}
     different: dict[float, float] = {}
     beyond: dict[float, float] = {}
     for effect in effects:
-        found = []
+        verdicts = []
         for number in range(n_passes):
             outcomes = simulated_pass(source, effect, generator, declared, quick=quick)
             nulls.append(sum(has_failed(outcome) for outcome, _ in outcomes if outcome.question.is_null))
             for outcome, truth in outcomes:
-                held.append(outcome.low <= math.expm1(truth) <= outcome.high)
+                covered.append(outcome.low <= math.expm1(truth) <= outcome.high)
                 if outcome.question.is_primary:
                     widths.append((outcome.high - outcome.low) / 2)
-                    found.append((outcome.verdict, outcome.is_different and outcome.effect * truth > 0))
+                    verdicts.append((outcome.verdict, outcome.is_different and outcome.effect * truth > 0))
                     if effect == SMALLEST_EFFECT:
                         family = (number, outcome.question.family)
                         families[family] = families.get(family, False) or outcome.verdict is Verdict.BEYOND
-        different[effect] = float(np.mean([right for _, right in found]))
-        beyond[effect] = float(np.mean([right and verdict is Verdict.BEYOND for verdict, right in found]))
+        different[effect] = float(np.mean([right for _, right in verdicts]))
+        beyond[effect] = float(np.mean([right and verdict is Verdict.BEYOND for verdict, right in verdicts]))
     return Rates(
-        float(np.mean(held)),
+        float(np.mean(covered)),
         float(np.mean(list(families.values()))) if families else math.nan,
         different,
         beyond,
         float(np.mean(nulls)),
         float(np.median(widths)),
     )
-
-
-def rows(n_passes: int = 50) -> Iterator[Row]:
-    """Yield how often the statistics are wrong at the worst of the spreads that occur, for both sizes of the study."""
-    for name, sizes in (("the reference", Sizes()), ("the quick study", quick_sizes())):
-        rates = {
-            str(spread): simulate(generated(spread, sizes), n_passes=n_passes, quick=sizes != Sizes())
-            for spread in SPREADS
-        }
-        of = f"in the sizes of {name}, {n_passes} simulated passes"
-        worst = max(rates, key=lambda spread: rates[spread].false_claims)
-        claims = f"families in which exactly ±2 % was called more, {of}"
-        yield row(claims, rates[worst].false_claims, most=FALSE_CLAIMS, because=f"spread {worst}")
-        least = min(rates, key=lambda spread: rates[spread].covered)
-        yield row(f"intervals that hold the truth, {of}", rates[least].covered, because=f"spread {least}")
 
 
 def studies() -> dict[str, Sizes]:
@@ -275,8 +256,8 @@ def rates_of(visits: Visits, n_passes: int, effects: Sequence[float]) -> list[di
     ]
     if visits:
         source = resampled(visits)
-        own = simulate(source, n_passes=n_passes, effects=effects, declared=declared_in(visits))
-        rates.append(("reference", "recorded", own))
+        recorded_rates = simulate(source, n_passes=n_passes, effects=effects, declared=declared_in(visits))
+        rates.append(("reference", "recorded", recorded_rates))
     return [{"study": study, "spread": spread, **asdict(each)} for study, spread, each in rates]
 
 

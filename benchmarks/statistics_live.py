@@ -34,7 +34,7 @@ from photodup.bench.anyurl.versus import compare_servers
 from photodup.bench.anyurl.watch import Watcher
 from photodup.bench.pairs import read
 from photodup.bench.record.record import RunStore, load_records
-from photodup.bench.stats.comparison import Observed, Outcome, Question, has_failed, judge
+from photodup.bench.stats.comparison import Observed, Outcome, Question, compare_all, has_failed
 from photodup.core.errors import PhotodupError
 from photodup.core.paths import project_root
 from photodup.embedding.backends import parse_backend
@@ -154,8 +154,8 @@ def measure_gates(n: int, run_dir: Path) -> list[str]:
                 print(f"{number:2} {name}: {words}", flush=True)
                 failed.setdefault(f"{name}, beside {beside}", []).append(record.get("failed"))
     return [
-        f"gate, {name}: {of.count(True)} of {len(of)} failed, {of.count(None)} were not measured."
-        for name, of in failed.items()
+        f"gate, {name}: {decisions.count(True)} of {len(decisions)} failed, {decisions.count(None)} were not measured."
+        for name, decisions in failed.items()
     ]
 
 
@@ -164,7 +164,7 @@ def outcome_of(row: Mapping[str, Any]) -> Outcome:
     ratios = tuple(np.array(visit, float) for visit in row["log_ratios"])
     observed = Observed(ratios, row["value_a"], row["value_b"])
     sides = ("one relay", "the other relay")
-    return judge([Question(row["planted"], "", LATENCY, "one", *sides, observed, is_primary=True)])[0]
+    return compare_all([Question(row["planted"], "", LATENCY, "one", *sides, observed, is_primary=True)])[0]
 
 
 def outcomes_of(run_dir: Path | str) -> dict[str, list[Outcome]]:
@@ -181,11 +181,14 @@ def outcomes_of(run_dir: Path | str) -> dict[str, list[Outcome]]:
 def summary(outcomes: Mapping[str, Sequence[Outcome]]) -> list[str]:
     """Return one sentence for each kind of comparison: how many were called different, and how many by more than 2 %."""
     sentences = []
-    for planted, of in outcomes.items():
-        different, failed = sum(outcome.is_different for outcome in of), sum(map(has_failed, of))
+    for planted, planted_outcomes in outcomes.items():
+        different, failed = (
+            sum(outcome.is_different for outcome in planted_outcomes),
+            sum(map(has_failed, planted_outcomes)),
+        )
         sides = "equal servers" if planted == NULL else f"a {planted}"
         sentences.append(
-            f"{different} of {len(of)} pairs with {sides} were called different, {failed} by more than 2 %."
+            f"{different} of {len(planted_outcomes)} pairs with {sides} were called different, {failed} by more than 2 %."
         )
     return sentences
 

@@ -51,6 +51,6 @@ def shape(root: Path) -> dict[str, int]:
 
 if __name__ == "__main__":
     ceilings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["shape"]
-    found = shape(ROOT)
-    print("shape: " + ", ".join(f"{name} {n} (at most {ceilings[name]})" for name, n in found.items()))
-    sys.exit(any(n > ceilings[name] for name, n in found.items()))
+    lines = shape(ROOT)
+    print("shape: " + ", ".join(f"{name} {n} (at most {ceilings[name]})" for name, n in lines.items()))
+    sys.exit(any(n > ceilings[name] for name, n in lines.items()))

@@ -28,7 +28,7 @@ from support.triton import tiny_graph
 from fuzz.images import keep, mutate
 from photodup.bench.record import latencies
 from photodup.bench.record.json_files import read_json
-from photodup.bench.record.record import RunStore, load_figures
+from photodup.bench.record.record import RunStore, figures_of_run
 from photodup.core.errors import PhotodupError
 from photodup.embedding.engines.encoder import load_model
 from photodup.embedding.wire.http import AnswerError, Base64Json, Multipart, OpenAi
@@ -86,8 +86,8 @@ def run(folder: Path) -> Callable[[], object]:
     )
 
     def use() -> None:
-        load_figures(folder / "run")
-        latencies.check(folder / "run")
+        figures_of_run(folder / "run")
+        latencies.check_readable(folder / "run")
         read_environment(folder / "run")
         study_rows(folder / "run")
 

@@ -24,8 +24,6 @@ WRITERS = {
     "lib/photodup/photos/state/journal.py:Journal._writable": "lines are appended; links of either kind are refused",
     "lib/photodup/photos/state/journal.py:Journal._drop_cut_line": "the file that `_writable` opened",
     "lib/photodup/photos/state/journal.py:Journal.exclusive": "an empty lock beneath the opened folder",
-    "lib/photodup/photos/search/candidates.py:_write": "into the file that the own folder opened",
-    "lib/photodup/photos/search/neighbours.py:NeighbourIndex.save": "into the file that the own folder opened",
     "lib/photodup/photos/demo/photographs.py:_put": SCRATCH,
     # ---- the laboratory
     "lib/photodup/serving/process/server_process.py:ServerProcess.__init__": LOG,
@@ -47,7 +45,6 @@ REMOVERS = {
     "lib/photodup/photos/state/journal.py:Journal.append": "a line of ours that could not be written whole",
     "lib/photodup/photos/state/journal.py:Journal._drop_cut_line": "a line of ours that was cut short",
     "lib/photodup/photos/trash/files.py:TrashFiles.clear": "empty folders in the trash",
-    "lib/photodup/photos/demo/photographs.py:build_demo": "the demonstration's own ground truth, read first",
     # ---- the laboratory
     "lib/photodup/embedding/engines/quantise.py:_with_onnx_runtime": "a file in its own scratch folder",
     "lib/photodup/embedding/engines/quantise.py:quantise": f"{BUILD}; out of a scratch folder of its own",

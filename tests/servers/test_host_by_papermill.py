@@ -25,7 +25,7 @@ from support.paths import ROOT, link_checkout
 from support.rented import PORTS, rented_machine
 from support.triton import needs_triton
 
-from photodup.bench.record.record import load_figures
+from photodup.bench.record.record import figures_of_run
 from photodup.serving import control_key
 from photodup.serving.check import gpu_of
 from photodup.serving.endpoints import UNNAMED_GPU, Endpoints, read_address_line
@@ -139,7 +139,7 @@ def test_parity_needs_no_fastapi_and_an_unnamed_gpu_is_no_cpu(checkout, publishe
     folder = checkout / "results" / "without-fastapi"
     (parity,) = [json.loads(path.read_text()) for path in folder.glob("records/triton-parity-*.json")]
     assert {row["backend"].split("-")[0] for row in parity["result"]["rows"]} == {"triton"}
-    figures = load_figures(folder)
+    figures = figures_of_run(folder)
     assert len(figures) and set(figures.device) == {UNNAMED_GPU}, "what the metrics count, nobody named"
     assert json.loads((folder / "environment.json").read_text())["servers"]["gpus"] == 2
 

@@ -420,7 +420,7 @@ def test_large_bodies_arrive_whole_and_non_http_is_named():
 
 
 def test_a_point_goes_into_a_run_and_comes_back_as_a_row(tmp_path):
-    from photodup.bench.record.record import RunStore, load_figures
+    from photodup.bench.record.record import RunStore, figures_of_run
 
     asked = Load("single_stream")
     config = {**asked.columns(), "backend": "dummy"}
@@ -435,7 +435,7 @@ def test_a_point_goes_into_a_run_and_comes_back_as_a_row(tmp_path):
             config={**config, "backend": "fastapi-pytorch-fp32-http-jpeg"},
             kind="figure",
         )
-    rows = load_figures(tmp_path / "run").set_index("key")
+    rows = figures_of_run(tmp_path / "run").set_index("key")
     assert rows.loc["p", "latency_ms_p50"] == point["latency_ms_p50"]
     assert len(raw["latency_ms"]) == point["n_requests"]
     assert rows.loc["gone", "status"] == "failed" and np.isnan(rows.loc["gone", "latency_ms_p50"])

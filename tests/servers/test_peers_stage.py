@@ -23,10 +23,10 @@ from photodup.study.peers import alone, servers, tables
 
 DECLARED = {
     "servers": {
-        "fastapi": {"label": "ours", "how": "as it is"},
+        "fastapi": {"label": "ours", "setup": "as it is"},
         "litserve": {
             "label": "LitServe",
-            "how": "a stand-in",
+            "setup": "a stand-in",
             "command": f"{sys.executable} -m photodup.serving.service",
             "environment": {"PYTHONPATH": str(ROOT / "lib"), "ENGINE": "onnx"},
         },

@@ -1,5 +1,6 @@
 """Long work from the page over real HTTP: look for photos, find similar scenes, stop, one at a time, and what is said."""
 
+import math
 import os
 import re
 import signal
@@ -313,7 +314,7 @@ def test_what_was_compared_is_grouped_at_once_and_the_rest_when_there_is_time(tm
     library = make_library(tmp_path / "library", is_compared=False)
     with Catalogue(library) as catalogue:
         first, whole, again = (
-            find_tiers(catalogue, GroupingOptions(seconds=seconds)) for seconds in (0, None, 0)
+            find_tiers(catalogue, GroupingOptions(seconds=seconds)) for seconds in (0, math.inf, 0)
         )
     assert not first.is_complete and [m.evidence.exact for g in first.copies for m in g.members] == [True]
     assert whole.is_complete and again.is_complete and len(whole.copies) == 3

@@ -11,15 +11,14 @@ from support.paths import ROOT
 from support.triton import tiny_graph
 
 from benchmarks import __main__ as command
-from benchmarks import crops, load_generator, one_pass, recorded, rows, scale, service, starts, statistics
+from benchmarks import crops, load_generator, one_pass, rows, scale, service, starts
 from benchmarks.rows import Row, as_line, compared, excess, guarded, ratio, row
 from photodup.bench.pairs.alternate import VisitPlan
 from photodup.core.errors import PhotodupError
 
 
-def test_a_row_meets_its_goal_with_its_figure_or_with_all_of_its_interval():
-    near = (0.96, 0.94, 0.98)
-    assert row("a", near, least=0.95).met and not row("a", near, least=0.95, surely=True).met
+def test_a_row_meets_its_goal_with_its_figure():
+    assert row("a", (0.96, 0.94, 0.98), least=0.95).met
     assert row("a", 2.0, "s", most=1.5) == Row("a", 2.0, None, None, "s", "≤ 1.5", False)
     assert row("a", "no server.", least=1) == Row("a", goal="≥ 1", because="no server.")
     assert row("a", 2.0).met is None
@@ -126,22 +125,6 @@ def test_large_photographs_starts_and_one_pass_are_rows(tiny):
     assert all((o.value or 0) > 0 or o.because for o in found) and len({o.name for o in found}) == len(found)
     goals = [of.goal for of in found if of.goal]
     assert goals == ["≥ 0.8", "≥ 1.5", "≤ 2", "≤ 5", "≤ 1.5", "≤ 5", "≥ 38", "≥ 18"]
-
-
-def test_what_the_study_has_compared_is_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(recorded, "reference_dir", lambda: tmp_path)
-    assert {of.because for of in recorded.rows()} == {"The reference run has no such comparison."}
-    name = "server with INT8, eight"
-    outcome = {"name": name, "effect": 0.01, "low": -0.06, "high": 0.03, "because": ""}
-    (tmp_path / "outcomes.json").write_text(json.dumps([outcome]), encoding="utf-8")
-    (read,) = [of for of in recorded.rows() if of.name == recorded.GOALS[name][0]]
-    assert (read.value, read.met) == (1.01, False), "the whole interval has to lie above .95"
-
-
-def test_rates_of_the_statistics_are_of_the_worst_spread(monkeypatch):
-    monkeypatch.setattr(statistics, "SPREADS", statistics.SPREADS[:2])
-    found = list(statistics.rows(n_passes=2))
-    assert len(found) == 4 and all("spread visits" in of.because for of in found)
 
 
 def test_committed_rows_are_a_table(tmp_path, monkeypatch):

@@ -16,13 +16,13 @@ from support.visits import opened, plant_visits, planted_visit
 
 from photodup.bench.backends.adapter import Dummy
 from photodup.bench.pairs import declared
-from photodup.bench.pairs.alternate import Lane, VisitPlan, measure_visit, turns
+from photodup.bench.pairs.alternate import Lane, VisitPlan, measure_visit, palindrome
 from photodup.bench.pairs.read import figures as figures_of
 from photodup.bench.pairs.read import observed, remarks, usual_metric
 from photodup.bench.record.record import load_records
 from photodup.bench.stats.comparison import Verdict, does_decide
 from photodup.bench.stats.facts import Load
-from photodup.bench.stats.figures import figures_of as pooled_figures
+from photodup.bench.stats.figures import figures_of_windows as pooled_figures
 from photodup.core.errors import PhotodupError
 from photodup.embedding.backends import COLUMNS
 from photodup.serving.embedded import MODELS
@@ -246,7 +246,7 @@ def test_the_quick_study_measures_what_is_marked(declare):
 def test_turns_are_palindromes_in_which_each_side_has_two(n_sides):
     first = set()
     for seed in range(200):
-        order = turns(n_sides, random.Random(seed))
+        order = palindrome(n_sides, random.Random(seed))
         assert order == order[::-1] and sorted(order) == sorted([*range(n_sides)] * 2)
         first.add(order[0])
     assert first == set(range(n_sides)), "each side begins now and then"
@@ -258,7 +258,7 @@ def test_over_all_rows_each_side_follows_each_other_side_equally_often(n_sides):
         def __init__(self, shift):
             self.randrange, self.sample = lambda n: shift, lambda names, n: list(names)
 
-    rows = [turns(n_sides, Row(shift))[:n_sides] for shift in range(n_sides)]
+    rows = [palindrome(n_sides, Row(shift))[:n_sides] for shift in range(n_sides)]
     follows = Counter(pair for row in rows for half in (row, row[::-1]) for pair in pairwise(half))
     assert all(sorted(row) == list(range(n_sides)) for row in rows)
     assert set(follows.values()) == {2} and len(follows) == n_sides * (n_sides - 1)

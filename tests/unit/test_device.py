@@ -10,7 +10,7 @@ import pytest
 from support.paths import ROOT
 from support.triton import save_graph
 
-from photodup.bench.record.record import RunStore, load_figures, load_records
+from photodup.bench.record.record import RunStore, figures_of_run, load_records
 from photodup.core.errors import PhotodupError
 from photodup.study.precision import compiler
 
@@ -73,7 +73,7 @@ def test_every_line_is_measured_or_explained(measure, tmp_path):
         one, four = (records[f"{name} b{batch}"]["result"] for batch in (1, 4))
         assert one["n"] == four["n"] == 3 and one["clock"] == four["clock"] == "wall"
         assert four["throughput_images_per_s"] == pytest.approx(4000 / four["latency_ms_p50"])
-    assert load_figures(tmp_path / "kit").empty, "no load was offered to a server"
+    assert figures_of_run(tmp_path / "kit").empty, "no load was offered to a server"
     assert records["ceilings copy"]["result"]["gb_per_s"] > 0
     for precision in ("fp32", "bf16"):
         product = records[f"ceilings {precision}"]["result"]

@@ -9,8 +9,9 @@ from PIL import Image, TiffImagePlugin
 from support.images import read_facts
 from support.review_library import photo
 
+from benchmarks.large_photographs import make_12mp
 from photodup.embedding.imaging import decode, encode
-from photodup.photos.demo.photographs import SOURCES, make_12mp
+from photodup.photos.demo.photographs import SOURCES
 from photodup.photos.library.hashing import (
     DRAFT_SIZE,
     MAX_DRAFT_DISTANCE,

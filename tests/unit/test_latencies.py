@@ -43,7 +43,7 @@ def test_every_array_comes_back_bit_for_bit_before_and_after(tmp_path_factory, s
         latencies.write_part(run / "records" / f"point-{number}.json", raw)
     for compacted in (0, len(several)):
         for number, raw in enumerate(several):
-            assert same(latencies.read(run, f"point-{number}"), raw)
+            assert same(latencies.read_arrays(run, f"point-{number}"), raw)
         assert latencies.compact(run) in (len(several) - compacted, 0)
 
 
@@ -170,5 +170,7 @@ def test_the_file_is_read_once_for_all_records_and_again_when_it_has_changed(tmp
         latencies.compact(tmp_path)
         asked.clear()
         for _ in range(3):
-            assert [latencies.read(tmp_path, key)["latency_ms"][0] for key in ("a", "b")] == [round_] * 2
+            assert [latencies.read_arrays(tmp_path, key)["latency_ms"][0] for key in ("a", "b")] == [
+                round_
+            ] * 2
         assert asked == [latencies.NAME]

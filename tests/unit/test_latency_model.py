@@ -3,6 +3,7 @@
 import math
 from functools import partial
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +18,10 @@ B8, B32 = 8 * FP32, 32 * FP32
 PAYLOADS = st.integers(1, 30_000_000)
 WINDOWS = st.integers(1, 1000)
 bandwidth_only_ms, rounds_ms, pipe_limited_ms = (partial(model.predict_ms, name) for name in model.MODELS)
+
+
+def rmse_ms(fit: model.Fit) -> float:
+    return float(np.sqrt(np.mean(np.square(fit.residuals_ms))))
 
 
 @pytest.mark.parametrize(
@@ -96,8 +101,8 @@ def test_fit_finds_a_planted_link(rtt_ms, rate, server_ms):
     found = model.fit(rows, "rounds")
     assert found.rtt_ms == pytest.approx(rtt_ms, rel=1e-6)
     assert found.rate_mbit_s == pytest.approx(rate, rel=1e-4)
-    assert found.rmse_ms < 1e-6
-    assert model.fit(rows, "bandwidth-only").rmse_ms > rtt_ms / 2  # the wrong model cannot hide
+    assert rmse_ms(found) < 1e-6
+    assert rmse_ms(model.fit(rows, "bandwidth-only")) > rtt_ms / 2  # the wrong model cannot hide
 
 
 def test_fit_keeps_what_is_given_and_refuses_too_little():
@@ -129,4 +134,4 @@ def test_preset_named_after_the_published_study_is_its_fit():
     )
     assert PRESETS["published-6a"].rate_mbit_s == pytest.approx(rate, rel=0.01)
     assert PRESETS["published-6a"].rtt_ms == pytest.approx(found.rtt_ms, abs=0.5)
-    assert found.rmse_ms < 2
+    assert rmse_ms(found) < 2

@@ -15,7 +15,7 @@ from support.command import running
 
 from photodup.bench.record import environment, json_files, record
 from photodup.bench.record.json_files import RecordError, plain
-from photodup.bench.record.record import RunStore, load_figures, load_records
+from photodup.bench.record.record import RunStore, figures_of_run, load_records
 from photodup.core.errors import PhotodupError
 from photodup.core.paths import project_root
 from photodup.embedding.backends import parse_backend
@@ -74,7 +74,7 @@ def test_a_failed_point_is_recorded_and_retried(store, as_exception):
         return {"status": "failed", "error": "nobody listens on port 1", "n_errors": 4}
 
     failed = store.measure_or_load("a", fails, config=CONFIG, kind="figure")
-    gap = load_figures(store.directory).iloc[0]
+    gap = figures_of_run(store.directory).iloc[0]
     mended = store.measure_or_load("a", lambda: {"x": 1}, config=CONFIG)
     assert failed["status"] == "failed" and "nobody listens" in failed["error"]
     assert "secret" not in json.dumps(failed)
@@ -210,7 +210,7 @@ def test_figures_have_the_agreed_columns_and_join_their_visits(store):
         window = {"latency_ms_p50": median, "n_requests": 5, "n_errors": 0, "parts": [1, 2]}
         store.measure_or_load("p", lambda w=window: w, config=CONFIG | {"visit": visit}, kind="figure")
     store.measure_or_load("step", lambda: {"latency_ms_p50": 2.0}, config=CONFIG, kind="visit")
-    figures = load_figures(store.directory)
+    figures = figures_of_run(store.directory)
     assert list(figures.columns[: len(record.FIGURE_COLUMNS)]) == record.FIGURE_COLUMNS
     assert list(figures["key"]) == ["p"] and list(figures["batch"]) == [1] and set(figures["run"]) == {"run"}
     assert figures.latency_ms_p50.tolist() == [pytest.approx(4)] and figures.n_requests.tolist() == [10]
@@ -218,7 +218,7 @@ def test_figures_have_the_agreed_columns_and_join_their_visits(store):
 
 
 def test_an_empty_run_is_an_empty_table(tmp_path):
-    assert load_figures(RunStore(tmp_path / "run").directory).empty
+    assert figures_of_run(RunStore(tmp_path / "run").directory).empty
 
 
 def test_a_run_resumed_on_another_machine_keeps_both_environments(store, monkeypatch):
@@ -255,7 +255,7 @@ def test_plain_is_json_and_idempotent(value):
 
 def test_the_reference_run_is_read_whole():
     reference = project_root() / "results" / "reference-cpu"
-    figures = load_figures(reference)
+    figures = figures_of_run(reference)
     n_visits = sum(r["kind"] == "figure" for r in load_records(reference))
     assert figures.n_visits.sum() == n_visits >= len(figures) > 100
     assert figures[["backend", "server", "engine", "precision", "link"]].notna().all().all()

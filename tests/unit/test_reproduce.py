@@ -124,6 +124,10 @@ def test_a_file_of_which_only_a_reduced_picture_is_compared_is_reproduced():
 # ---- what it does not ------------------------------------------------------------------------------------------
 
 
+def muted(image: Image.Image, saturation: float = 0.15) -> Image.Image:
+    return ImageEnhance.Color(image).enhance(saturation)
+
+
 def toned(image: Image.Image) -> Image.Image:
     return ImageEnhance.Brightness(image).enhance(1.15)
 
@@ -166,6 +170,15 @@ def test_an_edit_differs_and_neither_goes_for_the_other(name, edit):
     assert reasons(edited, source)
 
 
+@pytest.mark.parametrize("factor", [0.7, 1.3, 1.5])
+@pytest.mark.parametrize("form", ["JPEG", "WEBP"])
+def test_other_colours_of_a_nearly_grey_photograph_are_seen(form, factor):
+    source = saved(muted(original("astronaut").image), quality=94)
+    edited = saved(muted(source.image, factor), form, quality=90)
+    assert "its light or its colours are others" in reasons(source, edited)
+    assert reasons(source, saved(source.image, form, quality=70)) == ""
+
+
 @pytest.mark.parametrize("kind", [one.name for one in LOOK_ALIKES])
 def test_what_only_looks_alike_stays(kind):
     (edit,) = (one for one in LOOK_ALIKES if one.name == kind)
@@ -184,6 +197,26 @@ def test_of_two_exposures_from_a_tripod_none_goes(sigma, quality):
     assert reasons(first, second) and reasons(second, first)
     if sigma > 1 and quality == 95:
         assert "its fine grain is not that of the file to keep" in reasons(first, second)
+
+
+@pytest.mark.parametrize("form", ["WEBP", "AVIF", "HEIF"])
+@pytest.mark.parametrize("sigma", [3, 6])
+def test_of_two_exposures_none_goes_in_whatever_format_one_is_saved(form, sigma):
+    image = ImageOps.contain(photo("astronaut"), (480, 480), Image.Resampling.LANCZOS)
+    first = saved(noisy(image, sigma, 1), quality=95)
+    for quality in (75, 95):
+        second = saved(noisy(image, sigma, 2), form, quality=quality)
+        assert reasons(first, second) and reasons(second, first)
+    copy = saved(first.image, form, quality=95)
+    assert reasons(first, copy) == "", "and a copy with grain goes"
+
+
+@pytest.mark.parametrize("quality", [60, 80, 92])
+def test_a_webp_is_reproduced_and_its_source_stays(quality):
+    source = original("chelsea")
+    copy = saved(source.image, "WEBP", quality=quality)
+    assert reasons(source, copy) == "" != reasons(copy, source)
+    assert reasons(saved(copy.image, quality=95), copy), "a JPEG made of a WebP"
 
 
 @pytest.mark.parametrize("larger", ["bicubic", "sharpened", "smoothed"])

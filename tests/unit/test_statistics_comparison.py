@@ -29,7 +29,7 @@ def question(seen, name="c", *, metric="latency_ms_p50", **others) -> comparison
 
 
 def judged(seen, **others) -> comparison.Outcome:
-    return comparison.judge([question(seen, **others)])[0]
+    return comparison.compare_all([question(seen, **others)])[0]
 
 
 # --- by hand ----------------------------------------------------------------------------------------------
@@ -64,8 +64,8 @@ def test_the_noise_of_a_kind_is_shared():
     generator = np.random.default_rng(0)
     others = [question(moved(0.02, generator), str(i), load="eight") for i in range(30)]
     alone = judged(observed(0.0))
-    among = comparison.judge([question(observed(0.0)), *others])[0]
-    apart = comparison.judge(
+    among = comparison.compare_all([question(observed(0.0)), *others])[0]
+    apart = comparison.compare_all(
         [question(observed(0.0)), *[replace(q, has_several_in_flight=True) for q in others]]
     )[0]
     assert among.high > 3 * alone.high
@@ -124,9 +124,9 @@ def test_each_verdict_has_its_sentence():
 def test_what_is_refused_has_its_reason_and_counts_in_its_family(seen, others, because):
     refused = question(seen, "refused", is_primary=True, **others)
     members = [question(observed(0.1), str(i), is_primary=True) for i in range(2)]
-    first, *rest = comparison.judge([refused, *members])
+    first, *rest = comparison.compare_all([refused, *members])
     was_measured = "carried_over" in others
-    assert (first.verdict is comparison.Verdict.REFUSED) == was_measured and because in first.because
+    assert (first.verdict is comparison.Verdict.REFUSED) == was_measured and because in first.reason
     assert not first.is_measured and not first.decides
     assert max(outcome.confidence for outcome in rest) == 1 - 0.05 / 3
     assert judged(observed(0.1), carried_over=0.01).is_measured
@@ -139,7 +139,7 @@ def test_no_direction_is_claimed_where_ratio_and_values_disagree():
 
 def test_only_primary_comparisons_of_one_notebook_are_corrected_together():
     asked = [question(observed(0.1), str(i), is_primary=i < 3, family="06" if i else "07") for i in range(5)]
-    confidences = [outcome.confidence for outcome in comparison.judge(asked)]
+    confidences = [outcome.confidence for outcome in comparison.compare_all(asked)]
     assert confidences[0] == confidences[3] == confidences[4] == 0.95
     assert sorted(confidences[1:3]) == [0.95, 0.975]
 
@@ -151,7 +151,7 @@ def test_a_null_that_fails_marks_its_comparisons_and_no_other():
     ]
     families = (("passes", "fails"), ("passes",), ())
     both, one, none = (question(observed(0.1), str(i), nulls=n) for i, n in enumerate(families))
-    outcomes = {o.question.name: o for o in comparison.judge([both, one, none, *nulls])}
+    outcomes = {o.question.name: o for o in comparison.compare_all([both, one, none, *nulls])}
     assert comparison.has_failed(outcomes["fails"]) and not comparison.has_failed(outcomes["passes"])
     assert outcomes["0"].verdict is outcomes["1"].verdict is comparison.Verdict.BEYOND, (
         "a null is no threshold"
@@ -178,7 +178,7 @@ def seen_of(visits) -> comparison.Observed:
 @settings(max_examples=100)
 def test_a_verdict_says_what_its_interval_says(families, metric):
     asked = [question(seen_of(v), str(i), metric=metric, is_primary=True) for i, v in enumerate(families)]
-    for outcome in comparison.judge(asked):
+    for outcome in comparison.compare_all(asked):
         low, high, margin = outcome.low, outcome.high, outcome.metric.margin
         assert low <= outcome.effect <= high
         is_found, is_beyond = low > 0 or high < 0, low > SMALLEST_EFFECT or high < -SMALLEST_EFFECT

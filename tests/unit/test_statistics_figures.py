@@ -8,7 +8,7 @@ from scipy import stats
 
 from photodup.bench.load.plan import WindowPlan
 from photodup.bench.stats.facts import METRICS, metric_named
-from photodup.bench.stats.figures import figures_of, interval, percentile_figure
+from photodup.bench.stats.figures import figures_of_windows, interval, percentile_figure
 from photodup.core.errors import PhotodupError
 
 
@@ -40,7 +40,7 @@ def test_an_interval_is_students_and_keeps_to_the_scale(values, factor):
 
 def test_a_single_visit_has_no_interval():
     assert interval([5.0]) == (pytest.approx(5.0), None, None)
-    figures = figures_of([window(np.arange(1, 301))])
+    figures = figures_of_windows([window(np.arange(1, 301))])
     assert figures["latency_ms_p50"] == pytest.approx(150.5) and figures["latency_ms_p50_ci_low"] is None
     assert figures["latency_ms_p95_ci_high"] is None and figures["latency_ms_p99"] is None
 
@@ -63,7 +63,7 @@ def test_counts_add_up_and_other_numbers_are_means():
         window([10.0] * 100, batch=1, server_requests=100, server_queue_ms_mean=queue, backend="a", seed=seed)
         for seed, queue in enumerate((1.0, 2.0, 6.0))
     ]
-    figures = figures_of([*windows, {"status": "failed", "error": "gone", "n_requests": 5}])
+    figures = figures_of_windows([*windows, {"status": "failed", "error": "gone", "n_requests": 5}])
     assert (figures["n_requests"], figures["n_visits"], figures["server_requests"]) == (300, 3, 300)
     assert (figures["server_queue_ms_mean"], figures["batch"], figures["backend"]) == (3.0, 1, "a")
     assert "seed" not in figures and "raw" not in figures and figures.get("status") != "failed"
@@ -72,9 +72,9 @@ def test_counts_add_up_and_other_numbers_are_means():
         and figures["latency_ms_p95"] == pytest.approx(10)
         and figures["latency_ms_p99"] is None
     )
-    nothing = figures_of([{"status": "failed", "error": "gone"}])
+    nothing = figures_of_windows([{"status": "failed", "error": "gone"}])
     assert (nothing["status"], nothing["error"], nothing["n_visits"]) == ("failed", "gone", 0)
-    assert figures_of([])["error"] == "nothing was measured"
+    assert figures_of_windows([])["error"] == "nothing was measured"
 
 
 def test_a_note_is_said_once_with_the_visits_that_it_is_true_of():
@@ -82,13 +82,16 @@ def test_a_note_is_said_once_with_the_visits_that_it_is_true_of():
     windows = [
         window([1.0], notes="; ".join(notes)) for notes in ((late.format(3), warm), (), (late.format(5),))
     ]
-    assert figures_of(windows)["notes"] == f"{late.format(3)} (in 2 of 3 visits); {warm} (in 1 of 3 visits)"
-    assert figures_of(windows[:1])["notes"] == windows[0]["notes"]
+    assert (
+        figures_of_windows(windows)["notes"]
+        == f"{late.format(3)} (in 2 of 3 visits); {warm} (in 1 of 3 visits)"
+    )
+    assert figures_of_windows(windows[:1])["notes"] == windows[0]["notes"]
 
 
 def test_a_plan_or_a_metric_that_makes_no_sense_is_refused():
     for seconds in (0, -1, float("inf"), float("nan")):
         with pytest.raises(PhotodupError, match="needs a length"):
             WindowPlan(seconds)
-    with pytest.raises(PhotodupError, match="knows no metric"):
+    with pytest.raises(PhotodupError, match="There is no metric"):
         metric_named("latency")

@@ -1,4 +1,4 @@
-"""How often comparisons are wrong, simulated at small sizes; the whole is `python -m benchmarks --only statistics`."""
+"""How often comparisons are wrong, simulated at small sizes; notebook 14 shows the whole."""
 
 from itertools import product
 
@@ -40,7 +40,7 @@ def test_comparisons_that_spread_more_than_the_others_are_not_trusted_more(n_vis
             comparison.Question(str(i), "", "latency_ms_p50", "one", "A", "B", each)
             for i, each in enumerate(observed)
         ]
-        missed += [not outcome.low <= 0 <= outcome.high for outcome in comparison.judge(questions)[:8]]
+        missed += [not outcome.low <= 0 <= outcome.high for outcome in comparison.compare_all(questions)[:8]]
     assert np.mean(missed) < most_missed
 
 

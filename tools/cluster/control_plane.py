@@ -146,8 +146,8 @@ class ControlPlane:
         if answer.status_code not in (404, 409):
             answer.raise_for_status()
 
-    def kubectl(self, *arguments: str, given: str | None = None) -> None:
-        output_of(tool("kubectl"), *arguments, "--kubeconfig", str(self.folder / "kubeconfig"), stdin=given)
+    def kubectl(self, *arguments: str, stdin: str | None = None) -> None:
+        output_of(tool("kubectl"), *arguments, "--kubeconfig", str(self.folder / "kubeconfig"), stdin=stdin)
 
     def _flags(self, text: str) -> list[str]:
         return text.format(port=self.ports["kube-apiserver"], folder=self.folder).split()
@@ -278,7 +278,7 @@ class Namespace:
     def _apply(self, item: dict[str, Any]) -> None:
         item = as_of_1_20(item)
         item["metadata"]["namespace"] = self.name
-        self.plane.kubectl("apply", "-f", "-", given=json.dumps(item))
+        self.plane.kubectl("apply", "-f", "-", stdin=json.dumps(item))
 
     def _list(self, now: float) -> None:
         """Read which pods exist, have a node and are being deleted; let those go whose end is over."""

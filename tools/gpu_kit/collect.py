@@ -29,9 +29,9 @@ def main() -> None:
     parser.add_argument("bundle", type=Path, help="folder with manifest.json and the slices")
     parser.add_argument("--results", type=Path, default=ROOT / "results", help="default: results/")
     parser.add_argument("--run", help="name for the run here; default the name it has")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     try:
-        for line in collect(asked.bundle, asked.results, asked.run):
+        for line in collect(options.bundle, options.results, options.run):
             print(line)
     except PhotodupError as error:
         sys.exit(f"collect.py: {error}")
@@ -49,13 +49,13 @@ def collect(bundle: Path, results: Path, run: str | None = None) -> list[str]:
         if missing := join(bundle, Path(scratch), ["records"]).get("records"):
             raise PhotodupError(f"The bundle is not whole: {', '.join(missing)} did not come back.")
         unpacked = Path(scratch) / "records"
-        found = sorted(p for p in unpacked.glob("results/*") if p.is_dir())
-        if not found:
+        runs = sorted(p for p in unpacked.glob("results/*") if p.is_dir())
+        if not runs:
             raise PhotodupError("The bundle holds no run yet: no step has measured anything.")
-        if run and len(found) > 1:
-            raise PhotodupError(f"The bundle holds {len(found)} runs: leave --run out.")
+        if run and len(runs) > 1:
+            raise PhotodupError(f"The bundle holds {len(runs)} runs: leave --run out.")
         lines = []
-        for source in found:
+        for source in runs:
             target = results / (run or source.name)
             copied = _copy_run(source, target)
             write_outcomes(read_run(target))
@@ -75,15 +75,15 @@ def _copy_run(source: Path, target: Path) -> int:
     new = []
     for path in sorted((source / "records").glob("*.json")):
         record, here = read_record(path), target / "records" / path.name
-        known = read_record(here) if here.is_file() else None
-        if known == record:
+        collected = read_record(here) if here.is_file() else None
+        if collected == record:
             continue
-        if known is not None and known["status"] == "ok":
+        if collected is not None and collected["status"] == "ok":
             raise PhotodupError(f"{target.name} has another {path.name}: collect under another --run.")
         new.append(path)
     for path in new:
         # Single requests that were too many to send stayed behind: the record then stands without them.
-        if raw := latencies.read(source, path.stem):
+        if raw := latencies.read_arrays(source, path.stem):
             latencies.write_part(target / "records" / path.name, raw)
         write_atomically(target / "records" / path.name, path.read_bytes(), within=target)
     latencies.compact(target)

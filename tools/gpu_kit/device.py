@@ -221,8 +221,10 @@ def measure_device(
         return rounding.embeddings_of(rounding.rounded(load_graph(fp32_graph()), precision), images)
 
     with RunStore(project_root() / "results" / run, model=facts["model"]) as store:
-        of = {"weights": model.digest[:12], "on": on}
-        device = Device(name, model.visual, graph, store, batches, repeats, engine_cache, images, rounded, of)
+        facts_of_lines = {"weights": model.digest[:12], "on": on}
+        device = Device(
+            name, model.visual, graph, store, batches, repeats, engine_cache, images, rounded, facts_of_lines
+        )
         device.measure(engines, precisions, budget)
     if budget.left_out:
         print(f"left out, the budget of {budget.minutes:g} minutes is spent: {', '.join(budget.left_out)}.")

@@ -50,14 +50,14 @@ def main() -> None:
     parser.add_argument("--slice-mib", type=float, default=14, help="largest slice in MiB (default 14)")
     parser.add_argument("--python", default="3.12", help="Python version over there (default 3.12)")
     parser.add_argument("--wheels", type=Path, help="folder with the wheels; default: pip downloads them")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     try:
         manifest = pack(
-            asked.folder,
-            asked.group or list(GROUPS),
-            slice_bytes=int(asked.slice_mib * MIB),
-            python=asked.python,
-            wheels=asked.wheels,
+            options.folder,
+            options.group or list(GROUPS),
+            slice_bytes=int(options.slice_mib * MIB),
+            python=options.python,
+            wheels=options.wheels,
         )
     except PhotodupError as error:
         sys.exit(f"pack.py: {error}")
@@ -129,17 +129,17 @@ def _add_photographs(tar: tarfile.TarFile) -> None:
     from photodup.study.notebook.points import N_PHOTOS
     from photodup.study.notebook.weights import demo_library, payload_photos
 
-    wanted, library = payload_photos(N_PHOTOS), demo_library()
+    photos_of_loads, library = payload_photos(N_PHOTOS), demo_library()
     truth = json.loads((library / "ground_truth.json").read_text(encoding="utf-8"))
     photos = truth["photos"] if isinstance(truth, dict) else truth
-    left, kept = set(wanted), []
+    left, entries = set(photos_of_loads), []
     for entry in photos:
         data = (library / entry["path"]).read_bytes()
         if data in left:
             left.discard(data)
-            kept.append(entry)
+            entries.append(entry)
             _add_bytes(tar, f"tree/build/demo/{entry['path']}", data)
-    shortened = {**truth, "photos": kept} if isinstance(truth, dict) else kept
+    shortened = {**truth, "photos": entries} if isinstance(truth, dict) else entries
     _add_bytes(tar, "tree/build/demo/ground_truth.json", json.dumps(shortened).encode())
 
 
@@ -157,7 +157,7 @@ def _nobody(info: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def _wheels(
-    group: str, scratch: Path, python: str, there: Path | None, requirements: Path | None
+    group: str, scratch: Path, python: str, folder: Path | None, requirements: Path | None
 ) -> Iterable[Path]:
     listed = (requirements or Path(__file__).with_name("wheels")) / f"{group}.txt"
     names = [line.split("#")[0].strip() for line in listed.read_text().splitlines()]
@@ -168,11 +168,13 @@ def _wheels(
     command = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps"]
     command += ["--only-binary=:all:", "--implementation", "cp", "--python-version", python]
     command += [word for platform in PLATFORMS for word in ("--platform", platform)]
-    if there is not None:
-        command += ["--no-index", "--find-links", str(there)]
-    done = subprocess.run([*command, "-d", str(scratch), *names], capture_output=True, text=True, check=False)
-    if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or ["no message"]
+    if folder is not None:
+        command += ["--no-index", "--find-links", str(folder)]
+    process = subprocess.run(
+        [*command, "-d", str(scratch), *names], capture_output=True, text=True, check=False
+    )
+    if process.returncode:
+        lines = [line for line in process.stderr.splitlines() if line.startswith("ERROR")] or ["no message"]
         raise PhotodupError(f"pip cannot get the wheels of {group} ({lines[-1][:200]}): see {listed.name}.")
     return sorted(scratch.glob("*.whl"))
 

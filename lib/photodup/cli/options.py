@@ -2,9 +2,10 @@
 
 import functools
 from collections.abc import Callable
+from copy import copy
 from dataclasses import fields, is_dataclass
 from inspect import Parameter, Signature, signature
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 
 def with_groups(command: Callable[..., None]) -> Callable[..., None]:
@@ -19,9 +20,10 @@ def with_groups(command: Callable[..., None]) -> Callable[..., None]:
             parameters.append(parameter.replace(kind=Parameter.KEYWORD_ONLY, annotation=annotation))
             continue
         for name, annotation in get_type_hints(group, include_extras=True).items():
-            annotation.__metadata__[0].rich_help_panel = group.__name__
-            default = group.__dataclass_fields__[name].default
-            parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation))
+            option = copy(annotation.__metadata__[0])
+            option.rich_help_panel = group.__name__
+            default, kind = group.__dataclass_fields__[name].default, Annotated[annotation.__origin__, option]
+            parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind))
 
     @functools.wraps(command)
     def with_options(**options: Any) -> None:

@@ -99,7 +99,7 @@ def study_outcomes(run: Annotated[str, Argument(help="directory under results/")
 
     opened = read_run(run_directory(run))
     outcomes = read_all(opened)
-    planned = [outcome for outcome in outcomes if outcome.because != NOT_PLANNED]
+    planned = [outcome for outcome in outcomes if outcome.reason != NOT_PLANNED]
     for outcome in sorted(planned, key=lambda o: (o.question.is_null, not o.question.is_primary)):
         question = outcome.question
         kind = "null" if question.is_null else "primary" if question.is_primary else "exploratory"

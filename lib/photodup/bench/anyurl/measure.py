@@ -26,7 +26,13 @@ from photodup.bench.load.usage import local_server
 from photodup.bench.load.window import Probe, measure
 from photodup.bench.load.workers import check_rows, clock, common_error, describe_error
 from photodup.bench.stats.facts import Load
-from photodup.bench.stats.figures import FEWEST_VISITS, Figure, figures_of, interval, percentile_figure
+from photodup.bench.stats.figures import (
+    FEWEST_VISITS,
+    Figure,
+    figures_of_windows,
+    interval,
+    percentile_figure,
+)
 from photodup.bench.stats.sentence import number
 from photodup.core.errors import PhotodupError, is_expected
 from photodup.embedding.wire.http import AnswerError, Base64Json, Multipart, OpenAi, Post
@@ -118,7 +124,7 @@ class LoadWindow:
 
 @dataclass(frozen=True)
 class Measured:
-    """A load with its windows, one a visit; `columns` are `figures_of` them."""
+    """A load with its windows, one a visit; `columns` are `figures_of_windows` them."""
 
     spec: LoadSpec
     windows: list[LoadWindow]
@@ -262,7 +268,7 @@ def measure_loads(request: Request, specs: Sequence[LoadSpec], watcher: Watcher)
             windows[index].append(replace(window, began_s=max(watcher.opened_s - began, 0.0)))
         longest_s = max(longest_s, clock() - visit_began)
     return [
-        Measured(spec, of_spec, figures_of([window.columns for window in of_spec]))
+        Measured(spec, of_spec, figures_of_windows([window.columns for window in of_spec]))
         for spec, of_spec in zip(specs, windows, strict=True)
         if of_spec
     ]

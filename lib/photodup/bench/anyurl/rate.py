@@ -20,7 +20,7 @@ from photodup.bench.anyurl.measure import (
 from photodup.bench.anyurl.watch import Watcher
 from photodup.bench.load.plan import WindowPlan
 from photodup.bench.load.workers import common_error
-from photodup.bench.stats.figures import figures_of
+from photodup.bench.stats.figures import figures_of_windows
 from photodup.bench.stats.rate_search import HighestRate, LatencyBound, rate_window, rate_words, search_rate
 from photodup.core.errors import PhotodupError
 
@@ -54,7 +54,7 @@ def search_highest_rate(
 
     def window(load: LoadSpec, plan: WindowPlan, label: str) -> Measured:
         opened = measure_window(request, load, plan, watcher, counters, label=label)
-        measured.append(Measured(load, [opened], figures_of([opened.columns])))
+        measured.append(Measured(load, [opened], figures_of_windows([opened.columns])))
         return measured[-1]
 
     probe = replace(spec, rate_per_s=None, concurrency=PROBE_IN_FLIGHT)

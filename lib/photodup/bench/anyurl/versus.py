@@ -17,7 +17,7 @@ from photodup.bench.anyurl.watch import Watcher
 from photodup.bench.backends.adapters import answers_to, lowest_cosine
 from photodup.bench.pairs import read
 from photodup.bench.pairs.alternate import Lane, Visit, VisitPlan, measure_visit
-from photodup.bench.stats.comparison import LEAST_VISITS, Outcome, Question, has_failed, judge
+from photodup.bench.stats.comparison import LEAST_VISITS, Outcome, Question, compare_all, has_failed
 from photodup.bench.stats.facts import Load
 from photodup.bench.stats.figures import FEWEST_VISITS
 from photodup.bench.stats.sentence import sentence
@@ -158,7 +158,7 @@ def outcomes_of(visits: list[Visit], load: Load) -> list[Outcome]:
             metric, "", metric, metric, SIDES[0], SIDES[2], "", metric == usual, nulls=("check",)
         )
         questions.append(read.answered(question, [visit.against(2) for visit in visits], load))
-    return judge(questions)
+    return compare_all(questions)
 
 
 def same_answers(first: Request, second: Request, batch: int) -> list[str]:

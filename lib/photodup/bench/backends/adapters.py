@@ -23,20 +23,20 @@ def adapter(backend: str | Backend, url: str | None = None, **options: Any) -> A
     Raises:
         PhotodupError: no such backend, one that cannot be measured, or a server backend without an address.
     """
-    asked = parse_backend(backend)
-    if asked.is_local:
-        if asked.engine == DUMMY:
+    requested = parse_backend(backend)
+    if requested.is_local:
+        if requested.engine == DUMMY:
             return Dummy(**options)
-        if asked.engine not in ("pytorch", "onnx") or asked.precision != "fp32":
+        if requested.engine not in ("pytorch", "onnx") or requested.precision != "fp32":
             raise PhotodupError(
-                f"{asked} cannot be measured in this process: use local-pytorch-fp32 or local-onnx-fp32."
+                f"{requested} cannot be measured in this process: use local-pytorch-fp32 or local-onnx-fp32."
             )
-        return Local(asked, **options)
+        return Local(requested, **options)
     if not url:
-        raise PhotodupError(f"The backend {asked} needs the address of its server.")
-    if asked.server == "fastapi":
-        return server_adapters.fastapi(asked, url, **options)
-    return server_adapters.triton(asked, url, **options)
+        raise PhotodupError(f"The backend {requested} needs the address of its server.")
+    if requested.server == "fastapi":
+        return server_adapters.fastapi(requested, url, **options)
+    return server_adapters.triton(requested, url, **options)
 
 
 def answers_to(under_test: Adapter, items: Sequence[Any]) -> list[np.ndarray]:
@@ -60,12 +60,12 @@ def cosine_to_reference(under_test: Adapter, photos: Sequence[bytes], reference:
     chosen = np.unique(np.linspace(0, len(photos) - 1, min(16, len(photos))).astype(int))
 
     answers = answers_to(under_test, [photos[i] for i in chosen])
-    found = np.asarray(answers, dtype=np.float64)
-    wanted = np.asarray(reference, dtype=np.float64)[chosen]
-    if found.shape != wanted.shape:
-        shapes = f"{found.shape[1:]}, the reference is {wanted.shape[1:]}"
+    embeddings = np.asarray(answers, dtype=np.float64)
+    expected = np.asarray(reference, dtype=np.float64)[chosen]
+    if embeddings.shape != expected.shape:
+        shapes = f"{embeddings.shape[1:]}, the reference is {expected.shape[1:]}"
         raise PhotodupError(f"{under_test.backend} answers embeddings of shape {shapes}.")
-    return lowest_cosine(found, wanted)
+    return lowest_cosine(embeddings, expected)
 
 
 def check_embeddings(

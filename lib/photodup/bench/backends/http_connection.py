@@ -170,11 +170,13 @@ class HttpConnection:
         if self._reopen:
             self._used = time.monotonic()
         if not 200 <= answer.status < 300:
-            said = bytes(answer.body[:1000]).decode("utf-8", "replace")
+            message = bytes(answer.body[:1000]).decode("utf-8", "replace")
             for secret in self._secrets:
-                said = said.replace(secret, "…")
-            said = said[:200].strip()
-            raise HttpError(f"The server answered {answer.status}: {' '.join(said.split())}", answer.status)
+                message = message.replace(secret, "…")
+            message = message[:200].strip()
+            raise HttpError(
+                f"The server answered {answer.status}: {' '.join(message.split())}", answer.status
+            )
         return answer.headers, bytes(answer.body)
 
     def _send(self, connection: socket.socket, head: bytes, body: bytes, answer: "_Answer") -> bool:
@@ -189,18 +191,18 @@ class HttpConnection:
             sent = connection.sendmsg((head, body), (), socket.MSG_DONTWAIT)
             if sent == len(head) + len(body):
                 return True
-            rest = (
+            remaining = (
                 memoryview(body)[sent - len(head) :] if sent > len(head) else memoryview(head[sent:] + body)
             )
-            while rest and not (answer.complete or answer.status >= 400):
+            while remaining and not (answer.complete or answer.status >= 400):
                 events = _ready(connection, select.POLLIN | select.POLLOUT, self._timeout_s)
                 if events & ~select.POLLOUT:
                     answer.feed(memoryview(self._buffer)[: connection.recv_into(self._buffer)])
                 elif events:
-                    rest = rest[connection.send(rest, socket.MSG_DONTWAIT) :]
+                    remaining = remaining[connection.send(remaining, socket.MSG_DONTWAIT) :]
                 else:
                     raise BlockingIOError
-            return not rest
+            return not remaining
         except ConnectionError:  # perhaps it said why: what is read next is that, or the end
             return False
 
@@ -243,9 +245,9 @@ class _Answer:
             return
         self._total, now = self._total + len(received), time.monotonic()
         self._until = self._until or now + self._timeout_s
-        most = self._most_bytes if self.status else _MOST_HEADER_BYTES
-        if self._total > most:
-            raise HttpError(f"The server's answer is longer than {most:,} bytes.", self.status)
+        limit_bytes = self._most_bytes if self.status else _MOST_HEADER_BYTES
+        if self._total > limit_bytes:
+            raise HttpError(f"The server's answer is longer than {limit_bytes:,} bytes.", self.status)
         if now > self._until:
             raise HttpError(f"The server's answer was not whole within {self._timeout_s:g} s.", self.status)
 

@@ -28,8 +28,13 @@ ATTEMPTS = 3  # per wanted request
 class _Row:
     """Samples of one row, and whether the link was on time during each."""
 
-    def __init__(self, link: Link, payload_bytes: int, connection: str, wanted: int) -> None:
-        self.link, self.payload_bytes, self.connection, self.wanted = link, payload_bytes, connection, wanted
+    def __init__(self, link: Link, payload_bytes: int, connection: str, n_samples: int) -> None:
+        self.link, self.payload_bytes, self.connection, self.n_samples = (
+            link,
+            payload_bytes,
+            connection,
+            n_samples,
+        )
         self.samples: list[float] = []
         self.dropped: list[tuple[str, float]] = []
         self.info: dict[str, float] = {}
@@ -37,7 +42,7 @@ class _Row:
     @property
     def open(self) -> bool:
         attempts = len(self.samples) + len(self.dropped)
-        return len(self.samples) < self.wanted and attempts < ATTEMPTS * self.wanted
+        return len(self.samples) < self.n_samples and attempts < ATTEMPTS * self.n_samples
 
     def take(self, request: Callable[[], tuple[float, dict[str, float]]]) -> None:
         self.link.report(reset=True)
@@ -49,7 +54,7 @@ class _Row:
             self.info = info
 
     def result(self) -> dict[str, Any]:
-        valid = len(self.samples) >= self.wanted
+        valid = len(self.samples) >= self.n_samples
         samples = self.samples or [latency_ms for _, latency_ms in self.dropped]
         return {
             **emulated(self.link.spec).columns(),
@@ -97,14 +102,14 @@ def measure_ladder(
                 latency_ms = (time.perf_counter() - started) * 1000
                 return latency_ms, request_info({}, tcp_info(client))
 
-        def on_kept(client: socket.socket, payload: bytes) -> tuple[float, dict[str, float]]:
+        def on_warm(client: socket.socket, payload: bytes) -> tuple[float, dict[str, float]]:
             before = tcp_info(client)
             latency_ms = send_to_sink(client, payload)
             idle = {"idle_ms": before["last_data_sent_ms"]}
             return latency_ms, request_info(before, tcp_info(client)) | idle
 
         rows: list[_Row] = []
-        kept = {size: stack.enter_context(connect()) for size in payloads_bytes}
+        warm_connections = {size: stack.enter_context(connect()) for size in payloads_bytes}
         for size in payloads_bytes:
             payload, times = bytes(size), n_large if size > LARGE_BYTES else n
             if "new" in connections:
@@ -112,19 +117,19 @@ def measure_ladder(
                 while row.open:
                     row.take(partial(on_new, payload))
             for _ in range(WARM_UP_SENDS_LARGE if size > LARGE_BYTES else WARM_UP_SENDS):
-                send_to_sink(kept[size], payload)
+                send_to_sink(warm_connections[size], payload)
             if "warm" in connections:
                 rows.append(row := _Row(link, size, "warm", times))
                 while row.open:
-                    row.take(partial(on_kept, kept[size], payload))
+                    row.take(partial(on_warm, warm_connections[size], payload))
         idle = [_Row(link, size, "idle", n_large) for size in payloads_bytes if "idle" in connections]
         while any(row.open for row in idle):
             time.sleep(idle_s)
             for row in [row for row in idle if row.open]:
                 size = row.payload_bytes
-                row.take(partial(on_kept, kept[size], bytes(size)))
-        found = [row.result() for row in (*rows, *idle)]
-        return {"rows": found, "link": spec.label, "engine": link.engine}
+                row.take(partial(on_warm, warm_connections[size], bytes(size)))
+        results = [row.result() for row in (*rows, *idle)]
+        return {"rows": results, "link": spec.label, "engine": link.engine}
 
 
 def measure_parallel(
@@ -147,6 +152,6 @@ def measure_parallel(
         row = _Row(link, payload_bytes, "warm", repeats)
         while row.open:
             row.take(all_of_them)
-        found = row.result()
-    goodput = requests * payload_bytes * 8e-3 / found["latency_ms_p50"]
-    return found | {"requests": requests, "connections": connections, "goodput_mbit_s": goodput}
+        row_of_all = row.result()
+    goodput = requests * payload_bytes * 8e-3 / row_of_all["latency_ms_p50"]
+    return row_of_all | {"requests": requests, "connections": connections, "goodput_mbit_s": goodput}

@@ -123,10 +123,6 @@ class Fit:
     rate_mbit_s: float
     residuals_ms: tuple[float, ...]
 
-    @property
-    def rmse_ms(self) -> float:
-        return float(np.sqrt(np.mean(np.square(self.residuals_ms))))
-
 
 def _trips(model: str) -> Callable[[Mapping], float]:
     if model not in ("bandwidth-only", "rounds"):

@@ -19,12 +19,10 @@ import contextlib
 import ctypes
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self, TypeVar
@@ -132,7 +130,6 @@ class Link:
                 f"The emulated link holds up to {MAX_RATE_MBIT_S} Mbit/s, not {self.spec.rate_mbit_s:g}: "
                 "ask for less, or measure without a link."
             )
-        remove_leftovers()
         self._start()
         return self
 
@@ -282,38 +279,3 @@ def _explain(reply: dict) -> str:
     if reply.get("errno") == 2:
         return f"The emulated link needs /dev/net/tun: load it with `modprobe tun` ({reply['error']})."
     return f"The emulated link could not be set up: {reply['error']}."
-
-
-def available() -> str:
-    """Return why an emulated link cannot be made here, or an empty string."""
-    try:
-        with Link(rtt_ms=1, rate_mbit_s=10):
-            return ""
-    except LinkError as error:
-        return str(error)
-
-
-def leftovers() -> list[int]:
-    """Return the process ids of relays whose `Link` is gone; each holds a namespace and two TUN devices."""
-    import psutil
-
-    found = []
-    for process in psutil.process_iter(["cmdline", "ppid"]):
-        command = process.info["cmdline"] or []
-        with contextlib.suppress(ValueError, LookupError, TypeError):
-            parent = json.loads(command[command.index(MODULE) + 2])["parent"]
-            if process.info["ppid"] != parent:  # its parent died, so another one has it now
-                found.append(process.pid)
-    return found
-
-
-def remove_leftovers() -> list[int]:
-    """End such relays, and with them their namespaces and devices. Returns their process ids."""
-    stale = leftovers()
-    for pid in stale:
-        with contextlib.suppress(OSError):
-            os.kill(pid, signal.SIGKILL)
-    deadline = time.monotonic() + 2
-    while stale and set(leftovers()) & set(stale) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return stale

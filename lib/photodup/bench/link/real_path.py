@@ -86,36 +86,36 @@ def measure_path(
     rows = []
     for size in payloads_bytes:
         times = n_large if size > LARGE_BYTES else n
-        for kind, wait_s, wanted in (("new", 0.0, times), ("warm", 0.0, times), ("idle", idle_s, n_large)):
+        for kind, wait_s, n_samples in (("new", 0.0, times), ("warm", 0.0, times), ("idle", idle_s, n_large)):
             if kind in connections:
-                rows.append(_row(connect, server, size, kind, wanted, wait_s))
-    found = {
+                rows.append(_row(connect, server, size, kind, n_samples, wait_s))
+    path = {
         "server": server,
         "rtt_ms": round(rtt_ms, 3),
         "rtt_median_ms": round(median(handshakes), 3),
         "turnaround_ms": round(max(0.0, smallest - rtt_ms), 3),
         "rows": rows,
     }
-    return found | {"rate_mbit_s": _rate(found)}
+    return path | {"rate_mbit_s": _rate(path)}
 
 
-def twin(found: dict[str, Any], **fields: Any) -> LinkSpec:
+def twin(path: dict[str, Any], **fields: Any) -> LinkSpec:
     """Return an emulated link like a measured way: its round trip, and the rate that one connection carried.
 
     A rate above what the emulated link can hold, or one that nobody measured, becomes the highest it can.
     """
-    rate = found.get("rate_mbit_s") or MAX_RATE_MBIT_S
+    rate = path.get("rate_mbit_s") or MAX_RATE_MBIT_S
     return LinkSpec(
-        rtt_ms=max(0.2, found["rtt_ms"]), rate_mbit_s=max(1.0, min(rate, MAX_RATE_MBIT_S)), **fields
+        rtt_ms=max(0.2, path["rtt_ms"]), rate_mbit_s=max(1.0, min(rate, MAX_RATE_MBIT_S)), **fields
     )
 
 
-def _rate(found: dict[str, Any]) -> float | None:
-    warm = [r for r in found["rows"] if r["connection"] == "warm" and r["valid"]]
+def _rate(path: dict[str, Any]) -> float | None:
+    warm = [r for r in path["rows"] if r["connection"] == "warm" and r["valid"]]
     large = max(warm, key=lambda r: r["payload_bytes"], default=None)
     if large is None or large["payload_bytes"] <= LARGE_BYTES:
         return None
-    carried_ms = large["latency_ms_p50"] - found["rtt_ms"] - found["turnaround_ms"]
+    carried_ms = large["latency_ms_p50"] - path["rtt_ms"] - path["turnaround_ms"]
     return round(large["payload_bytes"] * 8e-3 / carried_ms, 1) if carried_ms > 0 else None
 
 
@@ -126,8 +126,8 @@ def _row(
     try:
         samples, info = _samples(connect, server, bytes(size), kind, times, wait_s)
     except (OSError, PhotodupError) as error:
-        why = str(error) or type(error).__name__
-        return row | {"latency_ms_p50": None, "n_requests": 0, "valid": False, "invalid_because": why}
+        reason = str(error) or type(error).__name__
+        return row | {"latency_ms_p50": None, "n_requests": 0, "valid": False, "invalid_because": reason}
     return row | {
         "latency_ms_p50": median(samples),
         "samples_ms": [round(sample, 3) for sample in samples],

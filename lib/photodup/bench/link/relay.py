@@ -77,11 +77,11 @@ class Line:
             for part in split(frame):
                 self.accept(part, now, waited_s)
         else:  # at least one segment of this super-packet was lost: draw again, on condition of that
-            kept = [True] * count
-            while all(kept):
-                kept = [self.dice.random() >= self.loss for _ in range(count)]
-            self.lost += count - sum(kept)
-            for part, keep in zip(split(frame), kept, strict=True):
+            survives = [True] * count
+            while all(survives):
+                survives = [self.dice.random() >= self.loss for _ in range(count)]
+            self.lost += count - sum(survives)
+            for part, keep in zip(split(frame), survives, strict=True):
                 if keep:
                     self._send(part, len(part) - VNET.size, 1, waited_s)
 
@@ -94,17 +94,17 @@ class Line:
 
     def deliver(self, now: float) -> None:
         while self.flying and self.flying[0][0] <= now:
-            due, head, rest, waited_s = self.flying.popleft()
+            due, head, body, waited_s = self.flying.popleft()
             with contextlib.suppress(OSError):  # a device going down at the end
-                os.writev(self.sink, (head, rest))
+                os.writev(self.sink, (head, body))
             late = int((now - due + waited_s) * 1000 / LATE_BIN_MS)
             self.late[min(late, LATE_BINS - 1)] += 1
 
     def report(self) -> dict:
-        rank, seen, late_bin = sum(self.late) * 0.99, 0, 0
+        rank, n_packets, late_bin = sum(self.late) * 0.99, 0, 0
         for late_bin, count in enumerate(self.late):  # noqa: B007
-            seen += count
-            if seen >= rank:
+            n_packets += count
+            if n_packets >= rank:
                 break
         return {
             "bytes": self.bytes,
@@ -161,17 +161,20 @@ def build(config: dict) -> tuple[int, int, str, str]:
                 raise
     else:
         raise OSError(errno.EBUSY, "all 64 emulated links are in use")
-    here, there = f"198.18.{number}.1", f"198.18.{number}.2"  # RFC 2544: reserved for benchmarks
+    host_address, client_address = (
+        f"198.18.{number}.1",
+        f"198.18.{number}.2",
+    )  # RFC 2544: reserved for benchmarks
     device = f"{DEVICE}{number}"
     sysctl(f"ipv4/conf/{device}/route_localnet", "1")
-    set_up(device, here, there, config, segments)
+    set_up(device, host_address, client_address, config, segments)
     if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNET):
         raise OSError(ctypes.get_errno(), "unshare")
     client = open_tun(DEVICE, segments > 1)
-    set_up(DEVICE, there, here, config, segments)
+    set_up(DEVICE, client_address, host_address, config, segments)
     sysctl("ipv4/tcp_slow_start_after_idle", str(int(config["slow_start_after_idle"])))
     sysctl("ipv4/tcp_no_metrics_save", "1")  # else a connection inherits what an earlier one learned
-    return host, client, here, there
+    return host, client, host_address, client_address
 
 
 def run(control: socket.socket, lines: tuple[Line, Line], parent: int) -> None:
@@ -214,19 +217,19 @@ def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     config = json.loads(sys.argv[2])
     try:
-        host, client, here, there = build(config)
+        host, client, host_address, client_address = build(config)
     except Exception as error:  # told to the parent, which words it
         reply = {"error": f"{type(error).__name__}: {error}", "errno": getattr(error, "errno", None)}
         control.sendall(json.dumps(reply).encode() + b"\n")
         return
     with contextlib.suppress(OSError):  # better timing on a busy machine, not a condition
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
-    target = socket.inet_aton(here) if config["servers_far"] else LOOPBACK
+    target = socket.inet_aton(host_address) if config["servers_far"] else LOOPBACK
     lines = (
         Line(client, host, config, 16, target, config["seed"]),
-        Line(host, client, config, 12, socket.inet_aton(here), config["seed"] + 1),
+        Line(host, client, config, 12, socket.inet_aton(host_address), config["seed"] + 1),
     )
-    reply = {"address": here, "client_address": there}
+    reply = {"address": host_address, "client_address": client_address}
     namespace = os.open("/proc/self/ns/net", os.O_RDONLY)
     socket.send_fds(control, [json.dumps(reply).encode() + b"\n"], [namespace])
     os.close(namespace)

@@ -45,10 +45,10 @@ def tcp_info(connection: socket.socket) -> dict[str, int]:
         raw = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 232)
     except (AttributeError, OSError) as error:
         raise PhotodupError(f"TCP_INFO needs a TCP socket on Linux: {error}.") from None
-    there = {
+    available = {
         name: place for name, place in _FIELDS.items() if place[1] + struct.calcsize(place[0]) <= len(raw)
     }
-    return {name: struct.unpack_from(kind, raw, at)[0] for name, (kind, at) in there.items()}
+    return {name: struct.unpack_from(kind, raw, at)[0] for name, (kind, at) in available.items()}
 
 
 def request_info(before: dict[str, int], after: dict[str, int]) -> dict[str, float]:

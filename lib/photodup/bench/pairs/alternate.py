@@ -118,8 +118,11 @@ class Visit:
 
     def blocks(self, side: int) -> dict[int, np.ndarray]:
         """Return the latencies of a side's answers, ms, by the half in which they came."""
-        mine = self.side == side
-        return {int(half): self.latency_ms[mine & (self.half == half)] for half in np.unique(self.half[mine])}
+        is_of_side = self.side == side
+        return {
+            int(half): self.latency_ms[is_of_side & (self.half == half)]
+            for half in np.unique(self.half[is_of_side])
+        }
 
     def figure(self, latency_ms: np.ndarray) -> float:
         """Return what sides are compared by: median latency (ms) with one in flight, throughput (images/s) with several.
@@ -161,13 +164,13 @@ class Visit:
 
     def against(self, other: int) -> "Visit":
         """Return this visit with two of its sides: the first, and this one as index 1."""
-        pair, mine = (0, other), np.isin(self.side, (0, other))
+        pair, is_of_pair = (0, other), np.isin(self.side, (0, other))
         lists: dict[str, Any] = {
             name: None if (column := getattr(self, name)) is None else [column[side] for side in pair]
             for name in ("n_failed", "errors", "alone", "carried_over")
         }
-        answers = {name: getattr(self, name)[mine] for name in ANSWERS if len(getattr(self, name))}
-        return replace(self, **lists, **answers | {"side": (self.side[mine] == other).astype(float)})
+        answers = {name: getattr(self, name)[is_of_pair] for name in ANSWERS if len(getattr(self, name))}
+        return replace(self, **lists, **answers | {"side": (self.side[is_of_pair] == other).astype(float)})
 
 
 _VISIT = TypeAdapter(Visit)
@@ -267,7 +270,7 @@ class _Block(Window):
             return is_of_the_server
 
 
-def turns(n_sides: int, draw: random.Random) -> list[int]:
+def palindrome(n_sides: int, draw: random.Random) -> list[int]:
     """Return a palindrome of turns in which each side has two: a random row of a Williams square and its reverse."""
     row = [step // 2 if step % 2 == 0 else n_sides - (step + 1) // 2 for step in range(n_sides)]
     shift, names = draw.randrange(n_sides), draw.sample(range(n_sides), n_sides)
@@ -311,9 +314,9 @@ def measure_visit(
         for lane in lanes if serve is None else ():
             lane.run_block(load, plan.warmup_s, skipped=0, counted=3)
             lane.n_failed = 0
-        for palindrome in range(plan.palindromes):
-            for place, side in enumerate(turns(len(lanes), draw)):
-                half = 2 * palindrome + place // len(lanes)
+        for number in range(plan.palindromes):
+            for place, side in enumerate(palindrome(len(lanes), draw)):
+                half = 2 * number + place // len(lanes)
                 kernel_ms.append(_kernel_ms())
                 with serve(side) if serve else nullcontext():
                     # The same photographs to all sides of a half.

@@ -23,24 +23,24 @@ class Server:
 
     Attributes:
         name: key of its records; its environment and its lock file are called so.
-        how: one clause on how it is configured.
+        setup: one clause: its configuration.
         command: program and arguments, with the places that `photodup.study.peers.servers` fills; none for ours.
         environment: variables beside ours, with the same places.
         ready: path that answers 200 when it embeds.
         protocol, path, model: how it is asked (see `bench.anyurl.target`).
-        most: images in a request, at most.
+        max_images: in a request.
     """
 
     name: str
     label: str
-    how: str
+    setup: str
     command: str = ""
     environment: tuple[tuple[str, str], ...] = ()
     ready: str = "/readyz"
     protocol: str = "multipart"
     path: str = "/embed"
     model: str = ""
-    most: int = 8
+    max_images: int = 8
 
 
 @dataclass(frozen=True)
@@ -132,8 +132,8 @@ class Declarations:
 
     def of(self, notebooks: Iterable[str], *, quick: bool = False) -> tuple[Pair, ...]:
         """Return the comparisons of some notebooks (stems); of the quick study alone if asked."""
-        wanted = set(notebooks)
-        return tuple(p for p in self.pairs if p.notebook in wanted and (p.is_quick or not quick))
+        stems = set(notebooks)
+        return tuple(p for p in self.pairs if p.notebook in stems and (p.is_quick or not quick))
 
     def nulls_of(self, pairs: Iterable[Pair], *, quick: bool = False) -> tuple[Pair, ...]:
         """Return the nulls that check some comparisons; of the quick study alone if asked."""
@@ -175,16 +175,18 @@ def _read(path: Path) -> Declarations:
     pairs: list[Pair] = []
     for notebook, rows in data["comparisons"].items():
         for row in rows:
-            both, *others = (
+            compared, *replacements = (
                 (side(row, a), side(row, b)) for a, b in ((row["a"], row["b"]), *row.get("elsewhere", ()))
             )
-            pairs += _under_loads(row, notebook, *both, loads, path, elsewhere=tuple(others))
+            pairs += _under_loads(row, notebook, *compared, loads, path, elsewhere=tuple(replacements))
     nulls: list[Pair] = []
     for row in data.get("nulls", ()):
         row = {"name": f"null of {row['side']}", **row}
-        named = (side(row, name) for name in (row["side"], *row.get("elsewhere", ())))
-        both, *others = ((one, replace(one, label=f"{one.label} again")) for one in named)
-        nulls += _under_loads(row, "", *both, loads, path, is_null=True, elsewhere=tuple(others))
+        candidates = (side(row, name) for name in (row["side"], *row.get("elsewhere", ())))
+        compared, *replacements = (
+            (candidate, replace(candidate, label=f"{candidate.label} again")) for candidate in candidates
+        )
+        nulls += _under_loads(row, "", *compared, loads, path, is_null=True, elsewhere=tuple(replacements))
     names = [pair.name for pair in (*pairs, *nulls)]
     if twice := {name for name in names if names.count(name) > 1}:
         raise PhotodupError(f"{path.name}: two comparisons are called {sorted(twice)[0]!r}.")
@@ -205,8 +207,8 @@ def _under_loads(
     **more: Any,
 ) -> Iterator[Pair]:
     """Yield a row's comparison under each of its loads; a list takes the usual figure of each, a mapping names it."""
-    given = row["loads"] if isinstance(row["loads"], dict) else dict.fromkeys(row["loads"])
-    for name, metric in given.items():
+    metrics = row["loads"] if isinstance(row["loads"], dict) else dict.fromkeys(row["loads"])
+    for name, metric in metrics.items():
         if name not in loads:
             raise PhotodupError(
                 f"{path.name}: {row['name']} asks for the load {name!r}, which is none of it."
@@ -237,6 +239,6 @@ def _side(name: str, row: Mapping[str, Any], servers: Mapping[str, Server]) -> S
 
 
 def _load(row: Mapping[str, Any]) -> tuple[Load, str]:
-    rest = dict(row)
-    link = rest.pop("link", "")
-    return Load(**rest), link
+    attributes = dict(row)
+    link = attributes.pop("link", "")
+    return Load(**attributes), link

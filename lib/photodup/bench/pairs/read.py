@@ -39,9 +39,13 @@ def question_of(
 
 def _called(side: Side, other: Side) -> str:
     """Return a side's label, with the payload or protocol that sets it apart from the other side."""
-    mine, its = side.backend, other.backend
-    payload = " with a JPEG" if mine.wire == "jpeg" != its.wire else ""
-    protocol = " by HTTP" if mine.protocol == "http" != its.protocol and "HTTP" not in side.label else ""
+    backend, other_backend = side.backend, other.backend
+    payload = " with a JPEG" if backend.wire == "jpeg" != other_backend.wire else ""
+    protocol = (
+        " by HTTP"
+        if backend.protocol == "http" != other_backend.protocol and "HTTP" not in side.label
+        else ""
+    )
     return side.label + payload + protocol
 
 

@@ -36,8 +36,8 @@ def describe(
     """
     import psutil
 
-    set_here = environment()
-    named = {"name": set_here.architecture, "pretrained": _without_folder(set_here.weights)}
+    settings = environment()
+    names = {"name": settings.architecture, "pretrained": _without_folder(settings.weights)}
     return {
         "cpu": cpuinfo("model name") or platform.processor() or platform.machine(),
         "vector_instructions": sorted(f for f in processor_flags() if f.startswith(("avx", "amx", "asimd"))),
@@ -50,7 +50,7 @@ def describe(
         "python": platform.python_version(),
         "packages": {name: version for name in PACKAGES if (version := _version(name))} | _triton(),
         "gpus": _gpus(),
-        "model": {**named, **(model or {})},
+        "model": {**names, **(model or {})},
         **({"servers": dict(servers)} if servers else {}),
     }
 
@@ -86,19 +86,19 @@ def _version(package: str) -> str | None:
 
 def _git(root: Path, *arguments: str) -> str | None:
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             ["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=20, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip()
+    return process.stdout.strip()
 
 
 def _without_folder(pretrained: str) -> str:
     """A checkpoint's folder says who ran it, not what ran; its file name is kept."""
-    kind, colon, rest = pretrained.partition(":")
+    kind, colon, path = pretrained.partition(":")
     if colon and kind == "onnx":
-        return f"onnx:{Path(rest).name}"
+        return f"onnx:{Path(path).name}"
     return Path(pretrained).name if os.sep in pretrained else pretrained
 
 

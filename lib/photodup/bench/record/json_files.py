@@ -95,7 +95,7 @@ def plain(value: Any, text: Callable[[str], str] = str) -> Any:
 
 
 @contextmanager
-def reading(what: Path | str) -> Iterator[None]:
+def reading(source: Path | str) -> Iterator[None]:
     """Turn whatever damaged content raises in this block into one sentence that names it.
 
     A run may be somebody else's or cut short. Each reader would otherwise need a check of its own for each value.
@@ -108,12 +108,12 @@ def reading(what: Path | str) -> Iterator[None]:
     except RecordError:
         raise
     except Exception as error:  # of json, nbformat, Arrow, NumPy and our own look-ups: a dozen kinds
-        said = (
+        kind = (
             f"{type(error).__name__}: " if isinstance(error, LookupError | TypeError | AttributeError) else ""
         )
-        reason = escaped(" ".join(f"{said}{error}".split())[:160]) or type(error).__name__
+        reason = escaped(" ".join(f"{kind}{error}".split())[:160]) or type(error).__name__
         raise RecordError(
-            f"{printable(str(what))} cannot be read ({reason}): restore it from git, or delete it and run again."
+            f"{printable(str(source))} cannot be read ({reason}): restore it from git, or delete it and run again."
         ) from error
 
 
@@ -157,7 +157,7 @@ def read_json(path: Path, default: Any = None, **fields: type | tuple[type, ...]
         if not isinstance(value, kind):
             raise ValueError(f"it holds a {type(value).__name__}, not a {kind.__name__}")
         for number, row in enumerate(value) if fields else ():
-            wrong = [name for name, of in fields.items() if not isinstance(row[name], of)]
+            wrong = [name for name, kinds in fields.items() if not isinstance(row[name], kinds)]
             if wrong:
                 raise ValueError(f"{wrong[0]!r} of entry {number} is a {type(row[wrong[0]]).__name__}")
     return value

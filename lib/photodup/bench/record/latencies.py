@@ -39,7 +39,7 @@ def write_part(path: Path, raw: Mapping[str, Any]) -> None:
     write_atomically(part, _bytes(_table(path.stem, raw)), within=run.parent, fsync=True)
 
 
-def read(run: Path, record: str) -> "dict[str, np.ndarray]":
+def read_arrays(run: Path, record: str) -> "dict[str, np.ndarray]":
     """Return the arrays of one record, float32, by name; empty when it kept none.
 
     Args:
@@ -50,17 +50,17 @@ def read(run: Path, record: str) -> "dict[str, np.ndarray]":
         RecordError: the file cannot be read; names it and the remedy.
     """
     for table in _tables(run, record):
-        found = {
+        arrays = {
             name: table[name].drop_null().to_numpy().copy()
             for name in table.column_names
             if name not in ("record", "request") and table[name].null_count < len(table)
         }
-        if found:
-            return found
+        if arrays:
+            return arrays
     return {}
 
 
-def check(run: Path) -> None:
+def check_readable(run: Path) -> None:
     """Read the single requests of a run, as everything that looks at one of them will.
 
     Raises:
@@ -81,14 +81,14 @@ def compact(run: Path) -> int:
     parts = {path.name.removesuffix(PART): path for path in sorted((run / "records").glob(f"*{PART}"))}
     if not parts:
         return 0
-    kept = {path.stem for path in (run / "records").glob("*.json")}
-    tables = [_read(path) for name, path in parts.items() if name in kept]
+    recorded = {path.stem for path in (run / "records").glob("*.json")}
+    tables = [_read(path) for name, path in parts.items() if name in recorded]
     if (run / NAME).is_file():
         import pyarrow.compute as pc
 
         whole = _read(run / NAME)
-        stays = pa.array(sorted(kept - parts.keys()), pa.string())
-        tables.append(whole.filter(pc.is_in(whole["record"], stays)))
+        unchanged = pa.array(sorted(recorded - parts.keys()), pa.string())
+        tables.append(whole.filter(pc.is_in(whole["record"], unchanged)))
     table = pa.concat_tables(tables, promote_options="default") if tables else _table("", {})
     names = ["record", "request", *sorted(set(table.column_names) - {"record", "request"})]
     order = [("record", "ascending"), ("request", "ascending")]
@@ -140,8 +140,8 @@ def _tables(run: Path, record: str) -> "Iterator[pa.Table]":
     if part.is_file():
         yield _read(part)
     if whole.is_file():
-        about = whole.stat()
-        by_record = _by_record(whole, about.st_mtime_ns, about.st_size, about.st_ino)
+        stat = whole.stat()
+        by_record = _by_record(whole, stat.st_mtime_ns, stat.st_size, stat.st_ino)
         if record in by_record:
             yield by_record[record]
 
@@ -171,9 +171,9 @@ def _read(path: Path) -> "pa.Table":
     import pyarrow.parquet as pq
 
     with reading(path):
-        about = pq.read_metadata(path)
-        if 4 * about.num_rows * about.num_columns > MOST_BYTES:
-            raise ValueError(f"{about.num_rows:,} rows are more than any run has")
+        metadata = pq.read_metadata(path)
+        if 4 * metadata.num_rows * metadata.num_columns > MOST_BYTES:
+            raise ValueError(f"{metadata.num_rows:,} rows are more than any run has")
         # As a dictionary: one long name, repeated, would unpack to any size.
         table = pq.read_table(path, read_dictionary=["record"])
         kinds = {"record": pa.dictionary(pa.int32(), pa.string()), "request": pa.int32()}

@@ -27,7 +27,7 @@ from photodup.bench.record.json_files import (
     reading,
     slug,
 )
-from photodup.bench.stats.figures import figures_of
+from photodup.bench.stats.figures import figures_of_windows
 from photodup.core.errors import PhotodupError, is_expected
 from photodup.core.files import write_atomically
 
@@ -138,7 +138,11 @@ class RunStore:
 
         path = self.path_of(key, config)
         record = self.record(key, config=config)
-        return latencies.read(self.directory, path.stem) if record is not None and record["has_raw"] else {}
+        return (
+            latencies.read_arrays(self.directory, path.stem)
+            if record is not None and record["has_raw"]
+            else {}
+        )
 
     def lock(self) -> None:
         """Take the run for this process.
@@ -182,7 +186,7 @@ class RunStore:
         self, key: str, measure: Callable[[], dict], config: Mapping[str, Any], kind: str
     ) -> dict[str, Any]:
         """Measure and write. An interruption (Ctrl-C) records nothing, so that the point is done again."""
-        path, about = self.path_of(key, config), self._keep_environment()
+        path, environment_digest = self.path_of(key, config), self._keep_environment()
         started, clock = datetime.now(UTC), time.perf_counter()
         try:
             result = dict(measure())
@@ -210,7 +214,7 @@ class RunStore:
             "photodup_version": environment.photodup_version(),
             "git_commit": commit,
             "git_dirty": dirty,
-            "environment_digest": about,
+            "environment_digest": environment_digest,
         }
         if raw:
             latencies.write_part(path, raw)
@@ -226,9 +230,9 @@ class RunStore:
             content = {"digest": self._environment_digest, **facts}
             other = self.directory / f"environment-{self._environment_digest}.json"
             with reading(first):
-                known = read_json(first)["digest"] if os.path.lexists(first) else None
-            if known != self._environment_digest and not other.is_file():
-                self._write(first if known is None else other, content)
+                first_digest = read_json(first)["digest"] if os.path.lexists(first) else None
+            if first_digest != self._environment_digest and not other.is_file():
+                self._write(first if first_digest is None else other, content)
         return self._environment_digest
 
     def _write(self, path: Path, content: Mapping[str, Any]) -> None:
@@ -242,7 +246,7 @@ def load_records(run_dir: Path | str) -> Iterator[dict[str, Any]]:
     yield from sorted(records, key=lambda record: (record["started_at"], record["key"]))
 
 
-def load_figures(run_dir: Path | str) -> "pd.DataFrame":
+def figures_of_run(run_dir: Path | str) -> "pd.DataFrame":
     """Return one row a figure of a run: the mean over its visits, which are records of kind `figure`.
 
     Columns: `FIGURE_COLUMNS` first (None where a fact was not recorded), then every other plain value of config and
@@ -254,8 +258,8 @@ def load_figures(run_dir: Path | str) -> "pd.DataFrame":
     run_dir, visits = Path(run_dir), dict[str, list[dict[str, Any]]]()
     for record in load_records(run_dir):
         if record["kind"] == "figure":
-            others = {name: value for name, value in record["config"].items() if name != "visit"}
-            visits.setdefault(digest({"key": record["key"], "config": others}), []).append(record)
+            config = {name: value for name, value in record["config"].items() if name != "visit"}
+            visits.setdefault(digest({"key": record["key"], "config": config}), []).append(record)
     rows = []
     for records in visits.values():
         first = records[0]
@@ -265,7 +269,7 @@ def load_figures(run_dir: Path | str) -> "pd.DataFrame":
                 "run": run_dir.name,
                 "status": "ok",
                 **first["config"],
-                **figures_of(windows),
+                **figures_of_windows(windows),
                 "key": first["key"],
             }
         rows.append({name: value for name, value in row.items() if not isinstance(value, (dict, list))})
@@ -280,7 +284,7 @@ def name_of(key: str, config: Mapping[str, Any]) -> str:
 
 def _answers(run_dir: Path, record: Mapping[str, Any]) -> "dict[str, dict[str, np.ndarray]]":
     name = name_of(record["key"], record["config"]).removesuffix(".json")
-    raw = latencies.read(run_dir, name) if record["has_raw"] else {}
+    raw = latencies.read_arrays(run_dir, name) if record["has_raw"] else {}
     return {"raw": raw} if raw else {}
 
 

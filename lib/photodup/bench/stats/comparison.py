@@ -140,7 +140,7 @@ class Outcome:
         value_a, value_b: in the metric's unit.
         n, n_visits: observations and visits that it rests on: all that were made.
         spread: standard deviation of one visit's mean.
-        because: why there is no verdict; empty otherwise.
+        reason: why there is no verdict; empty otherwise.
         null: of the nulls that check it, the outcome that lies farthest from zero; None where none was measured.
     """
 
@@ -155,7 +155,7 @@ class Outcome:
     n: int = 0
     n_visits: int = 0
     spread: float = math.nan
-    because: str = ""
+    reason: str = ""
     notes: tuple[str, ...] = field(default=())
     null: "Outcome | None" = None
 
@@ -184,29 +184,29 @@ class Outcome:
     def columns(self) -> dict[str, str | float | bool | int | None]:
         """Return this outcome as a row of `outcomes.json`; numbers that are not known are None."""
 
-        def known(value: float) -> float | None:
+        def or_none(value: float) -> float | None:
             return None if math.isnan(value) else value
 
-        asked = self.question
+        question = self.question
         return {
-            "name": asked.name,
-            "notebook": asked.family,
-            "primary": asked.is_primary,
-            "load": asked.load,
-            "metric": asked.metric,
+            "name": question.name,
+            "notebook": question.family,
+            "primary": question.is_primary,
+            "load": question.load,
+            "metric": question.metric,
             "unit": self.metric.unit,
-            "value_a": known(self.value_a),
-            "value_b": known(self.value_b),
-            "effect": known(self.effect),
-            "low": known(self.low),
-            "high": known(self.high),
+            "value_a": or_none(self.value_a),
+            "value_b": or_none(self.value_b),
+            "effect": or_none(self.effect),
+            "low": or_none(self.low),
+            "high": or_none(self.high),
             "verdict": str(self.verdict),
-            "because": self.because,
-            "excludes_beyond": known(self.excludes_beyond),
+            "because": self.reason,
+            "excludes_beyond": or_none(self.excludes_beyond),
             "n": self.n,
-            "seconds": asked.seconds,
-            "null_low": known(self.null.low) if self.null else None,
-            "null_high": known(self.null.high) if self.null else None,
+            "seconds": question.seconds,
+            "null_low": or_none(self.null.low) if self.null else None,
+            "null_high": or_none(self.null.high) if self.null else None,
         }
 
 
@@ -217,7 +217,7 @@ def does_decide(verdict: str, excludes_beyond: float) -> bool:
     return verdict not in (Verdict.NOT_MEASURED, Verdict.REFUSED)
 
 
-def judge(questions: Sequence[Question]) -> list[Outcome]:
+def compare_all(questions: Sequence[Question]) -> list[Outcome]:
     """Return the outcome of each question of a pass, in the order given; the nulls among them check the others.
 
     A null is a check and never a threshold: where its Holm-adjusted interval lies beyond ±2 %, the comparisons of its load
@@ -251,29 +251,29 @@ def noise_of(observed: Sequence[Observed]) -> Noise:
     return Noise(*_usual_variance(variances, np.array([len(each.log_ratios) - 1.0 for each in several])))
 
 
-def _usual_variance(own: np.ndarray, free: np.ndarray) -> tuple[float, float]:
+def _usual_variance(variances: np.ndarray, free: np.ndarray) -> tuple[float, float]:
     """Return the variance around which variances lie, and the degrees of freedom that it is worth to one more of them.
 
     By the moments of their logarithms (Smyth 2004, section 6.2). It is worth nothing to the only one, and never more than
     the degrees of freedom of the others.
 
     Args:
-        own: [n] estimates.
+        variances: [n] estimates.
         free: [n] degrees of freedom of each.
     """
     from scipy.optimize import brentq
     from scipy.special import digamma, polygamma
 
-    if len(own) < 2 or not np.median(own):
+    if len(variances) < 2 or not np.median(variances):
         return 0.0, 0.0
     half = free / 2
     # One that happens to be nothing would decide alone: its logarithm has no bound.
-    logs = np.log(np.maximum(own, 1e-5 * np.median(own))) - digamma(half) + np.log(half)
+    logs = np.log(np.maximum(variances, 1e-5 * np.median(variances))) - digamma(half) + np.log(half)
     apart = float(np.var(logs, ddof=1) - polygamma(1, half).mean())
-    most = float(free.sum() - free.mean())
-    if apart <= polygamma(1, most / 2):
-        return math.exp(logs.mean() + digamma(most / 2) - math.log(most / 2)), most
-    worth = brentq(lambda x: polygamma(1, x) - apart, 1e-3, most / 2)
+    most_free = float(free.sum() - free.mean())
+    if apart <= polygamma(1, most_free / 2):
+        return math.exp(logs.mean() + digamma(most_free / 2) - math.log(most_free / 2)), most_free
+    worth = brentq(lambda x: polygamma(1, x) - apart, 1e-3, most_free / 2)
     return math.exp(logs.mean() + digamma(worth) - math.log(worth)), 2 * worth
 
 
@@ -327,7 +327,7 @@ def _family(questions: Sequence[Question], noise: Mapping[tuple[bool, str], Nois
     return [
         _outcome(question, estimates[i], levels[i])
         if i in estimates
-        else Outcome(question, refused[i][0], because=refused[i][1], notes=question.notes)
+        else Outcome(question, refused[i][0], reason=refused[i][1], notes=question.notes)
         for i, question in enumerate(questions)
     ]
 

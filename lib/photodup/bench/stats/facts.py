@@ -58,7 +58,7 @@ def metric_named(name: str) -> Metric:
     try:
         return METRICS[name]
     except KeyError:
-        raise PhotodupError(f"The judge knows no metric {name!r}: use one of {', '.join(METRICS)}.") from None
+        raise PhotodupError(f"There is no metric {name!r}: use one of {', '.join(METRICS)}.") from None
 
 
 @dataclass(frozen=True)

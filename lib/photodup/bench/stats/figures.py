@@ -38,7 +38,7 @@ def _around(middle: float, logs: np.ndarray) -> Figure:
     return math.exp(middle), math.exp(middle - reach), math.exp(middle + reach)
 
 
-def figures_of(windows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def figures_of_windows(windows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the figures of one load from its windows, one a visit, as `window.measure` returns them.
 
     Failed windows are left out; without any other the figures are `status` and `error` of the last one.

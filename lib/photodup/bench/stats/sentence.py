@@ -32,7 +32,7 @@ def _said(outcome: Outcome) -> str:
 def _clause(outcome: Outcome) -> str:
     metric, a, b = outcome.metric, outcome.question.label_a, outcome.question.label_b
     if not outcome.is_measured:
-        return f"{_capital(metric.words)} of {b} and {a}: {outcome.verdict}. {_capital(outcome.because)}"
+        return f"{_capital(metric.words)} of {b} and {a}: {outcome.verdict}. {_capital(outcome.reason)}"
     if outcome.is_different:
         return f"{_capital(b)} {_differs(outcome)} {a} {_interval(outcome)}"
     if outcome.verdict is Verdict.EQUAL:
@@ -45,8 +45,8 @@ def _differs(outcome: Outcome) -> str:
     size = percent(outcome.effect)
     if outcome.metric.quantity == "throughput":
         return f"has {size} {'higher' if outcome.effect > 0 else 'lower'} throughput than"
-    what = "" if outcome.question.metric == "latency_ms_p50" else f" ({outcome.metric.words})"
-    return f"takes {size} {'longer' if outcome.effect > 0 else 'less time'}{what} than"
+    figure = "" if outcome.question.metric == "latency_ms_p50" else f" ({outcome.metric.words})"
+    return f"takes {size} {'longer' if outcome.effect > 0 else 'less time'}{figure} than"
 
 
 def _interval(outcome: Outcome, *, signed: bool = False) -> str:
@@ -69,7 +69,7 @@ def row(outcome: Outcome) -> dict[str, str]:
         "values": values if measured else "",
         "observations": str(outcome.n),
         "two equal processes": null,
-        "notes": " ".join((*outcome.notes, outcome.because)).strip(),
+        "notes": " ".join((*outcome.notes, outcome.reason)).strip(),
     }
 
 

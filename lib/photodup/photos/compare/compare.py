@@ -21,7 +21,15 @@ from photodup.photos.compare.reproduce import (
     whole_size,
     window,
 )
-from photodup.photos.compare.unexplained import Difference, beyond, has_edge, in_both, places, unexplained
+from photodup.photos.compare.unexplained import (
+    Difference,
+    beyond,
+    has_edge,
+    in_both,
+    own_detail,
+    places,
+    unexplained,
+)
 
 
 def lacks(keeper: Picture, member: Picture) -> tuple[Difference, ...]:
@@ -120,10 +128,11 @@ def _doubt(
         return ""  # a crop, so that the keeper was not made from it, and no better saved
     if _is_sibling(view, keeper.saving, member.saving) and not softness:
         return ""
-    # Of other formats nothing is foretold; they may have lost more.
-    if is_known or beside < LIMITS.more_lost * own_loss:
-        return "neither of the two is seen to be saved from the other"
-    return ""
+    # Of other formats nothing is foretold; they may have lost more, and then they have nothing in its place.
+    may_have_lost = not is_known and member.saving.format != "WEBP" and beside >= LIMITS.more_lost * own_loss
+    if may_have_lost and not (beside > LIMITS.own_detail_greys and own_detail(view) > LIMITS.own_detail):
+        return ""
+    return "neither of the two is seen to be saved from the other"
 
 
 def _share_shown(keeper: Picture, member: Picture, placement: Placement) -> float:

@@ -17,6 +17,11 @@ class Limits:
     light_greys: float = 3.0
     light_share: float = 1 / 3
     tone_greys: float = 1.5
+    # Factor by which all colours are stronger or paler, where that is so many greys. Honest JPEGs lie within 0.01, others
+    # within 0.09 (WebP 60); muted photographs x0.85 and x1.2 at 0.11 to 0.21 and 0.9 greys.
+    saturation: float = 0.06
+    saturation_other_formats: float = 0.12
+    saturation_greys: float = 0.3
     # A place: so many connected pixels, each so many times what saving and placing explain. Honest copies reach 1.14
     # (a story's frame), retouched ones 2.7, writing 5 to 36.
     place_times: float = 1.2
@@ -32,12 +37,12 @@ class Limits:
     # their source 0.66 to 0.83.
     finer: float = 0.45
     finer_next: float = 0.25
-    # Fine noise of even places: greys from which it is seen, and our copy's common noise with the keeper of which the
-    # member has at least this share. Copies have 0.97 and more; exposures of one place 0.26 to 0.73. Other formats than
-    # JPEG keep less of it (0.51).
+    # Fine noise of even places: greys from which it is seen; of what our copy has in common with the keeper, and of the
+    # member's noise itself, the share that has to be the keeper's. Copies have 1.0 and 0.56 to 1; exposures of one place
+    # with grain of 3 to 5 greys down to 0.2 and 0.1.
     noise_greys: float = 0.5
     noise_common: float = 0.8
-    noise_other_formats: float = 0.45
+    noise_left: float = 0.55
     # An edge of the keeper where the member ends, as times of what lies beside. Crops reach 1.9, frames 18.
     edge_times: float = 3.0
     # Share of what the member's saving changed that our copy explains: it was then saved from the keeper. Copies have
@@ -64,6 +69,10 @@ class Limits:
     # Difference of both, as times of the keeper's loss, from which a file in another format than JPEG has lost more. A
     # JPEG's source in such a format lies at 1.0; WebP of quality 80 beside a JPEG of 92 to 95 at 1.7 to 2.
     more_lost: float = 1.6
+    # Detail of its own that such a file may have, as a share of the detail that it lost, where both differ by so many
+    # greys. Copies have up to 0.2 (HEIF, AVIF), exposures with grain of 3 to 5 greys mostly 0.3 to 1.1.
+    own_detail: float = 0.24
+    own_detail_greys: float = 1.5
     # Share of the keeper that a crop shows, and how many times as much as the crop the keeper may have lost by its saving.
     less_shown: float = 0.97
     as_lossy: float = 1.3

@@ -106,14 +106,14 @@ def octaves(greys: np.ndarray, n: int = 3) -> list[np.ndarray]:
     return bands
 
 
-def saved(rgb: np.ndarray, saving: Saving | int) -> np.ndarray:
-    """Return a picture as a JPEG leaves it that is saved as another, or with a quality."""
-    how: dict = {"quality": saving}
+def saved(rgb: np.ndarray, saving: Saving | int, form: str = "JPEG") -> np.ndarray:
+    """Return a picture as a JPEG leaves it that is saved as another; or as a format leaves it, saved with a quality."""
+    options: dict = {"quality": saving}
+    buffer, orientation = io.BytesIO(), saving if isinstance(saving, Saving) else Saving(form)
     if isinstance(saving, Saving):
-        how = {"qtables": [list(table) for table in saving.tables], "subsampling": saving.subsampling}
-    buffer, lies = io.BytesIO(), saving if isinstance(saving, Saving) else Saving("JPEG")
-    Image.fromarray(lies.as_saved(rgb)).save(buffer, "JPEG", **how)
-    return lies.upright(np.asarray(Image.open(buffer).convert("RGB")))
+        options = {"qtables": [list(table) for table in saving.tables], "subsampling": saving.subsampling}
+    Image.fromarray(orientation.as_saved(rgb)).save(buffer, form, **options)
+    return orientation.upright(np.asarray(Image.open(buffer).convert("RGB")))
 
 
 def most_detailed(rgb: np.ndarray, side: int) -> tuple[int, int]:
@@ -261,8 +261,10 @@ def _as_strong(
     if beside <= 1.5 * strength + 0.1 or beside > _MOST_LOST or (is_exact and is_reduced):
         return copy, is_exact
     twice, least = copy, 0.5 * beside
+    # WebP has one encoder, and is quickly saved; other formats' saving is made like a JPEG's.
+    form = "WEBP" if saving.format == "WEBP" else "JPEG"
     for quality in _QUALITIES:
-        again = saved(keeper, quality)
+        again = saved(keeper, quality, form)
         stronger = loss(keeper, again)
         if stronger > (1.5 if is_exact else 1.2) * beside:
             break
@@ -270,7 +272,6 @@ def _as_strong(
             continue
         if not is_exact:  # another format: as strong as it takes
             copy, strength = again, stronger
-            continue
         # A JPEG that was saved before, and more strongly: only as one that explains what is seen.
         candidate = saved(again, saving) if saving.tables else again
         if (left := loss(member, candidate)) < least:

@@ -48,7 +48,22 @@ def is_other_light(view: View) -> bool:
     parts = np.array_split(np.argsort(cells(grey(view.copy))[there]), 3)
     tones = [np.abs(np.median(apart[part], axis=0)).max() for part in parts]
     share = float((np.abs(apart).max(axis=1) > LIMITS.light_greys).mean())
-    return share > LIMITS.light_share or max(tones) > LIMITS.tone_greys
+    return share > LIMITS.light_share or max(tones) > LIMITS.tone_greys or _is_other_saturation(view, there)
+
+
+def _is_other_saturation(view: View, there: np.ndarray) -> bool:
+    """Return whether all colours are stronger, paler or turned by one factor, however little that is in greys."""
+    member, copy = (
+        cells(rgb[..., 0] - grey(rgb))[there] + 1j * cells(rgb[..., 2] - grey(rgb))[there]
+        for rgb in (view.member, view.copy)
+    )
+    power = float((abs(copy) ** 2).mean())
+    factor = (member * copy.conj()).mean() / max(power, 1e-6)
+    # Other formats shift all colours a little, which looks like a turn.
+    change, least = abs(abs(factor) - 1), LIMITS.saturation_other_formats
+    if view.saving:
+        change, least = abs(factor - 1), LIMITS.saturation
+    return bool(change > least and change * power**0.5 > LIMITS.saturation_greys)
 
 
 def times_explained(view: View) -> np.ndarray:
@@ -134,12 +149,13 @@ def detail(view: View) -> list[str]:
     bands = [octaves(grey(picture)) for picture in (view.member, view.keeper, view.copy)]
 
     def each(octave: int, first: int, second: int) -> np.ndarray:
-        product = bands[first][octave] * bands[second][octave]
-        return cells(product, CELL >> octave)[: there.shape[0], : there.shape[1]][there]
+        return _products(bands[first][octave], bands[second][octave], octave, there)
 
     member, keeper, copy = 0, 1, 2
     order = np.argsort(each(1, keeper, keeper) + each(1, member, member))
-    busy, even = order[len(order) * 2 // 3 :], order[: max(6, len(order) // 4)]
+    # Without the member's own tables noise is looked for only where there is little else.
+    is_own = bool(view.saving) or view.explained > LIMITS.explained
+    busy, even = order[len(order) * 2 // 3 :], order[: max(6, len(order) // (4 if is_own else 16))]
     contrast, missing, has_own_noise = [], [], False
     for octave in range(3):
         of = {pair: each(octave, *pair) for pair in ((0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2))}
@@ -150,12 +166,14 @@ def detail(view: View) -> list[str]:
         beyond = np.maximum(off - by_saving, 0) / (of[member, member] + 0.5)
         missing.append(float(np.sqrt(np.median(beyond[busy]))))
         if octave < 2:
-            of_member, of_keeper, of_copy = (np.sqrt(np.median(of[k, k][even])) for k in range(3))
-            common = with_member[even].sum() / max(with_copy[even].sum(), 1e-3)
-            kept = with_copy[even].sum() / np.sqrt(of[1, 1][even].sum() * of[2, 2][even].sum() + 1e-9)
-            least = LIMITS.noise_common if view.saving else LIMITS.noise_other_formats
-            is_seen = of_keeper > LIMITS.noise_greys and of_member > 0.7 * LIMITS.noise_greys and kept > 0.05
-            has_own_noise |= bool(is_seen and of_member > 0.85 * of_copy and common < least)
+            noise = {pair: float(squares[even].mean()) for pair, squares in of.items()}
+            of_member, of_keeper, common = noise[0, 0], noise[1, 1], noise[0, 1]
+            if of_keeper < LIMITS.noise_greys**2 or of_member < LIMITS.noise_greys**2 / 2:
+                continue
+            if is_own:  # as much as in our copy, but other noise
+                has_own_noise |= of_member > 0.7 * noise[2, 2] and common < LIMITS.noise_common * noise[1, 2]
+            elif octave and of_member > of_keeper / 3:  # what a saving leaves of noise is the keeper's
+                has_own_noise |= common < LIMITS.noise_left * of_member
     reasons = []
     is_other = max(contrast[1:]) > 1 + LIMITS.contrast or min(contrast[1:]) < 1 - LIMITS.contrast
     if is_other or contrast[0] > 1 + LIMITS.contrast_finest:
@@ -165,6 +183,26 @@ def detail(view: View) -> list[str]:
     if has_own_noise:
         reasons.append("its fine grain is not that of the file to keep: it may be another exposure")
     return reasons
+
+
+def own_detail(view: View) -> float:
+    """Return the fine detail that a member has and the keeper has not, as a share of what it lost of the keeper's."""
+    own = lost = 0.0
+    there = whole_cells(view.inside)
+    for octave, bands in enumerate(
+        zip(*(octaves(grey(rgb), 2) for rgb in (view.member, view.keeper)), strict=True)
+    ):
+        member, common, keeper = (
+            float(_products(first, second, octave, there).mean())
+            for first, second in (bands[:1] * 2, bands, bands[1:] * 2)
+        )
+        own, lost = own + member - common, lost + keeper - common
+    return own / max(lost, 1e-3)
+
+
+def _products(first: np.ndarray, second: np.ndarray, octave: int, there: np.ndarray) -> np.ndarray:
+    """Return float32[n]: the mean product of two octaves of detail in each of these cells."""
+    return cells(first * second, CELL >> octave)[: there.shape[0], : there.shape[1]][there]
 
 
 def beyond(view: View) -> np.ndarray:

@@ -47,7 +47,7 @@ class GroupingOptions:
         only: folders, relative to the library, of whose photos alone there are groups; empty for all.
         protected: folders, relative to the library, from which nothing is suggested.
         not_within: folders, relative to the library, whose photos are not compared with each other.
-        seconds: for comparing and choosing; None until all is done. What was done is remembered for the next time.
+        seconds: for comparing and choosing; what was done by then is remembered for the next time.
         on_more: called now and then while photos are compared: a grouping in zero `seconds` shows more than before.
     """
 
@@ -60,7 +60,7 @@ class GroupingOptions:
     only: Sequence[str] = ()
     protected: tuple[str, ...] = ()
     not_within: Sequence[str] = ()
-    seconds: float | None = None
+    seconds: float = math.inf
     on_more: Callable[[], None] | None = None
 
 
@@ -120,8 +120,7 @@ class _Grouping:
             self._rules.remember_beside(store)
             kept.keep_only(row.keys())
             search = CopySearch(catalogue, photos, store, kept, may_be_one)
-            limit_s = math.inf if options.seconds is None else options.seconds
-            seconds = FIRST_SECONDS if options.on_more else limit_s
+            seconds = FIRST_SECONDS if options.on_more else options.seconds
             while True:
                 began_s = time.monotonic()
                 search.deadline_s = began_s + seconds / 2  # the other half is for choosing

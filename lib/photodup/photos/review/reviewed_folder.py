@@ -3,6 +3,7 @@
 One task runs at a time, in its own thread, with progress and a clean stop.
 """
 
+import math
 import os
 import sys
 import threading
@@ -296,7 +297,7 @@ class ReviewedFolder:
         """Open the folder, or group again if it is open.
 
         Args:
-            seconds: longest time for comparing, after which the groups may be some of all; None for all.
+            seconds: longest time for comparing, after which there may be some of all groups; default as of `refresh`.
 
         Raises:
             PhotodupError: it was not scanned, or cannot be opened.
@@ -304,7 +305,8 @@ class ReviewedFolder:
         if self.session is None:
             if any(self._new.values()):
                 self._remember_folders()
-            self.session = ReviewSession(self.root, self._catalogue, self._find, seconds)
+            limit_s = math.inf if seconds is None else seconds
+            self.session = ReviewSession(self.root, self._catalogue, self._find, limit_s)
         else:
             self.session.refresh(seconds)
         model = self.session.tiers.model

@@ -1,6 +1,7 @@
 """The decisions of a reviewer, and carrying them out."""
 
 import hashlib
+import math
 import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -11,6 +12,7 @@ from typing import TypeGuard
 
 from photodup.core.errors import PhotodupError
 from photodup.core.names import as_text, printable
+from photodup.core.progress import unseen
 from photodup.photos.groups.by_settings import tiers_by_settings
 from photodup.photos.groups.results import Evidence, Group, Tiers
 from photodup.photos.library.catalogue import Catalogue, Photo
@@ -189,7 +191,7 @@ class ReviewSession:
         root: a scanned folder.
         catalogue: its catalogue, if elsewhere.
         find: makes the groups, with `seconds` and `on_more` of `GroupingOptions`; default by the library's settings.
-        seconds: longest time for the first groups; None for all.
+        seconds: longest time for the first groups.
 
     Attributes:
         is_complete: all photos were compared.
@@ -200,10 +202,10 @@ class ReviewSession:
         root: Path,
         catalogue: Path | None = None,
         find: Callable[..., Tiers] = tiers_by_settings,
-        seconds: float | None = None,
+        seconds: float = math.inf,
     ) -> None:
         self.root, self._catalogue, self._find = Path(root).resolve(), catalogue, find
-        self._lock = threading.RLock()
+        self._lock, self.is_complete = threading.RLock(), True
         with self.open() as opened:
             self.own = opened.own
             apple = photos_by_file(opened)
@@ -226,19 +228,26 @@ class ReviewSession:
         """Compare the other photos while the page is used; show more groups now and then, and call this."""
 
         def show() -> None:
-            self.refresh(0)
+            with unseen():
+                self.refresh(0)
             on_more()
 
         with self.open() as catalogue:
             self._find(catalogue, on_more=show)
-        self.refresh()
+        self.refresh(math.inf)
 
     def refresh(self, seconds: float | None = None) -> None:
-        """Group again, in so many seconds or until all is compared; decisions about the same groups are kept."""
+        """Group again; decisions about groups that are still the same are kept.
+
+        Args:
+            seconds: longest time for comparing; default: until all is compared, but short while `look_further` does that.
+        """
+        if seconds is None:
+            seconds = math.inf if self.is_complete else _PATIENCE_S
         with self._lock, self.open() as catalogue:
             self._note_moves()
             self.tiers = self._find(catalogue, seconds=seconds)
-            self.is_complete = seconds is None or self.tiers.is_complete
+            self.is_complete = self.tiers.is_complete
             self.items = {item.key: item for item in (Item(key_of(g), g) for g in self.tiers.groups)}
             self.photos = {photo.id: photo for item in self.items.values() for photo in item.photos}
             self._decisions.give_to(self.items)
@@ -285,7 +294,7 @@ class ReviewSession:
             save_settings(self.own.path, settings)
             pair = [(s.keep, s.folders, s.protected, s.not_within, s.threshold) for s in (before, settings)]
             if pair[0] != pair[1]:
-                self.refresh(None if self.is_complete else _PATIENCE_S)
+                self.refresh()
 
     # ---- asking ---------------------------------------------------------------------------
 
@@ -475,7 +484,7 @@ class ReviewSession:
             before = _as_now([item])
             labels = self.feedback.choose_keeper(chosen[0].md5, [photo.md5 for photo in item.photos])
             self._history.append(Step(before, labels=tuple(labels), regroups=True))
-            self.refresh(None if self.is_complete else _PATIENCE_S)
+            self.refresh()
             new = (k for k, other in self.items.items() if photo_id in {p.id for p in other.photos})
             return next(new, key)
 
@@ -496,7 +505,7 @@ class ReviewSession:
                 problem = problem or error
             self._history.pop()  # only now: what fails before this can be tried again
             if step.regroups:
-                self.refresh(None if self.is_complete else _PATIENCE_S)
+                self.refresh()
             now = _as_now(self.items[state.key] for state in step.before if state.key in self.items)
             back = self._put_back(step.before)
             try:
@@ -648,7 +657,7 @@ class ReviewSession:
             for item in again:
                 item.status, item.remove = TODO, frozenset()
             self._decisions.write(again)
-            self.refresh(None if self.is_complete else _PATIENCE_S)
+            self.refresh()
             if problem:
                 raise problem
             return restored

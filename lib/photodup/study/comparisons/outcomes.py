@@ -12,7 +12,7 @@ from photodup.bench.pairs import read
 from photodup.bench.pairs.alternate import Visit
 from photodup.bench.pairs.declared import Declarations, Pair, Side, declarations
 from photodup.bench.record.json_files import reading
-from photodup.bench.stats.comparison import Outcome, Question, judge
+from photodup.bench.stats.comparison import Outcome, Question, compare_all
 from photodup.bench.stats.facts import METRICS
 from photodup.bench.stats.sentence import brief, row, sentence
 from photodup.core.files import write_atomically
@@ -61,7 +61,7 @@ class Compared:
 
     def sentences(self) -> list[str]:
         """Return one sentence for each comparison that the run planned, in the order declared, and one for the others."""
-        planned = [o for o in self.outcomes.values() if o.because != NOT_PLANNED]
+        planned = [o for o in self.outcomes.values() if o.reason != NOT_PLANNED]
         sentences = [
             *dict.fromkeys(map(sentence, planned))
         ]  # links that cannot be emulated have one sentence
@@ -71,7 +71,7 @@ class Compared:
 
     def reasons(self) -> str:
         """Return why comparisons were not measured, each reason once."""
-        reasons = dict.fromkeys(o.because for o in self.outcomes.values() if not o.is_measured)
+        reasons = dict.fromkeys(o.reason for o in self.outcomes.values() if not o.is_measured)
         return " ".join(reason[:1].upper() + reason[1:] for reason in reasons)
 
     def measured(self) -> list[str]:
@@ -126,7 +126,7 @@ def read_all(run: Run, *, declared: Declarations | None = None) -> list[Outcome]
 
 def write_outcomes(run: Run) -> list[Outcome]:
     """Write every comparison that a run planned to its `outcomes.json` and return them; no file where there is none."""
-    outcomes = [outcome for outcome in read_all(run) if outcome.because != NOT_PLANNED]
+    outcomes = [outcome for outcome in read_all(run) if outcome.reason != NOT_PLANNED]
     if outcomes:
         text = json.dumps([outcome.columns() for outcome in outcomes], indent=1) + "\n"
         write_atomically(run.directory / "outcomes.json", text, within=run.directory.parent)
@@ -136,7 +136,7 @@ def write_outcomes(run: Run) -> list[Outcome]:
 def _judged(run: Run, declared: Declarations) -> tuple[list[Outcome], list[tuple[Pair, list[Visit]]]]:
     records = [_visits(run, pair) for pair in (*declared.pairs, *declared.nulls)]
     questions = [_question(*record, declared) for record in records]
-    return judge(questions), [(pair, visits) for pair, visits, _ in records]
+    return compare_all(questions), [(pair, visits) for pair, visits, _ in records]
 
 
 def _visits(run: Run, pair: Pair) -> tuple[Pair, list[Visit], tuple[str, ...]]:

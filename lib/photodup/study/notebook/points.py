@@ -16,7 +16,7 @@ from photodup.bench.link.link import PRESETS
 from photodup.bench.link.way import LOOPBACK, Way, emulated
 from photodup.bench.load.plan import WindowPlan
 from photodup.bench.stats.facts import Load
-from photodup.bench.stats.figures import figures_of
+from photodup.bench.stats.figures import figures_of_windows
 from photodup.core.errors import PhotodupError
 from photodup.embedding.backends import Backend, parse_backend
 from photodup.study.notebook.run import ready_to_measure
@@ -109,7 +109,7 @@ def measure_figures(
         visits: windows a spec, spread over the whole measurement.
 
     Returns:
-        Columns: those of backend, way, load and spec, the figures (`bench.stats.figures.figures_of`), `status` ("ok",
+        Columns: those of backend, way, load and spec, the figures (of `figures_of_windows`), `status` ("ok",
         "failed" or "missing") and `because`, a sentence where a window could not be measured.
     """
     from tqdm import tqdm
@@ -293,7 +293,7 @@ def _facts(run: Run, spec: Spec) -> dict[str, Any]:
 
 def _row(run: Run, spec: Spec, plan: WindowPlan, visits: int) -> dict[str, Any]:
     windows = read_windows(run, spec, plan, visits)
-    figures = figures_of(windows) if windows else {}
+    figures = figures_of_windows(windows) if windows else {}
     status, reason = "ok" if windows else "missing", ""
     if len(windows) < visits:
         records = (run.store.record(spec.key, config=spec.config_of(plan, n)) for n in range(1, visits + 1))

@@ -93,10 +93,10 @@ class Run:
         return Gap(result)
 
     def figures(self) -> pd.DataFrame:
-        """Return every figure of this run as one tidy table (see `photodup.bench.record.record.load_figures`)."""
-        from photodup.bench.record.record import load_figures
+        """Return every figure of this run as one tidy table (see `photodup.bench.record.record.figures_of_run`)."""
+        from photodup.bench.record.record import figures_of_run
 
-        return load_figures(self.directory)
+        return figures_of_run(self.directory)
 
     @property
     def environment(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from photodup.bench.record.record import load_figures
+from photodup.bench.record.record import figures_of_run
 from photodup.bench.stats.sentence import number
 from photodup.core.errors import PhotodupError
 from photodup.core.files import write_atomically
@@ -49,7 +49,7 @@ def _figures(names: Sequence[str], directories: Sequence[Path]) -> list[tuple[st
     tables = [
         {
             tuple(str(figure[name]) for name in LOAD): _cell(figure)
-            for figure in load_figures(directory).sort_values("n_requests").to_dict("records")
+            for figure in figures_of_run(directory).sort_values("n_requests").to_dict("records")
             if figure["throughput_images_per_s"] > 0
         }
         for directory in directories

@@ -98,8 +98,8 @@ def config_of(side: Side) -> dict[str, Any]:
 def verify_alone(side: Side, weights: str) -> dict[str, Any]:
     """Return what `photodup verify` finds of a server in a process of its own, as broken files may kill it."""
     with started(side, weights) as up:
-        most, precision = peer_of(side).max_images, side.backend.precision
-        return verify_server(up.target, weights, precision=precision, most_images=most).as_record()
+        precision, max_images = side.backend.precision, peer_of(side).max_images
+        return verify_server(up.target, weights, precision=precision, most_images=max_images).as_record()
 
 
 def measure_alone(side: Side, weights: str) -> dict[str, Any]:

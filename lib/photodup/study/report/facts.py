@@ -61,9 +61,8 @@ def executed_notebook(run: str, source: Path) -> Path | None:
 def notebook_rows(run: str) -> Iterator[dict[str, Any]]:
     """Yield title, question, this run's answer and state of every numbered notebook.
 
-    The answer is what the cell tagged `answer` printed in this run, never the prose of another one. `evidence` is what it
-    rests on. `badges` is the state in the words of a page, and `needs a GPU` where the question is about GPUs and the run
-    had none.
+    The answer is what the cell tagged `answer` printed in this run, never the prose of another one. `badges` is the state in
+    the words of a page, and `needs a GPU` where the question is about GPUs and the run had none.
     """
     directory = project_root() / "results" / run
     environment = read_environment(directory)
@@ -74,17 +73,14 @@ def notebook_rows(run: str) -> Iterator[dict[str, Any]]:
         opening = read_notebook(source).cells[0].source
         outcome = outcomes.get(source.stem, {})
         answer = printed_answer(read_notebook(executed)) if executed else ""
-        basis = evidence(directory, source.stem)
-        state = state_of(basis, outcome.get("status", "passed"))
+        state = state_of(evidence(directory, source.stem), outcome.get("status", "passed"))
         needs_gpu = without_gpu and "gpu" in declarations().rests_on.get(source.stem, Basis()).devices
         yield {
             "stem": source.stem,
             "title": _first(r"^#\s*(.+)$", opening) or source.stem,
             "question": _first(r"\*\*Question\.?\*\*\.?\s*(.+?)(?:\n\s*\n|\Z)", opening),
             "answer": answer,
-            "status": outcome.get("status", "not_run"),
             "decided": state,
-            "evidence": basis,
             "badges": [BADGES.get(state, state), *(["needs a GPU"] if needs_gpu else [])],
             "seconds": outcome.get("seconds"),
             "href": page_address(run, source) if executed else "",

@@ -63,6 +63,8 @@ def seven(endpoints, **how) -> str:
         ["r1-code", "39-code"],
         run=None,
         need=need,
+        gpu_count=0,
+        on_gpus=pd.DataFrame(),
         EXPLORE=False,
         VISITS=3,
         VISIT_S=1.0,
@@ -116,7 +118,7 @@ def test_05_compares_engines_in_the_precision_that_the_machine_has(five):
     slower = "OpenVINO FP32 in Triton with a binary tensor takes 50 % longer than"
     assert f"{slower} ONNX Runtime FP32 in Triton with a binary tensor" in first
     assert said.startswith(f"Between engines, both in FP32: {slower}")
-    assert "INT8 was not measured beside FP32: rehearsal has no triton-openvino-int8-http-jpeg." in said
+    assert "INT8 was not compared with FP32: rehearsal has no triton-openvino-int8-http-jpeg." in said
     assert "The accuracy check was not made" in said and "weights of ViT-B/32 are random" in said
 
 

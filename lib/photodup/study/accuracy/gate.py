@@ -241,10 +241,10 @@ class _Pixels:
         self._radius = search_radius(LIBRARY_SIZE, PER_PHOTO_BESIDE)
 
     def __call__(self, first: EditedPicture, second: EditedPicture) -> bool:
-        from photodup.photos.compare.verify import verify
+        from photodup.photos.compare.verify import verify_copy
 
         (a, hash_a), (b, hash_b) = self._describe(first), self._describe(second)
-        return not self._hash_proposes(hash_a, hash_b) and verify(a, b).is_copy()
+        return not self._hash_proposes(hash_a, hash_b) and verify_copy(a, b).is_copy()
 
     def _describe(self, picture: EditedPicture) -> tuple[Any, str | None]:
         from photodup.photos.compare.features import features

@@ -44,7 +44,7 @@ def test_each_gate_is_recorded_and_counted_and_measured_once(tmp_path, monkeypat
         of = [r["result"].get("failed") for r in records if r["config"]["delay"] == share]
         assert said.endswith(f": {of.count(True)} of {n} failed, {of.count(None)} were not measured.")
     done = {p: p.stat().st_mtime_ns for p, r in zip(paths, records, strict=True) if r["status"] == "ok"}
-    monkeypatch.setattr(statistics_live, "gate", lambda *what, **more: pytest.fail("measured again"))
+    monkeypatch.setattr(statistics_live, "measure_gate", lambda *what, **more: pytest.fail("measured again"))
     with contextlib.suppress(pytest.fail.Exception):  # what a busy machine could not measure is asked again
         assert statistics_live.measure_gates(2, tmp_path) == [null, delay]
     assert {path: path.stat().st_mtime_ns for path in done} == done

@@ -129,7 +129,7 @@ def compare(url_a: str, url_b: str, *, seconds: float = 60.0, concurrency: int =
 
     The first is the check: a difference that is found between two connections to the same server is the measurement's own.
 
-    >>> versus = photodup.compare(url, url, seconds=6)
+    >>> versus = photodup.compare(url, url, seconds=15)
     >>> [outcome.comparison.metric for outcome in versus.outcomes[1:]]
     ['latency_ms_p50', 'latency_ms_p95', 'latency_ms_p99']
 

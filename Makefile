@@ -86,7 +86,7 @@ test-format: install
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/python tools/shape.py
 
 test-unit: install
-	$(PYTEST) --durations 25 $(GATE) tests/unit
+	$(PYTEST) --durations 25 $(GATE) --ignore-glob='*/servers' $(addprefix tests/,core cli embedding serving bench photos study benchmarks)
 
 # The tests that import from a package, such as photos/trash.
 test-package: install
@@ -134,7 +134,7 @@ bench: install
 
 # The picture of the review page in README and docs (Chromium).
 pictures: install
-	PHOTODUP_PICTURES=docs/images $(BIN)/pytest -n 0 tests/servers/test_review_browser.py -k picture
+	PHOTODUP_PICTURES=docs/images $(BIN)/pytest -n 0 tests/photos/servers/test_review_browser.py -k picture
 
 site: install
 	$(BIN)/pip install -q -c constraints.txt -e '.[site]'

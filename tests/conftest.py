@@ -20,7 +20,8 @@ import pytest
 from filelock import FileLock
 from hypothesis import HealthCheck, settings
 from support import report_runs, triton
-from support.paths import ROOT
+from support.paths import CHROMIUM, ROOT
+from support.review_library import make_library
 from support.service import Running, start
 
 # A shell starts background jobs with Ctrl-C ignored, and every child inherits that: tests that interrupt a
@@ -45,7 +46,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--figures", action="store_true", help=words)
 
 
-# What starts a server or a browser: for tests/servers alone.
+# What starts a server or a browser: for the folders `servers` alone.
 _SERVERS = {"browser", "launch", "random_service", "real_service", "small_service", "tiny_triton"}
 
 
@@ -55,7 +56,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if "tiny_triton" in getattr(item, "fixturenames", ()):
             item.add_marker(triton.needs_triton())
-        asked = _SERVERS & set(item.fixturenames) if item.path.parent.name in ("unit", "repository") else ()
+        asked = _SERVERS & set(item.fixturenames) if item.path.parent.name != "servers" else ()
         if asked:
             raise pytest.UsageError(f"{item.nodeid} asks for {', '.join(sorted(asked))}: move it to servers.")
     config.hook.pytest_deselected(items=[item for item in items if not _is_asked_for(item, figures)])
@@ -298,6 +299,27 @@ def tiny_triton(tiny_repository) -> Iterator:
 
     with EmbeddedTriton(tiny_repository, triton.TINY_MODELS) as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator:
+    """A headless Chromium that calls nobody by itself, and to which rebound.example is this machine."""
+    if CHROMIUM is None:
+        pytest.skip("Chromium is not installed (apt-get install chromium)")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+        flags.append("--host-resolver-rules=MAP rebound.example 127.0.0.1")
+        running = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
+        yield running
+        running.close()
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Path:
+    """A small library of photographs with copies, scanned."""
+    return make_library(tmp_path / "library")
 
 
 def stop_all(services: list[Running]) -> None:

@@ -7,7 +7,7 @@ import time
 
 from support.paths import ROOT
 
-MACHINES = ("tests/servers/test_hostile_machine.py", "tests/unit/test_catalogue_machine.py")
+MACHINES = ("tests/photos/servers/test_hostile_machine.py", "tests/photos/test_catalogue_machine.py")
 
 
 def fuzz(seconds: float) -> bool:

@@ -29,7 +29,7 @@ from photodup.core.paths import build_dir
 HEADER = "photodup-control-key"
 VARIABLE = "PHOTODUP_TRITON_CONTROL_KEY"
 RESTRICTED = ("model-repository", "shared-memory", "trace", "logging")
-"""The parts that need the key, as in docker/start-triton.sh and k8s/ (tests/servers/test_triton_deployed.py)."""
+"""The parts that need the key, as in docker/start-triton.sh and k8s/ (tests/serving/servers/test_triton_deployed.py)."""
 
 _KEY = re.compile(r"[A-Za-z0-9_-]{16,256}")  # no character at which Triton's option parser splits
 _of_endpoints: dict[str, str] = {}

@@ -5,7 +5,7 @@
 
 It follows open_clip's steps, but decodes with another JPEG library and resizes with another bicubic filter. On the
 CPU pixels differ from the reference by less than 0.6 of 255 levels on average and 20 at most
-(tests/servers/test_jpeg_ensemble.py, `-k dali`, which needs nvidia-dali-cuda120 and no GPU).
+(tests/serving/servers/test_jpeg_ensemble.py, `-k dali`, which needs nvidia-dali-cuda120 and no GPU).
 The GPU's decoder was not run: compare embeddings first.
 
 What the Python preprocessing does and this does not: an image that cannot be decoded fails its whole batch, and one

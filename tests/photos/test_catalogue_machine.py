@@ -1,6 +1,6 @@
 """A catalogue under random use, damage and interruption: no photograph changes, and the next scan knows them all.
 
-`PHOTODUP_FUZZ_EXAMPLES=2000 python -m pytest tests/unit/test_catalogue_machine.py -s` runs it long; it prints counts.
+`PHOTODUP_FUZZ_EXAMPLES=2000 python -m pytest tests/photos/test_catalogue_machine.py -s` runs it long; it prints counts.
 """
 
 import os

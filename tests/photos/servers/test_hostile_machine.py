@@ -1,6 +1,6 @@
 """A trash under random use, kills, damage and forged journals: nothing outside ever changes, nothing of mine is lost.
 
-`PHOTODUP_FUZZ_EXAMPLES=2000 python -m pytest tests/servers/test_hostile_machine.py -s` runs it long; it prints counts.
+`PHOTODUP_FUZZ_EXAMPLES=2000 pytest tests/photos/servers/test_hostile_machine.py -s` runs it long; it prints counts.
 """
 
 import json

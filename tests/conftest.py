@@ -21,7 +21,6 @@ from filelock import FileLock
 from hypothesis import HealthCheck, settings
 from support import report_runs, triton
 from support.paths import CHROMIUM, ROOT
-from support.review_library import make_library
 from support.service import Running, start
 
 # A shell starts background jobs with Ctrl-C ignored, and every child inherits that: tests that interrupt a
@@ -319,6 +318,8 @@ def browser() -> Iterator:
 @pytest.fixture
 def library(tmp_path: Path) -> Path:
     """A small library of photographs with copies, scanned."""
+    from support.review_library import make_library
+
     return make_library(tmp_path / "library")
 
 

@@ -89,7 +89,7 @@ def test_the_reference_run_is_of_one_commit_one_machine_and_one_environment():
 
 def test_every_package_has_tests_that_import_from_it():
     """`make test-package PACKAGE=photos/trash` finds them by that."""
-    tests = "\n".join(path.read_text() for path in (ROOT / "tests").glob("*/test_*.py"))
+    tests = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
     packages = [at.parent.relative_to(ROOT / "lib") for at in (ROOT / "lib/photodup").rglob("__init__.py")]
     assert [p for p in packages if not re.search(rf"{'[.]'.join(p.parts)}\b", tests)] == []
 

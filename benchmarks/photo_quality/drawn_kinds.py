@@ -779,7 +779,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("web page's file, sharper (real)", _real, n=4, counts=False, is_situation=True, takes="sharper web"),
 )  # fmt: skip
 
-# Of the second draw alone, until it is measured: what an owner has that the first lacks.
+# The second draw adds these: situations of owners that the first lacks. They join KINDS when it has been measured.
 ADDED_KINDS: tuple[Kind, ...] = (
     Kind("storage saver's copy, with EXIF", lambda photo, random: {"IMG_2034.jpg": photo.taken(),
         "b.jpg": photo.taken(resized(photo.shown, 0.75), random.randint(78, 86))}, n=16, is_situation=True),

@@ -385,15 +385,6 @@ def test_a_clock_that_jumps_loses_nothing(tmp_path, monkeypatch, jumps):
 MAY_MOUNT = ("unshare", "--mount", "--map-root-user")
 
 
-@pytest.fixture
-def fast_folder(tmp_path):
-    """A folder in memory where there is one: a thousand kills sync some ten thousand times."""
-    shared = Path("/dev/shm")
-    folder = shared / f"photodup-{os.getpid()}" if os.access(shared, os.W_OK) else tmp_path / "memory"
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)
-
-
 @pytest.mark.parametrize("what", ["remove", "restore", "purge"])
 def test_killed_at_every_step(fast_folder, what):
     assert int(run_program("trash_kills", "every-step", fast_folder, what)) > 10

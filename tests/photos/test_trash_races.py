@@ -199,15 +199,6 @@ def test_what_is_saved_at_the_last_moment_keeps_its_name(fast_folder, monkeypatc
     assert [operation.state for operation in trash.contents().operations] == ["taken back"]
 
 
-@pytest.fixture
-def fast_folder(tmp_path):
-    """A folder in memory where there is one: every step is synced."""
-    shared = Path("/dev/shm")
-    folder = shared / f"photodup-races-{os.getpid()}" if os.access(shared, os.W_OK) else tmp_path / "races"
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)
-
-
 # ---- the keeper ---------------------------------------------------------------------------------------------
 
 

@@ -192,7 +192,7 @@ def _in_processes(
     A process gets the adapter and the photographs, and prepares its requests itself: a prepared request may be no data.
     """
     context = get_context("spawn")
-    endless = replace(plan, seconds=1e9, longest_s=1e9, ramp_s=0.0)  # they run until they are told to end
+    endless = replace(plan, seconds=1e9, longest_s=1e9, ramp_s=0.0)  # the parent ends them
     for number in range(n):
         in_flight = len(range(number, window.load.concurrency, n))
         load = replace(window.load, scenario="closed_loop", concurrency=in_flight)
@@ -258,7 +258,7 @@ def _emptied(items: list) -> list:
 def _work_apart(
     pipe: Any, adapter: Adapter, photos: Sequence[bytes], load: Load, plan: WindowPlan, first: int
 ) -> None:
-    """Run one process's share of a load, from request `first` on, until it is told to end."""
+    """Run one process's share of a load, beginning with request `first`; the parent ends it."""
     window, cores = Window(adapter, load, request_order(photos, load.batch, plan.seed)), 0.0
     window.observer, window.turn = _Reports(pipe), itertools.count(first)
     connections: list[Any] = []

@@ -165,7 +165,7 @@ class _Grouping:
                 for decision in (through if has_more else decisions)
                 if (group := self._family(decision, evidence))
             ]
-        # What is not decided yet may be a copy.
+        # Until all pairs are compared, a similar photo may still turn out to be a copy.
         similar = [self._star(star, evidence, in_families) for star in similar_stars] if is_complete else []
         for groups in (copies, similar):
             groups.sort(key=lambda group: (-group.confidence, -group.bytes_to_free, str(group.keeper.path)))

@@ -44,7 +44,7 @@ class Site:
 
     @property
     def is_open(self) -> bool:
-        """Whether there are groups, and they are not being changed."""
+        """Return whether there are groups, and no running task is about to change them."""
         task = self.folder.work.running
         return self.folder.session is not None and not (task and task.is_exclusive)
 

@@ -131,7 +131,7 @@ class PairStore(CacheFile):
     def read(self, kind: str, md5s: Sequence[str]) -> SavedPairs | None:
         """Return the pairs of a search among these contents, whose places are the rows.
 
-        None if there are none, if too many of its contents are gone, or if no photodup wrote them so.
+        None where nothing is saved, too many of the photos are gone, or the rows are not as photodup writes them.
         """
         try:
             rows = self._db.execute("SELECT * FROM search WHERE kind = ?", (kind,)).fetchall()

@@ -44,11 +44,11 @@ def compare(
     """
     declared = declared or declarations()
     is_quick = not explore or visits < FEWEST_VISITS
-    pairs = [
-        pair
-        for pair in declared.of([notebook], quick=is_quick and run.is_here)
-        if (pair.name in names if names else pair.is_primary or not is_quick or run.is_here)
-    ]
+    pairs = list(declared.of([notebook], quick=is_quick and run.is_here))
+    if names:
+        pairs = [pair for pair in pairs if pair.name in names]
+    elif is_quick and not run.is_here:  # the quick study's pairs may need what only this machine has
+        pairs = [pair for pair in pairs if pair.is_primary]
     offered_pairs = [pair for pair in pairs if not obstacle(run, offered(run, pair))]
     pairs += declared.nulls_of(offered_pairs, quick=is_quick)
     sizes = Sizes(visits, plan_of(visit_s))

@@ -135,6 +135,7 @@ def test_memory_is_told_with_one_model_loaded_at_a_time(tmp_path: Path, tiny_tri
     for row in rows:
         figure(0 < row["server_memory_mib_before"] < row["server_memory_mib_loaded"], row)
         assert row["server_memory_mib"] > 0
+        assert row["ready_s"] > 0 and row["first_answer_ms"] > 0 and row["tenth_answer_ms"] > 0
     jpeg = measure_figure(run, "triton-onnx-fp32-http-jpeg", LOAD, label="again", **SHORT)
     assert jpeg["status"] == "ok", "every model is loaded again"
 

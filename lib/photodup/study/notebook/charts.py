@@ -43,7 +43,7 @@ FOUND = "#2f5d8a"  # a difference in either direction: no colour says better or 
 
 
 def use_style() -> None:
-    """Apply the repository's matplotlibrc to this process, and let notebooks show tables with `as_markdown`, as plain text, too.
+    """Apply the repository's matplotlibrc to this process, and let notebooks show every table with `as_markdown`.
 
     Call it once, in a notebook's import cell.
 

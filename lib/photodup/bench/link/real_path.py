@@ -15,7 +15,6 @@ from typing import Any
 from photodup.bench.backends.http_connection import HttpConnection, HttpError
 from photodup.bench.link.handshakes import HANDSHAKES, timed_ms
 from photodup.bench.link.ladder import LARGE_BYTES, WARM_UP_SENDS, WARM_UP_SENDS_LARGE
-from photodup.bench.link.link import MAX_RATE_MBIT_S, LinkSpec
 from photodup.bench.link.tcp import request_info, tcp_info
 from photodup.core.errors import PhotodupError
 
@@ -97,17 +96,6 @@ def measure_path(
         "rows": rows,
     }
     return path | {"rate_mbit_s": _rate(path)}
-
-
-def twin(path: dict[str, Any], **fields: Any) -> LinkSpec:
-    """Return an emulated link like a measured way: its round trip, and the rate that one connection carried.
-
-    A rate above what the emulated link can hold, or one that nobody measured, becomes the highest it can.
-    """
-    rate = path.get("rate_mbit_s") or MAX_RATE_MBIT_S
-    return LinkSpec(
-        rtt_ms=max(0.2, path["rtt_ms"]), rate_mbit_s=max(1.0, min(rate, MAX_RATE_MBIT_S)), **fields
-    )
 
 
 def _rate(path: dict[str, Any]) -> float | None:

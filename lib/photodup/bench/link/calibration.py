@@ -3,12 +3,9 @@
 import socket
 from dataclasses import dataclass
 
-from photodup.bench.link.handshakes import TOLERANCE_MS
 from photodup.bench.link.link import Link, LinkSpec
 from photodup.bench.link.packets import MTU
 from photodup.bench.link.tcp import MSS_BYTES, SO_SNDBUFFORCE, ByteSink, send_to_sink
-
-RATE_TOLERANCE = 0.05
 
 
 @dataclass(frozen=True)
@@ -23,18 +20,6 @@ class Calibration:
     measured_rtt_ms: float
     measured_rate_mbit_s: float
     late_ms_p99: float
-
-    @property
-    def rtt_error_ms(self) -> float:
-        return self.measured_rtt_ms - self.rtt_ms
-
-    @property
-    def rate_error(self) -> float:
-        return self.measured_rate_mbit_s / self.rate_mbit_s - 1
-
-    @property
-    def holds(self) -> bool:
-        return abs(self.rtt_error_ms) <= TOLERANCE_MS and abs(self.rate_error) <= RATE_TOLERANCE
 
 
 def calibrate(rtt_ms: float, rate_mbit_s: float, *, seconds: float = 0.5) -> Calibration:

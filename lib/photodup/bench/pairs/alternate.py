@@ -258,9 +258,9 @@ class _Block(Window):
             is_of_the_server = super().failed(error)
             self.n_failed_in_a_row += 1
             if self.n_failed_in_a_row >= GIVE_UP_AFTER:
-                last = self.errors[-1][1]
+                last = self.errors[-1][1].rstrip(".")
                 self.mistake = self.mistake or PhotodupError(
-                    f"{self.adapter.backend} failed {GIVE_UP_AFTER} requests in a row: {last}"
+                    f"{self.adapter.backend} failed {GIVE_UP_AFTER} requests in a row: {last}."
                 )
             return is_of_the_server
 

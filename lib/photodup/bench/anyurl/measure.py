@@ -2,7 +2,6 @@
 
 import contextlib
 import random
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -21,7 +20,7 @@ from photodup.bench.backends.server_adapters import OverGrpc, OverHttp
 from photodup.bench.link.way import LOOPBACK, Way
 from photodup.bench.load.counters import known_account, probe
 from photodup.bench.load.plan import WindowPlan
-from photodup.bench.load.usage import local_server
+from photodup.bench.load.usage import local_usage
 from photodup.bench.load.window import Probe, measure
 from photodup.bench.load.workers import check_rows, clock, common_error, describe_error
 from photodup.bench.stats.facts import Load
@@ -340,7 +339,6 @@ def measure_window(
     """
     adapter, target = request.adapter(spec.batch), request.target
     watcher.begin(label, plan.seconds)
-    server, began = None if counters else local_server(target.url), time.monotonic()
     columns = measure(
         adapter,
         request.payloads.items,
@@ -349,11 +347,9 @@ def measure_window(
         way=LOOPBACK if target.is_local else Way("network", None),
         arrivals=spec.arrivals.times_s,
         observer=watcher,
-        probe=counters,
+        probe=counters or partial(local_usage, target.url),
         processes=spec.processes,
     )
-    if server is not None:
-        columns |= server.columns(time.monotonic() - began)
     columns["n_idle_closes"] = adapter.n_idle_closes()
     return LoadWindow(columns, watcher.rows, watcher.errors)
 

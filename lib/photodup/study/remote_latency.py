@@ -6,8 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from photodup.bench.link import latency_model
-from photodup.bench.link.ladder import measure_ladder
-from photodup.bench.link.real_path import measure_path, twin
+from photodup.bench.link.ladder import measure_ladder, measure_path, twin
 from photodup.embedding.backends import parse_backend
 from photodup.study.notebook.gaps import NotMeasured
 
@@ -36,7 +35,7 @@ def sink_of(run: "Run") -> tuple[str, str]:
 
 
 def measure_real_path(run: "Run", payloads_bytes: Sequence[int], **sizes: Any) -> dict[str, Any]:
-    """Return the run's record of the way to its servers (`bench.link.real_path.measure_path`), measured unless it has it.
+    """Return the run's record of the way to its servers (`bench.link.ladder.measure_path`), measured unless it has it.
 
     Args:
         sizes: `n`, `n_large` and `idle_s` as `measure_path` and `measure_ladder` take them; they name the record.
@@ -53,7 +52,7 @@ def measure_twin(
     run: "Run", path: Mapping[str, Any], payloads_bytes: Sequence[int], **sizes: Any
 ) -> dict[str, Any]:
     """Return the same requests over an emulated link of the same round trip and rate; a gap where none can be made."""
-    spec = twin(dict(path))
+    spec = twin(path)
     config = {"spec": asdict(spec), "payloads": list(payloads_bytes), **sizes}
     measure = partial(measure_ladder, spec, payloads_bytes, **sizes)
     return run.measure_or_load("real-path-twin", measure, config=config, kind="link_trial", may_fail=True)

@@ -9,8 +9,8 @@ from support.http_server import accepting
 from support.link import NO_LINK, needs_link
 
 from photodup.bench.link import link as link_module
+from photodup.bench.link.ladder import measure_path, twin
 from photodup.bench.link.link import Link, LinkError
-from photodup.bench.link.real_path import measure_path, twin
 from photodup.bench.load.plan import WindowPlan
 from photodup.bench.record.record import RunStore
 from photodup.bench.stats.facts import Load

@@ -29,10 +29,10 @@ PAIRS = {
     "batch of 32": "gRPC against HTTP with a tensor and no compute, one-b32",
 }
 PLANS = {
-    "one request": VisitPlan(50, block_s=0, min_answers=1, skipped_answers=0),
-    "0.25 s": VisitPlan(8, block_s=0.25),
-    "0.5 s": VisitPlan(4, block_s=0.5),
-    "2 s": VisitPlan(1, block_s=2.0),
+    "one request": VisitPlan(25, block_s=0, min_answers=1, skipped_answers=0, alone_s=0),
+    "0.25 s": VisitPlan(4, block_s=0.25, alone_s=0),
+    "0.5 s": VisitPlan(2, block_s=0.5),
+    "2 s": VisitPlan(1, block_s=2.0, alone_s=0),
 }
 
 
@@ -62,7 +62,7 @@ def rows(run: Run, pairs: dict[str, Pair], n_segments: int) -> list[dict[str, An
 
 def main(
     run: Annotated[str, typer.Option(help="results/RUN keeps the record")],
-    segments: Annotated[int, typer.Option(min=1, help="of each pair and length, about 8 s")] = 3,
+    segments: Annotated[int, typer.Option(min=1, help="of each pair and length, 4 to 8 s")] = 3,
 ) -> None:
     """Measure the table, or read it if the run has it, and print it."""
     declared = {pair.name: pair for pair in declarations().pairs}

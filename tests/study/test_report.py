@@ -217,7 +217,9 @@ def test_the_data_of_a_figure_names_its_series_and_rows_and_holds_no_lines_acros
     assert found[1:3] == [["p50", "FastAPI", "1", "3"], ["p50", "FastAPI", "2", "4.5"]]
     assert found[3:5] == [["p50", "FastAPI", "3", "6"], ["p50", "hidden from the legend", "4", "7"]]
     assert found[5:7] == [["2", "", "0.5", "a"], ["2", "", "1", "b"]]
-    assert found[7:] == [["3", s, x, "INT8"] for s, x in (("interval", "0.125"), ("interval", "0.5"), ("", "0.25"))]
+    assert found[7:] == [
+        ["3", s, x, "INT8"] for s, x in (("interval", "0.125"), ("interval", "0.5"), ("", "0.25"))
+    ]
 
 
 def missing_places(prose):

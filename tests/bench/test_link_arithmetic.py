@@ -9,9 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from photodup.bench.link import packets
-from photodup.bench.link.calibration import Calibration
-from photodup.bench.link.handshakes import round_trip
-from photodup.bench.link.link import Link, LinkError, LinkSpec
+from photodup.bench.link.link import Link, LinkError, LinkSpec, round_trip
 
 
 def handshake(*seconds):
@@ -104,12 +102,6 @@ def test_a_superpacket_splits_into_the_segments_of_the_wire(payload, size, optio
         assert int.from_bytes(part[24:28], "big") == (4294967000 + index * size) % 2**32
         assert int.from_bytes(part[36:38], "big") == ones_sum(pseudo(part))
         assert bool(part[33] & 0x09) == (index == count - 1)  # FIN and PSH on the last one only
-
-
-def test_calibration_sees_a_wrong_rtt_and_a_wrong_rate():
-    assert Calibration(25, 100, 25.4, 99, 0).holds
-    assert not Calibration(25, 100, 26.4, 100, 0).holds
-    assert not Calibration(25, 100, 25.4, 94, 0).holds
 
 
 def test_refusals_name_the_remedy():

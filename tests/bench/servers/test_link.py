@@ -24,9 +24,8 @@ from support.service import until
 from photodup.bench.link import link as link_module
 from photodup.bench.link import tcp
 from photodup.bench.link.calibration import calibrate
-from photodup.bench.link.handshakes import round_trip
 from photodup.bench.link.ladder import measure_ladder, measure_parallel
-from photodup.bench.link.link import Link, LinkError, LinkSpec
+from photodup.bench.link.link import Link, LinkError, LinkSpec, round_trip
 from photodup.bench.link.relay import DEVICE
 from photodup.core.errors import PhotodupError
 

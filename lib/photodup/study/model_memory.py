@@ -1,4 +1,4 @@
-"""What each model of a Triton takes, one loaded at a time: its cold start, and memory before the load, after it and under load."""
+"""What each model of a Triton takes, one loaded at a time: its cold start, and memory before, after it and under load."""
 
 from __future__ import annotations
 

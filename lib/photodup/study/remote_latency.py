@@ -12,11 +12,9 @@ from photodup.study.notebook.gaps import NotMeasured
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.axes import Axes
 
     from photodup.study.notebook.run import Run
 
-KINDS = ("new", "idle", "warm")
 MODELS = ("rounds", "bandwidth-only")
 
 
@@ -87,31 +85,6 @@ def compare_paths(path: Mapping[str, Any], emulated: Mapping[str, Any] | None = 
         latencies = {"payload_bytes": size, "connection": kind, "real_ms": real, "emulated_ms": emulated_ms}
         rows.append(latencies | predicted)
     return pd.DataFrame(rows)
-
-
-def draw_paths(axes: "Sequence[Axes]", table: "pd.DataFrame") -> None:
-    """Draw one panel for each of `KINDS`: the real way, its emulated twin and the two explanations, by payload."""
-    from matplotlib.ticker import LogLocator
-
-    from photodup.study.notebook import charts
-
-    styles = {"rounds": (charts.GOOD, "-"), "bandwidth-only": (charts.BAD, "--")}
-    for axis, kind in zip(axes, KINDS, strict=True):
-        part = table[table["connection"] == kind].sort_values("payload_bytes")
-        kb = part["payload_bytes"] / 1e3
-        for name, (color, style) in styles.items():
-            axis.plot(kb, part[name], style, color=color, label=name)
-        axis.plot(kb, part["real_ms"], "o", color="black", label="real way")
-        axis.plot(
-            kb, part["emulated_ms"], "o", color="black", markerfacecolor="white", label="emulated like it"
-        )
-        axis.set(xscale="log", yscale="log", title=f"{kind} connection", xlabel="payload (kB)")
-        axis.xaxis.set_major_formatter("{x:g}")
-        axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axis.yaxis.set_major_formatter("{x:g}")
-        axis.minorticks_off()
-    axes[0].set_ylabel("latency p50 (ms)")
-    axes[0].legend(fontsize=8)
 
 
 def path_in_words(path: Mapping[str, Any], table: "pd.DataFrame", payload_bytes: int) -> str:

@@ -83,16 +83,6 @@ def test_a_run_measures_its_own_way_once_and_its_twin(tmp_path: Path, tiny_trito
     assert len(table) == 6
     if not NO_LINK:
         assert table.emulated_ms.notna().any()
-    import matplotlib
-
-    matplotlib.use("agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(1, 3)
-    remote_latency.draw_paths(axes, table)
-    titles = [axis.get_title(loc="left") or axis.get_title() for axis in axes]
-    assert titles == ["new connection", "idle connection", "warm connection"]
-    plt.close(figure)
 
 
 def test_without_an_http_server_the_gap_says_so(tmp_path: Path) -> None:

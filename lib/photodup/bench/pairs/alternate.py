@@ -45,6 +45,7 @@ class VisitPlan:
         palindromes: each gives two observations.
         block_s: shortest counted length of a block, seconds.
         min_answers: counted answers of a block at least.
+        skipped_answers: of a block with one request in flight, which do not count.
         min_waves: several in flight: whole waves that a block counts at least; a wave is as many answers as requests are in
             flight.
         alone_s: how long each side is measured alone at the end of the visit, seconds; 0 leaves this check out.
@@ -57,11 +58,12 @@ class VisitPlan:
     min_waves: int = 8
     alone_s: float = 2.0
     warmup_s: float = 0.5
+    skipped_answers: int = SKIPPED_ANSWERS
 
     def answers(self, load: Load) -> tuple[int, int]:
         """Return how many answers of a block are skipped, and how many are counted at least."""
         if load.concurrency == 1:
-            return SKIPPED_ANSWERS, self.min_answers
+            return self.skipped_answers, self.min_answers
         wave = load.concurrency
         return SKIPPED_WAVES * wave, max(self.min_waves * wave, self.min_answers)
 

@@ -148,8 +148,7 @@ def build_demo(directory: Path | str) -> Path:
     try:
         root.mkdir(parents=True, exist_ok=True)
         truths = sorted(_build(root), key=lambda truth: truth.path)
-        about = (__doc__ or "").strip()
-        description = {"about": about, "photos": [asdict(truth) for truth in truths]}
+        description = {"about": (__doc__ or "").strip(), "photos": [asdict(truth) for truth in truths]}
         _put(root, path, (json.dumps(description, indent=1, ensure_ascii=False) + "\n").encode())
     except OSError as error:
         raise PhotodupError(f"Cannot write the demonstration library to {root}: {error.strerror}.") from None

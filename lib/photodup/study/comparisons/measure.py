@@ -215,11 +215,11 @@ def measure_visits(
     """
     start_of = lambda visit: (visit - 1) * (sizes.starts or sizes.visits) // sizes.visits  # noqa: E731
     with ExitStack() as servers:
-        sides, last = _Sides(run, servers), 0
+        sides, last = ReadySides(run, servers), 0
         for number, pair in bar(visits, total=len(visits), desc="visits", unit="visit"):
             if last and restarted and start_of(number) != start_of(last):
                 servers.close()
-                sides = _Sides(restarted(), servers)
+                sides = ReadySides(restarted(), servers)
             last = number
             key, config = visit_key(pair), visit_config(pair, number)
             measure = partial(sides.measure, pair, number, sizes)
@@ -227,7 +227,7 @@ def measure_visits(
 
 
 @dataclass
-class _Sides:
+class ReadySides:
     """The sides of a round of visits: each is made ready once, when a pair first has it.
 
     Attributes:

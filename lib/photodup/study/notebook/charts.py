@@ -43,7 +43,7 @@ FOUND = "#2f5d8a"  # a difference in either direction: no colour says better or 
 
 
 def use_style() -> None:
-    """Apply the repository's matplotlibrc to this process, and let notebooks show tables with `as_markdown`.
+    """Apply the repository's matplotlibrc to this process, and let notebooks show every table with `as_markdown`.
 
     Call it once, in a notebook's import cell.
 
@@ -55,7 +55,9 @@ def use_style() -> None:
 
     pd.set_option("display.notebook_repr_html", False)
     if shell := running_shell():
-        shell.display_formatter.formatters["text/markdown"].for_type(pd.DataFrame, as_markdown)
+        formatters = shell.display_formatter.formatters
+        formatters["text/markdown"].for_type(pd.DataFrame, as_markdown)
+        formatters["text/plain"].for_type(pd.DataFrame, lambda table, text, _: text.text(as_markdown(table)))
     plt.style.use(project_root() / "matplotlibrc")
     np.random.seed(0)
 

@@ -31,7 +31,7 @@ def by_kind(found, size=602_112):
 @needs_link
 def test_slow_start_shows_on_the_way_to_a_far_triton_and_models_agree(tiny_triton, figure) -> None:
     """Triton must have read the whole body before it answers, or 602 KB would take no longer than 10 KB."""
-    with Link(rtt_ms=25, rate_mbit_s=210) as link, link.client_namespace():
+    with Link(LinkSpec(rtt_ms=25, rate_mbit_s=210)) as link, link.client_namespace():
         found = measure_path(link.url(tiny_triton.http_url), "triton", PAYLOADS, **FEW)
     large, small = by_kind(found), by_kind(found, 10_000)
     assert found["rtt_ms"] > 24

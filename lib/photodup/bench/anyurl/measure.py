@@ -17,7 +17,7 @@ from photodup.bench.anyurl.target import Target, unreachable
 from photodup.bench.anyurl.watch import Watcher
 from photodup.bench.backends.http_connection import HttpError
 from photodup.bench.backends.server_adapters import OverGrpc, OverHttp
-from photodup.bench.link.way import LOOPBACK, Way
+from photodup.bench.link.link import LOOPBACK, Way
 from photodup.bench.load.counters import known_account, probe
 from photodup.bench.load.plan import WindowPlan
 from photodup.bench.load.usage import local_usage

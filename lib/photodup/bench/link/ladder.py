@@ -22,10 +22,15 @@ from statistics import median
 from typing import Any
 
 from photodup.bench.backends.http_connection import HttpConnection, HttpError
-from photodup.bench.link.handshakes import HANDSHAKES, round_trip, timed_ms
-from photodup.bench.link.link import Link, LinkSpec
+from photodup.bench.link.link import (
+    HANDSHAKES,
+    Link,
+    LinkSpec,
+    emulated,
+    round_trip,
+    timed_ms,
+)
 from photodup.bench.link.tcp import ByteSink, request_info, send_to_sink, tcp_info
-from photodup.bench.link.way import emulated
 from photodup.core.errors import PhotodupError
 
 KINDS = ("new", "warm", "idle")

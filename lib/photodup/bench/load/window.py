@@ -20,7 +20,7 @@ from pickle import PicklingError
 from typing import Any
 
 from photodup.bench.backends.adapter import Adapter
-from photodup.bench.link.way import LOOPBACK, Way
+from photodup.bench.link.link import LOOPBACK, Way
 from photodup.bench.load import summary
 from photodup.bench.load.plan import RAMP_WAVES, Arrivals, WindowPlan, arrivals_s, request_order
 from photodup.bench.load.workers import Observer, Window, clock, describe_error, run_blocking

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from photodup.bench.link.link import PRESETS
-from photodup.bench.link.way import LOOPBACK, Way, emulated
+from photodup.bench.link.link import LOOPBACK, PRESETS, Way, emulated
 from photodup.bench.load.plan import WindowPlan
 from photodup.bench.stats.facts import Load
 from photodup.bench.stats.figures import figures_of_windows

@@ -55,11 +55,11 @@ def parts_of(relative: str) -> tuple[str, ...]:
 
 
 @contextmanager
-def opened(root: Path, relative: str, *, make: bool = False) -> Iterator[PathInFolder | None]:
+def opened(root: Path | int, relative: str, *, make: bool = False) -> Iterator[PathInFolder | None]:
     """Open the folder that holds a path beneath `root`; yield None where a folder on the way is missing.
 
     Args:
-        root: any folder; links on the way to it are followed, for the user named it.
+        root: any folder; links on the way to it are followed, for the user named it. Or the descriptor of an open one.
         relative: as `parts_of` allows.
         make: create missing folders, each synced into its parent so that a crash cannot forget it.
 
@@ -69,7 +69,10 @@ def opened(root: Path, relative: str, *, make: bool = False) -> Iterator[PathInF
         ValueError: the path leads out.
     """
     *folders, name = parts_of(relative)
-    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    if isinstance(root, int):
+        descriptor = os.dup(root)
+    else:
+        descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for number, part in enumerate(folders):
             try:

@@ -32,7 +32,7 @@ from photodup.photos.library.hashing import digest_of
 from photodup.photos.library.scan import existing_folder, scan
 from photodup.photos.library.walking import UnreadFile, opened_file
 from photodup.photos.search.candidates import PER_PHOTO_ALONE
-from photodup.photos.search.hash_neighbours import nearest_across, search_radius
+from photodup.photos.search.hash_neighbours import bits_apart, nearest_across, search_radius
 from photodup.photos.search.shots import Shots
 
 # Photos of the library that one photo is compared with. Of 120 copies of four kinds, planted in a library of 220, all had
@@ -253,7 +253,7 @@ class _Comparison:
         # The best of those alike come first, by what the catalogue knows, then those with nearer hashes.
         ranked = self._rules.ranked([rows[i] for i in np.unique(near.first)])
         place = {photo.id: number for number, photo in enumerate(ranked)}
-        bits = zip(near.first.tolist(), near.second.tolist(), near.distance.tolist(), strict=True)
+        bits = zip(near.first.tolist(), near.second.tolist(), bits_apart(near).tolist(), strict=True)
         order = sorted(bits, key=lambda triple: (max(triple[2], _ALIKE_BITS), place[rows[triple[0]].id]))
         self._near = {(i, j): apart for i, j, apart in order}
         chooser = Chooser(search.pixels, rows, self._rules, self._store, search.is_ruled_out)

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 TEMPORARY = re.compile(r"\.photodup-[0-9a-f]{32}\.tmp")  # what a write leaves where it is killed
+_ROOT = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _SYSTEM = ctypes.CDLL(None, use_errno=True)
 _RENAME_NOREPLACE = {"renameat2": 1, "renameatx_np": 4}  # of Linux and of macOS, with the flag that refuses
@@ -69,10 +70,7 @@ def opened(root: Path | int, relative: str, *, make: bool = False) -> Iterator[P
         ValueError: the path leads out.
     """
     *folders, name = parts_of(relative)
-    if isinstance(root, int):
-        descriptor = os.dup(root)
-    else:
-        descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor = os.dup(root) if isinstance(root, int) else os.open(root, _ROOT)
     try:
         for number, part in enumerate(folders):
             try:

@@ -5,6 +5,7 @@ embedding belongs to a model; vectors of different models are never compared.
 """
 
 import os
+import secrets
 import sqlite3
 import stat
 import time
@@ -427,11 +428,7 @@ def _set_aside(file: Path, folder: Path) -> Path:
     Raises:
         OSError: it cannot be moved.
     """
-    name, number = f"{file.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}", 1
-    aside = folder / name
-    while os.path.lexists(aside):
-        number += 1
-        aside = folder / f"{name}-{number}"
+    aside = folder / f"{file.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}"
     os.rename(file, aside)
     for suffix in BESIDE:
         beside = file.with_name(file.name + suffix)

@@ -10,7 +10,7 @@ from support.link import needs_link
 
 from photodup.bench.link import link as link_module
 from photodup.bench.link.ladder import measure_path
-from photodup.bench.link.link import Link, LinkError
+from photodup.bench.link.link import Link, LinkError, LinkSpec
 from photodup.bench.load.plan import WindowPlan
 from photodup.bench.record.record import RunStore
 from photodup.bench.stats.facts import Load

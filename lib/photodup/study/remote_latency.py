@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from photodup.bench.link import latency_model
-from photodup.bench.link.real_path import measure_path
+from photodup.bench.link.ladder import measure_path
 from photodup.embedding.backends import parse_backend
 from photodup.study.notebook.gaps import NotMeasured
 
@@ -33,7 +33,7 @@ def sink_of(run: "Run") -> tuple[str, str]:
 
 
 def measure_real_path(run: "Run", payloads_bytes: Sequence[int], **sizes: Any) -> dict[str, Any]:
-    """Return the run's record of the way to its servers (`bench.link.real_path.measure_path`), measured unless it has it.
+    """Return the run's record of the way to its servers (`bench.link.ladder.measure_path`), measured unless it has it.
 
     Args:
         sizes: `n`, `n_large` and `idle_s` as `measure_path` and `measure_ladder` take them; they name the record.

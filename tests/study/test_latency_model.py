@@ -40,13 +40,6 @@ def test_segments_and_other_windows():
     assert model.rounds(FP32, initcwnd=32) == 4
 
 
-def test_idle_halves_the_window_once_per_timeout():
-    assert model.window_after_idle(416, 1000, 230) == 26
-    assert model.window_after_idle(416, 100, 230) == 416
-    assert model.window_after_idle(416, 60_000, 230) == 10
-    assert model.window_after_idle(4, 60_000, 230) == 4
-
-
 def test_predictions_for_the_published_link():
     at_25_ms = {"rtt_ms": 25, "rate_mbit_s": math.inf, "server_ms": 15}
     assert rounds_ms(FP32, **at_25_ms) == 190

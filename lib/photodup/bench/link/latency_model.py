@@ -60,16 +60,6 @@ def round_trips(payload_bytes: int, connection: str, initcwnd: int = INITCWND, r
     return rounds(payload_bytes, initcwnd) + (connection == "new")
 
 
-def window_after_idle(window: int, idle_ms: float, rto_ms: float, initcwnd: int = INITCWND) -> int:
-    """Return the window that Linux restarts with: halved once per timeout passed, not below `initcwnd` (RFC 2861).
-
-    RFC 5681 resets it at once; with a timeout of 230 ms, a second turns 416 segments into 26 and not into 10.
-    """
-    if window <= initcwnd:
-        return window
-    return max(initcwnd, window >> min(63, int(idle_ms // rto_ms)))
-
-
 def serialisation_ms(payload_bytes: int, rate_mbit_s: float) -> float:
     """Return the time of the bytes on the wire, headers included (1500 wire bytes per full segment)."""
     wire = payload_bytes + segments(payload_bytes) * 52

@@ -109,6 +109,11 @@ class Load:
         assert self.concurrency is not None
         return 1 if self.scenario == "server" else self.concurrency
 
+    @property
+    def usual_metric(self) -> str:
+        """What sides in turns are compared by: median latency with one in flight, throughput with several."""
+        return "latency_ms_p50" if self.concurrency == 1 else "throughput_images_per_s"
+
     def columns(self) -> dict[str, Any]:
         """Return this load as columns of a point."""
         names = ("connection", "scenario", "batch", "concurrency", "offered_per_s", "span")

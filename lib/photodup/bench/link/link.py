@@ -158,8 +158,6 @@ class Link:
             `round_trip` holds the floor and the median that the self-test found.
     """
 
-    engine = "relay"  # what delays the packets, as records name it
-
     def __init__(self, spec: LinkSpec | str, *, servers_far: bool = False) -> None:
         if isinstance(spec, str) and spec not in PRESETS:
             raise LinkError(f"No link preset {spec!r}: choose from {', '.join(PRESETS)}.")

@@ -57,7 +57,6 @@ def answered(comparison: Comparison, visits: Sequence[Visit], load: Load) -> Com
     return replace(
         comparison,
         observed=observed(visits, load, comparison.metric),
-        n_failed=sum(sum(visit.n_failed) for visit in visits),
         seconds=sum(visit.seconds for visit in visits),
         carried_over=float(np.median(shares)) if shares else None,
         notes=(*comparison.notes, *remarks(visits)),

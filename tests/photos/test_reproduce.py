@@ -211,6 +211,23 @@ def test_of_two_exposures_none_goes_in_whatever_format_one_is_saved(form, sigma)
     assert reasons(first, copy) == "", "and a copy with grain goes"
 
 
+@pytest.mark.parametrize("way", ["LANCZOS", "BICUBIC", "BOX", "HAMMING"])
+@pytest.mark.parametrize(
+    ("factor", "form", "quality"),
+    [(0.7, "JPEG", 95), (0.5, "JPEG", 85), (0.7, "PNG", 0), (0.5, "HEIF", 80), (0.7, "WEBP", 90)],
+)
+def test_another_exposure_that_was_made_smaller_stays_and_a_copy_with_grain_goes(way, factor, form, quality):
+    image = ImageOps.contain(photo("astronaut"), (512, 512), Image.Resampling.LANCZOS)
+    first, second = (saved(noisy(image, 4, seed), quality=95) for seed in (1, 2))
+    size = [round(side * factor) for side in image.size]
+    exposure, copy = (
+        saved(each.image.resize(size, Image.Resampling[way]), form, quality=quality)
+        for each in (second, first)
+    )
+    assert "its fine grain is not that of the file to keep" in reasons(first, exposure)
+    assert reasons(first, copy) == ""
+
+
 @pytest.mark.parametrize("quality", [60, 80, 92])
 def test_a_webp_is_reproduced_and_its_source_stays(quality):
     source = original("chelsea")
@@ -219,12 +236,15 @@ def test_a_webp_is_reproduced_and_its_source_stays(quality):
     assert reasons(saved(copy.image, quality=95), copy), "a JPEG made of a WebP"
 
 
-@pytest.mark.parametrize("larger", ["bicubic", "sharpened", "smoothed"])
+@pytest.mark.parametrize("larger", ["bicubic", "sharpened", "smoothed", "doubled"])
 def test_no_source_goes_for_its_enlargement(larger):
     import cv2
 
     source = original("coffee")
     image = source.image.resize((960, 640), Image.Resampling.BICUBIC)
+    if larger == "doubled":
+        image = source.image.resize((960, 640), Image.Resampling.NEAREST)
+        assert reasons(saved(image, "PNG"), source)
     if larger == "sharpened":
         image = image.filter(ImageFilter.UnsharpMask(1.2, 60, 2))
     if larger == "smoothed":

@@ -203,7 +203,10 @@ def test_the_report_opens_with_its_findings(deck):
 def test_the_data_of_a_figure_names_its_series_and_rows_and_holds_no_lines_across_a_panel():
     figure, (left, middle, right) = plt.subplots(1, 3)
     left.plot([1, 2], [3.0, 4.5], label="FastAPI")
+    left.plot(3, 6.0, "o", color=left.lines[0].get_color())
+    left.plot(4, 7.0, "o", label="_hidden from the legend")
     left.axhline(9)
+    left.legend()
     left.set(title="p50")
     middle.barh(["a", "b"], [0.5, 1], color="#112233")
     charts.interval_row(right, 0, 0.25, (0.125, 0.5), color="#445566")
@@ -212,8 +215,11 @@ def test_the_data_of_a_figure_names_its_series_and_rows_and_holds_no_lines_acros
     plt.close(figure)
     assert found[0] == ["panel", "series", "x", "y"]
     assert found[1:3] == [["p50", "FastAPI", "1", "3"], ["p50", "FastAPI", "2", "4.5"]]
-    assert found[3:5] == [["2", "#112233", "0.5", "a"], ["2", "#112233", "1", "b"]]
-    assert found[5:] == [["3", "#445566", x, "INT8"] for x in ("0.125", "0.5", "0.25")]
+    assert found[3:5] == [["p50", "FastAPI", "3", "6"], ["p50", "hidden from the legend", "4", "7"]]
+    assert found[5:7] == [["2", "", "0.5", "a"], ["2", "", "1", "b"]]
+    assert found[7:] == [
+        ["3", s, x, "INT8"] for s, x in (("interval", "0.125"), ("interval", "0.5"), ("", "0.25"))
+    ]
 
 
 def missing_places(prose):

@@ -1,12 +1,10 @@
-"""The real way to a run's servers beside an emulated link like it and what two explanations predict for it."""
+"""The real way to a run's servers, and what two explanations predict for it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from photodup.bench.link import latency_model
-from photodup.bench.link.ladder import measure_ladder, measure_path, twin
+from photodup.bench.link.ladder import measure_path
 from photodup.embedding.backends import parse_backend
 from photodup.study.notebook.gaps import NotMeasured
 
@@ -48,31 +46,15 @@ def measure_real_path(run: "Run", payloads_bytes: Sequence[int], **sizes: Any) -
     return run.measure_or_load("real-path", measure, config=config, kind="real_path")
 
 
-def measure_twin(
-    run: "Run", path: Mapping[str, Any], payloads_bytes: Sequence[int], **sizes: Any
-) -> dict[str, Any]:
-    """Return the same requests over an emulated link of the same round trip and rate; a gap where none can be made."""
-    spec = twin(path)
-    config = {"spec": asdict(spec), "payloads": list(payloads_bytes), **sizes}
-    measure = partial(measure_ladder, spec, payloads_bytes, **sizes)
-    return run.measure_or_load("real-path-twin", measure, config=config, kind="link_trial", may_fail=True)
+def compare_paths(path: Mapping[str, Any]) -> "pd.DataFrame":
+    """Return one row for each payload and kind of connection: `real_ms` and what `MODELS` predict.
 
-
-def compare_paths(path: Mapping[str, Any], emulated: Mapping[str, Any] | None = None) -> "pd.DataFrame":
-    """Return one row for each payload and kind of connection: `real_ms`, `emulated_ms` and what `MODELS` predict.
-
-    The server's own time (`turnaround_ms`) is part of the real latency and of the predictions, and is added to the
-    emulated one, whose sink takes none. NaN where something was not measured or is not valid.
+    The server's own time (`turnaround_ms`) is part of both. NaN where something was not measured or is not valid.
     """
     import pandas as pd
 
     rate = float(path.get("rate_mbit_s") or "inf")
     turnaround_ms = path["turnaround_ms"]
-    emulated_at = {
-        (row["payload_bytes"], row["connection"]): row["latency_ms_p50"] + turnaround_ms
-        for row in (emulated or {}).get("rows", [])
-        if row["valid"]
-    }
     rows = []
     for row in path["rows"]:
         size, kind = row["payload_bytes"], row["connection"]
@@ -81,9 +63,7 @@ def compare_paths(path: Mapping[str, Any], emulated: Mapping[str, Any] | None = 
             for name in MODELS
         }
         real = row["latency_ms_p50"] if row["valid"] else float("nan")
-        emulated_ms = emulated_at.get((size, kind), float("nan"))
-        latencies = {"payload_bytes": size, "connection": kind, "real_ms": real, "emulated_ms": emulated_ms}
-        rows.append(latencies | predicted)
+        rows.append({"payload_bytes": size, "connection": kind, "real_ms": real} | predicted)
     return pd.DataFrame(rows)
 
 

@@ -4,6 +4,7 @@ import os
 import shutil
 import sqlite3
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from photodup.photos.library.settings import LibrarySettings
 from photodup.photos.review.pictures import cached_picture
 from photodup.photos.review.session import ReviewSession
 from photodup.photos.search.candidates import PairStore, stored_pairs
-from photodup.photos.search.neighbours import Bounds
+from photodup.photos.search.neighbours import Bounds, similar_pairs
 from photodup.photos.state.own_folder import MARKER, OwnFolder, OwnFolderError
 
 
@@ -159,7 +160,9 @@ def test_a_servers_word_for_its_model_names_no_file_elsewhere(tmp_path):
     vectors = np.eye(4, dtype=np.float32)
     before = tree(tmp_path, own.path)
     with PairStore(own.neighbours) as store:
-        stored_pairs(store, "x/../../../../out", [f"{i:032x}" for i in range(4)], vectors, Bounds(0.5, 0.5))
+        bounds, md5s = Bounds(0.5, 0.5), [f"{i:032x}" for i in range(4)]
+        search_new = partial(similar_pairs, vectors, bounds)
+        stored_pairs(store, "x/../../../../out", str(bounds), md5s, search_new, bounds.counting)
     assert tree(tmp_path, own.path) == before
     assert own.neighbours.is_file()
 

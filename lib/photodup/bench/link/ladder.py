@@ -24,7 +24,6 @@ from typing import Any
 from photodup.bench.backends.http_connection import HttpConnection, HttpError
 from photodup.bench.link.link import (
     HANDSHAKES,
-    MAX_RATE_MBIT_S,
     Link,
     LinkSpec,
     emulated,
@@ -289,14 +288,3 @@ def _rate(path: Mapping[str, Any]) -> float | None:
         return None
     carried_ms = large["latency_ms_p50"] - path["rtt_ms"] - path["turnaround_ms"]
     return round(large["payload_bytes"] * 8e-3 / carried_ms, 1) if carried_ms > 0 else None
-
-
-def twin(path: Mapping[str, Any], **fields: Any) -> LinkSpec:
-    """Return an emulated link like a measured way: its round trip, and the rate that one connection carried.
-
-    A rate above what the emulated link can hold, or one that nobody measured, becomes the highest it can.
-    """
-    rate = path.get("rate_mbit_s") or MAX_RATE_MBIT_S
-    return LinkSpec(
-        rtt_ms=max(0.2, path["rtt_ms"]), rate_mbit_s=max(1.0, min(rate, MAX_RATE_MBIT_S)), **fields
-    )

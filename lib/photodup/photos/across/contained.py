@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from photodup.core.errors import PhotodupError
-from photodup.core.names import as_text, printable
+from photodup.core.names import printable
 from photodup.core.paths import cache_dir
 from photodup.core.progress import bar
 from photodup.embedding.imaging import ImageError
@@ -32,14 +32,12 @@ from photodup.photos.library.hashing import digest_of
 from photodup.photos.library.scan import existing_folder, scan
 from photodup.photos.library.walking import UnreadFile, opened_file
 from photodup.photos.search.candidates import PER_PHOTO_ALONE
-from photodup.photos.search.hash_neighbours import nearest_across, search_radius
+from photodup.photos.search.hash_neighbours import bits_apart, nearest_across, search_radius
 from photodup.photos.search.shots import Shots
 
 # Photos of the library that one photo is compared with. Of 120 copies of four kinds, planted in a library of 220, all had
 # their source as the nearest.
 MOST_ASKED = 3
-# Pairs judged, and shown as done, at a time.
-_BLOCK = 8
 # Bits by which two hashes may differ for a photo to be probably there, where the pixels prove nothing: as it is alone, for
 # turned or mirrored it has `TURNED_NEARER` bits more.
 _ALIKE_BITS = 4
@@ -113,21 +111,10 @@ class Contained:
         return [photo for photo in self.photos if photo.where in where]
 
     def as_record(self) -> dict[str, Any]:
-        """Return it as JSON takes it: counts and bytes by whereabouts, then every file."""
-        count = {where: [photo.size_bytes for photo in self.of(where)] for where in Whereabouts}
-        return {
-            "old": as_text(self.old),
-            "library": as_text(self.library),
-            "counts": {where: {"photos": len(sizes), "bytes": sum(sizes)} for where, sizes in count.items()},
-            "photos": [
-                asdict(photo)
-                | {"path": as_text(photo.path), "match": as_text(photo.match) if photo.match else None}
-                for photo in self.photos
-            ],
-            "unread": [{"path": as_text(file.path), "reason": file.reason} for file in self.unread],
-            "unread_there": [{"path": as_text(f.path), "reason": f.reason} for f in self.unread_there],
-            "problems": self.problems,
-        }
+        """Return it as dictionaries, with counts and bytes by whereabouts; paths stay paths."""
+        sizes = {where: [photo.size_bytes for photo in self.of(where)] for where in Whereabouts}
+        counts = {where: {"photos": len(sizes[where]), "bytes": sum(sizes[where])} for where in sizes}
+        return asdict(self) | {"counts": counts}
 
 
 def cached_catalogue(folder: Path) -> Path:
@@ -253,7 +240,7 @@ class _Comparison:
         # The best of those alike come first, by what the catalogue knows, then those with nearer hashes.
         ranked = self._rules.ranked([rows[i] for i in np.unique(near.first)])
         place = {photo.id: number for number, photo in enumerate(ranked)}
-        bits = zip(near.first.tolist(), near.second.tolist(), near.distance.tolist(), strict=True)
+        bits = zip(near.first.tolist(), near.second.tolist(), bits_apart(near).tolist(), strict=True)
         order = sorted(bits, key=lambda triple: (max(triple[2], _ALIKE_BITS), place[rows[triple[0]].id]))
         self._near = {(i, j): apart for i, j, apart in order}
         chooser = Chooser(search.pixels, rows, self._rules, self._store, search.is_ruled_out)
@@ -277,13 +264,11 @@ class _Comparison:
         across = [pair for pair in sorted(new) if pair[0] < len(self._library) <= pair[1]]
         pairs = [pair for pair in dict.fromkeys((*self._near, *across)) if pair in new]
         self._judged.update(pairs)
-        with bar(total=len(pairs), desc="judge", unit="pair") as progress_bar, one_thread_each():
-            for begin in range(0, len(pairs), _BLOCK):
-                for pair in pairs[begin : begin + _BLOCK]:
-                    with suppress(ImageError):  # said in `problems`
-                        self._remember(*pair, chooser)
+        with one_thread_each():
+            for i, j in bar(pairs, total=len(pairs), desc="judge", unit="pair"):
+                with suppress(ImageError):  # said in `problems`
+                    self._remember(i, j, chooser)
                 chooser.remember()
-                progress_bar.update(len(pairs[begin : begin + _BLOCK]))
 
     def _remember(self, i: int, j: int, chooser: Chooser) -> None:
         """Note what a pair says of its photo of the old folder, unless something better is known."""

@@ -111,11 +111,12 @@ def laid(
     rgb: np.ndarray,
     transform: np.ndarray,
     size: Size,
-    resampling: Image.Resampling = Image.Resampling.LANCZOS,
+    resampling: Image.Resampling | None = Image.Resampling.LANCZOS,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return a picture uint8[h, w, 3] in another frame, and where it is, bool[h, w]; its last pixels go on beyond.
 
-    Pixels are averaged where it becomes smaller, as a program does that resizes; `resampling` is that program's way.
+    Pixels are averaged where it becomes smaller, as a program does that resizes; `resampling` is that program's way, None
+    that of OpenCV: by area.
     """
     if is_straight(transform):
         return _laid_straight(rgb, transform, size, resampling)
@@ -128,7 +129,7 @@ def is_straight(transform: np.ndarray) -> bool:
 
 
 def _laid_straight(
-    rgb: np.ndarray, transform: np.ndarray, size: Size, resampling: Image.Resampling
+    rgb: np.ndarray, transform: np.ndarray, size: Size, resampling: Image.Resampling | None
 ) -> tuple[np.ndarray, np.ndarray]:
     import cv2
 
@@ -144,6 +145,8 @@ def _laid_straight(
     left, top, right, bottom = np.rint(box).astype(int)
     if np.abs(box - np.rint(box)).max() < 1e-6 and (right - left, bottom - top) == tuple(high - low):
         part = rgb[top:bottom, left:right]
+    elif resampling is None:
+        part = cv2.resize(rgb[top:bottom, left:right], (high - low).tolist(), interpolation=cv2.INTER_AREA)
     else:
         shape = tuple((high - low).tolist())
         part = np.asarray(Image.fromarray(rgb).resize(shape, resampling, tuple(box.tolist()), 3.0))

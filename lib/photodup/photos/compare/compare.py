@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+from PIL import Image
 
 from photodup.photos.compare.align import Placement, align, corners, grey, inverse, laid, moved, rescaled
 from photodup.photos.compare.limits import LIMITS
@@ -103,13 +104,17 @@ def _doubt(
         return ""
     if scale > 1 + LIMITS.same_size:
         return "has more pixels"
-    if beside <= 0.05 or is_framed:
+    # The mean of pixels that were each doubled is the smaller file itself.
+    may_be_doubled = not is_one_size and view.way in (Image.Resampling.BOX, None)
+    if (beside <= LIMITS.equal_greys and not may_be_doubled) or is_framed:
         return ""  # the same pixels; or with one colour around them, as a turn or a frame adds it
     if placement.slant > LIMITS.slant:
         return "lies straighter, or is turned a little"
     if not is_one_size:
         share = detail_beyond(keeper, member, placement)
-        is_likely = share > LIMITS.detail_likely and (fresh > 0.8 or keeper.has_camera)
+        is_likely = share > LIMITS.detail_likely and (
+            fresh > 0.8 or beside < LIMITS.resized_greys or keeper.has_camera
+        )
         if share > LIMITS.detail_surely or is_likely:
             return ""
         return "the file to keep is larger, and is not seen to hold more: it may be an enlargement"

@@ -49,12 +49,17 @@ class Limits:
     # their source 0.66 to 0.83.
     finer: float = 0.45
     finer_next: float = 0.25
-    # Fine noise of even places: greys from which it is seen; of what our copy has in common with the keeper, and of the
-    # member's noise itself, the share that has to be the keeper's. Copies have 1.0 and 0.56 to 1; exposures of one place
-    # with grain of 3 to 5 greys down to 0.2 and 0.1.
-    noise_greys: float = 0.5
-    noise_common: float = 0.8
-    noise_left: float = 0.55
+    # Grain of even places, where our copy does not explain the member: greys of the keeper's from which it is looked for
+    # (half as many an octave coarser), the share of our copy's likeness to it that the member's has to reach, and standard
+    # errors that are chance. Smaller copies reach 0.85, other exposures with grain of 2 to 6 greys 0 to 0.78.
+    grain_greys: float = 0.5
+    grain_common: float = 0.8
+    grain_chance: float = 2.0
+    # The same where the member's own tables are not known: greys, the share of them that saving has left, and of those the
+    # share that has to be the keeper's. Copies have 0.38 and more (AVIF, quality 55 to 95), exposures 0 to 0.3.
+    grain_greys_other_formats: float = 0.95
+    grain_left: float = 0.3
+    grain_of_keeper: float = 0.3
     # An edge of the keeper where the member ends, as times of what lies beside. Crops reach 1.9, frames 18.
     edge_times: float = 3.0
     # Share of what the member's saving changed that our copy explains: it was then saved from the keeper. Copies have
@@ -62,9 +67,13 @@ class Limits:
     explained: float = 0.9
     # How plainly a file carries another JPEG's rounding. Saved from it: 0.11 (WebP) to 0.9; by chance up to 0.05.
     rounding: float = 0.1
+    # Greys by which the same pixels differ, and those of a copy in a good format made in one of the known ways; what was
+    # enlarged and sharpened lies at 1.7 and more.
+    equal_greys: float = 0.05
+    resized_greys: float = 0.7
     # Detail of the larger file beyond an enlargement of the smaller, as a share of the octave before: for certain, and
-    # where the smaller one's saving is missing in it or it names a camera. Halves lie at 0.9 to 1.3; enlargements reach
-    # 0.22, bicubic or smoothed.
+    # where the smaller one's saving is missing in it, it names a camera, or a known way of resizing leads to the smaller.
+    # Halves lie at 0.4 to 1.3; enlargements reach 0.22, bicubic, sharpened or smoothed.
     detail_surely: float = 0.5
     detail_likely: float = 0.3
     # Blur, pixels, by which the member is softer: from the first on the keeper may be sharpened instead; strong

@@ -21,9 +21,10 @@ _QUALITIES = (95, 90, 85, 80, 75, 70, 65, 60, 50, 40, 30, 20, 10)
 _AS_SHARP = 0.97  # contrast from which a picture counts as sharp
 _MEASURABLE = 0.3  # least contrast that can be measured
 _MOST_LOST = 600.0  # squares of greys: no saving takes as much from most places
-# Ways of programs that resize, the commonest first.
+# Ways of programs that resize, the commonest first; none is OpenCV's, by area.
 _WAYS = (
     Image.Resampling.LANCZOS, Image.Resampling.BICUBIC, Image.Resampling.BILINEAR, Image.Resampling.BOX,
+    Image.Resampling.HAMMING, None,
 )  # fmt: skip
 
 
@@ -49,7 +50,7 @@ class View:
     softness: float
     saving: Saving | None
     place: np.ndarray
-    way: Image.Resampling = Image.Resampling.LANCZOS
+    way: Image.Resampling | None = Image.Resampling.LANCZOS
 
     @cached_property
     def losses(self) -> tuple[float, float, float]:
@@ -209,7 +210,7 @@ def _view(
     """Make our own copy of a keeper in a member's frame; where it is resized, in the way that explains it best."""
     is_resized = is_straight(transform) and abs(np.diag(transform) - 1).max() > 1e-6
     best: View | None = None
-    for way in _WAYS if is_resized and saving.tables else _WAYS[:1]:
+    for way in _WAYS if is_resized else _WAYS[:1]:
         sharp, inside = laid(keeper, transform, (member.shape[1], member.shape[0]), way)
 
         def save(softness: float, sharp: np.ndarray = sharp) -> np.ndarray:
@@ -217,9 +218,9 @@ def _view(
             return saved(soft, saving) if saving.tables else soft
 
         view = replace(_copy(sharp, inside, member, saving, place, save), way=way)
-        if best is None or view.explained > best.explained:
+        if best is None or view.losses[2] < best.losses[2]:
             best = view
-        if best.explained >= LIMITS.explained or best.losses[2] > 3 * best.losses[1] + 1:  # another picture's
+        if view.explained >= LIMITS.explained or view.losses[2] < LIMITS.equal_greys:
             break
     assert best is not None
     return best

@@ -1,5 +1,6 @@
 """What a member shows beyond our own copy of the keeper, by more than our copy differs from the keeper."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +15,7 @@ Box = tuple[float, float, float, float]
 
 _MARGIN = 16  # pixels around the member in which the keeper has to go on
 _MOST_BOXES = 12
+_GRAIN_CELL = 8  # side of a cell in which grain is looked for, pixels: a JPEG's block
 
 
 @dataclass(frozen=True)
@@ -149,40 +151,67 @@ def detail_reasons(view: View) -> list[str]:
     bands = [octaves(grey(picture)) for picture in (view.member, view.keeper, view.copy)]
 
     def each(octave: int, first: int, second: int) -> np.ndarray:
-        return _products(bands[first][octave], bands[second][octave], octave, covered)
+        return cells_of(bands[first][octave] * bands[second][octave], octave, covered)
 
     member, keeper, copy = 0, 1, 2
     order = np.argsort(each(1, keeper, keeper) + each(1, member, member))
-    # Without the member's own tables noise is looked for only where there is little else.
-    is_own = bool(view.saving) or view.explained > LIMITS.explained
-    busy, even = order[len(order) * 2 // 3 :], order[: max(6, len(order) // (4 if is_own else 16))]
-    contrast, missing, has_own_noise = [], [], False
+    busy = order[len(order) * 2 // 3 :]
+    contrast, missing = [], []
     for octave in range(3):
-        products = {pair: each(octave, *pair) for pair in ((0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2))}
-        with_member, with_copy = products[member, keeper], products[keeper, copy]
+        with_member, with_copy = each(octave, member, keeper), each(octave, keeper, copy)
         contrast.append(float(np.median((with_member[busy] + 1e-3) / (with_copy[busy] + 1e-3))))
-        off = products[member, member] - 2 * products[member, copy] + products[copy, copy]
-        by_saving = products[copy, copy] - 2 * with_copy + products[keeper, keeper]
-        beyond = np.maximum(off - by_saving, 0) / (products[member, member] + 0.5)
+        off = cells_of((bands[member][octave] - bands[copy][octave]) ** 2, octave, covered)
+        by_saving = cells_of((bands[copy][octave] - bands[keeper][octave]) ** 2, octave, covered)
+        beyond = np.maximum(off - by_saving, 0) / (each(octave, member, member) + 0.5)
         missing.append(float(np.sqrt(np.median(beyond[busy]))))
-        if octave < 2:
-            noise = {pair: float(squares[even].mean()) for pair, squares in products.items()}
-            of_member, of_keeper, common = noise[0, 0], noise[1, 1], noise[0, 1]
-            if of_keeper < LIMITS.noise_greys**2 or of_member < LIMITS.noise_greys**2 / 2:
-                continue
-            if is_own:  # as much as in our copy, but other noise
-                has_own_noise |= of_member > 0.7 * noise[2, 2] and common < LIMITS.noise_common * noise[1, 2]
-            elif octave and of_member > of_keeper / 3:  # what a saving leaves of noise is the keeper's
-                has_own_noise |= common < LIMITS.noise_left * of_member
     reasons = []
     is_other = max(contrast[1:]) > 1 + LIMITS.contrast or min(contrast[1:]) < 1 - LIMITS.contrast
     if is_other or contrast[0] > 1 + LIMITS.contrast_finest:
         reasons.append("its small things have another contrast, as after sharpening or a filter")
     if missing[0] > LIMITS.finer or missing[1] > LIMITS.finer_next:
         reasons.append("has finer detail")
-    if has_own_noise:
+    if has_own_grain(view, bands):
         reasons.append("its fine grain is not that of the file to keep: it may be another exposure")
     return reasons
+
+
+def has_own_grain(view: View, bands: Sequence[Sequence[np.ndarray]]) -> bool:
+    """Return whether the grain of a member's even places is not the keeper's; of octaves of member, keeper and copy.
+
+    A smaller copy has the keeper's own grain, averaged. Another exposure has as much, but no more in common than chance.
+    """
+    if view.explained >= LIMITS.explained:
+        return False
+    covered = cells(view.inside, _GRAIN_CELL) > 0.999
+    covered[:2] = covered[-2:] = covered[:, :2] = covered[:, -2:] = False
+    member, keeper, copy = bands
+
+    def each(first: Sequence[np.ndarray], second: Sequence[np.ndarray], octave: int) -> np.ndarray:
+        return cells_of(first[octave] * second[octave], octave, covered, _GRAIN_CELL)
+
+    order = np.argsort(each(keeper, keeper, 1) + each(member, member, 1))
+    even = order[: max(6, len(order) // 16)]
+
+    def likeness(first: Sequence[np.ndarray], second: Sequence[np.ndarray], octave: int) -> float:
+        squares = (each(picture, picture, octave)[even].mean() for picture in (first, second))
+        return float(each(first, second, octave)[even].mean() / np.sqrt(np.prod(list(squares)) + 1e-9))
+
+    for octave in range(2):
+        squares = (each(picture, picture, octave)[even].mean() for picture in (member, keeper))
+        of_member, of_keeper = (float(np.sqrt(square)) * (1 + octave) for square in squares)
+        common = likeness(member, keeper, octave)
+        if view.saving:
+            least = LIMITS.grain_common * likeness(copy, keeper, octave)
+            chance = LIMITS.grain_chance / (_GRAIN_CELL >> octave) / np.sqrt(len(even))
+            has_own = of_keeper > LIMITS.grain_greys and common + chance < least
+        else:  # what saving took is not known: of what it left, too little is the keeper's
+            is_left = (
+                of_keeper > LIMITS.grain_greys_other_formats and of_member > LIMITS.grain_left * of_keeper
+            )
+            has_own = is_left and common * of_keeper < LIMITS.grain_of_keeper * of_member
+        if has_own:
+            return True
+    return False
 
 
 def own_detail(view: View) -> float:
@@ -193,16 +222,16 @@ def own_detail(view: View) -> float:
         zip(*(octaves(grey(rgb), 2) for rgb in (view.member, view.keeper)), strict=True)
     ):
         member, common, keeper = (
-            float(_products(first, second, octave, covered).mean())
+            float(cells_of(first * second, octave, covered).mean())
             for first, second in (bands[:1] * 2, bands, bands[1:] * 2)
         )
         extra, lost = extra + member - common, lost + keeper - common
     return extra / max(lost, 1e-3)
 
 
-def _products(first: np.ndarray, second: np.ndarray, octave: int, covered: np.ndarray) -> np.ndarray:
-    """Return float32[n]: the mean product of two octaves of detail in each of these cells."""
-    return cells(first * second, CELL >> octave)[: covered.shape[0], : covered.shape[1]][covered]
+def cells_of(values: np.ndarray, octave: int, covered: np.ndarray, side: int = CELL) -> np.ndarray:
+    """Return float32[n]: the mean of an octave's values [h, w] in each of the covered cells."""
+    return cells(values, side >> octave)[: covered.shape[0], : covered.shape[1]][covered]
 
 
 def beyond(view: View) -> np.ndarray:

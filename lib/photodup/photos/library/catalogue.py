@@ -5,10 +5,11 @@ embedding belongs to a model; vectors of different models are never compared.
 """
 
 import os
+import secrets
 import sqlite3
 import stat
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -288,44 +289,39 @@ class Catalogue:
         )
         return [(md5, Path(os.fsdecode(path))) for md5, path in rows]
 
-    def register_model(self, digest: str, *, name: str, dim: int, is_random: bool | None) -> None:
-        """Record a model, or check that it agrees with the recorded one.
+    def store_embeddings(
+        self, model_digest: str, vectors: Mapping[str, np.ndarray], *, name: str, is_random: bool | None
+    ) -> None:
+        """Write unit vectors of a model, float32[dim] by content (MD5), all or none.
+
+        Args:
+            model_digest: of the model; recorded with its first vectors.
+            vectors: at least one.
+            name: of the model.
+            is_random: whether its weights are untrained; None if the server does not state it.
 
         Raises:
-            CatalogueError: another dimension, or random instead of trained weights, or the reverse.
+            CatalogueError: another dimension than before, random instead of trained weights or the reverse, or vectors that
+                are not finite and of length 1.
         """
-        with self.transaction() as connection:
-            ((known_dim, known_random),) = connection.execute(
-                "INSERT INTO model (digest, name, dim, is_random) VALUES (?, ?, ?, ?) ON CONFLICT (digest) DO UPDATE "
-                "SET is_random = coalesce(is_random, excluded.is_random) RETURNING dim, is_random",
-                (digest, name, dim, is_random),
-            ).fetchall()
-        if known_dim != dim or (is_random is not None and known_random != is_random):
-            raise CatalogueError(
-                f"Model {digest[:12]} is in the catalogue with {known_dim} dimensions and random weights "
-                f"{bool(known_random)}, and now reports {dim} and {is_random}: one of two servers is wrong."
-            )
-
-    def store_embeddings(self, model_digest: str, md5s: Sequence[str], vectors: np.ndarray) -> None:
-        """Write float32[n, dim] unit vectors of a registered model, all or none.
-
-        Raises:
-            CatalogueError: unknown model, wrong shape, or vectors that are not finite and of length 1.
-        """
-        vectors = np.ascontiguousarray(vectors, dtype="<f4")
-        rows = self.query("SELECT id, dim FROM model WHERE digest = ?", (model_digest,))
-        if not rows:
-            raise CatalogueError(f"Model {model_digest[:12]} is not registered in the catalogue.")
-        model_id, dim = rows[0]
-        if vectors.shape != (len(md5s), dim):
-            raise CatalogueError(f"Expected {len(md5s)} × {dim} values, got {vectors.shape}.")
+        rows = np.stack(list(vectors.values())).astype("<f4")
         # NaN fails this comparison too.
-        if len(md5s) and not (abs(np.linalg.norm(vectors, axis=1) - 1) < 1e-2).all():
+        if not (abs(np.linalg.norm(rows, axis=1) - 1) < 1e-2).all():
             raise CatalogueError("The backend returned vectors that are not of length 1: check its model.")
         with self.transaction() as connection:
+            ((model_id, dim, was_random),) = connection.execute(
+                "INSERT INTO model (digest, name, dim, is_random) VALUES (?, ?, ?, ?) ON CONFLICT (digest) DO UPDATE "
+                "SET is_random = coalesce(is_random, excluded.is_random) RETURNING id, dim, is_random",
+                (model_digest, name, rows.shape[1], is_random),
+            ).fetchall()
+            if dim != rows.shape[1] or (is_random is not None and was_random != is_random):
+                raise CatalogueError(
+                    f"Model {model_digest[:12]} is in the catalogue with {dim} dimensions and random weights "
+                    f"{bool(was_random)}, and now reports {rows.shape[1]} and {is_random}: one of two servers is wrong."
+                )
             connection.executemany(
                 "INSERT OR REPLACE INTO embedding (model, md5, vector) VALUES (?, ?, ?)",
-                [(model_id, md5, row.tobytes()) for md5, row in zip(md5s, vectors, strict=True)],
+                [(model_id, md5, row.tobytes()) for md5, row in zip(vectors, rows, strict=True)],
             )
 
     def embedded(self, model_digest: str) -> list[str]:
@@ -432,11 +428,7 @@ def _set_aside(file: Path, folder: Path) -> Path:
     Raises:
         OSError: it cannot be moved.
     """
-    name, number = f"{file.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}", 1
-    aside = folder / name
-    while os.path.lexists(aside):
-        number += 1
-        aside = folder / f"{name}-{number}"
+    aside = folder / f"{file.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}"
     os.rename(file, aside)
     for suffix in BESIDE:
         beside = file.with_name(file.name + suffix)

@@ -87,13 +87,12 @@ def fp16_file(source: Path, directory: Path) -> Path:
     return path
 
 
-def embeddings_of(graph: "onnx.ModelProto | Path", images: np.ndarray, *, batch: int = 8) -> np.ndarray:
+def embeddings_of(graph: "onnx.ModelProto | Path", images: np.ndarray) -> np.ndarray:
     """Run a graph with ONNX Runtime's CPU provider.
 
     Args:
         graph: in memory, or a file.
         images: float32 [n, 3, 224, 224], normalised.
-        batch: images per run; an INT8 or rounded answer does not depend on it.
 
     Returns:
         float32 [n, dim], as the graph gives them; not finite where it overflowed.
@@ -106,7 +105,7 @@ def embeddings_of(graph: "onnx.ModelProto | Path", images: np.ndarray, *, batch:
     session = onnxruntime.InferenceSession(
         source, options, providers=["CPUExecutionProvider"], disabled_optimizers=_CRASHES_ON_FP16
     )
-    split: Sequence[np.ndarray] = np.array_split(images, -(-len(images) // batch))
+    split: Sequence[np.ndarray] = np.array_split(images, -(-len(images) // 8))
     return np.concatenate([session.run(["embedding"], {"image": some})[0] for some in split])
 
 

@@ -1,9 +1,9 @@
-"""What each model of a Triton takes, one loaded at a time: its cold start, and memory before, after it and under load."""
+"""What a server takes by itself, and each model of a Triton, one loaded at a time: cold start and memory."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,39 @@ if TYPE_CHECKING:
 
 LOAD = Load("closed_loop", concurrency=8, span="prepared")
 COLUMNS = ("gpu_memory_mib", "server_memory_mib", "gpu_utilization", "gpu_power_w")
+
+
+def start_alone(name: str) -> dict[str, float]:
+    """Start the server of a backend on this machine by itself, and ask it ten times.
+
+    Returns:
+        The columns of `counters.cold_start`, and `memory_mib`: the proportional set size of its processes afterwards.
+    """
+    import psutil
+
+    from photodup.bench.backends.adapters import adapter
+    from photodup.bench.load.counters import cold_start
+    from photodup.serving.embedded import embedded_servers
+    from photodup.study.notebook.weights import payload_photos
+
+    backend, earlier = parse_backend(name), set(psutil.Process().children(recursive=True))
+    model, computes = backend.triton_model, (backend.engine, backend.precision)
+    is_usual = computes == ("pytorch", "fp32")
+    servers = embedded_servers(
+        service=is_usual and not model,
+        models=[model] if model else (),
+        engines=[] if model or is_usual else [computes],
+    )
+    client: dict[str, Any] = {}
+    with ExitStack() as stack:
+
+        def start() -> None:
+            side = adapter(backend, stack.enter_context(servers).backends[name])
+            client.update(connection=side.open(), request=side.prepare(payload_photos(1)))
+
+        columns = cold_start(start, lambda: True, lambda: client["connection"].request(client["request"]))
+        processes = set(psutil.Process().children(recursive=True)) - earlier
+        return columns | {"memory_mib": sum(p.memory_full_info().pss for p in processes) / 2**20}
 
 
 def memory_by_model(

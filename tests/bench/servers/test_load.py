@@ -18,6 +18,7 @@ from support.service import until
 from benchmarks import null_server
 from benchmarks.load_generator import only_sent
 from photodup.bench.backends.adapter import Dummy, known_embedding
+from photodup.bench.backends.adapters import check_embeddings
 from photodup.bench.backends.http_connection import HttpConnection, HttpError
 from photodup.bench.load import plan
 from photodup.bench.load.plan import WindowPlan
@@ -70,13 +71,12 @@ def test_stages_add_up_to_the_latency(figure):
     figure(prepared["latency_ms_p50"] < photo["latency_ms_p50"], (photo, prepared))
 
 
-def test_wrong_embeddings_are_never_timed_and_the_cosine_of_right_ones_is_kept():
-    system = Dummy()
-    point = measure(system, PHOTOS, Load("single_stream"), SHORT, reference=REFERENCE[::-1])
-    assert point["status"] == "failed" and "wrong embeddings" in point["error"]
-    assert system.n_requests == len(PHOTOS)
-    right = measure(Dummy(), PHOTOS, Load("single_stream"), SHORT, reference=REFERENCE)
-    assert right["cosine_min"] == pytest.approx(1)
+def test_wrong_embeddings_are_refused_and_the_cosine_of_right_ones_is_told():
+    with pytest.raises(PhotodupError, match="a dummy embeds otherwise"):
+        check_embeddings(Dummy(), PHOTOS, REFERENCE[::-1], 0.999, name="a dummy")
+    with pytest.raises(PhotodupError, match="of shape"):
+        check_embeddings(Dummy(), PHOTOS, REFERENCE[:, :9], 0.999, name="a dummy")
+    assert check_embeddings(Dummy(), PHOTOS, REFERENCE, 0.999, name="a dummy") == pytest.approx(1)
 
 
 def test_an_answer_for_another_batch_size_is_an_error():
@@ -112,9 +112,8 @@ def test_an_answer_that_cannot_be_read_is_the_servers_fault():
         def decode(self, answer):
             return Multipart().decode(({}, b'{"rows": []}'))
 
-    for reference in (None, REFERENCE):
-        point = measure(Garbled(), PHOTOS, Load("single_stream"), SHORT, reference=reference)
-        assert point["status"] == "failed" and "has no 'embeddings' but rows" in point["error"]
+    point = measure(Garbled(), PHOTOS, Load("single_stream"), SHORT)
+    assert point["status"] == "failed" and "has no 'embeddings' but rows" in point["error"]
 
 
 def test_the_payload_is_the_mean_over_the_requests_and_not_the_first(tmp_path):

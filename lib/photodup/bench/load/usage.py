@@ -91,14 +91,13 @@ def usage(url: str) -> Iterator[dict[str, float]]:
                 readings.append((time.perf_counter(), gauges(metrics_page(url))))
             over.wait(EVERY_S)
 
-    local, thread = local_server(url), threading.Thread(target=sample, daemon=True)
-    began = time.perf_counter()
+    thread = threading.Thread(target=sample, daemon=True)
     thread.start()
     try:
-        yield columns
+        with local_usage(url) as by_system:
+            yield columns
     finally:
         over.set()
-        by_system = local.columns(time.perf_counter() - began) if local else {}
         thread.join()
         columns |= columns_of(readings) | by_system
 
@@ -128,40 +127,33 @@ def columns_of(readings: Sequence[tuple[float, Mapping[str, list[float]]]]) -> d
     return columns
 
 
-class LocalServer:
-    """A server process of this machine and all it started."""
+@contextlib.contextmanager
+def local_usage(url: str) -> Iterator[dict[str, float]]:
+    """Watch the process that listens at a loopback address, and all it started; none that is to be seen has no columns."""
+    import psutil
 
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self._cpu_s = cpu_s(pid)
-
-    def columns(self, length_s: float) -> dict[str, float]:
-        """Return its columns for the time since this was made; none if it is gone."""
-        import psutil
-
-        try:
-            return {
-                "server_cpu_cores": max(0.0, (cpu_s(self.pid) - self._cpu_s) / length_s),
-                "server_memory_mib": memory_mib(self.pid),
-            }
-        except psutil.Error:
-            return {}
+    columns: dict[str, float] = {}
+    pid, began = listening_pid(url), time.perf_counter()
+    before_s = cpu_s(pid) if pid else 0.0
+    try:
+        yield columns
+    finally:
+        with contextlib.suppress(psutil.Error):
+            if pid:
+                cores = (cpu_s(pid) - before_s) / (time.perf_counter() - began)
+                columns |= {"server_cpu_cores": max(0.0, cores), "server_memory_mib": memory_mib(pid)}
 
 
-def local_server(url: str) -> LocalServer | None:
+def listening_pid(url: str) -> int | None:
     """Return the process that listens at a loopback address; None where it is another machine's or not to be seen."""
     import psutil
 
     parts = urlsplit(url)
-    if parts.hostname not in _LOOPBACK or parts.port is None:
-        return None
-    try:
-        for connection in psutil.net_connections(kind="tcp"):
-            here = connection.status == psutil.CONN_LISTEN and connection.laddr.port == parts.port
-            if here and connection.pid:
-                return LocalServer(connection.pid)
-    except (psutil.Error, OSError):  # macOS asks for root
-        return None
+    with contextlib.suppress(psutil.Error, OSError):  # macOS asks for root
+        for connection in psutil.net_connections(kind="tcp") if parts.hostname in _LOOPBACK else ():
+            is_there = connection.status == psutil.CONN_LISTEN and connection.laddr.port == parts.port
+            if is_there and connection.pid:
+                return connection.pid
     return None
 
 
@@ -181,9 +173,9 @@ def server_pids(url: str, model: str = "") -> tuple[int, ...]:
     """
     import psutil
 
-    server = local_server(url if "//" in url else f"//{url}")
+    pid = listening_pid(url if "//" in url else f"//{url}")
     pids = []
-    for process in family(server.pid) if server else ():
+    for process in family(pid) if pid else ():
         with contextlib.suppress(psutil.Error):
             if not model or f"/{model}/" in " ".join(process.cmdline()):
                 pids.append(process.pid)

@@ -47,7 +47,7 @@ def start_alone(name: str) -> dict[str, float]:
             side = adapter(backend, stack.enter_context(servers).backends[name])
             client.update(connection=side.open(), request=side.prepare(payload_photos(1)))
 
-        columns = cold_start(start, lambda: True, lambda: client["connection"].request(client["request"]))
+        columns = cold_start(start, lambda: client["connection"].request(client["request"]))
         processes = set(psutil.Process().children(recursive=True)) - earlier
         return columns | {"memory_mib": sum(p.memory_full_info().pss for p in processes) / 2**20}
 
@@ -93,7 +93,6 @@ def memory_by_model(
             with closing(client.open()) as connection:
                 row |= cold_start(
                     partial(load_triton_model, grpc_url, backend.triton_model),
-                    lambda: True,
                     partial(connection.request, client.prepare(payload_photos(1))),
                 )
             row |= now(page, "loaded")

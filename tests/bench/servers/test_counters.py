@@ -104,21 +104,17 @@ def test_the_service_is_counted_in_the_same_columns():
 
 
 def test_a_cold_start_is_taken_apart():
-    began, calls = [], []
+    calls = []
 
     def request():
         calls.append(1)
         time.sleep({1: 0.1, 3: 0.3, 10: 0.2}.get(len(calls), 0))
 
-    columns = counters.cold_start(
-        lambda: began.append(time.monotonic()), lambda: time.monotonic() - began[0] > 0.15, request
-    )
+    columns = counters.cold_start(lambda: time.sleep(0.15), request)
     # No machine sleeps for less than it is told: lower bounds tell the parts apart.
     assert columns["ready_s"] >= 0.15 and columns["first_answer_ms"] >= 100
     assert columns["third_answer_ms"] >= 300 and columns["tenth_answer_ms"] >= 200
     assert columns["first_answer_s"] >= 0.25
-    with pytest.raises(CounterError, match="not ready"):
-        counters.cold_start(lambda: None, lambda: False, request, limit_s=0.05)
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from photodup.bench.anyurl.target import Target
 from photodup.core.errors import PhotodupError
 
 MOST_BYTES = 256_000_000  # all payloads are prepared before the first is sent
-MADE_UP = 64
+MADE_UP, SIDE = 64, 224  # payloads, and pixels on a side
 JSON = "application/json"  # such a file is a request's whole body
 _TEXT = (
     "a photo of two children on the beach in summer our old house street at night bridge over river mountain "
@@ -41,7 +41,7 @@ class Payloads:
         return {"images": "images/s", "texts": "texts/s", "files": "requests/s"}.get(self.kind, "items/s")
 
 
-def made_up_images(count: int = MADE_UP, size: int = 224) -> Payloads:
+def made_up_images(count: int = MADE_UP) -> Payloads:
     """Return soft random pictures as JPEG; like photographs they are 5 to 20 KB at this size."""
     from PIL import Image
 
@@ -51,23 +51,23 @@ def made_up_images(count: int = MADE_UP, size: int = 224) -> Payloads:
     for seed in range(count):
         generator = np.random.default_rng(seed)
         coarse = generator.integers(0, 256, (14, 14, 3), np.uint8)
-        soft = Image.fromarray(coarse).resize((size, size), Image.Resampling.BICUBIC)
-        noisy = np.asarray(soft).astype(np.int16) + generator.normal(0, 6, (size, size, 3)).astype(np.int16)
+        soft = Image.fromarray(coarse).resize((SIDE, SIDE), Image.Resampling.BICUBIC)
+        noisy = np.asarray(soft).astype(np.int16) + generator.normal(0, 6, (SIDE, SIDE, 3)).astype(np.int16)
         items.append(to_jpeg(Image.fromarray(np.clip(noisy, 0, 255).astype(np.uint8)), 90))
     mean_kb = sum(map(len, items)) / count / 1000
-    words = f"{count} made-up pictures of {size} × {size} pixels, {mean_kb:.0f} KB each"
+    words = f"{count} made-up pictures of {SIDE} × {SIDE} pixels, {mean_kb:.0f} KB each"
     return Payloads("images", tuple(items), words, "image/jpeg")
 
 
-def made_up_texts(count: int = MADE_UP) -> Payloads:
+def made_up_texts() -> Payloads:
     """Return short sentences of ten random words."""
     generator = random.Random(0)
-    items = tuple(" ".join(generator.choices(_TEXT.split(), k=10)) for _ in range(count))
-    return Payloads("texts", items, f"{count} made-up sentences of ten words")
+    items = tuple(" ".join(generator.choices(_TEXT.split(), k=10)) for _ in range(MADE_UP))
+    return Payloads("texts", items, f"{MADE_UP} made-up sentences of ten words")
 
 
-def made_up_arrays(count: int = MADE_UP) -> Payloads:
-    return Payloads("arrays", tuple(range(count)), f"{count} arrays of random numbers")
+def made_up_arrays() -> Payloads:
+    return Payloads("arrays", tuple(range(MADE_UP)), f"{MADE_UP} arrays of random numbers")
 
 
 def files(paths: Sequence[Path]) -> Payloads:

@@ -6,11 +6,11 @@ never zero.
 """
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from photodup.bench.link.link import timed_ms
 from photodup.bench.load.usage import metrics_page, usage
 from photodup.core.errors import PhotodupError
 from photodup.embedding.backends import Backend, parse_backend, served_models
@@ -223,43 +223,17 @@ def _try_read(url: str, columns: dict[str, Any]) -> Sample | None:
         return None
 
 
-def cold_start(
-    start: Callable[[], Any],
-    is_ready: Callable[[], bool],
-    request: Callable[[], Any],
-    *,
-    limit_s: float = 600.0,
-) -> dict[str, float]:
+def cold_start(start: Callable[[], Any], request: Callable[[], Any]) -> dict[str, float]:
     """Time a server, or one model of it, from nothing to its tenth answer.
 
     Args:
-        start: starts it and returns at once or when ready; what it took either way counts.
-        is_ready: asked every 20 ms; an exception means not yet.
+        start: starts it and returns when it is ready.
         request: one request, run ten times: the first may still build or allocate.
 
     Returns:
         `ready_s` from the start, `first_answer_ms`, `third_answer_ms`, `tenth_answer_ms`, and `first_answer_s` from the
         start.
-
-    Raises:
-        CounterError: not ready within `limit_s`.
     """
-    began = time.perf_counter()
-    start()
-    while True:
-        with contextlib.suppress(Exception):
-            if is_ready():
-                break
-        if time.perf_counter() - began > limit_s:
-            raise CounterError(f"The server was not ready within {limit_s:g} s.")
-        time.sleep(0.02)
-    ready = time.perf_counter()
-    columns = {"ready_s": ready - began}
-    answers_ms = []
-    for _ in range(10):
-        sent = time.perf_counter()
-        request()
-        answers_ms.append((time.perf_counter() - sent) * 1000)
+    columns, answers_ms = {"ready_s": timed_ms(start) / 1000}, [timed_ms(request) for _ in range(10)]
     columns |= {f"{name}_answer_ms": answers_ms[i] for name, i in (("first", 0), ("third", 2), ("tenth", 9))}
-    columns["first_answer_s"] = ready - began + columns["first_answer_ms"] / 1000
-    return columns
+    return columns | {"first_answer_s": columns["ready_s"] + answers_ms[0] / 1000}

@@ -96,7 +96,6 @@ def add_photos(root: Path, vectors: np.ndarray, places: range) -> None:
     hashes[copies] = hashes[copies - 1] ^ flips
     md5s = {i: hashlib.md5(str(i).encode(), usedforsecurity=False).hexdigest() for i in places}
     with Catalogue(root, create=True) as catalogue:
-        catalogue.register_model(DIGEST, name="synthetic", dim=vectors.shape[1], is_random=False)
         with catalogue.transaction() as connection:
             connection.executemany(
                 "INSERT INTO content (md5, size_bytes, format, width, height, phash, exif_fields, inventory) "
@@ -108,7 +107,8 @@ def add_photos(root: Path, vectors: np.ndarray, places: range) -> None:
                 [(f"{i // 1000}/{i}.jpg".encode(), md5) for i, md5 in md5s.items()],
             )
         for part in (places[begin : begin + 10_000] for begin in range(0, len(places), 10_000)):
-            catalogue.store_embeddings(DIGEST, [md5s[i] for i in part], vectors[part.start : part.stop])
+            rows = {md5s[i]: vectors[i] for i in part}
+            catalogue.store_embeddings(DIGEST, rows, name="synthetic", is_random=False)
 
 
 def _find(folder: str) -> dict[str, Any]:

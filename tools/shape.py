@@ -3,6 +3,8 @@
 import ast
 import collections
 import io
+import json
+import re
 import sys
 import tokenize
 import tomllib
@@ -17,6 +19,11 @@ _NO_CODE = {
     tokenize.DEDENT,
     tokenize.ENDMARKER,
 }
+# Words of prose: a variable is called after what it holds.
+_PROSE = re.compile(
+    "found|said|one|seen|told|asked|kept|wanted|known|given|own|done|made|named|held|laid|what|why|how|because|there|of|about|"
+    "most|whose|mine|its|both|either|shown|taken|brought|needed|answered|lacking|others|rest|thing|things"
+)
 
 
 def code_lines(source: str) -> int:
@@ -34,9 +41,26 @@ def code_lines(source: str) -> int:
     return len(code - strings)
 
 
+def prose_names(source: str) -> int:
+    """Count variables and parameters whose name is a word of prose."""
+    nodes = list(ast.walk(ast.parse(source)))
+    names = [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+    names += [node.arg for node in nodes if isinstance(node, ast.arg)]
+    return sum(map(bool, map(_PROSE.fullmatch, names)))
+
+
 def shape(root: Path) -> dict[str, int]:
-    """Count code lines of lib/, all lines of tests/, and public class names of lib/ that stand in several modules."""
+    """Count code lines of lib/, all lines of tests/, prose names of lib/ and notebooks/, public classes that stand twice."""
     library = [path.read_text(encoding="utf-8") for path in sorted((root / "lib").rglob("*.py"))]
+    notebooks = [
+        json.loads(path.read_text(encoding="utf-8")) for path in (root / "notebooks").glob("*.ipynb")
+    ]
+    cells = [
+        "".join(cell["source"])
+        for notebook in notebooks
+        for cell in notebook["cells"]
+        if cell["cell_type"] == "code"
+    ]
     tests = [path.read_text(encoding="utf-8") for path in sorted((root / "tests").rglob("*.py"))]
     classes = collections.Counter(
         node.name for text in library for node in ast.parse(text).body if isinstance(node, ast.ClassDef)
@@ -46,6 +70,7 @@ def shape(root: Path) -> dict[str, int]:
         "lib_code_lines": sum(map(code_lines, library)),
         "tests_lines": sum(text.count("\n") for text in tests),
         "class_names_twice": len(twice),
+        "prose_names": sum(map(prose_names, [*library, *cells])),
     }
 
 

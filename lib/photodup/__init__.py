@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
     from PIL.Image import Image
 
-    from photodup.bench.anyurl.measure import Headline, Request
+    from photodup.bench.anyurl.measure import Measured, Request
     from photodup.bench.anyurl.versus import Versus
     from photodup.photos.groups.results import Tiers
     from photodup.photos.library.scan import ScanReport
@@ -95,7 +95,7 @@ def embed(
 
 def load(
     url: str, *, seconds: float = 20.0, concurrency: int = 1, rate_per_s: float | None = None
-) -> Headline:
+) -> Measured:
     """Measure a server of any kind that `photodup load` knows, and return rate and latency with their intervals.
 
     What makes a figure doubtful is written to stderr, as the command does.
@@ -112,7 +112,7 @@ def load(
     Raises:
         PhotodupError: nothing answers there, or it refuses what it is sent.
     """
-    from photodup.bench.anyurl.measure import LoadSpec, headline, measure_loads, notes
+    from photodup.bench.anyurl.measure import LoadSpec, measure_loads, notes
     from photodup.bench.anyurl.watch import Watcher
 
     request, watcher = _request(url), Watcher(None)
@@ -121,7 +121,7 @@ def load(
     measured = measure_loads(request, [spec], watcher)[0]
     for note in notes(measured, request.target, watcher):
         print(f"Note: {note}", file=sys.stderr)
-    return headline(measured)
+    return measured
 
 
 def compare(url_a: str, url_b: str, *, seconds: float = 60.0, concurrency: int = 1) -> Versus:

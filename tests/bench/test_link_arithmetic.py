@@ -9,9 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from photodup.bench.link import packets
-from photodup.bench.link.calibration import Calibration
-from photodup.bench.link.handshakes import round_trip
-from photodup.bench.link.link import Link, LinkError, LinkSpec
+from photodup.bench.link.link import Link, LinkError, LinkSpec, round_trip
 
 
 def handshake(*seconds):
@@ -106,19 +104,11 @@ def test_a_superpacket_splits_into_the_segments_of_the_wire(payload, size, optio
         assert bool(part[33] & 0x09) == (index == count - 1)  # FIN and PSH on the last one only
 
 
-def test_calibration_sees_a_wrong_rtt_and_a_wrong_rate():
-    assert Calibration(25, 100, 25.4, 99, 0).holds
-    assert not Calibration(25, 100, 26.4, 100, 0).holds
-    assert not Calibration(25, 100, 25.4, 94, 0).holds
-
-
 def test_refusals_name_the_remedy():
     with pytest.raises(LinkError, match=r"up to 1000 Mbit/s, not 10000"), Link("datacentre"):
         pass
     with pytest.raises(LinkError, match="No link preset 'moon': choose from datacentre"):
         Link("moon")
-    with pytest.raises(LinkError, match="No such link parameter"):
-        Link(speed=3)
     for wrong in ({"rtt_ms": -1}, {"rate_mbit_s": 0}, {"loss": 1.0}, {"initcwnd": 0}):
         with pytest.raises(LinkError, match="is no link"):
             LinkSpec(**wrong)

@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from inspect import signature
 from pathlib import Path
 from unittest import mock
@@ -35,7 +36,7 @@ from photodup.embedding.wire.http import AnswerError, Base64Json, Multipart, Ope
 from photodup.embedding.wire.kserve import KserveHttp
 from photodup.photos.library.settings import LibrarySettings, load_settings, save_settings
 from photodup.photos.search.candidates import PairStore, stored_pairs
-from photodup.photos.search.neighbours import Bounds
+from photodup.photos.search.neighbours import Bounds, similar_pairs
 from photodup.photos.state.own_folder import OwnFolder
 from photodup.serving.endpoints import load_endpoints
 from photodup.study.notebook.files import read_notebook, study_rows
@@ -61,7 +62,9 @@ def cache(folder: Path) -> Callable[[], object]:
 
     def use() -> int:
         with PairStore(OwnFolder(folder).neighbours) as store:
-            return len(stored_pairs(store, "a" * 64, md5s, vectors, Bounds(0.9, 0.9)))
+            bounds = Bounds(0.9, 0.9)
+            search_new = partial(similar_pairs, vectors, bounds)
+            return len(stored_pairs(store, "a" * 64, str(bounds), md5s, search_new, bounds.counting))
 
     n = use()
 

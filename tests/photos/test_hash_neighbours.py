@@ -8,16 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from photodup.photos.search import candidates
-from photodup.photos.search.candidates import PairStore, stored_hash_pairs
+from photodup.photos.search.candidates import PairStore, stored_pairs
 from photodup.photos.search.hash_neighbours import (
     MAX_RADIUS,
     MIRROR,
     NEAREST,
     SMALL_LIBRARY,
     TURNED_NEARER,
+    bits_apart,
     near_hashes,
     nearest_across,
+    nearest_hashes,
     search_radius,
 )
 from photodup.photos.state.own_folder import OwnFolder
@@ -57,7 +58,7 @@ def rank(distances: list[int], d: int, ties: int) -> int:
 def as_dict(pairs):
     assert (pairs.first < pairs.second).all()
     rows = zip(pairs.first.tolist(), pairs.second.tolist(), strict=True)
-    return dict(zip(rows, pairs.distance.tolist(), strict=True))
+    return dict(zip(rows, bits_apart(pairs).tolist(), strict=True))
 
 
 def hashes(n: int, seed: int) -> np.ndarray:
@@ -136,9 +137,16 @@ def md5(value: object) -> str:
     return hashlib.md5(str(value).encode()).hexdigest()
 
 
-def stored(folder, names, values, per_photo):
+def stored(folder, names, bits, radius=MAX_RADIUS):
+    """The pairs as `find_neighbours` gets them, and the new rows of each search; None for all."""
+    searches = []
+
+    def counted(new):
+        searches.append(None if new is None else new.tolist())
+        return near_hashes(bits, radius, new)
+
     with PairStore(OwnFolder(folder).neighbours) as store:
-        return stored_hash_pairs(store, dict(zip(names, values, strict=True)), per_photo)
+        return stored_pairs(store, "hash", f"{radius} bits", names, counted, nearest_hashes), searches
 
 
 @settings(max_examples=25)
@@ -149,47 +157,24 @@ def test_kept_between_runs_they_are_those_of_a_fresh_comparison(tmp_path_factory
     bits = hashes(60, data.draw(st.integers(0, 50)))
     for _ in range(4):
         there = data.draw(st.lists(st.integers(0, 59), min_size=0, max_size=60, unique=True))
-        kept = stored(folder, [md5(i) for i in there], [f"{bits[i]:016x}" for i in there], 5.0)
+        kept, _ = stored(folder, [md5(i) for i in there], bits[there])
         fresh = near_hashes(bits[there], MAX_RADIUS)
         near_by = {pair for pair, d in as_dict(fresh).items() if d <= 12}
         assert near_by == {pair for pair, d in as_dict(kept).items() if d <= 12}
 
 
 @pytest.mark.parametrize("fault", [None, "garbage", "cut"])
-def test_only_what_is_new_is_searched(tmp_path, monkeypatch, fault):
+def test_only_what_is_new_is_searched(tmp_path, fault):
     OwnFolder(tmp_path).prepare()
-    bits = hashes(400, 3)
-    names, values = [md5(i) for i in range(400)], [f"{b:016x}" for b in bits]
-    stored(tmp_path, names[:390], values[:390], 5.0)
+    bits, names = hashes(400, 3), [md5(i) for i in range(400)]
+    stored(tmp_path, names[:390], bits[:390])
     store = tmp_path / "neighbours.sqlite"
     if fault == "garbage":
         store.write_bytes(b"no database")
     elif fault == "cut":
         store.write_bytes(store.read_bytes()[:5000])
-    searches = []
-
-    def counted(bits, radius, new=None):
-        searches.append(new)
-        return near_hashes(bits, radius, new)
-
-    monkeypatch.setattr(candidates, "near_hashes", counted)
-    found = stored(tmp_path, names, values, 5.0)
-    assert [new if new is None else new.tolist() for new in searches] == [
-        None if fault else list(range(390, 400))
-    ]
-    fresh = near_hashes(np.array([int(value, 16) for value in values], np.uint64), found.radius)
-    assert as_dict(found) == as_dict(fresh)
-
-
-def test_a_growing_library_searches_a_smaller_radius_without_searching_again(tmp_path, monkeypatch):
-    monkeypatch.setattr("photodup.photos.search.hash_neighbours.SMALL_LIBRARY", 10)
-    bits = hashes(900, 4)
-    names, values = [md5(i) for i in range(900)], [f"{b:016x}" for b in bits]
-    OwnFolder(tmp_path).prepare()
-    small = stored(tmp_path, names[:100], values[:100], 1.0)
-    large = stored(tmp_path, names, values, 1.0)
-    assert large.radius < small.radius
-    assert as_dict(large) == as_dict(near_hashes(bits, large.radius))
-    # Most are gone again: the radius is worth widening, and everything is searched.
-    again = stored(tmp_path, names[:100], values[:100], 1.0)
-    assert as_dict(again) == as_dict(small)
+    pairs, searches = stored(tmp_path, names, bits)
+    assert searches == [None if fault else list(range(390, 400))]
+    assert as_dict(pairs) == as_dict(near_hashes(bits, MAX_RADIUS))
+    pairs, searches = stored(tmp_path, names, bits, radius=10)
+    assert searches == [None] and as_dict(pairs) == as_dict(near_hashes(bits, 10)), "another radius"

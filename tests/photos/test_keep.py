@@ -114,8 +114,7 @@ def embed_by_pixels(catalogue: Catalogue) -> None:
         small = Image.open(catalogue.root / item.path).convert("RGB").resize((8, 8))
         row = np.asarray(small, np.float32).ravel()
         rows[item.md5] = (row - row.mean()) / np.linalg.norm(row - row.mean())
-    catalogue.register_model("d" * 64, name="pixels", dim=192, is_random=False)
-    catalogue.store_embeddings("d" * 64, list(rows), np.stack(list(rows.values())))
+    catalogue.store_embeddings("d" * 64, rows, name="pixels", is_random=False)
 
 
 @pytest.fixture

@@ -189,18 +189,22 @@ def test_models_are_never_mixed(tmp_path):
         assert len(catalogue.missing_embeddings("b" * 64)) == 2
         assert catalogue.embedded("b" * 64) == []
         md5s = [photo.md5 for photo in catalogue.photos()]
-        with pytest.raises(CatalogueError, match="not registered"):
-            catalogue.store_embeddings("b" * 64, md5s, np.eye(2, 12))
-        with pytest.raises(CatalogueError, match="2 × 12"):
-            catalogue.store_embeddings("a" * 64, md5s, np.eye(2, 13))
+
+        def store(digest: str, rows: np.ndarray, is_random: bool | None = False) -> None:
+            vectors = dict(zip(md5s, rows, strict=True))
+            catalogue.store_embeddings(digest * 64, vectors, name="other", is_random=is_random)
+
         with pytest.raises(CatalogueError, match="length 1"):
-            catalogue.store_embeddings("a" * 64, md5s, np.full((2, 12), np.nan))
+            store("a", np.full((2, 12), np.nan))
         with pytest.raises(CatalogueError, match="one of two servers is wrong"):
-            catalogue.register_model("a" * 64, name="other", dim=12, is_random=True)
+            store("a", np.eye(2, 12), is_random=True)
         with pytest.raises(CatalogueError, match="one of two servers is wrong"):
-            catalogue.register_model("a" * 64, name="other", dim=13, is_random=False)
-        catalogue.register_model("a" * 64, name="other", dim=12, is_random=None)  # says nothing: no conflict
+            store("a", np.eye(2, 13))
+        store("a", np.eye(2, 12)[::-1], is_random=None)  # says nothing: no conflict
         assert catalogue.models()[0].is_random is False
+        store("b", np.eye(2, 13), is_random=None)  # another model, of another dimension
+        assert catalogue.embeddings_of("b" * 64, md5s).tolist() == np.eye(2, 13).tolist()
+        assert catalogue.embeddings_of("a" * 64, md5s).tolist() == np.eye(2, 12)[::-1].tolist()
 
 
 def test_a_backend_that_does_not_name_its_model_is_refused(tmp_path):

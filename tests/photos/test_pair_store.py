@@ -3,6 +3,7 @@
 import hashlib
 import sqlite3
 from contextlib import closing
+from functools import partial
 
 import numpy as np
 import pytest
@@ -39,7 +40,8 @@ def fresh(md5s, vectors):
 
 def stored(folder, md5s, vectors, bounds=BOUNDS, digest=DIGEST, **options):
     with PairStore(OwnFolder(folder).neighbours) as store:
-        return stored_pairs(store, digest, md5s, vectors, bounds, **options)
+        search_new = partial(candidates.similar_pairs, vectors, bounds, **options)
+        return stored_pairs(store, digest, str(bounds), md5s, search_new, bounds.counting)
 
 
 @settings(max_examples=25)

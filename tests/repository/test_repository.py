@@ -224,7 +224,18 @@ def test_the_shape_counts_code_and_sees_a_name_that_stands_twice(tmp_path):
     (tmp_path / "lib/b.py").write_text("# none\nclass Side: ...\nclass _Own: ...\n")
     (tmp_path / "lib/c.py").write_text("class _Own: ...\n")
     (tmp_path / "tests/test_a.py").write_text("\nx = 1\n")
-    assert shape(tmp_path) == {"lib_code_lines": 6, "tests_lines": 2, "class_names_twice": 1}
+    (tmp_path / "notebooks").mkdir()
+    cells = [
+        {"cell_type": "code", "source": ["found, n = 1, 2\n", "print(f'{found}')"]},
+        {"cell_type": "markdown", "source": "said ="},
+    ]
+    (tmp_path / "notebooks/00.ipynb").write_text(json.dumps({"cells": cells}))
+    assert shape(tmp_path) == {
+        "lib_code_lines": 6,
+        "tests_lines": 2,
+        "class_names_twice": 1,
+        "prose_names": 1,
+    }
 
 
 def test_each_thing_that_others_hand_over_has_its_tests_and_its_part_of_the_fuzzing():

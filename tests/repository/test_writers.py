@@ -29,7 +29,7 @@ WRITERS = {
     "lib/photodup/serving/process/server_process.py:ServerProcess.__init__": LOG,
     "lib/photodup/serving/triton/server.py:backends_folder": SCRATCH,
     "lib/photodup/serving/triton/repository.py:link_file": SCRATCH,
-    "lib/photodup/study/scaling/topology.py:balancer": SCRATCH,
+    "lib/photodup/study/topology.py:balancer": SCRATCH,
     "lib/photodup/bench/link/relay.py:open_tun": "a device of the kernel",
     "lib/photodup/bench/link/relay.py:sysctl": "a setting of the kernel, in a network namespace of its own",
 }
@@ -40,7 +40,6 @@ REMOVERS = {
     "lib/photodup/core/safe_open.py:remove_file": "what a write or the trash names, beneath the folder that it opened",
     "lib/photodup/core/files.py:replacing": f"what libraries write with; {OWN_TEMPORARY}",
     # ---- the photo application
-    "lib/photodup/photos/state/own_folder.py:OwnFolder.delete": "own folder: marked, no link, only shapes we write",
     "lib/photodup/photos/library/catalogue.py:_set_aside": "a damaged catalogue that is certainly ours, moved",
     "lib/photodup/photos/state/journal.py:Journal.append": "a line of ours that could not be written whole",
     "lib/photodup/photos/state/journal.py:Journal._drop_cut_line": "a line of ours that was cut short",

@@ -223,9 +223,3 @@ def test_an_engine_per_size_is_built_inside_requests_and_one_for_all_sizes_befor
     assert [(r["batch"], r["built"]) for r in one] == [(1, False), (3, False), (1, False), (3, False)]
     assert all(r["latency_ms"] > 0 and r["memory_mb"] > 0 for r in each + one)
     assert list((tmp_path / "cache").iterdir())
-
-
-@pytest.mark.parametrize("engine", ["onnx", "fp32"])
-def test_an_engine_is_built_and_timed_at_each_batch_size(toy, engine):
-    measured = compiler.in_own_process(compiler.time_batches, toy[1]("fp32"), engine, [1, 2], 3)
-    assert measured["build_s"] > 0 and [len(row["latencies_ms"]) for row in measured["batches"]] == [3, 3]

@@ -48,16 +48,15 @@ def test_hugging_faces_layout_computes_the_same_embeddings(clip):
         )
 
     kernel = weights["vision_model.embeddings.patch_embedding.weight"]
-    patches = functional.conv2d(pixels, kernel, stride=config["patch_size"])
+    patches = functional.conv2d(pixels, kernel, stride=32)
     first = weights["vision_model.embeddings.class_embedding"].expand(2, 1, -1)
     x = torch.cat([first, patches.flatten(2).transpose(1, 2)], dim=1)
     x = norm("vision_model.pre_layrnorm", x + weights["vision_model.embeddings.position_embedding.weight"])
-    heads = config["num_attention_heads"]
-    for layer in range(config["num_hidden_layers"]):
+    for layer in range(12):
         at = f"vision_model.encoder.layers.{layer}"
         y = norm(f"{at}.layer_norm1", x)
         q, k, v = (
-            linear(f"{at}.self_attn.{p}_proj", y).unflatten(-1, (heads, -1)).transpose(1, 2) for p in "qkv"
+            linear(f"{at}.self_attn.{p}_proj", y).unflatten(-1, (12, -1)).transpose(1, 2) for p in "qkv"
         )
         y = functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
         x = x + linear(f"{at}.self_attn.out_proj", y)

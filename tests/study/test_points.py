@@ -22,7 +22,7 @@ def planted(monkeypatch, latency_ms):
     """Let every window have these latencies, whatever is asked; return the specs that were, in order."""
     asked = []
 
-    def window(spec, plan, reference, *args, **kwargs):
+    def window(spec, plan, *args, **kwargs):
         asked.append(spec)
         raw = {"latency_ms": np.array(latency_ms(len(asked))), "finished_s": np.arange(4.0)}
         mean = float(raw["latency_ms"].mean())

@@ -25,15 +25,10 @@ def source(tmp_path_factory):
         "b": rng.standard_normal((16, 8)),
     }
 
-    def scoped(operator, inputs, output, scope):
-        node = helper.make_node(operator, inputs, [output], name=output)
-        node.metadata_props.add(key="pkg.torch.onnx.name_scopes", value=scope)
-        return node
-
     nodes = [
-        scoped("MatMul", ["image", "a"], "first", "['', 'net', 'net.stem']"),
-        scoped("Add", ["first", "bias"], "sum", "['', 'net', 'net.blocks.0', 'net.blocks.0.mlp']"),
-        scoped("MatMul", ["sum", "b"], "embedding", "['', 'net', 'net.head']"),
+        helper.make_node("MatMul", ["image", "a"], ["first"]),
+        helper.make_node("Add", ["first", "bias"], ["sum"]),
+        helper.make_node("MatMul", ["sum", "b"], ["embedding"]),
     ]
     tensor = lambda name, width: helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", width])  # noqa: E731
     graph = helper.make_graph(
@@ -55,11 +50,6 @@ def images():
     return np.random.default_rng(1).standard_normal((16, 24)).astype(np.float32)
 
 
-def test_parts_follow_the_modules(source):
-    found = precision.parts(precision.load_graph(source[0]))
-    assert found == {"stem": {"first"}, "block 0": {"sum"}, "head": {"embedding"}}
-
-
 @pytest.mark.parametrize("name", ["fp16", "bf16"])
 def test_rounding_happens_at_every_step_and_is_not_optimised_away(source, images, name):
     import ml_dtypes
@@ -79,17 +69,6 @@ def test_rounding_happens_at_every_step_and_is_not_optimised_away(source, images
     assert np.mean(weights_only == by_hand) < 0.2
 
 
-def test_one_part_rounds_alone(source, images):
-    path, _ = source
-    graph = precision.load_graph(path)
-    exact = precision.embeddings_of(path, images)
-    none = precision.embeddings_of(precision.rounded(graph, "bf16", ()), images)
-    alone = precision.embeddings_of(precision.rounded(graph, "bf16", {"embedding"}), images)
-    whole = precision.embeddings_of(precision.rounded(graph, "bf16"), images)
-    assert np.allclose(none, exact, rtol=1e-6)
-    assert 0 < np.abs(alone - exact).mean() < np.abs(whole - exact).mean()
-
-
 def test_fp16_overflows_and_bf16_does_not(source, images):
     graph = precision.load_graph(source[0])
     huge = images * 1e5
@@ -98,19 +77,11 @@ def test_fp16_overflows_and_bf16_does_not(source, images):
 
 
 @needs_int8
-def test_int8_whole_in_parts_and_not_at_all(source, images, tmp_path):
-    path, _ = source
-    graph = precision.load_graph(path)
-    file = int8_file(path, tmp_path, images)
-    quantized = precision.load_graph(file)
-    exact, whole = precision.embeddings_of(path, images), precision.embeddings_of(file, images)
-    none = precision.embeddings_of(precision.quantized_only(quantized, graph, ()), images)
-    stem = precision.embeddings_of(precision.quantized_only(quantized, graph, {"first"}), images)
+def test_int8_differs_a_little(source, images, tmp_path):
+    file = int8_file(source[0], tmp_path, images)
+    exact, whole = (precision.embeddings_of(path, images) for path in (source[0], file))
     assert list(tmp_path.iterdir()) == [file]
     assert 0 < np.abs(whole - exact).max() < 0.1 * np.abs(exact).max()
-    assert np.allclose(none, exact, rtol=1e-5, atol=1e-5)
-    assert not np.allclose(stem, exact, rtol=1e-5, atol=1e-5)
-    assert not np.array_equal(stem, whole)
 
 
 def test_fp16_file_keeps_float32_at_its_ends(source, images, tmp_path):
@@ -180,19 +151,6 @@ def test_comparison_counts_what_changed():
     assert compare_embeddings(vectors, lost, 0.98)["n_not_finite"] == 1
 
 
-def test_layers_name_the_modules_of_a_part(source):
-    graph = precision.load_graph(source[0])
-    assert precision.layers(graph, {"first", "sum", "embedding"}) == {
-        "stem": {"first"},
-        "blocks.0.mlp": {"sum"},
-        "head": {"embedding"},
-    }
-    assert list(precision.layers(graph, {"sum"})) == ["blocks.0.mlp"]
-    for node, scope in zip(graph.graph.node, ["['', 'net', 'matmul']", "", "['', 'net.head']"], strict=True):
-        node.metadata_props[0].value = scope
-    assert list(precision.layers(graph, {"first", "sum", "embedding"})) == ["matmul", "Add", "head"]
-
-
 def test_flips_count_each_decision():
     angle = np.deg2rad([0, 10, 40])
     vectors = np.stack([np.cos(angle), np.sin(angle)], axis=1).astype(np.float32)
@@ -200,10 +158,3 @@ def test_flips_count_each_decision():
     assert flips(vectors, vectors, {"copy": 0.98}) == {"flipped_copy": 0}
     # 0-1 (10 degrees) ends, 1-2 (30 degrees) begins; at 0.5 (60 degrees) all pairs stay together.
     assert flips(vectors, moved, {"copy": 0.98, "scene": 0.5}) == {"flipped_copy": 2, "flipped_scene": 0}
-
-
-def test_the_range_of_one_node(source, images):
-    path, w = source
-    values = images @ w["a"]
-    found = precision.value_range(precision.load_graph(path), "first", images)
-    assert found == pytest.approx((values.min(), values.max()), rel=1e-5)

@@ -182,18 +182,18 @@ def test_the_report_opens_with_its_findings(deck):
         path = folder / "05_trt_fp16.ipynb"
         write_notebook(path, "05 · Reduce", "Which?", printed="BF16 is enough")
         notebook = nbformat.read(path, as_version=4)
-        notebook.cells[2].source = 'charts.save(figure, run, "05_decisions")'
+        notebook.cells[2].metadata["tags"] = ["figure"]
         nbformat.write(notebook, path)
     (directory / "figures").mkdir()
     (directory / "figures" / "05_decisions.csv").write_text("panel,series,x,y\n")
     row = {"notebook": "05_trt_fp16", "status": "passed", "seconds": 7.4, "parameters": {}, "sizes": "quick"}
     (directory / "study.json").write_text(json.dumps([row]))
     page = write_report("a").read_text()
-    assert page.count("data:image/png") == 3, "each notebook's figure once"
-    first, *others = [m.start() for m in re.finditer("data:image/png", page)]
-    assert page.index("Which precision may be served?") < page.index("BF16 is enough") < first
-    assert first < page.index("The questions") < others[0]
-    assert page.count('href="figures/05_decisions.csv"') == 1 and "<h3>01 · Look at one</h3>" in page
+    assert page.count("data:image/png") == 1, "only a finding's; the others stand in their notebooks"
+    figure = page.index("data:image/png")
+    assert page.index("Which precision may be served?") < page.index("BF16 is enough") < figure
+    assert figure < page.index("The questions") < page.index('href="notebooks/01_one.html"')
+    assert page.count('href="figures/05_decisions.csv"') == 1
     assert '<td data-label="seconds">7</td>' in page and "make study RUN=my-run SIZES=quick" in page
     shutil.copy(ROOT / "notebooks" / "comparisons.yaml", deck / "notebooks")
     write_notebook(deck / "notebooks" / "07_scale_gpus.ipynb", "07 · Scale", "How many GPUs?")
@@ -203,7 +203,10 @@ def test_the_report_opens_with_its_findings(deck):
 def test_the_data_of_a_figure_names_its_series_and_rows_and_holds_no_lines_across_a_panel():
     figure, (left, middle, right) = plt.subplots(1, 3)
     left.plot([1, 2], [3.0, 4.5], label="FastAPI")
+    left.plot(3, 6.0, "o", color=left.lines[0].get_color())
+    left.plot(4, 7.0, "o", label="_hidden from the legend")
     left.axhline(9)
+    left.legend()
     left.set(title="p50")
     middle.barh(["a", "b"], [0.5, 1], color="#112233")
     charts.interval_row(right, 0, 0.25, (0.125, 0.5), color="#445566")
@@ -212,22 +215,11 @@ def test_the_data_of_a_figure_names_its_series_and_rows_and_holds_no_lines_acros
     plt.close(figure)
     assert found[0] == ["panel", "series", "x", "y"]
     assert found[1:3] == [["p50", "FastAPI", "1", "3"], ["p50", "FastAPI", "2", "4.5"]]
-    assert found[3:5] == [["2", "#112233", "0.5", "a"], ["2", "#112233", "1", "b"]]
-    assert found[5:] == [["3", "#445566", x, "INT8"] for x in ("0.125", "0.5", "0.25")]
-
-
-def test_each_figure_has_a_heading_and_a_caption_from_the_prose_before_it(deck):
-    path = deck / "results" / "a" / "notebooks" / "01_one.ipynb"
-    notebook = nbformat.read(path, as_version=4)
-    notebook.cells[1].source = "## What was seen\n\nSlow at *first*, [later](02_two.ipynb) not:\n\n- a list"
-    nbformat.write(notebook, path)
-    page = write_report("a").read_text()
-    assert "<h4>What was seen</h4>" in page and "<figcaption>Slow at first, later not</figcaption>" in page
-
-
-def test_contact_sheets_stay_on_their_notebooks_page(deck, monkeypatch):
-    monkeypatch.setattr("photodup.study.report.figures.LARGEST_BYTES", 10)
-    assert "data:image/png" not in write_report("a").read_text()
+    assert found[3:5] == [["p50", "FastAPI", "3", "6"], ["p50", "hidden from the legend", "4", "7"]]
+    assert found[5:7] == [["2", "", "0.5", "a"], ["2", "", "1", "b"]]
+    assert found[7:] == [
+        ["3", s, x, "INT8"] for s, x in (("interval", "0.125"), ("interval", "0.5"), ("", "0.25"))
+    ]
 
 
 def missing_places(prose):

@@ -111,8 +111,6 @@ def test_a_notebook_over_its_budget_is_stopped(project, tmp_path):
 
 
 def test_unknown_parameters_are_errors(project):
-    with pytest.raises(PhotodupError, match=r"no parameter ENGIN: it declares RUN, N"):
-        execute.check_parameters(project / "notebooks" / "01_ok.ipynb", {"ENGIN": "onnx"})
     with pytest.raises(PhotodupError, match="No chosen notebook has a parameter ENGIN"):
         study(project, parameters={"ENGIN": "onnx"})
 

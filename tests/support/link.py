@@ -2,12 +2,12 @@
 
 import pytest
 
-from photodup.bench.link.link import Link, LinkError
+from photodup.bench.link.link import Link, LinkError, LinkSpec
 
 # Why there is no link here; empty where it exists, for one that exists and fails must fail and not be skipped.
 NO_LINK = ""
 try:
-    with Link(rtt_ms=1, rate_mbit_s=10):
+    with Link(LinkSpec(rtt_ms=1, rate_mbit_s=10)):
         pass
 except LinkError as error:
     NO_LINK = str(error) if " needs " in str(error) else ""

@@ -12,6 +12,8 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from support.shipped import start_shipped
+
 from photodup.bench.link.link import Link
 from photodup.core.errors import PhotodupError
 from photodup.core.paths import build_dir
@@ -21,7 +23,6 @@ from photodup.serving.endpoints import NO_GPU, Endpoints, from_ports
 from photodup.serving.process.server_process import ServerProcess, answers
 from photodup.serving.service.start import command as service_command
 from photodup.serving.service.start import is_ready, patient
-from photodup.serving.triton.server import start_shipped
 
 PORTS = {"fastapi": 8002, "http": 8003, "grpc": 8004, "metrics": 8005}
 """As published, as docker/compose.yaml and the all-in-one image have them."""

@@ -25,7 +25,7 @@ def planted_visit(
     answers = middles[half] * random.normal(1, 0.05, (len(half), n))
     return Visit(
         in_flight=in_flight, images=1, n_failed=[0] * n, errors=[""] * n, alone=None, carried_over=None,
-        kernel_ms_p50=2.0, kernel_spread=0.01, seed=seed, seconds=40.0, clock_jump_s=0.0,
+        seed=seed, seconds=40.0, clock_jump_s=0.0,
         side=np.tile(np.arange(n, dtype=float), len(half)), half=np.repeat(half, n).astype(float),
         latency_ms=answers.ravel(), at_s=np.arange(answers.size) * 0.01,
     )  # fmt: skip

@@ -10,7 +10,7 @@ from typer import Argument, Exit, Option
 
 from photodup.cli.load import AsJson
 from photodup.cli.trash import Yes, confirm
-from photodup.core.names import escaped, printable
+from photodup.core.names import as_text, escaped, printable
 
 if TYPE_CHECKING:
     from photodup.photos.across.contained import Contained, Whereabouts
@@ -42,7 +42,7 @@ def contained(
     file = page or cached_catalogue(report.old).with_suffix(".html")
     write_atomically(file, _page(report))
     lines = [*contained_summary(report), f"Every name: {printable(file)}"]
-    print(json.dumps(report.as_record()) if as_json else "\n".join(lines), flush=True)
+    print(json.dumps(report.as_record(), default=as_text) if as_json else "\n".join(lines), flush=True)
     if copy_new_to is not None:
         where = [Whereabouts.ONLY_HERE] + [Whereabouts.PROBABLY] * also_probable
         _copy(report, where, copy_new_to, yes)

@@ -20,7 +20,7 @@ EXTRAS = {
     "gpu": ("pynvml",),
     "study": (
         "bleach", "imagehash", "kubernetes_validate", "nbclient", "nbconvert", "nbformat", "pandas", "papermill", "pygments",
-        "pyroute2", "seaborn", "simplejpeg", "uvloop",
+        "pyroute2", "seaborn", "uvloop",
     ),
 }  # fmt: skip
 # The extras by use, and the parts that each brings.

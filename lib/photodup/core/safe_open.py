@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 TEMPORARY = re.compile(r"\.photodup-[0-9a-f]{32}\.tmp")  # what a write leaves where it is killed
+_ROOT = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _SYSTEM = ctypes.CDLL(None, use_errno=True)
 _RENAME_NOREPLACE = {"renameat2": 1, "renameatx_np": 4}  # of Linux and of macOS, with the flag that refuses
@@ -55,11 +56,11 @@ def parts_of(relative: str) -> tuple[str, ...]:
 
 
 @contextmanager
-def opened(root: Path, relative: str, *, make: bool = False) -> Iterator[PathInFolder | None]:
+def opened(root: Path | int, relative: str, *, make: bool = False) -> Iterator[PathInFolder | None]:
     """Open the folder that holds a path beneath `root`; yield None where a folder on the way is missing.
 
     Args:
-        root: any folder; links on the way to it are followed, for the user named it.
+        root: any folder; links on the way to it are followed, for the user named it. Or the descriptor of an open one.
         relative: as `parts_of` allows.
         make: create missing folders, each synced into its parent so that a crash cannot forget it.
 
@@ -69,7 +70,7 @@ def opened(root: Path, relative: str, *, make: bool = False) -> Iterator[PathInF
         ValueError: the path leads out.
     """
     *folders, name = parts_of(relative)
-    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor = os.dup(root) if isinstance(root, int) else os.open(root, _ROOT)
     try:
         for number, part in enumerate(folders):
             try:
@@ -115,14 +116,14 @@ def status_of(place: PathInFolder | None) -> os.stat_result | None:
         return None
 
 
-def open_file(place: PathInFolder, flags: int = os.O_RDONLY, mode: int = 0o600) -> int:
+def open_file(place: PathInFolder, flags: int = os.O_RDONLY) -> int:
     """Return a descriptor of a regular file; a link, a pipe or a device is refused, and none is waited for.
 
     Raises:
         OSError: it is not there, no regular file, or may not be opened.
     """
     flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    descriptor = os.open(place.name, flags, mode, dir_fd=place.folder)
+    descriptor = os.open(place.name, flags, 0o600, dir_fd=place.folder)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "not a regular file", place.name)

@@ -1,8 +1,10 @@
-"""The memory that each model takes: one model loaded at a time, before the load, after it, and under load."""
+"""What a server takes by itself, and each model of a Triton, one loaded at a time: cold start and memory."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from photodup.bench.load.plan import WindowPlan
@@ -17,23 +19,57 @@ LOAD = Load("closed_loop", concurrency=8, span="prepared")
 COLUMNS = ("gpu_memory_mib", "server_memory_mib", "gpu_utilization", "gpu_power_w")
 
 
+def start_alone(name: str) -> dict[str, float]:
+    """Start the server of a backend on this machine by itself, and ask it ten times.
+
+    Returns:
+        The columns of `counters.cold_start`, and `memory_mib`: the proportional set size of its processes afterwards.
+    """
+    import psutil
+
+    from photodup.bench.backends.adapters import adapter
+    from photodup.bench.load.counters import cold_start
+    from photodup.serving.embedded import embedded_servers
+    from photodup.study.notebook.weights import payload_photos
+
+    backend, earlier = parse_backend(name), set(psutil.Process().children(recursive=True))
+    model, computes = backend.triton_model, (backend.engine, backend.precision)
+    is_usual = computes == ("pytorch", "fp32")
+    servers = embedded_servers(
+        service=is_usual and not model,
+        models=[model] if model else (),
+        engines=[] if model or is_usual else [computes],
+    )
+    client: dict[str, Any] = {}
+    with ExitStack() as stack:
+
+        def start() -> None:
+            side = adapter(backend, stack.enter_context(servers).backends[name])
+            client.update(connection=side.open(), request=side.prepare(payload_photos(1)))
+
+        columns = cold_start(start, lambda: True, lambda: client["connection"].request(client["request"]))
+        processes = set(psutil.Process().children(recursive=True)) - earlier
+        return columns | {"memory_mib": sum(p.memory_full_info().pss for p in processes) / 2**20}
+
+
 def memory_by_model(
     run: Run, backends: Sequence[str], plan: WindowPlan | None = None
 ) -> list[dict[str, Any]]:
-    """Return the memory of a Triton with one model at a time; its other models are unloaded meanwhile.
+    """Return cold start and memory of a Triton with one model at a time; its other models are unloaded meanwhile.
 
     Args:
         backends: of Triton, each with a model of its own: not ensembles, which load others.
         plan: of the window with eight requests in flight.
 
     Returns:
-        For each backend `backend` and `COLUMNS` (what the server tells of them) with `_before` and `_loaded`, and as they
-        were in the window.
+        For each backend `backend`, the columns of `counters.cold_start` of its model, and `COLUMNS` (what the server tells
+        of them) with `_before` and `_loaded` (after the tenth answer), and as they were in the window.
 
     Raises:
         PhotodupError: the server cannot be controlled or does not tell its memory, or a backend cannot be measured.
     """
     from photodup.bench.backends.adapters import adapter
+    from photodup.bench.load.counters import cold_start
     from photodup.bench.load.usage import usage
     from photodup.bench.load.window import measure
     from photodup.serving.triton.control import load_triton_model, nothing_loaded, unload_triton_model
@@ -53,12 +89,16 @@ def memory_by_model(
         for name in backends:
             backend = parse_backend(name)
             row = {"backend": name, **now(page, "before")}
-            load_triton_model(grpc_url, backend.triton_model)
+            client = adapter(backend, run.address_of(backend))
+            with closing(client.open()) as connection:
+                row |= cold_start(
+                    partial(load_triton_model, grpc_url, backend.triton_model),
+                    lambda: True,
+                    partial(connection.request, client.prepare(payload_photos(1))),
+                )
             row |= now(page, "loaded")
             with usage(page) as columns:
-                window = measure(
-                    adapter(backend, run.address_of(backend)), payload_photos(N_PHOTOS), LOAD, plan
-                )
+                window = measure(client, payload_photos(N_PHOTOS), LOAD, plan)
             unload_triton_model(grpc_url, backend.triton_model)
             if window.get("error"):
                 raise PhotodupError(f"{name}: {window['error']}")

@@ -1,23 +1,18 @@
-"""The real way to a run's servers beside an emulated link like it and what two explanations predict for it."""
+"""The real way to a run's servers, and what two explanations predict for it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from photodup.bench.link import latency_model
-from photodup.bench.link.ladder import measure_ladder
-from photodup.bench.link.real_path import measure_path, twin
+from photodup.bench.link.ladder import measure_path
 from photodup.embedding.backends import parse_backend
 from photodup.study.notebook.gaps import NotMeasured
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.axes import Axes
 
     from photodup.study.notebook.run import Run
 
-KINDS = ("new", "idle", "warm")
 MODELS = ("rounds", "bandwidth-only")
 
 
@@ -38,7 +33,7 @@ def sink_of(run: "Run") -> tuple[str, str]:
 
 
 def measure_real_path(run: "Run", payloads_bytes: Sequence[int], **sizes: Any) -> dict[str, Any]:
-    """Return the run's record of the way to its servers (`bench.link.real_path.measure_path`), measured unless it has it.
+    """Return the run's record of the way to its servers (`bench.link.ladder.measure_path`), measured unless it has it.
 
     Args:
         sizes: `n`, `n_large` and `idle_s` as `measure_path` and `measure_ladder` take them; they name the record.
@@ -51,31 +46,15 @@ def measure_real_path(run: "Run", payloads_bytes: Sequence[int], **sizes: Any) -
     return run.measure_or_load("real-path", measure, config=config, kind="real_path")
 
 
-def measure_twin(
-    run: "Run", path: Mapping[str, Any], payloads_bytes: Sequence[int], **sizes: Any
-) -> dict[str, Any]:
-    """Return the same requests over an emulated link of the same round trip and rate; a gap where none can be made."""
-    spec = twin(dict(path))
-    config = {"spec": asdict(spec), "payloads": list(payloads_bytes), **sizes}
-    measure = partial(measure_ladder, spec, payloads_bytes, **sizes)
-    return run.measure_or_load("real-path-twin", measure, config=config, kind="link_trial", may_fail=True)
+def compare_paths(path: Mapping[str, Any]) -> "pd.DataFrame":
+    """Return one row for each payload and kind of connection: `real_ms` and what `MODELS` predict.
 
-
-def compare_paths(path: Mapping[str, Any], emulated: Mapping[str, Any] | None = None) -> "pd.DataFrame":
-    """Return one row for each payload and kind of connection: `real_ms`, `emulated_ms` and what `MODELS` predict.
-
-    The server's own time (`turnaround_ms`) is part of the real latency and of the predictions, and is added to the
-    emulated one, whose sink takes none. NaN where something was not measured or is not valid.
+    The server's own time (`turnaround_ms`) is part of both. NaN where something was not measured or is not valid.
     """
     import pandas as pd
 
     rate = float(path.get("rate_mbit_s") or "inf")
     turnaround_ms = path["turnaround_ms"]
-    emulated_at = {
-        (row["payload_bytes"], row["connection"]): row["latency_ms_p50"] + turnaround_ms
-        for row in (emulated or {}).get("rows", [])
-        if row["valid"]
-    }
     rows = []
     for row in path["rows"]:
         size, kind = row["payload_bytes"], row["connection"]
@@ -84,35 +63,8 @@ def compare_paths(path: Mapping[str, Any], emulated: Mapping[str, Any] | None = 
             for name in MODELS
         }
         real = row["latency_ms_p50"] if row["valid"] else float("nan")
-        emulated_ms = emulated_at.get((size, kind), float("nan"))
-        latencies = {"payload_bytes": size, "connection": kind, "real_ms": real, "emulated_ms": emulated_ms}
-        rows.append(latencies | predicted)
+        rows.append({"payload_bytes": size, "connection": kind, "real_ms": real} | predicted)
     return pd.DataFrame(rows)
-
-
-def draw_paths(axes: "Sequence[Axes]", table: "pd.DataFrame") -> None:
-    """Draw one panel for each of `KINDS`: the real way, its emulated twin and the two explanations, by payload."""
-    from matplotlib.ticker import LogLocator
-
-    from photodup.study.notebook import charts
-
-    styles = {"rounds": (charts.GOOD, "-"), "bandwidth-only": (charts.BAD, "--")}
-    for axis, kind in zip(axes, KINDS, strict=True):
-        part = table[table["connection"] == kind].sort_values("payload_bytes")
-        kb = part["payload_bytes"] / 1e3
-        for name, (color, style) in styles.items():
-            axis.plot(kb, part[name], style, color=color, label=name)
-        axis.plot(kb, part["real_ms"], "o", color="black", label="real way")
-        axis.plot(
-            kb, part["emulated_ms"], "o", color="black", markerfacecolor="white", label="emulated like it"
-        )
-        axis.set(xscale="log", yscale="log", title=f"{kind} connection", xlabel="payload (kB)")
-        axis.xaxis.set_major_formatter("{x:g}")
-        axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axis.yaxis.set_major_formatter("{x:g}")
-        axis.minorticks_off()
-    axes[0].set_ylabel("latency p50 (ms)")
-    axes[0].legend(fontsize=8)
 
 
 def path_in_words(path: Mapping[str, Any], table: "pd.DataFrame", payload_bytes: int) -> str:

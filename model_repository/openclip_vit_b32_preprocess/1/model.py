@@ -1,8 +1,7 @@
 """Triton Python-backend model: encoded photographs in, 224-pixel RGB out, as open_clip prepares them.
 
-`imaging.py` and `decoders.py` beside this file are the photodup library's own modules, put here when the
-repository is rendered (`photodup render`), so server and client cannot disagree about a pixel. Needs Pillow
-and NumPy in Triton's Python; `simplejpeg` for the `turbo` decoder, `pillow-heif` for HEIC.
+`imaging.py` beside this file is the photodup library's own module, put here when the repository is rendered
+(`photodup render`), so server and client cannot disagree about a pixel. Needs Pillow and NumPy in Triton's Python.
 """
 
 import json
@@ -10,8 +9,7 @@ import re
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
-from decoders import DECODERS
-from imaging import IMAGE_SIZE, to_uint8
+from imaging import IMAGE_SIZE, decode, to_uint8
 
 # First bytes of what has no bound on its cost here, where nothing can be stopped: TIFF, HEIC and AVIF, text and PPM.
 UNBOUNDED = re.compile(rb"II[*+]|MM\0[*+]|....ftyp|P[1-7fFy]\s", re.DOTALL)
@@ -27,7 +25,7 @@ class TritonPythonModel:
         self.max_pixels = int(parameters["max_pixels"])
         self.max_bytes = int(parameters["max_bytes"])
         self.max_request_pixels = int(parameters.get("max_request_pixels", 5 * self.max_pixels))
-        self.decode = DECODERS[parameters["decoder"]]
+        self.draft_size = {"pil": None, "draft": 2 * IMAGE_SIZE}[parameters["decoder"]]
 
     def execute(self, requests):
         """Answer each request with uint8 [n, 3, 224, 224] or with the reason it failed."""
@@ -46,7 +44,7 @@ class TritonPythonModel:
                         raise ValueError(
                             "not JPEG, PNG, WebP, GIF or BMP: convert it, or use the FastAPI service"
                         )
-                    image = self.decode(data, self.max_pixels)
+                    image = decode(data, max_pixels=self.max_pixels, draft_size=self.draft_size)
                     n_pixels += image.width * image.height
                     if n_pixels > self.max_request_pixels:
                         limit = f"{self.max_request_pixels / 1e6:,.4g} megapixels in one request"

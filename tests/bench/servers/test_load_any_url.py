@@ -164,7 +164,7 @@ def test_given_arrays_and_files_are_what_is_sent(tiny_triton, tmp_path):
     ("/v2/models/openclip_vit_b32", ["--input", "image=missing.npy"], "is no array that can be read"),
     ("/v2/models/openclip_vit_b32", ["--batch", 1000], "items a request at most: lower --batch"),
     ("", [], r"name one, as .*; it has .*openclip_vit_b32_jpeg.*\.$"),
-    ("grpc", [], r"write grpc://.*/MODEL, or --model MODEL; it has .*openclip_vit_b32_jpeg.*\.$"),
+    ("grpc", [], r"name one, as grpc://.*/MODEL; it has .*openclip_vit_b32_jpeg.*\.$"),
 ])  # fmt: skip
 def test_what_does_not_fit_a_model_is_one_sentence(tiny_triton, path, options, said):
     url = f"grpc://{tiny_triton.grpc_url}" if path == "grpc" else tiny_triton.http_url + path
@@ -176,7 +176,7 @@ def test_what_does_not_fit_a_model_is_one_sentence(tiny_triton, path, options, s
     ("http://127.0.0.1:{free}", [], "Nothing answers at"),
     ("grpc://127.0.0.1:{free}/model", [], "Nothing answers at"),
     ("grpc://127.0.0.1:{port}/model", [], r"Nothing answers at .*gRPC"),
-    ("grpc://127.0.0.1:{port}", [], "names no model"),
+    ("grpc://127.0.0.1:{port}", [], "name one, as grpc://"),
     ("https://127.0.0.1:{port}/embed", [], "does not speak TLS"),
     ("ftp://127.0.0.1/x", [], "is no HTTP address"),
     ("/embed", ["--protocol", "openai", "--model", "m"], "answered 415"),

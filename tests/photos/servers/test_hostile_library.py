@@ -301,7 +301,7 @@ def test_a_photo_behind_a_folder_that_became_a_link_is_not_read(tmp_path, target
     with pytest.raises(OSError, match="symbolic link"):
         read_bytes(library, entry)
     found = embed_files(None, library, [("0" * 32, Path("album/photo.jpg"))])
-    assert (found.md5s, len(found.problems)) == ([], 1) and "symbolic link" in found.problems[0].reason
+    assert (found.vectors, len(found.problems)) == ({}, 1) and "symbolic link" in found.problems[0].reason
 
 
 @pytest.mark.parametrize("path", ["../outside.jpg", "/etc/passwd", "album/../../outside.jpg"])
@@ -309,4 +309,4 @@ def test_a_catalogue_cannot_name_a_file_outside_its_library(tmp_path, path):
     (tmp_path / "outside.jpg").write_bytes(b"private")
     (tmp_path / "library" / "album").mkdir(parents=True)
     found = embed_files(None, tmp_path / "library", [("0" * 32, Path(path))])
-    assert found.md5s == [] and "outside the library" in found.problems[0].reason
+    assert found.vectors == {} and "outside the library" in found.problems[0].reason

@@ -19,12 +19,12 @@ from support.review_library import photo
 from support.triton import executions, infer, loaded, tiny_embedding
 
 from photodup.embedding.client.embedder import connect
-from photodup.embedding.imaging import ImageError, decode, encode, to_uint8
+from photodup.embedding.imaging import IMAGE_SIZE, ImageError, decode, encode, to_uint8
 from photodup.serving.triton.config import read_config, set_batching, set_parameter
-from photodup.serving.triton.decoders import DECODERS, decode_turbo
 from photodup.serving.triton.models.emulation import emulated_embedding
 
 LIMIT = 100_000_000
+DECODERS = {"pil": None, "draft": 2 * IMAGE_SIZE}  # as in the preprocessing model: name → `draft_size`
 
 
 @functools.cache
@@ -208,7 +208,7 @@ def test_what_dali_does_not_do_is_written_where_it_is_defined(root: Path, tmp_pa
 def test_every_decoder_shows_the_same_picture(name: str) -> None:
     for kind, data in _good().items():
         exact = to_uint8(decode(data)).astype(int)
-        seen = to_uint8(DECODERS[name](data, LIMIT)).astype(int)
+        seen = to_uint8(decode(data, draft_size=DECODERS[name])).astype(int)
         if name == "pil" or not kind.startswith(("jpeg", "large")):
             np.testing.assert_array_equal(seen, exact, err_msg=kind)
         # A picture turned or flipped differs by 40 and more; scaled decoding by 2 or 3.
@@ -219,18 +219,17 @@ def test_every_decoder_shows_the_same_picture(name: str) -> None:
 @pytest.mark.parametrize("kind", ["text", "empty", "truncated", "bomb"])
 def test_every_decoder_refuses_a_bad_image(name: str, kind: str) -> None:
     with pytest.raises(ImageError):
-        DECODERS[name](_bad()[kind][0], LIMIT)
+        decode(_bad()[kind][0], max_pixels=LIMIT, draft_size=DECODERS[name])
 
 
 def test_a_large_jpeg_is_refused_by_its_header() -> None:
     with pytest.raises(ImageError, match="megapixels"):
-        decode_turbo(_good()["large"], 1_000_000)
+        decode(_good()["large"], max_pixels=1_000_000, draft_size=448)
 
 
-@pytest.mark.parametrize("name", ["draft", "turbo"])
-def test_scaled_decoding_moves_pixels_and_hardly_the_embedding(name: str) -> None:
+def test_scaled_decoding_moves_pixels_and_hardly_the_embedding() -> None:
     data = _good()["large"]
-    exact, scaled = (to_uint8(DECODERS[decoder](data, LIMIT))[None] for decoder in ("pil", name))
+    exact, scaled = (to_uint8(decode(data, draft_size=size))[None] for size in DECODERS.values())
     assert np.abs(exact.astype(int) - scaled).max() > 0
     assert 0.99 < (tiny_embedding(exact) * tiny_embedding(scaled)).sum() <= 1.00001
 

@@ -12,13 +12,13 @@ import pytest
 import yaml
 from support.paths import ROOT
 from support.service import answers
+from support.shipped import start_shipped
 from support.triton import needs_triton, render_tiny
 
 from photodup.core.errors import PhotodupError
 from photodup.serving import control_key
 from photodup.serving.process.ports import claim_ports
 from photodup.serving.triton import control
-from photodup.serving.triton.server import start_shipped
 
 SCRIPT = ROOT / "docker" / "start-triton.sh"
 MODEL = "openclip_vit_b32"

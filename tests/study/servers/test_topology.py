@@ -15,10 +15,10 @@ from photodup.bench.load.plan import WindowPlan
 from photodup.bench.stats.facts import Load
 from photodup.core.errors import PhotodupError
 from photodup.embedding.imaging import to_jpeg
+from photodup.study import topology
 from photodup.study.notebook import weights
 from photodup.study.notebook.points import measure_figures
-from photodup.study.scaling import topology
-from photodup.study.scaling.topology import DevicePool, balancer
+from photodup.study.topology import DevicePool, balancer
 
 BACKEND = "triton-emulated-4080-fp32-http-uint8"
 HAS_NGINX = bool(shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin"))

@@ -103,23 +103,6 @@ class Gated:
         """Return it as JSON."""
         return {**asdict(self), "failed": self.has_failed, "sentences": self.sentences()}
 
-    def junit(self) -> str:
-        """Return a JUnit report with one test case."""
-        failures = str(int(self.has_failed))
-        suite = ElementTree.Element(
-            "testsuite", name="photodup gate", tests="1", failures=failures, errors="0"
-        )
-        labels = {
-            "classname": "photodup.gate",
-            "name": f"head is not slower than base by more than {self.slowdown.limit:.1%}",
-        }
-        case = ElementTree.SubElement(suite, "testcase", labels, time=f"{self.seconds:.1f}")
-        verdict, *basis = self.sentences()
-        if self.has_failed:
-            ElementTree.SubElement(case, "failure", message=verdict).text = "\n".join((verdict, *basis))
-        ElementTree.SubElement(case, "system-out").text = "\n".join((verdict, *basis, *self.notes))
-        return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
-
 
 def decide(ratios: Sequence[np.ndarray], limit: float, look: int) -> Slowdown:
     """Decide from the log ratios of head's time to base's that a look has.
@@ -160,9 +143,8 @@ def simulated(draw: Draw, limit: float, planted: float) -> float:
     return sum(fails(head, limit) for head in planted_heads(draw, planted)) / N_SIMULATED
 
 
-Ready = Callable[[], Request]
-Start = Callable[[Ready], AbstractContextManager[Request]]
 Sides = Callable[[], AbstractContextManager[tuple[Request, Request]]]
+Start = Callable[[Callable[[], Request]], AbstractContextManager[Request]]
 
 
 def measure_gate(sides: Sides, spec: LoadSpec, watcher: Watcher, *, limit: float) -> Gated:
@@ -189,7 +171,7 @@ def measure_gate(sides: Sides, spec: LoadSpec, watcher: Watcher, *, limit: float
             watcher.say(f"look {look} of {len(LEVELS)}, visit {number_} of {per_look * look}")
             with sides() as (base, head):
                 visits.append(visit((base, head), spec, plan, number_))
-        observed = read.observed(visits, spec.load, read.usual_metric(spec.load))
+        observed = read.observed(visits, spec.load, spec.load.usual_metric)
         if isinstance(observed, str):
             raise PhotodupError(f"Base and head cannot be compared: {observed}")
         ratios = [-in_visit if is_rate else in_visit for in_visit in observed.log_ratios]
@@ -233,7 +215,7 @@ def sides_of(
         watcher: Ctrl-C ends a start, too.
     """
 
-    def tried(url: str) -> Request:
+    def ready(url: str) -> Request:
         if watcher.stop_asked:
             raise KeyboardInterrupt
         request = request_of(url)
@@ -242,22 +224,29 @@ def sides_of(
 
     @contextlib.contextmanager
     def sides() -> Iterator[tuple[Request, Request]]:
-        ready = [partial(tried, url) for url in urls]
         with contextlib.ExitStack() as stack:
-            started = [stack.enter_context(s(r)) for s, r in zip(starts, ready, strict=False)]
-            base, head = started or [make() for make in ready]
+            begin: Sequence[Start] = starts or [lambda make: contextlib.nullcontext(make())] * len(urls)
+            base, head = (stack.enter_context(s(partial(ready, u))) for s, u in zip(begin, urls, strict=True))
             yield base, head
 
     return sides
 
 
 def write_junit(gated: Gated, path: Path) -> None:
-    """Write the report for a CI system.
+    """Write the report for a CI system: one test case.
 
     Raises:
         PhotodupError: it cannot be written.
     """
+    failures, (verdict, *basis) = str(int(gated.has_failed)), gated.sentences()
+    suite = ElementTree.Element("testsuite", name="photodup gate", tests="1", failures=failures, errors="0")
+    name = f"head is not slower than base by more than {gated.slowdown.limit:.1%}"
+    labels = {"classname": "photodup.gate", "name": name, "time": f"{gated.seconds:.1f}"}
+    case = ElementTree.SubElement(suite, "testcase", labels)
+    if gated.has_failed:
+        ElementTree.SubElement(case, "failure", message=verdict).text = "\n".join((verdict, *basis))
+    ElementTree.SubElement(case, "system-out").text = "\n".join((verdict, *basis, *gated.notes))
     try:
-        write_atomically(path, gated.junit())
+        write_atomically(path, ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n")
     except OSError as error:
         raise PhotodupError(f"{error.filename or path} cannot be written: {error.strerror}.") from None

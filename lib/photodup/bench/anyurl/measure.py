@@ -1,12 +1,10 @@
 """Loads on one server: the request, the windows, and the sentences about them."""
 
 import contextlib
-import math
 import random
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,10 +17,10 @@ from photodup.bench.anyurl.target import Target, unreachable
 from photodup.bench.anyurl.watch import Watcher
 from photodup.bench.backends.http_connection import HttpError
 from photodup.bench.backends.server_adapters import OverGrpc, OverHttp
-from photodup.bench.link.way import LOOPBACK, Way
+from photodup.bench.link.link import LOOPBACK, Way
 from photodup.bench.load.counters import known_account, probe
 from photodup.bench.load.plan import WindowPlan
-from photodup.bench.load.usage import local_server
+from photodup.bench.load.usage import local_usage
 from photodup.bench.load.window import Probe, measure
 from photodup.bench.load.workers import check_rows, clock, common_error, describe_error
 from photodup.bench.stats.facts import Load
@@ -124,19 +122,73 @@ class LoadWindow:
 
 @dataclass(frozen=True)
 class Measured:
-    """A load with its windows, one a visit; `columns` are `figures_of_windows` them."""
+    """A load with its windows, one a visit: each figure is the mean over visits with its 95 % interval between them."""
 
     spec: LoadSpec
-    windows: list[LoadWindow]
-    columns: dict[str, Any]
+    windows: list[LoadWindow] = field(repr=False)
+
+    @cached_property
+    def columns(self) -> dict[str, Any]:
+        """The figures of all windows, as `figures_of_windows` names them."""
+        return figures_of_windows([window.columns for window in self.windows])
 
     @property
-    def latency_ms(self) -> np.ndarray:
-        return np.concatenate([window.latency_ms for window in self.windows])
+    def latencies_ms(self) -> list[np.ndarray]:
+        """The latencies of each visit with an answer, ms."""
+        return [window.latency_ms for window in self.windows if len(window.latency_ms)]
 
     @property
     def errors(self) -> list[tuple[float, str]]:
         return [error for window in self.windows for error in window.errors]
+
+    @property
+    def n_answered(self) -> int:
+        return sum(map(len, self.latencies_ms))
+
+    @property
+    def n_failed(self) -> int:
+        return len(self.errors)
+
+    @property
+    def error_share(self) -> float:
+        return self.n_failed / max(1, self.n_answered + self.n_failed)
+
+    @property
+    def requests_per_s(self) -> Figure:
+        windows = [window.columns for window in self.windows if len(window.latency_ms)]
+        rates = [columns["throughput_images_per_s"] / self.spec.batch for columns in windows]
+        return interval(rates) if rates else (0.0, None, None)
+
+    @cached_property
+    def percentiles_ms(self) -> dict[int, Figure]:
+        """50, 95 and 99; empty without answers. Of 95 and 99 the answers of all visits are pooled."""
+        latencies = self.latencies_ms
+        return {p: percentile_figure(latencies, p) for p in (50, 95, 99)} if latencies else {}
+
+    def figures(self) -> dict[str, float]:
+        """Return the figures as `--fail-if` and JSON name them; latencies only where something was answered."""
+        latencies = {f"p{p}": figure[0] for p, figure in self.percentiles_ms.items()}
+        longest = {"max": float(max(map(np.max, self.latencies_ms)))} if latencies else {}
+        return {"rate": self.requests_per_s[0], "errors": self.error_share, **latencies, **longest}
+
+    def lines(self) -> list[str]:
+        """Return the figures for a person; a percentile with fewer than ten answers beyond it is marked."""
+        sent = count(self.n_answered + self.n_failed, "request")
+        errors = (
+            f"{self.n_failed:,} of {sent} failed ({self.error_share:.2%})" if self.n_failed else "no errors"
+        )
+        rate, answers = with_interval(self.requests_per_s), count(self.n_answered, "answer")
+        first = f"{rate} requests/s, {answers}, {errors}"
+        if not self.percentiles_ms:
+            return [first]
+        parts = [
+            f"p{p} {number(figure[0])} ms (few answers)"
+            if self.n_answered * (100 - p) < 1000
+            else f"p{p} {with_interval(figure)} ms"
+            for p, figure in self.percentiles_ms.items()
+        ]
+        subject = "latency of those answered" if self.n_failed else "latency"
+        return [first, f"{subject}: {', '.join(parts)}, longest {number(self.figures()['max'])} ms"]
 
 
 @dataclass(frozen=True)
@@ -267,11 +319,7 @@ def measure_loads(request: Request, specs: Sequence[LoadSpec], watcher: Watcher)
             window = measure_window(request, spec, spec.window(visit), watcher, counters, label=label)
             windows[index].append(replace(window, began_s=max(watcher.opened_s - began, 0.0)))
         longest_s = max(longest_s, clock() - visit_began)
-    return [
-        Measured(spec, of_spec, figures_of_windows([window.columns for window in of_spec]))
-        for spec, of_spec in zip(specs, windows, strict=True)
-        if of_spec
-    ]
+    return [Measured(spec, of_spec) for spec, of_spec in zip(specs, windows, strict=True) if of_spec]
 
 
 def measure_window(
@@ -291,7 +339,6 @@ def measure_window(
     """
     adapter, target = request.adapter(spec.batch), request.target
     watcher.begin(label, plan.seconds)
-    server, began = None if counters else local_server(target.url), time.monotonic()
     columns = measure(
         adapter,
         request.payloads.items,
@@ -300,11 +347,9 @@ def measure_window(
         way=LOOPBACK if target.is_local else Way("network", None),
         arrivals=spec.arrivals.times_s,
         observer=watcher,
-        probe=counters,
+        probe=counters or partial(local_usage, target.url),
         processes=spec.processes,
     )
-    if server is not None:
-        columns |= server.columns(time.monotonic() - began)
     columns["n_idle_closes"] = adapter.n_idle_closes()
     return LoadWindow(columns, watcher.rows, watcher.errors)
 
@@ -331,76 +376,11 @@ def counters_of(target: Target) -> Probe | None:
         return None
 
 
-@dataclass(frozen=True)
-class Headline:
-    """The figures of a load, each the mean over its visits with its 95 % interval between them.
-
-    Attributes:
-        percentiles_ms: 50, 95 and 99; empty without answers. Of 95 and 99 the answers of all visits are pooled.
-        max_ms: the longest of all.
-    """
-
-    requests_per_s: Figure
-    n_answered: int
-    n_failed: int
-    percentiles_ms: dict[int, Figure]
-    max_ms: float
-
-    @property
-    def error_share(self) -> float:
-        return self.n_failed / max(1, self.n_answered + self.n_failed)
-
-    def is_rare(self, percentile: int) -> bool:
-        """Return True where fewer than ten answers lie beyond a percentile."""
-        return self.n_answered * (100 - percentile) < 1000
-
-    def lines(self) -> list[str]:
-        """Return the headline for a person."""
-        sent = count(self.n_answered + self.n_failed, "request")
-        errors = (
-            f"{self.n_failed:,} of {sent} failed ({self.error_share:.2%})" if self.n_failed else "no errors"
-        )
-        rate, answers = with_interval(self.requests_per_s), count(self.n_answered, "answer")
-        first = f"{rate} requests/s, {answers}, {errors}"
-        if not self.percentiles_ms:
-            return [first]
-        parts = [
-            f"p{p} {number(figure[0])} ms (few answers)"
-            if self.is_rare(p)
-            else f"p{p} {with_interval(figure)} ms"
-            for p, figure in self.percentiles_ms.items()
-        ]
-        subject = "latency of those answered" if self.n_failed else "latency"
-        return [first, f"{subject}: {', '.join(parts)}, longest {number(self.max_ms)} ms"]
-
-    def columns(self) -> dict[str, float]:
-        """Return it as `--fail-if` and JSON name its figures; latencies only where something was answered."""
-        latencies = {f"p{p}": figure[0] for p, figure in self.percentiles_ms.items()}
-        longest = {"max": self.max_ms} if latencies else {}
-        return {"rate": self.requests_per_s[0], "errors": self.error_share, **latencies, **longest}
-
-
 def with_interval(figure: Figure) -> str:
     """Return a figure in words: three digits, and its interval where it has one."""
     value, low, high = figure
     return (
         number(value) if low is None or high is None else f"{number(value)} [{number(low)}, {number(high)}]"
-    )
-
-
-def headline(measured: Measured) -> Headline:
-    """Return the headline of a load."""
-    answers, failed = [ms for w in measured.windows if len(ms := w.latency_ms)], len(measured.errors)
-    if not answers:
-        return Headline((0.0, None, None), 0, failed, {}, math.nan)
-    rates = [
-        w.columns["throughput_images_per_s"] / measured.spec.batch
-        for w in measured.windows
-        if len(w.latency_ms)
-    ]
-    percentiles = {p: percentile_figure(answers, p) for p in (50, 95, 99)}
-    return Headline(
-        interval(rates), sum(map(len, answers)), failed, percentiles, max(float(ms.max()) for ms in answers)
     )
 
 

@@ -1,61 +1,32 @@
-"""The page of a run or a search: sentences, what is wrong with them, figures. One file, no script, no network."""
+"""The tables and figures of the page of a run, a search or a comparison."""
 
 import io
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from photodup.bench.anyurl.measure import Measured, headline, with_interval
+from photodup.bench.anyurl.measure import Measured, with_interval
 from photodup.bench.anyurl.versus import Versus
 from photodup.bench.load.workers import ROW
 from photodup.bench.stats.figures import Figure
 from photodup.bench.stats.rate_search import HighestRate
 from photodup.bench.stats.sentence import row
 from photodup.core.extras import import_extra
-from photodup.core.pages import render_page
 
 _MOST_DOTS = 4000
 
 
-def page(
-    title: str,
-    facts: dict[str, Any],
-    sentences: Sequence[str],
-    notes: Sequence[str],
-    tables: Mapping[str, Sequence[Mapping[str, Any]]],
-    figures: Sequence[tuple[str, str]],
-) -> str:
-    """Return the page.
-
-    Args:
-        facts: `made_by` and `finished`, and of a load what `report.about` says.
-        sentences: what was found, each carrying its interval.
-        notes: what is wrong with it.
-        tables: by their heading; each row has the same columns.
-        figures: caption and SVG.
-    """
-    return render_page(
-        Path(__file__).with_name("page.html"),
-        title=title, facts=facts, sentences=sentences, notes=notes, tables=tables, figures=figures,
-    )  # fmt: skip
-
-
 def measurement_row(measured: Measured) -> dict[str, Any]:
     """Return a measurement as the cells of a table's row."""
-    head = headline(measured)
-    latencies = {
-        f"p{p}, ms": with_interval(head.percentiles_ms[p]) if head.percentiles_ms else ""
-        for p in (50, 95, 99)
-    }
+    percentiles = measured.percentiles_ms
     return {
         "load": measured.spec.words,
-        "requests/s": with_interval(head.requests_per_s),
-        **latencies,
+        "requests/s": with_interval(measured.requests_per_s),
+        **{f"p{p}, ms": with_interval(percentiles[p]) if percentiles else "" for p in (50, 95, 99)},
         "visits": len(measured.windows),
-        "answers": head.n_answered,
-        "failed": head.n_failed,
+        "answers": measured.n_answered,
+        "failed": measured.n_failed,
     }
 
 
@@ -91,20 +62,20 @@ def latency_figures(measured: Measured) -> list[tuple[str, str]]:
 
 def frontier_figures(sweep: Sequence[Measured]) -> list[tuple[str, str]]:
     """Return the figure of a sweep: latency against throughput, one dot for each number of requests in flight."""
-    heads = [(step.spec.concurrency, head) for step in sweep if (head := headline(step)).n_answered]
-    if not heads:
+    steps = [step for step in sweep if step.n_answered]
+    if not steps:
         return []
     figure, axes = axes_of("requests/s answered", "latency, ms")
-    rates = [head.requests_per_s for _, head in heads]
+    rates = [step.requests_per_s for step in steps]
     for percentile, color in ((50, "#2a6f97"), (95, "#b4442f")):
-        latencies = [head.percentiles_ms[percentile] for _, head in heads]
+        latencies = [step.percentiles_ms[percentile] for step in steps]
         axes.errorbar(
             [rate[0] for rate in rates], [latency[0] for latency in latencies], xerr=_errors(rates),
             yerr=_errors(latencies), fmt="o-", ms=4, lw=1, elinewidth=0.8, color=color, label=f"p{percentile}",
         )  # fmt: skip
-    for in_flight, head in heads:
-        at = head.requests_per_s[0], head.percentiles_ms[95][0]
-        axes.annotate(str(in_flight), at, xytext=(4, 4), textcoords="offset points", fontsize=8)
+    for step in steps:
+        at = step.requests_per_s[0], step.percentiles_ms[95][0]
+        axes.annotate(str(step.spec.concurrency), at, xytext=(4, 4), textcoords="offset points", fontsize=8)
     axes.set_ylim(bottom=0)
     axes.legend(fontsize=8, frameon=False)
     caption = (

@@ -20,7 +20,6 @@ from photodup.bench.anyurl.measure import (
 from photodup.bench.anyurl.watch import Watcher
 from photodup.bench.load.plan import WindowPlan
 from photodup.bench.load.workers import common_error
-from photodup.bench.stats.figures import figures_of_windows
 from photodup.bench.stats.rate_search import HighestRate, LatencyBound, rate_window, rate_words, search_rate
 from photodup.core.errors import PhotodupError
 
@@ -54,7 +53,7 @@ def search_highest_rate(
 
     def window(load: LoadSpec, plan: WindowPlan, label: str) -> Measured:
         opened = measure_window(request, load, plan, watcher, counters, label=label)
-        measured.append(Measured(load, [opened], figures_of_windows([opened.columns])))
+        measured.append(Measured(load, [opened]))
         return measured[-1]
 
     probe = replace(spec, rate_per_s=None, concurrency=PROBE_IN_FLIGHT)
@@ -91,7 +90,7 @@ def search_highest_rate(
             f"{common_error(worst[-1].errors).rstrip('.')}."
         )
     if is_answering and not highest.is_found:
-        quickest = min(float(m.latency_ms.min()) for m in measured if len(m.latency_ms))
+        quickest = min(float(ms.min()) for m in measured for ms in m.latencies_ms)
         notes.append(f"The quickest of all answers took {quickest:.3g} ms.")
     share = max((m.columns.get("client_cpu_share", 0.0) for m in measured), default=0.0)
     return highest, measured, notes + shared_cores(share, request.target)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from photodup.bench.anyurl.measure import LoadWindow, Measured
+from photodup.bench.anyurl.measure import Measured
 from photodup.bench.load.workers import ROW
 from photodup.bench.pairs.alternate import Visit
 from photodup.bench.stats.facts import METRICS
@@ -77,33 +77,33 @@ def request_rows(url: str, measured: Sequence[Measured]) -> Rows:
     Times are seconds since the window opened. `done_s` is when the answer was read and checked, or when the request failed;
     `latency_ms` counts from `due_s`, when the request was to be sent.
     """
-    parts = [
-        {
-            "measurement": np.full(n := len(w.rows) + len(w.errors), number),
-            "visit": np.full(n, visit),
-            **_table(url, w),
-        }
+    windows = [
+        (number, visit, window)
         for number, load in enumerate(measured)
-        for visit, w in enumerate(load.windows, start=1)
+        for visit, window in enumerate(load.windows, start=1)
     ]
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {}
-
-
-def _table(url: str, window: LoadWindow) -> dict[str, np.ndarray]:
-    n, failed = len(window.rows), len(window.errors)
-    total, nothing = n + failed, np.full(failed, np.nan)
-    by_name = {name: window.rows[:, i] for i, name in enumerate(ROW)}
-    done_s = np.concatenate([by_name["done"], [at for at, _ in window.errors]])
+    if not windows:
+        return {}
+    tables, texts = [], []
+    for _, _, window in windows:
+        failed = np.full((len(window.errors), len(ROW)), np.nan)
+        failed[:, -1] = [at_s for at_s, _ in window.errors]
+        tables.append(np.vstack([window.rows, failed]))
+        texts += [None] * len(window.rows) + [text for _, text in window.errors]
+    lengths = list(map(len, tables))
+    payload_bytes, due_s, _, begun_s, _, answered_s, done_s = np.concatenate(tables).T
     return {
-        "url": np.full(total, url, dtype=object),
-        "request": np.arange(total),
-        "due_s": np.concatenate([by_name["due"], nothing]),
-        "sent_s": np.concatenate([by_name["begun"], nothing]),
-        "answered_s": np.concatenate([by_name["answered"], nothing]),
+        "measurement": np.repeat([number for number, _, _ in windows], lengths),
+        "visit": np.repeat([visit for _, visit, _ in windows], lengths),
+        "url": [url] * len(done_s),
+        "request": np.concatenate([np.arange(length) for length in lengths]),
+        "due_s": due_s,
+        "sent_s": begun_s,
+        "answered_s": answered_s,
         "done_s": done_s,
-        "latency_ms": np.concatenate([(by_name["done"] - by_name["due"]) * 1000, nothing]),
-        "payload_bytes": np.concatenate([by_name["payload_bytes"], nothing]),
-        "error": np.array([None] * n + [text for _, text in window.errors], dtype=object),
+        "latency_ms": (done_s - due_s) * 1000,
+        "payload_bytes": payload_bytes,
+        "error": texts,
     }
 
 

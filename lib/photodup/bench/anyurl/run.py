@@ -13,7 +13,7 @@ from typing import Any
 
 from photodup.bench.anyurl import page as pages
 from photodup.bench.anyurl import report
-from photodup.bench.anyurl.measure import LoadSpec, Measured, Request, headline, measure_loads, notes
+from photodup.bench.anyurl.measure import LoadSpec, Measured, Request, measure_loads, notes
 from photodup.bench.anyurl.rate import rate_sentence, search_highest_rate
 from photodup.bench.anyurl.versus import SIDES, compare_servers
 from photodup.bench.anyurl.watch import Watcher, stoppable
@@ -21,7 +21,9 @@ from photodup.bench.record.json_files import plain
 from photodup.bench.stats.rate_search import LatencyBound
 from photodup.bench.stats.sentence import number
 from photodup.core.errors import PhotodupError
+from photodup.core.pages import render_page
 
+PAGE = Path(__file__).with_name("page.html")
 ANSWERED, LIMIT_PASSED, NOT_MEASURED = 0, 1, 2
 _LIMIT = re.compile(r"(p50|p95|p99|max|rate|errors)\s*([<>])\s*(\d+(?:\.\d+)?)\s*(ms|s|%|/s)?")
 
@@ -31,7 +33,7 @@ class Limit:
     """A figure that a load may not pass, such as `p95>100ms`.
 
     Attributes:
-        figure: of `Headline.columns`.
+        figure: of `Measured.figures`.
         value: in ms, requests/s, or a share of all requests.
     """
 
@@ -111,6 +113,7 @@ class Job:
 
         Args:
             headlines: the figures that limits are about, of each measurement.
+            wrong: what is wrong with the figures.
         """
         passed = [text for limit in self.limits for head in headlines if (text := limit.passed(head))]
         status = NOT_MEASURED if not is_measured else LIMIT_PASSED if passed else ANSWERED
@@ -122,9 +125,11 @@ class Job:
         payload = "; ".join(dict.fromkeys(r.payloads.words for r in self.requests))
         facts = report.about([r.target.columns() for r in self.requests], self.spec.words, payload)
         facts |= {"status": status, "found": sentences, "notes": list(wrong), "headlines": list(headlines)}
-        html = pages.page(title, facts, sentences, wrong, tables, figures)
+        page = render_page(
+            PAGE, title=title, facts=facts, sentences=sentences, notes=wrong, tables=tables, figures=figures
+        )
         result = {**facts, **more}
-        paths = report.write(self.out, result, rows, html)
+        paths = report.write(self.out, result, rows, page)
         self.show(f"Kept: {', '.join(str(path) for path in paths)}")
         if self.show_json:
             self.show_json(json.dumps(result, default=str, allow_nan=False))
@@ -158,12 +163,12 @@ def run_load(job: Job, in_flight: Sequence[int] = ()) -> int:
     job.opening(f"{words}, {windows} of {specs[0].window().seconds:.2g} s")
     with stoppable(job.watcher):
         measured = measure_loads(request, specs, job.watcher)
-    heads, sentences, wrong = [headline(load) for load in measured], [], []
-    for load, head in zip(measured, heads, strict=True):
+    sentences, wrong = [], []
+    for load in measured:
         which = f"{load.spec.concurrency} in flight: " if in_flight else ""
-        sentences += [f"{which}{line}" for line in head.lines() + server_lines(load)]
+        sentences += [f"{which}{line}" for line in load.lines() + server_lines(load)]
         wrong += [f"{which}{note}" for note in notes(load, request.target, job.watcher)]
-    if any(head.requests_per_s[1] is not None for head in heads):
+    if any(load.requests_per_s[1] is not None for load in measured):
         sentences.append("In brackets: 95 % intervals between visits.")
     return job.close(
         request.target.name,
@@ -171,8 +176,8 @@ def run_load(job: Job, in_flight: Sequence[int] = ()) -> int:
         wrong,
         pages.frontier_figures(measured) if in_flight else pages.latency_figures(measured[0]),
         **_measurements(job, measured),
-        headlines=[head.columns() for head in heads],
-        is_measured=any(head.n_answered for head in heads),
+        headlines=[load.figures() for load in measured],
+        is_measured=any(load.n_answered for load in measured),
     )
 
 

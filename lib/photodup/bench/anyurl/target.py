@@ -236,11 +236,11 @@ def target_of(
         query=query,
     )
     if is_grpc:
-        return _kserve_grpc(shared(netloc, path, "kserve-grpc"))
+        return _kserve(shared(netloc, path, ""), "kserve-grpc")
     target = shared(f"{parts.scheme}://{netloc}", path, "")
     spoken = protocol or ("post" if method != "POST" else _by_path(path)) or _by_asking(target)
     if spoken == "kserve-http":
-        return _kserve(target)
+        return _kserve(target, spoken)
     if not path or (spoken == "openai" and path == "/v1"):
         target = replace(target, path=_USUAL_PATH.get(spoken, "/"))
     target = replace(target, protocol=spoken)
@@ -282,35 +282,24 @@ def _is_ours(target: Target) -> bool:
     return isinstance(info, dict) and "limits" in info and "digest" in info
 
 
-def _kserve(target: Target) -> Target:
-    if match := _MODEL_PATH.fullmatch(target.path):
-        target = _of_model(replace(target, base=target.base + match["base"]), match)
-    elif target.path:
-        target = replace(target, base=target.base + target.path)
+def _kserve(target: Target, protocol: str) -> Target:
+    """Read the model's path, behind that of a server which does not lie at the root; over gRPC it may stand alone."""
+    is_grpc, path = protocol == "kserve-grpc", target.path
+    target = replace(target, protocol=protocol)
+    if is_grpc and path:
+        path = f"/v2/models/{path.strip('/').removeprefix('v2/models/')}"
+    if match := _MODEL_PATH.fullmatch(path):
+        model, version = target.model or match["model"], match["version"] or ""
+        target = replace(target, base=target.base + match["base"], model=model, version=version)
+    elif not is_grpc:
+        target = replace(target, base=target.base + path)
     if not target.model:
         names = _ready_models(target)
+        form = f"grpc://{target.base}/MODEL" if is_grpc else f"{target.base}/v2/models/MODEL"
         which = f"it has {', '.join(names)}" if names else "it tells nobody without a key which it has"
-        raise PhotodupError(
-            f"{target.base} serves models: name one, as {target.base}/v2/models/MODEL; {which}."
-        )
-    path = f"/v2/models/{target.model}{target.version and f'/versions/{target.version}'}"
-    return replace(target, path=path, protocol="kserve-http")
-
-
-def _kserve_grpc(target: Target) -> Target:
-    if match := _MODEL_PATH.fullmatch(f"/v2/models/{target.path.strip('/').removeprefix('v2/models/')}"):
-        target = _of_model(target, match)
-    if not target.model:
-        names = _ready_models(target)
-        which = f"; it has {', '.join(names)}" if names else ""
-        raise PhotodupError(
-            f"{target.base} names no model: write grpc://{target.base}/MODEL, or --model MODEL{which}."
-        )
-    return replace(target, path=f"/{target.model}{target.version and f'/versions/{target.version}'}")
-
-
-def _of_model(target: Target, path: re.Match[str]) -> Target:
-    return replace(target, model=target.model or path["model"], version=path["version"] or "")
+        raise PhotodupError(f"{target.base} serves models: name one, as {form}; {which}.")
+    version = target.version and f"/versions/{target.version}"
+    return replace(target, path=f"{'' if is_grpc else '/v2/models'}/{target.model}{version}")
 
 
 def _ready_models(target: Target) -> list[str]:

@@ -51,35 +51,25 @@ def lowest_cosine(a: np.ndarray, b: np.ndarray) -> float:
     return float(np.min(np.sum(a * b, axis=1) / np.where(norms > 0, norms, 1)))
 
 
-def cosine_to_reference(under_test: Adapter, photos: Sequence[bytes], reference: np.ndarray) -> float:
-    """Return the lowest cosine between what a backend answers and the reference, one photograph at a time.
-
-    Args:
-        reference: float32 [len(photos), dim]; 16 photographs at most are compared, spread evenly.
-    """
-    chosen = np.unique(np.linspace(0, len(photos) - 1, min(16, len(photos))).astype(int))
-
-    answers = answers_to(under_test, [photos[i] for i in chosen])
-    embeddings = np.asarray(answers, dtype=np.float64)
-    expected = np.asarray(reference, dtype=np.float64)[chosen]
-    if embeddings.shape != expected.shape:
-        shapes = f"{embeddings.shape[1:]}, the reference is {expected.shape[1:]}"
-        raise PhotodupError(f"{under_test.backend} answers embeddings of shape {shapes}.")
-    return lowest_cosine(embeddings, expected)
-
-
 def check_embeddings(
     under_test: Adapter, photos: Sequence[bytes], reference: np.ndarray, least: float, *, name: str
 ) -> float:
-    """Return the lowest cosine to the reference; the adapter is closed.
+    """Return the lowest cosine between what a backend answers and the reference, one photograph at a time; it is closed.
+
+    Args:
+        reference: float32 [len(photos), dim]; 16 photographs at most are compared, spread evenly.
 
     Raises:
         PhotodupError: it is below `least`, so nothing that the server answers may be timed.
     """
-    try:
-        cosine = cosine_to_reference(under_test, photos, reference)
-    finally:
-        under_test.close()
+    chosen = np.unique(np.linspace(0, len(photos) - 1, min(16, len(photos))).astype(int))
+    with contextlib.closing(under_test):
+        embeddings = np.asarray(answers_to(under_test, [photos[i] for i in chosen]), dtype=np.float64)
+    expected = np.asarray(reference, dtype=np.float64)[chosen]
+    if embeddings.shape != expected.shape:
+        shapes = f"{embeddings.shape[1:]}, the reference is {expected.shape[1:]}"
+        raise PhotodupError(f"{name} answers embeddings of shape {shapes}.")
+    cosine = lowest_cosine(embeddings, expected)
     if not cosine >= least:  # also true for NaN
         raise PhotodupError(f"{name} embeds otherwise: cosine {cosine:.6f}, at least {least} is needed.")
     return cosine

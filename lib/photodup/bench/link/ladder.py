@@ -1,135 +1,211 @@
-"""Request latency over an emulated link with a server that takes no time: what the network alone costs.
+"""What a payload costs by its size and kind of connection: over an emulated link, or on the real way to a server.
 
-One row is one payload on one kind of connection: its median, every sample, and what TCP_INFO said about the last
-request. A request during which the link was late says nothing about the link; it is repeated and counted in
-`n_dropped`, and a row that cannot get its requests this way is marked not valid.
+One row is one payload on one kind of connection: its median, every sample, and what TCP_INFO said about the last request.
+
+Over an emulated link a byte sink answers, which takes no time. A request during which the link was late says nothing about
+the link; it is repeated and counted in `n_dropped`, and a row that cannot get its requests this way is marked not valid.
+
+On a real way any of our servers stands for the sink: Triton reads the whole body of a request for a model that it does not
+have before it says so, and the FastAPI service that of a body that is no JSON. Both answer within a millisecond or so; how
+long they take is measured with the smallest request and told beside the rows, so that it can be taken off.
 """
 
 import contextlib
+import math
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import partial
 from statistics import median
 from typing import Any
 
-from photodup.bench.link.handshakes import timed_ms
-from photodup.bench.link.link import Link, LinkSpec
+from photodup.bench.backends.http_connection import HttpConnection, HttpError
+from photodup.bench.link.link import (
+    HANDSHAKES,
+    Link,
+    LinkSpec,
+    emulated,
+    round_trip,
+    timed_ms,
+)
 from photodup.bench.link.tcp import ByteSink, request_info, send_to_sink, tcp_info
-from photodup.bench.link.way import emulated
+from photodup.core.errors import PhotodupError
 
+KINDS = ("new", "warm", "idle")
 LARGE_BYTES = 1_000_000
 WARM_UP_SENDS = 4  # slow start doubles the window only as far as it is used: one request is not enough
 WARM_UP_SENDS_LARGE = 2
 ATTEMPTS = 3  # per wanted request
 
+SINKS = {"triton": "/v2/models/photodup_no_such_model/infer", "fastapi": "/embed/base64"}
+"""Server -> where it reads a body of any size and answers with an error at once."""
 
+SMALL_BYTES = 64
+
+
+@dataclass(frozen=True)
+class _Sender:
+    """How payloads are sent.
+
+    Attributes:
+        connect: opens a connection.
+        send: sends a payload on it and waits for the answer.
+        columns: of every row.
+        socket_of: the socket of a connection, which TCP_INFO is read from.
+        link: the emulated one, None on a real way.
+    """
+
+    connect: Callable[[], Any]
+    send: Callable[[Any, bytes], object]
+    columns: Mapping[str, Any]
+    socket_of: Callable[[Any], Any] = lambda connection: connection
+    link: Link | None = None
+
+    def info(self, connection: Any) -> dict[str, int]:
+        """Return the kernel's view of a connection; nothing where there is none to be had (macOS)."""
+        with contextlib.suppress(PhotodupError):
+            return tcp_info(self.socket_of(connection))
+        return {}
+
+
+@dataclass
 class _Row:
-    """Samples of one row, and whether the link was on time during each."""
+    """Samples of one row, all on one connection that is kept, or each on a new one."""
 
-    def __init__(self, link: Link, payload_bytes: int, connection: str, n_samples: int) -> None:
-        self.link, self.payload_bytes, self.connection, self.n_samples = (
-            link,
-            payload_bytes,
-            connection,
-            n_samples,
-        )
-        self.samples: list[float] = []
-        self.dropped: list[tuple[str, float]] = []
-        self.info: dict[str, float] = {}
+    sender: _Sender
+    payload_bytes: int
+    kind: str
+    n_samples: int
+    connection: Any = None
+    samples: list[float] = field(default_factory=list)
+    dropped: list[tuple[str, float]] = field(default_factory=list)
+    info: dict[str, float] = field(default_factory=dict)
+    error: str = ""
 
     @property
-    def open(self) -> bool:
-        attempts = len(self.samples) + len(self.dropped)
-        return len(self.samples) < self.n_samples and attempts < ATTEMPTS * self.n_samples
+    def is_open(self) -> bool:
+        n_tried = len(self.samples) + len(self.dropped)
+        return len(self.samples) < self.n_samples and n_tried < ATTEMPTS * self.n_samples and not self.error
 
-    def take(self, request: Callable[[], tuple[float, dict[str, float]]]) -> None:
-        self.link.report(reset=True)
-        latency_ms, info = request()
-        if reason := self.link.invalid_because():
+    @contextlib.contextmanager
+    def _noting_error(self) -> Iterator[None]:
+        """Let a request that fails end the row, which then says why."""
+        try:
+            yield
+        except (OSError, PhotodupError) as error:
+            self.error = str(error) or type(error).__name__
+
+    def warm_up(self) -> None:
+        """Open the connection that is kept, and its window."""
+        with self._noting_error():
+            self.connection = self.sender.connect()
+            for _ in range(WARM_UP_SENDS_LARGE if self.payload_bytes > LARGE_BYTES else WARM_UP_SENDS):
+                self.sender.send(self.connection, bytes(self.payload_bytes))
+
+    def fill(self) -> None:
+        """Take all samples."""
+        while self.is_open:
+            self.sample(self.request_ms)
+
+    def sample(self, request_ms: Callable[[], float]) -> None:
+        """Take a sample: what a request took, unless the link was late meanwhile."""
+        link, latency_ms = self.sender.link, None
+        if link:
+            link.report(reset=True)
+        with self._noting_error():
+            latency_ms = request_ms()
+        reason = link.invalid_because() if link else ""
+        if latency_ms is not None and reason:
             self.dropped.append((reason, latency_ms))
-        else:
+        elif latency_ms is not None:
             self.samples.append(latency_ms)
-            self.info = info
 
-    def result(self) -> dict[str, Any]:
-        valid = len(self.samples) >= self.n_samples
+    def request_ms(self) -> float:
+        """Send the payload once."""
+        sender, payload = self.sender, bytes(self.payload_bytes)
+        before = sender.info(self.connection) if self.connection else {}
+        started = time.perf_counter()
+        with contextlib.ExitStack() as stack:
+            connection = self.connection or stack.enter_context(contextlib.closing(sender.connect()))
+            sender.send(connection, payload)
+            latency_ms, after = (time.perf_counter() - started) * 1000, sender.info(connection)
+        self.info = request_info(before, after) if after else {}
+        if before:
+            self.info["idle_ms"] = before["last_data_sent_ms"]
+        return latency_ms
+
+    def columns(self) -> dict[str, Any]:
+        is_valid = len(self.samples) >= self.n_samples
         samples = self.samples or [latency_ms for _, latency_ms in self.dropped]
+        late = self.dropped[-1][0] if self.dropped else ""
         return {
-            **emulated(self.link.spec).columns(),
+            **self.sender.columns,
             "payload_bytes": self.payload_bytes,
-            "connection": self.connection,
-            "latency_ms_p50": median(samples),
+            "connection": self.kind,
+            "latency_ms_p50": median(samples) if samples else None,
             "samples_ms": [round(sample, 3) for sample in samples],
             "n_requests": len(samples),
             "n_dropped": len(self.dropped),
-            "valid": valid,
-            "invalid_because": "" if valid else self.dropped[-1][0],
-            "rtt_floor_ms": round(self.link.round_trip.floor_ms, 3),
-            "rtt_median_ms": round(self.link.round_trip.median_ms, 3),
+            "valid": is_valid,
+            "invalid_because": "" if is_valid else self.error or late,
             **self.info,
         }
 
 
-def measure_ladder(
-    spec: LinkSpec,
+def _rows(
+    sender: _Sender,
     payloads_bytes: Sequence[int],
     *,
     n: int = 5,
     n_large: int = 3,
     idle_s: float = 1.0,
-    connections: Sequence[str] = ("new", "warm", "idle"),
-    sndbuf_bytes: int | None = None,
-) -> dict[str, Any]:
+    connections: Sequence[str] = KINDS,
+) -> list[dict[str, Any]]:
     """Measure every payload on every kind of connection: above 1 MB or idle `n_large` times, otherwise `n`.
 
     `idle` requests take turns on one connection per payload, so that all of them share each pause of `idle_s`.
-    `sndbuf_bytes` limits the sender's buffer (the kernel doubles it for its own overhead).
     """
-    with Link(spec) as link, ByteSink() as sink, contextlib.ExitStack() as stack:
-
-        def connect() -> socket.socket:
-            client = link.connect(sink.port)
-            if sndbuf_bytes:
-                client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, sndbuf_bytes)
-            return client
-
-        def on_new(payload: bytes) -> tuple[float, dict[str, float]]:
-            started = time.perf_counter()
-            with connect() as client:
-                send_to_sink(client, payload)
-                latency_ms = (time.perf_counter() - started) * 1000
-                return latency_ms, request_info({}, tcp_info(client))
-
-        def on_warm(client: socket.socket, payload: bytes) -> tuple[float, dict[str, float]]:
-            before = tcp_info(client)
-            latency_ms = send_to_sink(client, payload)
-            idle = {"idle_ms": before["last_data_sent_ms"]}
-            return latency_ms, request_info(before, tcp_info(client)) | idle
-
-        rows: list[_Row] = []
-        warm_connections = {size: stack.enter_context(connect()) for size in payloads_bytes}
+    rows: list[_Row] = []
+    with contextlib.ExitStack() as stack:
         for size in payloads_bytes:
-            payload, times = bytes(size), n_large if size > LARGE_BYTES else n
-            if "new" in connections:
-                rows.append(row := _Row(link, size, "new", times))
-                while row.open:
-                    row.take(partial(on_new, payload))
-            for _ in range(WARM_UP_SENDS_LARGE if size > LARGE_BYTES else WARM_UP_SENDS):
-                send_to_sink(warm_connections[size], payload)
-            if "warm" in connections:
-                rows.append(row := _Row(link, size, "warm", times))
-                while row.open:
-                    row.take(partial(on_warm, warm_connections[size], payload))
-        idle = [_Row(link, size, "idle", n_large) for size in payloads_bytes if "idle" in connections]
-        while any(row.open for row in idle):
+            times = n_large if size > LARGE_BYTES else n
+            new, warm, idle = (_Row(sender, size, k, n_large if k == "idle" else times) for k in KINDS)
+            rows += [row for row in (new, warm, idle) if row.kind in connections]
+            if new in rows:
+                new.fill()
+            warm.warm_up()
+            if warm.connection:
+                stack.callback(warm.connection.close)
+            idle.connection, idle.error = warm.connection, warm.error
+            if warm in rows:
+                warm.fill()
+        while idle_rows := [row for row in rows if row.kind == "idle" and row.is_open]:
             time.sleep(idle_s)
-            for row in [row for row in idle if row.open]:
-                size = row.payload_bytes
-                row.take(partial(on_warm, warm_connections[size], bytes(size)))
-        results = [row.result() for row in (*rows, *idle)]
-        return {"rows": results, "link": spec.label, "engine": link.engine}
+            for row in idle_rows:
+                row.sample(row.request_ms)
+        return [row.columns() for row in rows]
+
+
+def _over(link: Link, sink: ByteSink, sndbuf_bytes: int | None = None) -> _Sender:
+    """Return how payloads are sent over a link; `sndbuf_bytes` limits the sender's buffer, which the kernel doubles."""
+
+    def connect() -> socket.socket:
+        client = link.connect(sink.port)
+        if sndbuf_bytes:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, sndbuf_bytes)
+        return client
+
+    return _Sender(connect, send_to_sink, emulated(link.spec).columns(), link=link)
+
+
+def measure_ladder(
+    spec: LinkSpec, payloads_bytes: Sequence[int], *, sndbuf_bytes: int | None = None, **sizes: Any
+) -> dict[str, Any]:
+    """Measure every payload on every kind of connection over an emulated link; `sizes` as `_rows` takes them."""
+    with Link(spec) as link, ByteSink() as sink:
+        return {"rows": _rows(_over(link, sink, sndbuf_bytes), payloads_bytes, **sizes)}
 
 
 def measure_parallel(
@@ -145,13 +221,70 @@ def measure_parallel(
             for _ in range(index, requests, connections):
                 send_to_sink(clients[index], payload)
 
-        def all_of_them() -> tuple[float, dict[str, float]]:
-            return timed_ms(lambda: list(pool.map(share, range(connections)))), {}
+        all_ms = partial(timed_ms, lambda: list(pool.map(share, range(connections))))
+        all_ms()  # opens the windows
+        row = _Row(_over(link, sink), payload_bytes, "warm", repeats)
+        while row.is_open:
+            row.sample(all_ms)
+        return row.columns() | {"requests": requests, "connections": connections}
 
-        all_of_them()  # opens the windows
-        row = _Row(link, payload_bytes, "warm", repeats)
-        while row.open:
-            row.take(all_of_them)
-        row_of_all = row.result()
-    goodput = requests * payload_bytes * 8e-3 / row_of_all["latency_ms_p50"]
-    return row_of_all | {"requests": requests, "connections": connections, "goodput_mbit_s": goodput}
+
+def _send(server: str, connection: HttpConnection, payload: bytes) -> None:
+    """Send a body to a server and wait for the whole answer, a refusal.
+
+    Raises:
+        OSError, PhotodupError: the server closed the connection, or did not refuse it in HTTP.
+    """
+    head = connection.head("POST", SINKS[server], len(payload), {"Content-Type": "application/json"})
+    try:
+        connection.request(head, payload)
+    except HttpError as error:
+        if not 400 <= error.status < 500:
+            raise
+    else:
+        raise PhotodupError("The server does not read a body and refuse it, but answers it.")
+    if connection.socket is None:
+        raise PhotodupError(
+            "The server closes a connection after each answer: only new ones can be measured."
+        )
+
+
+def measure_path(url: str, server: str, payloads_bytes: Sequence[int], **sizes: Any) -> dict[str, Any]:
+    """Measure handshakes with a server, then every payload on every kind of connection; `sizes` as `_rows` takes them.
+
+    Returns:
+        `rtt_ms` (the shortest handshake), `rtt_median_ms`, `turnaround_ms` (what the server adds to the smallest
+        request), `rate_mbit_s` (what one warm connection carried of the largest payload; None where none is above
+        1 MB) and `rows`. A row that failed has no number and says why.
+
+    Raises:
+        OSError: nobody accepts a connection.
+        PhotodupError: no address of plain HTTP.
+    """
+    connect, send = partial(HttpConnection, url), partial(_send, server)
+
+    def shake_hands() -> None:
+        with contextlib.closing(connect()) as connection:
+            connection.connect()
+
+    handshakes = round_trip(shake_hands, math.inf)
+    with contextlib.closing(connect()) as small:
+        smallest = [timed_ms(partial(send, small, bytes(SMALL_BYTES))) for _ in range(HANDSHAKES + 1)]
+    sender = _Sender(connect, send, {"link": "network"}, socket_of=lambda connection: connection.socket)
+    path = {
+        "server": server,
+        "rtt_ms": round(handshakes.floor_ms, 3),
+        "rtt_median_ms": round(handshakes.median_ms, 3),
+        "turnaround_ms": round(max(0.0, min(smallest[1:]) - handshakes.floor_ms), 3),
+        "rows": _rows(sender, payloads_bytes, **sizes),
+    }
+    return path | {"rate_mbit_s": _rate(path)}
+
+
+def _rate(path: Mapping[str, Any]) -> float | None:
+    warm = [r for r in path["rows"] if r["connection"] == "warm" and r["valid"]]
+    large = max(warm, key=lambda r: r["payload_bytes"], default=None)
+    if large is None or large["payload_bytes"] <= LARGE_BYTES:
+        return None
+    carried_ms = large["latency_ms_p50"] - path["rtt_ms"] - path["turnaround_ms"]
+    return round(large["payload_bytes"] * 8e-3 / carried_ms, 1) if carried_ms > 0 else None

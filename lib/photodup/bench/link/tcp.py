@@ -15,6 +15,7 @@ from typing import Self
 from photodup.core.errors import PhotodupError
 
 MSS_BYTES = 1448  # 1500 − 20 (IPv4) − 20 (TCP) − 12 (timestamps)
+SO_SNDBUFFORCE, SO_RCVBUFFORCE = 32, 33  # Linux; not in the socket module
 _REPLY = b"k"
 _LENGTH = struct.Struct("!Q")
 
@@ -25,13 +26,10 @@ _FIELDS = {  # name -> (type, offset in struct tcp_info)
     "rtt_us": ("I", 68),
     "snd_cwnd": ("I", 80),
     "total_retrans": ("I", 100),
-    "bytes_acked": ("Q", 120),
     "min_rtt_us": ("I", 148),
     "busy_us": ("Q", 168),
     "rwnd_limited_us": ("Q", 176),
     "sndbuf_limited_us": ("Q", 184),
-    "bytes_sent": ("Q", 200),
-    "bytes_retrans": ("Q", 208),
 }
 
 
@@ -75,11 +73,19 @@ def request_info(before: dict[str, int], after: dict[str, int]) -> dict[str, flo
 
 
 class ByteSink:
-    """A server on 127.0.0.1 that reads a length and as many bytes, then answers one byte: it takes no
-    time."""
+    """A server on 127.0.0.1 that reads a length and as many bytes, then answers one byte: it takes no time.
+
+    Args:
+        rcvbuf_bytes: of its receive buffer, where the system's is too small.
+    """
+
+    def __init__(self, rcvbuf_bytes: int | None = None) -> None:
+        self._rcvbuf_bytes = rcvbuf_bytes
 
     def __enter__(self) -> Self:
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=256)
+        if self._rcvbuf_bytes:
+            self._listener.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, self._rcvbuf_bytes)
         self.port: int = self._listener.getsockname()[1]
         self._open: set[socket.socket] = set()
         threading.Thread(target=self._accept, daemon=True).start()

@@ -1,7 +1,7 @@
 """What a server uses while it is measured: processor, memory, GPU; beside latency and throughput in every point.
 
 Where the server runs is where it can be known: it tells by its metrics page, read once a second during the window.
-Triton's has the GPUs and the whole machine's processor, the FastAPI service's has the GPUs and its own process. A
+Triton's has the GPUs, the FastAPI service's has the GPUs and its own process. A
 server on this machine is looked at directly as well, with everything that it started (Triton's Python backend computes
 in processes of its own).
 
@@ -9,7 +9,6 @@ in processes of its own).
 |---|---|
 | `server_cpu_cores` | cores that the server kept busy |
 | `server_memory_mib` | its memory: proportional set size on this machine, resident set size elsewhere; the most seen |
-| `host_cpu_share`, `host_memory_mib` | of the machine that Triton is on |
 | `gpu_utilization` | mean over GPUs and time, 0 to 1 |
 | `gpu_memory_mib` | sum over GPUs, the most seen: of all that runs there, not of one backend |
 | `gpu_memory_before_mib` | the same before the first request of the window |
@@ -42,8 +41,6 @@ _GAUGES = {
     "photodup_gpu_memory_used_bytes": "gpu_memory_bytes",
     "nv_gpu_power_usage": "gpu_power_w",
     "photodup_gpu_power_watts": "gpu_power_w",
-    "nv_cpu_utilization": "host_cpu_share",
-    "nv_cpu_memory_used_bytes": "host_memory_bytes",
     "process_cpu_seconds_total": "cpu_s",
     "process_resident_memory_bytes": "memory_bytes",
 }
@@ -91,14 +88,13 @@ def usage(url: str) -> Iterator[dict[str, float]]:
                 readings.append((time.perf_counter(), gauges(metrics_page(url))))
             over.wait(EVERY_S)
 
-    local, thread = local_server(url), threading.Thread(target=sample, daemon=True)
-    began = time.perf_counter()
+    thread = threading.Thread(target=sample, daemon=True)
     thread.start()
     try:
-        yield columns
+        with local_usage(url) as by_system:
+            yield columns
     finally:
         over.set()
-        by_system = local.columns(time.perf_counter() - began) if local else {}
         thread.join()
         columns |= columns_of(readings) | by_system
 
@@ -115,8 +111,6 @@ def columns_of(readings: Sequence[tuple[float, Mapping[str, list[float]]]]) -> d
         ("gpu_power_w", "gpu_power_w", sum, fmean, 1.0),
         ("gpu_memory_bytes", "gpu_memory_mib", sum, max, 2.0**20),
         ("gpu_memory_bytes", "gpu_memory_before_mib", sum, itemgetter(0), 2.0**20),
-        ("host_cpu_share", "host_cpu_share", fmean, fmean, 1.0),
-        ("host_memory_bytes", "host_memory_mib", sum, max, 2.0**20),
         ("memory_bytes", "server_memory_mib", sum, max, 2.0**20),
     ):
         if values := over_time(name, together):
@@ -128,40 +122,33 @@ def columns_of(readings: Sequence[tuple[float, Mapping[str, list[float]]]]) -> d
     return columns
 
 
-class LocalServer:
-    """A server process of this machine and all it started."""
+@contextlib.contextmanager
+def local_usage(url: str) -> Iterator[dict[str, float]]:
+    """Watch the process that listens at a loopback address, and all it started; none that is to be seen has no columns."""
+    import psutil
 
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self._cpu_s = cpu_s(pid)
-
-    def columns(self, length_s: float) -> dict[str, float]:
-        """Return its columns for the time since this was made; none if it is gone."""
-        import psutil
-
-        try:
-            return {
-                "server_cpu_cores": max(0.0, (cpu_s(self.pid) - self._cpu_s) / length_s),
-                "server_memory_mib": memory_mib(self.pid),
-            }
-        except psutil.Error:
-            return {}
+    columns: dict[str, float] = {}
+    pid, began = listening_pid(url), time.perf_counter()
+    before_s = cpu_s(pid) if pid else 0.0
+    try:
+        yield columns
+    finally:
+        with contextlib.suppress(psutil.Error):
+            if pid:
+                cores = (cpu_s(pid) - before_s) / (time.perf_counter() - began)
+                columns |= {"server_cpu_cores": max(0.0, cores), "server_memory_mib": memory_mib(pid)}
 
 
-def local_server(url: str) -> LocalServer | None:
+def listening_pid(url: str) -> int | None:
     """Return the process that listens at a loopback address; None where it is another machine's or not to be seen."""
     import psutil
 
     parts = urlsplit(url)
-    if parts.hostname not in _LOOPBACK or parts.port is None:
-        return None
-    try:
-        for connection in psutil.net_connections(kind="tcp"):
-            here = connection.status == psutil.CONN_LISTEN and connection.laddr.port == parts.port
-            if here and connection.pid:
-                return LocalServer(connection.pid)
-    except (psutil.Error, OSError):  # macOS asks for root
-        return None
+    with contextlib.suppress(psutil.Error, OSError):  # macOS asks for root
+        for connection in psutil.net_connections(kind="tcp") if parts.hostname in _LOOPBACK else ():
+            is_there = connection.status == psutil.CONN_LISTEN and connection.laddr.port == parts.port
+            if is_there and connection.pid:
+                return connection.pid
     return None
 
 
@@ -181,9 +168,9 @@ def server_pids(url: str, model: str = "") -> tuple[int, ...]:
     """
     import psutil
 
-    server = local_server(url if "//" in url else f"//{url}")
+    pid = listening_pid(url if "//" in url else f"//{url}")
     pids = []
-    for process in family(server.pid) if server else ():
+    for process in family(pid) if pid else ():
         with contextlib.suppress(psutil.Error):
             if not model or f"/{model}/" in " ".join(process.cmdline()):
                 pids.append(process.pid)

@@ -19,11 +19,8 @@ from multiprocessing import get_context
 from pickle import PicklingError
 from typing import Any
 
-import numpy as np
-
 from photodup.bench.backends.adapter import Adapter
-from photodup.bench.backends.adapters import cosine_to_reference
-from photodup.bench.link.way import LOOPBACK, Way
+from photodup.bench.link.link import LOOPBACK, Way
 from photodup.bench.load import summary
 from photodup.bench.load.plan import RAMP_WAVES, Arrivals, WindowPlan, arrivals_s, request_order
 from photodup.bench.load.workers import Observer, Window, clock, describe_error, run_blocking
@@ -43,8 +40,6 @@ def measure(
     load: Load,
     plan: WindowPlan | None = None,
     *,
-    reference: np.ndarray | None = None,
-    min_cosine: float = 0.999,
     probe: Probe | None = None,
     way: Way = LOOPBACK,
     arrivals: Arrivals | None = None,
@@ -56,8 +51,6 @@ def measure(
     Args:
         adapter: the backend under test; opened here, closed here.
         photos: encoded photographs, different ones; requests draw from them in a fixed seeded order.
-        reference: float32 [len(photos), 512], what they should embed to. Checked before anything is timed.
-        min_cosine: a lower cosine fails the window. Lossy wires need their own bound.
         probe: makes a context manager around the measured window whose mapping is filled on leaving it
             (see `counters.probe`); its plain values become columns.
         way: how requests reach the server; its facts become columns.
@@ -88,13 +81,6 @@ def measure(
         )
     connections: list[Any] = []
     try:
-        if reference is not None:
-            point["cosine_min"] = cosine_to_reference(adapter, photos, reference)
-            if not point["cosine_min"] >= min_cosine:  # also true for NaN
-                return summary.failed(
-                    point,
-                    f"wrong embeddings: cosine {point['cosine_min']:.4f}, at least {min_cosine} is needed",
-                )
         window = _window(adapter, photos, load, plan, arrivals or arrivals_s)
         window.observer = observer
         run = partial(_in_processes, processes, photos) if processes > 1 else _in_threads
@@ -149,8 +135,7 @@ def _in_threads(window: Window, plan: WindowPlan, connections: list, probe: Prob
             try:
                 window.decode(connection, connection.request(request))
             except Exception as error:
-                patient = window.observer is not None and window.observer.tolerates_errors
-                if not (patient and is_expected(error)):
+                if window.observer is None or not is_expected(error):
                     raise
                 connection.close()  # a server that is overloaded refuses now and then
         if window.load.connection == "new":
@@ -287,11 +272,11 @@ def short_collections() -> Iterator[None]:
 def _watch(window: Window, plan: WindowPlan, workers: Sequence[threading.Thread], probe: Probe) -> Watched:
     """Open the window when the load is even, close it at its end, and let the workers finish."""
     load, observer, errors = window.load, window.observer, window.errors
-    is_open_loop, is_patient = load.scenario == "server", observer is not None and observer.tolerates_errors
+    is_open_loop = load.scenario == "server"
 
     def goes_on(n: int) -> bool:
         """Return False where waiting for more answers is no use."""
-        many_failed = len(errors) > max(10, 0.01 * n) and not is_patient
+        many_failed = len(errors) > max(10, 0.01 * n) and observer is None
         return not (window.mistake or many_failed) and any(worker.is_alive() for worker in workers)
 
     if plan.ramp_s and load.concurrency > 1 and not is_open_loop:

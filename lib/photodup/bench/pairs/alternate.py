@@ -10,7 +10,6 @@ reverse for more. So a steady drift cancels, and the effect of the predecessor.
 Nothing is left out because of how it turned out. A failed request is counted.
 """
 
-import hashlib
 import itertools
 import random
 import threading
@@ -46,6 +45,7 @@ class VisitPlan:
         palindromes: each gives two observations.
         block_s: shortest counted length of a block, seconds.
         min_answers: counted answers of a block at least.
+        skipped_answers: of a block with one request in flight, which do not count.
         min_waves: several in flight: whole waves that a block counts at least; a wave is as many answers as requests are in
             flight.
         alone_s: how long each side is measured alone at the end of the visit, seconds; 0 leaves this check out.
@@ -58,11 +58,12 @@ class VisitPlan:
     min_waves: int = 8
     alone_s: float = 2.0
     warmup_s: float = 0.5
+    skipped_answers: int = SKIPPED_ANSWERS
 
     def answers(self, load: Load) -> tuple[int, int]:
         """Return how many answers of a block are skipped, and how many are counted at least."""
         if load.concurrency == 1:
-            return SKIPPED_ANSWERS, self.min_answers
+            return self.skipped_answers, self.min_answers
         wave = load.concurrency
         return SKIPPED_WAVES * wave, max(self.min_waves * wave, self.min_answers)
 
@@ -77,8 +78,6 @@ class Visit:
         alone: [n_sides] median latency (ms) of each side without the others; None where it was not measured.
         carried_over: [n_sides] the most processor time that a side's server used while another side was measured alone, as a
             share of that time; None where nobody can see it, or where the sides share their processes.
-        kernel_ms_p50, kernel_spread: of a fixed computation between the blocks, its median and the standard deviation of
-            its logarithm: the machine's speed.
         clock_jump_s: how far the wall clock and the monotonic clock drifted apart: a machine that slept.
         side, half, latency_ms: one entry for each counted answer; in each half of a palindrome each side has one block.
         at_s: when each answer came, seconds since the visit began; empty in visits of an earlier instrument.
@@ -91,8 +90,6 @@ class Visit:
     errors: list[str]
     alone: _Alone | None
     carried_over: list[float | None] | None
-    kernel_ms_p50: float
-    kernel_spread: float
     seed: int
     seconds: float
     clock_jump_s: float
@@ -263,9 +260,9 @@ class _Block(Window):
             is_of_the_server = super().failed(error)
             self.n_failed_in_a_row += 1
             if self.n_failed_in_a_row >= GIVE_UP_AFTER:
-                last = self.errors[-1][1]
+                last = self.errors[-1][1].rstrip(".")
                 self.mistake = self.mistake or PhotodupError(
-                    f"{self.adapter.backend} failed {GIVE_UP_AFTER} requests in a row: {last}"
+                    f"{self.adapter.backend} failed {GIVE_UP_AFTER} requests in a row: {last}."
                 )
             return is_of_the_server
 
@@ -305,7 +302,6 @@ def measure_visit(
         raise PhotodupError("Sides take turns only under a closed loop, and there must be one or more.")
     draw, began, wall = random.Random(seed), clock(), time.time()
     rows: list[tuple[int, int, float, float]] = []
-    kernel_ms: list[float] = []
     skipped, counted = plan.answers(load)
     shared: dict[str, Any] = {"alone": None, "carried_over": None}
     with ExitStack() as stack, short_collections():
@@ -317,7 +313,6 @@ def measure_visit(
         for number in range(plan.palindromes):
             for place, side in enumerate(palindrome(len(lanes), draw)):
                 half = 2 * number + place // len(lanes)
-                kernel_ms.append(_kernel_ms())
                 with serve(side) if serve else nullcontext():
                     # The same photographs to all sides of a half.
                     answers = lanes[side].run_block(
@@ -333,8 +328,6 @@ def measure_visit(
         n_failed=[lane.n_failed for lane in lanes],
         errors=[lane.last_error for lane in lanes],
         **shared,
-        kernel_ms_p50=float(np.median(kernel_ms)),
-        kernel_spread=float(np.std(np.log(kernel_ms))),
         seed=seed,
         seconds=clock() - began,
         clock_jump_s=abs((time.time() - wall) - (clock() - began)),
@@ -378,10 +371,3 @@ def _ready(lane: Lane, photos: Sequence[bytes], load: Load, seed: int) -> Iterat
         for connection in lane.connections:
             connection.close()
         lane.adapter.close()
-
-
-def _kernel_ms(data: bytes = bytes(4_000_000)) -> float:
-    """Return how long a fixed computation of about 2 ms took."""
-    begun = clock()
-    hashlib.sha256(data).digest()
-    return (clock() - begun) * 1000

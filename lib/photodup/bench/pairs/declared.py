@@ -1,6 +1,6 @@
 """Comparisons, as `notebooks/comparisons.yaml` declares them before anything is measured."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -8,13 +8,12 @@ from typing import Any
 
 import yaml
 
-from photodup.bench.stats.facts import Load, metric_named
+from photodup.bench.stats.facts import Load
 from photodup.core.errors import PhotodupError
 from photodup.core.paths import project_root
 from photodup.embedding.backends import Backend, parse_backend
 
 SETTINGS = ("instances", "threads", "delay_us", "preferred")
-USUAL_METRIC = {"single_stream": "latency_ms_p50", "server": "latency_ms_p90"}
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Pair:
-    """One comparison of one figure under one load: b against a.
+    """One comparison of the usual figure of one load: b against a.
 
     Attributes:
         load_name: as the file calls the load and its link.
@@ -89,7 +88,6 @@ class Pair:
     load_name: str
     load: Load
     link: str
-    metric: str
     is_primary: bool = False
     is_quick: bool = False
     is_null: bool = False
@@ -167,28 +165,25 @@ def _read(path: Path) -> Declarations:
     sides = {name: _side(name, row, servers) for name, row in data["sides"].items()}
     loads = {name: _load(row) for name, row in data["loads"].items()}
 
-    def side(row: Mapping[str, Any], name: str) -> Side:
+    def side(row: Mapping[str, Any], name: str, label: str = "{}") -> Side:
         if name not in sides:
             raise PhotodupError(f"{path.name}: {row['name']} compares {name!r}, which is no side of it.")
-        return sides[name]
+        return replace(sides[name], label=label.format(sides[name].label))
 
     pairs: list[Pair] = []
     for notebook, rows in data["comparisons"].items():
         for row in rows:
-            compared, *replacements = (
-                (side(row, a), side(row, b)) for a, b in ((row["a"], row["b"]), *row.get("elsewhere", ()))
-            )
-            pairs += _under_loads(row, notebook, *compared, loads, path, elsewhere=tuple(replacements))
+            names = ((row["a"], row["b"]), *row.get("elsewhere", ()))
+            compared = [(side(row, a), side(row, b)) for a, b in names]
+            pairs += _under_loads(row, notebook, compared, loads, path)
     nulls: list[Pair] = []
     for row in data.get("nulls", ()):
         row = {"name": f"null of {row['side']}", **row}
-        candidates = (side(row, name) for name in (row["side"], *row.get("elsewhere", ())))
-        compared, *replacements = (
-            (candidate, replace(candidate, label=f"{candidate.label} again")) for candidate in candidates
-        )
-        nulls += _under_loads(row, "", *compared, loads, path, is_null=True, elsewhere=tuple(replacements))
-    names = [pair.name for pair in (*pairs, *nulls)]
-    if twice := {name for name in names if names.count(name) > 1}:
+        names = (row["side"], *row.get("elsewhere", ()))
+        compared = [(side(row, name), side(row, name, "{} again")) for name in names]
+        nulls += _under_loads(row, "", compared, loads, path)
+    declared = [pair.name for pair in (*pairs, *nulls)]
+    if twice := {name for name in declared if declared.count(name) > 1}:
         raise PhotodupError(f"{path.name}: two comparisons are called {sorted(twice)[0]!r}.")
     rests_on = {
         notebook: Basis(**{key: tuple(values) for key, values in row.items()})
@@ -200,23 +195,21 @@ def _read(path: Path) -> Declarations:
 def _under_loads(
     row: Mapping[str, Any],
     notebook: str,
-    a: Side,
-    b: Side,
+    compared: Sequence[tuple[Side, Side]],
     loads: Mapping[str, tuple[Load, str]],
     path: Path,
-    **more: Any,
 ) -> Iterator[Pair]:
-    """Yield a row's comparison under each of its loads; a list takes the usual figure of each, a mapping names it."""
-    metrics = row["loads"] if isinstance(row["loads"], dict) else dict.fromkeys(row["loads"])
-    for name, metric in metrics.items():
+    """Yield a row's comparison under each of its loads."""
+    (a, b), *elsewhere = compared
+    for name in row["loads"]:
         if name not in loads:
             raise PhotodupError(
                 f"{path.name}: {row['name']} asks for the load {name!r}, which is none of it."
             )
         load, link = loads[name]
-        metric = metric_named(metric or USUAL_METRIC.get(load.scenario, "throughput_images_per_s")).name
-        marks: dict[str, Any] = {f"is_{mark}": name in row.get(mark, ()) for mark in ("primary", "quick")}
-        yield Pair(f"{row['name']}, {name}", notebook, a, b, name, load, link, metric, **marks, **more)
+        is_primary, is_quick = (name in row.get(mark, ()) for mark in ("primary", "quick"))
+        kinds = is_primary, is_quick, not notebook  # no notebook declares a null
+        yield Pair(f"{row['name']}, {name}", notebook, a, b, name, load, link, *kinds, tuple(elsewhere))
 
 
 def _server(name: str, row: Mapping[str, Any]) -> PeerServer:

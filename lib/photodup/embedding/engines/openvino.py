@@ -81,22 +81,20 @@ class OpenVinoModel(ExportedModel):
         return describe_openvino(self._compiled)
 
 
-def compile_graph(path: Path, precision: str, *, cache: str = "", sizes: str = "") -> Any:
-    """Return an export compiled for this processor, to time it alone.
+def compile_graph(path: Path, cache: str, sizes: str) -> Any:
+    """Return an export compiled for this processor in FP32, to time it alone.
 
     Args:
         path: an encoder with a float32 input.
-        precision: `fp32` or `bf16`.
         cache: folder of compiled models; empty builds anew.
-        sizes: fixes (`4`) or bounds (`1..8`) the batch; empty leaves it open.
+        sizes: fixes (`4`) or bounds (`1..8`) the batch.
 
     Raises:
         PhotodupError: OpenVINO is missing, or the file is no model.
     """
     network = read_network(path)
-    if sizes:
-        network.reshape(f"[{sizes},3,{IMAGE_SIZE},{IMAGE_SIZE}]")
-    options = {"INFERENCE_PRECISION_HINT": HINTS[precision], **({"CACHE_DIR": cache} if cache else {})}
+    network.reshape(f"[{sizes},3,{IMAGE_SIZE},{IMAGE_SIZE}]")
+    options = {"INFERENCE_PRECISION_HINT": HINTS["fp32"], **({"CACHE_DIR": cache} if cache else {})}
     return _core().compile_model(network, "CPU", options)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from photodup.core.errors import PhotodupError
-from photodup.core.names import as_text, printable
+from photodup.core.names import printable
 from photodup.core.paths import cache_dir
 from photodup.core.progress import bar
 from photodup.embedding.imaging import ImageError
@@ -32,14 +32,12 @@ from photodup.photos.library.hashing import digest_of
 from photodup.photos.library.scan import existing_folder, scan
 from photodup.photos.library.walking import UnreadFile, opened_file
 from photodup.photos.search.candidates import PER_PHOTO_ALONE
-from photodup.photos.search.hash_neighbours import nearest_across, search_radius
+from photodup.photos.search.hash_neighbours import bits_apart, nearest_across, search_radius
 from photodup.photos.search.shots import Shots
 
 # Photos of the library that one photo is compared with. Of 120 copies of four kinds, planted in a library of 220, all had
 # their source as the nearest.
 MOST_ASKED = 3
-# Pairs judged, and shown as done, at a time.
-_BLOCK = 8
 # Bits by which two hashes may differ for a photo to be probably there, where the pixels prove nothing: as it is alone, for
 # turned or mirrored it has `TURNED_NEARER` bits more.
 _ALIKE_BITS = 4
@@ -113,21 +111,10 @@ class Contained:
         return [photo for photo in self.photos if photo.where in where]
 
     def as_record(self) -> dict[str, Any]:
-        """Return it as JSON takes it: counts and bytes by whereabouts, then every file."""
-        count = {where: [photo.size_bytes for photo in self.of(where)] for where in Whereabouts}
-        return {
-            "old": as_text(self.old),
-            "library": as_text(self.library),
-            "counts": {where: {"photos": len(sizes), "bytes": sum(sizes)} for where, sizes in count.items()},
-            "photos": [
-                asdict(photo)
-                | {"path": as_text(photo.path), "match": as_text(photo.match) if photo.match else None}
-                for photo in self.photos
-            ],
-            "unread": [{"path": as_text(file.path), "reason": file.reason} for file in self.unread],
-            "unread_there": [{"path": as_text(f.path), "reason": f.reason} for f in self.unread_there],
-            "problems": self.problems,
-        }
+        """Return it as dictionaries, with counts and bytes by whereabouts; paths stay paths."""
+        sizes = {where: [photo.size_bytes for photo in self.of(where)] for where in Whereabouts}
+        counts = {where: {"photos": len(sizes[where]), "bytes": sum(sizes[where])} for where in sizes}
+        return asdict(self) | {"counts": counts}
 
 
 def cached_catalogue(folder: Path) -> Path:
@@ -158,12 +145,13 @@ def _lies_in(inner: Path, outer: Path) -> bool:
     return any(os.path.samestat(os.stat(at), status) for at in (inner, *inner.parents) if at.exists())
 
 
-def _is_one_file(first: Path, second: Path) -> bool:
-    """Return whether two paths lead to one entry of one folder, as through a bind mount; two hard links are two entries."""
-    a, b = os.stat(first), os.stat(second)
-    if not os.path.samestat(a, b):
-        return False
-    return a.st_nlink == 1 or (first.name == second.name and os.path.samefile(first.parent, second.parent))
+def _entry_of(path: Path) -> tuple[int | str, ...]:
+    """Return what two paths to one entry of one folder share, as through a bind mount; two hard links are two entries."""
+    status = os.stat(path)
+    if status.st_nlink == 1:
+        return status.st_dev, status.st_ino
+    folder = os.stat(path.parent)
+    return status.st_dev, status.st_ino, path.name, folder.st_dev, folder.st_ino
 
 
 def find_contained(old: Path | str, library: Path | str, **options: Any) -> Contained:
@@ -253,7 +241,7 @@ class _Comparison:
         # The best of those alike come first, by what the catalogue knows, then those with nearer hashes.
         ranked = self._rules.ranked([rows[i] for i in np.unique(near.first)])
         place = {photo.id: number for number, photo in enumerate(ranked)}
-        bits = zip(near.first.tolist(), near.second.tolist(), near.distance.tolist(), strict=True)
+        bits = zip(near.first.tolist(), near.second.tolist(), bits_apart(near).tolist(), strict=True)
         order = sorted(bits, key=lambda triple: (max(triple[2], _ALIKE_BITS), place[rows[triple[0]].id]))
         self._near = {(i, j): apart for i, j, apart in order}
         chooser = Chooser(search.pixels, rows, self._rules, self._store, search.is_ruled_out)
@@ -277,13 +265,11 @@ class _Comparison:
         across = [pair for pair in sorted(new) if pair[0] < len(self._library) <= pair[1]]
         pairs = [pair for pair in dict.fromkeys((*self._near, *across)) if pair in new]
         self._judged.update(pairs)
-        with bar(total=len(pairs), desc="judge", unit="pair") as progress_bar, one_thread_each():
-            for begin in range(0, len(pairs), _BLOCK):
-                for pair in pairs[begin : begin + _BLOCK]:
-                    with suppress(ImageError):  # said in `problems`
-                        self._remember(*pair, chooser)
+        with one_thread_each():
+            for i, j in bar(pairs, total=len(pairs), desc="judge", unit="pair"):
+                with suppress(ImageError):  # said in `problems`
+                    self._remember(i, j, chooser)
                 chooser.remember()
-                progress_bar.update(len(pairs[begin : begin + _BLOCK]))
 
     def _remember(self, i: int, j: int, chooser: Chooser) -> None:
         """Note what a pair says of its photo of the old folder, unless something better is known."""
@@ -333,20 +319,17 @@ class _Comparison:
     def _is_old(self, path: Path) -> bool:
         """Return whether a file of the library is one of the old folder's, which goes with it."""
         with suppress(OSError):  # it is gone: `_digest_there` finds that out
-            status = os.stat(path)
-            olds = self._old_files.get((status.st_dev, status.st_ino), ())
-            return any(_is_one_file(old, path) for old in olds)
+            return _entry_of(path) in self._old_entries
         return False
 
     @cached_property
-    def _old_files(self) -> dict[tuple[int, int], list[Path]]:
-        """The old folder's files by what the file system knows them as."""
-        paths: dict[tuple[int, int], list[Path]] = {}
+    def _old_entries(self) -> set[tuple[int | str, ...]]:
+        """The old folder's files as the file system knows them."""
+        entries = set()
         for photo in (photo for same in self._old.values() for photo in same):
             with suppress(OSError):
-                status = os.stat(photo.path)
-                paths.setdefault((status.st_dev, status.st_ino), []).append(photo.path)
-        return paths
+                entries.add(_entry_of(photo.path))
+        return entries
 
     def _digest_there(self, photo: Photo, algorithm: str) -> str:
         """Return a digest of the library's file; empty where it cannot be read."""

@@ -8,7 +8,7 @@ the hard negatives: a real stereo pair (one scene, two viewpoints) and disjoint 
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from importlib import util
 from pathlib import Path
@@ -148,8 +148,7 @@ def build_demo(directory: Path | str) -> Path:
     try:
         root.mkdir(parents=True, exist_ok=True)
         truths = sorted(_build(root), key=lambda truth: truth.path)
-        about = (__doc__ or "").strip()
-        description = {"about": about, "photos": [asdict(truth) for truth in truths]}
+        description = {"about": (__doc__ or "").strip(), "photos": [asdict(truth) for truth in truths]}
         _put(root, path, (json.dumps(description, indent=1, ensure_ascii=False) + "\n").encode())
     except OSError as error:
         raise PhotodupError(f"Cannot write the demonstration library to {root}: {error.strerror}.") from None
@@ -177,32 +176,22 @@ def _put(root: Path, target: Path, data: bytes, seconds: float | None = None) ->
 
 def _build(root: Path) -> Iterator[Truth]:
     for i, source in enumerate(SOURCES):
-        original = source.open()
+        image, name = source.open(), f"IMG_{1001 + i}.jpg"
         date = datetime(int(source.folder[:4]), 5, 1, 9) + timedelta(days=3 * i)
         if source.name == "motorcycle_right":  # Like a burst: a second after the other eye.
             date -= timedelta(days=3, seconds=-1)
-
-        def write(
-            path: str, variant: Variant, source=source, image=original, date=date
-        ) -> Truth:  # bound now: closures see the last value of a loop
-            seconds = date.replace(tzinfo=UTC).timestamp()  # the same on every machine
-            _put(root, root / path, _encode(image, variant, source, date), seconds)
-            return Truth(
-                path, source.name, variant.name, source.name, source.scene, date.isoformat(), source.credit
-            )
-
-        first = write(f"{source.folder}/IMG_{1001 + i}.jpg", Variant("original", ".jpg", "", quality=95))
-        yield first
+        original = Variant("original", ".jpg", source.folder, quality=95)
+        files = {f"{source.folder}/{name}": original}
         for k in range(_VARIANTS_PER_SOURCE):
             variant = VARIANTS[(i + 3 * k) % len(VARIANTS)]
-            yield write(f"{variant.folder}/{source.name}-{variant.name}{variant.suffix}", variant)
+            files[f"{variant.folder}/{source.name}-{variant.name}{variant.suffix}"] = variant
         if i % 4 == 0:
-            backup = f"Backup/IMG_{1001 + i}.jpg"
-            original_file = root / first.path
-            seconds = original_file.stat().st_mtime
-            _put(root, root / backup, original_file.read_bytes(), seconds)
+            files[f"Backup/{name}"] = replace(original, name="exact_copy")
+        for path, variant in files.items():
+            seconds = date.replace(tzinfo=UTC).timestamp()  # the same on every machine
+            _put(root, root / path, _encode(image, variant, source, date), seconds)
             yield Truth(
-                backup, source.name, "exact_copy", first.group, first.scene, first.taken_at, first.credit
+                path, source.name, variant.name, source.name, source.scene, date.isoformat(), source.credit
             )
 
 

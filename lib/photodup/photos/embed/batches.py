@@ -3,7 +3,7 @@
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -50,126 +50,133 @@ class EmbedReport:
 
 
 def embed_library(
-    catalogue: Catalogue,
-    embedder: "Embedder",
-    batch: int = 32,
-    *,
-    progress: bool = True,
-    leave_out: Collection[str] = (),
+    catalogue: Catalogue, embedder: "Embedder", batch: int = 32, *, progress: bool = True
 ) -> EmbedReport:
-    """Embed every content that has no vector of this model yet; each batch is written when it is done.
-
-    A file that changed since the scan is left out: its vector would be stored under the wrong content.
-
-    Args:
-        catalogue: a scanned library.
-        embedder: any backend.
-        batch: photographs per call.
-        progress: show a bar with rate and time left.
-        leave_out: contents (MD5) that were refused just before.
-
-    Raises:
-        PhotodupError: the backend does not say which model it serves, or stops answering; the batches before
-            that are kept.
-    """
-    started = time.perf_counter()
-    digest = require_fit(embedder)
-    n_before = sum(m.n_embeddings for m in catalogue.models() if m.digest == digest)
-    report = EmbedReport(digest, embedder.is_random, n_before=n_before)
-    todo = [content for content in catalogue.missing_embeddings(digest) if content[0] not in leave_out]
-    with (
-        bar(total=len(todo), desc="embed", unit="photo", disable=not progress) as progress_bar,
-        RunningBatches(catalogue, embedder, report, progress_bar) as running,
-    ):
-        for start in range(0, len(todo), batch):
-            chosen = todo[start : start + batch]
-            running.add(len(chosen), embed_files, embedder, catalogue.root, chosen)
-    report.seconds = time.perf_counter() - started
-    return report
+    """Embed every content that has no vector of this model yet; arguments and errors as of `EmbeddingPass`."""
+    with EmbeddingPass(catalogue, embedder, batch, progress=progress) as embedding_pass:
+        pass
+    return embedding_pass.report
 
 
-class RunningBatches:
-    """Batches that are embedded, one read and decoded while another is computed; each is written when it is done.
+class EmbeddingPass:
+    """Embeds a library in batches, one read and decoded while another is computed; each is written when it is done.
 
-    A context manager, which waits for all batches; whatever ends it early, what was done by then is written, and an error of
-    ours says how much.
+    A context manager, in which a scan may hand photographs over (`photos.library.scan.PhotoSink`). When it ends, all others
+    without a vector of this model are read and embedded; a file that changed since the scan is left out, since its vector
+    would be stored under the wrong content. If an error ends it, what was done by then is written, and an error of ours says
+    how much.
 
     Args:
         catalogue: where vectors go; written from the thread that calls.
-        embedder: who embeds.
+        embedder: any backend; one that decodes at a reduced scale has the scan do so.
+        batch: photographs per call.
+        progress: show a bar, with rate and time left, for what no scan hands over.
+
+    Attributes:
         report: counts what is written.
-        progress_bar: shows the photographs written, if there is one.
+
+    Raises:
+        PhotodupError: the backend does not say which model it serves, its vectors are not of FP32, or it stops answering.
     """
 
     def __init__(
-        self, catalogue: Catalogue, embedder: "Embedder", report: EmbedReport, progress_bar: Any = None
+        self, catalogue: Catalogue, embedder: "Embedder", batch: int = 32, *, progress: bool = True
     ) -> None:
-        self._catalogue, self.report, self._progress_bar = catalogue, report, progress_bar
-        self._name = embedder.model_name or embedder.backend
+        self._started = time.perf_counter()
+        digest = require_fit(embedder)
+        self._catalogue, self._embedder, self._batch, self._progress = catalogue, embedder, batch, progress
+        self._known = set(catalogue.embedded(digest))
+        n_before = sum(model.n_embeddings for model in catalogue.models() if model.digest == digest)
+        self.report = EmbedReport(digest, embedder.is_random, n_before=n_before)
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="embed")
-        self._waiting: deque[tuple[int, Future[Embedded]]] = deque()
+        self._running: deque[Future[Embedded]] = deque()
+        self._pending: list[tuple[str, Path, np.ndarray]] = []
+        self._bar: Any = None
 
-    def add(self, n: int, work: Callable[..., "Embedded"], *arguments: object) -> None:
-        """Begin a batch of n photographs; where enough are under way, wait for the oldest first and write it."""
-        oldest = None
-        if len(self._waiting) >= _AT_ONCE:
-            n_oldest, future = self._waiting.popleft()
-            oldest = n_oldest, future.result()
-        self._waiting.append((n, self._pool.submit(work, *arguments)))
-        if oldest:
-            self._write(*oldest)
+    @property
+    def look(self) -> Look:
+        """The view that the scan hands over."""
+        return Look(self._embedder.view, self._embedder.draft_size)
 
-    def finish(self) -> None:
-        """Wait for all and write them."""
-        while self._waiting:
-            n, future = self._waiting.popleft()
-            self._write(n, future.result())
+    def take(self, photographs: Sequence[tuple[str, Path, np.ndarray]]) -> None:
+        """Take photographs whose facts are written; a content that has its vector is left out.
 
-    def _write(self, n: int, embedded: "Embedded") -> None:
-        """Write vectors under their model, all or none, and count them."""
-        report = self.report
+        Raises:
+            PhotodupError: the backend stopped answering; what it answered before is written.
+        """
+        for photograph in photographs:
+            if photograph[0] not in self._known:
+                self._known.add(photograph[0])
+                self._pending.append(photograph)
+        while len(self._pending) >= self._batch:
+            self._begin_pending()
+
+    def _begin_pending(self) -> None:
+        chosen, self._pending = self._pending[: self._batch], self._pending[self._batch :]
+        images = {md5: Image.fromarray(pixels.transpose(1, 2, 0)) for md5, _, pixels in chosen}
+        self._begin(embed_images, images, {md5: path for md5, path, _ in chosen})
+
+    def _begin(self, work: Callable[..., "Embedded"], *arguments: object) -> None:
+        """Begin a batch; where enough are under way, wait for the oldest and write it first."""
+        if len(self._running) >= _AT_ONCE:
+            self._write_oldest()
+        self._running.append(self._pool.submit(work, self._embedder, *arguments))
+
+    def _finish(self) -> None:
+        """Embed and write what was handed over, then what else has no vector."""
+        if self._pending:
+            self._begin_pending()
+        todo = self._catalogue.missing_embeddings(self.report.model_digest)
+        todo = [content for content in todo if content[0] not in self._known]
+        self._write_all()
+        with bar(total=len(todo), desc="embed", unit="photo", disable=not self._progress) as self._bar:
+            for start in range(0, len(todo), self._batch):
+                self._begin(embed_files, self._catalogue.root, todo[start : start + self._batch])
+            self._write_all()
+        self.report.seconds = time.perf_counter() - self._started
+
+    def _write_all(self) -> None:
+        while self._running:
+            self._write_oldest()
+
+    def _write_oldest(self) -> None:
+        """Wait for the oldest batch, write its vectors under their model, all or none, and count them."""
+        embedded, report = self._running.popleft().result(), self.report
         report.problems += embedded.problems
-        broken_ones = sum(problem.reason == BROKEN for problem in embedded.problems)
-        if broken_ones > 1 and not embedded.md5s:
+        n_broken = sum(problem.reason == BROKEN for problem in embedded.problems)
+        name = self._embedder.model_name or self._embedder.backend
+        if n_broken > 1 and not embedded.vectors:
             raise PhotodupError(
-                f"{self._name} gave no sound embedding for any of {broken_ones} photographs ({BROKEN}), so nothing of "
+                f"{name} gave no sound embedding for any of {n_broken} photographs ({BROKEN}), so nothing of "
                 "them was stored: use FP32, or export the model again."
             )
-        if embedded.md5s:
-            digest, vectors = report.model_digest, np.stack(embedded.vectors)
-            dim = vectors.shape[1]
-            self._catalogue.register_model(digest, name=self._name, dim=dim, is_random=report.is_random)
-            self._catalogue.store_embeddings(digest, embedded.md5s, vectors)
-            report.n_embedded += len(embedded.md5s)
-        if self._progress_bar is not None:
-            self._progress_bar.update(n)
+        if embedded.vectors:
+            self._catalogue.store_embeddings(
+                report.model_digest, embedded.vectors, name=name, is_random=report.is_random
+            )
+            report.n_embedded += len(embedded.vectors)
+        if self._bar is not None:
+            self._bar.update(len(embedded.vectors) + len(embedded.problems))
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        failure = error
         try:
-            if error is None:
-                self.finish()
-        except BaseException as failure:
-            error = failure
+            if not error:
+                self._finish()
+        except BaseException as first:
+            failure = first
             raise
         finally:
-            self._end(error)
-
-    def _end(self, error: BaseException | None) -> None:
-        """Write what was embedded before an error, and say how much that is."""
-        try:
-            for n, future in self._waiting:
-                # Their own failures are the same news.
-                if not future.cancel() and future.exception() is None:
-                    with suppress(PhotodupError):
-                        self._write(n, future.result())
-        finally:
-            self._pool.shutdown(cancel_futures=True)
-        if isinstance(error, PhotodupError) and self.report.n_embedded:
-            note = f"{self.report.n_embedded} photographs were embedded before and are kept"
-            error.args = (f"{error} {note}: the same command goes on from there.",)
+            while self._running:
+                with suppress(Exception):  # the failures of others are the same news
+                    self._write_oldest()
+            self._pool.shutdown()
+            if isinstance(failure, PhotodupError) and self.report.n_embedded:
+                note = f"{self.report.n_embedded} photographs were embedded before and are kept"
+                failure.args = (f"{failure} {note}: the same command goes on from there.",)
 
 
 def require_fit(embedder: "Embedder") -> str:
@@ -193,10 +200,9 @@ def require_fit(embedder: "Embedder") -> str:
 
 @dataclass
 class Embedded:
-    """What became of some files: vectors float32[n, dim] of the contents `md5s`, and the others' problems."""
+    """What became of some files: the vectors, float32[dim], by content (MD5), and the others' problems."""
 
-    md5s: list[str] = field(default_factory=list)
-    vectors: list[np.ndarray] = field(default_factory=list)
+    vectors: dict[str, np.ndarray] = field(default_factory=dict)
     problems: list[UnreadFile] = field(default_factory=list)
 
 
@@ -212,13 +218,11 @@ def embed_files(embedder: "Embedder", root: Path, chosen: Sequence[tuple[str, Pa
     for digest, path in chosen:
         try:
             data, _ = read_bytes(root, ListedFile(os.fsencode(path), 0, 0))
+            if md5(data) != digest:
+                raise OSError("changed since the scan: scan again")
+            images[digest] = data
         except (OSError, imaging.ImageError) as error:
             batch.problems.append(UnreadFile(path, getattr(error, "strerror", None) or str(error)))
-            continue
-        if md5(data) == digest:
-            images[digest] = data
-        else:
-            batch.problems.append(UnreadFile(path, "changed since the scan: scan again"))
     return embed_images(embedder, images, dict(chosen), batch)
 
 
@@ -239,89 +243,22 @@ def embed_images(
     batch = batch or Embedded()
     if not images:
         return batch
-    vectors: np.ndarray | None = None
+    digests, vectors, reason = list(images), None, BROKEN
     try:
         vectors = embedder.embed(list(images.values()))
-        rows, reason = broken_rows(vectors), BROKEN
+        rows = broken_rows(vectors)
     except BrokenEmbedding as error:
-        rows, reason = error.rows, BROKEN
-    except imaging.ImageError as error:  # One bad photograph must not cost the others of its batch.
+        rows = error.rows
+    except imaging.ImageError as error:
         index = getattr(error, "index", None)
-        if index is None and len(images) > 1:
-            for digest, data in images.items():
-                embed_images(embedder, {digest: data}, paths, batch)
+        if index is None and len(images) > 1:  # which one is not known
+            for digest, image in images.items():
+                embed_images(embedder, {digest: image}, paths, batch)
             return batch
         rows, reason = [index or 0], error.reason
-    batch.problems += [UnreadFile(paths[digest], reason) for row, digest in enumerate(images) if row in rows]
-    accepted = {digest: data for row, (digest, data) in enumerate(images.items()) if row not in rows}
+    batch.problems += [UnreadFile(paths[digests[row]], reason) for row in sorted(rows)]
+    sound = [row for row in range(len(images)) if row not in rows]
     if vectors is None:
-        return embed_images(embedder, accepted, paths, batch)
-    for digest, vector in zip(images, vectors, strict=True):
-        if digest in accepted:
-            batch.md5s.append(digest)
-            batch.vectors.append(vector)
+        return embed_images(embedder, {digests[row]: images[digests[row]] for row in sound}, paths, batch)
+    batch.vectors |= {digests[row]: vectors[row] for row in sound}
     return batch
-
-
-class OnePass(RunningBatches):
-    """What a scan hands photographs to (`photos.library.scan.PhotoSink`).
-
-    A context manager: left without an error, everything that was handed over is embedded and written; otherwise, what
-    was done by then.
-
-    Args:
-        catalogue: the one that is scanned into.
-        embedder: any backend; one that decodes at a reduced scale has the scan do so.
-        batch: photographs per call.
-        progress: show a bar for what the scan did not read.
-
-    Raises:
-        PhotodupError: the backend does not say which model it serves, or they are not of FP32.
-    """
-
-    def __init__(
-        self, catalogue: Catalogue, embedder: "Embedder", batch: int = 32, *, progress: bool = True
-    ) -> None:
-        digest = require_fit(embedder)
-        super().__init__(catalogue, embedder, EmbedReport(digest, is_random=embedder.is_random))
-        self._embedder, self._batch, self._progress = embedder, batch, progress
-        self.look = Look(embedder.view, embedder.draft_size)
-        self._known = set(catalogue.embedded(digest))
-        self._pending: list[tuple[str, Path, np.ndarray]] = []
-        self._started = time.perf_counter()
-
-    def take(self, photographs: Sequence[tuple[str, Path, np.ndarray]]) -> None:
-        """Take photographs whose facts are written; a content that has its vector is left out.
-
-        Raises:
-            PhotodupError: the backend stopped answering; what it answered before is written.
-        """
-        for photograph in photographs:
-            if photograph[0] not in self._known:
-                self._known.add(photograph[0])
-                self._pending.append(photograph)
-        while len(self._pending) >= self._batch:
-            self._begin()
-
-    def finish(self) -> None:
-        """Embed and write what was handed over."""
-        if self._pending:
-            self._begin()
-        super().finish()
-
-    def embed_the_rest(self) -> EmbedReport:
-        """Embed what earlier scans left, and return what became of all; call when the scan has ended."""
-        report = embed_library(
-            self._catalogue, self._embedder, self._batch, progress=self._progress, leave_out=self._known
-        )
-        report.n_before -= self.report.n_embedded
-        report.n_embedded += self.report.n_embedded
-        report.problems = self.report.problems + report.problems
-        report.seconds = time.perf_counter() - self._started
-        return report
-
-    def _begin(self) -> None:
-        chosen, self._pending = self._pending[: self._batch], self._pending[self._batch :]
-        images = {md5: Image.fromarray(pixels.transpose(1, 2, 0)) for md5, _, pixels in chosen}
-        paths = {md5: path for md5, path, _ in chosen}
-        self.add(len(chosen), embed_images, self._embedder, images, paths)

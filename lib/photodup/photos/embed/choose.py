@@ -144,26 +144,22 @@ def choose(
             raise PhotodupError("Weights are for the model in this process: leave the server out.")
         return ChosenEncoder(backend or LOCAL, None, "local", "as the command line says", weights)
     here = environment()
-    if backend == AUTO:
-        return _auto(settings, url, digests, endpoints)
-    if backend or url:
-        if backend == settings.backend and not url:
-            url = here.service_url or settings.url
-        return ChosenEncoder(backend, url, None, "as the command line says")
-    if here.service_backend == AUTO:
-        return _auto(settings, here.service_url, digests, endpoints)
-    if here.service_backend or here.service_url:
-        return ChosenEncoder(
-            here.service_backend or None, here.service_url or None, None, "as the environment says"
-        )
-    if settings.backend != AUTO:
-        return ChosenEncoder(settings.backend, settings.url, None, "as the settings of this library say")
-    return _auto(settings, None, digests, endpoints)
+    stored = None if settings.backend == AUTO else settings.backend
+    if backend and backend == stored and not url:
+        url = here.service_url or settings.url
+    for name, address, source in (
+        (backend, url, "the command line says"),
+        (here.service_backend, here.service_url, "the environment says"),
+        (stored, settings.url, "the settings of this library say"),
+    ):
+        if name == AUTO:
+            return _auto(address, digests, endpoints)
+        if name or address:
+            return ChosenEncoder(name or None, address or None, None, f"as {source}")
+    return _auto(None, digests, endpoints)
 
 
-def _auto(
-    settings: LibrarySettings, url: str | None, digests: Collection[str], endpoints: Mapping[str, str]
-) -> ChosenEncoder:
+def _auto(url: str | None, digests: Collection[str], endpoints: Mapping[str, str]) -> ChosenEncoder:
     if url:
         return ChosenEncoder(_SERVICE, url, "auto", "that server if it answers, else this machine")
     if weights := environment().model_pretrained:

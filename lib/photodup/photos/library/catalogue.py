@@ -5,13 +5,13 @@ embedding belongs to a model; vectors of different models are never compared.
 """
 
 import os
+import secrets
 import sqlite3
 import stat
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from enum import Enum
 from functools import cache
 from pathlib import Path
 from typing import Self
@@ -140,12 +140,12 @@ class Catalogue:
     def _refuse_what_is_not_ours(self, file: Path) -> None:
         """Refuse a foreign file before anything is written."""
         name, elsewhere = printable(self.path), "give another file with --catalogue."
-        kind = kind_of(file)
-        if kind is FileKind.FOREIGN:
+        application = application_of(file)
+        if application not in (None, APPLICATION_ID):
             raise CatalogueError(f"{name} is the database of another program: {elsewhere}")
         if self._is_default:
             return
-        if kind is FileKind.UNKNOWN:
+        if application is None and os.path.lexists(file):
             raise _not_a_catalogue(self.path)
         if file.name == "catalogue.sqlite" and file.parent.name == ".photodup":
             other = printable(file.parent.parent)
@@ -288,44 +288,39 @@ class Catalogue:
         )
         return [(md5, Path(os.fsdecode(path))) for md5, path in rows]
 
-    def register_model(self, digest: str, *, name: str, dim: int, is_random: bool | None) -> None:
-        """Record a model, or check that it agrees with the recorded one.
+    def store_embeddings(
+        self, model_digest: str, vectors: Mapping[str, np.ndarray], *, name: str, is_random: bool | None
+    ) -> None:
+        """Write unit vectors of a model, float32[dim] by content (MD5), all or none.
+
+        Args:
+            model_digest: of the model; recorded with its first vectors.
+            vectors: at least one.
+            name: of the model.
+            is_random: whether its weights are untrained; None if the server does not state it.
 
         Raises:
-            CatalogueError: another dimension, or random instead of trained weights, or the reverse.
+            CatalogueError: another dimension than before, random instead of trained weights or the reverse, or vectors that
+                are not finite and of length 1.
         """
-        with self.transaction() as connection:
-            ((known_dim, known_random),) = connection.execute(
-                "INSERT INTO model (digest, name, dim, is_random) VALUES (?, ?, ?, ?) ON CONFLICT (digest) DO UPDATE "
-                "SET is_random = coalesce(is_random, excluded.is_random) RETURNING dim, is_random",
-                (digest, name, dim, is_random),
-            ).fetchall()
-        if known_dim != dim or (is_random is not None and known_random != is_random):
-            raise CatalogueError(
-                f"Model {digest[:12]} is in the catalogue with {known_dim} dimensions and random weights "
-                f"{bool(known_random)}, and now reports {dim} and {is_random}: one of two servers is wrong."
-            )
-
-    def store_embeddings(self, model_digest: str, md5s: Sequence[str], vectors: np.ndarray) -> None:
-        """Write float32[n, dim] unit vectors of a registered model, all or none.
-
-        Raises:
-            CatalogueError: unknown model, wrong shape, or vectors that are not finite and of length 1.
-        """
-        vectors = np.ascontiguousarray(vectors, dtype="<f4")
-        rows = self.query("SELECT id, dim FROM model WHERE digest = ?", (model_digest,))
-        if not rows:
-            raise CatalogueError(f"Model {model_digest[:12]} is not registered in the catalogue.")
-        model_id, dim = rows[0]
-        if vectors.shape != (len(md5s), dim):
-            raise CatalogueError(f"Expected {len(md5s)} × {dim} values, got {vectors.shape}.")
+        rows = np.stack(list(vectors.values())).astype("<f4")
         # NaN fails this comparison too.
-        if len(md5s) and not (abs(np.linalg.norm(vectors, axis=1) - 1) < 1e-2).all():
+        if not (abs(np.linalg.norm(rows, axis=1) - 1) < 1e-2).all():
             raise CatalogueError("The backend returned vectors that are not of length 1: check its model.")
         with self.transaction() as connection:
+            ((model_id, dim, was_random),) = connection.execute(
+                "INSERT INTO model (digest, name, dim, is_random) VALUES (?, ?, ?, ?) ON CONFLICT (digest) DO UPDATE "
+                "SET is_random = coalesce(is_random, excluded.is_random) RETURNING id, dim, is_random",
+                (model_digest, name, rows.shape[1], is_random),
+            ).fetchall()
+            if dim != rows.shape[1] or (is_random is not None and was_random != is_random):
+                raise CatalogueError(
+                    f"Model {model_digest[:12]} is in the catalogue with {dim} dimensions and random weights "
+                    f"{bool(was_random)}, and now reports {rows.shape[1]} and {is_random}: one of two servers is wrong."
+                )
             connection.executemany(
                 "INSERT OR REPLACE INTO embedding (model, md5, vector) VALUES (?, ?, ?)",
-                [(model_id, md5, row.tobytes()) for md5, row in zip(md5s, vectors, strict=True)],
+                [(model_id, md5, row.tobytes()) for md5, row in zip(vectors, rows, strict=True)],
             )
 
     def embedded(self, model_digest: str) -> list[str]:
@@ -390,7 +385,7 @@ def open_sound(root: Path, path: Path | str | None = None) -> tuple[Catalogue, P
     except CatalogueDamagedError as damaged:
         file, own_folder, is_default = locate_catalogue(real_path(root), path)
         # In our own folder it is ours in any case; elsewhere its header must say so.
-        if not is_default and kind_of(file) is not FileKind.OURS:
+        if not is_default and application_of(file) != APPLICATION_ID:
             raise _not_a_catalogue(file) from None
         try:
             aside = _set_aside(file, own_folder.path)
@@ -401,27 +396,17 @@ def open_sound(root: Path, path: Path | str | None = None) -> tuple[Catalogue, P
         return Catalogue(root, path, create=True), aside
 
 
-class FileKind(Enum):
-    """What lies at a path."""
+def application_of(file: Path) -> int | None:
+    """Return the id of the program that made a database, from its header; None for any other file.
 
-    ABSENT = "nothing"
-    OURS = "a catalogue"
-    FOREIGN = "the database of another program"
-    UNKNOWN = "no database, or one whose beginning is destroyed"
-
-
-def kind_of(file: Path) -> FileKind:
-    """Return the kind of a file, from its header; links are followed, no lock is taken."""
-    try:
-        if not stat.S_ISREG(os.stat(file).st_mode):
-            return FileKind.UNKNOWN
-        with open(file, "rb") as opened:
-            header = opened.read(100)
-    except OSError:
-        return FileKind.ABSENT if not os.path.lexists(file) else FileKind.UNKNOWN
-    if header[:16] != MAGIC:
-        return FileKind.UNKNOWN
-    return FileKind.OURS if int.from_bytes(header[68:72], "big") == APPLICATION_ID else FileKind.FOREIGN
+    Links are followed, no lock is taken.
+    """
+    with suppress(OSError):
+        if stat.S_ISREG(os.stat(file).st_mode):
+            with open(file, "rb") as opened:
+                header = opened.read(100)
+            return int.from_bytes(header[68:72], "big") if header[:16] == MAGIC else None
+    return None
 
 
 def _set_aside(file: Path, folder: Path) -> Path:
@@ -432,11 +417,7 @@ def _set_aside(file: Path, folder: Path) -> Path:
     Raises:
         OSError: it cannot be moved.
     """
-    name, number = f"{file.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}", 1
-    aside = folder / name
-    while os.path.lexists(aside):
-        number += 1
-        aside = folder / f"{name}-{number}"
+    aside = folder / f"{file.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}"
     os.rename(file, aside)
     for suffix in BESIDE:
         beside = file.with_name(file.name + suffix)

@@ -10,9 +10,10 @@ with all, not all with all. It is a cache: delete it, and the next run compares 
 
 import hashlib
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -20,8 +21,8 @@ import numpy as np
 from photodup.photos.compare.cache_file import DAMAGE, CacheFile
 from photodup.photos.compare.evidence import pair_codes
 from photodup.photos.library.catalogue import Catalogue, Model, Photo
-from photodup.photos.search.hash_neighbours import HashPairs, near_hashes, nearest_hashes, search_radius
-from photodup.photos.search.neighbours import EXACT_PRODUCTS, Bounds, Pairs, similar_pairs
+from photodup.photos.search.hash_neighbours import near_hashes, nearest_hashes, search_radius
+from photodup.photos.search.neighbours import Bounds, Pairs, similar_pairs
 from photodup.photos.state.sqlite_file import Form
 
 # Chance pairs a photo that the hash may bring, alone and where an embedding is asked too. Then the hash is
@@ -81,74 +82,62 @@ def find_neighbours(
             embedded_rows = np.array([row[md5] for md5 in md5s], np.int64)
             at[embedded_rows] = np.arange(len(md5s))
             bounds = Bounds(threshold, nearest_from)
-            pairs = stored_pairs(store, model.digest, md5s, vectors, bounds)
+            search_new = partial(similar_pairs, vectors, bounds)
+            pairs = stored_pairs(store, model.digest, str(bounds), md5s, search_new, bounds.counting)
             codes = pair_codes(embedded_rows[pairs.first], embedded_rows[pairs.second])
             order = np.argsort(codes)
             alike, cosine, recall = codes[order], pairs.similarity[order], pairs.recall
             search = f"embedding ({pairs.method}) and hash"
-        hashed_rows = np.array([i for i, photo in enumerate(photos) if photo.phash is not None], np.int64)
-        hashed = {photos[i].md5: str(photos[i].phash) for i in hashed_rows}
-        near = stored_hash_pairs(store, hashed, PER_PHOTO_BESIDE if search else PER_PHOTO_ALONE)
+        hashed = {photo.md5: int(photo.phash, 16) for photo in photos if photo.phash is not None}
+        hashed_rows, bits = (
+            np.array([row[md5] for md5 in hashed], np.int64),
+            np.array([*hashed.values()], np.uint64),
+        )
+        radius = search_radius(len(bits), PER_PHOTO_BESIDE if search else PER_PHOTO_ALONE)
+        search_new = partial(near_hashes, bits, radius)
+        near = stored_pairs(store, "hash", f"{radius} bits", list(hashed), search_new, nearest_hashes)
     by_hash = np.sort(pair_codes(hashed_rows[near.first], hashed_rows[near.second]))
-    search = f"{search or 'by hash only'} (within {near.radius} bits)"
+    search = f"{search or 'by hash only'} ({near.method})"
     return Neighbours(alike, cosine, by_hash, search, recall, vectors, at)
-
-
-@dataclass(frozen=True)
-class SavedPairs:
-    """Pairs of an earlier run, by the rows of this one.
-
-    Attributes:
-        first, second: the smaller row and the larger.
-        nearness: cosine or bits, float32.
-        bounds: three numbers that they were searched with.
-        method, recall: as of `Pairs`.
-        new: the rows that the earlier run did not have.
-    """
-
-    first: np.ndarray
-    second: np.ndarray
-    nearness: np.ndarray
-    bounds: tuple[float, float, float]
-    method: str
-    recall: float
-    new: np.ndarray
 
 
 class PairStore(CacheFile):
     """The file: for each kind of search (a model's digest, or `hash`) the contents compared and the pairs among them."""
 
     FORM: ClassVar = Form(
-        version=1,  # raise when the searches find other pairs
+        version=2,  # raise when the searches find other pairs
         statements=(
-            "CREATE TABLE search (kind TEXT PRIMARY KEY, threshold REAL NOT NULL, lowest REAL NOT NULL, "
-            "nearest REAL NOT NULL, method TEXT NOT NULL, recall REAL NOT NULL, md5s BLOB NOT NULL, first BLOB NOT NULL, "
-            "second BLOB NOT NULL, nearness BLOB NOT NULL, digest TEXT NOT NULL) STRICT",
+            "CREATE TABLE search (kind TEXT PRIMARY KEY, bounds TEXT NOT NULL, method TEXT NOT NULL, recall REAL NOT NULL, "
+            "md5s BLOB NOT NULL, first BLOB NOT NULL, second BLOB NOT NULL, nearness BLOB NOT NULL, digest TEXT NOT NULL) "
+            "STRICT",
         ),
     )
     AGAIN = "all photos will be compared again the next time"
 
-    def read(self, kind: str, md5s: Sequence[str]) -> SavedPairs | None:
-        """Return the pairs of a search among these contents, whose places are the rows.
+    def read(self, kind: str, bounds: str, md5s: Sequence[str]) -> tuple[Pairs, np.ndarray] | None:
+        """Return the pairs of a search among these contents, whose places are the rows, and the rows that it did not have.
 
-        None where nothing is saved, too many of the photos are gone, or the rows are not as photodup writes them.
+        None where nothing is saved with these bounds, too many of the photos are gone, or the rows are not as photodup
+        writes them.
         """
+        columns = "method, recall, digest, md5s, first, second, nearness"
+        sql = f"SELECT {columns} FROM search WHERE kind = ? AND bounds = ?"
         try:
-            rows = self._db.execute("SELECT * FROM search WHERE kind = ?", (kind,)).fetchall()
+            rows = self._db.execute(sql, (kind, bounds)).fetchall()
             return _unpacked(rows[0], md5s) if rows else None
         except DAMAGE:
             self._db.close()
             self._begin_anew()
             return None
 
-    def write(self, kind: str, md5s: Sequence[str], bounds: tuple[float, float, float], pairs: Pairs) -> None:
+    def write(self, kind: str, bounds: str, md5s: Sequence[str], pairs: Pairs) -> None:
         """Remember a search; a full disk costs the next run time and nothing else."""
         columns = ((pairs.first, "<i4"), (pairs.second, "<i4"), (pairs.similarity, "<f4"))
         blobs = [np.asarray(numbers, form).tobytes() for numbers, form in columns]
         blobs = [bytes.fromhex("".join(md5s)), *blobs]
-        row = (kind, *bounds, pairs.method, pairs.recall, *blobs, _digest(blobs))
+        row = (kind, bounds, pairs.method, pairs.recall, *blobs, _digest(blobs))
         with suppress(sqlite3.DatabaseError):
-            self._db.execute("INSERT OR REPLACE INTO search VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+            self._db.execute("INSERT OR REPLACE INTO search VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
 
 
 def _digest(blobs: Sequence[bytes]) -> str:
@@ -156,8 +145,8 @@ def _digest(blobs: Sequence[bytes]) -> str:
     return hashlib.md5(b"".join(blobs), usedforsecurity=False).hexdigest()
 
 
-def _unpacked(columns: tuple, md5s: Sequence[str]) -> SavedPairs | None:
-    _, threshold, lowest, nearest, method, recall, *blobs, digest = columns
+def _unpacked(columns: tuple, md5s: Sequence[str]) -> tuple[Pairs, np.ndarray] | None:
+    method, recall, digest, *blobs = columns
     packed, (first, second, nearness) = blobs[0], map(np.frombuffer, blobs[1:], ("<i4", "<i4", "<f4"))
     names = [packed[i : i + 16] for i in range(0, len(packed), 16)]
     is_sound = (
@@ -173,67 +162,34 @@ def _unpacked(columns: tuple, md5s: Sequence[str]) -> SavedPairs | None:
     if not is_sound or not len(at) or (at < 0).mean() > _MAX_GONE:
         return None
     chosen = (at[first] >= 0) & (at[second] >= 0)
-    ends = at[first][chosen], at[second][chosen]
-    new = np.setdiff1d(np.arange(len(md5s)), at)
-    bounds = (threshold, lowest, nearest)
-    return SavedPairs(np.minimum(*ends), np.maximum(*ends), nearness[chosen], bounds, method, recall, new)
+    pairs = Pairs.of(at[first][chosen], at[second][chosen], nearness[chosen], method, recall)
+    return pairs, np.setdiff1d(np.arange(len(md5s)), at)
 
 
 def stored_pairs(
     store: PairStore,
-    digest: str,
+    kind: str,
+    bounds: str,
     md5s: Sequence[str],
-    vectors: np.ndarray,
-    bounds: Bounds,
-    *,
-    exact_products: int = EXACT_PRODUCTS,
+    search: Callable[[np.ndarray | None], Pairs],
+    counting: Callable[[Pairs], Pairs],
 ) -> Pairs:
-    """Return the pairs of `similar_pairs`; contents compared in an earlier run are not compared again.
+    """Return the pairs of a search; contents compared in an earlier run are not compared again.
 
     Args:
         store: of the library.
-        digest: the model.
+        kind: of the search: a model's digest, or `hash`.
+        bounds: of the search in words; other ones than last time compare everything again.
         md5s: the content of each row, all different.
-        vectors: float32[n, dim] of length 1.
-        bounds: other ones than last time compare everything again.
-        exact_products: as in `similar_pairs`.
+        search: returns the pairs of which at least one row is new; of all rows for None.
+        counting: returns those of some pairs that are near enough, where new ones have joined.
     """
-    numbers = (bounds.threshold, bounds.lowest, float(bounds.nearest))
-    saved = store.read(digest, md5s)
-    if saved is None or saved.bounds != numbers:
-        pairs = similar_pairs(vectors, bounds, exact_products=exact_products)
-    elif len(saved.new):
-        added = similar_pairs(vectors, bounds, saved.new, exact_products=exact_products)
-        parts = ((saved.first, added.first), (saved.second, added.second), (saved.nearness, added.similarity))
-        first, second, similarity = map(np.concatenate, parts)
-        recall = min(saved.recall, added.recall)
-        pairs = bounds.counting(Pairs(first, second, similarity, saved.method, recall))
+    saved = store.read(kind, bounds, md5s)
+    if saved is None:
+        pairs = search(None)
+    elif len(saved[1]):
+        pairs = counting(saved[0].joined_with(search(saved[1])))
     else:
-        return Pairs(saved.first, saved.second, saved.nearness, saved.method, saved.recall)
-    store.write(digest, md5s, numbers, pairs)
-    return pairs
-
-
-def stored_hash_pairs(store: PairStore, hashes: Mapping[str, str], per_photo: float) -> HashPairs:
-    """Return pairs of near perceptual hashes; contents compared in an earlier run are not compared again.
-
-    Args:
-        store: of the library.
-        hashes: the hash, 16 hex digits, of each content, whose place is its row.
-        per_photo: as in `search_radius`.
-    """
-    md5s, bits = list(hashes), np.array([int(phash, 16) for phash in hashes.values()], np.uint64)
-    radius, saved = search_radius(len(md5s), per_photo), store.read("hash", md5s)
-    # In a library that grows the radius falls, and what was found within the larger one is at hand. By one
-    # bit it may rise again before everything is searched anew: photos come and go.
-    if saved is None or radius > saved.bounds[0] + 1:
-        pairs = near_hashes(bits, radius)
-    else:
-        radius = min(radius, int(saved.bounds[0]))
-        before = HashPairs(saved.first, saved.second, saved.nearness.astype(np.uint8), radius).within(radius)
-        if not len(saved.new):
-            return before
-        pairs = nearest_hashes(before.joined_with(near_hashes(bits, radius, saved.new)))
-    searched = Pairs(pairs.first, pairs.second, pairs.distance, f"within {radius} bits")
-    store.write("hash", md5s, (float(radius), 0.0, 0.0), searched)
+        return saved[0]
+    store.write(kind, bounds, md5s, pairs)
     return pairs

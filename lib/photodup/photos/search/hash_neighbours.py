@@ -6,12 +6,11 @@ grows, and with it what a hash alone can find; the embedding is there for the re
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import comb
 
 import numpy as np
 
-from photodup.photos.search.neighbours import among_nearest
+from photodup.photos.search.neighbours import Pairs, among_nearest
 
 # Bits of 64 where few photos are compared: a crop to 70 % differs in about 22.
 MAX_RADIUS = 24
@@ -24,39 +23,7 @@ MIRROR, FLIP = 0x5555555555555555, 0x00FF00FF00FF00FF
 # So many bits nearer a hash must be when the picture is turned: few photos are, and six orientations more would bring
 # three times as many chance pairs.
 TURNED_NEARER = 6
-
-
-@dataclass(frozen=True)
-class HashPairs:
-    """Pairs of rows whose hashes differ in `distance` bits, `radius` at most, the smaller row first.
-
-    Turned against each other they differ in `TURNED_NEARER` bits less than `distance`.
-    """
-
-    first: np.ndarray
-    second: np.ndarray
-    distance: np.ndarray
-    radius: int
-
-    def __len__(self) -> int:
-        return len(self.first)
-
-    def within(self, radius: int) -> "HashPairs":
-        """Return the pairs within a smaller radius."""
-        return self._chosen(self.distance <= radius, radius)
-
-    def joined_with(self, *added: "HashPairs") -> "HashPairs":
-        """Return these pairs and others, none of them twice in all."""
-        parts = (self, *added)
-        first, second, distance = (
-            np.concatenate([getattr(part, name) for part in parts])
-            for name in ("first", "second", "distance")
-        )
-        return HashPairs(first, second, distance, min(part.radius for part in parts))
-
-    def _chosen(self, which: np.ndarray, radius: int | None = None) -> "HashPairs":
-        limit = self.radius if radius is None else radius
-        return HashPairs(self.first[which], self.second[which], self.distance[which], limit)
+NONE = Pairs(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float32))
 
 
 def mirrored_hash(phash: str) -> str:
@@ -92,9 +59,7 @@ def search_radius(n: int, per_photo: float) -> int:
     return MAX_RADIUS
 
 
-def near_hashes(
-    bits: np.ndarray, radius: int, new: np.ndarray | None = None, *, block: int = 4096
-) -> HashPairs:
+def near_hashes(bits: np.ndarray, radius: int, new: np.ndarray | None = None, *, block: int = 4096) -> Pairs:
     """Return the pairs within a radius of which at least one row is new, among the nearest of either row.
 
     Args:
@@ -105,18 +70,14 @@ def near_hashes(
     """
     import faiss
 
-    # The new ones last: an index that grows gives each pair once.
-    order = (
-        np.arange(len(bits))
-        if new is None
-        else np.concatenate([np.setdiff1d(np.arange(len(bits)), new), new])
-    )
-    bits, start = bits[order], 0 if new is None else len(bits) - len(new)
+    order, start = np.arange(len(bits)), 0
+    if new is not None:  # the new ones last: an index that grows gives each pair once
+        order, start = np.concatenate([np.setdiff1d(order, new), new]), len(bits) - len(new)
+    bits = bits[order]
     searched, crowds = _searched(bits)
     begin_new = np.searchsorted(searched, start)
     codes = np.ascontiguousarray(bits[searched]).view(np.uint8).reshape(-1, 8)
-    none = HashPairs(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.uint8), radius)
-    parts = [crowds._chosen(crowds.second >= start, radius)]
+    parts = [crowds.chosen(crowds.second >= start)]
     for oriented, nearer in orientations(bits):
         if radius < nearer:
             continue
@@ -129,16 +90,14 @@ def near_hashes(
             here = np.repeat(np.arange(begin, begin + len(rows)), np.diff(limits).astype(np.int64))
             before = matches < here  # each pair once, and no row with itself
             a, b = searched[matches[before]], searched[here[before]]
-            apart = (distances[before] + nearer).astype(np.uint8)
-            parts.append(nearest_hashes(HashPairs(a, b, apart, radius)))
-    pairs = nearest_hashes(none.joined_with(*parts))
-    first, second = order[pairs.first], order[pairs.second]
-    return HashPairs(np.minimum(first, second), np.maximum(first, second), pairs.distance, radius)
+            parts.append(nearest_hashes(Pairs.of(a, b, _similarity(distances[before] + nearer))))
+    pairs = nearest_hashes(parts[0].joined_with(*parts[1:]))
+    return Pairs.of(order[pairs.first], order[pairs.second], pairs.similarity, f"within {radius} bits")
 
 
 def nearest_across(
     first: Sequence[str | None], second: Sequence[str | None], radius: int, limit: int
-) -> HashPairs:
+) -> Pairs:
     """Return the nearest of the first hashes to each of the second, as it is and in its other seven orientations.
 
     Args:
@@ -154,41 +113,35 @@ def nearest_across(
 
     at = [np.array([i for i, phash in enumerate(side) if phash], np.int64) for side in (first, second)]
     codes = [np.array([int(phash, 16) for phash in side if phash], np.uint64) for side in (first, second)]
-    k = min(limit, len(codes[0]))
-    pairs = HashPairs(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.uint8), radius)
+    k, pairs = min(limit, len(codes[0])), NONE
     if not k or not len(codes[1]):
         return pairs
     index = faiss.IndexBinaryFlat(64)
     index.add(codes[0].view(np.uint8).reshape(-1, 8))
     for i, (oriented, _) in enumerate(orientations(codes[1])):
         distance, neighbours = index.search(oriented.view(np.uint8).reshape(-1, 8), k)
-        apart = (distance.ravel() + TURNED_NEARER * (i > 0)).astype(np.uint8)
+        similarity = _similarity(distance.ravel() + TURNED_NEARER * (i > 0))
         rows = np.repeat(at[1] + len(first), k)
-        pairs = pairs.joined_with(HashPairs(at[0][neighbours.ravel()], rows, apart, radius).within(radius))
-    pairs = _once(pairs)
-    pairs = pairs._chosen(np.lexsort((pairs.first, pairs.distance, pairs.second)))
-    place = np.arange(len(pairs)) - np.searchsorted(pairs.second, pairs.second)
-    return pairs._chosen(place < limit)
+        pairs = pairs.joined_with(Pairs(at[0][neighbours.ravel()], rows, similarity))
+    pairs = pairs.chosen(bits_apart(pairs) <= radius)
+    return pairs.chosen(among_nearest(pairs.second, pairs.similarity, limit))
 
 
-def nearest_hashes(pairs: HashPairs) -> HashPairs:
-    """Return each pair once, at its smaller distance, if it is among the `NEAREST` of either row."""
-    pairs = _once(pairs)
-    rows = np.concatenate([pairs.first, pairs.second])
-    similarity = np.tile(1 - pairs.distance / np.float32(64), 2)
-    return pairs._chosen(np.any(among_nearest(rows, similarity, NEAREST).reshape(2, -1), axis=0))
+def nearest_hashes(pairs: Pairs) -> Pairs:
+    """Return the pairs that are among the `NEAREST` of either row."""
+    return pairs.chosen(pairs.among_nearest(NEAREST))
 
 
-def _once(pairs: HashPairs) -> HashPairs:
-    """Return each pair once, at its smaller distance."""
-    order = np.lexsort((pairs.distance, pairs.second, pairs.first))
-    first, second = pairs.first[order], pairs.second[order]
-    again = np.zeros(len(order), bool)
-    again[1:] = (first[1:] == first[:-1]) & (second[1:] == second[:-1])
-    return pairs._chosen(order[~again])
+def bits_apart(pairs: Pairs) -> np.ndarray:
+    """Return for each pair in how many of 64 bits its hashes differ."""
+    return np.rint(64 * (1 - pairs.similarity)).astype(np.int64)
 
 
-def _searched(bits: np.ndarray) -> tuple[np.ndarray, HashPairs]:
+def _similarity(distance: np.ndarray) -> np.ndarray:
+    return 1 - distance.astype(np.float32) / 64
+
+
+def _searched(bits: np.ndarray) -> tuple[np.ndarray, Pairs]:
     """Return the rows to search, and pairs of equal hashes for the others.
 
     Of a crowd with one hash (blank pages, a webcam's nights) the first few stand for all; each other one is
@@ -196,12 +149,9 @@ def _searched(bits: np.ndarray) -> tuple[np.ndarray, HashPairs]:
     """
     order = np.argsort(bits, kind="stable")
     equal = bits[order]
-    begins = (
-        np.flatnonzero(np.concatenate([[True], equal[1:] != equal[:-1]])) if len(bits) else np.zeros(0, int)
-    )
+    begins = np.flatnonzero(np.diff(equal, prepend=~equal[:1]))
     place = np.arange(len(bits)) - np.repeat(begins, np.diff(begins, append=len(bits)))
     late = np.flatnonzero(place > NEAREST)
-    first = np.concatenate([order[late - back] for back in range(1, NEAREST + 1)]).astype(np.int64)
-    second = np.tile(order[late], NEAREST)
-    pairs = HashPairs(first, second, np.zeros(len(first), np.uint8), 0)
+    first = np.concatenate([order[late - back] for back in range(1, NEAREST + 1)])
+    pairs = Pairs(first, np.tile(order[late], NEAREST), np.ones(len(first), np.float32))
     return np.sort(order[place <= NEAREST]), pairs

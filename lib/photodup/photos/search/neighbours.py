@@ -36,10 +36,10 @@ _Search = Callable[[np.ndarray, int], tuple[np.ndarray, np.ndarray]]
 
 @dataclass(frozen=True)
 class Pairs:
-    """Pairs of rows: `first[i] < second[i]`, each pair once, by rising row.
+    """Pairs of rows: `first[i] < second[i]`, each pair once.
 
-    `recall` is the share of the true pairs above the threshold of a sample that the search found (1.0 when exact),
-    `nearest_recall` that of the nearest neighbours below it.
+    `similarity` is 0..1: a cosine, or of hashes the share of equal bits. `recall` is the share of the true pairs above the
+    threshold of a sample that the search found (1.0 when exact), `nearest_recall` that of the nearest neighbours below it.
     """
 
     first: np.ndarray
@@ -49,8 +49,36 @@ class Pairs:
     recall: float = 1.0
     nearest_recall: float = 1.0
 
+    @classmethod
+    def of(cls, rows: np.ndarray, neighbours: np.ndarray, similarity: np.ndarray, *facts: Any) -> "Pairs":
+        """Return each pair once, at its highest similarity and by rising row, from matches of rows."""
+        nearest = np.argsort(-similarity, kind="stable")
+        first, second = np.minimum(rows, neighbours)[nearest], np.maximum(rows, neighbours)[nearest]
+        _, chosen = np.unique(first << 32 | second, return_index=True)
+        return cls(first[chosen], second[chosen], similarity[nearest][chosen], *facts)
+
     def __len__(self) -> int:
         return len(self.first)
+
+    def chosen(self, rows: np.ndarray) -> "Pairs":
+        """Return some of the pairs, by place or as a mask."""
+        return replace(
+            self, first=self.first[rows], second=self.second[rows], similarity=self.similarity[rows]
+        )
+
+    def joined_with(self, *added: "Pairs") -> "Pairs":
+        """Return these pairs and others, each once at its highest similarity."""
+        parts = [self, *added]
+        columns = [[part.first for part in parts], [part.second for part in parts]]
+        first, second = map(np.concatenate, columns)
+        similarity = np.concatenate([part.similarity for part in parts])
+        return Pairs.of(first, second, similarity, self.method, min(part.recall for part in parts))
+
+    def among_nearest(self, k: int) -> np.ndarray:
+        """Return bool for each pair: it is among the `k` most similar of either row."""
+        rows = np.concatenate([self.first, self.second])
+        first, second = among_nearest(rows, np.tile(self.similarity, 2), k).reshape(2, -1)
+        return first | second
 
 
 @dataclass(frozen=True)
@@ -80,16 +108,12 @@ class Bounds:
 
     def counting(self, pairs: Pairs) -> Pairs:
         """Return those of some pairs that count for either of their rows."""
-        rows, similarity = np.concatenate([pairs.first, pairs.second]), np.tile(pairs.similarity, 2)
-        above = np.flatnonzero(similarity >= self.threshold - TOLERANCE)
-        counts = np.zeros(len(rows), bool)
-        counts[above] = among_nearest(rows[above], similarity[above], MAX_CROWD)
+        above = np.flatnonzero(pairs.similarity >= self.threshold - TOLERANCE)
+        counts = np.zeros(len(pairs), bool)
+        counts[above] = pairs.chosen(above).among_nearest(MAX_CROWD)
         if self.lowest < self.threshold:
-            counts |= among_nearest(rows, similarity, self.nearest)
-        chosen = counts.reshape(2, -1).any(axis=0)
-        return replace(
-            pairs, **{name: getattr(pairs, name)[chosen] for name in ("first", "second", "similarity")}
-        )
+            counts |= pairs.among_nearest(self.nearest)
+        return pairs.chosen(counts)
 
 
 def similar_pairs(
@@ -121,7 +145,7 @@ def similar_pairs(
         return faiss.knn(queries, vectors, k, metric=faiss.METRIC_INNER_PRODUCT)
 
     if len(rows) * len(vectors) <= exact_products:
-        return bounds.counting(_pairs(*matches(compare_all, rows)))
+        return bounds.counting(Pairs.of(*matches(compare_all, rows)))
     index = _cells(vectors)
     sample = np.random.default_rng(1).choice(rows, min(SAMPLE, len(rows)), replace=False)
     truth = matches(compare_all, sample)
@@ -132,7 +156,7 @@ def similar_pairs(
             break
         index.nprobe *= 2
     method = f"IVF {index.nlist} cells, {index.nprobe} searched"
-    return bounds.counting(_pairs(*matches(index.search, rows), method, *recalls))
+    return bounds.counting(Pairs.of(*matches(index.search, rows), method, *recalls))
 
 
 def _cells(vectors: np.ndarray) -> Any:
@@ -168,7 +192,7 @@ def _matches(vectors: np.ndarray, bounds: Bounds, search: _Search, rows: np.ndar
         can_count &= (neighbours >= 0) & (neighbours != block[:, None])
         parts.append((block[np.nonzero(can_count)[0]], neighbours[can_count], cosines[can_count]))
     rows, neighbours, cosines = (np.concatenate(part) for part in zip(*parts, strict=True))
-    return rows, neighbours, cosines
+    return rows, neighbours, np.minimum(cosines, 1)
 
 
 def _recalls(truth: _Matches, matches: _Matches, threshold: float) -> tuple[float, float]:
@@ -189,10 +213,3 @@ def among_nearest(rows: np.ndarray, similarity: np.ndarray, k: int) -> np.ndarra
     chosen = np.zeros(len(rows), bool)
     chosen[order] = place < k
     return chosen
-
-
-def _pairs(rows: np.ndarray, neighbours: np.ndarray, similarity: np.ndarray, *facts: Any) -> Pairs:
-    """Put the smaller row first, drop the second match of a pair, sort."""
-    first, second = np.minimum(rows, neighbours), np.maximum(rows, neighbours)
-    _, unique = np.unique(first << 32 | second, return_index=True)
-    return Pairs(first[unique], second[unique], np.minimum(similarity[unique], 1), *facts)

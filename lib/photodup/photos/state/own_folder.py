@@ -5,18 +5,28 @@ Only files with photodup's own names are deleted, and only in a folder with the 
 opened inside the one above, so that it cannot be exchanged after a check.
 """
 
+import errno
 import os
 import re
 import stat
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from photodup.core.errors import PhotodupError
 from photodup.core.files import real_path
 from photodup.core.names import printable
-from photodup.core.safe_open import TEMPORARY, PathInFolder, open_file, parts_of, writing
+from photodup.core.safe_open import (
+    TEMPORARY,
+    PathInFolder,
+    open_file,
+    opened,
+    parts_of,
+    remove_file,
+    status_of,
+    writing,
+)
 
 MARKER = "photodup-folder.txt"
 THUMBNAIL_SIZES = ("small", "screen", "large")
@@ -30,7 +40,6 @@ _MAY_BE_DELETED = re.compile(
     rf"thumbnails/([0-9a-f]{{2}})/\1[0-9a-f]{{30}}-(?:{'|'.join(THUMBNAIL_SIZES)})\.jpg"
     r"|(?:evidence|features|neighbours)\.sqlite(?:-wal|-shm|-journal)?"
 )
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class OwnFolderError(PhotodupError):
@@ -38,8 +47,8 @@ class OwnFolderError(PhotodupError):
 
 
 def _file_of(*parts: str) -> Any:
-    """Return a property with the path of a file in an `OwnFolder`."""
-    return property(lambda folder: folder._file(*parts))
+    """Return a property with the path of a file in an `OwnFolder`; who opens it follows no link."""
+    return property(lambda folder: folder.path.joinpath(*parts))
 
 
 class OwnFolder:
@@ -77,13 +86,13 @@ class OwnFolder:
                 f"{printable(self.path)} holds files and was not made by photodup: move it away, or give another "
                 "place with --catalogue FILE."
             )
-        with self._written(MARKER) as file:
+        with self._marker() as marker, writing(marker, mode=0o600) as file:
             file.write(_ABOUT.encode())
 
     @property
     def is_marked(self) -> bool:
         """Whether the folder is there and photodup made it."""
-        with suppress(OSError, OwnFolderError), self._opened():
+        with suppress(OSError, OwnFolderError), self._opened(MARKER):
             return True
         return False
 
@@ -93,9 +102,8 @@ class OwnFolder:
         Raises:
             OSError: it is not there, or cannot be read.
         """
-        *folders, name = self._inside(parts)
-        with self._opened(*folders) as folder:
-            return _read(folder, name, most_bytes)
+        with self._opened(*parts) as place, open(open_file(place), "rb") as file:
+            return file.read(most_bytes)
 
     def write(self, data: bytes, *parts: str, durable: bool = False) -> None:
         """Write a file atomically and make its folders; no link is followed.
@@ -109,14 +117,11 @@ class OwnFolder:
             OwnFolderError: photodup did not make the folder.
             OSError: it cannot be written.
         """
-        with self.writing(*parts, durable=durable) as file:
+        with (
+            self._opened(*parts, make=True) as place,
+            writing(place, mode=0o600, fsync=durable) as file,
+        ):
             file.write(data)
-
-    @contextmanager
-    def writing(self, *parts: str, durable: bool = False) -> Iterator[BinaryIO]:
-        """Yield a file to write to, for large data; see `write`."""
-        with self._opened(), self._written(*parts, durable=durable) as file:
-            yield file
 
     def delete(self, *names: str) -> None:
         """Delete files that can be made again; missing ones are no error, links stay.
@@ -131,10 +136,9 @@ class OwnFolder:
         for name in names:
             if not _MAY_BE_DELETED.fullmatch(name):
                 raise ValueError(f"{name} is no file that can be made again")
-            *folders, last = name.split("/")
-            with suppress(FileNotFoundError), self._opened(*folders) as folder:
-                if stat.S_ISREG(os.lstat(last, dir_fd=folder).st_mode):
-                    os.unlink(last, dir_fd=folder)
+            with suppress(FileNotFoundError), self._opened(name) as place:
+                if (status := status_of(place)) and stat.S_ISREG(status.st_mode):
+                    remove_file(place)
 
     def delete_thumbnails(self, except_of: Collection[str]) -> None:
         """Delete the thumbnails of all other contents (MD5), such as purged photographs."""
@@ -146,8 +150,8 @@ class OwnFolder:
                         self.delete(relative)
 
     def _listed(self, *parts: str) -> list[str]:
-        with suppress(OSError, OwnFolderError), self._opened(*parts) as folder:
-            return os.listdir(folder)
+        with suppress(OSError, OwnFolderError), self._opened(*parts, "any name") as place:
+            return os.listdir(place.folder)
         return []
 
     def _names(self) -> frozenset[str]:
@@ -169,50 +173,31 @@ class OwnFolder:
                     names.add(entry.name)
         return frozenset(names)
 
-    def _file(self, *parts: str) -> Path:
-        """Return a path below the folder, no part of which is a link."""
-        path = self.path
-        for part in parts:
-            path = path / part
-            if path.is_symlink():
-                raise OwnFolderError(
-                    f"{printable(path)} is a link, and photodup writes only inside its own folder: replace it by "
-                    "a real file or folder, or delete it."
-                )
-        return path
-
     @contextmanager
-    def _opened(self, *parts: str, create: bool = False, marked: bool = True) -> Iterator[int]:
-        descriptor = os.open(self.path, _FOLDER)
+    def _opened(self, *parts: str, make: bool = False) -> Iterator[PathInFolder]:
+        """Open the folder of a file below this one, which has to have its marker."""
+        relative = "/".join(parts)
         try:
-            if marked:
-                _check_marker(descriptor, self.path)
-            for part in parts:
-                if create:
-                    with suppress(FileExistsError):
-                        os.mkdir(part, dir_fd=descriptor)
-                inner = os.open(part, _FOLDER, dir_fd=descriptor)
-                os.close(descriptor)
-                descriptor = inner
-            yield descriptor
-        finally:
-            os.close(descriptor)
+            parts_of(relative)
+        except ValueError:  # such as an MD5 from a foreign catalogue
+            raise OwnFolderError(f"{printable(relative)} is no place in {printable(self.path)}.") from None
+        with self._marker() as marker:
+            if not _is_whole(marker):
+                raise OwnFolderError(
+                    f"{printable(self.path)} was not made by photodup: nothing in it is touched."
+                )
+            with opened(marker.folder, relative, make=make) as place:
+                if place is None:
+                    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), relative)
+                yield place
 
     @contextmanager
-    def _written(self, *parts: str, durable: bool = False) -> Iterator[BinaryIO]:
-        *folders, name = self._inside(parts)
-        with (
-            self._opened(*folders, create=True, marked=False) as folder,
-            writing(PathInFolder(folder, name), mode=0o600, fsync=durable) as file,
-        ):
-            yield file
-
-    def _inside(self, parts: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the parts; refuse those that lead out, such as an MD5 from a foreign catalogue."""
-        with suppress(ValueError):
-            if parts_of("/".join(parts)) == parts:
-                return parts
-        raise OwnFolderError(f"{printable('/'.join(parts))} is no place in {printable(self.path)}.")
+    def _marker(self) -> Iterator[PathInFolder]:
+        """Open this folder, which may be no link; yield the place of its marker."""
+        with opened(self.path.parent, f"{self.path.name}/{MARKER}") as marker:
+            if marker is None:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.path))
+            yield marker
 
 
 def locate_catalogue(root: Path, path: Path | str | None) -> tuple[Path, OwnFolder, bool]:
@@ -230,13 +215,8 @@ def locate_catalogue(root: Path, path: Path | str | None) -> tuple[Path, OwnFold
     return file, OwnFolder(file.with_name(f"{file.name}.d")), False
 
 
-def _read(folder: int, name: str, most_bytes: int = -1) -> bytes:
-    with open(open_file(PathInFolder(folder, name)), "rb") as file:
-        return file.read(most_bytes)
-
-
-def _check_marker(folder: int, path: Path) -> None:
-    with suppress(OSError):
-        if _read(folder, MARKER, len(_ABOUT)).startswith(_MARK.encode()):
-            return
-    raise OwnFolderError(f"{printable(path)} was not made by photodup: nothing in it is touched.")
+def _is_whole(marker: PathInFolder) -> bool:
+    """Return whether photodup wrote a marker."""
+    with suppress(OSError), open(open_file(marker), "rb") as file:
+        return file.read(len(_MARK)) == _MARK.encode()
+    return False

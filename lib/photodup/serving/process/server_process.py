@@ -166,10 +166,10 @@ class Command:
             yield results[0]
 
 
-def _prune(folder: Path, keep: int = 40) -> None:
+def _prune(folder: Path) -> None:
     """Delete the oldest logs: each server on a free port adds one."""
     with contextlib.suppress(OSError):  # another process prunes as well
-        for old in sorted(folder.glob("*-*.log"), key=lambda path: path.stat().st_mtime)[:-keep]:
+        for old in sorted(folder.glob("*-*.log"), key=lambda path: path.stat().st_mtime)[:-40]:
             old.unlink(missing_ok=True)
 
 

@@ -138,9 +138,9 @@ def _asking(grpc_url: str, model: str) -> Iterator[InferenceServerClient]:
 
 
 def answers_during(
-    grpc_url: str, model: str, request: np.ndarray, action: Callable[[], None], *, workers: int = 4
+    grpc_url: str, model: str, request: np.ndarray, action: Callable[[], None]
 ) -> dict[str, Any]:
-    """Send requests to `model` from several clients during `action`, and a second before and after it.
+    """Send requests to `model` from four clients during `action`, and a second before and after it.
 
     Args:
         request: the input `image`, with its batch axis.
@@ -172,8 +172,8 @@ def answers_during(
                         raise
                     failures.append(str(error))  # the caller wants these
 
-    with ThreadPoolExecutor(workers) as pool:
-        asking = [pool.submit(ask) for _ in range(workers)]
+    with ThreadPoolExecutor(4) as pool:
+        asking = [pool.submit(ask) for _ in range(4)]
         try:
             time.sleep(1)
             action()

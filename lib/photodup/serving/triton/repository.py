@@ -25,7 +25,6 @@ from photodup.embedding.engines.export import HALF, IR_VERSION, ir_version
 from photodup.embedding.engines.model import check_choice, digest_at
 from photodup.embedding.engines.onnx_runtime import model_sha256
 from photodup.embedding.engines.reduced import read_notes, reduced_path, source_of, verdict_in
-from photodup.serving.triton import decoders
 from photodup.serving.triton.config import (
     check_config,
     read_config,
@@ -161,7 +160,7 @@ def render_repository(
             config.instance_group[0].count = preprocess_instances
             set_batching(config, "single")  # decoding gains nothing from a batch
             _copy_committed(name, "model.py", folder / "1")
-            _copy_library(folder / "1", imaging, jpeg_scans, decoders)
+            _copy_library(folder / "1", imaging, jpeg_scans)
         elif name == _PREPROCESS_DALI:
             _copy_committed(name, "pipeline.py", folder / "1")
         elif config.platform != "ensemble":

@@ -1,8 +1,7 @@
 """A real Triton Inference Server on this machine, without Docker.
 
 The binary is that of NVIDIA's `nvidia-pytriton` wheel, in its own virtual environment (it needs NumPy 1.x):
-`PHOTODUP_TRITON_VENV`, or `.venv-triton` in the checkout. `start_shipped` starts it with docker/start-triton.sh, like the
-images.
+`PHOTODUP_TRITON_VENV`, or `.venv-triton` in the checkout.
 
 SECURITY. Each start makes a new random key for model loading, shared memory, tracing and logging (`control_key.py`).
 `tritonserver` takes it only as an argument, so every user of this machine can read it (`ps`) and reach the server, which
@@ -25,7 +24,6 @@ from photodup.core.files import replacing
 from photodup.core.paths import build_dir, project_root
 from photodup.core.settings import environment, inherited
 from photodup.serving import control_key
-from photodup.serving.control_key import VARIABLE
 from photodup.serving.process.ports import claim_ports, reachable
 from photodup.serving.process.server_process import ServerProcess, answers
 from photodup.serving.triton.config import check_config, read_config
@@ -258,32 +256,3 @@ def remove_stale_shared_memory() -> None:
 def _remove_shared_memory(prefix: str) -> None:
     for path in glob.glob(f"/dev/shm/{prefix}*"):
         Path(path).unlink(missing_ok=True)
-
-
-def start_shipped(
-    repository: Path, *, key: str = "", arguments: Sequence[str] = (), log: str = "triton-shipped"
-) -> ServerProcess:
-    """Start Triton with docker/start-triton.sh, like the images, and return at once. The caller must stop it.
-
-    Args:
-        key: the control key; without one models cannot be changed.
-        arguments: more options of `tritonserver`, such as `--http-port=8003`.
-        log: name of its log in build/logs.
-
-    Raises:
-        PhotodupError: there is no embedded Triton here.
-    """
-    venv = triton_venv()
-    environment = server_environment(venv) | {"PHOTODUP_MODEL_REPOSITORY": str(repository.resolve())}
-    environment["PATH"] = f"{server_folder(venv) / 'bin'}:{environment['PATH']}"
-    environment.pop(VARIABLE, None)
-    environment |= {VARIABLE: key} if key else {}
-    command = [
-        str(project_root() / "docker" / "start-triton.sh"),
-        f"--backend-directory={backends_folder(venv)}",
-        # Our configurations are complete; guessing would start every Python model once more.
-        "--disable-auto-complete-config",
-        f"--backend-config=python,shm-region-prefix-name={_new_shm_prefix()}",
-        *arguments,
-    ]
-    return ServerProcess("Triton", command, build_dir() / "logs" / f"{log}.log", environment)

@@ -75,7 +75,7 @@ def plan_of(visit_s: float) -> VisitPlan:
 def _measure(run: Run, visits: Sequence[tuple[int, Pair]], sizes: Sizes) -> None:
     if not visits:
         return
-    minutes = len(visits) * sizes.visit_s / 60
+    minutes = sum(sizes.visit_s(pair) for _, pair in visits) / 60
     price = run.endpoints.price_per_hour_usd
     cost = f" and {minutes / 60 * price:.2f} USD" if price else ""
     print(

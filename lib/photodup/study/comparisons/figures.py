@@ -41,13 +41,12 @@ def draw_frontier(ax: Axes, compared: Compared, *, latency_load: str, rate_load:
         color = charts.engine_color(lone.engine)
         reach_x = [[x - many.throughput_images_per_s_ci_low], [many.throughput_images_per_s_ci_high - x]]
         reach_y = [[y - lone.latency_ms_p50_ci_low], [lone.latency_ms_p50_ci_high - y]]
+        text = f"{lone.precision.upper()}, {SERVERS.get(lone.server, lone.server)}"
         ax.errorbar(x, y, reach_y, reach_x, fmt="none", ecolor=color, elinewidth=1.2, zorder=2)
-        if lone.latency_ms_p99 and lone.latency_ms_p99 > y:
-            ax.plot([x, x], [y, lone.latency_ms_p99], color=color, alpha=0.3, linewidth=1, zorder=1)
-            ax.plot(x, lone.latency_ms_p99, "_", color=color, alpha=0.5, zorder=1)
-        ax.plot(x, y, MARKERS.get(lone.server, "o"), color=color, markersize=8, zorder=3)
-        server = SERVERS.get(lone.server, lone.server)
-        text = f"{lone.precision.upper()}, {server}"
+        if (p99 := lone.latency_ms_p99) and p99 > y:
+            ax.plot([x, x], [y, p99], color=color, alpha=0.3, linewidth=1, zorder=1, label="_to p99")
+            ax.plot(x, p99, "_", color=color, alpha=0.5, zorder=1, label="_to p99")
+        ax.plot(x, y, MARKERS.get(lone.server, "o"), color=color, markersize=8, zorder=3, label=f"_{side}")
         # Two servers with one engine lie on each other: the upper one's name is above, the lower one's below. Two engines
         # lie side by side: the names of the one that gives most are on the right.
         to_right = lone.engine == fastest

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 KIND = "visit"
 EXPLORATORY_PALINDROMES = 2
 SERVED_BLOCK_S = 2.0  # of sides that are started for each block
+# What a visit is estimated from: a server on two cores answers some 50 images a second, and starts in about so long.
+IMAGE_S, READY_S = 0.02, 15.0
 
 
 @dataclass(frozen=True)
@@ -53,11 +55,12 @@ class Sizes:
     plan: VisitPlan = field(default_factory=VisitPlan)
     starts: int = 0
 
-    @property
-    def visit_s(self) -> float:
-        """About how long a visit of a primary comparison takes, seconds."""
+    def visit_s(self, pair: Pair) -> float:
+        """About how long a visit of a comparison takes, seconds: a block waits for its answers, however slow they are."""
         plan = self.plan
-        return 1.3 * 4 * plan.palindromes * plan.block_s + 2 * (plan.warmup_s + plan.alone_s)
+        block_s = max(1.1 * plan.block_s, sum(plan.answers(pair.load)) * pair.load.batch * IMAGE_S)
+        n_started = sum(bool(side.settings or side.server) for side in (pair.a, pair.b))
+        return 4 * plan.palindromes * block_s + 2 * (plan.warmup_s + plan.alone_s) + n_started * READY_S
 
 
 def sizes_of(options: Mapping[str, Any], visits: int | None = None) -> Sizes:
@@ -212,11 +215,11 @@ def measure_visits(
     """
     start_of = lambda visit: (visit - 1) * (sizes.starts or sizes.visits) // sizes.visits  # noqa: E731
     with ExitStack() as servers:
-        sides, last = _Sides(run, servers), 0
+        sides, last = ReadySides(run, servers), 0
         for number, pair in bar(visits, total=len(visits), desc="visits", unit="visit"):
             if last and restarted and start_of(number) != start_of(last):
                 servers.close()
-                sides = _Sides(restarted(), servers)
+                sides = ReadySides(restarted(), servers)
             last = number
             key, config = visit_key(pair), visit_config(pair, number)
             measure = partial(sides.measure, pair, number, sizes)
@@ -224,7 +227,7 @@ def measure_visits(
 
 
 @dataclass
-class _Sides:
+class ReadySides:
     """The sides of a round of visits: each is made ready once, when a pair first has it.
 
     Attributes:

@@ -51,8 +51,8 @@ def check_manifests(objects: list[dict[str, Any]]) -> list[Violation]:
     return [*quota(workload), *probes(workload), *references(objects, workload)]
 
 
-def schema(objects: list[dict[str, Any]], version: str = KUBERNETES_VERSION) -> Iterator[Violation]:
-    """Find what Kubernetes' own schema of `version` refuses; unknown fields included."""
+def schema(objects: list[dict[str, Any]]) -> Iterator[Violation]:
+    """Find what Kubernetes' own schema refuses; unknown fields included."""
     import kubernetes_validate
 
     for item in objects:
@@ -60,12 +60,14 @@ def schema(objects: list[dict[str, Any]], version: str = KUBERNETES_VERSION) -> 
             continue
         where = f"{item.get('kind', '?')}/{item.get('metadata', {}).get('name', '?')}"
         try:
-            kubernetes_validate.validate(item, version, strict=True)
+            kubernetes_validate.validate(item, KUBERNETES_VERSION, strict=True)
         except kubernetes_validate.ValidationError as error:
             path = ".".join(str(part) for part in error.path)
             yield Violation("schema", where, f"{path or 'object'}: {error.message}")
         except kubernetes_validate.SchemaNotFoundError:
-            yield Violation("schema", where, f"no such kind in Kubernetes {version}: check apiVersion.")
+            yield Violation(
+                "schema", where, f"no such kind in Kubernetes {KUBERNETES_VERSION}: check apiVersion."
+            )
 
 
 def quota(workload: ScaledDeployment) -> Iterator[Violation]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +43,7 @@ FOUND = "#2f5d8a"  # a difference in either direction: no colour says better or 
 
 
 def use_style() -> None:
-    """Apply the repository's matplotlibrc to this process, and let notebooks show tables with `as_markdown`.
+    """Apply the repository's matplotlibrc to this process, and let notebooks show every table with `as_markdown`.
 
     Call it once, in a notebook's import cell.
 
@@ -55,7 +55,9 @@ def use_style() -> None:
 
     pd.set_option("display.notebook_repr_html", False)
     if shell := running_shell():
-        shell.display_formatter.formatters["text/markdown"].for_type(pd.DataFrame, as_markdown)
+        formatters = shell.display_formatter.formatters
+        formatters["text/markdown"].for_type(pd.DataFrame, as_markdown)
+        formatters["text/plain"].for_type(pd.DataFrame, lambda table, text, _: text.text(as_markdown(table)))
     plt.style.use(project_root() / "matplotlibrc")
     np.random.seed(0)
 
@@ -122,55 +124,70 @@ def save(figure: Figure, run: Run, name: str) -> Path:
 def data_of(figure: Figure) -> str:
     """Return what a figure shows as CSV, one row a drawn point.
 
-    Columns: `panel` (its title or number), `series` (as the legend names it, else its colour), `x` and `y` (a row's or
-    column's name where the axis has names), and `value`, of a matrix alone.
+    Columns: `panel` (its title or number), `series` (its label, or what a legend calls its colour; empty where neither names
+    it), `x` and `y` (a row's or column's name where the axis has names), and `value`, of a matrix alone.
     """
     import pandas as pd
 
-    rows = []
+    rows, names = [], _named_colors(figure)
     for number, ax in enumerate(figure.axes, 1):
         panel = ax.get_title() or ax.get_title(loc="left") or str(number)
         x_names, y_names = _names(ax.xaxis), _names(ax.yaxis)
         rows += [
             (panel, series, x_names.get(round(x), f"{x:.6g}"), y_names.get(round(y), f"{y:.6g}"), value)
-            for series, x, y, value in _drawn(ax)
+            for series, x, y, value in _drawn(ax, names)
             if x == x and y == y
         ]
     table = pd.DataFrame(rows, columns=["panel", "series", "x", "y", "value"])
     return table.dropna(axis="columns", how="all").to_csv(index=False, float_format="%.6g")
 
 
-def _drawn(ax: Axes) -> Iterator[tuple[str, float, float, float | None]]:
+def _named_colors(figure: Figure) -> dict[str, str]:
+    """Return what the legends of a figure call each colour."""
+    from matplotlib.colors import to_hex, to_rgba_array
+
+    names = {}
+    for legend in filter(None, (ax.get_legend() for ax in figure.axes)):
+        handles: list[Any] = list(legend.legend_handles)
+        for handle, text in zip(handles, legend.get_texts(), strict=True):
+            color = handle.get_color() if hasattr(handle, "get_color") else handle.get_facecolor()
+            names[to_hex(to_rgba_array(color)[0])] = text.get_text()
+    return names
+
+
+def _drawn(ax: Axes, names: Mapping[str, str]) -> Iterator[tuple[str | None, float, float, float | None]]:
     """Yield series, x, y and a matrix's value of all that is drawn in data coordinates."""
     from matplotlib.collections import LineCollection, PathCollection, QuadMesh
     from matplotlib.colors import to_hex
     from matplotlib.container import BarContainer
 
-    def named(artist, color: str) -> str:
+    def named(artist, color: Any) -> str:
+        """A label that begins with _ stands in no legend; matplotlib's own of that kind say nothing."""
         label = str(artist.get_label())
-        return color if label.startswith("_") else label
+        is_chosen = not label.startswith(("_child", "_container", "_nolegend"))
+        return label.removeprefix("_") if is_chosen else names.get(to_hex(color), "")
 
     for line in ax.lines:
         if line.get_transform() == ax.transData:  # no line across the whole panel
-            series = named(line, to_hex(line.get_color()))
+            series = named(line, line.get_color())
             yield from ((series, float(x), float(y), None) for x, y in np.asarray(line.get_xydata(), float))
     for bars in ax.containers:
         if isinstance(bars, BarContainer):
             for bar, value in zip(bars, np.asarray(bars.datavalues, float), strict=True):
                 middle = bar.get_y() + bar.get_height() / 2
-                yield named(bars, to_hex(bar.get_facecolor())), float(value), middle, None
+                yield named(bars, bar.get_facecolor()), float(value), middle, None
     for drawn in ax.collections:
         if isinstance(drawn, PathCollection):
-            colors = [to_hex(color) for color in np.asarray(drawn.get_facecolor())] or [""]
+            colors = np.asarray(drawn.get_facecolor())
             for place, (x, y) in enumerate(np.asarray(drawn.get_offsets(), float)):
-                yield colors[place % len(colors)], float(x), float(y), None
+                yield named(drawn, colors[place % len(colors)]), float(x), float(y), None
         elif isinstance(drawn, LineCollection):
             for part in drawn.get_segments():
                 yield from (("interval", float(x), float(y), None) for x, y in part)
         elif isinstance(drawn, QuadMesh):
             n_rows = len(np.asarray(drawn.get_coordinates())) - 1
             for row, values in enumerate(np.asarray(drawn.get_array(), float).reshape(n_rows, -1)):
-                yield from (("", column, row, float(value)) for column, value in enumerate(values))
+                yield from ((None, column, row, float(value)) for column, value in enumerate(values))
 
 
 def _names(axis: Axis) -> dict[int, str]:
@@ -198,7 +215,7 @@ def interval_row(
     is_hollow: bool = False,
 ) -> None:
     """Draw a value with its interval (low, high) along one row of a figure."""
-    ax.plot(interval, [row, row], color=color, linewidth=2)
+    ax.plot(interval, [row, row], color=color, linewidth=2, label="_interval")
     face = "white" if is_hollow else color
     ax.plot(value, row, marker, color=color, markerfacecolor=face, markersize=7)
 

@@ -8,12 +8,15 @@ from __future__ import annotations
 import base64
 import io
 import re
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import nbformat
 
 from photodup.study.notebook.run import REFERENCE
 
 FIGURE = "answer.png"
+MOST_PIXELS = 50_000_000
 _PART = re.compile(r"(\*\*Answer\*\* )\(.*?\)\..*?(?=\n\n\*\*Needs\*\*)", re.DOTALL)
 _CONTENTS = re.compile(r"\n\n\*\*Contents\*\*.*?(?=\n\n|\Z)", re.DOTALL)
 
@@ -28,8 +31,9 @@ def write_opening(notebook: nbformat.NotebookNode, run: str = REFERENCE) -> None
     opening = notebook.cells[0]
     source = "reference run" if run == REFERENCE else f"run {run}"
     answer = printed_answer(notebook).replace("<", "&lt;")  # prose is shown as HTML
-    picture = _figure(notebook)
-    image = f"\n\n![The answer as a figure](attachment:{FIGURE})" if picture else ""
+    picture = answer_figure(notebook)
+    under = next((text for cell, text in with_headings(notebook.cells) if is_tagged(cell, "figure")), "")
+    image = f"\n\n![Figure: {under}](attachment:{FIGURE})" if picture else ""
     opening.source = _PART.sub(lambda m: f"{m.group(1)}({source}). {answer}{image}", opening.source, count=1)
     opening.pop("attachments", None)
     if picture:
@@ -37,7 +41,29 @@ def write_opening(notebook: nbformat.NotebookNode, run: str = REFERENCE) -> None
     opening.source = _CONTENTS.sub("", opening.source) + _contents(notebook)
 
 
-def fewer_colours(png: str) -> str:
+def with_headings(cells: Iterable[Any]) -> Iterator[tuple[Any, str]]:
+    """Yield each cell with the heading that it stands under, an alternative text for its figures."""
+    heading = ""
+    for cell in cells:
+        if cell.cell_type == "markdown":
+            titles = [line.lstrip("# ") for line in cell.source.splitlines() if line.startswith("#")]
+            heading = titles[-1] if titles else heading
+        yield cell, heading
+
+
+def is_png(encoded: str) -> bool:
+    """Return whether a text is a PNG file in base64 that decodes, and nothing but that."""
+    from PIL import Image
+
+    try:
+        content = base64.b64decode("".join(encoded.split()), validate=True)
+        with Image.open(io.BytesIO(content), formats=["PNG"]) as image:
+            return image.width * image.height <= MOST_PIXELS and image.load() is not None
+    except Exception:  # decoders raise nearly anything on hostile bytes
+        return False
+
+
+def _fewer_colours(png: str) -> str:
     """Return a drawing (base64 text) with 256 colours, which halves its size and changes nothing that the eye sees."""
     from PIL import Image
 
@@ -54,10 +80,11 @@ def printed_answer(notebook: nbformat.NotebookNode) -> str:
     return " ".join("".join(output.get("text", "") for output in outputs).split())
 
 
-def _figure(notebook: nbformat.NotebookNode) -> str:
+def answer_figure(notebook: nbformat.NotebookNode) -> str:
+    """Return the figure that the cell tagged `figure` drew, as base64 text of a PNG; empty if there is none."""
     outputs = [o for cell in notebook.cells if is_tagged(cell, "figure") for o in cell.get("outputs", [])]
     pictures = [output.data["image/png"] for output in outputs if "image/png" in output.get("data", {})]
-    return fewer_colours(pictures[0]) if pictures else ""
+    return _fewer_colours(pictures[0]) if pictures and is_png(pictures[0]) else ""
 
 
 def _contents(notebook: nbformat.NotebookNode) -> str:

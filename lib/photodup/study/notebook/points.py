@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from photodup.bench.link.link import PRESETS
-from photodup.bench.link.way import LOOPBACK, Way, emulated
+from photodup.bench.link.link import LOOPBACK, PRESETS, Way, emulated
 from photodup.bench.load.plan import WindowPlan
 from photodup.bench.stats.facts import Load
 from photodup.bench.stats.figures import figures_of_windows
@@ -217,10 +216,11 @@ def _measure_or_load(
 
     def measure_now() -> dict[str, Any]:
         address, backend = enter(), parse_backend(spec.backend)
-        reference = reference_embeddings(run) if is_checked and not backend.is_emulated else None
         url = address or run.endpoints.backends.get(backend.listed_as, "")
+        if is_checked and not backend.is_emulated:
+            _check(run, spec, url)
         window_plan = spec.plan or plan
-        window = partial(_window, spec, replace(window_plan, seed=window_plan.seed + visit - 1), reference)
+        window = partial(_window, spec, replace(window_plan, seed=window_plan.seed + visit - 1))
         metrics_url = None if spec.server else run.endpoints.metrics_url(backend)
         if spec.link:
             return _facts(run, spec) | _through_link(spec, window, url, metrics_url)
@@ -229,14 +229,17 @@ def _measure_or_load(
     run.measure_or_load(spec.key, measure_now, config=config, kind=KIND, may_fail=True)
 
 
-def _window(
-    spec: Spec,
-    plan: WindowPlan,
-    reference: np.ndarray | None,
-    url: str,
-    metrics_url: str | None,
-    way: Way,
-) -> dict[str, Any]:
+def _check(run: Run, spec: Spec, url: str) -> None:
+    """Compare a backend's embeddings with the reference; raises where it embeds otherwise."""
+    from photodup.bench.backends.adapters import adapter, check_embeddings
+    from photodup.study.notebook.weights import payload_photos
+
+    backend = parse_backend(spec.backend)
+    client, least = adapter(backend, url or None, **spec.options), MIN_COSINE.get(backend.wire, 0.999)
+    check_embeddings(client, payload_photos(N_PHOTOS), reference_embeddings(run), least, name=spec.backend)
+
+
+def _window(spec: Spec, plan: WindowPlan, url: str, metrics_url: str | None, way: Way) -> dict[str, Any]:
     """Measure one window from where this process is."""
     from photodup.bench.backends.adapters import adapter
     from photodup.bench.load import counters
@@ -251,8 +254,6 @@ def _window(
         payload_photos(N_PHOTOS),
         spec.load,
         plan,
-        reference=reference,
-        min_cosine=MIN_COSINE.get(backend.wire, 0.999),
         probe=counters.probe(metrics_url, account) if account and metrics_url else None,
         way=way,
         observer=Observer() if spec.tolerates_errors else None,

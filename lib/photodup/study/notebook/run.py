@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from photodup.bench.link.way import LOOPBACK, Way
+from photodup.bench.link.link import LOOPBACK, Way
 from photodup.bench.record import environment
 from photodup.bench.record.json_files import read_json, reading
 from photodup.bench.record.record import RunStore

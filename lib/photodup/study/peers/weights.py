@@ -10,7 +10,6 @@ from photodup.core.files import replacing, write_atomically
 from photodup.core.paths import build_dir
 from photodup.core.settings import DEFAULT_NAME
 from photodup.embedding.engines.weights import load_clip
-from photodup.embedding.imaging import IMAGE_SIZE, MEAN, STD
 
 
 def checkpoint(pretrained: str) -> Path:
@@ -90,52 +89,21 @@ def _folder(pretrained: str) -> Path:
 
 
 def _descriptions(clip: Any) -> dict[str, str]:
-    """Return the files beside the weights: shapes, preprocessing and open_clip's own tokens."""
-    gelu = "quick_gelu" if "Quick" in type(clip.visual.transformer.resblocks[0].mlp.gelu).__name__ else "gelu"
-    dim = int(clip.visual.output_dim)
-
-    def tower(transformer: Any, width: int) -> dict[str, Any]:
-        block = transformer.resblocks[0]
-        inner = int(block.mlp.c_fc.out_features)
-        facts = {"hidden_size": width, "intermediate_size": inner, "hidden_act": gelu}
-        heads = {"num_attention_heads": block.attn.num_heads, "num_hidden_layers": len(transformer.resblocks)}
-        return facts | heads | {"projection_dim": dim, "layer_norm_eps": 1e-5}
-
-    vision = tower(clip.visual.transformer, clip.visual.conv1.out_channels)
-    vision |= {
-        "image_size": IMAGE_SIZE,
-        "patch_size": clip.visual.conv1.kernel_size[0],
-        "model_type": "clip_vision_model",
-    }
-    text = tower(clip.transformer, clip.token_embedding.embedding_dim)
-    size, positions = clip.token_embedding.num_embeddings, clip.positional_embedding.shape[0]
-    text |= {"vocab_size": size, "max_position_embeddings": positions, "model_type": "clip_text_model"}
-    text |= {"bos_token_id": size - 2, "eos_token_id": size - 1, "pad_token_id": size - 1}
-    config: dict[str, Any] = {"architectures": ["CLIPModel"], "model_type": "clip", "torch_dtype": "float32"}
-    config |= {"projection_dim": dim, "logit_scale_init_value": 2.6592}
-    config |= {"vision_config": vision, "text_config": text}
-    pixels = {
-        "image_processor_type": "CLIPImageProcessor",
-        "feature_extractor_type": "CLIPFeatureExtractor",
-        "do_convert_rgb": True,
-        "do_resize": True,
-        "size": {"shortest_edge": IMAGE_SIZE},
-        "resample": 3,
-        "do_center_crop": True,
-        "crop_size": {"height": IMAGE_SIZE, "width": IMAGE_SIZE},
-        "do_rescale": True,
-        "rescale_factor": 1 / 255,
-        "do_normalize": True,
-        "image_mean": [round(float(v), 8) for v in MEAN],
-        "image_std": [round(float(v), 8) for v in STD],
-    }
+    """Return the files beside the weights: open_clip's own tokens, and what differs from `transformers`' ViT-B/32."""
+    is_quick = "Quick" in type(clip.visual.transformer.resblocks[0].mlp.gelu).__name__
+    tower = {"hidden_act": "quick_gelu" if is_quick else "gelu"}
+    config = {"architectures": ["CLIPModel"], "model_type": "clip", "torch_dtype": "float32"}
     ends = dict.fromkeys(("eos_token", "unk_token", "pad_token"), "<|endoftext|>")
     ends |= {"bos_token": "<|startoftext|>"}
-    tokens = {**ends, "model_max_length": positions, "tokenizer_class": "CLIPTokenizer"}
+    tokens = {
+        **ends,
+        "model_max_length": clip.positional_embedding.shape[0],
+        "tokenizer_class": "CLIPTokenizer",
+    }
     return {
-        "config.json": json.dumps(config, indent=1),
-        "preprocessor_config.json": json.dumps(pixels, indent=1),
-        "tokenizer_config.json": json.dumps(tokens, indent=1),
+        "config.json": json.dumps({**config, "text_config": tower, "vision_config": tower}),
+        "preprocessor_config.json": json.dumps({"image_processor_type": "CLIPImageProcessor"}),
+        "tokenizer_config.json": json.dumps(tokens),
         "special_tokens_map.json": json.dumps(ends),
         **_tokens(),
     }

@@ -1,4 +1,4 @@
-"""What a vendor's compiler costs: building, a cache of what was built, and a batch size it has not seen (notebook 05).
+"""A batch size that a vendor's compiler has not seen, and a cache of what it built (notebook 05).
 
 May import: embedding.engines. Each function runs in a process of its own (`in_own_process`), so that its memory is its own.
 """
@@ -19,33 +19,6 @@ def in_own_process(function: Callable[..., dict[str, Any]], *arguments: Any) -> 
         return pool.submit(function, *arguments).result()
 
 
-def time_batches(
-    graph: Path, engine: str, batches: Sequence[int] = (), repeats: int = 5, cache: str = ""
-) -> dict[str, Any]:
-    """Build an engine and time it.
-
-    Args:
-        graph: an encoder with a float32 input.
-        engine: `onnx` (ONNX Runtime), or OpenVINO's precision: `fp32` or `bf16`.
-        batches: batch sizes, each warmed by one run.
-        cache: OpenVINO's folder of compiled models.
-
-    Returns:
-        `build_s`, `memory_mb` (10⁶ bytes, after building), and for each of `batches` `batch`, `first_ms`,
-        `latencies_ms` and `memory_mb`.
-    """
-    start = time.perf_counter()
-    call = _onnx(graph) if engine == "onnx" else _openvino(graph, engine, cache)
-    build = {"build_s": time.perf_counter() - start, "memory_mb": _memory_mb()}
-    rows = []
-    for batch in batches:
-        image = noise(batch)
-        first_ms, *latencies_ms = (_took_ms(call, image) for _ in range(repeats + 1))
-        measured = {"batch": batch, "first_ms": first_ms, "latencies_ms": latencies_ms}
-        rows.append(measured | {"memory_mb": _memory_mb()})
-    return build | {"batches": rows}
-
-
 def answer_sizes(graph: Path, sizes: Sequence[int], per_size: bool, cache: str = "") -> dict[str, Any]:
     """Answer requests of changing batch size as a server would, and say which of them waited for a build.
 
@@ -61,7 +34,7 @@ def answer_sizes(graph: Path, sizes: Sequence[int], per_size: bool, cache: str =
     start = time.perf_counter()
     engines: dict[int, Callable[[np.ndarray], Any]] = {}
     if not per_size:
-        engines = dict.fromkeys(sizes, _openvino(graph, "fp32", cache, f"1..{max(sizes)}"))
+        engines = dict.fromkeys(sizes, _openvino(graph, cache, f"1..{max(sizes)}"))
         for size in sorted(engines):
             engines[size](noise(size))
     start_s, rows = time.perf_counter() - start, []
@@ -69,36 +42,23 @@ def answer_sizes(graph: Path, sizes: Sequence[int], per_size: bool, cache: str =
         image = noise(size)
         begun, built = time.perf_counter(), size not in engines
         if built:
-            engines[size] = _openvino(graph, "fp32", cache, str(size))
+            engines[size] = _openvino(graph, cache, str(size))
         engines[size](image)
         latency_ms = (time.perf_counter() - begun) * 1000
         rows.append({"batch": size, "built": built, "latency_ms": latency_ms, "memory_mb": _memory_mb()})
     return {"start_s": start_s, "requests": rows}
 
 
-def _onnx(graph: Path) -> Callable[[np.ndarray], Any]:
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(str(graph), providers=["CPUExecutionProvider"])
-    return lambda image: session.run(None, {"image": image})
-
-
-def _openvino(graph: Path, precision: str, cache: str, sizes: str = "") -> Callable[[np.ndarray], Any]:
+def _openvino(graph: Path, cache: str, sizes: str) -> Callable[[np.ndarray], Any]:
     from photodup.embedding.engines.openvino import compile_graph
 
-    request = compile_graph(graph, precision, cache=cache, sizes=sizes).create_infer_request()
+    request = compile_graph(graph, cache, sizes).create_infer_request()
     return lambda image: request.infer([image], share_inputs=True)
 
 
 def noise(batch: int) -> np.ndarray:
     """Return so many made-up images as an encoder takes them: timing does not depend on what they show."""
     return np.random.default_rng(0).standard_normal((batch, 3, 224, 224), np.float32)
-
-
-def _took_ms(call: Callable[[np.ndarray], Any], image: np.ndarray) -> float:
-    start = time.perf_counter()
-    call(image)
-    return (time.perf_counter() - start) * 1000
 
 
 def _memory_mb() -> float:

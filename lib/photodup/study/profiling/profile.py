@@ -22,14 +22,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def profile(
-    path: Path, batch: int = 1, *, runs: int = 20, warmup: int = 3, providers: Sequence[str] = CPU
-) -> dict[str, Any]:
-    """Run a model under ONNX Runtime's operator profiler.
+def profile(path: Path, *, runs: int = 20, providers: Sequence[str] = CPU) -> dict[str, Any]:
+    """Run a model on one image under ONNX Runtime's operator profiler.
 
     Args:
-        batch: images per run; random pixels, since no operator's time depends on their values.
-        runs: counted runs; `warmup` more before them are not.
+        runs: counted runs; three more before them are not.
         providers: in order of preference; the first is the one wanted.
 
     Returns:
@@ -37,8 +34,8 @@ def profile(
     """
     with tempfile.TemporaryDirectory() as folder:
         session = open_session(path, providers=providers, profile_prefix=f"{folder}/profile")
-        image = _images(session, batch)
-        for _ in range(warmup + runs):
+        image = _images(session, 1)
+        for _ in range(3 + runs):
             session.run(None, image)
         events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
     marks = sorted((e for e in events if e["name"] == "model_run"), key=lambda e: e["ts"])[-runs:]
@@ -82,7 +79,7 @@ def creation_s(path: Path, n: int = 3, **options: Any) -> list[float]:
 
 
 def batch_ms(
-    path: Path, batches: Sequence[int], *, min_s: float = 1.0, min_runs: int = 3, **options: Any
+    path: Path, batches: Sequence[int], *, min_s: float = 1.0, **options: Any
 ) -> dict[int, list[float]]:
     """Return the duration of each run per batch size, ms: one session, blocks in a seeded random order."""
     import random
@@ -93,7 +90,7 @@ def batch_ms(
     for n in random.Random(0).sample(list(batches), len(batches)):
         session.run(None, inputs[n])  # the first run of a size lays out its memory
         until = time.perf_counter() + min_s
-        while len(times[n]) < min_runs or time.perf_counter() < until:
+        while len(times[n]) < 3 or time.perf_counter() < until:
             begun = time.perf_counter()
             session.run(None, inputs[n])
             times[n].append((time.perf_counter() - begun) * 1e3)

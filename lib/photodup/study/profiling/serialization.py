@@ -87,7 +87,7 @@ def ladder() -> dict[str, Rung]:
     return {rung.name: rung for rung in rungs}
 
 
-def cpu_ms(action: Callable[[], Any], *, min_s: float = 0.2, min_repeats: int = 3) -> dict[str, float]:
+def cpu_ms(action: Callable[[], Any], *, min_s: float = 0.2) -> dict[str, float]:
     """Repeat `action` and return the median `cpu_ms` (this process, all threads), `wall_ms` and `n`.
 
     One call before them is not counted. Calls shorter than a clock's step are looped inside one measurement.
@@ -98,7 +98,7 @@ def cpu_ms(action: Callable[[], Any], *, min_s: float = 0.2, min_repeats: int = 
     cpu: list[float] = []
     wall: list[float] = []
     until = time.perf_counter() + min_s
-    while len(cpu) < min_repeats or time.perf_counter() < until:
+    while len(cpu) < 3 or time.perf_counter() < until:
         cpu_before, wall_before = time.process_time(), time.perf_counter()
         for _ in range(loops):
             action()

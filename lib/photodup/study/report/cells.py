@@ -8,9 +8,7 @@ nbconvert's own HTML templates load MathJax and RequireJS from a CDN and weigh 3
 from __future__ import annotations
 
 import base64
-import binascii
 import html
-import io
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -20,13 +18,12 @@ from typing import Any
 from photodup.core.pages import render_page
 from photodup.core.paths import project_root
 from photodup.study.notebook.files import read_notebook
-from photodup.study.notebook.opening import write_opening
+from photodup.study.notebook.opening import is_png, with_headings, write_opening
 
 _TAGS = frozenset(
     """a abbr b blockquote br caption code dd del details div dl dt em h1 h2 h3 h4 h5 h6 hr i img kbd li ol p pre s small
     span strong sub summary sup table tbody td tfoot th thead tr ul""".split()  # noqa: SIM905
 )
-MOST_PIXELS = 50_000_000
 TEMPLATES = Path(__file__).parent / "templates"
 _PNG = "data:image/png;base64,"
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -63,7 +60,7 @@ def render_cells(cells: Iterable[Any]) -> list[Cell]:
     """Return notebook cells as HTML, the pictures that prose links to inside it; empty and raw cells left out."""
     from markupsafe import Markup
 
-    rendered = [cell for cell in map(_cell, cells) if cell]
+    rendered = [cell for cell in (_cell(*under) for under in with_headings(cells)) if cell]
     images = project_root() / "notebooks"
     for cell in rendered:
         cell.html = Markup(_embed_images(cell.html, images))
@@ -71,7 +68,7 @@ def render_cells(cells: Iterable[Any]) -> list[Cell]:
     return rendered
 
 
-def _cell(cell: Any) -> Cell | None:
+def _cell(cell: Any, heading: str) -> Cell | None:
     if cell.cell_type == "markdown":
         return Cell("markdown", _page_of(_attached(cell)))
     if cell.cell_type != "code" or not cell.source.strip():
@@ -81,7 +78,7 @@ def _cell(cell: Any) -> Cell | None:
     from pygments.lexers import PythonLexer
 
     source = highlight(cell.source, PythonLexer(), HtmlFormatter())
-    return Cell("code", source, [text for text in map(_output, cell.outputs) if text])
+    return Cell("code", source, [text for output in cell.outputs if (text := _output(output, heading))])
 
 
 def _page_of(text: str) -> str:
@@ -109,18 +106,6 @@ def _safe(page: str) -> str:
     return bleach.clean(page, tags=_TAGS, attributes=may_have, protocols=protocols, strip=True)
 
 
-def is_png(encoded: str) -> bool:
-    """Return whether a text is a PNG file in base64, and nothing but that."""
-    from PIL import Image
-
-    try:
-        content = base64.b64decode("".join(encoded.split()), validate=True)
-        with Image.open(io.BytesIO(content), formats=["PNG"]) as image:
-            return image.width * image.height <= MOST_PIXELS
-    except (binascii.Error, ValueError, OSError):
-        return False
-
-
 def _attached(cell: Any) -> str:
     """Return a prose cell's text with its attached pictures inside it."""
     text = cell.source
@@ -145,7 +130,7 @@ def _embed_images(page: str, folder: Path) -> str:
     return re.sub(r'src="(images/[\w-]+\.\w+)"', data_uri, page)
 
 
-def _output(output: Any) -> str:
+def _output(output: Any, heading: str) -> str:
     if output.output_type == "stream":
         return f"<pre>{html.escape(_ANSI.sub('', output.text))}</pre>" if output.name == "stdout" else ""
     if output.output_type == "error":
@@ -153,7 +138,7 @@ def _output(output: Any) -> str:
     data = output.data
     if "image/png" in data:
         png = "".join(str(data["image/png"]).split())
-        return f'<img alt="figure" src="{_PNG}{png}">' if is_png(png) else ""
+        return f'<img alt="Figure: {html.escape(heading)}" src="{_PNG}{png}">' if is_png(png) else ""
     if "text/html" in data:
         return f'<div class="scroll">{_safe(data["text/html"])}</div>'
     if "text/markdown" in data:

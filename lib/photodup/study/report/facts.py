@@ -14,7 +14,7 @@ from photodup.bench.record.record import load_records
 from photodup.bench.stats.comparison import does_decide
 from photodup.core.paths import project_root
 from photodup.study.notebook.files import notebooks, read_notebook, study_rows
-from photodup.study.notebook.opening import printed_answer
+from photodup.study.notebook.opening import answer_figure, printed_answer
 from photodup.study.notebook.run import (
     REFERENCE,
     describe_machine,
@@ -59,9 +59,10 @@ def executed_notebook(run: str, source: Path) -> Path | None:
 
 
 def notebook_rows(run: str) -> Iterator[dict[str, Any]]:
-    """Yield title, question, this run's answer and state of every numbered notebook.
+    """Yield title, question, this run's answer with its figure, and state of every numbered notebook.
 
-    The answer is what the cell tagged `answer` printed in this run, never the prose of another one. `badges` is the state in
+    The answer is what the cell tagged `answer` printed in this run, never the prose of another one; its figure that of the
+    cell tagged `figure`. `badges` is the state in
     the words of a page, and `needs a GPU` where the question is about GPUs and the run had none.
     """
     directory = project_root() / "results" / run
@@ -72,14 +73,15 @@ def notebook_rows(run: str) -> Iterator[dict[str, Any]]:
         executed = executed_notebook(run, source)
         opening = read_notebook(source).cells[0].source
         outcome = outcomes.get(source.stem, {})
-        answer = printed_answer(read_notebook(executed)) if executed else ""
+        notebook = read_notebook(executed) if executed else None
         state = state_of(evidence(directory, source.stem), outcome.get("status", "passed"))
         needs_gpu = without_gpu and "gpu" in declarations().rests_on.get(source.stem, Basis()).devices
         yield {
             "stem": source.stem,
             "title": _first(r"^#\s*(.+)$", opening) or source.stem,
             "question": _first(r"\*\*Question\.?\*\*\.?\s*(.+?)(?:\n\s*\n|\Z)", opening),
-            "answer": answer,
+            "answer": printed_answer(notebook) if notebook else "",
+            "figure": answer_figure(notebook) if notebook else "",
             "decided": state,
             "badges": [BADGES.get(state, state), *(["needs a GPU"] if needs_gpu else [])],
             "seconds": outcome.get("seconds"),

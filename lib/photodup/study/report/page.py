@@ -19,7 +19,6 @@ from photodup.study.report.facts import (
     notebook_rows,
     run_facts,
 )
-from photodup.study.report.figures import PageFigure, notebook_figures
 
 
 def write_report(run: str) -> Path:
@@ -33,20 +32,13 @@ def write_report(run: str) -> Path:
         if executed := executed_notebook(run, source):
             place = directory / "notebooks" / f"{source.stem}.html"
             write_atomically(place, render_notebook(executed, run), within=directory.parent)
-    figures = [figure for source in notebooks() for figure in notebook_figures(run, source)]
     rows = list(notebook_rows(run))
-    best = list(_best(rows, figures))
-    best_figures = [figure for _, _, figure in best]
     page = render_page(
         TEMPLATES / "report.html",
         run=run,
         **run_facts(directory),
         notebooks=rows,
-        best=best,
-        figures=[figure for figure in figures if figure not in best_figures],
-        has_data={
-            figure.name for figure in figures if (directory / "figures" / f"{figure.name}.csv").is_file()
-        },
+        findings=list(_findings(directory, rows)),
         sizes=" ".join(sorted({row.get("sizes", "full") for row in study_rows(directory)})) or "full",
         commit=_commit(directory),
         environment=sorted((k, _flat(v)) for k, v in read_environment(directory).items()),
@@ -56,14 +48,12 @@ def write_report(run: str) -> Path:
     return index
 
 
-def _best(
-    rows: Sequence[dict[str, Any]], figures: Sequence[PageFigure]
-) -> Iterator[tuple[str, dict, PageFigure]]:
-    """Yield question, row and figure of the leading findings that this run has with their figures."""
-    by_stem, by_name = {row["stem"]: row for row in rows}, {figure.name: figure for figure in figures}
-    complete = [row for row in FINDINGS if row[2] in by_name and by_stem[row[1]]["answer"]]
-    for question, stem, name in complete[:LEADING]:
-        yield question, by_stem[stem], by_name[name]
+def _findings(directory: Path, rows: Sequence[dict[str, Any]]) -> Iterator[tuple[str, dict, str, str]]:
+    """Yield question, row, figure (PNG as base64 text) and its data's address, of the leading findings that a run has."""
+    by_stem = {row["stem"]: row for row in rows if row["figure"]}
+    for question, stem, name in [finding for finding in FINDINGS if finding[1] in by_stem][:LEADING]:
+        data = f"figures/{name}.csv"
+        yield question, by_stem[stem], by_stem[stem]["figure"], data if (directory / data).is_file() else ""
 
 
 def _commit(directory: Path) -> str:

@@ -3,6 +3,7 @@ drift from them. The appendix says what to run for which figure, how long it tak
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,9 @@ from photodup.study.kubernetes.manifests import read_workload
 from photodup.study.notebook.files import notebooks, read_notebook, study_rows
 from photodup.study.notebook.run import REFERENCE, describe_machine, folder_of, read_environment, read_run
 from photodup.study.report.facts import FINDINGS, LEADING, notebook_rows
-from photodup.study.report.figures import DECISION, SAVED
 
+SAVED = re.compile(r"charts\.save\(\w+, run, [\"']([\w-]+)[\"']\)")
+DECISION = "06_frontier"  # README's first picture, which its findings do not repeat
 NOT_MEASURED = "Not measured in the committed run."
 # The notebooks in the order in which a request meets their subjects.
 WAY = {

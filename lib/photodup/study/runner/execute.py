@@ -56,19 +56,6 @@ def declared_parameters(notebook: Path) -> dict[str, str]:
     return {name: info["help"] for name, info in papermill.inspect_notebook(str(notebook)).items()}
 
 
-def check_parameters(notebook: Path, parameters: Mapping[str, Any]) -> None:
-    """Refuse a parameter the notebook does not declare: papermill only warns, runs the default and exits 0.
-
-    Raises:
-        PhotodupError: names the parameter and what is declared.
-    """
-    declared = declared_parameters(notebook)
-    if unknown := sorted(set(parameters) - set(declared)):
-        raise PhotodupError(
-            f"{notebook.name} has no parameter {', '.join(unknown)}: it declares {', '.join(declared)}."
-        )
-
-
 def parse_parameters(arguments: Iterable[str]) -> dict[str, str]:
     """Turn `-p KEY VALUE -p KEY VALUE …` into parameters; the values are texts, which `read_parameters` reads.
 
@@ -141,7 +128,6 @@ def execute_notebook(
     papermill limits single cells only, so the whole notebook runs in a process group that is killed, kernel
     included, when `budget_s` has passed.
     """
-    check_parameters(source, parameters)
     outcome = NotebookOutcome(source.stem, source_sha256=source_sha256(source), parameters=dict(parameters))
     started, n_done = time.monotonic(), 0
     n_cells = sum(cell.cell_type == "code" for cell in read_notebook(source).cells)
@@ -266,7 +252,6 @@ def _plan(path: Path, run: str, sizes: str, extra: Mapping[str, Any]) -> tuple[d
     params = {**size.get("parameters", {}), **{k: v for k, v in extra.items() if k in declared}}
     if "RUN" in declared:
         params["RUN"] = run
-    check_parameters(path, params)
     return params, float(size.get("budget_s", DEFAULT_BUDGET_S))
 
 

@@ -96,11 +96,10 @@ class DevicePool(contextlib.ExitStack):
 
 
 @contextlib.contextmanager
-def balancer(ports: Sequence[int], health: str = "/v2/health/ready") -> Iterator[str]:
+def balancer(ports: Sequence[int]) -> Iterator[str]:
     """Run nginx in front of servers on loopback, least connections first; yields its address.
 
-    `health` is the path that answers 200 when a server is ready. Bodies stay in memory and connections to the servers
-    are kept, so that nginx adds one hop and nothing else.
+    Bodies stay in memory and connections to the servers are kept, so that nginx adds one hop and nothing else.
 
     Raises:
         PhotodupError: there is no nginx, or it does not start.
@@ -118,7 +117,7 @@ def balancer(ports: Sequence[int], health: str = "/v2/health/ready") -> Iterator
         config.write_text(balancer_config(port, ports, scratch))
         command = [program, "-p", scratch, "-c", str(config), "-e", "stderr"]
         with ServerProcess("nginx", command, build_dir() / "logs" / f"nginx-{port}.log") as server:
-            server.wait_ready(lambda: answers(f"http://127.0.0.1:{port}{health}"), 20.0)
+            server.wait_ready(lambda: answers(f"http://127.0.0.1:{port}/v2/health/ready"), 20.0)
             yield f"http://127.0.0.1:{port}"
 
 

@@ -85,7 +85,7 @@ class EvidenceStore(CacheFile):
     """The file. Where it cannot be written, `problem` says so in a sentence, and nothing is remembered."""
 
     FORM: ClassVar = Form(
-        version=10,  # raise when `verify_copy` or `lacks` change their verdicts, or `Verification` its fields
+        version=11,  # raise when `verify_copy` or `lacks` change their verdicts, or `Verification` its fields
         statements=(
             "CREATE TABLE pair (a BLOB, b BLOB, found BLOB NOT NULL, PRIMARY KEY (a, b)) STRICT, WITHOUT ROWID",
             "CREATE TABLE digest (key TEXT PRIMARY KEY, digest TEXT NOT NULL) STRICT, WITHOUT ROWID",

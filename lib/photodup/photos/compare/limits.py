@@ -14,7 +14,6 @@ class Limits:
 
     # One picture, as local features say (`Verification`): chosen from the curves that benchmarks/photo_quality measures.
     min_inliers: int = 10
-    min_tightness: float = 0.5
     min_overlap: float = 0.3
     min_correlation: float = 0.6
     max_spot: float = 0.35

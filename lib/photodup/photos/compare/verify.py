@@ -7,7 +7,7 @@ mirror image or a rotation of one picture fits everywhere; two shots fit at most
 too few features is laid over the other by its grey values (`dense`), and then held to a stricter bar.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,23 +33,18 @@ class Verification:
 
     Attributes:
         inliers: feature pairs that agree on one affine map (within 3 pixels of 480).
-        tightness: of the feature pairs within 12 pixels of the map, the share within 1.5. Between two
-            shots from two places, near and far things move differently, and this falls.
         overlap: share of the smaller picture that lies on the other.
         correlation: normalised correlation of all aligned pixels.
         spot: share of the textured patches that differ by writing alone: thin strokes of one grey.
         agreement: share of the textured patches that agree, or differ by writing alone. Whoever moved in
             front of a fixed camera counts against it.
         mirrored: the map was found against the mirror image.
-        by_grey: grey values were aligned, for want of features: `inliers` and `tightness` stay 0, and the
-            following three count.
+        by_grey: grey values were aligned, for want of features: `inliers` stay 0, and the following two count.
         patches: textured patches that were compared.
         detail: correlation of the aligned structure of 2 to 12 pixels, gradients taken out.
-        stretch: the larger scale of the map over the smaller, 1 or more.
     """
 
     inliers: int = 0
-    tightness: float = 0.0
     overlap: float = 0.0
     correlation: float = 0.0
     spot: float = 0.0
@@ -58,7 +53,6 @@ class Verification:
     by_grey: bool = False
     patches: int = 0
     detail: float = 0.0
-    stretch: float = 1.0
 
     def passes(self) -> bool:
         """Return whether all but `agreement` reach their thresholds."""
@@ -69,13 +63,8 @@ class Verification:
                 self.patches >= LIMITS.min_patches
                 and self.correlation >= LIMITS.min_grey_correlation
                 and self.detail >= LIMITS.min_detail
-                and self.stretch <= LIMITS.max_stretch
             )
-        return (
-            self.inliers >= LIMITS.min_inliers
-            and self.tightness >= LIMITS.min_tightness
-            and self.correlation >= LIMITS.min_correlation
-        )
+        return self.inliers >= LIMITS.min_inliers and self.correlation >= LIMITS.min_correlation
 
     def score(self) -> float:
         """Return one number to rank pairs by, 0..1: the agreement, halved if any other test fails."""
@@ -98,25 +87,14 @@ def verify_with_map(first: Features, second: Features) -> tuple[Verification, np
         The evidence, and float64[2, 3] from pixels (x, y) of the second's grey picture, not mirrored, to
         those of the first's; None where none was found.
     """
-    flipped = None
-    options: list[tuple[Verification, np.ndarray | None]] = [(Verification(), None)]
-    few = min(len(first.points), len(second.points)) < FEW_FEATURES
-    if not few:
-        strongest = _by_strongest(first, second)
-        if strongest is None:
-            return options[0]
-        if strongest[0].is_copy():
-            return strongest[0], _unmirrored(*strongest, second)
-    for compare in (_by_features, _by_greys) if few else (_by_features,):
-        options.append(compare(first, second, mirrored=False))
-        if not options[-1][0].is_copy():
-            flipped = flipped or second.mirrored()
-            options.append(compare(first, flipped, mirrored=True))
-        if options[-1][0].is_copy():
+    best: tuple[Verification, np.ndarray | None] = Verification(), None
+    for evidence, transform in _attempts(first, second):
+        if evidence.score() > best[0].score():
+            back = np.array([[-1.0, 0, second.grey.shape[1] - 1], [0, 1, 0], [0, 0, 1]])
+            best = evidence, transform @ back if evidence.mirrored else transform
+        if evidence.is_copy():
             break
-    else:
-        options.append(max(options, key=lambda option: option[0].score()))
-    return options[-1][0], _unmirrored(*options[-1], second)
+    return best
 
 
 def could_be_one(first: Features, second: Features) -> bool:
@@ -128,40 +106,42 @@ def could_be_one(first: Features, second: Features) -> bool:
     return any(inliers >= LEAST_INLIERS for *_, inliers in _maps(first, second))
 
 
-def _maps(
-    target: Features, second: Features
-) -> Iterator[tuple[bool, Features, np.ndarray, np.ndarray | None, int]]:
-    """Yield the second as it is and mirrored, where enough matches: whether mirrored, it, its matches, map and inliers."""
+def _attempts(first: Features, second: Features) -> Iterator[tuple[Verification, np.ndarray]]:
+    """Yield evidence and its maps, what costs least first; those of a mirror image lie on that."""
+    if min(len(first.points), len(second.points)) < FEW_FEATURES:
+        yield from _by_features(first, _maps(first, second))
+        for mirrored in (False, True):
+            yield from _by_greys(first, second.mirrored() if mirrored else second, mirrored=mirrored)
+        return
+    strongest = list(_maps(first.strongest(STRONGEST), second.strongest(STRONGEST)))
+    if any(inliers >= LEAST_INLIERS for *_, inliers in strongest):
+        yield from _by_features(first, strongest)
+        yield from _by_features(first, _maps(first, second))
+
+
+def _maps(target: Features, second: Features) -> Iterator[tuple[Features, bool, np.ndarray | None, int]]:
+    """Yield the second picture as it is and mirrored, where enough matches: it, whether mirrored, its map and inliers."""
     for mirrored in (False, True):
         source = second.mirrored() if mirrored else second
         near = matches(target.descriptors, source.descriptors)
         if len(near) >= LEAST_INLIERS:
-            yield mirrored, source, near, *affine_map(target.points[near[:, 0]], source.points[near[:, 1]])
+            yield source, mirrored, *affine_map(target.points[near[:, 0]], source.points[near[:, 1]])
 
 
-def _by_strongest(first: Features, second: Features) -> tuple[Verification, np.ndarray | None] | None:
-    """Return what the strongest features say; None where so few of them match that all would prove nothing."""
-    target, most_inliers = first.strongest(STRONGEST), 0
-    for mirrored, source, near, transform, inliers in _maps(target, second.strongest(STRONGEST)):
-        most_inliers = max(most_inliers, inliers)
+def _by_features(
+    target: Features, maps: Iterable[tuple[Features, bool, np.ndarray | None, int]]
+) -> Iterator[tuple[Verification, np.ndarray]]:
+    for source, mirrored, transform, inliers in maps:
         if transform is not None and inliers >= LIMITS.min_inliers:
-            proof = _on_map(target, source, near, transform, inliers, mirrored=mirrored)
-            if proof[0].is_copy():
-                return proof
-    return None if most_inliers < LEAST_INLIERS else (Verification(), None)
+            measures = overlay(target.grey, source.grey, transform)
+            yield Verification(inliers, *measures, mirrored=mirrored), transform
 
 
-def _unmirrored(evidence: Verification, transform: np.ndarray | None, second: Features) -> np.ndarray | None:
-    """Return a map from the pixels of the second picture itself, where it was found from those of its mirror image."""
-    if transform is None or not evidence.mirrored:
-        return transform
-    return transform @ np.array([[-1.0, 0, second.grey.shape[1] - 1], [0, 1, 0], [0, 0, 1]])
-
-
-def _by_greys(first: Features, second: Features, *, mirrored: bool) -> tuple[Verification, np.ndarray | None]:
+def _by_greys(
+    first: Features, second: Features, *, mirrored: bool
+) -> Iterator[tuple[Verification, np.ndarray]]:
     import cv2
 
-    options: list[tuple[Verification, np.ndarray | None]] = [(Verification(mirrored=mirrored), None)]
     for transform in dense.grey_maps(first.grey, second.grey):
         scales = np.linalg.svd(transform[:, :2], compute_uv=False)
         if not 0.1 < scales[1] <= scales[0] < 10 or scales[0] / scales[1] > LIMITS.max_stretch:
@@ -176,38 +156,6 @@ def _by_greys(first: Features, second: Features, *, mirrored: bool) -> tuple[Ver
         spot, agreement = differences(patches, first.grey, warped, covered)
         evidence = Verification(
             overlap=overlap, correlation=whole, spot=spot, agreement=agreement, mirrored=mirrored,
-            by_grey=True, patches=int(np.isfinite(patches).sum()),
-            detail=correlation(a[inside], b[inside]), stretch=float(scales[0] / scales[1]),
+            by_grey=True, patches=int(np.isfinite(patches).sum()), detail=correlation(a[inside], b[inside]),
         )  # fmt: skip
-        options.append((evidence, transform))
-        if evidence.is_copy():
-            break
-    return max(options, key=lambda option: option[0].score())
-
-
-def _by_features(
-    first: Features, second: Features, *, mirrored: bool
-) -> tuple[Verification, np.ndarray | None]:
-    near = matches(first.descriptors, second.descriptors)
-    if len(near) < LIMITS.min_inliers:
-        return Verification(mirrored=mirrored), None
-    transform, inliers = affine_map(first.points[near[:, 0]], second.points[near[:, 1]])
-    if transform is None:
-        return Verification(mirrored=mirrored), None
-    return _on_map(first, second, near, transform, inliers, mirrored=mirrored)
-
-
-def _on_map(
-    first: Features,
-    second: Features,
-    near: np.ndarray,
-    transform: np.ndarray,
-    inliers: int,
-    *,
-    mirrored: bool,
-) -> tuple[Verification, np.ndarray]:
-    target, source = first.points[near[:, 0]], second.points[near[:, 1]]
-    distance = np.linalg.norm(source @ transform[:, :2].T + transform[:, 2] - target, axis=1)
-    tightness = float((distance < 1.5).sum() / max((distance < 12).sum(), 1))
-    measures = overlay(first.grey, second.grey, transform)
-    return Verification(inliers, tightness, *measures, mirrored=mirrored), transform
+        yield evidence, transform

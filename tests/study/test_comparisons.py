@@ -18,7 +18,7 @@ from photodup.bench.backends.adapter import Dummy
 from photodup.bench.pairs import declared
 from photodup.bench.pairs.alternate import Lane, VisitPlan, measure_visit, palindrome
 from photodup.bench.pairs.read import figures as figures_of
-from photodup.bench.pairs.read import observed, remarks, usual_metric
+from photodup.bench.pairs.read import observed, remarks
 from photodup.bench.record.record import load_records
 from photodup.bench.stats.comparison import Verdict, does_decide
 from photodup.bench.stats.facts import Load
@@ -286,7 +286,7 @@ def test_of_three_sides_each_is_compared_with_the_first(figure):
         assert slow.n_requests == [whole.n_requests[0], whole.n_requests[2]]
         medians_ms = [np.median(slow.latencies(side)) for side in (0, 1)]
         assert medians_ms[0] >= 10 and medians_ms[1] >= 40, "of its own answers"
-        usual = usual_metric(load)
+        usual = load.usual_metric
         assert observed([null], load, usual).n == observed([slow], load, usual).n == 4
 
 
@@ -447,7 +447,6 @@ def test_two_passes_agree_where_their_intervals_overlap(planted):
 @pytest.mark.parametrize(("spoil", "said"), [
     (lambda d: d["comparisons"]["06"][0].update(a="nobody"), "compares 'nobody'"),
     (lambda d: d["comparisons"]["06"][0].update(loads=["two"]), "asks for the load 'two'"),
-    (lambda d: d["comparisons"]["06"][0].update(loads={"one": "speed"}), "no metric 'speed'"),
     (lambda d: d["comparisons"]["06"].append(dict(d["comparisons"]["06"][0])), "two comparisons are called"),
     (lambda d: d["sides"]["fast"].update(backend="triton-magic"), "names no backend"),
     (lambda d: d["sides"]["fast"].update(settings={"speed": 2}), "sets 'speed', which is none of"),

@@ -229,8 +229,6 @@ def test_tcp_info_tells_what_a_request_did(figure):
         info = tcp.request_info(before, after := tcp.tcp_info(client))
     assert took_ms > 10
     assert after["snd_mss"] == tcp.MSS_BYTES
-    assert after["bytes_acked"] - before["bytes_acked"] == 602_112 + 8
-    assert after["bytes_sent"] - after["bytes_retrans"] == 602_112 + 8
     assert info["tcp_retransmits"] > 0
     assert info["tcp_min_rtt_ms"] >= 10
     figure(info["tcp_min_rtt_ms"] < 30 and info["tcp_busy_ms"] <= took_ms + 10, info)
@@ -330,7 +328,6 @@ def test_ladder_rows_tell_connections_apart(figure):
     assert found[150_528, "warm"]["tcp_cwnd_before"] >= 104
     assert found[150_528, "idle"]["idle_ms"] >= 600
     assert all(row["n_requests"] + row["n_dropped"] >= 1 and row["link"] == spec.label for row in rows)
-    assert all(19 < row["rtt_floor_ms"] <= row["rtt_median_ms"] for row in rows)
 
 
 @pytest.mark.figures

@@ -35,7 +35,6 @@ nv_gpu_memory_used_bytes{gpu_uuid="x"} 1048576
 nv_gpu_memory_used_bytes{gpu_uuid="y"} 2097152
 nv_gpu_power_usage{gpu_uuid="x"} 100
 nv_gpu_power_usage{gpu_uuid="y"} 50
-nv_cpu_utilization 0.25
 nv_inference_count{model="a b",version="1"} 7
 """
 
@@ -49,7 +48,6 @@ def test_gpus_are_added_up_and_averaged_over_the_window() -> None:
         "gpu_memory_mib": 3.0,  # the most seen
         "gpu_memory_before_mib": 3.0,
         "gpu_power_w": 150.0,
-        "host_cpu_share": 0.25,
     }
 
 
@@ -117,10 +115,9 @@ def test_a_point_of_triton_counts_the_processes_that_compute(tmp_path: Path, tin
     run = Run("here", tmp_path, from_ports("127.0.0.1", *ports, engines=("onnx",)), RunStore(tmp_path))
     point = measure_figure(run, "triton-onnx-fp32-http-jpeg", LOAD, **SHORT)
     assert point["server_cpu_cores"] > 0 and point["server_memory_mib"] > 0
-    assert 0 <= point["host_cpu_share"] <= 1 and point["host_memory_mib"] > 0
     figure(point["server_cpu_cores"] > 0.05, point)
     # Triton and the Python processes of its models
-    figure(point["server_memory_mib"] > 100 and point["host_memory_mib"] > 100, point)
+    figure(point["server_memory_mib"] > 100, point)
 
 
 def test_memory_is_told_with_one_model_loaded_at_a_time(tmp_path: Path, tiny_triton, figure) -> None:

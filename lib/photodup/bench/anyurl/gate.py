@@ -171,7 +171,7 @@ def measure_gate(sides: Sides, spec: LoadSpec, watcher: Watcher, *, limit: float
             watcher.say(f"look {look} of {len(LEVELS)}, visit {number_} of {per_look * look}")
             with sides() as (base, head):
                 visits.append(visit((base, head), spec, plan, number_))
-        observed = read.observed(visits, spec.load, read.usual_metric(spec.load))
+        observed = read.observed(visits, spec.load, spec.load.usual_metric)
         if isinstance(observed, str):
             raise PhotodupError(f"Base and head cannot be compared: {observed}")
         ratios = [-in_visit if is_rate else in_visit for in_visit in observed.log_ratios]

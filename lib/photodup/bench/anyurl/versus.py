@@ -146,7 +146,7 @@ def fitted(
 
 def outcomes_of(visits: list[Visit], load: Load) -> list[Outcome]:
     """Return the check's outcome, and server 2 against server 1 in the usual metric and in percentiles."""
-    usual = read.usual_metric(load)
+    usual = load.usual_metric
     check = Comparison("check", "", usual, usual, SIDES[0], SIDES[1], "", is_null=True)
     comparisons = [read.answered(check, [visit.against(1) for visit in visits], load)]
     for metric in dict.fromkeys((usual, "latency_ms_p50", "latency_ms_p95", "latency_ms_p99")):

@@ -197,9 +197,7 @@ def _over(link: Link, sink: ByteSink, sndbuf_bytes: int | None = None) -> _Sende
             client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, sndbuf_bytes)
         return client
 
-    floor, middle = round(link.round_trip.floor_ms, 3), round(link.round_trip.median_ms, 3)
-    columns = {**emulated(link.spec).columns(), "rtt_floor_ms": floor, "rtt_median_ms": middle}
-    return _Sender(connect, send_to_sink, columns, link=link)
+    return _Sender(connect, send_to_sink, emulated(link.spec).columns(), link=link)
 
 
 def measure_ladder(
@@ -207,8 +205,7 @@ def measure_ladder(
 ) -> dict[str, Any]:
     """Measure every payload on every kind of connection over an emulated link; `sizes` as `_rows` takes them."""
     with Link(spec) as link, ByteSink() as sink:
-        rows = _rows(_over(link, sink, sndbuf_bytes), payloads_bytes, **sizes)
-        return {"rows": rows, "link": spec.label, "engine": link.engine}
+        return {"rows": _rows(_over(link, sink, sndbuf_bytes), payloads_bytes, **sizes)}
 
 
 def measure_parallel(
@@ -229,9 +226,7 @@ def measure_parallel(
         row = _Row(_over(link, sink), payload_bytes, "warm", repeats)
         while row.is_open:
             row.sample(all_ms)
-        columns = row.columns()
-    goodput = requests * payload_bytes * 8e-3 / columns["latency_ms_p50"]
-    return columns | {"requests": requests, "connections": connections, "goodput_mbit_s": goodput}
+        return row.columns() | {"requests": requests, "connections": connections}
 
 
 def _send(server: str, connection: HttpConnection, payload: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Two rival models of what a request costs on a wide-area link, and their fit to measured or published rows.
+"""Two rival models of what a request costs on a wide-area link, and a third between them.
 
 bandwidth-only   T = (new + 1) · RTT + bytes/rate + server
 rounds           T = (new + rounds(bytes, window)) · RTT + bytes/rate + server
@@ -10,15 +10,10 @@ payload, `rounds` is 1 and both models agree. (The claim under test has no `new`
 so that it cannot lose by a handshake.)
 
 `rounds` ignores that a full pipe sends without waiting: where rate · RTT is less than the payload it counts
-both the rounds and the bytes. `pipe-limited` counts each only once; it is not linear, so it is predicted and not
-fitted.
+both the rounds and the bytes. `pipe-limited` counts each only once.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-
-import numpy as np
 
 from photodup.bench.link.tcp import MSS_BYTES
 from photodup.core.errors import PhotodupError
@@ -112,58 +107,3 @@ def predict_ms(
             break
         total, left, window = total + rtt_ms, left - window, window * 2
     return total + rtt_ms + serialisation_ms(left * MSS_BYTES, rate_mbit_s) + server_ms
-
-
-@dataclass(frozen=True)
-class Fit:
-    """RTT and per-connection rate by least squares; residuals are observed − predicted."""
-
-    model: str
-    rtt_ms: float
-    rate_mbit_s: float
-    residuals_ms: tuple[float, ...]
-
-
-def _trips(model: str) -> Callable[[Mapping], float]:
-    if model not in ("bandwidth-only", "rounds"):
-        raise PhotodupError(f"No latency model {model!r}: choose bandwidth-only or rounds.")
-    # With a round trip of 1 ms and bytes that cost nothing, a latency counts the round trips.
-    return lambda row: predict_ms(
-        model,
-        int(row["payload_bytes"]),
-        1.0,
-        math.inf,
-        connection=row.get("connection", "new"),
-        initcwnd=int(row.get("initcwnd", INITCWND)),
-        restarts=bool(row.get("restarts", True)),
-    )
-
-
-def fit(rows: Iterable[Mapping], model: str, *, rate_mbit_s: float | None = None) -> Fit:
-    """Fit RTT and rate (both ≥ 0) to rows by least squares; a known rate can be given and is then kept.
-
-    Args:
-        rows: mappings with `payload_bytes`, `latency_ms`, and optionally `server_ms` (default 0),
-            `connection` (`new`), `initcwnd` (10), `restarts`. Both models are linear in RTT and 1/rate.
-        model: `bandwidth-only` or `rounds`.
-
-    Raises:
-        PhotodupError: fewer rows than free values. With as many, the fit is exact and proves nothing.
-    """
-    from scipy.optimize import nnls
-
-    rows, trips, free = list(rows), _trips(model), 1 + (rate_mbit_s is None)
-    if len(rows) < free:
-        raise PhotodupError(
-            f"{len(rows)} rows cannot determine {free} values of {model}: give more rows or fix the rate."
-        )
-    target = np.array([float(row["latency_ms"]) - float(row.get("server_ms", 0.0)) for row in rows])
-    columns = np.array([[trips(row), serialisation_ms(int(row["payload_bytes"]), 1.0)] for row in rows])
-    if rate_mbit_s is None:
-        rtt, inverse = nnls(columns, target)[0]
-    else:
-        inverse = 1 / rate_mbit_s
-        (rtt,) = nnls(columns[:, :1], target - inverse * columns[:, 1])[0]
-    residuals = target - columns @ np.array([rtt, inverse])
-    rate = float(1 / inverse) if inverse else math.inf
-    return Fit(model, float(rtt), rate, tuple(residuals.tolist()))

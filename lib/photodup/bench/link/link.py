@@ -136,9 +136,6 @@ PRESETS = {
     "us-east": LinkSpec(rtt_ms=25, rate_mbit_s=210),
     "cross-country": LinkSpec(rtt_ms=70, rate_mbit_s=210),
     "home-uplink": LinkSpec(rtt_ms=25, rate_mbit_s=20),
-    # Rounds model through the published A100 rows (56.9 ms for 13.7 KB, 182.9 ms for 602 KB, taken as new
-    # connections) with 15 ms of server time and the 210 Mbit/s that 16 requests in flight reached there.
-    "published-6a": LinkSpec(rtt_ms=21, rate_mbit_s=210),
 }
 
 
@@ -160,8 +157,6 @@ class Link:
             self-test whose round trip is too short by more than 1 ms. A longer one is what the link is:
             `round_trip` holds the floor and the median that the self-test found.
     """
-
-    engine = "relay"  # what delays the packets, as records name it
 
     def __init__(self, spec: LinkSpec | str, *, servers_far: bool = False) -> None:
         if isinstance(spec, str) and spec not in PRESETS:

@@ -26,13 +26,10 @@ _FIELDS = {  # name -> (type, offset in struct tcp_info)
     "rtt_us": ("I", 68),
     "snd_cwnd": ("I", 80),
     "total_retrans": ("I", 100),
-    "bytes_acked": ("Q", 120),
     "min_rtt_us": ("I", 148),
     "busy_us": ("Q", 168),
     "rwnd_limited_us": ("Q", 176),
     "sndbuf_limited_us": ("Q", 184),
-    "bytes_sent": ("Q", 200),
-    "bytes_retrans": ("Q", 208),
 }
 
 

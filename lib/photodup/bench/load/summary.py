@@ -51,11 +51,10 @@ def summarize(columns: dict[str, Any], window: Window, plan: WindowPlan, ended: 
     if scheduled is not None:
         columns["arrived_per_s"] = scheduled
         notes += _overload(scheduled, len(done_s) / ended) + _lateness(columns, due_s, picked_s, begun_s)
-    elif not load.idle_s:
+    else:
         notes += _little(columns, load)
     columns |= {"notes": "; ".join(notes), "raw": {"latency_ms": latency_ms, "finished_s": done_s}}
-    tolerated = window.observer is not None and window.observer.tolerates_errors
-    if n_errors > MAX_ERROR_SHARE * (n_errors + len(done_s)) and not tolerated:
+    if n_errors > MAX_ERROR_SHARE * (n_errors + len(done_s)) and window.observer is None:
         reason = f"{n_errors} of {n_errors + len(done_s)} requests failed: {common_error(window.errors)}"
         return failed(columns, reason)
     return columns

@@ -1,7 +1,7 @@
 """What a server uses while it is measured: processor, memory, GPU; beside latency and throughput in every point.
 
 Where the server runs is where it can be known: it tells by its metrics page, read once a second during the window.
-Triton's has the GPUs and the whole machine's processor, the FastAPI service's has the GPUs and its own process. A
+Triton's has the GPUs, the FastAPI service's has the GPUs and its own process. A
 server on this machine is looked at directly as well, with everything that it started (Triton's Python backend computes
 in processes of its own).
 
@@ -9,7 +9,6 @@ in processes of its own).
 |---|---|
 | `server_cpu_cores` | cores that the server kept busy |
 | `server_memory_mib` | its memory: proportional set size on this machine, resident set size elsewhere; the most seen |
-| `host_cpu_share`, `host_memory_mib` | of the machine that Triton is on |
 | `gpu_utilization` | mean over GPUs and time, 0 to 1 |
 | `gpu_memory_mib` | sum over GPUs, the most seen: of all that runs there, not of one backend |
 | `gpu_memory_before_mib` | the same before the first request of the window |
@@ -42,8 +41,6 @@ _GAUGES = {
     "photodup_gpu_memory_used_bytes": "gpu_memory_bytes",
     "nv_gpu_power_usage": "gpu_power_w",
     "photodup_gpu_power_watts": "gpu_power_w",
-    "nv_cpu_utilization": "host_cpu_share",
-    "nv_cpu_memory_used_bytes": "host_memory_bytes",
     "process_cpu_seconds_total": "cpu_s",
     "process_resident_memory_bytes": "memory_bytes",
 }
@@ -114,8 +111,6 @@ def columns_of(readings: Sequence[tuple[float, Mapping[str, list[float]]]]) -> d
         ("gpu_power_w", "gpu_power_w", sum, fmean, 1.0),
         ("gpu_memory_bytes", "gpu_memory_mib", sum, max, 2.0**20),
         ("gpu_memory_bytes", "gpu_memory_before_mib", sum, itemgetter(0), 2.0**20),
-        ("host_cpu_share", "host_cpu_share", fmean, fmean, 1.0),
-        ("host_memory_bytes", "host_memory_mib", sum, max, 2.0**20),
         ("memory_bytes", "server_memory_mib", sum, max, 2.0**20),
     ):
         if values := over_time(name, together):

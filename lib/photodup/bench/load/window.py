@@ -135,8 +135,7 @@ def _in_threads(window: Window, plan: WindowPlan, connections: list, probe: Prob
             try:
                 window.decode(connection, connection.request(request))
             except Exception as error:
-                patient = window.observer is not None and window.observer.tolerates_errors
-                if not (patient and is_expected(error)):
+                if window.observer is None or not is_expected(error):
                     raise
                 connection.close()  # a server that is overloaded refuses now and then
         if window.load.connection == "new":
@@ -273,11 +272,11 @@ def short_collections() -> Iterator[None]:
 def _watch(window: Window, plan: WindowPlan, workers: Sequence[threading.Thread], probe: Probe) -> Watched:
     """Open the window when the load is even, close it at its end, and let the workers finish."""
     load, observer, errors = window.load, window.observer, window.errors
-    is_open_loop, is_patient = load.scenario == "server", observer is not None and observer.tolerates_errors
+    is_open_loop = load.scenario == "server"
 
     def goes_on(n: int) -> bool:
         """Return False where waiting for more answers is no use."""
-        many_failed = len(errors) > max(10, 0.01 * n) and not is_patient
+        many_failed = len(errors) > max(10, 0.01 * n) and observer is None
         return not (window.mistake or many_failed) and any(worker.is_alive() for worker in workers)
 
     if plan.ramp_s and load.concurrency > 1 and not is_open_loop:

@@ -28,13 +28,12 @@ ROW = ("payload_bytes", *READINGS)
 class Observer:
     """Watches a window while it is measured, and keeps its single requests.
 
+    It goes on whatever fails; without an observer many failed requests end a window.
+
     Attributes:
-        tolerates_errors: it goes on whatever fails; otherwise many failed requests end it.
         rows: the answered requests (columns `ROW`), times since the window opened.
         errors: the failed ones, likewise.
     """
-
-    tolerates_errors = True
 
     def __init__(self) -> None:
         self.rows = np.empty((0, len(ROW)))
@@ -133,14 +132,12 @@ def check_rows(rows: np.ndarray, batch: int) -> None:
 
 def run_blocking(window: Window, connection: Connection, samples: list, ready: threading.Barrier) -> None:
     """Work until the point is over."""
-    adapter, is_prepared, idle_s, failures = window.adapter, window.is_prepared, window.load.idle_s, 0
+    adapter, is_prepared, failures = window.adapter, window.is_prepared, 0
     is_new = window.load.connection == "new"
     ready.wait()
     while True:
         number, due = window.next_due()
         picked = clock()
-        if idle_s:
-            due = picked = clock() + idle_s
         while (left := due - clock()) > 0 and not window.is_over(due):
             time.sleep(min(left, 0.1))
         if window.is_over(due):

@@ -8,13 +8,12 @@ from typing import Any
 
 import yaml
 
-from photodup.bench.stats.facts import Load, metric_named
+from photodup.bench.stats.facts import Load
 from photodup.core.errors import PhotodupError
 from photodup.core.paths import project_root
 from photodup.embedding.backends import Backend, parse_backend
 
 SETTINGS = ("instances", "threads", "delay_us", "preferred")
-USUAL_METRIC = {"single_stream": "latency_ms_p50", "server": "latency_ms_p90"}
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Pair:
-    """One comparison of one figure under one load: b against a.
+    """One comparison of the usual figure of one load: b against a.
 
     Attributes:
         load_name: as the file calls the load and its link.
@@ -89,7 +88,6 @@ class Pair:
     load_name: str
     load: Load
     link: str
-    metric: str
     is_primary: bool = False
     is_quick: bool = False
     is_null: bool = False
@@ -201,21 +199,17 @@ def _under_loads(
     loads: Mapping[str, tuple[Load, str]],
     path: Path,
 ) -> Iterator[Pair]:
-    """Yield a row's comparison under each of its loads; a list takes the usual figure of each, a mapping names it."""
+    """Yield a row's comparison under each of its loads."""
     (a, b), *elsewhere = compared
-    metrics = row["loads"] if isinstance(row["loads"], dict) else dict.fromkeys(row["loads"])
-    for name, metric in metrics.items():
+    for name in row["loads"]:
         if name not in loads:
             raise PhotodupError(
                 f"{path.name}: {row['name']} asks for the load {name!r}, which is none of it."
             )
         load, link = loads[name]
-        metric = metric_named(metric or USUAL_METRIC.get(load.scenario, "throughput_images_per_s")).name
         is_primary, is_quick = (name in row.get(mark, ()) for mark in ("primary", "quick"))
         kinds = is_primary, is_quick, not notebook  # no notebook declares a null
-        yield Pair(
-            f"{row['name']}, {name}", notebook, a, b, name, load, link, metric, *kinds, tuple(elsewhere)
-        )
+        yield Pair(f"{row['name']}, {name}", notebook, a, b, name, load, link, *kinds, tuple(elsewhere))
 
 
 def _server(name: str, row: Mapping[str, Any]) -> PeerServer:

@@ -23,7 +23,7 @@ def comparison_of(
     return Comparison(
         pair.name,
         pair.notebook,
-        pair.metric,
+        pair.load.usual_metric,
         pair.load_name,
         _called(pair.a, pair.b),
         _called(pair.b, pair.a),
@@ -57,7 +57,6 @@ def answered(comparison: Comparison, visits: Sequence[Visit], load: Load) -> Com
     return replace(
         comparison,
         observed=observed(visits, load, comparison.metric),
-        n_failed=sum(sum(visit.n_failed) for visit in visits),
         seconds=sum(visit.seconds for visit in visits),
         carried_over=float(np.median(shares)) if shares else None,
         notes=(*comparison.notes, *remarks(visits)),
@@ -113,7 +112,7 @@ def observed(visits: Sequence[Visit], load: Load, metric: str) -> Observed | str
     visits = [visit for visit in visits if len(visit.log_ratios(1))]
     if not visits:
         return "no block of turns was measured."
-    if metric == usual_metric(load):
+    if metric == load.usual_metric:
         values = [[visit.values()[side] or math.nan for visit in visits] for side in (0, 1)]
         ratios = tuple(visit.log_ratios(1) for visit in visits)
     elif facts.percentile is None:
@@ -128,11 +127,6 @@ def observed(visits: Sequence[Visit], load: Load, metric: str) -> Observed | str
         ratios = tuple(np.log([b / a]) for a, b in zip(*values, strict=True))
     a, b = (math.exp(float(np.mean(np.log(of_side)))) for of_side in values)
     return Observed(ratios, a, b)
-
-
-def usual_metric(load: Load) -> str:
-    """Return the figure that turns compare directly: median latency with one in flight, throughput with several."""
-    return "latency_ms_p50" if load.concurrency == 1 else "throughput_images_per_s"
 
 
 def figures(visits: Sequence[tuple[Visit, int]]) -> dict[str, Figure]:

@@ -11,6 +11,7 @@ are exploratory and stand alone. How often these statistics are wrong is measure
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -54,6 +55,10 @@ class Observed:
     def n(self) -> int:
         return sum(map(len, self.log_ratios))
 
+    @property
+    def n_visits(self) -> int:
+        return len(self.log_ratios)
+
     @cached_property
     def visit_means(self) -> np.ndarray:
         return np.array([float(visit.mean()) for visit in self.log_ratios])
@@ -65,7 +70,7 @@ class Observed:
     @property
     def variance(self) -> float:
         """Of one visit's mean."""
-        return float(self.visit_means.var(ddof=1)) if len(self.log_ratios) > 1 else 0.0
+        return float(self.visit_means.var(ddof=1)) if self.n_visits > 1 else 0.0
 
 
 @dataclass(frozen=True)
@@ -120,7 +125,6 @@ class Comparison:
     nulls: tuple[str, ...] = ()
     images: int = 1
     has_several_in_flight: bool = False
-    n_failed: int = 0
     seconds: float = 0.0
     carried_over: float | None = None
     notes: tuple[str, ...] = ()
@@ -139,7 +143,6 @@ class Outcome:
         effect, low, high: b relative to a (.05: 5 % more) with the interval at `confidence`.
         value_a, value_b: in the metric's unit.
         n, n_visits: observations and visits that it rests on: all that were made.
-        spread: standard deviation of one visit's mean.
         reason: why there is no verdict; empty otherwise.
         null: of the nulls that check it, the outcome that lies farthest from zero; None where none was measured.
     """
@@ -154,7 +157,6 @@ class Outcome:
     value_b: float = math.nan
     n: int = 0
     n_visits: int = 0
-    spread: float = math.nan
     reason: str = ""
     notes: tuple[str, ...] = field(default=())
     null: "Outcome | None" = None
@@ -223,21 +225,15 @@ def compare_all(comparisons: Sequence[Comparison]) -> list[Outcome]:
     A null is a check and never a threshold: where its Holm-adjusted interval lies beyond ±2 %, the comparisons of its load
     and protocol carry a note that says so.
     """
-    kinds: dict[tuple[bool, str], list[Observed]] = {}
-    for comparison in comparisons:
-        if isinstance(comparison.observed, Observed) and _has_enough(comparison.observed):
-            kinds.setdefault(comparison.kind, []).append(comparison.observed)
-    noise = {kind: noise_of(observed) for kind, observed in kinds.items()}
-    families: dict[tuple[str, str], list[int]] = {}
+    kinds: dict[tuple[bool, str], list[Observed]] = defaultdict(list)
+    families: dict[tuple[bool, str, int], list[int]] = defaultdict(list)
     for index, comparison in enumerate(comparisons):
-        kind = (
-            "nulls"
-            if comparison.is_null
-            else comparison.family
-            if comparison.is_primary
-            else f"alone {index}"
-        )
-        families.setdefault((str(comparison.is_null), kind), []).append(index)
+        if isinstance(comparison.observed, Observed):
+            kinds[comparison.kind].append(comparison.observed)
+        family = comparison.family if comparison.is_primary and not comparison.is_null else ""
+        is_alone = not (comparison.is_null or comparison.is_primary)
+        families[comparison.is_null, family, is_alone and index + 1].append(index)
+    noise = {kind: noise_of(observed) for kind, observed in kinds.items()}
     outcomes: dict[int, Outcome] = {}
     for members in families.values():
         outcomes |= dict(zip(members, _family([comparisons[i] for i in members], noise), strict=True))
@@ -254,9 +250,9 @@ def one_sided(observed: Observed, level: float) -> tuple[float, float]:
 
 def noise_of(observed: Sequence[Observed]) -> Noise:
     """Return the usual variance between visits of comparisons of a kind, or of one alone."""
-    several = [each for each in observed if len(each.log_ratios) > 1]
+    several = [each for each in observed if each.n_visits > 1]
     variances = np.array([each.variance for each in several])
-    return Noise(*_usual_variance(variances, np.array([len(each.log_ratios) - 1.0 for each in several])))
+    return Noise(*_usual_variance(variances, np.array([each.n_visits - 1.0 for each in several])))
 
 
 def _usual_variance(variances: np.ndarray, free: np.ndarray) -> tuple[float, float]:
@@ -306,13 +302,8 @@ class _Estimate:
 
 
 def _estimate(observed: Observed, noise: Noise) -> _Estimate:
-    n = len(observed.log_ratios)
-    variance, free = noise.moderated(observed.variance, n - 1)
-    return _Estimate(observed.mean, math.sqrt(variance / n), free)
-
-
-def _has_enough(observed: Observed) -> bool:
-    return len(observed.log_ratios) >= LEAST_VISITS
+    variance, free = noise.moderated(observed.variance, observed.n_visits - 1)
+    return _Estimate(observed.mean, math.sqrt(variance / observed.n_visits), free)
 
 
 def _family(comparisons: Sequence[Comparison], noise: Mapping[tuple[bool, str], Noise]) -> list[Outcome]:
@@ -323,8 +314,8 @@ def _family(comparisons: Sequence[Comparison], noise: Mapping[tuple[bool, str], 
         observed = comparison.observed
         if isinstance(observed, str):
             refused[index] = Verdict.NOT_MEASURED, observed
-        elif not _has_enough(observed):
-            visits = f"{len(observed.log_ratios)} visits were measured, at least {LEAST_VISITS} are needed."
+        elif observed.n_visits < LEAST_VISITS:
+            visits = f"{observed.n_visits} visits were measured, at least {LEAST_VISITS} are needed."
             refused[index] = Verdict.NOT_MEASURED, visits
         elif comparison.carried_over is not None and comparison.carried_over > CARRIED_OVER:
             spinning = f"one side computed for {comparison.carried_over:.0%} of the other side's turns"
@@ -377,8 +368,7 @@ def _outcome(comparison: Comparison, estimate: _Estimate, level: float) -> Outco
         value_a=observed.value_a,
         value_b=observed.value_b,
         n=observed.n,
-        n_visits=len(observed.log_ratios),
-        spread=math.sqrt(observed.variance),
+        n_visits=observed.n_visits,
         notes=notes,
     )
 

@@ -7,6 +7,7 @@ from photodup.core.errors import PhotodupError
 
 SCENARIOS = ("single_stream", "closed_loop", "server", "offline")
 SPANS = ("photo", "prepared")
+CONNECTIONS = ("warm", "new")
 # A relative difference below this interests nobody.
 SMALLEST_EFFECT = 0.02
 
@@ -71,7 +72,7 @@ class Load:
         concurrency: requests in flight, 1 unless given. In the open loop the most that may be, 64 unless
             given; beyond it requests wait in the client, and that wait counts.
         offered_per_s: open loop only: mean arrivals per second, in requests.
-        connection: `new` (connecting is inside the span), `warm`, or `idle:SECONDS` before each request.
+        connection: `new` (connecting is inside the span) or `warm`.
         span: `photo` times encoded photograph in hand → embedding in hand. `prepared` leaves the client's
             preparation out, for loads this client could not prepare fast enough; never compare the two.
     """
@@ -97,26 +98,21 @@ class Load:
             problem = "offered_per_s belongs to the server scenario, and it needs one above 0"
         elif self.span not in SPANS:
             problem = f"span {self.span!r} is not one of {', '.join(SPANS)}"
-        elif self.idle_s and self.scenario == "server":
-            problem = "an open loop has its own pauses; idle connections belong to closed loops"
+        elif self.connection not in CONNECTIONS:
+            problem = f"connection {self.connection!r} is not one of {', '.join(CONNECTIONS)}"
         if problem:
             raise PhotodupError(f"This load makes no sense: {problem}.")
-
-    @property
-    def idle_s(self) -> float:
-        kind, _, seconds = self.connection.partition(":")
-        try:
-            if (kind in ("new", "warm") and not seconds) or (kind == "idle" and float(seconds) > 0):
-                return float(seconds or 0)
-        except ValueError:
-            pass
-        raise PhotodupError(f"connection {self.connection!r} is none of new, warm, idle:SECONDS.")
 
     @property
     def wave(self) -> int:
         """Answers in a wave: as many as requests are in flight. An open loop has no waves."""
         assert self.concurrency is not None
         return 1 if self.scenario == "server" else self.concurrency
+
+    @property
+    def usual_metric(self) -> str:
+        """What sides in turns are compared by: median latency with one in flight, throughput with several."""
+        return "latency_ms_p50" if self.concurrency == 1 else "throughput_images_per_s"
 
     def columns(self) -> dict[str, Any]:
         """Return this load as columns of a point."""

@@ -1,6 +1,7 @@
 """The packages of lib/photodup lie in layers: what may import what, and no circles (imports inside functions count)."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,10 @@ def test_every_folder_says_what_it_is_for():
         if init.parent.parent.name != "lib":
             assert "May import" in text and "first" in text, (
                 f"{init.relative_to(ROOT)}: what may it import, what first?"
+            )
+        for name in re.findall(r"`([a-z_/]+\.py)`", text):
+            assert (init.parent / name).exists() or (ROOT / name).exists(), (
+                f"{init.relative_to(ROOT)} names {name}"
             )
 
 

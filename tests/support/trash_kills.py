@@ -202,7 +202,12 @@ def copy(folder: Path) -> int:
     md5 = make_library(old, WORK)
     photos = [OldPhoto(Path(n), md5[n], size, Whereabouts.ONLY_HERE, None, "") for n, size in WORK.items()]
     found = Contained(old, folder / "library", tuple(photos), (), (), ())
-    while killed_at(step, lambda: lambda: copy_new(found, photos, target)):
+
+    def prepare() -> Callable[[], object]:  # by link and unlink, between which the part has two names
+        safe_open._rename_in_one_step = lambda source, target: False
+        return lambda: copy_new(found, photos, target)
+
+    while killed_at(step, prepare):
         named = {name: one for name, one in at_home(target).items() if not name.endswith(".photodup-part")}
         assert named.items() <= md5.items(), step
         n_copied, n_there, refused = copy_new(found, photos, target)

@@ -166,10 +166,10 @@ class Chooser:
             if len(photos) < 2:
                 return None
             row_of = {photo.id: row for row in family.members for photo in [self._photos[row]]}
-            preferred = min(map(self._rules.prefers, photos))
+            best_rank = min(map(self._rules.owner_rank, photos))
             ranked = self._rules.ranked(photos)
-            ranked.sort(key=self._rules.prefers)
-            n = sum(self._rules.prefers(photo) == preferred for photo in ranked) if preferred else 0
+            ranked.sort(key=self._rules.owner_rank)
+            n = sum(self._rules.owner_rank(photo) == best_rank for photo in ranked) if best_rank else 0
             try:
                 return choose_keeper(
                     [row_of[photo.id] for photo in ranked], lacks or self.lacks, self._besides, n

@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cmp_to_key
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from photodup.photos.library.sidecars import FILM_SUFFIXES, RAW_SUFFIXES, Sideca
 _PROTECTED, _OLDEST_FILE, _RAW_FIRST = "protected", "oldest_file", "raw"
 WISHES = (_OLDEST_FILE, _RAW_FIRST)
 _CHOSEN = "chosen before"
+_OF_THE_OWNER = (_CHOSEN, "folder")
 _OF_THE_PICTURE = (_CHOSEN, "resolution", "format")
 FILM, RAW = "has a film beside it (Live Photo)", "has its RAW beside it"
 DEVELOPED = "one is RAW, the other a picture made of it: keep both"
@@ -125,10 +127,9 @@ class KeepRules:
         inside = inventory.lost_parts(*(inventory.unpacked(photo.inventory) for photo in (keeper, leaving)))
         return [*self.lost_metadata(keeper, leaving), *inside, *files, *[DEVELOPED] * is_developed]
 
-    def prefers(self, photo: Photo) -> tuple:
-        """Return how far the owner's own choices speak against a photo, before any picture is looked at."""
-        rules = [rule for rule in self.order[:1] if rule in (_CHOSEN, "folder")]
-        rules += ["folder"] if rules == [_CHOSEN] and "folder" in self.order[1:2] else []
+    def owner_rank(self, photo: Photo) -> tuple:
+        """Return a rank by the choices of the owner that lead the order; one of the lowest is kept, whatever its pixels."""
+        rules = takewhile(lambda rule: rule in _OF_THE_OWNER, self.order)
         return tuple(self._value(rule, photo) for rule in rules)
 
     def choose(self, photos: Sequence[Photo]) -> Choice:

@@ -49,12 +49,9 @@ $(TRITON)/.installed: constraints-triton.txt
 study: install tools
 	$(BIN)/photodup study run --run $(RUN) --sizes $(SIZES)
 
-
-# The committed reference run: measured again in one go (the old records go first, so that all of it comes
-# from one machine and one commit), then the notebooks are rendered from its records.
+# The committed reference run, about two hours on a machine that does nothing else; the notebooks are then rendered from it.
 reference: install tools
-	rm -rf results/reference-cpu
-	$(BIN)/photodup study run --run reference-cpu --sizes full
+	$(BIN)/python -m benchmarks.reference
 	$(BIN)/photodup study render
 	$(BIN)/photodup report reference-cpu
 	$(BIN)/photodup study readme
@@ -102,8 +99,8 @@ planted: install
 test-figures: install
 	$(BIN)/pytest --figures --durations 25 tests
 
-# Four notebooks that between them start every server, link and kind of load; STUDY= runs all of them.
-STUDY := --only 03 --only 06 --only 07 --only 10
+# Three notebooks that between them start every server, link and kind of load (a test runs 06 by its papermill line); STUDY= runs all.
+STUDY := --only 03 --only 07 --only 10
 test-study: install
 	$(BIN)/photodup study run --run ci --sizes smoke --again $(STUDY)
 

@@ -32,7 +32,7 @@ def rows(n: int = 32, quads: int = 6, weights: str = WEIGHTS, backend: str | Non
     from benchmarks.large_photographs import make_12mp
     from photodup.core.files import available_cores
     from photodup.embedding.client.embedder import Embedder, connect
-    from photodup.photos.embed.batches import OnePass, embed_library
+    from photodup.photos.embed.batches import EmbeddingPass, embed_library
     from photodup.photos.library.catalogue import Catalogue
     from photodup.photos.library.scan import scan
 
@@ -48,10 +48,10 @@ def rows(n: int = 32, quads: int = 6, weights: str = WEIGHTS, backend: str | Non
 
         def rate(embedder: Embedder, is_one_pass: bool) -> float:
             catalogue_file = Path(tempfile.mkdtemp(dir=folder), "catalogue.sqlite")
-            sinks: list[OnePass] = []
+            sinks: list[EmbeddingPass] = []
 
-            def open_sink(catalogue: Catalogue) -> OnePass:
-                sinks.append(OnePass(catalogue, embedder, progress=False))
+            def open_sink(catalogue: Catalogue) -> EmbeddingPass:
+                sinks.append(EmbeddingPass(catalogue, embedder, progress=False))
                 return sinks[0]
 
             started = time.perf_counter()

@@ -37,7 +37,7 @@ class Part:
     arguments: tuple[str, ...]
 
 
-def parts(run: str, *, rehearse: bool = False) -> list[Part]:
+def parts(run: str, rehearse: bool = False) -> list[Part]:
     """Return the parts in the order of their importance; a rehearsal has them all at their smallest."""
     notebooks = ("run", "--run", run, "--sizes", "smoke" if rehearse else "full")
     # Another hour of the same machine: the only test of "repeats within x %".
@@ -117,7 +117,7 @@ def main(
         if {name: facts[name] for name in measured_on} != measured_on:
             raise PhotodupError("The records are of another commit or processor: begin anew with --again.")
         done = facts["minutes"]
-    for part in parts(run, rehearse=rehearse):
+    for part in parts(run, rehearse):
         left = minutes - (time.monotonic() - began) / 60
         if part.name in done or (part.minutes > left and not rehearse):
             print(

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from support.command import run_command
-from support.review_library import client_of, exif, group_of, photo, write, xmp
+from support.review_library import client_of, described_by_xmp, exif, group_of, photo, write, xmp
 from support.trash_kills import at_home, make_library, note, present, removal
 
 from photodup.cli.photos import print_groups
@@ -19,7 +19,6 @@ from photodup.core.errors import PhotodupError
 from photodup.photos.library.carried import NAMESPACES, merged, properties
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.inventory import unpacked
-from photodup.photos.library.metadata import described_by_xmp
 from photodup.photos.library.scan import scan
 from photodup.photos.library.sidecars import xmp_of
 from photodup.photos.review.serve import ReviewServer

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image, ImageEnhance
-from support.review_library import BASE, exif, listed, only_group, photo, write, xmp
+from support.review_library import BASE, described_by_xmp, exif, listed, only_group, photo, write, xmp
 
 from photodup.photos.compare.evidence import pair_codes
 from photodup.photos.groups.keepers import KeepRules
@@ -19,7 +19,6 @@ from photodup.photos.groups.tiers import find_tiers
 from photodup.photos.library.catalogue import Catalogue, Photo
 from photodup.photos.library.inventory import Inventory, unpacked
 from photodup.photos.library.metadata import (
-    described_by_xmp,
     exposure,
     lost_in_words,
     read_exposure,

@@ -20,7 +20,7 @@ from photodup.embedding.client.embedder import connect
 from photodup.embedding.engines.reduced import Notes, draft_path, source_of, write_notes
 from photodup.embedding.vectors import digest_drafted
 from photodup.photos.demo.photographs import SOURCES
-from photodup.photos.embed.batches import OnePass, embed_library
+from photodup.photos.embed.batches import EmbeddingPass, embed_library
 from photodup.photos.embed.choose import EncoderRequest, choose, choose_decoding
 from photodup.photos.library import hashing
 from photodup.photos.library.catalogue import Catalogue
@@ -74,9 +74,9 @@ def one_pass(root: Path, place: Path, embedder, **options):
 
     @contextmanager
     def open_sink(opened):
-        with OnePass(opened, embedder, progress=False, **options) as one:
+        with EmbeddingPass(opened, embedder, progress=False, **options) as one:
             yield one
-        done.append(one.embed_the_rest())
+        done.append(one.report)
 
     return scan(root, place, progress=False, open_sink=open_sink), done[0]
 

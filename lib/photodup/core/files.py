@@ -21,14 +21,14 @@ from photodup.core.safe_open import (
 )
 
 
-def parse_json(text: bytes, most_bytes: int = 256_000_000) -> Any:
+def parse_json(text: bytes) -> Any:
     """Return what JSON of somebody else's holds.
 
     Raises:
-        ValueError: the text is no JSON, or its objects may take more than `most_bytes` of memory.
+        ValueError: the text is no JSON, or its objects may take more memory than `check_json` allows.
         RecursionError: it nests without end.
     """
-    check_json(text, most_bytes)
+    check_json(text)
     return json.loads(text)
 
 

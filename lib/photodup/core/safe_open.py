@@ -116,14 +116,14 @@ def status_of(place: PathInFolder | None) -> os.stat_result | None:
         return None
 
 
-def open_file(place: PathInFolder, flags: int = os.O_RDONLY, mode: int = 0o600) -> int:
+def open_file(place: PathInFolder, flags: int = os.O_RDONLY) -> int:
     """Return a descriptor of a regular file; a link, a pipe or a device is refused, and none is waited for.
 
     Raises:
         OSError: it is not there, no regular file, or may not be opened.
     """
     flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    descriptor = os.open(place.name, flags, mode, dir_fd=place.folder)
+    descriptor = os.open(place.name, flags, 0o600, dir_fd=place.folder)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "not a regular file", place.name)

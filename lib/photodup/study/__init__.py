@@ -20,7 +20,6 @@ _NAMES = {
     "photodup.embedding.engines.export": "export",
     "photodup.embedding.engines.onnx_runtime": "OnnxModel",
     "photodup.embedding.wire": "wires",
-    "photodup.serving.embedded": "embedded_servers",
     "photodup.serving.triton.config": "set_batching",
     "photodup.serving.triton.control": "temporary_config",
     "photodup.study.comparisons": "figures",

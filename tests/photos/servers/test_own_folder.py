@@ -14,7 +14,7 @@ from support.review_library import MD5, make_library, photo, save, users_files
 
 from photodup.core.names import printable
 from photodup.photos.groups.tiers import find_tiers
-from photodup.photos.library.catalogue import Catalogue, CatalogueError, FileKind, kind_of
+from photodup.photos.library.catalogue import Catalogue, CatalogueError, application_of
 from photodup.photos.library.scan import scan
 from photodup.photos.library.settings import LibrarySettings
 from photodup.photos.review.pictures import cached_picture
@@ -22,6 +22,7 @@ from photodup.photos.review.session import ReviewSession
 from photodup.photos.search.candidates import PairStore, stored_pairs
 from photodup.photos.search.neighbours import Bounds, similar_pairs
 from photodup.photos.state.own_folder import MARKER, OwnFolder, OwnFolderError
+from photodup.photos.state.sqlite_file import APPLICATION_ID
 
 
 def use(library: Path, catalogue: Path | None) -> ReviewSession:
@@ -259,8 +260,8 @@ def test_a_scan_that_was_killed_at_its_beginning_goes_on(tmp_path):
     save(photo("coffee"), tmp_path / "library" / "a.jpg")
     file = tmp_path / "P" / "c.sqlite"
     OwnFolder(tmp_path / "P" / "c.sqlite.d").prepare()
-    assert kind_of(file) is FileKind.ABSENT
+    assert application_of(file) is None
     assert scan(tmp_path / "library", file, progress=False).n_read == 1
-    assert kind_of(file) is FileKind.OURS
+    assert application_of(file) == APPLICATION_ID
     with Catalogue(tmp_path / "library", file) as opened:
         assert find_tiers(opened).n_photos == 1

@@ -145,12 +145,13 @@ def _lies_in(inner: Path, outer: Path) -> bool:
     return any(os.path.samestat(os.stat(at), status) for at in (inner, *inner.parents) if at.exists())
 
 
-def _is_one_file(first: Path, second: Path) -> bool:
-    """Return whether two paths lead to one entry of one folder, as through a bind mount; two hard links are two entries."""
-    a, b = os.stat(first), os.stat(second)
-    if not os.path.samestat(a, b):
-        return False
-    return a.st_nlink == 1 or (first.name == second.name and os.path.samefile(first.parent, second.parent))
+def _entry_of(path: Path) -> tuple[int | str, ...]:
+    """Return what two paths to one entry of one folder share, as through a bind mount; two hard links are two entries."""
+    status = os.stat(path)
+    if status.st_nlink == 1:
+        return status.st_dev, status.st_ino
+    folder = os.stat(path.parent)
+    return status.st_dev, status.st_ino, path.name, folder.st_dev, folder.st_ino
 
 
 def find_contained(old: Path | str, library: Path | str, **options: Any) -> Contained:
@@ -318,20 +319,17 @@ class _Comparison:
     def _is_old(self, path: Path) -> bool:
         """Return whether a file of the library is one of the old folder's, which goes with it."""
         with suppress(OSError):  # it is gone: `_digest_there` finds that out
-            status = os.stat(path)
-            olds = self._old_files.get((status.st_dev, status.st_ino), ())
-            return any(_is_one_file(old, path) for old in olds)
+            return _entry_of(path) in self._old_entries
         return False
 
     @cached_property
-    def _old_files(self) -> dict[tuple[int, int], list[Path]]:
-        """The old folder's files by what the file system knows them as."""
-        paths: dict[tuple[int, int], list[Path]] = {}
+    def _old_entries(self) -> set[tuple[int | str, ...]]:
+        """The old folder's files as the file system knows them."""
+        entries = set()
         for photo in (photo for same in self._old.values() for photo in same):
             with suppress(OSError):
-                status = os.stat(photo.path)
-                paths.setdefault((status.st_dev, status.st_ino), []).append(photo.path)
-        return paths
+                entries.add(_entry_of(photo.path))
+        return entries
 
     def _digest_there(self, photo: Photo, algorithm: str) -> str:
         """Return a digest of the library's file; empty where it cannot be read."""

@@ -16,7 +16,7 @@ from photodup.core.paths import build_dir
 NAME = "efficientnet-lite0-stand-in"
 
 
-def export_stand_in(directory: Path | None = None) -> str:
+def export_stand_in() -> str:
     """Export it once to ONNX and return what `MODEL_PRETRAINED` takes: `onnx:<path>`.
 
     The graph takes the pixels every model here takes (CLIP's normalisation) and undoes that itself.
@@ -24,7 +24,7 @@ def export_stand_in(directory: Path | None = None) -> str:
     Raises:
         PhotodupError: the package with the weights, or timm, is missing.
     """
-    path = (directory or build_dir() / "models") / f"{NAME}.onnx"
+    path = build_dir() / "models" / f"{NAME}.onnx"
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as temporary:

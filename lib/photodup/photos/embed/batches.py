@@ -3,7 +3,7 @@
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -50,79 +50,98 @@ class EmbedReport:
 
 
 def embed_library(
-    catalogue: Catalogue,
-    embedder: "Embedder",
-    batch: int = 32,
-    *,
-    progress: bool = True,
-    leave_out: Collection[str] = (),
+    catalogue: Catalogue, embedder: "Embedder", batch: int = 32, *, progress: bool = True
 ) -> EmbedReport:
-    """Embed every content that has no vector of this model yet; each batch is written when it is done.
-
-    A file that changed since the scan is left out: its vector would be stored under the wrong content.
-
-    Args:
-        catalogue: a scanned library.
-        embedder: any backend.
-        batch: photographs per call.
-        progress: show a bar with rate and time left.
-        leave_out: contents (MD5) that were refused just before.
-
-    Raises:
-        PhotodupError: the backend does not say which model it serves, or stops answering; the batches before
-            that are kept.
-    """
-    started = time.perf_counter()
-    digest = require_fit(embedder)
-    todo = [content for content in catalogue.missing_embeddings(digest) if content[0] not in leave_out]
-    n_before = sum(m.n_embeddings for m in catalogue.models() if m.digest == digest)
-    with (
-        bar(total=len(todo), desc="embed", unit="photo", disable=not progress) as progress_bar,
-        RunningBatches(catalogue, embedder, progress_bar) as running,
-    ):
-        for start in range(0, len(todo), batch):
-            chosen = todo[start : start + batch]
-            running.add(len(chosen), embed_files, catalogue.root, chosen)
-    running.report.n_before, running.report.seconds = n_before, time.perf_counter() - started
-    return running.report
+    """Embed every content that has no vector of this model yet; arguments and errors as of `EmbeddingPass`."""
+    with EmbeddingPass(catalogue, embedder, batch, progress=progress) as embedding_pass:
+        pass
+    return embedding_pass.report
 
 
-class RunningBatches:
-    """Batches that are embedded, one read and decoded while another is computed; each is written when it is done.
+class EmbeddingPass:
+    """Embeds a library in batches, one read and decoded while another is computed; each is written when it is done.
 
-    A context manager, which waits for all batches; whatever ends it early, what was done by then is written, and an error of
-    ours says how much.
+    A context manager, in which a scan may hand photographs over (`photos.library.scan.PhotoSink`). When it ends, all others
+    without a vector of this model are read and embedded; a file that changed since the scan is left out, since its vector
+    would be stored under the wrong content. If an error ends it, what was done by then is written, and an error of ours says
+    how much.
 
     Args:
         catalogue: where vectors go; written from the thread that calls.
-        embedder: who embeds.
-        progress_bar: shows the photographs written, if there is one.
+        embedder: any backend; one that decodes at a reduced scale has the scan do so.
+        batch: photographs per call.
+        progress: show a bar, with rate and time left, for what no scan hands over.
+
+    Attributes:
+        report: counts what is written.
 
     Raises:
-        PhotodupError: the backend does not say which model it serves, or its vectors are not of FP32.
+        PhotodupError: the backend does not say which model it serves, its vectors are not of FP32, or it stops answering.
     """
 
-    def __init__(self, catalogue: Catalogue, embedder: "Embedder", progress_bar: Any = None) -> None:
-        self._catalogue, self._embedder, self._progress_bar = catalogue, embedder, progress_bar
-        self.report = EmbedReport(require_fit(embedder), embedder.is_random)
+    def __init__(
+        self, catalogue: Catalogue, embedder: "Embedder", batch: int = 32, *, progress: bool = True
+    ) -> None:
+        self._started = time.perf_counter()
+        digest = require_fit(embedder)
+        self._catalogue, self._embedder, self._batch, self._progress = catalogue, embedder, batch, progress
+        self._known = set(catalogue.embedded(digest))
+        n_before = sum(model.n_embeddings for model in catalogue.models() if model.digest == digest)
+        self.report = EmbedReport(digest, embedder.is_random, n_before=n_before)
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="embed")
-        self._waiting: deque[tuple[int, Future[Embedded]]] = deque()
+        self._running: deque[Future[Embedded]] = deque()
+        self._pending: list[tuple[str, Path, np.ndarray]] = []
+        self._bar: Any = None
 
-    def add(self, n: int, work: Callable[..., "Embedded"], *arguments: object) -> None:
-        """Begin a batch of n photographs; where enough are under way, wait for the oldest and write it first."""
-        if len(self._waiting) >= _AT_ONCE:
+    @property
+    def look(self) -> Look:
+        """The view that the scan hands over."""
+        return Look(self._embedder.view, self._embedder.draft_size)
+
+    def take(self, photographs: Sequence[tuple[str, Path, np.ndarray]]) -> None:
+        """Take photographs whose facts are written; a content that has its vector is left out.
+
+        Raises:
+            PhotodupError: the backend stopped answering; what it answered before is written.
+        """
+        for photograph in photographs:
+            if photograph[0] not in self._known:
+                self._known.add(photograph[0])
+                self._pending.append(photograph)
+        while len(self._pending) >= self._batch:
+            self._begin_pending()
+
+    def _begin_pending(self) -> None:
+        chosen, self._pending = self._pending[: self._batch], self._pending[self._batch :]
+        images = {md5: Image.fromarray(pixels.transpose(1, 2, 0)) for md5, _, pixels in chosen}
+        self._begin(embed_images, images, {md5: path for md5, path, _ in chosen})
+
+    def _begin(self, work: Callable[..., "Embedded"], *arguments: object) -> None:
+        """Begin a batch; where enough are under way, wait for the oldest and write it first."""
+        if len(self._running) >= _AT_ONCE:
             self._write_oldest()
-        self._waiting.append((n, self._pool.submit(work, self._embedder, *arguments)))
+        self._running.append(self._pool.submit(work, self._embedder, *arguments))
 
-    def finish(self) -> None:
-        """Wait for all and write them."""
-        while self._waiting:
+    def _finish(self) -> None:
+        """Embed and write what was handed over, then what else has no vector."""
+        if self._pending:
+            self._begin_pending()
+        todo = self._catalogue.missing_embeddings(self.report.model_digest)
+        todo = [content for content in todo if content[0] not in self._known]
+        self._write_all()
+        with bar(total=len(todo), desc="embed", unit="photo", disable=not self._progress) as self._bar:
+            for start in range(0, len(todo), self._batch):
+                self._begin(embed_files, self._catalogue.root, todo[start : start + self._batch])
+            self._write_all()
+        self.report.seconds = time.perf_counter() - self._started
+
+    def _write_all(self) -> None:
+        while self._running:
             self._write_oldest()
 
     def _write_oldest(self) -> None:
         """Wait for the oldest batch, write its vectors under their model, all or none, and count them."""
-        n, future = self._waiting.popleft()
-        embedded, report = future.result(), self.report
+        embedded, report = self._running.popleft().result(), self.report
         report.problems += embedded.problems
         n_broken = sum(problem.reason == BROKEN for problem in embedded.problems)
         name = self._embedder.model_name or self._embedder.backend
@@ -136,8 +155,8 @@ class RunningBatches:
                 report.model_digest, embedded.vectors, name=name, is_random=report.is_random
             )
             report.n_embedded += len(embedded.vectors)
-        if self._progress_bar is not None:
-            self._progress_bar.update(n)
+        if self._bar is not None:
+            self._bar.update(len(embedded.vectors) + len(embedded.problems))
 
     def __enter__(self) -> Self:
         return self
@@ -146,12 +165,12 @@ class RunningBatches:
         failure = error
         try:
             if not error:
-                self.finish()
+                self._finish()
         except BaseException as first:
             failure = first
             raise
         finally:
-            while self._waiting:
+            while self._running:
                 with suppress(Exception):  # the failures of others are the same news
                     self._write_oldest()
             self._pool.shutdown()
@@ -243,63 +262,3 @@ def embed_images(
         return embed_images(embedder, {digests[row]: images[digests[row]] for row in sound}, paths, batch)
     batch.vectors |= {digests[row]: vectors[row] for row in sound}
     return batch
-
-
-class OnePass(RunningBatches):
-    """What a scan hands photographs to (`photos.library.scan.PhotoSink`).
-
-    A context manager: left without an error, everything that was handed over is embedded and written; otherwise, what
-    was done by then.
-
-    Args:
-        catalogue: the one that is scanned into.
-        embedder: any backend; one that decodes at a reduced scale has the scan do so.
-        batch: photographs per call.
-        progress: show a bar for what the scan did not read.
-    """
-
-    def __init__(
-        self, catalogue: Catalogue, embedder: "Embedder", batch: int = 32, *, progress: bool = True
-    ) -> None:
-        super().__init__(catalogue, embedder)
-        self._batch, self._progress = batch, progress
-        self.look = Look(embedder.view, embedder.draft_size)
-        self._known = set(catalogue.embedded(self.report.model_digest))
-        self._pending: list[tuple[str, Path, np.ndarray]] = []
-        self._started = time.perf_counter()
-
-    def take(self, photographs: Sequence[tuple[str, Path, np.ndarray]]) -> None:
-        """Take photographs whose facts are written; a content that has its vector is left out.
-
-        Raises:
-            PhotodupError: the backend stopped answering; what it answered before is written.
-        """
-        for photograph in photographs:
-            if photograph[0] not in self._known:
-                self._known.add(photograph[0])
-                self._pending.append(photograph)
-        while len(self._pending) >= self._batch:
-            self._begin()
-
-    def finish(self) -> None:
-        """Embed and write what was handed over."""
-        if self._pending:
-            self._begin()
-        super().finish()
-
-    def embed_the_rest(self) -> EmbedReport:
-        """Embed what earlier scans left, and return what became of all; call when the scan has ended."""
-        report = embed_library(
-            self._catalogue, self._embedder, self._batch, progress=self._progress, leave_out=self._known
-        )
-        report.n_before -= self.report.n_embedded
-        report.n_embedded += self.report.n_embedded
-        report.problems = self.report.problems + report.problems
-        report.seconds = time.perf_counter() - self._started
-        return report
-
-    def _begin(self) -> None:
-        chosen, self._pending = self._pending[: self._batch], self._pending[self._batch :]
-        images = {md5: Image.fromarray(pixels.transpose(1, 2, 0)) for md5, _, pixels in chosen}
-        paths = {md5: path for md5, path, _ in chosen}
-        self.add(len(chosen), embed_images, images, paths)

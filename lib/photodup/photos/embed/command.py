@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from photodup.core.names import printable
-from photodup.photos.embed.batches import EmbedReport, OnePass, embed_library
+from photodup.photos.embed.batches import EmbeddingPass, EmbedReport, embed_library
 from photodup.photos.embed.choose import AS_SET_UP, EncoderRequest, connected
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import OpenSink, PhotoSink, ScanReport
@@ -53,9 +53,9 @@ def scan_and_embed_and_print(
     @contextmanager
     def open_sink(opened: Catalogue) -> Iterator[PhotoSink]:
         with _connected(opened, request or AS_SET_UP) as embedder:
-            with OnePass(opened, embedder, batch) as one_pass:
-                yield one_pass
-            embedded.append(one_pass.embed_the_rest())
+            with EmbeddingPass(opened, embedder, batch) as embedding_pass:
+                yield embedding_pass
+            embedded.append(embedding_pass.report)
 
     with saying_what_is_kept():
         report = scan(open_sink if request else None)

@@ -10,9 +10,8 @@ import sqlite3
 import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from enum import Enum
 from functools import cache
 from pathlib import Path
 from typing import Self
@@ -141,12 +140,12 @@ class Catalogue:
     def _refuse_what_is_not_ours(self, file: Path) -> None:
         """Refuse a foreign file before anything is written."""
         name, elsewhere = printable(self.path), "give another file with --catalogue."
-        kind = kind_of(file)
-        if kind is FileKind.FOREIGN:
+        application = application_of(file)
+        if application not in (None, APPLICATION_ID):
             raise CatalogueError(f"{name} is the database of another program: {elsewhere}")
         if self._is_default:
             return
-        if kind is FileKind.UNKNOWN:
+        if application is None and os.path.lexists(file):
             raise _not_a_catalogue(self.path)
         if file.name == "catalogue.sqlite" and file.parent.name == ".photodup":
             other = printable(file.parent.parent)
@@ -386,7 +385,7 @@ def open_sound(root: Path, path: Path | str | None = None) -> tuple[Catalogue, P
     except CatalogueDamagedError as damaged:
         file, own_folder, is_default = locate_catalogue(real_path(root), path)
         # In our own folder it is ours in any case; elsewhere its header must say so.
-        if not is_default and kind_of(file) is not FileKind.OURS:
+        if not is_default and application_of(file) != APPLICATION_ID:
             raise _not_a_catalogue(file) from None
         try:
             aside = _set_aside(file, own_folder.path)
@@ -397,27 +396,17 @@ def open_sound(root: Path, path: Path | str | None = None) -> tuple[Catalogue, P
         return Catalogue(root, path, create=True), aside
 
 
-class FileKind(Enum):
-    """What lies at a path."""
+def application_of(file: Path) -> int | None:
+    """Return the id of the program that made a database, from its header; None for any other file.
 
-    ABSENT = "nothing"
-    OURS = "a catalogue"
-    FOREIGN = "the database of another program"
-    UNKNOWN = "no database, or one whose beginning is destroyed"
-
-
-def kind_of(file: Path) -> FileKind:
-    """Return the kind of a file, from its header; links are followed, no lock is taken."""
-    try:
-        if not stat.S_ISREG(os.stat(file).st_mode):
-            return FileKind.UNKNOWN
-        with open(file, "rb") as opened:
-            header = opened.read(100)
-    except OSError:
-        return FileKind.ABSENT if not os.path.lexists(file) else FileKind.UNKNOWN
-    if header[:16] != MAGIC:
-        return FileKind.UNKNOWN
-    return FileKind.OURS if int.from_bytes(header[68:72], "big") == APPLICATION_ID else FileKind.FOREIGN
+    Links are followed, no lock is taken.
+    """
+    with suppress(OSError):
+        if stat.S_ISREG(os.stat(file).st_mode):
+            with open(file, "rb") as opened:
+                header = opened.read(100)
+            return int.from_bytes(header[68:72], "big") if header[:16] == MAGIC else None
+    return None
 
 
 def _set_aside(file: Path, folder: Path) -> Path:

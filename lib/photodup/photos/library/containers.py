@@ -34,13 +34,15 @@ Part = tuple[str, bytes]
 MOST_PARTS = 20_000  # of a file; the rest is one part
 MOST_UNPACKED = 64_000_000  # bytes of compressed texts and profiles
 
-# Names of JPEG segments (by number and signature), PNG and WebP chunks, and boxes. Others keep their own.
+# Names of JPEG segments (by number and signature), PNG and WebP chunks, ImageMagick's raw profiles in PNG, and boxes. Others
+# keep their own.
 _NAMES = {
     "APP1 Exif": EXIF, "APP1 http://ns.adobe.com/xap/1.0/": XMP, "APP1 XMP": XMP,
     "APP1 http://ns.adobe.com/xmp/extension/": MORE_XMP,
     "APP2 ICC_PROFILE": PROFILE, "APP13 Photoshop 3.0": RESOURCES,
     "PNG eXIf": EXIF, "WebP ICCP": PROFILE, "WebP EXIF": EXIF, "WebP XMP ": XMP,
-    "box Exif": EXIF, "box xml ": XMP, "box mpvd": FILM, "box moov": FILM,
+    "raw exif": EXIF, "raw app1": EXIF, "raw xmp": XMP, "raw iptc": IPTC, "raw 8bim": RESOURCES, "raw icc": PROFILE,
+    "raw icm": PROFILE, "box Exif": EXIF, "box xml ": XMP, "box mpvd": FILM, "box moov": FILM,
 } | {f"PNG {name}": PIXELS for name in ("IHDR", "PLTE", "IDAT", "IEND", "tRNS", "acTL", "fcTL", "fdAT")} | {
     f"WebP {name}": PIXELS for name in ("VP8 ", "VP8L", "VP8X", "ALPH", "ANIM", "ANMF")
 } | {f"box {name}": PIXELS for name in ("ftyp", "mdat", "JXL ", "jxlc", "jxlp", "jxli", "jxll", "jbrd")}  # fmt: skip
@@ -172,16 +174,7 @@ def _png_text(kind: bytes, body: bytes) -> Part | None:
             content = bytes.fromhex(content.split(None, 2)[2].decode("ascii"))
         except (ValueError, IndexError):
             return None
-        kinds = {
-            "exif": EXIF,
-            "app1": EXIF,
-            "xmp": XMP,
-            "iptc": IPTC,
-            "8bim": RESOURCES,
-            "icc": PROFILE,
-            "icm": PROFILE,
-        }
-        return kinds.get(profile[1].lower(), name), content
+        return _NAMES.get(f"raw {profile[1].lower()}", name), content
     try:
         content.decode()
     except UnicodeDecodeError:

@@ -182,11 +182,6 @@ def _series(note: Any) -> dict[str, float]:
     return values
 
 
-def described_by_xmp(packet: bytes) -> dict[str, Any]:
-    """Return the metadata of an XMP packet or sidecar, by kind; empty if it cannot be read."""
-    return joined_kinds(kinds_of(read_packet(packet[:MOST_XMP_BYTES].strip(b"\0 \r\n\t")).values))
-
-
 def sound_kinds(kinds: Any) -> dict[str, Any]:
     """Return the valid metadata by kind of any value, such as one from a foreign catalogue."""
     return (

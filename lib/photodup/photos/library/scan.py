@@ -5,7 +5,6 @@ batch, and the next scan continues.
 """
 
 import os
-import stat
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -73,13 +72,11 @@ class ScanReport:
 
 
 class PhotoSink(Protocol):
-    """Takes each photograph from the scan's decoding, to embed it.
+    """Takes each photograph from the scan's decoding, to embed it."""
 
-    Attributes:
-        look: the view it needs.
-    """
-
-    look: Look
+    @property
+    def look(self) -> Look:
+        """The view it needs."""
 
     def take(self, photographs: Sequence[tuple[str, Path, np.ndarray]]) -> None:
         """Take content (MD5), path and uint8 [3, size, size] of photographs with written facts."""
@@ -120,17 +117,15 @@ def existing_folder(folder: Path | str) -> Path:
     """
     root = real_path(folder)
     try:
-        is_folder = stat.S_ISDIR(os.stat(root).st_mode)
+        os.scandir(root).close()
     except (FileNotFoundError, NotADirectoryError):
-        is_folder = False
+        raise PhotodupError(
+            f"{printable(root)} is not a folder: give the folder that holds your photographs."
+        ) from None
     except OSError as error:
         raise PhotodupError(
             f"{printable(root)} cannot be opened ({error.strerror}): give a folder that you may read."
         ) from None
-    if not is_folder:
-        raise PhotodupError(
-            f"{printable(root)} is not a folder: give the folder that holds your photographs."
-        )
     return root
 
 
@@ -155,7 +150,7 @@ def update(
         progress: show a progress bar.
         max_pixels: larger photographs are reported and not decoded.
         decode_seconds: slower photographs are reported, and tried again by the next scan.
-        open_sink: opens a sink for the photographs (`photos.embed.batches.OnePass`), with the catalogue.
+        open_sink: opens a sink for the photographs (`photos.embed.batches.EmbeddingPass`), with the catalogue.
     """
     started = time.perf_counter()
     opened, aside = open_sound(root, catalogue)

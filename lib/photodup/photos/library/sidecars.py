@@ -17,8 +17,9 @@ from photodup.photos.library.hashing import Memory, digest_of
 from photodup.photos.library.inventory import unpacked, xmp_values
 from photodup.photos.library.metadata import (
     MOST_XMP_BYTES,
-    described_by_xmp,
     joined,
+    joined_kinds,
+    kinds_of,
     place_text,
     read_packet,
 )
@@ -259,7 +260,12 @@ def _read(path: Path) -> _Content:
     if _suffix(path) == ".xmp":
         with suppress(OSError), open(path, "rb") as file:
             data = file.read(MOST_XMP_BYTES + 1)
-            return _Content(described_by_xmp(data), _xmp_values(data))
+            packet = read_packet(data[:MOST_XMP_BYTES].strip(b"\0 \r\n\t"))
+            described = joined_kinds(kinds_of(packet.values))
+            if not packet.is_whole or len(data) > MOST_XMP_BYTES:
+                return _Content(described)
+            further = xmp_values(packet.values).items()
+            return _Content(described, {name: texts for name, texts in further if not _OF_PHOTO.search(name)})
     if _suffix(path) == ".json" and (exported := _read_json(path)):
         kinds = _google_kinds(exported) if "photoTakenTime" in exported else {}
         values = {
@@ -285,14 +291,6 @@ def _google_kinds(exported: Mapping[str, Any]) -> Mapping[str, Any]:
     if position := _position(exported):
         kinds["place"] = place_text(*position)
     return joined({kind: text for kind, text in kinds.items() if isinstance(text, str | list)})
-
-
-def _xmp_values(data: bytes) -> dict[str, tuple[str, ...]] | None:
-    """Return XMP properties beside metadata, such as edits; None if it cannot be read to its end."""
-    packet = read_packet(data.strip(b"\0 \r\n\t"))
-    if not packet.is_whole or len(data) > MOST_XMP_BYTES:
-        return None
-    return {name: texts for name, texts in xmp_values(packet.values).items() if not _OF_PHOTO.search(name)}
 
 
 def _read_json(path: Path) -> dict[str, Any]:

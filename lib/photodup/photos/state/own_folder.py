@@ -47,8 +47,8 @@ class OwnFolderError(PhotodupError):
 
 
 def _file_of(*parts: str) -> Any:
-    """Return a property with the path of a file in an `OwnFolder`."""
-    return property(lambda folder: folder._file(*parts))
+    """Return a property with the path of a file in an `OwnFolder`; who opens it follows no link."""
+    return property(lambda folder: folder.path.joinpath(*parts))
 
 
 class OwnFolder:
@@ -172,18 +172,6 @@ class OwnFolder:
                 if folder == self.path:
                     names.add(entry.name)
         return frozenset(names)
-
-    def _file(self, *parts: str) -> Path:
-        """Return a path below the folder, no part of which is a link."""
-        path = self.path
-        for part in parts:
-            path = path / part
-            if path.is_symlink():
-                raise OwnFolderError(
-                    f"{printable(path)} is a link, and photodup writes only inside its own folder: replace it by "
-                    "a real file or folder, or delete it."
-                )
-        return path
 
     @contextmanager
     def _opened(self, *parts: str, make: bool = False) -> Iterator[PathInFolder]:

@@ -144,17 +144,14 @@ def data_of(figure: Figure) -> str:
 
 def _named_colors(figure: Figure) -> dict[str, str]:
     """Return what the legends of a figure call each colour."""
-    from matplotlib.colors import to_hex
+    from matplotlib.colors import to_hex, to_rgba_array
 
     names = {}
     for legend in filter(None, (ax.get_legend() for ax in figure.axes)):
-        for handle, text in zip(legend.legend_handles, legend.get_texts(), strict=True):
-            color = (
-                handle.get_color()
-                if hasattr(handle, "get_color")
-                else np.atleast_2d(handle.get_facecolor())[0]
-            )
-            names[to_hex(color)] = text.get_text()
+        handles: list[Any] = list(legend.legend_handles)
+        for handle, text in zip(handles, legend.get_texts(), strict=True):
+            color = handle.get_color() if hasattr(handle, "get_color") else handle.get_facecolor()
+            names[to_hex(to_rgba_array(color)[0])] = text.get_text()
     return names
 
 

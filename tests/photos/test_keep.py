@@ -213,7 +213,7 @@ def test_what_was_proven_once_stays_whatever_comes_between(library, monkeypatch)
 
 
 def test_evidence_comes_back_as_it_went_in(tmp_path):
-    found = Verification(12, 0.75, 0.5, 0.75, 0.125, 0.95, True, False, 3, -0.1, 1.5)
+    found = Verification(12, 0.5, 0.75, 0.125, 0.95, True, False, 3, -0.1)
     none, names = replace(found, correlation=-0.25), ["a" * 32, "b" * 32, "c" * 32]
     with evidence.EvidenceStore(tmp_path / "evidence.sqlite") as store:
         store.add([(names[1], names[0], found), (names[1], names[2], none)])

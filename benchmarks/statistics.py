@@ -49,8 +49,8 @@ class Rates:
 
     Attributes:
         covered: intervals that hold the truth.
-        false_claims: families in which any primary comparison, of exactly ±2 %, was called different by more than 2 %.
-        different, beyond: by planted difference, primary comparisons called different, and different by more than 2 %,
+        false_claims: families in which any primary comparison, of exactly ±2%, was called different by more than 2%.
+        different, beyond: by planted difference, primary comparisons called different, and different by more than 2%,
             in the right direction.
         nulls_failed: a pass, of its nulls.
         half_width: of the primary comparisons' intervals, median, relative.
@@ -155,9 +155,9 @@ def rules(draw: Draw, planted: float) -> dict[str, int]:
         slower = math.expm1(np.median(every))
         failed["photodup gate"] += fails(head, GATE_LIMIT)
         failed["t test at .001"] += ttest_1samp(every, 0, alternative="greater").pvalue < 0.001
-        failed["last three visits over 5 %"] += min(map(np.median, head[-3:])) > math.log1p(0.05)
-        failed["median over 5 %"] += slower > 0.05
-        failed["median over 10 %"] += slower > 0.10
+        failed["last three visits over 5%"] += min(map(np.median, head[-3:])) > math.log1p(0.05)
+        failed["median over 5%"] += slower > 0.05
+        failed["median over 10%"] += slower > 0.10
     return {rule: int(n) for rule, n in failed.items()}
 
 

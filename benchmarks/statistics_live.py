@@ -179,7 +179,7 @@ def outcomes_of(run_dir: Path | str) -> dict[str, list[Outcome]]:
 
 
 def summary(outcomes: Mapping[str, Sequence[Outcome]]) -> list[str]:
-    """Return one sentence for each kind of comparison: how many were called different, and how many by more than 2 %."""
+    """Return one sentence for each kind of comparison: how many were called different, and how many by more than 2%."""
     sentences = []
     for planted, planted_outcomes in outcomes.items():
         different, failed = (
@@ -188,7 +188,7 @@ def summary(outcomes: Mapping[str, Sequence[Outcome]]) -> list[str]:
         )
         sides = "equal servers" if planted == NULL else f"a {planted}"
         sentences.append(
-            f"{different} of {len(planted_outcomes)} pairs with {sides} were called different, {failed} by more than 2 %."
+            f"{different} of {len(planted_outcomes)} pairs with {sides} were called different, {failed} by more than 2%."
         )
     return sentences
 

@@ -95,10 +95,10 @@ def test_holm_as_in_the_textbook():
 def test_each_verdict_has_its_sentence():
     beyond = judged(observed(0.10))
     assert beyond.verdict is comparison.Verdict.BEYOND and beyond.decides
-    assert sentence(beyond).startswith("B takes 10 % longer than A [")
+    assert sentence(beyond).startswith("B takes 10% longer than A [")
     assert "(median latency 55 against 50 ms)" in sentence(beyond)
     slower = judged(observed(-0.10), metric="throughput_images_per_s")
-    assert sentence(slower).startswith("B has 10 % lower throughput than A [")
+    assert sentence(slower).startswith("B has 10% lower throughput than A [")
     small = judged(observed(0.015))
     assert small.verdict is comparison.Verdict.DIFFERENT and small.low > 0
     equal = judged(observed(0.0))
@@ -107,13 +107,13 @@ def test_each_verdict_has_its_sentence():
     )
     wide = judged(observed(0.0, wiggle=100 * WIGGLE))
     assert wide.verdict is comparison.Verdict.NOT_FOUND and not wide.decides
-    assert f"anything beyond {100 * wide.excludes_beyond:.0f} % is excluded" in sentence(wide)
+    assert f"anything beyond {100 * wide.excludes_beyond:.0f}% is excluded" in sentence(wide)
     none = judged("A was away.")
     assert not none.is_measured and not none.decides and sentence(none).endswith("not measured. A was away.")
     assert "nan" not in " ".join(row(none).values())
     columns = json.loads(json.dumps(none.columns(), allow_nan=False))
     assert columns["effect"] is None and columns["because"] == "A was away."
-    assert json.loads(json.dumps(beyond.columns()))["verdict"] == "different by more than 2 %"
+    assert json.loads(json.dumps(beyond.columns()))["verdict"] == "different by more than 2%"
 
 
 @pytest.mark.parametrize(("seen", "others", "because"), [
@@ -160,7 +160,7 @@ def test_a_null_that_fails_marks_its_comparisons_and_no_other():
     assert not outcomes["1"].notes and outcomes["1"].null.comparison.name == "passes"
     assert outcomes["2"].null is None
     near = judged(observed(0.019), is_null=True)
-    assert near.is_different and not comparison.has_failed(near), "two processes may differ by less than 2 %"
+    assert near.is_different and not comparison.has_failed(near), "two processes may differ by less than 2%"
 
 
 # --- laws -------------------------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ def test_a_single_visit_has_no_interval():
 
 
 def test_an_interval_holds_the_truth_as_often_as_it_says():
-    """Visits differ by 2 %, answers by 30 %: the mean and the pooled percentile of the tail."""
+    """Visits differ by 2%, answers by 30%: the mean and the pooled percentile of the tail."""
     draw, held, tail = np.random.default_rng(0), 0, 0
     truth = 10 * np.exp(0.3 * stats.norm.ppf(0.95))
     for _ in range(300):

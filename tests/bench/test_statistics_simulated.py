@@ -21,7 +21,7 @@ PAIRS = [pair for pair in declarations().pairs if pair.load_name == "one"][:8]
 @pytest.mark.parametrize("spread", [NOISY, UNEVEN], ids=str)
 @pytest.mark.parametrize(("sizes", "quick", "n_passes"), [(Sizes(), False, 30), (quick_sizes(), True, 60)])
 def test_false_claims_at_the_edge_and_coverage_are_what_they_should_be(sizes, quick, n_passes, spread):
-    """At exactly ±2 % the claim of more is at its worst; 150 families and more at 5 % would be wrong up to 8 %."""
+    """At exactly ±2% the claim of more is at its worst; 150 families and more at 5% would be wrong up to 8%."""
     rates = simulate(generated(spread, sizes), n_passes=n_passes, effects=(0.02,), quick=quick)
     assert rates.false_claims <= 0.08
     assert 0.92 <= rates.covered <= 0.995
@@ -93,7 +93,7 @@ def test_the_gate_errs_as_it_says_where_the_usual_rules_err_more():
 
     equal, at_limit = (statistics.rules(heads, planted) for planted in (0.0, statistics.GATE_LIMIT))
     assert equal["photodup gate"] <= 4 and at_limit["photodup gate"] <= 28
-    assert equal["median over 5 %"] > 8 and at_limit["median over 5 %"] > 120
+    assert equal["median over 5%"] > 8 and at_limit["median over 5%"] > 120
 
 
 def test_the_gate_is_judged_with_the_noise_of_recorded_visits(tmp_path):

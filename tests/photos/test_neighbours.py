@@ -57,7 +57,7 @@ def test_new_rows_bring_their_own_pairs_only(library, search):
     assert all(set(pair) & set(new.tolist()) for pair in after)
     expected = as_set(similar_pairs(library, PLAIN))
     assert before | after <= expected
-    # The sample reached 100 %; of all rows cells may still miss the odd pair.
+    # The sample reached 100%; of all rows cells may still miss the odd pair.
     assert len(before | after) >= len(expected) * (1 if search is similar_pairs else 0.99)
 
 

@@ -39,7 +39,7 @@ def agreement(decisions) -> dict[str, tuple[int, int]]:
 
 
 def holds(counts: dict[str, tuple[int, int]]) -> bool:
-    """Say whether 28 of 30 syncs that changed the count are alike (so many of each 30), and 99 % of the others."""
+    """Say whether 28 of 30 syncs that changed the count are alike (so many of each 30), and 99% of the others."""
     return all(
         alike >= least * n
         for (alike, n), least in zip(counts.values(), (28 / 30, 0.99, 28 / 30), strict=True)

@@ -422,7 +422,7 @@ def test_percentiles_are_of_a_visit_and_small_samples_carry_none():
 
 
 def test_a_load_has_one_percentile_whether_it_was_measured_in_turns_or_in_windows():
-    """A pause of the machine is 3 % of one visit's answers and 1 % of all: pooled it is the 99th percentile."""
+    """A pause of the machine is 3% of one visit's answers and 1% of all: pooled it is the 99th percentile."""
     latencies = [np.linspace(10, 20, 400) for _ in range(3)]
     latencies[0][-12:] = 500.0
     visits = [replace(planted_visit([1.0]), latency_ms=ms) for ms in latencies]

@@ -203,7 +203,7 @@ def plant(run, pair: Pair, speed_a: float, speed_b: float, spinning: float = 0.0
 
 @pytest.fixture
 def run(tmp_path):
-    """In FP32 LitServe takes 20 % longer than ours, mosec as long, Ray Serve spins; with INT8 ours is five times as fast."""
+    """In FP32 LitServe takes 20% longer than ours, mosec as long, Ray Serve spins; with INT8 ours is five times as fast."""
     filled = opened(tmp_path / "run")
     speeds = {"infinity": 1.0, "litserve": 1 / 1.2, "bentoml": 1 / 1.1, "mosec": 1.0, "ray": 1.0}
     for pair in servers.declared().pairs:

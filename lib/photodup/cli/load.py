@@ -274,7 +274,7 @@ def gate(
     """Fail where the head is slower than the base by more than a limit, on the noisy machines that CI has.
 
     Both are up at once and take turns; commands are started anew for each of up to eight visits. It fails where the
-    one-sided lower bound of the slowdown exceeds the limit; two planned looks share an error of 5 %. How often it would
+    one-sided lower bound of the slowdown exceeds the limit; two planned looks share an error of 5%. How often it would
     be wrong at the spread just measured is printed. Ends with status 0 where it passes, 1 where it fails, 2 where
     nothing could be measured.
     """

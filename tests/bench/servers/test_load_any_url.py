@@ -110,7 +110,7 @@ def test_our_service_in_each_of_its_forms(random_service, tmp_path, kept, path, 
         < rate * point["batch"]
         < point["throughput_images_per_s_ci_high"]
     )
-    assert re.search(r"requests/s, [\d,]+ answers", said) and "In brackets: 95 % intervals" in said
+    assert re.search(r"requests/s, [\d,]+ answers", said) and "In brackets: 95% intervals" in said
     assert (rows.done_s >= rows.answered_s).all() and (rows.sent_s >= rows.due_s).all()
     np.testing.assert_allclose(rows.latency_ms, (rows.done_s - rows.due_s) * 1000, atol=1e-6)
     page = (tmp_path / "index.html").read_text()
@@ -558,7 +558,7 @@ def test_the_slower_of_two_is_named_after_the_check(versus, visits, kept, in_fli
     result, rows = kept()
     null, pair = result["comparisons"][:2]
     assert (null["metric"], null["name"], pair["metric"]) == (metric, "check", metric)
-    assert pair["verdict"] == "different by more than 2 %"
+    assert pair["verdict"] == "different by more than 2%"
     figure(pair["low"] > 0.3 or pair["high"] < -0.3, pair)
     assert abs(null["effect"]) < abs(pair["effect"]) and pair["null_low"] == null["low"]
     assert len(visits) - 1 == len(result["visits"]) == rows.visit.nunique() <= 8
@@ -600,7 +600,7 @@ def test_the_time_bounds_the_visits_and_the_blocks(least_s, seconds, n_sides):
 
 
 def test_a_failed_check_marks_what_it_checks():
-    """Server 1 differs from itself by 10 %, server 2 from it by 30 %."""
+    """Server 1 differs from itself by 10%, server 2 from it by 30%."""
     visits = [planted_visit([10.0, 11.0, 13.0], number) for number in range(4)]
     check, pair, *more = outcomes_of(visits, Load("single_stream"))
     assert check.is_different and pair.effect == pytest.approx(0.3, abs=0.02)

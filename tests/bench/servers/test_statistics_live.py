@@ -28,8 +28,8 @@ def test_a_relay_plants_a_share_of_the_servers_time(tmp_path, monkeypatch, figur
     assert all(of[0].n_visits >= 3 for of in outcomes.values())
     # How sure the statistics are depends on the machine; how they are counted does not.
     null, delay, _ = statistics_live.summary(outcomes)
-    assert " of 1 pairs with equal servers " in null and null.endswith(" by more than 2 %.")
-    assert " of 1 pairs with a delay of 100% " in delay and delay.endswith(" by more than 2 %.")
+    assert " of 1 pairs with equal servers " in null and null.endswith(" by more than 2%.")
+    assert " of 1 pairs with a delay of 100% " in delay and delay.endswith(" by more than 2%.")
 
 
 @pytest.mark.long  # gates of some seconds, beside a busy core

@@ -142,7 +142,7 @@ def test_the_page_speaks_plainly_and_gives_a_reason_for_each(server):
     for member in item.group.others:
         text = httpx.get(f"{server.url}group/{item.key}?photo={member.id}").text
         visible = re.sub(r"(?s)<details.*?</details>", "", text)
-        assert "cosine" not in visible and "points" not in visible and "100 %" not in visible
+        assert "cosine" not in visible and "points" not in visible and "100%" not in visible
         assert item.group.kept_over(member) and item.group.kept_over(member) in text.replace("&#39;", "'")
     overview = re.sub(r"(?s)<details.*?</details>", "", httpx.get(server.url).text)
     assert "alike" not in overview.split('<ol class="grid"')[1] and "can go" in overview

@@ -79,7 +79,7 @@ def _open(port: int) -> bool:
 
 @pytest.mark.long  # each wire has its test with a tiny graph, and each file of the real one in test_export.py
 def test_the_real_model_gives_pytorchs_embedding_over_every_wire_and_protocol(tmp_path) -> None:
-    """The published criterion, 0.1 % of the vector's length, for the whole way: file, server, wire and back."""
+    """The published criterion, 0.1% of the vector's length, for the whole way: file, server, wire and back."""
     data = pytest.importorskip("skimage.data")
     photos = [to_jpeg(Image.fromarray(picture), 90) for picture in (data.astronaut(), data.coffee())]
     pixels = np.stack([to_uint8(decode(photo)) for photo in photos])

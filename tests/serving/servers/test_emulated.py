@@ -46,7 +46,7 @@ def compute_ms(server, model: str, batch: int, requests: int) -> np.ndarray:
 
 @pytest.mark.figures
 def test_compute_is_the_preset_by_tritons_own_counter(tiny_triton) -> None:
-    """Within 2 %, as everything that is said about an emulated GPU rests on it, less the way to the process and back.
+    """Within 2%, as everything that is said about an emulated GPU rests on it, less the way to the process and back.
 
     The way is what Triton counts for the device that takes no time. The middle one of nine, each batch.
     """
@@ -61,7 +61,7 @@ def test_compute_is_the_preset_by_tritons_own_counter(tiny_triton) -> None:
                 found.append(measured / preset.compute_ms(batch) - 1)
         middle = {batch: float(np.median(found)) for batch, found in differences.items()}
         assert all(abs(difference) <= 0.02 for difference in middle.values()), differences
-        # The same check sees a device that is 8 % slower than it says.
+        # The same check sees a device that is 8% slower than it says.
         assert all(abs((1 + difference) / 1.08 - 1) > 0.02 for difference in middle.values())
 
 

@@ -1,7 +1,7 @@
 """Decide on a noisy machine, with known error rates, whether one server is slower than another by more than a limit.
 
 Base and head take turns. The gate fails where the one-sided lower bound of *slower* exceeds the limit. Two planned looks
-share the 5 % of runs in which a head exactly at the limit may fail; a clear case ends the gate at the first. How often
+share the 5% of runs in which a head exactly at the limit may fail; a clear case ends the gate at the first. How often
 it errs is simulated with the spread that was just measured.
 """
 

@@ -122,7 +122,7 @@ class LoadWindow:
 
 @dataclass(frozen=True)
 class Measured:
-    """A load with its windows, one a visit: each figure is the mean over visits with its 95 % interval between them."""
+    """A load with its windows, one a visit: each figure is the mean over visits with its 95% interval between them."""
 
     spec: LoadSpec
     windows: list[LoadWindow] = field(repr=False)

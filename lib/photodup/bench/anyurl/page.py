@@ -79,7 +79,7 @@ def frontier_figures(sweep: Sequence[Measured]) -> list[tuple[str, str]]:
     axes.set_ylim(bottom=0)
     axes.legend(fontsize=8, frameon=False)
     caption = (
-        "Numbers are requests in flight, bars 95 % intervals between visits. Where the curve turns up, more of them only "
+        "Numbers are requests in flight, bars 95% intervals between visits. Where the curve turns up, more of them only "
         "wait longer."
     )
     return [(caption, svg(figure))]
@@ -129,7 +129,7 @@ def versus_figures(versus: Versus) -> list[tuple[str, str]]:
     axes.axhline(0, color="#667085", lw=0.7)
     axes.legend(fontsize=8, frameon=False)
     axes.xaxis.get_major_locator().set_params(integer=True)
-    return [("Each dot is one block of each server; the bands are the 95 % intervals.", svg(figure))]
+    return [("Each dot is one block of each server; the bands are the 95% intervals.", svg(figure))]
 
 
 def axes_of(x: str, y: str) -> tuple[Any, Any]:

@@ -100,6 +100,6 @@ def rate_sentence(highest: HighestRate) -> str:
     """Return what a search found in one sentence."""
     if not highest.is_found:
         return f"No rate was found that keeps {highest.bound}: {highest.reason}"
-    rests_on = f"95 % interval, {len(highest.windows)} windows"
+    rests_on = f"95% interval, {len(highest.windows)} windows"
     words = rate_words(highest.rate_per_s, highest.low, highest.high)
     return f"Highest rate with {highest.bound}: {words} ({highest.reason.rstrip('.') or rests_on})."

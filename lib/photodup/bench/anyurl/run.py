@@ -169,7 +169,7 @@ def run_load(job: Job, in_flight: Sequence[int] = ()) -> int:
         sentences += [f"{which}{line}" for line in load.lines() + server_lines(load)]
         wrong += [f"{which}{note}" for note in notes(load, request.target, job.watcher)]
     if any(load.requests_per_s[1] is not None for load in measured):
-        sentences.append("In brackets: 95 % intervals between visits.")
+        sentences.append("In brackets: 95% intervals between visits.")
     return job.close(
         request.target.name,
         sentences,

@@ -10,7 +10,7 @@ import numpy as np
 from photodup.core.errors import PhotodupError
 
 MOST_TIMES = 10
-# Instances that began together are in step: the rate of their first four waves reads 3 to 9 % high.
+# Instances that began together are in step: the rate of their first four waves reads 3 to 9% high.
 RAMP_WAVES, RAMP_TIMES = 4, 2
 
 

@@ -132,7 +132,7 @@ def observed(visits: Sequence[Visit], load: Load, metric: str) -> Observed | str
 def figures(visits: Sequence[tuple[Visit, int]]) -> dict[str, Figure]:
     """Return a side's figures over all its visits: value, low, high; a figure without enough answers is left out.
 
-    The interval (95 %, t over visits) is between visits: of this machine, in this run. A single visit has none.
+    The interval (95%, t over visits) is between visits: of this machine, in this run. A single visit has none.
 
     Args:
         visits: each with the index of the side in it.

@@ -125,7 +125,7 @@ def _bytes(table: "pa.Table") -> bytes:
     pq.write_table(
         table,
         buffer,
-        compression="brotli",  # at its highest level 3 % smaller than zstd at its own
+        compression="brotli",  # at its highest level 3% smaller than zstd at its own
         compression_level=11,
         use_dictionary=["record"],
         column_encoding=encodings,

@@ -3,8 +3,8 @@
 Visits are the unit. Within one, the halves of palindromes give log ratios, and their mean is the visit's. Between two the
 machine's minutes are others, and often the servers were started anew: that is most of what varies. Four visits of one pair
 know little of it, so a small variance is raised towards that of the other comparisons of the kind (Smyth 2004,
-doi:10.2202/1544-6115.1027). It is not simply pooled, for it differs: a wait of 10 ms is 30 % of an answer in one hour and
-50 % in a faster one, while two processes of one configuration stay within 1 %.
+doi:10.2202/1544-6115.1027). It is not simply pooled, for it differs: a wait of 10 ms is 30% of an answer in one hour and
+50% in a faster one, while two processes of one configuration stay within 1%.
 
 Primary comparisons of a family are corrected by Holm, and each interval is at the level at which Holm tested it; the others
 are exploratory and stand alone. How often these statistics are wrong is measured by `benchmarks/statistics.py`.
@@ -30,7 +30,7 @@ CARRIED_OVER = 0.02  # of the others' turns: more processor time than this refus
 class Verdict(StrEnum):
     """The verdicts of a comparison."""
 
-    BEYOND = "different by more than 2 %"
+    BEYOND = "different by more than 2%"
     DIFFERENT = "different"
     EQUAL = "equal"
     NOT_FOUND = "no difference found"
@@ -140,7 +140,7 @@ class Outcome:
     """The outcome of a comparison; fractions, not per cent.
 
     Attributes:
-        effect, low, high: b relative to a (.05: 5 % more) with the interval at `confidence`.
+        effect, low, high: b relative to a (.05: 5% more) with the interval at `confidence`.
         value_a, value_b: in the metric's unit.
         n, n_visits: observations and visits that it rests on: all that were made.
         reason: why there is no verdict; empty otherwise.
@@ -180,7 +180,7 @@ class Outcome:
 
     @property
     def decides(self) -> bool:
-        """An answer may rest on this outcome: it has a verdict, or its interval lies inside ±5 %."""
+        """An answer may rest on this outcome: it has a verdict, or its interval lies inside ±5%."""
         return does_decide(self.verdict, self.excludes_beyond)
 
     def columns(self) -> dict[str, str | float | bool | int | None]:
@@ -222,7 +222,7 @@ def does_decide(verdict: str, excludes_beyond: float) -> bool:
 def compare_all(comparisons: Sequence[Comparison]) -> list[Outcome]:
     """Return the outcome of each comparison of a pass, in the order given; the nulls among them check the others.
 
-    A null is a check and never a threshold: where its Holm-adjusted interval lies beyond ±2 %, the comparisons of its load
+    A null is a check and never a threshold: where its Holm-adjusted interval lies beyond ±2%, the comparisons of its load
     and protocol carry a note that says so.
     """
     kinds: dict[tuple[bool, str], list[Observed]] = defaultdict(list)
@@ -388,5 +388,5 @@ def _checked(outcome: Outcome, nulls: Sequence[Outcome]) -> Outcome:
 
 
 def has_failed(null: Outcome) -> bool:
-    """Return whether two processes of one configuration differ by more than 2 %."""
+    """Return whether two processes of one configuration differ by more than 2%."""
     return null.is_measured and (null.low > SMALLEST_EFFECT or null.high < -SMALLEST_EFFECT)

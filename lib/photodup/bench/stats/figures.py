@@ -1,4 +1,4 @@
-"""From visits to figures: each the mean over visits, with its 95 % interval between them (Student's t).
+"""From visits to figures: each the mean over visits, with its 95% interval between them (Student's t).
 
 A percentile of the tail has too few answers in one visit: its answers are pooled over the visits, and the interval comes
 from leaving out one visit at a time (jackknife).

@@ -241,7 +241,7 @@ def _interval(windows: Sequence[RateWindow], bound: LatencyBound, seed: int) -> 
     """Return the crossing with its interval, from drawing the windows again.
 
     Half of the windows lie around the crossing, so it is as wide as their number asks for (Student's t), and as wide to
-    both sides, since a latency curve bends. Simulated for queues with random arrivals it holds the truth in 92 to 93 %.
+    both sides, since a latency curve bends. Simulated for queues with random arrivals it holds the truth in 92 to 93%.
     """
     from scipy.special import stdtrit
 

@@ -76,7 +76,7 @@ def row(outcome: Outcome) -> dict[str, str]:
 def percent(fraction: float) -> str:
     """Return a fraction without its sign in per cent: two digits below ten, whole numbers above."""
     value = abs(100 * fraction)
-    return f"{value:.1f} %" if value < 9.95 else f"{value:.0f} %"
+    return f"{value:.1f}%" if value < 9.95 else f"{value:.0f}%"
 
 
 def number(value: float) -> str:

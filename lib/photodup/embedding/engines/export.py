@@ -43,7 +43,7 @@ OPSET = 18
 IR_VERSION = 10
 # Raise when the graph of the same weights changes, so that older files are not used.
 GRAPH_VERSION = 2
-# Error of the worst image, relative to the length of its vector. The published study allows 0.1 %, too.
+# Error of the worst image, relative to the length of its vector. The published study allows 0.1%, too.
 MAX_RELATIVE_ERROR = 1e-3
 # Half precision has 11 bits, so `half` may differ ten times as much.
 MAX_RELATIVE_ERROR_HALF = 1e-2
@@ -189,7 +189,7 @@ def verify_export(path: Path, model: ImageModel, variant: str) -> dict[str, Any]
         `max_abs_error`, `max_relative_error` (of the vector's length, worst image) and `min_cosine`.
 
     Raises:
-        PhotodupError: an embedding differs by more than 0.1 % (1 % for `half`).
+        PhotodupError: an embedding differs by more than 0.1% (1% for `half`).
     """
     import onnxruntime
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
-# Pictures are compared at this size (longer side, pixels): 480 keeps enough features in a 70 % crop.
+# Pictures are compared at this size (longer side, pixels): 480 keeps enough features in a 70% crop.
 SIZE = 480
 MAX_FEATURES = 1000
 # Length of a descriptor; 8 bits hold it with room to spare.

@@ -21,7 +21,7 @@ from photodup.photos.state.sqlite_file import Form
 # What the file may hold; some 240,000 photos. Beyond it the oldest make room.
 MAX_BYTES = 4_000_000_000
 _AT_ONCE = 500  # parameters of one query; SQLite allows 999 in old versions
-_LEVEL = 1  # of compression: the highest saves 2 % more in ten times the time
+_LEVEL = 1  # of compression: the highest saves 2% more in ten times the time
 # A descriptor's numbers are kept in 4 bits instead of 8, and positions in eighths of a pixel. Of 8,974 pairs of 174
 # photographs and their edits (tools/photographs) none was ruled out by it; of 5,576 pairs of strangers, 101 instead of 62
 # were not ruled out, which costs a look at their pixels.

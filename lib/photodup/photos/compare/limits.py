@@ -76,7 +76,7 @@ class Limits:
     detail_surely: float = 0.5
     detail_likely: float = 0.3
     # Blur, pixels, by which the member is softer: from the first on the keeper may be sharpened instead; strong
-    # sharpening (radius 1.5, 120 %) looks like 1.13 to 1.16, and nobody sharpens as much as the second.
+    # sharpening (radius 1.5, 120%) looks like 1.13 to 1.16, and nobody sharpens as much as the second.
     softer: float = 0.3
     softened: float = 2.0
     # Mean steps of which one is finer, as a share of the other.

@@ -142,7 +142,7 @@ def difference_picture(root: Path, left: Photo, right: Photo) -> tuple[bytes, st
     drawn, share, largest = comparison
     sentence = f"No pixel differs{f' by more than {largest} greys of 255' if largest else ''} at this size."
     if share:
-        much = "Less than 1 %" if share < 0.01 else whole_percent(share)
+        much = "Less than 1%" if share < 0.01 else whole_percent(share)
         sentence = f"{much} of what both show differs by more than {LEAST} greys of 255."
     return imaging.to_jpeg(drawn, _QUALITY["screen"]), sentence
 
@@ -276,7 +276,7 @@ def size(n_bytes: int) -> str:
 
 def whole_percent(share: float) -> str:
     """Return a share as a whole percentage, never rounded up to 100."""
-    return "100 %" if share == 1 else f"{min(share * 100, 99):.0f} %"
+    return "100%" if share == 1 else f"{min(share * 100, 99):.0f}%"
 
 
 def _words(name: str) -> str:

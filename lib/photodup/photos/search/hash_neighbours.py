@@ -12,7 +12,7 @@ import numpy as np
 
 from photodup.photos.search.neighbours import Pairs, among_nearest
 
-# Bits of 64 where few photos are compared: a crop to 70 % differs in about 22.
+# Bits of 64 where few photos are compared: a crop to 70% differs in about 22.
 MAX_RADIUS = 24
 # Neighbours of each photo.
 NEAREST = 10

@@ -11,7 +11,7 @@ asked for. A pair of pictures matters for a threshold if either embedding decide
 - A *candidate* flips when the cosine alone crosses that threshold. Nothing is removed for it, since pixels decide next, so
   it is counted and not judged.
 
-The budget: no copy decision flips, and of the similar ones at most 1 %, judged by the upper end of the Clopper–Pearson
+The budget: no copy decision flips, and of the similar ones at most 1%, judged by the upper end of the Clopper–Pearson
 interval. That takes pairs for independent, which pairs of common pictures are not quite.
 """
 
@@ -84,7 +84,7 @@ class GateResult:
         for name, kind in self.decisions.items():
             lines.append(
                 f"  {name:12} from {kind.threshold:.2f}: {kind.flipped:4} of {kind.pairs:6,} pairs that matter flip "
-                f"({kind.near:,} near), {kind.rate:.2%}, at most {kind.upper_bound:.2%} (95 %)"
+                f"({kind.near:,} near), {kind.rate:.2%}, at most {kind.upper_bound:.2%} (95%)"
             )
         figures = self.figures
         if "cosine_min" in figures:

@@ -17,7 +17,7 @@ SERVERS = {"fastapi": "FastAPI", "triton": "Triton", "local": "in process"}
 
 
 def draw_frontier(ax: Axes, compared: Compared, *, latency_load: str, rate_load: str) -> None:
-    """Draw each side at its throughput (x, images/s) and its median latency (y, ms), with 95 % intervals.
+    """Draw each side at its throughput (x, images/s) and its median latency (y, ms), with 95% intervals.
 
     Colour is the engine, shape the server. The faint line upwards ends at the 99th percentile of latency.
 
@@ -71,7 +71,7 @@ def sides_under(compared: Compared, *loads: str) -> list[str]:
 
 
 def draw_values(ax: Axes, compared: Compared, load: str, metric: str) -> int:
-    """Draw each side's value under one load with its 95 % interval, one row a side; return how many there are."""
+    """Draw each side's value under one load with its 95% interval, one row a side; return how many there are."""
     sides = compared.sides[(compared.sides.load == load) & (compared.sides[metric].astype(float) > 0)]
     for row, (_, side) in enumerate(sides.iterrows()):
         interval = (side[f"{metric}_ci_low"], side[f"{metric}_ci_high"])

@@ -258,7 +258,7 @@ class ReadySides:
             raise PhotodupError(f"There is no emulated link {pair.link!r}: use {', '.join(PRESETS)}.")
         a, b = self.ready(sides[0], False), self.ready(sides[1], pair.is_null)
         if pair.is_null and visit % 2 == 0:
-            # Two processes of one configuration differ by 1 to 5 % for as long as they live. A null asks whether a side is
+            # Two processes of one configuration differ by 1 to 5% for as long as they live. A null asks whether a side is
             # favoured by its place, so the processes change places; by how much they differ widens its interval.
             a, b = b, a
         task = Task((a, b), pair.load, pair.link, plan, seed=visit)

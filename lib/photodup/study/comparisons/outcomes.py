@@ -36,7 +36,7 @@ class Compared:
         pairs: what was declared, in order.
         outcomes: by the comparison's name; one for each that was declared.
         nulls: outcomes of two equal processes, for all loads of the run that it planned.
-        sides: one row for each side under each load: its figures over all visits with their 95 % intervals.
+        sides: one row for each side under each load: its figures over all visits with their 95% intervals.
         visits: of each comparison that has some, by its name.
     """
 

@@ -90,7 +90,7 @@ def intervals_of(figures: pd.DataFrame) -> str:
     """Return what a caption says of the intervals: the visits that they rest on, or why there are none."""
     visits = int(figures["n_visits"].max())
     if visits >= FEWEST_VISITS:
-        return f"Intervals: 95 % between {visits} visits."
+        return f"Intervals: 95% between {visits} visits."
     return f"{'Two visits' if visits == 2 else 'One visit'} a figure, so no intervals."
 
 

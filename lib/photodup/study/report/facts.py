@@ -93,7 +93,7 @@ def evidence(directory: Path, stem: str) -> dict[str, str]:
     """Return what an answer rests on, by name: `decides`, `open` or `not measured`.
 
     Read from the run's records and never from printed text. A primary comparison that this run did not plan is no part of
-    it. One decides by a verdict, or by an interval inside ±5 % (METHOD).
+    it. One decides by a verdict, or by an interval inside ±5% (METHOD).
     """
     declared = declarations()
     basis = declared.rests_on.get(stem, Basis())

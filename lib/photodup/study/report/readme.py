@@ -48,7 +48,7 @@ CLOSENESS = {
     "02": "differences of the same order of magnitude",
     "05": "decisions the same on a processor with the same instructions; speed as timings",
     "09": EXACT,
-    "10": "round trips and rates as the link keeps them: within 1 ms and 5 %",
+    "10": "round trips and rates as the link keeps them: within 1 ms and 5%",
     "12": EXACT,
 }
 

@@ -48,7 +48,7 @@ def parts(run: str, rehearse: bool = False) -> list[Part]:
         "--only",
         "06",
         "--primary",
-        *(("--visits", "1") if rehearse else ()),
+        *(("--visits", "2") if rehearse else ()),
     )
     bench = ("service", "load_generator", "one_pass", "starts", "crops")
     only = [word for name in (bench[1:2] if rehearse else bench) for word in ("--only", name)]

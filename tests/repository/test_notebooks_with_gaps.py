@@ -44,7 +44,7 @@ def planted(root, case: str):
             (root / path.name).symlink_to(path)
     shutil.copytree(ROOT / "notebooks", root / "notebooks")  # nothing is read through a link
     ignore = shutil.ignore_patterns("figures", "notebooks", "*.html")
-    for run in (REFERENCE, "drawn", "peers"):
+    for run in (REFERENCE, "drawn", "drawn-again", "peers"):
         shutil.copytree(ROOT / "results" / run, root / "results" / run, ignore=ignore)
     for folder in ("published", "control-plane"):
         (root / "results" / folder).symlink_to(ROOT / "results" / folder)

@@ -33,10 +33,11 @@ def answer_of(number: str, pattern: str) -> str:
 
 def facts() -> dict[str, str]:
     """The pattern of a sentence, its groups being the numbers -> those numbers by their source."""
-    drawn = result_of("drawn", "copies-drawn")
+    last, first = (result_of(run, "copies-drawn") for run in ("drawn-again", "drawn"))
     fp32_bytes = 3 * IMAGE_SIZE**2 * 4
     return {
-        r"(\d+ of \d+) suggestions (?:are|were) wrong": f"{drawn['n_wrong']} of {drawn['n_suggested']}",
+        r"(\d+ of \d+) suggestions (?:is|are|was|were) wrong": f"{last['n_wrong']} of {last['n_suggested']}",
+        r"in the draw before,? (\d+ of \d+)": f"{first['n_wrong']} of {first['n_suggested']}",
         r"\b(6\d\d) KB": f"{fp32_bytes / 1000:.0f}",
         r"\b(60\d[, ]?\d{3}) bytes": f"{fp32_bytes:,}",
         r"\b(15[0-2]) KB": f"{fp32_bytes / 4000:.0f}",

@@ -56,8 +56,8 @@ def parts(run: str, rehearse: bool = False) -> list[Part]:
     lengths = ("-m", "benchmarks.block_lengths", "--run", run, "--segments", "1" if rehearse else "3")
     return [
         Part("notebooks", 90, (*PHOTODUP, *notebooks)),
-        Part("second pass", 8, (*PHOTODUP, *again)),
-        Part("bench", 15, rows),
+        Part("second pass", 14, (*PHOTODUP, *again)),
+        Part("bench", 14, rows),
         Part("block lengths", 9, lengths),
     ]
 

@@ -75,7 +75,7 @@ test-all: install tools site
 
 GATE := -m "not long"
 # Each file in one process, so that its servers and fixtures are made once (xdist 3.8 does not see groups of pytest 9.2).
-PYTEST := $(BIN)/pytest -n 3 --dist loadfile
+PYTEST := $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 # One thread a library, for three processes share two cores.
 test-unit test-package test-code test-notebooks test-study: export OMP_NUM_THREADS := 1
 

@@ -79,7 +79,7 @@ def test_over_the_budget_it_is_refused_and_the_next_better_is_offered(monkeypatc
     assert changed.verdict == "refused"
     assert "the budget allows 1.0%: use bf16." in changed.sentence
     assert changed.sentence.startswith("tiny at int8")
-    monkeypatch.setattr(gate, "MOST_SIMILAR", 0.5)
+    monkeypatch.setattr(gate, "MAX_SIMILAR_FLIP_SHARE", 0.5)
     assert asked(reference, turned(reference, 7, 0.2)).verdict == "passed"
 
 
@@ -91,7 +91,7 @@ def test_the_upper_bound_decides_and_not_the_count(monkeypatch):
     between = (found.rate + found.upper_bound) / 2
     assert found.rate < between < found.upper_bound
     for allowed, verdict in ((between, "refused"), (found.upper_bound, "passed")):
-        monkeypatch.setattr(gate, "MOST_SIMILAR", allowed)
+        monkeypatch.setattr(gate, "MAX_SIMILAR_FLIP_SHARE", allowed)
         assert asked(reference, changed).verdict == verdict
 
 
@@ -106,7 +106,7 @@ def test_the_bound_is_clopper_and_pearsons(flipped, pairs):
 def test_one_proven_copy_that_flips_is_enough(monkeypatch):
     reference = circle()
     changed = turned(reference, int(reference[:, 1].argmax()), 0.3)  # the one furthest from the others
-    monkeypatch.setattr(gate, "MOST_SIMILAR", 1)
+    monkeypatch.setattr(gate, "MAX_SIMILAR_FLIP_SHARE", 1)
     monkeypatch.setattr(gate, "_Pixels", lambda: lambda a, b: True)
     lone = asked(reference, changed)
     assert lone.verdict == "passed", "pictures of different photographs are no copies"
@@ -182,7 +182,7 @@ def test_a_reduced_scale_is_asked_about_apart_from_the_precision(tmp_path, monke
     assert whole.shape == drafted.shape == (6, 3, 224, 224) and (apart > 0).all()
     assert (apart < 8).all(), "the same pictures, in greys"
     plain = reduced.reduced_path(source, "onnx", "fp32", tmp_path)
-    for name, value in {"MOST_COPIES": 9, "MOST_SIMILAR": 1, "LEAST_PAIRS": 1}.items():
+    for name, value in {"MAX_COPY_FLIPS": 9, "MAX_SIMILAR_FLIP_SHARE": 1, "LEAST_PAIRS": 1}.items():
         monkeypatch.setattr(gate, name, value)
     model = load_model(f"onnx:{graph}", device="cpu")
     assert reduced.draft_verdict_on(model, tmp_path) == "not asked"

@@ -104,7 +104,10 @@ def open_here(path: Path, server) -> Run:
 def test_a_figure_crosses_the_link_and_is_counted_by_the_server(protocol, tmp_path, tiny_triton, figure):
     run, backend = open_here(tmp_path, tiny_triton), f"triton-onnx-fp32-{protocol}-jpeg"
     near = measure_figure(run, backend, LOAD, **HOW)
-    far = measure_figure(run, backend, LOAD, **HOW, link="us-east")
+    for _ in range(5):  # a busy machine makes the link late: such a window fails, and is measured again
+        far = measure_figure(run, backend, LOAD, **HOW, link="us-east")
+        if " ms late " not in far["because"]:
+            break
     assert (near["link"], near["rtt_ms"], near["initcwnd"]) == ("loopback", 0, None)
     assert (far["link"], far["rtt_ms"], far["rate_mbit_s"], far["initcwnd"]) == ("us-east", 25, 210, 10)
     assert (far["congestion"], far["slow_start_after_idle"], far["loss"]) == ("cubic", True, 0)

@@ -340,13 +340,13 @@ def header_values(lines: Sequence[str], api_key: str | None) -> dict[str, str]:
         name, colon, value = line.partition(":")
         if not colon or not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name.strip()):
             raise PhotodupError(f"A header is written 'Name: value', not {name.strip()[:40]!r}.")
-        headers[name.strip()] = _secret(value.strip(), name.strip())
+        headers[name.strip()] = _header_value(value.strip(), name.strip())
     if api_key:
-        headers["Authorization"] = f"Bearer {_secret(api_key, '--api-key')}"
+        headers["Authorization"] = f"Bearer {_header_value(api_key, '--api-key')}"
     return headers
 
 
-def _secret(value: str, label: str) -> str:
+def _header_value(value: str, label: str) -> str:
     name = value.removeprefix("env:")
     if name != value and not (value := variable(name)):
         raise PhotodupError(f"{label} is to be read from the environment variable {name}: set it.")

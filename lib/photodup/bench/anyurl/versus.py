@@ -25,7 +25,7 @@ from photodup.core.errors import PhotodupError
 from photodup.core.files import available_cores
 
 SIDES = ("server 1", "server 1 through other connections", "server 2")
-VISITS, PALINDROMES, BLOCK_S = 8, 10, 0.5
+VISITS, MAX_PALINDROMES, BLOCK_S = 8, 10, 0.5
 USED = 0.9  # of the time: connecting and the probe have the rest
 SAME_ANSWER = 0.999
 SHORTEST = VisitPlan(palindromes=1, block_s=0, min_answers=1, min_waves=1, alone_s=0, warmup_s=0)
@@ -139,7 +139,7 @@ def fitted(
     visit_s, n_blocks = USED * seconds / visits, 2 * n_sides
     warmup_s = min(0.5, 0.02 * visit_s) if room >= 2 * visits else 0.0
     turns_s = visit_s - n_sides * warmup_s
-    palindromes = min(max(1, int(turns_s / (least_s + n_blocks * BLOCK_S))), PALINDROMES)
+    palindromes = min(max(1, int(turns_s / (least_s + n_blocks * BLOCK_S))), MAX_PALINDROMES)
     block_s = max(0.0, turns_s / palindromes - least_s) / n_blocks
     return visits, VisitPlan(palindromes, block_s, min_answers=1, min_waves=1, alone_s=0.0, warmup_s=warmup_s)
 

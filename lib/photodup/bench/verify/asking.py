@@ -98,7 +98,7 @@ class PictureServer:
         return Reply(outcome, np.empty((0, 0), np.float32), message[:_MOST_WORDS].rstrip("."))
 
     def health(self) -> str:
-        """Return the paths whose health checks say that all is well; over gRPC none is asked."""
+        """Return the health-check paths that answer well; none over gRPC."""
         paths = () if self.target.protocol == "kserve-grpc" else _HEALTH
         return ", ".join(path for path in paths if self._is_well(path))
 

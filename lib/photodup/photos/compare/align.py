@@ -24,7 +24,7 @@ _SETTLED = 0.3  # pixels of 640 by which a settled map is off at most
 
 @dataclass(frozen=True)
 class Placement:
-    """How a keeper lies on a member.
+    """The alignment of a keeper with a member.
 
     Attributes:
         transform: the map from the keeper's positions to the member's.

@@ -79,10 +79,10 @@ def _doubt(
         view: at full size, where the member has most detail.
         explained: of the view of the whole.
     """
-    beside, fresh, _ = view.losses
+    member_rms, copy_rms, _ = view.rms_differences
     scale, softness = placement.scale, view.softness
     # Our copy foretells what its saving did: it was saved from the keeper.
-    is_foretold = view.explained >= LIMITS.explained and beside >= 0.7 * fresh > 0.1
+    is_foretold = view.explained >= LIMITS.explained and member_rms >= 0.7 * copy_rms > 0.1
     is_one_size = 1 - LIMITS.same_size < scale < 1 + LIMITS.same_size
     may_show = (
         not is_one_size
@@ -106,14 +106,14 @@ def _doubt(
         return "has more pixels"
     # The mean of pixels that were each doubled is the smaller file itself.
     may_be_doubled = not is_one_size and view.way in (Image.Resampling.BOX, None)
-    if (beside <= LIMITS.equal_greys and not may_be_doubled) or is_framed:
+    if (member_rms <= LIMITS.equal_greys and not may_be_doubled) or is_framed:
         return ""  # the same pixels; or with one colour around them, as a turn or a frame adds it
     if placement.slant > LIMITS.slant:
         return "lies straighter, or is turned a little"
     if not is_one_size:
         share = detail_beyond(keeper, member, placement)
         is_likely = share > LIMITS.detail_likely and (
-            fresh > 0.8 or beside < LIMITS.resized_greys or keeper.has_camera
+            copy_rms > 0.8 or member_rms < LIMITS.resized_greys or keeper.has_camera
         )
         if share > LIMITS.detail_surely or is_likely:
             return ""
@@ -129,13 +129,15 @@ def _doubt(
     if softness > LIMITS.softer:
         return "is a little softer: the file to keep may have been sharpened"
     own_loss = _own_loss(view, keeper.saving)
-    if _share_shown(keeper, member, placement) < LIMITS.less_shown and own_loss < LIMITS.as_lossy * fresh:
+    if _share_shown(keeper, member, placement) < LIMITS.less_shown and own_loss < LIMITS.as_lossy * copy_rms:
         return ""  # a crop, so that the keeper was not made from it, and no better saved
     if _is_sibling(view, keeper.saving, member.saving) and not softness:
         return ""
     # Of other formats nothing is foretold; they may have lost more, and then they have nothing in its place.
-    may_have_lost = not is_known and member.saving.format != "WEBP" and beside >= LIMITS.more_lost * own_loss
-    if may_have_lost and not (beside > LIMITS.own_detail_greys and own_detail(view) > LIMITS.own_detail):
+    may_have_lost = (
+        not is_known and member.saving.format != "WEBP" and member_rms >= LIMITS.more_lost * own_loss
+    )
+    if may_have_lost and not (member_rms > LIMITS.own_detail_greys and own_detail(view) > LIMITS.own_detail):
         return ""
     return "neither of the two is seen to be saved from the other"
 
@@ -167,9 +169,15 @@ def _is_sibling(view: View, of_keeper: Saving, of_member: Saving) -> bool:
         saved(np.pad(view.keeper, ((4, 0), (4, 0), (0, 0)), "edge"), of_keeper)[4:, 4:]
     )
     through = replace(view, member=saved(again, of_member))
-    (beside, _, left), (beside_through, _, left_through) = view.losses, through.losses
+    (member_rms, _, residual_rms), (member_rms_through, _, residual_rms_through) = (
+        view.rms_differences,
+        through.rms_differences,
+    )
     # Files that are nearer to each other than two savings are were made of each other.
-    return left < LIMITS.sibling * left_through and beside > LIMITS.two_savings * beside_through
+    return (
+        residual_rms < LIMITS.sibling * residual_rms_through
+        and member_rms > LIMITS.two_savings * member_rms_through
+    )
 
 
 def rounding(rgb: np.ndarray, saving: Saving, side: int = 512) -> float:

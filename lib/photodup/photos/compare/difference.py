@@ -7,7 +7,7 @@ from photodup.photos.compare.align import align, corners, laid, moved
 from photodup.photos.compare.pictures import Picture, Saving
 
 # Greys by which a colour differs: less is not drawn, for any compression does that, and more is drawn no brighter.
-LEAST, _MOST = 8, 72
+LEAST, _MOST_GREYS = 8, 72
 _SOFT = 0.8  # pixels
 # How dark the picture behind is; stripes where one file alone shows it: their width (pixels) and greys.
 _DARK, _STRIPE, _STRIPED = 0.35, 8, 60
@@ -47,7 +47,7 @@ def drawn_difference(first: Image.Image, second: Image.Image) -> tuple[Image.Ima
         .max(axis=2)
         .astype(np.float32)
     )
-    heat = is_shared * ((apart - LEAST) / (_MOST - LEAST)).clip(0, 1)
+    heat = is_shared * ((apart - LEAST) / (_MOST_GREYS - LEAST)).clip(0, 1)
     grey = _DARK * cv2.cvtColor(np.where(in_first[:, :, None], a, b), cv2.COLOR_RGB2GRAY)
     stripes = np.add.outer(np.arange(size[1]), np.arange(size[0])) // _STRIPE % 2 == 0
     grey = is_covered * (grey + _STRIPED * (stripes & ~is_shared))

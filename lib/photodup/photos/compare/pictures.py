@@ -85,7 +85,7 @@ class Saving:
 
 @dataclass(frozen=True, eq=False)
 class Picture:
-    """One photo: its upright picture, how its file was saved, and whether that names a camera."""
+    """One photo: its upright picture, how its file was saved, and whether its metadata names a camera."""
 
     image: Image.Image
     saving: Saving

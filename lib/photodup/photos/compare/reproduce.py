@@ -53,23 +53,25 @@ class View:
     way: Image.Resampling | None = Image.Resampling.LANCZOS
 
     @cached_property
-    def losses(self) -> tuple[float, float, float]:
+    def rms_differences(self) -> tuple[float, float, float]:
         """The greys by which member and keeper differ, our copy and the keeper, and member and copy.
 
         The tenth of the places that differs most, and may show something else, is left out.
         """
         pairs = (self.member, self.keeper), (self.copy, self.keeper), (self.member, self.copy)
-        beside, fresh, left = (lost(*pair)[whole_cells(self.inside)] for pair in pairs)
-        if not len(beside):
+        member_rms, copy_rms, residual_rms = (lost(*pair)[whole_cells(self.inside)] for pair in pairs)
+        if not len(member_rms):
             return 0.0, 0.0, 0.0
-        typical = beside <= np.quantile(beside, 0.9)
-        return tuple(float(np.sqrt(squares[typical].mean())) for squares in (beside, fresh, left))  # type: ignore[return-value]
+        typical = member_rms <= np.quantile(member_rms, 0.9)
+        return tuple(
+            float(np.sqrt(squares[typical].mean())) for squares in (member_rms, copy_rms, residual_rms)
+        )  # type: ignore[return-value]
 
     @property
     def explained(self) -> float:
         """Return the share of what the member's saving changed that our copy explains, 0..1."""
-        beside, _, left = self.losses
-        return max(0.0, 1 - (left / beside) ** 2) if beside > 0.1 else 0.0
+        member_rms, _, residual_rms = self.rms_differences
+        return max(0.0, 1 - (residual_rms / member_rms) ** 2) if member_rms > 0.1 else 0.0
 
 
 def cells(values: np.ndarray, side: int = CELL) -> np.ndarray:
@@ -218,9 +220,9 @@ def _view(
             return saved(soft, saving) if saving.tables else soft
 
         view = replace(_copy(sharp, inside, member, saving, place, save), way=way)
-        if best is None or view.losses[2] < best.losses[2]:
+        if best is None or view.rms_differences[2] < best.rms_differences[2]:
             best = view
-        if view.explained >= LIMITS.explained or view.losses[2] < LIMITS.equal_greys:
+        if view.explained >= LIMITS.explained or view.rms_differences[2] < LIMITS.equal_greys:
             break
     assert best is not None
     return best
@@ -257,27 +259,27 @@ def _as_strong(
     def loss(first: np.ndarray, second: np.ndarray) -> float:
         return float(np.quantile(lost(first, second)[covered], 0.8))  # in the places with content
 
-    beside = loss(member, keeper)
+    member_loss = loss(member, keeper)
     strength, is_exact = loss(keeper, copy), bool(saving.tables) or saving.is_lossless
-    if beside <= 1.5 * strength + 0.1 or beside > _MOST_LOST or (is_exact and is_reduced):
+    if member_loss <= 1.5 * strength + 0.1 or member_loss > _MOST_LOST or (is_exact and is_reduced):
         return copy, is_exact
-    twice, least = copy, 0.5 * beside
+    twice, least = copy, 0.5 * member_loss
     # WebP has one encoder, and is quickly saved; other formats' saving is made like a JPEG's.
     form = "WEBP" if saving.format == "WEBP" else "JPEG"
     for quality in _QUALITIES:
         again = saved(keeper, quality, form)
         stronger = loss(keeper, again)
-        if stronger > (1.5 if is_exact else 1.2) * beside:
+        if stronger > (1.5 if is_exact else 1.2) * member_loss:
             break
-        if stronger <= strength or stronger < 0.6 * beside:
+        if stronger <= strength or stronger < 0.6 * member_loss:
             continue
         if not is_exact:  # another format: as strong as it takes
             copy, strength = again, stronger
         # A JPEG that was saved before, and more strongly: only as one that explains what is seen.
         candidate = saved(again, saving) if saving.tables else again
-        if (left := loss(member, candidate)) < least:
-            twice, least = candidate, left
-    return (twice, False) if least < 0.5 * beside else (copy, is_exact)
+        if (remaining := loss(member, candidate)) < least:
+            twice, least = candidate, remaining
+    return (twice, False) if least < 0.5 * member_loss else (copy, is_exact)
 
 
 def _gains(picture: np.ndarray, keeper: np.ndarray, inside: np.ndarray, n: int = 5) -> list[float]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 from xml.dom import minidom
 
-from photodup.photos.library.metadata import MOST_TEXT, MOST_VALUES, MOST_XMP_BYTES, Packet, read_packet
+from photodup.photos.library.metadata import MOST_TEXT, MOST_VALUES, MOST_XMP_BYTES, Packet, read_xmp
 
 # The namespaces of the XMP specification, parts 1 and 2, that digiKam, Lightroom and darktable read.
 NAMESPACES = {
@@ -87,7 +87,7 @@ def merged(sidecar: bytes | None, new: Properties) -> bytes | None:
         None if it cannot be read, is not UTF-8, has one of the properties, or a list in another form.
     """
     old = _EMPTY.encode() if sidecar is None else sidecar
-    before = read_packet(old)
+    before = read_xmp(old)
     before.ends = {
         name: end for name, end in before.ends.items() if old.startswith(f"</{end[1]}:".encode(), end[0])
     }
@@ -116,7 +116,7 @@ def merged(sidecar: bytes | None, new: Properties) -> bytes | None:
         for name, value in clean.items()
         for entry in (value if isinstance(value, list) else [value])
     )
-    after = read_packet(data)
+    after = read_xmp(data)
     return data if after.is_whole and _said_only(_values(after), expected) else None
 
 

@@ -36,7 +36,7 @@ from photodup.photos.library.metadata import (
     kinds_of,
     place_text,
     plain_text,
-    read_packet,
+    read_xmp,
     sound_kinds,
 )
 
@@ -261,7 +261,7 @@ class _Reading:
 
     def _take_xmp(self, packet: bytes) -> None:
         packet = packet.removeprefix(b"://ns.adobe.com/xap/1.0/\0")  # some write the signature wrongly
-        xmp = read_packet(packet[:MOST_XMP_BYTES].strip(b"\0 \r\n\t"))
+        xmp = read_xmp(packet[:MOST_XMP_BYTES].strip(b"\0 \r\n\t"))
         self.kinds += kinds_of(xmp.values)
         for name, texts in xmp_values(xmp.values).items():
             namespace, _, local = name.rpartition(" ")

@@ -327,7 +327,7 @@ class Packet:
     is_whole: bool = False
 
 
-def read_packet(data: bytes) -> Packet:
+def read_xmp(data: bytes) -> Packet:
     """Read XMP up to its first fault; XMP with a document type is refused."""
     packet = Packet()
     stack: list[str] = []

@@ -21,7 +21,7 @@ from photodup.photos.library.metadata import (
     joined_kinds,
     kinds_of,
     place_text,
-    read_packet,
+    read_xmp,
 )
 
 # fmt: off
@@ -260,7 +260,7 @@ def _read(path: Path) -> _Content:
     if _suffix(path) == ".xmp":
         with suppress(OSError), open(path, "rb") as file:
             data = file.read(MOST_XMP_BYTES + 1)
-            packet = read_packet(data[:MOST_XMP_BYTES].strip(b"\0 \r\n\t"))
+            packet = read_xmp(data[:MOST_XMP_BYTES].strip(b"\0 \r\n\t"))
             described = joined_kinds(kinds_of(packet.values))
             if not packet.is_whole or len(data) > MOST_XMP_BYTES:
                 return _Content(described)

@@ -50,7 +50,7 @@ class RequestError(Exception):
         )
 
 
-Take = Callable[[int], None]
+ReserveBytes = Callable[[int], None]
 
 
 class BodyBudget:
@@ -60,7 +60,7 @@ class BodyBudget:
         self.limit, self.used = limit, 0
 
     @contextlib.contextmanager
-    def open(self) -> Iterator[Take]:
+    def open(self) -> Iterator[ReserveBytes]:
         """Yield a function that reserves bytes for one request; the block's end frees them."""
         reserved = 0
 
@@ -83,7 +83,7 @@ class _InMemoryParser(MultiPartParser):
 
 
 async def stream(
-    request: Request, max_bytes: int, take: Take, *, max_s: float, min_bytes_per_s: float
+    request: Request, max_bytes: int, take: ReserveBytes, *, max_s: float, min_bytes_per_s: float
 ) -> AsyncGenerator[bytes, None]:
     """Yield the body as it arrives; raise once it is too large or too slow."""
     too_large = RequestError(

@@ -36,7 +36,7 @@ log = logging.getLogger("photodup.service")
 
 WARM_UPS = 5
 
-Reader = Callable[[Request, bodies.Take], Awaitable[list[bytes]]]
+Reader = Callable[[Request, bodies.ReserveBytes], Awaitable[list[bytes]]]
 
 
 class Service:
@@ -182,18 +182,18 @@ class Service:
             watching.cancel()
             work.cancel()
 
-    def _stream(self, request: Request, take: bodies.Take) -> AsyncGenerator[bytes, None]:
+    def _stream(self, request: Request, take: bodies.ReserveBytes) -> AsyncGenerator[bytes, None]:
         s = self.settings
         return bodies.stream(
             request, int(s.max_body_mb * 1e6), take, max_s=s.body_seconds, min_bytes_per_s=s.min_body_rate
         )
 
-    async def read_files(self, request: Request, take: bodies.Take) -> list[bytes]:
+    async def read_files(self, request: Request, take: bodies.ReserveBytes) -> list[bytes]:
         _require(request, "multipart/form-data")
         chunks = self._stream(request, take)
         return await bodies.read_multipart(request.headers, chunks, self.settings.max_images)
 
-    async def read_json(self, request: Request, take: bodies.Take) -> list[bytes]:
+    async def read_json(self, request: Request, take: bodies.ReserveBytes) -> list[bytes]:
         read = partial(bodies.read_base64, max_images=self.settings.max_images)
         return await self._json(read, request, take)
 
@@ -203,7 +203,7 @@ class Service:
         return await self.embed(request, partial(self._json, form.images), form.encode)
 
     async def _json(
-        self, read: Callable[[bytes], list[bytes]], request: Request, take: bodies.Take
+        self, read: Callable[[bytes], list[bytes]], request: Request, take: bodies.ReserveBytes
     ) -> list[bytes]:
         """Read a JSON body; a large one in a thread."""
         _require(request, "application/json")

@@ -173,14 +173,14 @@ def answers_during(
                     failures.append(str(error))  # the caller wants these
 
     with ThreadPoolExecutor(4) as pool:
-        asking = [pool.submit(ask) for _ in range(4)]
+        futures = [pool.submit(ask) for _ in range(4)]
         try:
             time.sleep(1)
             action()
             time.sleep(1)
         finally:
             over.set()
-        for future in asking:
+        for future in futures:
             future.result()
     return {
         "answers_by_version": dict(Counter(answers)),

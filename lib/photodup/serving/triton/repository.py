@@ -400,7 +400,7 @@ def parse_encoder(name: str) -> Backend | None:
 
 
 def describe_encoder(config: "ModelConfig", encoder: Backend, file: Path | None, model_digest: str) -> None:
-    """Turn the configuration of a wire into that of an encoder.
+    """Change the configuration of the ONNX Runtime model of a wire, in place, into that of another engine and precision.
 
     Args:
         file: its graph; None for an ensemble.

@@ -35,7 +35,7 @@ LIBRARY_SIZE = 100_000
 _KINDS = ("candidate", "similar", "burst")
 # What a precision may cost: copy decisions that flip, the share of similar decisions that do, and the fewest pairs near the
 # thresholds that are evidence enough.
-MOST_COPIES, MOST_SIMILAR, LEAST_PAIRS = 0, 0.01, 300
+MAX_COPY_FLIPS, MAX_SIMILAR_FLIP_SHARE, LEAST_PAIRS = 0, 0.01, 300
 CONFIDENCE = 0.95  # of the upper bounds, one-sided
 
 
@@ -173,12 +173,13 @@ def verdict_of_flips(
     elif figures["n_not_finite"]:
         verdict = "refused"
         reason = f"{figures['n_not_finite']} embeddings are not finite: use {left}"
-    elif proven.flipped > MOST_COPIES:
+    elif proven.flipped > MAX_COPY_FLIPS:
         verdict = "refused"
-        reason = f"{proven.flipped} copy decisions flip, and the budget allows {MOST_COPIES}: use {left}"
-    elif (bound := kinds["all similar"].upper_bound) > MOST_SIMILAR and near >= LEAST_PAIRS:
+        reason = f"{proven.flipped} copy decisions flip, and the budget allows {MAX_COPY_FLIPS}: use {left}"
+    elif (bound := kinds["all similar"].upper_bound) > MAX_SIMILAR_FLIP_SHARE and near >= LEAST_PAIRS:
         verdict = "refused"
-        reason = f"up to {bound:.1%} of the similar decisions flip, and the budget allows {MOST_SIMILAR:.1%}: use {left}"
+        budget = f"the budget allows {MAX_SIMILAR_FLIP_SHARE:.1%}"
+        reason = f"up to {bound:.1%} of the similar decisions flip, and {budget}: use {left}"
     elif near < LEAST_PAIRS:
         verdict = "undecided"
         reason = f"only {near} pairs lie near a threshold, {LEAST_PAIRS} are needed: give more photographs, or use {left}"

@@ -176,7 +176,7 @@ def write_blocks(readme: Path | None = None, blocks: Mapping[str, str] | None = 
 
 
 def appendix_table() -> str:
-    """Return one row per notebook: its figures, how long measuring them took here, and how close a second run comes."""
+    """Return one row per notebook: its figures, the minutes they took here, and how far a second run differs."""
     took = {row["notebook"]: row["seconds"] for row in study_rows(folder_of(REFERENCE))}
     lines = ["| notebook | figures | minutes here | how close a second run comes |", "|---|---|---:|---|"]
     lines.append(

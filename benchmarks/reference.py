@@ -1,8 +1,8 @@
 """The reference run (make reference): every part in order, unattended, of one commit, on one machine that does nothing else.
 
-    python -m benchmarks.reference [--minutes 110] [--again] [--rehearse]
+    python -m benchmarks.reference [--minutes 122] [--again] [--rehearse]
 
-A part begins only if its minutes are left. A run that broke off goes on with the parts that are missing, if commit and
+A part begins only if its minutes are left; none is ended. A run that broke off goes on where it ended, if commit and
 processor are still the same. `reference.json` in the run's folder says what ran, how long, where, and of which commit.
 """
 
@@ -30,7 +30,7 @@ PHOTODUP = ("-P", "-m", "photodup", "study")
 
 @dataclass(frozen=True)
 class Part:
-    """A part of the run: its name, the minutes it may take, and the arguments of Python."""
+    """A part of the run: its name, the minutes it should take, and the arguments of Python."""
 
     name: str
     minutes: int
@@ -48,7 +48,7 @@ def parts(run: str, rehearse: bool = False) -> list[Part]:
         "--only",
         "06",
         "--primary",
-        *(("--visits", "2") if rehearse else ()),
+        *(["--visits", "2"] if rehearse else []),
     )
     bench = ("service", "load_generator", "one_pass", "starts", "crops")
     only = [word for name in (bench[1:2] if rehearse else bench) for word in ("--only", name)]
@@ -117,14 +117,14 @@ def main(
         if {name: facts[name] for name in measured_on} != measured_on:
             raise PhotodupError("The records are of another commit or processor: begin anew with --again.")
         done = facts["minutes"]
+    _write(journal, measured_on, done)  # now: where the first part breaks off, its records are kept
     for part in parts(run, rehearse):
         left = minutes - (time.monotonic() - began) / 60
         if part.name in done or (part.minutes > left and not rehearse):
-            print(
-                f"{part.name}: {'done before' if part.name in done else f'left out, {left:.0f} minutes are left'}"
-            )
+            state = "done before" if part.name in done else f"left out, {left:.0f} minutes are left"
+            print(f"{part.name}: {state}", flush=True)
             continue
-        print(f"{part.name}: at most {part.minutes} minutes", flush=True)
+        print(f"{part.name}: about {part.minutes} minutes", flush=True)
         started = time.monotonic()
         status = subprocess.run([sys.executable, *part.arguments], cwd=root).returncode
         if status:
@@ -132,13 +132,18 @@ def main(
                 f"{part.name} ended with status {status}: mend it and start again, it goes on there."
             )
         done[part.name] = round((time.monotonic() - started) / 60, 1)
-        write_atomically(journal, json.dumps(measured_on | {"minutes": done}, indent=1) + "\n")
+        _write(journal, measured_on, done)
         if identity(root) != measured_on:
             raise PhotodupError(
                 "The commit changed while this ran: the records are of two, begin anew with --again."
             )
         print(f"{part.name}: {done[part.name]:.1f} minutes", flush=True)
     print("\n".join(half_widths(run)))
+
+
+def _write(journal: Path, measured_on: dict[str, str], done: dict[str, float]) -> None:
+    journal.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(journal, json.dumps(measured_on | {"minutes": done}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ class Row:
     Attributes:
         name: unique among all benchmarks.
         value: None where it could not be measured.
-        low, high: of the 95% interval; None where there is none.
+        low, high: ends of the 95% interval; None without one.
         unit: of the three; empty for a ratio or a share.
         goal: such as "≥ 0.95"; empty without one.
         met: None without a goal, or where nothing was measured.

@@ -20,7 +20,7 @@ def git(root: Path, *arguments: str) -> None:
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository with one commit, in which parts only note that they ran; the second fails until `mended` is there."""
+    """A repository with one commit, in which parts only note that they ran; the first fails until `mended` is there."""
     (tmp_path / "code.py").write_text("x = 1\n")
     git(tmp_path, "init")
     git(tmp_path, "add", ".")
@@ -30,8 +30,8 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     note += "open(p / 'ran', 'a').write(sys.argv[1] + ' '); (p / 'outcomes.json').write_text('[]')"
     fails = f"{note}; sys.exit(not pathlib.Path('results/mended').exists())"
     parts = [
-        Part("first", 5, ("-c", note, "first")),
-        Part("second", 5, ("-c", fails, "second")),
+        Part("first", 5, ("-c", fails, "first")),
+        Part("second", 5, ("-c", note, "second")),
         Part("long", 60, ("-c", note, "long")),
     ]
     monkeypatch.setattr(reference, "parts", lambda run, rehearse: parts)
@@ -40,11 +40,11 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_run_goes_on_where_it_broke_off_and_leaves_out_what_would_not_end(checkout: Path, capsys) -> None:
-    with pytest.raises(PhotodupError, match="second ended with status 1"):
+    with pytest.raises(PhotodupError, match="first ended with status 1"):
         reference.main(minutes=30)
     (checkout.parent / "mended").touch()
     reference.main(minutes=30)
-    assert (checkout / "ran").read_text() == "first second second "
+    assert (checkout / "ran").read_text() == "first first second "
     assert "long: left out" in capsys.readouterr().out
     facts = json.loads((checkout / "reference.json").read_text())
     assert set(facts["minutes"]) == {"first", "second"} and len(facts["commit"]) == 40 and facts["machine"]

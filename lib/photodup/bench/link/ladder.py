@@ -64,7 +64,7 @@ class _Sender:
     link: Link | None = None
 
     def info(self, connection: Any) -> dict[str, int]:
-        """Return the kernel's view of a connection; nothing where there is none to be had (macOS)."""
+        """Return what the kernel knows of a connection; empty where it does not tell (macOS)."""
         with contextlib.suppress(PhotodupError):
             return tcp_info(self.socket_of(connection))
         return {}

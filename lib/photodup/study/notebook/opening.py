@@ -81,7 +81,7 @@ def printed_answer(notebook: nbformat.NotebookNode) -> str:
 
 
 def answer_figure(notebook: nbformat.NotebookNode) -> str:
-    """Return the figure that the cell tagged `figure` drew, as base64 text of a PNG; empty if there is none."""
+    """Return the figure of the cell tagged `figure` as base64 text of a PNG; empty without one."""
     outputs = [o for cell in notebook.cells if is_tagged(cell, "figure") for o in cell.get("outputs", [])]
     pictures = [output.data["image/png"] for output in outputs if "image/png" in output.get("data", {})]
     return _fewer_colours(pictures[0]) if pictures and is_png(pictures[0]) else ""

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from photodup.bench.backends.adapters import adapter, check_embeddings
+from photodup.bench.backends.adapters import adapter
 from photodup.bench.link.link import PRESETS, Link
 from photodup.bench.load.usage import processor_time, server_pids
 from photodup.bench.pairs.alternate import Lane, Visit, VisitPlan, measure_visit
@@ -28,7 +28,7 @@ from photodup.embedding.engines.model import can_compute
 from photodup.serving.service.start import ServiceProcess
 from photodup.serving.triton.control import temporary_config
 from photodup.serving.triton.copies import configure, model_copy
-from photodup.study.notebook.points import MIN_COSINE, N_PHOTOS, reference_embeddings
+from photodup.study.notebook.points import N_PHOTOS, check_answers
 from photodup.study.notebook.weights import payload_photos
 from photodup.study.peers.servers import Two, missing
 
@@ -269,9 +269,7 @@ class ReadySides:
         if (side, again) not in self.reached:
             way = reach(self.run, side, again, self.servers)
             if not side.backend.is_emulated and side.backend.engine != DUMMY:
-                photos, expected = payload_photos(N_PHOTOS), reference_embeddings(self.run)
-                least = MIN_COSINE.get(side.backend.wire, 0.999)
-                check_embeddings(way.lane().adapter, photos, expected, least, name=str(side.backend))
+                check_answers(self.run, side.backend, way.lane().adapter)
             self.reached[side, again] = way
         return self.reached[side, again]
 

@@ -24,6 +24,7 @@ from photodup.study.notebook.table import as_table
 if TYPE_CHECKING:
     import pandas as pd
 
+    from photodup.bench.backends.adapter import Adapter
     from photodup.study.notebook.run import Run
 
 KIND = "figure"
@@ -215,10 +216,12 @@ def _measure_or_load(
         return  # a record answers whatever the endpoints of the reading machine are
 
     def measure_now() -> dict[str, Any]:
+        from photodup.bench.backends.adapters import adapter
+
         address, backend = enter(), parse_backend(spec.backend)
         url = address or run.endpoints.backends.get(backend.listed_as, "")
         if is_checked and not backend.is_emulated:
-            _check(run, spec, url)
+            check_answers(run, backend, adapter(backend, url or None, **spec.options))
         window_plan = spec.plan or plan
         window = partial(_window, spec, replace(window_plan, seed=window_plan.seed + visit - 1))
         metrics_url = None if spec.server else run.endpoints.metrics_url(backend)
@@ -229,14 +232,17 @@ def _measure_or_load(
     run.measure_or_load(spec.key, measure_now, config=config, kind=KIND, may_fail=True)
 
 
-def _check(run: Run, spec: Spec, url: str) -> None:
-    """Compare a backend's embeddings with the reference; raises where it embeds otherwise."""
-    from photodup.bench.backends.adapters import adapter, check_embeddings
+def check_answers(run: Run, backend: Backend, client: Adapter) -> None:
+    """Compare a backend's embeddings with the reference; the client is closed.
+
+    Raises:
+        PhotodupError: it embeds otherwise, so nothing that it answers may be timed.
+    """
+    from photodup.bench.backends.adapters import check_embeddings
     from photodup.study.notebook.weights import payload_photos
 
-    backend = parse_backend(spec.backend)
-    client, least = adapter(backend, url or None, **spec.options), MIN_COSINE.get(backend.wire, 0.999)
-    check_embeddings(client, payload_photos(N_PHOTOS), reference_embeddings(run), least, name=spec.backend)
+    photos, least = payload_photos(N_PHOTOS), MIN_COSINE.get(backend.wire, 0.999)
+    check_embeddings(client, photos, reference_embeddings(run), least, name=str(backend))
 
 
 def _window(spec: Spec, plan: WindowPlan, url: str, metrics_url: str | None, way: Way) -> dict[str, Any]:

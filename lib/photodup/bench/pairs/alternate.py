@@ -52,11 +52,11 @@ class VisitPlan:
         warmup_s: how long each side is asked before the first block, seconds, and at least three requests.
     """
 
-    palindromes: int = 5
+    palindromes: int = 3
     block_s: float = 0.5
     min_answers: int = 10
     min_waves: int = 8
-    alone_s: float = 2.0
+    alone_s: float = 1.0
     warmup_s: float = 0.5
     skipped_answers: int = SKIPPED_ANSWERS
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from photodup.study.notebook.run import Run
 
 KIND = "visit"
-EXPLORATORY_PALINDROMES = 2
+EXPLORATORY_PALINDROMES = 1
 SERVED_BLOCK_S = 2.0  # of sides that are started for each block
 # What a visit is estimated from: a server on two cores answers some 50 images a second, and starts in about so long.
 IMAGE_S, READY_S = 0.02, 15.0

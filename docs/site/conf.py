@@ -4,6 +4,8 @@ import json
 import re
 from pathlib import Path
 
+from photodup.study.report.readme import SAVED
+
 ROOT = Path(__file__).resolve().parents[2]
 
 project = "photodup"
@@ -47,7 +49,6 @@ html_css_files = ["site.css"]
 html_extra_path = ["root"]  # the address of the site leads to its front page
 
 DATA = "results/reference-cpu/figures"
-SAVED = re.compile(r"charts\.save\([^)]*?[\"'](\d\d_\w+)[\"']")
 
 
 def prepare(app, docname, source):

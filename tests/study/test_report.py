@@ -211,6 +211,7 @@ def test_the_data_of_a_figure_names_its_series_and_rows_and_holds_no_lines_acros
     middle.barh(["a", "b"], [0.5, 1], color="#112233")
     charts.interval_row(right, 0, 0.25, (0.125, 0.5), color="#445566")
     charts.name_rows(right, ["INT8"])
+    right.set(xlabel="images/s")
     found = [line.split(",") for line in charts.data_of(figure).splitlines()]
     plt.close(figure)
     assert found[0] == ["panel", "series", "x", "y"]
@@ -218,7 +219,7 @@ def test_the_data_of_a_figure_names_its_series_and_rows_and_holds_no_lines_acros
     assert found[3:5] == [["p50", "FastAPI", "3", "6"], ["p50", "hidden from the legend", "4", "7"]]
     assert found[5:7] == [["2", "", "0.5", "a"], ["2", "", "1", "b"]]
     assert found[7:] == [
-        ["3", s, x, "INT8"] for s, x in (("interval", "0.125"), ("interval", "0.5"), ("", "0.25"))
+        ["3", s, x, "INT8"] for s, x in (("interval", "0.125"), ("interval", "0.5"), ("images/s", "0.25"))
     ]
 
 

@@ -124,8 +124,8 @@ def save(figure: Figure, run: Run, name: str) -> Path:
 def data_of(figure: Figure) -> str:
     """Return what a figure shows as CSV, one row a drawn point.
 
-    Columns: `panel` (its title or number), `series` (its label, or what a legend calls its colour; empty where neither names
-    it), `x` and `y` (a row's or column's name where the axis has names), and `value`, of a matrix alone.
+    Columns: `panel` (its title or number), `series` (its label, else what a legend calls its colour, else what the axis of
+    its values is called), `x` and `y` (a row's or column's name where the axis has names), and `value`, of a matrix alone.
     """
     import pandas as pd
 
@@ -133,8 +133,9 @@ def data_of(figure: Figure) -> str:
     for number, ax in enumerate(figure.axes, 1):
         panel = ax.get_title() or ax.get_title(loc="left") or str(number)
         x_names, y_names = _names(ax.xaxis), _names(ax.yaxis)
+        unit = ax.get_xlabel() if y_names else ax.get_ylabel()
         rows += [
-            (panel, series, x_names.get(round(x), f"{x:.6g}"), y_names.get(round(y), f"{y:.6g}"), value)
+            (panel, series or unit, x_names.get(round(x), f"{x:.6g}"), y_names.get(round(y), f"{y:.6g}"), value)
             for series, x, y, value in _drawn(ax, names)
             if x == x and y == y
         ]

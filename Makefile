@@ -54,8 +54,7 @@ reference: install tools
 	$(BIN)/python -m benchmarks.reference
 	$(BIN)/photodup study render
 	$(BIN)/photodup report reference-cpu
-	$(BIN)/photodup study readme
-	$(BIN)/python -m benchmarks.rows
+	$(BIN)/python -m tools.readme
 
 render: install
 	$(BIN)/photodup study render

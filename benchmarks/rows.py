@@ -1,7 +1,4 @@
-"""What `make bench` prints: rows with a goal, and how the two sides of a ratio become one.
-
-python -m benchmarks.rows          writes the committed rows into docs/study.md
-"""
+"""What `make bench` prints: rows with a goal, and how the two sides of a ratio become one."""
 
 import json
 import random
@@ -177,9 +174,3 @@ def as_line(row: Row) -> str:
     end = ": ".join(filter(None, (state, row.because)))
     memory = "" if row.memory_mib is None else f"{row.memory_mib:.0f} MiB"
     return f"| {row.name:76} | {f'{figure} {row.unit}'.strip():34} | {row.goal:24} | {memory:9} | {end} |"
-
-
-if __name__ == "__main__":
-    from photodup.study.report.readme import write_blocks
-
-    print(write_blocks(project_root() / "docs" / "study.md", blocks()))

@@ -32,7 +32,7 @@ from photodup.serving.triton.copies import configure
 from photodup.study.comparisons import figures, measure, outcomes
 from photodup.study.comparisons.measure import Sizes, measure_comparisons, sizes_of
 from photodup.study.notebook.files import notebooks
-from photodup.study.report.readme import agreement_lines
+from tools.readme import agreement_lines
 
 SIDES = {
     "slow": {"label": "slow", "backend": "local-dummy-fp32", "options": {"delay_ms": 20.0}},

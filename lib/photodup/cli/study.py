@@ -79,16 +79,6 @@ def study_render(only: Only = None) -> None:
         print(path.name)
 
 
-@study.command("readme", hidden=True)
-def study_readme() -> None:
-    """Write the generated parts of README.md and results/README.md from what is committed."""
-    from photodup.core.paths import project_root
-    from photodup.study.report.readme import appendix_blocks, write_blocks
-
-    print(write_blocks())
-    print(write_blocks(project_root() / "results" / "README.md", appendix_blocks()))
-
-
 @study.command("outcomes")
 def study_outcomes(run: Annotated[str, Argument(help="directory under results/")]) -> None:
     """Print every comparison of a run from its records, primary ones first, and which answers it decides."""

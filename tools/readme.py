@@ -1,5 +1,7 @@
-"""The parts of README.md, and of its appendix `results/README.md`, that are generated from records, so that they cannot
-drift from them. The appendix says what to run for which figure, how long it takes, and how close it should come."""
+"""Write the parts of README.md, results/README.md and docs/study.md that come from committed records.
+
+python -m tools.readme
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from benchmarks.rows import blocks as speed_blocks
 from photodup.bench.pairs.declared import declarations
 from photodup.bench.record.record import load_records
 from photodup.bench.stats.comparison import Outcome, Verdict
@@ -53,8 +56,8 @@ CLOSENESS = {
 }
 
 
-def generated_blocks() -> dict[str, str]:
-    """Return what belongs between each pair of markers `<!-- name:begin -->` and `<!-- name:end -->`."""
+def readme_blocks() -> dict[str, str]:
+    """Return the generated parts of README.md."""
     return {
         "decisions": "\n".join(decision_table()),
         "findings": "\n\n".join(findings_blocks()),
@@ -155,24 +158,23 @@ def _rate(compared: Compared, side: str, load: str) -> float:
     return float(rates.iloc[0]) if len(rates) else 0.0
 
 
-def write_blocks(readme: Path | None = None, blocks: Mapping[str, str] | None = None) -> Path:
-    """Replace the generated parts of a document (README.md and its parts unless given) and return its path.
+def write_blocks(page: Path, blocks: Mapping[str, str]) -> Path:
+    """Replace what stands between `<!-- name:begin -->` and `<!-- name:end -->` of a document; return its path.
 
     Raises:
         PhotodupError: the markers of a part are gone, and with them the part.
     """
-    readme = readme or project_root() / "README.md"
-    text = readme.read_text(encoding="utf-8")
-    for name, content in (generated_blocks() if blocks is None else blocks).items():
+    text = page.read_text(encoding="utf-8")
+    for name, content in blocks.items():
         begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
         if begin not in text or end not in text:
             raise PhotodupError(
-                f"{readme.name} has no place for its part {name!r}: put {begin} and {end} into it."
+                f"{page.name} has no place for its part {name!r}: put {begin} and {end} into it."
             )
-        body = f"{begin}\n{content}\n{end}" if content else f"{begin}\n{end}"
+        body = f"{begin}\n{content}\n{end}"
         text = text.partition(begin)[0] + body + text.partition(end)[2]
-    write_atomically(readme, text)
-    return readme
+    write_atomically(page, text)
+    return page
 
 
 def appendix_table() -> str:
@@ -272,3 +274,10 @@ def _effect(outcome: Outcome) -> str:
     """Return an effect with its interval; starred where there is more to it than no difference found."""
     mark = "" if outcome.verdict is Verdict.NOT_FOUND else "*"
     return f"{mark}{outcome.effect:+z.1%} [{outcome.low:+z.1%}, {outcome.high:+z.1%}]{mark}"
+
+
+if __name__ == "__main__":
+    root = project_root()
+    print(write_blocks(root / "README.md", readme_blocks()))
+    print(write_blocks(root / "results" / "README.md", appendix_blocks()))
+    print(write_blocks(root / "docs" / "study.md", speed_blocks()))

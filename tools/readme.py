@@ -23,7 +23,7 @@ from photodup.core.paths import project_root
 from photodup.serving.check import listed
 from photodup.study.comparisons.measure import KIND as VISIT
 from photodup.study.comparisons.outcomes import Compared, read_all, read_comparisons
-from photodup.study.kubernetes.manifests import read_workload
+from photodup.study.kubernetes import read_workload
 from photodup.study.notebook.files import notebooks, read_notebook, study_rows
 from photodup.study.notebook.run import REFERENCE, describe_machine, folder_of, read_environment, read_run
 from photodup.study.report.facts import FINDINGS, LEADING, notebook_rows

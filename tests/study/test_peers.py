@@ -18,7 +18,7 @@ from photodup.study.comparisons.compare import compare
 from photodup.study.comparisons.measure import Sizes, missing_visits, visit_config, visit_key
 from photodup.study.comparisons.outcomes import read_comparisons
 from photodup.study.peers import alone, servers, tables
-from photodup.study.peers.weights import _descriptions, hugging_face_names
+from tools.peers.weights import _descriptions, hugging_face_names
 
 FAMILIES = ("13_compare_servers", "13_compare_servers, fastest")
 
@@ -74,7 +74,7 @@ def test_hugging_faces_layout_computes_the_same_embeddings(clip):
 
 def test_the_tokens_are_those_of_open_clip():
     from photodup.embedding.engines.weights import import_open_clip
-    from photodup.study.peers.weights import _tokens
+    from tools.peers.weights import _tokens
 
     theirs = import_open_clip().tokenizer.SimpleTokenizer()
     files = _tokens()
@@ -117,11 +117,10 @@ def test_each_peer_has_its_lock_file_its_server_and_its_version(peers):
 
 
 def test_a_command_gets_its_places_and_a_precision_its_type(peers, installed, monkeypatch, tmp_path):
-    for name in ("checkpoint", "hugging_face"):
-        monkeypatch.setattr(servers, name, lambda weights, name=name: tmp_path / f"{name} of {weights}")
+    monkeypatch.setattr(servers, "weights_in", lambda form, weights: f"{tmp_path}/{form} of {weights}")
     command, variables = servers.command_of(peers["infinity"][-1], "random:0", 4711)
     assert command[0] == str(tmp_path / "peers" / "infinity" / "bin" / "infinity_emb")
-    assert command[command.index("--model-id") + 1].endswith("hugging_face of random:0")
+    assert command[command.index("--model-id") + 1].endswith("hugging-face of random:0")
     assert command[command.index("--port") + 1] == "4711" and variables["HF_HUB_OFFLINE"] == "1"
     command, variables = servers.command_of(peers["litserve"][-1], "random:0", 4711)
     assert variables["PORT"] == "4711" and variables["PEER_DTYPE"] == "bfloat16"

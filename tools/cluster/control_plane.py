@@ -34,7 +34,7 @@ from photodup.core.errors import PhotodupError
 from photodup.core.paths import cache_dir
 from photodup.serving.process.ports import claim_ports
 from photodup.serving.process.server_process import ServerProcess, last_error
-from photodup.study.kubernetes.manifests import kustomize, of_kind, output_of, read_workload, tool
+from photodup.study.kubernetes import kustomize, of_kind, output_of, read_workload, tool
 from photodup.study.notebook.run import describe_machine
 
 VERSION = "1.20.2"

@@ -127,14 +127,13 @@ def kube_check(
     directories: Annotated[list[Path] | None, Argument(help="kustomizations; base and both overlays")] = None,
 ) -> None:
     """Check manifests: schema, quota against maxReplicas, probes against start time, selectors, ports."""
-    from photodup.study.kubernetes.checks import check_manifests
-    from photodup.study.kubernetes.manifests import OVERLAYS, kustomize
+    from photodup.study.kubernetes import OVERLAYS, check_manifests, kustomize
 
     n_findings = 0
     for directory in directories or OVERLAYS.values():
         findings = check_manifests(kustomize(directory))
         n_findings += len(findings)
-        lines = [str(finding) for finding in findings] or ["nothing found"]
+        lines = [" · ".join(finding) for finding in findings] or ["nothing found"]
         print(*lines, sep="\n", end=f"  ({directory})\n")
     if n_findings:
         raise Exit(1)

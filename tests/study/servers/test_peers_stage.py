@@ -60,7 +60,7 @@ def declare(monkeypatch, tmp_path, random_onnx, random_model):
     (tmp_path / "peers" / "litserve").mkdir(parents=True)
     (tmp_path / "peers" / "litserve" / "made").write_text("here")
     monkeypatch.setattr(servers, "build_dir", lambda: tmp_path)
-    monkeypatch.setattr(servers, "checkpoint", lambda weights: weights)
+    monkeypatch.setattr(servers, "weights_in", lambda form, weights: weights)
     pictures = tuple(encode(photo(240, 230, seed), "JPEG") for seed in range(8))
     pictures = servers.Payloads("images", pictures, "pictures", "image/jpeg")
     for module in (servers, alone):

@@ -30,9 +30,9 @@ from photodup.embedding.wire import wires
 from photodup.serving.process.ports import claim_ports
 from photodup.serving.process.server_process import ServerProcess, answers
 from photodup.serving.service.start import ServiceProcess
+from photodup.study.notebook.benchmark import run_module
 from photodup.study.notebook.run import Run, open_run, read_run, was_measured_elsewhere
 from photodup.study.notebook.weights import choose_weights, payload_photos
-from photodup.study.peers.weights import checkpoint, hugging_face
 
 if TYPE_CHECKING:
     import numpy as np
@@ -181,15 +181,21 @@ def started(side: Side, weights: str, *, environment: Mapping[str, str] | None =
             yield Started(side, base, ready_s, process.pid)
 
 
+@cache
+def weights_in(form: str, weights: str) -> str:
+    """Return where weights lie as a `checkpoint` of open_clip or in the layout of `hugging-face`, written on first use."""
+    return run_module("tools.peers.weights", form, weights)
+
+
 def command_of(side: Side, weights: str, port: int) -> tuple[list[str], dict[str, str]]:
     """Return the program and arguments that start a peer, and the variables that it gets."""
     server, dtype = peer_of(side), TORCH_DTYPES[side.backend.precision]
     places = {"bin": _folder(server) / "bin", "tools": project_root() / TOOLS, "port": port}
     if "{weights}" in server.command:
-        places["weights"] = hugging_face(weights)
+        places["weights"] = weights_in("hugging-face", weights)
     variables = {
         "PORT": port,
-        "PEER_WEIGHTS": checkpoint(weights),
+        "PEER_WEIGHTS": weights_in("checkpoint", weights),
         "PEER_THREADS": available_cores(),
         "PEER_DTYPE": dtype,
         **dict(server.environment),

@@ -236,7 +236,7 @@ def run_study(
 
 def _missing_program(path: Path) -> NotebookOutcome | None:
     """Return the outcome `skipped` if a program that the notebook needs is not on this machine."""
-    from photodup.study.kubernetes.manifests import tool
+    from photodup.study.kubernetes import tool
 
     try:
         if program := PROGRAMS.get(path.stem):

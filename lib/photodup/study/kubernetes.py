@@ -20,6 +20,7 @@ import yaml
 
 from photodup.core.errors import PhotodupError
 from photodup.core.paths import project_root
+from photodup.study.notebook.gaps import NotMeasured
 
 KUBERNETES_VERSION = "1.37.0"
 OVERLAYS = {"base": "k8s/base"} | {name: f"k8s/overlays/{name}" for name in ("kind", "gpu", "gpu-keda")}
@@ -103,7 +104,7 @@ def tool(name: str) -> str:
     """Return the command of `kubectl`, `helm` or `checkov`: from build/tools first, else from PATH.
 
     Raises:
-        PhotodupError: neither has it.
+        NotMeasured: neither has it; a notebook prints that and goes on.
     """
     tools = project_root() / "build" / "tools"
     local = tools / "checkov-venv" / "bin" / "checkov" if name == "checkov" else tools / name
@@ -111,7 +112,7 @@ def tool(name: str) -> str:
         return str(local)
     if program := shutil.which(name):
         return program
-    raise PhotodupError(f"{name} was not found: run k8s/get-tools.sh, or install it and put it on PATH.")
+    raise NotMeasured(f"{name} was not found: run k8s/get-tools.sh, or install it and put it on PATH.")
 
 
 def output_of(*command: str, stdin: str | None = None) -> str:

@@ -32,13 +32,11 @@ from photodup.study.runner.servers import start_servers
 DEFAULT_BUDGET_S = 3600
 _OF_SERVERS = ("GPU", "GPUS", "PRICE_PER_HOUR")  # parameters that say what the servers are
 SIZES = ("quick", "smoke")  # each a file of notebooks/
-# Programs without which a notebook can show nothing. It is then skipped, with the sentence that says why.
-PROGRAMS = {"09_scale_on_kind": "kubectl"}
 
 
 @dataclass
 class NotebookOutcome:
-    """The outcome of one notebook: `passed`, `failed`, `timeout`, `skipped` or `not_run`."""
+    """The outcome of one notebook: `passed`, `failed`, `timeout` or `not_run`."""
 
     notebook: str
     status: str = "not_run"
@@ -220,9 +218,7 @@ def run_study(
             declared = declared_parameters(path)
             options = {**params, **{k: v for k, v in extra.items() if k in declared}}
             output = directory / "notebooks" / path.name
-            outcome = _missing_program(path) or execute_notebook(
-                path, output, options, budget_s=budget_s, within=directory.parent
-            )
+            outcome = execute_notebook(path, output, options, budget_s=budget_s, within=directory.parent)
             outcome.parameters, outcome.sizes = params, sizes
             outcomes[path.stem] = outcome
             _write_outcomes(directory, outcomes)
@@ -232,18 +228,6 @@ def run_study(
     index = write_report(name)
     print(f"\nReport: {index}", flush=True)
     return [outcomes[path.stem] for path in chosen]
-
-
-def _missing_program(path: Path) -> NotebookOutcome | None:
-    """Return the outcome `skipped` if a program that the notebook needs is not on this machine."""
-    from photodup.study.kubernetes import tool
-
-    try:
-        if program := PROGRAMS.get(path.stem):
-            tool(program)
-    except PhotodupError as reason:
-        return NotebookOutcome(path.stem, "skipped", error=str(reason), source_sha256=source_sha256(path))
-    return None
 
 
 def _plan(path: Path, run: str, sizes: str, extra: Mapping[str, Any]) -> tuple[dict[str, Any], float]:

@@ -127,9 +127,10 @@ def guarded(name: str, rows: Callable[[], Iterable[Row]]) -> Iterator[Row]:
 
 def as_json(rows: Iterable[Row]) -> str:
     """Return rows and the machine they were measured on as JSON, without a path or an address of it."""
-    from photodup.study.notebook.run import describe_machine
+    from photodup.study.notebook.machine import Machine
 
-    document = {"machine": describe_machine(environment.describe()), "rows": list(map(asdict, rows))}
+    machine = Machine.model_validate(environment.describe())
+    document = {"machine": str(machine), "rows": list(map(asdict, rows))}
     return json.dumps(plain(document, anonymous), indent=1, ensure_ascii=False) + "\n"
 
 

@@ -24,9 +24,10 @@ from photodup.serving.check import listed
 from photodup.study.comparisons.measure import KIND as VISIT
 from photodup.study.comparisons.outcomes import Compared, read_all, read_comparisons
 from photodup.study.kubernetes import read_workload
-from photodup.study.notebook.files import notebooks, read_notebook, study_rows
-from photodup.study.notebook.run import REFERENCE, describe_machine, folder_of, read_environment, read_run
-from photodup.study.report.facts import FINDINGS, LEADING, notebook_rows
+from photodup.study.notebook.files import notebooks, read_notebook, read_study
+from photodup.study.notebook.machine import read_machine
+from photodup.study.notebook.run import REFERENCE, folder_of, read_run
+from photodup.study.report.facts import FINDINGS, LEADING, notebook_answers
 
 SAVED = re.compile(r"charts\.save\(\w+, run, [\"']([\w-]+)[\"']\)")
 DECISION = "06_frontier"  # README's first picture, which its findings do not repeat
@@ -75,7 +76,7 @@ def notebook_list() -> Iterator[str]:
 
 def findings_blocks() -> Iterator[str]:
     """Yield heading with answer, and picture, of the leading findings that were measured, without the one at the top."""
-    answers = {row["stem"]: row["answer"] for row in notebook_rows(REFERENCE)}
+    answers = {row.stem: row.answer for row in notebook_answers(REFERENCE)}
     measured = [
         (heading, stem, figure)
         for heading, stem, figure in FINDINGS
@@ -123,10 +124,10 @@ def decision_table() -> Iterator[str]:
         usd = f"{price / 3600 * 1e6 / rate:.2g} USD{part}" if rate else ""
         place = f"[{notebook[:2]}](notebooks/{notebook}.ipynb)"
         yield f"| {line['have']} | {line['use']} | {reason} ({place}) | {line['avoid']} | {usd} |"
-    facts = read_environment(run.directory)
+    machine = read_machine(run.directory)
     yield ""
     yield (
-        f"Measured on {describe_machine(facts)}, weights `{facts.get('model', {}).get('pretrained', '')}`; {price:.2f} USD "
+        f"Measured on {machine}, weights `{machine.model.pretrained}`; {price:.2f} USD "
         "an hour, eight in flight. *Exploratory*: not corrected for their number."
     )
 
@@ -179,7 +180,7 @@ def write_blocks(page: Path, blocks: Mapping[str, str]) -> Path:
 
 def appendix_table() -> str:
     """Return one row per notebook: its figures, the minutes they took here, and how far a second run differs."""
-    took = {row["notebook"]: row["seconds"] for row in study_rows(folder_of(REFERENCE))}
+    took = {outcome.notebook: outcome.seconds for outcome in read_study(folder_of(REFERENCE))}
     lines = ["| notebook | figures | minutes here | how close a second run comes |", "|---|---|---:|---|"]
     lines.append(
         f"| all comparisons, before the notebooks | – | {_minutes(REFERENCE, VISIT):.1f} | {TIMINGS} |"
@@ -245,7 +246,7 @@ def agreement_text() -> str:
         }
         for folder in folders
     )
-    old, new = (set(read_environment(folder).get("vector_instructions", ())) for folder in folders)
+    old, new = (set(read_machine(folder).vector_instructions) for folder in folders)
     machine = (
         f"another processor, which also has {listed(sorted(new - old))}" if new - old else "a like machine"
     )

@@ -1,6 +1,6 @@
 """One set of weights in the forms that servers read: open_clip's checkpoint, and Hugging Face's CLIP layout.
 
-    python -m tools.peers.weights checkpoint random:0      (or hugging-face; prints where it lies, as JSON)
+python -m tools.peers.weights checkpoint random:0      (or hugging-face; prints where it lies, as JSON)
 """
 
 import gzip

@@ -85,7 +85,7 @@ def study_outcomes(run: Annotated[str, Argument(help="directory under results/")
     from photodup.bench.stats.sentence import sentence
     from photodup.study.comparisons.outcomes import NOT_PLANNED, read_all
     from photodup.study.notebook.run import read_run, run_directory
-    from photodup.study.report.facts import notebook_rows
+    from photodup.study.report.facts import notebook_answers
 
     opened = read_run(run_directory(run))
     outcomes = read_all(opened)
@@ -98,7 +98,7 @@ def study_outcomes(run: Annotated[str, Argument(help="directory under results/")
             print(f"     {note}")
     if left := len(outcomes) - len(planned):
         print(f"This run leaves out {left} of {len(outcomes)} comparisons.")
-    states = [(row["stem"][:2], row["decided"]) for row in notebook_rows(opened.name)]
+    states = [(answer.stem[:2], answer.state) for answer in notebook_answers(opened.name)]
     print(f"\nanswers: {sum(s == 'decided' for _, s in states)} of {len(states)} decided:", end=" ")
     print(", ".join(f"{number} {state}" for number, state in states))
 

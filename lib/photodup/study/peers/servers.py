@@ -50,12 +50,9 @@ def declared() -> Declarations:
     return declarations(project_root() / "notebooks" / "peers.yaml")
 
 
-def sides_by_server() -> dict[PeerServer, list[Side]]:
-    """Return the sides of each server, the fastest one last."""
-    by_server: dict[PeerServer, list[Side]] = {}
-    for side in declared().sides.values():
-        by_server.setdefault(peer_of(side), []).append(side)
-    return by_server
+def fp32_sides() -> list[Side]:
+    """Return the side in FP32 of each server: every server has one."""
+    return [side for side in declared().sides.values() if side.backend.precision == "fp32"]
 
 
 def peer_of(side: Side) -> PeerServer:
@@ -92,8 +89,9 @@ def open_peers(name: str) -> Run:
 
     It prints in one sentence what is missing.
     """
-    run, peers = open_run(name), [server for server in sides_by_server() if server.command]
-    clauses = [clause for server in peers if (clause := missing(server))]
+    run, servers = open_run(name), map(peer_of, fp32_sides())
+    peers = [server for server in servers if server.command]
+    clauses = list(filter(None, map(missing, peers)))
     if settings.environment().may_measure and clauses:
         print(f"{'; '.join(clauses)}: `python3.11 {TOOLS}/make.py` installs them.")
     is_filled = len(clauses) < len(peers) and not was_measured_elsewhere(run)

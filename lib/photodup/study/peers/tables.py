@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from photodup.bench.stats.comparison import Outcome, Verdict
-from photodup.bench.stats.rate_search import rate_words
 from photodup.bench.stats.sentence import number, row
 from photodup.bench.verify.checks import NOT_ASKED, RIGHT, TOLERATED
 from photodup.serving.check import listed
@@ -16,20 +15,6 @@ from photodup.study.peers.alone import RECOVERY_LIMIT_S, ByServer
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-def under_bound(rates: ByServer) -> pd.DataFrame:
-    """Return one row a server: the highest rate with its interval, or why there is none."""
-    import pandas as pd
-
-    figures = {}
-    for label, rate in rates.items():
-        reason = rate["error"] or rate["because"]
-        is_there = bool(rate.get("rate_per_s"))
-        figures[label] = (
-            rate_words(*map(rate.get, ("rate_per_s", "low", "high"))) if is_there else f"none: {reason}"
-        )
-    return pd.Series(figures, dtype=object).to_frame("highest rate").rename_axis("server")
 
 
 def server_costs(costs: ByServer) -> pd.DataFrame:

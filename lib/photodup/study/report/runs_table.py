@@ -9,7 +9,8 @@ from photodup.bench.record.record import figures_of_run
 from photodup.core.errors import PhotodupError
 from photodup.core.files import write_atomically
 from photodup.core.pages import render_page
-from photodup.study.notebook.run import describe_machine, describe_weights, read_environment, run_directory
+from photodup.study.notebook.machine import read_machine
+from photodup.study.notebook.run import run_directory
 from photodup.study.notebook.table import with_intervals
 from photodup.study.report.cells import TEMPLATES
 
@@ -25,13 +26,13 @@ def write_runs(names: Sequence[str]) -> Path:
     if len(set(names)) < len(names):
         raise PhotodupError(f"{' '.join(names)}: name each run once.")
     directories = [run_directory(name) for name in names]
-    environments = [read_environment(directory) for directory in directories]
+    machines = [read_machine(directory) for directory in directories]
     facts = [
         ("", *names),
-        ("machine", *(describe_machine(facts) or "not recorded" for facts in environments)),
-        ("weights", *(describe_weights(facts) if facts else "not recorded" for facts in environments)),
+        ("machine", *(str(machine) or "not recorded" for machine in machines)),
+        ("weights", *(str(machine.model) for machine in machines)),
     ]
-    models = {str(facts.get("model", {}).get("digest")) for facts in environments}
+    models = {machine.model.digest for machine in machines}
     page = render_page(
         TEMPLATES / "runs.html",
         runs=names,

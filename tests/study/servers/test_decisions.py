@@ -15,8 +15,8 @@ from photodup.core.errors import PhotodupError
 from photodup.embedding.client.embedder import connect
 from photodup.embedding.imaging import encode
 from photodup.serving.triton.copies import configure, model_copy
-from photodup.study.kubernetes.manifests import tool
-from photodup.study.report.readme import decisions
+from photodup.study.kubernetes import tool
+from tools.readme import decisions
 
 PHOTOS = [encode(photo(280, 250, seed), "JPEG") for seed in range(2)]
 ROWS = decisions()["rows"]

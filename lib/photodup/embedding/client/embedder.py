@@ -150,8 +150,8 @@ def connect(
         patience: timeouts and attempts.
         jpeg_quality: wires `jpeg` and `base64`: shrink to 224 pixels and send about 10 KB, which changes the
             embedding a little. None sends the whole file, and the server resizes it.
-        **local: for local models: `pretrained` (the weights), and `engine`, `precision`, `threads`, `streams`,
-            `device`, `name` of `load_model`.
+        **local: for local models: `pretrained` (the weights), and `engine`, `precision`, `threads`, `device`,
+            `name` of `load_model`.
 
     Raises:
         PhotodupError: unknown backend, no or another server, weights missing.

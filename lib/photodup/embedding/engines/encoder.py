@@ -39,7 +39,6 @@ def load_model(
     engine: str | None = None,
     precision: str = "fp32",
     threads: int | None = None,
-    streams: int = 1,
     device: str | None = None,
     name: str | None = None,
     file: Path | None = None,
@@ -49,11 +48,9 @@ def load_model(
 
     Args:
         pretrained: where the weights come from, see above; default `MODEL_PRETRAINED`.
-        engine: `pytorch`, `compile` (through `torch.compile`), `onnx`, `openvino` or `trt`; default `pytorch`, and `onnx`
-            for exported weights.
+        engine: `pytorch`, `onnx`, `openvino` or `trt`; default `pytorch`, and `onnx` for exported weights.
         precision: `fp32`, `tf32`, `bf16`, `fp16` or `int8`, as far as the engine has it.
         threads: CPU threads for the computation.
-        streams: OpenVINO: inferences at once, which share the threads.
         device: `cpu`, `cuda`, `cuda:1` or `mps`; default the best there is.
         name: an open_clip architecture; default `MODEL_NAME`, else ViT-B-32.
         file: INT8: the quantised file; default the one that `photodup export` made of these weights.
@@ -72,10 +69,10 @@ def load_model(
     check_choice(engine, precision)
     if engine == "triton":
         raise PhotodupError("Triton runs its own models: start the service with ENGINE=triton.")
-    if engine in ("pytorch", "compile"):
+    if engine == "pytorch":
         if exported:
             raise PhotodupError(f"{weights} is exported already: run it with the engine onnx or openvino.")
-        return TorchModel(name, weights, device=device, threads=threads, engine=engine, precision=precision)
+        return TorchModel(name, weights, device=device, threads=threads, precision=precision)
     if engine == "openvino" and device not in (None, "cpu"):
         raise PhotodupError(
             f"The engine openvino computes on the CPU here, not on {device}: use onnx or trt."
@@ -86,7 +83,7 @@ def load_model(
     if precision == "int8":
         path = find_int8(path, engine, file=file, directory=directory)
     if engine == "openvino":
-        return OpenVinoModel(path, name=name, precision=precision, threads=threads, streams=streams)
+        return OpenVinoModel(path, name=name, precision=precision, threads=threads)
     return OnnxModel(path, name=name, device=device, threads=threads, engine=engine, precision=precision)
 
 

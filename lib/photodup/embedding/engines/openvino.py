@@ -1,9 +1,8 @@
-"""OpenVINO on the CPU, in FP32, BF16 or INT8, in one or several streams."""
+"""OpenVINO on the CPU, in FP32, BF16 or INT8."""
 
 import functools
-from concurrent.futures import ThreadPoolExecutor
+import threading
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -25,9 +24,7 @@ class OpenVinoModel(ExportedModel):
     Args:
         path: an ONNX export with a float32 input, or the `.xml` of a quantised one.
         precision: `fp32`, `bf16` or `int8`; default the file's own.
-        threads: CPU threads in all; default one for each core.
-        streams: inferences at once, each with its share of the threads. They share one batch, and serve several
-            calling threads.
+        threads: CPU threads; default one for each core.
 
     Raises:
         PhotodupError: OpenVINO is missing, the file is no encoder or has another precision, or the processor lacks
@@ -43,37 +40,21 @@ class OpenVinoModel(ExportedModel):
         name: str = "",
         precision: str | None = None,
         threads: int | None = None,
-        streams: int = 1,
     ) -> None:
         network = read_network(path)
         self._set_origin(path, read_metadata(network), "openvino", precision, name)
         check_processor(self.precision)
-        if streams < 1:
-            raise PhotodupError(f"OpenVINO needs at least one stream, not {streams}.")
         self._entry, self.dim = _check_shapes(network, path)
-        self.streams = streams
         self._compiled = _core().compile_model(
-            network, "CPU", openvino_settings(self.precision, threads or available_cores(), streams)
+            network, "CPU", openvino_settings(self.precision, threads or available_cores())
         )
-        self._free: SimpleQueue = SimpleQueue()
-        for _ in range(streams):
-            self._free.put(self._compiled.create_infer_request())
-        self._pool = ThreadPoolExecutor(streams, thread_name_prefix="openvino") if streams > 1 else None
+        self._request, self._lock = self._compiled.create_infer_request(), threading.Lock()
 
     def _run(self, images: np.ndarray) -> np.ndarray:
-        if self._pool is None or len(images) < 2:
-            return self._infer(images)
-        parts = np.array_split(images, min(self.streams, len(images)))
-        return np.concatenate(list(self._pool.map(self._infer, parts)))
-
-    def _infer(self, images: np.ndarray) -> np.ndarray:
         images = self._entry.fit(images)
-        request = self._free.get()  # a request computes one thing at a time
-        try:
-            request.infer([images], share_inputs=True)
-            embedding = np.array(request.get_output_tensor(0).data, np.float32)
-        finally:
-            self._free.put(request)
+        with self._lock:  # a request computes one thing at a time
+            self._request.infer([images], share_inputs=True)
+            embedding = np.array(self._request.get_output_tensor(0).data, np.float32)
         return embedding / np.linalg.norm(embedding, axis=-1, keepdims=True)
 
     def runtime(self) -> dict[str, str]:

@@ -223,7 +223,6 @@ def _load(settings: ServiceSettings) -> ImageModel:
         engine=settings.engine or None,
         precision=settings.precision,
         threads=settings.threads,
-        streams=settings.streams,
         device=settings.device,
         name=settings.model_name,
     )

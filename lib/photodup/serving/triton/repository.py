@@ -21,7 +21,7 @@ from photodup.core.paths import project_root
 from photodup.embedding import imaging, jpeg_scans
 from photodup.embedding.backends import Backend, backend_of
 from photodup.embedding.engines import cpu
-from photodup.embedding.engines.export import HALF, IR_VERSION, ir_version
+from photodup.embedding.engines.export import IR_VERSION, ir_version
 from photodup.embedding.engines.model import check_choice, digest_at
 from photodup.embedding.engines.onnx_runtime import model_sha256
 from photodup.embedding.engines.reduced import read_notes, reduced_path, source_of, verdict_in
@@ -53,8 +53,6 @@ WEIGHTS: dict[str, str | None] = {
     "openclip_vit_b32_fp16": "fp16",
     "openclip_vit_b32_preprocess": None,
     "openclip_vit_b32_jpeg": None,
-    "openclip_vit_b32_preprocess_dali": None,
-    "openclip_vit_b32_jpeg_dali": None,
 }
 """Triton model -> export variant of its graph; None for Python code and ensembles."""
 
@@ -62,8 +60,6 @@ ONLY: dict[str, tuple[Target, ...]] = {
     "openclip_vit_b32_tf32": ("cuda", "tensorrt"),
     **dict.fromkeys([f"openclip_vit_b32_trt{wire}" for wire in ("", "_uint8", "_jpeg")], ("tensorrt",)),
     "openclip_vit_b32_openvino": ("cpu-embedded",),
-    "openclip_vit_b32_preprocess_dali": ("cuda", "tensorrt"),
-    "openclip_vit_b32_jpeg_dali": ("cuda", "tensorrt"),
 }
 """Models for some targets only. TensorRT has its own target, since its first start builds engines."""
 
@@ -71,7 +67,6 @@ PATIENT_US = 60_000_000
 """Longest wait in the embedded servers, whose queues are measured; like `service.start.PATIENT`."""
 
 _MODELS = Path(__file__).parent / "models"  # Python models of ours
-_PREPROCESS_DALI = "openclip_vit_b32_preprocess_dali"
 PREPROCESS = "openclip_vit_b32_preprocess"
 
 # Replaced imports of library modules, which run as plain files in Triton's Python, without photodup.
@@ -103,12 +98,11 @@ def render_repository(
         target: `cpu-embedded`, `cpu`, `cuda`, or `tensorrt` (cuda plus the TensorRT model).
         out_dir: the repository; its other models stay, later versions of the rendered ones go.
         exported: export variant (`fp32`, `uint8`, `fp16`) -> ONNX file, from `embedding.engines.export`; and
-            `openvino-int8` or `onnx-int8` -> quantised file, from `embedding.engines.quantise`. With `half` the
-            TensorRT model gets that graph and no FP16 flag, for TensorRT 11.
+            `openvino-int8` or `onnx-int8` -> quantised file, from `embedding.engines.quantise`.
         models: names to render, also `emulated_<gpu>` with `_fp16`, `_uint8` or `_jpeg` on `cpu-embedded`;
             or an encoder with engine and precision (`parse_encoder`), such as
             `openclip_vit_b32_openvino_int8_jpeg`. None renders all models of the target whose graph is in `exported`,
-            without DALI's.
+            without TF32's.
         variant: batching of the encoders: a name of `config.BATCHING` or a pbtxt snippet.
         instances: of the encoder: per GPU on GPU targets, in all on the CPU; for emulated ones the number of GPUs.
         threads: CPU only: intra-op threads of one instance; 0 shares the cores among the instances.
@@ -141,9 +135,6 @@ def render_repository(
             _emulate(config, name, folder / "1")
         elif (weights := _check_target(name, target, exported)) is not None:
             set_parameter(config, **origin)
-            if name == "openclip_vit_b32_trt" and HALF in exported:
-                weights = HALF
-                _leave_precision_to_the_graph(config)
             if described := encoder or (parse_encoder(name) if name == "openclip_vit_b32_openvino" else None):
                 describe_encoder(config, described, exported[weights], model_digest)
             cores = threads or max(1, available_cores() // instances)
@@ -161,8 +152,6 @@ def render_repository(
             set_batching(config, "single")  # decoding gains nothing from a batch
             _copy_committed(name, "model.py", folder / "1")
             _copy_library(folder / "1", imaging, jpeg_scans)
-        elif name == _PREPROCESS_DALI:
-            _copy_committed(name, "pipeline.py", folder / "1")
         elif config.platform != "ensemble":
             config.instance_group[0].count = instances
             set_batching(config, variant)
@@ -234,8 +223,6 @@ def _is_emulated(name: str) -> bool:
 
 def _steps(name: str) -> tuple[str, ...]:
     """Return the models that an ensemble calls; they are rendered and loaded with it."""
-    if name == "openclip_vit_b32_jpeg_dali":
-        return (_PREPROCESS_DALI, "openclip_vit_b32_uint8")
     if name.endswith("_jpeg"):
         return (PREPROCESS, name.removesuffix("_jpeg") + "_uint8")
     return ()
@@ -249,14 +236,11 @@ def with_steps(models: Iterable[str]) -> list[str]:
 def _available(target: Target, exported: Mapping[str, Path]) -> list[str]:
     def usable(name: str) -> bool:
         weights = WEIGHTS[name]
-        # Only on request: DALI's file must be made in Triton's image, which lacks PyTorch; TF32 is a separate question.
+        # TF32 only on request: it is a question of its own.
         return (
             target in ONLY.get(name, TARGETS)
             and (weights is None or weights in exported)
-            and not name.endswith(("_dali", "_tf32"))
-            and not (
-                HALF in exported and name == "openclip_vit_b32_trt_uint8"
-            )  # there is no such graph of pixels
+            and not name.endswith("_tf32")
         )
 
     return [name for name in WEIGHTS if usable(name) and all(usable(step) for step in _steps(name))]
@@ -294,16 +278,6 @@ def _committed(name: str) -> "ModelConfig":
             f"There is no model {name!r} for Triton: choose from {', '.join(WEIGHTS)} or emulated_<gpu>."
         )
     return read_config(project_root() / "model_repository" / name / "config.pbtxt")
-
-
-def _leave_precision_to_the_graph(config: "ModelConfig") -> None:
-    """Remove the FP16 flag: without it ONNX Runtime builds a strongly typed network, in the graph's precision.
-
-    Only ONNX Runtime's basic fusions (-1) are used: on a CPU the others crash on this graph, and TensorRT has its own.
-    """
-    config.optimization.graph.level = -1
-    for accelerator in config.optimization.execution_accelerators.gpu_execution_accelerator:
-        accelerator.parameters.pop("precision_mode", None)
 
 
 def _on_cpu(config: "ModelConfig") -> None:

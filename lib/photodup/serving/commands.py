@@ -89,9 +89,9 @@ def endpoints_check(
     from photodup.serving.check import check_all, render_check
     from photodup.serving.endpoints import load_endpoints
 
-    rows = check_all(load_endpoints(file), timeout)
-    print(render_check(rows))
-    if not all(row["ok"] for row in rows):
+    checks = check_all(load_endpoints(file), timeout)
+    print(render_check(checks))
+    if not all(check.is_ready for check in checks):
         raise typer.Exit(1)
 
 

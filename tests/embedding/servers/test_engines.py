@@ -86,7 +86,7 @@ def test_several_callers_at_once_get_their_own_embeddings(tiny):
     ({"engine": "pytorch"}, "exported already: run it with the engine onnx or openvino"),
     ({"engine": "onnx", "precision": "int8"}, "no INT8 file.*photodup export --precision int8 --engine onnx"),
     ({"engine": "onnx", "precision": "tf32", "device": "cpu"}, "tf32 is computed by NVIDIA GPUs"),
-    ({"engine": "trt"}, "no TensorRT.*or use the engine onnx"),
+    ({"engine": "trt"}, "no engine 'trt'.*pytorch.*openvino"),
 ])  # fmt: skip
 def test_what_cannot_be_had_is_one_sentence_with_a_remedy(tiny, tmp_path, options, words):
     with pytest.raises(PhotodupError, match=words) as raised:

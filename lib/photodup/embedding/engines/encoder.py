@@ -48,7 +48,7 @@ def load_model(
 
     Args:
         pretrained: where the weights come from, see above; default `MODEL_PRETRAINED`.
-        engine: `pytorch`, `onnx`, `openvino` or `trt`; default `pytorch`, and `onnx` for exported weights.
+        engine: `pytorch`, `onnx` or `openvino`; default `pytorch`, and `onnx` for exported weights.
         precision: `fp32`, `tf32`, `bf16`, `fp16` or `int8`, as far as the engine has it.
         threads: CPU threads for the computation.
         device: `cpu`, `cuda`, `cuda:1` or `mps`; default the best there is.
@@ -74,9 +74,7 @@ def load_model(
             raise PhotodupError(f"{weights} is exported already: run it with the engine onnx or openvino.")
         return TorchModel(name, weights, device=device, threads=threads, precision=precision)
     if engine == "openvino" and device not in (None, "cpu"):
-        raise PhotodupError(
-            f"The engine openvino computes on the CPU here, not on {device}: use onnx or trt."
-        )
+        raise PhotodupError(f"The engine openvino computes on the CPU here, not on {device}: use onnx.")
     if (engine == "openvino" or device == "cpu") and precision != "tf32":
         check_processor(precision)  # before minutes of exporting
     path = export_of(weights, name=name, directory=directory, is_read=precision != "int8")
@@ -84,7 +82,7 @@ def load_model(
         path = find_int8(path, engine, file=file, directory=directory)
     if engine == "openvino":
         return OpenVinoModel(path, name=name, precision=precision, threads=threads)
-    return OnnxModel(path, name=name, device=device, threads=threads, engine=engine, precision=precision)
+    return OnnxModel(path, name=name, device=device, threads=threads, precision=precision)
 
 
 def export_of(

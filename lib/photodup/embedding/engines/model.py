@@ -20,11 +20,9 @@ SUPPORTED: dict[str, tuple[str, ...]] = {
     "pytorch": ("fp32", "tf32", "bf16", "fp16"),
     "onnx": ("fp32", "tf32", "int8"),
     "openvino": ("fp32", "bf16", "int8"),
-    "trt": ("fp32", "tf32", "fp16"),
     "triton": ("fp32", "tf32", "bf16", "fp16", "int8"),
 }
-"""Precisions of each engine: PyTorch, ONNX Runtime (CPU or CUDA), OpenVINO (CPU), ONNX Runtime's TensorRT provider, and a
-Triton behind the service."""
+"""Precisions of each engine: PyTorch, ONNX Runtime (CPU or CUDA), OpenVINO (CPU), and a Triton behind the service."""
 ENGINES = tuple(SUPPORTED)
 
 

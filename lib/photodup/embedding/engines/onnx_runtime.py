@@ -106,21 +106,14 @@ def _load_cuda_libraries() -> None:
             onnxruntime.preload_dlls()
 
 
-def providers_for(device: str | None, engine: str = "onnx") -> list[str]:
+def providers_for(device: str | None) -> list[str]:
     """Return the execution providers for `cpu`, `cuda` or None (the best available).
 
     Raises:
-        PhotodupError: this build lacks CUDA or TensorRT.
+        PhotodupError: this build lacks CUDA.
     """
     import onnxruntime
 
-    if engine == "trt":
-        if "TensorrtExecutionProvider" not in onnxruntime.get_available_providers():
-            raise PhotodupError(
-                "This ONNX Runtime has no TensorRT: install onnxruntime-gpu and tensorrt on a machine with an NVIDIA "
-                "GPU, or use the engine onnx."
-            )
-        return ["TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider"]
     cuda = "CUDAExecutionProvider" in onnxruntime.get_available_providers()
     if device and device.startswith("cuda") and not cuda:
         raise PhotodupError(
@@ -227,7 +220,6 @@ class OnnxModel(ExportedModel):
         name: str = "",
         device: str | None = None,
         threads: int | None = None,
-        engine: str = "onnx",
         precision: str | None = None,
     ) -> None:
         """Open a session.
@@ -237,18 +229,17 @@ class OnnxModel(ExportedModel):
             name: the architecture, if the file does not state it.
             device: `cpu` or `cuda`; default the best available.
             threads: CPU threads.
-            engine: `onnx`, or `trt`: ONNX Runtime's TensorRT provider.
             precision: one of the engine's; default the file's own, which is `fp32` or `int8`.
 
         Raises:
             PhotodupError: a provider, a precision or a file is not available.
         """
-        providers = providers_for(device, engine)
+        providers = providers_for(device)
         self.device = "cpu" if providers[0] == CPU[0] else "cuda"
-        self.session = open_session(
-            path, providers=providers, provider_options=_options(precision), threads=threads
-        )
-        self._set_origin(path, self.session.get_modelmeta().custom_metadata_map, engine, precision, name)
+        # The CUDA provider uses TF32 by default.
+        options = {"CUDAExecutionProvider": {"use_tf32": str(int(precision == "tf32"))}}
+        self.session = open_session(path, providers=providers, provider_options=options, threads=threads)
+        self._set_origin(path, self.session.get_modelmeta().custom_metadata_map, "onnx", precision, name)
         if self.precision == "tf32" and self.device == "cpu":
             raise PhotodupError("tf32 is computed by NVIDIA GPUs: use fp32 or int8 on a CPU.")
         if self.device == "cpu":
@@ -287,11 +278,3 @@ def model_sha256(path: Path) -> str:
         return file_sha256(path)
     digests = file_sha256(path) + file_sha256(path.with_suffix(".bin"))
     return hashlib.sha256(digests.encode()).hexdigest()
-
-
-def _options(precision: str | None) -> dict[str, dict[str, str]]:
-    # The CUDA provider uses TF32 by default.
-    return {
-        "CUDAExecutionProvider": {"use_tf32": str(int(precision == "tf32"))},
-        "TensorrtExecutionProvider": {"trt_fp16_enable": str(precision == "fp16")},
-    }

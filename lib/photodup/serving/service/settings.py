@@ -19,7 +19,7 @@ class ServiceSettings(BaseSettings):
     device: str | None = Field(None, description="cpu, cuda, mps; the best there is by default")
     engine: str | None = Field(
         None,
-        description=f"{', '.join(ENGINES)}; by default as the weights come; trt: TensorRT; triton: a Triton behind",
+        description=f"{', '.join(ENGINES)}; by default as the weights come; triton: a Triton behind",
     )
     precision: str = Field("fp32", description=f"{', '.join(PRECISIONS)}, as far as the engine has it")
     threads: int = Field(default_factory=available_cores, ge=1, description="CPU threads of the model")

@@ -7,7 +7,7 @@
 - `random:SEED`: random weights with real costs and meaningless embeddings, equal from run to run with one version of
   PyTorch;
 - `onnx:PATH`: an exported encoder of 224-pixel pictures, run by ONNX Runtime or OpenVINO: normalised float32 or float16,
-  or uint8, channels first or last. MODEL_NAME names the architecture if the file does not.
+  or uint8. MODEL_NAME names the architecture if the file does not.
 
 Engine and precision are independent of the weights (`model.SUPPORTED`). ONNX Runtime and OpenVINO run an export, which is
 made if it is missing. INT8 files need photographs, so `photodup export --precision int8` makes them.

@@ -12,7 +12,7 @@ from photodup.core.extras import import_extra
 from photodup.core.files import available_cores
 from photodup.embedding.engines.cpu import HINTS, describe_openvino, openvino_settings
 from photodup.embedding.engines.model import check_processor
-from photodup.embedding.engines.onnx_runtime import ExportedModel, ImageInput, entry_of
+from photodup.embedding.engines.onnx_runtime import ExportedModel, input_dtype
 from photodup.embedding.imaging import IMAGE_SIZE
 
 NOTES = "photodup"  # key in an IR's rt_info for quantise.py's notes
@@ -44,14 +44,14 @@ class OpenVinoModel(ExportedModel):
         network = read_network(path)
         self._set_origin(path, read_metadata(network), "openvino", precision, name)
         check_processor(self.precision)
-        self._entry, self.dim = _check_shapes(network, path)
+        self._dtype, self.dim = _check_shapes(network, path)
         self._compiled = _core().compile_model(
             network, "CPU", openvino_settings(self.precision, threads or available_cores())
         )
         self._request, self._lock = self._compiled.create_infer_request(), threading.Lock()
 
     def _run(self, images: np.ndarray) -> np.ndarray:
-        images = self._entry.fit(images)
+        images = np.ascontiguousarray(images, self._dtype)
         with self._lock:  # a request computes one thing at a time
             self._request.infer([images], share_inputs=True)
             embedding = np.array(self._request.get_output_tensor(0).data, np.float32)
@@ -116,17 +116,17 @@ def _core() -> Any:
 _KINDS = {"f32": "tensor(float)", "u8": "tensor(uint8)"}  # in ONNX Runtime's words
 
 
-def _check_shapes(network: Any, path: Path) -> tuple[ImageInput, int]:
-    """Return a network's image input and embedding length; refuse one that is no image encoder."""
+def _check_shapes(network: Any, path: Path) -> tuple[type, int]:
+    """Return the type of a network's image input, and the embedding's length; refuse one that is no image encoder."""
     shapes = [port.partial_shape.to_string() for port in (*network.inputs, *network.outputs)]
     is_single = len(network.inputs) == len(network.outputs) == 1
-    entry = None
+    dtype = None
     if is_single and network.output(0).partial_shape.rank.get_length() == 2:
         axes = [axis.get_length() if axis.is_static else None for axis in network.input(0).partial_shape]
-        entry = entry_of(_KINDS.get(network.input(0).element_type.get_type_name(), ""), axes)
-    if entry is None or entry.size != IMAGE_SIZE:
+        dtype = input_dtype(_KINDS.get(network.input(0).element_type.get_type_name(), ""), axes)
+    if dtype is None:
         raise PhotodupError(
-            f"{path} is no image encoder from float32 or uint8 [n, 3, {IMAGE_SIZE}, {IMAGE_SIZE}] (or channels last) to "
+            f"{path} is no image encoder from float32 or uint8 [n, 3, {IMAGE_SIZE}, {IMAGE_SIZE}] to "
             f"[n, dim]: its tensors are {' and '.join(shapes)}."
         )
-    return entry, network.output(0).partial_shape[1].get_length()
+    return dtype, network.output(0).partial_shape[1].get_length()

@@ -14,7 +14,7 @@ import numpy as np
 
 from photodup.core.errors import PhotodupError
 from photodup.embedding.backends import PRECISIONS
-from photodup.embedding.imaging import IMAGE_SIZE, View
+from photodup.embedding.imaging import IMAGE_SIZE
 
 SUPPORTED: dict[str, tuple[str, ...]] = {
     "pytorch": ("fp32", "tf32", "bf16", "fp16"),
@@ -37,7 +37,6 @@ class ImageModel(Protocol):
         engine: what runs the graph, one of `ENGINES`.
         precision: how it computes, one of `PRECISIONS`.
         source_digest: hex of weights and options, the same at every precision.
-        view: the part of a picture that it sees; its `pixels` are the input of `embed_pixels`.
     """
 
     name: str
@@ -46,9 +45,6 @@ class ImageModel(Protocol):
     is_random: bool
     engine: str
     precision: str
-
-    @property
-    def view(self) -> View: ...
 
     @property
     def source_digest(self) -> str: ...

@@ -14,7 +14,7 @@ from photodup.core.files import available_cores
 from photodup.embedding.engines.cpu import describe_onnx, onnx_options
 from photodup.embedding.engines.model import check_choice, check_images, check_processor, digest_at
 from photodup.embedding.engines.weights import is_random
-from photodup.embedding.imaging import IMAGE_SIZE, View, denormalize, normalize
+from photodup.embedding.imaging import IMAGE_SIZE, denormalize, normalize
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -142,7 +142,6 @@ class ExportedModel:
     The input `_dtype` is float32 or float16 for normalised pixels, and uint8 if the graph normalises.
     """
 
-    view = View()
     _dtype: type
     _run: Callable[[np.ndarray], np.ndarray]
 

@@ -12,7 +12,7 @@ from photodup.core.settings import variable
 from photodup.embedding.engines.cpu import versions
 from photodup.embedding.engines.model import check_choice, check_images, check_processor, digest_at
 from photodup.embedding.engines.weights import is_random, load_visual
-from photodup.embedding.imaging import IMAGE_SIZE, MEAN, STD, View
+from photodup.embedding.imaging import IMAGE_SIZE, MEAN, STD
 
 
 class TorchModel:
@@ -30,7 +30,6 @@ class TorchModel:
         PhotodupError: weights, a device or a precision is not available.
     """
 
-    view = View()
     engine, precision = "pytorch", "fp32"
 
     def __init__(

@@ -154,7 +154,7 @@ def _own_loss(view: View, saving: Saving) -> float:
     if saving.is_lossless:
         return 0.0
     off_grid = np.ascontiguousarray(view.keeper[4:, 4:])
-    loss = lost(off_grid, saved(off_grid, saving if saving.tables else 85))
+    loss = lost(grey(off_grid), grey(saved(off_grid, saving if saving.tables else 85)))
     return float(np.sqrt(loss[loss <= np.quantile(loss, 0.9)].mean())) if loss.size else 0.0
 
 

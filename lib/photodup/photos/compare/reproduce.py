@@ -1,9 +1,10 @@
 """Our own copy: the keeper laid on the member, made as soft and saved as strongly as the member was."""
 
 import io
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property, partial
 from itertools import product
 
 import numpy as np
@@ -12,6 +13,8 @@ from PIL import Image
 from photodup.photos.compare.align import Size, corners, grey, inverse, is_straight, laid, moved, rescaled
 from photodup.photos.compare.limits import LIMITS
 from photodup.photos.compare.pictures import Picture, Saving
+
+Octaves = list[np.ndarray]
 
 CELL = 16  # side of a cell, pixels: two of a JPEG's blocks
 # Longer side at which the whole is compared; up to a third more it is compared as it is. Side of the window beside it.
@@ -58,14 +61,13 @@ class View:
 
         The tenth of the places that differs most, and may show something else, is left out.
         """
-        pairs = (self.member, self.keeper), (self.copy, self.keeper), (self.member, self.copy)
-        member_rms, copy_rms, residual_rms = (lost(*pair)[whole_cells(self.inside)] for pair in pairs)
-        if not len(member_rms):
+        member, keeper, copy = map(grey, (self.member, self.keeper, self.copy))
+        covered = whole_cells(self.inside)
+        losses = [lost(*pair)[covered] for pair in ((member, keeper), (copy, keeper), (member, copy))]
+        if not covered.any():
             return 0.0, 0.0, 0.0
-        typical = member_rms <= np.quantile(member_rms, 0.9)
-        return tuple(
-            float(np.sqrt(squares[typical].mean())) for squares in (member_rms, copy_rms, residual_rms)
-        )  # type: ignore[return-value]
+        typical = losses[0] <= np.quantile(losses[0], 0.9)
+        return tuple(float(np.sqrt(loss[typical].mean())) for loss in losses)  # type: ignore[return-value]
 
     @property
     def explained(self) -> float:
@@ -93,11 +95,11 @@ def whole_cells(inside: np.ndarray) -> np.ndarray:
 
 
 def lost(before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """Return the mean square by which each cell's greys differ."""
-    return cells((grey(before) - grey(after)) ** 2)
+    """Return the mean square by which greys [h, w] differ in each cell."""
+    return cells((before - after) ** 2)
 
 
-def octaves(greys: np.ndarray, n: int = 3) -> list[np.ndarray]:
+def octaves(greys: np.ndarray, n: int = 3) -> Octaves:
     """Return octaves of detail, the finest first, each at half the size of the one before."""
     import cv2
 
@@ -116,7 +118,8 @@ def saved(rgb: np.ndarray, saving: Saving | int, form: str = "JPEG") -> np.ndarr
     if isinstance(saving, Saving):
         options = {"qtables": [list(table) for table in saving.tables], "subsampling": saving.subsampling}
     Image.fromarray(orientation.as_saved(rgb)).save(buffer, form, **options)
-    return orientation.upright(np.asarray(Image.open(buffer).convert("RGB")))
+    reopened = Image.open(buffer)
+    return orientation.upright(np.asarray(reopened if reopened.mode == "RGB" else reopened.convert("RGB")))
 
 
 def most_detailed(rgb: np.ndarray, side: int) -> tuple[int, int]:
@@ -256,19 +259,26 @@ def _as_strong(
     if not covered.any():
         return keeper, True
 
-    def loss(first: np.ndarray, second: np.ndarray) -> float:
-        return float(np.quantile(lost(first, second)[covered], 0.8))  # in the places with content
+    greys, greys_of_member = grey(keeper), grey(member)
 
-    member_loss = loss(member, keeper)
-    strength, is_exact = loss(keeper, copy), bool(saving.tables) or saving.is_lossless
+    def loss(before: np.ndarray, picture: np.ndarray) -> float:
+        return float(np.quantile(lost(before, grey(picture))[covered], 0.8))  # in the places with content
+
+    member_loss = loss(greys, member)
+    strength, is_exact = loss(greys, copy), bool(saving.tables) or saving.is_lossless
     if member_loss <= 1.5 * strength + 0.1 or member_loss > _MOST_LOST or (is_exact and is_reduced):
         return copy, is_exact
     twice, least = copy, 0.5 * member_loss
     # WebP has one encoder, and is quickly saved; other formats' saving is made like a JPEG's.
     form = "WEBP" if saving.format == "WEBP" else "JPEG"
-    for quality in _QUALITIES:
-        again = saved(keeper, quality, form)
-        stronger = loss(keeper, again)
+    save = cache(partial(saved, keeper, form=form))
+    qualities = _QUALITIES
+    if form == "WEBP":  # takes long, and loses more with every step
+        least_loss = 0.6 * member_loss
+        qualities = qualities[bisect_left(qualities, least_loss, key=lambda q: loss(greys, save(q))) :]
+    for quality in qualities:
+        again = save(quality)
+        stronger = loss(greys, again)
         if stronger > (1.5 if is_exact else 1.2) * member_loss:
             break
         if stronger <= strength or stronger < 0.6 * member_loss:
@@ -277,23 +287,20 @@ def _as_strong(
             copy, strength = again, stronger
         # A JPEG that was saved before, and more strongly: only as one that explains what is seen.
         candidate = saved(again, saving) if saving.tables else again
-        if (remaining := loss(member, candidate)) < least:
+        if (remaining := loss(greys_of_member, candidate)) < least:
             twice, least = candidate, remaining
     return (twice, False) if least < 0.5 * member_loss else (copy, is_exact)
 
 
-def _gains(picture: np.ndarray, keeper: np.ndarray, inside: np.ndarray, n: int = 5) -> list[float]:
+def _gains(bands: Octaves, bands_of_keeper: Octaves, whole: np.ndarray) -> list[float]:
     """Return the contrast of a picture's detail as a share of the keeper's in its more detailed half, by octave."""
-    whole, shares = whole_cells(inside), []
-    for octave, (ours, theirs) in enumerate(
-        zip(octaves(grey(picture), n), octaves(grey(keeper), n), strict=True)
-    ):
-        side = CELL >> octave
-        square, product = (cells(values, side) for values in (theirs**2, ours * theirs))
+    shares = []
+    for octave, (ours, theirs) in enumerate(zip(bands, bands_of_keeper, strict=False)):
+        square, product = (cells(values, CELL >> octave) for values in (theirs**2, ours * theirs))
         rows, columns = np.minimum(square.shape, whole.shape)
         covered, square, product = (array[:rows, :columns] for array in (whole, square, product))
         if not covered.any():
-            return [1.0] * n
+            return [1.0] * len(bands)
         detailed = covered & (square >= np.median(square[covered]))
         shares.append(float(np.median((product[detailed] + 1e-3) / (square[detailed] + 1e-3))))
     return shares
@@ -301,9 +308,13 @@ def _gains(picture: np.ndarray, keeper: np.ndarray, inside: np.ndarray, n: int =
 
 def _softness(keeper: np.ndarray, member: np.ndarray, copy: np.ndarray, inside: np.ndarray) -> float:
     """Return the blur that makes the keeper as soft as the member; `copy` is it saved alone, which softens a little."""
+    whole, bands_of_keeper = whole_cells(inside), octaves(grey(keeper), 5)
+
+    def gains(picture: np.ndarray, n: int) -> list[float]:
+        return _gains(octaves(grey(picture), n), bands_of_keeper, whole)
 
     def shares_of(n: int) -> list[float]:
-        pairs = zip(_gains(member, keeper, inside, n), _gains(copy, keeper, inside, n), strict=True)
+        pairs = zip(gains(member, n), gains(copy, n), strict=True)
         return [ours / max(by_saving, 0.05) for ours, by_saving in pairs]
 
     if min(shares_of(3)[1:]) >= _AS_SHARP:
@@ -312,7 +323,7 @@ def _softness(keeper: np.ndarray, member: np.ndarray, copy: np.ndarray, inside: 
     octave = next((octave for octave in range(1, 5) if shares[octave] > _MEASURABLE), 4)
     before, last = 1.0, 0.0
     for blur in _BLURS:
-        share = _gains(_soft(keeper, blur), keeper, inside)[octave]
+        share = gains(_soft(keeper, blur), octave + 1)[octave]
         if share <= shares[octave]:
             part = float(np.clip((before - shares[octave]) / max(before - share, 1e-6), 0, 1))
             last = float(np.sqrt(last**2 + part * (blur**2 - last**2)))

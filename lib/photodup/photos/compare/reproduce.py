@@ -18,9 +18,9 @@ Octaves = list[np.ndarray]
 
 CELL = 16  # side of a cell, pixels: two of a JPEG's blocks
 # Longer side at which the whole is compared; up to a third more it is compared as it is. Side of the window beside it.
-WHOLE, _WINDOW = 1024, 512
+WHOLE, WINDOW = 1024, 512
 _BLURS = (0.3, 0.5, 0.7, 0.9, 1.2, 1.6, 2.1, 2.8, 3.7, 4.9, 6.5, 8.7, 11.5)  # standard deviations, pixels
-_QUALITIES = (95, 90, 85, 80, 75, 70, 65, 60, 50, 40, 30, 20, 10)
+_QUALITIES = (*range(95, 55, -5), *range(50, 0, -10))
 _AS_SHARP = 0.97  # contrast from which a picture counts as sharp
 _MEASURABLE = 0.3  # least contrast that can be measured
 _MOST_LOST = 600.0  # squares of greys: no saving takes as much from most places
@@ -112,7 +112,12 @@ def octaves(greys: np.ndarray, n: int = 3) -> Octaves:
 
 
 def saved(rgb: np.ndarray, saving: Saving | int, form: str = "JPEG") -> np.ndarray:
-    """Return a picture as a JPEG leaves it that is saved as another; or as a format leaves it, saved with a quality."""
+    """Return a picture as a JPEG leaves it that is saved as another; or as a format leaves it, saved with a quality.
+
+    How other formats than JPEG were saved is not known: their pictures stay as they are.
+    """
+    if isinstance(saving, Saving) and not saving.tables:
+        return rgb
     options: dict = {"quality": saving}
     buffer, orientation = io.BytesIO(), saving if isinstance(saving, Saving) else Saving(form)
     if isinstance(saving, Saving):
@@ -153,12 +158,12 @@ def compared_views(keeper: Picture, member: Picture, transform: np.ndarray) -> I
 
     def save(softness: float) -> np.ndarray:
         soft = _soft(full, softness / float(exact.mean()))
-        return reduced(saved(soft, member.saving) if member.saving.tables else soft)
+        return reduced(saved(soft, member.saving))
 
     whole = reduced(member.rgb)
     _, inside = laid(keeper.rgb, rescaled(transform, 1, exact), size)
     yield _copy(reduced(full), inside, whole, member.saving, place, save, is_reduced=True)
-    near = most_detailed(whole, max(CELL, round(_WINDOW * exact.min())))
+    near = most_detailed(whole, max(CELL, round(WINDOW * exact.min())))
     yield window(keeper, member, transform, tuple(round(n / e) // CELL * CELL for n, e in zip(near, exact, strict=True)))  # type: ignore[arg-type]  # fmt: skip
 
 
@@ -177,7 +182,7 @@ def window(keeper: Picture, member: Picture, transform: np.ndarray, corner: tupl
     begins = member.saving.as_saved(np.array([[(0, 0), (1, 0)], [(0, 1), (1, 1)]]))[0, 0]
     shift = begins * (width % CELL, height % CELL)
     left, top = (np.array(corner) + shift).tolist()
-    part = member.rgb[top : top + _WINDOW, left : left + _WINDOW]
+    part = member.rgb[top : top + WINDOW, left : left + WINDOW]
     place = np.column_stack([np.eye(2), (-left, -top)])
     source, near = _below(keeper, transform, (left, top), part)
     return _view(source, near, part, member.saving, place)
@@ -204,7 +209,7 @@ def tiles(keeper: Picture, member: Picture, transform: np.ndarray, like: View) -
         source, near = _below(keeper, transform, (left, top), part)
         sharp, inside = laid(source, near, (part.shape[1], part.shape[0]), like.way)
         soft = _soft(sharp, like.softness)
-        copy = saved(soft, member.saving) if member.saving.tables else soft
+        copy = saved(soft, member.saving)
         place = np.column_stack([np.eye(2), (-left, -top)])
         yield View(part, soft, copy, sharp, inside, like.softness, like.saving, place, like.way)
 
@@ -219,8 +224,7 @@ def _view(
         sharp, inside = laid(keeper, transform, (member.shape[1], member.shape[0]), way)
 
         def save(softness: float, sharp: np.ndarray = sharp) -> np.ndarray:
-            soft = _soft(sharp, softness)
-            return saved(soft, saving) if saving.tables else soft
+            return saved(_soft(sharp, softness), saving)
 
         view = replace(_copy(sharp, inside, member, saving, place, save), way=way)
         if best is None or view.rms_differences[2] < best.rms_differences[2]:
@@ -286,7 +290,7 @@ def _as_strong(
         if not is_exact:  # another format: as strong as it takes
             copy, strength = again, stronger
         # A JPEG that was saved before, and more strongly: only as one that explains what is seen.
-        candidate = saved(again, saving) if saving.tables else again
+        candidate = saved(again, saving)
         if (remaining := loss(greys_of_member, candidate)) < least:
             twice, least = candidate, remaining
     return (twice, False) if least < 0.5 * member_loss else (copy, is_exact)

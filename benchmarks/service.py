@@ -34,7 +34,7 @@ from photodup.core.paths import build_dir
 from photodup.core.settings import set_variables, variable
 from photodup.embedding.backends import parse_backend
 from photodup.embedding.engines.export import MADE_FROM
-from photodup.embedding.imaging import View, decode, to_uint8
+from photodup.embedding.imaging import DRAFT_SIZE, decode, to_uint8
 from photodup.embedding.wire.wires import pixels
 from photodup.serving.service.start import ServiceProcess
 from photodup.study.comparisons.measure import SideAddress
@@ -111,7 +111,7 @@ def large(
         for visit, model, lanes, in_memory in _visits(
             engine, precision, weights, photos, JPEG_SCALE="reduced"
         ):
-            ways = [partial(on_all_cores, draft_size) for draft_size in (View().draft_size, None)]
+            ways = [partial(on_all_cores, draft_size) for draft_size in (DRAFT_SIZE, None)]
             sides = [partial(_model_rate, model, way, photos, LARGE_BATCHES) for way in ways]
             sides.append(partial(_service_rate, lanes[1], photos, LARGE_BATCHES))
             turns.append(in_turns(sides, QUADS, random.Random(visit)))

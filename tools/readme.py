@@ -100,28 +100,20 @@ def decision_table() -> Iterator[str]:
     run = read_run(folder_of(REFERENCE))
     compared = read_comparisons(run)
     places = {pair.name: pair.notebook for pair in compared.pairs}
-    records = {
-        record["key"]: record["result"] for record in load_records(run.directory) if record["status"] == "ok"
-    }
     price = table["price_per_hour_usd"]
     yield "| you have | use | because | avoid | a million images |"
     yield "|---|---|---|---|---:|"
     for line in table["rows"]:
-        name, cost, part = line["because"], line.get("cost"), ""
+        name = line["because"]
         if isinstance(name, dict):
-            notebook = name["notebook"]
-            result = pods_under(name["manifests"]) if "manifests" in name else records.get(name["record"], {})
-            reason = name["text"].format(**result) if result else NOT_MEASURED
-            rate = 0.0
-            if cost and result:
-                photos, seconds = (float(cost[key].format(**result)) for key in ("photos", "seconds"))
-                rate, part = photos / seconds, f" ({cost['part']})"
+            notebook, rate = name["notebook"], 0.0
+            reason = name["text"].format(**pods_under(name["manifests"]))
         elif name in places:
-            notebook, rate = places[name], _rate(compared, *cost)
+            notebook, rate = places[name], _rate(compared, *line["cost"])
             reason = _reason(compared[name], line["better"], line.get("what", ""))
         else:
             raise PhotodupError(f"decisions.yaml: {name!r} is no comparison of comparisons.yaml.")
-        usd = f"{price / 3600 * 1e6 / rate:.2g} USD{part}" if rate else ""
+        usd = f"{price / 3600 * 1e6 / rate:.2g} USD" if rate else ""
         place = f"[{notebook[:2]}](notebooks/{notebook}.ipynb)"
         yield f"| {line['have']} | {line['use']} | {reason} ({place}) | {line['avoid']} | {usd} |"
     machine = read_machine(run.directory)

@@ -48,10 +48,10 @@ def elsewhere(tmp_path: Path, monkeypatch, demo_dir) -> Path:
 @needs_link
 def test_it_is_reached_over_its_link_at_its_address_alone(elsewhere, repository, tiny_onnx, tmp_path, figure):
     with tiny(repository, tiny_onnx) as machine:
-        rows = check_all(machine.endpoints)  # which uses their key
+        checks = check_all(machine.endpoints)  # which uses their key
         control_key._of_endpoints.clear()
-        assert all(row["ok"] for row in rows), render_check(rows)
-        assert {row["url"] for row in rows} & {f"http://{machine.address}:8002", f"{machine.address}:8004"}
+        assert all(check.is_ready for check in checks), render_check(checks)
+        assert {check.url for check in checks} & {f"http://{machine.address}:8002", f"{machine.address}:8004"}
         assert not machine.address.startswith("127.")
         handshake = handshake_ms(f"http://{machine.address}:8003")
         shortest = machine.way.round_trip.floor_ms

@@ -19,6 +19,7 @@ from photodup.core.paths import project_root
 from photodup.embedding.backends import Backend
 from photodup.embedding.engines.model import can_compute
 from photodup.serving.check import (
+    Check,
     check_all,
     gpu_of,
     handshake_ms,
@@ -297,9 +298,9 @@ def open_run(
     servers = replaced(servers, **{name: value for name, value in stated.items() if value is not None})
     answers, model = True, None
     if measure and (line or not _is_here(servers)):
-        rows = check_all(servers)
-        sentence = say_answers(rows)
-        if answering_servers := _answering(servers, rows):
+        checks = check_all(servers)
+        sentence = say_answers(checks)
+        if answering_servers := _answering(servers, checks):
             servers = answering_servers
         elif strict:
             raise PhotodupError(sentence)
@@ -307,7 +308,7 @@ def open_run(
             raise NotMeasured(sentence)
         else:
             answers = False
-        infos = [row["said"] for row in rows if row["said"] and row["said"].pretrained]
+        infos = [check.remote for check in checks if check.remote and check.remote.pretrained]
         model = {"pretrained": infos[0].pretrained, "digest": infos[0].digest} if infos else None
         print(sentence if asks_servers else f"{sentence} {_ASKS_NONE}")
     servers = _with_gpu(servers, read_machine(directory).servers or Servers(), ask=measure and answers)
@@ -358,16 +359,16 @@ def ready_to_measure(run: Run, *, asks_servers: bool = True) -> Run | None:
         return None
     if not asks_servers:
         return run
-    rows = check_all(run.endpoints)
-    servers = _answering(run.endpoints, rows)
+    checks = check_all(run.endpoints)
+    servers = _answering(run.endpoints, checks)
     if servers is None:
-        print(f"{say_answers(rows)} {START}")
+        print(f"{say_answers(checks)} {START}")
     return replace(run, endpoints=servers) if servers else None
 
 
-def _answering(endpoints: Endpoints, rows: Sequence[dict[str, Any]]) -> Endpoints | None:
+def _answering(endpoints: Endpoints, checks: Sequence[Check]) -> Endpoints | None:
     """Return the endpoints without what did not answer a check; None where nothing did."""
-    ready = {row["backend"] for row in rows if row["ok"]}
+    ready = {check.subject for check in checks if check.is_ready}
     backends = {name: url for name, url in endpoints.backends.items() if name in ready}
     metrics = {name: url for name, url in endpoints.metrics.items() if f"{name} metrics" in ready}
     return endpoints.model_copy(update={"backends": backends, "metrics": metrics}) if backends else None

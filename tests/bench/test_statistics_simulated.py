@@ -54,7 +54,7 @@ def test_statistics_that_forget_the_visits_are_found_out(monkeypatch):
 def test_power_falls_with_the_spread():
     made = (generated(Spread(spread), Sizes()) for spread in (0.01, 0.1))
     quiet, wild = (simulate(one, n_passes=5, effects=(0.05,)) for one in made)
-    assert quiet.different[0.05] > 0.95 and quiet.beyond[0.05] > 0.9
+    assert quiet.different[0.05] > 0.95
     assert wild.different[0.05] < 0.4 and wild.half_width > 3 * quiet.half_width
 
 

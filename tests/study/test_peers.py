@@ -120,12 +120,12 @@ def test_each_peer_has_its_lock_file_its_server_and_its_version(peers):
 
 
 def test_a_command_gets_its_places_and_a_precision_its_type(peers, installed, monkeypatch, tmp_path):
-    monkeypatch.setattr(servers, "weights_in", lambda form, weights: f"{tmp_path}/{form} of {weights}")
-    command, variables = servers.command_of(peers["infinity"][-1], "random:0", 4711)
+    monkeypatch.setattr(servers, "weights_in", lambda form: f"{tmp_path}/{form}")
+    command, variables = servers.command_of(peers["infinity"][-1], 4711)
     assert command[0] == str(tmp_path / "peers" / "infinity" / "bin" / "infinity_emb")
-    assert command[command.index("--model-id") + 1].endswith("hugging-face of random:0")
+    assert command[command.index("--model-id") + 1].endswith("hugging-face")
     assert command[command.index("--port") + 1] == "4711" and variables["HF_HUB_OFFLINE"] == "1"
-    command, variables = servers.command_of(peers["litserve"][-1], "random:0", 4711)
+    command, variables = servers.command_of(peers["litserve"][-1], 4711)
     assert variables["PORT"] == "4711" and variables["PEER_DTYPE"] == "bfloat16"
     assert command[1:] == [str(ROOT / "tools" / "peers" / "litserve_server.py")]
 
@@ -144,7 +144,7 @@ def test_what_is_not_installed_is_said_in_one_sentence(peers, installed, tmp_pat
     assert {pair.b.server.name for _, pair in asked} == {"ray"}, (
         "what is installed is measured, and nothing else"
     )
-    litserve = servers.started(peers["litserve"][0], "random:0")
+    litserve = servers.started(peers["litserve"][0])
     with pytest.raises(PhotodupError, match=r"^LitServe is not installed here\.$"), litserve:
         pass
 

@@ -60,7 +60,7 @@ def declare(monkeypatch, tmp_path, random_onnx, random_model):
     (tmp_path / "peers" / "litserve").mkdir(parents=True)
     (tmp_path / "peers" / "litserve" / "made").write_text("here")
     monkeypatch.setattr(servers, "build_dir", lambda: tmp_path)
-    monkeypatch.setattr(servers, "weights_in", lambda form, weights: weights)
+    monkeypatch.setattr(servers, "weights_in", lambda form: random_onnx)
     pictures = tuple(encode(photo(240, 230, seed), "JPEG") for seed in range(8))
     pictures = servers.Payloads("images", pictures, "pictures", "image/jpeg")
     for module in (servers, alone):
@@ -148,13 +148,13 @@ def test_a_server_that_dies_costs_its_visit_and_is_started_again(declare, tmp_pa
 
 
 def test_a_server_that_embeds_otherwise_is_not_timed(declare, tmp_path, monkeypatch):
-    side, weights = declare().sides["litserve"], servers.choose_weights()
-    with servers.started(side, weights) as up:
-        assert up.check(weights) > 0.9999
+    side = declare().sides["litserve"]
+    with servers.started(side) as up:
+        assert up.check() > 0.9999
         nowhere = replace(side, server=replace(side.server, path="/nowhere"))
         with pytest.raises(HttpError, match="404"):
-            replace(up, side=nowhere).check(weights)
-        turned = servers.reference(weights)[::-1]
-        monkeypatch.setattr(servers, "reference", lambda weights: turned)
+            replace(up, side=nowhere).check()
+        turned = servers.reference()[::-1]
+        monkeypatch.setattr(servers, "reference", lambda: turned)
         with pytest.raises(PhotodupError, match=r"LitServe embeds otherwise: cosine .* is needed"):
-            up.check(weights)
+            up.check()

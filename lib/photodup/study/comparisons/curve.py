@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from photodup.bench.load.plan import WindowPlan
 from photodup.bench.pairs.declared import Side
@@ -66,8 +66,7 @@ def measure_curve(
     return curve.assign(refused=curve.n_errors / (curve.n_requests + curve.n_errors)).reset_index(drop=True)
 
 
-@dataclass(frozen=True)
-class RateUnderBound:
+class RateUnderBound(NamedTuple):
     """The highest arrival rate at which a side keeps a bound, read from a curve.
 
     Attributes:
@@ -83,17 +82,17 @@ class RateUnderBound:
 
 def rate_under(curve: pd.DataFrame, side: str, *, bound_ms: float) -> RateUnderBound:
     """Return the highest rate at which the p95 of a side lies within `bound_ms` and hardly a request is refused."""
+    import numpy as np
+
     steps = curve[curve.side == side].sort_values("offered_per_s")
-    p95 = steps.latency_ms_p95.where(steps.refused <= REFUSED).fillna(math.inf)
+    p95 = steps.latency_ms_p95.astype(float).where(steps.refused <= REFUSED).fillna(math.inf)
     is_within = (p95 <= bound_ms).cummin()
-    within, missed = steps[is_within], steps[~is_within]
-    low = float(within.offered_per_s.max()) if len(within) else math.nan
-    high = float(missed.offered_per_s.min()) if len(missed) else math.nan
-    if within.empty or missed.empty:
+    low, high = steps.offered_per_s[is_within].max(), steps.offered_per_s[~is_within].min()
+    if math.isnan(low) or math.isnan(high):
         return RateUnderBound(None, low, high)
-    below, above = float(p95[within.index[-1]]), float(p95[missed.index[0]])
+    below, above = p95[is_within].iloc[-1], p95[~is_within].iloc[0]
     if math.isinf(above):
         return RateUnderBound(low, low, high)
     # The latency of a queue grows like a power of the rate near its capacity: a line in the logarithms.
-    way = math.log(bound_ms / below) / math.log(above / below) if above > below else 1.0
-    return RateUnderBound(low * (high / low) ** min(max(way, 0.0), 1.0), low, high)
+    per_s = math.exp(np.interp(math.log(bound_ms), np.log([below, above]), np.log([low, high])))
+    return RateUnderBound(per_s, low, high)

@@ -16,24 +16,22 @@ MARKERS = {"fastapi": "o", "triton": "s", "local": "D"}
 SERVERS = {"fastapi": "FastAPI", "triton": "Triton", "local": "in process"}
 
 
-def draw_frontier(ax: Axes, compared: Compared, *, latency_load: str, rate_load: str) -> None:
-    """Draw each side at its throughput (x, images/s) and its median latency (y, ms), with 95% intervals.
+def draw_frontier(ax: Axes, compared: Compared) -> None:
+    """Draw each side at its throughput with eight in flight (x, images/s) and its median latency with one (y, ms), with 95%
+    intervals.
 
     Colour is the engine, shape the server. The faint line upwards ends at the 99th percentile of latency.
-
-    Args:
-        latency_load, rate_load: the loads under which the two were measured.
     """
     from matplotlib.patheffects import withStroke
 
     sides = compared.sides
-    at_one = sides[sides.load == latency_load].set_index("side")
-    at_many = sides[sides.load == rate_load].set_index("side")
+    at_one = sides[sides.load == "one"].set_index("side")
+    at_many = sides[sides.load == "eight"].set_index("side")
     rates = at_many.throughput_images_per_s.astype(float).dropna()
     fastest = at_many.engine[rates.idxmax()] if len(rates) else None
     latencies = at_one.astype({"latency_ms_p50": float}).dropna(subset="latency_ms_p50")
     upper = set(latencies.groupby(["engine", "precision"]).latency_ms_p50.idxmax())
-    for side in sides_under(compared, latency_load, rate_load):
+    for side in sides_under(compared, "one", "eight"):
         lone, many = at_one.loc[side], at_many.loc[side]
         x, y = many.throughput_images_per_s, lone.latency_ms_p50
         if not (x and y and x > 0 and y > 0):

@@ -320,13 +320,10 @@ def open_run(
 
 def endpoints_of(line: AddressLine, *, ask: bool) -> Endpoints:
     """Return the endpoints of an address line with what its servers have loaded, or what is usual where they do not say."""
-    loaded: dict[str, Any] = {}
-    if ask and line.triton_http:
-        loaded["models"] = ready_models(line.url(line.triton_http))
-    if ask and line.fastapi:
-        loaded["service"] = service_computes(line.url(line.fastapi))
+    models = ready_models(line.url(line.triton_http)) if ask and line.triton_http else None
+    service = service_computes(line.url(line.fastapi)) if ask and line.fastapi else ("pytorch", "fp32")
     ports = line.fastapi, line.triton_http, line.triton_grpc, line.triton_metrics
-    return from_ports(line.host, *ports, name=_as_name(line.host), **loaded)
+    return from_ports(line.host, *ports, name=_as_name(line.host), models=models, service=service)
 
 
 def _as_name(text: str) -> str:

@@ -40,14 +40,13 @@ def verified(run: Run) -> ByServer:
     return _of_each(run, "server-verify", verify_alone)
 
 
-def _of_each(run: Run, key: str, measure_one: Callable[[Side, str], dict[str, Any]]) -> ByServer:
+def _of_each(run: Run, key: str, measure_one: Callable[[Side], dict[str, Any]]) -> ByServer:
     """Measure each server that can be started here unless the run has it; return what the run has."""
     records: ByServer = {}
     for side in fp32_sides():
         config = config_of(side)
         if run.store.has(key, config=config) or not missing(peer_of(side)):
-            measure_now = partial(measure_one, side, choose_weights())
-            run.measure_or_load(key, measure_now, config=config, kind="server", may_fail=True)
+            run.measure_or_load(key, partial(measure_one, side), config=config, kind="server", may_fail=True)
         if record := run.store.record(key, config=config):
             records[side.label] = {**record["result"], "error": record["error"]}
     return records
@@ -59,22 +58,22 @@ def config_of(side: Side) -> dict[str, str]:
     return {"server_compared": server.name, "version": version(server), "weights": choose_weights()}
 
 
-def verify_alone(side: Side, weights: str) -> dict[str, Any]:
+def verify_alone(side: Side) -> dict[str, Any]:
     """Return what `photodup verify` finds of a server in a process of its own, as broken files may kill it."""
-    with started(side, weights) as up:
-        max_images = peer_of(side).max_images
-        return verify_server(up.target, weights, precision="fp32", most_images=max_images).as_record()
+    with started(side) as up:
+        most = peer_of(side).max_images
+        return verify_server(up.target, choose_weights(), precision="fp32", most_images=most).as_record()
 
 
-def measure_alone(side: Side, weights: str) -> dict[str, Any]:
+def measure_alone(side: Side) -> dict[str, Any]:
     """Return start-up times of `STARTS` starts, memory before and under load in MiB, and what twice its rate did to it."""
     first_answer_s: list[float] = []
     facts: dict[str, Any] = {}
     for number in range(STARTS):
-        with started(side, weights, environment=REFUSING if number else None) as up:
+        with started(side, **REFUSING if number else {}) as up:
             first_answer_s.append(up.ready_s + single_ms(up, 1)[0] / 1000)
             if number == 0:
-                facts["cosine_min"] = up.check(weights)
+                facts["cosine_min"] = up.check()
                 rate = probed_rate(up)
                 facts["memory_loaded_mib"] = memory_mib(up.pid)
             elif number == 1:

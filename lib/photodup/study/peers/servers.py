@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -106,11 +106,11 @@ def payloads() -> Payloads:
 
 
 @cache
-def reference(weights: str) -> np.ndarray:
+def reference() -> np.ndarray:
     """Return our own embeddings of them, float32 [n, dim] of length 1: what every server has to answer."""
     from photodup.embedding.engines.encoder import load_model
 
-    return load_model(pretrained=weights, device="cpu").embed_pixels(wires.pixels(payloads().items))
+    return load_model(pretrained=choose_weights(), device="cpu").embed_pixels(wires.pixels(payloads().items))
 
 
 @dataclass(frozen=True)
@@ -133,15 +133,14 @@ class Started:
         """Return a client for the load generator."""
         return Request(self.target, payloads(), is_embedded=True).adapter()
 
-    def check(self, weights: str) -> float:
+    def check(self) -> float:
         """Return the lowest cosine to our own embeddings.
 
         Raises:
             PhotodupError: the server embeds something else, so its times mean nothing.
         """
         least = MIN_COSINE.get(self.side.backend.precision, MIN_COSINE_REDUCED)
-        expected = reference(weights)
-        return check_embeddings(self.adapter(), payloads().items, expected, least, name=self.side.label)
+        return check_embeddings(self.adapter(), payloads().items, reference(), least, name=self.side.label)
 
 
 def triton_model(side: Side) -> str:
@@ -150,11 +149,11 @@ def triton_model(side: Side) -> str:
 
 
 @contextlib.contextmanager
-def started(side: Side, weights: str, *, environment: Mapping[str, str] | None = None) -> Iterator[Started]:
+def started(side: Side, **settings_of_ours: str) -> Iterator[Started]:
     """Run a server for the length of a `with` block.
 
     Args:
-        environment: variables of our FastAPI service, beside the usual.
+        settings_of_ours: variables of our FastAPI service, beside the usual.
 
     Raises:
         PhotodupError: it is not installed, or does not start; quotes its log.
@@ -163,16 +162,17 @@ def started(side: Side, weights: str, *, environment: Mapping[str, str] | None =
     if clause := missing(server):
         raise PhotodupError(f"{clause}.")
     if server.protocol == "kserve-http":
-        with _triton(side, weights) as up:
+        with _triton(side) as up:
             yield up
     elif not server.command:
-        options = {"MODEL_PRETRAINED": weights, "ENGINE": backend.engine, "PRECISION": backend.precision}
-        with ServiceProcess(settings={**options, **(environment or {})}) as service:
+        options = {"MODEL_PRETRAINED": choose_weights(), "ENGINE": backend.engine}
+        options |= {"PRECISION": backend.precision, **settings_of_ours}
+        with ServiceProcess(settings=options) as service:
             yield Started(side, service.url, service.ready_s, service.pid)
     else:
         port = claim_ports("127.0.0.1", {server.label: 0})[server.label]
         base, log = f"http://127.0.0.1:{port}", build_dir() / "logs" / f"{server.name}-{port}.log"
-        command, variables = command_of(side, weights, port)
+        command, variables = command_of(side, port)
         inherited = {k: v for k, v in settings.inherited().items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
         with ServerProcess(server.label, command, log, inherited | variables) as process:
             ready_s = process.wait_ready(lambda: answers(base + server.ready), START_S)
@@ -180,20 +180,20 @@ def started(side: Side, weights: str, *, environment: Mapping[str, str] | None =
 
 
 @cache
-def weights_in(form: str, weights: str) -> str:
-    """Return where weights lie as a `checkpoint` of open_clip or in the layout of `hugging-face`, written on first use."""
-    return run_module("tools.peers.weights", form, weights)
+def weights_in(form: str) -> str:
+    """Return where the weights lie, as a `checkpoint` of open_clip or in the layout of `hugging-face`."""
+    return run_module("tools.peers.weights", form, choose_weights())
 
 
-def command_of(side: Side, weights: str, port: int) -> tuple[list[str], dict[str, str]]:
+def command_of(side: Side, port: int) -> tuple[list[str], dict[str, str]]:
     """Return the program and arguments that start a peer, and the variables that it gets."""
     server, dtype = peer_of(side), TORCH_DTYPES[side.backend.precision]
     places = {"bin": _folder(server) / "bin", "tools": project_root() / TOOLS, "port": port}
     if "{weights}" in server.command:
-        places["weights"] = weights_in("hugging-face", weights)
+        places["weights"] = weights_in("hugging-face")
     variables = {
         "PORT": port,
-        "PEER_WEIGHTS": weights_in("checkpoint", weights),
+        "PEER_WEIGHTS": weights_in("checkpoint"),
         "PEER_THREADS": available_cores(),
         "PEER_DTYPE": dtype,
         **dict(server.environment),
@@ -203,12 +203,13 @@ def command_of(side: Side, weights: str, port: int) -> tuple[list[str], dict[str
 
 
 @contextlib.contextmanager
-def _triton(side: Side, weights: str) -> Iterator[Started]:
+def _triton(side: Side) -> Iterator[Started]:
     from photodup.serving.embedded import export_models, render_exported
     from photodup.serving.triton.repository import with_steps
     from photodup.serving.triton.server import EmbeddedTriton
 
-    models, exported = with_steps([triton_model(side)]), export_models({"MODEL_PRETRAINED": weights})
+    models = with_steps([triton_model(side)])
+    exported = export_models({"MODEL_PRETRAINED": choose_weights()})
     repository = render_exported("cpu-embedded", build_dir() / "triton" / "peers", exported, models=models)
     with EmbeddedTriton(repository, models) as triton:
         yield Started(side, triton.http_url, triton.ready_s, triton.pid)
@@ -232,8 +233,8 @@ class Two:
             if self._key != (a, b, visit):
                 self.close()
                 for side in (a, b):
-                    self._up.append(self._stack.enter_context(started(side, choose_weights())))
-                    self._up[-1].check(choose_weights())
+                    self._up.append(self._stack.enter_context(started(side)))
+                    self._up[-1].check()
                 self._key = (a, b, visit)
             yield [Lane(up.adapter(), partial(cpu_s, up.pid), payloads().items) for up in self._up]
         except BaseException:

@@ -6,6 +6,8 @@ from functools import cache
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image, ImageChops, ImageDraw, ImageEnhance, ImageFilter, ImageOps
 from support.review_library import photo
 
@@ -322,6 +324,13 @@ def test_of_those_that_reproduce_all_the_first_that_loses_nothing_else_is_kept()
     assert chosen(3, set()).keeper == 0
     assert chosen(3, set(), {(0, 1), (1, 2)}).keeper == 2
     assert chosen(3, {(2, 0)}, {(0, 1), (1, 2)}).keeper == 0, "what a picture shows counts more"
+
+
+@given(st.sets(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=5))
+def test_where_none_reproduces_all_it_is_the_first_of_the_best_three_that_reproduces_most(missing):
+    n_missing = [sum((keeper, row) in missing for row in range(5) if row != keeper) for keeper in range(5)]
+    best = n_missing.index(0) if 0 in n_missing else n_missing.index(min(n_missing[:3]))
+    assert chosen(5, missing).keeper == best
 
 
 def test_where_none_reproduces_all_those_that_nobody_reproduces_stay():

@@ -186,13 +186,11 @@ class Chooser:
         return [Difference(reason) for reason in lost]
 
     def _picture(self, row: int) -> Picture:
-        photo = self._photos[row]
         try:
-            image, saving = self._pixels.load(row)
+            return self._pixels.picture(row)
         except (OSError, imaging.ImageError) as error:
             self._unreadable[row] = getattr(error, "reason", None) or str(error)
             raise imaging.ImageError(self._unreadable[row]) from error
-        return Picture(image, saving, photo.camera is not None, self._pixels.features(row, image))
 
     def _recall(self, rows: set[int]) -> None:
         row_of = {self._photos[row].md5: row for row in rows}

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from photodup.core.progress import bar
-from photodup.photos.compare.evidence import EvidenceStore, pair_codes, pair_rows
+from photodup.photos.compare.evidence import EvidenceStore, pair_code, pair_rows
 from photodup.photos.compare.kept_features import FeatureStore
 from photodup.photos.compare.unexplained import Difference
 from photodup.photos.groups.choose import Chooser, Decision
@@ -188,12 +188,10 @@ class _Grouping:
         decisions = chooser.choose(search.families(rank))
         self._problems, self._is_decided = chooser.problems, chooser.is_complete
         search.compare_with([(decision.keeper, decision.rows[1:]) for decision in decisions])
-        decided = []
+        decided, hidden = [], set(apart.tolist())
         for decision in decisions:
             # What the owner told apart from the keeper is not shown with it again.
-            rows = decision.rows[1:]
-            codes = pair_codes(np.full(len(rows), decision.keeper), np.array(rows, np.int64))
-            visible = {row for row, is_apart in zip(rows, np.isin(codes, apart), strict=True) if not is_apart}
+            visible = {row for row in decision.rows[1:] if pair_code(decision.keeper, row) not in hidden}
             if visible:
                 suggestions = tuple(row for row in decision.suggestions if row in visible)
                 differing = {row: reasons for row, reasons in decision.differing.items() if row in visible}
@@ -285,5 +283,5 @@ def _rank(rules: KeepRules, photos: Sequence[Photo], rows: Sequence[int]) -> np.
 
 
 def _apart(feedback: Feedback, row: dict[str, int]) -> np.ndarray:
-    pairs = [[row[md5] for md5 in pair] for pair in feedback.dismissed_pairs(row)]
-    return pair_codes(*np.array(pairs, np.int64).reshape(-1, 2).T)
+    pairs = ((row[md5] for md5 in pair) for pair in feedback.dismissed_pairs(row))
+    return np.array([pair_code(*pair) for pair in pairs], np.int64)

@@ -32,18 +32,21 @@ class Decision:
 
     Attributes:
         keeper: the file to keep.
-        suggestions: those that it reproduces.
-        differing: of the others what each has that the keeper lacks.
+        others: what each other file has that the keeper lacks; nothing where the keeper reproduces it.
     """
 
     keeper: int
-    suggestions: tuple[int, ...]
-    differing: Mapping[int, tuple[Difference, ...]]
+    others: Mapping[int, tuple[Difference, ...]]
+
+    @property
+    def suggestions(self) -> tuple[int, ...]:
+        """Return those that the keeper reproduces."""
+        return tuple(row for row, differences in self.others.items() if not differences)
 
     @property
     def rows(self) -> tuple[int, ...]:
         """Return all of them, the keeper first."""
-        return (self.keeper, *self.suggestions, *self.differing)
+        return (self.keeper, *self.others)
 
 
 def choose_keeper(ranked: Sequence[int], lacks: Lacks, besides: Lacks, n_preferred: int = 0) -> Decision:
@@ -70,9 +73,7 @@ def choose_keeper(ranked: Sequence[int], lacks: Lacks, besides: Lacks, n_preferr
             lacking = (other for other in ranked if other != row and lacks(row, other))
             if (n := len(list(islice(lacking, fewest)))) < fewest:
                 keeper, fewest = row, n
-    differing = {row: tuple(lacks(keeper, row)) for row in ranked if row != keeper}
-    suggestions = tuple(row for row, reasons in differing.items() if not reasons)
-    return Decision(keeper, suggestions, {row: reasons for row, reasons in differing.items() if reasons})
+    return Decision(keeper, {row: tuple(lacks(keeper, row)) for row in ranked if row != keeper})
 
 
 class Chooser:

@@ -89,7 +89,7 @@ class CopySearch:
         """Return whether two rows are known to be two pictures without a look at them."""
         return not len(self._may_be_one(np.array([pair_code(i, j)])))
 
-    def compare_with(self, keepers: Sequence[tuple[int, Sequence[int]]]) -> None:
+    def compare_with(self, keepers: Iterable[tuple[int, Iterable[int]]]) -> None:
         """Compare each keeper with the others of its family, where it was not yet."""
         codes = [pair_code(keeper, member) for keeper, members in keepers for member in members]
         more = np.setdiff1d(np.array(codes, np.int64), self._asked)

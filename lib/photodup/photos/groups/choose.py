@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 
 from photodup.core.files import available_cores
@@ -85,7 +86,7 @@ class Chooser:
         rules: which of equal photos to keep.
         store: where comparisons are remembered.
         is_ruled_out: whether two rows are two exposures by what their cameras say.
-        deadline_s: no family is begun after this time, on the monotonic clock.
+        deadline_s: nothing is compared after this time, on the monotonic clock.
 
     Attributes:
         is_complete: no family was left out for the deadline.
@@ -115,57 +116,43 @@ class Chooser:
             for row in sorted(self._unreadable)
         ]
 
-    def lacks(self, keeper: int, member: int) -> tuple[Difference, ...]:
+    def lacks(self, keeper: int, member: int, deadline_s: float = math.inf) -> tuple[Difference, ...]:
         """Return what a member's picture has that a keeper cannot reproduce.
 
         Raises:
             photodup.embedding.imaging.ImageError: one of them cannot be read any more.
+            TimeoutError: they were not compared before, and it is past the deadline.
         """
         if self._is_ruled_out(keeper, member):
             return (TWO_EXPOSURES,)
         pair = keeper, member
         if pair not in self._compared:
+            if time.monotonic() >= deadline_s:
+                raise TimeoutError
             self._compared[pair] = self._new[pair] = lacks(self._picture(keeper), self._picture(member))
         return self._compared[pair]
 
     def choose(self, families: Sequence[Family]) -> list[Decision]:
         """Decide about families, several at a time and the largest first; what cannot be read any more leaves its family."""
         self._recall({row for family in families for row in family.members})
-        decided = {place: self._remembered(family) for place, family in enumerate(families)}
+        # What needs no comparison comes first.
+        decided = {place: self._choose(family, -math.inf) for place, family in enumerate(families)}
         waiting = [place for place, decision in decided.items() if decision is None]
         waiting.sort(key=lambda place: -sum(self._photos[row].size_bytes for row in families[place].members))
+        self.is_complete = True
         with one_thread_each(), ThreadPoolExecutor(available_cores(), thread_name_prefix="family") as pool:
-            chosen = zip(
-                waiting, pool.map(lambda place: self._choose_in_time(families[place]), waiting), strict=True
-            )
+            chosen = pool.map(lambda place: self._choose(families[place], self._deadline_s), waiting)
+            through = bar(chosen, total=len(waiting), desc="choose", unit="group") if waiting else ()
             try:
-                for place, decision in (
-                    bar(chosen, total=len(waiting), desc="choose", unit="group") if waiting else ()
-                ):
+                for place, decision in zip(waiting, through, strict=True):
                     decided[place] = decision
                     self.remember()
             finally:  # who stops waits for the families that were begun
                 pool.shutdown(cancel_futures=True)
         return [decision for decision in decided.values() if decision]
 
-    def _choose_in_time(self, family: Family) -> Decision | None:
-        if time.monotonic() < self._deadline_s:
-            return self._choose(family)
-        self.is_complete = False
-        return None
-
-    def _remembered(self, family: Family) -> Decision | None:
-        """Decide about a family by what was compared before; None where that is not enough."""
-        try:
-            return self._choose(family, self._compared_before)
-        except KeyError:
-            return None
-
-    def _compared_before(self, keeper: int, member: int) -> tuple[Difference, ...]:
-        is_two = self._is_ruled_out(keeper, member)
-        return (TWO_EXPOSURES,) if is_two else self._compared[keeper, member]
-
-    def _choose(self, family: Family, lacks: Lacks | None = None) -> Decision | None:
+    def _choose(self, family: Family, deadline_s: float) -> Decision | None:
+        lacks = partial(self.lacks, deadline_s=deadline_s)
         while True:
             photos = [self._photos[row] for row in family.members if row not in self._unreadable]
             if len(photos) < 2:
@@ -176,11 +163,12 @@ class Chooser:
             ranked.sort(key=self._rules.owner_rank)
             n = sum(self._rules.owner_rank(photo) == best_rank for photo in ranked) if best_rank else 0
             try:
-                return choose_keeper(
-                    [row_of[photo.id] for photo in ranked], lacks or self.lacks, self._besides, n
-                )
+                return choose_keeper([row_of[photo.id] for photo in ranked], lacks, self._besides, n)
             except imaging.ImageError:  # `_picture` knows which; the others are compared without it
                 continue
+            except TimeoutError:
+                self.is_complete = False
+                return None
 
     def _besides(self, keeper: int, member: int) -> Sequence[Difference]:
         lost = self._rules.lost_beside(self._photos[keeper], self._photos[member])

@@ -198,13 +198,9 @@ def _figures_of_sides(visits: list[tuple[Pair, list[Visit]]], used: set[tuple[st
         )
         side = sides[name, load]
         line: dict[str, Any] = {"side": name, "load": load, "label": side.label, **side.backend.columns()}
-        line |= {
-            "n_visits": len(distinct),
-            "n_failed": sum(visit.n_failed[index] for visit, index in distinct),
-        }
-        for metric, (value, low, high) in read.figures(distinct).items():
-            line |= {metric: value, f"{metric}_ci_low": low, f"{metric}_ci_high": high}
-        rows.append(line)
+        n_failed = sum(visit.n_failed[index] for visit, index in distinct)
+        rows.append({**read.figures(distinct), **line, "n_visits": len(distinct), "n_failed": n_failed})
     metrics = [f"{metric}{end}" for metric in METRICS for end in ("", "_ci_low", "_ci_high")]
     names = ["side", "load", "label", *COLUMNS, "n_visits", "n_failed", *metrics]
-    return pd.DataFrame(rows, columns=names)  # a frame of nothing has them too
+    # A frame of nothing has them too.
+    return pd.DataFrame(rows, columns=names).astype(dict.fromkeys(metrics, float))

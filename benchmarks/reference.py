@@ -54,10 +54,12 @@ def parts(run: str, rehearse: bool = False) -> list[Part]:
     bench = ("service", "load_generator", "one_pass", "starts", "crops")
     only = [word for name in (bench[1:2] if rehearse else bench) for word in ("--only", name)]
     rows = ("-m", "benchmarks", "--json", str(project_root() / "results" / run / "bench.json"), *only)
+    lengths = ("-m", "benchmarks.block_lengths", "--run", run, "--segments", "1" if rehearse else "3")
     return [
         Part("notebooks", 90, (*PHOTODUP, *notebooks)),
         Part("second pass", 14, (*PHOTODUP, *again)),
         Part("bench", 14, rows),
+        Part("block lengths", 9, lengths),
     ]
 
 

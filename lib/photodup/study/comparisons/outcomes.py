@@ -185,12 +185,8 @@ def _figures_of_sides(visits: list[tuple[Pair, list[Visit]]], used: set[tuple[st
         side = sides[name, load]
         n_failed = sum(visit.n_failed[index] for visit, index in distinct)
         facts = {"side": name, "load": load, "label": side.label, **side.backend.columns()}
-        figures = {
-            f"{metric}{end}": number
-            for metric, figure in read.figures(distinct).items()
-            for end, number in zip(("", "_ci_low", "_ci_high"), figure, strict=True)
-        }
-        rows.append({**facts, "n_visits": len(distinct), "n_failed": n_failed, **figures})
+        rows.append({**facts, "n_visits": len(distinct), "n_failed": n_failed, **read.figures(distinct)})
     metrics = [f"{metric}{end}" for metric in METRICS for end in ("", "_ci_low", "_ci_high")]
     names = ["side", "load", "label", *COLUMNS, "n_visits", "n_failed", *metrics]
-    return pd.DataFrame(rows, columns=names)  # a frame of nothing has them too
+    # A frame of nothing has them too.
+    return pd.DataFrame(rows, columns=names).astype(dict.fromkeys(metrics, float))

@@ -21,7 +21,7 @@ from photodup.bench.load.workers import Observer
 from photodup.bench.stats.facts import Load
 from photodup.bench.stats.figures import figures_of_windows
 from photodup.core.errors import PhotodupError
-from photodup.embedding.backends import Backend, parse_backend
+from photodup.embedding.backends import Backend, parse_backend, served_models
 from photodup.study.notebook.run import ready_to_measure
 from photodup.study.notebook.table import as_table
 from photodup.study.notebook.weights import payload_photos
@@ -29,7 +29,7 @@ from photodup.study.notebook.weights import payload_photos
 if TYPE_CHECKING:
     import pandas as pd
 
-    from photodup.bench.backends.adapter import Adapter
+    from photodup.bench.backends.adapters import Adapter
     from photodup.study.notebook.run import Run
 
 KIND = "figure"
@@ -238,13 +238,13 @@ def check_answers(run: Run, backend: Backend, client: Adapter) -> None:
 def _window(spec: Spec, plan: WindowPlan, url: str, metrics_url: str | None, way: Way) -> dict[str, Any]:
     """Measure one window from where this process is."""
     backend = parse_backend(spec.backend)
-    account = counters.account_of(backend) if metrics_url else None
+    models = served_models(backend) if backend.server == "triton" else ()
     return measure(
         adapters.adapter(backend, url or None, **spec.options),
         payload_photos(N_PHOTOS),
         spec.load,
         plan,
-        probe=counters.probe(metrics_url, account) if account and metrics_url else None,
+        probe=counters.probe(metrics_url, models) if metrics_url else None,
         way=way,
         observer=Observer() if spec.tolerates_errors else None,
     )

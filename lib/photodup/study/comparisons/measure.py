@@ -28,7 +28,7 @@ from photodup.embedding.engines.model import can_compute
 from photodup.serving.service.start import ServiceProcess
 from photodup.serving.triton.control import temporary_config
 from photodup.serving.triton.copies import configure, model_copy
-from photodup.study.notebook.points import N_PHOTOS, check_answers
+from photodup.study.notebook.points import N_PHOTOS, Columns, check_answers
 from photodup.study.notebook.weights import payload_photos
 from photodup.study.peers.servers import Two, missing
 
@@ -115,7 +115,7 @@ def visit_key(pair: Pair) -> str:
     return f"visit-{pair.name}"
 
 
-def visit_config(pair: Pair, visit: int) -> dict[str, Any]:
+def visit_config(pair: Pair, visit: int) -> Columns:
     """Return what identifies the record of one visit of a pair; visits count from 1."""
     load = {"load": pair.load_name, "link": pair.link, "asked": asdict(pair.load)}
     return {"pair": pair.name, "a": pair.a.name, "b": pair.b.name, **load, "visit": visit}
@@ -215,7 +215,7 @@ class ReadySides:
     def __post_init__(self) -> None:
         self.servers.callback(self.two.close)
 
-    def measure(self, pair: Pair, visit: int, sizes: Sizes) -> dict[str, Any]:
+    def measure(self, pair: Pair, visit: int, sizes: Sizes) -> Columns:
         """Measure one visit of a pair; return the record's columns."""
         sides, plan, serve = (pair.a, pair.b), sizes.plan, None
         if not (pair.is_primary or pair.is_null):

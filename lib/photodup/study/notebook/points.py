@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from photodup.bench.backends.adapters import Adapter
     from photodup.study.notebook.run import Run
 
+Columns = dict[str, Any]
+"""What is recorded of a measurement by name: numbers, texts and lists, as JSON has them."""
+
 KIND = "figure"
 N_PHOTOS = 32
 # A wire that rounds or recompresses changes the answer; how much is notebook 04's and 11's subject.
@@ -89,7 +92,7 @@ class Spec:
         )
         return "-".join(filter(None, parts))
 
-    def config_of(self, plan: WindowPlan, visit: int) -> dict[str, Any]:
+    def config_of(self, plan: WindowPlan, visit: int) -> Columns:
         """Return what a window depends on."""
         where = {
             "backend": self.backend,
@@ -158,7 +161,7 @@ def _measure(run: Run, specs: Sequence[Spec], plan: WindowPlan, visits: int) -> 
 def reference_embeddings(run: Run) -> np.ndarray:
     """Return what the payload photographs embed to in this process, float32 [32, 512]; computed once a run."""
 
-    def compute() -> dict[str, Any]:
+    def compute() -> Columns:
         from photodup.embedding import imaging
         from photodup.embedding.engines.encoder import load_model
         from photodup.embedding.wire import wires
@@ -211,7 +214,7 @@ def _measured(
     visit: int,
     enter: Callable[[], str | None],
     is_checked: bool,
-) -> dict[str, Any]:
+) -> Columns:
     """Measure one window; return the record's columns."""
     address, backend = enter(), parse_backend(spec.backend)
     url = address or run.endpoints.backends.get(backend.listed_as, "")
@@ -235,7 +238,7 @@ def check_answers(run: Run, backend: Backend, client: Adapter) -> None:
     adapters.check_embeddings(client, photos, reference_embeddings(run), least, name=str(backend))
 
 
-def _window(spec: Spec, plan: WindowPlan, url: str, metrics_url: str | None, way: Way) -> dict[str, Any]:
+def _window(spec: Spec, plan: WindowPlan, url: str, metrics_url: str | None, way: Way) -> Columns:
     """Measure one window from where this process is."""
     backend = parse_backend(spec.backend)
     models = served_models(backend) if backend.server == "triton" else ()
@@ -250,9 +253,7 @@ def _window(spec: Spec, plan: WindowPlan, url: str, metrics_url: str | None, way
     )
 
 
-def _through_link(
-    spec: Spec, window: Callable[..., dict[str, Any]], url: str, metrics_url: str | None
-) -> dict[str, Any]:
+def _through_link(spec: Spec, window: Callable[..., Columns], url: str, metrics_url: str | None) -> Columns:
     """Measure one window from the far end of an emulated link; a link that was late fails it."""
     if not url:
         raise PhotodupError(f"{spec.backend} runs in this process: no link leads to it.")
@@ -266,7 +267,7 @@ def _through_link(
     return measured
 
 
-def _facts(run: Run, spec: Spec) -> dict[str, Any]:
+def _facts(run: Run, spec: Spec) -> Columns:
     """Return what is known of a figure before it is measured."""
     backend = parse_backend(spec.backend)
     return {
@@ -280,7 +281,7 @@ def _facts(run: Run, spec: Spec) -> dict[str, Any]:
     }
 
 
-def _row(run: Run, spec: Spec, plan: WindowPlan, visits: int) -> dict[str, Any]:
+def _row(run: Run, spec: Spec, plan: WindowPlan, visits: int) -> Columns:
     """Return the figures of a spec over the visits that the run has, or why it has none."""
     configs = [spec.config_of(plan, visit) for visit in range(1, visits + 1)]
     windows = [window for config in configs if (window := run.store.read(spec.key, config=config))]

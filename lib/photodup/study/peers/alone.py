@@ -6,7 +6,6 @@ import contextlib
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -18,11 +17,12 @@ from photodup.bench.pairs.declared import Side
 from photodup.bench.stats.facts import Load
 from photodup.bench.verify.checks import verify_server
 from photodup.core.errors import PhotodupError
+from photodup.study.notebook.points import Columns
 from photodup.study.notebook.run import Run
 from photodup.study.notebook.weights import choose_weights
 from photodup.study.peers.servers import Started, fp32_sides, missing, payloads, peer_of, started, version
 
-ByServer = dict[str, dict[str, Any]]  # a server's label → what was recorded of it, with `error`
+ByServer = dict[str, Columns]  # a server's label → what was recorded of it, with `error`
 STARTS = 3
 OVERLOAD, OVERLOAD_S, IN_FLIGHT = 2.0, 12.0, 128
 REFUSING = {"MAX_WAIT_S": "2"}  # as `photodup serve` does
@@ -40,7 +40,7 @@ def verified(run: Run) -> ByServer:
     return _of_each(run, "server-verify", verify_alone)
 
 
-def _of_each(run: Run, key: str, measure_one: Callable[[Side], dict[str, Any]]) -> ByServer:
+def _of_each(run: Run, key: str, measure_one: Callable[[Side], Columns]) -> ByServer:
     """Measure each server that can be started here unless the run has it; return what the run has."""
     records: ByServer = {}
     for side in fp32_sides():
@@ -58,17 +58,17 @@ def config_of(side: Side) -> dict[str, str]:
     return {"server_compared": server.name, "version": version(server), "weights": choose_weights()}
 
 
-def verify_alone(side: Side) -> dict[str, Any]:
+def verify_alone(side: Side) -> Columns:
     """Return what `photodup verify` finds of a server in a process of its own, as broken files may kill it."""
     with started(side) as up:
         most = peer_of(side).max_images
         return verify_server(up.target, choose_weights(), precision="fp32", most_images=most).as_record()
 
 
-def measure_alone(side: Side) -> dict[str, Any]:
+def measure_alone(side: Side) -> Columns:
     """Return start-up times of `STARTS` starts, memory before and under load in MiB, and what twice its rate did to it."""
     first_answer_s: list[float] = []
-    facts: dict[str, Any] = {}
+    facts: Columns = {}
     for number in range(STARTS):
         with started(side, **REFUSING if number else {}) as up:
             first_answer_s.append(up.ready_s + single_ms(up, 1)[0] / 1000)
@@ -81,7 +81,7 @@ def measure_alone(side: Side) -> dict[str, Any]:
     return {"first_answer_s": first_answer_s, **facts}
 
 
-def overloaded(up: Started, rate: float) -> dict[str, Any]:
+def overloaded(up: Started, rate: float) -> Columns:
     """Offer twice the rate for some seconds; count what is refused, and time how soon a single request is as before."""
     before_ms = float(np.median(single_ms(up, 8)))
     load = Load("server", concurrency=IN_FLIGHT, offered_per_s=OVERLOAD * rate, span="prepared")

@@ -107,7 +107,7 @@ def test_one_proven_copy_that_flips_is_enough(monkeypatch):
     reference = circle()
     changed = turned(reference, int(reference[:, 1].argmax()), 0.3)  # the one furthest from the others
     monkeypatch.setattr(gate, "MAX_SIMILAR_FLIP_SHARE", 1)
-    monkeypatch.setattr(gate, "_Pixels", lambda: lambda a, b: True)
+    monkeypatch.setattr(gate, "needs_cosine", lambda a, b: True)
     lone = asked(reference, changed)
     assert lone.verdict == "passed", "pictures of different photographs are no copies"
     pictures = held_out(60, per_photograph=60)
@@ -115,7 +115,7 @@ def test_one_proven_copy_that_flips_is_enough(monkeypatch):
     assert proven.verdict == "refused"
     assert "copy decisions flip, and the budget allows 0: use bf16" in proven.sentence
     assert 0 < proven.decisions["copies"].flipped < proven.decisions["copies"].pairs
-    monkeypatch.setattr(gate, "_Pixels", lambda: lambda a, b: False)
+    monkeypatch.setattr(gate, "needs_cosine", lambda a, b: False)
     unproven = asked(reference, changed, pictures=pictures)
     assert unproven.verdict == "passed", "what pixels do not prove is no copy with either embedding"
     assert unproven.decisions["candidate"].flipped > 0, "counted, not judged"

@@ -24,7 +24,7 @@ import numpy as np
 from photodup.embedding.engines.reduced import WeightsSource, what_is_left
 from photodup.embedding.fidelity import compare_embeddings
 from photodup.photos.groups.tiers import OTHER_MODEL, THRESHOLDS, ModelThresholds
-from photodup.photos.library.hashing import hamming, perceptual_hash
+from photodup.photos.library.hashing import hamming
 from photodup.photos.search.candidates import PER_PHOTO_BESIDE
 from photodup.photos.search.hash_neighbours import mirrored_hash, search_radius
 from photodup.study.accuracy.pictures import EditedPicture, Pictures
@@ -221,41 +221,25 @@ def _copies(
     is_same = photograph[rows[0]] == photograph[rows[1]]  # pixels of different photographs never prove copies
     crosses = is_same & ((before >= threshold) != (after >= threshold))
     near = is_same & (np.abs(before - threshold) <= NEAR)
-    rng, is_copy = np.random.default_rng(0), _Pixels()
+    rng = np.random.default_rng(0)
 
     def proven(chosen: np.ndarray) -> int:
         places = np.flatnonzero(chosen)
         if len(places) > MAX_VERIFIED:
             places = rng.choice(places, MAX_VERIFIED, replace=False)
-        return sum(is_copy(*(pictures.held_out[row[place]] for row in rows)) for place in places)
+        return sum(needs_cosine(*(pictures.held_out[row[place]] for row in rows)) for place in places)
 
     flips = proven(crosses)
     pairs = flips + proven(near & ~crosses)
     return Decisions(threshold, pairs, int(near.sum()), flips, upper_bound(flips, pairs))
 
 
-class _Pixels:
-    """Decides as the photo library does; each picture is described once, since it is in many pairs."""
+def needs_cosine(first: EditedPicture, second: EditedPicture) -> bool:
+    """Return whether pixels prove a pair to be copies that the perceptual hash does not propose."""
+    from photodup.photos.compare.verify import verify_copy
 
-    def __init__(self) -> None:
-        self._described: dict[str, tuple[Any, str | None]] = {}
-        self._radius = search_radius(LIBRARY_SIZE, PER_PHOTO_BESIDE)
-
-    def __call__(self, first: EditedPicture, second: EditedPicture) -> bool:
-        from photodup.photos.compare.verify import verify_copy
-
-        (a, hash_a), (b, hash_b) = self._describe(first), self._describe(second)
-        return not self._hash_proposes(hash_a, hash_b) and verify_copy(a, b).is_copy()
-
-    def _describe(self, picture: EditedPicture) -> tuple[Any, str | None]:
-        from photodup.photos.compare.features import features
-
-        if picture.name not in self._described:
-            image = picture.open()
-            self._described[picture.name] = features(image), perceptual_hash(image)
-        return self._described[picture.name]
-
-    def _hash_proposes(self, first: str | None, second: str | None) -> bool:
-        if first is None or second is None:
-            return False
-        return min(hamming(first, second), hamming(first, mirrored_hash(second))) <= self._radius
+    (a, hash_a), (b, hash_b) = first.description, second.description
+    radius = search_radius(LIBRARY_SIZE, PER_PHOTO_BESIDE)
+    if hash_a and hash_b and min(hamming(hash_a, hash_b), hamming(hash_a, mirrored_hash(hash_b))) <= radius:
+        return False
+    return verify_copy(a, b).is_copy()

@@ -3,8 +3,9 @@
 import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
@@ -12,7 +13,11 @@ from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 from photodup.core.errors import PhotodupError
 from photodup.embedding.imaging import DRAFT_SIZE, ImageError, decode, to_jpeg, to_uint8
 from photodup.photos.demo.photographs import SOURCES
+from photodup.photos.library.hashing import perceptual_hash
 from photodup.photos.library.walking import walk
+
+if TYPE_CHECKING:
+    from photodup.photos.compare.features import Features
 
 MIN_ORIGINALS = 20
 MAX_CALIBRATION, MAX_HELD_OUT = 128, 40
@@ -79,6 +84,14 @@ class EditedPicture:
     def open(self) -> Image.Image:
         """Return the RGB picture; an edit is made anew, so that hundreds need no memory."""
         return self.edit(self.original) if self.edit else self.original
+
+    @cached_property
+    def description(self) -> "tuple[Features, str | None]":
+        """Return what the photo library compares pictures by: features, and the perceptual hash."""
+        from photodup.photos.compare.features import features
+
+        image = self.open()
+        return features(image), perceptual_hash(image)
 
 
 @dataclass(frozen=True)

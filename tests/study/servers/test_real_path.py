@@ -96,7 +96,9 @@ LOAD = Load("single_stream", span="prepared")
 
 def open_here(path: Path, server) -> Run:
     ports = (0, server.http_port, server.grpc_port, server.metrics_port)
-    return Run("here", path, from_ports("127.0.0.1", *ports, gpu="none", engines=("onnx",)), RunStore(path))
+    return Run(
+        "here", path, from_ports("127.0.0.1", *ports, gpu="none", models=["openclip_vit_b32"]), RunStore(path)
+    )
 
 
 @needs_link

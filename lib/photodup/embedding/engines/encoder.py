@@ -106,23 +106,19 @@ def export_of(
 
 
 def main() -> None:
-    """Export the environment's model: arguments are a folder and variants. The program of `export_apart`.
-
-    Prints a line of JSON for each finished file, and one about the model.
-    """
+    """Export the environment's model: arguments are a folder and variants. The program of `export_apart`."""
     directory, *variants = sys.argv[1:]
     try:
         model = load_model(device="cpu")
-        for variant in variants:
-            path = export(model, Path(directory), [variant])[variant]
-            print(json.dumps({"variant": variant, "path": str(path)}), flush=True)
+        files = export(model, Path(directory), variants)
     except PhotodupError as error:
         sys.exit(f"photodup: {error}")
     except ImportError as error:
         if not (missing := missing_extra(error, "serve")):
             raise
         sys.exit(f"photodup: {missing}")
-    print(json.dumps({"model_digest": model.digest, "pretrained": model.pretrained}))
+    paths = {variant: str(path) for variant, path in files.items()}
+    print(json.dumps({"files": paths, "model_digest": model.digest, "pretrained": model.pretrained}))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -135,28 +134,12 @@ def export_apart(
     """
     program = [sys.executable, "-P", "-m", "photodup.embedding.engines.encoder"]
     command = [*program, str(directory or build_dir() / "models"), *variants]
-    files: dict[str, Path] = {}
-    exported: dict[str, Any] = {"files": files}
-    with (
-        tempfile.TemporaryFile("w+", encoding="utf-8") as errors,
-        subprocess.Popen(
-            command, env=inherited(**(env or {})), stdout=subprocess.PIPE, stderr=errors, text=True
-        ) as process,
-    ):
-        assert process.stdout is not None
-        for line in process.stdout:
-            if not line.startswith("{"):  # a library's output
-                continue
-            message = json.loads(line)
-            if "variant" in message:
-                files[message["variant"]] = Path(message["path"])
-            else:
-                exported |= message
-        if process.wait():
-            errors.seek(0)
-            lines = errors.read().strip().splitlines() or ["it printed nothing"]
-            raise PhotodupError(lines[-1].removeprefix("photodup: "))
-    return exported
+    process = subprocess.run(command, env=inherited(**(env or {})), capture_output=True, text=True)
+    if process.returncode:
+        lines = process.stderr.strip().splitlines() or ["it printed nothing"]
+        raise PhotodupError(lines[-1].removeprefix("photodup: "))
+    exported = json.loads(process.stdout.splitlines()[-1])  # after what libraries print
+    return exported | {"files": {variant: Path(path) for variant, path in exported["files"].items()}}
 
 
 def exported_path(model: ImageModel, directory: Path, variant: str) -> Path:

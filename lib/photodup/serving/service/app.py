@@ -26,7 +26,7 @@ from photodup.serving.service import openai_form
 from photodup.serving.service.admission import Overloaded
 from photodup.serving.service.bodies import Base64Request, RequestError, RequestProblem
 from photodup.serving.service.handler import Service, encode_answer
-from photodup.serving.service.openai_form import EmbeddingsAnswer, Models, OpenAiProblem
+from photodup.serving.service.openai_form import EmbeddingsAnswer, ModelEntry, Models, OpenAiProblem
 from photodup.serving.service.settings import ServiceSettings, read_settings
 
 log = logging.getLogger("photodup.service")
@@ -124,8 +124,8 @@ def refusal(path: str, error: RequestError) -> JSONResponse:
         503: {"Retry-After": str(error.retry_after_s)},
     }.get(error.status)
     is_openai = path.startswith(openai_form.PREFIX)
-    body = openai_form.problem(error.status, str(error)) if is_openai else error.problem.model_dump()
-    return JSONResponse(body, error.status, headers)
+    body: BaseModel = openai_form.problem(error.status, str(error)) if is_openai else error.problem
+    return JSONResponse(body.model_dump(), error.status, headers)
 
 
 class Gate:
@@ -237,15 +237,15 @@ def create_app(settings: ServiceSettings, on_failure: Callable[[str], None] = lo
         """Embed images given as data URIs, in OpenAI's form."""
         return await service.embed_openai(request)
 
-    @app.get("/v1/models", response_model=Models, responses={503: {"model": OpenAiProblem}})
-    async def models() -> Response:
+    @app.get("/v1/models", responses={503: {"model": OpenAiProblem}})
+    async def models() -> Models:
         """List the one model, in OpenAI's form."""
-        return JSONResponse(openai_form.models_of(service.ready()[0]))
+        return Models(data=[ModelEntry(id=openai_form.model_id(service.ready()[0]))])
 
-    @app.get("/healthz", response_model=Status)
-    async def healthz() -> dict:
+    @app.get("/healthz")
+    async def healthz() -> Status:
         """Tell that the process is alive, also while the model is loading."""
-        return {"status": "ok"}
+        return Status(status="ok")
 
     @app.get("/readyz", response_model=Status, responses={503: {"model": Status}})
     @app.get("/health", response_model=Status, responses={503: {"model": Status}})
@@ -255,7 +255,7 @@ def create_app(settings: ServiceSettings, on_failure: Callable[[str], None] = lo
             return JSONResponse({"status": "ok"})
         return JSONResponse({"status": "failed" if service.failure else "loading"}, 503)
 
-    @app.get("/info", response_model=Info, responses={503: {"model": RequestProblem}})
+    @app.get("/info", responses={503: {"model": RequestProblem}})
     async def info() -> Info:
         """Tell which model this is and what a request may hold."""
         if (model := service.model) is None:

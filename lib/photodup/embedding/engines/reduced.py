@@ -76,11 +76,6 @@ class Notes:
     gate: dict[str, Any] | None = None
     draft_size: int = 0
 
-    @property
-    def source(self) -> WeightsSource:
-        """The weights, without the path of their export."""
-        return WeightsSource(Path(), self.model_name, self.model_pretrained, self.model_digest)
-
 
 def source_of(path: Path) -> WeightsSource:
     """Return the weights of a float32 export; a foreign graph is named by its file's digest.

@@ -102,7 +102,7 @@ def export_of(
     if path := known_export(name, weights, directory or build_dir() / "models", is_read=is_read):
         return path
     chosen = {"MODEL_PRETRAINED": weights, "MODEL_NAME": name}
-    return export_apart(directory=directory, env=chosen)["files"]["fp32"]
+    return export_apart(directory=directory, env=chosen).files["fp32"]
 
 
 def main() -> None:
@@ -118,7 +118,7 @@ def main() -> None:
             raise
         sys.exit(f"photodup: {missing}")
     paths = {variant: str(path) for variant, path in files.items()}
-    print(json.dumps({"files": paths, "model_digest": model.digest, "pretrained": model.pretrained}))
+    print(json.dumps([paths, model.digest, model.pretrained]))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -97,9 +98,13 @@ def known_export(name: str, weights: str, directory: Path, *, is_read: bool = Tr
     return matches[0] if len(matches) == 1 and (not is_read or is_intact(matches[0])) else None
 
 
-def _origin(name: str, weights: str) -> dict[str, Any]:
+def _origin(name: str, weights: str) -> dict[str, str | list[int]]:
     """Return what identifies the weights without loading them: names, versions, a checkpoint's size and time."""
-    origin = {"model_name": name, "model_pretrained": weights, "graph": [OPSET, GRAPH_VERSION]}
+    origin: dict[str, str | list[int]] = {
+        "model_name": name,
+        "model_pretrained": weights,
+        "graph": [OPSET, GRAPH_VERSION],
+    }
     origin |= {library: version(library) for library in ("torch", "open_clip_torch")}
     if os.path.isfile(weights):
         status = os.stat(weights)
@@ -111,12 +116,21 @@ def _sidecar(facts: Mapping[str, Any]) -> str:
     return json.dumps(facts, indent=1) + "\n"
 
 
+@dataclass(frozen=True)
+class Exports:
+    """The files of some weights, by variant; INT8 files as `openvino-int8` and `onnx-int8`."""
+
+    files: dict[str, Path]
+    model_digest: str = ""
+    pretrained: str = ""
+
+
 def export_apart(
     variants: Sequence[str] = ("fp32",),
     *,
     directory: Path | None = None,
     env: Mapping[str, str] | None = None,
-) -> dict[str, Any]:
+) -> Exports:
     """Export the model that `MODEL_NAME` and `MODEL_PRETRAINED` choose, in a process of its own.
 
     Exporting needs PyTorch and the weights, about 1 GB that a serving process should not hold.
@@ -125,9 +139,6 @@ def export_apart(
         variants: as of `export`.
         directory: where the files go; default build/models.
         env: environment variables that override those of this process.
-
-    Returns:
-        `files` (variant -> path), `model_digest`, `pretrained`.
 
     Raises:
         PhotodupError: the weights are missing, or the export differs from PyTorch.
@@ -138,8 +149,10 @@ def export_apart(
     if process.returncode:
         lines = process.stderr.strip().splitlines() or ["it printed nothing"]
         raise PhotodupError(lines[-1].removeprefix("photodup: "))
-    exported = json.loads(process.stdout.splitlines()[-1])  # after what libraries print
-    return exported | {"files": {variant: Path(path) for variant, path in exported["files"].items()}}
+    files, model_digest, pretrained = json.loads(
+        process.stdout.splitlines()[-1]
+    )  # after what libraries print
+    return Exports({variant: Path(path) for variant, path in files.items()}, model_digest, pretrained)
 
 
 def exported_path(model: ImageModel, directory: Path, variant: str) -> Path:

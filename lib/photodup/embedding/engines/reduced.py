@@ -72,7 +72,7 @@ class Notes:
     model_pretrained: str
     model_digest: str
     sha256: str = ""
-    calibration: dict[str, Any] = field(default_factory=dict)
+    calibration: dict[str, int | str | list[str]] = field(default_factory=dict)
     gate: dict[str, Any] | None = None
     draft_size: int = 0
 

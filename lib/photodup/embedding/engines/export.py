@@ -33,10 +33,8 @@ from photodup.embedding.engines.weights import quiet_tools
 from photodup.embedding.imaging import IMAGE_SIZE, MEAN, STD, normalize
 
 VARIANTS = ("fp32", "uint8", "fp16")
-# LayerNormalization needs 17. The exporter writes IR 10, which needs ONNX Runtime 1.18 (Triton 24.05):
-# `photodup render` refuses newer files.
+# LayerNormalization needs 17. The pinned exporter writes IR 10, which needs ONNX Runtime 1.18 (Triton 24.05).
 OPSET = 18
-IR_VERSION = 10
 # Raise when the graph of the same weights changes, so that older files are not used.
 GRAPH_VERSION = 2
 # Error of the worst image, relative to the length of its vector. The published study allows 0.1%, too.
@@ -206,20 +204,6 @@ def verify_export(path: Path, model: ImageModel, variant: str) -> dict[str, Any]
         "min_cosine": cosine,
         "batches": list(CHECKED_BATCHES),
     }
-
-
-def ir_version(path: Path) -> int:
-    """Return the version of the ONNX file format, from the first bytes.
-
-    Raises:
-        PhotodupError: it does not begin as an ONNX file.
-    """
-    with path.open("rb") as file:
-        head = file.read(2)
-    # Field 1 of the message is `ir_version`, a number below 128 in one byte.
-    if len(head) < 2 or head[0] != 0x08 or head[1] >= 0x80:
-        raise PhotodupError(f"{path} is no ONNX file: make one with `photodup export`.")
-    return head[1]
 
 
 def _export_one(model: TorchModel, variant: str, path: Path) -> None:

@@ -127,9 +127,10 @@ def test_other_weights_have_another_name(tiny):
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "no sidecar", "half a sidecar"])
-def test_a_damaged_file_is_noticed_and_made_again(tmp_path, damage):
-    model = tiny_model()
-    path = export(model, tmp_path, ["fp32"])["fp32"]
+def test_a_damaged_file_is_noticed_and_made_again(tiny, tmp_path, damage):
+    model, folder, files = tiny
+    path = tmp_path / files["fp32"].name
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     assert is_intact(path)
     sidecar = path.with_suffix(".json")
     if damage == "cut":

@@ -54,9 +54,7 @@ def render_exported(target: Target, out: Path, exports: Exports, **options: Any)
 def embedded_servers(
     *,
     pytorch_port: int = 0,
-    triton_http_port: int = 0,
-    triton_grpc_port: int = 0,
-    triton_metrics_port: int = 0,
+    triton_ports: Sequence[int] = (0, 0, 0),
     host: str = "127.0.0.1",
     models: Sequence[str] = MODELS,
     service: bool = True,
@@ -72,7 +70,8 @@ def embedded_servers(
     Both end with the block and with this process, however it ends.
 
     Args:
-        pytorch_port: of the FastAPI service; 0 takes a free port. The same for Triton's three.
+        pytorch_port: of the FastAPI service; 0 takes a free port.
+        triton_ports: of HTTP, gRPC and the metrics; 0 takes a free port.
         models: Triton models to load; without any Triton is not started.
         service: False leaves the FastAPI service out.
         engines: (engine, precision) of further FastAPI services, each on a free port.
@@ -88,7 +87,7 @@ def embedded_servers(
     say = progress or (lambda text: None)
     requested = {"FastAPI": pytorch_port} if service else {}
     if models:
-        requested |= dict(zip(PORTS, (triton_http_port, triton_grpc_port, triton_metrics_port), strict=True))
+        requested |= dict(zip(PORTS, triton_ports, strict=True))
     claimed = claim_ports(host, requested)  # before the minutes that an export may take
     ports = [claimed.get(name, 0) for name in PORTS]
     if not inherited().get("API_KEY") and (warning := key_warning(host, "FastAPI", "API_KEY")):

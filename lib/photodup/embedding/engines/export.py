@@ -65,12 +65,6 @@ def export(
         raise PhotodupError(f"{model.pretrained} is exported already: choose PyTorch weights to export from.")
     if unknown := set(variants) - {*VARIANTS}:
         raise PhotodupError(f"No variant {', '.join(sorted(unknown))}: choose from {', '.join(VARIANTS)}.")
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise PhotodupError(
-            f"Cannot write to {directory} ({error.strerror}): choose another folder."
-        ) from None
     files = {variant: exported_path(model, directory, variant) for variant in variants}
     for variant, path in files.items():
         if force or not is_intact(path):
@@ -207,17 +201,19 @@ def verify_export(path: Path, model: ImageModel, variant: str) -> dict[str, Any]
 
 
 def _export_one(model: TorchModel, variant: str, path: Path) -> None:
+    metadata = {
+        "model_name": model.name,
+        "model_pretrained": model.pretrained,
+        "model_digest": model.source_digest,
+        "variant": variant,
+    }
     try:
-        program = _trace(model, variant)
-        _cast_first(program.model.graph)
-        metadata = {
-            "model_name": model.name,
-            "model_pretrained": model.pretrained,
-            "model_digest": model.source_digest,
-            "variant": variant,
-        }
-        program.model.metadata_props.update(metadata)
-        with replacing(path) as temporary:
+        with replacing(
+            path
+        ) as temporary:  # a folder that cannot be written fails before the minute of tracing
+            program = _trace(model, variant)
+            _cast_first(program.model.graph)
+            program.model.metadata_props.update(metadata)
             program.save(temporary, include_initializers=True, external_data=False)
             del program  # 350 MB, and verifying holds the same weights twice more
             checked = verify_export(temporary, model, variant)
@@ -232,7 +228,7 @@ def _export_one(model: TorchModel, variant: str, path: Path) -> None:
             write_atomically(path.with_suffix(".json"), _sidecar(sidecar))
     except OSError as error:
         raise PhotodupError(
-            f"Cannot write {path} ({error.strerror or error}): free 400 MB for each variant there."
+            f"Cannot write {path} ({error.strerror or error}): name a folder of yours with 400 MB free for each variant."
         ) from error
 
 

@@ -234,8 +234,8 @@ def from_ports(
     host: str = "127.0.0.1",
     pytorch_port: int = 8002,
     triton_http_port: int = 8003,
-    triton_grpc_port: int | None = None,
-    triton_metrics_port: int | None = None,
+    triton_grpc_port: int = 8004,
+    triton_metrics_port: int = 8005,
     *,
     models: Sequence[str] | None = None,
     service: tuple[str, str] = ("pytorch", "fp32"),
@@ -247,7 +247,6 @@ def from_ports(
     Args:
         host: name or address.
         pytorch_port: of the FastAPI service; 0 for none. The same for Triton's three.
-        triton_grpc_port, triton_metrics_port: default the HTTP port + 1 and + 2, as in the published study.
         models: Triton's loaded models; default `DEPLOYED`.
         service: engine and precision of the FastAPI service.
         more_services: URL of each further FastAPI service, by engine and precision.
@@ -258,10 +257,6 @@ def from_ports(
     """
     backends: dict[str, str] = {}
     metrics: dict[str, str] = {}
-    if triton_grpc_port is None:
-        triton_grpc_port = triton_http_port and triton_http_port + 1
-    if triton_metrics_port is None:
-        triton_metrics_port = triton_http_port and triton_http_port + 2
     if pytorch_port:
         backends, metrics = of_service(f"http://{host}:{pytorch_port}", *service)
     for backend in backends_of_models(DEPLOYED if models is None else models):

@@ -130,7 +130,7 @@ def strip_signatures(library):
 def test_what_nobody_signed_and_was_half_finished_comes_home_when_confirmed(
     tmp_path, what, loss, own_key_folder
 ):
-    """Killed at every fifth call in turns; the journal then counts as nobody's. Nothing is lost that was not deleted already."""
+    """Killed at every fifth call, in turns; the journal is then nobody's. Nothing is lost that was not deleted already."""
     step, n_home = {"no signatures": -9, "lost key": -4}[loss], 0
     while True:
         step += 10

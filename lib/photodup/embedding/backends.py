@@ -130,7 +130,7 @@ class Backend:
         )
         return "_".join(part for part in parts if part)
 
-    def columns(self) -> dict[str, Any]:
+    def columns(self) -> dict[str, str | None]:
         """Return its parts by `COLUMNS`; None for a missing protocol or wire."""
         names = self.name, self.server, self.engine, self.precision, self.protocol or None, self.wire or None
         return dict(zip(COLUMNS, names, strict=True))

@@ -70,16 +70,12 @@ def _exported(*, with_int8: bool) -> Exports:
 
     exported = export_models()
     if with_int8 and "openvino-int8" not in exported.files:
-        message = _quantise()
+        print("Quantising the model to INT8 (once; about a minute)", flush=True)
+        # In a process of its own, for it takes a gigabyte.
+        command = [sys.executable, "-P", "-m", "photodup", "export", "--precision", "int8"]
+        process = subprocess.run(command, capture_output=True, text=True)
         exported.files.update(int8_files(exported.files["fp32"]))
         if "openvino-int8" not in exported.files:
-            print(f"No INT8 in this study: {message}", flush=True)
+            lines = (process.stderr.strip() or process.stdout.strip()).splitlines() or ["it printed nothing"]
+            print(f"No INT8 in this study: {lines[-1]}", flush=True)
     return exported
-
-
-def _quantise() -> str:
-    """Make the INT8 file in a process of its own, for it takes a gigabyte; return the last line it printed."""
-    print("Quantising the model to INT8 (once; about a minute)", flush=True)
-    command = [sys.executable, "-P", "-m", "photodup", "export", "--precision", "int8"]
-    process = subprocess.run(command, capture_output=True, text=True)
-    return (process.stderr.strip() or process.stdout.strip() or "it printed nothing").splitlines()[-1]

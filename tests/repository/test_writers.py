@@ -29,6 +29,7 @@ WRITERS = {
     "lib/photodup/serving/process/server_process.py:ServerProcess.__init__": LOG,
     "lib/photodup/serving/triton/server.py:backends_folder": SCRATCH,
     "lib/photodup/serving/triton/repository.py:link_file": SCRATCH,
+    "lib/photodup/serving/triton/copies.py:_copy": "a copy of a model, in a repository in build/ whose names are ours",
     "lib/photodup/study/topology.py:balancer": SCRATCH,
     "lib/photodup/bench/link/relay.py:open_tun": "a device of the kernel",
     "lib/photodup/bench/link/relay.py:sysctl": "a setting of the kernel, in a network namespace of its own",
@@ -52,7 +53,7 @@ REMOVERS = {
     "lib/photodup/serving/triton/copies.py:model_copy": "a copy of a model that it made itself, in a repository in build/",
     "lib/photodup/serving/triton/copies.py:_copy": "what an interrupted comparison left under that copy's name",
     "lib/photodup/serving/triton/server.py:_remove_shared_memory": "in /dev/shm, by our prefix and process id",
-    "lib/photodup/serving/control_key.py:kept": "the key file of a server of ours, when that server has stopped",
+    "lib/photodup/serving/control_key.py:stored_key": "the key file of a server of ours, when that server has stopped",
     # ---- the kit for a machine without a network
     "tools/gpu_kit/pack.py:pack": "slices that an earlier pack left in the folder given, by their names",
     "tools/gpu_kit/slices.py:_unpack": "slices and the archive joined of them, in the kit's own work folder, once unpacked",

@@ -25,6 +25,8 @@ import threading
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 
+from PIL import Image
+
 from photodup.core.errors import PhotodupError
 from photodup.embedding.imaging import MAX_PIXELS, ImageError
 
@@ -223,6 +225,7 @@ def main() -> None:
         os.nice(5)  # honest requests are computed in the parent
     module, _, name = sys.argv[1].partition(":")
     job = getattr(importlib.import_module(module), name)
+    Image.init()  # imports Pillow's plugins, which must not count against the first image
     with contextlib.suppress(EOFError, ConnectionError):  # the parent has gone
         pipe.send_bytes(b"ready")
         while True:

@@ -114,7 +114,7 @@ def key_for(address: str, *, environment: bool = True) -> str | None:
 
 
 @contextlib.contextmanager
-def kept(addresses: Iterable[str], key: str):
+def stored_key(addresses: Iterable[str], key: str):
     """Store `key` in files during a `with` block, for this user's other processes on this machine."""
     folder = _folder()
     folder.mkdir(parents=True, exist_ok=True)

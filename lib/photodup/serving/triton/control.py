@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import threading
 import time
 from collections import Counter
@@ -94,8 +95,7 @@ def temporary_config(
         )
     with _asking(grpc_url, model) as client:
         before = client.get_model_config(model, client_timeout=60.0).config
-    config = type(before)()
-    config.CopyFrom(before)
+    config = copy.deepcopy(before)
     change(config)
     if _as_served(config) == before:
         yield config
@@ -109,8 +109,7 @@ def temporary_config(
 
 def _as_served(config: ModelConfig) -> ModelConfig:
     """Return a configuration as Triton reports it: a batcher prefers the largest batch by default."""
-    served = type(config)()
-    served.CopyFrom(config)
+    served = copy.deepcopy(config)
     if served.HasField("dynamic_batching") and not served.dynamic_batching.preferred_batch_size:
         served.dynamic_batching.preferred_batch_size.append(served.max_batch_size)
     return served

@@ -64,19 +64,17 @@ def _copy(repository: Path, model: str, name: str, change: Callable[[ModelConfig
     if not (source / "config.pbtxt").is_file():
         raise PhotodupError(f"{repository} has no model {model} to copy.")
     shutil.rmtree(target, ignore_errors=True)
-    for file in sorted((source / "1").rglob("*.*")):
-        new = target / file.relative_to(source)
-        new.parent.mkdir(parents=True, exist_ok=True)
-        if file.suffix == ".py":
-            copy_code(file, new)
-        elif file.is_file() and file.suffix != ".pyc":
-            link_file(file, new)
-    (target / "1").mkdir(parents=True, exist_ok=True)
+    without = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(source / "1", target / "1", ignore=without, copy_function=_link_or_copy)
     config = read_config(source / "config.pbtxt")
     config.name = name
     change(config)
     write_config(config, target / "config.pbtxt", f"A copy of {model}, for a comparison.")
     return name
+
+
+def _link_or_copy(source: str, target: str) -> None:
+    (copy_code if source.endswith(".py") else link_file)(Path(source), Path(target))
 
 
 def configure(

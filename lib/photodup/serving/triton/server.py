@@ -153,7 +153,10 @@ class EmbeddedTriton(ServerProcess):
         remove_stale_shared_memory()
         self._shm_prefix = _new_shm_prefix()
         key = control_key.new_key()
-        self._key_files, self._kept = ExitStack(), control_key.kept([self.http_url, self.grpc_url], key)
+        self._key_files, self._stored_key = (
+            ExitStack(),
+            control_key.stored_key([self.http_url, self.grpc_url], key),
+        )
         log = build_dir() / "logs" / f"triton-{self.http_port}.log"
         super().__init__("Triton", self._command(venv, key), log, server_environment(venv))
 
@@ -198,7 +201,7 @@ class EmbeddedTriton(ServerProcess):
         ]
 
     def wait_until_ready(self) -> float:
-        self._key_files.enter_context(self._kept)
+        self._key_files.enter_context(self._stored_key)
         health = f"{self.http_url}/v2/health/ready"
         return self.wait_ready(lambda: answers(health), self.timeout_s, self.progress, _explain)
 

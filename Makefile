@@ -55,8 +55,7 @@ reference: install tools
 	$(BIN)/python -m benchmarks.reference
 	$(BIN)/photodup study render
 	$(BIN)/photodup report reference-cpu
-	$(BIN)/photodup study readme
-	$(BIN)/python -m benchmarks.rows
+	$(BIN)/python -m tools.readme
 
 render: install
 	$(BIN)/photodup study render
@@ -120,9 +119,9 @@ fuzz: install
 	@$(BIN)/python -c "import schemathesis" 2>/dev/null || $(BIN)/pip install -q -c constraints.txt -e '.[fuzz]'
 	PYTHONPATH=tests FUZZ_MINUTES=$(FUZZ_MINUTES) $(BIN)/python -m fuzz
 
-# kubectl, helm and checkov for the manifests; notebook 09 is skipped where they cannot be had.
+# kubectl, helm and checkov for the manifests; notebook 09 names what it lacks where they cannot be had.
 tools:
-	@k8s/get-tools.sh || echo "Without these tools notebook 09 and the manifest checks are skipped." >&2
+	@k8s/get-tools.sh || echo "Without these tools parts of notebook 09 are not measured and the manifest checks are skipped." >&2
 
 # LAB_OPTIONS goes to JupyterLab: make lab LAB_OPTIONS="--no-browser --port=9999"
 lab: install

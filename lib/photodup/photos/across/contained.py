@@ -286,7 +286,7 @@ class _Comparison:
     def _look_alike(self, search: CopySearch) -> None:
         """Note what the pixels do not prove and the hash, or most of the evidence, says."""
         for (i, j), bits in self._near.items():
-            evidence = search.verified.get(i, j)
+            evidence = search.evidence(i, j)
             if evidence and (bits <= _ALIKE_BITS or evidence.passes()):
                 alike = Whereabouts.PROBABLY, self._rows[i], "looks alike, and the pixels do not prove it"
                 self._known.setdefault(self._rows[j].md5, alike)

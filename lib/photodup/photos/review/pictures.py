@@ -17,12 +17,12 @@ from PIL import ExifTags, Image
 from photodup.core.errors import PhotodupError
 from photodup.core.names import printable
 from photodup.embedding import imaging
-from photodup.photos.compare.difference import LEAST, drawn_difference
 from photodup.photos.groups.results import Evidence
 from photodup.photos.library.catalogue import Photo
 from photodup.photos.library.hashing import md5
 from photodup.photos.library.metadata import is_metadata
 from photodup.photos.library.walking import opened_file
+from photodup.photos.review.drawn_difference import LEAST, drawn_difference
 from photodup.photos.state.own_folder import THUMBNAIL_SIZES, OwnFolder, OwnFolderError
 from photodup.photos.state.own_key import is_signed, own_key, read_key, signature
 from photodup.photos.trash.entries import Moved

@@ -19,7 +19,8 @@ from photodup.study.notebook.run import REFERENCE
 
 SEEDS = range(int(os.environ.get("GAP_SEEDS", "1")))
 CASES = [*(f"random sixth, seed {seed}" for seed in SEEDS), "every link dead", "nothing measured"]
-READ_LINKS = ("00", "04", "06", "07", "08", "10", "11")  # or quote who does; to the others a dead link is no gap
+# Or quote who does; to the others a dead link is no gap.
+READ_LINKS = ("00", "04", "06", "07", "08", "10", "11")
 
 
 def is_dead(record: dict, case: str, chance: random.Random) -> bool:

@@ -508,7 +508,7 @@ def test_the_highest_rate_under_a_bound_lies_where_the_queue_begins(slow, tmp_pa
     assert said.count("Highest rate with p95 ≤ 150 ms") == 1
     found = float(said.partition("ms: ")[2].split()[0])
     assert 20 < found < 50
-    assert 4 < len(result["measurements"]) <= rate.MEASUREMENTS + 6
+    assert 4 < len(result["measurements"]) <= rate.WINDOWS + 6
 
 
 def sleepy(ms: float, is_dead=lambda: False):

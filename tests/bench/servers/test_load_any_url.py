@@ -396,7 +396,7 @@ def test_the_result_is_printed_as_json_and_a_sweep_has_one_figure(echo, tmp_path
     assert "in flight in turns, 3 visits" in done.stderr
     assert len(result["headlines"]) == 3 and "2 in flight: " in done.stderr
     page = (tmp_path / "index.html").read_text()
-    assert page.count("<svg") == 1 and "Numbers are requests in flight" in page
+    assert page.count("<svg") == 1 and "Dots: 1, 2, 4 requests in flight" in page
 
 
 def test_a_get_needs_no_body(tmp_path):

@@ -396,7 +396,7 @@ def test_the_result_is_printed_as_json_and_a_sweep_has_one_figure(echo, tmp_path
     assert "in flight in turns, 3 visits" in done.stderr
     assert len(result["headlines"]) == 3 and "2 in flight: " in done.stderr
     page = (tmp_path / "index.html").read_text()
-    assert page.count("<svg") == 1 and "Numbers are requests in flight" in page
+    assert page.count("<svg") == 1 and "Dots: 1, 2, 4 requests in flight" in page
 
 
 def test_a_get_needs_no_body(tmp_path):
@@ -508,7 +508,7 @@ def test_the_highest_rate_under_a_bound_lies_where_the_queue_begins(slow, tmp_pa
     assert said.count("Highest rate with p95 ≤ 150 ms") == 1
     found = float(said.partition("ms: ")[2].split()[0])
     assert 20 < found < 50
-    assert 4 < len(result["measurements"]) <= rate.MEASUREMENTS + 6
+    assert 4 < len(result["measurements"]) <= rate.WINDOWS + 6
 
 
 def sleepy(ms: float, is_dead=lambda: False):

@@ -132,6 +132,8 @@ def _figure(caption: str, x: str, y: str, *series: Series, is_log: bool = False)
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axes.yaxis.set_minor_formatter(lambda value, _: "")
+    else:
+        axes.set_ylim(bottom=min(0, axes.get_ylim()[0]))  # zero is in sight
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(fontsize=8, frameon=False)
     buffer = io.StringIO()

@@ -4,6 +4,7 @@ A short closed loop finds about what the server can answer; from there `bench.st
 a window a rate.
 """
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -20,10 +21,9 @@ from photodup.bench.anyurl.measure import (
 from photodup.bench.anyurl.watch import Watcher
 from photodup.bench.load.plan import WindowPlan
 from photodup.bench.load.workers import common_error
-from photodup.bench.stats.rate_search import HighestRate, LatencyBound, rate_window, rate_words, search_rate
+from photodup.bench.stats.rate_search import WINDOWS, HighestRate, LatencyBound, rate_window, search_rate
 from photodup.core.errors import PhotodupError
 
-MEASUREMENTS = 10
 LEAST_ANSWERS = 50  # expected of a window
 PROBE_S, PROBE_IN_FLIGHT = 4.0, 32
 # A measurement takes longer than its window: connecting, warming up, and what an overloaded server still owes.
@@ -61,7 +61,7 @@ def search_highest_rate(
     probed = window(probe, plan, f"{PROBE_IN_FLIGHT} in flight, to find about where").columns
     is_answering = "error" not in probed
     rough_per_s = probed["throughput_images_per_s"] / spec.batch if is_answering else most_per_s or 1.0
-    seconds = min(20.0, max(1.0, (until - time.monotonic()) / ((MEASUREMENTS + 2) * OVERHEAD)))
+    seconds = min(20.0, max(1.0, (until - time.monotonic()) / ((WINDOWS + 2) * OVERHEAD)))
     # A queue that grows needs some bounds' time to miss a bound, and a few requests have to come.
     seconds = max(seconds, min(5 * bound.bound_ms / 1000, spec.seconds / 8))
     least_per_s = least_per_s or min(rough_per_s / 4, max(rough_per_s / 50, 10 / seconds))
@@ -82,7 +82,7 @@ def search_highest_rate(
         return columns
 
     limits = {"least_per_s": least_per_s, "most_per_s": most_per_s}
-    highest = search_rate(offer, bound, rough_per_s, **limits, n_windows=MEASUREMENTS, seed=spec.seed)
+    highest = search_rate(offer, bound, rough_per_s, **limits, seed=spec.seed)
     notes = []
     if worst := [m for m in measured[1:] if m.errors]:
         notes.append(
@@ -100,6 +100,8 @@ def rate_sentence(highest: HighestRate) -> str:
     """Return what a search found in one sentence."""
     if not highest.is_found:
         return f"No rate was found that keeps {highest.bound}: {highest.reason}"
-    rests_on = f"95% interval, {len(highest.windows)} windows"
-    words = rate_words(highest.rate_per_s, highest.low, highest.high)
-    return f"Highest rate with {highest.bound}: {words} ({highest.reason.rstrip('.') or rests_on})."
+    rate = f"{highest.rate_per_s:.4g} requests/s"
+    if math.isinf(highest.high):
+        return f"Highest rate with {highest.bound}: at least {rate} ({highest.reason.rstrip('.')})."
+    interval = f"[{highest.low:.4g}, {highest.high:.4g}] (95% interval, {len(highest.windows)} windows)"
+    return f"Highest rate with {highest.bound}: {rate} {interval}."

@@ -20,7 +20,8 @@ from photodup.core.errors import PhotodupError
 
 REDRAWS = 1000
 LOWEST, HIGHEST = 0.3, 1.3  # of what the server answers: the first bracket
-MOST_WINDOWS = 30
+# Of a search whose first bracket holds the rate; each step that raises the ceiling or lowers the floor is one more.
+WINDOWS, MOST_WINDOWS = 10, 30
 MISSED = 10.0  # times the bound: what a rate counts as at which requests failed
 WARMUP_SHARE = 0.05
 MAX_ERROR_SHARE = 0.001
@@ -93,15 +94,6 @@ class HighestRate:
         return {**finite, "because": self.reason, "seen": [window.as_record() for window in self.windows]}
 
 
-def rate_words(rate_per_s: float | None, low: float | None, high: float | None) -> str:
-    """Return a rate as `HighestRate.as_record` has it in words: with its interval, "at least" without an upper end."""
-    if rate_per_s is None:
-        return "no rate"
-    if low is None or high is None or not math.isfinite(high):
-        return f"at least {rate_per_s:.4g} requests/s"
-    return f"{rate_per_s:.4g} requests/s [{low:.4g}, {high:.4g}]"
-
-
 def search_rate(
     offer: Callable[[float], Mapping[str, Any]],
     bound: LatencyBound,
@@ -109,7 +101,6 @@ def search_rate(
     *,
     least_per_s: float | None = None,
     most_per_s: float | None = None,
-    n_windows: int = 12,
     seed: int = 0,
 ) -> HighestRate:
     """Search the highest rate at which a percentile of the latencies lies within a bound.
@@ -122,21 +113,17 @@ def search_rate(
             counts from the time a request was due. A `PhotodupError` ends the search, and what came before counts.
         about_per_s: about what the server answers, requests/s.
         least_per_s, most_per_s: no lower and no higher rate is offered; a fiftieth of `about_per_s`, and any.
-        n_windows: as many as a search takes whose first bracket holds the rate; each step that raises the ceiling or lowers
-            the floor is one more.
 
     Raises:
-        PhotodupError: the rates or the number of windows make no sense.
+        PhotodupError: the rates make no sense.
     """
     highest = most_per_s or math.inf
     least = least_per_s or min(about_per_s, highest) / 50
     if not (0 < least < highest and 0 < about_per_s < math.inf):
         raise PhotodupError("A search needs 0 < lowest rate < highest rate, in requests/s.")
-    if n_windows < 6:
-        raise PhotodupError(f"{n_windows} windows cannot bracket a rate: allow six or more.")
     rough = min(max(about_per_s, least), highest)
     windows: list[RateWindow] = []
-    ended = f"{MOST_WINDOWS} windows are the most"
+    n_windows, ended = WINDOWS, f"{MOST_WINDOWS} windows are the most"
     while len(windows) < MOST_WINDOWS:
         rate = _next_rate(windows, bound, rough, (least, highest), n_windows)
         if isinstance(rate, str):

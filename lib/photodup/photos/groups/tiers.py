@@ -249,10 +249,10 @@ class _Grouping:
         frees = freed(self._catalogue.root, group.may_go)
         return replace(group, linked=frozenset(number for number, n_bytes in frees.items() if not n_bytes))
 
-    def _star(self, row: int, members: Sequence[int], evidence: Callable[[int, int], Evidence]) -> Group:
+    def _star(self, row: int, similar: Sequence[int], evidence: Callable[[int, int], Evidence]) -> Group:
         """Make a group of similar pictures; exact copies of its photos are in the copies tier already."""
         keeper = self._photos[row]
-        rows = sorted(members, key=lambda i: (-evidence(row, i).confidence, str(self._photos[i].path)))
+        rows = sorted(similar, key=lambda i: (-evidence(row, i).confidence, str(self._photos[i].path)))
         choice = self._rules.choose([keeper, *(self._photos[i] for i in rows)])
         if choice.keeper.id != keeper.id:
             # The star's centre stays: only with it was every member compared.

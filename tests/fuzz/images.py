@@ -57,7 +57,7 @@ def fuzz(seconds: float) -> bool:
     seed = time.time_ns() % 2**32
     chance, originals, counts = random.Random(seed), seeds(), Counter()
     found: list[str] = []
-    facts = "photodup.photos.library.hashing:packed_facts"
+    facts = "photodup.photos.library.hashing:pack_facts"
     pool = DecodePool(facts, size=1, deadline_s=DEADLINE_S, remedy="give it more time")
     deadline = time.monotonic() + seconds
     try:

@@ -17,7 +17,7 @@ from support.trash_kills import present
 from photodup.core.errors import PhotodupError
 from photodup.core.progress import watched_by
 from photodup.embedding import imaging
-from photodup.photos.across.contained import Contained, Whereabouts, find_contained
+from photodup.photos.across.contained import Contained, Location, find_contained
 from photodup.photos.across.copy_new import copy_new
 from photodup.photos.trash.files import md5_of
 
@@ -25,7 +25,7 @@ RATED = (
     "<x:xmpmeta xmlns:x='adobe:ns:meta/'><rdf:RDF xmlns:rdf='http://www.w3.org/1999/02/22-rdf-syntax-ns#'>"
     "<rdf:Description xmlns:xmp='http://ns.adobe.com/xap/1.0/' xmp:Rating='5'/></rdf:RDF></x:xmpmeta>"
 )
-SAME, AS_GOOD, PROBABLY, ONLY_HERE = Whereabouts
+SAME, AS_GOOD, PROBABLY, ONLY_HERE = Location
 THERE = (SAME, AS_GOOD)
 
 
@@ -46,7 +46,7 @@ def compare_and_count(folder: Path) -> tuple[Contained, Counter]:
         return compare(folder), todo
 
 
-def where(found: Contained) -> dict[str, Whereabouts]:
+def where(found: Contained) -> dict[str, Location]:
     return {str(photo.path): photo.where for photo in found.photos}
 
 

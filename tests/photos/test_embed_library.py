@@ -50,7 +50,7 @@ def test_one_batch_is_read_while_another_is_computed(tmp_path, monkeypatch):
 
     with Catalogue(tmp_path) as catalogue:
         report = embed_library(catalogue, Slow(), batch=2, progress=False)
-        md5s = catalogue.embedded("a" * 64)
+        md5s = catalogue.contents_with_vectors("a" * 64)
         vectors = catalogue.embeddings_of("a" * 64, md5s)
     assert report.n_embedded == len(md5s) == 8 and np.isfinite(vectors).all()
     assert most == embed._AT_ONCE == 2

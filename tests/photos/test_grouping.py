@@ -146,7 +146,7 @@ def test_weights_nobody_vouches_for_are_refused_too(library):
         with pytest.raises(PhotodupError, match="unknown origin"):
             find_tiers(catalogue)
         embed_library(catalogue, CountingEmbedder(), progress=False)  # nothing to do, and so nothing learnt
-        md5 = catalogue.embedded("a" * 64)[0]
+        md5 = catalogue.contents_with_vectors("a" * 64)[0]
         vector = catalogue.embeddings_of("a" * 64, [md5])[0]
         catalogue.store_embeddings("a" * 64, {md5: vector}, name="known now", is_random=False)
         assert choose_model(catalogue).is_random is False

@@ -16,7 +16,7 @@ from support.review_library import photo
 from photodup.embedding.imaging import encode
 from photodup.photos.library.containers import MOST_PARTS, UNREAD, file_parts
 from photodup.photos.library.hashing import PhotoFacts, read_facts_and_look
-from photodup.photos.library.inventory import Inventory, lost_parts, unpacked
+from photodup.photos.library.inventory import Inventory, lost_parts, unpack
 from photodup.photos.library.metadata import date_of, lost_in_words
 
 PICTURE = photo("astronaut").resize((320, 320))
@@ -28,7 +28,7 @@ def facts(data: bytes) -> PhotoFacts:
 
 
 def inventory(data: bytes) -> Inventory:
-    return unpacked(facts(data).inventory)
+    return unpack(facts(data).inventory)
 
 
 def lost(keeper: bytes, member: bytes) -> str:

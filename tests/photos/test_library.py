@@ -50,7 +50,7 @@ def test_a_vanished_file_is_missing_and_comes_back_with_its_embedding(tmp_path):
     assert scan(root, progress=False).n_missing == 1
     with Catalogue(root) as catalogue:
         assert [str(p.path) for p in catalogue.photos()] == ["b.jpg"]
-        assert len(catalogue.embedded("a" * 64)) == 1
+        assert len(catalogue.contents_with_vectors("a" * 64)) == 1
     # Under another name in another folder: same content, so there is nothing to embed again.
     (root / "moved").mkdir()
     shutil.move(tmp_path / "a.jpg", root / "moved/renamed.jpg")
@@ -58,7 +58,7 @@ def test_a_vanished_file_is_missing_and_comes_back_with_its_embedding(tmp_path):
     with Catalogue(root) as catalogue:
         assert [str(p.path) for p in catalogue.photos()] == ["b.jpg", "moved/renamed.jpg"]
         assert catalogue.missing_embeddings("a" * 64) == []
-        assert len(catalogue.embedded("a" * 64)) == 2
+        assert len(catalogue.contents_with_vectors("a" * 64)) == 2
 
 
 def test_facts_are_those_of_the_upright_photograph(tmp_path):
@@ -160,7 +160,7 @@ def test_embedding_resumes_and_leaves_out_what_changed(tmp_path):
         report = embed_library(catalogue, CountingEmbedder(), batch=2, progress=False)
         assert (report.n_before, report.n_embedded) == (4, 2)
         assert [str(p) for p in report.problems] == ["6.jpg: changed since the scan: scan again"]
-        ids = catalogue.embedded("a" * 64)
+        ids = catalogue.contents_with_vectors("a" * 64)
         vectors = catalogue.embeddings_of("a" * 64, ids)
     assert vectors.shape == (6, 12)
     expected = CountingEmbedder().embed([(tmp_path / "3.jpg").read_bytes()])[0]
@@ -187,7 +187,7 @@ def test_models_are_never_mixed(tmp_path):
     with Catalogue(tmp_path) as catalogue:
         embed_library(catalogue, CountingEmbedder(), progress=False)
         assert len(catalogue.missing_embeddings("b" * 64)) == 2
-        assert catalogue.embedded("b" * 64) == []
+        assert catalogue.contents_with_vectors("b" * 64) == []
         md5s = [photo.md5 for photo in catalogue.photos()]
 
         def store(digest: str, rows: np.ndarray, is_random: bool | None = False) -> None:

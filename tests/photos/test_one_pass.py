@@ -27,7 +27,7 @@ from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.hashing import Look, read_facts_and_look
 from photodup.photos.library.scan import scan
 from photodup.photos.library.settings import LibrarySettings
-from photodup.photos.review.reviewed_folder import Encoders, ReviewedFolder
+from photodup.photos.review.reviewed_folder import ReviewedFolder
 
 SIZE = (2400, 1800)  # a decoder may shrink it by 4 and keep 448 pixels
 
@@ -84,7 +84,7 @@ def one_pass(root: Path, place: Path, embedder, **options):
 def stored(root: Path, place: Path) -> dict[str, np.ndarray]:
     with Catalogue(root, place) as catalogue:
         (model,) = catalogue.models()
-        md5s = catalogue.embedded(model.digest)
+        md5s = catalogue.contents_with_vectors(model.digest)
         vectors = catalogue.embeddings_of(model.digest, md5s)
         return {
             model.digest: md5s,
@@ -180,8 +180,8 @@ def test_a_library_goes_on_in_the_decoding_it_began_with(photographs, tmp_path, 
     assert "as this library's" in ran("scan", "whole.sqlite", "--embed")
     assert digests("whole.sqlite") == {source.model_digest}, "it goes on decoding whole"
     task = ReviewedFolder(
-        photographs, tmp_path / "new.sqlite", encoders=Encoders(weights=graph)
-    ).finding_scenes()
+        photographs, tmp_path / "new.sqlite", encoder=EncoderRequest(weights=graph)
+    ).scenes_task()
     task.run()
     assert task.error is None and digests("new.sqlite") == {drafted}, "the page goes on as the command began"
     path.unlink()
@@ -209,7 +209,7 @@ def test_what_failed_is_resumed_and_nothing_is_embedded_twice(tmp_path):
     with pytest.raises(PhotodupError, match=r"went away \d+ photographs were embedded before .* goes on"):
         one_pass(root, place, CountingEmbedder(fail_after=8), batch=4)
     with Catalogue(root, place) as catalogue:
-        before = catalogue.embedded("a" * 64)
+        before = catalogue.contents_with_vectors("a" * 64)
         assert 0 < len(before) < 20 and len(catalogue.photos()) == 20, "facts that were read are kept"
     again = CountingEmbedder()
     report, embedded = one_pass(root, place, again, batch=4)
@@ -269,4 +269,4 @@ def test_a_killed_pass_goes_on_with_what_is_left(tmp_path, graph, how):
         _, rest = one_pass(root, root / ".photodup/catalogue.sqlite", embedder)
     assert (rest.n_before, rest.n_embedded) == (before, n - before)
     with Catalogue(root) as catalogue:
-        assert len(catalogue.embedded(embedder.model_digest)) == n
+        assert len(catalogue.contents_with_vectors(embedder.model_digest)) == n

@@ -14,8 +14,8 @@ from support.trash_kills import make_library, present, removal
 from photodup.photos.groups.tiers import find_tiers
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
-from photodup.photos.library.sidecars import Sidecars, moving_along
-from photodup.photos.review.carrying import carried
+from photodup.photos.library.sidecars import Sidecars, files_moving_with
+from photodup.photos.review.carrying import plan_transfer
 from photodup.photos.review.serve import ReviewServer
 from photodup.photos.state.journal import Journal
 from photodup.photos.trash.quarantine import Trash
@@ -24,7 +24,7 @@ from photodup.photos.trash.quarantine import Trash
 def test_a_sidecar_of_two_photos_stays_and_that_of_one_leaves_and_comes_back_with_it(tmp_path):
     md5 = make_library(tmp_path, {"keep.jpg": 10, "A.jpg": 20, "A.png": 30, "A.xmp": 5, "A.png.xmp": 6})
     photos = [tmp_path / "A.jpg", tmp_path / "A.png"]
-    along = moving_along(photos)
+    along = files_moving_with(photos)
     removals = [removal(tmp_path, md5, p.name, sidecars=along[p]) for p in photos]
     operations, refused = Trash(tmp_path).remove(removals)
     assert [[moved.home for moved in o.files] for o in operations] == [["A.jpg"], ["A.png", "A.png.xmp"]]
@@ -133,7 +133,7 @@ def test_the_json_of_googles_export_is_of_the_photo_it_is_named_after(tmp_path):
         for one in ("a.jpg", "a(1).jpg", "a(12).jpg", name):
             (folder / one).write_bytes(b"x")
         for one in ("a.jpg", "a(1).jpg", "a(12).jpg"):
-            along = moving_along([folder / one])[folder / one]
+            along = files_moving_with([folder / one])[folder / one]
             assert along == ([folder / name] if one == photo else []), (name, one)
 
 
@@ -186,7 +186,7 @@ def test_an_album_is_told_by_what_its_file_says_in_any_language(tmp_path, name):
         (tmp_path / file).write_text(json.dumps(said))
     scan(tmp_path, progress=False)
     with Catalogue(tmp_path) as catalogue:
-        assert Sidecars(tmp_path).described(catalogue.photos()[0]) == {"keywords": ["Album|To the sea"]}
+        assert Sidecars(tmp_path).describe(catalogue.photos()[0]) == {"keywords": ["Album|To the sea"]}
 
 
 def test_what_google_and_its_albums_say_of_a_copy_is_offered_and_the_years_are_no_albums(tmp_path):
@@ -201,11 +201,11 @@ def test_what_google_and_its_albums_say_of_a_copy_is_offered_and_the_years_are_n
     scan(tmp_path, progress=False)
     with Catalogue(tmp_path) as catalogue:
         of_year, of_trip = sorted(catalogue.photos(), key=lambda photo: str(photo.path))
-    assert beside.described(of_year) == {}
-    assert beside.described(of_trip) == {
+    assert beside.describe(of_year) == {}
+    assert beside.describe(of_trip) == {
         "caption": "At the sea", "place": "-33.500000 151.250000", "people": ["Anna"], "keywords": ["Album|To the sea"],
     }  # fmt: skip
-    told = carried(tmp_path, of_year, [of_trip], beside.described)
+    told = plan_transfer(beside, of_year, [of_trip])
     assert told.entries[0].lost_in_words == "people", "whose names no sidecar is given"
     text = told.note.data.decode()
     assert (
@@ -226,4 +226,4 @@ def test_json_that_google_did_not_write_says_nothing(tmp_path, said):
         (tmp_path / name).write_bytes(said)
     scan(tmp_path, progress=False)
     with Catalogue(tmp_path) as catalogue:
-        assert Sidecars(tmp_path).described(catalogue.photos()[0]) == {}
+        assert Sidecars(tmp_path).describe(catalogue.photos()[0]) == {}

@@ -14,7 +14,7 @@ from support.trash_kills import WORK, assert_one_place_each, make_library, prese
 from photodup.cli.trash import list_trash
 from photodup.core.safe_open import opened
 from photodup.photos.library.feedback import Feedback
-from photodup.photos.library.sidecars import moving_along
+from photodup.photos.library.sidecars import files_moving_with
 from photodup.photos.state import own_key
 from photodup.photos.state.journal import Journal, JournalError
 from photodup.photos.trash import files as trash_files
@@ -340,15 +340,15 @@ def test_sidecars_move_together(tmp_path, names, leaves, along):
     make_library(tmp_path, dict.fromkeys(names.split(), 10))
     if len(list(tmp_path.iterdir())) < len(names.split()):
         pytest.skip("this file system does not tell a from A")
-    together = moving_along([tmp_path / leaves])[tmp_path / leaves]
+    together = files_moving_with([tmp_path / leaves])[tmp_path / leaves]
     assert [path.name for path in together] == along.split()
 
 
 def test_what_belongs_to_several_photos_stays(tmp_path):
     make_library(tmp_path, dict.fromkeys(["A.jpg", "A.png", "A.xmp", "A.png.xmp", "A.CR2"], 10))
     leaving = [tmp_path / "A.png", tmp_path / "A.jpg"]
-    assert moving_along(leaving) == {leaving[0]: [tmp_path / "A.png.xmp"], leaving[1]: []}
-    assert moving_along(leaving, never=[tmp_path / "A.png.xmp"])[leaving[0]] == []
+    assert files_moving_with(leaving) == {leaving[0]: [tmp_path / "A.png.xmp"], leaving[1]: []}
+    assert files_moving_with(leaving, never=[tmp_path / "A.png.xmp"])[leaving[0]] == []
 
 
 def test_a_link_is_no_sidecar(tmp_path):
@@ -356,7 +356,7 @@ def test_a_link_is_no_sidecar(tmp_path):
     md5 = make_library(tmp_path, {"keep.jpg": 10, "a/A.jpg": 20, "a/A.xmp": 5})
     (tmp_path / "a/A.png").symlink_to(tmp_path / "keep.jpg")
     (tmp_path / "a/A.aae").symlink_to(tmp_path / "keep.jpg")
-    together = moving_along([tmp_path / "a/A.jpg"])[tmp_path / "a/A.jpg"]
+    together = files_moving_with([tmp_path / "a/A.jpg"])[tmp_path / "a/A.jpg"]
     assert together == [tmp_path / "a/A.xmp"]
     done, refused = Trash(tmp_path).remove([removal(tmp_path, md5, "a/A.jpg", sidecars=together)])
     assert (len(done), refused) == (1, [])

@@ -12,7 +12,7 @@ import pytest
 from support.trash_kills import make_library, note, present, removal
 
 from photodup.core import safe_open
-from photodup.photos.across.contained import Contained, OldPhoto, Whereabouts
+from photodup.photos.across.contained import Contained, Location, OldPhoto
 from photodup.photos.across.copy_new import copy_new
 from photodup.photos.state import journal as journal_module
 from photodup.photos.state.journal import JournalError
@@ -342,7 +342,7 @@ def test_a_file_that_changes_while_it_is_copied_is_not_said_to_be_copied(
             if len(steps) == turn:
                 race(old / "x.jpg", b"n" * 50, status)
 
-        photo = OldPhoto(Path("x.jpg"), md5, 50, Whereabouts.ONLY_HERE, None, "")
+        photo = OldPhoto(Path("x.jpg"), md5, 50, Location.ONLY_HERE, None, "")
         contained = Contained(old, fast_folder / "library", (photo,), (), (), ())
         n_copied, n_there, refused = copy_new(contained, (photo,), target, on_step)
         if turn > len(steps):

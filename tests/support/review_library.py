@@ -16,7 +16,7 @@ from PIL import ExifTags, Image
 from photodup.photos.groups.results import Group
 from photodup.photos.groups.tiers import GroupingOptions, find_tiers
 from photodup.photos.library.catalogue import Catalogue, Photo
-from photodup.photos.library.metadata import joined_kinds, kinds_of, read_xmp
+from photodup.photos.library.metadata import collect_kinds, kinds_of, read_xmp
 from photodup.photos.library.scan import scan
 from photodup.photos.review.serve import ReviewServer
 from photodup.photos.review.session import Item, RemovalResult, ReviewSession
@@ -180,4 +180,4 @@ def users_files(folder: Path, elsewhere: Path) -> None:
 
 def described_by_xmp(packet: bytes) -> dict:
     """The metadata of an XMP packet, by kind."""
-    return joined_kinds(kinds_of(read_xmp(packet.strip(b"\0 \r\n\t")).values))
+    return collect_kinds(kinds_of(read_xmp(packet.strip(b"\0 \r\n\t")).values))

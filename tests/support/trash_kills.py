@@ -19,7 +19,7 @@ from pathlib import Path
 
 from photodup.core import safe_open
 from photodup.core.errors import PhotodupError
-from photodup.photos.across.contained import Contained, OldPhoto, Whereabouts
+from photodup.photos.across.contained import Contained, Location, OldPhoto
 from photodup.photos.across.copy_new import copy_new
 from photodup.photos.groups.by_settings import tiers_by_settings
 from photodup.photos.library.several import as_one_library
@@ -200,7 +200,7 @@ def copy(folder: Path) -> int:
     """Kill a copy of what a library lacks at every step: what has a name is whole, and the next copy does the rest."""
     old, target, step = folder / "old", folder / "target", 1
     md5 = make_library(old, WORK)
-    photos = [OldPhoto(Path(n), md5[n], size, Whereabouts.ONLY_HERE, None, "") for n, size in WORK.items()]
+    photos = [OldPhoto(Path(n), md5[n], size, Location.ONLY_HERE, None, "") for n, size in WORK.items()]
     found = Contained(old, folder / "library", tuple(photos), (), (), ())
 
     def prepare() -> Callable[[], object]:  # by link and unlink, between which the part has two names

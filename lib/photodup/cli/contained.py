@@ -13,7 +13,7 @@ from photodup.cli.trash import Yes, confirm
 from photodup.core.names import as_text, escaped, printable
 
 if TYPE_CHECKING:
-    from photodup.photos.across.contained import Contained, Whereabouts
+    from photodup.photos.across.contained import Contained, Location
 
 
 def contained(
@@ -36,7 +36,7 @@ def contained(
     Copying asks first, never replaces a file, and goes on where it was stopped.
     """
     from photodup.core.files import write_atomically
-    from photodup.photos.across.contained import Whereabouts, cached_catalogue, find_contained
+    from photodup.photos.across.contained import Location, cached_catalogue, find_contained
 
     report = find_contained(old, library)
     file = page or cached_catalogue(report.old).with_suffix(".html")
@@ -44,25 +44,25 @@ def contained(
     lines = [*contained_summary(report), f"Every name: {printable(file)}"]
     print(json.dumps(report.as_record(), default=as_text) if as_json else "\n".join(lines), flush=True)
     if copy_new_to is not None:
-        where = [Whereabouts.ONLY_HERE] + [Whereabouts.PROBABLY] * also_probable
+        where = [Location.ONLY_HERE] + [Location.PROBABLY] * also_probable
         _copy(report, where, copy_new_to, yes)
 
 
 def contained_summary(report: "Contained") -> list[str]:
     """Return counts and bytes of each kind in sentences, and what to do about them."""
-    from photodup.photos.across.contained import Whereabouts
+    from photodup.photos.across.contained import Location
 
     lines = [f"{len(report.photos)} photos of {printable(report.old)} and {printable(report.library)}:"]
-    for where in Whereabouts:
+    for where in Location:
         photos = report.of(where)
         n_bytes = sum(photo.size_bytes for photo in photos) / 1e6
         lines.append(f"{len(photos):9,}  {n_bytes:12,.2f} MB  {where}")
     lines.append(f"{len(report.unread):9,}  {'':15}  not readable, so not compared")
-    if lost := sum(bool(photo.reason) for photo in report.of(Whereabouts.SAME)):
+    if lost := sum(bool(photo.reason) for photo in report.of(Location.SAME)):
         lines.append(
             f"{lost} of those with the same bytes have something beside them that the library lacks: copying takes them too."
         )
-    if report.of(Whereabouts.PROBABLY):
+    if report.of(Location.PROBABLY):
         lines.append("Look at what is probably there before you give the old folder up, or copy it as well.")
     lines += [f"not compared: {escaped(problem)}" for problem in report.problems]
     return [
@@ -73,7 +73,7 @@ def contained_summary(report: "Contained") -> list[str]:
 
 def _page(report: "Contained") -> str:
     from photodup.core.pages import render_page
-    from photodup.photos.across.contained import Whereabouts
+    from photodup.photos.across.contained import Location
 
     tables: dict[str, list[dict[str, Any]]] = {
         where: [
@@ -85,7 +85,7 @@ def _page(report: "Contained") -> str:
             }
             for photo in report.of(where)
         ]
-        for where in reversed(Whereabouts)
+        for where in reversed(Location)
     }
     unread = {
         "not readable": report.unread,
@@ -97,7 +97,7 @@ def _page(report: "Contained") -> str:
     return render_page(template, finished=finished, sentences=contained_summary(report), tables=tables)
 
 
-def _copy(report: "Contained", where: "list[Whereabouts]", target: Path, yes: bool) -> None:
+def _copy(report: "Contained", where: "list[Location]", target: Path, yes: bool) -> None:
     from photodup.photos.across.copy_new import copy_new, files_to_copy
 
     photos = report.to_copy(*where)

@@ -89,7 +89,7 @@ def test_broken_embeddings_are_an_error_of_the_service_and_named_by_embed(librar
         assert report.n_embedded == 2
         assert [str(problem.path) for problem in report.problems] == ["dark.jpg"]
         assert "NaN or infinities" in report.problems[0].reason
-        md5s = catalogue.embedded(embedder.model_digest)
+        md5s = catalogue.contents_with_vectors(embedder.model_digest)
         vectors = catalogue.embeddings_of(embedder.model_digest, md5s)
     assert len(md5s) == 2 and np.isfinite(vectors).all()
     counted = service.metrics()

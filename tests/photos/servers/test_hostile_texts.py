@@ -114,10 +114,10 @@ def test_a_damaged_line_costs_only_itself(library, damage):
     session = ReviewSession(library)
     first, second, _ = session.items
     session.skip(first)
-    apart = session.items[second].members[0][0].id
+    apart = session.items[second].members[0].photo.id
     session.set_apart(second, apart)
     third = list(session.items)[2]
-    session.accept(third, [session.items[third].members[0][0].id])
+    session.accept(third, [session.items[third].members[0].photo.id])
     session.apply()
     labels = session.feedback.dismissed_pairs(), session.feedback.keepers()
     assert all(labels)

@@ -15,7 +15,7 @@ from photodup.photos.demo.photographs import build_demo
 from photodup.photos.embed.batches import embed_library
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
-from photodup.photos.review.reviewed_folder import Encoders
+from photodup.photos.review.reviewed_folder import ReviewedFolder
 from photodup.photos.review.serve import ReviewServer
 
 pytestmark = [
@@ -111,7 +111,6 @@ def test_one_command_is_enough(library, weights, browser, width):
     shutil.rmtree(library / ".photodup")
     save(photo("coffee").crop((60, 0, 600, 400)).rotate(4), library / "2020" / "again.jpg")
     before = jpegs(library)
-    encoders = Encoders(more={"a small one": lambda: weights}, small_model="efficientnet-lite0-stand-in")
     context = browser.new_context(viewport={"width": width, "height": 900}, reduced_motion="reduce")
     page = context.new_page()
     problems = []
@@ -121,7 +120,7 @@ def test_one_command_is_enough(library, weights, browser, width):
     def fits() -> None:
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), page.url
 
-    with ReviewServer(library, opened_on_page=True, encoders=encoders) as server:
+    with ReviewServer(ReviewedFolder(library, small_encoder=lambda: weights), opened_on_page=True) as server:
         page.goto(server.url)
         page.wait_for_selector("text=has not looked at this folder yet")
         fits()
@@ -237,7 +236,7 @@ def test_a_difference_that_cannot_be_drawn_is_a_sentence(server, page):
     key = next(iter(server.session.items))
     page.goto(f"{server.url}group/{key}")
     until(page, "[...document.images].every((i) => i.complete && i.naturalWidth > 0)")
-    (server.session.root / server.session.items[key].members[0][0].path).unlink()
+    (server.session.root / server.session.items[key].members[0].photo.path).unlink()
     page.keyboard.press("d")
     page.wait_for_selector(".map .lost:has-text('is no longer there: scan again.')")
     assert all("404" in problem for problem in page.problems), page.problems
@@ -321,17 +320,17 @@ def test_thirty_members_and_a_file_that_went(tmp_path, page):
     with ReviewServer(folder) as server:
         (item,) = server.session.items.values()
         assert len(item.photos) == 30
-        page.goto(f"{server.url}group/{item.key}?photo={item.members[-3][0].id}")
+        page.goto(f"{server.url}group/{item.key}?photo={item.members[-3].photo.id}")
         for place in (-2, -1):
             page.keyboard.press("ArrowRight")
             until(
                 page,
-                f"location.search === '?photo={item.members[place][0].id}' && document.readyState === 'complete'",
+                f"location.search === '?photo={item.members[place].photo.id}' && document.readyState === 'complete'",
             )
             places = (".strip li:has([aria-current])", ".strip")
             box, strip = (page.locator(selector).bounding_box() for selector in places)
             assert strip["x"] <= box["x"] and box["x"] + box["width"] <= strip["x"] + strip["width"] + 1
-        lost = item.members[-1][0]
+        lost = item.members[-1].photo
         (folder / lost.path).unlink()
         page.reload()
         assert "is no longer there: scan again" in page.locator(".right .lost").inner_text()
@@ -378,7 +377,7 @@ def test_nothing_overflows_and_everything_has_a_name(server, browser, width, sch
     server.session.accept(keys[1], [server.session.items[keys[1]].group.keeper.id])
     server.session.apply()
     server.session.accept_all()
-    lost = server.session.items[keys[2]].members[0][0]
+    lost = server.session.items[keys[2]].members[0].photo
     (server.session.root / lost.path).unlink()
     for path in (
         "", "?tier=similar", f"group/{keys[0]}", f"group/{keys[2]}", "confirm", "trash", "empty-trash", "settings",

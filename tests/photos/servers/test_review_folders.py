@@ -17,6 +17,7 @@ from photodup.core.errors import PhotodupError
 from photodup.photos.library.scan import scan
 from photodup.photos.library.settings import LibrarySettings, load_settings, save_settings
 from photodup.photos.library.several import as_one_library
+from photodup.photos.review.reviewed_folder import ReviewedFolder
 from photodup.photos.review.serve import ReviewServer
 from photodup.photos.review.session import ReviewSession
 from photodup.photos.trash.quarantine import Trash
@@ -36,7 +37,7 @@ def done(server, client, path: str, **fields: str | list[str]) -> int:
 
 def test_what_is_protected_is_kept_is_not_suggested_and_does_not_go(library):
     protected = ["Shared", str(library / "Backup")]
-    with ReviewServer(library, protect=protected) as server, client_of(server) as client:
+    with ReviewServer(ReviewedFolder(library, protect=protected)) as server, client_of(server) as client:
         session = server.session
         coffee, rocket = group_of(session, "IMG_1.jpg"), group_of(session, "IMG_3.jpg")
         assert rocket.group.keeper.path.parent.name == "Backup", rocket.group.choice.reason
@@ -99,7 +100,7 @@ def test_while_a_protected_folder_is_not_there_nothing_is_removed(library):
 def test_a_folder_that_would_protect_nothing_is_refused(library, name):
     (library / "Link").symlink_to("Shared")
     with pytest.raises(PhotodupError, match=r"There is no folder|outside the library"):
-        ReviewServer(library, protect=[name])
+        ReviewServer(ReviewedFolder(library, protect=[name]))
     assert load_settings(library / ".photodup").protected == ()
 
 
@@ -108,7 +109,10 @@ def test_a_folder_that_was_never_scanned_is_protected_from_the_first_look_on(tmp
     for name in ("a.jpg", "b.jpg"):
         (tmp_path / "B").mkdir(exist_ok=True)
         (tmp_path / "B" / name).write_bytes((tmp_path / "A" / "a.jpg").read_bytes())
-    with ReviewServer(tmp_path, opened_on_page=True, protect=["B"]) as server, client_of(server) as client:
+    with (
+        ReviewServer(ReviewedFolder(tmp_path, protect=["B"]), opened_on_page=True) as server,
+        client_of(server) as client,
+    ):
         done(server, client, "scan")
         assert suggested(server.session, "b.jpg") == ["A/a.jpg"]
 
@@ -120,14 +124,14 @@ def test_a_folder_is_not_compared_with_itself(library):
     scan(library, progress=False)
     before = ReviewSession(library)
     assert len(group_of(before, "IMG_1.jpg").photos) == 3 and len(group_of(before, "IMG_3.jpg").photos) == 4
-    with ReviewServer(library, not_within=["Shared", "2021", "Edited"]) as server:
+    with ReviewServer(ReviewedFolder(library, not_within=["Shared", "2021", "Edited"])) as server:
         session = server.session
         # Both small ones are compared with the large one elsewhere, and not with each other.
         assert len(suggested(session, "IMG_1.jpg")) == 2
         assert session.tiers.n_verified == before.tiers.n_verified - 1
         rocket = group_of(session, "IMG_3.jpg")
         assert len(rocket.photos) == (3 if rocket.group.keeper.path.parent.name == "2021" else 4)
-    with ReviewServer(library, not_within=["."]) as server:
+    with ReviewServer(ReviewedFolder(library, not_within=["."])) as server:
         assert server.session.items == {}
 
 
@@ -146,11 +150,11 @@ def test_rules_of_a_run_choose_between_equal_photos_alone(library):
             return [str(item.group.keeper.path) for item in found]
 
         assert kept() == ["a.jpg", "2021/IMG_3.jpg"]
-        done(server, client, "wishes", oldest_file="yes")
+        done(server, client, "wishes", wishes="oldest_file")
         assert kept() == ["b.jpg", "Backup/IMG_3.jpg"], "the thumbnail is older, and never kept for that"
         assert suggested(server.session, "a.jpg") == ["a.jpg", "c.jpg"]
-        assert 'name="oldest_file" value="yes" checked' in client.get("").text
-        done(server, client, "wishes", oldest_file="yes", never_from="2021")
+        assert 'name="wishes" value="oldest_file" checked' in client.get("").text
+        done(server, client, "wishes", wishes="oldest_file", never_from="2021")
         assert kept() == ["b.jpg", "2021/IMG_3.jpg"]
         done(server, client, "wishes", never_from=["2021", "Backup"])
         assert suggested(server.session, "IMG_3.jpg") == [], "each of several folders"
@@ -209,10 +213,13 @@ def test_several_folders_are_reviewed_with_some_protected(tmp_path, monkeypatch)
     monkeypatch.chdir(library)
     folders = as_one_library([Path(name) for name in "ABC"])
     assert folders.untouched == ("A/Own",) and "A is a library of its own too" in folders.notes[-1]
-    options = {"only": folders.only, "untouched": folders.untouched, "opened_on_page": True}
+    options = {"only": folders.only, "untouched": folders.untouched}
     options |= {"protect": folders.in_full(["B"]), "not_within": folders.in_full([str(library / "C")])}
     before = at_home(library)
-    with ReviewServer(folders.root, **options) as server, client_of(server) as client:
+    with (
+        ReviewServer(ReviewedFolder(folders.root, **options), opened_on_page=True) as server,
+        client_of(server) as client,
+    ):
         assert "has not looked at each of these folders yet" in client.get("work").text
         done(server, client, "scan")
         session = server.session

@@ -9,9 +9,7 @@ import httpx
 import pytest
 from support.review_library import make_library
 
-from photodup.photos.review.pictures import cached_picture
 from photodup.photos.review.serve import ReviewServer
-from photodup.photos.review.session import ReviewSession
 
 
 @pytest.fixture(scope="module")
@@ -180,30 +178,6 @@ def test_a_file_that_is_no_longer_the_scanned_one_is_refused(library, tmp_path, 
         said = {"symlink": "a link", "folder symlink": "a link", "gone": "no longer there"}
         assert said.get(fault, "") in answer.text, fault
         assert answer.headers["content-type"].startswith("text/html")
-
-
-CACHED = {
-    "a picture of somebody else's": lambda own, other: other[:-64],
-    "one signed for another photograph": lambda own, other: other,
-    "one with another's signature": lambda own, other: other[:-64] + own[-64:],
-    "a page": lambda own, other: b"<script>alert(1)</script>" + own[-64:],
-    "one cut short": lambda own, other: own[:50],
-    "nothing": lambda own, other: b"",
-}
-
-
-@pytest.mark.parametrize("kind", CACHED)
-def test_a_cached_picture_is_this_users_own_of_this_photograph(library, kind):
-    """Else a library that was handed over shows one photograph where another is deleted."""
-    session = ReviewSession(library)
-    photos = sorted(session.photos.values(), key=lambda photo: photo.md5)
-    first, other = photos[0], photos[-1]
-    shown = cached_picture(session.root, session.own, first, "small")
-    assert shown != cached_picture(session.root, session.own, other, "small")
-    cached = [session.own.path / "thumbnails" / p.md5[:2] / f"{p.md5}-small.jpg" for p in (first, other)]
-    cached[0].write_bytes(CACHED[kind](*(path.read_bytes() for path in cached)))
-    assert cached_picture(session.root, session.own, first, "small") == shown
-    assert cached[0].read_bytes()[:-64] == shown, "it was made again"
 
 
 def test_a_frame_is_allowed_to_this_machine_when_asked(server):

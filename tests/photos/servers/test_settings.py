@@ -14,8 +14,8 @@ from photodup.photos.embed.choose import KNOWN, EncoderRequest, choose, known_ba
 from photodup.photos.groups.by_settings import tiers_by_settings
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.feedback import Feedback
-from photodup.photos.library.settings import LibrarySettings, inside, load_settings, save_settings
-from photodup.photos.review.reviewed_folder import Encoders
+from photodup.photos.library.settings import LibrarySettings, check_inside, load_settings, save_settings
+from photodup.photos.review.reviewed_folder import ReviewedFolder
 from photodup.photos.review.serve import ReviewServer
 from photodup.photos.state.own_folder import MARKER, OwnFolder
 
@@ -102,10 +102,10 @@ def test_an_address_that_could_never_work_is_refused(backend, url):
 
 
 def test_folders_stay_inside_the_library():
-    assert inside([" 2020/ ", "", "a/./b"]) == ("2020", "a/b")
+    assert check_inside([" 2020/ ", "", "a/./b"]) == ("2020", "a/b")
     for folder in ("/etc", "../other", "a/../../b"):
         with pytest.raises(PhotodupError, match="outside"):
-            inside([folder])
+            check_inside([folder])
 
 
 DEFAULTS = LibrarySettings()
@@ -203,7 +203,9 @@ def test_the_page_chooses_and_embed_follows(library, small_service):
     service = small_service()
     with (
         ReviewServer(
-            library, encoders=Encoders(endpoints={"fastapi-pytorch-fp32-http-jpeg": service.url})
+            ReviewedFolder(
+                library, encoder=EncoderRequest(endpoints={"fastapi-pytorch-fp32-http-jpeg": service.url})
+            )
         ) as server,
         client_of(server) as client,
     ):
@@ -258,8 +260,9 @@ def test_keep_rules_of_the_page_and_of_the_command_line(library):
             until(lambda: shown in {str(i.group.keeper.path) for i in server.session.items.values()})
             key = next(k for k, i in server.session.items.items() if i.group.keeper.path.parts[0] == "Shared")
             until(lambda: "preferred folder: Shared" in client.get(f"group/{key}").text)
-            for bad in ({"folder": "x"}, {"resolution": "0"}, {"folder": "1", "folders": "/etc"}):
+            for bad in ({"resolution": "0"}, {"folder": "1", "folders": "/etc"}):
                 assert client.post("settings/keep", data=bad).status_code == 409, bad
+            assert client.post("settings/keep", data={"folder": "x"}).status_code == 422
     assert load_settings(library / ".photodup").keep == ("folder", "resolution")
     with Catalogue(library) as catalogue:
         assert "Shared/small coffee.jpg" in keepers(tiers_by_settings(catalogue))

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
@@ -29,15 +29,15 @@ from photodup.photos.groups.copy_search import CopySearch
 from photodup.photos.groups.keepers import KeepRules
 from photodup.photos.library.catalogue import Catalogue, Photo, by_content
 from photodup.photos.library.hashing import digest_of
-from photodup.photos.library.scan import existing_folder, scan
-from photodup.photos.library.walking import UnreadFile, opened_file
+from photodup.photos.library.scan import ScanOptions, existing_folder, scan
+from photodup.photos.library.walking import UnreadFile, open_photo_file
 from photodup.photos.search.candidates import PER_PHOTO_ALONE
 from photodup.photos.search.hash_neighbours import bits_apart, nearest_across, search_radius
 from photodup.photos.search.shots import Shots
 
 # Photos of the library that one photo is compared with. Of 120 copies of four kinds, planted in a library of 220, all had
 # their source as the nearest.
-MOST_ASKED = 3
+MOST_COMPARED = 3
 # Bits by which two hashes may differ for a photo to be probably there, where the pixels prove nothing: as it is alone, for
 # turned or mirrored it has `TURNED_NEARER` bits more.
 _ALIKE_BITS = 4
@@ -45,8 +45,8 @@ _SHOWN_ONLY = "the library shows only the old folder's own file, by another path
 _CHANGED = "one of the two has changed, or the library's file cannot be read again"
 
 
-class Whereabouts(StrEnum):
-    """What is known of a photo of the old folder, the surest first."""
+class Location(StrEnum):
+    """Whether a photo of the old folder is in the library, the surest first."""
 
     SAME = "the same bytes there"
     AS_GOOD = "as good or better there, proven on pixels"
@@ -54,8 +54,15 @@ class Whereabouts(StrEnum):
     ONLY_HERE = "only here"
 
 
-_Known = tuple[Whereabouts, Photo | None, str]
-_NOTHING: _Known = (Whereabouts.ONLY_HERE, None, "")
+class _Finding(NamedTuple):
+    """Whether a photo of the old folder is in the library, the library's photo that says so, and a reason in words."""
+
+    where: Location
+    match: Photo | None = None
+    reason: str = ""
+
+
+_NOT_FOUND = _Finding(Location.ONLY_HERE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +81,7 @@ class OldPhoto:
     path: Path
     md5: str
     size_bytes: int
-    where: Whereabouts
+    where: Location
     match: Path | None
     reason: str
 
@@ -98,21 +105,21 @@ class Contained:
     unread_there: tuple[UnreadFile, ...]
     problems: tuple[str, ...]
 
-    def to_copy(self, *where: Whereabouts) -> list[OldPhoto]:
-        """Return the photos of which one of these is known, and those with something beside them that the library lacks."""
+    def to_copy(self, *where: Location) -> list[OldPhoto]:
+        """Return the photos at these locations, and those with something beside them that the library lacks."""
         return [
             photo
             for photo in self.photos
-            if photo.where in where or (photo.where is Whereabouts.SAME and photo.reason)
+            if photo.where in where or (photo.where is Location.SAME and photo.reason)
         ]
 
-    def of(self, *where: Whereabouts) -> list[OldPhoto]:
-        """Return the photos of which one of these is known."""
+    def of(self, *where: Location) -> list[OldPhoto]:
+        """Return the photos at one of these locations."""
         return [photo for photo in self.photos if photo.where in where]
 
     def as_record(self) -> dict[str, Any]:
-        """Return it as dictionaries, with counts and bytes by whereabouts; paths stay paths."""
-        sizes = {where: [photo.size_bytes for photo in self.of(where)] for where in Whereabouts}
+        """Return it as dictionaries, with counts and bytes by location; paths stay paths."""
+        sizes = {where: [photo.size_bytes for photo in self.of(where)] for where in Location}
         counts = {where: {"photos": len(sizes[where]), "bytes": sum(sizes[where])} for where in sizes}
         return asdict(self) | {"counts": counts}
 
@@ -154,7 +161,7 @@ def _entry_of(path: Path) -> tuple[int | str, ...]:
     return status.st_dev, status.st_ino, path.name, folder.st_dev, folder.st_ino
 
 
-def find_contained(old: Path | str, library: Path | str, **options: Any) -> Contained:
+def find_contained(old: Path | str, library: Path | str, **options: Unpack[ScanOptions]) -> Contained:
     """Scan both folders into the cache and say of every photo of the old one whether it is in the library.
 
     Args:
@@ -198,9 +205,9 @@ class _Comparison:
         self._old = by_content(self._whole(old.root, old_photos, len(library_photos)))
         alone = [same for md5, same in self._old.items() if md5 not in self._library]
         self._rows = [self._rules.choose(same).keeper for same in (*self._library.values(), *alone)]
-        self._known: dict[str, _Known] = {}  # by content
-        self._judged: set[tuple[int, int]] = set()
-        self._near: dict[tuple[int, int], int] = {}  # bits between hashes, in the order of asking
+        self._findings: dict[str, _Finding] = {}  # by content
+        self._compared: set[tuple[int, int]] = set()
+        self._bits_apart: dict[tuple[int, int], int] = {}  # bits between hashes, in the order of comparing
         self.problems: list[str] = []
         self.unread: list[UnreadFile] = []
 
@@ -217,12 +224,14 @@ class _Comparison:
         for photo in bar(files, total=len(files), desc="read again", unit="photo"):
             path = photo.path.relative_to(self._roots[0])
             try:
-                where, likeness, reason = self._whereabouts(photo)
+                finding = self._locate(photo)
             except OSError as error:
                 self.unread.append(UnreadFile(path, error.strerror or str(error)))
                 continue
-            match = likeness.path.relative_to(self._roots[1]) if likeness else None
-            old_photos.append(OldPhoto(path, photo.md5, photo.size_bytes, where, match, reason))
+            match = finding.match.path.relative_to(self._roots[1]) if finding.match else None
+            old_photos.append(
+                OldPhoto(path, photo.md5, photo.size_bytes, finding.where, match, finding.reason)
+            )
         return old_photos
 
     def _compare(self) -> None:
@@ -232,7 +241,7 @@ class _Comparison:
             [photo.phash for photo in rows[:n]],
             [photo.phash for photo in rows[n:]],
             search_radius(len(rows), PER_PHOTO_ALONE),
-            MOST_ASKED,
+            MOST_COMPARED,
         )
         shots = Shots(rows)
         search = CopySearch(
@@ -243,56 +252,58 @@ class _Comparison:
         place = {photo.id: number for number, photo in enumerate(ranked)}
         bits = zip(near.first.tolist(), near.second.tolist(), bits_apart(near).tolist(), strict=True)
         order = sorted(bits, key=lambda triple: (max(triple[2], _ALIKE_BITS), place[rows[triple[0]].id]))
-        self._near = {(i, j): apart for i, j, apart in order}
+        self._bits_apart = {(i, j): apart for i, j, apart in order}
         chooser = Chooser(search.pixels, rows, self._rules, self._store, search.is_ruled_out)
-        left = list(self._near)
-        for _ in range(MOST_ASKED):
+        left = list(self._bits_apart)
+        for _ in range(MOST_COMPARED):
             now = {j: (i, j) for i, j in reversed(left) if not self._is_there(j)}
             search.ask(pair_codes(*np.array(list(now.values()), np.int64).reshape(-1, 2).T))
             left = [pair for pair in left if now.get(pair[1]) != pair]
-            self._judge(search, chooser)
-        for i, j in sorted(self._judged):  # where one of them could not be read any more
-            self._known.setdefault(rows[j].md5, (Whereabouts.PROBABLY, rows[i], _CHANGED))
-        self._look_alike(search)
+            self._compare_proven(search, chooser)
+        for i, j in sorted(self._compared):  # where one of them could not be read any more
+            self._findings.setdefault(rows[j].md5, _Finding(Location.PROBABLY, rows[i], _CHANGED))
+        self._note_alike(search)
         self.problems += chooser.problems + search.problems
 
     def _is_there(self, j: int) -> bool:
-        return self._known.get(self._rows[j].md5, _NOTHING)[0] is Whereabouts.AS_GOOD
+        return self._findings.get(self._rows[j].md5, _NOT_FOUND).where is Location.AS_GOOD
 
-    def _judge(self, search: CopySearch, chooser: Chooser) -> None:
-        """Hold each photo that is not there yet against the library's newly proven ones."""
-        new = {pair for pair in search.proven.keys() - self._judged if not self._is_there(pair[1])}
+    def _compare_proven(self, search: CopySearch, chooser: Chooser) -> None:
+        """Compare each photo that has no equal yet with the library's photos that are newly proven to show the same."""
+        new = {pair for pair in search.proven.keys() - self._compared if not self._is_there(pair[1])}
         across = [pair for pair in sorted(new) if pair[0] < len(self._library) <= pair[1]]
-        pairs = [pair for pair in dict.fromkeys((*self._near, *across)) if pair in new]
-        self._judged.update(pairs)
+        pairs = [pair for pair in dict.fromkeys((*self._bits_apart, *across)) if pair in new]
+        self._compared.update(pairs)
         with one_thread_each():
             for i, j in bar(pairs, total=len(pairs), desc="judge", unit="pair"):
-                with suppress(ImageError):  # said in `problems`
-                    self._remember(i, j, chooser)
+                with suppress(ImageError):  # it is in `problems`
+                    self._note(i, j, chooser)
                 chooser.remember()
 
-    def _remember(self, i: int, j: int, chooser: Chooser) -> None:
-        """Note what a pair says of its photo of the old folder, unless something better is known."""
+    def _note(self, i: int, j: int, chooser: Chooser) -> None:
+        """Note what comparing a pair tells about the photo of the old folder, unless a better finding is there."""
         reasons = chooser.lacks(i, j)
-        where = Whereabouts.AS_GOOD
+        where = Location.AS_GOOD
         if reasons:
             is_better = not chooser.lacks(j, i)
-            where = Whereabouts.ONLY_HERE if is_better else Whereabouts.PROBABLY
-        order, md5 = list(Whereabouts), self._rows[j].md5
-        if md5 not in self._known or order.index(where) < order.index(self._known[md5][0]):
+            where = Location.ONLY_HERE if is_better else Location.PROBABLY
+        order, md5 = list(Location), self._rows[j].md5
+        if md5 not in self._findings or order.index(where) < order.index(self._findings[md5].where):
             reason = "; ".join(dict.fromkeys(difference.reason for difference in reasons))
-            self._known[md5] = where, self._rows[i], reason
+            self._findings[md5] = _Finding(where, self._rows[i], reason)
 
-    def _look_alike(self, search: CopySearch) -> None:
-        """Note what the pixels do not prove and the hash, or most of the evidence, says."""
-        for (i, j), bits in self._near.items():
+    def _note_alike(self, search: CopySearch) -> None:
+        """Note photos that look alike by their hash, or by most of the evidence, where the pixels prove nothing."""
+        for (i, j), bits in self._bits_apart.items():
             evidence = search.evidence(i, j)
             if evidence and (bits <= _ALIKE_BITS or evidence.passes()):
-                alike = Whereabouts.PROBABLY, self._rows[i], "looks alike, and the pixels do not prove it"
-                self._known.setdefault(self._rows[j].md5, alike)
+                alike = _Finding(
+                    Location.PROBABLY, self._rows[i], "looks alike, and the pixels do not prove it"
+                )
+                self._findings.setdefault(self._rows[j].md5, alike)
 
-    def _whereabouts(self, photo: Photo) -> _Known:
-        """Say where one file is, after reading again what counts as there.
+    def _locate(self, photo: Photo) -> _Finding:
+        """Return whether one file is in the library, after reading both files again.
 
         Raises:
             OSError: the file itself cannot be read.
@@ -301,20 +312,20 @@ class _Comparison:
             digest = self._digest(photo, "sha256")
             copies = [equal for equal in same if not self._is_old(equal.path)]
             if not copies:
-                return Whereabouts.ONLY_HERE, None, _SHOWN_ONLY
+                return _Finding(Location.ONLY_HERE, None, _SHOWN_ONLY)
             equals = (equal for equal in copies if self._digest_there(equal, "sha256") == digest)
             lost = {equal: "; ".join(self._rules.lost_beside(equal, photo)) for equal in equals}
             if lost:
                 best = min(lost, key=lambda equal: bool(lost[equal]))
-                return Whereabouts.SAME, best, lost[best]
-            return Whereabouts.PROBABLY, copies[0], _CHANGED
-        where, match, reason = self._known.get(photo.md5, _NOTHING)
-        if match and where is Whereabouts.AS_GOOD:
+                return _Finding(Location.SAME, best, lost[best])
+            return _Finding(Location.PROBABLY, copies[0], _CHANGED)
+        where, match, reason = self._findings.get(photo.md5, _NOT_FOUND)
+        if match and where is Location.AS_GOOD:
             reason = "; ".join(self._rules.lost_beside(match, photo))
             if self._digest(photo, "md5") != photo.md5 or self._digest_there(match, "md5") != match.md5:
                 reason = _CHANGED
-            where = Whereabouts.PROBABLY if reason else where
-        return where, match, reason
+            where = Location.PROBABLY if reason else where
+        return _Finding(where, match, reason)
 
     def _is_old(self, path: Path) -> bool:
         """Return whether a file of the library is one of the old folder's, which goes with it."""
@@ -340,5 +351,5 @@ class _Comparison:
     def _digest(self, photo: Photo, algorithm: str) -> str:
         """Return a hex digest of a file's bytes, read now unless the system says that nothing of it changed since."""
         root = self._roots[self._roots[1] in photo.path.parents]
-        with opened_file(root, str(photo.path.relative_to(root))) as file:
+        with open_photo_file(root, str(photo.path.relative_to(root))) as file:
             return digest_of(file, photo.path, algorithm, self._store)

@@ -17,7 +17,7 @@ from photodup.core.progress import bar
 from photodup.core.safe_open import opened, remove_file, status_of
 from photodup.photos.across.contained import Contained, OldPhoto, refuse_overlap
 from photodup.photos.library.sidecars import Sidecars
-from photodup.photos.library.walking import entered_path
+from photodup.photos.library.walking import enterable_path
 from photodup.photos.state.journal import Journal
 from photodup.photos.state.own_folder import OwnFolder
 from photodup.photos.trash.entries import sentence_of
@@ -90,7 +90,7 @@ def _copy_one(
     Raises:
         OSError: it cannot be copied, or other bytes have the name.
     """
-    home = entered_path(path)
+    home = enterable_path(path)
     with opened(old, path) as source, opened(target, home, make=True) as place:
         if source is None or place is None:
             raise FileNotFoundError(errno.ENOENT, "it is no longer there", path)

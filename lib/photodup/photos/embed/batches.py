@@ -85,11 +85,11 @@ class EmbeddingPass:
         self._started = time.perf_counter()
         digest = require_fit(embedder)
         self._catalogue, self._embedder, self._batch, self._progress = catalogue, embedder, batch, progress
-        self._known = set(catalogue.embedded(digest))
+        self._embedded = set(catalogue.contents_with_vectors(digest))
         n_before = sum(model.n_embeddings for model in catalogue.models() if model.digest == digest)
         self.report = EmbedReport(digest, embedder.is_random, n_before=n_before)
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="embed")
-        self._running: deque[Future[Embedded]] = deque()
+        self._running: deque[Future[EmbeddedBatch]] = deque()
         self._pending: list[tuple[str, Path, np.ndarray]] = []
         self._bar: Any = None
 
@@ -105,8 +105,8 @@ class EmbeddingPass:
             PhotodupError: the backend stopped answering; what it answered before is written.
         """
         for photograph in photographs:
-            if photograph[0] not in self._known:
-                self._known.add(photograph[0])
+            if photograph[0] not in self._embedded:
+                self._embedded.add(photograph[0])
                 self._pending.append(photograph)
         while len(self._pending) >= self._batch:
             self._begin_pending()
@@ -116,7 +116,7 @@ class EmbeddingPass:
         images = {md5: Image.fromarray(pixels.transpose(1, 2, 0)) for md5, _, pixels in chosen}
         self._begin(embed_images, images, {md5: path for md5, path, _ in chosen})
 
-    def _begin(self, work: Callable[..., "Embedded"], *arguments: object) -> None:
+    def _begin(self, work: Callable[..., "EmbeddedBatch"], *arguments: object) -> None:
         """Begin a batch; where enough are under way, wait for the oldest and write it first."""
         if len(self._running) >= _AT_ONCE:
             self._write_oldest()
@@ -127,7 +127,7 @@ class EmbeddingPass:
         if self._pending:
             self._begin_pending()
         todo = self._catalogue.missing_embeddings(self.report.model_digest)
-        todo = [content for content in todo if content[0] not in self._known]
+        todo = [content for content in todo if content[0] not in self._embedded]
         self._write_all()
         with bar(total=len(todo), desc="embed", unit="photo", disable=not self._progress) as self._bar:
             for start in range(0, len(todo), self._batch):
@@ -199,14 +199,14 @@ def require_fit(embedder: "Embedder") -> str:
 
 
 @dataclass
-class Embedded:
+class EmbeddedBatch:
     """What became of some files: the vectors, float32[dim], by content (MD5), and the others' problems."""
 
     vectors: dict[str, np.ndarray] = field(default_factory=dict)
     problems: list[UnreadFile] = field(default_factory=list)
 
 
-def embed_files(embedder: "Embedder", root: Path, chosen: Sequence[tuple[str, Path]]) -> Embedded:
+def embed_files(embedder: "Embedder", root: Path, chosen: Sequence[tuple[str, Path]]) -> EmbeddedBatch:
     """Read files of a library, leave out what changed since the scan, embed the rest; nothing is written.
 
     Args:
@@ -214,7 +214,7 @@ def embed_files(embedder: "Embedder", root: Path, chosen: Sequence[tuple[str, Pa
         root: the library.
         chosen: content (MD5) and path of each file.
     """
-    batch, images = Embedded(), {}
+    batch, images = EmbeddedBatch(), {}
     for digest, path in chosen:
         try:
             data, _ = read_bytes(root, ListedFile(os.fsencode(path), 0, 0))
@@ -228,10 +228,10 @@ def embed_files(embedder: "Embedder", root: Path, chosen: Sequence[tuple[str, Pa
 
 def embed_images(
     embedder: "Embedder",
-    images: Mapping[str, Any],
+    images: Mapping[str, bytes | Image.Image],
     paths: Mapping[str, Path],
-    batch: Embedded | None = None,
-) -> Embedded:
+    batch: EmbeddedBatch | None = None,
+) -> EmbeddedBatch:
     """Embed images by content (MD5); one that is refused costs none of the others.
 
     Args:
@@ -240,7 +240,7 @@ def embed_images(
         paths: where each lies in the library, to name it by.
         batch: what to add to; default nothing yet.
     """
-    batch = batch or Embedded()
+    batch = batch or EmbeddedBatch()
     if not images:
         return batch
     digests, vectors, reason = list(images), None, BROKEN

@@ -44,11 +44,8 @@ class EncoderRequest:
     endpoints: Mapping[str, str] = field(default_factory=dict)
 
 
-AS_SET_UP = EncoderRequest()  # the environment and the settings decide
-
-
 @dataclass(frozen=True)
-class State:
+class ServerState:
     """Whether one backend answers and what it serves; `problem` is a sentence where it does not."""
 
     name: str
@@ -98,7 +95,7 @@ def known_backends(settings: LibrarySettings, endpoints: Mapping[str, str]) -> l
     return list(dict.fromkeys([*chosen, *endpoints.items(), *KNOWN.items()]))
 
 
-def probe_servers(servers: Collection[tuple[str, str]]) -> list[State]:
+def probe_servers(servers: Collection[tuple[str, str]]) -> list[ServerState]:
     """Ask each server once, all at the same time; one that is silent costs a few seconds, not an error."""
     if not servers:
         return []
@@ -106,7 +103,7 @@ def probe_servers(servers: Collection[tuple[str, str]]) -> list[State]:
         return list(pool.map(lambda entry: _ask(*entry), servers))
 
 
-def _ask(name: str, url: str) -> State:
+def _ask(name: str, url: str) -> ServerState:
     from photodup.embedding.client.embedder import connect
     from photodup.embedding.client.http import Patience
 
@@ -114,13 +111,13 @@ def _ask(name: str, url: str) -> State:
     try:
         with connect(url, name, mode="remote", patience=patience) as embedder:
             facts = embedder.model_name, embedder.model_digest, embedder.is_random, embedder.precision
-            return State(name, url, True, *facts)
+            return ServerState(name, url, True, *facts)
     except PhotodupError as error:
-        return State(name, url, False, problem=str(error))
+        return ServerState(name, url, False, problem=str(error))
 
 
 def choose(
-    settings: LibrarySettings, request: EncoderRequest = AS_SET_UP, digests: Collection[str] = ()
+    settings: LibrarySettings, request: EncoderRequest, digests: Collection[str] = ()
 ) -> ChosenEncoder:
     """Decide who embeds: flag before environment before the page's settings before `auto`.
 
@@ -178,7 +175,7 @@ def _auto(url: str | None, digests: Collection[str], endpoints: Mapping[str, str
 
 
 @contextmanager
-def connected(
+def connect_encoder(
     settings: LibrarySettings, request: EncoderRequest, digests: Sequence[str]
 ) -> Iterator[tuple["Embedder", str]]:
     """Connect to who embeds a library, decoding as its embeddings began; yield it, and who and how in words.

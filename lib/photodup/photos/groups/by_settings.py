@@ -8,7 +8,7 @@ from photodup.photos.groups.results import Tiers
 from photodup.photos.groups.tiers import GroupingOptions, find_tiers
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.feedback import Feedback
-from photodup.photos.library.settings import inside, load_settings
+from photodup.photos.library.settings import check_inside, load_settings
 
 
 def tiers_by_settings(
@@ -35,7 +35,7 @@ def tiers_by_settings(
     """
     folder = catalogue.own.path
     feedback = options.pop("feedback", None) or Feedback(folder)
-    settings = load_settings(folder).with_rules(keep, inside(folders or ()))
+    settings = load_settings(folder).with_rules(keep, check_inside(folders or ()))
     options["threshold"] = settings.threshold if threshold is None else threshold
     options |= {"protected": (*settings.protected, *never_from), "not_within": settings.not_within}
     rules = KeepRules(settings.keep, folders=settings.folders, chosen=feedback.keepers())

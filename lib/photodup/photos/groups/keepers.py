@@ -13,7 +13,7 @@ from photodup.photos.groups.names import PLACES, format_rank, place
 from photodup.photos.library import inventory
 from photodup.photos.library.catalogue import Photo
 from photodup.photos.library.hashing import Memory
-from photodup.photos.library.metadata import KINDS, in_words, joined, lost_in_words, missing_kinds
+from photodup.photos.library.metadata import KINDS, in_words, lost_in_words, merge_descriptions, missing_kinds
 from photodup.photos.library.settings import DEFAULT_RULES, check_rules
 from photodup.photos.library.sidecars import FILM_SUFFIXES, RAW_SUFFIXES, Sidecars
 
@@ -108,9 +108,9 @@ class KeepRules:
         """Return what a photo and its sidecars say of it, by kind."""
         if photo.id not in self._described:
             description = (
-                self._beside.described(photo)
+                self._beside.describe(photo)
                 if self._beside
-                else joined(inventory.unpacked(photo.inventory).kinds)
+                else merge_descriptions(inventory.unpack(photo.inventory).kinds)
             )
             self._described[photo.id] = description
         return self._described[photo.id]
@@ -124,7 +124,7 @@ class KeepRules:
         suffixes = self._beside.lost(keeper.path, leaving.path) if self._beside else ()
         files = dict.fromkeys(_HAS.get(suffix) or f"has its {suffix} file beside it" for suffix in suffixes)
         is_developed = "RAW" in (keeper.format, leaving.format) and keeper.md5 != leaving.md5
-        inside = inventory.lost_parts(*(inventory.unpacked(photo.inventory) for photo in (keeper, leaving)))
+        inside = inventory.lost_parts(*(inventory.unpack(photo.inventory) for photo in (keeper, leaving)))
         return [*self.lost_metadata(keeper, leaving), *inside, *files, *[DEVELOPED] * is_developed]
 
     def owner_rank(self, photo: Photo) -> tuple:

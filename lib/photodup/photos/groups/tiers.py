@@ -24,7 +24,7 @@ from photodup.photos.groups.results import Evidence, Group, Member, Tiers
 from photodup.photos.groups.stars import stars
 from photodup.photos.library.catalogue import Catalogue, Photo, by_content
 from photodup.photos.library.feedback import Feedback
-from photodup.photos.library.hard_links import freed
+from photodup.photos.library.hard_links import bytes_freed
 from photodup.photos.search.candidates import Neighbours, find_neighbours
 from photodup.photos.search.neighbours import TOLERANCE, Pairs
 from photodup.photos.search.shots import Shots
@@ -246,7 +246,7 @@ class _Grouping:
             if best.keeper.id != keeper.id:
                 choice = Choice(keeper, None, "it can reproduce the others, as far as any of these files can")
         group = Group("copies", choice, tuple(members), protected)
-        frees = freed(self._catalogue.root, group.may_go)
+        frees = bytes_freed(self._catalogue.root, group.may_go)
         return replace(group, linked=frozenset(number for number, n_bytes in frees.items() if not n_bytes))
 
     def _star(self, row: int, similar: Sequence[int], evidence: Callable[[int, int], Evidence]) -> Group:

@@ -4,18 +4,18 @@ import importlib
 import os
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Unpack
 
 from photodup.core.errors import PhotodupError
 from photodup.photos.library.catalogue import Catalogue
-from photodup.photos.library.scan import ScanReport, update
+from photodup.photos.library.scan import ScanOptions, ScanReport, update
 from photodup.photos.library.walking import ListedFile, Listing, UnreadFile
 
 DEFAULT_CATALOGUE = "~/Pictures/photodup-apple/catalogue.sqlite"
 
 
 def scan_apple_photos(
-    library: Path | str | None = None, catalogue: Path | str = DEFAULT_CATALOGUE, **options: Any
+    library: Path | str | None = None, catalogue: Path | str | None = None, **options: Unpack[ScanOptions]
 ) -> ScanReport:
     """Scan the originals of an Apple Photos library on macOS; the library is only read. `options` are those of `update`.
 
@@ -29,7 +29,7 @@ def scan_apple_photos(
     database = mac_module("osxphotos").PhotosDB(*([str(Path(library).expanduser())] if library else []))
     root = Path(database.library_path).resolve()
     listing, names = _originals(database, root)
-    file = Path(catalogue).expanduser()
+    file = Path(catalogue or DEFAULT_CATALOGUE).expanduser()
     report = update(root, file, listing, **options)
     with Catalogue(root, file) as opened, opened.transaction() as connection:
         connection.executemany(

@@ -7,10 +7,16 @@ nothing is written.
 import re
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
 from xml.dom import minidom
 
-from photodup.photos.library.metadata import MOST_TEXT, MOST_VALUES, MOST_XMP_BYTES, Packet, read_xmp
+from photodup.photos.library.metadata import (
+    MOST_TEXT,
+    MOST_VALUES,
+    MOST_XMP_BYTES,
+    Description,
+    Packet,
+    read_xmp,
+)
 
 # The namespaces of the XMP specification, parts 1 and 2, that digiKam, Lightroom and darktable read.
 NAMESPACES = {
@@ -31,6 +37,7 @@ _OF_KINDS = {
 _LISTS = ("dc:subject", "lr:hierarchicalSubject")
 _CONTAINERS = dict.fromkeys(("dc:title", "dc:description", "dc:rights"), "Alt") | dict.fromkeys(_LISTS, "Bag")
 _CONTAINERS["dc:creator"] = "Seq"
+_RATINGS = ("-1", "1", "2", "3", "4", "5")
 _DATE = re.compile(r"(\d{4})-?(\d\d)-?(\d\d)(T\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:\d\d)?)?")
 _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # of XML 1.0
 _EMPTY = (
@@ -40,20 +47,20 @@ _EMPTY = (
 Properties = Mapping[str, str | list[str]]
 
 
-def properties(lost: Mapping[str, Any]) -> dict[str, dict[str, str | list[str]]]:
+def properties_of(lost: Description) -> dict[str, Properties]:
     """Return XMP properties for lost metadata, by kind; kinds without a property are left out.
 
     Args:
         lost: from `metadata.missing_kinds`.
     """
-    by_kind: dict[str, dict[str, str | list[str]]] = {}
+    by_kind: dict[str, Properties] = {}
     if date := _DATE.fullmatch(str(lost.get("date", ""))):
         text = "-".join(date.group(1, 2, 3)) + (date[4] or "")
         by_kind["date"] = {"exif:DateTimeOriginal": text, "photoshop:DateCreated": text}
     if "place" in lost:
-        by_kind["place"] = position(*map(float, lost["place"].split()))
-    if -1 <= lost.get("rating", 0) <= 5 and "rating" in lost:
-        by_kind["rating"] = {"xmp:Rating": str(lost["rating"])}
+        by_kind["place"] = properties_of_place(*map(float, str(lost["place"]).split()))
+    if (stars := lost.get("rating")) in _RATINGS:
+        by_kind["rating"] = {"xmp:Rating": str(stars)}
     for kind, name in _OF_KINDS.items():
         if 0 < len(lost.get(kind, "")) < MOST_TEXT:  # a longer one was read in part
             by_kind[kind] = {name: lost[kind]}
@@ -67,16 +74,16 @@ def properties(lost: Mapping[str, Any]) -> dict[str, dict[str, str | list[str]]]
     return by_kind
 
 
-def position(latitude: float, longitude: float) -> dict[str, str | list[str]]:
+def properties_of_place(latitude: float, longitude: float) -> Properties:
     """Return a position, in degrees (south and west negative), as XMP properties."""
-    texts: dict[str, str | list[str]] = {}
+    texts = {}
     for axis, degrees, letters in (("Latitude", latitude, "NS"), ("Longitude", longitude, "EW")):
         whole, part = divmod(abs(degrees), 1)
         texts[f"exif:GPS{axis}"] = f"{whole:.0f},{60 * part:.6f}{letters[degrees < 0]}"
     return texts
 
 
-def merged(sidecar: bytes | None, new: Properties) -> bytes | None:
+def merge_into(sidecar: bytes | None, new: Properties) -> bytes | None:
     """Return a sidecar with properties inserted; its own bytes stay.
 
     Args:

@@ -63,7 +63,11 @@ def _not_a_catalogue(file: Path) -> CatalogueError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Photo(PhotoFacts):
-    """One readable file: the facts from its bytes, and its `path` relative to the library."""
+    """One readable file: the facts from its bytes, and its `path` relative to the library.
+
+    After the scan `id` identifies the file: groups, decisions and the page use it. `md5` identifies the content: vectors and
+    the owner's labels belong to it. Journals may outlive the catalogue, so they name a file by MD5 and path.
+    """
 
     id: int
     path: Path
@@ -261,7 +265,7 @@ class Catalogue:
         )
         return [(Path(os.fsdecode(path)), reason) for path, reason in rows]
 
-    def unknown(self, folders: Iterable[str]) -> list[str]:
+    def folders_without_photos(self, folders: Iterable[str]) -> list[str]:
         """Return those of some folders, relative to the library, without a scanned photo."""
         sql = "SELECT 1 FROM file WHERE path >= ? AND path < ? LIMIT 1"
         return [
@@ -323,7 +327,7 @@ class Catalogue:
                 [(model_id, md5, row.tobytes()) for md5, row in zip(vectors, rows, strict=True)],
             )
 
-    def embedded(self, model_digest: str) -> list[str]:
+    def contents_with_vectors(self, model_digest: str) -> list[str]:
         """Return the MD5s with a vector of this model and a readable file, in order."""
         rows = self.query(
             "SELECT e.md5 FROM embedding AS e JOIN model ON model.id = e.model WHERE digest = ? "
@@ -363,6 +367,16 @@ def by_content(photos: Iterable[Photo]) -> dict[str, list[Photo]]:
     for photo in photos:
         by_md5.setdefault(photo.md5, []).append(photo)
     return by_md5
+
+
+def is_scanned(root: Path, path: Path | str | None = None, only: Sequence[str] = ()) -> bool:
+    """Return whether a library has its catalogue, with a photo of each of these folders."""
+    if not os.path.isfile(locate_catalogue(real_path(root), path)[0]):
+        return False
+    if not only:
+        return True
+    with Catalogue(root, path) as opened:
+        return not opened.folders_without_photos(only)
 
 
 def open_sound(root: Path, path: Path | str | None = None) -> tuple[Catalogue, Path | None]:

@@ -9,7 +9,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Literal, TypeGuard
 
-from photodup.photos.state.journal import Journal
+from photodup.photos.state.journal import Journal, Line
 from photodup.photos.state.own_folder import OwnFolder
 
 # keep_both: never show these together again; keeper: kept against the suggestion.
@@ -67,7 +67,7 @@ class Feedback:
         """Return the contents that the owner chose to keep against the suggestion."""
         return {md5 for md5s in self._labelled("keeper") for md5 in md5s}
 
-    def _read(self) -> list[dict]:
+    def _read(self) -> list[Line]:
         lines = [line if _is_sound(line) else _DAMAGED for line in self._journal.read()]
         damaged = [number for number, line in enumerate(lines, start=1) if line is _DAMAGED]
         self.problems = [self._journal.damaged(number) for number in damaged]
@@ -76,14 +76,14 @@ class Feedback:
     def _labelled(self, kind: LabelKind) -> list[list[str]]:
         return [line["md5s"] for _, line in self._numbered() if line["kind"] == kind]
 
-    def _numbered(self) -> list[tuple[int, dict]]:
+    def _numbered(self) -> list[tuple[int, Line]]:
         undone = set[int]()
         for number, line in reversed(list(enumerate(self._lines))):
             if line["kind"] == "undo" and number not in undone:
                 undone.add(line["number"])
         return [(number, line) for number, line in enumerate(self._lines) if number not in undone]
 
-    def _append(self, lines: list[dict]) -> list[int]:
+    def _append(self, lines: list[Line]) -> list[int]:
         def write() -> list[int]:
             self._lines = self._read()  # another window may have written
             start = len(self._lines)
@@ -94,15 +94,15 @@ class Feedback:
         return self._journal.while_held(write) if lines else []
 
 
-def _line(kind: LabelKind, md5s: Iterable[str]) -> dict:
+def _line(kind: LabelKind, md5s: Iterable[str]) -> Line:
     return {"kind": kind, "md5s": sorted(set(md5s))}
 
 
-def _undo(number: int) -> dict:
+def _undo(number: int) -> Line:
     return {"kind": "undo", "number": number}
 
 
-def _is_sound(line: dict | None) -> TypeGuard[dict]:
+def _is_sound(line: Line | None) -> TypeGuard[Line]:
     """Return whether a line is a label or an undo."""
     if line is None or not isinstance(line.get("kind"), str):
         return False

@@ -8,7 +8,7 @@ from pathlib import Path
 from photodup.photos.library.catalogue import Photo
 
 
-def freed(root: Path, leaving: Iterable[Photo]) -> dict[int, int]:
+def bytes_freed(root: Path, leaving: Iterable[Photo]) -> dict[int, int]:
     """Return the bytes that each photo frees when all of these leave, by the photo's id.
 
     Zero if a hard link to the file stays. If all its names leave, the first counts. Missing files are left out.

@@ -64,7 +64,7 @@ class PhotoFacts:
 
     `width` and `height` (pixels) are those of the upright image. `phash` is 16 hex digits, or None for a blank picture.
     `taken_at` is local time in ISO 8601, with fraction and UTC offset if the camera wrote them. `exposure` is the JSON of
-    `metadata.exposure`, `inventory` the text of `inventory.packed`. The order is that of the catalogue's columns.
+    `metadata.exposure`, `inventory` the text of `inventory.pack`. The order is that of the catalogue's columns.
     """
 
     md5: str
@@ -106,7 +106,7 @@ def read_facts_and_look(
 
 def facts_of_bytes(data: bytes) -> PhotoFacts:
     """Return the facts of a file that cannot be decoded: only equal bytes are its copies."""
-    nothing = inventory.packed(inventory.Inventory())
+    nothing = inventory.pack(inventory.Inventory())
     return PhotoFacts(md5(data), len(data), "unreadable", 0, 0, None, None, None, 0, None, nothing)
 
 
@@ -139,7 +139,7 @@ def _facts(data: bytes, decoded: Image.Image) -> PhotoFacts:
         camera=camera(exif),
         exif_fields=count_fields(exif, details, position),
         exposure=exposure(details),
-        inventory=inventory.packed(contents),
+        inventory=inventory.pack(contents),
     )
 
 
@@ -154,14 +154,14 @@ def _as_drafted(decoded: Image.Image, width: int, height: int) -> Image.Image:
     return decoded.reduce(factor) if factor > 1 else decoded
 
 
-def packed_facts(data: bytes, *, max_pixels: int, look: dict[str, Any] | None = None) -> bytes:
+def pack_facts(data: bytes, *, max_pixels: int, look: dict[str, Any] | None = None) -> bytes:
     """Run `read_facts_and_look` in a worker of a `decode_pool`: return the facts in a line, then the pixels."""
     facts, pixels = read_facts_and_look(data, Look(**look) if look else None, max_pixels=max_pixels)
     return json.dumps(asdict(facts)).encode() + b"\n" + (b"" if pixels is None else pixels.tobytes())
 
 
 def unpack_facts(packed: bytes, look: Look | None) -> tuple[PhotoFacts, np.ndarray | None]:
-    """Undo `packed_facts`."""
+    """Undo `pack_facts`."""
     line, _, pixels = packed.partition(b"\n")
     facts = PhotoFacts(**json.loads(line))
     size = imaging.IMAGE_SIZE

@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import yaml
@@ -26,18 +25,20 @@ from photodup.photos.library.metadata import (
     KINDS,
     MOST_XMP_BYTES,
     XMP_KINDS,
+    Description,
+    Directory,
     camera,
+    collect_kinds,
     date_of,
     dates,
     in_degrees,
     is_metadata,
     is_title,
-    joined_kinds,
+    keep_sound_kinds,
     kinds_of,
     place_text,
     plain_text,
     read_xmp,
-    sound_kinds,
 )
 
 _TABLES = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
@@ -77,7 +78,7 @@ class Inventory:
         colours: 27 colours in its profile, as sRGB in hex; empty for sRGB.
     """
 
-    kinds: Mapping[str, Any] = field(default_factory=dict)
+    kinds: Description = field(default_factory=dict)
     values: Mapping[str, list[str]] = field(default_factory=dict)
     parts: Mapping[str, str] = field(default_factory=dict)
     bits: int = 8
@@ -87,7 +88,7 @@ class Inventory:
     @property
     def taken_at(self) -> str | None:
         """Return the date and time in XMP, IPTC or a text; None if it is only the date of saving."""
-        date = self.kinds.get("date", "")
+        date = str(self.kinds.get("date", ""))
         return date if "T" in date and "date of" not in self.kinds else None
 
 
@@ -116,8 +117,8 @@ def _in_short(names: list[str]) -> str:
     return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
-def _list(texts: Any) -> list[str]:
-    return texts if isinstance(texts, list) else [str(texts)]
+def _list(texts: str | list[str]) -> list[str]:
+    return texts if isinstance(texts, list) else [texts]
 
 
 def _are_alike(first: str, second: str) -> bool:
@@ -128,14 +129,14 @@ def _are_alike(first: str, second: str) -> bool:
     return first_rgb.shape == second_rgb.shape and int(np.abs(first_rgb - second_rgb).max()) <= _SAME_COLOUR
 
 
-def packed(inventory: Inventory) -> str:
+def pack(inventory: Inventory) -> str:
     """Return an inventory as text for the catalogue."""
     return b85encode(zlib.compress(json.dumps(asdict(inventory)).encode())).decode()
 
 
 @lru_cache(65536)
-def unpacked(text: str | None) -> Inventory:
-    """Undo `packed`; an invalid text, perhaps of a foreign catalogue, gives an empty inventory."""
+def unpack(text: str | None) -> Inventory:
+    """Undo `pack`; an invalid text, perhaps of a foreign catalogue, gives an empty inventory."""
     try:
         stored = json.loads(zlib.decompressobj().decompress(b85decode(text or ""), _MOST_STORED))
         inventory = Inventory(**stored)
@@ -145,7 +146,7 @@ def unpacked(text: str | None) -> Inventory:
         ]
         if not all(isinstance(text, str) for text in texts) or not isinstance(inventory.bits, int):
             return Inventory()
-        return Inventory(**stored | {"kinds": sound_kinds(inventory.kinds)})
+        return Inventory(**stored | {"kinds": keep_sound_kinds(inventory.kinds)})
     except (ValueError, TypeError, AttributeError, RecursionError, zlib.error):
         return Inventory()
 
@@ -153,9 +154,9 @@ def unpacked(text: str | None) -> Inventory:
 def read_inventory(
     image: Image.Image,
     data: bytes,
-    exif: Mapping[int, Any],
-    details: Mapping[int, Any],
-    gps: Mapping[int, Any],
+    exif: Directory,
+    details: Directory,
+    gps: Directory,
 ) -> Inventory:
     """Return the inventory of a file.
 
@@ -188,7 +189,7 @@ def read_inventory(
     if image.mode in ("CMYK", "LAB"):
         reading.add("colour space", image.mode)
     return Inventory(
-        joined_kinds(reading.kinds),
+        collect_kinds(reading.kinds),
         {name: sorted(texts) for name, texts in reading.further_values().items()},
         reading.parts,
         max(reading.bits, _bits(image, data, exif)),
@@ -201,16 +202,16 @@ class _Reading:
     """Collects the metadata, values and unknown parts of one file."""
 
     def __init__(self) -> None:
-        self.kinds: list[tuple[str, Any]] = []
+        self.kinds: list[tuple[str, object]] = []
         self.values: dict[str, set[str]] = {}
         self.parts: dict[str, str] = {}
         self.bits = 0
 
-    def add(self, name: str, value: Any) -> None:
+    def add(self, name: str, value: object) -> None:
         """Add a value under a name; long ones as digests."""
         self.values.setdefault(name, set()).update(_texts(value))
 
-    def add_text(self, kind: str, text: str | None, raw: Any = b"") -> None:
+    def add_text(self, kind: str, text: str | None, raw: object = b"") -> None:
         """Add a text under its kind, or under its name; one of unknown encoding as a digest."""
         if text is None:
             self.add(f"{kind} in an unknown encoding", sha256(repr(raw).encode()).hexdigest())
@@ -227,14 +228,10 @@ class _Reading:
 
     def further_values(self) -> dict[str, set[str]]:
         """Return the values, with second texts of a kind, and texts too long for one."""
-        first = joined_kinds(self.kinds)
-        for kind, text in self.kinds:
-            if (
-                kind in _WORDS
-                and (text := text.strip("\0 \r\n\t"))
-                and is_title(text)
-                and text != first.get(kind)
-            ):
+        first = collect_kinds(self.kinds)
+        for kind, value in self.kinds:
+            text = value.strip("\0 \r\n\t") if isinstance(value, str) and kind in _WORDS else ""
+            if text and is_title(text) and text != first.get(kind):
                 self.add(kind, text)
         return {name: texts for name, texts in self.values.items() if texts}
 
@@ -298,7 +295,7 @@ class _Reading:
             elif number not in _TABLES["photoshop"]:
                 self.add_part(f"Photoshop's resource {number}", body)
 
-    def take_exif(self, exif: Mapping[int, Any], details: Mapping[int, Any], gps: Mapping[int, Any]) -> None:
+    def take_exif(self, exif: Directory, details: Directory, gps: Directory) -> None:
         """Take the directories of EXIF."""
         self.kinds += [(kind, date) for date, kind in dates(exif, details)]
         self.kinds += [("camera", camera(exif)), ("rating", exif.get(_RATING)), ("place", _position(gps))]
@@ -348,7 +345,7 @@ def xmp_values(properties: list[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
     }
 
 
-def _texts(value: Any) -> Iterator[str]:
+def _texts(value: object) -> Iterator[str]:
     """Yield a value of any form as texts; equal values give equal texts."""
     if isinstance(value, tuple | list | set):
         for entry in value:
@@ -376,22 +373,24 @@ def _number(text: str) -> str:
         return ""
 
 
-def _decoded(value: Any) -> str | None:
+def _decoded(value: object) -> str | None:
     """Return the text of bytes or of Pillow's string; None if the encoding is not certain."""
     if isinstance(value, str):
         try:
-            value = value.encode("latin-1")  # Pillow takes EXIF's texts for Latin-1
+            body = value.encode("latin-1")  # Pillow takes EXIF's texts for Latin-1
         except UnicodeEncodeError:
             return value
-    if not isinstance(value, bytes):
+    elif isinstance(value, bytes):
+        body = value
+    else:
         return "" if value is None else str(value)
     try:
-        return value.strip(b"\0 \r\n\t").decode()
+        return body.strip(b"\0 \r\n\t").decode()
     except UnicodeDecodeError:
         return None
 
 
-def _wide(value: Any) -> str | None:
+def _wide(value: object) -> str | None:
     """Return a text of Windows in EXIF: UTF-16, little-endian."""
     if isinstance(value, tuple) and all(isinstance(code, int) and 0 <= code < 256 for code in value):
         value = bytes(value)
@@ -403,13 +402,13 @@ def _wide(value: Any) -> str | None:
         return None
 
 
-def _longs(value: Any) -> bytes:
+def _longs(value: object) -> bytes:
     """Return the bytes of a field of 32-bit numbers."""
     numbers = value if isinstance(value, tuple) else (value,)
     return b"".join(n.to_bytes(4, "little") for n in numbers if isinstance(n, int) and 0 <= n < 2**32)
 
 
-def _position(gps: Mapping[int, Any]) -> str:
+def _position(gps: Directory) -> str:
     signed = []
     for tag, letters in ((2, "NS"), (4, "EW")):
         degrees, letter = in_degrees(gps.get(tag)), plain_text(gps.get(tag - 1)).upper()[:1] or letters[0]
@@ -426,7 +425,7 @@ def _n_pictures(image: Image.Image) -> int:
         return 2
 
 
-def _bits(image: Image.Image, data: bytes, exif: Mapping[int, Any]) -> int:
+def _bits(image: Image.Image, data: bytes, exif: Directory) -> int:
     if image.format == "PNG":
         return max(8, data[24])
     if image.format == "TIFF":

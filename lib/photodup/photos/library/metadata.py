@@ -28,31 +28,16 @@ _LAYOUT = frozenset({
 })
 # fmt: on
 
-# Metadata that an owner would miss, in the order of sentences.
-KINDS = (
-    "date",
-    "place",
-    "camera",
-    "rating",
-    "label",
-    "title",
-    "caption",
-    "keywords",
-    "people",
-    "author",
-    "copyright",
-    "city",
-    "state",
-    "country",
-    "location",
-)
-_AS_WORDS = {
-    "rating": "a rating of {}",
-    "label": "a label",
-    "title": "a title",
-    "caption": "a caption",
-    "author": "an author",
-}
+# Values of a directory of EXIF by tag, of whatever type Pillow reads.
+Directory = Mapping[int, Any]
+# Metadata by kind; those of `_LISTS` have several texts.
+Description = Mapping[str, str | list[str]]
+
+# Metadata that an owner would miss, in the order of sentences, and their words there.
+KINDS = {kind: kind for kind in ("date", "place", "camera")} | {
+    "rating": "a rating of {}", "label": "a label", "title": "a title", "caption": "a caption", "keywords": "keywords",
+    "people": "people", "author": "an author",
+} | {kind: kind for kind in ("copyright", "city", "state", "country", "location")}  # fmt: skip
 # The kind of each XMP property, by its local name.
 XMP_KINDS = {
     "Rating": "rating", "Label": "label", "title": "title", "Headline": "title", "description": "caption",
@@ -95,7 +80,7 @@ _INTEGERS = {1: "B", 3: "H", 4: "I"}  # TIFF's types
 _NOTES = {b"FUJIFILM": (0x1101, 0x1103), b"Panasonic": (0x002B, 0x002A), b"SONY": (0xB04A, 0xB049)}
 
 
-def count_fields(*directories: Mapping[int, Any]) -> int:
+def count_fields(*directories: Directory) -> int:
     """Count the EXIF fields with metadata: neither layout, nor pointer, nor empty."""
     return sum(
         is_metadata(tag) and not _is_empty(value)
@@ -109,12 +94,12 @@ def is_metadata(tag: int) -> bool:
     return tag not in _LAYOUT
 
 
-def taken_at(exif: Mapping[int, Any], details: Mapping[int, Any]) -> str | None:
+def taken_at(exif: Directory, details: Directory) -> str | None:
     """Return the date in EXIF when a photo was taken, else digitized, else saved, in the form of `date_of`."""
     return next((date for date, _ in dates(exif, details)), None)
 
 
-def dates(exif: Mapping[int, Any], details: Mapping[int, Any]) -> Iterator[tuple[str, str]]:
+def dates(exif: Directory, details: Directory) -> Iterator[tuple[str, str]]:
     """Yield the dates of EXIF, the best first, with their kind: `date`, or `saved`."""
     for tags in (*_TAKEN, _SAVED):
         fields = details if tags in _TAKEN else exif
@@ -146,14 +131,14 @@ def date_of(text: str) -> str | None:
     return date
 
 
-def camera(exif: Mapping[int, Any]) -> str | None:
+def camera(exif: Directory) -> str | None:
     """Return maker and model."""
     make, model = (plain_text(exif.get(tag)) for tag in (_MAKE, _MODEL))
     # "Canon" + "Canon EOS 5D" would read twice.
     return (model if model.startswith(make) else f"{make} {model}").strip() or None
 
 
-def exposure(details: Mapping[int, Any]) -> str | None:
+def exposure(details: Directory) -> str | None:
     """Return the exposure as JSON, or None: seconds, f-number, ISO, EV, number in a sequence, the maker's drive mode."""
     values = {name: _number(details.get(tag)) for name, tag in _EXPOSURE.items()}
     values |= _series(details.get(_MAKER_NOTE))
@@ -161,13 +146,13 @@ def exposure(details: Mapping[int, Any]) -> str | None:
     return json.dumps(present) if present else None
 
 
-def _series(note: Any) -> dict[str, float]:
+def _series(note: object) -> dict[str, float]:
     """Return the number in a sequence and the drive mode of a maker's note; empty if it cannot be read."""
-    tags = next(
-        (tags for maker, tags in _NOTES.items() if isinstance(note, bytes) and note.startswith(maker)), None
-    )
     begin = _NOTE_HEADER + 2
-    if tags is None or len(note) < begin:
+    if not isinstance(note, bytes) or len(note) < begin:
+        return {}
+    tags = next((tags for maker, tags in _NOTES.items() if note.startswith(maker)), None)
+    if tags is None:
         return {}
     order = "<" if note[begin - 1] == 0 else ">"  # fewer than 256 fields
     (n,) = struct.unpack_from(f"{order}H", note, begin - 2)
@@ -182,24 +167,25 @@ def _series(note: Any) -> dict[str, float]:
     return values
 
 
-def sound_kinds(kinds: Any) -> dict[str, Any]:
+def keep_sound_kinds(kinds: object) -> Description:
     """Return the valid metadata by kind of any value, such as one from a foreign catalogue."""
-    return (
-        {kind: value for kind, value in kinds.items() if _is_sound(kind, value)}
-        if isinstance(kinds, dict)
-        else {}
-    )
+    pairs = kinds.items() if isinstance(kinds, dict) else ()
+    return {kind: value for kind, value in pairs if _is_sound(kind, value)}
 
 
 def read_exposure(text: str | None) -> dict[str, float]:
     """Return the valid values of `exposure`'s JSON."""
-    values = {name: _number(value) for name, value in _object(text).items()}
-    return {name: value for name, value in values.items() if value is not None}
+    try:
+        stored = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return {}
+    pairs = stored.items() if isinstance(stored, dict) else ()
+    return {name: number for name, value in pairs if (number := _number(value)) is not None}
 
 
-def joined(*descriptions: Mapping[str, Any]) -> dict[str, Any]:
+def merge_descriptions(*descriptions: Description) -> Description:
     """Merge descriptions; where they differ, the first counts."""
-    return joined_kinds(
+    return collect_kinds(
         ("saved" if kind == "date" and "date of" in description else kind, text)
         for description in descriptions
         for kind, texts in description.items()
@@ -208,17 +194,15 @@ def joined(*descriptions: Mapping[str, Any]) -> dict[str, Any]:
     )
 
 
-def in_words(kinds: Mapping[str, Any], *, plain: bool = False) -> str:
+def in_words(kinds: Description, *, plain: bool = False) -> str:
     """Return kinds as words: "date, place and a rating of 5", or plain: "date, place and rating"."""
-    words = [
-        kind if plain else _AS_WORDS.get(kind, kind).format(kinds[kind]) for kind in KINDS if kind in kinds
-    ]
+    words = [kind if plain else phrase.format(kinds[kind]) for kind, phrase in KINDS.items() if kind in kinds]
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words) or "none"
 
 
-def missing_kinds(keeper: Mapping[str, Any], leaving: Mapping[str, Any]) -> dict[str, Any]:
+def missing_kinds(keeper: Description, leaving: Description) -> Description:
     """Return by kind the metadata of a leaving photo that the keeper lacks or has with another value."""
-    lost: dict[str, Any] = {}
+    lost: dict[str, str | list[str]] = {}
     for kind in KINDS:
         text, base = leaving.get(kind), keeper.get(kind)
         if text is None or text == base:
@@ -227,15 +211,19 @@ def missing_kinds(keeper: Mapping[str, Any], leaving: Mapping[str, Any]) -> dict
             text = sorted(set(text) - set(base or ()))
             if not text:
                 continue
-        elif base and kind == "date" and (leaving.get("date of") == "saved" or _is_one_date(base, text)):
+        elif (
+            base
+            and kind == "date"
+            and (leaving.get("date of") == "saved" or _is_one_date(str(base), str(text)))
+        ):
             continue  # one date may be shorter, and saving sets a date
-        elif base and (kind == "camera" or (kind == "place" and _is_one_place(base, text))):
+        elif base and (kind == "camera" or (kind == "place" and _is_one_place(str(base), str(text)))):
             continue  # another spelling of the camera
         lost[kind] = text
     return lost
 
 
-def lost_in_words(keeper: Mapping[str, Any], leaving: Mapping[str, Any]) -> str:
+def lost_in_words(keeper: Description, leaving: Description) -> str:
     """Return `missing_kinds` in words; empty if nothing is lost."""
     lost = missing_kinds(keeper, leaving)
     differing = {kind: text for kind, text in lost.items() if kind in keeper and kind not in _LISTS}
@@ -252,18 +240,10 @@ def lost_in_words(keeper: Mapping[str, Any], leaving: Mapping[str, Any]) -> str:
     return "; ".join(sentences)
 
 
-def _object(text: str | None) -> dict[str, Any]:
-    try:
-        content = json.loads(text or "{}")
-    except (ValueError, RecursionError):
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
-def _is_sound(kind: str, value: Any) -> bool:
+def _is_sound(kind: str, value: object) -> bool:
     if kind in _LISTS:
         return isinstance(value, list) and all(isinstance(entry, str) for entry in value)
-    return isinstance(value, int if kind == "rating" else str)
+    return isinstance(value, str) and (kind != "rating" or value.removeprefix("-").isdecimal())
 
 
 def _is_one_date(first: str, second: str) -> bool:
@@ -279,20 +259,19 @@ def _is_one_place(first: str, second: str) -> bool:
         return False
 
 
-def joined_kinds(texts: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+def collect_kinds(values: Iterable[tuple[str, object]]) -> Description:
     """Return metadata by kind: lists merged, of other kinds the first value that is not empty."""
-    kinds: dict[str, Any] = {}
+    kinds: dict[str, str] = {}
     lists: dict[str, set[str]] = {}
-    for kind, text in texts:
+    for kind, value in values:
+        text = value.strip("\0 \r\n\t")[:MOST_TEXT] if isinstance(value, str) else ""
         if kind == "rating":
-            number = _number(text)
-            text = round(number) if number else None  # 0: not rated
-        elif isinstance(text, str):
-            text = text.strip("\0 \r\n\t")[:MOST_TEXT]
-            if kind in ("title", "caption") and not is_title(text):
-                continue
-        if kind in ("date", "saved") and not (text := date_of(text or "")):
+            stars = round(_number(value) or 0)
+            text = str(stars) if stars else ""  # 0: not rated
+        elif kind in ("title", "caption") and not is_title(text):
             continue
+        elif kind in ("date", "saved"):
+            text = date_of(text) or ""
         if not text:
             continue
         if kind not in _LISTS:
@@ -350,7 +329,7 @@ def read_xmp(data: bytes) -> Packet:
         if local in ("RDF", "Bag", "Seq", "Alt") and prefix:
             packet.ends[local if local == "RDF" else owner] = parser.CurrentByteIndex, prefix[0]
 
-    def refuse(*_: Any) -> None:
+    def refuse(*_: object) -> None:
         raise ValueError("XMP has no document type, and an entity may stand for gigabytes")
 
     parser = expat.ParserCreate(namespace_separator=" ")
@@ -388,7 +367,7 @@ def place_text(latitude: float, longitude: float) -> str:
     return f"{latitude:.6f} {longitude:.6f}" if latitude or longitude else ""
 
 
-def plain_text(value: Any) -> str:
+def plain_text(value: object) -> str:
     """Return an EXIF value as text without padding; empty for None."""
     return "" if value is None else str(value).strip("\0 ")
 
@@ -403,7 +382,7 @@ def _number(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def in_degrees(value: Any) -> float | None:
+def in_degrees(value: object) -> float | None:
     """Convert degrees, minutes and seconds to degrees; None if one is no number."""
     parts = [_number(part) for part in value] if isinstance(value, tuple) else []
     if not parts or None in parts:
@@ -411,7 +390,7 @@ def in_degrees(value: Any) -> float | None:
     return sum(part / 60**i for i, part in enumerate(parts) if part is not None)
 
 
-def _is_empty(value: Any) -> bool:
+def _is_empty(value: object) -> bool:
     if isinstance(value, bytes):
         return not value.strip(b"\0 ")
     return isinstance(value, str) and not value.strip("\0 ")

@@ -13,7 +13,7 @@ from dataclasses import asdict, astuple, dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol, TypedDict, Unpack
 
 import numpy as np
 
@@ -85,13 +85,23 @@ class PhotoSink(Protocol):
 OpenSink = Callable[[Catalogue], AbstractContextManager[PhotoSink]]
 
 
+class ScanOptions(TypedDict, total=False):
+    """Keyword arguments of `update`, as its docstring explains them."""
+
+    workers: int | None
+    progress: bool
+    max_pixels: int
+    decode_seconds: float
+    open_sink: OpenSink | None
+
+
 def scan(
     folder: Path | str,
     catalogue: Path | str | None = None,
     *,
     only: Sequence[str] = (),
     everything: bool = False,
-    **options: Any,
+    **options: Unpack[ScanOptions],
 ) -> ScanReport:
     """Update the catalogue of a folder; files of unchanged size and time are not read again.
 
@@ -259,7 +269,7 @@ def _read_all(
 ) -> Generator[_FileRead]:
     """Yield results in order of completion, with a bounded number of files in memory."""
     processes = DecodePool(
-        "photodup.photos.library.hashing:packed_facts",
+        "photodup.photos.library.hashing:pack_facts",
         size=workers,
         deadline_s=decode_seconds,
         remedy="scan with a larger --decode-seconds",

@@ -84,7 +84,7 @@ class LibrarySettings:
         return replace(self, keep=order, folders=tuple(folders) if folders else self.folders)
 
 
-def _can_be_a_name(name: Any) -> bool:
+def _can_be_a_name(name: object) -> bool:
     with suppress(UnicodeEncodeError):
         return isinstance(name, str) and b"\0" not in os.fsencode(name)
     return False
@@ -165,12 +165,12 @@ def save_settings(folder: Path, settings: LibrarySettings) -> None:
         values["signature"] = signature(own_key(), _PURPOSE, [settings.backend, settings.url])
     home = OwnFolder(folder)
     try:
-        home.write((json.dumps(values, indent=1) + "\n").encode(), home.settings.name, durable=True)
+        home.write(home.settings.name, (json.dumps(values, indent=1) + "\n").encode())
     except OSError as error:
         raise PhotodupError(f"{printable(home.settings)} cannot be written ({error.strerror}).") from None
 
 
-def inside(folders: Sequence[str]) -> tuple[str, ...]:
+def check_inside(folders: Sequence[str]) -> tuple[str, ...]:
     """Return normalised names of folders in the library.
 
     Raises:
@@ -183,7 +183,7 @@ def inside(folders: Sequence[str]) -> tuple[str, ...]:
     return tuple(map(str, clean))
 
 
-def folders_there(root: Path, names: Sequence[str]) -> tuple[str, ...]:
+def check_folders(root: Path, names: Sequence[str]) -> tuple[str, ...]:
     """Return folders of a library, checked to be spelled as on the disk: another spelling would protect nothing.
 
     Args:
@@ -195,16 +195,16 @@ def folders_there(root: Path, names: Sequence[str]) -> tuple[str, ...]:
     """
     names = [name.strip() for name in names]
     real = [os.path.relpath(real_path(name), root) if os.path.isabs(name) else name for name in names]
-    relative = inside(real)
+    relative = check_inside(real)
     for name in relative:
-        if not is_folder_there(root, name, {}):
+        if not has_folder(root, name, {}):
             raise PhotodupError(
                 f"There is no folder {printable(name)} in {printable(root)}: write it as it is there."
             )
     return relative
 
 
-def is_folder_there(root: Path, name: str, listed: dict) -> bool:
+def has_folder(root: Path, name: str, listed: dict) -> bool:
     """Return whether a library has a folder of exactly this name, which is no link.
 
     `listed` is the cache of `is_spelled_so`.

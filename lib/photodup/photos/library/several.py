@@ -10,7 +10,7 @@ from photodup.core.errors import PhotodupError
 from photodup.core.files import real_path
 from photodup.core.names import printable
 from photodup.photos.library.scan import existing_folder
-from photodup.photos.library.settings import folders_there, load_settings
+from photodup.photos.library.settings import check_folders, load_settings
 from photodup.photos.state.own_folder import locate_catalogue
 
 
@@ -64,7 +64,7 @@ def as_one_library(paths: Sequence[Path]) -> Folders:
             )
     if not os.access(root, os.W_OK | os.X_OK):
         raise PhotodupError(f"photodup may not write into {above}: allow it, or review each folder alone.")
-    only, untouched, notes = folders_there(root, list(map(str, folders))), [], []
+    only, untouched, notes = check_folders(root, list(map(str, folders))), [], []
     notes.append(f"One catalogue and one trash for these folders: `photodup trash list {printable(root)}`.")
     for folder, name in zip(folders, only, strict=True):
         if not os.access(folder, os.W_OK):

@@ -9,17 +9,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
 from unicodedata import normalize
 
 from photodup.photos.library.catalogue import Photo
 from photodup.photos.library.hashing import Memory, digest_of
-from photodup.photos.library.inventory import unpacked, xmp_values
+from photodup.photos.library.inventory import unpack, xmp_values
 from photodup.photos.library.metadata import (
     MOST_XMP_BYTES,
-    joined,
-    joined_kinds,
+    Description,
+    collect_kinds,
     kinds_of,
+    merge_descriptions,
     place_text,
     read_xmp,
 )
@@ -76,7 +76,7 @@ def photographs_among(names: Iterable[str]) -> set[str]:
     }
 
 
-def moving_along(photos: Iterable[Path], never: Collection[Path] = ()) -> dict[Path, list[Path]]:
+def files_moving_with(photos: Iterable[Path], never: Collection[Path] = ()) -> dict[Path, list[Path]]:
     """Return for each photo the files that leave with it, sorted by path: those that belong to it alone.
 
     Args:
@@ -183,29 +183,30 @@ class _Content:
         values: its other values, by property or key; None if photodup does not understand the file.
     """
 
-    kinds: Mapping[str, Any] = field(default_factory=dict)
-    values: Mapping[str, Any] | None = None
+    kinds: Description = field(default_factory=dict)
+    values: Mapping[str, str | tuple[str, ...]] | None = None
 
 
 class Sidecars:
     """The files beside the photos of a library; each folder is read once, on demand.
 
     Attributes:
+        library: its folder.
         memory: stores digests, so that only changed files are read again.
     """
 
     def __init__(self, library: Path) -> None:
-        self._library, self._folder = library, cache(_Folder)
+        self.library, self._folder = library, cache(_Folder)
         self.along, self._content, self._album = cache(self._along), cache(_read), cache(self._read_album)
         self.memory: Memory | None = None
 
     def files_of(self, path: Path) -> list[Path]:
         """Return a photo's files, also shared ones, the shortest name first."""
-        photo = self._library / path
+        photo = self.library / path
         return self._folder(photo.parent).files_of.get(photo, [])
 
     def _along(self, path: Path) -> list[Path]:
-        """Return a photo's files with more than metadata, which `described` has."""
+        """Return a photo's files with more than metadata, which `describe` has."""
         return [file for file in self.files_of(path) if self._content(file).values != {}]
 
     def lost(self, keeper: Path, leaving: Path) -> list[str]:
@@ -229,16 +230,16 @@ class Sidecars:
         with open(path, "rb") as file:
             return digest_of(file, path, "sha256", self.memory)
 
-    def described(self, photo: Photo) -> dict[str, Any]:
+    def describe(self, photo: Photo) -> Description:
         """Return the metadata of a photo, its sidecars and its album, by kind."""
         xmp, exported = (
             [self._content(file).kinds for file in self.files_of(photo.path) if _suffix(file) == suffix]
             for suffix in (".xmp", ".json")
         )
-        album = self._album((self._library / photo.path).parent)
-        return joined(joined(*xmp), unpacked(photo.inventory).kinds, *exported, album)
+        album = self._album((self.library / photo.path).parent)
+        return merge_descriptions(merge_descriptions(*xmp), unpack(photo.inventory).kinds, *exported, album)
 
-    def _read_album(self, folder: Path) -> dict[str, Any]:
+    def _read_album(self, folder: Path) -> Description:
         """Return an album of Google's export as a keyword below `Album`; empty for other folders."""
         keywords = [f"Album|{_album_title(file)}" for file in self.albums(folder)]
         return {"keywords": keywords} if keywords else {}
@@ -261,7 +262,7 @@ def _read(path: Path) -> _Content:
         with suppress(OSError), open(path, "rb") as file:
             data = file.read(MOST_XMP_BYTES + 1)
             packet = read_xmp(data[:MOST_XMP_BYTES].strip(b"\0 \r\n\t"))
-            described = joined_kinds(kinds_of(packet.values))
+            described = collect_kinds(kinds_of(packet.values))
             if not packet.is_whole or len(data) > MOST_XMP_BYTES:
                 return _Content(described)
             further = xmp_values(packet.values).items()
@@ -279,7 +280,7 @@ def _read(path: Path) -> _Content:
     return _Content()
 
 
-def _google_kinds(exported: Mapping[str, Any]) -> Mapping[str, Any]:
+def _google_kinds(exported: Mapping[str, object]) -> Description:
     """Return metadata by kind, without the date: without one Google gives the time of upload."""
     people = exported.get("people")
     names = [p.get("name") for p in people if isinstance(p, dict)] if isinstance(people, list) else []
@@ -290,10 +291,10 @@ def _google_kinds(exported: Mapping[str, Any]) -> Mapping[str, Any]:
     }
     if position := _position(exported):
         kinds["place"] = place_text(*position)
-    return joined({kind: text for kind, text in kinds.items() if isinstance(text, str | list)})
+    return merge_descriptions({kind: text for kind, text in kinds.items() if isinstance(text, str | list)})
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> dict[str, object]:
     """Return the object in a JSON file; empty if it cannot be read."""
     with suppress(OSError, ValueError, RecursionError), open(path, "rb") as file:
         value = json.loads(file.read(MOST_XMP_BYTES))
@@ -301,7 +302,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     return {}
 
 
-def _position(exported: Mapping[str, Any]) -> tuple[float, float] | None:
+def _position(exported: Mapping[str, object]) -> tuple[float, float] | None:
     place = exported.get("geoData")
     match [place.get(name) for name in ("latitude", "longitude")] if isinstance(place, dict) else ():
         case [int() | float() as latitude, int() | float() as longitude] if latitude or longitude:

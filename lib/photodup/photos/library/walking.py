@@ -146,7 +146,7 @@ def _reason_not_to_enter(name: str) -> str:
     return _PASSES if _PASSING.fullmatch(name) else ""
 
 
-def entered_path(path: str) -> str:
+def enterable_path(path: str) -> str:
     """Return a file's path, with folders renamed that the walk of a library does not enter.
 
     `.dtrash` becomes `dtrash (copied)`; `PROGRAM_FOLDERS` keep their names.
@@ -239,7 +239,7 @@ def read_bytes(root: Path, entry: ListedFile) -> tuple[bytes, ListedFile]:
         OSError: it cannot be read, lies behind a link, is no regular file, or changed while it was read.
         photodup.embedding.imaging.ImageError: it is larger than any photograph.
     """
-    with opened_file(root, os.fsdecode(entry.path)) as file:
+    with open_photo_file(root, os.fsdecode(entry.path)) as file:
         status = os.fstat(file.fileno())
         if status.st_size > MAX_FILE_BYTES:
             raise imaging.ImageError(f"{status.st_size / 1e9:.1f} GB is more than any photograph")
@@ -249,7 +249,7 @@ def read_bytes(root: Path, entry: ListedFile) -> tuple[bytes, ListedFile]:
     return data, ListedFile.of(entry.path, status)
 
 
-def opened_file(root: Path, relative: str) -> BinaryIO:
+def open_photo_file(root: Path, relative: str) -> BinaryIO:
     """Open a regular file of a library for reading; no link in the library is followed.
 
     Raises:

@@ -1,23 +1,29 @@
 """Metadata that only a group's leaving photos have: shown on the list, and written beside the staying photo."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from photodup.core.names import escaped, printable
-from photodup.photos.library.carried import merged, properties
+from photodup.photos.library.carried import merge_into, properties_of
 from photodup.photos.library.catalogue import Photo
 from photodup.photos.library.hashing import md5
-from photodup.photos.library.metadata import KINDS, MOST_XMP_BYTES, in_words, joined, missing_kinds
-from photodup.photos.library.sidecars import xmp_of
-from photodup.photos.library.walking import opened_file
+from photodup.photos.library.metadata import (
+    KINDS,
+    MOST_XMP_BYTES,
+    Description,
+    in_words,
+    merge_descriptions,
+    missing_kinds,
+)
+from photodup.photos.library.sidecars import Sidecars, xmp_of
+from photodup.photos.library.walking import open_photo_file
 from photodup.photos.trash.entries import Note
 
 
 @dataclass(frozen=True)
-class SaidAlone:
+class LeavingMetadata:
     """Metadata of a leaving photo that the keeper lacks, by kind, in words.
 
     Attributes:
@@ -30,7 +36,7 @@ class SaidAlone:
     photo: Photo
     written: Mapping[str, str]
     conflicting: Mapping[str, tuple[str, str]]
-    lost: Mapping[str, Any]
+    lost: Description
 
     @property
     def is_whole(self) -> bool:
@@ -44,59 +50,56 @@ class SaidAlone:
 
 
 @dataclass(frozen=True)
-class Carried:
+class Transfer:
     """The metadata of a group's leaving photos, the keeper's sidecar (relative to the library), and the write, if any."""
 
     sidecar: str
-    entries: tuple[SaidAlone, ...]
+    entries: tuple[LeavingMetadata, ...]
     note: Note | None
 
-    def of(self, photo: Photo) -> SaidAlone | None:
+    def of(self, photo: Photo) -> LeavingMetadata | None:
         """Return the entry of a photo, or None."""
         return next((entry for entry in self.entries if entry.photo.id == photo.id), None)
 
 
-def carried(
-    root: Path, keeper: Photo, leaving: Iterable[Photo], described: Callable[[Photo], Mapping[str, Any]]
-) -> Carried | None:
+def plan_transfer(sidecars: Sidecars, keeper: Photo, leaving: Sequence[Photo]) -> Transfer | None:
     """Return the metadata that only leaving photos have, and the keeper's sidecar for it; None if there is none.
 
     If two leaving photos differ, the first one's value is written.
 
     Args:
-        root: the library.
+        sidecars: of the library.
         keeper: the photo that stays.
         leaving: the photos that leave.
-        described: returns the metadata of a photo and its sidecars, by kind.
     """
-    if not (photos := list(leaving)):
+    if not leaving:
         return None
-    base = described(keeper)
-    new: dict[str, Any] = {}
-    entries: list[SaidAlone] = []
-    for photo in photos:
-        if not (lost := missing_kinds(base, described(photo))):
+    root, base = sidecars.library, sidecars.describe(keeper)
+    new: dict[str, str | list[str]] = {}
+    entries: list[LeavingMetadata] = []
+    for photo in leaving:
+        if not (lost := missing_kinds(base, sidecars.describe(photo))):
             continue
         if not entries:
             path = xmp_of(root / keeper.path)
             sidecar = _read(root, path)
         free = {kind: value for kind, value in lost.items() if kind not in base or isinstance(value, list)}
-        writable = properties(free)
-        writable = {kind: some for kind, some in writable.items() if merged(sidecar, some)}
+        writable = properties_of(free)
+        writable = {kind: some for kind, some in writable.items() if merge_into(sidecar, some)}
         for name, value in ((name, value) for some in writable.values() for name, value in some.items()):
             new[name] = [*new.get(name, ()), *value] if isinstance(value, list) else new.get(name, value)
         entries.append(
-            SaidAlone(
+            LeavingMetadata(
                 photo,
                 {kind: _text(lost[kind]) for kind in KINDS if kind in writable},
                 {kind: (_text(base[kind]), _text(lost[kind])) for kind in lost if kind not in free},
                 {kind: value for kind, value in free.items() if kind not in writable},
             )
         )
-        base = joined(base, {kind: lost[kind] for kind in writable})
+        base = merge_descriptions(base, {kind: lost[kind] for kind in writable})
     if not entries:
         return None
-    data = merged(sidecar, new) if new else None
+    data = merge_into(sidecar, new) if new else None
     home = printable(path.relative_to(root))
     note = None
     if data is not None:
@@ -104,17 +107,17 @@ def carried(
         reason = f"written from {', '.join(printable(photo.path) for photo in sources[:3])}"
         before = md5(sidecar) if sidecar is not None else None
         note = Note(path, before, data, frozenset(root / photo.path for photo in sources), reason)
-    return Carried(home, tuple(entries), note)
+    return Transfer(home, tuple(entries), note)
 
 
-def _text(value: Any) -> str:
-    return escaped(", ".join(value) if isinstance(value, list) else str(value))[:200]
+def _text(value: str | list[str]) -> str:
+    return escaped(", ".join(value) if isinstance(value, list) else value)[:200]
 
 
 def _read(root: Path, path: Path) -> bytes | None:
     """Return the bytes of a sidecar; None without one, and empty (never merged) if it cannot be read."""
     try:
-        with opened_file(root, os.fspath(path.relative_to(root))) as file:
+        with open_photo_file(root, os.fspath(path.relative_to(root))) as file:
             return file.read(MOST_XMP_BYTES + 1)
     except FileNotFoundError:
         return None

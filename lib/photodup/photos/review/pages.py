@@ -3,22 +3,22 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Depends, Form, Request
 from fastapi.responses import JSONResponse, Response
 
 from photodup.core.errors import PhotodupError
 from photodup.core.names import printable
 from photodup.core.settings import variable
+from photodup.photos.demo.encoder import NAME as SMALL_ENCODER
 from photodup.photos.embed.choose import known_backends, probe_servers
 from photodup.photos.groups.keepers import WISHES
-from photodup.photos.library.hard_links import freed
-from photodup.photos.library.settings import AUTO, DEFAULT_RULES, LEAST_THRESHOLD, folders_there, inside
+from photodup.photos.library.hard_links import bytes_freed
+from photodup.photos.library.settings import AUTO, DEFAULT_RULES, LEAST_THRESHOLD, check_folders, check_inside
 from photodup.photos.review import pictures
 from photodup.photos.review.session import APART, DONE, MARKED, SKIPPED, TODO, Item, back_in_folders
-from photodup.photos.review.site import CurrentSite, PostedForm, Site, field, number_of
+from photodup.photos.review.site import CurrentSite, Number, Numbers, Text, Texts
 from photodup.photos.trash.quarantine import Trash
 
 router = APIRouter()
@@ -27,15 +27,14 @@ PAGE_SIZE = 24
 TRASH_PAGE_SIZE = 200
 _LOOKED_AT = 12  # photos of each group that are checked for changes
 # Orders of the groups: key, and whether the largest comes first. By default the surest copies come first.
-_ORDERS: dict[str, tuple[Callable[[Item], Any], bool]] = {
+_ORDERS: dict[str, tuple[Callable[[Item], int | str], bool]] = {
     "size": (lambda item: item.bytes_to_free, True),
     "date": (lambda item: item.group.keeper.taken_at or "", True),
     "oldest": (lambda item: item.group.keeper.taken_at or "9999", False),
     "folder": (lambda item: str(item.group.keeper.path), False),
 }
 _LEAST_MB = (1, 10, 100, 1000)  # of what goes, to choose from
-_MOST_FOLDERS = 200
-_STATIC = {"style.css": "text/css", "review.js": "text/javascript", "icon.svg": "image/svg+xml"}
+_MOST_FOLDERS, _MOST_DIGITS = 200, 20
 _CHOOSING = ("INFERENCE_BACKEND", "INFERENCE_SERVICE_URL")  # they override the settings
 _LOCAL = (("local-pytorch-fp32", ""), ("local-onnx-fp32", ""))
 
@@ -91,6 +90,7 @@ def overview(
         sizes=_LEAST_MB,
         folders=sorted(map(printable, parents))[:_MOST_FOLDERS],
         statuses=[TODO, MARKED, SKIPPED, APART, DONE],
+        small_encoder=SMALL_ENCODER,
         **page,
         n_suggested=sum(bool(item.suggested) for item in session.select("copies", TODO)),
         changed=pictures.problems(session.root, [p for item in items for p in item.still_there[:_LOOKED_AT]]),
@@ -107,10 +107,10 @@ def group_page(site: CurrentSite, key: str, photo: int = 0) -> Response:
         return site.go(f"/#{key}")
     if item.status == DONE:
         return site.message("This group is done", _what_was_removed(item, session.trash.moves_files))
-    chosen, measured = next(((p, e) for p, e in members if p.id == photo), members[0])
+    member = next((member for member in members if member.photo.id == photo), members[0])
+    chosen = member.photo
     before, after = session.neighbours(key)
-    compared = [photo for photo, _ in members]
-    fetched_ahead = compared[compared.index(chosen) + 1 :][:1]
+    fetched_ahead = [later.photo for later in members[members.index(member) + 1 :][:1]]
     following = session.next_todo(key)
     if following and following != key:
         fetched_ahead += session.item(following).photos[:2]
@@ -118,8 +118,7 @@ def group_page(site: CurrentSite, key: str, photo: int = 0) -> Response:
         "group.html",
         item=item,
         chosen=chosen,
-        evidence=pictures.evidence_sentence(measured, item.group.difference(chosen)),
-        technical=pictures.technical(measured),
+        evidence=pictures.evidence_sentence(member),
         rows=pictures.side_by_side(session.root, item.group.keeper, chosen),
         offer=session.offer(key, chosen.id),
         before=before,
@@ -143,15 +142,16 @@ def confirm_page(site: CurrentSite, number: int = 1) -> Response:
     session = site.session
     marked = session.select(status=MARKED)
     items, page = _one_page(marked, number, PAGE_SIZE)
-    going = {photo.id: photo for item in marked for photo in item.photos if photo.id in item.remove}
-    written = session.carried()
-    frees = freed(session.root, going.values())
+    going = {photo.id: photo for item in marked for photo in item.leaving}
+    written = session.transfers()
+    frees = bytes_freed(session.root, going.values())
     return site.page(
         "confirm.html",
         links=pictures.links_to(session.root, going.values(), site.folder.only),
+        n_sidecars=len({file for removal in session.removals() for file in removal.sidecars}),
         linked={number for number, n_bytes in frees.items() if not n_bytes},
         freed=sum(frees.values()),
-        carried=written,
+        transfers=written,
         items=items,
         plan=session.plan(written),
         leaving=going.keys(),
@@ -195,7 +195,7 @@ def settings(site: CurrentSite) -> Response:
     """What is stored for this library, and which servers answer."""
     stored = site.session.settings
     chosen = (stored.backend, stored.url or "")
-    states = probe_servers(known_backends(stored, site.folder.encoders.endpoints))
+    states = probe_servers(known_backends(stored, site.folder.encoder.endpoints))
     listed = {(state.name, state.url) for state in states} | {(AUTO, ""), *_LOCAL}
     return site.page(
         "settings.html",
@@ -212,37 +212,26 @@ def settings(site: CurrentSite) -> Response:
 @router.get("/work")
 def work(site: CurrentSite) -> Response:
     """The progress of the work, its result once it has ended, or how to begin before the folder is open."""
-    task, folder = site.folder.work.last, site.folder
-    if (state := _state(site))["is_running"]:
-        return site.page("work.html", **state)
+    folder, task = site.folder, site.folder.work.last
+    if task and not task.ended.is_set():
+        return site.page("work.html", task=task)
     if folder.session is not None:
         return site.result(task) if task else site.go("/")
     sentence = ""
     if task:
         sentence = task.error or (task.finished.sentence if task.finished else "")
-    return site.page("begin.html", said=sentence, was_scanned=folder.was_scanned)
+    return site.page("begin.html", sentence=sentence, was_scanned=folder.was_scanned)
 
 
 @router.get("/work/state")
 def state(site: CurrentSite) -> Response:
     """The progress as JSON, for the waiting page."""
-    return JSONResponse(_state(site))
-
-
-def _state(site: Site) -> dict[str, Any]:
     if (task := site.folder.work.running) is None:
-        return {"is_running": False}
-    return {
-        "is_running": True,
-        "is_open": site.is_open,
-        "title": task.title,
-        "doing": task.doing,
-        "done": task.done,
-        "total": task.total,
-        "left": "stopping after this photo" if task.is_stopping else task.time_left,
-        "can_stop": task.can_stop,
-        "is_stopping": task.is_stopping,
+        return JSONResponse({"is_running": False})
+    fields = {
+        name: getattr(task, name) for name in ("title", "doing", "done", "total", "can_stop", "is_stopping")
     }
+    return JSONResponse({"is_running": True, "is_open": site.is_open, "left": task.time_left} | fields)
 
 
 @router.get("/photo/{photo_id}/{size}.jpg")
@@ -250,18 +239,18 @@ def image(site: CurrentSite, photo_id: int, size: str, request: Request) -> Resp
     """One photo as a JPEG of one of the sizes."""
     if size not in pictures.SIZES:
         raise pictures.PictureRefused("There is no such size.")
-    session, photo = site.shown(photo_id)
+    root, photo = site.photo(photo_id)
     if _was_sent(request, tag := f"{photo.md5}-{size}"):
-        pictures.open_photo(session.root, photo).close()
+        pictures.open_photo(root, photo).close()
         return _picture(tag, None)
-    return _picture(tag, pictures.cached_picture(session.root, session.own, photo, size))
+    return _picture(tag, pictures.photo_picture(root, photo, size))
 
 
 @router.get("/difference/{keeper_id}/{photo_id}.jpg")
 def difference_image(site: CurrentSite, keeper_id: int, photo_id: int) -> Response:
     """Where two photos differ, as a JPEG; a header says how much, in words."""
-    (session, keeper), (_, photo) = site.shown(keeper_id), site.shown(photo_id)
-    drawn, description = pictures.difference_picture(session.root, keeper, photo)
+    (root, keeper), (_, photo) = site.photo(keeper_id), site.photo(photo_id)
+    drawn, description = pictures.difference_picture(root, keeper, photo)
     return Response(drawn, media_type="image/jpeg", headers={"Content-Description": description})
 
 
@@ -283,36 +272,25 @@ def removed_image(site: CurrentSite, name: str, request: Request) -> Response:
     if operation is None or not operation.files:
         raise pictures.PictureRefused("There is no such photo in the trash.")
     tag, moved = f"{operation.files[0].md5}-removed", operation.files[0]
-    return _picture(tag, None if _was_sent(request, tag) else pictures.removed_picture(session.root, moved))
-
-
-@router.get("/static/{name}")
-def static(name: str) -> Response:
-    """The page's own style, script and icon."""
-    if name not in _STATIC:
-        raise pictures.PictureRefused("There is no such file.")
-    data = (Path(__file__).parent / "static" / name).read_bytes()
-    return Response(data, media_type=_STATIC[name], headers={"Cache-Control": "private, max-age=3600"})
+    return _picture(tag, None if _was_sent(request, tag) else pictures.trash_picture(session.root, moved))
 
 
 @router.post("/group/{key}")
-def decide_group(site: CurrentSite, key: str, form: PostedForm) -> Response:
+def decide_group(
+    site: CurrentSite, key: str, keep: Numbers, action: Text = "", photo: Number = 0
+) -> Response:
     """Accept a group, skip it, or tell one photo apart; then show the next undecided group."""
     session = site.session
-    action = field(form, "action")
-    chosen = number_of(field(form, "photo", "0"))
     if action == "accept":
-        keep = [number_of(value) for value in form.get("keep", [])]
         session.accept(key, keep)
     elif action == "keep_instead":
-        following = session.keep_instead(key, chosen)
-        return site.go(f"/group/{following}")
+        return site.go(f"/group/{session.keep_instead(key, photo)}")
     elif action == "carry":
-        session.carry(key, chosen)
+        session.carry(key, photo)
     elif action == "skip":
         session.skip(key)
     elif action == "keep_both":
-        session.set_apart(key, chosen)
+        session.set_apart(key, photo)
         if session.item(key).members:
             return site.go(f"/group/{key}")
     else:
@@ -348,40 +326,41 @@ def carry_all(site: CurrentSite) -> Response:
 
 
 @router.post("/list")
-def change_list(site: CurrentSite, form: PostedForm) -> Response:
-    """Change what happens to one photo of the list, and show the list again."""
-    action, _, change = field(form, "change").partition(" ")
-    key, _, number = change.partition(" ")
-    site.session.change_mark(key, number_of(number), action)
-    return site.go(f"/confirm?number={number_of(field(form, 'number', '1'))}#{key}")
+def change_list(site: CurrentSite, change: Text = "", number: Number = 1) -> Response:
+    """Change what happens to one photo of the list (`change` is action, group and photo), and show the list again."""
+    match change.split():
+        case [action, key, photo] if photo.isdecimal() and len(photo) < _MOST_DIGITS:
+            site.session.change_mark(key, int(photo), action)
+            return site.go(f"/confirm?number={number}#{key}")
+    raise PhotodupError("There is no such change.")
 
 
 @router.post("/remove")
-def remove_marked(site: CurrentSite, form: PostedForm) -> Response:
+def remove_marked(site: CurrentSite, plan: Text = "") -> Response:
     """Move what is marked into the trash, if it is still the list that was shown."""
-    session, plan = site.session, field(form, "plan")
-    return site.change("Removing photos", partial(session.apply, plan), "/trash")
+    return site.change("Removing photos", partial(site.session.apply, plan), "/trash")
 
 
 @router.post("/restore")
-def restore(site: CurrentSite, form: PostedForm) -> Response:
-    """Bring removals back from the trash."""
-    ids = form.get("shown" if form.get("which") == ["shown"] else "operation", [])
+def restore(
+    site: CurrentSite, shown: Texts, operation: Texts, which: Text = "", unsigned: Text = ""
+) -> Response:
+    """Bring removals back from the trash: the chosen ones, or all of the page."""
+    session, ids = site.session, shown if which == "shown" else operation
     if not ids:
         raise PhotodupError("Choose what to restore first.")
-    session, unsigned = site.session, form.get("unsigned") == ["yes"]
 
     def bring_back() -> str:
-        restored = session.restore(ids, unsigned=unsigned)
+        restored = session.restore(ids, unsigned=unsigned == "yes")
         return back_in_folders([path.relative_to(session.root) for path in restored])
 
     return site.change("Putting files back", bring_back, title="Restored")
 
 
 @router.post("/empty-trash")
-def empty_trash(site: CurrentSite, form: PostedForm) -> Response:
+def empty_trash(site: CurrentSite, plan: Text = "") -> Response:
     """Delete for good what lies in the trash, if it is still what was shown."""
-    session, plan = site.session, field(form, "plan")
+    session = site.session
 
     def delete() -> str:
         n, n_bytes = session.empty_trash(plan)
@@ -392,36 +371,53 @@ def empty_trash(site: CurrentSite, form: PostedForm) -> Response:
 
 
 @router.post("/settings/backend")
-def set_backend(site: CurrentSite, form: PostedForm) -> Response:
+def set_backend(site: CurrentSite, backend: Text = AUTO, name: Text = "", url: Text = "") -> Response:
     """Store the server that embeds; choosing its address here makes it this user's."""
-    chosen = field(form, "backend", AUTO)
-    if chosen == "other":
-        chosen = f"{field(form, 'name').strip()} {field(form, 'url').strip()}"
-    name, _, url = chosen.partition(" ")
-    changed = replace(site.session.settings, backend=name or AUTO, url=url or None, ignored=None)
+    if backend != "other":
+        name, _, url = backend.partition(" ")
+    changed = replace(
+        site.session.settings, backend=name.strip() or AUTO, url=url.strip() or None, ignored=None
+    )
     site.session.change(changed)
     return site.go("/settings")
 
 
+def _rule_places(
+    resolution: Number = 0,
+    format: Number = 0,
+    metadata: Number = 0,
+    oldest: Number = 0,
+    size: Number = 0,
+    folder: Number = 0,
+) -> dict[str, int]:
+    """Return the place of each keep rule in the owner's order; 0 leaves a rule out."""
+    return dict(zip(DEFAULT_RULES, (resolution, format, metadata, oldest, size, folder), strict=True))
+
+
+RulePlaces = Annotated[dict[str, int], Depends(_rule_places)]
+
+
 @router.post("/settings/keep")
-def set_keep_rules(site: CurrentSite, form: PostedForm) -> Response:
+def set_keep_rules(
+    site: CurrentSite, places: RulePlaces, folders: Text = "", protected: Text = "", not_within: Text = ""
+) -> Response:
     """Store the order of the keep rules, the folders by priority, and the folders without suggestions or comparisons."""
-    places = {rule: number_of(field(form, rule, "0") or "0") for rule in DEFAULT_RULES}
-    order = sorted((rule for rule in DEFAULT_RULES if places[rule] > 0), key=lambda rule: places[rule])
     session = site.session
-    lines = {name: field(form, name).splitlines() for name in ("folders", "protected", "not_within")}
-    checked: dict[str, Any] = {
-        name: folders_there(session.root, lines[name]) for name in ("protected", "not_within")
-    }
-    changed = replace(session.settings, keep=tuple(order), folders=inside(lines["folders"]), **checked)
+    changed = replace(
+        session.settings,
+        keep=tuple(sorted((rule for rule in places if places[rule] > 0), key=lambda rule: places[rule])),
+        folders=check_inside(folders.splitlines()),
+        protected=check_folders(session.root, protected.splitlines()),
+        not_within=check_folders(session.root, not_within.splitlines()),
+    )
     return site.change("Choosing the photos to keep", partial(session.change, changed), "/settings")
 
 
 @router.post("/wishes")
-def wish(site: CurrentSite, form: PostedForm) -> Response:
+def wish(site: CurrentSite, never_from: Texts, wishes: Texts) -> Response:
     """Choose for this run which of equal photos to keep, and from where nothing goes."""
-    never_from = folders_there(site.folder.root, form.get("never_from", ()))
-    regroup = partial(site.folder.wish, [wish for wish in WISHES if wish in form], never_from)
+    known = [wish for wish in WISHES if wish in wishes]
+    regroup = partial(site.folder.wish, known, check_folders(site.folder.root, never_from))
     return site.change("Choosing the photos to keep", regroup, "/")
 
 
@@ -436,29 +432,29 @@ def stop(site: CurrentSite) -> Response:
 @router.post("/open")
 def open_folder(site: CurrentSite) -> Response:
     """Open the folder with what is in its catalogue."""
-    return site.go("/") if site.folder.session else site.run(site.folder.opening())
+    return site.go("/") if site.folder.session else site.run(site.folder.opening_task())
 
 
 @router.post("/scan")
 def scan_folder(site: CurrentSite) -> Response:
     """Look for photos in the folder: new ones, changed ones, and those that are gone."""
-    return site.run(site.folder.scanning())
+    return site.run(site.folder.scanning_task())
 
 
 @router.post("/similar")
-def similar(site: CurrentSite, form: PostedForm) -> Response:
+def similar(site: CurrentSite, encoder: Text = "") -> Response:
     """Look at what the photos show, so that similar scenes are found."""
-    return site.run(site.folder.finding_scenes(field(form, "encoder")))
+    if encoder not in ("", "small"):
+        raise PhotodupError("There is no such encoder: choose one that the page offers.")
+    return site.run(site.folder.scenes_task(by_small_encoder=encoder == "small"))
 
 
 @router.post("/threshold")
-def threshold(site: CurrentSite, form: PostedForm) -> Response:
+def threshold(
+    site: CurrentSite, percent: Annotated[float | None, Form()] = None, usual: Text = ""
+) -> Response:
     """Show similar scenes from another threshold on, in percent; the model's own if it is left out."""
-    text = "" if "usual" in form else field(form, "percent").strip()
-    try:
-        chosen = float(text) / 100 if text else None
-    except ValueError:
-        chosen = -1.0
+    chosen = None if usual or percent is None else percent / 100
     if chosen is not None and not LEAST_THRESHOLD <= chosen <= 1:
         raise PhotodupError("Say how alike scenes must be with a number from 1 to 100.")
     show = partial(site.folder.show_from, chosen)

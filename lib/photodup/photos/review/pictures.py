@@ -1,12 +1,10 @@
-"""Photos for the page: cached JPEGs by catalogue id, and comparisons of two photos in words."""
+"""Photos for the page: JPEGs by catalogue id, and comparisons of two photos in words."""
 
 import errno
-import hashlib
 import os
 import re
 import threading
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -17,28 +15,23 @@ from PIL import ExifTags, Image
 from photodup.core.errors import PhotodupError
 from photodup.core.names import printable
 from photodup.embedding import imaging
-from photodup.photos.groups.results import Evidence
+from photodup.photos.groups.results import Member
 from photodup.photos.library.catalogue import Photo
 from photodup.photos.library.hashing import md5
 from photodup.photos.library.metadata import is_metadata
-from photodup.photos.library.walking import opened_file
+from photodup.photos.library.walking import open_photo_file
 from photodup.photos.review.drawn_difference import LEAST, drawn_difference
-from photodup.photos.state.own_folder import THUMBNAIL_SIZES, OwnFolder, OwnFolderError
-from photodup.photos.state.own_key import is_signed, own_key, read_key, signature
 from photodup.photos.trash.entries import Moved
 from photodup.photos.trash.files import TRASH_FOLDER
 
 # Longer side in pixels: grid, side by side, zoomed in.
-SIZES = dict(zip(THUMBNAIL_SIZES, (360, 1600, 6000), strict=True))
+SIZES = {"small": 360, "screen": 1600, "large": 6000}
 _QUALITY = {"small": 80, "screen": 88, "large": 92}
 # Zoomed in, a JPEG up to this many pixels is sent unchanged.
 _AS_IT_IS_PIXELS = 64_000_000
 # EXIF is in the first segments of a JPEG; the rest of a 20 MB file need not be read for it.
 _JPEG_HEADER_BYTES = 1_000_000
 _MOST_FIELDS = 40  # of EXIF, for one page
-# A cached picture may come with a foreign library and show another photo than the one to delete. So each ends with the
-# user's signature, in hexadecimal digits behind the JPEG.
-_PURPOSE, _SIGNATURE_BYTES, _MOST_BYTES = "picture 1", 64, 100_000_000
 # How many are decoded at a time: one of 200 megapixels takes 1 GB.
 _making = threading.BoundedSemaphore(2)
 
@@ -55,7 +48,7 @@ def open_photo(root: Path, photo: Photo) -> BinaryIO:
     """
     name = printable(photo.path)
     try:
-        file = opened_file(root, os.fspath(photo.path))
+        file = open_photo_file(root, os.fspath(photo.path))
     except FileNotFoundError:
         raise PictureRefused(f"{name} is no longer there: scan again.") from None
     except OSError as error:
@@ -83,14 +76,14 @@ def problems(root: Path, photos: Iterable[Photo]) -> dict[int, str]:
     return reasons
 
 
-def removed_picture(root: Path, moved: Moved) -> bytes:
-    """Return a small JPEG of a photo in the trash, not cached.
+def trash_picture(root: Path, moved: Moved) -> bytes:
+    """Return a small JPEG of a photo in the trash.
 
     Raises:
         PictureRefused: it is missing, or is not the removed file.
     """
     try:
-        with opened_file(root, f"{TRASH_FOLDER}/{moved.trash}") as file:
+        with open_photo_file(root, f"{TRASH_FOLDER}/{moved.trash}") as file:
             data = file.read(moved.size + 1)
         if len(data) != moved.size or md5(data) != moved.md5:
             raise PictureRefused(f"{printable(moved.home)} in the trash is not the file that was removed.")
@@ -100,31 +93,21 @@ def removed_picture(root: Path, moved: Moved) -> bytes:
         raise PictureRefused(f"{printable(moved.home)} in the trash cannot be shown.") from None
 
 
-def cached_picture(root: Path, home: OwnFolder, photo: Photo, size: str) -> bytes:
-    """Return a JPEG of one of `SIZES`, cached by content."""
-    cached = "thumbnails", photo.md5[:2], f"{photo.md5}-{size}.jpg"
-    # Open it even if cached: a changed file must be refused.
+def photo_picture(root: Path, photo: Photo, size: str) -> bytes:
+    """Return a JPEG of one of `SIZES`; the browser keeps it.
+
+    Raises:
+        PictureRefused: as `open_photo`.
+    """
     with open_photo(root, photo) as file:
         if size == "large" and photo.format == "JPEG" and photo.width * photo.height <= _AS_IT_IS_PIXELS:
             return file.read()
-        with suppress(OSError, OwnFolderError):
-            stored = home.read(*cached, most_bytes=_MOST_BYTES)
-            encoded, mark = stored[:-_SIGNATURE_BYTES], stored[-_SIGNATURE_BYTES:].decode("latin-1")
-            if is_signed(read_key(), _PURPOSE, _signed(photo, size, encoded), mark):
-                return encoded
         with _making:
-            encoded = _encoded(_decoded(file.read(), photo, size), size)
-    with suppress(OSError, PhotodupError):  # a full disk or a read-only library costs time, not the page
-        home.write(encoded + signature(own_key(), _PURPOSE, _signed(photo, size, encoded)).encode(), *cached)
-    return encoded
-
-
-def _signed(photo: Photo, size: str, encoded: bytes) -> list[str]:
-    return [photo.md5, size, hashlib.sha256(encoded).hexdigest()]
+            return _encoded(_decoded(file.read(), photo, size), size)
 
 
 def difference_picture(root: Path, left: Photo, right: Photo) -> tuple[bytes, str]:
-    """Return a JPEG of the differences of two photos, and how much they differ in words; not cached.
+    """Return a JPEG of the differences of two photos, and how much they differ in words.
 
     Raises:
         PictureRefused: one cannot be shown, or they cannot be laid over each other.
@@ -165,20 +148,12 @@ def _encoded(image: Image.Image, size: str) -> bytes:
     return imaging.encode(image, "JPEG", quality=_QUALITY[size], **options)
 
 
-def head(root: Path, photo: Photo) -> bytes:
-    """Return the part of a file that holds its metadata.
-
-    Raises:
-        PictureRefused: as `open_photo`.
-    """
-    with open_photo(root, photo) as file:
-        return file.read(_JPEG_HEADER_BYTES if photo.format == "JPEG" else -1)
-
-
 def exif(root: Path, photo: Photo) -> dict[str, str]:
     """Return readable EXIF fields, by name; empty for an unreadable file. The page escapes the values."""
     try:
-        with imaging.open_image(head(root, photo)) as header:
+        with open_photo(root, photo) as file:
+            data = file.read(_JPEG_HEADER_BYTES if photo.format == "JPEG" else -1)
+        with imaging.open_image(data) as header:
             tags = header.getexif()
             fields = dict(tags) | dict(tags.get_ifd(ExifTags.IFD.Exif))
     except Exception:  # Broken EXIF must not cost the page.
@@ -235,33 +210,19 @@ def side_by_side(root: Path, left: Photo, right: Photo) -> list[SideBySide]:
     return rows
 
 
-def evidence_sentence(measured: Evidence, difference: str = "") -> str:
-    """Return a sentence why a photo is in this group; `difference` is what the keeper lacks."""
-    if measured.exact:
+def evidence_sentence(member: Member) -> str:
+    """Return a sentence why a photo is in its group."""
+    if member.evidence.exact:
         return "An exact copy: the two files are the same, byte for byte."
-    verification = measured.verification
+    verification = member.evidence.verification
     if verification is not None and verification.is_copy():
         mirrored = ", mirrored" if verification.mirrored else ""
-        if difference:
+        if member.differences:
             return f"The same picture{mirrored}, but for what is named above: photodup suggests no removal."
         return f"The same picture{mirrored}: laid over each other, they agree everywhere they both show."
     if verification is not None and verification.overlap > 0:
         return "Alike, but laid over each other they do not agree everywhere: two photographs of one scene, perhaps."
     return "Alike at a glance; they could not be laid over each other."
-
-
-def technical(measured: Evidence) -> list[tuple[str, str]]:
-    """Return the measurements as (name, value)."""
-    lines = []
-    if measured.similarity is not None:
-        lines.append(("Embedding", f"{measured.similarity:.3f} cosine"))
-    if (verification := measured.verification) is not None and verification.overlap > 0:
-        lines.append(("Pixels agree", whole_percent(verification.agreement)))
-        method = "by grey values" if verification.by_grey else f"{verification.inliers} points"
-        lines.append(("Aligned", f"{method}{', mirrored' if verification.mirrored else ''}"))
-    elif verification is not None:
-        lines.append(("Pixels", "cannot be laid over each other"))
-    return lines
 
 
 def size(n_bytes: int) -> str:

@@ -4,32 +4,33 @@ One task runs at a time, in its own thread, with progress and a clean stop.
 """
 
 import math
-import os
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from photodup.core.errors import PhotodupError
 from photodup.core.extras import missing_extra
 from photodup.core.names import escaped
 from photodup.core.progress import watched_by
 from photodup.photos.embed.batches import embed_library
-from photodup.photos.embed.choose import EncoderRequest, connected
+from photodup.photos.embed.choose import EncoderRequest, connect_encoder
 from photodup.photos.groups.by_settings import tiers_by_settings
 from photodup.photos.groups.model_thresholds import choose_model
 from photodup.photos.groups.results import Tiers
 from photodup.photos.library import apple
-from photodup.photos.library.catalogue import Catalogue, Model
+from photodup.photos.library.catalogue import Catalogue, Model, is_scanned
 from photodup.photos.library.scan import ScanReport, existing_folder, scan
-from photodup.photos.library.settings import folders_there, load_settings, save_settings
+from photodup.photos.library.settings import check_folders, load_settings, save_settings
 from photodup.photos.review.session import ReviewSession
-from photodup.photos.state.own_folder import locate_catalogue
+
+if TYPE_CHECKING:
+    from photodup.embedding.client.embedder import Embedder
 
 _GROUPING = "Finding copies"
 # Progress bars' names in the words of the page.
@@ -120,6 +121,8 @@ class ReviewTask:
     @property
     def time_left(self) -> str:
         """Time left of the current part, in words; empty while unknown."""
+        if self.is_stopping:
+            return "stopping after this photo"
         spent = time.monotonic() - self._step_begun
         if not self.done or spent < _SURE_AFTER_S or self.done >= self.total:
             return ""
@@ -135,7 +138,7 @@ class ReviewTask:
     def run(self) -> None:
         """Run it; an error becomes one sentence."""
         try:
-            with watched_by(self._tell):
+            with watched_by(self._report_progress):
                 self.finished = self._do(self)
         except Stopped:
             note = "The work done so far is kept; start again to continue it."
@@ -155,7 +158,7 @@ class ReviewTask:
         finally:
             self.ended.set()
 
-    def _tell(self, desc: str, n_done: int, total: int) -> None:
+    def _report_progress(self, desc: str, n_done: int, total: int) -> None:
         if n_done == 0:
             self._step_begun = time.monotonic()
         self.doing, self.done, self.total = _WORDS.get(desc, self.title), n_done, total
@@ -205,35 +208,21 @@ class TaskRunner:
             task.ended.wait(stop_s if task.can_stop else finish_s)
 
 
-@dataclass(frozen=True)
-class Encoders(EncoderRequest):
-    """The encoder of the command line, and others that the page offers.
-
-    Attributes:
-        more: name in words -> function that prepares and returns the weights of another encoder.
-        small_model: its model's name in a catalogue; if used before, it is offered first.
-    """
-
-    more: Mapping[str, Callable[[], str]] = field(default_factory=dict)
-    small_model: str = ""
-
-
-NO_MORE_ENCODERS = Encoders()
-
-
 class ReviewedFolder:
     """A folder of photographs, scanned or not.
 
     Args:
         root: the folder.
         catalogue: its catalogue, if elsewhere.
-        find: makes the groups; default by the library's settings and `options`.
-        encoders: for similar scenes.
+        find: makes the groups; default by the library's settings and the arguments below.
+        encoder: for similar scenes; default as environment and settings say.
+        small_encoder: prepares and returns the weights of a small encoder, which the page then offers as well.
         protect: more folders to protect; added to the settings.
         not_within: more folders whose photos are not compared with each other; added to the settings.
         only: the folders to look at, relative to `root`; empty for all.
         untouched: folders without suggestions, relative to `root`.
-        **options: of `tiers_by_settings`: `keep`, `folders`, `digest`, `allow_random`, `threshold`.
+        keep, folders, threshold: as of `tiers_by_settings`.
+        digest, allow_random: as of `GroupingOptions`.
 
     Attributes:
         only: the folders to look at, relative to `root`; empty for all.
@@ -253,18 +242,28 @@ class ReviewedFolder:
         catalogue: Path | None = None,
         *,
         find: Callable[..., Tiers] | None = None,
-        encoders: Encoders = NO_MORE_ENCODERS,
+        encoder: EncoderRequest | None = None,
+        small_encoder: Callable[[], str] | None = None,
         protect: Sequence[str] | None = None,
         not_within: Sequence[str] | None = None,
         only: Sequence[str] = (),
         untouched: Sequence[str] = (),
-        **options: Any,
+        keep: str | None = None,
+        folders: Sequence[str] | None = None,
+        threshold: float | None = None,
+        digest: str | None = None,
+        allow_random: bool = False,
     ) -> None:
         self.only, self._untouched = only, untouched
-        self.root, self.encoders = existing_folder(root), encoders
-        self._catalogue, self._options = catalogue, options
-        self._new = {"protected": folders_there(self.root, protect or ())}
-        self._new["not_within"] = folders_there(self.root, not_within or ())
+        self.root, self.encoder = existing_folder(root), encoder or EncoderRequest()
+        self.small_encoder = small_encoder
+        self._catalogue, self._threshold = catalogue, threshold
+        self._digest, self._allow_random = digest, allow_random
+        self._group = partial(
+            tiers_by_settings, keep=keep, folders=folders, digest=digest, allow_random=allow_random, only=only
+        )
+        self._protect = check_folders(self.root, protect or ())
+        self._not_within = check_folders(self.root, not_within or ())
         self.wishes: tuple[str, ...] = ()
         self.never_from: tuple[str, ...] = ()
         self._find = find or self._by_settings
@@ -275,11 +274,7 @@ class ReviewedFolder:
     @property
     def was_scanned(self) -> bool:
         """Whether the catalogue exists and has photos of each reviewed folder."""
-        is_there = os.path.isfile(locate_catalogue(self.root, self._catalogue)[0])
-        if not is_there or not self.only:
-            return is_there
-        with Catalogue(self.root, self._catalogue) as opened:
-            return not opened.unknown(self.only)
+        return is_scanned(self.root, self._catalogue, self.only)
 
     def check(self) -> None:
         """Check catalogue, settings and model before long work; an unscanned folder is fine.
@@ -290,8 +285,7 @@ class ReviewedFolder:
         if self.was_scanned:
             with Catalogue(self.root, self._catalogue) as opened:
                 load_settings(opened.own.path)
-                digest = self._options.get("digest")
-                choose_model(opened, digest, allow_random=bool(self._options.get("allow_random")))
+                choose_model(opened, self._digest, allow_random=self._allow_random)
 
     def open(self, seconds: float | None = None) -> ReviewSession:
         """Open the folder, or group again if it is open.
@@ -303,7 +297,7 @@ class ReviewedFolder:
             PhotodupError: it was not scanned, or cannot be opened.
         """
         if self.session is None:
-            if any(self._new.values()):
+            if self._protect or self._not_within:
                 self._remember_folders()
             limit_s = math.inf if seconds is None else seconds
             self.session = ReviewSession(self.root, self._catalogue, self._find, limit_s)
@@ -317,22 +311,29 @@ class ReviewedFolder:
     def _remember_folders(self) -> None:
         with Catalogue(self.root, self._catalogue) as opened:
             stored = load_settings(opened.own.path)
-            merged = {name: {*getattr(stored, name), *new} for name, new in self._new.items()}
-            changed: dict[str, Any] = {name: tuple(sorted(folders)) for name, folders in merged.items()}
-            save_settings(opened.own.path, replace(stored, **changed))
+            protected = tuple(sorted({*stored.protected, *self._protect}))
+            not_within = tuple(sorted({*stored.not_within, *self._not_within}))
+            save_settings(opened.own.path, replace(stored, protected=protected, not_within=not_within))
 
-    def _by_settings(self, opened: Catalogue, **more: Any) -> Tiers:
-        never_from = (*self.never_from, *self._untouched)
-        options = self._options | {"wishes": self.wishes, "never_from": never_from, "only": self.only}
-        return tiers_by_settings(opened, **options | more)
+    def _by_settings(
+        self, opened: Catalogue, seconds: float = math.inf, on_more: Callable[[], None] | None = None
+    ) -> Tiers:
+        return self._group(
+            opened,
+            threshold=self._threshold,
+            wishes=self.wishes,
+            never_from=(*self.never_from, *self._untouched),
+            seconds=seconds,
+            on_more=on_more,
+        )
 
     # ---- what a person can start -------------------------------------------------------------------------
 
-    def opening(self) -> ReviewTask:
+    def opening_task(self) -> ReviewTask:
         """Return the task that opens the folder for the first time."""
-        return ReviewTask(_GROUPING, self._opened)
+        return ReviewTask(_GROUPING, self._open_in_task)
 
-    def _opened(self, task: ReviewTask) -> Finished:
+    def _open_in_task(self, task: ReviewTask) -> Finished:
         task.step(_GROUPING, is_exclusive=True)
         session = self.open(0)
 
@@ -344,62 +345,56 @@ class ReviewedFolder:
             session.look_further(show)
         return Finished("/")
 
-    def scanning(self) -> ReviewTask:
+    def scanning_task(self) -> ReviewTask:
         """Return the task that looks for photos: new ones, changed ones, and those that are gone."""
-        return ReviewTask("Looking for photos", self._scanned, is_exclusive=False)
+        return ReviewTask("Looking for photos", self._scan_in_task, is_exclusive=False)
 
-    def _scanned(self, task: ReviewTask) -> Finished:
+    def _scan_in_task(self, task: ReviewTask) -> Finished:
         task.step("Looking for photos in all folders")
         if self.session is not None and not self.session.trash.moves_files:
-            report = apple.scan_apple_photos(
-                self.root, self._catalogue or apple.DEFAULT_CATALOGUE, progress=False
-            )
+            report = apple.scan_apple_photos(self.root, self._catalogue, progress=False)
         else:
             report = scan(self.root, self._catalogue, only=self.only, progress=False)
-        self._opened(task)
-        return Finished("/", sentence=_said(report), notes=(*map(str, report.problems), *report.left_out))
+        self._open_in_task(task)
+        return Finished(
+            "/", sentence=_scan_sentence(report), notes=(*map(str, report.problems), *report.left_out)
+        )
 
-    def finding_scenes(self, name: str = "") -> ReviewTask:
-        """Return the task that embeds the photos to find similar scenes.
+    def scenes_task(self, *, by_small_encoder: bool = False) -> ReviewTask:
+        """Return the task that embeds the photos to find similar scenes, perhaps by the small encoder."""
+        weights = self.small_encoder if by_small_encoder else None
+        return ReviewTask(
+            "Finding similar scenes", partial(self._find_scenes_in_task, weights), is_exclusive=False
+        )
 
-        Args:
-            name: of one of `encoders.more`; empty for the encoder of flags, environment or settings.
-
-        Raises:
-            PhotodupError: there is no encoder of that name.
-        """
-        if name and name not in self.encoders.more:
-            raise PhotodupError("There is no such encoder: choose one that the page offers.")
-        return ReviewTask("Finding similar scenes", partial(self._scenes_found, name), is_exclusive=False)
-
-    def _scenes_found(self, name: str, task: ReviewTask) -> Finished:
-        request: EncoderRequest = self.encoders
-        if name:
+    def _find_scenes_in_task(self, weights: Callable[[], str] | None, task: ReviewTask) -> Finished:
+        request = self.encoder
+        if weights:
             task.step("Getting ready to look")
-            request = EncoderRequest(weights=self.encoders.more[name](), endpoints=self.encoders.endpoints)
+            request = EncoderRequest(weights=weights(), endpoints=request.endpoints)
         task.step("Getting ready to look")
         with Catalogue(self.root, self._catalogue) as opened:
             models = [model for model in opened.models() if model.n_embeddings]
             digests = [model.digest for model in models]
-            with connected(load_settings(opened.own.path), request, digests) as (embedder, _):
+            with connect_encoder(load_settings(opened.own.path), request, digests) as (embedder, _):
                 self._require_one_model(embedder, models)
                 report = embed_library(opened, embedder, progress=False)
-        self._opened(task)
+        self._open_in_task(task)
         n = report.n_embedded
         sentence = f"{n:,} photo{' was' if n == 1 else 's were'} looked at."
         return Finished("/?tier=similar", sentence=sentence, notes=tuple(map(str, report.problems)))
 
-    def _require_one_model(self, embedder: Any, models: list[Model]) -> None:
+    def _require_one_model(self, embedder: "Embedder", models: list[Model]) -> None:
         """Refuse an encoder whose embeddings cannot be used here."""
         name = escaped(embedder.model_name or embedder.backend)
-        if embedder.is_random is not False and not self._options.get("allow_random"):
+        if embedder.is_random is not False and not self._allow_random:
             raise PhotodupError(
                 f"The encoder within reach ({name}) was never trained, or does not say so, and would call any two "
                 "photos similar: choose another one here or in the settings."
             )
         digest = embedder.model_digest or ""
         other_models = [m for m in models if m.is_random is False and m.digest != digest]
-        required = self._options.get("digest")
+        required = self._digest
         if (other_models and not required) or (required and not digest.startswith(required)):
             expected = escaped(other_models[0].name) if other_models else required
             raise PhotodupError(
@@ -419,7 +414,7 @@ class ReviewedFolder:
         if self.session is None:
             raise PhotodupError("Nothing is open yet: look for photos first.")
         changed = replace(self.session.settings, threshold=threshold)
-        self._options["threshold"] = None  # overrides the command line
+        self._threshold = None  # overrides the command line
         self.session.change(changed)
 
     def wish(self, wishes: Sequence[str], never_from: Sequence[str]) -> None:
@@ -433,7 +428,7 @@ class ReviewedFolder:
         self.open()
 
 
-def _said(report: ScanReport) -> str:
+def _scan_sentence(report: ScanReport) -> str:
     """Return a sentence about a scan."""
     n_present = report.n_unchanged + report.n_read
     parts = [f"{n_present:,} photo{' is' if n_present == 1 else 's are'} here"]

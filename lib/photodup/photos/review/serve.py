@@ -9,12 +9,12 @@ import webbrowser
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
+from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 
 from photodup.core.addresses import cannot_listen
@@ -39,24 +39,22 @@ class ReviewServer:
     """The page in a thread of this process; a context manager. Notebooks show `url` in a frame.
 
     Args:
-        root: a folder of photographs; must be scanned, unless it is opened on the page.
+        folder: a folder of photographs; must be scanned, unless it is opened on the page.
         port: on 127.0.0.1; 0 takes a free one.
         in_frame: let pages of this machine (a notebook) show it in a frame.
         is_demo: say that these are the demonstration's photographs.
         opened_on_page: answer at once and open the folder in the background; the page shows progress, and offers to
             scan a new folder. Otherwise the constructor opens it.
-        **options: of `ReviewedFolder`.
     """
 
     def __init__(
         self,
-        root: Path,
+        folder: Path | ReviewedFolder,
         *,
         port: int = 0,
         in_frame: bool = False,
         is_demo: bool = False,
         opened_on_page: bool = False,
-        **options: Any,
     ) -> None:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -67,7 +65,7 @@ class ReviewServer:
             raise PhotodupError(cannot_listen(error, HOST, port, "the review page")) from None
         self.port = self._socket.getsockname()[1]
         try:
-            self.folder = ReviewedFolder(root, **options)
+            self.folder = folder if isinstance(folder, ReviewedFolder) else ReviewedFolder(folder)
             if opened_on_page:
                 self.folder.check()
             else:
@@ -111,7 +109,7 @@ class ReviewServer:
                 raise PhotodupError(f"The review page could not start on port {self.port}.")
             threading.Event().wait(0.02)
         if self.folder.session is None and self.folder.was_scanned:
-            self.folder.work.begin(self.folder.opening())
+            self.folder.work.begin(self.folder.opening_task())
         return self
 
     def stop(self) -> None:
@@ -143,25 +141,17 @@ class ReviewServer:
         self.stop()
 
 
-def serve_review(
-    root: Path,
-    *,
-    port: int | None,
-    browser: bool,
-    is_demo: bool = False,
-    **options: Any,
-) -> None:
+def serve_review(folder: ReviewedFolder, *, port: int | None, browser: bool, is_demo: bool = False) -> None:
     """Serve until Ctrl-C.
 
     Args:
-        root: a folder of photographs, scanned or not.
+        folder: scanned or not.
         port: default 8000, 8001 for the demonstration; 0 takes a free one.
         browser: open the page in a browser, if there is a screen.
         is_demo: say that these are the demonstration's photographs.
-        **options: of `ReviewedFolder`.
     """
     chosen_port = port if port is not None else (DEMO_PORT if is_demo else DEFAULT_PORT)
-    with ReviewServer(root, port=chosen_port, is_demo=is_demo, opened_on_page=True, **options) as server:
+    with ReviewServer(folder, port=chosen_port, is_demo=is_demo, opened_on_page=True) as server:
         print(f"The page: {server.url}\nStop with Ctrl-C.", flush=True)
         if browser and _has_browser():
             webbrowser.open(server.url)
@@ -204,6 +194,7 @@ def review_app(
     app.state.site = Site(folder, f"/{token}", is_demo)
     app.middleware("http")(Guard(token, port, frame_ancestors))
     app.include_router(router, prefix=f"/{token}")
+    app.mount(f"/{token}/static", StaticFiles(directory=Path(__file__).parent / "static"))
     app.add_exception_handler(PhotodupError, _not_done)
     app.add_exception_handler(NotNow, _not_now)
     app.add_exception_handler(HTTPException, _no_such_page)
@@ -227,5 +218,5 @@ async def _not_now(request: Request, error: Exception) -> Response:
 
 
 async def _no_such_page(request: Request, error: Exception) -> Response:
-    message = "The address names no page or photo: go back to the groups."
+    message = "The address or form names nothing that is here: go back to the groups."
     return site_of(request).message("Not found", message, getattr(error, "status_code", 422))

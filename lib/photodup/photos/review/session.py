@@ -14,14 +14,14 @@ from photodup.core.errors import PhotodupError
 from photodup.core.names import as_text, printable
 from photodup.core.progress import unseen
 from photodup.photos.groups.by_settings import tiers_by_settings
-from photodup.photos.groups.results import Evidence, Group, Tiers
+from photodup.photos.groups.results import Group, Member, Tiers
 from photodup.photos.library.catalogue import Catalogue, Photo
 from photodup.photos.library.feedback import Feedback
 from photodup.photos.library.hashing import md5
-from photodup.photos.library.settings import LibrarySettings, is_folder_there, load_settings, save_settings
-from photodup.photos.library.sidecars import Sidecars, moving_along
-from photodup.photos.review.carrying import Carried, carried
-from photodup.photos.state.journal import Journal
+from photodup.photos.library.settings import LibrarySettings, has_folder, load_settings, save_settings
+from photodup.photos.library.sidecars import Sidecars, files_moving_with
+from photodup.photos.review.carrying import Transfer, plan_transfer
+from photodup.photos.state.journal import Journal, Line
 from photodup.photos.state.own_folder import OwnFolder
 from photodup.photos.trash.apple_album import AppleAlbum, photos_by_file
 from photodup.photos.trash.entries import Moved, Note, Operation, PartlyRestoredError, Removal
@@ -50,18 +50,38 @@ class Item:
     @property
     def photos(self) -> list[Photo]:
         """Return the keeper and the members that still belong."""
-        return [self.group.keeper, *(photo for photo, _ in self.members)]
+        return [self.group.keeper, *(member.photo for member in self.members)]
+
+    @property
+    def leaving(self) -> list[Photo]:
+        """Return the photos that are marked or removed."""
+        return [photo for photo in self.photos if photo.id in self.remove]
+
+    @property
+    def staying(self) -> list[Photo]:
+        """Return the photos that are neither marked nor removed, the best first."""
+        return [photo for photo in self.photos if photo.id not in self.remove]
 
     @property
     def still_there(self) -> list[Photo]:
         """Return the photos whose files have not been removed."""
-        return [p for p in self.photos if self.status != DONE or p.id not in self.remove]
+        return self.staying if self.status == DONE else self.photos
 
     @property
-    def members(self) -> list[tuple[Photo, Evidence]]:
-        """Return the members that still belong, with their evidence."""
-        pairs = ((member.photo, member.evidence) for member in self.group.members)
-        return [(photo, evidence) for photo, evidence in pairs if photo.id not in self.apart]
+    def members(self) -> list[Member]:
+        """Return the members that still belong."""
+        return [member for member in self.group.members if member.photo.id not in self.apart]
+
+    def member(self, photo_id: int) -> Photo:
+        """Return the photo of a member that still belongs.
+
+        Raises:
+            PhotodupError: there is none with this id.
+        """
+        for member in self.members:
+            if member.photo.id == photo_id:
+                return member.photo
+        raise PhotodupError("Choose a photo of this group other than the one it is compared with.")
 
     @property
     def suggested(self) -> frozenset[int]:
@@ -71,7 +91,7 @@ class Item:
     @property
     def n_differing(self) -> int:
         """Return how many members have something that the keeper lacks, and so stay."""
-        return sum(bool(self.group.difference(photo)) for photo, _ in self.members)
+        return sum(bool(member.differences) for member in self.members)
 
     def is_removed(self, photo: Photo) -> bool:
         """Return whether the photo would go: if marked, or if suggested and nothing is marked."""
@@ -80,17 +100,13 @@ class Item:
     @property
     def bytes_to_free(self) -> int:
         """Bytes that the suggested photos would free; in similar groups, all members."""
-        going = self.suggested if self.group.tier == "copies" else {photo.id for photo, _ in self.members}
-        return sum(self.group.frees(photo) for photo, _ in self.members if photo.id in going)
+        photos = self.group.may_go if self.group.tier == "copies" else self.group.others
+        return sum(self.group.frees(photo) for photo in photos if photo.id not in self.apart)
 
     @property
     def marked_bytes(self) -> int:
         """Bytes that the marked photos would free."""
-        return (
-            sum(self.group.frees(p) for p in self.photos if p.id in self.remove)
-            if self.status == MARKED
-            else 0
-        )
+        return sum(map(self.group.frees, self.leaving)) if self.status == MARKED else 0
 
 
 class DecisionJournal:
@@ -120,7 +136,7 @@ class DecisionJournal:
         Raises:
             PhotodupError: the disk is full, or another page keeps writing; nothing was written.
         """
-        lines = [line for item in settled for line in _skipped_when_found_again(item)]
+        lines = [line for item in settled for line in _skip_lines(item)]
         for item in items:
             by_id = {p.id: (p.md5, as_text(p.path)) for p in _all_photos(item)}
             marks = {name: sorted(by_id[i] for i in getattr(item, name)) for name in _MARKS}
@@ -129,7 +145,7 @@ class DecisionJournal:
             self._journal.while_held(lambda: self._journal.append(*lines))
 
 
-def _is_sound(line: dict | None) -> TypeGuard[dict]:
+def _is_sound(line: Line | None) -> TypeGuard[Line]:
     """Return whether a line is a valid decision."""
     if line is None or line.get("status") not in _STATUSES or not isinstance(line.get("group"), str):
         return False
@@ -155,12 +171,10 @@ def _all_photos(item: Item) -> tuple[Photo, ...]:
     return (item.group.keeper, *item.group.others)
 
 
-def _skipped_when_found_again(item: Item) -> list[dict]:
+def _skip_lines(item: Item) -> list[Line]:
     """Return lines that skip a later group of the staying photos, with any of them as keeper."""
-    staying = [photo for photo in item.photos if photo.id not in item.remove]
-    if len(staying) < 2:
-        return []
-    keys = {_key(item.group.tier, photo, staying) for photo in staying}
+    staying = item.staying
+    keys = {_key(item.group.tier, photo, staying) for photo in staying if len(staying) > 1}
     return [{"group": key, "status": SKIPPED} | {name: [] for name in _MARKS} for key in sorted(keys)]
 
 
@@ -214,11 +228,9 @@ class ReviewSession:
         self._decisions = DecisionJournal(self.own.path)
         self._history: list[Step] = []
         self._trash_problems: list[str] = []
-        self._sidecars = "", 0  # the list, and how many go along with it
         self.last: RemovalResult | None = None
         self.undone: str | None = None  # the group whose decision was undone last; None for several
         self.refresh(seconds)
-        self.own.delete_thumbnails(except_of={photo.md5 for photo in self.photos.values()})
 
     def open(self) -> Catalogue:
         """Open the catalogue; each thread needs its own connection."""
@@ -258,13 +270,18 @@ class ReviewSession:
                 if item.status == MARKED:
                     item.remove -= item.group.protected  # which it may be only now
                     item.status = MARKED if item.remove else SKIPPED
-                    if item.remove.issuperset(photo.id for photo in item.photos):
+                    if not item.staying:
                         item.status, item.remove = TODO, frozenset()  # one stays, whatever a journal says
 
     @property
     def problems(self) -> list[str]:
         """A sentence about each damaged line of a journal, and each missing protected folder."""
-        return [*self._decisions.problems, *self.feedback.problems, *self._trash_problems, *self._gone]
+        return [
+            *self._decisions.problems,
+            *self.feedback.problems,
+            *self._trash_problems,
+            *self._missing_folders,
+        ]
 
     @property
     def _protected(self) -> tuple[str, ...]:
@@ -272,10 +289,10 @@ class ReviewSession:
         return (*self.tiers.protected, *self.settings.protected)
 
     @property
-    def _gone(self) -> list[str]:
+    def _missing_folders(self) -> list[str]:
         """A sentence about each missing protected folder: its photos may be elsewhere, unprotected."""
         listed: dict = {}
-        gone = {name for name in self._protected if not is_folder_there(self.root, name, listed)}
+        gone = {name for name in self._protected if not has_folder(self.root, name, listed)}
         return [
             f"{printable(name)} is protected and no longer there, so nothing is removed: protect its new name in the "
             "settings, or take it out there."
@@ -314,8 +331,7 @@ class ReviewSession:
     @property
     def bytes_removed(self) -> int:
         """Size of the photos removed from listed groups."""
-        items = self.select(status=DONE)
-        return sum(photo.size_bytes for item in items for photo in item.photos if photo.id in item.remove)
+        return sum(photo.size_bytes for item in self.select(status=DONE) for photo in item.leaving)
 
     def item(self, key: str) -> Item:
         """Return one item.
@@ -376,7 +392,7 @@ class ReviewSession:
     def _mark(self, chosen: Sequence[tuple[Item, frozenset[int]]]) -> int:
         """Mark these photos of groups, in one step; return how many groups."""
         if chosen:
-            self._history.append(Step(_as_now(item for item, _ in chosen)))
+            self._history.append(Step(_copies(item for item, _ in chosen)))
             for item, remove in chosen:
                 item.remove = remove
             self._set(MARKED, *(item for item, _ in chosen))
@@ -400,10 +416,10 @@ class ReviewSession:
     def carry_all(self) -> int:
         """Mark the copies held back only for metadata, if all of it can be written; return their number."""
         with self._lock:
-            described, chosen, n = Sidecars(self.root).described, [], 0
+            sidecars, chosen, n = Sidecars(self.root), [], 0
             for item, files in self._held_back():
-                carry = carried(self.root, item.group.keeper, files, described)
-                if carry and (whole := {entry.photo.id for entry in carry.entries if entry.is_whole}):
+                transfer = plan_transfer(sidecars, item.group.keeper, files)
+                if transfer and (whole := {entry.photo.id for entry in transfer.entries if entry.is_whole}):
                     marked = item.suggested if item.status == TODO else item.remove
                     chosen.append((item, marked | whole))
                     n += len(whole)
@@ -436,7 +452,7 @@ class ReviewSession:
 
     def _refuse_protected(self, *items: Item, remove: Collection[int]) -> None:
         """Refuse to remove a photo from a protected folder, also if protected after marking."""
-        for sentence in self._gone if remove else ():
+        for sentence in self._missing_folders if remove else ():
             raise PhotodupError(sentence)
         folders = self._protected
         for photo in (photo for item in items for photo in item.photos if photo.id in remove):
@@ -452,7 +468,7 @@ class ReviewSession:
         self._refuse_protected(item, remove=remove)
         if (item.status, item.remove, item.bare) == (status, remove, bare):
             return  # sent twice: one undo must be enough
-        self._history.append(Step(_as_now([item])))
+        self._history.append(Step(_copies([item])))
         item.remove, item.bare = remove, bare
         self._set(status, item)
 
@@ -460,12 +476,10 @@ class ReviewSession:
         """Dismiss one member for good: it, the keeper and all files with their bytes stay."""
         with self._lock:
             item = self._decidable_item(key)
-            chosen = [photo for photo, _ in item.members if photo.id == photo_id]
-            if not chosen:
-                raise PhotodupError("Choose a photo of this group other than the one it is compared with.")
-            label = self.feedback.add("keep_both", [item.group.keeper.md5, chosen[0].md5])
-            self._history.append(Step(_as_now([item]), labels=(label,)))
-            same = {photo.id for photo, _ in item.members if photo.md5 == chosen[0].md5}
+            md5 = item.member(photo_id).md5
+            label = self.feedback.add("keep_both", [item.group.keeper.md5, md5])
+            self._history.append(Step(_copies([item]), labels=(label,)))
+            same = {member.photo.id for member in item.members if member.photo.md5 == md5}
             item.apart |= same
             item.remove -= same | {item.group.keeper.id}
             status = SKIPPED if item.status == MARKED and not item.remove else item.status
@@ -478,11 +492,12 @@ class ReviewSession:
         """
         with self._lock:
             item = self._decidable_item(key)
-            chosen = [photo for photo, _ in item.members if photo.id == photo_id]
-            if not chosen or item.group.tier != "copies":
+            if item.group.tier != "copies":
                 raise PhotodupError("Choose another photo of a group of copies to keep instead.")
-            before = _as_now([item])
-            labels = self.feedback.choose_keeper(chosen[0].md5, [photo.md5 for photo in item.photos])
+            before = _copies([item])
+            labels = self.feedback.choose_keeper(
+                item.member(photo_id).md5, [photo.md5 for photo in item.photos]
+            )
             self._history.append(Step(before, labels=tuple(labels), regroups=True))
             self.refresh()
             new = (k for k, other in self.items.items() if photo_id in {p.id for p in other.photos})
@@ -506,7 +521,7 @@ class ReviewSession:
             self._history.pop()  # only now: what fails before this can be tried again
             if step.regroups:
                 self.refresh()
-            now = _as_now(self.items[state.key] for state in step.before if state.key in self.items)
+            now = _copies(self.items[state.key] for state in step.before if state.key in self.items)
             back = self._put_back(step.before)
             try:
                 self._decisions.write(back)
@@ -548,51 +563,47 @@ class ReviewSession:
 
     def removals(self) -> list[Removal]:
         """Return a removal for each photo that is marked, once, with its sidecars and the photos that stay."""
-        marked = [
-            (item, p) for item in self.select(status=MARKED) for p in item.photos if p.id in item.remove
-        ]
+        marked = self.select(status=MARKED)
         listed = {self.root / photo.path for photo in self.photos.values()}
-        sidecars = moving_along((self.root / photo.path for _, photo in marked), never=listed)
+        leaving = (self.root / photo.path for item in marked for photo in item.leaving)
+        sidecars = files_moving_with(leaving, never=listed)
         removals: dict[int, Removal] = {}
-        for item, photo in marked:
-            if photo.id not in removals:
-                remaining = [p for p in item.photos if p.id not in item.remove]
-                # Only the best staying photo counts: a lesser copy is no reason to remove this one.
-                keepers = [(self.root / p.path, p.md5) for p in remaining if p.md5 == remaining[0].md5]
+        for item in marked:
+            best, *others = item.staying
+            # Only the best staying photo counts: a lesser copy is no reason to remove this one.
+            keepers = [(self.root / p.path, p.md5) for p in (best, *others) if p.md5 == best.md5]
+            reason = f"{item.group.tier}: kept {printable(best.path)}"
+            for photo in item.leaving:
                 path = self.root / photo.path
-                reason = f"{item.group.tier}: kept {printable(remaining[0].path)}"
-                removals[photo.id] = Removal(path, photo.md5, keepers, sidecars[path], reason)
+                removals.setdefault(photo.id, Removal(path, photo.md5, keepers, sidecars[path], reason))
         return list(removals.values())
 
-    def carried(self) -> dict[str, Carried]:
+    def transfers(self) -> dict[str, Transfer]:
         """Return by group the metadata that only its marked photos have, and the write beside the keeper."""
         marked = self.select("copies", MARKED) if self.trash.moves_files else []
         going = {i for item in self.select(status=MARKED) for i in item.remove}
-        described, by_group = Sidecars(self.root).described, {}
+        sidecars, by_group = Sidecars(self.root), {}
         for item in marked:
             if staying := [photo for photo in item.photos if photo.id not in going]:
-                leaving = [photo for photo in item.photos if photo.id in item.remove - item.bare]
-                if carry := carried(self.root, staying[0], leaving, described):
-                    by_group[item.key] = carry
+                leaving = [photo for photo in item.leaving if photo.id not in item.bare]
+                if transfer := plan_transfer(sidecars, staying[0], leaving):
+                    by_group[item.key] = transfer
         return by_group
 
-    def offer(self, key: str, photo_id: int) -> Carried | None:
+    def offer(self, key: str, photo_id: int) -> Transfer | None:
         """Return the metadata for which alone a copy is held back; None for other photos."""
         item = self.item(key)
-        files = [p for owner, files in self._held_back() if owner is item for p in files if p.id == photo_id]
-        return carried(self.root, item.group.keeper, files, Sidecars(self.root).described)
+        files = [
+            p
+            for held_back, files in self._held_back()
+            if held_back is item
+            for p in files
+            if p.id == photo_id
+        ]
+        return plan_transfer(Sidecars(self.root), item.group.keeper, files)
 
-    @property
-    def n_sidecars(self) -> int:
-        """Number of sidecars that `apply` would move, cached for each list."""
-        with self._lock:
-            marked = repr([(item.key, item.remove) for item in self.select(status=MARKED)])
-            if marked != self._sidecars[0]:
-                self._sidecars = marked, len({p for removal in self.removals() for p in removal.sidecars})
-            return self._sidecars[1]
-
-    def plan(self, written: Mapping[str, Carried]) -> str:
-        """Return a digest of the marks and the writes of `carried`, which the user confirms."""
+    def plan(self, written: Mapping[str, Transfer]) -> str:
+        """Return a digest of the marks and the writes of `transfers`, which the user confirms."""
         marked = [(item.key, sorted(item.remove)) for item in self.select(status=MARKED)]
         notes = [(note.path, note.before, md5(note.data)) for note in _notes(written)]
         return _digest(repr([marked, notes]))
@@ -610,7 +621,7 @@ class ReviewSession:
             marked = self.select(status=MARKED)
             if not marked:
                 raise PhotodupError("Nothing is marked: it was removed already, or undone.")
-            written = self.carried()
+            written = self.transfers()
             if plan not in (None, self.plan(written)):
                 raise PhotodupError(
                     "The marks have changed since this list was shown, perhaps in another window: "
@@ -619,20 +630,18 @@ class ReviewSession:
             self._refuse_protected(*marked, remove={i for item in marked for i in item.remove})
             operations, refused = self.trash.remove(self.removals(), _notes(written))
             refused_paths = {removal.path for removal, _ in refused}
-            removed_items = []
-            for item in marked:
-                gone = [
-                    p for p in item.photos if p.id in item.remove and self.root / p.path not in refused_paths
-                ]
-                if len(gone) == len(item.remove):
-                    removed_items.append(item)
-            self._history.append(Step(_as_now(marked), operations=tuple(operations)))
+            removed_items = [
+                item
+                for item in marked
+                if refused_paths.isdisjoint(self.root / photo.path for photo in item.leaving)
+            ]
+            self._history.append(Step(_copies(marked), operations=tuple(operations)))
             for item in removed_items:
                 item.status = DONE
             not_written = []
             try:
                 self._decisions.write(removed_items, removed_items)
-                labels = tuple(self.feedback.add_keepers(_kept_instead(marked)))
+                labels = tuple(self.feedback.add_keepers(_replacing_contents(marked)))
                 self._history[-1] = replace(self._history[-1], labels=labels)
                 self._note_moves()
             except PhotodupError as error:  # the files did move, and the trash's journal says so
@@ -684,11 +693,7 @@ class ReviewSession:
                 raise PhotodupError(
                     "The trash holds something else than when this was shown: nothing was deleted, look again."
                 )
-            try:
-                freed = self.trash.purge(listing)
-            finally:  # delete the thumbnails too
-                remaining = (photo.md5 for item in self.items.values() for photo in item.still_there)
-                self.own.delete_thumbnails(except_of=set(remaining))
+            freed = self.trash.purge(listing)
             gone = {operation.id for operation in listing}
             # Deletions cannot be undone, so the history ends here.
             self._history = [s for s in self._history if not gone & {o.id for o in s.operations}]
@@ -747,23 +752,22 @@ def _status(path: Path, moved: Moved, in_trash: bool) -> str | None:
     return "ok" if is_same and not in_trash else None
 
 
-def _as_now(items: Iterable[Item]) -> tuple[Item, ...]:
+def _copies(items: Iterable[Item]) -> tuple[Item, ...]:
     """Return copies of these groups' states."""
     return tuple(map(copy, items))
 
 
-def _notes(written: Mapping[str, Carried]) -> list[Note]:
-    return [carry.note for carry in written.values() if carry.note]
+def _notes(written: Mapping[str, Transfer]) -> list[Note]:
+    return [transfer.note for transfer in written.values() if transfer.note]
 
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _kept_instead(items: Sequence[Item]) -> list[str]:
+def _replacing_contents(items: Sequence[Item]) -> list[str]:
     """Return the staying contents of groups whose suggested keeper goes."""
-    replaced = [item for item in items if item.group.keeper.id in item.remove]
-    return [next(photo.md5 for photo in item.photos if photo.id not in item.remove) for item in replaced]
+    return [item.staying[0].md5 for item in items if item.group.keeper.id in item.remove]
 
 
 def back_in_folders(paths: Sequence[Path], limit: int = 5) -> str:

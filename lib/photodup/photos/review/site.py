@@ -5,10 +5,11 @@ import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any
-from urllib.parse import parse_qs, urlsplit
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlsplit
 
-from fastapi import Depends, Request
+from fastapi import Depends, Form, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -59,8 +60,8 @@ class Site:
             raise NotNow
         return self.folder.session
 
-    def shown(self, photo_id: int) -> tuple[ReviewSession, Photo]:
-        """Return the session and one photo of its groups, also while these change.
+    def photo(self, photo_id: int) -> tuple[Path, Photo]:
+        """Return the library and one photo of its groups, also while these change.
 
         Raises:
             PictureRefused: there is no such photo.
@@ -68,7 +69,7 @@ class Site:
         session = self.folder.session
         if session is None or photo_id not in session.photos:
             raise PictureRefused("There is no such photo in these groups.")
-        return session, session.photos[photo_id]
+        return session.root, session.photos[photo_id]
 
     def run(self, task: ReviewTask) -> Response:
         """Begin long work; answer with its result if it ends soon, else with its progress.
@@ -80,14 +81,14 @@ class Site:
         task.ended.wait(_QUICK_S)
         return self.result(task) if task.ended.is_set() else self.go("/work")
 
-    def change(self, doing: str, do: Callable[[], object], path: str = "", *, title: str = "") -> Response:
+    def change(self, doing: str, work: Callable[[], object], path: str = "", *, title: str = "") -> Response:
         """Run work that must not be stopped; then show an address, or its sentence under a title. See `run`."""
 
-        def done(task: ReviewTask) -> Finished:
-            outcome = do()
+        def run_and_report(task: ReviewTask) -> Finished:
+            outcome = work()
             return Finished(path, title, str(outcome) if title else "")
 
-        return self.run(ReviewTask(doing, done, can_stop=False))
+        return self.run(ReviewTask(doing, run_and_report, can_stop=False))
 
     def result(self, task: ReviewTask) -> Response:
         """Return the result page of an ended task.
@@ -113,7 +114,7 @@ class Site:
         environment.filters |= {"size": size, "path": printable, "text": escaped, "percent": whole_percent}
         return environment
 
-    def page(self, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
+    def page(self, template: str, *, status: int = 200, **values: object) -> HTMLResponse:
         """Render a template with its values and those of every page."""
         session, running, only = self.folder.session, self.folder.work.running, self.folder.only
         common = {
@@ -155,41 +156,11 @@ def site_of(request: Request) -> Site:
 
 
 CurrentSite = Annotated[Site, Depends(site_of)]
-
-
-async def form_of(request: Request) -> dict[str, list[str]]:
-    """Return the fields of a form.
-
-    Raises:
-        PhotodupError: it is too large.
-    """
-    body = await request.body()
-    if len(body) > MAX_BODY_BYTES:
-        raise PhotodupError("The request is too large.")
-    try:
-        return parse_qs(body.decode("utf-8", "replace"), max_num_fields=10_000)
-    except ValueError:
-        raise PhotodupError("The form has too many fields.") from None
-
-
-PostedForm = Annotated[dict[str, list[str]], Depends(form_of)]
-
-
-def field(form: dict[str, list[str]], name: str, default: str = "") -> str:
-    """Return a field of a form, the first where there are several of its name."""
-    return form.get(name, [default])[0]
-
-
-def number_of(text: str) -> int:
-    """Return the number that names a photo.
-
-    Raises:
-        PhotodupError: it is none.
-    """
-    try:
-        return int(text)
-    except ValueError:
-        raise PhotodupError("A photo is named by its number.") from None
+# Fields of a form; `Guard` bounds its size.
+Text = Annotated[str, Form()]
+Texts = Annotated[list[str], Form(default_factory=list)]
+Number = Annotated[int, Form()]
+Numbers = Annotated[list[int], Form(default_factory=list)]
 
 
 class Guard:

@@ -76,7 +76,7 @@ def find_neighbours(
     vectors, at = np.zeros((0, 1), np.float32), np.full(len(photos), -1)
     alike, cosine, search, recall = np.zeros(0, np.int64), np.zeros(0, np.float32), "", 1.0
     with PairStore(catalogue.own.neighbours) as store:
-        md5s = [md5 for md5 in catalogue.embedded(model.digest) if md5 in row] if model else []
+        md5s = [md5 for md5 in catalogue.contents_with_vectors(model.digest) if md5 in row] if model else []
         if model and md5s:
             vectors = catalogue.embeddings_of(model.digest, md5s)
             embedded_rows = np.array([row[md5] for md5 in md5s], np.int64)

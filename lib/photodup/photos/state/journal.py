@@ -17,6 +17,7 @@ from photodup.core.safe_open import PathInFolder, open_file, opened, refuse_what
 
 MOST_BYTES = 2**28  # a removal takes about 1,000
 
+Line = dict[str, Any]  # a JSON object
 _T = TypeVar("_T")
 
 
@@ -44,7 +45,7 @@ class Journal:
         self._within = within or path.parent
         self._step = on_step
 
-    def read(self) -> list[dict[str, Any] | None]:
+    def read(self) -> list[Line | None]:
         """Return all complete lines, None for those that are no JSON object.
 
         Raises:
@@ -81,15 +82,15 @@ class Journal:
             "and nothing was touched because of it."
         )
 
-    def append(self, *entries: dict[str, Any]) -> None:
+    def append(self, *lines: Line) -> None:
         """Write lines and sync once; undo a failed write. Call it inside `exclusive()`."""
-        line = b"".join(json.dumps(entry, ensure_ascii=True).encode() + b"\n" for entry in entries)
+        text = b"".join(json.dumps(line, ensure_ascii=True).encode() + b"\n" for line in lines)
         self._step("journal")
         with self._writable(os.O_APPEND) as descriptor:
             end = os.fstat(descriptor).st_size
             try:
-                half = len(line) // 2
-                for piece in (line[:half], line[half:]):
+                half = len(text) // 2
+                for piece in (text[:half], text[half:]):
                     while piece:
                         piece = piece[os.write(descriptor, piece) :]
                     self._step("journal line")
@@ -175,7 +176,7 @@ class Journal:
             )
 
 
-def _parsed(line: bytes) -> dict[str, Any] | None:
+def _parsed(line: bytes) -> Line | None:
     try:
         entry = json.loads(line)
     except (ValueError, RecursionError):  # not JSON, not UTF-8, an endless number, brackets without end

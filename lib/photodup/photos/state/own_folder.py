@@ -9,10 +9,9 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from photodup.core.errors import PhotodupError
 from photodup.core.files import real_path
@@ -22,47 +21,41 @@ from photodup.core.safe_open import (
     PathInFolder,
     open_file,
     opened,
-    parts_of,
     remove_file,
     status_of,
     writing,
 )
 
 MARKER = "photodup-folder.txt"
-THUMBNAIL_SIZES = ("small", "screen", "large")
 
 _MARK = "photodup keeps its files for one photo library in this folder."
 _ABOUT = f"""{_MARK}
 It made the folder, and it may delete or replace what it wrote here: put nothing of your own into it.
 settings.json, feedback.jsonl and review/ hold your decisions; everything else can be made again.
 """
-_MAY_BE_DELETED = re.compile(
-    rf"thumbnails/([0-9a-f]{{2}})/\1[0-9a-f]{{30}}-(?:{'|'.join(THUMBNAIL_SIZES)})\.jpg"
-    r"|(?:evidence|features|neighbours)\.sqlite(?:-wal|-shm|-journal)?"
-)
+_MAY_BE_DELETED = re.compile(r"(?:evidence|features|neighbours)\.sqlite(?:-wal|-shm|-journal)?")
 
 
 class OwnFolderError(PhotodupError):
     """The folder is not photodup's, or contains a link; nothing was changed."""
 
 
-def _file_of(*parts: str) -> Any:
-    """Return a property with the path of a file in an `OwnFolder`; who opens it follows no link."""
-    return property(lambda folder: folder.path.joinpath(*parts))
-
-
 class OwnFolder:
-    """One library's folder; `prepare` makes or checks it."""
+    """One library's folder; `prepare` makes or checks it. Code that opens its files follows no link.
+
+    Attributes:
+        settings, feedback, decisions: files with what the owner chose: settings, labels of photos, decisions on groups.
+        evidence, features, neighbours: databases: compared pairs, features of compared photos, pairs worth comparing.
+    """
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-
-    settings = _file_of("settings.json")
-    feedback = _file_of("feedback.jsonl")  # the owner's labels of photos
-    decisions = _file_of("review", "decisions.jsonl")  # about each group
-    evidence = _file_of("evidence.sqlite")  # compared pairs
-    features = _file_of("features.sqlite")  # strongest features of compared photos
-    neighbours = _file_of("neighbours.sqlite")  # pairs worth comparing
+        self.settings = self.path / "settings.json"
+        self.feedback = self.path / "feedback.jsonl"
+        self.decisions = self.path / "review" / "decisions.jsonl"
+        self.evidence = self.path / "evidence.sqlite"
+        self.features = self.path / "features.sqlite"
+        self.neighbours = self.path / "neighbours.sqlite"
 
     def prepare(self) -> None:
         """Make the folder with its marker, or check an existing one.
@@ -96,32 +89,15 @@ class OwnFolder:
             return True
         return False
 
-    def read(self, *parts: str, most_bytes: int = -1) -> bytes:
-        """Return a file's bytes, or its first `most_bytes`; no link is followed.
-
-        Raises:
-            OSError: it is not there, or cannot be read.
-        """
-        with self._opened(*parts) as place, open(open_file(place), "rb") as file:
-            return file.read(most_bytes)
-
-    def write(self, data: bytes, *parts: str, durable: bool = False) -> None:
-        """Write a file atomically and make its folders; no link is followed.
-
-        Args:
-            data: its bytes.
-            *parts: its path below the folder.
-            durable: sync before renaming; otherwise a power cut may leave an empty file.
+    def write(self, name: str, content: bytes) -> None:
+        """Write a file in the folder atomically and synced; no link is followed.
 
         Raises:
             OwnFolderError: photodup did not make the folder.
             OSError: it cannot be written.
         """
-        with (
-            self._opened(*parts, make=True) as place,
-            writing(place, mode=0o600, fsync=durable) as file,
-        ):
-            file.write(data)
+        with self._opened(name) as place, writing(place, mode=0o600, fsync=True) as file:
+            file.write(content)
 
     def delete(self, *names: str) -> None:
         """Delete files that can be made again; missing ones are no error, links stay.
@@ -139,20 +115,6 @@ class OwnFolder:
             with suppress(FileNotFoundError), self._opened(name) as place:
                 if (status := status_of(place)) and stat.S_ISREG(status.st_mode):
                     remove_file(place)
-
-    def delete_thumbnails(self, except_of: Collection[str]) -> None:
-        """Delete the thumbnails of all other contents (MD5), such as purged photographs."""
-        for sub_folder in self._listed("thumbnails"):
-            for name in self._listed("thumbnails", sub_folder):
-                relative = f"thumbnails/{sub_folder}/{name}"
-                if _MAY_BE_DELETED.fullmatch(relative) and name[:32] not in except_of:
-                    with suppress(OSError):
-                        self.delete(relative)
-
-    def _listed(self, *parts: str) -> list[str]:
-        with suppress(OSError, OwnFolderError), self._opened(*parts, "any name") as place:
-            return os.listdir(place.folder)
-        return []
 
     def _names(self) -> frozenset[str]:
         """Return the names in the folder; refuse links, since SQLite and journals would write to their targets."""
@@ -174,22 +136,14 @@ class OwnFolder:
         return frozenset(names)
 
     @contextmanager
-    def _opened(self, *parts: str, make: bool = False) -> Iterator[PathInFolder]:
-        """Open the folder of a file below this one, which has to have its marker."""
-        relative = "/".join(parts)
-        try:
-            parts_of(relative)
-        except ValueError:  # such as an MD5 from a foreign catalogue
-            raise OwnFolderError(f"{printable(relative)} is no place in {printable(self.path)}.") from None
+    def _opened(self, name: str) -> Iterator[PathInFolder]:
+        """Open this folder, which has to have its marker; yield the place of a file in it."""
         with self._marker() as marker:
             if not _is_whole(marker):
                 raise OwnFolderError(
                     f"{printable(self.path)} was not made by photodup: nothing in it is touched."
                 )
-            with opened(marker.folder, relative, make=make) as place:
-                if place is None:
-                    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), relative)
-                yield place
+            yield marker._replace(name=name)
 
     @contextmanager
     def _marker(self) -> Iterator[PathInFolder]:

@@ -112,7 +112,7 @@ def refuse_planted(file: Path) -> None:
     """
     # Look at these before the database: another photodup makes them after it.
     beside = {name: _status(file.with_name(file.name + name)) for name in BESIDE}
-    status = _settled(file)
+    status = _status_with_one_name(file)
     for name, entry_status in {"": status, **beside}.items():
         reason = ""
         try:
@@ -136,7 +136,7 @@ def _status(file: Path) -> os.stat_result | None:
         return None
 
 
-def _settled(file: Path) -> os.stat_result | None:
+def _status_with_one_name(file: Path) -> os.stat_result | None:
     """Return a file's status once it has one name: a database in the making has two for a moment."""
     deadline = time.monotonic() + _NAMED_S
     while (status := _status(file)) and status.st_nlink > 1 and time.monotonic() < deadline:

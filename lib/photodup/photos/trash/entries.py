@@ -13,12 +13,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from photodup.core.errors import PhotodupError
 from photodup.core.names import printable
 from photodup.core.safe_open import parts_of
-from photodup.photos.state.journal import Journal
+from photodup.photos.state.journal import Journal, Line
 from photodup.photos.state.own_key import is_signed, read_key, signature
 
 PURPOSE = "trash 1"
@@ -54,7 +53,7 @@ class Removal:
         path: the photo.
         md5: its content hash (hex) at the scan; a changed file is not touched.
         keepers: path and MD5 of the group's photos that stay; one must be there unchanged.
-        sidecars: files that leave with it (`photodup.photos.library.sidecars.moving_along`).
+        sidecars: files that leave with it (`photodup.photos.library.sidecars.files_moving_with`).
         reason: shown in `photodup trash list`.
     """
 
@@ -173,7 +172,7 @@ class TrashContents:
         return [o for o in self.operations if o.unfinished and o.is_own]
 
 
-def signed(key: bytes | None, line: dict[str, Any]) -> dict[str, Any]:
+def sign(key: bytes | None, line: Line) -> Line:
     """Return a line with this user's signature, if there is a key."""
     return line | {"sig": signature(key, PURPOSE, line)} if key else line
 
@@ -228,7 +227,7 @@ def former_home(trash: str) -> str:
     return "/".join((_RESCUED, owner, *inside))
 
 
-def _operation(line: dict[str, Any], is_own: bool) -> Operation:
+def _operation(line: Line, is_own: bool) -> Operation:
     """Return the operation of a line; ValueError, KeyError or TypeError if photodup would not write it so."""
     time, texts = line["time"], [line[name] for name in ("op", "reason", "state")]
     if not all(isinstance(text, str) for text in texts) or isinstance(time, bool):
@@ -246,7 +245,7 @@ def _operation(line: dict[str, Any], is_own: bool) -> Operation:
     return Operation(op, time, reason, state, files, is_own, written)
 
 
-def _written(fields: dict[str, Any]) -> Written:
+def _written(fields: Line) -> Written:
     """Return a written sidecar; ValueError if it is no sidecar of the library."""
     written = Written(**fields)
     is_sidecar = isinstance(written.home, str) and written.home.lower().endswith(".xmp")

@@ -80,7 +80,7 @@ class TrashFiles:
         with self.at(home):  # no folder on the way is a link
             return home
 
-    def described(self, path: Path, operation: str, md5: str | None = None) -> Moved:
+    def describe(self, path: Path, operation: str, md5: str | None = None) -> Moved:
         """Return a file as an entry for the journal; refuse files that must never be moved.
 
         Args:
@@ -156,7 +156,7 @@ class TrashFiles:
                     if path not in journalled and status and stat.S_ISREG(status.st_mode):
                         yield Moved(former_home(path), path, "", status.st_size, status.st_mtime_ns)
 
-    def digested(self, moved: Moved) -> Moved:
+    def with_digest(self, moved: Moved) -> Moved:
         """Return a file in the trash with its present MD5."""
         with self.in_trash(moved) as place:
             return replace(moved, md5=md5_at(place)) if place else moved

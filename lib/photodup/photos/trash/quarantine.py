@@ -41,7 +41,7 @@ from photodup.photos.trash.entries import (
     Written,
     read_contents,
     sentence_of,
-    signed,
+    sign,
     unknown_operation,
 )
 from photodup.photos.trash.files import (
@@ -130,7 +130,7 @@ class Trash:
                     written.append((note, self._write_beside(note)))
                 except (TrashError, OSError) as error:
                     unwritten |= dict.fromkeys(note.sources, sentence_of(error, note.path))
-            for removal in _watched(removals, "move"):
+            for removal in _with_progress(removals, "move"):
                 try:
                     if problem := unwritten.get(removal.path):
                         raise TrashError(
@@ -139,7 +139,7 @@ class Trash:
                     operation = Operation(_new_id(), _now_s(), removal.reason, "")
                     for path in filter(os.path.exists, (removal.path, *removal.sidecars)):
                         md5 = removal.md5 if path == removal.path else None
-                        operation.files.append(self._files.described(path, operation.id, md5))
+                        operation.files.append(self._files.describe(path, operation.id, md5))
                     remaining.check(removal)
                     with self._removing(operation):
                         remaining.require_keeper(removal)
@@ -179,7 +179,7 @@ class Trash:
             )
             # A sidecar that was written twice comes back the way it went.
             present = [o for o in present[::-1] if o.written] + [o for o in present if not o.written]
-            for operation in _watched(present, "restore"):
+            for operation in _with_progress(present, "restore"):
                 try:
                     # A sidecar that was edited since is not taken back; its former version stays in the trash.
                     written, path = operation.written, self.library / operation.home
@@ -207,9 +207,8 @@ class Trash:
                 except (OSError, TrashError) as error:
                     refused.append(sentence_of(error, path))
         if refused:
-            more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
             back = f" {len(restored)} other files are back: scan again." if restored else ""
-            raise PartlyRestoredError(f"{refused[0]}{more}{back}", restored)
+            raise PartlyRestoredError(f"{_first_of(refused)}{back}", restored)
         return restored
 
     def purge(self, operations: Iterable[Operation], *, confirmed: bool = False) -> int:
@@ -236,14 +235,13 @@ class Trash:
                     going.append(operation)
                 except (OSError, TrashError) as error:
                     refused.append(sentence_of(error, self.root / operation.home))
-            for operation in _watched(going, "delete"):
+            for operation in _with_progress(going, "delete"):
                 try:
                     freed += self._purge(operation)
                 except (OSError, TrashError) as error:
                     refused.append(sentence_of(error, self.root / operation.home))
         if refused:
-            more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
-            raise TrashError(f"{refused[0]}{more} {freed / 1e6:.2f} MB of others are freed.")
+            raise TrashError(f"{_first_of(refused)} {freed / 1e6:.2f} MB of others are freed.")
         return freed
 
     def _present(
@@ -265,7 +263,7 @@ class Trash:
                         "about it; confirm that it is to be used."
                     )
                 if operation.state == UNKNOWN:
-                    operation.files = list(map(self._files.digested, operation.files))
+                    operation.files = list(map(self._files.with_digest, operation.files))
                 present.append(operation)
         return present
 
@@ -298,7 +296,7 @@ class Trash:
         home, mode = self._files.home_of(note.path), None
         if note.path.exists():
             mode = stat.S_IMODE(note.path.stat().st_mode)
-            operation.files = [self._files.described(note.path, operation.id)]
+            operation.files = [self._files.describe(note.path, operation.id)]
         if [moved.md5 for moved in operation.files] != ([note.before] if note.before else []):
             raise TrashError(
                 f"{printable(note.path)} has changed since the list was shown: look at it again."
@@ -378,7 +376,7 @@ class Trash:
         fields = asdict(operation)
         line = {name: fields[name] for name in ("time", "reason", "written", "files")}
         line |= {"op": operation.id, "state": state}
-        self._journal.append(signed(read_key(), line))
+        self._journal.append(sign(read_key(), line))
         operation.state = state
 
     def _recover(self) -> None:
@@ -408,6 +406,10 @@ class Trash:
             raise TrashError(sentence_of(error, self.root)) from error
 
 
+def _first_of(refused: list[str]) -> str:
+    return refused[0] + (f" (and {len(refused) - 1} more)" if len(refused) > 1 else "")
+
+
 def _new_id() -> str:
     """Return an id that sorts by time."""
     return f"{time.strftime('%Y%m%d-%H%M%S', time.localtime(_now_s()))}-{uuid.uuid4().hex[:8]}"
@@ -418,6 +420,6 @@ def _now_s() -> float:
     return min(max(time.time(), 0.0), LAST_SECOND - 86_400.0)
 
 
-def _watched(items: list, desc: str) -> Iterable:
+def _with_progress(items: list, desc: str) -> Iterable:
     """Report progress over `items` to a waiting page, but not to a terminal."""
     return bar(items, total=len(items), desc=desc, unit="photo", disable=True)

@@ -14,8 +14,7 @@ from benchmarks.photo_quality.edits import LOOK_ALIKES, REFERENCE, TRANSFORMS, n
 from photodup.photos.compare.dense import _rescaled, grey_maps
 from photodup.photos.compare.features import features
 from photodup.photos.compare.limits import LIMITS
-from photodup.photos.compare.matching import matches
-from photodup.photos.compare.verify import FEW_FEATURES, Verification, verify_copy
+from photodup.photos.compare.verify import FEW_FEATURES, Verification, matches, verify_copy
 
 PHOTOS = ["astronaut", "coffee", "chelsea", "rocket"]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
-from photodup.photos.compare.matching import correlation
+from photodup.photos.compare.patches import correlation
 from photodup.photos.compare.pictures import Picture
 from photodup.photos.compare.verify import verify_with_map
 

@@ -81,16 +81,16 @@ class EvidenceStore(CacheFile):
 
     def read_lacking(self, md5s: Collection[str]) -> dict[tuple[str, str], tuple[Difference, ...]]:
         """Return what members lack a keeper for, by the contents of keeper and member; of these contents alone."""
-        lacking = {}
+        differences_of = {}
         try:
             for keeper in sorted(md5s):
                 sql = "SELECT lower(hex(member)), differences FROM lacking WHERE keeper = ?"
                 for member, packed in self._db.execute(sql, (bytes.fromhex(keeper),)):
                     if member in md5s:
-                        lacking[keeper, member] = _DIFFERENCES.validate_json(packed)
+                        differences_of[keeper, member] = _DIFFERENCES.validate_json(packed)
         except DAMAGE:
             return {}
-        return lacking
+        return differences_of
 
     def add_lacking(self, differences_of: Mapping[tuple[str, str], tuple[Difference, ...]]) -> None:
         """Remember these."""

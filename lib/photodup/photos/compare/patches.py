@@ -2,14 +2,31 @@
 
 import numpy as np
 
-from photodup.photos.compare.matching import correlation, in_blocks, laid_over, residual
-
 # Side of a patch, pixels. It agrees at this correlation, and has texture at this standard deviation (greys).
 PATCH = 24
 PATCH_AGREES = 0.6
 TEXTURED = 6.0
 # Strokes of a caption are thinner than this, pixels of 480.
 MAX_STROKE = 9
+
+
+def correlation(a: np.ndarray, b: np.ndarray) -> float:
+    """Return the normalised correlation of two equally long arrays, -1..1; 0 where one is flat or empty."""
+    if not len(a):
+        return 0.0
+    a, b = a - a.mean(), b - b.mean()
+    norm = float(np.sqrt((a * a).sum() * (b * b).sum()))
+    return float((a * b).sum()) / norm if norm > 1e-6 else 0.0
+
+
+def laid_over(target: np.ndarray, source: np.ndarray, transform: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the source in the frame of the target, and where it is (bool)."""
+    import cv2
+
+    size = target.shape[::-1]
+    # Beyond its edge the last pixel is repeated: black there would be blurred into the patches inside.
+    warped = cv2.warpAffine(source, transform, size, flags=cv2.INTER_AREA, borderMode=cv2.BORDER_REPLICATE)
+    return warped, cv2.warpAffine(np.full_like(source, 255), transform, size) == 255
 
 
 def overlay(
@@ -65,7 +82,9 @@ def _caption(
     if np.count_nonzero(same) < PATCH**2:
         return np.zeros_like(differing)
     # Brightness and contrast by what agrees; what is left is what was written, or moved.
-    left = residual(a, b, same)
+    deviation, agreeing = b - b[same].mean(), a[same]
+    gain = float((deviation[same] * agreeing).sum() / max(float((deviation[same] ** 2).sum()), 1e-6))
+    left = np.abs(a - agreeing.mean() - gain * deviation)
     written = other & (left > 30)
     if not written.any():
         return np.zeros_like(differing)
@@ -75,7 +94,7 @@ def _caption(
     strong = written & (left >= np.median(left[written]))  # without the soft edges of strokes
 
     def count(values: np.ndarray) -> np.ndarray:
-        return in_blocks(values, PATCH).sum(axis=(2, 3))
+        return _in_blocks(values, PATCH).sum(axis=(2, 3))
 
     total, thin = count(strong), count(solid.astype(bool)) <= 0.1 * count(written)
     captions = [
@@ -91,7 +110,7 @@ def patch_correlations(
     """Return the correlation of each patch of two aligned pictures; NaN where there is nothing to compare."""
 
     def sums(values: np.ndarray) -> np.ndarray:
-        return in_blocks(values * covered, patch).sum(axis=(2, 3), dtype=np.float64)
+        return _in_blocks(values * covered, patch).sum(axis=(2, 3), dtype=np.float64)
 
     n = sums(np.ones_like(a))
     mean_a, mean_b = sums(a) / np.maximum(n, 1), sums(b) / np.maximum(n, 1)
@@ -101,3 +120,10 @@ def patch_correlations(
     correlations = covariance / np.maximum(np.sqrt(var_a * var_b), 1e-6)
     textured = np.maximum(var_a, var_b) >= texture**2  # sky agrees with any sky
     return np.where((n >= 0.9 * patch**2) & textured, correlations, np.nan)
+
+
+def _in_blocks(values: np.ndarray, side: int) -> np.ndarray:
+    """Return [rows, columns, side, side]: the whole squares of a picture [h, w]."""
+    rows, columns = (length // side for length in values.shape)
+    whole = values[: rows * side, : columns * side]
+    return whole.reshape(rows, side, columns, side).swapaxes(1, 2)

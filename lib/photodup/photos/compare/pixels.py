@@ -119,7 +119,9 @@ class Pixels:
     def _hold_strongest(self, rows: set[int], pool: ThreadPoolExecutor) -> None:
         """Hold the strongest features of these rows: kept ones, or those of photos that are looked at now."""
         missing = {self._photos[i].md5: i for i in sorted(rows - self._strongest.keys())}
-        strongest = {missing[md5]: kept for md5, kept in self._feature_store.read(missing).items()}
+        strongest = {
+            missing[md5]: features_of for md5, features_of in self._feature_store.read(missing).items()
+        }
         new = [i for i in missing.values() if i not in strongest]
         looked = zip(new, pool.map(self._features, new), strict=True)
         extracted = {i: Strongest.of(features_of) for i, features_of in looked if features_of}

@@ -13,10 +13,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from photodup.photos.compare import dense
-from photodup.photos.compare.features import Features
+from photodup.photos.compare.features import LENGTH, Features
 from photodup.photos.compare.limits import LIMITS
-from photodup.photos.compare.matching import affine_map, correlation, laid_over, matches
-from photodup.photos.compare.patches import PATCH, differences, overlay, patch_correlations
+from photodup.photos.compare.patches import (
+    PATCH,
+    correlation,
+    differences,
+    laid_over,
+    overlay,
+    patch_correlations,
+)
 
 # With fewer features than this in either picture, grey values may decide. There 2 greys of detail are
 # texture: gradients have been taken out, so what is left is edges and not sky.
@@ -122,13 +128,46 @@ def _attempts(first: Features, second: Features) -> Iterator[tuple[Verification,
         yield from _by_features(first, _maps(first, second))
 
 
+def matches(first: np.ndarray, second: np.ndarray, ratio: float = 0.85) -> np.ndarray:
+    """Return index pairs [n, 2] of features that are each other's nearest and clearly so (Lowe's ratio)."""
+    if len(first) < 3 or len(second) < 3:
+        return np.zeros((0, 2), int)
+    # Descriptors have one length, so the nearest is the one with the largest product.
+    products = first.astype(np.float32) @ second.astype(np.float32).T
+    rows, nearest = np.arange(len(first)), products.argmax(axis=1)
+    mutual = products.argmax(axis=0)[nearest] == rows
+    best = products[rows, nearest]
+    products[rows, nearest] = -np.inf
+    square = LENGTH**2
+    clear = square - best < ratio**2 * (square - products.max(axis=1))
+    keep = clear & mutual
+    return np.stack([rows[keep], nearest[keep]], axis=1)
+
+
+def _affine_map(target: np.ndarray, source: np.ndarray) -> tuple[np.ndarray | None, int]:
+    """Return the affine map source -> target [2, 3] and its inliers; None if it is no plausible edit."""
+    import cv2
+
+    cv2.setRNGSeed(0)  # the same pair gets the same verdict every time
+    transform, mask = cv2.estimateAffine2D(
+        source, target, method=cv2.RANSAC, ransacReprojThreshold=3.0, maxIters=3000, confidence=0.999
+    )
+    if transform is None or not np.isfinite(transform).all():
+        return None, 0
+    scales = np.linalg.svd(transform[:, :2], compute_uv=False)
+    # An edit scales both axes about alike (within 2) and does not turn the picture inside out.
+    if scales[1] < 0.1 or scales[0] > 10 or scales[0] / scales[1] > 2 or np.linalg.det(transform[:, :2]) <= 0:
+        return None, 0
+    return transform, int(mask.sum())
+
+
 def _maps(target: Features, second: Features) -> Iterator[tuple[Features, bool, np.ndarray | None, int]]:
     """Yield the second picture as it is and mirrored, where enough matches: it, whether mirrored, its map and inliers."""
     for mirrored in (False, True):
         source = second.mirrored() if mirrored else second
         near = matches(target.descriptors, source.descriptors)
         if len(near) >= LEAST_INLIERS:
-            yield source, mirrored, *affine_map(target.points[near[:, 0]], source.points[near[:, 1]])
+            yield source, mirrored, *_affine_map(target.points[near[:, 0]], source.points[near[:, 1]])
 
 
 def _by_features(

@@ -71,8 +71,8 @@ def choose_keeper(ranked: Sequence[int], lacks: Lacks, besides: Lacks, n_preferr
     if keeper is None:  # the one of the best that reproduces most
         keeper, fewest = candidates[0], len(ranked)
         for row in sorted(candidates, key=ranked.index)[:_TRIED]:
-            lacking = (other for other in ranked if other != row and lacks(row, other))
-            if (n := len(list(islice(lacking, fewest)))) < fewest:
+            unlike = (member for member in ranked if member != row and lacks(row, member))
+            if (n := len(list(islice(unlike, fewest)))) < fewest:
                 keeper, fewest = row, n
     return Decision(keeper, {row: tuple(lacks(keeper, row)) for row in ranked if row != keeper})
 

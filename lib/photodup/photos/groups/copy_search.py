@@ -102,12 +102,12 @@ class CopySearch:
 
     def _compare(self, codes: np.ndarray, deadline_s: float | None = None) -> None:
         self._asked = np.union1d(self._asked, codes)
-        known = {code: self._known[code] for code in codes.tolist() if code in self._known}
-        new = np.setdiff1d(codes, np.array([*known, *self.verified], np.int64))
+        remembered = {code: self._known[code] for code in codes.tolist() if code in self._known}
+        new = np.setdiff1d(codes, np.array([*remembered, *self.verified], np.int64))
         deadline_s = self.deadline_s if deadline_s is None else deadline_s
         if deadline_s < math.inf:
             new = new[np.argsort(-np.minimum(*(self._sizes[rows] for rows in pair_rows(new))), kind="stable")]
-        verified = known | self.pixels.verify_pairs(new, deadline_s)
+        verified = remembered | self.pixels.verify_pairs(new, deadline_s)
         self.is_complete &= len(new) == 0 or time.monotonic() < deadline_s
         self.verified |= verified
         self.proven |= {

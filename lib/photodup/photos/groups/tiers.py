@@ -191,8 +191,8 @@ class _Grouping:
         decided, hidden = [], set(apart.tolist())
         for decision in decisions:
             # What the owner told apart from the keeper is not shown with it again.
-            keeper, others = decision.keeper, decision.others.items()
-            visible = {row: lacking for row, lacking in others if pair_code(keeper, row) not in hidden}
+            keeper, members = decision.keeper, decision.others.items()
+            visible = {row: reasons for row, reasons in members if pair_code(keeper, row) not in hidden}
             decided += [Decision(keeper, visible)] if visible else []
         return decided
 
@@ -249,10 +249,10 @@ class _Grouping:
         frees = bytes_freed(self._catalogue.root, group.may_go)
         return replace(group, linked=frozenset(number for number, n_bytes in frees.items() if not n_bytes))
 
-    def _star(self, row: int, others: Sequence[int], evidence: Callable[[int, int], Evidence]) -> Group:
+    def _star(self, row: int, similar: Sequence[int], evidence: Callable[[int, int], Evidence]) -> Group:
         """Make a group of similar pictures; exact copies of its photos are in the copies tier already."""
         keeper = self._photos[row]
-        rows = sorted(others, key=lambda i: (-evidence(row, i).confidence, str(self._photos[i].path)))
+        rows = sorted(similar, key=lambda i: (-evidence(row, i).confidence, str(self._photos[i].path)))
         choice = self._rules.choose([keeper, *(self._photos[i] for i in rows)])
         if choice.keeper.id != keeper.id:
             # The star's centre stays: only with it was every member compared.

@@ -24,7 +24,7 @@ export MODEL_PRETRAINED
 BIN    := .venv/bin
 TRITON := .venv-triton
 
-.PHONY: help install tools study reference render check test test-all test-format test-unit test-package test-code test-figures planted test-study test-notebooks fuzz lab serve bench judge pictures site sizes images-test lint types clean
+.PHONY: help install tools study reference render check test test-all test-format test-unit test-package test-code test-figures planted test-study test-notebooks models fuzz lab serve bench judge pictures site sizes images-test lint types clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -54,8 +54,7 @@ reference: install tools
 	$(BIN)/python -m benchmarks.reference
 	$(BIN)/photodup study render
 	$(BIN)/photodup report reference-cpu
-	$(BIN)/photodup study readme
-	$(BIN)/python -m benchmarks.rows
+	$(BIN)/python -m tools.readme
 
 render: install
 	$(BIN)/photodup study render
@@ -63,10 +62,10 @@ render: install
 # What a change has to pass before it is shown to anybody: minutes.
 check: test-format test-unit
 
-# One stage after the other, each on both cores; every stage runs, whatever became of the others. No stage asserts a
-# time, a rate or a memory figure, so a busy machine passes too.
+# Two stages at a time, for the study often waits for a server or a link; every stage runs, whatever became of the others.
+# No stage asserts a time, a rate or a memory figure, so a busy machine passes too.
 test: install tools
-	@$(MAKE) --keep-going test-format test-code test-notebooks test-study
+	@$(MAKE) --keep-going -j2 test-format models test-code test-study test-notebooks
 
 # Also what measures figures (nothing runs beside that), every notebook on real servers, the browser-heavy parts, the
 # image, the policies of checkov and planted faults. Before each release.
@@ -79,6 +78,10 @@ PYTEST := $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 # One thread a library, for three processes share two cores.
 test-unit test-package test-code test-notebooks test-study: export OMP_NUM_THREADS := 1
 
+# The exported model, which tests and study share: made once, before both ask for it.
+models: install
+	$(BIN)/photodup export >/dev/null
+
 test-format: install
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/python tools/shape.py
 
@@ -89,7 +92,7 @@ test-unit: install
 test-package: install
 	$(PYTEST) $(GATE) $$(grep -rlE "photodup[.]$(subst /,[.],$(PACKAGE))\b" tests --include="test_*.py")
 
-test-code: install
+test-code: models
 	$(PYTEST) --durations 25 $(GATE) tests
 
 # Faults of one line in a copy of lib/, each run against the tests that have to find it.
@@ -101,7 +104,7 @@ test-figures: install
 
 # Three notebooks that between them start every server, link and kind of load (a test runs 06 by its papermill line); STUDY= runs all.
 STUDY := --only 03 --only 07 --only 10
-test-study: install
+test-study: models
 	$(BIN)/photodup study run --run ci --sizes smoke --again $(STUDY)
 
 # The committed notebooks against the committed records.
@@ -115,9 +118,9 @@ fuzz: install
 	@$(BIN)/python -c "import schemathesis" 2>/dev/null || $(BIN)/pip install -q -c constraints.txt -e '.[fuzz]'
 	PYTHONPATH=tests FUZZ_MINUTES=$(FUZZ_MINUTES) $(BIN)/python -m fuzz
 
-# kubectl, helm and checkov for the manifests; notebook 09 is skipped where they cannot be had.
+# kubectl, helm and checkov for the manifests; notebook 09 names what it lacks where they cannot be had.
 tools:
-	@k8s/get-tools.sh || echo "Without these tools notebook 09 and the manifest checks are skipped." >&2
+	@k8s/get-tools.sh || echo "Without these tools parts of notebook 09 are not measured and the manifest checks are skipped." >&2
 
 # LAB_OPTIONS goes to JupyterLab: make lab LAB_OPTIONS="--no-browser --port=9999"
 lab: install

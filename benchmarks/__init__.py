@@ -1,7 +1,7 @@
 """How fast and how right photodup itself is: plain scripts in the checkout, which no installation has.
 
 `python -m benchmarks` (make bench) prints the speed figures of `service`, `starts`, `one_pass`, `load_generator`,
-`scale` and `crops`, a row a figure. `photo_quality` counts which copies are suggested and which
+`scale`, `crops` and `waits`, a row a figure. `photo_quality` counts which copies are suggested and which
 wrongly; `statistics` and `statistics_live` (make judge) how often comparisons claim a difference that is not there.
 
 Read `rows.py` first. lib/ imports nothing from here.

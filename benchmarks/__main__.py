@@ -9,7 +9,7 @@ import typer
 from benchmarks.rows import HEAD, Row, as_json, as_line, guarded
 from photodup.core.files import write_atomically
 
-NAMES = ("service", "starts", "one_pass", "load_generator", "scale", "crops")
+NAMES = ("service", "starts", "one_pass", "load_generator", "scale", "crops", "waits")
 
 
 def main(

@@ -23,7 +23,8 @@ from photodup.bench.record import environment
 from photodup.core.errors import PhotodupError
 from photodup.core.files import write_atomically
 from photodup.core.paths import project_root
-from photodup.study.notebook.run import REFERENCE, describe_machine
+from photodup.study.notebook.machine import Machine
+from photodup.study.notebook.run import REFERENCE
 
 PHOTODUP = ("-P", "-m", "photodup", "study")
 
@@ -81,7 +82,7 @@ def identity(root: Path) -> dict[str, str]:
     commit = subprocess.run(
         ["git", "rev-parse", "HEAD"], cwd=root, check=True, capture_output=True, text=True
     )
-    return {"commit": commit.stdout.strip(), "machine": describe_machine(environment.describe())}
+    return {"commit": commit.stdout.strip(), "machine": str(Machine.model_validate(environment.describe()))}
 
 
 def half_widths(run: str) -> Iterator[str]:

@@ -1,7 +1,4 @@
-"""What `make bench` prints: rows with a goal, and how the two sides of a ratio become one.
-
-python -m benchmarks.rows          writes the committed rows into docs/study.md
-"""
+"""What `make bench` prints: rows with a goal, and how the two sides of a ratio become one."""
 
 import json
 import random
@@ -130,9 +127,10 @@ def guarded(name: str, rows: Callable[[], Iterable[Row]]) -> Iterator[Row]:
 
 def as_json(rows: Iterable[Row]) -> str:
     """Return rows and the machine they were measured on as JSON, without a path or an address of it."""
-    from photodup.study.notebook.run import describe_machine
+    from photodup.study.notebook.machine import Machine
 
-    document = {"machine": describe_machine(environment.describe()), "rows": list(map(asdict, rows))}
+    machine = Machine.model_validate(environment.describe())
+    document = {"machine": str(machine), "rows": list(map(asdict, rows))}
     return json.dumps(plain(document, anonymous), indent=1, ensure_ascii=False) + "\n"
 
 
@@ -177,9 +175,3 @@ def as_line(row: Row) -> str:
     end = ": ".join(filter(None, (state, row.because)))
     memory = "" if row.memory_mib is None else f"{row.memory_mib:.0f} MiB"
     return f"| {row.name:76} | {f'{figure} {row.unit}'.strip():34} | {row.goal:24} | {memory:9} | {end} |"
-
-
-if __name__ == "__main__":
-    from photodup.study.report.readme import write_blocks
-
-    print(write_blocks(project_root() / "docs" / "study.md", blocks()))

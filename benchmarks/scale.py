@@ -61,7 +61,7 @@ def group(n: int) -> dict[str, Any]:
     started = time.perf_counter()
     bounds = Bounds(THRESHOLD, THRESHOLD)
     pairs = similar_pairs(vectors[:n], bounds)
-    largest = max((1 + len(star.members) for star in stars(pairs, n)), default=0)
+    largest = max((1 + len(members) for members in stars(pairs, n).values()), default=0)
     took = {"rows": n, "seconds": time.perf_counter() - started, "peak_memory_gb": peak_memory_gb()}
     pairs_found = {
         "method": pairs.method,

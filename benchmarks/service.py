@@ -34,10 +34,10 @@ from photodup.core.paths import build_dir
 from photodup.core.settings import set_variables, variable
 from photodup.embedding.backends import parse_backend
 from photodup.embedding.engines.export import MADE_FROM
-from photodup.embedding.imaging import View, decode, to_uint8
+from photodup.embedding.imaging import DRAFT_SIZE, decode, to_uint8
 from photodup.embedding.wire.wires import pixels
 from photodup.serving.service.start import ServiceProcess
-from photodup.study.comparisons.measure import Reach
+from photodup.study.comparisons.measure import SideAddress
 
 CHOICES = {("pytorch", "fp32"): 1.02, ("openvino", "bf16"): 1.07, ("openvino", "int8"): None}
 INT8_OVER_MS = 1.5  # a hundredth of so little is less than a request can cost
@@ -111,7 +111,7 @@ def large(
         for visit, model, lanes, in_memory in _visits(
             engine, precision, weights, photos, JPEG_SCALE="reduced"
         ):
-            ways = [partial(on_all_cores, draft_size) for draft_size in (View().draft_size, None)]
+            ways = [partial(on_all_cores, draft_size) for draft_size in (DRAFT_SIZE, None)]
             sides = [partial(_model_rate, model, way, photos, LARGE_BATCHES) for way in ways]
             sides.append(partial(_service_rate, lanes[1], photos, LARGE_BATCHES))
             turns.append(in_turns(sides, QUADS, random.Random(visit)))
@@ -177,8 +177,8 @@ def _visits(
     for visit in range(VISITS):
         settings = {"MODEL_PRETRAINED": weights, "ENGINE": engine, "PRECISION": precision} | further
         with ServiceProcess(settings=settings) as service:
-            reach = Reach(BACKEND, service.url, {"jpeg_quality": None}, server_pids(service.url))
-            lane = reach.lane()
+            options = {"jpeg_quality": None}
+            lane = SideAddress(BACKEND, service.url, options, server_pids(service.url)).lane()
             check_embeddings(lane.adapter, photos, reference, LEAST_COSINE, name="The service")
             yield visit, model, [Lane(Local(BACKEND, model)), lane], partial(memory_mib, service.pid)
 

@@ -5,7 +5,7 @@
 # Only the plain -py3 tags hold the onnxruntime backend (-trtllm- and -pyt- do not, and 24.02-py3 lacked it too).
 ARG TRITON_IMAGE=nvcr.io/nvidia/tritonserver:25.10-py3
 ARG BASE_IMAGE=python:3.11-slim-bookworm
-# 10: FP16 by a builder flag. 11 and later: the graph itself is in half precision.
+# Its FP16 is a builder flag, which TensorRT 11 (Triton 26.06) lacks.
 ARG TENSORRT_MAJOR=10
 ARG MODEL_PRETRAINED=laion2b_s34b_b79k
 
@@ -17,7 +17,7 @@ RUN test -f /opt/tritonserver/backends/onnxruntime/libtriton_onnxruntime.so \
     && test -f /opt/tritonserver/backends/onnxruntime/libonnxruntime_providers_tensorrt.so \
     && test -d /opt/tritonserver/backends/python \
     && { ldconfig -p | grep "libnvinfer.so.${TENSORRT_MAJOR}" >/dev/null || { echo "TensorRT ${TENSORRT_MAJOR} is \
-missing. TensorRT 11 (Triton 26.06) has no FP16 builder flag and needs --build-arg TENSORRT_MAJOR=11" >&2; exit 1; }; }
+missing: take a tag that has it (TensorRT 11, from Triton 26.06, has no FP16 builder flag)" >&2; exit 1; }; }
 COPY constraints.txt /tmp/constraints.txt
 # What the preprocessing model (Triton's Python backend) imports.
 RUN pip3 install --no-cache-dir --break-system-packages -c /tmp/constraints.txt pillow pillow-heif \
@@ -50,9 +50,7 @@ RUN pip install -c constraints.txt torch ${TORCH_INDEX:+--index-url ${TORCH_INDE
 COPY lib lib
 RUN pip install -c constraints.txt ".[serve]"
 COPY model_repository model_repository
-ARG TENSORRT_MAJOR
-RUN if [ "${TENSORRT_MAJOR}" -gt 10 ]; then typed=--typed; else typed=--no-typed; fi \
-    && MODEL_PRETRAINED=${MODEL_PRETRAINED} photodup render "${TARGET}" "${typed}" --decoders "${DECODERS}" --out /models
+RUN MODEL_PRETRAINED=${MODEL_PRETRAINED} photodup render "${TARGET}" --decoders "${DECODERS}" --out /models
 
 FROM mounted AS triton
 COPY --from=export /models /models

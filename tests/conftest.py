@@ -174,7 +174,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log):
 @functools.cache
 def _shared_by(file: str) -> str:
     text = (ROOT / file).read_text(encoding="utf-8")
-    shared = {"Triton": r"\btiny_triton\b", "OpenCLIP": r"\breal_(?:model|service|exports)\b"}
+    shared = {"Triton": r"\btiny_triton\b", "OpenCLIP": r"\breal_(?:model|service)\b"}
     return next((name for name, fixture in shared.items() if re.search(fixture, text)), file)
 
 
@@ -201,12 +201,13 @@ def real_model():
 
 
 @pytest.fixture(scope="session")
-def real_exports(real_model) -> dict[str, Path]:
+def real_exports() -> dict[str, Path]:
     """The files of the real ViT in build/models, which the study uses too: exported once for all processes."""
-    from photodup.embedding.engines.export import export
+    from photodup.embedding.engines.export import VARIANTS, export_apart
 
     with _one_process_makes("models"):
-        return export(real_model, ROOT / "build" / "models")
+        directory = ROOT / "build" / "models"
+        return export_apart(VARIANTS, directory=directory, env={"MODEL_PRETRAINED": "random:0"})["files"]
 
 
 def _one_process_makes(what: str) -> FileLock:

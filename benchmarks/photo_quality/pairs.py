@@ -148,7 +148,7 @@ def chaining(vectors: np.ndarray, threshold: float) -> dict[str, float]:
     similarity = vectors @ vectors.T
     n, component = connected_components(similarity >= threshold)
     groups = {
-        "star": [[group.keeper, *group.members] for group in stars(pairs, len(vectors))],
+        "star": [[keeper, *members] for keeper, members in stars(pairs, len(vectors)).items()],
         "component": [np.flatnonzero(component == number).tolist() for number in range(n)],
     }
     measured = {"threshold": threshold}

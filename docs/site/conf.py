@@ -2,11 +2,13 @@
 
 import json
 import re
+import sys
 from pathlib import Path
 
-from photodup.study.report.readme import SAVED
-
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from tools.readme import SAVED  # noqa: E402
 
 project = "photodup"
 author = "the photodup authors"

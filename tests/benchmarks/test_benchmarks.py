@@ -11,10 +11,11 @@ from support.paths import ROOT
 from support.triton import tiny_graph
 
 from benchmarks import __main__ as command
-from benchmarks import crops, load_generator, one_pass, rows, scale, service, starts
+from benchmarks import crops, load_generator, one_pass, rows, scale, service, starts, waits
 from benchmarks.rows import Row, as_line, compared, excess, guarded, ratio, row
 from photodup.bench.pairs.alternate import VisitPlan
 from photodup.core.errors import PhotodupError
+from photodup.photos.demo.photographs import SOURCES
 
 
 def test_a_row_meets_its_goal_with_its_figure():
@@ -89,7 +90,8 @@ def test_the_library_imports_no_benchmark():
 
 
 def test_the_generator_is_compared_with_a_socket_and_with_wrk(monkeypatch):
-    monkeypatch.setattr(load_generator, "CONCURRENCY", 1)  # for one process: several take seconds to start
+    for name, value in {"CONCURRENCY": 1, "ROUNDS": 2}.items():  # several take seconds to start
+        monkeypatch.setattr(load_generator, name, value)
     monkeypatch.setattr(load_generator.rows, "__kwdefaults__", {"seconds": 0.1})
     added, rate, share = load_generator.rows()
     assert added.unit == "ms" and added.low < added.value < added.high and rate.value > 0
@@ -114,17 +116,26 @@ def test_the_service_is_compared_with_the_model_in_process(tiny, monkeypatch):
 
 
 @pytest.mark.long
-def test_large_photographs_starts_and_one_pass_are_rows(tiny):
+def test_large_photographs_starts_one_pass_and_waits_are_rows(tiny, tmp_path, monkeypatch):
     """Real services, pages and scans: a row for each figure, whatever it is."""
+    monkeypatch.setattr(waits, "build_dir", lambda: tmp_path)
+    with pytest.raises(PhotodupError, match=r"get\.py drawn-again"):
+        next(waits.rows())
+    for name, source in enumerate(SOURCES[:2]):
+        (tmp_path / "photographs" / "drawn").mkdir(parents=True, exist_ok=True)
+        source.open().save(tmp_path / "photographs" / "drawn" / f"{name}.jpg")
+    grouped = list(waits.rows())
+    assert grouped[1].because == "1 groups"
     found = [
         *service.large("onnx", "fp32", weights=tiny, n=2),
         *service.first_answers("onnx", "fp32", weights=tiny, n=2),
         *starts.rows(2, 60),
         *one_pass.rows(2, 6, tiny, "local-onnx-fp32"),
+        *grouped,
     ]
     assert all((o.value or 0) > 0 or o.because for o in found) and len({o.name for o in found}) == len(found)
     goals = [of.goal for of in found if of.goal]
-    assert goals == ["≥ 0.8", "≥ 1.5", "≤ 2", "≤ 5", "≤ 1.5", "≤ 5", "≥ 38", "≥ 18"]
+    assert goals == ["≥ 0.8", "≥ 1.5", "≤ 2", "≤ 5", "≤ 1.5", "≤ 5", "≥ 38", "≥ 18", "≤ 150", "≤ 25"]
 
 
 def test_committed_rows_are_a_table(tmp_path, monkeypatch):

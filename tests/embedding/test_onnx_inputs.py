@@ -1,6 +1,5 @@
-"""Encoders from elsewhere: float or bytes, channels first or last, and no other model's thresholds."""
+"""Encoders from elsewhere: float or bytes, and no other model's thresholds."""
 
-import itertools
 import os
 import pickle
 from importlib.util import find_spec
@@ -12,7 +11,7 @@ from support.command import one_sentence
 from support.triton import echo_graph, taking_pictures
 
 from photodup.embedding.engines.encoder import load_model
-from photodup.embedding.engines.onnx_runtime import entry_of
+from photodup.embedding.engines.onnx_runtime import input_dtype
 from photodup.embedding.engines.reduced import source_of
 from photodup.embedding.imaging import denormalize, normalize
 from photodup.photos.groups.model_thresholds import THRESHOLDS
@@ -25,8 +24,8 @@ def test_every_way_of_taking_pictures_gives_the_same_vectors(tmp_path, engine):
     if find_spec(engine if engine == "openvino" else "onnxruntime") is None:
         pytest.skip(f"{engine} is not installed")
     found = []
-    for number, (uint8, last) in enumerate(itertools.product((False, True), repeat=2)):
-        path = taking_pictures(tmp_path / f"{number}.onnx", uint8=uint8, channels_last=last)
+    for uint8 in (False, True):
+        path = taking_pictures(tmp_path / f"{uint8}.onnx", uint8=uint8)
         model = load_model(f"onnx:{path}", engine=engine, device="cpu")
         found.append(model.embed_pixels(PIXELS))
         np.testing.assert_allclose(model.embed(normalize(PIXELS)), found[-1], atol=1e-5)
@@ -37,7 +36,7 @@ def test_every_way_of_taking_pictures_gives_the_same_vectors(tmp_path, engine):
 
 
 def test_an_open_size_is_taken(tmp_path):
-    open_ = taking_pictures(tmp_path / "open.onnx", channels_last=True, size="side")
+    open_ = taking_pictures(tmp_path / "open.onnx", size="side")
     assert load_model(f"onnx:{open_}", device="cpu").embed_pixels(PIXELS).shape == (5, 512)
 
 
@@ -45,9 +44,8 @@ def test_an_open_size_is_taken(tmp_path):
 def test_a_file_that_is_no_encoder_is_one_sentence(tmp_path, engine):
     files = {
         echo_graph(tmp_path / "text.onnx", ["n", 77], "INT64"): "is no image encoder",
-        echo_graph(
-            tmp_path / "large.onnx", ["n", 3, 320, 320]
-        ): r"uint8 \[n, 3, 224, 224\] \(or channels last\)",
+        echo_graph(tmp_path / "large.onnx", ["n", 3, 320, 320]): r"uint8 \[n, 3, 224, 224\] to ",
+        echo_graph(tmp_path / "last.onnx", ["n", 224, 224, 3]): "is no image encoder",
         taking_pictures(tmp_path / "one.onnx", n=1): "is no image encoder",
         echo_graph(tmp_path / "map.onnx", ["n", 3, 224, 224]): r"to \[n, dim\]",
         tmp_path: "No ONNX file",
@@ -89,13 +87,13 @@ def test_a_checkpoint_runs_nothing(kind, tmp_path, monkeypatch):
 
 
 def test_shapes_that_are_no_pictures():
-    assert entry_of("tensor(double)", ["n", 3, 224, 224]) is None
-    assert entry_of("tensor(float)", ["n", 3, 224]) is None
-    assert entry_of("tensor(float)", ["n", 4, 224, 224]) is None
-    assert entry_of("tensor(float)", ["n", 3, 224, 448]) is None
-    assert entry_of("tensor(float)", [1, 3, 224, 224]) is None, "one picture at a time"
-    assert entry_of("tensor(uint8)", [None, 288, 288, 3]).size == 288
-    assert not entry_of("tensor(float)", ["n", 3, "h", "w"]).channels_last
+    assert input_dtype("tensor(double)", ["n", 3, 224, 224]) is None
+    assert input_dtype("tensor(float)", ["n", 3, 224]) is None
+    assert input_dtype("tensor(float)", ["n", 4, 224, 224]) is None
+    assert input_dtype("tensor(float)", ["n", 3, 224, 448]) is None
+    assert input_dtype("tensor(uint8)", [None, 3, 288, 288]) is None
+    assert input_dtype("tensor(float)", [1, 3, 224, 224]) is None, "one picture at a time"
+    assert input_dtype("tensor(float)", ["n", 3, "h", "w"]) is np.float32
 
 
 def test_pixels_survive_the_way_to_floats_and_back():

@@ -39,8 +39,9 @@ from photodup.photos.search.candidates import PairStore, stored_pairs
 from photodup.photos.search.neighbours import Bounds, similar_pairs
 from photodup.photos.state.own_folder import OwnFolder
 from photodup.serving.endpoints import load_endpoints
-from photodup.study.notebook.files import read_notebook, study_rows
-from photodup.study.notebook.run import open_run, read_environment
+from photodup.study.notebook.files import read_notebook, read_study
+from photodup.study.notebook.machine import read_machine
+from photodup.study.notebook.run import open_run
 from photodup.study.report.cells import render_cells
 
 # Makes what is handed over in an empty folder, and returns what uses it.
@@ -91,8 +92,8 @@ def run(folder: Path) -> Callable[[], object]:
     def use() -> None:
         figures_of_run(folder / "run")
         latencies.check_readable(folder / "run")
-        read_environment(folder / "run")
-        study_rows(folder / "run")
+        read_machine(folder / "run")
+        read_study(folder / "run")
 
     return use
 

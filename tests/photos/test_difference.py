@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 from support.review_library import photo
 
-from photodup.photos.compare.difference import drawn_difference
+from photodup.photos.review.drawn_difference import drawn_difference
 
 FAINT, STRONG = (100, 100, 140, 140), (380, 200, 440, 250)  # left, top, right, bottom
 

@@ -15,7 +15,7 @@ from photodup.core.errors import PhotodupError
 from photodup.photos.embed.batches import embed_library
 from photodup.photos.groups.keepers import KeepRules
 from photodup.photos.groups.model_thresholds import choose_model
-from photodup.photos.groups.stars import Star, stars
+from photodup.photos.groups.stars import stars
 from photodup.photos.groups.tiers import GroupingOptions, find_tiers
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
@@ -34,7 +34,7 @@ def cosines(vectors: np.ndarray) -> np.ndarray:
     return unit @ unit.T
 
 
-def starred(vectors: np.ndarray, threshold: float, rank: list[int] | None = None) -> list[Star]:
+def starred(vectors: np.ndarray, threshold: float, rank: list[int] | None = None) -> dict[int, list[int]]:
     unit = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
     pairs = similar_pairs(unit, Bounds(threshold, threshold))
     return stars(pairs, len(unit), rank=rank)
@@ -45,19 +45,21 @@ def test_stars(vectors, threshold):
     groups = starred(vectors, threshold)
     truth = cosines(vectors)
     seen: set[int] = set()
-    for group in groups:
-        assert group.members
-        assert len(group.members) == len(group.similarities)
-        assert list(group.similarities) == sorted(group.similarities, reverse=True)
-        for member, similarity in zip(group.members, group.similarities, strict=True):
-            assert truth[group.keeper, member] >= threshold - 2 * TOLERANCE  # a star, not a chain
-            assert similarity == pytest.approx(truth[group.keeper, member], abs=2 * TOLERANCE)
-            assert group.keeper < member  # without ranks, the first row is the better keeper
-        rows = {group.keeper, *group.members}
+    for keeper, others in groups.items():
+        assert others
+        for member in others:
+            assert truth[keeper, member] >= threshold - 2 * TOLERANCE  # a star, not a chain
+            assert keeper < member  # without ranks, the first row is the better keeper
+            # No better keeper is nearer.
+            assert (
+                truth[keeper, member]
+                >= truth[[k for k in groups if k < member], member].max() - 2 * TOLERANCE
+            )
+        rows = {keeper, *others}
         assert not rows & seen  # nobody twice
         seen |= rows
     # Nothing that could be grouped was left out: two loners are never within the threshold.
-    members = {member for group in groups for member in group.members}
+    members = {member for others in groups.values() for member in others}
     keepers = [row for row in range(len(vectors)) if row not in members]
     for i, first in enumerate(keepers):
         assert all(truth[first, other] < threshold + 2 * TOLERANCE for other in keepers[:i])
@@ -75,9 +77,9 @@ def test_the_groups_do_not_depend_on_the_order_of_rows(vectors, threshold, data)
     def determined(groups, names):
         # Of two keepers at equal cosines rounding chooses, so which one a member joins is left out.
         found = sorted(
-            (names[member], similarity)
-            for group in groups
-            for member, similarity in zip(group.members, group.similarities, strict=True)
+            (names[member], truth[names[keeper], names[member]])
+            for keeper, others in groups.items()
+            for member in others
         )
         return [name for name, _ in found], [similarity for _, similarity in found]
 
@@ -94,12 +96,11 @@ def test_nothing_is_chained():
     angles = np.radians([0, 20, 40, 60, 80])
     vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1)
     groups = starred(vectors, np.cos(np.radians(25)))
-    assert [(group.keeper, group.members) for group in groups] == [(0, (1,)), (2, (3,))]
+    assert groups == {0: [1], 2: [3]}
     # A member joins the nearer of two keepers, not the first.
     angles = np.radians([0, 30, 18])
     vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1)
-    (group,) = starred(vectors, np.cos(np.radians(20)))
-    assert (group.keeper, group.members) == (1, (2,))
+    assert starred(vectors, np.cos(np.radians(20))) == {1: [2]}
 
 
 @pytest.fixture

@@ -75,7 +75,9 @@ def test_stars_follow_the_rule_of_the_exact_grouping(n, seed, threshold):
             expected[best].add(row)
         else:
             expected[row] = set()
-    assert [(g.keeper, set(g.members)) for g in found] == [one for one in expected.items() if one[1]]
+    assert {keeper: set(rows) for keeper, rows in found.items()} == {
+        k: rows for k, rows in expected.items() if rows
+    }
 
 
 def test_wrong_input_is_one_sentence():

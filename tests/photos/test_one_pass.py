@@ -128,14 +128,14 @@ def test_each_photograph_is_read_and_decoded_once(photographs, tmp_path, embedde
 )
 def test_the_hash_is_that_of_a_scan_at_every_scale(draft_size, size):
     data = imaging.to_jpeg(SOURCES[4].open().resize(size, Image.Resampling.BICUBIC), 88)
-    facts, pixels = read_facts_and_look(data, Look(imaging.View(), draft_size))
+    facts, pixels = read_facts_and_look(data, Look(draft_size))
     assert facts == read_facts(data)
     assert pixels.shape == (3, 224, 224)
 
 
 def test_no_side_falls_below_twice_what_is_looked_at():
     for size in ((4000, 3000), (1792, 1792), (1791, 2500), (900, 897)):
-        shrunk = imaging.decode(imaging.to_jpeg(Image.new("RGB", size)), draft_size=imaging.View().draft_size)
+        shrunk = imaging.decode(imaging.to_jpeg(Image.new("RGB", size)), draft_size=imaging.DRAFT_SIZE)
         assert min(shrunk.size) >= 448 and (shrunk.width < size[0]) == (min(size) >= 896)
     heic = imaging.encode(Image.new("RGB", (1000, 900)), "HEIF")
     assert imaging.decode(heic, draft_size=448).size == (1000, 900), "never its thumbnail"
@@ -235,7 +235,7 @@ def test_what_an_earlier_scan_read_is_embedded_too_and_a_moved_file_is_not(tmp_p
 def test_one_refused_photograph_is_named_once_and_costs_nobody_else(tmp_path):
     root = tmp_path / "library"
     photos(root, 4)
-    bad = imaging.View().pixels(imaging.decode(root / "2.jpg"))
+    bad = imaging.to_uint8(imaging.decode(root / "2.jpg"))
     asked = []
 
     class Refusing(CountingEmbedder):

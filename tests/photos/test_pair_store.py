@@ -162,6 +162,6 @@ def test_a_full_disk_costs_nothing_but_time(tmp_path, monkeypatch):
     def full(*arguments, **options):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("photodup.photos.compare.cache_file.open_database", full)
+    monkeypatch.setattr("photodup.photos.state.cache_file.open_database", full)
     assert named(stored(tmp_path, md5s, vectors), md5s) == fresh(md5s, vectors)
     assert [path.name for path in tmp_path.iterdir()] == [MARKER]

@@ -13,8 +13,8 @@ import yaml
 
 from photodup.core.errors import PhotodupError
 from photodup.core.paths import project_root
-from photodup.study.kubernetes import checks, manifests
-from photodup.study.kubernetes.manifests import OVERLAYS, kustomize, of_kind, quantity, read_workload
+from photodup.study import kubernetes
+from photodup.study.kubernetes import OVERLAYS, kustomize, of_kind, quantity, read_workload
 
 K8S = project_root() / "k8s"
 
@@ -41,12 +41,12 @@ def kind():
 def render_chart(*values):
     """Return the objects that Helm makes of k8s/chart with these values files."""
     files = [word for file in values for word in ("--values", str(file))]
-    command = [manifests.tool("helm"), "template", "photodup", str(K8S / "chart"), "--namespace", "photodup"]
-    return list(filter(None, yaml.safe_load_all(manifests.output_of(*command, *files))))
+    command = [kubernetes.tool("helm"), "template", "photodup", str(K8S / "chart"), "--namespace", "photodup"]
+    return list(filter(None, yaml.safe_load_all(kubernetes.output_of(*command, *files))))
 
 
 def rules(objects):
-    return {finding.rule for finding in checks.check_manifests(objects)}
+    return {finding.rule for finding in kubernetes.check_manifests(objects)}
 
 
 def spec(objects, kind):
@@ -70,7 +70,7 @@ def quota(objects):
 
 
 def test_every_overlay_is_valid_and_consistent(target):
-    assert checks.check_manifests(kustomize(OVERLAYS[target])) == []
+    assert kubernetes.check_manifests(kustomize(OVERLAYS[target])) == []
 
 
 def policies(target: str, objects: list[dict]) -> list[str]:
@@ -80,7 +80,7 @@ def policies(target: str, objects: list[dict]) -> list[str]:
         assert str(excuse.get("reason", "")).strip(), f"k8s/policy.yaml: {excuse['check']} has no reason"
     skip = [excuse["check"] for excuse in excuses if target in excuse["targets"]]
     command = [
-        manifests.tool("checkov"),
+        kubernetes.tool("checkov"),
         "--framework",
         "kubernetes",
         "--output",
@@ -119,7 +119,7 @@ def test_a_policy_excuse_without_a_reason_is_refused(tmp_path, monkeypatch, kind
 
 def test_published_manifests_contradict_themselves():
     objects = kustomize("k8s/published")
-    findings = checks.check_manifests(objects)
+    findings = kubernetes.check_manifests(objects)
     assert read_workload(objects).admitted() == 4
     assert {f.rule for f in findings} == {"quota-admits-max", "probe-live-is-ready", "probe-live-patience"}
     assert "raise it from 8 to 12" in next(f.message for f in findings if f.rule == "quota-admits-max")
@@ -226,7 +226,7 @@ def test_chart_gives_the_objects_of_the_overlay(name):
 
 @pytest.mark.parametrize("values", [[], ["values-kind.yaml"], ["values-gpu.yaml"]])
 def test_chart_lints(values):
-    command = [manifests.tool("helm"), "lint", "--strict", K8S / "chart"]
+    command = [kubernetes.tool("helm"), "lint", "--strict", K8S / "chart"]
     for file in values:
         command += ["--values", K8S / "chart" / file]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -252,7 +252,7 @@ def test_chart_takes_what_administrators_set(tmp_path):
     objects = render_chart(tmp_path / "all.yaml")
     pod = pod_of(objects)
     (spread,) = pod["topologySpreadConstraints"]
-    assert checks.check_manifests(objects) == []
+    assert kubernetes.check_manifests(objects) == []
     assert (pod["nodeSelector"], pod["serviceAccountName"]) == ({"disk": "ssd"}, "photodup")
     assert pod["imagePullSecrets"] == [{"name": "registry-key"}]
     assert pod["tolerations"] == [{"key": "batch", "operator": "Exists"}]
@@ -288,7 +288,7 @@ def test_base_brings_neither_namespace_nor_quota():
 @pytest.mark.parametrize("step", ["loader", "engines", "claims"])
 def test_steps_of_a_gpu_cluster_fit_the_schema(step):
     objects = kustomize(f"k8s/overlays/gpu/{step}")
-    assert [*checks.schema(objects)] == []
+    assert [*kubernetes.schema(objects)] == []
     assert {item["metadata"].get("namespace", "photodup") for item in objects} == {"photodup"}
 
 
@@ -338,7 +338,7 @@ def test_keda_asks_for_the_same_bounds_and_makes_the_only_autoscaler():
 
 
 def test_chart_objects_fit_the_schema():
-    assert [*checks.schema(render_chart(K8S / "chart" / "values-gpu.yaml"))] == []
+    assert [*kubernetes.schema(render_chart(K8S / "chart" / "values-gpu.yaml"))] == []
 
 
 def test_every_chart_value_is_in_the_schema():

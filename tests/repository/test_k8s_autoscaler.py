@@ -10,7 +10,7 @@ import pytest
 import yaml
 from support.paths import ROOT
 
-from photodup.study.kubernetes.manifests import quantity, read_workload
+from photodup.study.kubernetes import quantity, read_workload
 
 RECORD = ROOT / "results" / "control-plane" / "decisions.json.gz"
 SCENARIOS = json.loads(gzip.decompress(RECORD.read_bytes()))["scenarios"]

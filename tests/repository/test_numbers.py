@@ -35,7 +35,13 @@ def facts() -> dict[str, str]:
     """The pattern of a sentence, its groups being the numbers -> those numbers by their source."""
     last, first = (result_of(run, "copies-drawn") for run in ("drawn-again", "drawn"))
     fp32_bytes = 3 * IMAGE_SIZE**2 * 4
+    finders = {program: (row["n_harmless"], row["n_wrong"]) for program, row in last["beside"].items()}
+    finders["photodup"] = last["n_harmless_suggested"], last["n_wrong"]
     return {
+        **{
+            rf"\| {program}[^|]* \| (\d+ \| \d+) \|": " | ".join(map(str, counts))
+            for program, counts in finders.items()
+        },
         r"(\d+ of \d+) suggestions (?:is|are|was|were) wrong": f"{last['n_wrong']} of {last['n_suggested']}",
         r"in the draw before,? (\d+ of \d+)": f"{first['n_wrong']} of {first['n_suggested']}",
         r"\b(6\d\d) KB": f"{fp32_bytes / 1000:.0f}",

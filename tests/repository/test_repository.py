@@ -23,7 +23,7 @@ from photodup.core.errors import PhotodupError
 from photodup.core.extras import EXTRAS, USES
 from photodup.embedding.engines.model import ENGINES, PRECISIONS
 from photodup.serving.service.settings import ServiceSettings
-from photodup.study.report.readme import appendix_blocks, write_blocks
+from tools.readme import appendix_blocks, readme_blocks, write_blocks
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 NAME = re.compile(r"[A-Za-z0-9._-]+")
@@ -173,15 +173,15 @@ def test_everything_required_is_pinned():
 
 
 def test_readme_tables_are_the_records(tmp_path):
-    """`photodup study readme` would change nothing; it takes out what was typed, and misses a marker that is gone."""
+    """`python -m tools.readme` would change nothing; it takes out what was typed, and misses a marker that is gone."""
     text, copy = (ROOT / "README.md").read_text(encoding="utf-8"), tmp_path / "README.md"
     begin = "<!-- decisions:begin -->"
     for given in (text, text.replace(begin, f"{begin}\n| made up | 1 ms |")):
         copy.write_text(given, encoding="utf-8")
-        assert write_blocks(copy).read_text(encoding="utf-8") == text
+        assert write_blocks(copy, readme_blocks()).read_text(encoding="utf-8") == text
     copy.write_text(text.replace("<!-- decisions:end -->", ""), encoding="utf-8")
     with pytest.raises(PhotodupError, match="no place for its part 'decisions'"):
-        write_blocks(copy)
+        write_blocks(copy, readme_blocks())
 
 
 @pytest.mark.parametrize(("page", "blocks", "holds"), [

@@ -108,30 +108,6 @@ def test_tensorrt_takes_pixels_and_photographs_as_onnx_runtime_does(root: Path) 
     } == TENSORRT
 
 
-def test_tensorrt_11_gets_a_graph_in_half_precision_and_no_flag(tmp_path: Path, tiny_exports) -> None:
-    """Its builder has no FP16 flag; ONNX Runtime builds a strongly typed network when none is set."""
-    half = tmp_path / "half.onnx"
-    half.write_bytes(tiny_exports["fp32"].read_bytes())
-    name = "openclip_vit_b32_trt"
-    for exported, flag in ((tiny_exports, "FP16"), ({**tiny_exports, "half": half}, None)):
-        out = render_repository("tensorrt", tmp_path / str(flag), exported, models=[name])
-        config = read_config(out / name / "config.pbtxt")
-        (row,) = config.optimization.execution_accelerators.gpu_execution_accelerator
-        assert dict(row.parameters).get("precision_mode") == flag
-        assert config.optimization.graph.level == (0 if flag else -1)
-        assert row.parameters["trt_engine_cache_enable"] == "true"
-        assert (out / name / "1" / "model.onnx").samefile(half) == (flag is None)
-    typed = render_repository("tensorrt", tmp_path / "all", {**tiny_exports, "half": half})
-    assert [f.name for f in typed.glob("*_trt*")] == [name], "no graph of pixels is in half precision"
-
-
-def test_dali_batches_images_of_different_length(root: Path) -> None:
-    """Triton's rule: requests of different shape share a batch only if the *input* allows it."""
-    config = read_config(root / "model_repository/openclip_vit_b32_preprocess_dali/config.pbtxt")
-    assert config.HasField("dynamic_batching")
-    assert config.input[0].allow_ragged_batch
-
-
 def test_a_file_too_new_for_the_oldest_server_is_not_rendered(tmp_path: Path, tiny_exports) -> None:
     assert max(ir_version(path) for path in tiny_exports.values()) <= IR_VERSION
     newer = tmp_path / "newer.onnx"
@@ -237,20 +213,18 @@ def test_an_ensemble_brings_its_steps(tmp_path: Path, tiny_exports) -> None:
     }
 
 
-def test_tf32_and_dali_are_rendered_when_asked_for_only(tmp_path: Path, tiny_exports) -> None:
+def test_tf32_is_rendered_when_asked_for_only(tmp_path: Path, tiny_exports) -> None:
     render_repository("cuda", tmp_path / "all", tiny_exports)
-    assert not [p for p in (tmp_path / "all").iterdir() if p.name.endswith(("_tf32", "_dali"))]
-    models = ["openclip_vit_b32_tf32", "openclip_vit_b32_jpeg_dali"]
-    render_repository("cuda", tmp_path / "asked", tiny_exports, models=models)
-    for made in ("tf32/1/model.onnx", "preprocess_dali/1/pipeline.py", "uint8/1/model.onnx"):
-        assert (tmp_path / "asked" / f"openclip_vit_b32_{made}").exists()
+    assert not [p for p in (tmp_path / "all").iterdir() if p.name.endswith("_tf32")]
+    render_repository("cuda", tmp_path / "asked", tiny_exports, models=["openclip_vit_b32_tf32"])
+    assert (tmp_path / "asked" / "openclip_vit_b32_tf32/1/model.onnx").exists()
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
     ({"target": "gpu"}, "unknown: use cpu-embedded, cpu, cuda, tensorrt"),
     ({"models": ["openclip_vit_l14"]}, "no model 'openclip_vit_l14'"),
     ({"models": ["openclip_vit_b32_trt"]}, "for tensorrt only"),
-    ({"models": ["openclip_vit_b32_jpeg_dali"]}, "for cuda and tensorrt only"),
+    ({"models": ["openclip_vit_b32_tf32"]}, "for cuda and tensorrt only"),
     ({"models": ["emulated_h900"]}, "no emulated model 'emulated_h900'"),
     ({"target": "cuda", "models": ["emulated_a100"]}, "stands for a GPU"),
     ({"exported": {}, "models": ["openclip_vit_b32"]}, "needs the exported graph 'fp32'"),

@@ -18,7 +18,7 @@ from photodup.study.comparisons.compare import compare
 from photodup.study.comparisons.measure import Sizes, missing_visits, visit_config, visit_key
 from photodup.study.comparisons.outcomes import read_comparisons
 from photodup.study.peers import alone, servers, tables
-from photodup.study.peers.weights import _descriptions, hugging_face_names
+from tools.peers.weights import _descriptions, hugging_face_names
 
 FAMILIES = ("13_compare_servers", "13_compare_servers, fastest")
 
@@ -74,7 +74,7 @@ def test_hugging_faces_layout_computes_the_same_embeddings(clip):
 
 def test_the_tokens_are_those_of_open_clip():
     from photodup.embedding.engines.weights import import_open_clip
-    from photodup.study.peers.weights import _tokens
+    from tools.peers.weights import _tokens
 
     theirs = import_open_clip().tokenizer.SimpleTokenizer()
     files = _tokens()
@@ -88,7 +88,10 @@ def test_the_tokens_are_those_of_open_clip():
 @pytest.fixture
 def peers():
     """Server's name → its sides, the fastest one last."""
-    return {server.name: sides for server, sides in servers.sides_by_server().items()}
+    by_server = {}
+    for side in servers.declared().sides.values():
+        by_server.setdefault(side.server.name, []).append(side)
+    return by_server
 
 
 @pytest.fixture
@@ -117,11 +120,10 @@ def test_each_peer_has_its_lock_file_its_server_and_its_version(peers):
 
 
 def test_a_command_gets_its_places_and_a_precision_its_type(peers, installed, monkeypatch, tmp_path):
-    for name in ("checkpoint", "hugging_face"):
-        monkeypatch.setattr(servers, name, lambda weights, name=name: tmp_path / f"{name} of {weights}")
+    monkeypatch.setattr(servers, "weights_in", lambda form, weights: f"{tmp_path}/{form} of {weights}")
     command, variables = servers.command_of(peers["infinity"][-1], "random:0", 4711)
     assert command[0] == str(tmp_path / "peers" / "infinity" / "bin" / "infinity_emb")
-    assert command[command.index("--model-id") + 1].endswith("hugging_face of random:0")
+    assert command[command.index("--model-id") + 1].endswith("hugging-face of random:0")
     assert command[command.index("--port") + 1] == "4711" and variables["HF_HUB_OFFLINE"] == "1"
     command, variables = servers.command_of(peers["litserve"][-1], "random:0", 4711)
     assert variables["PORT"] == "4711" and variables["PEER_DTYPE"] == "bfloat16"
@@ -152,10 +154,10 @@ def test_without_any_peer_nothing_is_measured(installed, tmp_path, capsys, monke
     monkeypatch.setattr(servers, "open_run", lambda name: opened(tmp_path / name))
     run = servers.open_peers("mine")
     found = compare(run, FAMILIES[0], declared=servers.declared())
-    assert not alone.costs(run) and not alone.rates(run) and not alone.verified(run)
+    assert not alone.costs(run) and not alone.verified(run)
     assert not run.n_records and all(o.verdict is Verdict.NOT_MEASURED for o in found.outcomes.values())
     assert "LitServe is not installed here." in found.sentence("LitServe, one")
-    assert tables.server_costs({}).empty and tables.under_bound({}).empty and tables.verdicts({}).empty
+    assert tables.server_costs({}).empty and tables.verdicts({}).empty
     assert tables.faults({}) == []
     assert tables.answer(found.outcomes, found.outcomes, {}) == "No servers were compared in this run."
 
@@ -270,8 +272,7 @@ def test_a_rotation_of_several_servers_counts_once_in_the_figures_of_ours(tmp_pa
 
 
 def record(run, key: str, side, **columns) -> None:
-    config = alone.config_of(side) | (vars(alone.BOUND) if key == "server-rate" else {})
-    run.measure_or_load(key, lambda: dict(columns), config=config, may_fail=True)
+    run.measure_or_load(key, lambda: dict(columns), config=alone.config_of(side), may_fail=True)
 
 
 def test_each_verdict_of_a_check_stands_under_its_server_and_a_finding_is_told_once(
@@ -296,22 +297,13 @@ def test_each_verdict_of_a_check_stands_under_its_server_and_a_finding_is_told_o
     assert "`photodup verify` finds faults in 3 of 4 servers." in tables.answer({}, {}, verified)
 
 
-def test_memory_start_overload_and_rates_of_each_server_are_in_tables(tmp_path, peers, installed):
+def test_memory_start_and_overload_of_each_server_are_in_a_table(tmp_path, peers, installed):
     run = opened(tmp_path / "run")
     load = {"offered_per_s": 20.0, "answered": 30, "failed": 7, "latency_ms_p50": 1556.9, "error": ""}
     for name, mib, first in (("mosec", 1170.2, [3, 9, 4]), ("ray", 900.0, [17, 16, 18])):
         overload = {"overload": load | {"recovered_s": None}}
         record(run, "server-alone", peers[name][0], memory_loaded_mib=mib, first_answer_s=first, **overload)
-    rate = {"rate_per_s": 9.5, "low": 9.0, "high": 10.1, "because": ""}
-    record(run, "server-rate", peers["litserve"][1], **rate)  # at BF16, whatever this processor has
-    record(run, "server-rate", peers["litserve"][0], **rate | {"rate_per_s": 1.0})
-    none = dict.fromkeys(("rate_per_s", "low", "high")) | {"because": "even 2 requests/s do not meet 250 ms"}
-    record(run, "server-rate", peers["mosec"][0], **none)
     run = opened(tmp_path / "run", measure=False)
     table = tables.server_costs(alone.costs(run))
     assert table["first answer (s), median"]["mosec"] == "4" and table["memory (MiB)"]["Ray Serve"] == "900"
     assert set(table["as before after (s)"]) == {"more than 30"}
-    assert dict(tables.under_bound(alone.rates(run))["highest rate"]) == {
-        "LitServe with BF16": "9.5 requests/s [9, 10.1]",
-        "mosec": "none: even 2 requests/s do not meet 250 ms",
-    }

@@ -12,7 +12,7 @@ from PIL import Image
 from support.command import running
 
 from photodup.core.errors import PhotodupError
-from photodup.embedding.imaging import ImageError, View, decode
+from photodup.embedding.imaging import ImageError, decode
 
 
 def photo(path: Path, seed: int = 0, size: tuple[int, int] = (64, 48), **save) -> Path:
@@ -34,7 +34,7 @@ class CountingEmbedder:
 
     backend, model_name, model_digest, is_random = "test", "mean-colours", "a" * 64, False
     precision = "fp32"
-    view, draft_size = View(), None
+    draft_size = None
 
     def __init__(self, fail_after: int | None = None) -> None:
         self.seen: list[int] = []

@@ -25,4 +25,6 @@ def link_checkout(folder: Path, demo_dir: Path) -> None:
         (folder / name).symlink_to(ROOT / name)
     (folder / "build").mkdir()
     (folder / "build" / "demo").symlink_to(demo_dir)
-    (folder / "build" / "tools").symlink_to(ROOT / "build" / "tools")
+    (ROOT / "build" / "models").mkdir(parents=True, exist_ok=True)
+    for name in ("models", "tools"):  # exports are named by their content
+        (folder / "build" / name).symlink_to(ROOT / "build" / name)

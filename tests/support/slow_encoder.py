@@ -9,7 +9,6 @@ import time
 
 import numpy as np
 
-from photodup.embedding.imaging import View
 from photodup.serving.service import app
 from photodup.serving.service import handler as service
 
@@ -19,7 +18,7 @@ class SlowModel:
 
     name, pretrained, is_random, dim = "slow", "random:0", True, 8
     digest = source_digest = "0" * 64
-    engine, precision, view = "slow", "fp32", View()
+    engine, precision = "slow", "fp32"
 
     def embed_pixels(self, batch: np.ndarray) -> np.ndarray:
         time.sleep(len(batch) * float(os.environ["SLOW_MS"]) / 1000)

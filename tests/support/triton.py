@@ -54,8 +54,7 @@ def tiny_graph(path: Path, variant: str = "fp32", seed: int = 0, **metadata: str
 
 
 def taking_pictures(
-    path: Path, encoder: Path | None = None, *, uint8: bool = False, channels_last: bool = False,
-    size: object = 224, n: object = "n", **notes: str,
+    path: Path, encoder: Path | None = None, *, uint8: bool = False, size: object = 224, n: object = "n", **notes: str,
 ) -> Path:  # fmt: skip
     """Write an encoder (the tiny one) so that it takes pictures otherwise, and answers the same."""
     import onnx
@@ -66,10 +65,6 @@ def taking_pictures(
     if uint8:
         before.append(helper.make_node("Cast", [at], ["as_floats"], to=TensorProto.FLOAT))
         at = "as_floats"
-    if channels_last:
-        before.append(helper.make_node("Transpose", [at], ["channels_first"], perm=[0, 3, 1, 2]))
-        at = "channels_first"
-    if uint8:
         for name, values in (("mean", imaging.MEAN), ("std", imaging.STD)):
             scaled = (np.asarray(values) * 255).reshape(1, 3, 1, 1).astype(np.float32)
             graph.initializer.append(numpy_helper.from_array(scaled, name))
@@ -80,7 +75,7 @@ def taking_pictures(
     nodes[0].input[0] = at
     del graph.node[:], graph.input[:]
     graph.node.extend([*before, *nodes])
-    shape = [n, size, size, 3] if channels_last else [n, 3, size, size]
+    shape = [n, 3, size, size]
     kind = TensorProto.UINT8 if uint8 else TensorProto.FLOAT
     graph.input.append(helper.make_tensor_value_info("image", kind, shape))
     onnx.save(model, path)

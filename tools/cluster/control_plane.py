@@ -34,8 +34,8 @@ from photodup.core.errors import PhotodupError
 from photodup.core.paths import cache_dir
 from photodup.serving.process.ports import claim_ports
 from photodup.serving.process.server_process import ServerProcess, last_error
-from photodup.study.kubernetes.manifests import kustomize, of_kind, output_of, read_workload, tool
-from photodup.study.notebook.run import describe_machine
+from photodup.study.kubernetes import kustomize, of_kind, output_of, read_workload, tool
+from photodup.study.notebook.machine import Machine
 
 VERSION = "1.20.2"
 SERVERS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
@@ -386,7 +386,7 @@ def experiment(plane: ControlPlane) -> dict[str, Any]:
         }
         return {
             "version": VERSION,
-            "machine": describe_machine(environment.describe()),
+            "machine": str(Machine.model_validate(environment.describe())),
             "ramp": RAMP,
             "start_s": START_S,
             "namespaces": {name: {"rows": n.rows, "events": n.events()} for name, n in spaces.items()},

@@ -10,15 +10,16 @@ from statistics import median
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "lib"))
+sys.path[:0] = [str(ROOT), str(ROOT / "lib")]
 
 from photodup.bench.record.record import load_records  # noqa: E402
 from photodup.bench.stats.comparison import Outcome  # noqa: E402
 from photodup.bench.stats.sentence import number, sentence  # noqa: E402
 from photodup.study.comparisons.outcomes import read_all  # noqa: E402
-from photodup.study.notebook.run import describe_machine, read_environment, read_run  # noqa: E402
+from photodup.study.notebook.machine import read_machine  # noqa: E402
+from photodup.study.notebook.run import read_run  # noqa: E402
 from photodup.study.profiling.profile import fallbacks  # noqa: E402
-from photodup.study.report.readme import write_blocks  # noqa: E402
+from tools.readme import write_blocks  # noqa: E402
 
 RUN = ROOT / "results" / "nvidia-h200"
 NOTEBOOKS, WIRE = (ROOT / "results" / f"nvidia-h200-{name}" for name in ("notebooks", "wire"))
@@ -51,7 +52,7 @@ def results(run: Path = RUN) -> dict[str, dict[str, Any]]:
 
 def machine() -> str:
     """Return the machine in a few words."""
-    return describe_machine(read_environment(RUN))
+    return str(read_machine(RUN))
 
 
 def of_bench(by_key: Mapping[str, Any], engine: str, precision: str, batch: int) -> dict[str, Any]:

@@ -305,11 +305,9 @@ def _summary(tiers: "Tiers") -> str:
         )
         if tiers.model.is_random is not False:
             method += ", RANDOM OR UNKNOWN WEIGHTS: the similar ones mean nothing"
-    smallest = tiers.smallest_similarity
     return (
         f"{tiers.n_photos} photographs: {len(tiers.copies)} groups of copies ({free:.1f} MB to free), "
-        f"{len(tiers.similar)} of similar ones, {method}; largest group {tiers.largest_group}, smallest "
-        f"similarity in a group {'none' if smallest is None else f'{smallest:.4f}'}; {tiers.n_verified} pairs "
+        f"{len(tiers.similar)} of similar ones, {method}; largest group {tiers.largest_group}; {tiers.n_verified} pairs "
         "compared on the pixels"
     )
 

@@ -41,7 +41,7 @@ def study_run(
         again=again,
         visits=visits,
     )
-    if any(outcome.status not in ("passed", "skipped") for outcome in outcomes):
+    if any(outcome.status != "passed" for outcome in outcomes):
         raise Exit(1)
 
 
@@ -79,23 +79,13 @@ def study_render(only: Only = None) -> None:
         print(path.name)
 
 
-@study.command("readme", hidden=True)
-def study_readme() -> None:
-    """Write the generated parts of README.md and results/README.md from what is committed."""
-    from photodup.core.paths import project_root
-    from photodup.study.report.readme import appendix_blocks, write_blocks
-
-    print(write_blocks())
-    print(write_blocks(project_root() / "results" / "README.md", appendix_blocks()))
-
-
 @study.command("outcomes")
 def study_outcomes(run: Annotated[str, Argument(help="directory under results/")]) -> None:
     """Print every comparison of a run from its records, primary ones first, and which answers it decides."""
     from photodup.bench.stats.sentence import sentence
     from photodup.study.comparisons.outcomes import NOT_PLANNED, read_all
     from photodup.study.notebook.run import read_run, run_directory
-    from photodup.study.report.facts import notebook_rows
+    from photodup.study.report.facts import notebook_answers
 
     opened = read_run(run_directory(run))
     outcomes = read_all(opened)
@@ -108,7 +98,7 @@ def study_outcomes(run: Annotated[str, Argument(help="directory under results/")
             print(f"     {note}")
     if left := len(outcomes) - len(planned):
         print(f"This run leaves out {left} of {len(outcomes)} comparisons.")
-    states = [(row["stem"][:2], row["decided"]) for row in notebook_rows(opened.name)]
+    states = [(answer.stem[:2], answer.state) for answer in notebook_answers(opened.name)]
     print(f"\nanswers: {sum(s == 'decided' for _, s in states)} of {len(states)} decided:", end=" ")
     print(", ".join(f"{number} {state}" for number, state in states))
 
@@ -137,14 +127,13 @@ def kube_check(
     directories: Annotated[list[Path] | None, Argument(help="kustomizations; base and both overlays")] = None,
 ) -> None:
     """Check manifests: schema, quota against maxReplicas, probes against start time, selectors, ports."""
-    from photodup.study.kubernetes.checks import check_manifests
-    from photodup.study.kubernetes.manifests import OVERLAYS, kustomize
+    from photodup.study.kubernetes import OVERLAYS, check_manifests, kustomize
 
     n_findings = 0
     for directory in directories or OVERLAYS.values():
         findings = check_manifests(kustomize(directory))
         n_findings += len(findings)
-        lines = [str(finding) for finding in findings] or ["nothing found"]
+        lines = [" · ".join(finding) for finding in findings] or ["nothing found"]
         print(*lines, sep="\n", end=f"  ({directory})\n")
     if n_findings:
         raise Exit(1)

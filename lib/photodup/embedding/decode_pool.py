@@ -3,12 +3,12 @@
 A thread cannot be stopped in the middle of libjpeg. Cheap JPEGs (`imaging.is_bounded`) are better decoded in the
 caller's thread, which saves the pipe.
 
-A worker is this module as a program; the pipes carry one image at a time:
+A worker is this module as a program, with a socket as its standard input:
 
     python -m photodup.embedding.decode_pool MODULE:FUNCTION
 
-The function takes (data, limits) and returns bytes. A request is two lengths, the limits as JSON and the image;
-a reply is a status, a length and bytes. The parent unpickles nothing: an image could shape it.
+The function takes (data, limits) and returns bytes. A request is two messages, the limits as JSON and the image; a reply
+is one, a status byte and the answer. The parent unpickles nothing: an image could shape it.
 """
 
 import contextlib
@@ -16,18 +16,18 @@ import importlib
 import json
 import math
 import os
+import resource
 import signal
-import struct
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from typing import BinaryIO
+from multiprocessing.connection import Connection
 
 from photodup.core.errors import PhotodupError
 from photodup.embedding.imaging import MAX_PIXELS, ImageError
 
-REQUEST, REPLY = struct.Struct("<IQ"), struct.Struct("<BQ")
 OK, REFUSED, FAILED = 0, 1, 2
 # Seconds after the deadline at which the kernel ends a worker whose parent died.
 _GRACE_S = 5
@@ -164,14 +164,15 @@ class _Worker:
     def __init__(self, job: str) -> None:
         # -P: do not import from the current folder, which may be a stranger's.
         command = [sys.executable, "-P", "-m", "photodup.embedding.decode_pool", job]
+        ours, theirs = socket.socketpair()
+        self._pipe = Connection(ours.detach())
         try:
-            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            with theirs:
+                self._process = subprocess.Popen(command, stdin=theirs.fileno())
         except OSError as error:
             raise PhotodupError(
                 f"A process to decode images in cannot be started ({error.strerror}): end other programs."
             ) from None
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._stdin, self._stdout = self._process.stdin, self._process.stdout
         self.was_late, self.is_usable, self._is_ready, self._killed = False, True, False, False
 
     def ask(self, data: bytes, limits: dict[str, object], deadline_s: float) -> tuple[int, bytes]:
@@ -184,14 +185,13 @@ class _Worker:
         timer.start()
         try:
             header = json.dumps(limits | {"deadline_s": deadline_s}).encode()
-            self._stdin.write(REQUEST.pack(len(header), len(data)) + header)
-            self._stdin.write(data)
-            self._stdin.flush()
-            answer = self._receive()
+            self._pipe.send_bytes(header)
+            self._pipe.send_bytes(data)
+            reply = self._pipe.recv_bytes()
         finally:
             timer.cancel()
         self.is_usable = not self.was_late
-        return answer
+        return reply[0], reply[1:]
 
     def kill(self) -> None:
         """End the process; its reader gets an EOFError."""
@@ -199,17 +199,15 @@ class _Worker:
         self._process.kill()
 
     def dispose(self) -> None:
-        """End the process and close its pipes; only for the thread that owns the worker."""
+        """End the process and close its pipe; only for the thread that owns the worker."""
         self.kill()
         self._process.wait()
-        for pipe in (self._stdin, self._stdout):
-            with contextlib.suppress(OSError):  # bytes that it never read
-                pipe.close()
+        self._pipe.close()
 
     def _wait_until_ready(self) -> None:
         try:
-            self._receive()
-        except EOFError:
+            self._pipe.recv_bytes()
+        except (EOFError, OSError):
             if not self._killed:
                 raise PhotodupError(
                     f"The process to decode images in ended while it started (status {self._process.wait()}): "
@@ -222,62 +220,40 @@ class _Worker:
         self.was_late = True
         self._process.kill()
 
-    def _receive(self) -> tuple[int, bytes]:
-        status, size = REPLY.unpack(self._exactly(REPLY.size))
-        return status, self._exactly(size)
-
-    def _exactly(self, size: int) -> bytes:
-        data = self._stdout.read(size)
-        if len(data) < size:
-            raise EOFError
-        return data
-
 
 def main() -> None:
-    """Serve requests from standard input until it closes."""
-    requests, replies = sys.stdin.buffer, os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints must not look like a reply
+    """Serve requests from standard input until the parent ends."""
+    pipe = Connection(os.dup(sys.stdin.fileno()))
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints is no output of the parent's
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which decides
-    with contextlib.suppress(AttributeError, OSError):
+    with contextlib.suppress(OSError):
         os.nice(5)  # honest requests are computed in the parent
     module, _, name = sys.argv[1].partition(":")
     job = getattr(importlib.import_module(module), name)
-    _reply(replies, OK, b"ready")
-    while header := requests.read(REQUEST.size):
-        n_limits, n_bytes = REQUEST.unpack(header)
-        limits, data = json.loads(requests.read(n_limits)), requests.read(n_bytes)
-        deadline_s = limits.pop("deadline_s")
-        _limit_memory(limits.get("max_pixels", MAX_PIXELS))
-        if hasattr(signal, "alarm"):  # not on Windows; without a handler the signal ends the process
-            signal.alarm(math.ceil(deadline_s) + _GRACE_S)
-        try:
-            status, answer = OK, job(data, **limits)
-        except ImageError as error:
-            status, answer = REFUSED, error.reason.encode(errors="replace")
-        except Exception as error:
-            status, answer = FAILED, f"{type(error).__name__}: {error}".encode(errors="replace")
-        if hasattr(signal, "alarm"):
+    with contextlib.suppress(EOFError, ConnectionError):  # the parent has gone
+        pipe.send_bytes(b"ready")
+        while True:
+            limits, data = json.loads(pipe.recv_bytes()), pipe.recv_bytes()
+            deadline_s = limits.pop("deadline_s")
+            _limit_memory(limits.get("max_pixels", MAX_PIXELS))
+            signal.alarm(math.ceil(deadline_s) + _GRACE_S)  # without a handler the signal ends the process
+            try:
+                status, answer = OK, job(data, **limits)
+            except ImageError as error:
+                status, answer = REFUSED, error.reason.encode(errors="replace")
+            except Exception as error:
+                status, answer = FAILED, f"{type(error).__name__}: {error}".encode(errors="replace")
             signal.alarm(0)
-        del data
-        _reply(replies, status, answer)
+            del data
+            pipe.send_bytes(bytes([status]) + answer)
 
 
 def _limit_memory(max_pixels: int) -> None:
-    with contextlib.suppress(ImportError, OSError, ValueError):  # Windows, or a system without this limit
-        import resource
-
+    with contextlib.suppress(OSError, ValueError):  # a system without this limit
         hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
         limit = _BASE_BYTES + _BYTES_PER_PIXEL * max_pixels
         soft = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
-
-
-def _reply(replies: BinaryIO, status: int, answer: bytes) -> None:
-    try:
-        replies.write(REPLY.pack(status, len(answer)) + answer)
-        replies.flush()
-    except BrokenPipeError:  # the parent has gone
-        os._exit(0)
 
 
 if __name__ == "__main__":

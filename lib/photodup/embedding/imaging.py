@@ -9,7 +9,6 @@ import os
 import re
 import threading
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,8 @@ from photodup.core.errors import PhotodupError
 from photodup.embedding import jpeg_scans
 
 IMAGE_SIZE = 224
+# Shortest side of a JPEG that is decoded at a reduced scale for an encoder.
+DRAFT_SIZE = 2 * IMAGE_SIZE
 # CLIP's normalisation (OPENAI_DATASET_MEAN / _STD in open_clip), per RGB channel, for pixels in 0..1.
 MEAN = np.array([0.48145466, 0.4578275, 0.40821073], dtype=np.float32)
 STD = np.array([0.26862954, 0.26130258, 0.27577711], dtype=np.float32)
@@ -123,29 +124,13 @@ def is_bounded(data: bytes) -> bool:
     return jpeg_scans.is_jpeg(data) and jpeg_scans.read_layout(data).is_bounded
 
 
-def to_uint8(image: Image.Image, size: int = IMAGE_SIZE) -> np.ndarray:
-    """Resize the shorter side to `size` (bicubic), cut the centre square, return uint8 [3, size, size].
+def to_uint8(image: Image.Image) -> np.ndarray:
+    """Resize the shorter side to 224 pixels (bicubic), cut the centre square, return uint8 [3, 224, 224].
 
     Bit for bit what open_clip's validation transform does before scaling to 0..1, up to an aspect
     ratio of 50; beyond that a pixel may differ by a few levels, so that memory stays bounded.
     """
-    return np.ascontiguousarray(np.asarray(_resize_and_crop(image, size)).transpose(2, 0, 1))
-
-
-@dataclass(frozen=True)
-class View:
-    """The part of a picture that an encoder sees: the centre square, scaled to `size` pixels."""
-
-    size: int = IMAGE_SIZE
-
-    @property
-    def draft_size(self) -> int:
-        """Return the shortest side of a JPEG decoded at a reduced scale: twice `size`."""
-        return 2 * self.size
-
-    def pixels(self, image: Image.Image) -> np.ndarray:
-        """Return uint8 [3, size, size] of an upright picture."""
-        return to_uint8(image, self.size)
+    return np.ascontiguousarray(np.asarray(_resize_and_crop(image)).transpose(2, 0, 1))
 
 
 def model_input(
@@ -204,7 +189,7 @@ def client_jpeg(source: bytes | Path | Image.Image, quality: int = 90) -> bytes:
     this drift with any latency measured on this payload.
     """
     image = source if isinstance(source, Image.Image) else decode(source)
-    return to_jpeg(_resize_and_crop(image, IMAGE_SIZE), quality)
+    return to_jpeg(_resize_and_crop(image), quality)
 
 
 @cache
@@ -317,7 +302,8 @@ def _scale_to_8_bits(image: Image.Image) -> Image.Image:
     return Image.fromarray(np.clip(np.rint(values * (255.0 / full_scale)), 0, 255).astype(np.uint8))
 
 
-def _resize_and_crop(image: Image.Image, size: int) -> Image.Image:
+def _resize_and_crop(image: Image.Image) -> Image.Image:
+    size = IMAGE_SIZE
     image = image if image.mode == "RGB" else image.convert("RGB")
     width, height = image.size
     short, long = min(width, height), max(width, height)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from photodup.core.errors import PhotodupError
-from photodup.embedding.imaging import ImageError, View
+from photodup.embedding.imaging import DRAFT_SIZE, ImageError
 
 BROKEN = "the model's answer holds NaN or infinities, or is zero"
 # Engines return length 1; anything this short is a zero vector, normalised.
@@ -47,13 +47,9 @@ def broken_rows(vectors: np.ndarray) -> list[int]:
     return np.flatnonzero(~(np.isfinite(lengths) & (lengths >= _LEAST_LENGTH))).tolist()
 
 
-def digest_drafted(digest: str, draft_size: int = View().draft_size) -> str:
-    """Return the digest of a model's embeddings of JPEGs decoded at a reduced scale.
-
-    Args:
-        draft_size: shortest side after decoding, pixels.
-    """
-    return hashlib.sha256(f"{digest}-draft{draft_size}".encode()).hexdigest()
+def digest_drafted(digest: str) -> str:
+    """Return the digest of a model's embeddings of JPEGs decoded at a reduced scale."""
+    return hashlib.sha256(f"{digest}-draft{DRAFT_SIZE}".encode()).hexdigest()
 
 
 def is_among(digest: str | None, digests: Collection[str]) -> bool:

@@ -5,60 +5,75 @@ import re
 import socket
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 
-from photodup.core.addresses import is_loopback, masked
+from photodup.core.addresses import masked
 from photodup.core.errors import PhotodupError, ServerError
 from photodup.core.extras import import_extra
 from photodup.embedding.backends import ENGINES, PRECISIONS, Backend, parse_backend
 from photodup.embedding.client.http import Patience, Remote, ask
 from photodup.embedding.client.servers import server_client
 from photodup.embedding.wire.http import AnswerError, read_json_answer
-from photodup.serving.control_key import grpc_metadata, http_headers
+from photodup.serving.control_key import http_headers
 from photodup.serving.endpoints import NO_GPU, UNKNOWN_GPU, UNNAMED_GPU, Endpoints
 
 TIMEOUT_S = 3.0
 READY = "ready"
 
 
-def check_all(endpoints: Endpoints, timeout_s: float = TIMEOUT_S) -> list[dict[str, Any]]:
-    """Check every backend and metrics page.
+@dataclass(frozen=True)
+class Check:
+    """The check of one backend or metrics page.
 
-    Returns:
-        A row for each, with `backend`, `url`, `ok` (bool), `finding` ("ready", or the fault and the remedy) and `said`
-        (the server's description of itself, or None). An unreachable server is a finding, not an exception.
+    Attributes:
+        subject: a backend's name, or `triton metrics`.
+        url: without passwords.
+        finding: "ready", or the fault and the remedy.
+        remote: the server's description of itself; None for a metrics page, and where it cannot be used.
+    """
+
+    subject: str
+    url: str
+    finding: str = READY
+    remote: Remote | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        return self.finding == READY
+
+
+def check_all(endpoints: Endpoints, timeout_s: float = TIMEOUT_S) -> list[Check]:
+    """Check every backend and metrics page; an unreachable server is a finding, not an exception.
 
     Raises:
         PhotodupError: Triton's client is not installed.
     """
     import_extra("tritonclient.grpc")
     endpoints.use_control_key()
-    probes: list[tuple[str, str, Callable[[], Remote | None]]] = [
-        *(
-            (name, url, partial(_describe, parse_backend(name), url, timeout_s))
-            for name, url in endpoints.backends.items()
-        ),
-        *(
-            (f"{server} metrics", url, partial(_metrics, url, timeout_s))
-            for server, url in endpoints.metrics.items()
-        ),
-    ]
     with ThreadPoolExecutor(16) as pool:  # so that all silent servers cost one timeout together
-        return list(pool.map(lambda probe: _row(*probe), probes))
+        checks = [
+            pool.submit(_check, name, url, partial(_describe, parse_backend(name), url, timeout_s))
+            for name, url in endpoints.backends.items()
+        ]
+        checks += [
+            pool.submit(_check, f"{server} metrics", url, partial(_check_metrics, url, timeout_s))
+            for server, url in endpoints.metrics.items()
+        ]
+    return [check.result() for check in checks]
 
 
-def _row(backend: str, url: str, describe: Callable[[], Remote | None]) -> dict[str, Any]:
-    row = {"backend": backend, "url": masked(url)}
+def _check(subject: str, url: str, describe: Callable[[], Remote | None]) -> Check:
     try:
-        return {**row, "ok": True, "finding": READY, "said": describe()}
+        return Check(subject, masked(url), remote=describe())
     except PhotodupError as error:
-        return {**row, "ok": False, "finding": str(error), "said": None}
+        return Check(subject, masked(url), str(error))
 
 
 def handshake_ms(url: str) -> float:
@@ -82,27 +97,22 @@ def ready_models(url: str, timeout_s: float = TIMEOUT_S) -> list[str] | None:
     return None if models is None else sorted({m["name"] for m in models if m.get("state") == "READY"})
 
 
-def say_answers(rows: Iterable[dict[str, Any]]) -> str:
+def say_answers(checks: Iterable[Check]) -> str:
     """Return one sentence: which addresses answer, and why others do not.
 
-    Args:
-        rows: of `check_all`. An address answers if one of its backends or its metrics page is ready.
+    An address answers if one of its backends or its metrics page is ready.
     """
     servers: dict[str, tuple[str, list[str]]] = {}
-    for row in rows:
-        place = urlsplit(row["url"] if "://" in row["url"] else f"//{row['url']}").netloc
-        servers.setdefault(row["url"], (f"{_server_named(row['backend'])} ({place})", []))[1].append(
-            row["finding"]
-        )
+    for check in checks:
+        place = urlsplit(check.url if "://" in check.url else f"//{check.url}").netloc
+        server = f"{_server_named(check.subject)} ({place})"
+        servers.setdefault(check.url, (server, []))[1].append(check.finding)
     ready = [name for name, findings in servers.values() if READY in findings]
     bad = [(name, findings[0].rstrip(".")) for name, findings in servers.values() if READY not in findings]
     if not ready:
         return f"Nothing answers: {listed([name for name, _ in bad])}; the first: {bad[0][1]}."
-    verb = "answer" if ready[1:] else "answers"
-    return (
-        "; ".join([f"{listed(ready)} {verb}", *(f"{name} cannot be used: {error}" for name, error in bad)])
-        + "."
-    )
+    answer = f"{listed(ready)} {'answer' if ready[1:] else 'answers'}"
+    return "; ".join([answer, *(f"{name} cannot be used: {error}" for name, error in bad)]) + "."
 
 
 def gpu_of(endpoints: Endpoints) -> tuple[str, int]:
@@ -139,14 +149,14 @@ def service_computes(url: str) -> tuple[str, str]:
     return engine if engine in ENGINES else "pytorch", precision if precision in PRECISIONS else "fp32"
 
 
-def render_check(rows: Iterable[dict[str, Any]]) -> str:
-    """Return the rows as lines for a terminal."""
-    rows = list(rows)
-    wide = [max((len(row[key]) for row in rows), default=0) for key in ("backend", "url")]
+def render_check(checks: Sequence[Check]) -> str:
+    """Return the checks as lines for a terminal."""
+    subjects, urls = (
+        max(map(len, column)) for column in zip(*((c.subject, c.url) for c in checks), strict=True)
+    )
     return "\n".join(
-        f"{'ok  ' if row['ok'] else 'BAD '} {row['backend']:<{wide[0]}}  {row['url']:<{wide[1]}}  "
-        f"{row['finding']}"
-        for row in rows
+        f"{'ok  ' if c.is_ready else 'BAD '} {c.subject:<{subjects}}  {c.url:<{urls}}  {c.finding}"
+        for c in checks
     )
 
 
@@ -154,26 +164,25 @@ def _describe(backend: Backend, url: str, timeout_s: float) -> Remote:
     """Return a server's description for the client.
 
     Raises:
-        PhotodupError: it is not ready; lists the models of a Triton without this one.
+        PhotodupError: it is not ready; names the state of a Triton's model.
     """
+    patience = Patience(timeout_s, timeout_s, attempts=1)
     try:
-        with contextlib.closing(
-            server_client(url, backend, Patience(timeout_s, timeout_s, attempts=1))
-        ) as server:
+        with contextlib.closing(server_client(url, backend, patience)) as server:
             remote = server.describe()
-        if backend.server == "fastapi" and ask(url, "/readyz", timeout_s).status_code != 200:
-            raise PhotodupError(
-                "not ready: the model is still loading, or failed to; see /readyz and the service's log"
-            )
     except PhotodupError as error:
-        index = None
-        if backend.server == "triton":
-            index = (_models if backend.protocol == "http" else _models_grpc)(url, timeout_s)
-        raise PhotodupError(_missing(backend.triton_model, index or []) or str(error)) from None
+        models = (
+            _models(url, timeout_s) if backend.server == "triton" and backend.protocol == "http" else None
+        )
+        raise PhotodupError(_missing(backend.triton_model, models or []) or str(error)) from None
+    if backend.server == "fastapi" and ask(url, "/readyz", timeout_s).status_code != 200:
+        raise PhotodupError(
+            "not ready: the model is still loading, or failed to; see /readyz and the service's log"
+        )
     return remote
 
 
-def _metrics(url: str, timeout_s: float) -> None:
+def _check_metrics(url: str, timeout_s: float) -> None:
     try:
         parts = urlsplit(url)
         answer = ask(f"{parts.scheme}://{parts.netloc}", parts.path, timeout_s)
@@ -183,9 +192,9 @@ def _metrics(url: str, timeout_s: float) -> None:
         raise PhotodupError(f"no metrics page there (HTTP {answer.status_code})")
 
 
-def _server_named(backend: str) -> str:
-    """Return the subject of a row of `check_all` in words."""
-    name, _, metrics = backend.partition(" ")
+def _server_named(subject: str) -> str:
+    """Return the subject of a check in words."""
+    name, _, metrics = subject.partition(" ")
     server = "FastAPI" if name.startswith("fastapi") else "Triton"
     if metrics:
         return f"{server}'s metrics"
@@ -205,16 +214,16 @@ def _get(url: str, path: str = "", seconds: float = TIMEOUT_S, **request: Any) -
     return None
 
 
-def _object(url: str, path: str) -> dict[str, Any]:
-    content = _json(url, path)
-    return content if isinstance(content, dict) else {}
-
-
 def _json(url: str, path: str, seconds: float = TIMEOUT_S, **request: Any) -> Any:
     """Return the JSON at a path; an empty object if there is none."""
     with contextlib.suppress(AnswerError):
         return read_json_answer(answer.content) if (answer := _get(url, path, seconds, **request)) else {}
     return {}
+
+
+def _object(url: str, path: str) -> Mapping[str, Any]:
+    content = _json(url, path)
+    return content if isinstance(content, dict) else {}
 
 
 def _gpu_of_service(url: str) -> tuple[str, int]:
@@ -250,7 +259,7 @@ def _models(url: str, timeout_s: float) -> list[dict[str, str]] | None:
             "/v2/repository/index",
             timeout_s,
             method="POST",
-            headers=http_headers(url, environment=False),
+            headers=http_headers(url),
         )
         if isinstance(index, list) and index:
             return [row for row in index if isinstance(row, dict)]
@@ -261,33 +270,15 @@ def _models(url: str, timeout_s: float) -> list[dict[str, str]] | None:
         return None
 
 
-def _models_grpc(address: str, timeout_s: float) -> list[dict[str, str]] | None:
-    """Do the same as `_models` over gRPC."""
-    from tritonclient.grpc import InferenceServerClient
-    from tritonclient.utils import InferenceServerException
-
-    options = {"as_json": True, "client_timeout": timeout_s}
-    key = grpc_metadata(address, environment=False)
-    try:
-        options_of_channel = [("grpc.enable_http_proxy", int(not is_loopback(address)))]
-        with InferenceServerClient(address, channel_args=options_of_channel) as client:
-            return client.get_model_repository_index(headers=key, **options).get("models", [])
-    except InferenceServerException:  # the client's sentence names what is ready
-        return None
-
-
 def _missing(model: str, index: list[dict[str, str]]) -> str:
     """Explain from Triton's repository index why a model is not ready; empty if it is, or is not in the index."""
-    for entry in index:
-        if entry.get("name") == model:
-            state, reason = entry.get("state", ""), entry.get("reason", "")
-            if state == "LOADING":
-                return f"model {model} is loading: wait"
-            # "unloaded" is Triton's reason for a model that was loaded and unloaded again.
-            if state == "UNAVAILABLE" and reason != "unloaded":
-                return f"model {model} could not be loaded ({reason or 'no reason given'}): see Triton's log"
-            if state == "UNLOADING":
-                return f"model {model} is being unloaded: wait, then load it"
-            if state in ("", "UNAVAILABLE"):
-                return f"model {model} is in the repository but not loaded: load it (--load-model={model})"
-    return ""
+    entry = next((row for row in index if row.get("name") == model and row.get("state") != "READY"), None)
+    if entry is None:
+        return ""
+    state, reason = entry.get("state", ""), entry.get("reason", "")
+    if state in ("LOADING", "UNLOADING"):
+        return f"model {model} is {state.lower()}: wait"
+    # "unloaded" is Triton's reason for a model that was loaded and unloaded again.
+    if state == "UNAVAILABLE" and reason != "unloaded":
+        return f"model {model} could not be loaded ({reason or 'no reason given'}): see Triton's log"
+    return f"model {model} is in the repository but not loaded: load it (--load-model={model})"

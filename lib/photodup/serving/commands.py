@@ -89,9 +89,9 @@ def endpoints_check(
     from photodup.serving.check import check_all, render_check
     from photodup.serving.endpoints import load_endpoints
 
-    rows = check_all(load_endpoints(file), timeout)
-    print(render_check(rows))
-    if not all(row["ok"] for row in rows):
+    checks = check_all(load_endpoints(file), timeout)
+    print(render_check(checks))
+    if not all(check.is_ready for check in checks):
         raise typer.Exit(1)
 
 
@@ -104,18 +104,14 @@ def render(
     variant: _Variant = "default",
     instances: Annotated[int, typer.Option(help="encoder instances (per GPU on GPU targets)")] = 1,
     decoders: Annotated[int, typer.Option(help="processes that decode images for the JPEG models")] = 2,
-    typed: Annotated[
-        bool, typer.Option(help="FP16 written into TensorRT's graph, for TensorRT 11 (Triton 26.06)")
-    ] = False,
 ) -> None:
     """Export the model and write a Triton model repository with weights, ready to be mounted at /models."""
     from photodup.serving.embedded import export_models, render_exported
     from photodup.serving.triton.repository import Target
 
     checked = cast(Target, target)  # `render_repository` refuses an unknown one
-    exports = export_models(half=typed)
     options = {"variant": variant, "instances": instances, "preprocess_instances": decoders}
-    print(render_exported(checked, out, exports, models=model, **options))
+    print(render_exported(checked, out, export_models(), models=model, **options))
 
 
 def _wait_for_signal() -> None:

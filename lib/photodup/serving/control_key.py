@@ -48,15 +48,15 @@ def restriction(key: str) -> str:
     return f"{','.join(RESTRICTED)}:{HEADER}={check_key(key)}"
 
 
-def http_headers(address: str, *, environment: bool = True) -> dict[str, str]:
-    """Return the HTTP headers of a control request to `address`; empty without a key."""
-    key = key_for(address, environment=environment)
+def http_headers(address: str) -> dict[str, str]:
+    """Return the HTTP headers of a query about models; empty without a key. The environment's key is not sent."""
+    key = key_for(address, environment=False)
     return {HEADER: key} if key else {}
 
 
-def grpc_metadata(address: str, *, environment: bool = True) -> dict[str, str] | None:
+def grpc_metadata(address: str) -> dict[str, str] | None:
     """Return the gRPC metadata of a control request to `address`; None without a key."""
-    key = key_for(address, environment=environment)
+    key = key_for(address)
     return {f"triton-grpc-protocol-{HEADER}": key} if key else None
 
 

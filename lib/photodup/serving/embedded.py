@@ -7,7 +7,7 @@ from typing import Any
 
 from photodup.core.paths import build_dir
 from photodup.core.settings import inherited
-from photodup.embedding.engines.export import HALF, VARIANTS, export_apart
+from photodup.embedding.engines.export import VARIANTS, export_apart
 from photodup.embedding.engines.reduced import reduced_path, source_of
 from photodup.serving.endpoints import NO_GPU, Endpoints, from_ports
 from photodup.serving.process.ports import claim_ports, key_warning, reachable
@@ -25,21 +25,14 @@ MODELS = (
 """The models of the study. Each loads its own copy of the weights, about 350 MB."""
 
 
-def export_models(
-    env: Mapping[str, str] | None = None,
-    *,
-    half: bool = False,
-) -> dict:
+def export_models(env: Mapping[str, str] | None = None) -> dict:
     """Export the model that `MODEL_NAME` and `MODEL_PRETRAINED` choose, in a process of its own.
-
-    Args:
-        half: also export the graph in half precision, for TensorRT 11.
 
     Returns:
         `files` (variant -> path, with `openvino-int8` and `onnx-int8` if `photodup export --precision int8` made them),
         `model_digest`, `pretrained`.
     """
-    exports = export_apart([*VARIANTS, HALF] if half else VARIANTS, env=env)
+    exports = export_apart(VARIANTS, env=env)
     return exports | {"files": exports["files"] | int8_files(exports["files"]["fp32"])}
 
 

@@ -51,7 +51,7 @@ def test_both_are_ready_and_neither_outlives_a_killed_starter(tmp_path, tiny_rep
         assert said[-1] == "READY", said
         assert any(line.startswith("Triton is ready after") for line in said)
         found = load_endpoints(tmp_path / "found.yaml")
-        assert {row["finding"] for row in check_all(found)} == {"ready"}
+        assert {check.finding for check in check_all(found)} == {"ready"}
         assert set(found.backends) == {
             "fastapi-pytorch-fp32-http-jpeg",
             "fastapi-pytorch-fp32-http-base64",

@@ -16,7 +16,7 @@ from photodup.bench.link.link import LOOPBACK
 from photodup.bench.stats.facts import Load
 from photodup.core.errors import PhotodupError
 from photodup.embedding.backends import parse_backend
-from photodup.serving.check import check_all, ready_models, render_check
+from photodup.serving.check import Check, check_all, ready_models, render_check
 from photodup.serving.embedded import MODELS
 from photodup.serving.endpoints import Endpoints, from_ports, load_endpoints, save_endpoints
 from photodup.serving.process.ports import claim_ports
@@ -101,7 +101,7 @@ def test_saving_and_loading_keeps_everything(ports: list[int], engines: list[str
 
 
 def _findings(endpoints: Endpoints) -> dict[str, str]:
-    return {row["backend"]: row["finding"] for row in check_all(endpoints, timeout_s=20)}
+    return {check.subject: check.finding for check in check_all(endpoints, timeout_s=20)}
 
 
 def test_a_running_triton_is_ready_and_each_mistake_is_told_apart(tiny_triton) -> None:
@@ -139,11 +139,8 @@ def test_the_command_exits_1_and_says_which(tmp_path: Path, tiny_triton):
 
 
 def test_the_table_lines_up() -> None:
-    rows = [
-        {"backend": "a", "url": "u", "ok": True, "finding": "ready"},
-        {"backend": "bbb", "url": "uuuu", "ok": False, "finding": "gone"},
-    ]
-    assert render_check(rows).splitlines() == ["ok   a    u     ready", "BAD  bbb  uuuu  gone"]
+    checks = [Check("a", "u"), Check("bbb", "uuuu", "gone")]
+    assert render_check(checks).splitlines() == ["ok   a    u     ready", "BAD  bbb  uuuu  gone"]
 
 
 def test_without_the_client_the_check_says_what_to_install(root: Path, monkeypatch: pytest.MonkeyPatch):
@@ -161,7 +158,7 @@ def test_what_is_loaded_is_what_is_listed(tiny_triton):
     ports = (0, server.http_port, server.grpc_port, server.metrics_port)
     assert ready_models(server.http_url) == sorted(TINY_MODELS)
     listed = from_ports("127.0.0.1", *ports, models=TINY_MODELS)
-    assert {row["finding"] for row in check_all(listed, timeout_s=60)} == {"ready"}
+    assert {check.finding for check in check_all(listed, timeout_s=60)} == {"ready"}
     engines = {parse_backend(name).engine for name in listed.backends}
     assert engines == {"onnx", "openvino"}, "and no trt, which a machine with a GPU might have"
     with_gpu = from_ports("127.0.0.1", *ports, models=["emulated_a100", "emulated_a100_jpeg"])

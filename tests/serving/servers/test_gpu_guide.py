@@ -54,8 +54,8 @@ def address_line(commands: str, folder: Path) -> str:
 
 def assert_reached(line: str) -> None:
     host, ports = re.fullmatch(r"([\d.]+):(\d+,\d+,\d+,\d+)", line).groups()
-    rows = check_all(from_ports(host, *map(int, ports.split(",")), models=MODELS))
-    assert len(rows) > len(MODELS) and all(row["ok"] for row in rows), render_check(rows)
+    checks = check_all(from_ports(host, *map(int, ports.split(",")), models=MODELS))
+    assert len(checks) > len(MODELS) and all(check.is_ready for check in checks), render_check(checks)
 
 
 @pytest.fixture(scope="module")

@@ -1,13 +1,7 @@
 """Encoded photographs into Triton: the library's own pixels, and bad images that fail alone."""
 
 import functools
-import importlib.util
-import os
-import subprocess
-import sys
-import textwrap
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -132,76 +126,6 @@ def test_the_emulated_ensemble_answers_for_the_photo_it_got(tiny_triton) -> None
     with loaded(tiny_triton, "emulated_a100_uint8", "emulated_a100_jpeg"):
         answer = infer(tiny_triton, "emulated_a100_jpeg", _encoded(*photos))
     np.testing.assert_allclose(answer, emulated_embedding(pixels), atol=1e-6)
-
-
-def _dali_python() -> str | None:
-    """Return a Python that can import DALI: this one, or `PHOTODUP_DALI_PYTHON`."""
-    try:
-        here = importlib.util.find_spec("nvidia.dali") is not None
-    except ModuleNotFoundError:
-        here = False
-    return os.environ.get("PHOTODUP_DALI_PYTHON") or (sys.executable if here else None)
-
-
-needs_dali = pytest.mark.skipif(
-    _dali_python() is None,
-    reason="DALI is not importable: pip install nvidia-dali-cuda120 into an environment of its own (1 GB, no GPU "
-    "needed) and set PHOTODUP_DALI_PYTHON to its Python",
-)
-
-
-def _dali(root: Path, folder: Path, *images: bytes) -> np.ndarray | str:
-    """Run the repository's own pipeline on the CPU over one batch; what it said if it failed."""
-    np.savez(folder / "in.npz", *(np.frombuffer(image, np.uint8) for image in images))
-    code = textwrap.dedent("""
-        import sys
-        import numpy as np
-        sys.path.insert(0, sys.argv[1])
-        from pipeline import preprocess
-        data = list(np.load("in.npz").values())
-        padded = [np.pad(d, (0, max(map(len, data)) - len(d))) for d in data]  # as Triton delivers a batch
-        pipe = preprocess(device="cpu", device_id=None, batch_size=len(data))
-        pipe.build()
-        pipe.feed_input("encoded", padded)
-        np.save("out.npy", np.array(pipe.run()[0].as_array()))
-    """)
-    where = root / "model_repository" / "openclip_vit_b32_preprocess_dali" / "1"
-    done = subprocess.run([_dali_python(), "-c", code, where], cwd=folder, capture_output=True, text=True)
-    return np.load(folder / "out.npy") if done.returncode == 0 else done.stderr
-
-
-@needs_dali
-def test_the_dali_pipeline_shows_the_same_picture(root: Path, tmp_path: Path) -> None:
-    """On the CPU, every kind of file in one batch: other decoder, other bicubic, so bounded and not bit for bit.
-
-    Measured with DALI 2.4: at most 0.42 of 255 levels on average, 15 in one pixel (the picture turned by EXIF). The
-    bound is a third above; a picture cropped one pixel off differs by 2 on average. The GPU's is not run here.
-    """
-    answer = _dali(root, tmp_path, *_good().values())
-    assert isinstance(answer, np.ndarray), answer
-    expected = np.stack([to_uint8(decode(data)) for data in _good().values()])
-    difference = np.abs(answer.astype(int) - expected)
-    assert difference.mean(axis=(1, 2, 3)).max() < 0.6, difference.mean(axis=(1, 2, 3))
-    assert difference.max() <= 20
-    cosine = (tiny_embedding(answer) * tiny_embedding(expected)).sum(axis=1)
-    assert cosine.min() > 0.9999
-    shifted = np.roll(expected, 1, axis=3).astype(int)
-    assert np.abs(shifted - expected).mean() > 1, "a bound that one pixel's shift would pass"
-
-
-@needs_dali
-def test_what_dali_does_not_do_is_written_where_it_is_defined(root: Path, tmp_path: Path) -> None:
-    """Unlike the Python backend; the pipeline's own description warns of both, and must as long as it is so."""
-    whole, (text, _), (truncated, _) = _good()["jpeg"], _bad()["text"], _bad()["truncated"]
-    pipeline = root / "model_repository" / "openclip_vit_b32_preprocess_dali" / "1" / "pipeline.py"
-    description = pipeline.read_text(encoding="utf-8")
-    said = _dali(root, tmp_path, whole, text)
-    assert isinstance(said, str) and "decoders" in said, said
-    assert "fails its whole batch" in description
-    answer = _dali(root, tmp_path, whole, truncated)
-    assert isinstance(answer, np.ndarray), answer
-    assert np.abs(answer[1].astype(int) - answer[0]).mean() > 10
-    assert "answered without its missing part" in description
 
 
 @pytest.mark.parametrize("name", DECODERS)

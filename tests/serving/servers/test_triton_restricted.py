@@ -226,11 +226,12 @@ def test_the_key_of_a_server_elsewhere_comes_from_its_endpoints_file(triton, mon
         control_key._of_endpoints.clear()
         monkeypatch.setenv(control_key.VARIABLE, key)
         control.load_triton_model(address, MODEL)
-        asked = Endpoints(name="x", backends={"triton-emulated-a100-fp32-grpc-jpeg": address})
-        (row,) = check_all(asked)
-        assert "has no model" in row["finding"], "that variable's key went to a server merely asked"
-        (row,) = check_all(asked.model_copy(update={"triton_control_key": SecretStr(key)}))
-        assert "in the repository but not loaded" in row["finding"]
+    with in_front_of(triton.http_url) as other:
+        asked = Endpoints(name="x", backends={"triton-emulated-a100-fp32-http-jpeg": other.url})
+        (check,) = check_all(asked)
+        assert "has no model" in check.finding, "that variable's key went to a server merely asked"
+        (check,) = check_all(asked.model_copy(update={"triton_control_key": SecretStr(key)}))
+        assert "in the repository but not loaded" in check.finding
 
 
 def test_endpoints_show_no_key(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from support.paths import ROOT
 
 from photodup.core.errors import PhotodupError
 from photodup.core.paths import cache_dir
-from photodup.study.kubernetes.manifests import tool
+from photodup.study.kubernetes import tool
 
 PROGRAM = ROOT / "tools" / "cluster" / "control_plane.py"
 

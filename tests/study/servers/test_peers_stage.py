@@ -60,14 +60,14 @@ def declare(monkeypatch, tmp_path, random_onnx, random_model):
     (tmp_path / "peers" / "litserve").mkdir(parents=True)
     (tmp_path / "peers" / "litserve" / "made").write_text("here")
     monkeypatch.setattr(servers, "build_dir", lambda: tmp_path)
-    monkeypatch.setattr(servers, "checkpoint", lambda weights: weights)
+    monkeypatch.setattr(servers, "weights_in", lambda form, weights: weights)
     pictures = tuple(encode(photo(240, 230, seed), "JPEG") for seed in range(8))
     pictures = servers.Payloads("images", pictures, "pictures", "image/jpeg")
     for module in (servers, alone):
         monkeypatch.setattr(module, "payloads", lambda: pictures)
     forget = servers.reference.cache_clear
     forget()
-    for name, value in {"STARTS": 2, "OVERLOAD_S": 1.0, "RECOVERED": 30, "RATE_SECONDS": 0.5}.items():
+    for name, value in {"STARTS": 2, "OVERLOAD_S": 1.0, "RECOVERED": 30}.items():
         monkeypatch.setattr(alone, name, value)
     monkeypatch.setattr(alone, "PROBE", replace(alone.PROBE, seconds=0.4))
     monkeypatch.setenv("MODEL_PRETRAINED", random_onnx)
@@ -116,10 +116,8 @@ def test_all_is_measured_once_and_read_again(declare, tmp_path, monkeypatch, fig
     pairs = [*declared.pairs, *declared.nulls]
     for _ in range(2):  # the second time nothing is started
         measure_comparisons(run, pairs, SIZES)
-        costs, checks, rates = alone.costs(run), alone.verified(run), alone.rates(run)
-        assert len(starts) == 2 * 2 * 2 + 2 * (2 + 1 + 1), (
-            "two servers for both loads of a visit, and each alone"
-        )
+        costs, checks = alone.costs(run), alone.verified(run)
+        assert len(starts) == 2 * 2 * 2 + 2 * (2 + 1), "two servers for both loads of a visit, and each alone"
     compared = read_comparisons(run, "13", declared=declared)
     judged = [*compared.outcomes.values(), *compared.nulls]
     assert len(judged) == 4 and all(one.n_visits == 2 for one in judged if one.is_measured)
@@ -130,7 +128,6 @@ def test_all_is_measured_once_and_read_again(declare, tmp_path, monkeypatch, fig
         assert load["answered"] + load["failed"] > 0 and load["recovered_s"] is not None
         figure(cost["memory_loaded_mib"] > 50 and load["answered"] + load["failed"] > 20, cost)
     assert set(tables.verdicts(checks)["ours"][:-1]) == {"right"}
-    assert len(rates) == 2 and all(rate["rate_per_s"] or rate["because"] for rate in rates.values())
 
 
 @pytest.mark.long

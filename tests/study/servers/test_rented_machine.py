@@ -19,7 +19,7 @@ from photodup.serving.check import check_all, handshake_ms, render_check
 from photodup.serving.endpoints import load_endpoints, save_endpoints
 from photodup.serving.triton import control
 from photodup.serving.triton.config import set_batching
-from photodup.study.report.facts import notebook_rows
+from photodup.study.report.facts import notebook_answers
 from photodup.study.runner.execute import run_study
 
 MODEL = "openclip_vit_b32"
@@ -48,10 +48,10 @@ def elsewhere(tmp_path: Path, monkeypatch, demo_dir) -> Path:
 @needs_link
 def test_it_is_reached_over_its_link_at_its_address_alone(elsewhere, repository, tiny_onnx, tmp_path, figure):
     with tiny(repository, tiny_onnx) as machine:
-        rows = check_all(machine.endpoints)  # which uses their key
+        checks = check_all(machine.endpoints)  # which uses their key
         control_key._of_endpoints.clear()
-        assert all(row["ok"] for row in rows), render_check(rows)
-        assert {row["url"] for row in rows} & {f"http://{machine.address}:8002", f"{machine.address}:8004"}
+        assert all(check.is_ready for check in checks), render_check(checks)
+        assert {check.url for check in checks} & {f"http://{machine.address}:8002", f"{machine.address}:8004"}
         assert not machine.address.startswith("127.")
         handshake = handshake_ms(f"http://{machine.address}:8003")
         shortest = machine.way.round_trip.floor_ms
@@ -103,12 +103,12 @@ def test_a_notebook_decides_over_the_address_and_says_what_it_cannot_have_there(
         line = f"{machine.address}:0,{PORTS['http']},{PORTS['grpc']},{PORTS['metrics']}"
         (outcome,) = run_study("far", only=["03"], parameters={"ENDPOINTS": line, **sizes})
     assert outcome.status == "passed", outcome.error
-    row = next(row for row in notebook_rows("far") if row["stem"].startswith("03"))
-    assert row["decided"] == "decided", row["answer"]
+    row = next(row for row in notebook_answers("far") if row.stem.startswith("03"))
+    assert row.state == "decided", row.answer
     # The far server's batcher was really set: its own counters say so, and a busy machine adds to the 10 ms.
-    waited = re.search(r"lone request\D*([\d.]+) ms", row["answer"])
-    assert waited and float(waited[1]) >= 9, row["answer"]
-    figure(float(waited[1]) <= 20, row["answer"])
+    waited = re.search(r"lone request\D*([\d.]+) ms", row.answer)
+    assert waited and float(waited[1]) >= 9, row.answer
+    figure(float(waited[1]) <= 20, row.answer)
     text = (elsewhere / "results" / "far" / "notebooks" / "03_set_up_triton.ipynb").read_text()
     assert "is another machine: its model repository cannot be written from here" in text
     assert not (elsewhere / "build" / "endpoints-far.yaml").exists()  # no servers were started here

@@ -1,8 +1,7 @@
 """The highest open-loop rate that meets a latency bound, with an interval, from a bounded number of measurements.
 
 Each window gives the percentile at one rate. The answer is where a non-decreasing curve through all windows crosses the
-bound; its interval comes from drawing the windows again (bootstrap). `load --slo`, the servers of notebook 13 and the curve
-of notebook 06 all get their rate here.
+bound; its interval comes from drawing the windows again (bootstrap). `load --slo` gets its rate here.
 """
 
 import math

@@ -48,12 +48,10 @@ class Embedder:
         is_random: random weights: fit for timings, never for decisions.
         dim: length of an embedding.
         precision: what the model computes in; by default the precision in the backend's name.
-        view: the part of a picture that the model sees.
         draft_size: shortest side to which JPEGs are shrunk while decoding; None decodes them whole.
     """
 
     backend: str
-    view = imaging.View()
     draft_size: int | None = None
     model_digest: str | None
     model_name: str | None
@@ -91,10 +89,10 @@ class Embedder:
         return np.concatenate(answers)
 
     def at_reduced_scale(self) -> None:
-        """Decode JPEGs at `view.draft_size` or more from now on; this changes `model_digest`."""
+        """Decode JPEGs at `imaging.DRAFT_SIZE` or more from now on; this changes `model_digest`."""
         if self.draft_size is None and self.model_digest is not None:
-            self.draft_size = self.view.draft_size
-            self.model_digest = digest_drafted(self.model_digest, self.draft_size)
+            self.draft_size = imaging.DRAFT_SIZE
+            self.model_digest = digest_drafted(self.model_digest)
 
     def _decoded(self, image: Source) -> Image.Image:
         if isinstance(image, Image.Image):
@@ -150,8 +148,8 @@ def connect(
         patience: timeouts and attempts.
         jpeg_quality: wires `jpeg` and `base64`: shrink to 224 pixels and send about 10 KB, which changes the
             embedding a little. None sends the whole file, and the server resizes it.
-        **local: for local models: `pretrained` (the weights), and `engine`, `precision`, `threads`, `streams`,
-            `device`, `name` of `load_model`.
+        **local: for local models: `pretrained` (the weights), and `engine`, `precision`, `threads`, `device`,
+            `name` of `load_model`.
 
     Raises:
         PhotodupError: unknown backend, no or another server, weights missing.
@@ -195,7 +193,7 @@ class LocalEmbedder(Embedder):
         self.model = load_model(weights, engine=engine, **options)
         self.backend = backend.name
         self.model_digest, self.model_name = self.model.digest, self.model.name
-        self.is_random, self.dim, self.view = self.model.is_random, self.model.dim, self.model.view
+        self.is_random, self.dim = self.model.is_random, self.model.dim
         self.precision = self.model.precision
 
     def _chunks(self, images: list[Source]) -> Iterator[np.ndarray]:
@@ -203,7 +201,7 @@ class LocalEmbedder(Embedder):
             yield np.stack(self._prepared(images, start, min(start + LOCAL_BATCH, len(images)), self._pixels))
 
     def _pixels(self, image: Source) -> np.ndarray:
-        return self.view.pixels(self._decoded(image))
+        return imaging.to_uint8(self._decoded(image))
 
     def _infer(self, chunk: np.ndarray) -> np.ndarray:
         return self.model.embed_pixels(chunk)

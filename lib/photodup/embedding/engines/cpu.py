@@ -28,13 +28,9 @@ def onnx_options(threads: int) -> "onnxruntime.SessionOptions":
     return options
 
 
-def openvino_settings(precision: str, threads: int, streams: int = 1) -> dict[str, Any]:
+def openvino_settings(precision: str, threads: int) -> dict[str, str | int]:
     """Return settings for `compile_model`; without the hint OpenVINO computes in BF16 where it can."""
-    return {
-        "INFERENCE_PRECISION_HINT": HINTS[precision],
-        "NUM_STREAMS": streams,
-        "INFERENCE_NUM_THREADS": threads,
-    }
+    return {"INFERENCE_PRECISION_HINT": HINTS[precision], "NUM_STREAMS": 1, "INFERENCE_NUM_THREADS": threads}
 
 
 def describe_onnx(session: "onnxruntime.InferenceSession") -> dict[str, str]:

@@ -7,7 +7,7 @@
 - `random:SEED`: random weights with real costs and meaningless embeddings, equal from run to run with one version of
   PyTorch;
 - `onnx:PATH`: an exported encoder of 224-pixel pictures, run by ONNX Runtime or OpenVINO: normalised float32 or float16,
-  or uint8, channels first or last. MODEL_NAME names the architecture if the file does not.
+  or uint8. MODEL_NAME names the architecture if the file does not.
 
 Engine and precision are independent of the weights (`model.SUPPORTED`). ONNX Runtime and OpenVINO run an export, which is
 made if it is missing. INT8 files need photographs, so `photodup export --precision int8` makes them.
@@ -39,7 +39,6 @@ def load_model(
     engine: str | None = None,
     precision: str = "fp32",
     threads: int | None = None,
-    streams: int = 1,
     device: str | None = None,
     name: str | None = None,
     file: Path | None = None,
@@ -49,11 +48,9 @@ def load_model(
 
     Args:
         pretrained: where the weights come from, see above; default `MODEL_PRETRAINED`.
-        engine: `pytorch`, `compile` (through `torch.compile`), `onnx`, `openvino` or `trt`; default `pytorch`, and `onnx`
-            for exported weights.
+        engine: `pytorch`, `onnx` or `openvino`; default `pytorch`, and `onnx` for exported weights.
         precision: `fp32`, `tf32`, `bf16`, `fp16` or `int8`, as far as the engine has it.
         threads: CPU threads for the computation.
-        streams: OpenVINO: inferences at once, which share the threads.
         device: `cpu`, `cuda`, `cuda:1` or `mps`; default the best there is.
         name: an open_clip architecture; default `MODEL_NAME`, else ViT-B-32.
         file: INT8: the quantised file; default the one that `photodup export` made of these weights.
@@ -72,22 +69,20 @@ def load_model(
     check_choice(engine, precision)
     if engine == "triton":
         raise PhotodupError("Triton runs its own models: start the service with ENGINE=triton.")
-    if engine in ("pytorch", "compile"):
+    if engine == "pytorch":
         if exported:
             raise PhotodupError(f"{weights} is exported already: run it with the engine onnx or openvino.")
-        return TorchModel(name, weights, device=device, threads=threads, engine=engine, precision=precision)
+        return TorchModel(name, weights, device=device, threads=threads, precision=precision)
     if engine == "openvino" and device not in (None, "cpu"):
-        raise PhotodupError(
-            f"The engine openvino computes on the CPU here, not on {device}: use onnx or trt."
-        )
+        raise PhotodupError(f"The engine openvino computes on the CPU here, not on {device}: use onnx.")
     if (engine == "openvino" or device == "cpu") and precision != "tf32":
         check_processor(precision)  # before minutes of exporting
     path = export_of(weights, name=name, directory=directory, is_read=precision != "int8")
     if precision == "int8":
         path = find_int8(path, engine, file=file, directory=directory)
     if engine == "openvino":
-        return OpenVinoModel(path, name=name, precision=precision, threads=threads, streams=streams)
-    return OnnxModel(path, name=name, device=device, threads=threads, engine=engine, precision=precision)
+        return OpenVinoModel(path, name=name, precision=precision, threads=threads)
+    return OnnxModel(path, name=name, device=device, threads=threads, precision=precision)
 
 
 def export_of(

@@ -6,9 +6,6 @@ variants compute in float32 and differ in their input:
 - `fp32`: normalised pixels, 602,112 bytes an image;
 - `fp16`: normalised pixels in half precision, widened inside the graph, 301,056 bytes;
 - `uint8`: plain pixels 0..255, normalised inside the graph, 150,528 bytes.
-
-`half`, made on request only, takes the input of `fp32` and computes in half precision. TensorRT 11 needs it for FP16: it
-has no builder flag.
 """
 
 import contextlib
@@ -36,7 +33,6 @@ from photodup.embedding.engines.weights import quiet_tools
 from photodup.embedding.imaging import IMAGE_SIZE, MEAN, STD, normalize
 
 VARIANTS = ("fp32", "uint8", "fp16")
-HALF = "half"
 # LayerNormalization needs 17. The exporter writes IR 10, which needs ONNX Runtime 1.18 (Triton 24.05):
 # `photodup render` refuses newer files.
 OPSET = 18
@@ -45,8 +41,6 @@ IR_VERSION = 10
 GRAPH_VERSION = 2
 # Error of the worst image, relative to the length of its vector. The published study allows 0.1%, too.
 MAX_RELATIVE_ERROR = 1e-3
-# Half precision has 11 bits, so `half` may differ ten times as much.
-MAX_RELATIVE_ERROR_HALF = 1e-2
 CHECKED_BATCHES = (1, 3, 8)
 MADE_FROM = "made_from"  # key in a sidecar by which `known_export` recognises the file
 
@@ -60,7 +54,7 @@ def export(
         model: a PyTorch model from `load_model`.
         directory: made if missing. Files are named `<name>-<variant>-<digest>.onnx`, each with a `.json`
             beside it (size, SHA-256, what was verified).
-        variants: some of `VARIANTS`, or `half`.
+        variants: some of `VARIANTS`.
         force: export again in any case.
 
     Returns:
@@ -71,10 +65,8 @@ def export(
     """
     if not isinstance(model, TorchModel):
         raise PhotodupError(f"{model.pretrained} is exported already: choose PyTorch weights to export from.")
-    if unknown := set(variants) - {*VARIANTS, HALF}:
-        raise PhotodupError(
-            f"No variant {', '.join(sorted(unknown))}: choose from {', '.join((*VARIANTS, HALF))}."
-        )
+    if unknown := set(variants) - {*VARIANTS}:
+        raise PhotodupError(f"No variant {', '.join(sorted(unknown))}: choose from {', '.join(VARIANTS)}.")
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -189,15 +181,11 @@ def verify_export(path: Path, model: ImageModel, variant: str) -> dict[str, Any]
         `max_abs_error`, `max_relative_error` (of the vector's length, worst image) and `min_cosine`.
 
     Raises:
-        PhotodupError: an embedding differs by more than 0.1% (1% for `half`).
+        PhotodupError: an embedding differs by more than 0.1%.
     """
     import onnxruntime
 
-    options = onnxruntime.SessionOptions()
-    if variant == HALF:
-        # The CPU provider's fusions end the process on a transformer in half precision (onnxruntime 1.31.1).
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     rng = np.random.default_rng(0)
     absolute, relative, cosine = 0.0, 0.0, 1.0
     for n in CHECKED_BATCHES:
@@ -211,11 +199,10 @@ def verify_export(path: Path, model: ImageModel, variant: str) -> dict[str, Any]
         absolute = max(absolute, float(np.abs(actual - expected).max()))
         relative = max(relative, float(np.linalg.norm(actual - expected, axis=1).max()))
         cosine = min(cosine, float((actual * expected).sum(axis=1).min()))
-    allowed = MAX_RELATIVE_ERROR_HALF if variant == HALF else MAX_RELATIVE_ERROR
-    if relative > allowed:
+    if relative > MAX_RELATIVE_ERROR:
         raise PhotodupError(
             f"The {variant} export of {model.name} differs from PyTorch by {relative:.2%} of the vector's "
-            f"length, more than {allowed:.1%}: it was not kept; try the pinned torch and onnxruntime."
+            f"length, more than {MAX_RELATIVE_ERROR:.1%}: it was not kept; try the pinned torch and onnxruntime."
         )
     return {
         "max_abs_error": absolute,
@@ -270,12 +257,9 @@ def _export_one(model: TorchModel, variant: str, path: Path) -> None:
 
 
 def _trace(model: TorchModel, variant: str) -> Any:
-    import copy
-
     import torch
 
     dtype = {"fp16": torch.float16, "uint8": torch.uint8}.get(variant, torch.float32)
-    visual = copy.deepcopy(model.visual).half() if variant == HALF else model.visual
 
     class Graph(torch.nn.Module):
         mean: torch.Tensor
@@ -283,7 +267,7 @@ def _trace(model: TorchModel, variant: str) -> Any:
 
         def __init__(self) -> None:
             super().__init__()
-            self.visual = visual
+            self.visual = model.visual
             self.register_buffer("mean", torch.from_numpy(MEAN.reshape(1, 3, 1, 1).copy()))
             self.register_buffer("std", torch.from_numpy(STD.reshape(1, 3, 1, 1).copy()))
 
@@ -291,8 +275,6 @@ def _trace(model: TorchModel, variant: str) -> Any:
             pixels = image.to(torch.float32)
             if dtype is torch.uint8:
                 pixels = (pixels / 255 - self.mean) / self.std
-            if variant == HALF:
-                return torch.nn.functional.normalize(self.visual(pixels.half()).float(), dim=-1)
             return torch.nn.functional.normalize(self.visual(pixels), dim=-1)
 
     # A batch of 2: the exporter treats a size of 1 as constant.

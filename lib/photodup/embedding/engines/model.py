@@ -14,18 +14,15 @@ import numpy as np
 
 from photodup.core.errors import PhotodupError
 from photodup.embedding.backends import PRECISIONS
-from photodup.embedding.imaging import IMAGE_SIZE, View
+from photodup.embedding.imaging import IMAGE_SIZE
 
 SUPPORTED: dict[str, tuple[str, ...]] = {
     "pytorch": ("fp32", "tf32", "bf16", "fp16"),
-    "compile": ("fp32", "tf32", "bf16", "fp16"),
     "onnx": ("fp32", "tf32", "int8"),
     "openvino": ("fp32", "bf16", "int8"),
-    "trt": ("fp32", "tf32", "fp16"),
     "triton": ("fp32", "tf32", "bf16", "fp16", "int8"),
 }
-"""Precisions of each engine: PyTorch eager, `torch.compile`, ONNX Runtime (CPU or CUDA), OpenVINO (CPU),
-ONNX Runtime's TensorRT provider, and a Triton behind the service."""
+"""Precisions of each engine: PyTorch, ONNX Runtime (CPU or CUDA), OpenVINO (CPU), and a Triton behind the service."""
 ENGINES = tuple(SUPPORTED)
 
 
@@ -40,7 +37,6 @@ class ImageModel(Protocol):
         engine: what runs the graph, one of `ENGINES`.
         precision: how it computes, one of `PRECISIONS`.
         source_digest: hex of weights and options, the same at every precision.
-        view: the part of a picture that it sees; its `pixels` are the input of `embed_pixels`.
     """
 
     name: str
@@ -49,9 +45,6 @@ class ImageModel(Protocol):
     is_random: bool
     engine: str
     precision: str
-
-    @property
-    def view(self) -> View: ...
 
     @property
     def source_digest(self) -> str: ...

@@ -3,7 +3,6 @@
 import hashlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +14,7 @@ from photodup.core.files import available_cores
 from photodup.embedding.engines.cpu import describe_onnx, onnx_options
 from photodup.embedding.engines.model import check_choice, check_images, check_processor, digest_at
 from photodup.embedding.engines.weights import is_random
-from photodup.embedding.imaging import IMAGE_SIZE, View, denormalize, normalize
+from photodup.embedding.imaging import IMAGE_SIZE, denormalize, normalize
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -106,21 +105,14 @@ def _load_cuda_libraries() -> None:
             onnxruntime.preload_dlls()
 
 
-def providers_for(device: str | None, engine: str = "onnx") -> list[str]:
+def providers_for(device: str | None) -> list[str]:
     """Return the execution providers for `cpu`, `cuda` or None (the best available).
 
     Raises:
-        PhotodupError: this build lacks CUDA or TensorRT.
+        PhotodupError: this build lacks CUDA.
     """
     import onnxruntime
 
-    if engine == "trt":
-        if "TensorrtExecutionProvider" not in onnxruntime.get_available_providers():
-            raise PhotodupError(
-                "This ONNX Runtime has no TensorRT: install onnxruntime-gpu and tensorrt on a machine with an NVIDIA "
-                "GPU, or use the engine onnx."
-            )
-        return ["TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider"]
     cuda = "CUDAExecutionProvider" in onnxruntime.get_available_providers()
     if device and device.startswith("cuda") and not cuda:
         raise PhotodupError(
@@ -129,48 +121,28 @@ def providers_for(device: str | None, engine: str = "onnx") -> list[str]:
     return (["CUDAExecutionProvider"] if cuda and device != "cpu" else []) + ["CPUExecutionProvider"]
 
 
-@dataclass(frozen=True)
-class ImageInput:
-    """The image input of an exported encoder.
-
-    Attributes:
-        dtype: float32 and float16 for normalised pixels; uint8 if the graph normalises.
-        channels_last: [n, size, size, 3] instead of [n, 3, size, size].
-        size: side of the square, pixels.
-    """
-
-    dtype: type
-    channels_last: bool
-    size: int
-
-    def fit(self, images: np.ndarray) -> np.ndarray:
-        """Convert [n, 3, size, size] (normalised, or uint8) to the encoder's layout and type."""
-        images = images.transpose(0, 2, 3, 1) if self.channels_last else images
-        return np.ascontiguousarray(images, self.dtype)
+_DTYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(uint8)": np.uint8}
 
 
-def entry_of(kind: str, shape: Sequence[object]) -> ImageInput | None:
-    """Return the image input with this type and shape; None if it is no image input.
+def input_dtype(kind: str, shape: Sequence[object]) -> type | None:
+    """Return the type of an image input [n, 3, 224, 224]; None if the input is none.
 
     Args:
         kind: as ONNX Runtime writes it, such as `tensor(float)`.
-        shape: whole numbers; anything else is a free axis, which the first must be.
+        shape: whole numbers; anything else is a free axis, which the first must be and the sides may be.
     """
-    dtypes = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(uint8)": np.uint8}
-    if kind not in dtypes or len(shape) != 4 or isinstance(shape[0], int):
-        return None
-    for channels_last, (channels, *sides) in ((False, shape[1:]), (True, (shape[3], *shape[1:3]))):
-        fixed_sides = {side for side in sides if isinstance(side, int)}
-        if channels == 3 and len(fixed_sides) < 2:
-            return ImageInput(dtypes[kind], channels_last, fixed_sides.pop() if fixed_sides else IMAGE_SIZE)
-    return None
+    is_image = len(shape) == 4 and not isinstance(shape[0], int) and shape[1] == 3
+    sides = {side for side in shape[2:] if isinstance(side, int)}
+    return _DTYPES.get(kind) if is_image and sides <= {IMAGE_SIZE} else None
 
 
 class ExportedModel:
-    """What encoders from a file share; each engine adds `_run`, which takes what its input takes."""
+    """What encoders from a file share; each engine adds `_run`.
 
-    view = View()
-    _entry: ImageInput
+    The input `_dtype` is float32 or float16 for normalised pixels, and uint8 if the graph normalises.
+    """
+
+    _dtype: type
     _run: Callable[[np.ndarray], np.ndarray]
 
     def _set_origin(
@@ -195,11 +167,11 @@ class ExportedModel:
 
     def embed(self, images: np.ndarray) -> np.ndarray:
         check_images(images)
-        return self._run(denormalize(images) if self._entry.dtype is np.uint8 else images)
+        return self._run(denormalize(images) if self._dtype is np.uint8 else images)
 
     def embed_pixels(self, pixels: np.ndarray) -> np.ndarray:
         check_images(pixels, np.uint8)
-        return self._run(pixels if self._entry.dtype is np.uint8 else normalize(pixels))
+        return self._run(pixels if self._dtype is np.uint8 else normalize(pixels))
 
     @cached_property
     def source_digest(self) -> str:
@@ -216,8 +188,7 @@ class ExportedModel:
 class OnnxModel(ExportedModel):
     """An exported encoder run by ONNX Runtime.
 
-    The input may be float32, float16 or (if the graph normalises) uint8, channels first or last. `embed` takes normalised
-    float32 like every model and converts, exactly for float32 and uint8.
+    `embed` takes normalised float32 like every model and converts, exactly for float32 and uint8.
     """
 
     def __init__(
@@ -227,7 +198,6 @@ class OnnxModel(ExportedModel):
         name: str = "",
         device: str | None = None,
         threads: int | None = None,
-        engine: str = "onnx",
         precision: str | None = None,
     ) -> None:
         """Open a session.
@@ -237,36 +207,37 @@ class OnnxModel(ExportedModel):
             name: the architecture, if the file does not state it.
             device: `cpu` or `cuda`; default the best available.
             threads: CPU threads.
-            engine: `onnx`, or `trt`: ONNX Runtime's TensorRT provider.
             precision: one of the engine's; default the file's own, which is `fp32` or `int8`.
 
         Raises:
             PhotodupError: a provider, a precision or a file is not available.
         """
-        providers = providers_for(device, engine)
+        providers = providers_for(device)
         self.device = "cpu" if providers[0] == CPU[0] else "cuda"
-        self.session = open_session(
-            path, providers=providers, provider_options=_options(precision), threads=threads
-        )
-        self._set_origin(path, self.session.get_modelmeta().custom_metadata_map, engine, precision, name)
+        # The CUDA provider uses TF32 by default.
+        options = {"CUDAExecutionProvider": {"use_tf32": str(int(precision == "tf32"))}}
+        self.session = open_session(path, providers=providers, provider_options=options, threads=threads)
+        self._set_origin(path, self.session.get_modelmeta().custom_metadata_map, "onnx", precision, name)
         if self.precision == "tf32" and self.device == "cpu":
             raise PhotodupError("tf32 is computed by NVIDIA GPUs: use fp32 or int8 on a CPU.")
         if self.device == "cpu":
             check_processor(self.precision)
         inputs, outputs = self.session.get_inputs(), self.session.get_outputs()
-        entry = entry_of(inputs[0].type, inputs[0].shape) if len(inputs) == 1 else None
+        dtype = input_dtype(inputs[0].type, inputs[0].shape) if len(inputs) == 1 else None
         answer = outputs[0].shape
-        if entry is None or entry.size != IMAGE_SIZE or len(answer) != 2 or not isinstance(answer[1], int):
+        if dtype is None or len(answer) != 2 or not isinstance(answer[1], int):
             shapes = [f"{tensor.type} {tensor.shape}" for tensor in (*inputs, *outputs)]
             raise PhotodupError(
-                f"{path} is no image encoder from float32, float16 or uint8 [n, 3, {IMAGE_SIZE}, {IMAGE_SIZE}] (or "
-                f"channels last) to [n, dim]: its tensors are {' and '.join(shapes)}."
+                f"{path} is no image encoder from float32, float16 or uint8 [n, 3, {IMAGE_SIZE}, {IMAGE_SIZE}] to "
+                f"[n, dim]: its tensors are {' and '.join(shapes)}."
             )
-        self._entry, self._input, self._output = entry, inputs[0].name, outputs[0].name
+        self._dtype, self._input, self._output = dtype, inputs[0].name, outputs[0].name
         self.dim = answer[1]
 
     def _run(self, images: np.ndarray) -> np.ndarray:
-        (embedding,) = self.session.run([self._output], {self._input: self._entry.fit(images)})
+        (embedding,) = self.session.run(
+            [self._output], {self._input: np.ascontiguousarray(images, self._dtype)}
+        )
         # Our exports have length 1 already; other encoders may not.
         return embedding / np.linalg.norm(embedding, axis=-1, keepdims=True)
 
@@ -287,11 +258,3 @@ def model_sha256(path: Path) -> str:
         return file_sha256(path)
     digests = file_sha256(path) + file_sha256(path.with_suffix(".bin"))
     return hashlib.sha256(digests.encode()).hexdigest()
-
-
-def _options(precision: str | None) -> dict[str, dict[str, str]]:
-    # The CUDA provider uses TF32 by default.
-    return {
-        "CUDAExecutionProvider": {"use_tf32": str(int(precision == "tf32"))},
-        "TensorrtExecutionProvider": {"trt_fp16_enable": str(precision == "fp16")},
-    }

@@ -1,9 +1,8 @@
-"""OpenVINO on the CPU, in FP32, BF16 or INT8, in one or several streams."""
+"""OpenVINO on the CPU, in FP32, BF16 or INT8."""
 
 import functools
-from concurrent.futures import ThreadPoolExecutor
+import threading
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from photodup.core.extras import import_extra
 from photodup.core.files import available_cores
 from photodup.embedding.engines.cpu import HINTS, describe_openvino, openvino_settings
 from photodup.embedding.engines.model import check_processor
-from photodup.embedding.engines.onnx_runtime import ExportedModel, ImageInput, entry_of
+from photodup.embedding.engines.onnx_runtime import ExportedModel, input_dtype
 from photodup.embedding.imaging import IMAGE_SIZE
 
 NOTES = "photodup"  # key in an IR's rt_info for quantise.py's notes
@@ -25,9 +24,7 @@ class OpenVinoModel(ExportedModel):
     Args:
         path: an ONNX export with a float32 input, or the `.xml` of a quantised one.
         precision: `fp32`, `bf16` or `int8`; default the file's own.
-        threads: CPU threads in all; default one for each core.
-        streams: inferences at once, each with its share of the threads. They share one batch, and serve several
-            calling threads.
+        threads: CPU threads; default one for each core.
 
     Raises:
         PhotodupError: OpenVINO is missing, the file is no encoder or has another precision, or the processor lacks
@@ -43,37 +40,21 @@ class OpenVinoModel(ExportedModel):
         name: str = "",
         precision: str | None = None,
         threads: int | None = None,
-        streams: int = 1,
     ) -> None:
         network = read_network(path)
         self._set_origin(path, read_metadata(network), "openvino", precision, name)
         check_processor(self.precision)
-        if streams < 1:
-            raise PhotodupError(f"OpenVINO needs at least one stream, not {streams}.")
-        self._entry, self.dim = _check_shapes(network, path)
-        self.streams = streams
+        self._dtype, self.dim = _check_shapes(network, path)
         self._compiled = _core().compile_model(
-            network, "CPU", openvino_settings(self.precision, threads or available_cores(), streams)
+            network, "CPU", openvino_settings(self.precision, threads or available_cores())
         )
-        self._free: SimpleQueue = SimpleQueue()
-        for _ in range(streams):
-            self._free.put(self._compiled.create_infer_request())
-        self._pool = ThreadPoolExecutor(streams, thread_name_prefix="openvino") if streams > 1 else None
+        self._request, self._lock = self._compiled.create_infer_request(), threading.Lock()
 
     def _run(self, images: np.ndarray) -> np.ndarray:
-        if self._pool is None or len(images) < 2:
-            return self._infer(images)
-        parts = np.array_split(images, min(self.streams, len(images)))
-        return np.concatenate(list(self._pool.map(self._infer, parts)))
-
-    def _infer(self, images: np.ndarray) -> np.ndarray:
-        images = self._entry.fit(images)
-        request = self._free.get()  # a request computes one thing at a time
-        try:
-            request.infer([images], share_inputs=True)
-            embedding = np.array(request.get_output_tensor(0).data, np.float32)
-        finally:
-            self._free.put(request)
+        images = np.ascontiguousarray(images, self._dtype)
+        with self._lock:  # a request computes one thing at a time
+            self._request.infer([images], share_inputs=True)
+            embedding = np.array(self._request.get_output_tensor(0).data, np.float32)
         return embedding / np.linalg.norm(embedding, axis=-1, keepdims=True)
 
     def runtime(self) -> dict[str, str]:
@@ -135,17 +116,17 @@ def _core() -> Any:
 _KINDS = {"f32": "tensor(float)", "u8": "tensor(uint8)"}  # in ONNX Runtime's words
 
 
-def _check_shapes(network: Any, path: Path) -> tuple[ImageInput, int]:
-    """Return a network's image input and embedding length; refuse one that is no image encoder."""
+def _check_shapes(network: Any, path: Path) -> tuple[type, int]:
+    """Return the type of a network's image input, and the embedding's length; refuse one that is no image encoder."""
     shapes = [port.partial_shape.to_string() for port in (*network.inputs, *network.outputs)]
     is_single = len(network.inputs) == len(network.outputs) == 1
-    entry = None
+    dtype = None
     if is_single and network.output(0).partial_shape.rank.get_length() == 2:
         axes = [axis.get_length() if axis.is_static else None for axis in network.input(0).partial_shape]
-        entry = entry_of(_KINDS.get(network.input(0).element_type.get_type_name(), ""), axes)
-    if entry is None or entry.size != IMAGE_SIZE:
+        dtype = input_dtype(_KINDS.get(network.input(0).element_type.get_type_name(), ""), axes)
+    if dtype is None:
         raise PhotodupError(
-            f"{path} is no image encoder from float32 or uint8 [n, 3, {IMAGE_SIZE}, {IMAGE_SIZE}] (or channels last) to "
+            f"{path} is no image encoder from float32 or uint8 [n, 3, {IMAGE_SIZE}, {IMAGE_SIZE}] to "
             f"[n, dim]: its tensors are {' and '.join(shapes)}."
         )
-    return entry, network.output(0).partial_shape[1].get_length()
+    return dtype, network.output(0).partial_shape[1].get_length()

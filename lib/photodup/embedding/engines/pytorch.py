@@ -1,4 +1,4 @@
-"""PyTorch: OpenCLIP's image tower, eager or through `torch.compile`."""
+"""PyTorch: OpenCLIP's image tower."""
 
 import hashlib
 import json
@@ -12,7 +12,7 @@ from photodup.core.settings import variable
 from photodup.embedding.engines.cpu import versions
 from photodup.embedding.engines.model import check_choice, check_images, check_processor, digest_at
 from photodup.embedding.engines.weights import is_random, load_visual
-from photodup.embedding.imaging import IMAGE_SIZE, MEAN, STD, View
+from photodup.embedding.imaging import IMAGE_SIZE, MEAN, STD
 
 
 class TorchModel:
@@ -23,8 +23,6 @@ class TorchModel:
         pretrained: where the weights come from; see `encoder.py`.
         device: `cpu`, `cuda`, `cuda:1` or `mps`; default the best available.
         threads: CPU threads, for the whole process.
-        engine: `pytorch`, or `compile`: through `torch.compile`, which needs a C++ compiler on a CPU and takes a
-            minute for the first batch.
         precision: `fp32`, `bf16`; on a GPU also `tf32` and `fp16`. BF16 and FP16 use autocast: matrix products in
             low precision, sums and normalisations in float32.
 
@@ -32,9 +30,7 @@ class TorchModel:
         PhotodupError: weights, a device or a precision is not available.
     """
 
-    view = View()
     engine, precision = "pytorch", "fp32"
-    _run: Any = None
 
     def __init__(
         self,
@@ -43,15 +39,13 @@ class TorchModel:
         *,
         device: str | None = None,
         threads: int | None = None,
-        engine: str = "pytorch",
         precision: str = "fp32",
     ) -> None:
         import torch
 
-        check_choice(engine, precision)
+        check_choice(self.engine, precision)
         self.name, self.pretrained, self.is_random = name, pretrained, is_random(pretrained)
-        self.engine, self.precision = engine, precision
-        self.device = torch_device(device)
+        self.precision, self.device = precision, torch_device(device)
         _check_device(self.device, precision)
         if threads:
             torch.set_num_threads(threads)
@@ -60,9 +54,6 @@ class TorchModel:
         self._mean, self._std = (
             torch.from_numpy(a[:, None, None].copy()).to(self.device) for a in (MEAN, STD)
         )
-        if engine == "compile":
-            # One graph for all batch sizes: compiling each would take a minute.
-            self._run = torch.compile(self.visual, dynamic=True)
 
     def embed(self, images: np.ndarray) -> np.ndarray:
         import torch
@@ -82,24 +73,14 @@ class TorchModel:
     def _embed(self, images: Any) -> np.ndarray:
         import torch
 
-        run = self.visual if self._run is None else self._run  # a compiled module has no truth value
         dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.precision)
-        try:
-            if dtype is not None:
-                with torch.autocast(torch.device(self.device).type, dtype=dtype):
-                    features = run(images)
-            elif self.device.startswith("cuda"):
-                features = _with_tf32(self.precision == "tf32", run, images)
-            else:
-                features = run(images)
-        except Exception as error:
-            if self.engine != "compile" or isinstance(error, ValueError):
-                raise
-            reason = " ".join(str(error).split())[:160] or type(error).__name__
-            raise PhotodupError(
-                f"torch.compile cannot compile {self.name} here ({reason}): install a C++ compiler such as g++, "
-                "or use the engine pytorch."
-            ) from error
+        if dtype is not None:
+            with torch.autocast(torch.device(self.device).type, dtype=dtype):
+                features = self.visual(images)
+        elif self.device.startswith("cuda"):
+            features = _with_tf32(self.precision == "tf32", self.visual, images)
+        else:
+            features = self.visual(images)
         return torch.nn.functional.normalize(features.float(), dim=-1).cpu().numpy()
 
     def runtime(self) -> dict[str, str]:

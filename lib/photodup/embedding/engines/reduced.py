@@ -17,6 +17,7 @@ from photodup.core.settings import environment
 from photodup.embedding.engines.model import SUPPORTED, ImageModel, can_compute
 from photodup.embedding.engines.onnx_runtime import file_sha256, model_sha256
 from photodup.embedding.engines.weights import UNNAMED, is_random
+from photodup.embedding.imaging import DRAFT_SIZE
 
 if TYPE_CHECKING:
     import onnx
@@ -208,7 +209,7 @@ def draft_verdict_on(model: ImageModel, directory: Path | None = None) -> str:
     source = _weights_of(model)
     path = draft_path(source, model.engine, model.precision, directory)
     notes, file = read_notes(path), getattr(model, "path", None)
-    if notes is None or notes.draft_size != model.view.draft_size:
+    if notes is None or notes.draft_size != DRAFT_SIZE:
         return "not asked"
     if model.precision == "int8" and (file is None or notes.sha256 != _sha256_of(file)):
         return "not asked"

@@ -295,7 +295,7 @@ class _Comparison:
     def _note_alike(self, search: CopySearch) -> None:
         """Note photos that look alike by their hash, or by most of the evidence, where the pixels prove nothing."""
         for (i, j), bits in self._bits_apart.items():
-            evidence = search.verified.get(i, j)
+            evidence = search.evidence(i, j)
             if evidence and (bits <= _ALIKE_BITS or evidence.passes()):
                 alike = _Finding(
                     Location.PROBABLY, self._rows[i], "looks alike, and the pixels do not prove it"

@@ -222,7 +222,7 @@ def _fitting(target: np.ndarray, source: np.ndarray) -> Callable[[np.ndarray], f
     return fit
 
 
-def _settled(target: np.ndarray, source: np.ndarray, transform: np.ndarray, rounds: int = 8) -> np.ndarray:
+def _settled(target: np.ndarray, source: np.ndarray, transform: np.ndarray) -> np.ndarray:
     """Return the map that lays greys float32[h, w] best on others, from one that is near.
 
     Gauss and Newton's way with gain and offset (Lucas and Kanade 1981); what differs most has no say.
@@ -239,7 +239,7 @@ def _settled(target: np.ndarray, source: np.ndarray, transform: np.ndarray, roun
     x, y = (x - width / 2) / half, (y - height / 2) / half
     basis = np.stack([across * x, across * y, across, down * x, down * y, down, a.ravel(), np.ones_like(x)])
     ones, edges = np.full_like(source, 255, np.uint8), corners((width, height))
-    for _ in range(rounds):
+    for _ in range(8):
         centred = to_centres(transform)
         b = cv2.warpAffine(soft, centred, (width, height), flags=cv2.INTER_LINEAR)
         inside = cv2.warpAffine(ones, centred, (width, height), flags=cv2.INTER_NEAREST).ravel() > 0

@@ -10,6 +10,7 @@ from photodup.photos.compare.limits import LIMITS
 from photodup.photos.compare.pictures import Picture, Saving, coefficients
 from photodup.photos.compare.reproduce import (
     CELL,
+    WINDOW,
     View,
     cells,
     compared_views,
@@ -46,20 +47,17 @@ def lacks(keeper: Picture, member: Picture) -> tuple[Difference, ...]:
         return (Difference(f"holds {member.saving.n_pages} pages or frames"),)
     transform = placement.transform
     sizes = keeper.image.size, member.image.size
-    differences, is_whole, is_framed, explained = [], True, False, 0.0
-    for view in compared_views(keeper, member, transform):
+    for is_window, view in enumerate(compared_views(keeper, member, transform)):
         reasons = unexplained(view)
-        if is_whole:
+        if not is_window:
             explained = view.explained
             is_framed = bool((~view.inside).mean() > LIMITS.plain_beyond)
             if len(outside := beyond(view)):
                 reasons.append(("shows more of the scene", outside))
-        is_whole = False
         if reasons:
-            for reason, boxes in reasons:
-                boxes_of_both = () if boxes is None else in_both(boxes, view, transform, *sizes)
-                differences.append(Difference(reason, boxes_of_both))
-            return tuple(differences)
+            return tuple(
+                Difference(reason, in_both(boxes, view, transform, *sizes)) for reason, boxes in reasons
+            )
     size, exact = whole_size(member)
     for tile in tiles(keeper, member, transform, view) if size != member.image.size else ():
         if len(boxes := places(tile)):
@@ -154,7 +152,7 @@ def _own_loss(view: View, saving: Saving) -> float:
     if saving.is_lossless:
         return 0.0
     off_grid = np.ascontiguousarray(view.keeper[4:, 4:])
-    loss = lost(off_grid, saved(off_grid, saving if saving.tables else 85))
+    loss = lost(grey(off_grid), grey(saved(off_grid, saving if saving.tables else 85)))
     return float(np.sqrt(loss[loss <= np.quantile(loss, 0.9)].mean())) if loss.size else 0.0
 
 
@@ -180,15 +178,15 @@ def _is_sibling(view: View, of_keeper: Saving, of_member: Saving) -> bool:
     )
 
 
-def rounding(rgb: np.ndarray, saving: Saving, side: int = 512) -> float:
+def rounding(rgb: np.ndarray, saving: Saving) -> float:
     """Return how plainly a picture carries a JPEG's rounding, in whose frame it is: 0 not at all, 1 if it is that file.
 
     Of coefficients that are multiples of the JPEG's steps the fractions are near 0; moved by half a block they are
     anything.
     """
     lying = saving.as_saved(rgb)
-    left, top = most_detailed(lying, side)
-    part = grey(lying[top : top + side, left : left + side]) - 128
+    left, top = most_detailed(lying, WINDOW)
+    part = grey(lying[top : top + WINDOW, left : left + WINDOW]) - 128
     height, width = ((length - 4) // 8 * 8 for length in part.shape)
     if min(height, width) < 2 * CELL:
         return 0.0
@@ -212,7 +210,7 @@ def detail_beyond(keeper: Picture, member: Picture, placement: Placement) -> flo
     whole = laid(keeper.rgb, np.column_stack([np.diag(exact), (0, 0)]), size)[0]
     _, inside = laid(member.rgb, rescaled(back, 1, exact), size)
     whole = whole * inside[..., None]  # detail that the member does not show is not asked for
-    near = most_detailed(whole, max(CELL, round(512 * exact.min())))
+    near = most_detailed(whole, max(CELL, round(WINDOW * exact.min())))
     left, top = (round(n / e) // CELL * CELL for n, e in zip(near, exact, strict=True))
     view = window(member, keeper, back, (left, top))
     covered = whole_cells(view.inside)

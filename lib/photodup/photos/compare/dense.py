@@ -21,11 +21,11 @@ ANGLES = tuple(quarter + small for quarter in (0, 90, 180, 270) for small in (-5
 MIN_MATCH = 0.85
 
 
-def grey_maps(target: np.ndarray, source: np.ndarray, n_maps: int = 2) -> Iterator[np.ndarray]:
-    """Yield up to `n_maps` affine maps float64[2, 3] from source to target (pixels of these uint8 greys)."""
+def grey_maps(target: np.ndarray, source: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield up to two affine maps float64[2, 3] from source to target (pixels of these uint8 greys)."""
     import cv2
 
-    starts = _starts(_resized(target, SEARCHED), _resized(source, SEARCHED))[:n_maps]
+    starts = _starts(_resized(target, SEARCHED), _resized(source, SEARCHED))[:2]
     fine_target, fine_source = _resized(target, REFINED), _resized(source, REFINED)
     height, width = fine_source.shape
     top, left = int(0.15 * height), int(0.15 * width)  # the middle: a border is not in the other picture

@@ -1,175 +1,112 @@
 """Pairs of photos that were compared on their pixels, remembered by content in `evidence.sqlite`.
 
-A cache: deleting the file costs time and nothing else. A million photos have millions of pairs, so they are
-kept and handed over as arrays.
+A cache: deleting the file costs time and nothing else.
 """
 
 import sqlite3
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
-from typing import ClassVar
+from dataclasses import fields
+from typing import Any, ClassVar
 
 import numpy as np
+from pydantic import TypeAdapter
 
-from photodup.photos.compare.cache_file import DAMAGE, CacheFile
-from photodup.photos.compare.limits import LIMITS
 from photodup.photos.compare.unexplained import Difference
-from photodup.photos.compare.verify import Verification
+from photodup.photos.compare.verify import STRANGERS, Verification
+from photodup.photos.state.cache_file import DAMAGE, CacheFile
 from photodup.photos.state.sqlite_file import Form
 
-_LACKING = "SELECT lower(hex(member)), reason, boxes FROM lacking WHERE keeper = ? ORDER BY member, place"
-# As `Verification`, field by field.
-_NAMES = tuple(field.name for field in fields(Verification))
-RECORD = np.dtype([(field.name, np.dtype(field.type)) for field in fields(Verification)])
+_NUMBERS = ", ".join(
+    f"{field.name} {'REAL' if field.type is float else 'INTEGER'} NOT NULL" for field in fields(Verification)
+)
+_DIFFERENCES = TypeAdapter(tuple[Difference, ...])
+
+
+def pair_code(i: int, j: int) -> int:
+    """Return one number for a pair of rows, whichever comes first."""
+    return min(i, j) << 32 | max(i, j)
 
 
 def pair_codes(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return one int64 for each pair of rows, whichever comes first."""
+    """Return the int64 of each pair of rows."""
     low, high = np.minimum(first, second).astype(np.int64), np.maximum(first, second).astype(np.int64)
     return low << 32 | high
 
 
-def pair_rows(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows of `pair_codes`, the smaller first."""
+def pair_rows(codes: Any) -> tuple[Any, Any]:
+    """Return the rows of one pair or of an array of them, the smaller first."""
     return codes >> 32, codes & 0xFFFFFFFF
-
-
-@dataclass(frozen=True)
-class Verified:
-    """Evidence by pair: `codes` as `pair_codes` gives, rising; `records` of type `RECORD`."""
-
-    codes: np.ndarray
-    records: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.codes)
-
-    @classmethod
-    def of(cls, codes: np.ndarray, records: np.ndarray) -> "Verified":
-        """Sort; of a pair that is there twice the later one counts."""
-        unique, last = np.unique(codes[::-1], return_index=True)
-        return cls(unique, records[::-1][last])
-
-    def among(self, codes: np.ndarray) -> "Verified":
-        """Return the part about these pairs."""
-        chosen = np.isin(self.codes, codes)
-        return Verified(self.codes[chosen], self.records[chosen])
-
-    def joined_with(self, newer: "Verified") -> "Verified":
-        """Return both; the newer one counts where both have a pair."""
-        parts = ((self.codes, newer.codes), (self.records, newer.records))
-        return Verified.of(*(np.concatenate(part) for part in parts))
-
-    def get(self, i: int, j: int) -> Verification | None:
-        """Return what is known about rows `i` and `j`."""
-        code = pair_codes(np.array([i]), np.array([j]))[0]
-        place = np.searchsorted(self.codes, code)
-        if place == len(self.codes) or self.codes[place] != code:
-            return None
-        return Verification(*self.records[place].item())
-
-    def copies(self) -> dict[tuple[int, int], Verification]:
-        """Return the pairs that are copies."""
-        # Few are; so what decides most goes first, for all at once.
-        likely = np.flatnonzero(self.records["agreement"] >= LIMITS.min_agreement)
-        rows = zip(*(rows.tolist() for rows in pair_rows(self.codes[likely])), strict=True)
-        evidence_of = {
-            pair: Verification(*self.records[place].item())
-            for pair, place in zip(rows, likely.tolist(), strict=True)
-        }
-        return {pair: evidence for pair, evidence in evidence_of.items() if evidence.is_copy()}
 
 
 class EvidenceStore(CacheFile):
     """The file. Where it cannot be written, `problem` says so in a sentence, and nothing is remembered."""
 
     FORM: ClassVar = Form(
-        version=11,  # raise when `verify_copy` or `lacks` change their verdicts, or `Verification` its fields
+        version=12,  # raise when `verify_copy` or `lacks` change their verdicts
         statements=(
-            "CREATE TABLE pair (a BLOB, b BLOB, found BLOB NOT NULL, PRIMARY KEY (a, b)) STRICT, WITHOUT ROWID",
+            f"CREATE TABLE pair (a BLOB, b BLOB, {_NUMBERS}, PRIMARY KEY (a, b)) STRICT, WITHOUT ROWID",
             "CREATE TABLE digest (key TEXT PRIMARY KEY, digest TEXT NOT NULL) STRICT, WITHOUT ROWID",
-            "CREATE TABLE lacking (keeper BLOB, member BLOB, place INTEGER, reason TEXT NOT NULL, boxes BLOB NOT NULL, "
-            "PRIMARY KEY (keeper, member, place)) STRICT, WITHOUT ROWID",
+            "CREATE TABLE lacking (keeper BLOB, member BLOB, differences TEXT NOT NULL, PRIMARY KEY (keeper, member)) "
+            "STRICT, WITHOUT ROWID",
         ),
     )
     AGAIN = "these comparisons will be made again the next time"
 
-    def read(self, row: dict[str, int]) -> Verified:
-        """Return what is known about pairs of these contents, by the rows that they are."""
+    def read(self, row: Mapping[str, int]) -> dict[int, Verification]:
+        """Return what is known about pairs of these contents, by the code of the rows that they are."""
+        evidence = {}
         try:
-            return self._read(row)
+            for a, b, *numbers in self._db.execute("SELECT lower(hex(a)), lower(hex(b)), * FROM pair"):
+                if a in row and b in row:
+                    is_any = any(numbers[2:])
+                    evidence[pair_code(row[a], row[b])] = Verification(*numbers[2:]) if is_any else STRANGERS
         except DAMAGE:
             self._db.close()
             self._begin_anew()
-            return self._read(row)
+            return {}
+        return evidence
 
-    def _read(self, row: dict[str, int]) -> Verified:
-        codes, records = [np.zeros(0, np.int64)], [np.zeros(0, RECORD)]
-        cursor = self._db.execute("SELECT lower(hex(a)), lower(hex(b)), found FROM pair")
-        while rows := cursor.fetchmany(100_000):
-            present = [(row[a], row[b], packed) for a, b, packed in rows if a in row and b in row]
-            if present:
-                first, second, packed = zip(*present, strict=True)
-                if any(len(record) != RECORD.itemsize for record in packed):
-                    raise ValueError("a record of another length")
-                codes.append(pair_codes(np.array(first), np.array(second)))
-                records.append(np.frombuffer(b"".join(packed), RECORD))
-        return Verified.of(np.concatenate(codes), np.concatenate(records))
-
-    def add(self, pairs: Sequence[tuple[str, str, Verification]]) -> np.ndarray:
-        """Remember these; return them as records."""
-        records = np.array(
-            [tuple(getattr(evidence, name) for name in _NAMES) for *_, evidence in pairs], RECORD
-        )
-        rows = [
-            (*(bytes.fromhex(md5) for md5 in sorted(md5s)), record.tobytes())
-            for (*md5s, _), record in zip(pairs, records, strict=True)
-        ]
+    def add(self, pairs: Sequence[tuple[str, str, Verification]]) -> None:
+        """Remember these."""
+        rows = [(*map(bytes.fromhex, sorted(md5s)), *vars(evidence).values()) for *md5s, evidence in pairs]
+        marks = ", ".join("?" * (2 + len(fields(Verification))))
         try:
             self._db.execute("BEGIN")
-            self._db.executemany("INSERT OR REPLACE INTO pair VALUES (?, ?, ?)", rows)
+            self._db.executemany(f"INSERT OR REPLACE INTO pair VALUES ({marks})", rows)
             self._db.execute("COMMIT")
-        except sqlite3.OperationalError as error:
+        except sqlite3.DatabaseError as error:
             self._db.close()
             self._forget(error)
-        return records
 
     def read_lacking(self, md5s: Collection[str]) -> dict[tuple[str, str], tuple[Difference, ...]]:
         """Return what members lack a keeper for, by the contents of keeper and member; of these contents alone."""
-        differences: dict[tuple[str, str], list[Difference]] = {}
+        lacking = {}
         try:
             for keeper in sorted(md5s):
-                rows = self._db.execute(_LACKING, (bytes.fromhex(keeper),))
-                for member, reason, packed in rows:
-                    if member not in md5s:
-                        continue
-                    reasons = differences.setdefault((keeper, member), [])
-                    boxes = np.frombuffer(packed, "<f4").reshape(-1, 2, 4)
-                    places = tuple((tuple(ours.tolist()), tuple(theirs.tolist())) for ours, theirs in boxes)
-                    reasons += [Difference(reason, places)] if reason else []
+                sql = "SELECT lower(hex(member)), differences FROM lacking WHERE keeper = ?"
+                for member, packed in self._db.execute(sql, (bytes.fromhex(keeper),)):
+                    if member in md5s:
+                        lacking[keeper, member] = _DIFFERENCES.validate_json(packed)
         except DAMAGE:
             return {}
-        return {pair: tuple(reasons) for pair, reasons in differences.items()}
+        return lacking
 
-    def add_lacking(self, differences_of: Mapping[tuple[str, str], Sequence[Difference]]) -> None:
-        """Remember these; a member that the keeper reproduces has one empty reason."""
+    def add_lacking(self, differences_of: Mapping[tuple[str, str], tuple[Difference, ...]]) -> None:
+        """Remember these."""
         rows = [
-            (bytes.fromhex(keeper), bytes.fromhex(member), place, difference.reason,
-             np.array(difference.boxes, "<f4").tobytes())
-            for (keeper, member), differences in differences_of.items()
-            for place, difference in enumerate(differences or [Difference("")])
-        ]  # fmt: skip
+            (*map(bytes.fromhex, pair), _DIFFERENCES.dump_json(differences).decode())
+            for pair, differences in differences_of.items()
+        ]
         with suppress(sqlite3.DatabaseError):
-            self._db.executemany("INSERT OR REPLACE INTO lacking VALUES (?, ?, ?, ?, ?)", rows)
+            self._db.executemany("INSERT OR REPLACE INTO lacking VALUES (?, ?, ?)", rows)
 
     def recall(self, key: str) -> str | None:
         """Return a digest that was remembered under a key; None where none was."""
-        try:
-            row = self._db.execute("SELECT digest FROM digest WHERE key = ?", (key,)).fetchone()
-        except sqlite3.DatabaseError:
-            return None
-        return row[0] if row and isinstance(row[0], str) else None
+        with suppress(*DAMAGE):
+            (digest,) = self._db.execute("SELECT digest FROM digest WHERE key = ?", (key,)).fetchone()
+            return digest
+        return None
 
     def remember(self, key: str, digest: str) -> None:
         """Remember a digest under a key; where the file cannot be written, it is made again the next time."""

@@ -8,16 +8,6 @@ from PIL import Image, JpegImagePlugin
 
 from photodup.photos.compare.features import Features, features
 
-# Quarter turns to the left, and a mirror after them, that make a picture upright, by EXIF's orientation.
-_ORIENTATIONS = {
-    2: (0, True),
-    3: (2, False),
-    4: (2, True),
-    5: (3, True),
-    6: (3, False),
-    7: (1, True),
-    8: (1, False),
-}
 _COSINES = np.cos(np.pi / 16 * np.outer(np.arange(8), np.arange(1, 16, 2)))
 # A JPEG's transform: the coefficients of a block are DCT @ block @ DCT.T.
 DCT = (_COSINES * np.sqrt(np.where(np.arange(8) == 0, 1, 2) / 8)[:, None]).astype(np.float32)
@@ -39,7 +29,7 @@ class Saving:
         tables: luminance and colour steps of a JPEG, 64 each, row by row; empty for other formats.
         subsampling: of a JPEG's colours, as Pillow takes it.
         n_pages: pictures in the file: more than one of animations, sequences and paged TIFFs.
-        orientation: EXIF's: the saved picture lies so that this makes it upright.
+        orientation: EXIF's, 1 to 8: the saved picture lies so that this makes it upright.
     """
 
     format: str
@@ -50,15 +40,19 @@ class Saving:
 
     def as_saved(self, upright: np.ndarray) -> np.ndarray:
         """Return an upright picture [h, w, …] as it lies in the file, where a JPEG's blocks begin at its corner."""
-        turns, is_mirrored = _ORIENTATIONS.get(self.orientation, (0, False))
-        lying = np.rot90(upright[:, ::-1] if is_mirrored else upright, -turns)
-        return np.ascontiguousarray(lying)
+        lying = upright[self._flips]
+        return np.ascontiguousarray(lying.swapaxes(0, 1) if self.orientation > 4 else lying)
 
     def upright(self, lying: np.ndarray) -> np.ndarray:
         """Return the upright picture [h, w, …] of one that lies as in the file."""
-        turns, is_mirrored = _ORIENTATIONS.get(self.orientation, (0, False))
-        turned = np.rot90(lying, turns)
-        return np.ascontiguousarray(turned[:, ::-1] if is_mirrored else turned)
+        return np.ascontiguousarray((lying.swapaxes(0, 1) if self.orientation > 4 else lying)[self._flips])
+
+    @property
+    def _flips(self) -> tuple[slice, slice]:
+        """Which sides of the upright picture are turned over; from 5 on EXIF exchanges rows and columns before."""
+        over, as_it_is = slice(None, None, -1), slice(None)
+        way = (self.orientation - 1) % 4
+        return over if way >= 2 else as_it_is, over if way in (1, 2) else as_it_is
 
     @property
     def is_lossless(self) -> bool:
@@ -80,6 +74,7 @@ class Saving:
             return cls(kind, n_pages=n_pages)
         steps = tuple(tuple(tables[i]) for i in sorted(tables))[:2]
         orientation = header.getexif().get(0x0112, 1)
+        orientation = orientation if orientation in range(1, 9) else 1
         return cls("JPEG", steps, max(0, JpegImagePlugin.get_sampling(header)), orientation)
 
 

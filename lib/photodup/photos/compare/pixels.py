@@ -3,11 +3,12 @@
 import math
 import os
 import threading
-import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import lru_cache
+from time import monotonic
 
 import numpy as np
 from PIL import Image
@@ -15,16 +16,16 @@ from PIL import Image
 from photodup.core.files import available_cores
 from photodup.core.progress import bar
 from photodup.embedding import imaging
-from photodup.photos.compare.evidence import RECORD, EvidenceStore, Verified, pair_rows
+from photodup.photos.compare.evidence import EvidenceStore, pair_rows
 from photodup.photos.compare.features import SIZE, Features, features
 from photodup.photos.compare.kept_features import FeatureStore, Strongest
 from photodup.photos.compare.pictures import Saving
-from photodup.photos.compare.verify import Verification, verify_copy
+from photodup.photos.compare.verify import STRANGERS, Verification, verify_copy
 from photodup.photos.library.catalogue import Catalogue, Photo
 
 # Pairs compared at a time. What was found is remembered with them, and every few seconds at the latest.
 _BLOCK, _SECONDS = 32, 5.0
-# Photos whose features are held, 0.6 GB, and whose strongest are, 0.5 GB; and bytes of pictures, of 4 a pixel.
+# Photos whose features are held, 0.6 GB, and whose strongest are, 0.7 GB; and bytes of pictures, of 4 a pixel.
 _MAX_HELD, _MAX_STRONGEST, _MAX_BYTES = 2000, 10_000, 256_000_000
 
 
@@ -35,39 +36,31 @@ class Pixels:
         catalogue: of these photos.
         photos: by row.
         store: keeps each comparison, so that a stopped run resumes where it ended.
-        feature_store: features of photos that were looked at before; default: all are looked at again.
-        clock: seconds that only rise.
+        feature_store: features of photos that were looked at before.
 
     Attributes:
         problems: one sentence for each photo that cannot be read, by row.
     """
 
     def __init__(
-        self,
-        catalogue: Catalogue,
-        photos: Sequence[Photo],
-        store: EvidenceStore,
-        feature_store: FeatureStore | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        self, catalogue: Catalogue, photos: Sequence[Photo], store: EvidenceStore, feature_store: FeatureStore
     ) -> None:
-        self._catalogue, self._photos, self._store, self._kept = catalogue, photos, store, feature_store
-        self._clock, self._lock = clock, threading.Lock()
+        self._catalogue, self._photos = catalogue, photos
+        self._store, self._feature_store = store, feature_store
+        self._lock = threading.Lock()
         self._pictures: OrderedDict[int, Image.Image] = OrderedDict()
-        self._held: OrderedDict[int, Features | None] = OrderedDict()
+        self._features = lru_cache(_MAX_HELD)(self._look)
         self._of_whole: set[int] = set()  # whose features are of that picture, though a smaller one would do
-        self._strongest: OrderedDict[int, Strongest | None] = OrderedDict()
-        self._records: list[np.ndarray] = []
+        self._strongest: dict[int, Strongest | None] = {}  # the last used come last
         self.problems: dict[int, str] = {}
 
-    def verify_pairs(self, codes: np.ndarray, deadline_s: float = math.inf) -> Verified:
+    def verify_pairs(self, codes: np.ndarray, deadline_s: float = math.inf) -> dict[int, Verification]:
         """Return the evidence of pairs of photos, int64[n] as `pair_codes` gives; a pair with an unreadable one has none.
 
-        No pair is begun after the deadline, on the clock.
+        No pair is begun after the deadline, on the monotonic clock.
         """
-        self._records = [np.zeros(0, RECORD)]
         compared = bar(self._through(codes, deadline_s), total=len(codes), desc="compare", unit="pair")
-        verified = [code for code in compared if code is not None]
-        return Verified.of(np.array(verified, np.int64), np.concatenate(self._records))
+        return {code: verification for code, verification in compared if verification}
 
     def load(self, i: int) -> tuple[Image.Image, Saving]:
         """Return a photo's upright picture at full size, decoded anew or held since it was, and how its file was saved.
@@ -82,7 +75,7 @@ class Pixels:
 
     def features(self, i: int, image: Image.Image) -> Features:
         """Return the features of a photo's picture at full size: those it was compared by, where they are of that."""
-        return (self._held.get(i) if i in self._of_whole else None) or features(image)
+        return (i in self._of_whole and self._features(i)) or features(image)
 
     def _decoded(self, i: int, size: int | None = None) -> Image.Image:
         """Decode a photo at no less than `size` pixels; whole pictures are held, the last ones."""
@@ -100,57 +93,46 @@ class Pixels:
                     self._pictures.popitem(last=False)
         return image
 
-    def _through(self, codes: np.ndarray, deadline_s: float) -> Iterator[int | None]:
-        """Yield each pair once it is compared; None where a photo cannot be read. What was compared is remembered."""
+    def _through(self, codes: np.ndarray, deadline_s: float) -> Iterator[tuple[int, Verification | None]]:
+        """Yield each pair once it is compared and remember it; its evidence is None where a photo cannot be read."""
         with one_thread_each(), ThreadPoolExecutor(available_cores()) as pool:
             for begin in range(0, len(codes), _BLOCK):
-                if self._clock() >= deadline_s:
+                if monotonic() >= deadline_s:
                     return
                 block = codes[begin : begin + _BLOCK].tolist()
-                pairs = list(zip(*(rows.tolist() for rows in pair_rows(np.array(block))), strict=True))
+                pairs = [pair_rows(code) for code in block]
                 self._hold_strongest({i for pair in pairs for i in pair}, pool)
                 may_be = list(pool.map(self._may_be, pairs))
-                self._hold({i for pair, may in zip(pairs, may_be, strict=True) if may for i in pair}, pool)
+                # Each photo is looked at once, though many pairs ask for it.
+                likely = {i for pair, may in zip(pairs, may_be, strict=True) if may for i in pair}
+                list(pool.map(self._features, likely))
                 evidence: list[tuple[str, str, Verification]] = []
-                last = self._clock()
+                last = monotonic()
                 try:
                     compared = pool.map(self._compared, pairs, may_be)
                     for code, (a, b), verification in zip(block, pairs, compared, strict=True):
                         if verification:
                             evidence.append((self._photos[a].md5, self._photos[b].md5, verification))
-                        if self._clock() - last >= _SECONDS:
-                            self._records.append(self._store.add(evidence))
-                            evidence, last = [], self._clock()
-                        yield code if verification else None
+                        if monotonic() - last >= _SECONDS:
+                            self._store.add(evidence)
+                            evidence, last = [], monotonic()
+                        yield code, verification
                 finally:  # also when nobody asks for the rest: what was compared need not be again
-                    self._records.append(self._store.add(evidence))
-
-    def _hold(self, rows: set[int], pool: ThreadPoolExecutor) -> None:
-        for i in rows & self._held.keys():
-            self._held.move_to_end(i)
-        missing = sorted(rows - self._held.keys())
-        self._held.update(zip(missing, pool.map(self._look, missing), strict=True))
-        while len(self._held) > max(_MAX_HELD, len(rows)):
-            self._held.popitem(last=False)
+                    self._store.add(evidence)
 
     def _hold_strongest(self, rows: set[int], pool: ThreadPoolExecutor) -> None:
         """Hold the strongest features of these rows: kept ones, or those of photos that are looked at now."""
-        for i in rows & self._strongest.keys():
-            self._strongest.move_to_end(i)
-        missing = sorted(rows - self._strongest.keys())
-        stored = self._kept.read([self._photos[i].md5 for i in missing]) if self._kept else {}
-        new = [i for i in missing if self._photos[i].md5 not in stored]
-        self._hold(set(new), pool)
-        extracted = {i: Strongest.of(features_of) for i in new if (features_of := self._held[i]) is not None}
-        self._strongest.update((i, stored.get(self._photos[i].md5) or extracted.get(i)) for i in missing)
-        while len(self._strongest) > _MAX_STRONGEST:
-            self._strongest.popitem(last=False)
-        if self._kept:
-            same = [i for i in extracted if self._is_unchanged(i)]
-            packed = pool.map(lambda i: extracted[i].packed(), same)
-            self._kept.add(
-                [(self._photos[i].md5, packed_bytes) for i, packed_bytes in zip(same, packed, strict=True)]
-            )
+        missing = {self._photos[i].md5: i for i in sorted(rows - self._strongest.keys())}
+        strongest = {missing[md5]: kept for md5, kept in self._feature_store.read(missing).items()}
+        new = [i for i in missing.values() if i not in strongest]
+        looked = zip(new, pool.map(self._features, new), strict=True)
+        extracted = {i: Strongest.of(features_of) for i, features_of in looked if features_of}
+        for i in rows:
+            self._strongest[i] = self._strongest.pop(i, None) or strongest.get(i) or extracted.get(i)
+        for i in list(self._strongest)[:-_MAX_STRONGEST]:
+            del self._strongest[i]
+        unchanged = {self._photos[i].md5: extracted[i] for i in extracted if self._is_unchanged(i)}
+        self._feature_store.add(unchanged)
 
     def _is_unchanged(self, i: int) -> bool:
         """Return whether the file is the one that was scanned: features of another content are not kept as its own."""
@@ -174,8 +156,8 @@ class Pixels:
 
     def _compared(self, pair: tuple[int, int], may_be: bool | None) -> Verification | None:
         if not may_be:
-            return None if may_be is None else Verification()
-        first, second = (self._held[i] for i in pair)
+            return None if may_be is None else STRANGERS
+        first, second = map(self._features, pair)
         return None if first is None or second is None else verify_copy(first, second)
 
 

@@ -1,9 +1,10 @@
 """Our own copy: the keeper laid on the member, made as soft and saved as strongly as the member was."""
 
 import io
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property, partial
 from itertools import product
 
 import numpy as np
@@ -13,11 +14,13 @@ from photodup.photos.compare.align import Size, corners, grey, inverse, is_strai
 from photodup.photos.compare.limits import LIMITS
 from photodup.photos.compare.pictures import Picture, Saving
 
+Octaves = list[np.ndarray]
+
 CELL = 16  # side of a cell, pixels: two of a JPEG's blocks
 # Longer side at which the whole is compared; up to a third more it is compared as it is. Side of the window beside it.
-WHOLE, _WINDOW = 1024, 512
+WHOLE, WINDOW = 1024, 512
 _BLURS = (0.3, 0.5, 0.7, 0.9, 1.2, 1.6, 2.1, 2.8, 3.7, 4.9, 6.5, 8.7, 11.5)  # standard deviations, pixels
-_QUALITIES = (95, 90, 85, 80, 75, 70, 65, 60, 50, 40, 30, 20, 10)
+_QUALITIES = (*range(95, 55, -5), *range(50, 0, -10))
 _AS_SHARP = 0.97  # contrast from which a picture counts as sharp
 _MEASURABLE = 0.3  # least contrast that can be measured
 _MOST_LOST = 600.0  # squares of greys: no saving takes as much from most places
@@ -58,14 +61,13 @@ class View:
 
         The tenth of the places that differs most, and may show something else, is left out.
         """
-        pairs = (self.member, self.keeper), (self.copy, self.keeper), (self.member, self.copy)
-        member_rms, copy_rms, residual_rms = (lost(*pair)[whole_cells(self.inside)] for pair in pairs)
-        if not len(member_rms):
+        member, keeper, copy = map(grey, (self.member, self.keeper, self.copy))
+        covered = whole_cells(self.inside)
+        losses = [lost(*pair)[covered] for pair in ((member, keeper), (copy, keeper), (member, copy))]
+        if not covered.any():
             return 0.0, 0.0, 0.0
-        typical = member_rms <= np.quantile(member_rms, 0.9)
-        return tuple(
-            float(np.sqrt(squares[typical].mean())) for squares in (member_rms, copy_rms, residual_rms)
-        )  # type: ignore[return-value]
+        typical = losses[0] <= np.quantile(losses[0], 0.9)
+        return tuple(float(np.sqrt(loss[typical].mean())) for loss in losses)  # type: ignore[return-value]
 
     @property
     def explained(self) -> float:
@@ -93,11 +95,11 @@ def whole_cells(inside: np.ndarray) -> np.ndarray:
 
 
 def lost(before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """Return the mean square by which each cell's greys differ."""
-    return cells((grey(before) - grey(after)) ** 2)
+    """Return the mean square by which greys [h, w] differ in each cell."""
+    return cells((before - after) ** 2)
 
 
-def octaves(greys: np.ndarray, n: int = 3) -> list[np.ndarray]:
+def octaves(greys: np.ndarray, n: int = 3) -> Octaves:
     """Return octaves of detail, the finest first, each at half the size of the one before."""
     import cv2
 
@@ -110,13 +112,19 @@ def octaves(greys: np.ndarray, n: int = 3) -> list[np.ndarray]:
 
 
 def saved(rgb: np.ndarray, saving: Saving | int, form: str = "JPEG") -> np.ndarray:
-    """Return a picture as a JPEG leaves it that is saved as another; or as a format leaves it, saved with a quality."""
+    """Return a picture as a JPEG leaves it that is saved as another; or as a format leaves it, saved with a quality.
+
+    How other formats than JPEG were saved is not known: their pictures stay as they are.
+    """
+    if isinstance(saving, Saving) and not saving.tables:
+        return rgb
     options: dict = {"quality": saving}
     buffer, orientation = io.BytesIO(), saving if isinstance(saving, Saving) else Saving(form)
     if isinstance(saving, Saving):
         options = {"qtables": [list(table) for table in saving.tables], "subsampling": saving.subsampling}
     Image.fromarray(orientation.as_saved(rgb)).save(buffer, form, **options)
-    return orientation.upright(np.asarray(Image.open(buffer).convert("RGB")))
+    reopened = Image.open(buffer)
+    return orientation.upright(np.asarray(reopened if reopened.mode == "RGB" else reopened.convert("RGB")))
 
 
 def most_detailed(rgb: np.ndarray, side: int) -> tuple[int, int]:
@@ -150,12 +158,12 @@ def compared_views(keeper: Picture, member: Picture, transform: np.ndarray) -> I
 
     def save(softness: float) -> np.ndarray:
         soft = _soft(full, softness / float(exact.mean()))
-        return reduced(saved(soft, member.saving) if member.saving.tables else soft)
+        return reduced(saved(soft, member.saving))
 
     whole = reduced(member.rgb)
     _, inside = laid(keeper.rgb, rescaled(transform, 1, exact), size)
     yield _copy(reduced(full), inside, whole, member.saving, place, save, is_reduced=True)
-    near = most_detailed(whole, max(CELL, round(_WINDOW * exact.min())))
+    near = most_detailed(whole, max(CELL, round(WINDOW * exact.min())))
     yield window(keeper, member, transform, tuple(round(n / e) // CELL * CELL for n, e in zip(near, exact, strict=True)))  # type: ignore[arg-type]  # fmt: skip
 
 
@@ -174,7 +182,7 @@ def window(keeper: Picture, member: Picture, transform: np.ndarray, corner: tupl
     begins = member.saving.as_saved(np.array([[(0, 0), (1, 0)], [(0, 1), (1, 1)]]))[0, 0]
     shift = begins * (width % CELL, height % CELL)
     left, top = (np.array(corner) + shift).tolist()
-    part = member.rgb[top : top + _WINDOW, left : left + _WINDOW]
+    part = member.rgb[top : top + WINDOW, left : left + WINDOW]
     place = np.column_stack([np.eye(2), (-left, -top)])
     source, near = _below(keeper, transform, (left, top), part)
     return _view(source, near, part, member.saving, place)
@@ -201,7 +209,7 @@ def tiles(keeper: Picture, member: Picture, transform: np.ndarray, like: View) -
         source, near = _below(keeper, transform, (left, top), part)
         sharp, inside = laid(source, near, (part.shape[1], part.shape[0]), like.way)
         soft = _soft(sharp, like.softness)
-        copy = saved(soft, member.saving) if member.saving.tables else soft
+        copy = saved(soft, member.saving)
         place = np.column_stack([np.eye(2), (-left, -top)])
         yield View(part, soft, copy, sharp, inside, like.softness, like.saving, place, like.way)
 
@@ -216,8 +224,7 @@ def _view(
         sharp, inside = laid(keeper, transform, (member.shape[1], member.shape[0]), way)
 
         def save(softness: float, sharp: np.ndarray = sharp) -> np.ndarray:
-            soft = _soft(sharp, softness)
-            return saved(soft, saving) if saving.tables else soft
+            return saved(_soft(sharp, softness), saving)
 
         view = replace(_copy(sharp, inside, member, saving, place, save), way=way)
         if best is None or view.rms_differences[2] < best.rms_differences[2]:
@@ -256,19 +263,26 @@ def _as_strong(
     if not covered.any():
         return keeper, True
 
-    def loss(first: np.ndarray, second: np.ndarray) -> float:
-        return float(np.quantile(lost(first, second)[covered], 0.8))  # in the places with content
+    greys, greys_of_member = grey(keeper), grey(member)
 
-    member_loss = loss(member, keeper)
-    strength, is_exact = loss(keeper, copy), bool(saving.tables) or saving.is_lossless
+    def loss(before: np.ndarray, picture: np.ndarray) -> float:
+        return float(np.quantile(lost(before, grey(picture))[covered], 0.8))  # in the places with content
+
+    member_loss = loss(greys, member)
+    strength, is_exact = loss(greys, copy), bool(saving.tables) or saving.is_lossless
     if member_loss <= 1.5 * strength + 0.1 or member_loss > _MOST_LOST or (is_exact and is_reduced):
         return copy, is_exact
     twice, least = copy, 0.5 * member_loss
     # WebP has one encoder, and is quickly saved; other formats' saving is made like a JPEG's.
     form = "WEBP" if saving.format == "WEBP" else "JPEG"
-    for quality in _QUALITIES:
-        again = saved(keeper, quality, form)
-        stronger = loss(keeper, again)
+    save = cache(partial(saved, keeper, form=form))
+    qualities = _QUALITIES
+    if form == "WEBP":  # takes long, and loses more with every step
+        least_loss = 0.6 * member_loss
+        qualities = qualities[bisect_left(qualities, least_loss, key=lambda q: loss(greys, save(q))) :]
+    for quality in qualities:
+        again = save(quality)
+        stronger = loss(greys, again)
         if stronger > (1.5 if is_exact else 1.2) * member_loss:
             break
         if stronger <= strength or stronger < 0.6 * member_loss:
@@ -276,24 +290,21 @@ def _as_strong(
         if not is_exact:  # another format: as strong as it takes
             copy, strength = again, stronger
         # A JPEG that was saved before, and more strongly: only as one that explains what is seen.
-        candidate = saved(again, saving) if saving.tables else again
-        if (remaining := loss(member, candidate)) < least:
+        candidate = saved(again, saving)
+        if (remaining := loss(greys_of_member, candidate)) < least:
             twice, least = candidate, remaining
     return (twice, False) if least < 0.5 * member_loss else (copy, is_exact)
 
 
-def _gains(picture: np.ndarray, keeper: np.ndarray, inside: np.ndarray, n: int = 5) -> list[float]:
+def _gains(bands: Octaves, bands_of_keeper: Octaves, whole: np.ndarray) -> list[float]:
     """Return the contrast of a picture's detail as a share of the keeper's in its more detailed half, by octave."""
-    whole, shares = whole_cells(inside), []
-    for octave, (ours, theirs) in enumerate(
-        zip(octaves(grey(picture), n), octaves(grey(keeper), n), strict=True)
-    ):
-        side = CELL >> octave
-        square, product = (cells(values, side) for values in (theirs**2, ours * theirs))
+    shares = []
+    for octave, (ours, theirs) in enumerate(zip(bands, bands_of_keeper, strict=False)):
+        square, product = (cells(values, CELL >> octave) for values in (theirs**2, ours * theirs))
         rows, columns = np.minimum(square.shape, whole.shape)
         covered, square, product = (array[:rows, :columns] for array in (whole, square, product))
         if not covered.any():
-            return [1.0] * n
+            return [1.0] * len(bands)
         detailed = covered & (square >= np.median(square[covered]))
         shares.append(float(np.median((product[detailed] + 1e-3) / (square[detailed] + 1e-3))))
     return shares
@@ -301,9 +312,13 @@ def _gains(picture: np.ndarray, keeper: np.ndarray, inside: np.ndarray, n: int =
 
 def _softness(keeper: np.ndarray, member: np.ndarray, copy: np.ndarray, inside: np.ndarray) -> float:
     """Return the blur that makes the keeper as soft as the member; `copy` is it saved alone, which softens a little."""
+    whole, bands_of_keeper = whole_cells(inside), octaves(grey(keeper), 5)
+
+    def gains(picture: np.ndarray, n: int) -> list[float]:
+        return _gains(octaves(grey(picture), n), bands_of_keeper, whole)
 
     def shares_of(n: int) -> list[float]:
-        pairs = zip(_gains(member, keeper, inside, n), _gains(copy, keeper, inside, n), strict=True)
+        pairs = zip(gains(member, n), gains(copy, n), strict=True)
         return [ours / max(by_saving, 0.05) for ours, by_saving in pairs]
 
     if min(shares_of(3)[1:]) >= _AS_SHARP:
@@ -312,7 +327,7 @@ def _softness(keeper: np.ndarray, member: np.ndarray, copy: np.ndarray, inside: 
     octave = next((octave for octave in range(1, 5) if shares[octave] > _MEASURABLE), 4)
     before, last = 1.0, 0.0
     for blur in _BLURS:
-        share = _gains(_soft(keeper, blur), keeper, inside)[octave]
+        share = gains(_soft(keeper, blur), octave + 1)[octave]
         if share <= shares[octave]:
             part = float(np.clip((before - shares[octave]) / max(before - share, 1e-6), 0, 1))
             last = float(np.sqrt(last**2 + part * (blur**2 - last**2)))

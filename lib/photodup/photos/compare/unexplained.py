@@ -13,6 +13,7 @@ from photodup.photos.compare.reproduce import CELL, View, cells, octaves, whole_
 # Left, top, right and bottom of a place, as shares of an upright picture, 0..1.
 Box = tuple[float, float, float, float]
 
+_NOWHERE = np.zeros((0, 4), int)
 _MARGIN = 16  # pixels around the member in which the keeper has to go on
 _MOST_BOXES = 12
 _GRAIN_CELL = 8  # side of a cell in which grain is looked for, pixels: a JPEG's block
@@ -26,13 +27,13 @@ class Difference:
     boxes: tuple[tuple[Box, Box], ...] = ()
 
 
-def unexplained(view: View) -> list[tuple[str, np.ndarray | None]]:
+def unexplained(view: View) -> list[tuple[str, np.ndarray]]:
     """Return what a view of the member shows beyond our copy, in words, and boxes int[n, 4] in its pixels."""
     if is_other_light(view):
-        return [("its light or its colours are others", None)]
+        return [("its light or its colours are others", _NOWHERE)]
     if len(boxes := places(view)):
         return [(f"looks different in {_counted(len(boxes), 'place')}", boxes)]
-    return [(reason, None) for reason in detail_reasons(view)]
+    return [(reason, _NOWHERE) for reason in detail_reasons(view)]
 
 
 def _counted(n: int, noun: str) -> str:
@@ -240,7 +241,7 @@ def beyond(view: View) -> np.ndarray:
 
     outside = cv2.erode((~view.inside).astype(np.uint8), np.ones((9, 9), np.uint8), borderValue=1) > 0
     if outside.sum() < CELL:
-        return np.zeros((0, 4), int)
+        return _NOWHERE
     ground = np.median(view.member[outside], axis=0)
     strange = outside & (np.abs(view.member - ground).max(axis=2) > 16)
     solid = cv2.morphologyEx(strange.astype(np.uint8), cv2.MORPH_OPEN, np.ones((2, 2), np.uint8))

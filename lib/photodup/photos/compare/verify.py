@@ -75,6 +75,9 @@ class Verification:
         return self.passes() and self.agreement >= LIMITS.min_agreement
 
 
+STRANGERS = Verification()
+
+
 def verify_copy(first: Features, second: Features) -> Verification:
     """Lay the second picture over the first, as it is and mirrored, and return the better evidence."""
     return verify_with_map(first, second)[0]
@@ -87,7 +90,7 @@ def verify_with_map(first: Features, second: Features) -> tuple[Verification, np
         The evidence, and float64[2, 3] from pixels (x, y) of the second's grey picture, not mirrored, to
         those of the first's; None where none was found.
     """
-    best: tuple[Verification, np.ndarray | None] = Verification(), None
+    best: tuple[Verification, np.ndarray | None] = STRANGERS, None
     for evidence, transform in _attempts(first, second):
         if evidence.score() > best[0].score():
             back = np.array([[-1.0, 0, second.grey.shape[1] - 1], [0, 1, 0], [0, 0, 1]])

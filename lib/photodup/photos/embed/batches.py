@@ -95,8 +95,8 @@ class EmbeddingPass:
 
     @property
     def look(self) -> Look:
-        """The view that the scan hands over."""
-        return Look(self._embedder.view, self._embedder.draft_size)
+        """How the scan decodes what it hands over."""
+        return Look(self._embedder.draft_size)
 
     def take(self, photographs: Sequence[tuple[str, Path, np.ndarray]]) -> None:
         """Take photographs whose facts are written; a content that has its vector is left out.

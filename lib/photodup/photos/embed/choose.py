@@ -11,6 +11,7 @@ from photodup.core.names import escaped
 from photodup.core.settings import environment
 from photodup.embedding.backends import parse_backend
 from photodup.embedding.engines.reduced import draft_verdict_on
+from photodup.embedding.imaging import DRAFT_SIZE
 from photodup.embedding.vectors import digest_drafted, is_among
 from photodup.photos.library.settings import AUTO, LibrarySettings
 
@@ -202,11 +203,11 @@ def choose_decoding(embedder: "Embedder", digests: Sequence[str]) -> tuple[bool,
     """
     if embedder.model_digest is None:
         return False, ""
-    drafted = digest_drafted(embedder.model_digest, embedder.view.draft_size)
+    drafted = digest_drafted(embedder.model_digest)
     began = next((digest for digest in digests if digest in (embedder.model_digest, drafted)), None)
     if began:
         is_drafted = began == drafted
-        return is_drafted, f"{_how(embedder, is_drafted)}, as this library's embeddings began"
+        return is_drafted, f"{_how(is_drafted)}, as this library's embeddings began"
     model = getattr(embedder, "model", None)  # a server's is elsewhere
     if model is None:
         return False, ""
@@ -216,9 +217,8 @@ def choose_decoding(embedder: "Embedder", digests: Sequence[str]) -> tuple[bool,
         "refused": "since the gate refused a reduced scale",
         "undecided": "since the gate could not decide about a reduced scale",
     }.get(verdict, "`photodup export --precision fp32 --draft` asks whether a reduced scale would do")
-    return verdict == "passed", f"{_how(embedder, verdict == 'passed')}, {finding}"
+    return verdict == "passed", f"{_how(verdict == 'passed')}, {finding}"
 
 
-def _how(embedder: "Embedder", is_drafted: bool) -> str:
-    size = embedder.view.draft_size
-    return f"JPEGs decoded at {size} pixels or more a side" if is_drafted else "JPEGs decoded whole"
+def _how(is_drafted: bool) -> str:
+    return f"JPEGs decoded at {DRAFT_SIZE} pixels or more a side" if is_drafted else "JPEGs decoded whole"

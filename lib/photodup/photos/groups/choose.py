@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 
 from photodup.core.files import available_cores
 from photodup.core.names import printable
@@ -63,9 +64,12 @@ def choose_keeper(ranked: Sequence[int], lacks: Lacks, besides: Lacks, n_preferr
         return not any(lacks(keeper, row) for row in ranked if row != keeper)
 
     keeper = next((row for row in candidates if reproduces_all(row)), None)
-    if keeper is None:  # then the one that reproduces most, of the best
-        tried = sorted(candidates, key=ranked.index)[:_TRIED]
-        keeper = min(tried, key=lambda row: sum(bool(lacks(row, other)) for other in ranked if other != row))
+    if keeper is None:  # the one of the best that reproduces most
+        keeper, fewest = candidates[0], len(ranked)
+        for row in sorted(candidates, key=ranked.index)[:_TRIED]:
+            lacking = (other for other in ranked if other != row and lacks(row, other))
+            if (n := len(list(islice(lacking, fewest)))) < fewest:
+                keeper, fewest = row, n
     differing = {row: tuple(lacks(keeper, row)) for row in ranked if row != keeper}
     suggestions = tuple(row for row, reasons in differing.items() if not reasons)
     return Decision(keeper, suggestions, {row: reasons for row, reasons in differing.items() if reasons})

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from photodup.photos.compare.evidence import EvidenceStore, Verified, pair_codes, pair_rows
+from photodup.photos.compare.evidence import EvidenceStore, pair_code, pair_codes, pair_rows
 from photodup.photos.compare.kept_features import FeatureStore
 from photodup.photos.compare.pixels import Pixels
 from photodup.photos.compare.verify import Verification
@@ -28,7 +28,7 @@ class CopySearch:
         may_be_one: leaves out the pairs (as `pair_codes` gives) that are known to be two pictures.
 
     Attributes:
-        verified: the evidence.
+        verified: the evidence of each pair, by code, and `proven` that of those that are copies, by rows.
         deadline_s: no pair is compared after this time, on the monotonic clock; until then, the largest files go first.
         is_complete: no pair was left out for the deadline.
         problems: one sentence for each photo that cannot be read, and for stores that cannot be written.
@@ -42,20 +42,21 @@ class CopySearch:
         features: FeatureStore,
         may_be_one: Callable[[np.ndarray], np.ndarray],
     ) -> None:
-        self._store, self._kept = store, features
+        self._stores = store, features
         self.deadline_s, self.is_complete = math.inf, True
         self._sizes = np.array([photo.size_bytes for photo in photos], np.int64)
         self.pixels = Pixels(catalogue, photos, store, features)
         self._may_be_one = may_be_one
         self._known = store.read({photo.md5: i for i, photo in enumerate(photos)})
         self._asked = np.zeros(0, np.int64)
-        self.verified: Verified = self._known.among(self._asked)
+        self.verified: dict[int, Verification] = {}
+        self.proven: dict[tuple[int, int], Verification] = {}
 
     @property
     def problems(self) -> list[str]:
         """Return what could not be done, in sentences."""
-        stores = [self._store.problem, self._kept.problem]
-        return [*self.pixels.problems.values(), *[problem for problem in stores if problem][:1]]
+        of_stores = [store.problem for store in self._stores if store.problem]
+        return [*self.pixels.problems.values(), *of_stores[:1]]
 
     def ask(self, *codes: np.ndarray) -> None:
         """Compare these pairs, and those that were copies before.
@@ -63,12 +64,16 @@ class CopySearch:
         What was proven once stays a candidate, whoever came between as a nearer neighbour since.
         """
         self.is_complete = True
-        proven = np.array(list(self._known.copies()), np.int64).reshape(-1, 2).T
-        self._compare(self._may_be_one(np.unique(np.concatenate([*codes, pair_codes(*proven)]))))
+        proven = np.array([code for code, evidence in self._known.items() if evidence.is_copy()], np.int64)
+        self._compare(self._may_be_one(np.unique(np.concatenate([*codes, proven]))))
 
     def rows(self) -> set[int]:
         """Return the photos that have a copy."""
         return {i for pair in self.proven for i in pair}
+
+    def evidence(self, i: int, j: int) -> Verification | None:
+        """Return what is known of two rows; None where they were not compared."""
+        return self.verified.get(pair_code(i, j))
 
     def families(self, rank: np.ndarray) -> list[Family]:
         """Return families of copies, each hub compared with all that may belong to it."""
@@ -79,11 +84,6 @@ class CopySearch:
                 break
             self._compare(more)
         return self._families(rank)
-
-    @property
-    def proven(self) -> dict[tuple[int, int], Verification]:
-        """Return the evidence of each pair that is proven."""
-        return self.verified.copies()
 
     def is_ruled_out(self, i: int, j: int) -> bool:
         """Return whether two rows are known to be two pictures without a look at them."""
@@ -105,13 +105,17 @@ class CopySearch:
 
     def _compare(self, codes: np.ndarray, deadline_s: float | None = None) -> None:
         self._asked = np.union1d(self._asked, codes)
-        new = np.setdiff1d(codes, np.union1d(self._known.codes, self.verified.codes))
+        known = {code: self._known[code] for code in codes.tolist() if code in self._known}
+        new = np.setdiff1d(codes, np.array([*known, *self.verified], np.int64))
         deadline_s = self.deadline_s if deadline_s is None else deadline_s
         if deadline_s < math.inf:
             new = new[np.argsort(-np.minimum(*(self._sizes[rows] for rows in pair_rows(new))), kind="stable")]
-        verified = self.pixels.verify_pairs(new, deadline_s)
+        verified = known | self.pixels.verify_pairs(new, deadline_s)
         self.is_complete &= len(new) == 0 or time.monotonic() < deadline_s
-        self.verified = self.verified.joined_with(self._known.among(codes)).joined_with(verified)
+        self.verified |= verified
+        self.proven |= {
+            pair_rows(code): evidence for code, evidence in verified.items() if evidence.is_copy()
+        }
 
 
 def not_asked(

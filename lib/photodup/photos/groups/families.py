@@ -20,15 +20,12 @@ class Family:
     members: tuple[int, ...]
 
 
-def families(
-    scores: Mapping[tuple[int, int], float], rank: Sequence[int], *, min_links: int = MIN_LINKS
-) -> list[Family]:
+def families(scores: Mapping[tuple[int, int], float], rank: Sequence[int]) -> list[Family]:
     """Return families of two or more, none of which share a row, by the rank of their hubs.
 
     Args:
         scores: of each proven pair of rows, higher is surer.
         rank: place of each row, the best lowest; it settles what is equal otherwise.
-        min_links: pairs that join what the hub was not proven with; 1 chains.
     """
     near: dict[int, dict[int, float]] = {}
     for (i, j), score in scores.items():
@@ -57,7 +54,7 @@ def families(
                 -hub,
             ),
         )
-    _join(family_of, near, min_links)
+    _join(family_of, near)
     rows_of: dict[int, list[int]] = {}
     for row, hub in family_of.items():
         rows_of.setdefault(hub, []).append(row)
@@ -72,7 +69,7 @@ def families(
     )
 
 
-def _join(family_of: dict[int, int], near: Mapping[int, Mapping[int, float]], min_links: int) -> None:
+def _join(family_of: dict[int, int], near: Mapping[int, Mapping[int, float]]) -> None:
     """Join families that enough separate pairs connect; a family of one needs that many pairs of its own."""
     joined = True
     while joined:
@@ -90,7 +87,7 @@ def _join(family_of: dict[int, int], near: Mapping[int, Mapping[int, float]], mi
         for (first, second), pairs in sorted(between.items()):
             alone = 1 in (sizes[first], sizes[second])
             sides = [{pair[side] for pair in pairs} for side in (0, 1)]
-            if (max if alone else min)(len(side) for side in sides) >= min_links:
+            if (max if alone else min)(len(side) for side in sides) >= MIN_LINKS:
                 larger, smaller = (first, second) if sizes[first] >= sizes[second] else (second, first)
                 for row, hub in family_of.items():
                     if hub == smaller:

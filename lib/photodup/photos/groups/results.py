@@ -152,16 +152,3 @@ class Tiers:
     def largest_group(self) -> int:
         """Photos in the largest group; a very large one betrays a threshold that is too low."""
         return max((1 + len(group.members) for group in self.groups), default=0)
-
-    @property
-    def smallest_similarity(self) -> float | None:
-        """Smallest cosine between a similar picture and its keeper."""
-        return min(
-            (
-                member.evidence.similarity
-                for group in self.similar
-                for member in group.members
-                if member.evidence.similarity is not None
-            ),
-            default=None,
-        )

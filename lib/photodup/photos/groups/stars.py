@@ -5,26 +5,13 @@ few links the ends have nothing in common. Here every member is within the thres
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from photodup.photos.search.neighbours import Pairs
 
 
-@dataclass(frozen=True, slots=True)
-class Star:
-    """Row numbers of one star; `similarities[i]` is the cosine of `members[i]` with `keeper`.
-
-    Members are ordered by falling similarity, then by rank.
-    """
-
-    keeper: int
-    members: tuple[int, ...]
-    similarities: tuple[float, ...]
-
-
-def stars(pairs: Pairs, n: int, *, rank: Sequence | np.ndarray | None = None) -> list[Star]:
+def stars(pairs: Pairs, n: int, *, rank: Sequence | np.ndarray | None = None) -> dict[int, list[int]]:
     """Group rows into stars from their pairs.
 
     Rows are visited from the best rank; a row joins the most similar keeper that it has a pair with (the better ranked of
@@ -37,7 +24,7 @@ def stars(pairs: Pairs, n: int, *, rank: Sequence | np.ndarray | None = None) ->
         rank: one sortable value per row, the best keeper lowest; default: the order of the rows.
 
     Returns:
-        Groups of two or more, in the order of their keepers' rank.
+        The other rows of each group, by its keeper.
     """
     order = np.arange(n) if rank is None else np.array(sorted(range(n), key=lambda row: rank[row]), np.int64)
     place = np.empty(n, np.int64)
@@ -46,18 +33,9 @@ def stars(pairs: Pairs, n: int, *, rank: Sequence | np.ndarray | None = None) ->
     later, earlier = np.maximum(a, b), np.minimum(a, b)
     # For each later row its earlier neighbours, the most similar first.
     by_row = np.lexsort((earlier, -pairs.similarity, later))
-    is_member = np.zeros(n, bool)
-    groups: dict[int, list[tuple[float, int]]] = {}
-    joined = -1
-    for row, other, similarity in zip(
-        later[by_row].tolist(), earlier[by_row].tolist(), pairs.similarity[by_row].tolist(), strict=True
-    ):
-        if row != joined and not is_member[other]:
-            groups.setdefault(other, []).append((similarity, row))
-            is_member[row], joined = True, row
-    result = []
-    for keeper in sorted(groups):
-        ranked = sorted(groups[keeper], key=lambda member: (-member[0], member[1]))
-        members = tuple(int(order[position]) for _, position in ranked)
-        result.append(Star(int(order[keeper]), members, tuple(similarity for similarity, _ in ranked)))
-    return result
+    members, groups = set[int](), dict[int, list[int]]()
+    for row, keeper in zip(order[later[by_row]].tolist(), order[earlier[by_row]].tolist(), strict=True):
+        if row not in members and keeper not in members:
+            groups.setdefault(keeper, []).append(row)
+            members.add(row)
+    return groups

@@ -21,7 +21,7 @@ from photodup.photos.groups.copy_search import CopySearch
 from photodup.photos.groups.keepers import Choice, KeepRules
 from photodup.photos.groups.model_thresholds import OTHER_MODEL, THRESHOLDS, ModelThresholds, choose_model
 from photodup.photos.groups.results import Evidence, Group, Member, Tiers
-from photodup.photos.groups.stars import Star, stars
+from photodup.photos.groups.stars import stars
 from photodup.photos.library.catalogue import Catalogue, Photo, by_content
 from photodup.photos.library.feedback import Feedback
 from photodup.photos.library.hard_links import bytes_freed
@@ -143,7 +143,7 @@ class _Grouping:
             similar_stars = stars(Pairs(first, second, cosine[left]), len(photos), rank=rank)
 
             def evidence(i: int, j: int) -> Evidence:
-                return Evidence(False, near.similarity(i, j), search.verified.get(i, j))
+                return Evidence(False, near.similarity(i, j), search.evidence(i, j))
 
             # What no decoder reads has equal bytes or nothing.
             of_bytes = by_content(
@@ -166,7 +166,7 @@ class _Grouping:
                 if (group := self._family(decision, evidence))
             ]
         # Until all pairs are compared, a similar photo may still turn out to be a copy.
-        similar = [self._star(star, evidence, in_families) for star in similar_stars] if is_complete else []
+        similar = [self._star(*star, evidence) for star in similar_stars.items()] if is_complete else []
         for groups in (copies, similar):
             groups.sort(key=lambda group: (-group.confidence, -group.bytes_to_free, str(group.keeper.path)))
         return Tiers(
@@ -254,17 +254,15 @@ class _Grouping:
         frees = bytes_freed(self._catalogue.root, group.may_go)
         return replace(group, linked=frozenset(number for number, n_bytes in frees.items() if not n_bytes))
 
-    def _star(self, star: Star, evidence: Callable[[int, int], Evidence], in_families: set[int]) -> Group:
+    def _star(self, row: int, others: Sequence[int], evidence: Callable[[int, int], Evidence]) -> Group:
         """Make a group of similar pictures; exact copies of its photos are in the copies tier already."""
-        keeper = self._photos[star.keeper]
-        rows = sorted(
-            star.members, key=lambda i: (-evidence(star.keeper, i).confidence, str(self._photos[i].path))
-        )
+        keeper = self._photos[row]
+        rows = sorted(others, key=lambda i: (-evidence(row, i).confidence, str(self._photos[i].path)))
         choice = self._rules.choose([keeper, *(self._photos[i] for i in rows)])
         if choice.keeper.id != keeper.id:
             # The star's centre stays: only with it was every member compared.
             choice = Choice(keeper, None, "every other photo here was compared with this one")
-        members = tuple(Member(self._photos[i], evidence(star.keeper, i)) for i in rows)
+        members = tuple(Member(self._photos[i], evidence(row, i)) for i in rows)
         protected = self._protected([keeper, *(self._photos[i] for i in rows)])
         return Group("similar", choice, members, protected)
 

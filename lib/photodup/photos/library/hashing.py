@@ -82,19 +82,18 @@ class PhotoFacts:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The `view` that an encoder needs of a picture decoded for the scan.
+    """How a picture is decoded where an encoder needs it too.
 
     `draft_size` is the shortest side of a JPEG shrunk while decoding; None decodes whole.
     """
 
-    view: imaging.View
     draft_size: int | None = None
 
 
 def read_facts_and_look(
     data: bytes, look: Look | None, *, max_pixels: int = imaging.MAX_PIXELS
 ) -> tuple[PhotoFacts, np.ndarray | None]:
-    """Return the facts of an encoded image and, from the same decoding, the look's uint8 [3, size, size].
+    """Return the facts of an encoded image and, from the same decoding, the encoder's uint8 [3, 224, 224].
 
     Without a look JPEGs are decoded at reduced scale, and the second value is None.
 
@@ -102,7 +101,7 @@ def read_facts_and_look(
         photodup.embedding.imaging.ImageError: not readable as an image; `.reason` says why.
     """
     image = imaging.decode(data, max_pixels=max_pixels, draft_size=look.draft_size if look else DRAFT_SIZE)
-    return _facts(data, image), look.view.pixels(image) if look else None
+    return _facts(data, image), imaging.to_uint8(image) if look else None
 
 
 def facts_of_bytes(data: bytes) -> PhotoFacts:
@@ -157,8 +156,7 @@ def _as_drafted(decoded: Image.Image, width: int, height: int) -> Image.Image:
 
 def pack_facts(data: bytes, *, max_pixels: int, look: dict[str, Any] | None = None) -> bytes:
     """Run `read_facts_and_look` in a worker of a `decode_pool`: return the facts in a line, then the pixels."""
-    requested = Look(imaging.View(**look["view"]), look["draft_size"]) if look else None
-    facts, pixels = read_facts_and_look(data, requested, max_pixels=max_pixels)
+    facts, pixels = read_facts_and_look(data, Look(**look) if look else None, max_pixels=max_pixels)
     return json.dumps(asdict(facts)).encode() + b"\n" + (b"" if pixels is None else pixels.tobytes())
 
 
@@ -166,7 +164,8 @@ def unpack_facts(packed: bytes, look: Look | None) -> tuple[PhotoFacts, np.ndarr
     """Undo `pack_facts`."""
     line, _, pixels = packed.partition(b"\n")
     facts = PhotoFacts(**json.loads(line))
-    return facts, np.frombuffer(pixels, np.uint8).reshape(3, look.view.size, look.view.size) if look else None
+    size = imaging.IMAGE_SIZE
+    return facts, np.frombuffer(pixels, np.uint8).reshape(3, size, size) if look else None
 
 
 def md5(data: bytes) -> str:

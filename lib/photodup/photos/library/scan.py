@@ -76,7 +76,7 @@ class PhotoSink(Protocol):
 
     @property
     def look(self) -> Look:
-        """The view it needs."""
+        """How it needs pictures decoded."""
 
     def take(self, photographs: Sequence[tuple[str, Path, np.ndarray]]) -> None:
         """Take content (MD5), path and uint8 [3, size, size] of photographs with written facts."""

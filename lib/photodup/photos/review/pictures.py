@@ -15,12 +15,12 @@ from PIL import ExifTags, Image
 from photodup.core.errors import PhotodupError
 from photodup.core.names import printable
 from photodup.embedding import imaging
-from photodup.photos.compare.difference import LEAST, drawn_difference
 from photodup.photos.groups.results import Member
 from photodup.photos.library.catalogue import Photo
 from photodup.photos.library.hashing import md5
 from photodup.photos.library.metadata import is_metadata
 from photodup.photos.library.walking import open_photo_file
+from photodup.photos.review.drawn_difference import LEAST, drawn_difference
 from photodup.photos.trash.entries import Moved
 from photodup.photos.trash.files import TRASH_FOLDER
 

@@ -18,11 +18,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from photodup.photos.compare.cache_file import DAMAGE, CacheFile
 from photodup.photos.compare.evidence import pair_codes
 from photodup.photos.library.catalogue import Catalogue, Model, Photo
 from photodup.photos.search.hash_neighbours import near_hashes, nearest_hashes, search_radius
 from photodup.photos.search.neighbours import Bounds, Pairs, similar_pairs
+from photodup.photos.state.cache_file import DAMAGE, CacheFile
 from photodup.photos.state.sqlite_file import Form
 
 # Chance pairs a photo that the hash may bring, alone and where an embedding is asked too. Then the hash is

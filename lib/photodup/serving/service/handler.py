@@ -22,6 +22,7 @@ from photodup.core.errors import ServerError
 from photodup.embedding.decode_pool import Cancelled
 from photodup.embedding.engines.encoder import ImageModel, load_model
 from photodup.embedding.engines.reduced import draft_verdict_on, may_decide, verdict_on, why_not
+from photodup.embedding.imaging import DRAFT_SIZE
 from photodup.embedding.vectors import BROKEN, broken_rows, digest_drafted
 from photodup.serving.service import bodies, openai_form
 from photodup.serving.service.admission import Admission, QueuePlace
@@ -73,8 +74,8 @@ class Service:
         is_drafted = s.jpeg_scale == "reduced" or (
             s.jpeg_scale == "auto" and draft_verdict_on(model) == "passed"
         )
-        self.decoder.draft_size = model.view.draft_size if is_drafted else None
-        self.digest = digest_drafted(model.digest, model.view.draft_size) if is_drafted else model.digest
+        self.decoder.draft_size = DRAFT_SIZE if is_drafted else None
+        self.digest = digest_drafted(model.digest) if is_drafted else model.digest
         log.info("%s/%s is ready, digest %s", model.name, model.pretrained, self.digest[:12])
         if not may_decide(model.precision, verdict := verdict_on(model)):
             log.warning("%s %s.", model.name, why_not(model.precision, verdict))
@@ -223,7 +224,6 @@ def _load(settings: ServiceSettings) -> ImageModel:
         engine=settings.engine or None,
         precision=settings.precision,
         threads=settings.threads,
-        streams=settings.streams,
         device=settings.device,
         name=settings.model_name,
     )

@@ -19,11 +19,10 @@ class ServiceSettings(BaseSettings):
     device: str | None = Field(None, description="cpu, cuda, mps; the best there is by default")
     engine: str | None = Field(
         None,
-        description=f"{', '.join(ENGINES)}; by default as the weights come; trt: TensorRT; triton: a Triton behind",
+        description=f"{', '.join(ENGINES)}; by default as the weights come; triton: a Triton behind",
     )
     precision: str = Field("fp32", description=f"{', '.join(PRECISIONS)}, as far as the engine has it")
     threads: int = Field(default_factory=available_cores, ge=1, description="CPU threads of the model")
-    streams: int = Field(1, ge=1, description="OpenVINO: inferences at once, which share the threads")
     host: str = Field("127.0.0.1", description="0.0.0.0 to be reachable from other machines")
     port: int = Field(8002, ge=0, le=65535)
     log_level: str = Field("info", pattern="(?i)^(critical|error|warning|info|debug|trace)$")

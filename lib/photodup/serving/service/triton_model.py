@@ -7,9 +7,8 @@ from photodup.core.settings import environment
 from photodup.embedding.backends import parse_backend
 from photodup.embedding.client.http import Patience
 from photodup.embedding.client.servers import server_client
-from photodup.embedding.engines.onnx_runtime import ExportedModel, ImageInput
+from photodup.embedding.engines.onnx_runtime import ExportedModel
 from photodup.embedding.engines.weights import is_random
-from photodup.embedding.imaging import IMAGE_SIZE
 from photodup.embedding.wire import wires
 
 DEFAULT_BACKEND = "triton-onnx-fp32-grpc-uint8"
@@ -22,7 +21,7 @@ class TritonModel(ExportedModel):
     """
 
     engine = device = "triton"
-    _entry = ImageInput(np.uint8, channels_last=False, size=IMAGE_SIZE)
+    _dtype = np.uint8
 
     def __init__(self, precision: str) -> None:
         """Get the model's description from Triton.

@@ -21,7 +21,7 @@ from photodup.core.paths import project_root
 from photodup.embedding import imaging, jpeg_scans
 from photodup.embedding.backends import Backend, backend_of
 from photodup.embedding.engines import cpu
-from photodup.embedding.engines.export import HALF, IR_VERSION, ir_version
+from photodup.embedding.engines.export import IR_VERSION, ir_version
 from photodup.embedding.engines.model import check_choice, digest_at
 from photodup.embedding.engines.onnx_runtime import model_sha256
 from photodup.embedding.engines.reduced import read_notes, reduced_path, source_of, verdict_in
@@ -53,8 +53,6 @@ WEIGHTS: dict[str, str | None] = {
     "openclip_vit_b32_fp16": "fp16",
     "openclip_vit_b32_preprocess": None,
     "openclip_vit_b32_jpeg": None,
-    "openclip_vit_b32_preprocess_dali": None,
-    "openclip_vit_b32_jpeg_dali": None,
 }
 """Triton model -> export variant of its graph; None for Python code and ensembles."""
 
@@ -62,8 +60,6 @@ ONLY: dict[str, tuple[Target, ...]] = {
     "openclip_vit_b32_tf32": ("cuda", "tensorrt"),
     **dict.fromkeys([f"openclip_vit_b32_trt{wire}" for wire in ("", "_uint8", "_jpeg")], ("tensorrt",)),
     "openclip_vit_b32_openvino": ("cpu-embedded",),
-    "openclip_vit_b32_preprocess_dali": ("cuda", "tensorrt"),
-    "openclip_vit_b32_jpeg_dali": ("cuda", "tensorrt"),
 }
 """Models for some targets only. TensorRT has its own target, since its first start builds engines."""
 
@@ -71,7 +67,6 @@ PATIENT_US = 60_000_000
 """Longest wait in the embedded servers, whose queues are measured; like `service.start.PATIENT`."""
 
 _MODELS = Path(__file__).parent / "models"  # Python models of ours
-_PREPROCESS_DALI = "openclip_vit_b32_preprocess_dali"
 PREPROCESS = "openclip_vit_b32_preprocess"
 
 # Replaced imports of library modules, which run as plain files in Triton's Python, without photodup.
@@ -103,12 +98,11 @@ def render_repository(
         target: `cpu-embedded`, `cpu`, `cuda`, or `tensorrt` (cuda plus the TensorRT model).
         out_dir: the repository; its other models stay, later versions of the rendered ones go.
         exported: export variant (`fp32`, `uint8`, `fp16`) -> ONNX file, from `embedding.engines.export`; and
-            `openvino-int8` or `onnx-int8` -> quantised file, from `embedding.engines.quantise`. With `half` the
-            TensorRT model gets that graph and no FP16 flag, for TensorRT 11.
+            `openvino-int8` or `onnx-int8` -> quantised file, from `embedding.engines.quantise`.
         models: names to render, also `emulated_<gpu>` with `_fp16`, `_uint8` or `_jpeg` on `cpu-embedded`;
             or an encoder with engine and precision (`parse_encoder`), such as
             `openclip_vit_b32_openvino_int8_jpeg`. None renders all models of the target whose graph is in `exported`,
-            without DALI's.
+            without TF32's.
         variant: batching of the encoders: a name of `config.BATCHING` or a pbtxt snippet.
         instances: of the encoder: per GPU on GPU targets, in all on the CPU; for emulated ones the number of GPUs.
         threads: CPU only: intra-op threads of one instance; 0 shares the cores among the instances.
@@ -125,54 +119,53 @@ def render_repository(
     if instances < 1 or preprocess_instances < 1:
         raise PhotodupError("A model needs at least one instance.")
     names = _available(target, exported) if models is None else with_steps(models)
-    origin = {"model_digest": model_digest or "unset", "pretrained": pretrained or "unset"}
     for name in names:
         folder = out_dir / name
         (folder / "1").mkdir(parents=True, exist_ok=True)
         for version in folder.iterdir():
             if version.name.isdigit() and version.name != "1":
                 shutil.rmtree(version)  # left by an interrupted `add_version`; Triton would serve it
-        encoder = None if name in WEIGHTS else parse_encoder(name)
-        source = f"openclip_vit_b32{parse_emulated(name)[1]}" if _is_emulated(name) else name
-        source = backend_of("onnx", "http", encoder.wire).triton_model if encoder else source
+        encoder = parse_encoder(name)
+        source = _source(name, encoder)
         config = _committed(source)
+        if graph := _graph(name, target, exported):
+            set_parameter(config, model_digest=model_digest or "unset", pretrained=pretrained or "unset")
         if _is_emulated(name):
-            _check_target(name, target, exported)
             _emulate(config, name, folder / "1")
-        elif (weights := _check_target(name, target, exported)) is not None:
-            set_parameter(config, **origin)
-            if name == "openclip_vit_b32_trt" and HALF in exported:
-                weights = HALF
-                _leave_precision_to_the_graph(config)
-            if described := encoder or (parse_encoder(name) if name == "openclip_vit_b32_openvino" else None):
-                describe_encoder(config, described, exported[weights], model_digest)
+        elif encoder and (name not in WEIGHTS or encoder.engine == "openvino"):
+            describe_encoder(config, encoder, graph, model_digest)
+        if graph:
             cores = threads or max(1, available_cores() // instances)
             if target == "cpu-embedded":
                 _run_in_python(config, cores, device, folder / "1")
             elif target == "cpu":
-                _stay_on_cpu(config, cores if threads else 0)
-            link_weights(exported[weights], folder / "1")
-            if exported[weights].suffix == ".onnx":
-                _check_format(exported[weights])
-        elif encoder:
-            describe_encoder(config, encoder, None, model_digest)
+                _on_cpu(config)  # the stock backend, which by default chooses its threads itself
+                if threads:
+                    set_parameter(config, intra_op_thread_count=threads)
+            link_weights(graph, folder / "1")
+            if graph.suffix == ".onnx":
+                _check_format(graph)
         if name == PREPROCESS:
             config.instance_group[0].count = preprocess_instances
             set_batching(config, "single")  # decoding gains nothing from a batch
-            _copy_committed(name, "model.py", folder / "1")
+            copy_code(_committed_folder(name) / "1" / "model.py", folder / "1" / "model.py")
             _copy_library(folder / "1", imaging, jpeg_scans)
-        elif name == _PREPROCESS_DALI:
-            _copy_committed(name, "pipeline.py", folder / "1")
         elif config.platform != "ensemble":
             config.instance_group[0].count = instances
             set_batching(config, variant)
         if target == "cpu-embedded" and config.dynamic_batching.HasField("default_queue_policy"):
             config.dynamic_batching.default_queue_policy.default_timeout_microseconds = PATIENT_US
         check_config(config, folder)
-        write_config(
-            config, folder / "config.pbtxt", f"Rendered for {target} from model_repository/{source}."
-        )
+        note = f"Rendered for {target} from model_repository/{source}."
+        write_config(config, folder / "config.pbtxt", note)
     return out_dir
+
+
+def _source(name: str, encoder: Backend | None) -> str:
+    """Return the committed model whose configuration a model starts from."""
+    if _is_emulated(name):
+        return f"openclip_vit_b32{parse_emulated(name)[1]}"
+    return backend_of("onnx", "http", encoder.wire).triton_model if encoder and name not in WEIGHTS else name
 
 
 def link_weights(onnx: Path, version_dir: Path) -> None:
@@ -234,8 +227,6 @@ def _is_emulated(name: str) -> bool:
 
 def _steps(name: str) -> tuple[str, ...]:
     """Return the models that an ensemble calls; they are rendered and loaded with it."""
-    if name == "openclip_vit_b32_jpeg_dali":
-        return (_PREPROCESS_DALI, "openclip_vit_b32_uint8")
     if name.endswith("_jpeg"):
         return (PREPROCESS, name.removesuffix("_jpeg") + "_uint8")
     return ()
@@ -249,21 +240,22 @@ def with_steps(models: Iterable[str]) -> list[str]:
 def _available(target: Target, exported: Mapping[str, Path]) -> list[str]:
     def usable(name: str) -> bool:
         weights = WEIGHTS[name]
-        # Only on request: DALI's file must be made in Triton's image, which lacks PyTorch; TF32 is a separate question.
+        # TF32 only on request: it is a question of its own.
         return (
             target in ONLY.get(name, TARGETS)
             and (weights is None or weights in exported)
-            and not name.endswith(("_dali", "_tf32"))
-            and not (
-                HALF in exported and name == "openclip_vit_b32_trt_uint8"
-            )  # there is no such graph of pixels
+            and not name.endswith("_tf32")
         )
 
     return [name for name in WEIGHTS if usable(name) and all(usable(step) for step in _steps(name))]
 
 
-def _check_target(name: str, target: Target, exported: Mapping[str, Path]) -> str | None:
-    """Return the export variant of `name` on `target`; None if it has no weights."""
+def _graph(name: str, target: Target, exported: Mapping[str, Path]) -> Path | None:
+    """Return the exported graph of `name` on `target`; None for Python code and ensembles.
+
+    Raises:
+        PhotodupError: the model is for another target, or its graph is missing.
+    """
     if _is_emulated(name):
         if target != "cpu-embedded":
             raise PhotodupError(
@@ -271,21 +263,24 @@ def _check_target(name: str, target: Target, exported: Mapping[str, Path]) -> st
             )
         return None
     encoder = None if name in WEIGHTS else parse_encoder(name)
-    if encoder and target != "cpu-embedded":
-        raise PhotodupError(f"{name} is for cpu-embedded only, not for {target}.")
-    if target not in ONLY.get(name, TARGETS):
-        raise PhotodupError(f"{name} is for {' and '.join(ONLY[name])} only, not for {target}.")
-    weights = WEIGHTS.get(name)
+    targets = ("cpu-embedded",) if encoder else ONLY.get(name, TARGETS)
+    if target not in targets:
+        raise PhotodupError(f"{name} is for {' and '.join(targets)} only, not for {target}.")
+    variant = WEIGHTS.get(name)
     if encoder and encoder.wire != "jpeg":
-        weights = f"{encoder.engine}-int8" if encoder.precision == "int8" else "fp32"
-    if target == "cpu-embedded" and weights in ("fp16", "uint8"):
-        weights = "fp32"  # the graph that FastAPI runs; `onnx_session.py` converts what the wire carries
-    if weights is not None and weights not in exported:
+        variant = f"{encoder.engine}-int8" if encoder.precision == "int8" else "fp32"
+    if target == "cpu-embedded" and variant in ("fp16", "uint8"):
+        variant = "fp32"  # the graph that FastAPI runs; `onnx_session.py` converts what the wire carries
+    if variant is not None and variant not in exported:
         remedy = "`photodup render` exports it"
-        if weights.endswith("-int8"):
-            remedy = f"run `photodup export --precision int8 --engine {weights.removesuffix('-int8')}` first"
-        raise PhotodupError(f"{name} needs the exported graph {weights!r}: {remedy}.")
-    return weights
+        if variant.endswith("-int8"):
+            remedy = f"run `photodup export --precision int8 --engine {variant.removesuffix('-int8')}` first"
+        raise PhotodupError(f"{name} needs the exported graph {variant!r}: {remedy}.")
+    return exported[variant] if variant else None
+
+
+def _committed_folder(name: str) -> Path:
+    return project_root() / "model_repository" / name
 
 
 def _committed(name: str) -> "ModelConfig":
@@ -293,21 +288,12 @@ def _committed(name: str) -> "ModelConfig":
         raise PhotodupError(
             f"There is no model {name!r} for Triton: choose from {', '.join(WEIGHTS)} or emulated_<gpu>."
         )
-    return read_config(project_root() / "model_repository" / name / "config.pbtxt")
-
-
-def _leave_precision_to_the_graph(config: "ModelConfig") -> None:
-    """Remove the FP16 flag: without it ONNX Runtime builds a strongly typed network, in the graph's precision.
-
-    Only ONNX Runtime's basic fusions (-1) are used: on a CPU the others crash on this graph, and TensorRT has its own.
-    """
-    config.optimization.graph.level = -1
-    for accelerator in config.optimization.execution_accelerators.gpu_execution_accelerator:
-        accelerator.parameters.pop("precision_mode", None)
+    return read_config(_committed_folder(name) / "config.pbtxt")
 
 
 def _on_cpu(config: "ModelConfig") -> None:
-    """Put the instances on the CPU, with one warm-up sample."""
+    """Put the instances on the CPU, with one warm-up sample and without accelerators."""
+    config.ClearField("optimization")
     config.instance_group[0].kind = config.instance_group[0].KIND_CPU
     del config.model_warmup[1:]  # on a CPU every batch size is fast from the second call
 
@@ -315,7 +301,6 @@ def _on_cpu(config: "ModelConfig") -> None:
 def _to_python(config: "ModelConfig") -> None:
     """Turn a committed encoder configuration into one for the Python backend on the CPU."""
     config.backend = "python"
-    config.ClearField("optimization")  # accelerators are options of the stock backend
     _on_cpu(config)
 
 
@@ -325,14 +310,6 @@ def _run_in_python(config: "ModelConfig", threads: int, device: str, version_dir
     # With settings and normalisation of the FastAPI service.
     copy_code(_MODELS / "onnx_session.py", version_dir / "model.py")
     _copy_library(version_dir, imaging, jpeg_scans, cpu)
-
-
-def _stay_on_cpu(config: "ModelConfig", threads: int) -> None:
-    """Keep the stock backend and remove all that needs a GPU; with 0 threads the backend decides."""
-    config.ClearField("optimization")
-    _on_cpu(config)
-    if threads:
-        set_parameter(config, intra_op_thread_count=threads)
 
 
 def _emulate(config: "ModelConfig", name: str, version_dir: Path) -> None:
@@ -354,11 +331,6 @@ def _emulate(config: "ModelConfig", name: str, version_dir: Path) -> None:
     )
     copy_code(_MODELS / "emulated_model.py", version_dir / "model.py")
     copy_code(_MODELS / "emulation.py", version_dir / "emulation.py")
-
-
-def _copy_committed(name: str, file: str, version_dir: Path) -> None:
-    """Copy a code file of a model in `model_repository/`."""
-    copy_code(project_root() / "model_repository" / name / "1" / file, version_dir / file)
 
 
 def _copy_library(version_dir: Path, *modules: ModuleType) -> None:

@@ -18,7 +18,7 @@ from photodup.embedding.engines.reduced import (
     source_of,
     write_notes,
 )
-from photodup.embedding.imaging import View, normalize
+from photodup.embedding.imaging import DRAFT_SIZE, normalize
 from photodup.study.accuracy.gate import GateResult, count_flips
 from photodup.study.accuracy.pictures import Pictures, choose_pictures
 
@@ -100,6 +100,6 @@ def check_decisions(
         notes = source.notes(engine, precision)
     if draft:
         path = draft_path(source, engine, precision, directory)
-        notes = replace(notes, draft_size=View().draft_size)
+        notes = replace(notes, draft_size=DRAFT_SIZE)
     write_notes(path, replace(notes, gate=verdict.as_record()))
     return verdict

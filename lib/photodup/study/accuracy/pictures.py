@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 
 from photodup.core.errors import PhotodupError
-from photodup.embedding.imaging import ImageError, View, decode, to_jpeg, to_uint8
+from photodup.embedding.imaging import DRAFT_SIZE, ImageError, decode, to_jpeg, to_uint8
 from photodup.photos.demo.photographs import SOURCES
 from photodup.photos.library.walking import walk
 
@@ -63,7 +63,7 @@ EDITS: dict[str, Edit] = {
 
 
 # Shorter side of a picture written as a camera's JPEG, pixels: its decoder shrinks it by 4, to no more than it must keep.
-_CAMERA_SIDE = 4 * View().draft_size
+_CAMERA_SIDE = 4 * DRAFT_SIZE
 _GRAIN, _QUALITY = 5, 90  # greys; a camera's noise is what a reduced decode sees otherwise
 
 
@@ -106,11 +106,8 @@ class Pictures:
 
     def both_decodings(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the held-out pictures as camera's JPEGs decoded whole, and at a reduced scale; as `pixels` does."""
-        view = View()
         jpegs = (_as_camera_jpeg(picture.open(), seed) for seed, picture in enumerate(self.held_out))
-        decoded = [
-            [view.pixels(decode(jpeg, draft_size=size)) for size in (None, view.draft_size)] for jpeg in jpegs
-        ]
+        decoded = [[to_uint8(decode(jpeg, draft_size=size)) for size in (None, DRAFT_SIZE)] for jpeg in jpegs]
         whole, drafted = zip(*decoded, strict=True)
         return np.stack(whole), np.stack(drafted)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from photodup.bench.pairs.alternate import VisitPlan
 from photodup.bench.pairs.declared import Declarations, Pair, declarations
 from photodup.bench.stats.figures import FEWEST_VISITS
-from photodup.study.comparisons.measure import Sizes, measure_visits, missing_visits, obstacle, offered
+from photodup.study.comparisons.measure import Sizes, measure_comparisons, missing_visits, obstacle, offered
 from photodup.study.comparisons.outcomes import Compared, read_comparisons, write_outcomes
 from photodup.study.notebook.run import Run, ready_to_measure
 
@@ -54,7 +54,7 @@ def compare(
     sizes = Sizes(visits, plan_of(visit_s))
     asks_servers = not all(pair.a.server for pair in pairs)
     if missing_visits(run, pairs, sizes) and (ready := ready_to_measure(run, asks_servers=asks_servers)):
-        _measure(ready, missing_visits(ready, pairs, sizes), sizes)  # without servers that do not answer
+        _measure(ready, pairs, sizes)  # without servers that do not answer
     return read_comparisons(run, notebook, declared=declared)
 
 
@@ -72,8 +72,8 @@ def plan_of(visit_s: float) -> VisitPlan:
     )
 
 
-def _measure(run: Run, visits: Sequence[tuple[int, Pair]], sizes: Sizes) -> None:
-    if not visits:
+def _measure(run: Run, pairs: Sequence[Pair], sizes: Sizes) -> None:
+    if not (visits := missing_visits(run, pairs, sizes)):
         return
     minutes = sum(sizes.visit_s(pair) for _, pair in visits) / 60
     price = run.endpoints.price_per_hour_usd
@@ -83,5 +83,5 @@ def _measure(run: Run, visits: Sequence[tuple[int, Pair]], sizes: Sizes) -> None
         flush=True,
     )
     with run.store:
-        measure_visits(run, visits, sizes)
+        measure_comparisons(run, pairs, sizes)
         write_outcomes(run)

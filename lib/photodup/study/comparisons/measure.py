@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from photodup.bench.backends.adapters import adapter
-from photodup.bench.link.link import PRESETS, Link
+from photodup.bench.link.link import Link
 from photodup.bench.load.usage import processor_time, server_pids
 from photodup.bench.pairs.alternate import Lane, Visit, VisitPlan, measure_visit
 from photodup.bench.pairs.declared import Pair, Side
@@ -79,8 +79,8 @@ def sizes_of(options: Mapping[str, Any], visits: int | None = None) -> Sizes:
 
 
 @dataclass(frozen=True)
-class Reach:
-    """The address of one side; it can be sent to another process.
+class SideAddress:
+    """How one side is reached; it can be sent to another process.
 
     Attributes:
         pids: processes of its server on this machine; empty where nobody can see them.
@@ -88,7 +88,7 @@ class Reach:
 
     backend: Backend
     url: str | None
-    options: dict[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
     pids: tuple[int, ...] = ()
 
     def lane(self) -> Lane:
@@ -96,31 +96,18 @@ class Reach:
         return Lane(adapter(self.backend, self.url, **self.options), cpu_s)
 
 
-@dataclass(frozen=True)
-class Task:
-    """One visit of a pair, with everything that it takes."""
-
-    sides: tuple[Reach, Reach]
-    load: Load
-    link: str
-    plan: VisitPlan
-    seed: int
-
-    def measure(self, serve: Callable[[int], AbstractContextManager[object]] | None = None) -> Visit:
-        """Measure from where this process is; see `measure_visit`."""
-        shared = set(self.sides[0].pids) & set(self.sides[1].pids)  # one model asked in two ways
-        lanes = [replace(side, pids=() if shared else side.pids).lane() for side in self.sides]
-        photos = payload_photos(N_PHOTOS)
-        return measure_visit(lanes, photos, self.load, self.plan, seed=self.seed, serve=serve)
-
-    def through_link(self) -> dict[str, Any]:
-        """Measure from the far end of the emulated link that the load names; return the record's columns."""
-        with Link(self.link) as link:
-            a, b = (replace(side, url=link.url(side.url or "")) for side in self.sides)
-            far = replace(self, sides=(a, b))
-            in_own_process = any(side.backend.protocol == "grpc" for side in self.sides)
-            visit = link.measure_far(far.measure, in_own_process=in_own_process)
-            return visit.as_record() | {"link_late": link.invalid_because()}
+def visit_sides(
+    sides: Sequence[SideAddress],
+    load: Load,
+    plan: VisitPlan,
+    seed: int,
+    serve: Callable[[int], AbstractContextManager[object]] | None = None,
+) -> Visit:
+    """Measure one visit of two sides from where this process is; see `measure_visit`."""
+    if set(sides[0].pids) & set(sides[1].pids):  # one model asked in two ways
+        sides = [replace(side, pids=()) for side in sides]
+    lanes, photos = [side.lane() for side in sides], payload_photos(N_PHOTOS)
+    return measure_visit(lanes, photos, load, plan, seed=seed, serve=serve)
 
 
 def visit_key(pair: Pair) -> str:
@@ -184,46 +171,32 @@ def missing_visits(run: Run, pairs: Sequence[Pair], sizes: Sizes) -> list[tuple[
 def measure_comparisons(
     run: Run,
     pairs: Sequence[Pair],
-    sizes: Sizes | None = None,
-    *,
-    restarted: Callable[[], Run] | None = None,
-) -> None:
-    """Measure every visit of the comparisons that the run has no record of; see `measure_visits`.
-
-    Args:
-        pairs: comparisons and nulls, in any order; they are visited in a random one, anew in each round of visits.
-    """
-    sizes = sizes or Sizes()
-    measure_visits(run, missing_visits(run, pairs, sizes), sizes, restarted=restarted)
-
-
-def measure_visits(
-    run: Run,
-    visits: Sequence[tuple[int, Pair]],
     sizes: Sizes,
     *,
     restarted: Callable[[], Run] | None = None,
 ) -> None:
-    """Measure and record visits.
+    """Measure and record every visit of the comparisons that the run has no record of.
 
     Args:
-        visits: as `missing_visits` returns them.
+        pairs: comparisons and nulls, in any order; they are visited in a random one, anew in each round of visits.
         sizes: how much of each.
         restarted: ends the run's servers and returns the run with new ones. It is called between two rounds of visits, as
             often as the sizes say, so that what differs from process to process is in the data; without it one start serves
             all visits.
     """
-    start_of = lambda visit: (visit - 1) * (sizes.starts or sizes.visits) // sizes.visits  # noqa: E731
+    visits = missing_visits(run, pairs, sizes)
+    last_start = 0
     with ExitStack() as servers:
-        sides, last = ReadySides(run, servers), 0
+        sides = ReadySides(run, servers)
         for number, pair in bar(visits, total=len(visits), desc="visits", unit="visit"):
-            if last and restarted and start_of(number) != start_of(last):
+            start = (number - 1) * (sizes.starts or sizes.visits) // sizes.visits + 1
+            if last_start and restarted and start != last_start:
                 servers.close()
                 sides = ReadySides(restarted(), servers)
-            last = number
-            key, config = visit_key(pair), visit_config(pair, number)
+            last_start = start
             measure = partial(sides.measure, pair, number, sizes)
-            run.measure_or_load(key, measure, config=config, kind=KIND, may_fail=True)
+            config = visit_config(pair, number)
+            run.measure_or_load(visit_key(pair), measure, config=config, kind=KIND, may_fail=True)
 
 
 @dataclass
@@ -236,7 +209,7 @@ class ReadySides:
 
     run: Run
     servers: ExitStack
-    reached: dict[tuple[Side, bool], Reach] = field(default_factory=dict)
+    reached: dict[tuple[Side, bool], SideAddress] = field(default_factory=dict)
     two: Two = field(default_factory=Two)
 
     def __post_init__(self) -> None:
@@ -254,23 +227,27 @@ class ReadySides:
             serve = lambda side: with_settings(self.run, (pair.a, pair.b)[side])  # noqa: E731
             plan = replace(plan, palindromes=1, block_s=max(plan.block_s, SERVED_BLOCK_S))
             sides = (replace(pair.a, settings=()), replace(pair.b, settings=()))
-        if pair.link and pair.link not in PRESETS:
-            raise PhotodupError(f"There is no emulated link {pair.link!r}: use {', '.join(PRESETS)}.")
         a, b = self.ready(sides[0], False), self.ready(sides[1], pair.is_null)
         if pair.is_null and visit % 2 == 0:
             # Two processes of one configuration differ by 1 to 5% for as long as they live. A null asks whether a side is
             # favoured by its place, so the processes change places; by how much they differ widens its interval.
             a, b = b, a
-        task = Task((a, b), pair.load, pair.link, plan, seed=visit)
-        return task.through_link() if pair.link else task.measure(serve).as_record()
+        if not pair.link:
+            return visit_sides((a, b), pair.load, plan, visit, serve).as_record()
+        with Link(pair.link) as link:
+            far = [replace(side, url=link.url(side.url or "")) for side in (a, b)]
+            is_grpc = any(side.backend.protocol == "grpc" for side in far)
+            measure = partial(visit_sides, far, pair.load, plan, visit)
+            columns = link.measure_far(measure, in_own_process=is_grpc).as_record()
+            return columns | {"link_late": link.invalid_because()}
 
-    def ready(self, side: Side, again: bool) -> Reach:
+    def ready(self, side: Side, again: bool) -> SideAddress:
         """Make a side ready and compare its embeddings with the reference, once."""
         if (side, again) not in self.reached:
-            way = reach(self.run, side, again, self.servers)
+            address = reach(self.run, side, again, self.servers)
             if not side.backend.is_emulated and side.backend.engine != DUMMY:
-                check_answers(self.run, side.backend, way.lane().adapter)
-            self.reached[side, again] = way
+                check_answers(self.run, side.backend, address.lane().adapter)
+            self.reached[side, again] = address
         return self.reached[side, again]
 
 
@@ -289,8 +266,8 @@ def _has_models(run: Run, *sides: Side) -> bool:
     return run.is_here and all((_repository() / side.configured_model).is_dir() for side in sides)
 
 
-def reach(run: Run, side: Side, again: bool, servers: ExitStack) -> Reach:
-    """Return how a side is reached; a copy with its settings, or a second process of it, is started first."""
+def reach(run: Run, side: Side, again: bool, servers: ExitStack) -> SideAddress:
+    """Return the address of a side; a copy with its settings, or a second process of it, is started first."""
     backend, options = side.backend, dict(side.options)
     url = run.address_of(backend)
     inner = side.configured_model if backend.server == "triton" else ""
@@ -307,4 +284,4 @@ def reach(run: Run, side: Side, again: bool, servers: ExitStack) -> Reach:
         settings = {"ENGINE": backend.engine, "PRECISION": backend.precision}
         url = servers.enter_context(ServiceProcess(settings=settings)).url
     pids = server_pids(url, inner) if url and run.is_here else ()
-    return Reach(backend, url, options, pids)
+    return SideAddress(backend, url, options, pids)

@@ -1,4 +1,4 @@
-"""Benchmarks of the checkout, run from a notebook."""
+"""Programs of the checkout, each run in a process of its own."""
 
 import json
 import subprocess
@@ -11,15 +11,20 @@ from photodup.core.settings import inherited
 
 
 def benchmark(name: str, *arguments: object) -> Any:
-    """Run `python -m benchmarks.NAME` in the checkout, in a process of its own, and return the JSON that it prints.
+    """Run `python -m benchmarks.NAME`; see `run_module`."""
+    return run_module(f"benchmarks.{name}", *arguments)
+
+
+def run_module(name: str, *arguments: object) -> Any:
+    """Run `python -m NAME` in the checkout, and return the JSON that it prints.
 
     Raises:
         PhotodupError: it failed; the last line that it wrote says why.
     """
-    command = [sys.executable, "-P", "-m", f"benchmarks.{name}", *map(str, arguments)]
+    command = [sys.executable, "-P", "-m", name, *map(str, arguments)]
     variables = inherited(PYTHONPATH=str(project_root()))
     process = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     if process.returncode:
         reason = (process.stderr.strip().splitlines() or ["no message"])[-1]
-        raise PhotodupError(f"python -m benchmarks.{name} failed: {reason}")
+        raise PhotodupError(f"python -m {name} failed: {reason}")
     return json.loads(process.stdout)

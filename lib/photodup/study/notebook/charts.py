@@ -135,7 +135,13 @@ def data_of(figure: Figure) -> str:
         x_names, y_names = _names(ax.xaxis), _names(ax.yaxis)
         unit = ax.get_xlabel() if y_names else ax.get_ylabel()
         rows += [
-            (panel, series or unit, x_names.get(round(x), f"{x:.6g}"), y_names.get(round(y), f"{y:.6g}"), value)
+            (
+                panel,
+                series or unit,
+                x_names.get(round(x), f"{x:.6g}"),
+                y_names.get(round(y), f"{y:.6g}"),
+                value,
+            )
             for series, x, y, value in _drawn(ax, names)
             if x == x and y == y
         ]

@@ -5,12 +5,32 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from photodup.bench.record.json_files import read_json, read_text, reading
 from photodup.core.errors import PhotodupError
+from photodup.core.files import write_atomically
 from photodup.core.paths import project_root
+
+
+@dataclass
+class NotebookOutcome:
+    """The outcome of one notebook: `passed`, `failed`, `timeout` or `not_run`."""
+
+    notebook: str
+    status: str = "not_run"
+    seconds: float = 0.0
+    error: str = ""
+    source_sha256: str = ""
+    parameters: dict[str, Any] = field(default_factory=dict)
+    sizes: str = "full"
+
+
+_OUTCOMES = TypeAdapter(list[NotebookOutcome])
 
 
 def notebooks(only: Iterable[str] = ()) -> list[Path]:
@@ -37,11 +57,21 @@ def source_sha256(notebook: Path) -> str:
     return hashlib.sha256(source.encode()).hexdigest()
 
 
-def study_rows(directory: Path) -> list[dict[str, Any]]:
-    """Return the rows of a run's `study.json`, one for each notebook; none where there is no such file."""
-    return read_json(
-        directory / "study.json", [], notebook=str, status=str, seconds=(int, float), parameters=dict
-    )
+def read_study(directory: Path) -> list[NotebookOutcome]:
+    """Return the outcomes in a run's `study.json`; none where there is no such file.
+
+    Raises:
+        RecordError: it is damaged; names the file.
+    """
+    path = directory / "study.json"
+    with reading(path):
+        return _OUTCOMES.validate_python(read_json(path, []))
+
+
+def write_study(directory: Path, outcomes: Iterable[NotebookOutcome]) -> None:
+    """Write the outcomes of a run's notebooks, in the order of their names."""
+    text = _OUTCOMES.dump_json(sorted(outcomes, key=lambda outcome: outcome.notebook), indent=1)
+    write_atomically(directory / "study.json", text + b"\n", within=directory.parent)
 
 
 def read_notebook(path: Path) -> Any:

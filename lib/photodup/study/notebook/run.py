@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,6 @@ from urllib.parse import urlsplit
 
 from photodup.bench.link.link import LOOPBACK, Way
 from photodup.bench.record import environment
-from photodup.bench.record.json_files import read_json, reading
 from photodup.bench.record.record import RunStore
 from photodup.core import settings
 from photodup.core.errors import PhotodupError
@@ -20,6 +19,7 @@ from photodup.core.paths import project_root
 from photodup.embedding.backends import Backend
 from photodup.embedding.engines.model import can_compute
 from photodup.serving.check import (
+    Check,
     check_all,
     gpu_of,
     handshake_ms,
@@ -39,6 +39,7 @@ from photodup.serving.endpoints import (
 )
 from photodup.study.notebook import gaps
 from photodup.study.notebook.gaps import Gap, NotMeasured
+from photodup.study.notebook.machine import Machine, Servers, read_machine
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -99,29 +100,30 @@ class Run:
         return figures_of_run(self.directory)
 
     @property
-    def environment(self) -> dict[str, Any]:
-        """Return the facts about the measuring machine; of this one while the run is still empty."""
-        facts = servers_of(self.endpoints)
-        return read_environment(self.directory) or environment.describe(self.store.model, facts)
+    def environment(self) -> Machine:
+        """Return the measuring machine; this one while the run is still empty."""
+        recorded = read_machine(self.directory)
+        return recorded if recorded.cpu else _this_machine(self.endpoints, self.store.model)
 
     @property
     def machine(self) -> str:
         """Return the measuring machine in a few words, for captions; with servers elsewhere both machines."""
-        return describe_machine(self.environment)
+        return str(self.environment)
 
     @property
     def client(self) -> str:
         """Return the machine that notebooks run on, for captions of what no server of this run computed."""
-        return describe_machine({**self.environment, "servers": None})
+        return self.environment.client
 
     @property
     def weights(self) -> str:
         """Return the weights this run was made with, saying so when they are random."""
-        return describe_weights(self.environment)
+        return str(self.environment.model)
 
     def device(self, backend: Backend) -> str | None:
         """Return what computes for a backend; None for one in this process where the servers have a GPU."""
-        return None if backend.is_local and self.endpoints.gpu != NO_GPU else _device(self.endpoints.gpu)
+        gpu = self.endpoints.gpu
+        return None if backend.is_local and gpu != NO_GPU else Servers(gpu=gpu).device
 
     def address_of(self, backend: Backend) -> str | None:
         """Return the address of a backend's server; None where it computes in this process.
@@ -166,17 +168,19 @@ class Run:
         return _n_records(self.directory)
 
     def _repr_markdown_(self) -> str:
-        packages = self.environment.get("packages", {})
         # Of servers elsewhere this machine knows neither the processor nor, until one answers, the weights.
-        weights_known = self.is_here or self.environment.get("model", {}).get("digest")
+        weights_known = self.is_here or self.environment.model.digest
         elsewhere = servers_of(self.endpoints)
-        hardware = f", {_hardware(**elsewhere)}" if elsewhere else ""
+        hardware = f", {elsewhere}" if elsewhere else ""
         rows = [
             ("run", f"`{self.name}`, {self.n_records} records in `results/{self.name}/records/`"),
             ("measured on" if self.is_here else "measured from", self.client),
             ("weights", self.weights if weights_known else "not known: no server has said"),
             ("servers", f"{self.endpoints.name} ({len(self.endpoints.backends)} backends){hardware}"),
-            ("versions", ", ".join(f"{name} {version}" for name, version in packages.items())),
+            (
+                "versions",
+                ", ".join(f"{name} {version}" for name, version in self.environment.packages.items()),
+            ),
         ]
         return "| | |\n|---|---|\n" + "\n".join(f"| {k} | {v} |" for k, v in rows)
 
@@ -218,50 +222,10 @@ def read_run(directory: Path) -> Run:
     return Run(directory.name, directory, from_ports("127.0.0.1"), store)
 
 
-def read_environment(directory: Path) -> dict[str, Any]:
-    """Return `environment.json` of a run's directory, or an empty dictionary.
-
-    Raises:
-        RecordError: it is damaged, or does not hold what pages name of a machine; names the file.
-    """
-    path = directory / "environment.json"
-    facts = read_json(path, {})
-    with reading(path):
-        describe_machine(facts), describe_weights(facts), device_of(facts), dict(facts.get("packages", {}))
-    return facts
-
-
-def describe_machine(facts: dict[str, Any]) -> str:
-    """Return the machine of an environment record in a few words, or an empty string."""
-    if not facts:
-        return ""
-    gpus = ", ".join(gpu["name"] for gpu in facts.get("gpus", [])) or "no GPU"
-    amx = " with AMX" if any(flag.startswith("amx") for flag in facts.get("vector_instructions", [])) else ""
-    here = f"{facts['cpu']}{amx}, {facts['cores']} cores, {facts['memory_gib']:.0f} GiB, {gpus}"
-    return f"servers: {_hardware(**facts['servers'])}; client: {here}" if facts.get("servers") else here
-
-
-def device_of(facts: dict[str, Any]) -> str | None:
-    """Return what computed for the servers of an environment record: `cpu`, a GPU's model or "unknown"."""
-    if servers := facts.get("servers"):
-        return _device(servers["gpu"])
-    return None if facts.get("gpus") else "cpu"
-
-
-def servers_of(endpoints: Endpoints) -> dict[str, Any] | None:
+def servers_of(endpoints: Endpoints) -> Servers | None:
     """Return what a run records of a machine elsewhere, or of a GPU behind a tunnel; None for the CPU of this one."""
-    facts = endpoints.model_dump(include={"gpu", "gpus", "price_per_hour_usd", "location"})
-    return None if _is_here(endpoints) and endpoints.gpu == NO_GPU else facts
-
-
-def _device(gpu: str) -> str:
-    return "cpu" if gpu == NO_GPU else gpu
-
-
-def _hardware(gpu: str, gpus: int, price_per_hour_usd: float | None, location: str = "") -> str:
-    words = {NO_GPU: "no GPU", UNKNOWN_GPU: "unknown whether on a GPU"}.get(gpu, f"{gpus} × {gpu}")
-    price = [] if price_per_hour_usd is None else [f"{price_per_hour_usd:g} USD an hour"]
-    return ", ".join([words, *price, *([location] if location else [])])
+    is_this_cpu = _is_here(endpoints) and endpoints.gpu == NO_GPU
+    return None if is_this_cpu else Servers.model_validate(endpoints, from_attributes=True)
 
 
 def _n_records(directory: Path) -> int:
@@ -271,14 +235,6 @@ def _n_records(directory: Path) -> int:
 def _is_here(endpoints: Endpoints) -> bool:
     urls = [url if "://" in url else f"//{url}" for url in endpoints.backends.values()]
     return {urlsplit(url).hostname for url in urls} <= {"127.0.0.1", "localhost", "::1"}
-
-
-def describe_weights(facts: dict[str, Any]) -> str:
-    """Return the weights of an environment record, saying so when they are random."""
-    name = str(facts.get("model", {}).get("pretrained", "not recorded"))
-    if name.startswith("random"):
-        return f"{name} (random weights: timings stand, similarities mean nothing)"
-    return name
 
 
 def open_run(
@@ -342,9 +298,9 @@ def open_run(
     servers = replaced(servers, **{name: value for name, value in stated.items() if value is not None})
     answers, model = True, None
     if measure and (line or not _is_here(servers)):
-        rows = check_all(servers)
-        sentence = say_answers(rows)
-        if answering_servers := _answering(servers, rows):
+        checks = check_all(servers)
+        sentence = say_answers(checks)
+        if answering_servers := _answering(servers, checks):
             servers = answering_servers
         elif strict:
             raise PhotodupError(sentence)
@@ -352,11 +308,13 @@ def open_run(
             raise NotMeasured(sentence)
         else:
             answers = False
-        infos = [row["said"] for row in rows if row["said"] and row["said"].pretrained]
+        infos = [check.remote for check in checks if check.remote and check.remote.pretrained]
         model = {"pretrained": infos[0].pretrained, "digest": infos[0].digest} if infos else None
         print(sentence if asks_servers else f"{sentence} {_ASKS_NONE}")
-    servers = _with_gpu(servers, read_environment(directory).get("servers") or {}, ask=measure and answers)
-    store = RunStore(directory, measure=measure, model=model, servers=servers_of(servers))
+    servers = _with_gpu(servers, read_machine(directory).servers or Servers(), ask=measure and answers)
+    elsewhere = servers_of(servers)
+    facts = elsewhere.model_dump() if elsewhere else None
+    store = RunStore(directory, measure=measure, model=model, servers=facts)
     return Run(run, directory, servers, store)
 
 
@@ -378,9 +336,14 @@ def _as_name(text: str) -> str:
 
 def was_measured_elsewhere(run: Run) -> bool:
     """Return whether the run has records, and of another machine than this one."""
-    recorded, here = read_environment(run.directory), environment.describe(servers=servers_of(run.endpoints))
-    names = ("cpu", "cores", "servers")
-    return any(recorded[name] != here.get(name) for name in names if name in recorded)
+    recorded, here = read_machine(run.directory), _this_machine(run.endpoints)
+    names = {"cpu", "cores", "servers"} & recorded.model_fields_set
+    return any(getattr(recorded, name) != getattr(here, name) for name in names)
+
+
+def _this_machine(endpoints: Endpoints, model: Mapping[str, Any] | None = None) -> Machine:
+    machine = Machine.model_validate(environment.describe(model))
+    return machine.model_copy(update={"servers": servers_of(endpoints)})
 
 
 def ready_to_measure(run: Run, *, asks_servers: bool = True) -> Run | None:
@@ -396,37 +359,36 @@ def ready_to_measure(run: Run, *, asks_servers: bool = True) -> Run | None:
         return None
     if not asks_servers:
         return run
-    rows = check_all(run.endpoints)
-    servers = _answering(run.endpoints, rows)
+    checks = check_all(run.endpoints)
+    servers = _answering(run.endpoints, checks)
     if servers is None:
-        print(f"{say_answers(rows)} {START}")
+        print(f"{say_answers(checks)} {START}")
     return replace(run, endpoints=servers) if servers else None
 
 
-def _answering(endpoints: Endpoints, rows: Sequence[dict[str, Any]]) -> Endpoints | None:
+def _answering(endpoints: Endpoints, checks: Sequence[Check]) -> Endpoints | None:
     """Return the endpoints without what did not answer a check; None where nothing did."""
-    ready = {row["backend"] for row in rows if row["ok"]}
+    ready = {check.subject for check in checks if check.is_ready}
     backends = {name: url for name, url in endpoints.backends.items() if name in ready}
     metrics = {name: url for name, url in endpoints.metrics.items() if f"{name} metrics" in ready}
     return endpoints.model_copy(update={"backends": backends, "metrics": metrics}) if backends else None
 
 
-def _with_gpu(endpoints: Endpoints, recorded: dict[str, Any], *, ask: bool) -> Endpoints:
+def _with_gpu(endpoints: Endpoints, recorded: Servers, *, ask: bool) -> Endpoints:
     """Return the endpoints with the GPU and price that the run recorded, or else the GPU that the servers name.
 
     Raises:
         PhotodupError: the run was measured on another GPU.
     """
     if endpoints.price_per_hour_usd is None:
-        endpoints = endpoints.model_copy(update={"price_per_hour_usd": recorded.get("price_per_hour_usd")})
-    gpu_before = recorded.get("gpu", UNKNOWN_GPU)
-    if endpoints.gpu == UNKNOWN_GPU and gpu_before != UNKNOWN_GPU:
-        return endpoints.model_copy(update={"gpu": gpu_before, "gpus": recorded["gpus"]})
+        endpoints = endpoints.model_copy(update={"price_per_hour_usd": recorded.price_per_hour_usd})
+    if endpoints.gpu == UNKNOWN_GPU and recorded.gpu != UNKNOWN_GPU:
+        return endpoints.model_copy(update={"gpu": recorded.gpu, "gpus": recorded.gpus})
     if endpoints.gpu == UNKNOWN_GPU and ask:
         gpu, gpus = gpu_of(endpoints)
         return endpoints.model_copy(update={"gpu": gpu, "gpus": max(gpus, endpoints.gpus)})
-    if UNKNOWN_GPU not in (gpu_before, endpoints.gpu) and gpu_before != endpoints.gpu:
+    if UNKNOWN_GPU not in (recorded.gpu, endpoints.gpu) and recorded.gpu != endpoints.gpu:
         raise PhotodupError(
-            f"This run was measured on {gpu_before}, and the servers have {endpoints.gpu}: name another run with RUN."
+            f"This run was measured on {recorded.gpu}, and the servers have {endpoints.gpu}: name another run with RUN."
         )
     return endpoints

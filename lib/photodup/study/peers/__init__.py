@@ -2,5 +2,5 @@
 
 May import: bench, serving, embedding and study.notebook. Read `notebooks/peers.yaml` first (what each is and how it is
 asked), then `servers.py` (starts them, two for a visit), `alone.py` (measures one by itself) and `tables.py`.
-`study.comparisons` lets two of them take turns. `weights.py` writes the weights in the forms that they read.
+`study.comparisons` lets two of them take turns.
 """

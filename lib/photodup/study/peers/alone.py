@@ -1,11 +1,10 @@
-"""One server by itself: start-up, memory, twice its rate, the highest rate under a bound, and what `verify` finds."""
+"""One server by itself, in FP32: start-up, memory, twice its rate, and what `verify` finds."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -17,89 +16,54 @@ from photodup.bench.load.window import measure
 from photodup.bench.load.workers import Observer, common_error
 from photodup.bench.pairs.declared import Side
 from photodup.bench.stats.facts import Load
-from photodup.bench.stats.rate_search import LatencyBound, search_rate
 from photodup.bench.verify.checks import verify_server
 from photodup.core.errors import PhotodupError
-from photodup.embedding.engines.model import can_compute
 from photodup.study.notebook.run import Run
 from photodup.study.notebook.weights import choose_weights
-from photodup.study.peers.servers import (
-    Started,
-    missing,
-    payloads,
-    peer_of,
-    sides_by_server,
-    started,
-    version,
-)
+from photodup.study.peers.servers import Started, fp32_sides, missing, payloads, peer_of, started, version
 
-ByServer = dict[str, dict[str, Any]]  # a side's label → what was recorded of it, with `error`
+ByServer = dict[str, dict[str, Any]]  # a server's label → what was recorded of it, with `error`
 STARTS = 3
 OVERLOAD, OVERLOAD_S, IN_FLIGHT = 2.0, 12.0, 128
 REFUSING = {"MAX_WAIT_S": "2"}  # as `photodup serve` does
 RECOVERED, RECOVERY_LIMIT_S = 1.5, 30.0  # a single request is back within so many times its latency before
-BOUND = LatencyBound(95, 250)
-RATE_SECONDS, RATE_MEASUREMENTS = 8.0, 8
 PROBED, PROBE = Load("closed_loop", concurrency=8, span="prepared"), WindowPlan(3.0, warmup_requests=2)
 
 
 def costs(run: Run) -> ByServer:
-    """Return start-up times, memory and what twice its rate did to each server in FP32; measured unless the run has it."""
-    return _of_each(run, "server-alone", measure_alone, [sides[:1] for sides in sides_by_server().values()])
+    """Return start-up times, memory and what twice its rate did to each server; measured unless the run has it."""
+    return _of_each(run, "server-alone", measure_alone)
 
 
 def verified(run: Run) -> ByServer:
-    """Return what `photodup verify` finds of each server in FP32, as `VerifiedServer.as_record`; likewise."""
-    return _of_each(run, "server-verify", verify_alone, [sides[:1] for sides in sides_by_server().values()])
+    """Return what `photodup verify` finds of each server, as `VerifiedServer.as_record`; likewise."""
+    return _of_each(run, "server-verify", verify_alone)
 
 
-def rates(run: Run) -> ByServer:
-    """Return the highest rate under `BOUND` of each server at its fastest, as `HighestRate.as_record`; likewise."""
-    fastest_first = [sides[::-1] for sides in sides_by_server().values()]
-    return _of_each(run, "server-rate", search_alone, fastest_first, asdict(BOUND))
-
-
-def _of_each(
-    run: Run,
-    key: str,
-    measure_one: Callable[[Side, str], dict[str, Any]],
-    choices: Iterable[Sequence[Side]],
-    more: Mapping[str, Any] | None = None,
-) -> ByServer:
-    """Measure each server that can be started here unless the run has it; return what the run has.
-
-    Args:
-        choices: of each server; the first that is recorded counts, else the first that can be started is measured.
-        more: what a record depends on beside the side and the weights.
-    """
+def _of_each(run: Run, key: str, measure_one: Callable[[Side, str], dict[str, Any]]) -> ByServer:
+    """Measure each server that can be started here unless the run has it; return what the run has."""
     records: ByServer = {}
-    for sides in choices:
-        configs = {side: config_of(side) | dict(more or {}) for side in sides}
-        finished = [side for side in sides if run.store.has(key, config=configs[side])]
-        startable = [s for s in sides if not missing(peer_of(s)) and can_compute(s.backend.precision)]
-        for side in (finished or startable)[:1]:
+    for side in fp32_sides():
+        config = config_of(side)
+        if run.store.has(key, config=config) or not missing(peer_of(side)):
             measure_now = partial(measure_one, side, choose_weights())
-            run.measure_or_load(key, measure_now, config=configs[side], kind="server", may_fail=True)
-        for side in (*finished, *sides):
-            if record := run.store.record(key, config=configs[side]):
-                records[side.label] = {**record["result"], "error": record["error"]}
-                break
+            run.measure_or_load(key, measure_now, config=config, kind="server", may_fail=True)
+        if record := run.store.record(key, config=config):
+            records[side.label] = {**record["result"], "error": record["error"]}
     return records
 
 
-def config_of(side: Side) -> dict[str, Any]:
-    """Return what identifies a side in every record of it."""
-    server, backend = peer_of(side), side.backend
-    config = {"server_compared": server.name, "version": version(server), "weights": choose_weights()}
-    reduced = {"engine": backend.engine, "precision": backend.precision}
-    return config | (reduced if backend.precision != "fp32" else {})
+def config_of(side: Side) -> dict[str, str]:
+    """Return what identifies a server in every record of it."""
+    server = peer_of(side)
+    return {"server_compared": server.name, "version": version(server), "weights": choose_weights()}
 
 
 def verify_alone(side: Side, weights: str) -> dict[str, Any]:
     """Return what `photodup verify` finds of a server in a process of its own, as broken files may kill it."""
     with started(side, weights) as up:
-        precision, max_images = side.backend.precision, peer_of(side).max_images
-        return verify_server(up.target, weights, precision=precision, most_images=max_images).as_record()
+        max_images = peer_of(side).max_images
+        return verify_server(up.target, weights, precision="fp32", most_images=max_images).as_record()
 
 
 def measure_alone(side: Side, weights: str) -> dict[str, Any]:
@@ -165,17 +129,3 @@ def probed_rate(up: Started) -> float:
         reason = columns.get("error") or "nothing was answered"
         raise PhotodupError(f"{up.side.label} with {PROBED.concurrency} in flight: {reason}.")
     return rate
-
-
-def search_alone(side: Side, weights: str) -> dict[str, Any]:
-    """Return the highest rate of random arrivals at which a server keeps `BOUND`, as `HighestRate.as_record` does."""
-    seeds = iter(range(10_000))
-    with started(side, weights) as up:
-        about_per_s = probed_rate(up)
-
-        def offered(rate_per_s: float) -> dict[str, Any]:
-            load = Load("server", concurrency=IN_FLIGHT, offered_per_s=rate_per_s, span="prepared")
-            window = WindowPlan(RATE_SECONDS, warmup_requests=2, seed=next(seeds))
-            return measure(up.adapter(), payloads().items, load, window)
-
-        return search_rate(offered, BOUND, about_per_s, n_windows=RATE_MEASUREMENTS).as_record()

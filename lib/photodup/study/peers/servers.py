@@ -30,9 +30,9 @@ from photodup.embedding.wire import wires
 from photodup.serving.process.ports import claim_ports
 from photodup.serving.process.server_process import ServerProcess, answers
 from photodup.serving.service.start import ServiceProcess
+from photodup.study.notebook.benchmark import run_module
 from photodup.study.notebook.run import Run, open_run, read_run, was_measured_elsewhere
 from photodup.study.notebook.weights import choose_weights, payload_photos
-from photodup.study.peers.weights import checkpoint, hugging_face
 
 if TYPE_CHECKING:
     import numpy as np
@@ -50,12 +50,9 @@ def declared() -> Declarations:
     return declarations(project_root() / "notebooks" / "peers.yaml")
 
 
-def sides_by_server() -> dict[PeerServer, list[Side]]:
-    """Return the sides of each server, the fastest one last."""
-    by_server: dict[PeerServer, list[Side]] = {}
-    for side in declared().sides.values():
-        by_server.setdefault(peer_of(side), []).append(side)
-    return by_server
+def fp32_sides() -> list[Side]:
+    """Return the side in FP32 of each server: every server has one."""
+    return [side for side in declared().sides.values() if side.backend.precision == "fp32"]
 
 
 def peer_of(side: Side) -> PeerServer:
@@ -92,8 +89,9 @@ def open_peers(name: str) -> Run:
 
     It prints in one sentence what is missing.
     """
-    run, peers = open_run(name), [server for server in sides_by_server() if server.command]
-    clauses = [clause for server in peers if (clause := missing(server))]
+    run, servers = open_run(name), map(peer_of, fp32_sides())
+    peers = [server for server in servers if server.command]
+    clauses = list(filter(None, map(missing, peers)))
     if settings.environment().may_measure and clauses:
         print(f"{'; '.join(clauses)}: `python3.11 {TOOLS}/make.py` installs them.")
     is_filled = len(clauses) < len(peers) and not was_measured_elsewhere(run)
@@ -181,15 +179,21 @@ def started(side: Side, weights: str, *, environment: Mapping[str, str] | None =
             yield Started(side, base, ready_s, process.pid)
 
 
+@cache
+def weights_in(form: str, weights: str) -> str:
+    """Return where weights lie as a `checkpoint` of open_clip or in the layout of `hugging-face`, written on first use."""
+    return run_module("tools.peers.weights", form, weights)
+
+
 def command_of(side: Side, weights: str, port: int) -> tuple[list[str], dict[str, str]]:
     """Return the program and arguments that start a peer, and the variables that it gets."""
     server, dtype = peer_of(side), TORCH_DTYPES[side.backend.precision]
     places = {"bin": _folder(server) / "bin", "tools": project_root() / TOOLS, "port": port}
     if "{weights}" in server.command:
-        places["weights"] = hugging_face(weights)
+        places["weights"] = weights_in("hugging-face", weights)
     variables = {
         "PORT": port,
-        "PEER_WEIGHTS": checkpoint(weights),
+        "PEER_WEIGHTS": weights_in("checkpoint", weights),
         "PEER_THREADS": available_cores(),
         "PEER_DTYPE": dtype,
         **dict(server.environment),

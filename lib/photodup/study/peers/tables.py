@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from photodup.bench.stats.comparison import Outcome, Verdict
-from photodup.bench.stats.rate_search import rate_words
 from photodup.bench.stats.sentence import number, row
 from photodup.bench.verify.checks import NOT_ASKED, RIGHT, TOLERATED
 from photodup.serving.check import listed
@@ -18,18 +17,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def under_bound(rates: ByServer) -> pd.DataFrame:
-    """Return one row a server: the highest rate with its interval, or why there is none."""
-    rows = {}
-    for label, rate in rates.items():
-        figure = [rate.get(end) for end in ("rate_per_s", "low", "high")]
-        reason = rate["error"] or rate["because"]
-        rows[label] = {"highest rate": rate_words(*figure) if figure[0] else f"none: {reason}"}
-    return _table(rows)
-
-
 def server_costs(costs: ByServer) -> pd.DataFrame:
     """Return memory, start-up and what twice its rate did, one row a server."""
+    import pandas as pd
+
     rows = {}
     for label, cost in costs.items():
         if cost["error"]:
@@ -46,45 +37,42 @@ def server_costs(costs: ByServer) -> pd.DataFrame:
             "median of the answers (ms)": "none came" if median_ms is None else number(median_ms),
             "as before after (s)": f"more than {RECOVERY_LIMIT_S:.0f}" if back_s is None else f"{back_s:.1f}",
         }
-    return _table(rows)
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("server")
 
 
-def _table(rows: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
+def _checks(verified: ByServer) -> pd.DataFrame:
+    """Return one row a check of a server: `server`, `name`, `verdict`, `words`; one where a server could not be verified."""
     import pandas as pd
 
-    return pd.DataFrame(rows.values(), index=pd.Index(rows, name="server")) if rows else pd.DataFrame()
+    columns = ["server", "name", "verdict", "words"]
+    rows = []
+    for label, record in verified.items():
+        failed = {"name": "every check", "verdict": "not checked", "words": record["error"]}
+        rows += [{"server": label, **check} for check in ([failed] if record["error"] else record["rows"])]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def verdicts(verified: ByServer) -> pd.DataFrame:
     """Return what `photodup verify` found, one row a check and one column a server."""
-    import pandas as pd
+    checks = _checks(verified)
+    table = checks.pivot(index="name", columns="server", values="verdict").rename_axis("check")
+    return table.reindex(index=checks.name.unique(), columns=checks.server.unique()).fillna(NOT_ASKED)
 
-    by_label = {label: {r["name"]: r["verdict"] for r in _rows(checks)} for label, checks in verified.items()}
-    names = dict.fromkeys(name for column in by_label.values() for name in column)
-    return pd.DataFrame(by_label, index=pd.Index(names, name="check", dtype=object)).fillna(NOT_ASKED)
+
+def _faulty(verified: ByServer) -> pd.DataFrame:
+    checks = _checks(verified)
+    return checks[~checks.verdict.isin((RIGHT, TOLERATED, NOT_ASKED))]
 
 
 def faults(verified: ByServer) -> list[str]:
     """Return one line for each finding that is neither right nor tolerated, with its checks and the servers it holds for."""
-    by_words: dict[tuple[str, str], list[str]] = {}
-    for label, checks in verified.items():
-        for check in _faulty(checks):
-            words = f"{check['verdict']}, {check['words'].rstrip('.')}"
-            by_words.setdefault((label, words), []).append(check["name"])
-    by_finding: dict[str, list[str]] = {}
-    for (label, words), names in by_words.items():
-        by_finding.setdefault(f"{listed(names)}: {words}", []).append(label)
-    return [f"{words} ({listed(labels)})" for words, labels in by_finding.items()]
-
-
-def _rows(checks: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the rows of a verified server; one where it could not be verified."""
-    failed = {"name": "every check", "verdict": "not checked", "words": checks["error"]}
-    return [failed] if checks["error"] else checks["rows"]
-
-
-def _faulty(checks: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [check for check in _rows(checks) if check["verdict"] not in (RIGHT, TOLERATED, NOT_ASKED)]
+    checks = _faulty(verified)
+    words = checks.verdict + ", " + checks.words.str.rstrip(".")
+    names = checks.name.groupby([checks.server, words], sort=False).agg(lambda names: listed([*names]))
+    findings: dict[str, list[str]] = {}
+    for (label, sentence), of_server in names.items():
+        findings.setdefault(f"{of_server}: {sentence}", []).append(label)
+    return [f"{sentence} ({listed(labels)})" for sentence, labels in findings.items()]
 
 
 def answer(fp32: Mapping[str, Outcome], fastest: Mapping[str, Outcome], verified: ByServer) -> str:
@@ -97,15 +85,15 @@ def answer(fp32: Mapping[str, Outcome], fastest: Mapping[str, Outcome], verified
     lines.append(refused({**fp32, **fastest}))
     if not any(lines):
         lines = ["No servers were compared in this run."]
-    if n_faulty := sum(bool(_faulty(checks)) for checks in verified.values()):
+    if n_faulty := _faulty(verified).server.nunique():
         lines.append(f"`photodup verify` finds faults in {n_faulty} of {len(verified)} servers.")
     return "\n".join(filter(None, lines))
 
 
 def refused(outcomes: Mapping[str, Outcome]) -> str:
     """Return which comparisons were measured and refused, in one sentence; empty where none was."""
-    outcomes_refused = [outcome for outcome in outcomes.values() if outcome.verdict is Verdict.REFUSED]
-    return f"Measured and refused: {_servers(outcomes_refused)}." if outcomes_refused else ""
+    servers = _servers(outcome for outcome in outcomes.values() if outcome.verdict is Verdict.REFUSED)
+    return f"Measured and refused: {servers}." if servers else ""
 
 
 def _standing(words: str, outcomes: Mapping[str, Outcome]) -> str:
@@ -113,27 +101,27 @@ def _standing(words: str, outcomes: Mapping[str, Outcome]) -> str:
     measured = [outcome for outcome in outcomes.values() if outcome.is_measured]
     if not measured:
         return ""
-    faster = [outcome for outcome in measured if outcome.is_different and _is_faster(outcome)]
-    slower = [outcome for outcome in measured if outcome.is_different and not _is_faster(outcome)]
-    ours, loads = measured[0].comparison.label_a, [outcome.comparison.load for outcome in measured]
+    different = [outcome for outcome in measured if outcome.is_different]
+    faster = [outcome for outcome in different if _is_faster(outcome)]
+    slower = [outcome for outcome in different if not _is_faster(outcome)]
+    ours = measured[0].comparison.label_a
     if len(slower) == len(measured):
-        fullest = max(loads, key=loads.count)
-        nearest = min((o for o in measured if o.comparison.load == fullest), key=lambda o: abs(o.effect))
+        nearest = min(slower, key=lambda outcome: abs(outcome.effect))
         by = f"{nearest.comparison.label_b}, {nearest.metric.words} {row(nearest)['difference']}"
         return f"{words} all are slower than {ours}; the nearest: {by}."
     also = f"; slower: {_servers(slower)}" if slower else ""
     return f"{words} {_servers(faster) or 'no server'} is measurably faster than {ours}{also}."
 
 
-def _servers(outcomes: Sequence[Outcome]) -> str:
+def _servers(outcomes: Iterable[Outcome]) -> str:
     """Return the servers of outcomes with their loads: `LitServe and mosec with one in flight`."""
-    loads: dict[str, dict[str, None]] = {}
+    loads: dict[str, dict[str, None]] = {}  # of both families, each once
     for outcome in outcomes:
         loads.setdefault(outcome.comparison.label_b, {})[outcome.comparison.load] = None
-    labels: dict[tuple[str, ...], list[str]] = {}
-    for label, loads_of_it in loads.items():
-        labels.setdefault(tuple(loads_of_it), []).append(label)
-    return ", ".join(f"{listed(names)} with {listed([*key])} in flight" for key, names in labels.items())
+    labels: dict[str, list[str]] = {}
+    for label, of_server in loads.items():
+        labels.setdefault(listed([*of_server]), []).append(label)
+    return ", ".join(f"{listed(names)} with {words} in flight" for words, names in labels.items())
 
 
 def _is_faster(outcome: Outcome) -> bool:

@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from photodup.bench.pairs.declared import Basis, declarations
-from photodup.bench.record import latencies
 from photodup.bench.record.json_files import read_json, slug
-from photodup.bench.record.record import load_records
 from photodup.bench.stats.comparison import does_decide
 from photodup.core.paths import project_root
-from photodup.study.notebook.files import notebooks, read_notebook, study_rows
+from photodup.study.notebook.files import notebooks, read_notebook, read_study
+from photodup.study.notebook.machine import read_machine
 from photodup.study.notebook.opening import answer_figure, printed_answer
-from photodup.study.notebook.run import (
-    REFERENCE,
-    describe_machine,
-    describe_weights,
-    device_of,
-    read_environment,
-)
+from photodup.study.notebook.run import REFERENCE
 
 # A question, the notebook that answers it, and its figure. README and a run's page lead with those that have one.
 FINDINGS = (
@@ -35,19 +28,6 @@ LEADING = 3  # findings that README, a run's page and notebook 00 show with thei
 BADGES = {"decided": "answered", "partly": "partly", "undecided": "open"}  # other states are their own words
 
 
-def run_facts(directory: Path) -> dict[str, Any]:
-    """Return what every page says first: `machine`, `weights` and `facts`, pairs of label and text."""
-    env = read_environment(directory)
-    facts = [("machine", describe_machine(env)), ("weights", describe_weights(env))] if env else []
-    facts.append(("records", str(len(list(load_records(directory))))))
-    latencies.check_readable(directory)
-    return {
-        "machine": describe_machine(env),
-        "weights": env.get("model", {}).get("pretrained", ""),
-        "facts": facts,
-    }
-
-
 def executed_notebook(run: str, source: Path) -> Path | None:
     """Return the executed copy of a notebook in `run`: for the reference run, the committed notebook itself."""
     if run == REFERENCE:
@@ -58,35 +38,52 @@ def executed_notebook(run: str, source: Path) -> Path | None:
     return path if path.is_file() else None
 
 
-def notebook_rows(run: str) -> Iterator[dict[str, Any]]:
-    """Yield title, question, this run's answer with its figure, and state of every numbered notebook.
+@dataclass(frozen=True)
+class NotebookAnswer:
+    """A numbered notebook with what it answers in one run.
 
-    The answer is what the cell tagged `answer` printed in this run, never the prose of another one; its figure that of the
-    cell tagged `figure`. `badges` is the state in
-    the words of a page, and `needs a GPU` where the question is about GPUs and the run had none.
+    Attributes:
+        answer, figure: what its cells tagged so printed and drew (PNG as base64 text) in this run; empty if they did not.
+        state: of `state_of`.
+        badges: the state in the words of a page, and `needs a GPU` where the question is about GPUs and the run had none.
+        seconds: how long it took; None where it was not run by `photodup study run`.
+        href: where a run's index links to; empty if the notebook was not executed.
     """
+
+    stem: str
+    title: str
+    question: str
+    answer: str
+    figure: str
+    state: str
+    badges: tuple[str, ...]
+    seconds: float | None
+    href: str
+
+
+def notebook_answers(run: str) -> Iterator[NotebookAnswer]:
+    """Yield every numbered notebook with its answer in a run."""
     directory = project_root() / "results" / run
-    environment = read_environment(directory)
-    without_gpu = device_of(environment) == "cpu" if environment else False
-    outcomes = {row["notebook"]: row for row in study_rows(directory)}
+    without_gpu = read_machine(directory).device == "cpu"
+    outcomes = {outcome.notebook: outcome for outcome in read_study(directory)}
     for source in notebooks():
         executed = executed_notebook(run, source)
         opening = read_notebook(source).cells[0].source
-        outcome = outcomes.get(source.stem, {})
+        outcome = outcomes.get(source.stem)
         notebook = read_notebook(executed) if executed else None
-        state = state_of(evidence(directory, source.stem), outcome.get("status", "passed"))
+        state = state_of(evidence(directory, source.stem), outcome.status if outcome else "passed")
         needs_gpu = without_gpu and "gpu" in declarations().rests_on.get(source.stem, Basis()).devices
-        yield {
-            "stem": source.stem,
-            "title": _first(r"^#\s*(.+)$", opening) or source.stem,
-            "question": _first(r"\*\*Question\.?\*\*\.?\s*(.+?)(?:\n\s*\n|\Z)", opening),
-            "answer": printed_answer(notebook) if notebook else "",
-            "figure": answer_figure(notebook) if notebook else "",
-            "decided": state,
-            "badges": [BADGES.get(state, state), *(["needs a GPU"] if needs_gpu else [])],
-            "seconds": outcome.get("seconds"),
-            "href": page_address(run, source) if executed else "",
-        }
+        yield NotebookAnswer(
+            stem=source.stem,
+            title=_first(r"^#\s*(.+)$", opening) or source.stem,
+            question=_first(r"\*\*Question\.?\*\*\.?\s*(.+?)(?:\n\s*\n|\Z)", opening),
+            answer=printed_answer(notebook) if notebook else "",
+            figure=answer_figure(notebook) if notebook else "",
+            state=state,
+            badges=(BADGES.get(state, state), *(["needs a GPU"] if needs_gpu else [])),
+            seconds=outcome.seconds if outcome else None,
+            href=page_address(run, source) if executed else "",
+        )
 
 
 def evidence(directory: Path, stem: str) -> dict[str, str]:

@@ -6,18 +6,20 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from photodup.bench.record import latencies
 from photodup.bench.record.record import load_records
 from photodup.core.files import write_atomically
 from photodup.core.pages import render_page
-from photodup.study.notebook.files import notebooks, study_rows
-from photodup.study.notebook.run import read_environment, run_directory
+from photodup.study.notebook.files import notebooks, read_study
+from photodup.study.notebook.machine import read_machine
+from photodup.study.notebook.run import run_directory
 from photodup.study.report.cells import TEMPLATES, render_notebook
 from photodup.study.report.facts import (
     FINDINGS,
     LEADING,
+    NotebookAnswer,
     executed_notebook,
-    notebook_rows,
-    run_facts,
+    notebook_answers,
 )
 
 
@@ -32,34 +34,35 @@ def write_report(run: str) -> Path:
         if executed := executed_notebook(run, source):
             place = directory / "notebooks" / f"{source.stem}.html"
             write_atomically(place, render_notebook(executed, run), within=directory.parent)
-    rows = list(notebook_rows(run))
+    machine, records, rows = (
+        read_machine(directory),
+        list(load_records(directory)),
+        list(notebook_answers(run)),
+    )
+    latencies.check_readable(directory)
+    commits = {record["git_commit"] for record in records}
     page = render_page(
         TEMPLATES / "report.html",
         run=run,
-        **run_facts(directory),
+        machine=machine,
+        n_records=len(records),
         notebooks=rows,
         findings=list(_findings(directory, rows)),
-        sizes=" ".join(sorted({row.get("sizes", "full") for row in study_rows(directory)})) or "full",
-        commit=_commit(directory),
-        environment=sorted((k, _flat(v)) for k, v in read_environment(directory).items()),
+        sizes=" ".join(sorted({outcome.sizes for outcome in read_study(directory)})) or "full",
+        commit=commits.pop() if len(commits) == 1 else None,  # where they agree on one
+        environment=sorted((k, _flat(v)) for k, v in machine.model_dump(exclude_unset=True).items()),
     )
     index = directory / "index.html"
     write_atomically(index, page, within=directory.parent)
     return index
 
 
-def _findings(directory: Path, rows: Sequence[dict[str, Any]]) -> Iterator[tuple[str, dict, str, str]]:
-    """Yield question, row, figure (PNG as base64 text) and its data's address, of the leading findings that a run has."""
-    by_stem = {row["stem"]: row for row in rows if row["figure"]}
+def _findings(directory: Path, rows: Sequence[NotebookAnswer]) -> Iterator[tuple[str, NotebookAnswer, str]]:
+    """Yield question, answer with its figure, and the address of its data, of the leading findings that a run has."""
+    by_stem = {row.stem: row for row in rows if row.figure}
     for question, stem, name in [finding for finding in FINDINGS if finding[1] in by_stem][:LEADING]:
         data = f"figures/{name}.csv"
-        yield question, by_stem[stem], by_stem[stem]["figure"], data if (directory / data).is_file() else ""
-
-
-def _commit(directory: Path) -> str:
-    """The commit of the run's records, where they agree on one."""
-    commits = {record["git_commit"] for record in load_records(directory)}
-    return commits.pop() or "" if len(commits) == 1 else ""
+        yield question, by_stem[stem], data if (directory / data).is_file() else ""
 
 
 def _flat(value: Any) -> str:

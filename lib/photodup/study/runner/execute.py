@@ -11,20 +11,27 @@ import tempfile
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import yaml
+from pydantic import FiniteFloat, TypeAdapter
 
-from photodup.bench.record.json_files import RecordError, read_json, reading
+from photodup.bench.record.json_files import RecordError, read_json
 from photodup.core.errors import PhotodupError
 from photodup.core.files import write_atomically
 from photodup.core.paths import project_root
 from photodup.core.progress import bar
 from photodup.core.settings import inherited
-from photodup.study.notebook.files import notebooks, read_notebook, source_sha256, study_rows
+from photodup.study.notebook.files import (
+    NotebookOutcome,
+    notebooks,
+    read_notebook,
+    read_study,
+    source_sha256,
+    write_study,
+)
 from photodup.study.notebook.opening import write_opening
 from photodup.study.notebook.run import REFERENCE, Run, folder_of, open_run
 from photodup.study.runner.servers import start_servers
@@ -32,21 +39,13 @@ from photodup.study.runner.servers import start_servers
 DEFAULT_BUDGET_S = 3600
 _OF_SERVERS = ("GPU", "GPUS", "PRICE_PER_HOUR")  # parameters that say what the servers are
 SIZES = ("quick", "smoke")  # each a file of notebooks/
-# Programs without which a notebook can show nothing. It is then skipped, with the sentence that says why.
-PROGRAMS = {"09_scale_on_kind": "kubectl"}
 
 
-@dataclass
-class NotebookOutcome:
-    """The outcome of one notebook: `passed`, `failed`, `timeout`, `skipped` or `not_run`."""
-
-    notebook: str
-    status: str = "not_run"
-    seconds: float = 0.0
-    error: str = ""
-    source_sha256: str = ""
-    parameters: dict[str, Any] = field(default_factory=dict)
-    sizes: str = "full"
+# What notebooks declare their parameters to be, beside texts.
+_KINDS: dict[str, Any] = {
+    "int": int | None, "float": FiniteFloat | None, "bool": bool,
+    "list[str]": list[str], "list[int]": list[int], "list[float]": list[FiniteFloat],
+}  # fmt: skip
 
 
 def declared_parameters(notebook: Path) -> dict[str, str]:
@@ -92,16 +91,12 @@ def read_parameters(chosen: Iterable[Path], parameters: Mapping[str, Any]) -> di
     }
 
 
-def _typed(name: str, text: str, kind: str) -> Any:
-    kinds: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "bool": (bool,)}
+def _typed(name: str, text: str, kind: str) -> object:
     try:
         typed = yaml.load(text, yaml.BaseLoader if kind == "list[str]" else yaml.SafeLoader)
-        json.dumps(typed, allow_nan=False)  # as papermill gets it: no dates, nothing endless
-        if typed is None or type(typed) in kinds.get(kind, (list,)):
-            return typed
-    except (yaml.YAMLError, ValueError, TypeError, RecursionError):
-        pass
-    raise PhotodupError(f"-p {name}: {text[:80]!r} is no {kind}, which the notebook declares.")
+        return TypeAdapter(_KINDS[kind]).validate_python(typed, strict=True)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        raise PhotodupError(f"-p {name}: {text[:80]!r} is no {kind}, which the notebook declares.") from None
 
 
 def load_sizes(sizes: str) -> dict[str, dict[str, Any]]:
@@ -203,7 +198,7 @@ def run_study(
     directory = folder_of(name)
     chosen.sort(key=lambda path: path.name.startswith("00"))  # the map quotes every other notebook's answer
     plan = [(path, *_plan(path, name, sizes, parameters)) for path in chosen]
-    outcomes = _read_outcomes(directory)
+    outcomes = {outcome.notebook: outcome for outcome in read_study(directory)}
     due = [(p, q, b) for p, q, b in plan if again or not _is_current(outcomes.get(p.stem), p, q, directory)]
     with ExitStack() as stack:
         extra: dict[str, Any] = {}
@@ -220,30 +215,16 @@ def run_study(
             declared = declared_parameters(path)
             options = {**params, **{k: v for k, v in extra.items() if k in declared}}
             output = directory / "notebooks" / path.name
-            outcome = _missing_program(path) or execute_notebook(
-                path, output, options, budget_s=budget_s, within=directory.parent
-            )
+            outcome = execute_notebook(path, output, options, budget_s=budget_s, within=directory.parent)
             outcome.parameters, outcome.sizes = params, sizes
             outcomes[path.stem] = outcome
-            _write_outcomes(directory, outcomes)
+            write_study(directory, outcomes.values())
             error = f"\n{outcome.error}" if outcome.error else ""
             print(f"{path.stem} {outcome.status} after {outcome.seconds:.0f} s{error}", flush=True)
     latencies.compact(directory)  # of a notebook that was ended in its midst
     index = write_report(name)
     print(f"\nReport: {index}", flush=True)
     return [outcomes[path.stem] for path in chosen]
-
-
-def _missing_program(path: Path) -> NotebookOutcome | None:
-    """Return the outcome `skipped` if a program that the notebook needs is not on this machine."""
-    from photodup.study.kubernetes.manifests import tool
-
-    try:
-        if program := PROGRAMS.get(path.stem):
-            tool(program)
-    except PhotodupError as reason:
-        return NotebookOutcome(path.stem, "skipped", error=str(reason), source_sha256=source_sha256(path))
-    return None
 
 
 def _plan(path: Path, run: str, sizes: str, extra: Mapping[str, Any]) -> tuple[dict[str, Any], float]:
@@ -355,16 +336,6 @@ def _end_group(process: subprocess.Popen) -> None:
             return
         with suppress(subprocess.TimeoutExpired):
             process.wait(timeout=5)
-
-
-def _read_outcomes(directory: Path) -> dict[str, NotebookOutcome]:
-    with reading(directory / "study.json"):
-        return {row["notebook"]: NotebookOutcome(**row) for row in study_rows(directory)}
-
-
-def _write_outcomes(directory: Path, outcomes: dict[str, NotebookOutcome]) -> None:
-    rows = [asdict(outcomes[name]) for name in sorted(outcomes)]
-    write_atomically(directory / "study.json", json.dumps(rows, indent=1) + "\n", within=directory.parent)
 
 
 def render_notebooks(only: Iterable[str] = ()) -> list[Path]:

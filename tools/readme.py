@@ -1,5 +1,7 @@
-"""The parts of README.md, and of its appendix `results/README.md`, that are generated from records, so that they cannot
-drift from them. The appendix says what to run for which figure, how long it takes, and how close it should come."""
+"""Write the parts of README.md, results/README.md and docs/study.md that come from committed records.
+
+python -m tools.readme
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from benchmarks.rows import blocks as speed_blocks
 from photodup.bench.pairs.declared import declarations
 from photodup.bench.record.record import load_records
 from photodup.bench.stats.comparison import Outcome, Verdict
@@ -20,10 +23,11 @@ from photodup.core.paths import project_root
 from photodup.serving.check import listed
 from photodup.study.comparisons.measure import KIND as VISIT
 from photodup.study.comparisons.outcomes import Compared, read_all, read_comparisons
-from photodup.study.kubernetes.manifests import read_workload
-from photodup.study.notebook.files import notebooks, read_notebook, study_rows
-from photodup.study.notebook.run import REFERENCE, describe_machine, folder_of, read_environment, read_run
-from photodup.study.report.facts import FINDINGS, LEADING, notebook_rows
+from photodup.study.kubernetes import read_workload
+from photodup.study.notebook.files import notebooks, read_notebook, read_study
+from photodup.study.notebook.machine import read_machine
+from photodup.study.notebook.run import REFERENCE, folder_of, read_run
+from photodup.study.report.facts import FINDINGS, LEADING, notebook_answers
 
 SAVED = re.compile(r"charts\.save\(\w+, run, [\"']([\w-]+)[\"']\)")
 DECISION = "06_frontier"  # README's first picture, which its findings do not repeat
@@ -53,8 +57,8 @@ CLOSENESS = {
 }
 
 
-def generated_blocks() -> dict[str, str]:
-    """Return what belongs between each pair of markers `<!-- name:begin -->` and `<!-- name:end -->`."""
+def readme_blocks() -> dict[str, str]:
+    """Return the generated parts of README.md."""
     return {
         "decisions": "\n".join(decision_table()),
         "findings": "\n\n".join(findings_blocks()),
@@ -72,7 +76,7 @@ def notebook_list() -> Iterator[str]:
 
 def findings_blocks() -> Iterator[str]:
     """Yield heading with answer, and picture, of the leading findings that were measured, without the one at the top."""
-    answers = {row["stem"]: row["answer"] for row in notebook_rows(REFERENCE)}
+    answers = {row.stem: row.answer for row in notebook_answers(REFERENCE)}
     measured = [
         (heading, stem, figure)
         for heading, stem, figure in FINDINGS
@@ -96,34 +100,26 @@ def decision_table() -> Iterator[str]:
     run = read_run(folder_of(REFERENCE))
     compared = read_comparisons(run)
     places = {pair.name: pair.notebook for pair in compared.pairs}
-    records = {
-        record["key"]: record["result"] for record in load_records(run.directory) if record["status"] == "ok"
-    }
     price = table["price_per_hour_usd"]
     yield "| you have | use | because | avoid | a million images |"
     yield "|---|---|---|---|---:|"
     for line in table["rows"]:
-        name, cost, part = line["because"], line.get("cost"), ""
+        name = line["because"]
         if isinstance(name, dict):
-            notebook = name["notebook"]
-            result = pods_under(name["manifests"]) if "manifests" in name else records.get(name["record"], {})
-            reason = name["text"].format(**result) if result else NOT_MEASURED
-            rate = 0.0
-            if cost and result:
-                photos, seconds = (float(cost[key].format(**result)) for key in ("photos", "seconds"))
-                rate, part = photos / seconds, f" ({cost['part']})"
+            notebook, rate = name["notebook"], 0.0
+            reason = name["text"].format(**pods_under(name["manifests"]))
         elif name in places:
-            notebook, rate = places[name], _rate(compared, *cost)
+            notebook, rate = places[name], _rate(compared, *line["cost"])
             reason = _reason(compared[name], line["better"], line.get("what", ""))
         else:
             raise PhotodupError(f"decisions.yaml: {name!r} is no comparison of comparisons.yaml.")
-        usd = f"{price / 3600 * 1e6 / rate:.2g} USD{part}" if rate else ""
+        usd = f"{price / 3600 * 1e6 / rate:.2g} USD" if rate else ""
         place = f"[{notebook[:2]}](notebooks/{notebook}.ipynb)"
         yield f"| {line['have']} | {line['use']} | {reason} ({place}) | {line['avoid']} | {usd} |"
-    facts = read_environment(run.directory)
+    machine = read_machine(run.directory)
     yield ""
     yield (
-        f"Measured on {describe_machine(facts)}, weights `{facts.get('model', {}).get('pretrained', '')}`; {price:.2f} USD "
+        f"Measured on {machine}, weights `{machine.model.pretrained}`; {price:.2f} USD "
         "an hour, eight in flight. *Exploratory*: not corrected for their number."
     )
 
@@ -155,29 +151,28 @@ def _rate(compared: Compared, side: str, load: str) -> float:
     return float(rates.iloc[0]) if len(rates) else 0.0
 
 
-def write_blocks(readme: Path | None = None, blocks: Mapping[str, str] | None = None) -> Path:
-    """Replace the generated parts of a document (README.md and its parts unless given) and return its path.
+def write_blocks(page: Path, blocks: Mapping[str, str]) -> Path:
+    """Replace what stands between `<!-- name:begin -->` and `<!-- name:end -->` of a document; return its path.
 
     Raises:
         PhotodupError: the markers of a part are gone, and with them the part.
     """
-    readme = readme or project_root() / "README.md"
-    text = readme.read_text(encoding="utf-8")
-    for name, content in (generated_blocks() if blocks is None else blocks).items():
+    text = page.read_text(encoding="utf-8")
+    for name, content in blocks.items():
         begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
         if begin not in text or end not in text:
             raise PhotodupError(
-                f"{readme.name} has no place for its part {name!r}: put {begin} and {end} into it."
+                f"{page.name} has no place for its part {name!r}: put {begin} and {end} into it."
             )
-        body = f"{begin}\n{content}\n{end}" if content else f"{begin}\n{end}"
+        body = f"{begin}\n{content}\n{end}"
         text = text.partition(begin)[0] + body + text.partition(end)[2]
-    write_atomically(readme, text)
-    return readme
+    write_atomically(page, text)
+    return page
 
 
 def appendix_table() -> str:
     """Return one row per notebook: its figures, the minutes they took here, and how far a second run differs."""
-    took = {row["notebook"]: row["seconds"] for row in study_rows(folder_of(REFERENCE))}
+    took = {outcome.notebook: outcome.seconds for outcome in read_study(folder_of(REFERENCE))}
     lines = ["| notebook | figures | minutes here | how close a second run comes |", "|---|---|---:|---|"]
     lines.append(
         f"| all comparisons, before the notebooks | – | {_minutes(REFERENCE, VISIT):.1f} | {TIMINGS} |"
@@ -243,7 +238,7 @@ def agreement_text() -> str:
         }
         for folder in folders
     )
-    old, new = (set(read_environment(folder).get("vector_instructions", ())) for folder in folders)
+    old, new = (set(read_machine(folder).vector_instructions) for folder in folders)
     machine = (
         f"another processor, which also has {listed(sorted(new - old))}" if new - old else "a like machine"
     )
@@ -272,3 +267,10 @@ def _effect(outcome: Outcome) -> str:
     """Return an effect with its interval; starred where there is more to it than no difference found."""
     mark = "" if outcome.verdict is Verdict.NOT_FOUND else "*"
     return f"{mark}{outcome.effect:+z.1%} [{outcome.low:+z.1%}, {outcome.high:+z.1%}]{mark}"
+
+
+if __name__ == "__main__":
+    root = project_root()
+    print(write_blocks(root / "README.md", readme_blocks()))
+    print(write_blocks(root / "results" / "README.md", appendix_blocks()))
+    print(write_blocks(root / "docs" / "study.md", speed_blocks()))

@@ -1,7 +1,11 @@
-"""One set of weights in the forms that servers read: open_clip's checkpoint, and Hugging Face's CLIP layout."""
+"""One set of weights in the forms that servers read: open_clip's checkpoint, and Hugging Face's CLIP layout.
+
+python -m tools.peers.weights checkpoint random:0      (or hugging-face; prints where it lies, as JSON)
+"""
 
 import gzip
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -125,3 +129,8 @@ def _tokens() -> dict[str, str]:
         "vocab.json": json.dumps(vocabulary, ensure_ascii=False),
         "merges.txt": "\n".join(["#version: 0.2", *merges]) + "\n",
     }
+
+
+if __name__ == "__main__":
+    form, pretrained = sys.argv[1:]
+    print(json.dumps(str({"checkpoint": checkpoint, "hugging-face": hugging_face}[form](pretrained))))

@@ -31,11 +31,12 @@ help:
 
 install: .venv/.installed $(TRITON)/.installed
 
+# Python compiles a module when it is first imported; pip would compile all, one after the other.
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install -q --upgrade pip
-	$(BIN)/pip install -q -c constraints.txt torch $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
-	$(BIN)/pip install -q -c constraints.txt -e '.[study,cpu,openvino,test]'
+	$(BIN)/pip install -q --no-compile -c constraints.txt torch $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
+	$(BIN)/pip install -q --no-compile -c constraints.txt -e '.[study,cpu,openvino,test]'
 	touch $@
 
 # Triton lives apart: nvidia-pytriton needs NumPy 1.x, and a server's dependencies are the server's business.
@@ -43,7 +44,7 @@ $(TRITON)/.installed: constraints-triton.txt
 	@if [ "$$(uname -sm)" != "Linux x86_64" ]; then \
 	  echo "The embedded Triton runs on Linux x86-64 only: use an endpoints file for a Triton elsewhere." >&2; \
 	else $(PYTHON) -m venv --clear $(TRITON) && $(TRITON)/bin/pip install -q --upgrade pip \
-	  && $(TRITON)/bin/pip install -q -r constraints-triton.txt; fi
+	  && $(TRITON)/bin/pip install -q --no-compile -r constraints-triton.txt; fi
 	@mkdir -p $(TRITON) && touch $@
 
 study: install tools

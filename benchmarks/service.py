@@ -21,8 +21,7 @@ import numpy as np
 
 from benchmarks.rows import LATENCY, Row, compared, excess, guarded, in_turns, ratio, row
 from photodup.bench.anyurl.payloads import made_up_images
-from photodup.bench.backends.adapter import Local
-from photodup.bench.backends.adapters import adapter, answers_to, check_embeddings
+from photodup.bench.backends.adapters import Local, adapter, answers_to, check_embeddings
 from photodup.bench.load.usage import memory_mib, server_pids
 from photodup.bench.pairs.alternate import Lane, VisitPlan, measure_visit
 from photodup.bench.pairs.read import answered

@@ -27,7 +27,6 @@ from photodup.bench.pairs.read import comparison_of
 from photodup.bench.record.record import RunStore, load_records
 from photodup.bench.stats.comparison import Observed, Outcome, Verdict, compare_all, has_failed
 from photodup.bench.stats.facts import SMALLEST_EFFECT
-from photodup.bench.stats.spread import Spread
 from photodup.core.paths import project_root
 from photodup.study.comparisons.measure import KIND as VISIT
 from photodup.study.comparisons.measure import Sizes, sizes_of
@@ -37,6 +36,27 @@ GATE_LIMIT = 0.05
 
 Source = Callable[[Pair, np.random.Generator], tuple[np.ndarray, ...]]
 """Draws the log ratios of one comparison whose truth is no difference, one array with one number a visit."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How log ratios vary.
+
+    Attributes:
+        visits: standard deviation of a visit's mean.
+        unevenness: standard deviation of the logarithm of `visits` from comparison to comparison.
+    """
+
+    visits: float
+    unevenness: float = 0.0
+
+    def __str__(self) -> str:
+        return f"visits {self.visits:.1%}" + (f" × e^{self.unevenness:.0f}z" if self.unevenness else "")
+
+    def draw(self, visits: int, generator: np.random.Generator) -> tuple[np.ndarray, ...]:
+        """Return normal log ratios around 0, one array with one number a visit."""
+        size = self.visits * math.exp(self.unevenness * generator.normal())
+        return tuple(generator.normal(0, size, (visits, 1)))
 
 
 STATED = (Spread(0.01), Spread(0.02), Spread(0.03), Spread(0.05))

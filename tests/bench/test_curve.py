@@ -4,16 +4,16 @@ import math
 
 import pandas as pd
 import pytest
+from support.dummy import Dummy
 from support.visits import opened
 
 from photodup.bench.backends import adapters
-from photodup.bench.backends.adapter import Dummy
 from photodup.bench.load.plan import WindowPlan
 from photodup.bench.pairs.declared import Side
-from photodup.embedding.backends import DUMMY, Backend, parse_backend
+from photodup.embedding.backends import Backend, parse_backend
 from photodup.study.comparisons import curve
 
-SIDE = Side("quick", "Quick", Backend("local", DUMMY), (("delay_ms", 2.0),))
+SIDE = Side("quick", "Quick", Backend("local", "pytorch"), (("delay_ms", 2.0),))
 
 
 def made(*steps):

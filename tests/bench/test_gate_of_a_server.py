@@ -8,35 +8,29 @@ import numpy as np
 import pytest
 
 from photodup.bench.anyurl import gate
-from photodup.bench.anyurl.gate import Gated, Slowdown, decide, simulated
-from photodup.bench.stats.comparison import Observed
-from photodup.bench.stats.spread import Spread, spread_of
+from photodup.bench.anyurl.gate import Gated, Slowdown, decide, drawn_with, simulated
 from photodup.core.errors import PhotodupError
 
 LIMIT, VISITS = 0.05, gate.VISITS
 
 
-def draws(spread: Spread):
-    return lambda looks, generator: spread.draw(looks * VISITS, generator)
-
-
-@pytest.mark.parametrize("spread", [Spread(0.005), Spread(0.01), Spread(0.02)], ids=str)
+@pytest.mark.parametrize("spread", [0.005, 0.01, 0.02])
 def test_a_head_at_the_limit_hardly_fails_and_one_ten_per_cent_beyond_does(spread):
-    assert simulated(draws(spread), LIMIT, 0.0) <= 0.005
-    assert simulated(draws(spread), LIMIT, LIMIT) * 400 <= 28
-    assert simulated(draws(spread), LIMIT, LIMIT + 0.10) >= 0.95
+    assert simulated(drawn_with(spread, VISITS), LIMIT, 0.0) <= 0.005
+    assert simulated(drawn_with(spread, VISITS), LIMIT, LIMIT) * 400 <= 28
+    assert simulated(drawn_with(spread, VISITS), LIMIT, LIMIT + 0.10) >= 0.95
 
 
 def test_looking_twice_at_the_whole_error_is_found_out(monkeypatch):
     monkeypatch.setattr(gate, "LEVELS", (0.05, 0.05))
-    assert simulated(draws(Spread(0.02)), LIMIT, LIMIT) > 0.06
+    assert simulated(drawn_with(0.02, VISITS), LIMIT, LIMIT) > 0.06
 
 
 def test_a_clear_case_ends_at_the_first_look_and_an_open_one_does_not():
     generator = np.random.default_rng(0)
 
     def looked(planted: float, look: int = 1) -> Slowdown:
-        ratios = [math.log1p(planted) + v for v in Spread(0.01).draw(VISITS * look, generator)]
+        ratios = [math.log1p(planted) + v for v in drawn_with(0.01, VISITS)(look, generator)]
         return decide(ratios, LIMIT, look)
 
     assert looked(0.0).verdict == "passed" and looked(0.3).verdict == "failed"
@@ -44,10 +38,9 @@ def test_a_clear_case_ends_at_the_first_look_and_an_open_one_does_not():
     assert looked(0.3).slower == pytest.approx(0.3, abs=0.03)
 
 
-def test_the_spread_that_was_measured_is_the_one_that_is_simulated():
-    drawn = Spread(0.03).draw(200, np.random.default_rng(0))
-    found = spread_of(Observed(drawn, 1.0, 1.0))
-    assert found.visits == pytest.approx(0.03, rel=0.15)
+def test_what_is_simulated_has_the_spread_that_was_measured():
+    drawn = drawn_with(0.03, 100)(2, np.random.default_rng(0))
+    assert len(drawn) == 200 and np.std(drawn) == pytest.approx(0.03, rel=0.15)
 
 
 @pytest.fixture
@@ -55,9 +48,7 @@ def gated():
     def gated(verdict: str, reason: str = "") -> Gated:
         slowdown = Slowdown(LIMIT, 0.16, 0.13, 0.19, 1, verdict)
         rates = {0.0: 0.0, 0.05: 0.04, 0.15: 0.99}
-        return Gated(
-            slowdown, (20.0, 23.2), "ms", 20, 4, 41.0, Spread(0.02), rates, ("a <note> & more",), reason
-        )
+        return Gated(slowdown, (20.0, 23.2), "ms", 20, 4, 41.0, 0.02, rates, ("a <note> & more",), reason)
 
     return gated
 

@@ -144,15 +144,15 @@ def test_what_was_measured_of_a_family_is_remembered(tmp_path, original, monkeyp
 def test_a_file_that_goes_while_its_family_is_measured_is_skipped(tmp_path, original, monkeypatch, names):
     for name, size in {"original": original.size, "half": (240, 160), "small": (200, 133)}.items():
         save(original.resize(size), tmp_path / f"{name}.jpg")
-    load = Pixels.load
+    picture = Pixels.picture
 
     def after_they_went(pixels, row):
         for name in names:
             (tmp_path / f"{name}.jpg").unlink(missing_ok=True)
         pixels._pictures.clear()
-        return load(pixels, row)
+        return picture(pixels, row)
 
-    monkeypatch.setattr(Pixels, "load", after_they_went)
+    monkeypatch.setattr(Pixels, "picture", after_they_went)
     scan(tmp_path, progress=False)
     with Catalogue(tmp_path) as catalogue:
         found = find_tiers(catalogue)

@@ -1,6 +1,7 @@
 """The manifests: schema, policies, and what objects promise each other. Each check meets a planted fault."""
 
 import copy
+import functools
 import json
 import re
 import shutil
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 
+import kubernetes_validate
 import pytest
 import yaml
 
@@ -17,6 +19,7 @@ from photodup.study import kubernetes
 from photodup.study.kubernetes import OVERLAYS, kustomize, of_kind, quantity, read_workload
 
 K8S = project_root() / "k8s"
+KUBERNETES_VERSION = "1.37.0"
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -35,7 +38,15 @@ def target(request):
 
 @pytest.fixture
 def kind():
-    return kustomize(OVERLAYS["kind"])
+    return overlay("kind")
+
+
+_built = functools.cache(kustomize)
+
+
+def overlay(name):
+    """Return the objects of an overlay, made once; a test may change them."""
+    return copy.deepcopy(_built(OVERLAYS[name]))
 
 
 def render_chart(*values):
@@ -45,8 +56,42 @@ def render_chart(*values):
     return list(filter(None, yaml.safe_load_all(kubernetes.output_of(*command, *files))))
 
 
+def schema(objects):
+    """Return what Kubernetes' own schema refuses, unknown fields included; kinds of operators are unknown to it."""
+    for item in objects:
+        if item["kind"] not in ("PodMonitor", "ScaledObject"):
+            try:
+                kubernetes_validate.validate(item, KUBERNETES_VERSION, strict=True)
+            except (kubernetes_validate.ValidationError, kubernetes_validate.SchemaNotFoundError) as error:
+                yield f"{item['kind']}: {error}"
+
+
+def references(objects):
+    """Return the rules of selectors, ports and budgets that do not fit the pods."""
+    template = spec(objects, "Deployment")["template"]
+    labels, names = template["metadata"]["labels"].items(), {p["name"] for p in container(objects)["ports"]}
+    cluster = yaml.safe_load((K8S / "kind.yaml").read_text())["nodes"]
+    mapped = {port["containerPort"] for node in cluster for port in node.get("extraPortMappings", [])} | {
+        None
+    }
+    for item in of_kind(objects, "Service", "PodMonitor"):
+        ports, selector = item["spec"].get("ports", ()), item["spec"]["selector"]
+        if not selector.get("matchLabels", selector).items() <= labels:
+            yield "selector"
+        targets = {port["targetPort"] for port in ports}
+        targets |= {endpoint["port"] for endpoint in item["spec"].get("podMetricsEndpoints", ())}
+        if not targets <= names or not {port.get("nodePort") for port in ports} <= mapped:
+            yield "port"
+    for budget in of_kind(objects, "PodDisruptionBudget"):
+        least = read_workload(objects).hpa["minReplicas"]
+        if budget["spec"].get("maxUnavailable") == 0 or budget["spec"].get("minAvailable", 0) >= least:
+            yield "budget-allows-drain"
+
+
 def rules(objects):
-    return {finding.rule for finding in kubernetes.check_manifests(objects)}
+    if list(schema(objects)):
+        return {"schema"}
+    return {finding.rule for finding in kubernetes.check_manifests(objects)} | {*references(objects)}
 
 
 def spec(objects, kind):
@@ -70,7 +115,7 @@ def quota(objects):
 
 
 def test_every_overlay_is_valid_and_consistent(target):
-    assert kubernetes.check_manifests(kustomize(OVERLAYS[target])) == []
+    assert rules(overlay(target)) == set()
 
 
 def policies(target: str, objects: list[dict]) -> list[str]:
@@ -80,7 +125,7 @@ def policies(target: str, objects: list[dict]) -> list[str]:
         assert str(excuse.get("reason", "")).strip(), f"k8s/policy.yaml: {excuse['check']} has no reason"
     skip = [excuse["check"] for excuse in excuses if target in excuse["targets"]]
     command = [
-        kubernetes.tool("checkov"),
+        kubernetes.tool("checkov-venv/bin/checkov"),
         "--framework",
         "kubernetes",
         "--output",
@@ -100,7 +145,7 @@ def policies(target: str, objects: list[dict]) -> list[str]:
 
 @pytest.mark.long
 def test_every_overlay_passes_the_policies(target):
-    assert policies(target, kustomize(OVERLAYS[target])) == []
+    assert policies(target, overlay(target)) == []
 
 
 @pytest.mark.long
@@ -179,19 +224,19 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_planted_fault_is_found(fault):
     rule, plant = FAULTS[fault]
-    objects = kustomize(OVERLAYS["gpu" if "monitor" in fault else "kind"])
+    objects = overlay("gpu" if "monitor" in fault else "kind")
     plant(objects)
     assert rule in rules(objects)
 
 
 def test_a_drain_evicts_one_pod_at_a_time(target):
     """minAvailable: 1 let five of six be evicted at once."""
-    budget = spec(kustomize(OVERLAYS[target]), "PodDisruptionBudget")
+    budget = spec(overlay(target), "PodDisruptionBudget")
     assert budget["maxUnavailable"] == 1 and "minAvailable" not in budget
 
 
 def test_no_probe_asks_for_an_inference(target):
-    server = container(kustomize(OVERLAYS[target]))
+    server = container(overlay(target))
     paths = {server[name]["httpGet"]["path"] for name in ("startupProbe", "readinessProbe", "livenessProbe")}
     assert paths <= {"/readyz", "/healthz", "/v2/health/ready", "/v2/health/live"}
 
@@ -218,7 +263,7 @@ def comparable(objects):
 @pytest.mark.parametrize("name", ["base", "kind", "gpu"])
 def test_chart_gives_the_objects_of_the_overlay(name):
     values = [] if name == "base" else [K8S / "chart" / f"values-{name}.yaml"]
-    from_chart, from_overlay = comparable(render_chart(*values)), comparable(kustomize(OVERLAYS[name]))
+    from_chart, from_overlay = comparable(render_chart(*values)), comparable(overlay(name))
     assert from_chart.keys() == from_overlay.keys()
     for key in from_overlay:
         assert from_chart[key] == from_overlay[key]
@@ -252,7 +297,7 @@ def test_chart_takes_what_administrators_set(tmp_path):
     objects = render_chart(tmp_path / "all.yaml")
     pod = pod_of(objects)
     (spread,) = pod["topologySpreadConstraints"]
-    assert kubernetes.check_manifests(objects) == []
+    assert rules(objects) == set()
     assert (pod["nodeSelector"], pod["serviceAccountName"]) == ({"disk": "ssd"}, "photodup")
     assert pod["imagePullSecrets"] == [{"name": "registry-key"}]
     assert pod["tolerations"] == [{"key": "batch", "operator": "Exists"}]
@@ -279,16 +324,16 @@ def test_chart_refuses_half_a_setting(tmp_path, values, named):
 
 
 def test_base_brings_neither_namespace_nor_quota():
-    assert {item["kind"] for item in kustomize(OVERLAYS["base"])}.isdisjoint({"Namespace", "ResourceQuota"})
+    assert {item["kind"] for item in overlay("base")}.isdisjoint({"Namespace", "ResourceQuota"})
     assert of_kind(kustomize("k8s/namespace"), "Namespace")
     for name in ("kind", "gpu", "gpu-keda"):
-        assert len(of_kind(kustomize(OVERLAYS[name]), "Namespace")) == 1
+        assert len(of_kind(overlay(name), "Namespace")) == 1
 
 
 @pytest.mark.parametrize("step", ["loader", "engines", "claims"])
 def test_steps_of_a_gpu_cluster_fit_the_schema(step):
     objects = kustomize(f"k8s/overlays/gpu/{step}")
-    assert [*kubernetes.schema(objects)] == []
+    assert [*schema(objects)] == []
     assert {item["metadata"].get("namespace", "photodup") for item in objects} == {"photodup"}
 
 
@@ -298,8 +343,8 @@ def mounts(pod):
 
 def test_engines_are_built_where_the_pods_look_for_them():
     """The path in config.pbtxt, the Job's mount and the Deployment's mount are one, on one claim."""
-    overlay = kustomize(OVERLAYS["gpu"])
-    pod = pod_of(overlay)
+    pods = overlay("gpu")
+    pod = pod_of(pods)
     job = pod_of(kustomize("k8s/overlays/gpu/engines"), "Job")
     config = (project_root() / "model_repository/openclip_vit_b32_trt/config.pbtxt").read_text()
     path = re.search(r'"trt_engine_cache_path" value: "([^"]+)"', config)[1]
@@ -307,7 +352,7 @@ def test_engines_are_built_where_the_pods_look_for_them():
         assert not mounts(each)[path].get("readOnly")
         volume = next(v for v in each["volumes"] if v["name"] == mounts(each)[path]["name"])
         assert volume["persistentVolumeClaim"] == {"claimName": "engine-cache"}
-    claims = {c["metadata"]["name"] for c in of_kind(overlay, "PersistentVolumeClaim")}
+    claims = {c["metadata"]["name"] for c in of_kind(pods, "PersistentVolumeClaim")}
     assert claims == {"model-repository", "engine-cache"}
     assert pod["containers"][0]["image"] == job["containers"][0]["image"]
     assert pod["containers"][0]["resources"]["limits"] == job["containers"][0]["resources"]["limits"]
@@ -315,7 +360,7 @@ def test_engines_are_built_where_the_pods_look_for_them():
 
 def test_the_loader_can_write_where_the_pods_only_read():
     loader = spec(kustomize("k8s/overlays/gpu/loader"), "Pod")
-    pod = pod_of(kustomize(OVERLAYS["gpu"]))
+    pod = pod_of(overlay("gpu"))
     assert not mounts(loader)["/models"].get("readOnly")
     assert mounts(pod)["/models"]["readOnly"]
     assert "nvidia.com/gpu" not in loader["containers"][0]["resources"]["limits"]
@@ -323,13 +368,13 @@ def test_the_loader_can_write_where_the_pods_only_read():
 
 
 def test_names_are_resolved_by_a_dns_cache_on_the_node_too(target):
-    policy = of_kind(kustomize(OVERLAYS[target]), "NetworkPolicy")[0]
+    policy = of_kind(overlay(target), "NetworkPolicy")[0]
     (dns,) = [rule for rule in policy["spec"]["egress"] if "to" in rule]
     assert {"ipBlock": {"cidr": "169.254.20.10/32"}} in dns["to"]
 
 
 def test_keda_asks_for_the_same_bounds_and_makes_the_only_autoscaler():
-    gpu, rendered = kustomize(OVERLAYS["gpu"]), kustomize(OVERLAYS["gpu-keda"])
+    gpu, rendered = overlay("gpu"), overlay("gpu-keda")
     scaled = spec(rendered, "ScaledObject")
     assert not of_kind(rendered, "HorizontalPodAutoscaler")
     assert (scaled["minReplicaCount"], scaled["maxReplicaCount"]) == (2, hpa(gpu)["maxReplicas"])
@@ -338,7 +383,7 @@ def test_keda_asks_for_the_same_bounds_and_makes_the_only_autoscaler():
 
 
 def test_chart_objects_fit_the_schema():
-    assert [*kubernetes.schema(render_chart(K8S / "chart" / "values-gpu.yaml"))] == []
+    assert [*schema(render_chart(K8S / "chart" / "values-gpu.yaml"))] == []
 
 
 def test_every_chart_value_is_in_the_schema():

@@ -19,6 +19,7 @@ from photodup.study.notebook.run import REFERENCE
 
 SEEDS = range(int(os.environ.get("GAP_SEEDS", "1")))
 CASES = [*(f"random sixth, seed {seed}" for seed in SEEDS), "every link dead", "nothing measured"]
+READ_LINKS = ("00", "04", "06", "07", "08", "10", "11")  # or quote who does; to the others a dead link is no gap
 
 
 def is_dead(record: dict, case: str, chance: random.Random) -> bool:
@@ -60,6 +61,8 @@ def planted(root, case: str):
 def cases():
     for path in notebooks():
         for case in CASES:
+            if case == "every link dead" and path.stem[:2] not in READ_LINKS:
+                continue
             yield pytest.param(path, case, id=f"{path.stem}-{case}")
 
 

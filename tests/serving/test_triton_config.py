@@ -6,7 +6,6 @@ import pytest
 
 from photodup.core.errors import PhotodupError
 from photodup.embedding.backends import parse_backend, served_models
-from photodup.embedding.engines.export import IR_VERSION, ir_version
 from photodup.serving.triton.config import (
     BATCHING,
     check_config,
@@ -106,17 +105,6 @@ def test_tensorrt_takes_pixels_and_photographs_as_onnx_runtime_does(root: Path) 
     assert {
         parse_backend(f"triton-trt-fp16-grpc-{wire}").triton_model for wire in ("fp32", "uint8", "jpeg")
     } == TENSORRT
-
-
-def test_a_file_too_new_for_the_oldest_server_is_not_rendered(tmp_path: Path, tiny_exports) -> None:
-    assert max(ir_version(path) for path in tiny_exports.values()) <= IR_VERSION
-    newer = tmp_path / "newer.onnx"
-    newer.write_bytes(b"\x08\x0b" + tiny_exports["fp32"].read_bytes()[2:])
-    with pytest.raises(PhotodupError, match=r"ONNX format 11; Triton 24\.05"):
-        render_repository("cuda", tmp_path / "out", {"fp32": newer}, models=["openclip_vit_b32"])
-    newer.write_bytes(b"nothing")
-    with pytest.raises(PhotodupError, match="no ONNX file"):
-        ir_version(newer)
 
 
 @pytest.mark.parametrize(("change", "message"), [

@@ -59,12 +59,11 @@ def test_a_record_answers_for_a_backend_that_is_not_listed_here(tmp_path, monkey
     there.store.close()
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_every_visit_takes_all_specs_in_another_order_and_rows_come_as_asked(monkeypatch, tmp_path, seed):
+def test_every_visit_takes_all_specs_in_another_order_and_rows_come_as_asked(monkeypatch, tmp_path):
     run, specs = opened(tmp_path), specs_of()
     asked = planted(monkeypatch, lambda n: [10.0] * 4)
     with run.store:
-        table = measure_figures(run, specs, visits=3, seed=seed)
+        table = measure_figures(run, specs, visits=3)
     assert list(zip(table.backend, table.batch, strict=True)) == [(s.backend, s.load.batch) for s in specs]
     orders = [[specs.index(spec) for spec in asked[i : i + 8]] for i in (0, 8, 16)]
     assert [sorted(order) for order in orders] == 3 * [list(range(8))]

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from photodup.bench.backends.adapters import adapter
-from photodup.core.errors import PhotodupError
 from photodup.embedding.imaging import normalize, to_jpeg
 from photodup.embedding.wire.wires import tensor
 from photodup.study.profiling import serialization
@@ -47,13 +46,6 @@ def test_the_binary_body_is_what_the_triton_adapter_sends():
         np.testing.assert_array_equal(decode_body(sent, form), images)
 
 
-@pytest.mark.parametrize("form", serialization.BODIES)
-def test_a_body_cut_short_is_refused(form):
-    body = encode_body(np.ones((1, 3, 4, 4), np.float32), form)
-    with pytest.raises(PhotodupError, match="no whole"):
-        decode_body(body[:-3], form)
-
-
 @pytest.mark.parametrize("name", ladder())
 def test_every_rung_ends_in_the_model_input(name):
     pixels = photograph()
@@ -73,11 +65,6 @@ def test_rungs_have_the_sizes_that_arithmetic_gives():
     assert (size["fp32"], size["fp16"], size["uint8"]) == (602_112, 301_056, 150_528)
     assert size["fp32"] > size["fp32+deflate"] and size["uint8"] > size["PNG"]
     assert size["PNG"] > size["JPEG q95"] > size["JPEG q90"] > size["JPEG q75"]
-
-
-def test_a_picture_of_another_size_is_refused():
-    with pytest.raises(PhotodupError, match="224-pixel"):
-        ladder()["PNG"].decode(ladder()["PNG"].encode(photograph(64)), (3, 224, 224))
 
 
 def test_cpu_time_is_not_wall_time(figure):
@@ -104,13 +91,3 @@ def test_json_costs_memory_in_proportion_to_numbers_not_to_bytes():
     assert text > 10 * images.nbytes / 1e6
     assert binary < 3 * images.nbytes / 1e6
     assert len(json.dumps(images.tolist())) > 4 * images.nbytes
-
-
-def test_peak_memory_does_not_disturb_another_trace():
-    tracemalloc.start()
-    try:
-        with pytest.raises(PhotodupError, match="tracemalloc"):
-            peak_mb(lambda: None)
-        assert tracemalloc.is_tracing()
-    finally:
-        tracemalloc.stop()

@@ -2,3 +2,8 @@
 
 May import: embedding. Read `load/plan.py` first, then `record/record.py`.
 """
+
+from typing import Any
+
+Columns = dict[str, Any]
+"""A measurement, or a row of a table: name with unit → what JSON holds."""

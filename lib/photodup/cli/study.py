@@ -126,7 +126,7 @@ def kube() -> None:
 def kube_check(
     directories: Annotated[list[Path] | None, Argument(help="kustomizations; base and both overlays")] = None,
 ) -> None:
-    """Check manifests: schema, quota against maxReplicas, probes against start time, selectors, ports."""
+    """Check manifests: quota against maxReplicas, probes against start time."""
     from photodup.study.kubernetes import OVERLAYS, check_manifests, kustomize
 
     n_findings = 0

@@ -1,4 +1,4 @@
-"""The one exception that a user is meant to read, and which others say something about the world, not about us."""
+"""`PhotodupError`, whose sentence a user can act on, and which other exceptions are expected."""
 
 import subprocess
 import sys
@@ -14,11 +14,11 @@ class PhotodupError(Exception):
 
 
 class ServerError(PhotodupError):
-    """A server that does not answer, is not the one that was meant, or has an address that cannot work."""
+    """A server that does not answer, is another server, or has an address that cannot work."""
 
 
 _EXPECTED = (PhotodupError, OSError, EOFError, HTTPException, subprocess.SubprocessError, BrokenExecutor)
-# Libraries' own errors of a network or a process; looked up only in a module that is loaded already.
+# Libraries' own errors of a network or a process; only modules that are loaded are looked at.
 _OF_LIBRARIES = {
     "grpc": "RpcError",
     "httpx": "HTTPError",
@@ -29,9 +29,9 @@ _OF_LIBRARIES = {
 
 
 def is_expected(error: BaseException) -> bool:
-    """Say whether an exception tells of a server, a network, a file or a process, or is a `PhotodupError`.
+    """Return whether an exception comes from a server, a network, a file or a process, or is a `PhotodupError`.
 
-    A measurement records such a one as its result. Any other is a mistake in a program and must be seen as one.
+    A measurement records it as its result. Any other exception is a bug and must end the program.
     """
     loaded = ((sys.modules.get(module), name) for module, name in _OF_LIBRARIES.items())
     kinds = [getattr(module, name) for module, name in loaded if hasattr(module, name)]

@@ -19,7 +19,7 @@ EXTRAS = {
     "openvino": ("nncf", "openvino"),
     "gpu": ("pynvml",),
     "study": (
-        "bleach", "imagehash", "kubernetes_validate", "nbclient", "nbconvert", "nbformat", "pandas", "papermill", "pygments",
+        "bleach", "imagehash", "nbclient", "nbconvert", "nbformat", "pandas", "papermill", "pygments",
         "pyroute2", "seaborn", "uvloop",
     ),
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""What is done with files everywhere, once for all; and how many cores this process may use."""
+"""Parse JSON, write files whole or not at all, and count the cores that this process may use."""
 
 import contextlib
 import json
@@ -22,7 +22,7 @@ from photodup.core.safe_open import (
 
 
 def parse_json(text: bytes) -> Any:
-    """Return what JSON of somebody else's holds.
+    """Parse JSON from an untrusted source.
 
     Raises:
         ValueError: the text is no JSON, or its objects may take more memory than `check_json` allows.
@@ -33,7 +33,7 @@ def parse_json(text: bytes) -> Any:
 
 
 def check_json(text: bytes, most_bytes: int = 256_000_000) -> None:
-    """Raise a ValueError where JSON, or lines of it, may become more than `most_bytes`: lists of nothing, say."""
+    """Raise a ValueError if JSON, or lines of it, could take more than `most_bytes` in memory, such as many empty lists."""
     if len(text) < most_bytes // 50:  # so short a text cannot
         return
     containers, separators = (sum(map(text.count, signs)) for signs in ((b"[", b"{"), (b",", b'"', b"\n")))
@@ -42,17 +42,17 @@ def check_json(text: bytes, most_bytes: int = 256_000_000) -> None:
 
 
 def real_path(folder: Path | str) -> Path:
-    """Return where a path leads, `~` and links followed; unlike `Path.resolve`, a loop of links is no error."""
+    """Return a path with `~` and links followed; unlike with `Path.resolve`, a loop of links is no error."""
     return Path(os.path.realpath(os.path.expanduser(folder)))
 
 
 def is_spelled_so(path: Path, within: Path, listed: dict[Path, frozenset[str]]) -> bool:
-    """Return whether the folders from `within` on list each part of an absolute path as it is written here.
+    """Return whether a path is spelled as its folders list it: some file systems also find other spellings.
 
     Args:
-        path: it.
-        within: a folder above it.
-        listed: the folders that were read before, to which those read now are added.
+        path: absolute.
+        within: a folder above it, whose own spelling is not checked.
+        listed: cache of the names in each folder; those read now are added.
 
     Raises:
         OSError: a part of the path cannot be read as a folder.
@@ -71,8 +71,8 @@ def is_spelled_so(path: Path, within: Path, listed: dict[Path, frozenset[str]]) 
 def replacing(path: Path, *, within: Path | None = None) -> Iterator[Path]:
     """Yield a new name beside `path` to write to; it takes the place of `path` when the block ends well.
 
-    For libraries that write by name; what can be had as bytes goes through `write_atomically`. A reader sees the old
-    file or the new one, never a part. A block that raises, or writes nothing, leaves the old one.
+    For libraries that write to a path; use `write_atomically` for bytes. A reader sees the old file or the new one, never
+    a part. A block that raises, or writes nothing, leaves the old one.
 
     Args:
         path: the file to make or replace.
@@ -104,7 +104,7 @@ def write_atomically(
 ) -> None:
     """Write a file so that a reader sees all of it or nothing of it; its folders are made if there are none.
 
-    Nothing is written through a link: the name must be nobody's, or a regular file's.
+    Nothing is written through a link: the name must be free, or belong to a regular file.
 
     Args:
         path: the file to make or replace.
@@ -153,5 +153,5 @@ def _place(path: Path, within: Path | None) -> Iterator[PathInFolder]:
 
 
 def available_cores() -> int:
-    """Return how many cores this process may use, which in a container or under `taskset` are fewer than there are."""
+    """Return how many cores this process may use: fewer than the machine has in a container or under `taskset`."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

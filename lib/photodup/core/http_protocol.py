@@ -1,4 +1,4 @@
-"""HTTP as every server of this project speaks it: uvicorn's, with limits on the time and the size of what is no body."""
+"""uvicorn's HTTP with limits on the time and size of headers, for every server of this project."""
 
 import asyncio
 

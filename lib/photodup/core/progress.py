@@ -1,4 +1,4 @@
-"""How far something is: a bar on a terminal, a line now and then in a log, or told to whoever watches."""
+"""Progress: a bar on a terminal, a line now and then in a log, or calls of a function."""
 
 import math
 import sys
@@ -10,18 +10,14 @@ from typing import Any, Self
 
 EVERY_S = 15.0
 
-# What is done, how many are done, how many there are. It may raise, and what it raises ends the work.
+# Called with the task, how many are done and how many there are. It may raise, which ends the work.
 Tell = Callable[[str, int, int], None]
 _watcher: ContextVar[Tell | None] = ContextVar("watcher", default=None)
 
 
 @contextmanager
 def watched_by(tell: Tell) -> Iterator[None]:
-    """Let every `bar` of this thread tell someone how far it is, in place of writing to stderr.
-
-    Args:
-        tell: called with what is done, how many are done and how many there are, at the begin and after each.
-    """
+    """Let every `bar` of this thread call `tell`, at the begin and after each item, in place of writing to stderr."""
     token = _watcher.set(tell)
     try:
         yield
@@ -35,14 +31,14 @@ def unseen() -> AbstractContextManager[None]:
 
 
 def bar(items: Iterable | None = None, *, total: int, desc: str, unit: str, disable: bool = False) -> Any:
-    """Wrap `items` so that going through them shows how far it is; both kinds write to stderr.
+    """Wrap `items` so that iterating over them shows progress on stderr.
 
     Args:
-        items: what to go through; None where the caller says `update(n)` himself.
-        total: how many there are.
-        desc: what is done, such as `scan`.
-        unit: what is counted, in the singular.
-        disable: write nothing; who watches (`watched_by`) is told all the same.
+        items: what to iterate over; None if the caller calls `update(n)`.
+        total: number of items.
+        desc: the task, such as `scan`.
+        unit: of an item, in the singular.
+        disable: write nothing; `watched_by` still gets its calls.
 
     Returns:
         An iterable and context manager with `update(n)`: tqdm's bar, or a `Loop` where stderr is no terminal.
@@ -57,7 +53,7 @@ def bar(items: Iterable | None = None, *, total: int, desc: str, unit: str, disa
 
 
 class Loop:
-    """Tells how far it is when it begins and after each item; what `tell` raises comes out of it, after a whole item."""
+    """Calls `tell` at the begin and after each item; passes on what `tell` raises."""
 
     def __init__(self, items: Iterable | None, total: int, desc: str, tell: Tell) -> None:
         self._items, self._total, self._desc, self._tell = items or (), total, desc, tell

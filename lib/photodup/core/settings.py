@@ -1,6 +1,6 @@
-"""What the environment says to photodup. Nothing else reads it, but the service's own settings (`serving.service`).
+"""The environment variables that photodup reads; the service's own are in `serving.service.settings`.
 
-A variable is read when it is asked for: a notebook's cell or a test may have set it a moment ago.
+Each is read when it is needed: a notebook's cell or a test may have set it a moment ago.
 """
 
 import os
@@ -53,7 +53,7 @@ class Environment:
 
 
 def environment() -> Environment:
-    """Return what is set now."""
+    """Return the current values."""
     return Environment(**{entry.name: variable(entry.metadata["variable"]) for entry in fields(Environment)})
 
 

@@ -21,7 +21,6 @@ WIRES = {
 PROTOCOLS = {"fastapi": ("http",), "triton": ("http", "grpc"), "local": ("",), "peer": ("http",)}
 ENGINES = ("pytorch", "onnx", "trt", "openvino", "triton")
 COLUMNS = ("backend", "server", "engine", "precision", "protocol", "wire")
-DUMMY = "dummy"  # in process only: a known answer after a known delay, to measure the load generator itself
 # The default precision of an engine: TensorRT's plans are built with FP16 allowed.
 USUAL_PRECISION = {"trt": "fp16"}
 # Short names of the source documents, for INFERENCE_BACKEND.
@@ -68,12 +67,9 @@ class Backend:
     wire: str = ""
 
     def __post_init__(self) -> None:
-        is_special = (
-            self.is_emulated if self.server == "triton" else self.server == "local" and self.engine == DUMMY
-        )
         is_valid = (
             self.server in WIRES
-            and (self.engine in ENGINES or is_special)
+            and (self.engine in ENGINES or (self.server == "triton" and self.is_emulated))
             and self.precision in PRECISIONS
             and self.protocol in PROTOCOLS[self.server]
             and self.wire in WIRES[self.server]
@@ -134,7 +130,7 @@ class Backend:
         )
         return "_".join(part for part in parts if part)
 
-    def columns(self) -> dict[str, Any]:
+    def columns(self) -> dict[str, str | None]:
         """Return its parts by `COLUMNS`; None for a missing protocol or wire."""
         names = self.name, self.server, self.engine, self.precision, self.protocol or None, self.wire or None
         return dict(zip(COLUMNS, names, strict=True))

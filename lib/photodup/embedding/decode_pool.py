@@ -173,13 +173,18 @@ class _Worker:
             raise PhotodupError(
                 f"A process to decode images in cannot be started ({error.strerror}): end other programs."
             ) from None
-        self.was_late, self.is_usable, self._is_ready, self._killed = False, True, False, False
+        self.was_late, self.is_usable, self._is_killed = False, True, False
+        try:
+            self._pipe.recv_bytes()  # its imports do not count against an image
+        except (EOFError, OSError):
+            raise PhotodupError(
+                f"The process to decode images in ended while it started (status {self._process.wait()}): "
+                "its message is above."
+            ) from None
 
     def ask(self, data: bytes, limits: dict[str, object], deadline_s: float) -> tuple[int, bytes]:
         """Send one image and wait for the reply; raise OSError or EOFError if the worker ended."""
         self.is_usable = False
-        if not self._is_ready:  # its imports do not count against the image
-            self._wait_until_ready()
         timer = threading.Timer(deadline_s, self._late)
         timer.daemon = True
         timer.start()
@@ -190,12 +195,12 @@ class _Worker:
             reply = self._pipe.recv_bytes()
         finally:
             timer.cancel()
-        self.is_usable = not self.was_late
+        self.is_usable = not self._is_killed
         return reply[0], reply[1:]
 
     def kill(self) -> None:
         """End the process; its reader gets an EOFError."""
-        self.is_usable, self._killed = False, True
+        self.is_usable, self._is_killed = False, True
         self._process.kill()
 
     def dispose(self) -> None:
@@ -204,21 +209,9 @@ class _Worker:
         self._process.wait()
         self._pipe.close()
 
-    def _wait_until_ready(self) -> None:
-        try:
-            self._pipe.recv_bytes()
-        except (EOFError, OSError):
-            if not self._killed:
-                raise PhotodupError(
-                    f"The process to decode images in ended while it started (status {self._process.wait()}): "
-                    "its message is above."
-                ) from None
-            raise
-        self._is_ready = True
-
     def _late(self) -> None:
         self.was_late = True
-        self._process.kill()
+        self.kill()
 
 
 def main() -> None:

@@ -1,12 +1,11 @@
 """How much a change of precision or engine changes embeddings, neighbours and decisions."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 
-def compare_embeddings(reference: np.ndarray, changed: np.ndarray, threshold: float) -> dict[str, Any]:
+def compare_embeddings(reference: np.ndarray, changed: np.ndarray, threshold: float) -> dict[str, float]:
     """Compare two sets of embeddings of the same photographs.
 
     Args:
@@ -23,7 +22,7 @@ def compare_embeddings(reference: np.ndarray, changed: np.ndarray, threshold: fl
     """
     finite = np.isfinite(changed).all(axis=1)
     a, b = reference[finite].astype(np.float64), changed[finite].astype(np.float64)
-    counts: dict[str, Any] = {"n": len(reference), "n_not_finite": int((~finite).sum())}
+    counts: dict[str, float] = {"n": len(reference), "n_not_finite": int((~finite).sum())}
     if len(a) < 2:
         return counts
     cosines = (a * b).sum(axis=1) / (np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1))
@@ -57,6 +56,6 @@ def flips(reference: np.ndarray, changed: np.ndarray, thresholds: Mapping[str, f
         thresholds: smallest cosine of a duplicate pair, by the name of the decision.
     """
     return {
-        f"flipped_{name}": compare_embeddings(reference, changed, value).get("flipped", 0)
+        f"flipped_{name}": int(compare_embeddings(reference, changed, value).get("flipped", 0))
         for name, value in thresholds.items()
     }

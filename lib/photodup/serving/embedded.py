@@ -7,7 +7,7 @@ from typing import Any
 
 from photodup.core.paths import build_dir
 from photodup.core.settings import inherited
-from photodup.embedding.engines.export import VARIANTS, export_apart
+from photodup.embedding.engines.export import VARIANTS, Exports, export_apart
 from photodup.embedding.engines.reduced import reduced_path, source_of
 from photodup.serving.endpoints import NO_GPU, Endpoints, from_ports
 from photodup.serving.process.ports import claim_ports, key_warning, reachable
@@ -25,15 +25,14 @@ MODELS = (
 """The models of the study. Each loads its own copy of the weights, about 350 MB."""
 
 
-def export_models(env: Mapping[str, str] | None = None) -> dict:
+def export_models(env: Mapping[str, str] | None = None) -> Exports:
     """Export the model that `MODEL_NAME` and `MODEL_PRETRAINED` choose, in a process of its own.
 
-    Returns:
-        `files` (variant -> path, with `openvino-int8` and `onnx-int8` if `photodup export --precision int8` made them),
-        `model_digest`, `pretrained`.
+    INT8 files are in the answer if `photodup export --precision int8` made them.
     """
     exports = export_apart(VARIANTS, env=env)
-    return exports | {"files": exports["files"] | int8_files(exports["files"]["fp32"])}
+    exports.files.update(int8_files(exports.files["fp32"]))
+    return exports
 
 
 def int8_files(fp32: Path) -> dict[str, Path]:
@@ -43,26 +42,25 @@ def int8_files(fp32: Path) -> dict[str, Path]:
     return {name: path for name, path in files.items() if path.is_file()}
 
 
-def render_exported(target: Target, out: Path, exports: Mapping[str, Any], **options: Any) -> Path:
-    """Render a Triton repository from the return value of `export_models`."""
-    weights = {name: exports[name] for name in ("model_digest", "pretrained")}
-    return render_repository(target, out, exports["files"], **weights, **options)
+def render_exported(target: Target, out: Path, exports: Exports, **options: Any) -> Path:
+    """Render a Triton repository from exported files."""
+    digest, pretrained = exports.model_digest, exports.pretrained
+    return render_repository(
+        target, out, exports.files, model_digest=digest, pretrained=pretrained, **options
+    )
 
 
 @contextlib.contextmanager
 def embedded_servers(
     *,
     pytorch_port: int = 0,
-    triton_http_port: int = 0,
-    triton_grpc_port: int = 0,
-    triton_metrics_port: int = 0,
+    triton_ports: Sequence[int] = (0, 0, 0),
     host: str = "127.0.0.1",
     models: Sequence[str] = MODELS,
     service: bool = True,
     engines: Sequence[tuple[str, str]] = (),
     repository: Path | None = None,
-    exported: Mapping[str, Any] | None = None,
-    env: Mapping[str, str] | None = None,
+    exported: Exports | None = None,
     timeout_s: float = 180.0,
     progress: Callable[[str], None] | None = None,
     **render: Any,
@@ -72,13 +70,13 @@ def embedded_servers(
     Both end with the block and with this process, however it ends.
 
     Args:
-        pytorch_port: of the FastAPI service; 0 takes a free port. The same for Triton's three.
+        pytorch_port: of the FastAPI service; 0 takes a free port.
+        triton_ports: of HTTP, gRPC and the metrics; 0 takes a free port.
         models: Triton models to load; without any Triton is not started.
         service: False leaves the FastAPI service out.
         engines: (engine, precision) of further FastAPI services, each on a free port.
         repository: rendered for `cpu-embedded`; None exports the model and renders one.
         exported: return value of an earlier `export_models`, to save its ten seconds.
-        env: settings of the FastAPI service and the export (`MODEL_PRETRAINED`, `BATCH_MAX`, …).
         timeout_s: for each server to be ready.
         progress: called with a line of text now and then.
         **render: options of `render_repository`: `variant`, `instances`, `threads`, …
@@ -89,31 +87,30 @@ def embedded_servers(
     say = progress or (lambda text: None)
     requested = {"FastAPI": pytorch_port} if service else {}
     if models:
-        requested |= dict(zip(PORTS, (triton_http_port, triton_grpc_port, triton_metrics_port), strict=True))
+        requested |= dict(zip(PORTS, triton_ports, strict=True))
     claimed = claim_ports(host, requested)  # before the minutes that an export may take
     ports = [claimed.get(name, 0) for name in PORTS]
-    if not inherited(**(env or {})).get("API_KEY") and (warning := key_warning(host, "FastAPI", "API_KEY")):
+    if not inherited().get("API_KEY") and (warning := key_warning(host, "FastAPI", "API_KEY")):
         say(f"warning: {warning}")
     if repository is None and models:
-        exports = exported or {"files": {}, "model_digest": "", "pretrained": ""}
-        if exported is None and not all(
-            name.startswith("emulated_") for name in models
-        ):  # those have no weights
+        if exported is None and all(name.startswith("emulated_") for name in models):
+            exported = Exports({})  # those have no weights
+        elif exported is None:
             say("Exporting the model (kept for the next time)")
-            exports = export_models(env)
+            exported = export_models()
         folder = build_dir() / "triton" / "cpu-embedded"
-        repository = render_exported("cpu-embedded", folder, exports, models=models, **render)
+        repository = render_exported("cpu-embedded", folder, exported, models=models, **render)
     with contextlib.ExitStack() as stack:
         fastapi = None
         if service:
-            fastapi = ServiceProcess(host=host, port=claimed["FastAPI"], settings=env)
+            fastapi = ServiceProcess(host=host, port=claimed["FastAPI"])
             stack.callback(fastapi.stop)
         services = {}
         for engine, precision in engines:  # one after the other: each loads the model while it starts
-            settings = {**(env or {}), "ENGINE": engine, "PRECISION": precision}
-            services[engine, precision] = ServiceProcess(host=host, settings=settings)
-            stack.callback(services[engine, precision].stop)
-            services[engine, precision].wait_until_ready(timeout_s, progress)
+            process = ServiceProcess(host=host, settings={"ENGINE": engine, "PRECISION": precision})
+            stack.callback(process.stop)
+            process.wait_until_ready(timeout_s, progress)
+            services[engine, precision] = process.url
         if models:
             assert repository is not None, "rendered above, where there are models"
             triton = EmbeddedTriton(
@@ -122,8 +119,13 @@ def embedded_servers(
             stack.enter_context(triton)
         if fastapi:
             fastapi.wait_until_ready(timeout_s, progress)
-        facts: dict[str, Any] = {"name": "embedded", "gpu": NO_GPU, "location": "this machine"}
-        urls = {computes: process.url for computes, process in services.items()}
         yield from_ports(
-            reachable(host), claimed.get("FastAPI", 0), *ports, models=models, more_services=urls, **facts
+            reachable(host),
+            claimed.get("FastAPI", 0),
+            *ports,
+            models=models,
+            more_services=services,
+            name="embedded",
+            gpu=NO_GPU,
+            location="this machine",
         )

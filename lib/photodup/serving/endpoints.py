@@ -18,14 +18,17 @@ from photodup.embedding.backends import (
     ENGINES,
     PRECISIONS,
     Backend,
-    backend_of,
     emulated_engine,
     parse_backend,
 )
 from photodup.serving import control_key
 
 WIRES = ("fp32", "fp16", "uint8", "jpeg")
-_COMPILED_WIRES = {"trt": ("fp32", "uint8", "jpeg"), "openvino": ("fp32",)}
+# Triton's models in our GPU images.
+DEPLOYED = (
+    *(f"openclip_vit_b32{wire}" for wire in ("", "_fp16", "_uint8", "_jpeg")),
+    *(f"openclip_vit_b32_trt{wire}" for wire in ("", "_uint8", "_jpeg")),
+)
 NO_GPU, UNKNOWN_GPU = "none", "unknown"
 UNNAMED_GPU = "GPU of unknown model"
 """The GPU of a server that does not name it: Triton's metrics have only its UUID."""
@@ -207,7 +210,7 @@ def replaced(endpoints: Endpoints, **fields: Any) -> Endpoints:
     return _checked(endpoints.name, dict(endpoints) | fields)
 
 
-def _checked(where: str, data: dict[str, Any]) -> Endpoints:
+def _checked(where: str, data: Mapping[str, Any]) -> Endpoints:
     """Return the endpoints; raise a `PhotodupError` that names the wrong key."""
     try:
         return Endpoints(**data)
@@ -231,11 +234,9 @@ def from_ports(
     host: str = "127.0.0.1",
     pytorch_port: int = 8002,
     triton_http_port: int = 8003,
-    triton_grpc_port: int | None = None,
-    triton_metrics_port: int | None = None,
+    triton_grpc_port: int = 8004,
+    triton_metrics_port: int = 8005,
     *,
-    engines: Sequence[str] = ("onnx", "trt"),
-    wires: Sequence[str] = WIRES,
     models: Sequence[str] | None = None,
     service: tuple[str, str] = ("pytorch", "fp32"),
     more_services: Mapping[tuple[str, str], str] = MappingProxyType({}),
@@ -246,10 +247,7 @@ def from_ports(
     Args:
         host: name or address.
         pytorch_port: of the FastAPI service; 0 for none. The same for Triton's three.
-        triton_grpc_port, triton_metrics_port: default the HTTP port + 1 and + 2, as in the published study.
-        engines: Triton's engines: `onnx`, `trt`, `openvino`, `emulated-<gpu>`.
-        wires: of each engine; compiled ones have only those of `_COMPILED_WIRES`.
-        models: Triton's loaded models, if known; their backends replace those of `engines`.
+        models: Triton's loaded models; default `DEPLOYED`.
         service: engine and precision of the FastAPI service.
         more_services: URL of each further FastAPI service, by engine and precision.
         fields: other fields of `Endpoints`; the name defaults to the host.
@@ -259,18 +257,9 @@ def from_ports(
     """
     backends: dict[str, str] = {}
     metrics: dict[str, str] = {}
-    if triton_grpc_port is None:
-        triton_grpc_port = triton_http_port and triton_http_port + 1
-    if triton_metrics_port is None:
-        triton_metrics_port = triton_http_port and triton_http_port + 2
     if pytorch_port:
         backends, metrics = of_service(f"http://{host}:{pytorch_port}", *service)
-    if models is None:
-        shipped = [(e, w) for e in engines for w in wires if w in _COMPILED_WIRES.get(e, wires)]
-        listed = [backend_of(e, protocol, wire) for e, wire in shipped for protocol in ("http", "grpc")]
-    else:
-        listed = backends_of_models(models)
-    for backend in listed:
+    for backend in backends_of_models(DEPLOYED if models is None else models):
         if backend.protocol == "http" and triton_http_port:
             backends[backend.name] = f"http://{host}:{triton_http_port}"
         if backend.protocol == "grpc" and triton_grpc_port:
@@ -280,5 +269,4 @@ def from_ports(
     for computes, url in more_services.items():
         more, pages = of_service(url, *computes)
         backends, metrics = backends | more, metrics | pages
-    facts = {"name": host, **fields}
-    return _checked(facts["name"], facts | {"backends": backends, "metrics": metrics})
+    return _checked(host, {"name": host, **fields, "backends": backends, "metrics": metrics})

@@ -1,7 +1,7 @@
 """Kubernetes manifests: rendered by the real tools, what scaling depends on, and where they contradict each other.
 
-The schema is checked by its own tool. Checked here is only what no tool knows: a quota that forbids what the autoscaler asks
-for, a startup probe that gives up before the model is loaded.
+Checked is only what no tool knows: a quota that forbids what the autoscaler asks for, a startup probe that gives up before
+the model is loaded.
 """
 
 from __future__ import annotations
@@ -22,12 +22,9 @@ from photodup.core.errors import PhotodupError
 from photodup.core.paths import project_root
 from photodup.study.notebook.gaps import NotMeasured
 
-KUBERNETES_VERSION = "1.37.0"
 OVERLAYS = {"base": "k8s/base"} | {name: f"k8s/overlays/{name}" for name in ("kind", "gpu", "gpu-keda")}
 START_SECONDS = "photodup/start-seconds"
 START_MARGIN = 2.0  # a loaded node starts a pod at half speed
-# Kinds that operators add; Kubernetes' own schema does not know them.
-CUSTOM_KINDS = ("PodMonitor", "ScaledObject")
 _UNITS = {"": 1.0, "n": 1e-9, "u": 1e-6, "m": 1e-3, "k": 1e3}
 _UNITS |= {unit: 1000.0**power for power, unit in enumerate("MGTPE", start=2)}
 _UNITS |= {f"{unit}i": 1024.0**power for power, unit in enumerate("KMGTPE", start=1)}
@@ -101,13 +98,12 @@ class ScaledDeployment:
 
 
 def tool(name: str) -> str:
-    """Return the command of `kubectl`, `helm` or `checkov`: from build/tools first, else from PATH.
+    """Return the command of `kubectl` or `helm`: from build/tools first, else from PATH.
 
     Raises:
         NotMeasured: neither has it; a notebook prints that and goes on.
     """
-    tools = project_root() / "build" / "tools"
-    local = tools / "checkov-venv" / "bin" / "checkov" if name == "checkov" else tools / name
+    local = project_root() / "build" / "tools" / name
     if local.is_file() and os.access(local, os.X_OK):
         return str(local)
     if program := shutil.which(name):
@@ -157,7 +153,12 @@ def read_workload(objects: Sequence[Manifest]) -> ScaledDeployment:
     if "triggers" in hpa:  # KEDA's words for the same bounds
         least, most = hpa.get("minReplicaCount", 0), hpa.get("maxReplicaCount", 100)
         hpa = {**hpa, "minReplicas": least, "maxReplicas": most, "metrics": []}
-    deployment = _deployment(objects, hpa["scaleTargetRef"]["name"])
+    name = hpa["scaleTargetRef"]["name"]
+    deployment = next((d for d in of_kind(objects, "Deployment") if d["metadata"]["name"] == name), None)
+    if deployment is None:
+        raise PhotodupError(
+            f"The autoscaler's target is Deployment {name!r}, which is not among the objects."
+        )
     container = deployment["spec"]["template"]["spec"]["containers"][0]
     surge = deployment["spec"].get("strategy", {}).get("rollingUpdate", {}).get("maxSurge", "25%")
     if isinstance(surge, str):
@@ -165,7 +166,7 @@ def read_workload(objects: Sequence[Manifest]) -> ScaledDeployment:
     start = deployment["metadata"].get("annotations", {}).get(START_SECONDS)
     quotas = of_kind(objects, "ResourceQuota")
     return ScaledDeployment(
-        name=deployment["metadata"]["name"],
+        name=name,
         hpa=hpa,
         requests=_amounts(deployment, "requests"),
         limits=_amounts(deployment, "limits"),
@@ -178,13 +179,6 @@ def read_workload(objects: Sequence[Manifest]) -> ScaledDeployment:
         max_surge=surge,
         start_s=float(start) if start else None,
     )
-
-
-def _deployment(objects: Sequence[Manifest], name: str) -> Manifest:
-    for deployment in of_kind(objects, "Deployment"):
-        if deployment["metadata"]["name"] == name:
-            return deployment
-    raise PhotodupError(f"The autoscaler's target is Deployment {name!r}, which is not among the objects.")
 
 
 def quantity(text: str | int | float) -> float:
@@ -220,33 +214,13 @@ def _probe(spec: Manifest | None) -> Probe | None:
 
 
 def check_manifests(objects: Sequence[Manifest]) -> list[Violation]:
-    """Return what is wrong with these objects, schema first, then the contradictions between them.
+    """Return where these objects contradict each other.
 
     Args:
         objects: as `kustomize` returns them.
     """
-    if findings := [*schema(objects)]:
-        return findings
     workload = read_workload(objects)
-    return [*_quota(workload), *_probes(workload), *_references(objects, workload)]
-
-
-def schema(objects: Sequence[Manifest]) -> Iterator[Violation]:
-    """Find what Kubernetes' own schema refuses; unknown fields included."""
-    import kubernetes_validate
-
-    for manifest in objects:
-        if manifest.get("kind") in CUSTOM_KINDS:
-            continue
-        where = f"{manifest.get('kind', '?')}/{manifest.get('metadata', {}).get('name', '?')}"
-        try:
-            kubernetes_validate.validate(manifest, KUBERNETES_VERSION, strict=True)
-        except kubernetes_validate.ValidationError as error:
-            path = ".".join(map(str, error.path))
-            yield Violation("schema", where, f"{path or 'object'}: {error.message}")
-        except kubernetes_validate.SchemaNotFoundError:
-            message = f"no such kind in Kubernetes {KUBERNETES_VERSION}: check apiVersion."
-            yield Violation("schema", where, message)
+    return [*_quota(workload), *_probes(workload)]
 
 
 def _quota(workload: ScaledDeployment) -> Iterator[Violation]:
@@ -293,40 +267,6 @@ def _probes(workload: ScaledDeployment) -> Iterator[Violation]:
         message = f"livenessProbe restarts after {live.failing_s:g} s, no later than "
         message += "readinessProbe withdraws the pod: give it more periods or more failures."
         yield Violation("probe-live-patience", where, message)
-
-
-def _references(objects: Sequence[Manifest], workload: ScaledDeployment) -> Iterator[Violation]:
-    """Find selectors, ports and budgets of one application that do not fit each other."""
-    template = _deployment(objects, workload.name)["spec"]["template"]
-    labels = template["metadata"]["labels"].items()
-    names = {port.get("name") for port in template["spec"]["containers"][0].get("ports", [])}
-    for manifest in of_kind(objects, "Service", "PodMonitor"):
-        spec, where = manifest["spec"], f"{manifest['kind']}/{manifest['metadata']['name']}"
-        selector = spec.get("selector", {})
-        if not selector.get("matchLabels", selector).items() <= labels:
-            yield Violation("selector", where, "selects none of the Deployment's pods: compare labels.")
-        targets = [port.get("targetPort", port["port"]) for port in spec.get("ports", ())]
-        targets += [str(endpoint.get("port")) for endpoint in spec.get("podMetricsEndpoints", ())]
-        for target in targets:
-            if isinstance(target, str) and target not in names:
-                yield Violation("port", where, f"targets port {target!r}, which no container names.")
-        for node_port in {port.get("nodePort") for port in spec.get("ports", ())} - {None}:
-            if node_port not in _mapped_node_ports():
-                yield Violation(
-                    "port", where, f"nodePort {node_port} is not mapped by k8s/kind.yaml: add it."
-                )
-    least = int(workload.hpa.get("minReplicas", 1))
-    for budget in of_kind(objects, "PodDisruptionBudget"):
-        available = budget["spec"].get("minAvailable", 0)
-        if budget["spec"].get("maxUnavailable") == 0 or (isinstance(available, int) and available >= least):
-            where = f"PodDisruptionBudget/{budget['metadata']['name']}"
-            message = f"lets none of {least} pods go: no node can be drained; write maxUnavailable: 1."
-            yield Violation("budget-allows-drain", where, message)
-
-
-def _mapped_node_ports() -> set[int]:
-    cluster = yaml.safe_load((project_root() / "k8s" / "kind.yaml").read_text())
-    return {port["containerPort"] for node in cluster["nodes"] for port in node.get("extraPortMappings", [])}
 
 
 def _number(amount: float) -> str:

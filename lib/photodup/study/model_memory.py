@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from photodup.bench.load.plan import WindowPlan
 from photodup.bench.stats.facts import Load
@@ -40,21 +40,21 @@ def start_alone(name: str) -> dict[str, float]:
         models=[model] if model else (),
         engines=[] if model or is_usual else [computes],
     )
-    client: dict[str, Any] = {}
+    requests: list[Callable[[], object]] = []
     with ExitStack() as stack:
 
         def start() -> None:
             side = adapter(backend, stack.enter_context(servers).backends[name])
-            client.update(connection=side.open(), request=side.prepare(payload_photos(1)))
+            requests.append(partial(side.open().request, side.prepare(payload_photos(1))))
 
-        columns = cold_start(start, lambda: client["connection"].request(client["request"]))
+        columns = cold_start(start, lambda: requests[0]())
         processes = set(psutil.Process().children(recursive=True)) - earlier
         return columns | {"memory_mib": sum(p.memory_full_info().pss for p in processes) / 2**20}
 
 
 def memory_by_model(
     run: Run, backends: Sequence[str], plan: WindowPlan | None = None
-) -> list[dict[str, Any]]:
+) -> list[dict[str, float | str]]:
     """Return cold start and memory of a Triton with one model at a time; its other models are unloaded meanwhile.
 
     Args:
@@ -88,7 +88,7 @@ def memory_by_model(
     with nothing_loaded(grpc_url):
         for name in backends:
             backend = parse_backend(name)
-            row = {"backend": name, **now(page, "before")}
+            row: dict[str, float | str] = {"backend": name, **now(page, "before")}
             client = adapter(backend, run.address_of(backend))
             with closing(client.open()) as connection:
                 row |= cold_start(

@@ -55,6 +55,6 @@ def load_claims() -> "pd.DataFrame":
     return table.where(table.notna(), None)
 
 
-def value(row_id: str, rows: "pd.DataFrame | None" = None) -> float:
+def value(row_id: str) -> float:
     """Return the published value of `row_id`, in the unit its quantity names."""
-    return float((load_measurements() if rows is None else rows).at[row_id, "value"])
+    return float(load_measurements().at[row_id, "value"])

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.dummy import Dummy, known_embedding
 from support.http_server import accepting
 from support.service import until
 
 from benchmarks import null_server
 from benchmarks.load_generator import only_sent
-from photodup.bench.backends.adapter import Dummy, known_embedding
 from photodup.bench.backends.adapters import check_embeddings
 from photodup.bench.backends.http_connection import HttpConnection, HttpError
 from photodup.bench.load import plan

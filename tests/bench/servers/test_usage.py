@@ -20,7 +20,7 @@ from photodup.bench.load.plan import WindowPlan
 from photodup.bench.record import environment
 from photodup.bench.record.record import RunStore
 from photodup.bench.stats.facts import Load
-from photodup.serving.endpoints import from_ports
+from photodup.serving.endpoints import DEPLOYED, from_ports
 from photodup.serving.service.stages import GpuCollector
 from photodup.serving.triton.control import nothing_loaded
 from photodup.study.model_memory import memory_by_model
@@ -112,7 +112,7 @@ def test_a_page_that_is_not_there_spoils_nothing() -> None:
 
 def test_a_point_of_triton_counts_the_processes_that_compute(tmp_path: Path, tiny_triton, figure) -> None:
     ports = (0, tiny_triton.http_port, tiny_triton.grpc_port, tiny_triton.metrics_port)
-    run = Run("here", tmp_path, from_ports("127.0.0.1", *ports, engines=("onnx",)), RunStore(tmp_path))
+    run = Run("here", tmp_path, from_ports("127.0.0.1", *ports, models=DEPLOYED[:4]), RunStore(tmp_path))
     point = measure_figure(run, "triton-onnx-fp32-http-jpeg", LOAD, **SHORT)
     assert point["server_cpu_cores"] > 0 and point["server_memory_mib"] > 0
     figure(point["server_cpu_cores"] > 0.05, point)
@@ -122,7 +122,7 @@ def test_a_point_of_triton_counts_the_processes_that_compute(tmp_path: Path, tin
 
 def test_memory_is_told_with_one_model_loaded_at_a_time(tmp_path: Path, tiny_triton, figure) -> None:
     ports = (0, tiny_triton.http_port, tiny_triton.grpc_port, tiny_triton.metrics_port)
-    run = Run("here", tmp_path, from_ports("127.0.0.1", *ports, engines=("onnx",)), RunStore(tmp_path))
+    run = Run("here", tmp_path, from_ports("127.0.0.1", *ports, models=DEPLOYED[:4]), RunStore(tmp_path))
     names = [f"triton-onnx-fp32-http-{wire}" for wire in ("fp32", "uint8")]
     with nothing_loaded(run.endpoints.triton_grpc):
         refused = measure_figure(run, names[0], LOAD, label="unloaded", **SHORT)

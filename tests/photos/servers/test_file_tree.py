@@ -106,7 +106,7 @@ def in_trash(library: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("layout", ["default", "beside", "in the library"])
-def test_nothing_outside_the_own_folder_changes_but_what_was_removed(tmp_path, layout):
+def test_nothing_outside_the_own_folder_changes_but_what_was_removed(tmp_path, layout, random_onnx):
     watched = tmp_path / "watched"
     library, other = make_library(watched / "library"), make_library(watched / "other")
     for made in (library, other):
@@ -123,7 +123,7 @@ def test_nothing_outside_the_own_folder_changes_but_what_was_removed(tmp_path, l
     photodup("scan", library, *where)
     tree.check()
     if layout == "beside":
-        photodup("embed", library, *where)
+        photodup("embed", library, *where, "--weights", random_onnx)
         tree.check()
         photodup("group", library, *where, "--allow-random", "--threshold", 0.99)
         tree.check()

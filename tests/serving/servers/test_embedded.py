@@ -90,11 +90,9 @@ def test_the_real_model_gives_pytorchs_embedding_over_every_wire_and_protocol(tm
         "openclip_vit_b32_jpeg": np.array([[photo] for photo in photos], dtype=object),
     }
     made = export_models()
-    assert {"fp32", "uint8", "fp16"} <= set(made["files"])
+    assert {"fp32", "uint8", "fp16"} <= set(made.files)
     reference = load_model().embed(normalize(pixels))
-    render_repository(
-        "cpu-embedded", tmp_path, made["files"], models=list(sent), model_digest=made["model_digest"]
-    )
+    render_repository("cpu-embedded", tmp_path, made.files, models=list(sent), model_digest=made.model_digest)
     with EmbeddedTriton(tmp_path, list(sent)) as server:
         for model, array in sent.items():
             for protocol in ("http", "grpc"):

@@ -58,7 +58,7 @@ def test_compute_is_the_preset_by_tritons_own_counter(tiny_triton) -> None:
                 # The lower quartile of the way: what it costs when no other process has the core.
                 way = np.quantile(compute_ms(server, "emulated_zero", batch, 25), 0.25)
                 measured = np.median(compute_ms(server, "emulated_4080trt", batch, 25)) - way
-                found.append(measured / preset.compute_ms(batch) - 1)
+                found.append(measured / (preset.base_ms + batch * preset.per_image_ms) - 1)
         middle = {batch: float(np.median(found)) for batch, found in differences.items()}
         assert all(abs(difference) <= 0.02 for difference in middle.values()), differences
         # The same check sees a device that is 8% slower than it says.

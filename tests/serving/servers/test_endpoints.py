@@ -18,7 +18,7 @@ from photodup.core.errors import PhotodupError
 from photodup.embedding.backends import parse_backend
 from photodup.serving.check import Check, check_all, ready_models, render_check
 from photodup.serving.embedded import MODELS
-from photodup.serving.endpoints import Endpoints, from_ports, load_endpoints, save_endpoints
+from photodup.serving.endpoints import DEPLOYED, Endpoints, from_ports, load_endpoints, save_endpoints
 from photodup.serving.process.ports import claim_ports
 from photodup.serving.triton.repository import WEIGHTS
 from photodup.study.notebook.run import open_run
@@ -31,8 +31,7 @@ def test_the_committed_default_is_what_embedded_servers_offer(root: Path) -> Non
     found = load_endpoints(root / "notebooks/endpoints/embedded.yaml")
     models = {parse_backend(name).triton_model for name in found.backends} - {""}
     assert models == set(MODELS)
-    engines = ("onnx", "openvino")
-    assert found == from_ports(name="embedded", gpu="none", engines=engines, location="this machine")
+    assert found == from_ports(name="embedded", gpu="none", models=MODELS, location="this machine")
 
 
 def test_every_endpoints_file_loads(root: Path) -> None:
@@ -87,14 +86,14 @@ def test_a_damaged_file_is_one_sentence(tmp_path: Path, data: bytes) -> None:
 
 @given(
     ports=st.lists(st.integers(0, 65535), min_size=4, max_size=4),
-    engines=st.lists(st.sampled_from(["onnx", "trt", "openvino", "emulated-a100"]), unique=True, min_size=1),
+    models=st.lists(st.sampled_from([*DEPLOYED, *MODELS, "emulated_a100"]), unique=True, min_size=1),
 )
-def test_saving_and_loading_keeps_everything(ports: list[int], engines: list[str], tmp_path_factory) -> None:
+def test_saving_and_loading_keeps_everything(ports: list[int], models: list[str], tmp_path_factory) -> None:
     if not any(ports[:3]):
         with pytest.raises(PhotodupError, match="h: backends"):
-            from_ports("h", *ports, engines=engines)
+            from_ports("h", *ports, models=models)
         return
-    made = from_ports("h.example", *ports, engines=engines, price_per_hour_usd=0.85)
+    made = from_ports("h.example", *ports, models=models, price_per_hour_usd=0.85)
     path = tmp_path_factory.getbasetemp() / "roundtrip.yaml"
     save_endpoints(made, path)
     assert load_endpoints(path) == made
@@ -108,7 +107,7 @@ def test_a_running_triton_is_ready_and_each_mistake_is_told_apart(tiny_triton) -
     server = tiny_triton
     http, grpc, metrics = server.http_port, server.grpc_port, server.metrics_port
     dead = claim_ports("127.0.0.1", {"nobody": 0})["nobody"]
-    right = from_ports("127.0.0.1", 0, http, grpc, metrics, engines=("onnx", "openvino"))
+    right = from_ports("127.0.0.1", 0, http, grpc, metrics, models=TINY_MODELS)
     assert set(_findings(right).values()) == {"ready"}
 
     def one(name: str, url: str) -> str:
@@ -132,7 +131,7 @@ def test_a_running_triton_is_ready_and_each_mistake_is_told_apart(tiny_triton) -
 def test_the_command_exits_1_and_says_which(tmp_path: Path, tiny_triton):
     grpc = tiny_triton.grpc_port
     for http, n_bad in ((tiny_triton.http_port, 0), (grpc, 1)):
-        made = from_ports("127.0.0.1", 0, http, grpc, 0, engines=("onnx",), wires=("fp32",))
+        made = from_ports("127.0.0.1", 0, http, grpc, 0, models=["openclip_vit_b32"])
         save_endpoints(made, tmp_path / "made.yaml")
         said = run_command("endpoints", "check", tmp_path / "made.yaml", status=n_bad)
         assert said.count("BAD") == n_bad

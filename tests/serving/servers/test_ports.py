@@ -30,12 +30,11 @@ def test_a_name_that_nobody_knows_is_named() -> None:
 
 def test_a_port_in_use_says_so_without_the_systems_words_before_anything_is_started(tmp_path) -> None:
     said: list[str] = []
-    others = {"triton_http_port": 0, "triton_grpc_port": 0, "triton_metrics_port": 0, "progress": said.append}
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with (
             pytest.raises(PhotodupError, match=rf"^Port {port} for FastAPI is in use: stop what"),
-            embedded_servers(pytorch_port=port, **others),
+            embedded_servers(pytorch_port=port, progress=said.append),
         ):
             pass
         cases = ((0, port, f"Port {port} for Triton gRPC is in use"), (9, 9, "cannot share a port"))

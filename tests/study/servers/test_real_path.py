@@ -15,7 +15,7 @@ from photodup.bench.load.plan import WindowPlan
 from photodup.bench.record.record import RunStore
 from photodup.bench.stats.facts import Load
 from photodup.core.errors import PhotodupError
-from photodup.serving.endpoints import Endpoints, from_ports
+from photodup.serving.endpoints import DEPLOYED, Endpoints, from_ports
 from photodup.study import remote_latency
 from photodup.study.notebook.gaps import NotMeasured
 from photodup.study.notebook.run import Run
@@ -96,7 +96,7 @@ LOAD = Load("single_stream", span="prepared")
 
 def open_here(path: Path, server) -> Run:
     ports = (0, server.http_port, server.grpc_port, server.metrics_port)
-    return Run("here", path, from_ports("127.0.0.1", *ports, gpu="none", engines=("onnx",)), RunStore(path))
+    return Run("here", path, from_ports("127.0.0.1", *ports, gpu="none", models=DEPLOYED[:4]), RunStore(path))
 
 
 @needs_link

@@ -13,11 +13,11 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
 
+from photodup.bench import Columns
 from photodup.bench.anyurl.measure import LoadSpec, Request, count
 from photodup.bench.anyurl.versus import SHORTEST, fitted, same_answers, visit
 from photodup.bench.anyurl.watch import Watcher
@@ -25,7 +25,6 @@ from photodup.bench.pairs import read
 from photodup.bench.pairs.alternate import Visit
 from photodup.bench.stats.comparison import Observed, one_sided
 from photodup.bench.stats.sentence import number
-from photodup.bench.stats.spread import Spread, spread_of
 from photodup.core.errors import PhotodupError
 from photodup.core.files import write_atomically
 
@@ -59,6 +58,7 @@ class Gated:
     """The result of a gate.
 
     Attributes:
+        spread: standard deviation of a visit's mean, a fraction.
         rates: by the planted slowdown, as a fraction: the share of simulated gates that fail at the spread just measured.
         values: base's and head's figure, in `unit`.
         reason: why it fails beside the slowdown; empty otherwise.
@@ -70,7 +70,7 @@ class Gated:
     n: int
     n_visits: int
     seconds: float
-    spread: Spread
+    spread: float
     rates: dict[float, float]
     notes: tuple[str, ...] = ()
     reason: str = ""
@@ -95,11 +95,11 @@ class Gated:
         return [
             f"{verdict}: {reason}{size}; {bounds}, the limit is {slowdown.limit:+z.1%}.",
             f"It rests on {rests_on}, {self.seconds:.0f} s, and look {slowdown.looks} of {len(LEVELS)}.",
-            f"Simulated {N_SIMULATED} times at the spread just measured ({self.spread.visits:.1%} between visits), this "
+            f"Simulated {N_SIMULATED} times at the spread just measured ({self.spread:.1%} between visits), this "
             f"gate fails {rates} of runs.",
         ]
 
-    def as_record(self) -> dict[str, Any]:
+    def as_record(self) -> Columns:
         """Return it as JSON."""
         return {**asdict(self), "failed": self.has_failed, "sentences": self.sentences()}
 
@@ -120,6 +120,11 @@ def decide(ratios: Sequence[np.ndarray], limit: float, look: int) -> Slowdown:
 
 Draw = Callable[[int, np.random.Generator], Sequence[np.ndarray]]
 """Draws log ratios around 0 of all visits of so many looks, one array a visit."""
+
+
+def drawn_with(spread: float, per_look: int) -> Draw:
+    """Return what draws normal log ratios with this standard deviation, so many visits a look."""
+    return lambda looks, generator: tuple(generator.normal(0, spread, (looks * per_look, 1)))
 
 
 def planted_heads(draw: Draw, planted: float) -> Iterator[list[np.ndarray]]:
@@ -179,11 +184,9 @@ def measure_gate(sides: Sides, spec: LoadSpec, watcher: Watcher, *, limit: float
         if decision.verdict != "open":
             break
     assert isinstance(observed, Observed)
-    spread = spread_of(Observed(tuple(ratios), 1.0, 1.0))
-    rates = {
-        planted: simulated(lambda looks, draw: spread.draw(looks * per_look, draw), limit, planted)
-        for planted in dict.fromkeys((0.0, limit, limit + BEYOND))
-    }
+    spread = math.sqrt(observed.variance)
+    draw = drawn_with(spread, per_look)
+    rates = {planted: simulated(draw, limit, planted) for planted in (0.0, limit, limit + BEYOND)}
     shares = []
     for side in (0, 1):
         n_failed = sum(v.n_failed[side] for v in visits)

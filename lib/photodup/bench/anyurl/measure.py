@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
+from photodup.bench import Columns
 from photodup.bench.anyurl import kserve
 from photodup.bench.anyurl.arrivals import Pattern, pattern_of
 from photodup.bench.anyurl.payloads import JSON, Payloads
@@ -18,7 +19,7 @@ from photodup.bench.anyurl.watch import Watcher
 from photodup.bench.backends.http_connection import HttpError
 from photodup.bench.backends.server_adapters import OverGrpc, OverHttp
 from photodup.bench.link.link import LOOPBACK, Way
-from photodup.bench.load.counters import known_account, probe
+from photodup.bench.load.counters import check_page, probe
 from photodup.bench.load.plan import WindowPlan
 from photodup.bench.load.usage import local_usage
 from photodup.bench.load.window import Probe, measure
@@ -109,7 +110,7 @@ class LoadWindow:
         began_s: when it was begun, seconds since the first of all.
     """
 
-    columns: dict[str, Any]
+    columns: Columns
     rows: np.ndarray
     errors: list[tuple[float, str]]
     began_s: float = 0.0
@@ -128,7 +129,7 @@ class Measured:
     windows: list[LoadWindow] = field(repr=False)
 
     @cached_property
-    def columns(self) -> dict[str, Any]:
+    def columns(self) -> Columns:
         """The figures of all windows, as `figures_of_windows` names them."""
         return figures_of_windows([window.columns for window in self.windows])
 
@@ -369,7 +370,9 @@ def counters_of(target: Target) -> Probe | None:
         return None
     url = target.metrics or f"http://{parts.netloc.rpartition(':')[0]}:{port}"
     try:
-        return probe(url, known_account(url, kserve.counted_models(target) if is_triton else ()))
+        models = kserve.counted_models(target) if is_triton else ()
+        check_page(url, models)
+        return probe(url, models)
     except PhotodupError:
         if target.metrics:
             raise

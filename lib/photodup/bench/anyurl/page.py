@@ -1,23 +1,39 @@
 """The tables and figures of the page of a run, a search or a comparison."""
 
 import io
+import math
 from collections.abc import Sequence
-from typing import Any
+from typing import NamedTuple
 
+import matplotlib
 import numpy as np
+from matplotlib.figure import Figure as Chart
 
+from photodup.bench import Columns
 from photodup.bench.anyurl.measure import Measured, with_interval
 from photodup.bench.anyurl.versus import Versus
 from photodup.bench.load.workers import ROW
 from photodup.bench.stats.figures import Figure
 from photodup.bench.stats.rate_search import HighestRate
 from photodup.bench.stats.sentence import row
-from photodup.core.extras import import_extra
 
 _MOST_DOTS = 4000
+BLUE, RED, GREY = "#2a6f97", "#b4442f", "#98a2b3"
 
 
-def measurement_row(measured: Measured) -> dict[str, Any]:
+class Series(NamedTuple):
+    """One colour of a figure: its points, their error bars, and how they are drawn."""
+
+    label: str
+    x: Sequence[float] | np.ndarray
+    y: Sequence[float] | np.ndarray
+    color: str = BLUE
+    style: str = "o"
+    x_bars: list[list[float]] | None = None
+    y_bars: list[list[float]] | None = None
+
+
+def measurement_row(measured: Measured) -> Columns:
     """Return a measurement as the cells of a table's row."""
     percentiles = measured.percentiles_ms
     return {
@@ -46,110 +62,80 @@ def latency_figures(measured: Measured) -> list[tuple[str, str]]:
         np.concatenate([w.began_s + w.rows[:, ROW.index(name)] for w in measured.windows])
         for name in ("due", "done")
     )
-    if not len(done_s):
-        return []
-    failed_s = [w.began_s + at for w in measured.windows for at, _ in w.errors]
-    every = max(1, len(done_s) // _MOST_DOTS)
-    figure, axes = axes_of("seconds", "latency, ms")
-    axes.plot(done_s[::every], 1000 * (done_s - due_s)[::every], ".", ms=3, alpha=0.5, color="#2a6f97")
-    for at in failed_s[:_MOST_DOTS]:
-        axes.axvline(at, color="#b4442f", lw=0.5)
-    axes.set_ylim(bottom=0)
+    failed_s = [w.began_s + at for w in measured.windows for at, _ in w.errors][:_MOST_DOTS]
+    every = math.ceil(len(done_s) / _MOST_DOTS) or 1
+    answered = Series("answered", done_s[::every], 1000 * (done_s - due_s)[::every], style=".")
+    failed = Series("failed", failed_s, [0.0] * len(failed_s), RED, "|")
     few = f" Every {every}th is drawn." if every > 1 else ""
-    lines = "; red lines: failed requests." if failed_s else "."
-    return [(f"Each request when it was answered{lines}{few}", svg(figure))]
+    caption = f"Each request when it was answered, or when it failed.{few}"
+    return _figure(caption, "seconds", "latency, ms", answered, failed) if len(done_s) else []
 
 
 def frontier_figures(sweep: Sequence[Measured]) -> list[tuple[str, str]]:
     """Return the figure of a sweep: latency against throughput, one dot for each number of requests in flight."""
     steps = [step for step in sweep if step.n_answered]
-    if not steps:
-        return []
-    figure, axes = axes_of("requests/s answered", "latency, ms")
     rates = [step.requests_per_s for step in steps]
-    for percentile, color in ((50, "#2a6f97"), (95, "#b4442f")):
+    series = []
+    for percentile, color in ((50, BLUE), (95, RED)):
         latencies = [step.percentiles_ms[percentile] for step in steps]
-        axes.errorbar(
-            [rate[0] for rate in rates], [latency[0] for latency in latencies], xerr=_errors(rates),
-            yerr=_errors(latencies), fmt="o-", ms=4, lw=1, elinewidth=0.8, color=color, label=f"p{percentile}",
-        )  # fmt: skip
-    for step in steps:
-        at = step.requests_per_s[0], step.percentiles_ms[95][0]
-        axes.annotate(str(step.spec.concurrency), at, xytext=(4, 4), textcoords="offset points", fontsize=8)
-    axes.set_ylim(bottom=0)
-    axes.legend(fontsize=8, frameon=False)
+        x, y = ([value for value, _, _ in figures] for figures in (rates, latencies))
+        series.append(Series(f"p{percentile}", x, y, color, "o-", _bars(rates), _bars(latencies)))
+    in_flight = ", ".join(str(step.spec.concurrency) for step in steps)
     caption = (
-        "Numbers are requests in flight, bars 95% intervals between visits. Where the curve turns up, more of them only "
-        "wait longer."
+        f"Dots: {in_flight} requests in flight; bars: 95% intervals between visits. Where the curve turns up, more of them "
+        "only wait longer."
     )
-    return [(caption, svg(figure))]
+    return _figure(caption, "requests/s answered", "latency, ms", *series) if steps else []
 
 
-def _errors(figures: Sequence[Figure]) -> list[list[float]]:
+def _bars(figures: Sequence[Figure]) -> list[list[float]]:
     """Return how far each interval reaches down and up, as an error bar wants it."""
-    ends = [
-        (value, value if low is None else low, value if high is None else high)
-        for value, low, high in figures
+    return [
+        [value - (value if low is None else low) for value, low, _ in figures],
+        [(value if high is None else high) - value for value, _, high in figures],
     ]
-    return [[value - low for value, low, _ in ends], [high - value for value, _, high in ends]]
 
 
 def rate_figures(rate: HighestRate) -> list[tuple[str, str]]:
-    """Return the figure of a search: the percentile at each rate, and where the bound is crossed."""
-    if not rate.windows:
-        return []
-    figure, axes = axes_of("requests/s offered", f"p{rate.bound.percentile:g} of latency, ms")
-    x = [s.rate_per_s for s in rate.windows]
-    y = [s.latency_ms for s in rate.windows]
-    axes.plot(x, y, "o", ms=4, color="#2a6f97")
-    axes.axhline(rate.bound.bound_ms, color="#b4442f", lw=0.8)
-    if np.isfinite(rate.high):
-        axes.axvspan(rate.low, rate.high, color="#2f7d5b", alpha=0.15)
-        axes.axvline(rate.rate_per_s, color="#2f7d5b", lw=0.8)
-    axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.yaxis.set_minor_formatter(lambda value, _: "")
-    caption = "Each dot is a window; the red line is the bound, the band the rate's interval."
-    return [(caption, svg(figure))]
+    """Return the figure of a search: the percentile at each rate, and the bound."""
+    rates = sorted(window.rate_per_s for window in rate.windows)
+    windows = Series("window", [w.rate_per_s for w in rate.windows], [w.latency_ms for w in rate.windows])
+    bound = Series("bound", rates, [rate.bound.bound_ms] * len(rates), RED, "-")
+    y = f"p{rate.bound.percentile:g} of latency, ms"
+    caption = "Each dot is a window; the line is the bound."
+    return _figure(caption, "requests/s offered", y, windows, bound, is_log=True) if rates else []
 
 
 def versus_figures(versus: Versus) -> list[tuple[str, str]]:
     """Return the figure of a comparison: every observation behind the verdict and the check, in the order of time."""
-    metric = versus.outcomes[0].metric
-    figure, axes = axes_of("half of a palindrome of turns", f"difference in {metric.words}, %")
-    looks = (
-        ("check: server 1 through other connections", "#98a2b3"),
-        ("server 2 against server 1", "#2a6f97"),
-    )
-    for place, (outcome, (label, color)) in enumerate(zip(versus.outcomes[:2], looks, strict=True), start=1):
-        ratios = np.concatenate([visit.log_ratios(place) for visit in versus.visits])
-        axes.plot(np.arange(1, len(ratios) + 1), 100 * np.expm1(ratios), "o", ms=4, color=color, label=label)
-        if outcome.is_measured:
-            axes.axhspan(100 * outcome.low, 100 * outcome.high, color=color, alpha=0.2, linewidth=0)
-    axes.axhline(0, color="#667085", lw=0.7)
+    labels = (("check: server 1 through other connections", GREY), ("server 2 against server 1", BLUE))
+    series = []
+    for side, (label, color) in enumerate(labels, start=1):
+        ratios = np.concatenate([visit.log_ratios(side) for visit in versus.visits])
+        series.append(Series(label, np.arange(1, len(ratios) + 1), 100 * np.expm1(ratios), color))
+    y = f"difference in {versus.outcomes[0].metric.words}, %"
+    return _figure("Each dot is one block of each server.", "half of a palindrome of turns", y, *series)
+
+
+def _figure(caption: str, x: str, y: str, *series: Series, is_log: bool = False) -> list[tuple[str, str]]:
+    """Return a caption with its figure as SVG."""
+    chart = Chart(figsize=(7.5, 3.4), layout="constrained")
+    axes = chart.subplots()
+    axes.set(xlabel=x, ylabel=y)
+    for each in series:
+        if len(each.x):
+            axes.errorbar(
+                each.x, each.y, xerr=each.x_bars, yerr=each.y_bars, fmt=each.style, color=each.color, ms=4, lw=1,
+                label=each.label,
+            )  # fmt: skip
+    if is_log:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.yaxis.set_minor_formatter(lambda value, _: "")
+    axes.spines[["top", "right"]].set_visible(False)
     axes.legend(fontsize=8, frameon=False)
-    axes.xaxis.get_major_locator().set_params(integer=True)
-    return [("Each dot is one block of each server; the bands are the 95% intervals.", svg(figure))]
-
-
-def axes_of(x: str, y: str) -> tuple[Any, Any]:
-    import_extra("matplotlib")
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7.5, 3.4), layout="constrained")
-    axes = figure.subplots()
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    return figure, axes
-
-
-def svg(figure: Any) -> str:
-    import matplotlib
-
     buffer = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "photodup"}):
-        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+        chart.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     text = buffer.getvalue()
-    return text[text.index("<svg") :]
+    return [(caption, text[text.index("<svg") :])]

@@ -1,15 +1,17 @@
 """Payloads: files, texts, arrays, or photographs that are made up here."""
 
 import mimetypes
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from random import Random
 
 import numpy as np
+from PIL import Image
 
 from photodup.bench.anyurl.target import Target
 from photodup.core.errors import PhotodupError
+from photodup.embedding.imaging import to_jpeg
 
 MOST_BYTES = 256_000_000  # all payloads are prepared before the first is sent
 MADE_UP, SIDE = 64, 224  # payloads, and pixels on a side
@@ -41,27 +43,28 @@ class Payloads:
         return {"images": "images/s", "texts": "texts/s", "files": "requests/s"}.get(self.kind, "items/s")
 
 
+def picture(seed: int, width: int = 400, height: int = 300) -> Image.Image:
+    """Return soft colours at five scales, like a photograph."""
+    random = np.random.default_rng(seed)
+    total = np.full((height, width, 3), 128 + random.normal(0, 25, 3), np.float32)
+    for cells, contrast in ((3, 60), (6, 40), (12, 25), (32, 15), (96, 10)):
+        for channel in range(3):
+            coarse = Image.fromarray(random.normal(0, contrast, (cells, cells)).astype(np.float32))
+            total[..., channel] += np.asarray(coarse.resize((width, height), Image.Resampling.BICUBIC))
+    return Image.fromarray(np.clip(total, 0, 255).astype(np.uint8))
+
+
 def made_up_images(count: int = MADE_UP) -> Payloads:
-    """Return soft random pictures as JPEG; like photographs they are 5 to 20 KB at this size."""
-    from PIL import Image
-
-    from photodup.embedding.imaging import to_jpeg
-
-    items = []
-    for seed in range(count):
-        generator = np.random.default_rng(seed)
-        coarse = generator.integers(0, 256, (14, 14, 3), np.uint8)
-        soft = Image.fromarray(coarse).resize((SIDE, SIDE), Image.Resampling.BICUBIC)
-        noisy = np.asarray(soft).astype(np.int16) + generator.normal(0, 6, (SIDE, SIDE, 3)).astype(np.int16)
-        items.append(to_jpeg(Image.fromarray(np.clip(noisy, 0, 255).astype(np.uint8)), 90))
+    """Return pictures as JPEG; like photographs they are about 15 KB at this size."""
+    items = tuple(to_jpeg(picture(seed, SIDE, SIDE), 90) for seed in range(count))
     mean_kb = sum(map(len, items)) / count / 1000
     words = f"{count} made-up pictures of {SIDE} × {SIDE} pixels, {mean_kb:.0f} KB each"
-    return Payloads("images", tuple(items), words, "image/jpeg")
+    return Payloads("images", items, words, "image/jpeg")
 
 
 def made_up_texts() -> Payloads:
     """Return short sentences of ten random words."""
-    generator = random.Random(0)
+    generator = Random(0)
     items = tuple(" ".join(generator.choices(_TEXT.split(), k=10)) for _ in range(MADE_UP))
     return Payloads("texts", items, f"{MADE_UP} made-up sentences of ten words")
 

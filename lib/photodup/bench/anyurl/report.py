@@ -2,20 +2,23 @@
 
 import io
 import json
+import platform
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
+from photodup.bench import Columns
 from photodup.bench.anyurl.measure import Measured
 from photodup.bench.load.workers import ROW
 from photodup.bench.pairs.alternate import Visit
 from photodup.bench.stats.facts import METRICS
 from photodup.core.errors import PhotodupError
-from photodup.core.extras import import_extra
-from photodup.core.files import write_atomically
+from photodup.core.files import available_cores, write_atomically
 
 Rows = Mapping[str, Any]  # columns of `requests.parquet`
 
@@ -48,16 +51,12 @@ def write(folder: Path, result: Mapping[str, Any], rows: Rows, page: str) -> lis
 
 
 def _parquet(rows: Rows) -> bytes:
-    import_extra("pyarrow")
-    import pyarrow as pa
-    import pyarrow.parquet as parquet
-
     columns = {
         name: pa.array(column, pa.string() if name in ("url", "server", "error") else None, from_pandas=True)
         for name, column in rows.items()
     }
     buffer = io.BytesIO()
-    parquet.write_table(pa.table(columns), buffer, compression="zstd")
+    pq.write_table(pa.table(columns), buffer, compression="zstd")
     return buffer.getvalue()
 
 
@@ -107,12 +106,8 @@ def request_rows(url: str, measured: Sequence[Measured]) -> Rows:
     }
 
 
-def about(target_columns: Sequence[Mapping[str, Any]], asked_words: str, payload: str) -> dict[str, Any]:
+def about(target_columns: Sequence[Mapping[str, Any]], asked_words: str, payload: str) -> Columns:
     """Return what every result says first: what was asked of whom, when, and by what machine."""
-    import platform
-
-    from photodup.core.files import available_cores
-
     client = {"system": platform.platform(), "python": platform.python_version(), "cores": available_cores()}
     return {
         "made_by": "photodup load",

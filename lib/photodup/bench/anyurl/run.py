@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from photodup.bench import Columns
 from photodup.bench.anyurl import page as pages
 from photodup.bench.anyurl import report
 from photodup.bench.anyurl.measure import LoadSpec, Measured, Request, measure_loads, notes
@@ -136,7 +137,7 @@ class Job:
         return status
 
 
-def _measurements(job: Job, measured: Sequence[Measured], **more: Any) -> dict[str, Any]:
+def _measurements(job: Job, measured: Sequence[Measured], **more: Any) -> Columns:
     """Return the arguments of `Job.close` that hold the measurements of one server."""
     url = job.requests[0].target.name
     return {
@@ -146,7 +147,7 @@ def _measurements(job: Job, measured: Sequence[Measured], **more: Any) -> dict[s
     }
 
 
-def _record(load: Measured) -> dict[str, Any]:
+def _record(load: Measured) -> Columns:
     """Return the figures of a load, and under `windows` those of each window."""
     windows = [{name: value for name, value in w.columns.items() if name != "raw"} for w in load.windows]
     return {**plain(load.columns), "windows": [plain(window) for window in windows]}

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
+from photodup.bench import Columns
 from photodup.bench.backends.http_connection import MOST_TOLD_BYTES, HttpConnection, HttpError
 from photodup.core.addresses import http_address, is_loopback, masked
 from photodup.core.errors import PhotodupError
@@ -180,7 +181,7 @@ class Target:
                     return None
                 raise unreachable(self.base, Exception(f"gRPC {code}: {details}")) from None
 
-    def columns(self) -> dict[str, Any]:
+    def columns(self) -> Columns:
         """Return the target as columns of a result; no header and no key."""
         return {"url": self.name, "protocol": self.protocol, "model": self.model or None}
 

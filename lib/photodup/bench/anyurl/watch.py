@@ -1,4 +1,4 @@
-"""Show a load while it runs: one line that changes on a terminal, a line now and then in a log."""
+"""Show a load while it runs: a line every few seconds."""
 
 import signal
 import sys
@@ -11,7 +11,7 @@ import numpy as np
 
 from photodup.bench.load.workers import ROW, Observer, Window
 
-EVERY_S, EVERY_S_IN_A_LOG = 0.5, 5.0
+EVERY_S = 5.0
 _RECENT = 200
 
 
@@ -31,39 +31,26 @@ class Watcher(Observer):
     def __init__(self, stream: TextIO | None = sys.stderr) -> None:
         super().__init__()
         self._stream, self.stop_asked, self.is_dead, self.opened_s = stream, False, False, 0.0
-        self._is_terminal = stream is not None and stream.isatty()
-        self._label, self._seconds, self._shown, self._width = "", 0.0, 0.0, 0
+        self._label, self._seconds, self._shown = "", 0.0, 0.0
 
     def begin(self, label: str, seconds: float) -> None:
         self._label, self._seconds, self._shown = label, seconds, time.monotonic()
         super().__init__()
 
     def see(self, window: Window, elapsed_s: float) -> bool:
-        every = EVERY_S if self._is_terminal else EVERY_S_IN_A_LOG
         now = time.monotonic()
-        if self._stream is not None and now - self._shown >= every and elapsed_s > 0:
+        if now - self._shown >= EVERY_S and elapsed_s > 0:
             self._shown = now
-            self._show(self._stream, window, elapsed_s)
+            self._show(window, elapsed_s)
         self.is_dead, self.opened_s = len(window.errors) > max(20, window.answered()), window.started
         return self.stop_asked or self.is_dead
 
-    def keep(self, rows: np.ndarray, errors: list[tuple[float, str]]) -> None:
-        super().keep(rows, errors)
-        self.clear()
-
     def say(self, line: str) -> None:
-        """Print a line of its own."""
+        """Print a line."""
         if self._stream is not None:
-            self.clear()
             print(line, file=self._stream, flush=True)
 
-    def clear(self) -> None:
-        """Take away the line that changes."""
-        if self._stream is not None and self._is_terminal and self._width:
-            self._stream.write("\r" + " " * self._width + "\r")
-            self._width = 0
-
-    def _show(self, stream: TextIO, window: Window, elapsed_s: float) -> None:
+    def _show(self, window: Window, elapsed_s: float) -> None:
         parts = [f"{elapsed_s:.0f} of {self._seconds:.0f} s", f"{window.answered():,} answers"]
         latest = [row for samples in window.samples for row in samples[-_RECENT:]]
         if latest:
@@ -71,13 +58,7 @@ class Watcher(Observer):
             parts.append(f"median {np.median(latency_ms):,.1f} ms now")
         if window.errors:
             parts.append(f"{len(window.errors)} failed")
-        line = f"{self._label}: {', '.join(parts)}"
-        if self._is_terminal:
-            stream.write("\r" + line[:150].ljust(self._width))
-            self._width = max(self._width, min(len(line), 150))
-            stream.flush()
-        else:
-            print(line, file=stream, flush=True)
+        self.say(f"{self._label}: {', '.join(parts)}")
 
 
 @contextmanager

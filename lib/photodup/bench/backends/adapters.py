@@ -1,15 +1,65 @@
-"""Makes the adapter of a backend, and holds its answers against the reference before anything is timed."""
+"""Makes the adapter of a backend, and holds its answers against the reference before anything is timed.
+
+The timed span is the same for all: encoded photographs in hand → embeddings in hand, in three stages. An adapter's `prepare`
+is the client's own work (decode, resize, encode the wire). `request` of one of its connections goes from the first byte sent
+to the last byte received, and opens a connection that is closed. `decode` turns the answer into float32 [batch, dim].
+"""
 
 import contextlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
+from photodup.bench import Columns
 from photodup.bench.backends import server_adapters
-from photodup.bench.backends.adapter import Adapter, Dummy, Local
+from photodup.bench.backends.server_adapters import GrpcWorker, HttpWorker, OverGrpc, OverHttp
 from photodup.core.errors import PhotodupError
-from photodup.embedding.backends import DUMMY, Backend, parse_backend
+from photodup.embedding.backends import Backend, parse_backend
+from photodup.embedding.imaging import normalize
+from photodup.embedding.wire import wires
+
+
+class Local:
+    """An engine in this process: what a server is compared with when it costs nothing to reach it.
+
+    Args:
+        model: an `ImageModel`; without it the one in the environment, on the CPU under ONNX Runtime.
+    """
+
+    can_reconnect = False
+
+    def __init__(self, backend: Backend, model: Any = None) -> None:
+        if model is None:
+            from photodup.embedding.engines.encoder import load_model
+
+            model = load_model(engine=backend.engine, device="cpu" if backend.engine == "onnx" else None)
+        self.backend, self._model = backend, model
+
+    def describe(self) -> Columns:
+        return {**self.backend.columns(), "channel": None}
+
+    def prepare(self, photos: Sequence[Any]) -> Any:
+        return normalize(wires.pixels(photos))
+
+    def payload_bytes(self, prepared: Any) -> int:
+        return 0  # nothing crosses a network
+
+    def open(self) -> Self:
+        return self
+
+    def request(self, prepared: Any) -> Any:
+        return self._model.embed(prepared)
+
+    def decode(self, answer: Any) -> np.ndarray:
+        return answer
+
+    def close(self) -> None:
+        """The model is the caller's, or goes with this object."""
+
+
+Adapter = Local | OverHttp | OverGrpc
+Connection = Local | HttpWorker | GrpcWorker  # of one worker of a load
 
 
 def adapter(backend: str | Backend, url: str | None = None, **options: Any) -> Adapter:
@@ -18,15 +68,13 @@ def adapter(backend: str | Backend, url: str | None = None, **options: Any) -> A
     Args:
         url: `http://host:port`, for gRPC `host:port`; not needed in process.
         options: `timeout_s`; for gRPC also `channel` (`per-worker`, `shared`); for Triton also `model`
-            (another than the backend's own); in process see `Local` and `Dummy`.
+            (another than the backend's own); in process see `Local`.
 
     Raises:
         PhotodupError: no such backend, one that cannot be measured, or a server backend without an address.
     """
     requested = parse_backend(backend)
     if requested.is_local:
-        if requested.engine == DUMMY:
-            return Dummy(**options)
         if requested.engine not in ("pytorch", "onnx") or requested.precision != "fp32":
             raise PhotodupError(
                 f"{requested} cannot be measured in this process: use local-pytorch-fp32 or local-onnx-fp32."

@@ -29,9 +29,6 @@ _MOST_HEADER_BYTES = 1 << 18  # of all interim answers, too
 STALE_S = 1.0  # servers close connections that were idle for some seconds; before that nobody has to ask
 
 
-Prepared = tuple[bytes, bytes]  # head and body
-
-
 class HttpError(PhotodupError):
     """The server answered with a status other than 2xx, without end, or not in HTTP: then `status` is 0."""
 

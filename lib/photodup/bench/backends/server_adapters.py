@@ -3,11 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from photodup.bench.backends.http_connection import HttpConnection, Prepared
+from photodup.bench import Columns
+from photodup.bench.backends.http_connection import HttpConnection
 from photodup.core.errors import PhotodupError
 from photodup.embedding.backends import Backend
 from photodup.embedding.wire import wires
@@ -35,7 +36,8 @@ class OverHttp:
     payload: Callable[[Sequence[Any]], Any] = list
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     method: str = "POST"
-    can_reconnect: bool = field(default=True, init=False)
+    # Each worker has a connection of its own, so the policy `new` has a meaning.
+    can_reconnect: ClassVar = True
 
     def __post_init__(self) -> None:
         self._opened: list[HttpConnection] = []
@@ -44,16 +46,16 @@ class OverHttp:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Another process makes its own: what TLS needs cannot be sent there."""
-        return type(self), tuple(getattr(self, each.name) for each in fields(self) if each.init)
+        return type(self), tuple(getattr(self, each.name) for each in fields(self))
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Columns:
         return {**self.columns, "channel": None}
 
-    def prepare(self, items: Sequence[Any]) -> Prepared:
+    def prepare(self, items: Sequence[Any]) -> Any:
         path, headers, body = self.protocol.encode(self.payload(items))
         return self._heads.head(self.method, path, len(body), {**headers, **self.headers}), body
 
-    def payload_bytes(self, prepared: Prepared) -> int:
+    def payload_bytes(self, prepared: Any) -> int:
         return len(prepared[1])
 
     def open(self) -> "HttpWorker":
@@ -81,9 +83,9 @@ class HttpWorker:
     """One of a load's workers: its own connection, and how an answer is read."""
 
     connection: HttpConnection
-    decode: Callable[[Answer], np.ndarray]
+    decode: Callable[[Any], np.ndarray]
 
-    def request(self, prepared: Prepared) -> Answer:
+    def request(self, prepared: Any) -> Any:
         """Send a prepared request and return the answer's headers and body."""
         return self.connection.request(*prepared)
 
@@ -120,7 +122,7 @@ class OverGrpc:
         self.can_reconnect = self.channel == "per-worker"
         self.shared: Any = None
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Columns:
         return {**self.columns, "channel": self.channel}
 
     def prepare(self, items: Sequence[Any]) -> Any:

@@ -21,6 +21,7 @@ from functools import partial
 from statistics import median
 from typing import Any
 
+from photodup.bench import Columns
 from photodup.bench.backends.http_connection import HttpConnection, HttpError
 from photodup.bench.link.link import (
     HANDSHAKES,
@@ -136,7 +137,7 @@ class _Row:
             self.info["idle_ms"] = before["last_data_sent_ms"]
         return latency_ms
 
-    def columns(self) -> dict[str, Any]:
+    def columns(self) -> Columns:
         is_valid = len(self.samples) >= self.n_samples
         samples = self.samples or [latency_ms for _, latency_ms in self.dropped]
         late = self.dropped[-1][0] if self.dropped else ""
@@ -162,7 +163,7 @@ def _rows(
     n_large: int = 3,
     idle_s: float = 1.0,
     connections: Sequence[str] = KINDS,
-) -> list[dict[str, Any]]:
+) -> list[Columns]:
     """Measure every payload on every kind of connection: above 1 MB or idle `n_large` times, otherwise `n`.
 
     `idle` requests take turns on one connection per payload, so that all of them share each pause of `idle_s`.
@@ -202,7 +203,7 @@ def _over(link: Link, sink: ByteSink, sndbuf_bytes: int | None = None) -> _Sende
 
 def measure_ladder(
     spec: LinkSpec, payloads_bytes: Sequence[int], *, sndbuf_bytes: int | None = None, **sizes: Any
-) -> dict[str, Any]:
+) -> Columns:
     """Measure every payload on every kind of connection over an emulated link; `sizes` as `_rows` takes them."""
     with Link(spec) as link, ByteSink() as sink:
         return {"rows": _rows(_over(link, sink, sndbuf_bytes), payloads_bytes, **sizes)}
@@ -210,7 +211,7 @@ def measure_ladder(
 
 def measure_parallel(
     spec: LinkSpec, payload_bytes: int, *, requests: int, connections: int, repeats: int = 3
-) -> dict[str, Any]:
+) -> Columns:
     """Send `requests` payloads over `connections` warm connections at once; the time until all are answered."""
     payload = bytes(payload_bytes)
     with Link(spec) as link, ByteSink() as sink, contextlib.ExitStack() as stack:
@@ -249,7 +250,7 @@ def _send(server: str, connection: HttpConnection, payload: bytes) -> None:
         )
 
 
-def measure_path(url: str, server: str, payloads_bytes: Sequence[int], **sizes: Any) -> dict[str, Any]:
+def measure_path(url: str, server: str, payloads_bytes: Sequence[int], **sizes: Any) -> Columns:
     """Measure handshakes with a server, then every payload on every kind of connection; `sizes` as `_rows` takes them.
 
     Returns:

@@ -30,6 +30,7 @@ from statistics import median
 from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
+from photodup.bench import Columns
 from photodup.bench.link.relay import CLONE_NEWNET
 from photodup.core.errors import PhotodupError
 
@@ -175,10 +176,6 @@ class Link:
                 f"The emulated link holds up to {MAX_RATE_MBIT_S} Mbit/s, not {self.spec.rate_mbit_s:g}: "
                 "ask for less, or measure without a link."
             )
-        self._start()
-        return self
-
-    def _start(self) -> None:
         self._lock = threading.Lock()
         self._control, theirs = socket.socketpair()
         self._control.settimeout(30)
@@ -204,6 +201,7 @@ class Link:
         except BaseException:
             self.__exit__(None, None, None)
             raise
+        return self
 
     def __exit__(self, *_: object) -> None:
         self._control.close()
@@ -293,16 +291,13 @@ class Link:
             )
         return ""
 
-    def measure_round_trip(self) -> RoundTrip:
-        """Time TCP handshakes with a listener at the host's end; see `round_trip`."""
-        host = self.address if self.servers_far else "127.0.0.1"
-        with socket.create_server((host, 0), backlog=4096) as listener:  # nobody accepts them
-            port = listener.getsockname()[1]
-            return round_trip(lambda: self.connect(port, timeout_s=5).close(), self.spec.rtt_ms)
-
     def _self_test(self) -> None:
+        """Time TCP handshakes with a listener at the host's end."""
+        host = self.address if self.servers_far else "127.0.0.1"
         try:
-            self.round_trip = self.measure_round_trip()
+            with socket.create_server((host, 0), backlog=4096) as listener:  # nobody accepts them
+                port = listener.getsockname()[1]
+                self.round_trip = round_trip(lambda: self.connect(port, 5).close(), self.spec.rtt_ms)
         except OSError as error:
             raise LinkError(
                 f"Nothing answers through the emulated link ({error}): a firewall may drop 198.18.0.0/15 "
@@ -345,7 +340,7 @@ class Way:
     congestion: str | None = None
     slow_start_after_idle: bool | None = None
 
-    def columns(self) -> dict[str, Any]:
+    def columns(self) -> Columns:
         """Return the columns of a point, by the names of the attributes."""
         return asdict(self)
 

@@ -6,14 +6,13 @@ never zero.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from photodup.bench import Columns
 from photodup.bench.link.link import timed_ms
 from photodup.bench.load.usage import metrics_page, usage
 from photodup.core.errors import PhotodupError
-from photodup.embedding.backends import Backend, parse_backend, served_models
 
 Sample = dict[tuple[str, tuple[tuple[str, str], ...]], float]  # (name, sorted labels) → value
 TRITON_STAGES = {
@@ -161,28 +160,27 @@ def fastapi_window(before: Sample, after: Sample) -> dict[str, float | None]:
     return columns
 
 
-def probe(
-    url: str, account: Callable[[Sample, Sample], Mapping[str, Any]]
-) -> Callable[[], contextlib.AbstractContextManager[dict[str, Any]]]:
+def probe(url: str, models: Sequence[str]) -> Callable[[], contextlib.AbstractContextManager[Columns]]:
     """Return what `window.measure(probe=…)` wants: counters around its window, and what the server used in it.
 
     Args:
         url: where the metrics are.
-        account: makes columns of the two readings: `account_of(backend)`.
+        models: of Triton, as `triton_window` takes them; none of the FastAPI service.
 
     Metrics that cannot be read do not spoil a point: the columns stay absent, `counters_error` says why.
     """
 
     @contextlib.contextmanager
-    def around() -> Iterator[dict[str, Any]]:
-        columns: dict[str, Any] = {}
+    def around() -> Iterator[Columns]:
+        columns: Columns = {}
         before = _try_read(url, columns)
         with usage(url) as used:
             yield columns
         after = _try_read(url, columns)
         if before is not None and after is not None:
             try:
-                columns.update(account(before, after))
+                grown = triton_window(before, after, models) if models else fastapi_window(before, after)
+                columns.update(grown)
             except CounterError as error:
                 columns["counters_error"] = str(error)
         columns.update(used)
@@ -190,32 +188,17 @@ def probe(
     return around
 
 
-def account_of(backend: str | Backend) -> Callable[[Sample, Sample], dict[str, Any]]:
-    """Return what turns two readings of the metrics of a backend of FastAPI's or Triton's into columns."""
-    parsed = parse_backend(backend)
-    if parsed.server == "fastapi":
-        return fastapi_window
-    return partial(triton_window, models=served_models(parsed))
-
-
-def known_account(url: str, models: Sequence[str]) -> Callable[[Sample, Sample], dict[str, Any]]:
-    """Return what turns two readings of a page into columns, whosever it is.
-
-    Args:
-        models: of Triton, as `triton_window` takes them; none of another server.
-
-    Raises:
-        CounterError: it cannot be read, or is neither Triton's nor the FastAPI service's.
-    """
+def check_page(url: str, models: Sequence[str]) -> None:
+    """Raise a `CounterError` unless a page can be read and has the counters of these models, or of the FastAPI service."""
     page = read_counters(url)
-    if models and total(page, "nv_inference_count", model=models[-1]) is not None:
-        return partial(triton_window, models=models)
-    if total(page, "photodup_executions") is not None:
-        return fastapi_window
-    raise CounterError(f"{url} has no counters of {models[-1] if models else 'an embedding service'}.")
+    counter = (
+        total(page, "nv_inference_count", model=models[-1]) if models else total(page, "photodup_executions")
+    )
+    if counter is None:
+        raise CounterError(f"{url} has no counters of {models[-1] if models else 'an embedding service'}.")
 
 
-def _try_read(url: str, columns: dict[str, Any]) -> Sample | None:
+def _try_read(url: str, columns: Columns) -> Sample | None:
     try:
         return read_counters(url)
     except CounterError as error:

@@ -1,9 +1,8 @@
 """From the clock readings of a window to its columns."""
 
-from typing import Any
-
 import numpy as np
 
+from photodup.bench import Columns
 from photodup.bench.load.plan import WindowPlan
 from photodup.bench.load.workers import ROW, Window, common_error
 from photodup.bench.stats.facts import METRICS, Load
@@ -17,7 +16,7 @@ LITTLE = 0.015  # how far rate × mean latency may be from the requests in fligh
 LITTLE_WAVES = 10
 
 
-def summarize(columns: dict[str, Any], window: Window, plan: WindowPlan, ended: float) -> dict[str, Any]:
+def summarize(columns: Columns, window: Window, plan: WindowPlan, ended: float) -> Columns:
     """Return `columns` with those of the window; failed where nothing or too little was answered.
 
     Args:
@@ -93,7 +92,7 @@ def percentiles(latency_ms: np.ndarray) -> dict[str, float | None]:
     }
 
 
-def failed(columns: dict[str, Any], error: str) -> dict[str, Any]:
+def failed(columns: Columns, error: str) -> Columns:
     return {**columns, "status": "failed", "error": error}
 
 
@@ -115,7 +114,7 @@ def _overload(due_per_s: float, answered_per_s: float) -> list[str]:
     return [f"the server was overloaded: {answered_per_s:.1f} of {due_per_s:.1f} requests/s were answered"]
 
 
-def _lateness(columns: dict[str, Any], due: np.ndarray, picked: np.ndarray, begun: np.ndarray) -> list[str]:
+def _lateness(columns: Columns, due: np.ndarray, picked: np.ndarray, begun: np.ndarray) -> list[str]:
     """Late sends are in the latency already; here is how many of them were our fault."""
     limit_s = max(LATE_S, LATE_SHARE * columns["latency_ms_p50"] / 1000)
     ours = begun - np.maximum(due, picked) > limit_s  # a worker was free and still overslept
@@ -127,7 +126,7 @@ def _lateness(columns: dict[str, Any], due: np.ndarray, picked: np.ndarray, begu
     ]
 
 
-def _little(columns: dict[str, Any], load: Load) -> list[str]:
+def _little(columns: Columns, load: Load) -> list[str]:
     requests_per_s = columns["throughput_images_per_s"] / load.batch
     columns["little_ratio"] = ratio = little_ratio(
         load.concurrency, requests_per_s, columns["latency_ms_mean"]

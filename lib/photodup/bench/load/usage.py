@@ -23,14 +23,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
+
+import psutil
 
 from photodup.bench.backends.http_connection import MOST_TOLD_BYTES, HttpConnection
 from photodup.core.errors import PhotodupError
-
-if TYPE_CHECKING:
-    import psutil
 
 EVERY_S = 1.0
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -125,8 +124,6 @@ def columns_of(readings: Sequence[tuple[float, Mapping[str, list[float]]]]) -> d
 @contextlib.contextmanager
 def local_usage(url: str) -> Iterator[dict[str, float]]:
     """Watch the process that listens at a loopback address, and all it started; none that is to be seen has no columns."""
-    import psutil
-
     columns: dict[str, float] = {}
     pid, began = listening_pid(url), time.perf_counter()
     before_s = cpu_s(pid) if pid else 0.0
@@ -141,8 +138,6 @@ def local_usage(url: str) -> Iterator[dict[str, float]]:
 
 def listening_pid(url: str) -> int | None:
     """Return the process that listens at a loopback address; None where it is another machine's or not to be seen."""
-    import psutil
-
     parts = urlsplit(url)
     with contextlib.suppress(psutil.Error, OSError):  # macOS asks for root
         for connection in psutil.net_connections(kind="tcp") if parts.hostname in _LOOPBACK else ():
@@ -152,10 +147,8 @@ def listening_pid(url: str) -> int | None:
     return None
 
 
-def family(pid: int) -> "list[psutil.Process]":
+def family(pid: int) -> list[psutil.Process]:
     """Return a process and all that it started and that still run."""
-    import psutil
-
     whole = psutil.Process(pid)
     return [whole, *whole.children(recursive=True)]
 
@@ -166,8 +159,6 @@ def server_pids(url: str, model: str = "") -> tuple[int, ...]:
     Args:
         model: of Triton: only the processes of its Python backend that run this model. Triton's own is shared by all.
     """
-    import psutil
-
     pid = listening_pid(url if "//" in url else f"//{url}")
     pids = []
     for process in family(pid) if pid else ():
@@ -179,8 +170,6 @@ def server_pids(url: str, model: str = "") -> tuple[int, ...]:
 
 def processor_time(pids: Sequence[int]) -> float:
     """Return the processor time that these processes have used so far, seconds; an ended one counts no more."""
-    import psutil
-
     total = 0.0
     for pid in pids:
         with contextlib.suppress(psutil.Error):
@@ -199,8 +188,6 @@ def cpu_s(pid: int) -> float:
 
 def memory_mib(pid: int) -> float:
     """Return the memory of a process and all it started: proportional set size, shared pages once."""
-    import psutil
-
     total_bytes = 0
     for process in family(pid):
         with contextlib.suppress(psutil.NoSuchProcess):

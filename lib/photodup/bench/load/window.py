@@ -19,7 +19,8 @@ from multiprocessing import get_context
 from pickle import PicklingError
 from typing import Any
 
-from photodup.bench.backends.adapter import Adapter
+from photodup.bench import Columns
+from photodup.bench.backends.adapters import Adapter
 from photodup.bench.link.link import LOOPBACK, Way
 from photodup.bench.load import summary
 from photodup.bench.load.plan import RAMP_WAVES, Arrivals, WindowPlan, arrivals_s, request_order
@@ -45,7 +46,7 @@ def measure(
     arrivals: Arrivals | None = None,
     observer: Observer | None = None,
     processes: int = 1,
-) -> dict[str, Any]:
+) -> Columns:
     """Measure one window.
 
     Args:
@@ -80,9 +81,11 @@ def measure(
             "Several processes share a closed loop alone: leave the rate out, or take one process."
         )
     connections: list[Any] = []
+    window = Window(adapter, load, request_order(photos, load.batch, plan.seed), observer=observer)
+    if rate_per_s := load.offered_per_s:
+        window.schedule_s = (arrivals or arrivals_s)(rate_per_s, plan.horizon_s(rate_per_s), plan.seed)
     try:
-        window = _window(adapter, photos, load, plan, arrivals or arrivals_s)
-        window.observer = observer
+        _prepare_ahead(window)
         run = partial(_in_processes, processes, photos) if processes > 1 else _in_threads
         ended, counted = run(window, plan, connections, probe or (lambda: nullcontext({})))
         point |= counted
@@ -105,25 +108,9 @@ def measure(
     return summary.summarize(point, window, plan, ended)
 
 
-def _window(
-    adapter: Adapter, photos: Sequence[bytes], load: Load, plan: WindowPlan, arrivals: Arrivals
-) -> Window:
-    window = Window(adapter, load, request_order(photos, load.batch, plan.seed))
-    _prepare_ahead(window)
-    if load.scenario == "server":
-        rate_per_s = load.offered_per_s or 0.0
-        window.schedule_s = arrivals(rate_per_s, plan.horizon_s(rate_per_s), plan.seed)
-    return window
-
-
 def _prepare_ahead(window: Window) -> None:
     if window.is_prepared:
         window.requests = [window.adapter.prepare(request) for request in window.requests]
-
-
-def _warmup_requests(window: Window, plan: WindowPlan) -> list[Any]:
-    chosen = [window.requests[i % len(window.requests)] for i in range(plan.warmup_requests)]
-    return chosen if window.is_prepared else [window.adapter.prepare(request) for request in chosen]
 
 
 def _in_threads(window: Window, plan: WindowPlan, connections: list, probe: Probe) -> Watched:
@@ -142,7 +129,9 @@ def _in_threads(window: Window, plan: WindowPlan, connections: list, probe: Prob
             connection.close()
 
     connections += [window.adapter.open() for _ in range(window.load.concurrency)]
-    requests = _warmup_requests(window, plan)
+    requests = [window.requests[i % len(window.requests)] for i in range(plan.warmup_requests)]
+    if not window.is_prepared:
+        requests = [window.adapter.prepare(request) for request in requests]
     warm(connections[0], requests)
     # the others at once: larger batches form, and warm too
     with ThreadPoolExecutor(len(connections)) as pool:
@@ -244,9 +233,8 @@ def _work_apart(
     pipe: Any, adapter: Adapter, photos: Sequence[bytes], load: Load, plan: WindowPlan, first: int
 ) -> None:
     """Run one process's share of a load, beginning with request `first`; the parent ends it."""
-    window, cores = Window(adapter, load, request_order(photos, load.batch, plan.seed)), 0.0
-    window.observer, window.turn = _Reports(pipe), itertools.count(first)
-    connections: list[Any] = []
+    requests, connections, cores = request_order(photos, load.batch, plan.seed), list[Any](), 0.0
+    window = Window(adapter, load, requests, observer=_Reports(pipe), turn=itertools.count(first))
     try:
         _prepare_ahead(window)
         cores = _in_threads(window, plan, connections, lambda: nullcontext({}))[1]["client_cpu_cores"]

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from photodup.bench.backends.adapter import Adapter, Connection
+from photodup.bench.backends.adapters import Adapter, Connection
 from photodup.bench.stats.facts import Load
 from photodup.core.errors import is_expected
 from photodup.embedding.wire.http import AnswerError
@@ -67,7 +67,6 @@ class Window:
     samples: list[list[tuple[float, ...]]] = field(default_factory=list)  # rows of `ROW`
     errors: list[tuple[float, str]] = field(default_factory=list)
     mistake: BaseException | None = None  # of this program; ends the point
-    sizes: dict[int, int] = field(default_factory=dict)  # of the requests, as far as they were sent
     observer: Observer | None = None
     longest_pause_s: float = 0.5  # of a worker whose requests fail
     turn: Any = field(default_factory=itertools.count)  # next() of a count is atomic in CPython
@@ -96,13 +95,6 @@ class Window:
         """Return True where a request due then is no longer part of the point."""
         stopped = self.stop_at is not None and due >= self.stop_at
         return stopped or self.mistake is not None or clock() >= self.give_up_at
-
-    def size(self, number: int, request: Any) -> int:
-        """Return the bytes of a prepared request; each is counted once, after its first answer."""
-        index = number % len(self.requests)
-        if index not in self.sizes:
-            self.sizes[index] = self.adapter.payload_bytes(request)
-        return self.sizes[index]
 
     def decode(self, connection: Any, answer: Any) -> None:
         """Read an answer as the client would, and check that it holds what was asked for.
@@ -152,7 +144,7 @@ def run_blocking(window: Window, connection: Connection, samples: list, ready: t
             answered_s = clock()
             window.decode(connection, answer)
             done_s = clock()
-            size = window.size(number, request)
+            size = adapter.payload_bytes(request)
             window.add(samples, (size, due, picked, begun_s, prepared_s, answered_s, done_s))
             failures = 0
         except Exception as error:

@@ -22,7 +22,8 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from pydantic import ConfigDict, Field, TypeAdapter
 
-from photodup.bench.backends.adapter import Adapter
+from photodup.bench import Columns
+from photodup.bench.backends.adapters import Adapter
 from photodup.bench.load.plan import request_order
 from photodup.bench.load.window import short_collections
 from photodup.bench.load.workers import ROW, Window, clock, run_blocking
@@ -122,13 +123,14 @@ class Visit:
         }
 
     def figure(self, latency_ms: np.ndarray) -> float:
-        """Return what sides are compared by: median latency (ms) with one in flight, throughput (images/s) with several.
+        """Return what sides are compared by: median latency (ms) with one in flight, throughput (images/s) with several."""
+        return float(np.median(latency_ms)) if self.in_flight == 1 else self.throughput(latency_ms)
 
-        In a closed loop as many requests are in flight as there are workers, so by Little's law the throughput is their
-        number over the mean latency. Counted between two moments it would depend on where in a burst they lie.
+    def throughput(self, latency_ms: np.ndarray) -> float:
+        """Return images/s by Little's law: a closed loop has as many requests in flight as workers.
+
+        Counted between two moments it would depend on where in a burst they lie.
         """
-        if self.in_flight == 1:
-            return float(np.median(latency_ms))
         return self.in_flight * self.images * 1000 / float(latency_ms.mean())
 
     def values(self) -> list[float | None]:
@@ -142,7 +144,7 @@ class Visit:
         halves = [half for half in first if half in other]
         return np.array([np.log(self.figure(other[half]) / self.figure(first[half])) for half in halves])
 
-    def as_record(self) -> dict[str, Any]:
+    def as_record(self) -> Columns:
         """Return this visit as a record keeps it: the answers apart, under `raw`."""
         columns = {f.name: getattr(self, f.name) for f in fields(self)}
         return columns | {"raw": {name: columns.pop(name) for name in ANSWERS}}
@@ -339,7 +341,7 @@ def measure_visit(
     )
 
 
-def _without_the_others(lanes: Sequence[Lane], load: Load, plan: VisitPlan) -> dict[str, Any]:
+def _without_the_others(lanes: Sequence[Lane], load: Load, plan: VisitPlan) -> Columns:
     """Measure each side alone: its median, and how much processor time the other sides' servers use meanwhile."""
     alone: list[float | None] = []
     carried_over: list[float | None] = [None for _ in lanes]

@@ -1,6 +1,6 @@
 """Comparisons, as `notebooks/comparisons.yaml` declares them before anything is measured."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -165,23 +165,33 @@ def _read(path: Path) -> Declarations:
     sides = {name: _side(name, row, servers) for name, row in data["sides"].items()}
     loads = {name: _load(row) for name, row in data["loads"].items()}
 
-    def side(row: Mapping[str, Any], name: str, label: str = "{}") -> Side:
-        if name not in sides:
-            raise PhotodupError(f"{path.name}: {row['name']} compares {name!r}, which is no side of it.")
-        return replace(sides[name], label=label.format(sides[name].label))
-
-    pairs: list[Pair] = []
-    for notebook, rows in data["comparisons"].items():
+    def pairs_of(notebook: str, rows: Iterable[Mapping[str, Any]]) -> Iterator[Pair]:
+        """Yield what each row compares under each of its loads; rows without a notebook are nulls."""
         for row in rows:
-            names = ((row["a"], row["b"]), *row.get("elsewhere", ()))
-            compared = [(side(row, a), side(row, b)) for a, b in names]
-            pairs += _under_loads(row, notebook, compared, loads, path)
-    nulls: list[Pair] = []
-    for row in data.get("nulls", ()):
-        row = {"name": f"null of {row['side']}", **row}
-        names = (row["side"], *row.get("elsewhere", ()))
-        compared = [(side(row, name), side(row, name, "{} again")) for name in names]
-        nulls += _under_loads(row, "", compared, loads, path)
+            elsewhere = row.get("elsewhere", ())
+            if notebook:
+                name, sides_of_row = row["name"], [(row["a"], row["b"]), *elsewhere]
+            else:
+                name = f"null of {row['side']}"
+                sides_of_row = [(side, side) for side in (row["side"], *elsewhere)]
+            if absent := {side for pair in sides_of_row for side in pair} - sides.keys():
+                raise PhotodupError(f"{path.name}: {name} compares {min(absent)!r}, which is no side of it.")
+            compared = [(sides[a], sides[b]) for a, b in sides_of_row]
+            if not notebook:
+                compared = [(a, replace(b, label=f"{b.label} again")) for a, b in compared]
+            for load_name in row["loads"]:
+                if load_name not in loads:
+                    raise PhotodupError(
+                        f"{path.name}: {name} asks for the load {load_name!r}, which is none of it."
+                    )
+                load, link = loads[load_name]
+                is_primary, is_quick = (load_name in row.get(mark, ()) for mark in ("primary", "quick"))
+                kinds = is_primary, is_quick, not notebook
+                pair = f"{name}, {load_name}", notebook, *compared[0], load_name, load, link
+                yield Pair(*pair, *kinds, elsewhere=tuple(compared[1:]))
+
+    pairs = tuple(pair for notebook, rows in data["comparisons"].items() for pair in pairs_of(notebook, rows))
+    nulls = tuple(pairs_of("", data.get("nulls", ())))
     declared = [pair.name for pair in (*pairs, *nulls)]
     if twice := {name for name in declared if declared.count(name) > 1}:
         raise PhotodupError(f"{path.name}: two comparisons are called {sorted(twice)[0]!r}.")
@@ -189,27 +199,7 @@ def _read(path: Path) -> Declarations:
         notebook: Basis(**{key: tuple(values) for key, values in row.items()})
         for notebook, row in data.get("rests_on", {}).items()
     }
-    return Declarations(sides, tuple(pairs), tuple(nulls), rests_on)
-
-
-def _under_loads(
-    row: Mapping[str, Any],
-    notebook: str,
-    compared: Sequence[tuple[Side, Side]],
-    loads: Mapping[str, tuple[Load, str]],
-    path: Path,
-) -> Iterator[Pair]:
-    """Yield a row's comparison under each of its loads."""
-    (a, b), *elsewhere = compared
-    for name in row["loads"]:
-        if name not in loads:
-            raise PhotodupError(
-                f"{path.name}: {row['name']} asks for the load {name!r}, which is none of it."
-            )
-        load, link = loads[name]
-        is_primary, is_quick = (name in row.get(mark, ()) for mark in ("primary", "quick"))
-        kinds = is_primary, is_quick, not notebook  # no notebook declares a null
-        yield Pair(f"{row['name']}, {name}", notebook, a, b, name, load, link, *kinds, tuple(elsewhere))
+    return Declarations(sides, pairs, nulls, rests_on)
 
 
 def _server(name: str, row: Mapping[str, Any]) -> PeerServer:

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from photodup.bench import Columns
 from photodup.bench.pairs.alternate import Visit
 from photodup.bench.pairs.declared import Pair, Side
 from photodup.bench.stats.comparison import Comparison, Observed
-from photodup.bench.stats.facts import METRICS, SMALLEST_EFFECT, Load, metric_named
-from photodup.bench.stats.figures import Figure, interval, percentile_figure
+from photodup.bench.stats.facts import SMALLEST_EFFECT, Load, metric_named
+from photodup.bench.stats.figures import figures_of_windows, interval
 from photodup.core.errors import PhotodupError
 
 JUMP_S = 1.0  # of the wall clock against the monotonic one: the machine slept, or its clock was set
@@ -129,26 +130,20 @@ def observed(visits: Sequence[Visit], load: Load, metric: str) -> Observed | str
     return Observed(ratios, a, b)
 
 
-def figures(visits: Sequence[tuple[Visit, int]]) -> dict[str, Figure]:
-    """Return a side's figures over all its visits: value, low, high; a figure without enough answers is left out.
-
-    The interval (95%, t over visits) is between visits: of this machine, in this run. A single visit has none.
+def figures(visits: Sequence[tuple[Visit, int]]) -> Columns:
+    """Return a side's figures over all its visits, as `figures_of_windows` names them.
 
     Args:
         visits: each with the index of the side in it.
     """
-    answers = [(visit, ms) for visit, side in visits if len(ms := visit.latencies(side))]
-    latencies = [ms for _, ms in answers]
-    n_answers = sum(map(len, latencies))
-    figures_of_side = {}
-    for metric in METRICS.values():
-        if n_answers < metric.min_answers:
-            continue
-        if metric.percentile is not None:
-            figure = percentile_figure(latencies, metric.percentile)
-        elif metric.quantity == "latency":
-            figure = interval([float(ms.mean()) for ms in latencies])
-        else:
-            figure = interval([v.in_flight * v.images * 1000 / float(ms.mean()) for v, ms in answers])
-        figures_of_side[metric.name] = figure
-    return figures_of_side
+    windows = [
+        {
+            "latency_ms_mean": float(latency_ms.mean()),
+            "latency_ms_p50": float(np.median(latency_ms)),
+            "throughput_images_per_s": visit.throughput(latency_ms),
+            "raw": {"latency_ms": latency_ms},
+        }
+        for visit, side in visits
+        if len(latency_ms := visit.latencies(side))
+    ]
+    return figures_of_windows(windows)

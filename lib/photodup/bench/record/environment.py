@@ -9,6 +9,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import psutil
+
+from photodup.bench import Columns
 from photodup.core.paths import project_root
 from photodup.core.settings import environment
 from photodup.embedding.engines.model import cpuinfo, processor_flags
@@ -21,9 +24,7 @@ PACKAGES = (
 SOURCES = ("lib", "model_repository", "pyproject.toml", "constraints.txt")
 
 
-def describe(
-    model: Mapping[str, Any] | None = None, servers: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
+def describe(model: Mapping[str, Any] | None = None, servers: Mapping[str, Any] | None = None) -> Columns:
     """Describe this machine and its software.
 
     Args:
@@ -34,8 +35,6 @@ def describe(
         JSON-ready facts. The same machine and installation always give the same dictionary, so its
         digest tells whether two records are comparable. `gpus` is empty where no NVIDIA driver answers.
     """
-    import psutil
-
     settings = environment()
     names = {"name": settings.architecture, "pretrained": _without_folder(settings.weights)}
     return {
@@ -109,7 +108,7 @@ def _tcp_settings() -> dict[str, str]:
     return {name: (folder / name).read_text().strip() for name in names if (folder / name).is_file()}
 
 
-def _gpus() -> list[dict[str, Any]]:
+def _gpus() -> list[Columns]:
     try:
         import pynvml
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from photodup.bench import Columns
 from photodup.core.errors import PhotodupError
 from photodup.core.files import check_json
 from photodup.core.names import escaped, printable
@@ -39,7 +40,7 @@ class RecordError(PhotodupError):
     """A record that cannot be read, or a run that cannot be written."""
 
 
-def read_record(path: Path) -> dict[str, Any]:
+def read_record(path: Path) -> Columns:
     """Read and check one record file.
 
     Raises:

@@ -20,14 +20,16 @@ import io
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from photodup.bench import Columns
 from photodup.bench.record.json_files import MOST_BYTES, reading
 from photodup.core.files import remove, write_atomically
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
 
 NAME = "latencies.parquet"
 PART = ".latencies.parquet"
@@ -39,7 +41,7 @@ def write_part(path: Path, raw: Mapping[str, Any]) -> None:
     write_atomically(part, _bytes(_table(path.stem, raw)), within=run.parent, fsync=True)
 
 
-def read_arrays(run: Path, record: str) -> "dict[str, np.ndarray]":
+def read_arrays(run: Path, record: str) -> dict[str, np.ndarray]:
     """Return the arrays of one record, float32, by name; empty when it kept none.
 
     Args:
@@ -76,16 +78,12 @@ def compact(run: Path) -> int:
     The one file is replaced before a small one is deleted, so an interruption loses nothing. Rows whose record is
     gone, or was measured again, are left out.
     """
-    import pyarrow as pa
-
     parts = {path.name.removesuffix(PART): path for path in sorted((run / "records").glob(f"*{PART}"))}
     if not parts:
         return 0
     recorded = {path.stem for path in (run / "records").glob("*.json")}
     tables = [_read(path) for name, path in parts.items() if name in recorded]
     if (run / NAME).is_file():
-        import pyarrow.compute as pc
-
         whole = _read(run / NAME)
         unchanged = pa.array(sorted(recorded - parts.keys()), pa.string())
         tables.append(whole.filter(pc.is_in(whole["record"], unchanged)))
@@ -99,14 +97,11 @@ def compact(run: Path) -> int:
     return len(parts)
 
 
-def _table(record: str, raw: Mapping[str, Any]) -> "pa.Table":
+def _table(record: str, raw: Mapping[str, Any]) -> pa.Table:
     """One row a value; arrays of unlike lengths are filled up with nulls."""
-    import numpy as np
-    import pyarrow as pa
-
     arrays = {name: np.asarray(values, np.float32).ravel() for name, values in raw.items()}
     n = max(map(len, arrays.values()), default=0)
-    columns: dict[str, Any] = {
+    columns: Columns = {
         "record": pa.array([record] * n, pa.string()),
         "request": pa.array(range(n), pa.int32()),
     }
@@ -116,9 +111,7 @@ def _table(record: str, raw: Mapping[str, Any]) -> "pa.Table":
     return pa.table(columns)
 
 
-def _bytes(table: "pa.Table") -> bytes:
-    import pyarrow.parquet as pq
-
+def _bytes(table: pa.Table) -> bytes:
     buffer = io.BytesIO()
     numbers = [name for name in table.column_names if name not in ("record", "request")]
     encodings = dict.fromkeys(numbers, "BYTE_STREAM_SPLIT") | {"request": "DELTA_BINARY_PACKED"}
@@ -134,7 +127,7 @@ def _bytes(table: "pa.Table") -> bytes:
     return buffer.getvalue()
 
 
-def _tables(run: Path, record: str) -> "Iterator[pa.Table]":
+def _tables(run: Path, record: str) -> Iterator[pa.Table]:
     """Yield a record's rows: those of its small file, then those in the one file."""
     part, whole = run / "records" / (record + PART), run / NAME
     if part.is_file():
@@ -147,13 +140,11 @@ def _tables(run: Path, record: str) -> "Iterator[pa.Table]":
 
 
 @lru_cache(maxsize=2)
-def _by_record(path: Path, *state: int) -> "dict[str, pa.Table]":
+def _by_record(path: Path, *state: int) -> dict[str, pa.Table]:
     """Return the rows of each record in a run's one file; `state` changes with the file.
 
     Once for all records: the file is one block, so that reading one record costs as much as reading all (20 ms).
     """
-    import numpy as np
-
     table = _read(path)
     names = table["record"].combine_chunks().dictionary_encode()
     codes = names.indices.to_numpy(zero_copy_only=False)
@@ -165,11 +156,7 @@ def _by_record(path: Path, *state: int) -> "dict[str, pa.Table]":
     }
 
 
-def _read(path: Path) -> "pa.Table":
-    import pyarrow as pa
-    import pyarrow.compute as pc
-    import pyarrow.parquet as pq
-
+def _read(path: Path) -> pa.Table:
     with reading(path):
         metadata = pq.read_metadata(path)
         if 4 * metadata.num_rows * metadata.num_columns > MOST_BYTES:

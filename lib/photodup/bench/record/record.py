@@ -15,6 +15,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from photodup.bench import Columns
 from photodup.bench.record import environment, latencies
 from photodup.bench.record.json_files import (
     SCHEMA_VERSION,
@@ -32,7 +35,6 @@ from photodup.core.errors import PhotodupError, is_expected
 from photodup.core.files import write_atomically
 
 if TYPE_CHECKING:
-    import numpy as np
     import pandas as pd
 
 _log = logging.getLogger(__name__)
@@ -81,8 +83,8 @@ class RunStore:
             self.directory.mkdir(parents=True)
 
     def measure_or_load(
-        self, key: str, measure: Callable[[], dict[str, Any]], *, config: Mapping[str, Any], kind: str = ""
-    ) -> dict[str, Any]:
+        self, key: str, measure: Callable[[], Columns], *, config: Mapping[str, Any], kind: str = ""
+    ) -> Columns:
         """Return the result recorded for `key` and `config`; measure and record it when there is none.
 
         Args:
@@ -112,7 +114,7 @@ class RunStore:
         record = self._run(key, measure, config, kind)
         return _outcome(record)
 
-    def record(self, key: str, *, config: Mapping[str, Any]) -> dict[str, Any] | None:
+    def record(self, key: str, *, config: Mapping[str, Any]) -> Columns | None:
         """Return the whole record (see `json_files.FIELDS`) or None.
 
         Raises:
@@ -126,14 +128,14 @@ class RunStore:
         record = self.record(key, config=config)
         return record is not None and record["status"] == "ok"
 
-    def read(self, key: str, *, config: Mapping[str, Any]) -> dict[str, Any] | None:
+    def read(self, key: str, *, config: Mapping[str, Any]) -> Columns | None:
         """Return the result of a finished measurement, its arrays under `raw`; None where there is none."""
         record = self.record(key, config=config)
         if record is None or record["status"] != "ok":
             return None
         return record["result"] | {"raw": self.raw(key, config=config)}
 
-    def raw(self, key: str, *, config: Mapping[str, Any]) -> "dict[str, np.ndarray]":
+    def raw(self, key: str, *, config: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Return the raw arrays of a finished point, float32; empty when it kept none."""
 
         path = self.path_of(key, config)
@@ -182,9 +184,7 @@ class RunStore:
         """Return the file of a record (see `name_of`)."""
         return self.records_dir / name_of(key, config)
 
-    def _run(
-        self, key: str, measure: Callable[[], dict], config: Mapping[str, Any], kind: str
-    ) -> dict[str, Any]:
+    def _run(self, key: str, measure: Callable[[], dict], config: Mapping[str, Any], kind: str) -> Columns:
         """Measure and write. An interruption (Ctrl-C) records nothing, so that the point is done again."""
         path, environment_digest = self.path_of(key, config), self._keep_environment()
         started, clock = datetime.now(UTC), time.perf_counter()
@@ -240,7 +240,7 @@ class RunStore:
         write_atomically(path, text, within=self.directory.parent, fsync=True)
 
 
-def load_records(run_dir: Path | str) -> Iterator[dict[str, Any]]:
+def load_records(run_dir: Path | str) -> Iterator[Columns]:
     """Yield every record of a run in the order it was measured."""
     records = [read_record(path) for path in sorted((Path(run_dir) / "records").glob("*.json"))]
     yield from sorted(records, key=lambda record: (record["started_at"], record["key"]))
@@ -255,7 +255,7 @@ def figures_of_run(run_dir: Path | str) -> "pd.DataFrame":
     """
     import pandas as pd
 
-    run_dir, visits = Path(run_dir), dict[str, list[dict[str, Any]]]()
+    run_dir, visits = Path(run_dir), dict[str, list[Columns]]()
     for record in load_records(run_dir):
         if record["kind"] == "figure":
             config = {name: value for name, value in record["config"].items() if name != "visit"}
@@ -282,19 +282,19 @@ def name_of(key: str, config: Mapping[str, Any]) -> str:
     return f"{slug(key)}-{digest({'key': key, 'config': config})[:8]}.json"
 
 
-def _answers(run_dir: Path, record: Mapping[str, Any]) -> "dict[str, dict[str, np.ndarray]]":
+def _answers(run_dir: Path, record: Mapping[str, Any]) -> dict[str, dict[str, np.ndarray]]:
     name = name_of(record["key"], record["config"]).removesuffix(".json")
     raw = latencies.read_arrays(run_dir, name) if record["has_raw"] else {}
     return {"raw": raw} if raw else {}
 
 
-def _outcome(record: Mapping[str, Any]) -> dict[str, Any]:
+def _outcome(record: Mapping[str, Any]) -> Columns:
     if record["status"] == "ok":
         return dict(record["result"])
     return {**record["result"], **_gap("failed", record["error"] or "failed without a reason")}
 
 
-def _gap(status: str, error: str) -> dict[str, Any]:
+def _gap(status: str, error: str) -> Columns:
     return {"status": status, "error": error}
 
 

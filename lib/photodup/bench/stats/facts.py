@@ -1,8 +1,8 @@
 """The load on a server, and the one table of figures: their units, and the margins of equality."""
 
 from dataclasses import dataclass
-from typing import Any
 
+from photodup.bench import Columns
 from photodup.core.errors import PhotodupError
 
 SCENARIOS = ("single_stream", "closed_loop", "server", "offline")
@@ -114,7 +114,7 @@ class Load:
         """What sides in turns are compared by: median latency with one in flight, throughput with several."""
         return "latency_ms_p50" if self.concurrency == 1 else "throughput_images_per_s"
 
-    def columns(self) -> dict[str, Any]:
+    def columns(self) -> Columns:
         """Return this load as columns of a point."""
         names = ("connection", "scenario", "batch", "concurrency", "offered_per_s", "span")
         return {name: getattr(self, name) for name in names}

@@ -9,7 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from scipy.special import stdtrit  # Student's t; scipy.stats takes a hundred times as long to load
 
+from photodup.bench import Columns
 from photodup.bench.stats.facts import METRICS, Metric
 
 Figure = tuple[float, float | None, float | None]  # value, low, high
@@ -28,9 +30,6 @@ def interval(values: Sequence[float]) -> Figure:
 
 def _around(middle: float, logs: np.ndarray) -> Figure:
     """Return a figure from its logarithm, with the interval of the mean of `logs` laid around it."""
-    # Student's t quantile. scipy.stats takes a hundred times as long to load.
-    from scipy.special import stdtrit
-
     n = len(logs)
     if n < 2:
         return math.exp(middle), None, None
@@ -38,7 +37,7 @@ def _around(middle: float, logs: np.ndarray) -> Figure:
     return math.exp(middle), math.exp(middle - reach), math.exp(middle + reach)
 
 
-def figures_of_windows(windows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def figures_of_windows(windows: Sequence[Mapping[str, Any]]) -> Columns:
     """Return the figures of one load from its windows, one a visit, as `window.measure` returns them.
 
     Failed windows are left out; without any other the figures are `status` and `error` of the last one.
@@ -55,7 +54,7 @@ def figures_of_windows(windows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             "status": "failed",
             "n_visits": 0,
         }
-    figures: dict[str, Any] = {}
+    figures: Columns = {}
     for name, first in measured[0].items():
         values: list[Any] = [window.get(name) for window in measured]
         is_number = isinstance(first, int | float) and not isinstance(first, bool)

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from photodup.bench import Columns
 from photodup.bench.anyurl import kserve
 from photodup.bench.anyurl.target import Target
 from photodup.bench.verify import pictures
@@ -68,7 +69,7 @@ class VerifiedServer:
         order = (RIGHT, TOLERATED, WRONG, DEAD, NOT_ASKED)
         return f"{self.url}: {', '.join(f'{counts[v]} {v}' for v in order if counts[v])}."
 
-    def as_record(self) -> dict[str, Any]:
+    def as_record(self) -> Columns:
         return {**asdict(self), "sentence": self.sentence()}
 
 

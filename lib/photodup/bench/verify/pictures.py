@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from PIL import Image, ImageChops, ImageCms
 
+from photodup.bench.anyurl.payloads import picture
 from photodup.embedding import imaging
 
 SIDE = imaging.IMAGE_SIZE
@@ -52,17 +53,6 @@ def encoded(image: Image.Image, kind: str = "JPEG", **options: object) -> bytes:
     return imaging.encode(
         image, kind, **({"quality": 95, "subsampling": 0} if kind == "JPEG" else {}) | options
     )
-
-
-def picture(seed: int, width: int = 400, height: int = 300) -> Image.Image:
-    """Return soft colours at five scales, like a photograph."""
-    random = np.random.default_rng(seed)
-    total = np.full((height, width, 3), 128 + random.normal(0, 25, 3), np.float32)
-    for cells, contrast in ((3, 60), (6, 40), (12, 25), (32, 15), (96, 10)):
-        for channel in range(3):
-            coarse = Image.fromarray(random.normal(0, contrast, (cells, cells)).astype(np.float32))
-            total[..., channel] += np.asarray(coarse.resize((width, height), _How.BICUBIC))
-    return Image.fromarray(np.clip(total, 0, 255).astype(np.uint8))
 
 
 def _rings(seed: int, width: int = 1200, height: int = 900) -> Image.Image:

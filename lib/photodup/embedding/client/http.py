@@ -85,12 +85,12 @@ class Http:
         self._client = _client(self._address, timeout, headers)
 
     def call(self, method: str, path: str, **request: Any) -> httpx.Response:
-        return self._patience.retry(lambda: self._once(method, path, request))
+        return self._patience.retry(lambda: self._once(method, path, **request))
 
     def post(self, request: HttpRequest) -> httpx.Response:
         return self.call("POST", request.path, content=request.body, headers=request.headers)
 
-    def _once(self, method: str, path: str, request: dict[str, Any]) -> httpx.Response:
+    def _once(self, method: str, path: str, **request: Any) -> httpx.Response:
         try:
             response = _fetch(self._client, method, path, self._patience.request_s, **request)
         except (httpx.ConnectError, httpx.ProxyError) as error:

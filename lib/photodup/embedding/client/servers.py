@@ -137,7 +137,7 @@ class _Triton:
     def _tensors(self, images: Any) -> dict[str, np.ndarray]:
         return wires.named(wires.encoded_tensor(images) if self._wire == "jpeg" else images)
 
-    def _read(self, metadata: Mapping[str, Any], config_of: Callable[[str], dict[str, Any]]) -> Remote:
+    def _read(self, metadata: Mapping[str, Any], config_of: Callable[[str], Mapping[str, Any]]) -> Remote:
         config = config_of(self.model)
         try:
             model = kserve.model_of(self.model, metadata, config)
@@ -194,7 +194,7 @@ class TritonOverHttp(_Triton):
         except (AnswerError, AttributeError, TypeError, KeyError):
             raise self._http.explain(response, TRITON_HTTP) from None
 
-    def _config(self, model: str) -> dict[str, Any]:
+    def _config(self, model: str) -> Mapping[str, Any]:
         response = self._http.call("GET", f"/v2/models/{model}/config")
         return read_json_answer(response.content) if response.status_code == 200 else {}
 
@@ -225,10 +225,10 @@ class TritonOverGrpc(_Triton):
     def describe(self) -> Remote:
         return self._read(self._about("ModelMetadata", self.model, self._patience.connect_s), self._config)
 
-    def _config(self, model: str) -> dict[str, Any]:
+    def _config(self, model: str) -> Mapping[str, Any]:
         return self._about("ModelConfig", model, self._patience.request_s)
 
-    def _about(self, kind: str, model: str, seconds: float) -> dict[str, Any]:
+    def _about(self, kind: str, model: str, seconds: float) -> Mapping[str, Any]:
         return self._retried(lambda: kserve.about_model(self._channel, kind, model, timeout=seconds))
 
     def infer(self, images: Any) -> np.ndarray:

@@ -102,27 +102,23 @@ def export_of(
     if path := known_export(name, weights, directory or build_dir() / "models", is_read=is_read):
         return path
     chosen = {"MODEL_PRETRAINED": weights, "MODEL_NAME": name}
-    return export_apart(directory=directory, env=chosen)["files"]["fp32"]
+    return export_apart(directory=directory, env=chosen).files["fp32"]
 
 
 def main() -> None:
-    """Export the environment's model: arguments are a folder and variants. The program of `export_apart`.
-
-    Prints a line of JSON for each finished file, and one about the model.
-    """
+    """Export the environment's model: arguments are a folder and variants. The program of `export_apart`."""
     directory, *variants = sys.argv[1:]
     try:
         model = load_model(device="cpu")
-        for variant in variants:
-            path = export(model, Path(directory), [variant])[variant]
-            print(json.dumps({"variant": variant, "path": str(path)}), flush=True)
+        files = export(model, Path(directory), variants)
     except PhotodupError as error:
         sys.exit(f"photodup: {error}")
     except ImportError as error:
         if not (missing := missing_extra(error, "serve")):
             raise
         sys.exit(f"photodup: {missing}")
-    print(json.dumps({"model_digest": model.digest, "pretrained": model.pretrained}))
+    paths = {variant: str(path) for variant, path in files.items()}
+    print(json.dumps([paths, model.digest, model.pretrained]))
 
 
 if __name__ == "__main__":

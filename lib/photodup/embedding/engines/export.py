@@ -14,8 +14,8 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -33,10 +33,8 @@ from photodup.embedding.engines.weights import quiet_tools
 from photodup.embedding.imaging import IMAGE_SIZE, MEAN, STD, normalize
 
 VARIANTS = ("fp32", "uint8", "fp16")
-# LayerNormalization needs 17. The exporter writes IR 10, which needs ONNX Runtime 1.18 (Triton 24.05):
-# `photodup render` refuses newer files.
+# LayerNormalization needs 17. The pinned exporter writes IR 10, which needs ONNX Runtime 1.18 (Triton 24.05).
 OPSET = 18
-IR_VERSION = 10
 # Raise when the graph of the same weights changes, so that older files are not used.
 GRAPH_VERSION = 2
 # Error of the worst image, relative to the length of its vector. The published study allows 0.1%, too.
@@ -67,12 +65,6 @@ def export(
         raise PhotodupError(f"{model.pretrained} is exported already: choose PyTorch weights to export from.")
     if unknown := set(variants) - {*VARIANTS}:
         raise PhotodupError(f"No variant {', '.join(sorted(unknown))}: choose from {', '.join(VARIANTS)}.")
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise PhotodupError(
-            f"Cannot write to {directory} ({error.strerror}): choose another folder."
-        ) from None
     files = {variant: exported_path(model, directory, variant) for variant in variants}
     for variant, path in files.items():
         if force or not is_intact(path):
@@ -98,9 +90,13 @@ def known_export(name: str, weights: str, directory: Path, *, is_read: bool = Tr
     return matches[0] if len(matches) == 1 and (not is_read or is_intact(matches[0])) else None
 
 
-def _origin(name: str, weights: str) -> dict[str, Any]:
+def _origin(name: str, weights: str) -> dict[str, str | list[int]]:
     """Return what identifies the weights without loading them: names, versions, a checkpoint's size and time."""
-    origin = {"model_name": name, "model_pretrained": weights, "graph": [OPSET, GRAPH_VERSION]}
+    origin: dict[str, str | list[int]] = {
+        "model_name": name,
+        "model_pretrained": weights,
+        "graph": [OPSET, GRAPH_VERSION],
+    }
     origin |= {library: version(library) for library in ("torch", "open_clip_torch")}
     if os.path.isfile(weights):
         status = os.stat(weights)
@@ -112,12 +108,21 @@ def _sidecar(facts: Mapping[str, Any]) -> str:
     return json.dumps(facts, indent=1) + "\n"
 
 
+@dataclass(frozen=True)
+class Exports:
+    """The files of some weights, by variant; INT8 files as `openvino-int8` and `onnx-int8`."""
+
+    files: dict[str, Path]
+    model_digest: str = ""
+    pretrained: str = ""
+
+
 def export_apart(
     variants: Sequence[str] = ("fp32",),
     *,
     directory: Path | None = None,
     env: Mapping[str, str] | None = None,
-) -> dict[str, Any]:
+) -> Exports:
     """Export the model that `MODEL_NAME` and `MODEL_PRETRAINED` choose, in a process of its own.
 
     Exporting needs PyTorch and the weights, about 1 GB that a serving process should not hold.
@@ -127,36 +132,19 @@ def export_apart(
         directory: where the files go; default build/models.
         env: environment variables that override those of this process.
 
-    Returns:
-        `files` (variant -> path), `model_digest`, `pretrained`.
-
     Raises:
         PhotodupError: the weights are missing, or the export differs from PyTorch.
     """
     program = [sys.executable, "-P", "-m", "photodup.embedding.engines.encoder"]
     command = [*program, str(directory or build_dir() / "models"), *variants]
-    files: dict[str, Path] = {}
-    exported: dict[str, Any] = {"files": files}
-    with (
-        tempfile.TemporaryFile("w+", encoding="utf-8") as errors,
-        subprocess.Popen(
-            command, env=inherited(**(env or {})), stdout=subprocess.PIPE, stderr=errors, text=True
-        ) as process,
-    ):
-        assert process.stdout is not None
-        for line in process.stdout:
-            if not line.startswith("{"):  # a library's output
-                continue
-            message = json.loads(line)
-            if "variant" in message:
-                files[message["variant"]] = Path(message["path"])
-            else:
-                exported |= message
-        if process.wait():
-            errors.seek(0)
-            lines = errors.read().strip().splitlines() or ["it printed nothing"]
-            raise PhotodupError(lines[-1].removeprefix("photodup: "))
-    return exported
+    process = subprocess.run(command, env=inherited(**(env or {})), capture_output=True, text=True)
+    if process.returncode:
+        lines = process.stderr.strip().splitlines() or ["it printed nothing"]
+        raise PhotodupError(lines[-1].removeprefix("photodup: "))
+    files, model_digest, pretrained = json.loads(
+        process.stdout.splitlines()[-1]
+    )  # after what libraries print
+    return Exports({variant: Path(path) for variant, path in files.items()}, model_digest, pretrained)
 
 
 def exported_path(model: ImageModel, directory: Path, variant: str) -> Path:
@@ -212,32 +200,20 @@ def verify_export(path: Path, model: ImageModel, variant: str) -> dict[str, Any]
     }
 
 
-def ir_version(path: Path) -> int:
-    """Return the version of the ONNX file format, from the first bytes.
-
-    Raises:
-        PhotodupError: it does not begin as an ONNX file.
-    """
-    with path.open("rb") as file:
-        head = file.read(2)
-    # Field 1 of the message is `ir_version`, a number below 128 in one byte.
-    if len(head) < 2 or head[0] != 0x08 or head[1] >= 0x80:
-        raise PhotodupError(f"{path} is no ONNX file: make one with `photodup export`.")
-    return head[1]
-
-
 def _export_one(model: TorchModel, variant: str, path: Path) -> None:
+    metadata = {
+        "model_name": model.name,
+        "model_pretrained": model.pretrained,
+        "model_digest": model.source_digest,
+        "variant": variant,
+    }
     try:
-        program = _trace(model, variant)
-        _cast_first(program.model.graph)
-        metadata = {
-            "model_name": model.name,
-            "model_pretrained": model.pretrained,
-            "model_digest": model.source_digest,
-            "variant": variant,
-        }
-        program.model.metadata_props.update(metadata)
-        with replacing(path) as temporary:
+        with replacing(
+            path
+        ) as temporary:  # a folder that cannot be written fails before the minute of tracing
+            program = _trace(model, variant)
+            _cast_first(program.model.graph)
+            program.model.metadata_props.update(metadata)
             program.save(temporary, include_initializers=True, external_data=False)
             del program  # 350 MB, and verifying holds the same weights twice more
             checked = verify_export(temporary, model, variant)
@@ -252,7 +228,7 @@ def _export_one(model: TorchModel, variant: str, path: Path) -> None:
             write_atomically(path.with_suffix(".json"), _sidecar(sidecar))
     except OSError as error:
         raise PhotodupError(
-            f"Cannot write {path} ({error.strerror or error}): free 400 MB for each variant there."
+            f"Cannot write {path} ({error.strerror or error}): name a folder of yours with 400 MB free for each variant."
         ) from error
 
 

@@ -12,7 +12,7 @@ from photodup.core.extras import import_extra
 from photodup.core.files import available_cores
 from photodup.embedding.engines.cpu import HINTS, describe_openvino, openvino_settings
 from photodup.embedding.engines.model import check_processor
-from photodup.embedding.engines.onnx_runtime import ExportedModel, input_dtype
+from photodup.embedding.engines.onnx_runtime import ExportedModel, existing, input_dtype
 from photodup.embedding.imaging import IMAGE_SIZE
 
 NOTES = "photodup"  # key in an IR's rt_info for quantise.py's notes
@@ -95,11 +95,9 @@ def read_network(path: Path) -> Any:
     Raises:
         PhotodupError: OpenVINO is not installed, no such file, or a file that is cut short or no model.
     """
-    if not path.is_file():
-        raise PhotodupError(f"No model file at {path}: make one with `photodup export`, or correct the path.")
     core = _core()
     try:
-        return core.read_model(path)
+        return core.read_model(existing(path))
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:160]
         raise PhotodupError(

@@ -67,14 +67,11 @@ def quantise(
         )
     path = reduced_path(source, engine, "int8", directory)
     path.parent.mkdir(parents=True, exist_ok=True)
-    calibration = {
-        "photographs": len(images),
-        "digest": images_digest(images),
-        "keep_float": list(keep_float),
-    }
+    digest = images_digest(images)
+    calibration = {"photographs": len(images), "digest": digest, "keep_float": list(keep_float)}
     notes = source.notes(engine, "int8", calibration=calibration)
     inside = {key: value for key, value in vars(notes).items() if value and isinstance(value, str)}
-    inside |= {"calibration_digest": notes.calibration["digest"], "calibration_photographs": str(len(images))}
+    inside |= {"calibration_digest": digest, "calibration_photographs": str(len(images))}
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".quantise-") as folder:
         scratch = Path(folder) / path.name
         try:

@@ -72,14 +72,9 @@ class Notes:
     model_pretrained: str
     model_digest: str
     sha256: str = ""
-    calibration: dict[str, Any] = field(default_factory=dict)
+    calibration: dict[str, int | str | list[str]] = field(default_factory=dict)
     gate: dict[str, Any] | None = None
     draft_size: int = 0
-
-    @property
-    def source(self) -> WeightsSource:
-        """The weights, without the path of their export."""
-        return WeightsSource(Path(), self.model_name, self.model_pretrained, self.model_digest)
 
 
 def source_of(path: Path) -> WeightsSource:

@@ -79,22 +79,6 @@ def random_clip(name: str, pretrained: str) -> Any:
         return _create(name, None, load_weights=False)
 
 
-@contextlib.contextmanager
-def _retries_told_once() -> Iterator[None]:
-    """Let the hub's client warn once: it logs each retry twice, and open_clip repeats its exception."""
-    hub, client = (logging.getLogger(name) for name in ("huggingface_hub", "huggingface_hub.utils._http"))
-    first = iter((True,))
-    propagates, hub.propagate = hub.propagate, False
-    client.addFilter(once := lambda _: next(first, False))
-    logging.root.addFilter(failed := lambda record: not record.getMessage().startswith("Failed to download"))
-    try:
-        yield
-    finally:
-        hub.propagate = propagates
-        client.removeFilter(once)
-        logging.root.removeFilter(failed)
-
-
 def _pretrained_clip(name: str, pretrained: str) -> Any:
     looks_like_path = os.sep in pretrained or pretrained.endswith((".pt", ".bin", ".safetensors"))
     if looks_like_path and not Path(pretrained).is_file():
@@ -108,7 +92,9 @@ def _pretrained_clip(name: str, pretrained: str) -> Any:
             "random:SEED or onnx:PATH."
         )
     try:
-        with _retries_told_once():
+        with quiet_tools(
+            logging.ERROR
+        ):  # the hub's client and open_clip log what they raise, each retry twice
             return _create(name, pretrained, require_pretrained=True)
     except PhotodupError:
         raise
@@ -148,10 +134,10 @@ def _check_preprocessing(name: str, visual: Any) -> None:
 
 
 @contextlib.contextmanager
-def quiet_tools() -> Iterator[None]:
-    """Suppress warnings of libraries about intended settings, logged or raised; errors pass."""
+def quiet_tools(level: int = logging.WARNING) -> Iterator[None]:
+    """Suppress what libraries log up to `level`, and their warnings about intended settings."""
     before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
+    logging.disable(level)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

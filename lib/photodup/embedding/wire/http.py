@@ -123,9 +123,9 @@ class OpenAi:
     encoding: str = "float"
 
     def encode(self, items: Sequence[bytes | str]) -> HttpRequest:
-        request: dict[str, Any] = {"model": self.model, "encoding_format": self.encoding}
+        request: dict[str, str | list[str]] = {"model": self.model, "encoding_format": self.encoding}
         if all(isinstance(item, str) for item in items):
-            request["input"] = list(items)
+            request["input"] = [str(item) for item in items]
         else:
             head = f"data:{self.media_type};base64,"
             request |= {"input": [head + _base64(item) for item in items], "modality": "image"}

@@ -4,9 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from photodup.core.errors import PhotodupError
 from photodup.embedding import imaging
-from photodup.embedding.backends import WIRES
 
 JPEG_QUALITY = 90
 
@@ -30,8 +28,6 @@ def tensor(photos: Sequence[bytes], wire: str) -> np.ndarray:
     fp32 and json [n, 3, 224, 224] float32 normalised, fp16 the same as float16, uint8 raw pixels,
     jpeg [n, 1] of bytes objects.
     """
-    if wire not in WIRES["triton"]:
-        raise PhotodupError(f"There is no wire {wire!r}: the wires are {', '.join(WIRES['triton'])}.")
     return encoded_tensor(jpegs(photos)) if wire == "jpeg" else in_type(pixels(photos), wire)
 
 

@@ -12,11 +12,10 @@ from photodup.photos.compare.reproduce import (
     CELL,
     WINDOW,
     View,
-    cells,
+    cells_of,
     compared_views,
     lost,
     most_detailed,
-    octaves,
     saved,
     tiles,
     whole_cells,
@@ -217,15 +216,14 @@ def detail_beyond(keeper: Picture, member: Picture, placement: Placement) -> flo
     covered[[0, -1]] = covered[:, [0, -1]] = False
     if covered.sum() < 6:
         return 0.0
-    ours, copied, soft = (octaves(grey(picture), 2) for picture in (view.member, view.copy, view.keeper))
-
-    def each(product: np.ndarray, side: int = CELL) -> np.ndarray:
-        return cells(product, side)[: covered.shape[0], : covered.shape[1]][covered]
-
-    before = each(ours[1] ** 2, CELL // 2)
+    ours, soft, copied = view.octaves
+    before = cells_of(ours[1] ** 2, 1, covered)
     busy = np.argsort(before)[len(before) // 2 :]
-    common, of_copy = each(ours[0] * copied[0]), each(copied[0] ** 2)
-    alone = each(ours[0] ** 2) - common**2 / (of_copy + 0.01) - each((copied[0] - soft[0]) ** 2)
+    alone, common, of_copy, by_saving = (
+        cells_of(product, 0, covered)
+        for product in (ours[0] ** 2, ours[0] * copied[0], copied[0] ** 2, (copied[0] - soft[0]) ** 2)
+    )
+    alone -= common**2 / (of_copy + 0.01) + by_saving
     even = before < 0.1 * np.median(before[busy])
     if even.sum() > 6:
         alone -= max(0.0, float(np.median(alone[even])))  # grain lies everywhere

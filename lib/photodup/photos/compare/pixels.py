@@ -19,7 +19,7 @@ from photodup.embedding import imaging
 from photodup.photos.compare.evidence import EvidenceStore, pair_rows
 from photodup.photos.compare.features import SIZE, Features, features
 from photodup.photos.compare.kept_features import FeatureStore, Strongest
-from photodup.photos.compare.pictures import Saving
+from photodup.photos.compare.pictures import Picture, Saving
 from photodup.photos.compare.verify import STRANGERS, Verification, verify_copy
 from photodup.photos.library.catalogue import Catalogue, Photo
 
@@ -62,20 +62,19 @@ class Pixels:
         compared = bar(self._through(codes, deadline_s), total=len(codes), desc="compare", unit="pair")
         return {code: verification for code, verification in compared if verification}
 
-    def load(self, i: int) -> tuple[Image.Image, Saving]:
-        """Return a photo's upright picture at full size, decoded anew or held since it was, and how its file was saved.
+    def picture(self, i: int) -> Picture:
+        """Return a photo at full size, decoded anew or held since it was.
 
         Raises:
             OSError, photodup.embedding.imaging.ImageError: it cannot be read.
         """
+        photo = self._photos[i]
         # In this order: decoding refuses what should not be opened.
         image = self._pictures.get(i) or self._decoded(i)
-        with imaging.open_image((self._catalogue.root / self._photos[i].path).read_bytes()) as header:
-            return image, Saving.of(header)
-
-    def features(self, i: int, image: Image.Image) -> Features:
-        """Return the features of a photo's picture at full size: those it was compared by, where they are of that."""
-        return (i in self._of_whole and self._features(i)) or features(image)
+        with imaging.open_image((self._catalogue.root / photo.path).read_bytes()) as header:
+            saving = Saving.of(header)
+        features_of_whole = self._features(i) if i in self._of_whole else None
+        return Picture(image, saving, photo.camera is not None, features_of_whole)
 
     def _decoded(self, i: int, size: int | None = None) -> Image.Image:
         """Decode a photo at no less than `size` pixels; whole pictures are held, the last ones."""
@@ -86,10 +85,7 @@ class Pixels:
                 if size:
                     self._of_whole.add(i)
                 self._pictures[i] = image
-                while (
-                    4 * sum(picture.width * picture.height for picture in self._pictures.values())
-                    > _MAX_BYTES
-                ):
+                while 4 * sum(math.prod(image.size) for image in self._pictures.values()) > _MAX_BYTES:
                     self._pictures.popitem(last=False)
         return image
 

@@ -56,12 +56,22 @@ class View:
     way: Image.Resampling | None = Image.Resampling.LANCZOS
 
     @cached_property
+    def greys(self) -> list[np.ndarray]:
+        """The greys float32[h, w] of member, keeper and copy."""
+        return [grey(picture) for picture in (self.member, self.keeper, self.copy)]
+
+    @cached_property
+    def octaves(self) -> list[Octaves]:
+        """The three finest octaves of member, keeper and copy."""
+        return [octaves(greys, 3) for greys in self.greys]
+
+    @cached_property
     def rms_differences(self) -> tuple[float, float, float]:
         """The greys by which member and keeper differ, our copy and the keeper, and member and copy.
 
         The tenth of the places that differs most, and may show something else, is left out.
         """
-        member, keeper, copy = map(grey, (self.member, self.keeper, self.copy))
+        member, keeper, copy = self.greys
         covered = whole_cells(self.inside)
         losses = [lost(*pair)[covered] for pair in ((member, keeper), (copy, keeper), (member, copy))]
         if not covered.any():
@@ -94,12 +104,17 @@ def whole_cells(inside: np.ndarray) -> np.ndarray:
     return cells(inside) > 0.999
 
 
+def cells_of(values: np.ndarray, octave: int, covered: np.ndarray, side: int = CELL) -> np.ndarray:
+    """Return float32[n]: the mean of an octave's values [h, w] in each of the covered cells."""
+    return cells(values, side >> octave)[: covered.shape[0], : covered.shape[1]][covered]
+
+
 def lost(before: np.ndarray, after: np.ndarray) -> np.ndarray:
     """Return the mean square by which greys [h, w] differ in each cell."""
     return cells((before - after) ** 2)
 
 
-def octaves(greys: np.ndarray, n: int = 3) -> Octaves:
+def octaves(greys: np.ndarray, n: int) -> Octaves:
     """Return octaves of detail, the finest first, each at half the size of the one before."""
     import cv2
 
@@ -275,17 +290,18 @@ def _as_strong(
     twice, least = copy, 0.5 * member_loss
     # WebP has one encoder, and is quickly saved; other formats' saving is made like a JPEG's.
     form = "WEBP" if saving.format == "WEBP" else "JPEG"
-    save = cache(partial(saved, keeper, form=form))
+    least_loss, save = 0.6 * member_loss, cache(partial(saved, keeper, form=form))
     qualities = _QUALITIES
+    if loss(greys, save(qualities[-1])) < least_loss:
+        return copy, is_exact  # no saving takes as much
     if form == "WEBP":  # takes long, and loses more with every step
-        least_loss = 0.6 * member_loss
         qualities = qualities[bisect_left(qualities, least_loss, key=lambda q: loss(greys, save(q))) :]
     for quality in qualities:
         again = save(quality)
         stronger = loss(greys, again)
         if stronger > (1.5 if is_exact else 1.2) * member_loss:
             break
-        if stronger <= strength or stronger < 0.6 * member_loss:
+        if stronger <= strength or stronger < least_loss:
             continue
         if not is_exact:  # another format: as strong as it takes
             copy, strength = again, stronger

@@ -1,6 +1,5 @@
 """What a member shows beyond our own copy of the keeper, by more than our copy differs from the keeper."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,7 +7,7 @@ import numpy as np
 from photodup.photos.compare.align import corners, grey, inverse, laid, moved
 from photodup.photos.compare.limits import LIMITS
 from photodup.photos.compare.pictures import DCT, Saving, coefficients
-from photodup.photos.compare.reproduce import CELL, View, cells, octaves, whole_cells
+from photodup.photos.compare.reproduce import CELL, Octaves, View, cells, cells_of, whole_cells
 
 # Left, top, right and bottom of a place, as shares of an upright picture, 0..1.
 Box = tuple[float, float, float, float]
@@ -48,7 +47,7 @@ def is_other_light(view: View) -> bool:
     apart = np.stack(
         [cells(view.member[..., k].astype(np.float32) - view.copy[..., k])[covered] for k in range(3)], axis=1
     )
-    parts = np.array_split(np.argsort(cells(grey(view.copy))[covered]), 3)
+    parts = np.array_split(np.argsort(cells(view.greys[2])[covered]), 3)
     tones = [np.abs(np.median(apart[part], axis=0)).max() for part in parts]
     share = float((np.abs(apart).max(axis=1) > LIMITS.light_greys).mean())
     return share > LIMITS.light_share or max(tones) > LIMITS.tone_greys or _is_other_saturation(view, covered)
@@ -57,8 +56,8 @@ def is_other_light(view: View) -> bool:
 def _is_other_saturation(view: View, covered: np.ndarray) -> bool:
     """Return whether all colours are stronger, paler or turned by one factor, however little that is in greys."""
     member, copy = (
-        cells(rgb[..., 0] - grey(rgb))[covered] + 1j * cells(rgb[..., 2] - grey(rgb))[covered]
-        for rgb in (view.member, view.copy)
+        cells(rgb[..., 0] - greys)[covered] + 1j * cells(rgb[..., 2] - greys)[covered]
+        for rgb, greys in zip((view.member, view.copy), view.greys[::2], strict=True)
     )
     power = float((abs(copy) ** 2).mean())
     factor = (member * copy.conj()).mean() / max(power, 1e-6)
@@ -76,8 +75,7 @@ def times_explained(view: View) -> np.ndarray:
     member, copy, keeper = (picture.astype(np.float32) for picture in (view.member, view.copy, view.keeper))
     apart = _largest(np.abs(cv2.GaussianBlur(member - copy, (0, 0), 1.2)))
     loss = np.sqrt(cv2.GaussianBlur(_largest((copy - keeper) ** 2), (0, 0), 6))
-    greys = grey(view.copy)
-    slopes = (cv2.Sobel(greys, cv2.CV_32F, *axes, ksize=3, scale=1 / 8) for axes in ((1, 0), (0, 1)))
+    slopes = (cv2.Sobel(view.greys[2], cv2.CV_32F, *axes, ksize=3, scale=1 / 8) for axes in ((1, 0), (0, 1)))
     slope = cv2.dilate(cv2.magnitude(*slopes), np.ones((5, 5), np.uint8))
     softening: float | np.ndarray = 0.0
     if view.softness:  # a blur that is not quite the member's errs where it took most
@@ -149,20 +147,19 @@ def detail_reasons(view: View) -> list[str]:
     covered[[0, -1]] = covered[:, [0, -1]] = False
     if covered.sum() < 9:
         return []
-    bands = [octaves(grey(picture)) for picture in (view.member, view.keeper, view.copy)]
+    member, keeper, copy = view.octaves
 
-    def each(octave: int, first: int, second: int) -> np.ndarray:
-        return cells_of(bands[first][octave] * bands[second][octave], octave, covered)
+    def each(octave: int, first: Octaves, second: Octaves) -> np.ndarray:
+        return cells_of(first[octave] * second[octave], octave, covered)
 
-    member, keeper, copy = 0, 1, 2
     order = np.argsort(each(1, keeper, keeper) + each(1, member, member))
     busy = order[len(order) * 2 // 3 :]
     contrast, missing = [], []
     for octave in range(3):
         with_member, with_copy = each(octave, member, keeper), each(octave, keeper, copy)
         contrast.append(float(np.median((with_member[busy] + 1e-3) / (with_copy[busy] + 1e-3))))
-        off = cells_of((bands[member][octave] - bands[copy][octave]) ** 2, octave, covered)
-        by_saving = cells_of((bands[copy][octave] - bands[keeper][octave]) ** 2, octave, covered)
+        off = cells_of((member[octave] - copy[octave]) ** 2, octave, covered)
+        by_saving = cells_of((copy[octave] - keeper[octave]) ** 2, octave, covered)
         beyond = np.maximum(off - by_saving, 0) / (each(octave, member, member) + 0.5)
         missing.append(float(np.sqrt(np.median(beyond[busy]))))
     reasons = []
@@ -171,13 +168,13 @@ def detail_reasons(view: View) -> list[str]:
         reasons.append("its small things have another contrast, as after sharpening or a filter")
     if missing[0] > LIMITS.finer or missing[1] > LIMITS.finer_next:
         reasons.append("has finer detail")
-    if has_own_grain(view, bands):
+    if has_own_grain(view):
         reasons.append("its fine grain is not that of the file to keep: it may be another exposure")
     return reasons
 
 
-def has_own_grain(view: View, bands: Sequence[Sequence[np.ndarray]]) -> bool:
-    """Return whether the grain of a member's even places is not the keeper's; of octaves of member, keeper and copy.
+def has_own_grain(view: View) -> bool:
+    """Return whether the grain of a member's even places is not the keeper's.
 
     A smaller copy has the keeper's own grain, averaged. Another exposure has as much, but no more in common than chance.
     """
@@ -185,21 +182,25 @@ def has_own_grain(view: View, bands: Sequence[Sequence[np.ndarray]]) -> bool:
         return False
     covered = cells(view.inside, _GRAIN_CELL) > 0.999
     covered[:2] = covered[-2:] = covered[:, :2] = covered[:, -2:] = False
-    member, keeper, copy = bands
+    member, keeper, copy = view.octaves
 
-    def each(first: Sequence[np.ndarray], second: Sequence[np.ndarray], octave: int) -> np.ndarray:
+    def each(first: Octaves, second: Octaves, octave: int) -> np.ndarray:
         return cells_of(first[octave] * second[octave], octave, covered, _GRAIN_CELL)
 
     order = np.argsort(each(keeper, keeper, 1) + each(member, member, 1))
     even = order[: max(6, len(order) // 16)]
 
-    def likeness(first: Sequence[np.ndarray], second: Sequence[np.ndarray], octave: int) -> float:
-        squares = (each(picture, picture, octave)[even].mean() for picture in (first, second))
-        return float(each(first, second, octave)[even].mean() / np.sqrt(np.prod(list(squares)) + 1e-9))
+    def shared(first: Octaves, second: Octaves, octave: int) -> float:
+        return float(each(first, second, octave)[even].mean())
+
+    def likeness(first: Octaves, second: Octaves, octave: int) -> float:
+        square = shared(first, first, octave) * shared(second, second, octave)
+        return shared(first, second, octave) / float(np.sqrt(square + 1e-9))
 
     for octave in range(2):
-        squares = (each(picture, picture, octave)[even].mean() for picture in (member, keeper))
-        of_member, of_keeper = (float(np.sqrt(square)) * (1 + octave) for square in squares)
+        of_member, of_keeper = (
+            shared(picture, picture, octave) ** 0.5 * (1 + octave) for picture in (member, keeper)
+        )
         common = likeness(member, keeper, octave)
         if view.saving:
             least = LIMITS.grain_common * likeness(copy, keeper, octave)
@@ -217,22 +218,12 @@ def has_own_grain(view: View, bands: Sequence[Sequence[np.ndarray]]) -> bool:
 
 def own_detail(view: View) -> float:
     """Return the fine detail that a member has and the keeper has not, as a share of what it lost of the keeper's."""
-    extra = lost = 0.0
-    covered = whole_cells(view.inside)
-    for octave, bands in enumerate(
-        zip(*(octaves(grey(rgb), 2) for rgb in (view.member, view.keeper)), strict=True)
-    ):
-        member, common, keeper = (
-            float(cells_of(first * second, octave, covered).mean())
-            for first, second in (bands[:1] * 2, bands, bands[1:] * 2)
-        )
-        extra, lost = extra + member - common, lost + keeper - common
+    covered, (member, keeper, _) = whole_cells(view.inside), view.octaves
+    extra, lost = (
+        sum(float(cells_of(a * (a - b), n, covered).mean()) for n, (a, b) in enumerate(pairs))
+        for pairs in (zip(member[:2], keeper, strict=False), zip(keeper[:2], member, strict=False))
+    )
     return extra / max(lost, 1e-3)
-
-
-def cells_of(values: np.ndarray, octave: int, covered: np.ndarray, side: int = CELL) -> np.ndarray:
-    """Return float32[n]: the mean of an octave's values [h, w] in each of the covered cells."""
-    return cells(values, side >> octave)[: covered.shape[0], : covered.shape[1]][covered]
 
 
 def beyond(view: View) -> np.ndarray:

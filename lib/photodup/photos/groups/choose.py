@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 
 from photodup.core.files import available_cores
@@ -32,18 +33,21 @@ class Decision:
 
     Attributes:
         keeper: the file to keep.
-        suggestions: those that it reproduces.
-        differing: of the others what each has that the keeper lacks.
+        others: what each other file has that the keeper lacks; nothing where the keeper reproduces it.
     """
 
     keeper: int
-    suggestions: tuple[int, ...]
-    differing: Mapping[int, tuple[Difference, ...]]
+    others: Mapping[int, tuple[Difference, ...]]
+
+    @property
+    def suggestions(self) -> tuple[int, ...]:
+        """Return those that the keeper reproduces."""
+        return tuple(row for row, differences in self.others.items() if not differences)
 
     @property
     def rows(self) -> tuple[int, ...]:
         """Return all of them, the keeper first."""
-        return (self.keeper, *self.suggestions, *self.differing)
+        return (self.keeper, *self.others)
 
 
 def choose_keeper(ranked: Sequence[int], lacks: Lacks, besides: Lacks, n_preferred: int = 0) -> Decision:
@@ -70,9 +74,7 @@ def choose_keeper(ranked: Sequence[int], lacks: Lacks, besides: Lacks, n_preferr
             lacking = (other for other in ranked if other != row and lacks(row, other))
             if (n := len(list(islice(lacking, fewest)))) < fewest:
                 keeper, fewest = row, n
-    differing = {row: tuple(lacks(keeper, row)) for row in ranked if row != keeper}
-    suggestions = tuple(row for row, reasons in differing.items() if not reasons)
-    return Decision(keeper, suggestions, {row: reasons for row, reasons in differing.items() if reasons})
+    return Decision(keeper, {row: tuple(lacks(keeper, row)) for row in ranked if row != keeper})
 
 
 class Chooser:
@@ -84,7 +86,7 @@ class Chooser:
         rules: which of equal photos to keep.
         store: where comparisons are remembered.
         is_ruled_out: whether two rows are two exposures by what their cameras say.
-        deadline_s: no family is begun after this time, on the monotonic clock.
+        deadline_s: nothing is compared after this time, on the monotonic clock.
 
     Attributes:
         is_complete: no family was left out for the deadline.
@@ -114,57 +116,43 @@ class Chooser:
             for row in sorted(self._unreadable)
         ]
 
-    def lacks(self, keeper: int, member: int) -> tuple[Difference, ...]:
+    def lacks(self, keeper: int, member: int, deadline_s: float = math.inf) -> tuple[Difference, ...]:
         """Return what a member's picture has that a keeper cannot reproduce.
 
         Raises:
             photodup.embedding.imaging.ImageError: one of them cannot be read any more.
+            TimeoutError: they were not compared before, and it is past the deadline.
         """
         if self._is_ruled_out(keeper, member):
             return (TWO_EXPOSURES,)
         pair = keeper, member
         if pair not in self._compared:
+            if time.monotonic() >= deadline_s:
+                raise TimeoutError
             self._compared[pair] = self._new[pair] = lacks(self._picture(keeper), self._picture(member))
         return self._compared[pair]
 
     def choose(self, families: Sequence[Family]) -> list[Decision]:
         """Decide about families, several at a time and the largest first; what cannot be read any more leaves its family."""
         self._recall({row for family in families for row in family.members})
-        decided = {place: self._remembered(family) for place, family in enumerate(families)}
+        # What needs no comparison comes first.
+        decided = {place: self._choose(family, -math.inf) for place, family in enumerate(families)}
         waiting = [place for place, decision in decided.items() if decision is None]
         waiting.sort(key=lambda place: -sum(self._photos[row].size_bytes for row in families[place].members))
+        self.is_complete = True
         with one_thread_each(), ThreadPoolExecutor(available_cores(), thread_name_prefix="family") as pool:
-            chosen = zip(
-                waiting, pool.map(lambda place: self._choose_in_time(families[place]), waiting), strict=True
-            )
+            chosen = pool.map(lambda place: self._choose(families[place], self._deadline_s), waiting)
+            through = bar(chosen, total=len(waiting), desc="choose", unit="group") if waiting else ()
             try:
-                for place, decision in (
-                    bar(chosen, total=len(waiting), desc="choose", unit="group") if waiting else ()
-                ):
+                for place, decision in zip(waiting, through, strict=True):
                     decided[place] = decision
                     self.remember()
             finally:  # who stops waits for the families that were begun
                 pool.shutdown(cancel_futures=True)
         return [decision for decision in decided.values() if decision]
 
-    def _choose_in_time(self, family: Family) -> Decision | None:
-        if time.monotonic() < self._deadline_s:
-            return self._choose(family)
-        self.is_complete = False
-        return None
-
-    def _remembered(self, family: Family) -> Decision | None:
-        """Decide about a family by what was compared before; None where that is not enough."""
-        try:
-            return self._choose(family, self._compared_before)
-        except KeyError:
-            return None
-
-    def _compared_before(self, keeper: int, member: int) -> tuple[Difference, ...]:
-        is_two = self._is_ruled_out(keeper, member)
-        return (TWO_EXPOSURES,) if is_two else self._compared[keeper, member]
-
-    def _choose(self, family: Family, lacks: Lacks | None = None) -> Decision | None:
+    def _choose(self, family: Family, deadline_s: float) -> Decision | None:
+        lacks = partial(self.lacks, deadline_s=deadline_s)
         while True:
             photos = [self._photos[row] for row in family.members if row not in self._unreadable]
             if len(photos) < 2:
@@ -175,24 +163,23 @@ class Chooser:
             ranked.sort(key=self._rules.owner_rank)
             n = sum(self._rules.owner_rank(photo) == best_rank for photo in ranked) if best_rank else 0
             try:
-                return choose_keeper(
-                    [row_of[photo.id] for photo in ranked], lacks or self.lacks, self._besides, n
-                )
+                return choose_keeper([row_of[photo.id] for photo in ranked], lacks, self._besides, n)
             except imaging.ImageError:  # `_picture` knows which; the others are compared without it
                 continue
+            except TimeoutError:
+                self.is_complete = False
+                return None
 
     def _besides(self, keeper: int, member: int) -> Sequence[Difference]:
         lost = self._rules.lost_beside(self._photos[keeper], self._photos[member])
         return [Difference(reason) for reason in lost]
 
     def _picture(self, row: int) -> Picture:
-        photo = self._photos[row]
         try:
-            image, saving = self._pixels.load(row)
+            return self._pixels.picture(row)
         except (OSError, imaging.ImageError) as error:
             self._unreadable[row] = getattr(error, "reason", None) or str(error)
             raise imaging.ImageError(self._unreadable[row]) from error
-        return Picture(image, saving, photo.camera is not None, self._pixels.features(row, image))
 
     def _recall(self, rows: set[int]) -> None:
         row_of = {self._photos[row].md5: row for row in rows}

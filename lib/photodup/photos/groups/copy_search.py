@@ -87,15 +87,12 @@ class CopySearch:
 
     def is_ruled_out(self, i: int, j: int) -> bool:
         """Return whether two rows are known to be two pictures without a look at them."""
-        return not len(self._may_be_one(pair_codes(np.array([i]), np.array([j]))))
+        return not len(self._may_be_one(np.array([pair_code(i, j)])))
 
-    def compare_with(self, keepers: Sequence[tuple[int, Sequence[int]]]) -> None:
+    def compare_with(self, keepers: Iterable[tuple[int, Iterable[int]]]) -> None:
         """Compare each keeper with the others of its family, where it was not yet."""
-        codes = [
-            pair_codes(np.full(len(members), keeper), np.array(members, np.int64))
-            for keeper, members in keepers
-        ]
-        more = np.setdiff1d(np.concatenate([self._asked[:0], *codes]), self._asked)
+        codes = [pair_code(keeper, member) for keeper, members in keepers for member in members]
+        more = np.setdiff1d(np.array(codes, np.int64), self._asked)
         if len(more := self._may_be_one(more)):
             self._compare(more, math.inf)
 
@@ -142,7 +139,7 @@ def not_asked(
         rows_left = np.array([row for row in rows if row != family.hub], np.int64)
         if id(rows) in searched or len(rows_left) < 2:
             continue
-        open_ = may_be_one(np.setdiff1d(pair_codes(np.full(len(rows_left), family.hub), rows_left), compared))
+        open_ = may_be_one(np.setdiff1d(pair_codes(np.array(family.hub), rows_left), compared))
         if len(open_):
             codes.append(open_)
             searched.add(id(rows))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from photodup.core.progress import bar
-from photodup.photos.compare.evidence import EvidenceStore, pair_codes, pair_rows
+from photodup.photos.compare.evidence import EvidenceStore, pair_code, pair_rows
 from photodup.photos.compare.kept_features import FeatureStore
 from photodup.photos.compare.unexplained import Difference
 from photodup.photos.groups.choose import Chooser, Decision
@@ -152,7 +152,7 @@ class _Grouping:
             self._files |= of_bytes
             photos += [same[0] for same in of_bytes.values()]
             decisions += [
-                Decision(i, (), {})
+                Decision(i, {})
                 for i, photo in enumerate(photos)
                 if len(self._files[photo.md5]) > 1 and i not in in_families
             ]
@@ -187,17 +187,13 @@ class _Grouping:
         )
         decisions = chooser.choose(search.families(rank))
         self._problems, self._is_decided = chooser.problems, chooser.is_complete
-        search.compare_with([(decision.keeper, decision.rows[1:]) for decision in decisions])
-        decided = []
+        search.compare_with([(decision.keeper, decision.others) for decision in decisions])
+        decided, hidden = [], set(apart.tolist())
         for decision in decisions:
             # What the owner told apart from the keeper is not shown with it again.
-            rows = decision.rows[1:]
-            codes = pair_codes(np.full(len(rows), decision.keeper), np.array(rows, np.int64))
-            visible = {row for row, is_apart in zip(rows, np.isin(codes, apart), strict=True) if not is_apart}
-            if visible:
-                suggestions = tuple(row for row in decision.suggestions if row in visible)
-                differing = {row: reasons for row, reasons in decision.differing.items() if row in visible}
-                decided.append(Decision(decision.keeper, suggestions, differing))
+            keeper, others = decision.keeper, decision.others.items()
+            visible = {row: lacking for row, lacking in others if pair_code(keeper, row) not in hidden}
+            decided += [Decision(keeper, visible)] if visible else []
         return decided
 
     def _are_in_one_folder(self, codes: np.ndarray) -> np.ndarray:
@@ -222,8 +218,7 @@ class _Grouping:
         keeper = choice.keeper
         twice, nothing = Evidence(True, 1.0, None), tuple[Difference, ...]()
         files = [(photo, twice, nothing) for photo in same if photo.id != keeper.id]
-        reasons = dict.fromkeys(decision.suggestions, nothing) | dict(decision.differing)
-        for row, differing in reasons.items():
+        for row, differing in decision.others.items():
             proof = evidence(decision.keeper, row)
             files += [(photo, proof, differing) for photo in self._files[photos[row].md5]]
         files = [entry for entry in files if self._only_in([keeper, entry[0]]) < 0]
@@ -245,7 +240,7 @@ class _Grouping:
                 str(member.photo.path),
             )
         )
-        if decision.suggestions or decision.differing:
+        if decision.others:
             best = rules.choose([keeper, *(member.photo for member in members)])
             choice = Choice(keeper, best.rule, best.reason)
             if best.keeper.id != keeper.id:
@@ -285,5 +280,5 @@ def _rank(rules: KeepRules, photos: Sequence[Photo], rows: Sequence[int]) -> np.
 
 
 def _apart(feedback: Feedback, row: dict[str, int]) -> np.ndarray:
-    pairs = [[row[md5] for md5 in pair] for pair in feedback.dismissed_pairs(row)]
-    return pair_codes(*np.array(pairs, np.int64).reshape(-1, 2).T)
+    pairs = ((row[md5] for md5 in pair) for pair in feedback.dismissed_pairs(row))
+    return np.array([pair_code(*pair) for pair in pairs], np.int64)

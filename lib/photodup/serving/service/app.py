@@ -23,10 +23,9 @@ from photodup.core.http_protocol import ImpatientProtocol
 from photodup.embedding.engines.reduced import verdict_on
 from photodup.serving.process.ports import claim_ports, key_warning
 from photodup.serving.service import openai_form
-from photodup.serving.service.admission import Overloaded
 from photodup.serving.service.bodies import Base64Request, RequestError, RequestProblem
 from photodup.serving.service.handler import Service, encode_answer
-from photodup.serving.service.openai_form import EmbeddingsAnswer, Models, OpenAiProblem
+from photodup.serving.service.openai_form import EmbeddingsAnswer, ModelEntry, Models, OpenAiProblem
 from photodup.serving.service.settings import ServiceSettings, read_settings
 
 log = logging.getLogger("photodup.service")
@@ -124,25 +123,20 @@ def refusal(path: str, error: RequestError) -> JSONResponse:
         503: {"Retry-After": str(error.retry_after_s)},
     }.get(error.status)
     is_openai = path.startswith(openai_form.PREFIX)
-    body = openai_form.problem(error.status, str(error)) if is_openai else error.problem.model_dump()
-    return JSONResponse(body, error.status, headers)
+    body: BaseModel = openai_form.problem(error.status, str(error)) if is_openai else error.problem
+    return JSONResponse(body.model_dump(), error.status, headers)
 
 
 class Gate:
     """ASGI middleware that refuses requests at next to no cost: at ten times the load, nine of ten end here.
 
-    Args:
-        app: the application.
-        api_key: needed for all paths but the health checks; None for no key.
-        check: raises Overloaded if a request for embeddings would wait too long.
-        count: called with the status of each refused request for embeddings.
+    It asks for the API key, and refuses a request for embeddings that would wait too long.
     """
 
-    def __init__(
-        self, app: ASGIApp, *, api_key: str | None, check: Callable[[], None], count: Callable[[int], None]
-    ) -> None:
-        self._app, self._check, self._count = app, check, count
-        self._api_key = api_key.encode() if api_key else None
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        key = service.settings.api_key
+        self._app, self._service = app, service
+        self._api_key = key.get_secret_value().encode() if key else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["method"] == "HEAD":
@@ -154,16 +148,15 @@ class Gate:
 
     def _refuse(self, scope: Scope) -> JSONResponse | None:
         path = scope["path"]
-        if self._api_key and path not in OPEN_PATHS and not self._has_key(Headers(scope=scope)):
+        try:
+            if self._api_key and path not in OPEN_PATHS and not self._has_key(Headers(scope=scope)):
+                raise RequestError(401, _NO_KEY)
+            if path in _WORK_PATHS and scope["method"] == "POST" and self._service.batcher:
+                self._service.admission.check()
+        except RequestError as error:
             if path in _WORK_PATHS:
-                self._count(401)
-            return refusal(path, RequestError(401, _NO_KEY))
-        if path in _WORK_PATHS and scope["method"] == "POST":
-            try:
-                self._check()
-            except Overloaded as error:
-                self._count(503)
-                return refusal(path, error)
+                self._service.stages.request(error.status)
+            return refusal(path, error)
         return None
 
     def _has_key(self, headers: Headers) -> bool:
@@ -194,15 +187,7 @@ def create_app(settings: ServiceSettings, on_failure: Callable[[str], None] = lo
         lifespan=lifespan,
     )
     app.state.service = service
-    key = service.settings.api_key
-
-    def check() -> None:
-        if service.batcher:
-            service.admission.check()
-
-    app.add_middleware(
-        Gate, api_key=key.get_secret_value() if key else None, check=check, count=service.stages.request
-    )
+    app.add_middleware(Gate, service=service)
 
     @app.exception_handler(RequestError)
     async def refuse(request: Request, error: RequestError) -> JSONResponse:
@@ -237,15 +222,15 @@ def create_app(settings: ServiceSettings, on_failure: Callable[[str], None] = lo
         """Embed images given as data URIs, in OpenAI's form."""
         return await service.embed_openai(request)
 
-    @app.get("/v1/models", response_model=Models, responses={503: {"model": OpenAiProblem}})
-    async def models() -> Response:
+    @app.get("/v1/models", responses={503: {"model": OpenAiProblem}})
+    async def models() -> Models:
         """List the one model, in OpenAI's form."""
-        return JSONResponse(openai_form.models_of(service.ready()[0]))
+        return Models(data=[ModelEntry(id=openai_form.model_id(service.ready()[0]))])
 
-    @app.get("/healthz", response_model=Status)
-    async def healthz() -> dict:
+    @app.get("/healthz")
+    async def healthz() -> Status:
         """Tell that the process is alive, also while the model is loading."""
-        return {"status": "ok"}
+        return Status(status="ok")
 
     @app.get("/readyz", response_model=Status, responses={503: {"model": Status}})
     @app.get("/health", response_model=Status, responses={503: {"model": Status}})
@@ -255,7 +240,7 @@ def create_app(settings: ServiceSettings, on_failure: Callable[[str], None] = lo
             return JSONResponse({"status": "ok"})
         return JSONResponse({"status": "failed" if service.failure else "loading"}, 503)
 
-    @app.get("/info", response_model=Info, responses={503: {"model": RequestProblem}})
+    @app.get("/info", responses={503: {"model": RequestProblem}})
     async def info() -> Info:
         """Tell which model this is and what a request may hold."""
         if (model := service.model) is None:

@@ -1,5 +1,6 @@
 """From an HTTP request to encoded images, in bounded memory, or to an error."""
 
+import asyncio
 import base64
 import contextlib
 from collections.abc import AsyncGenerator, Callable, Iterator
@@ -10,7 +11,8 @@ from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
-from photodup.serving.service.slow_clients import TooSlowBody, paced
+# Window over which the rate of a body is measured, so that a pause of a second or two does not count.
+_WINDOW_S = 5.0
 
 
 class ImageProblem(BaseModel):
@@ -85,27 +87,51 @@ class _InMemoryParser(MultiPartParser):
 async def stream(
     request: Request, max_bytes: int, take: ReserveBytes, *, max_s: float, min_bytes_per_s: float
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the body as it arrives; raise once it is too large or too slow."""
+    """Yield the body as it arrives, so that a slow one does not occupy memory and sockets.
+
+    Raises:
+        RequestError: it is too large, the client left, or it is too slow: not complete after `max_s`, or at less than
+            `min_bytes_per_s` for five seconds.
+    """
     too_large = RequestError(
         413, f"The body is larger than {max_bytes / 1e6:g} MB: send fewer or smaller images."
     )
     announced = request.headers.get("content-length", "")
     if announced.isdigit() and int(announced) > max_bytes:
         raise too_large
-    received = 0
-    try:
-        async for chunk in paced(request, max_s=max_s, min_bytes_per_s=min_bytes_per_s):
-            received += len(chunk)
-            if received > max_bytes:
-                raise too_large
-            take(len(chunk))
-            yield chunk
-    except TooSlowBody as error:
-        raise RequestError(
-            408, f"The body {error}: send smaller images, or fewer (BODY_SECONDS, MIN_BODY_RATE)."
-        ) from None
-    except ClientDisconnect:
-        raise RequestError(400, "The client closed the connection before the body was complete.") from None
+    loop = asyncio.get_running_loop()
+    end = loop.time() + max_s
+    window_s = _WINDOW_S if min_bytes_per_s else max_s
+    received, window_began, window_bytes = 0, loop.time(), 0
+    chunks = request.stream()
+    while True:
+        try:
+            async with asyncio.timeout_at(min(end, window_began + window_s)):
+                chunk = await anext(chunks)
+        except StopAsyncIteration:
+            return
+        except TimeoutError:
+            is_late = loop.time() >= end
+            state = (
+                f"is not complete after {max_s:g} seconds"
+                if is_late
+                else (f"arrives at less than {min_bytes_per_s:,.0f} bytes a second")
+            )
+            raise RequestError(
+                408, f"The body {state}: send smaller images, or fewer (BODY_SECONDS, MIN_BODY_RATE)."
+            ) from None
+        except ClientDisconnect:
+            raise RequestError(
+                400, "The client closed the connection before the body was complete."
+            ) from None
+        received += len(chunk)
+        if received > max_bytes:
+            raise too_large
+        take(len(chunk))
+        yield chunk
+        window_bytes += len(chunk)
+        if window_bytes >= min_bytes_per_s * window_s:
+            window_began, window_bytes = loop.time(), 0
 
 
 async def read_multipart(

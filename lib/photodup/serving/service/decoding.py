@@ -122,10 +122,6 @@ class Decoder:
             remedy="raise DECODE_SECONDS",
         )
 
-    def run(self, function: Callable, *arguments: object) -> Future:
-        """Run a short function in one of the threads."""
-        return self._threads.submit(function, *arguments)
-
     def usual(self, work: RequestWork) -> Future:
         """Decode the ordinary JPEGs; `work.costly` then lists the other images."""
         return work.follow(self._threads.submit(self._usual, work))

@@ -213,7 +213,7 @@ class Service:
             body += chunk
         if len(body) < 1 << 18:
             return read(bytes(body))
-        return await asyncio.wrap_future(self.decoder.run(read, bytes(body)))
+        return await asyncio.to_thread(read, bytes(body))
 
 
 def _load(settings: ServiceSettings) -> ImageModel:

@@ -53,13 +53,13 @@ class EmbeddingsAnswer(BaseModel):
 
 class ModelEntry(BaseModel):
     id: str
-    object: Literal["model"]
-    created: int
-    owned_by: str
+    object: Literal["model"] = "model"
+    created: int = 0
+    owned_by: str = "photodup"
 
 
 class Models(BaseModel):
-    object: Literal["list"]
+    object: Literal["list"] = "list"
     data: list[ModelEntry]
 
 
@@ -79,23 +79,15 @@ class OpenAiProblem(BaseModel):
 _CODES = {401: "invalid_api_key", 404: "model_not_found", 503: "overloaded"}
 
 
-def problem(status: int, sentence: str) -> dict[str, Any]:
+def problem(status: int, sentence: str) -> OpenAiProblem:
     """Return an error in OpenAI's form."""
     kind = "invalid_request_error" if status < 500 else "server_error"
     param = {404: "model", 401: None}.get(status, "input" if status < 500 else None)
-    return {"error": {"message": sentence, "type": kind, "param": param, "code": _CODES.get(status)}}
+    return OpenAiProblem(error=ErrorBody(message=sentence, type=kind, param=param, code=_CODES.get(status)))
 
 
 def model_id(model: ImageModel) -> str:
     return f"{model.name}/{model.pretrained}"
-
-
-def models_of(model: ImageModel) -> dict[str, Any]:
-    """Return the one model in OpenAI's list."""
-    return {
-        "object": "list",
-        "data": [{"id": model_id(model), "object": "model", "created": 0, "owned_by": "photodup"}],
-    }
 
 
 class OpenAiRequest:

@@ -6,8 +6,12 @@
 from __future__ import annotations
 
 import contextlib
+import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 from photodup.core.errors import PhotodupError, is_expected
 from photodup.serving.control_key import VARIABLE, grpc_metadata
@@ -139,7 +143,7 @@ def _asking(grpc_url: str, model: str) -> Iterator[InferenceServerClient]:
 
 def answers_during(
     grpc_url: str, model: str, request: np.ndarray, action: Callable[[], None]
-) -> dict[str, Any]:
+) -> dict[str, dict[str, int] | list[str] | int]:
     """Send requests to `model` from four clients during `action`, and a second before and after it.
 
     Args:
@@ -148,29 +152,22 @@ def answers_during(
     Returns:
         `answers_by_version` (version → answers), `failures` (distinct messages) and `n_failures`.
     """
-    import threading
-    import time
-    from collections import Counter
-    from concurrent.futures import ThreadPoolExecutor
-
     from tritonclient.grpc import InferenceServerClient, InferInput
     from tritonclient.utils import np_to_triton_dtype
 
     tensor = InferInput("image", list(request.shape), np_to_triton_dtype(request.dtype))
     tensor.set_data_from_numpy(request)
-    answers: list[str] = []
-    failures: list[str] = []
-    over = threading.Event()
+    answers, failures, is_over = list[str](), list[str](), threading.Event()
 
     def ask() -> None:
         with InferenceServerClient(grpc_url) as client:
-            while not over.is_set():
+            while not is_over.is_set():
                 try:
                     answers.append(client.infer(model, [tensor]).get_response().model_version)
                 except Exception as error:
                     if not is_expected(error):
                         raise
-                    failures.append(str(error))  # the caller wants these
+                    failures.append(str(error))
 
     with ThreadPoolExecutor(4) as pool:
         futures = [pool.submit(ask) for _ in range(4)]
@@ -179,11 +176,11 @@ def answers_during(
             action()
             time.sleep(1)
         finally:
-            over.set()
-        for future in futures:
-            future.result()
+            is_over.set()
+    for future in futures:
+        future.result()
     return {
-        "answers_by_version": dict(Counter(answers)),
+        "answers_by_version": Counter(answers),
         "failures": sorted(set(failures)),
         "n_failures": len(failures),
     }

@@ -30,10 +30,6 @@ class Preset:
     source: str
     assumption: str
 
-    def compute_ms(self, images: int) -> float:
-        """Return the time of one execution of `images` images."""
-        return self.base_ms + self.per_image_ms * images
-
 
 @cache
 def presets() -> dict[str, Preset]:

@@ -21,7 +21,6 @@ from photodup.core.paths import project_root
 from photodup.embedding import imaging, jpeg_scans
 from photodup.embedding.backends import Backend, backend_of
 from photodup.embedding.engines import cpu
-from photodup.embedding.engines.export import IR_VERSION, ir_version
 from photodup.embedding.engines.model import check_choice, digest_at
 from photodup.embedding.engines.onnx_runtime import model_sha256
 from photodup.embedding.engines.reduced import read_notes, reduced_path, source_of, verdict_in
@@ -143,8 +142,6 @@ def render_repository(
                 if threads:
                     set_parameter(config, intra_op_thread_count=threads)
             link_weights(graph, folder / "1")
-            if graph.suffix == ".onnx":
-                _check_format(graph)
         if name == PREPROCESS:
             config.instance_group[0].count = preprocess_instances
             set_batching(config, "single")  # decoding gains nothing from a batch
@@ -191,15 +188,6 @@ def link_file(onnx: Path, link: Path) -> None:
             os.link(onnx.resolve(), scratch)
         except OSError:  # another file system
             shutil.copyfile(onnx, scratch)
-
-
-def _check_format(onnx: Path) -> None:
-    """Refuse a file that the oldest supported Triton cannot read."""
-    if (version := ir_version(onnx)) > IR_VERSION:
-        raise PhotodupError(
-            f"{onnx} has ONNX format {version}; Triton 24.05 (ONNX Runtime 1.18) reads {IR_VERSION}: export with the "
-            "pinned torch and onnx."
-        )
 
 
 def add_version(repository: Path, model: str, version: int, onnx: Path) -> Path:

@@ -40,7 +40,7 @@ def triton_venv() -> Path:
         PhotodupError: there is none, or none for this platform; names the alternative.
     """
     folder = Path(environment().triton_venv or project_root() / ".venv-triton")
-    if _server_in(folder) is not None:
+    if (server_folder(folder) / "bin" / "tritonserver").exists():
         return folder
     elsewhere = "point an endpoints file at a Triton elsewhere (notebooks/endpoints/)"
     if sys.platform != "linux" or platform.machine() != "x86_64":
@@ -54,19 +54,8 @@ def triton_venv() -> Path:
 
 
 def server_folder(venv: Path) -> Path:
-    """Return the folder of `bin/tritonserver` in a virtual environment.
-
-    Raises:
-        PhotodupError: it is not there.
-    """
-    if (folder := _server_in(venv)) is None:
-        raise PhotodupError(f"No Triton server in {venv}: run `make install`, or set PHOTODUP_TRITON_VENV.")
-    return folder
-
-
-def _server_in(venv: Path) -> Path | None:
-    folders = sorted(venv.glob("lib/python3*/site-packages/pytriton/tritonserver"))
-    return folders[0] if folders and (folders[0] / "bin" / "tritonserver").exists() else None
+    """Return the folder of `bin/tritonserver` in a virtual environment, which need not have it."""
+    return next(venv.glob("lib/python3*/site-packages/pytriton/tritonserver"), venv)
 
 
 def backends_folder(venv: Path) -> Path:

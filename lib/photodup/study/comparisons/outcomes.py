@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from photodup.bench.pairs import read
 from photodup.bench.pairs.alternate import Visit
@@ -119,9 +118,9 @@ def read_comparisons(run: Run, *notebooks: str, declared: Declarations | None = 
     )
 
 
-def read_all(run: Run, *, declared: Declarations | None = None) -> list[Outcome]:
+def read_all(run: Run) -> list[Outcome]:
     """Return the outcomes of all comparisons of a run, nulls last."""
-    return _judged(run, declared or declarations())[0]
+    return _judged(run, declarations())[0]
 
 
 def write_outcomes(run: Run) -> list[Outcome]:
@@ -143,31 +142,18 @@ def _visits(run: Run, pair: Pair) -> tuple[Pair, list[Visit], tuple[str, ...]]:
     """Return a comparison with the sides that were measured, its visits, and what went wrong in them."""
     for a, b in ((pair.a, pair.b), *pair.elsewhere):
         pair = replace(pair, a=a, b=b)
-        visits, notes = [], []
-        for record, visit in recorded(run, visit_key(pair), partial(visit_config, pair)):
-            if visit is None:
-                notes.append(str(record["error"]))
-            else:
-                visits.append(visit)
-                notes += [late] if (late := record["result"].get("link_late")) else []
-        if visits or notes:
-            return pair, visits, tuple(dict.fromkeys(notes))
+        key, number, visits, notes = visit_key(pair), 1, list[Visit](), list[str | None]()
+        while record := run.store.record(key, config=visit_config(pair, number)):
+            notes.append(record["error"] or record["result"].get("link_late"))
+            if record["status"] == "ok":
+                config = visit_config(pair, number)
+                with reading(run.store.path_of(key, config)):
+                    visits.append(Visit.of_record(record["result"], run.store.raw(key, config=config)))
+            number += 1
+        if number > 1:
+            return pair, visits, tuple(dict.fromkeys(filter(None, notes)))
     pair = offered(run, pair)
     return pair, [], tuple(filter(None, [obstacle(run, pair)]))
-
-
-def recorded(
-    run: Run, key: str, config: Callable[[int], Mapping[str, Any]]
-) -> Iterator[tuple[dict[str, Any], Visit | None]]:
-    """Yield the record of each visit with the visit in it, or None where it failed; visits count from 1."""
-    number = 1
-    while (record := run.store.record(key, config=config(number))) is not None:
-        is_ok = record["status"] == "ok"
-        raw = run.store.raw(key, config=config(number)) if is_ok else {}
-        with reading(run.store.path_of(key, config(number))):
-            visit = Visit.of_record(record["result"], raw) if is_ok else None
-        yield record, visit
-        number += 1
 
 
 def _comparison(
@@ -197,14 +183,10 @@ def _figures_of_sides(visits: list[tuple[Pair, list[Visit]]], used: set[tuple[st
             {visit.latencies(index).tobytes(): (visit, index) for visit, index in with_side}.values()
         )
         side = sides[name, load]
-        line: dict[str, Any] = {"side": name, "load": load, "label": side.label, **side.backend.columns()}
-        line |= {
-            "n_visits": len(distinct),
-            "n_failed": sum(visit.n_failed[index] for visit, index in distinct),
-        }
-        for metric, (value, low, high) in read.figures(distinct).items():
-            line |= {metric: value, f"{metric}_ci_low": low, f"{metric}_ci_high": high}
-        rows.append(line)
+        n_failed = sum(visit.n_failed[index] for visit, index in distinct)
+        facts = {"side": name, "load": load, "label": side.label, **side.backend.columns()}
+        rows.append({**facts, "n_visits": len(distinct), "n_failed": n_failed, **read.figures(distinct)})
     metrics = [f"{metric}{end}" for metric in METRICS for end in ("", "_ci_low", "_ci_high")]
     names = ["side", "load", "label", *COLUMNS, "n_visits", "n_failed", *metrics]
-    return pd.DataFrame(rows, columns=names)  # a frame of nothing has them too
+    # A frame of nothing has them too.
+    return pd.DataFrame(rows, columns=names).astype(dict.fromkeys(metrics, float))

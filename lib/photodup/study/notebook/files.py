@@ -16,6 +16,8 @@ from photodup.core.errors import PhotodupError
 from photodup.core.files import write_atomically
 from photodup.core.paths import project_root
 
+Parameters = dict[str, object]
+
 
 @dataclass
 class NotebookOutcome:
@@ -26,7 +28,7 @@ class NotebookOutcome:
     seconds: float = 0.0
     error: str = ""
     source_sha256: str = ""
-    parameters: dict[str, Any] = field(default_factory=dict)
+    parameters: Parameters = field(default_factory=dict)
     sizes: str = "full"
 
 

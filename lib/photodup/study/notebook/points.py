@@ -12,19 +12,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from photodup.bench.link.link import LOOPBACK, PRESETS, Way, emulated
+from photodup.bench.backends import adapters
+from photodup.bench.link.link import LOOPBACK, PRESETS, Link, Way, emulated
+from photodup.bench.load import counters
 from photodup.bench.load.plan import WindowPlan
+from photodup.bench.load.window import measure
+from photodup.bench.load.workers import Observer
 from photodup.bench.stats.facts import Load
 from photodup.bench.stats.figures import figures_of_windows
 from photodup.core.errors import PhotodupError
-from photodup.embedding.backends import Backend, parse_backend
+from photodup.embedding.backends import Backend, parse_backend, served_models
 from photodup.study.notebook.run import ready_to_measure
 from photodup.study.notebook.table import as_table
+from photodup.study.notebook.weights import payload_photos
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from photodup.bench.backends.adapter import Adapter
+    from photodup.bench.backends.adapters import Adapter
     from photodup.study.notebook.run import Run
 
 KIND = "figure"
@@ -97,7 +102,7 @@ class Spec:
 
 
 def measure_figures(
-    run: Run, specs: Sequence[Spec], plan: WindowPlan | None = None, *, visits: int = 3, seed: int = 0
+    run: Run, specs: Sequence[Spec], plan: WindowPlan | None = None, *, visits: int = 3
 ) -> pd.DataFrame:
     """Return one row a spec: its figures over the visits, measured now unless the run has them.
 
@@ -112,22 +117,9 @@ def measure_figures(
         Columns: those of backend, way, load and spec, the figures (of `figures_of_windows`), `status` ("ok",
         "failed" or "missing") and `because`, a sentence where a window could not be measured.
     """
-    from tqdm import tqdm
-
-    plan, order = plan or WindowPlan(), random.Random(seed)
-    if not _may_measure(run, specs, plan, visits):
-        return as_table(_row(run, spec, plan, visits) for spec in specs)
-    checked: set[str] = set()
-    # No bar where everything is read: what is committed would hold its traces.
-    with tqdm(total=visits * len(specs), desc="windows", unit="window", leave=False, delay=5) as progress:
-        for visit in range(1, visits + 1):
-            for group in _in_random_order(specs, order):
-                with _configured(group[0]) as target:
-                    for spec in group:
-                        is_checked = spec.is_checked and spec.backend not in checked
-                        checked.add(spec.backend)
-                        _measure_or_load(run, spec, plan, visit, target, is_checked=is_checked)
-                        progress.update()
+    plan = plan or WindowPlan()
+    if _may_measure(run, specs, plan, visits):
+        _measure(run, specs, plan, visits)
     return as_table(_row(run, spec, plan, visits) for spec in specs)
 
 
@@ -144,12 +136,23 @@ def _may_measure(run: Run, specs: Sequence[Spec], plan: WindowPlan, visits: int)
     return bool(missing) and ready_to_measure(run, asks_servers=asks_servers) is not None
 
 
-def read_windows(run: Run, spec: Spec, plan: WindowPlan | None, visits: int) -> list[dict[str, Any]]:
-    """Return the windows that the run has of a spec, in the order of the visits, each with its answers under `raw`."""
-    configs = [spec.config_of(plan or WindowPlan(), visit) for visit in range(1, visits + 1)]
-    windows = (run.store.read(spec.key, config=config) for config in configs)
-    # Records may have been copied without their answers.
-    return [{k: v for k, v in window.items() if k != "raw" or v} for window in windows if window is not None]
+def _measure(run: Run, specs: Sequence[Spec], plan: WindowPlan, visits: int) -> None:
+    from tqdm import tqdm
+
+    order, checked = random.Random(0), set[str]()
+    # No bar where everything is read: what is committed would hold its traces.
+    with tqdm(total=visits * len(specs), desc="windows", unit="window", leave=False, delay=5) as progress:
+        for visit in range(1, visits + 1):
+            for group in _in_random_order(specs, order):
+                with _configured(group[0]) as enter:
+                    for spec in group:
+                        if not _obstacle(run, spec):
+                            is_checked = spec.is_checked and spec.backend not in checked
+                            checked.add(spec.backend)
+                            config = spec.config_of(plan, visit)
+                            measure = partial(_measured, run, spec, plan, visit, enter, is_checked)
+                            run.measure_or_load(spec.key, measure, config=config, kind=KIND, may_fail=True)
+                        progress.update()
 
 
 def reference_embeddings(run: Run) -> np.ndarray:
@@ -159,7 +162,6 @@ def reference_embeddings(run: Run) -> np.ndarray:
         from photodup.embedding import imaging
         from photodup.embedding.engines.encoder import load_model
         from photodup.embedding.wire import wires
-        from photodup.study.notebook.weights import payload_photos
 
         model = load_model()
         vectors = model.embed(imaging.normalize(wires.pixels(payload_photos(N_PHOTOS))))
@@ -202,34 +204,25 @@ def _configured(spec: Spec) -> Iterator[Callable[[], str | None]]:
         yield enter
 
 
-def _measure_or_load(
+def _measured(
     run: Run,
     spec: Spec,
     plan: WindowPlan,
     visit: int,
     enter: Callable[[], str | None],
-    *,
     is_checked: bool,
-) -> None:
-    config = spec.config_of(plan, visit)
-    if _obstacle(run, spec) and run.store.record(spec.key, config=config) is None:
-        return  # a record answers whatever the endpoints of the reading machine are
-
-    def measure_now() -> dict[str, Any]:
-        from photodup.bench.backends.adapters import adapter
-
-        address, backend = enter(), parse_backend(spec.backend)
-        url = address or run.endpoints.backends.get(backend.listed_as, "")
-        if is_checked and not backend.is_emulated:
-            check_answers(run, backend, adapter(backend, url or None, **spec.options))
-        window_plan = spec.plan or plan
-        window = partial(_window, spec, replace(window_plan, seed=window_plan.seed + visit - 1))
-        metrics_url = None if spec.server else run.endpoints.metrics_url(backend)
-        if spec.link:
-            return _facts(run, spec) | _through_link(spec, window, url, metrics_url)
-        return _facts(run, spec) | window(url, metrics_url, _way(run, spec))
-
-    run.measure_or_load(spec.key, measure_now, config=config, kind=KIND, may_fail=True)
+) -> dict[str, Any]:
+    """Measure one window; return the record's columns."""
+    address, backend = enter(), parse_backend(spec.backend)
+    url = address or run.endpoints.backends.get(backend.listed_as, "")
+    if is_checked and not backend.is_emulated:
+        check_answers(run, backend, adapters.adapter(backend, url or None, **spec.options))
+    window_plan = spec.plan or plan
+    window = partial(_window, spec, replace(window_plan, seed=window_plan.seed + visit - 1))
+    metrics_url = None if spec.server else run.endpoints.metrics_url(backend)
+    if spec.link:
+        return _facts(run, spec) | _through_link(spec, window, url, metrics_url)
+    return _facts(run, spec) | window(url, metrics_url, _way(run, spec))
 
 
 def check_answers(run: Run, backend: Backend, client: Adapter) -> None:
@@ -238,29 +231,20 @@ def check_answers(run: Run, backend: Backend, client: Adapter) -> None:
     Raises:
         PhotodupError: it embeds otherwise, so nothing that it answers may be timed.
     """
-    from photodup.bench.backends.adapters import check_embeddings
-    from photodup.study.notebook.weights import payload_photos
-
     photos, least = payload_photos(N_PHOTOS), MIN_COSINE.get(backend.wire, 0.999)
-    check_embeddings(client, photos, reference_embeddings(run), least, name=str(backend))
+    adapters.check_embeddings(client, photos, reference_embeddings(run), least, name=str(backend))
 
 
 def _window(spec: Spec, plan: WindowPlan, url: str, metrics_url: str | None, way: Way) -> dict[str, Any]:
     """Measure one window from where this process is."""
-    from photodup.bench.backends.adapters import adapter
-    from photodup.bench.load import counters
-    from photodup.bench.load.window import measure
-    from photodup.bench.load.workers import Observer
-    from photodup.study.notebook.weights import payload_photos
-
     backend = parse_backend(spec.backend)
-    account = counters.account_of(backend) if metrics_url else None
+    models = served_models(backend) if backend.server == "triton" else ()
     return measure(
-        adapter(backend, url or None, **spec.options),
+        adapters.adapter(backend, url or None, **spec.options),
         payload_photos(N_PHOTOS),
         spec.load,
         plan,
-        probe=counters.probe(metrics_url, account) if account and metrics_url else None,
+        probe=counters.probe(metrics_url, models) if metrics_url else None,
         way=way,
         observer=Observer() if spec.tolerates_errors else None,
     )
@@ -270,8 +254,6 @@ def _through_link(
     spec: Spec, window: Callable[..., dict[str, Any]], url: str, metrics_url: str | None
 ) -> dict[str, Any]:
     """Measure one window from the far end of an emulated link; a link that was late fails it."""
-    from photodup.bench.link.link import Link
-
     if not url:
         raise PhotodupError(f"{spec.backend} runs in this process: no link leads to it.")
     with Link(spec.link) as link:
@@ -299,16 +281,19 @@ def _facts(run: Run, spec: Spec) -> dict[str, Any]:
 
 
 def _row(run: Run, spec: Spec, plan: WindowPlan, visits: int) -> dict[str, Any]:
-    windows = read_windows(run, spec, plan, visits)
+    """Return the figures of a spec over the visits that the run has, or why it has none."""
+    configs = [spec.config_of(plan, visit) for visit in range(1, visits + 1)]
+    windows = [window for config in configs if (window := run.store.read(spec.key, config=config))]
+    # Records may have been copied without their answers.
+    windows = [
+        {name: column for name, column in window.items() if name != "raw" or column} for window in windows
+    ]
+    records = (run.store.record(spec.key, config=config) for config in configs)
+    errors = [record["error"] for record in records if record and record["error"]]
+    status, reason = "ok" if windows else "failed" if errors else "missing", "".join(errors[:1])
+    if status == "missing":
+        reason = "; ".join(filter(None, ["not measured in this run", _obstacle(run, spec)]))
     figures = figures_of_windows(windows) if windows else {}
-    status, reason = "ok" if windows else "missing", ""
-    if len(windows) < visits:
-        records = (run.store.record(spec.key, config=spec.config_of(plan, n)) for n in range(1, visits + 1))
-        errors = [record["error"] for record in records if record and record["error"]]
-        status = "failed" if errors and not windows else status
-        reason = errors[0] if errors else ""
-        if not (windows or errors):
-            reason = "; ".join(filter(None, ["not measured in this run", _obstacle(run, spec)]))
     return {**_facts(run, spec), **figures, **spec.columns, "status": status, "because": reason}
 
 

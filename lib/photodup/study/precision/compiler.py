@@ -8,13 +8,15 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
+Answers = TypeVar("Answers")
 
-def in_own_process(function: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
-    """Return what a function of this module returns in a fresh process."""
+
+def in_own_process(function: Callable[..., Answers], *arguments: object) -> Answers:
+    """Return what a function returns in a fresh process."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(function, *arguments).result()
 

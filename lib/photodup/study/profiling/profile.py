@@ -8,7 +8,7 @@ import json
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,6 @@ from photodup.embedding.imaging import IMAGE_SIZE
 
 if TYPE_CHECKING:
     import onnxruntime
-    import pandas as pd
 
 
 def profile(path: Path, *, runs: int = 20, providers: Sequence[str] = CPU) -> dict[str, Any]:
@@ -50,18 +49,9 @@ def profile(path: Path, *, runs: int = 20, providers: Sequence[str] = CPU) -> di
     return {"wanted": providers[0], "nodes": nodes, "run_ms": [mark["dur"] / 1e3 for mark in marks]}
 
 
-def fallbacks(nodes: Sequence[dict[str, Any]], preferred: str) -> Counter[tuple[str, str]]:
+def fallbacks(nodes: Iterable[Mapping[str, Any]], preferred: str) -> Counter[tuple[str, str]]:
     """Count the nodes that do not run on the preferred provider, by operator and provider."""
     return Counter((n["op"], n["provider"]) for n in nodes if n["provider"] != preferred)
-
-
-def by_operator(nodes: Sequence[dict[str, Any]]) -> "pd.DataFrame":
-    """Return `nodes`, `ms` and `share` (of all kernel time) per operator, the dearest first."""
-    import pandas as pd
-
-    table = pd.DataFrame(nodes).groupby("op").agg(nodes=("name", "size"), ms=("ms", "sum"))
-    table["share"] = table.ms / table.ms.sum()
-    return table.sort_values("ms", ascending=False)
 
 
 def creation_s(path: Path, n: int = 3, **options: Any) -> list[float]:

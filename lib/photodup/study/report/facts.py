@@ -73,6 +73,8 @@ def notebook_answers(run: str) -> Iterator[NotebookAnswer]:
         notebook = read_notebook(executed) if executed else None
         state = state_of(evidence(directory, source.stem), outcome.status if outcome else "passed")
         needs_gpu = without_gpu and "gpu" in declarations().rests_on.get(source.stem, Basis()).devices
+        # The reference run's pages are built, not committed, so its index links to what a clone holds.
+        page = f"../../notebooks/{source.name}" if run == REFERENCE else f"notebooks/{source.stem}.html"
         yield NotebookAnswer(
             stem=source.stem,
             title=_first(r"^#\s*(.+)$", opening) or source.stem,
@@ -82,7 +84,7 @@ def notebook_answers(run: str) -> Iterator[NotebookAnswer]:
             state=state,
             badges=(BADGES.get(state, state), *(["needs a GPU"] if needs_gpu else [])),
             seconds=outcome.seconds if outcome else None,
-            href=page_address(run, source) if executed else "",
+            href=page if executed else "",
         )
 
 
@@ -124,14 +126,6 @@ def state_of(basis: Mapping[str, str], status: str) -> str:
     if words <= {"not measured"}:
         return "not measured"
     return "decided" if words == {"decides"} else "partly" if "decides" in words else "undecided"
-
-
-def page_address(run: str, source: Path) -> str:
-    """Return where a run's index links to for a notebook: the page beside it, or the committed notebook itself.
-
-    The reference run's pages are built, not committed, so its index links to what a clone holds.
-    """
-    return f"../../notebooks/{source.name}" if run == REFERENCE else f"notebooks/{source.stem}.html"
 
 
 def _first(pattern: str, text: str) -> str:

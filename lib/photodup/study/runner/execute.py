@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from photodup.core.progress import bar
 from photodup.core.settings import inherited
 from photodup.study.notebook.files import (
     NotebookOutcome,
+    Parameters,
     notebooks,
     read_notebook,
     read_study,
@@ -71,7 +73,7 @@ def parse_parameters(arguments: Iterable[str]) -> dict[str, str]:
     return {name: text for _, name, text in groups}
 
 
-def read_parameters(chosen: Iterable[Path], parameters: Mapping[str, Any]) -> dict[str, Any]:
+def read_parameters(chosen: Iterable[Path], parameters: Mapping[str, object]) -> Parameters:
     """Read the parameters that are texts as notebooks declare them: `4090` is a text for a GPU, and a number for ports.
 
     Raises:
@@ -99,7 +101,7 @@ def _typed(name: str, text: str, kind: str) -> object:
         raise PhotodupError(f"-p {name}: {text[:80]!r} is no {kind}, which the notebook declares.") from None
 
 
-def load_sizes(sizes: str) -> dict[str, dict[str, Any]]:
+def load_sizes(sizes: str) -> Mapping[str, Mapping[str, Any]]:
     """Return per-notebook `parameters` and `budget_s` for `full` (none: the notebooks' own), `quick` or `smoke`.
 
     Raises:
@@ -116,7 +118,12 @@ def load_sizes(sizes: str) -> dict[str, dict[str, Any]]:
 
 
 def execute_notebook(
-    source: Path, output: Path, parameters: Mapping[str, Any], *, budget_s: float, within: Path | None = None
+    source: Path,
+    output: Path,
+    parameters: Mapping[str, object],
+    *,
+    budget_s: float,
+    within: Path | None = None,
 ) -> NotebookOutcome:
     """Run one notebook in a process of its own and write the executed copy to `output`, beneath the folder `within`.
 
@@ -163,7 +170,7 @@ def run_study(
     endpoints: str | Path = "",
     sizes: str = "quick",
     only: Iterable[str] = (),
-    parameters: Mapping[str, Any] | None = None,
+    parameters: Mapping[str, object] | None = None,
     weights: str | None = None,
     again: bool = False,
     visits: int | None = None,
@@ -193,47 +200,61 @@ def run_study(
 
     chosen = notebooks(only)
     parameters = read_parameters(chosen, parameters or {})
-    name = parameters.pop("RUN", name)
-    endpoints = parameters.pop("ENDPOINTS", endpoints)
+    name = str(parameters.pop("RUN", name))
+    endpoints = str(parameters.pop("ENDPOINTS", endpoints))
     directory = folder_of(name)
     chosen.sort(key=lambda path: path.name.startswith("00"))  # the map quotes every other notebook's answer
-    plan = [(path, *_plan(path, name, sizes, parameters)) for path in chosen]
+    plan = [_plan(path, name, sizes, parameters) for path in chosen]
     outcomes = {outcome.notebook: outcome for outcome in read_study(directory)}
-    due = [(p, q, b) for p, q, b in plan if again or not _is_current(outcomes.get(p.stem), p, q, directory)]
+    due = [each for each in plan if again or not _is_current(outcomes.get(each.path.stem), each, directory)]
     with ExitStack() as stack:
-        extra: dict[str, Any] = {}
+        where: str | Path = ""
         if due:
-            weights = prepare_model(weights)
+            prepare_model(weights)
             servers = {key.lower(): parameters[key] for key in _OF_SERVERS if key in parameters}
-            chosen_due = [path for path, _, _ in due]
+            chosen_due = [each.path for each in due]
             where = _measure_comparisons(stack, name, chosen_due, sizes, endpoints, servers, visits)
-            extra |= {"ENDPOINTS": str(where)}
-        for path, params, budget_s in plan:
-            if (path, params, budget_s) not in due:
-                print(f"{path.stem} done before", flush=True)
+        for each in plan:
+            stem, output = each.path.stem, directory / "notebooks" / each.path.name
+            if each not in due:
+                print(f"{stem} done before", flush=True)
                 continue
-            declared = declared_parameters(path)
-            options = {**params, **{k: v for k, v in extra.items() if k in declared}}
-            output = directory / "notebooks" / path.name
-            outcome = execute_notebook(path, output, options, budget_s=budget_s, within=directory.parent)
-            outcome.parameters, outcome.sizes = params, sizes
-            outcomes[path.stem] = outcome
+            where_to_ask = {"ENDPOINTS": str(where)} if each.asks_servers else {}
+            outcome = execute_notebook(
+                each.path,
+                output,
+                each.parameters | where_to_ask,
+                budget_s=each.budget_s,
+                within=directory.parent,
+            )
+            outcome.parameters, outcome.sizes = each.parameters, sizes
+            outcomes[stem] = outcome
             write_study(directory, outcomes.values())
             error = f"\n{outcome.error}" if outcome.error else ""
-            print(f"{path.stem} {outcome.status} after {outcome.seconds:.0f} s{error}", flush=True)
+            print(f"{stem} {outcome.status} after {outcome.seconds:.0f} s{error}", flush=True)
     latencies.compact(directory)  # of a notebook that was ended in its midst
     index = write_report(name)
     print(f"\nReport: {index}", flush=True)
     return [outcomes[path.stem] for path in chosen]
 
 
-def _plan(path: Path, run: str, sizes: str, extra: Mapping[str, Any]) -> tuple[dict[str, Any], float]:
-    size = load_sizes(sizes).get(path.stem, {})
-    declared = declared_parameters(path)
-    params = {**size.get("parameters", {}), **{k: v for k, v in extra.items() if k in declared}}
+@dataclass(frozen=True)
+class PlannedNotebook:
+    """A notebook to run with its parameters, but for the endpoints of `asks_servers`, which differ from start to start."""
+
+    path: Path
+    parameters: Parameters
+    budget_s: float
+    asks_servers: bool
+
+
+def _plan(path: Path, run: str, sizes: str, extra: Parameters) -> PlannedNotebook:
+    size, declared = load_sizes(sizes).get(path.stem, {}), declared_parameters(path)
+    parameters = {**size.get("parameters", {}), **{name: extra[name] for name in extra if name in declared}}
     if "RUN" in declared:
-        params["RUN"] = run
-    return params, float(size.get("budget_s", DEFAULT_BUDGET_S))
+        parameters["RUN"] = run
+    budget_s = float(size.get("budget_s", DEFAULT_BUDGET_S))
+    return PlannedNotebook(path, parameters, budget_s, "ENDPOINTS" in declared)
 
 
 def measure_pairs(
@@ -304,15 +325,13 @@ def _measure_comparisons(
     return where
 
 
-def _is_current(
-    previous: NotebookOutcome | None, path: Path, parameters: dict[str, Any], directory: Path
-) -> bool:
+def _is_current(previous: NotebookOutcome | None, planned: PlannedNotebook, directory: Path) -> bool:
     return (
         previous is not None
         and previous.status == "passed"
-        and previous.source_sha256 == source_sha256(path)
-        and previous.parameters == parameters
-        and (directory / "notebooks" / path.name).is_file()
+        and previous.source_sha256 == source_sha256(planned.path)
+        and previous.parameters == planned.parameters
+        and (directory / "notebooks" / planned.path.name).is_file()
     )
 
 

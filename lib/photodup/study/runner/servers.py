@@ -7,12 +7,15 @@ import sys
 from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from photodup.bench.pairs.declared import Pair
 from photodup.core.paths import project_root
 from photodup.embedding.backends import Backend
 from photodup.embedding.engines.model import can_compute
+
+if TYPE_CHECKING:
+    from photodup.embedding.engines.export import Exports
 
 # Beside the real engines: a published GPU's speed on every wire, and no wait at all, the emulator's own ceiling.
 EMULATED = tuple(
@@ -36,7 +39,7 @@ def start_servers(stack: ExitStack, name: str, pairs: Iterable[Pair]) -> Path:
     pairs = tuple(pairs)
     backends = _compared(pairs)
     exported = _exported(with_int8=any(b.precision == "int8" for b in backends))
-    if "openvino-int8" not in exported["files"]:
+    if "openvino-int8" not in exported.files:
         backends = _compared(pairs, without="int8")
     services = {(b.engine, b.precision) for b in backends if b.server == "fastapi"} - {_SERVED_ANYWAY}
     compared = sorted({b.triton_model for b in backends if b.server == "triton"} - {*MODELS, *EMULATED})
@@ -58,7 +61,7 @@ def _compared(pairs: Iterable[Pair], without: str = "") -> set[Backend]:
     return {side.backend for side in sides if has(side.backend)}
 
 
-def _exported(*, with_int8: bool) -> dict[str, Any]:
+def _exported(*, with_int8: bool) -> Exports:
     """Return the exported files, with INT8 where it is compared.
 
     The verdict on INT8 is written beside it and shown by notebook 05; a laboratory may serve it all the same.
@@ -66,17 +69,13 @@ def _exported(*, with_int8: bool) -> dict[str, Any]:
     from photodup.serving.embedded import export_models, int8_files
 
     exported = export_models()
-    if with_int8 and "openvino-int8" not in exported["files"]:
-        message = _quantise()
-        exported["files"] |= int8_files(exported["files"]["fp32"])
-        if "openvino-int8" not in exported["files"]:
-            print(f"No INT8 in this study: {message}", flush=True)
+    if with_int8 and "openvino-int8" not in exported.files:
+        print("Quantising the model to INT8 (once; about a minute)", flush=True)
+        # In a process of its own, for it takes a gigabyte.
+        command = [sys.executable, "-P", "-m", "photodup", "export", "--precision", "int8"]
+        process = subprocess.run(command, capture_output=True, text=True)
+        exported.files.update(int8_files(exported.files["fp32"]))
+        if "openvino-int8" not in exported.files:
+            lines = (process.stderr.strip() or process.stdout.strip()).splitlines() or ["it printed nothing"]
+            print(f"No INT8 in this study: {lines[-1]}", flush=True)
     return exported
-
-
-def _quantise() -> str:
-    """Make the INT8 file in a process of its own, for it takes a gigabyte; return the last line it printed."""
-    print("Quantising the model to INT8 (once; about a minute)", flush=True)
-    command = [sys.executable, "-P", "-m", "photodup", "export", "--precision", "int8"]
-    process = subprocess.run(command, capture_output=True, text=True)
-    return (process.stderr.strip() or process.stdout.strip() or "it printed nothing").splitlines()[-1]

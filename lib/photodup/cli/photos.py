@@ -61,7 +61,7 @@ class EncoderOptions:
 
 
 @dataclass(frozen=True)
-class GroupingOptions:
+class GroupOptions:
     """Which photos are alike, and which of them to keep: arguments of `tiers_by_settings`."""
 
     threshold: Annotated[
@@ -207,7 +207,7 @@ def _saying_that_nothing_is_lost() -> Iterator[None]:
 @with_groups
 def group(
     directories: Annotated[list[Path], Argument(help="the folder of your photographs, or several")],
-    grouping: GroupingOptions,
+    grouping: GroupOptions,
     catalogue: CatalogueFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -315,7 +315,7 @@ def _summary(tiers: "Tiers") -> str:
 @with_groups
 def review(
     encoder: EncoderOptions,
-    grouping: GroupingOptions,
+    grouping: GroupOptions,
     directories: Directories = None,
     catalogue: CatalogueFile = None,
     demo: Annotated[bool, Option("--demo", help="on the demonstration library, port 8001")] = False,

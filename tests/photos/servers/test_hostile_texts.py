@@ -10,7 +10,7 @@ from support.http_server import accepting
 from support.review_library import client_of, make_library, remove_all
 
 from photodup.core.names import escaped, printable
-from photodup.photos.embed.choose import choose
+from photodup.photos.embed.choose import EncoderRequest, choose
 from photodup.photos.library.feedback import Feedback
 from photodup.photos.library.scan import scan
 from photodup.photos.library.settings import LibrarySettings, load_settings, save_settings
@@ -67,7 +67,7 @@ def test_an_address_is_mine_only_as_i_signed_it(library, monkeypatch, tmp_path):
     folder = library / ".photodup"
     save_settings(folder, LibrarySettings("fastapi-pytorch-fp32-http-jpeg", "http://mine:8002"))
     assert load_settings(folder).url == "http://mine:8002"
-    assert choose(load_settings(folder)).url == "http://mine:8002"
+    assert choose(load_settings(folder), EncoderRequest()).url == "http://mine:8002"
     values = json.loads((folder / "settings.json").read_text())
     for change in (
         {"url": "http://yours:8002"},

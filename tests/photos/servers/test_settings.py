@@ -124,10 +124,10 @@ def where(choice):
 
 def test_flag_before_environment_before_settings(monkeypatch):
     stored = LibrarySettings("fastapi-pytorch-fp32-http-jpeg", "http://stored:1")
-    assert where(choose(stored)) == ("fastapi-pytorch-fp32-http-jpeg", "http://stored:1")
+    assert where(choose(stored, EncoderRequest())) == ("fastapi-pytorch-fp32-http-jpeg", "http://stored:1")
     monkeypatch.setenv("INFERENCE_BACKEND", "triton")
     monkeypatch.setenv("INFERENCE_SERVICE_URL", "http://environment:1")
-    assert where(choose(stored)) == ("triton", "http://environment:1")
+    assert where(choose(stored, EncoderRequest())) == ("triton", "http://environment:1")
     assert where(chosen_by(stored, backend="local-pytorch-fp32")) == ("local-pytorch-fp32", None)
     assert where(chosen_by(stored, url="http://flag:1")) == (None, "http://flag:1")
     monkeypatch.delenv("INFERENCE_BACKEND")

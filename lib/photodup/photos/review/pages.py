@@ -343,10 +343,10 @@ def remove_marked(site: CurrentSite, plan: Text = "") -> Response:
 
 @router.post("/restore")
 def restore(
-    site: CurrentSite, shown: Texts, operation: Texts, which: Text = "", unsigned: Text = ""
+    site: CurrentSite, listed: Texts, operation: Texts, which: Text = "", unsigned: Text = ""
 ) -> Response:
     """Bring removals back from the trash: the chosen ones, or all of the page."""
-    session, ids = site.session, shown if which == "shown" else operation
+    session, ids = site.session, listed if which == "page" else operation
     if not ids:
         raise PhotodupError("Choose what to restore first.")
 
@@ -416,8 +416,8 @@ def set_keep_rules(
 @router.post("/wishes")
 def wish(site: CurrentSite, never_from: Texts, wishes: Texts) -> Response:
     """Choose for this run which of equal photos to keep, and from where nothing goes."""
-    known = [wish for wish in WISHES if wish in wishes]
-    regroup = partial(site.folder.wish, known, check_folders(site.folder.root, never_from))
+    chosen = [wish for wish in WISHES if wish in wishes]
+    regroup = partial(site.folder.wish, chosen, check_folders(site.folder.root, never_from))
     return site.change("Choosing the photos to keep", regroup, "/")
 
 

@@ -569,9 +569,10 @@ class ReviewSession:
         sidecars = files_moving_with(leaving, never=listed)
         removals: dict[int, Removal] = {}
         for item in marked:
-            best, *others = item.staying
+            staying = item.staying
+            best = staying[0]
             # Only the best staying photo counts: a lesser copy is no reason to remove this one.
-            keepers = [(self.root / p.path, p.md5) for p in (best, *others) if p.md5 == best.md5]
+            keepers = [(self.root / p.path, p.md5) for p in staying if p.md5 == best.md5]
             reason = f"{item.group.tier}: kept {printable(best.path)}"
             for photo in item.leaving:
                 path = self.root / photo.path

@@ -151,8 +151,8 @@ def read_workload(objects: Sequence[Manifest]) -> ScaledDeployment:
         raise PhotodupError(f"Expected one HorizontalPodAutoscaler, found {len(scalers)}: name one overlay.")
     hpa = scalers[0]["spec"]
     if "triggers" in hpa:  # KEDA's words for the same bounds
-        least, most = hpa.get("minReplicaCount", 0), hpa.get("maxReplicaCount", 100)
-        hpa = {**hpa, "minReplicas": least, "maxReplicas": most, "metrics": []}
+        fewest, largest = hpa.get("minReplicaCount", 0), hpa.get("maxReplicaCount", 100)
+        hpa = {**hpa, "minReplicas": fewest, "maxReplicas": largest, "metrics": []}
     name = hpa["scaleTargetRef"]["name"]
     deployment = next((d for d in of_kind(objects, "Deployment") if d["metadata"]["name"] == name), None)
     if deployment is None:

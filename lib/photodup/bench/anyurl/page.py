@@ -64,11 +64,11 @@ def latency_figures(measured: Measured) -> list[tuple[str, str]]:
     )
     failed_s = [w.began_s + at for w in measured.windows for at, _ in w.errors][:_MOST_DOTS]
     every = math.ceil(len(done_s) / _MOST_DOTS) or 1
-    answered = Series("answered", done_s[::every], 1000 * (done_s - due_s)[::every], style=".")
+    answers = Series("answered", done_s[::every], 1000 * (done_s - due_s)[::every], style=".")
     failed = Series("failed", failed_s, [0.0] * len(failed_s), RED, "|")
     few = f" Every {every}th is drawn." if every > 1 else ""
     caption = f"Each request when it was answered, or when it failed.{few}"
-    return _figure(caption, "seconds", "latency, ms", answered, failed) if len(done_s) else []
+    return _figure(caption, "seconds", "latency, ms", answers, failed) if len(done_s) else []
 
 
 def frontier_figures(sweep: Sequence[Measured]) -> list[tuple[str, str]]:

@@ -33,21 +33,21 @@ class Decision:
 
     Attributes:
         keeper: the file to keep.
-        others: what each other file has that the keeper lacks; nothing where the keeper reproduces it.
+        differences: what each other file has that the keeper lacks; nothing where the keeper reproduces it.
     """
 
     keeper: int
-    others: Mapping[int, tuple[Difference, ...]]
+    differences: Mapping[int, tuple[Difference, ...]]
 
     @property
     def suggestions(self) -> tuple[int, ...]:
         """Return those that the keeper reproduces."""
-        return tuple(row for row, differences in self.others.items() if not differences)
+        return tuple(row for row, lost in self.differences.items() if not lost)
 
     @property
     def rows(self) -> tuple[int, ...]:
         """Return all of them, the keeper first."""
-        return (self.keeper, *self.others)
+        return (self.keeper, *self.differences)
 
 
 def choose_keeper(ranked: Sequence[int], lacks: Lacks, besides: Lacks, n_preferred: int = 0) -> Decision:

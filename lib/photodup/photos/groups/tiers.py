@@ -187,11 +187,11 @@ class _Grouping:
         )
         decisions = chooser.choose(search.families(rank))
         self._problems, self._is_decided = chooser.problems, chooser.is_complete
-        search.compare_with([(decision.keeper, decision.others) for decision in decisions])
+        search.compare_with([(decision.keeper, decision.differences) for decision in decisions])
         decided, hidden = [], set(apart.tolist())
         for decision in decisions:
             # What the owner told apart from the keeper is not shown with it again.
-            keeper, members = decision.keeper, decision.others.items()
+            keeper, members = decision.keeper, decision.differences.items()
             visible = {row: reasons for row, reasons in members if pair_code(keeper, row) not in hidden}
             decided += [Decision(keeper, visible)] if visible else []
         return decided
@@ -218,7 +218,7 @@ class _Grouping:
         keeper = choice.keeper
         twice, nothing = Evidence(True, 1.0, None), tuple[Difference, ...]()
         files = [(photo, twice, nothing) for photo in same if photo.id != keeper.id]
-        for row, differing in decision.others.items():
+        for row, differing in decision.differences.items():
             proof = evidence(decision.keeper, row)
             files += [(photo, proof, differing) for photo in self._files[photos[row].md5]]
         files = [entry for entry in files if self._only_in([keeper, entry[0]]) < 0]
@@ -240,7 +240,7 @@ class _Grouping:
                 str(member.photo.path),
             )
         )
-        if decision.others:
+        if decision.differences:
             best = rules.choose([keeper, *(member.photo for member in members)])
             choice = Choice(keeper, best.rule, best.reason)
             if best.keeper.id != keeper.id:

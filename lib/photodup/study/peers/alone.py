@@ -61,8 +61,9 @@ def config_of(side: Side) -> dict[str, str]:
 def verify_alone(side: Side) -> Columns:
     """Return what `photodup verify` finds of a server in a process of its own, as broken files may kill it."""
     with started(side) as up:
-        most = peer_of(side).max_images
-        return verify_server(up.target, choose_weights(), precision="fp32", most_images=most).as_record()
+        return verify_server(
+            up.target, choose_weights(), precision="fp32", most_images=peer_of(side).max_images
+        ).as_record()
 
 
 def measure_alone(side: Side) -> Columns:

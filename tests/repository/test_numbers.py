@@ -37,7 +37,13 @@ def facts() -> dict[str, str]:
     fp32_bytes = 3 * IMAGE_SIZE**2 * 4
     finders = {program: (row["n_harmless"], row["n_wrong"]) for program, row in last["beside"].items()}
     finders["photodup"] = last["n_harmless_suggested"], last["n_wrong"]
+    waits = {
+        row["name"]: row["value"]
+        for row in json.loads((ROOT / "results/waits/bench.json").read_text(encoding="utf-8"))["rows"]
+    }
     return {
+        r"take (\d+ seconds) of a core": f"{waits['1,000 of them, to the last group']:.0f} seconds",
+        r"10,000 take (\d+ minutes)": f"{waits['10,000 of them, to the last group']:.0f} minutes",
         **{
             rf"\| {program}[^|]* \| (\d+ \| \d+) \|": " | ".join(map(str, counts))
             for program, counts in finders.items()

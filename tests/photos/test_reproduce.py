@@ -335,12 +335,12 @@ def test_where_none_reproduces_all_it_is_the_first_of_the_best_three_that_reprod
 
 def test_where_none_reproduces_all_those_that_nobody_reproduces_stay():
     decision = chosen(4, {(0, 1), (0, 2), (1, 0), (2, 0), (3, 0), (3, 1), (2, 1)})
-    assert decision.keeper == 1 and decision.others == {0: LACK, 2: (), 3: ()}
+    assert decision.keeper == 1 and decision.differences == {0: LACK, 2: (), 3: ()}
 
 
 def test_the_owners_own_choice_is_kept_and_suggested_is_only_what_it_reproduces():
     decision = chosen(3, {(0, 1)}, preferred=1)
-    assert (decision.keeper, decision.others) == (0, {1: LACK, 2: ()})
+    assert (decision.keeper, decision.differences) == (0, {1: LACK, 2: ()})
 
 
 @pytest.mark.parametrize("name", PHOTOGRAPHS)

@@ -57,6 +57,7 @@ def prepare(app, docname, source):
     """Fold the code of a notebook, and put an anchor named after each figure in front of it."""
     if docname == root_doc:  # the front page is the README, two folders up
         readme = (ROOT / "README.md").read_text(encoding="utf-8")
+        readme = re.sub(r"\n.*\.svg.*", "", readme)  # the badge of CI lies outside the site
         readme = re.sub(r'<img src="([^"]+)" alt="([^"]+)"[^>]*>', r"![\2](\1)\n", readme)
         source[0] = re.sub(r"(\]\()(?!https?:|#)", r"\1../../", readme) + "\n" + source[0]
     if not docname.startswith("notebooks/"):  # Mermaid is drawn by a script from the network

@@ -341,14 +341,13 @@ def test_thirty_members_and_a_file_that_went(tmp_path, page):
 
 def test_settings_by_keyboard(server, page):
     page.goto(server.url + "settings")
-    page.get_by_label("content the whole picture").fill("3")
     page.get_by_label("folder in the first").fill("1")
     page.get_by_label("Folders by priority").fill("Shared")
     page.get_by_label("Protected: nothing is suggested").fill("Backup")
-    page.get_by_label("resolution most true detail").fill("2")
+    page.get_by_label("resolution more pixels").fill("2")
     page.get_by_role("button", name="Use these rules").press("Enter")
     page.wait_for_load_state()
-    until(page, "document.querySelectorAll('.rules input')[1]?.name === 'folder'")  # after the source
+    until(page, "document.querySelectorAll('.rules input')[0]?.name === 'folder'")
     assert server.session.settings.folders == ("Shared",) and server.session.settings.protected == ("Backup",)
     assert any(str(i.group.keeper.path).startswith("Shared/") for i in server.session.items.values())
     page.get_by_text("Servers and models").click()

@@ -5,7 +5,6 @@ with noise of their own. Some share a part of the picture, most only look like o
 decide. Time of one core (children included) changes less on a busy machine than seconds do.
 """
 
-import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps
 
-from benchmarks.rows import Row, row
+from benchmarks.rows import Row, core_s, row
 
 N = 600  # crops that are measured
 LIBRARY, GOAL = 19_919, 25.0  # photos for which the time is computed, and the minutes of one core it may take
@@ -46,9 +45,9 @@ def rows(n: int = N) -> Iterator[Row]:
         make(Path(folder), n)
         scan(folder, progress=False)
         with Catalogue(folder) as catalogue:
-            before = sum(os.times()[:4])
+            began_s = core_s()
             tiers = find_tiers(catalogue)
-            seconds = sum(os.times()[:4]) - before
+            seconds = core_s() - began_s
     name, pairs = f"grouping {n:,} look-alike crops", tiers.n_verified
     yield row(name, 1000 * seconds / max(pairs, 1), "core-ms a pair", because=f"{len(tiers.copies)} groups")
     yield row(f"{name}: pairs", pairs / n, "a photo")

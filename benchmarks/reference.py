@@ -19,11 +19,10 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from photodup.bench.record import environment
 from photodup.core.errors import PhotodupError
 from photodup.core.files import write_atomically
 from photodup.core.paths import project_root
-from photodup.study.notebook.machine import Machine
+from photodup.study.notebook.machine import this_machine
 from photodup.study.notebook.run import REFERENCE
 
 PHOTODUP = ("-P", "-m", "photodup", "study")
@@ -82,7 +81,7 @@ def identity(root: Path) -> dict[str, str]:
     commit = subprocess.run(
         ["git", "rev-parse", "HEAD"], cwd=root, check=True, capture_output=True, text=True
     )
-    return {"commit": commit.stdout.strip(), "machine": str(Machine.model_validate(environment.describe()))}
+    return {"commit": commit.stdout.strip(), "machine": str(this_machine())}
 
 
 def half_widths(run: str) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """What `make bench` prints: rows with a goal, and how the two sides of a ratio become one."""
 
 import json
+import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -10,7 +11,6 @@ from pathlib import Path
 import numpy as np
 
 from photodup.bench.pairs.alternate import palindrome
-from photodup.bench.record import environment
 from photodup.bench.record.json_files import anonymous, plain, read_json, reading
 from photodup.bench.stats.comparison import Comparison, Observed, Outcome, compare_all
 from photodup.bench.stats.figures import Figure
@@ -115,6 +115,11 @@ def _figure(outcome: Outcome, start: float, scale: float) -> Figure | str:
     return value, low, high
 
 
+def core_s() -> float:
+    """Return the time of a core that this process and its children have used, seconds."""
+    return sum(os.times()[:4])
+
+
 def guarded(name: str, rows: Callable[[], Iterable[Row]]) -> Iterator[Row]:
     """Yield the rows of a benchmark; where it cannot be run here, a row of its name says why."""
     try:
@@ -127,10 +132,9 @@ def guarded(name: str, rows: Callable[[], Iterable[Row]]) -> Iterator[Row]:
 
 def as_json(rows: Iterable[Row]) -> str:
     """Return rows and the machine they were measured on as JSON, without a path or an address of it."""
-    from photodup.study.notebook.machine import Machine
+    from photodup.study.notebook.machine import this_machine
 
-    machine = Machine.model_validate(environment.describe())
-    document = {"machine": str(machine), "rows": list(map(asdict, rows))}
+    document = {"machine": str(this_machine()), "rows": list(map(asdict, rows))}
     return json.dumps(plain(document, anonymous), indent=1, ensure_ascii=False) + "\n"
 
 

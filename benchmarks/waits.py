@@ -5,14 +5,13 @@ messenger's: 1,600 pixels wide, of quality 75, without EXIF. Nothing but hash an
 included, changes less on a busy machine than seconds do.
 """
 
-import os
 import tempfile
 from collections.abc import Iterator
 
 from PIL import Image
 
 from benchmarks.large_photographs import make_12mp
-from benchmarks.rows import Row, row
+from benchmarks.rows import Row, core_s, row
 from photodup.core.errors import PhotodupError
 from photodup.core.paths import build_dir
 
@@ -48,8 +47,3 @@ def rows(n: int = N) -> Iterator[Row]:
         yield row(
             f"{size:,} of them, to the last group", seconds / unit_s, unit, most=most, because="computed"
         )
-
-
-def core_s() -> float:
-    """Return the time of a core that this process and its children have used."""
-    return sum(os.times()[:4])

@@ -29,13 +29,12 @@ from typing import Any
 
 import httpx
 
-from photodup.bench.record import environment
 from photodup.core.errors import PhotodupError
 from photodup.core.paths import cache_dir
 from photodup.serving.process.ports import claim_ports
 from photodup.serving.process.server_process import ServerProcess, last_error
 from photodup.study.kubernetes import kustomize, of_kind, output_of, read_workload, tool
-from photodup.study.notebook.machine import Machine
+from photodup.study.notebook.machine import this_machine
 
 VERSION = "1.20.2"
 SERVERS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
@@ -386,7 +385,7 @@ def experiment(plane: ControlPlane) -> dict[str, Any]:
         }
         return {
             "version": VERSION,
-            "machine": str(Machine.model_validate(environment.describe())),
+            "machine": str(this_machine()),
             "ramp": RAMP,
             "start_s": START_S,
             "namespaces": {name: {"rows": n.rows, "events": n.events()} for name, n in spaces.items()},

@@ -186,7 +186,9 @@ def measure_gate(sides: Sides, spec: LoadSpec, watcher: Watcher, *, limit: float
     assert isinstance(observed, Observed)
     spread = math.sqrt(observed.variance)
     draw = drawn_with(spread, per_look)
-    rates = {planted: simulated(draw, limit, planted) for planted in (0.0, limit, limit + BEYOND)}
+    rates = {
+        planted: simulated(draw, limit, planted) for planted in dict.fromkeys((0.0, limit, limit + BEYOND))
+    }
     shares = []
     for side in (0, 1):
         n_failed = sum(v.n_failed[side] for v in visits)

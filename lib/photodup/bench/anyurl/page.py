@@ -5,9 +5,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import matplotlib
 import numpy as np
-from matplotlib.figure import Figure as Chart
 
 from photodup.bench import Columns
 from photodup.bench.anyurl.measure import Measured, with_interval
@@ -119,6 +117,9 @@ def versus_figures(versus: Versus) -> list[tuple[str, str]]:
 
 def _figure(caption: str, x: str, y: str, *series: Series, is_log: bool = False) -> list[tuple[str, str]]:
     """Return a caption with its figure as SVG."""
+    import matplotlib  # here and not above: it would be loaded before the first request
+    from matplotlib.figure import Figure as Chart
+
     chart = Chart(figsize=(7.5, 3.4), layout="constrained")
     axes = chart.subplots()
     axes.set(xlabel=x, ylabel=y)

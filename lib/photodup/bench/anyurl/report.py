@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from photodup.bench import Columns
 from photodup.bench.anyurl.measure import Measured
@@ -51,6 +49,9 @@ def write(folder: Path, result: Mapping[str, Any], rows: Rows, page: str) -> lis
 
 
 def _parquet(rows: Rows) -> bytes:
+    import pyarrow as pa  # likewise loaded only now
+    import pyarrow.parquet as pq
+
     columns = {
         name: pa.array(column, pa.string() if name in ("url", "server", "error") else None, from_pandas=True)
         for name, column in rows.items()

@@ -182,7 +182,7 @@ def _read(path: Path) -> Declarations:
             for load_name in row["loads"]:
                 if load_name not in loads:
                     raise PhotodupError(
-                        f"{path.name}: {name} asks for the load {load_name!r}, which is none of it."
+                        f"{path.name}: {name} asks for the load {load_name!r}, which the file does not declare."
                     )
                 load, link = loads[load_name]
                 is_primary, is_quick = (load_name in row.get(mark, ()) for mark in ("primary", "quick"))

@@ -18,8 +18,6 @@ from enum import StrEnum
 from functools import cached_property
 
 import numpy as np
-from scipy.optimize import brentq
-from scipy.special import digamma, polygamma, stdtr, stdtrit
 
 from photodup.bench.stats.facts import SMALLEST_EFFECT, Metric, metric_named
 
@@ -267,6 +265,9 @@ def _usual_variance(variances: np.ndarray, free: np.ndarray) -> tuple[float, flo
         variances: [n] estimates.
         free: [n] degrees of freedom of each.
     """
+    from scipy.optimize import brentq
+    from scipy.special import digamma, polygamma
+
     if len(variances) < 2 or not np.median(variances):
         return 0.0, 0.0
     half = free / 2
@@ -287,11 +288,15 @@ class _Estimate:
     free: float
 
     def p_value(self) -> float:
+        from scipy.special import stdtr
+
         if not self.error > 0:
             return float(self.mean == 0)
         return 2 * float(stdtr(self.free, -abs(self.mean) / self.error))
 
     def bounds(self, level: float) -> tuple[float, float]:
+        from scipy.special import stdtrit
+
         reach = float(-stdtrit(self.free, level / 2)) * self.error
         return math.expm1(self.mean - reach), math.expm1(self.mean + reach)
 

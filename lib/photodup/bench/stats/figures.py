@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.special import stdtrit  # Student's t; scipy.stats takes a hundred times as long to load
 
 from photodup.bench import Columns
 from photodup.bench.stats.facts import METRICS, Metric
@@ -30,6 +29,8 @@ def interval(values: Sequence[float]) -> Figure:
 
 def _around(middle: float, logs: np.ndarray) -> Figure:
     """Return a figure from its logarithm, with the interval of the mean of `logs` laid around it."""
+    from scipy.special import stdtrit  # Student's t; scipy.stats takes a hundred times as long to load
+
     n = len(logs)
     if n < 2:
         return math.exp(middle), None, None

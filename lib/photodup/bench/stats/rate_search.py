@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.optimize import isotonic_regression
-from scipy.special import stdtrit
 
 from photodup.bench import Columns
 from photodup.bench.stats.figures import CONFIDENCE
@@ -20,7 +18,7 @@ from photodup.core.errors import PhotodupError
 
 REDRAWS = 1000
 LOWEST, HIGHEST = 0.3, 1.3  # of what the server answers: the first bracket
-# Of a search whose first bracket holds the rate; each step that raises the ceiling or lowers the floor is one more.
+# Windows of a search whose first bracket holds the rate, and of any. Each step that widens the bracket adds one.
 WINDOWS, MOST_WINDOWS = 10, 30
 MISSED = 10.0  # times the bound: what a rate counts as at which requests failed
 WARMUP_SHARE = 0.05
@@ -232,6 +230,8 @@ def _interval(windows: Sequence[RateWindow], bound: LatencyBound, seed: int) -> 
     Half of the windows lie around the crossing, so it is as wide as their number asks for (Student's t), and as wide to
     both sides, since a latency curve bends. Simulated for queues with random arrivals it holds the truth in 92 to 93%.
     """
+    from scipy.special import stdtrit
+
     draw, n, by_rate = np.random.default_rng(seed), len(windows), sorted(windows, key=lambda w: w.rate_per_s)
     rate = crossing(windows, bound)
     bracket = [by_rate[0], by_rate[-1]]  # stays, so that every draw crosses the bound
@@ -253,6 +253,8 @@ def crossing(windows: Sequence[RateWindow], bound: LatencyBound) -> float:
 
     The lowest or the highest rate seen where it does not.
     """
+    from scipy.optimize import isotonic_regression
+
     ordered = sorted(windows, key=lambda w: w.rate_per_s)
     curve = isotonic_regression(np.log([w.latency_ms for w in ordered])).x
     rates = np.log([w.rate_per_s for w in ordered])

@@ -141,9 +141,8 @@ def export_apart(
     if process.returncode:
         lines = process.stderr.strip().splitlines() or ["it printed nothing"]
         raise PhotodupError(lines[-1].removeprefix("photodup: "))
-    files, model_digest, pretrained = json.loads(
-        process.stdout.splitlines()[-1]
-    )  # after what libraries print
+    # The last line: libraries print others before it.
+    files, model_digest, pretrained = json.loads(process.stdout.splitlines()[-1])
     return Exports({variant: Path(path) for variant, path in files.items()}, model_digest, pretrained)
 
 
@@ -208,9 +207,8 @@ def _export_one(model: TorchModel, variant: str, path: Path) -> None:
         "variant": variant,
     }
     try:
-        with replacing(
-            path
-        ) as temporary:  # a folder that cannot be written fails before the minute of tracing
+        # First of all: a folder that cannot be written fails before the minute of tracing.
+        with replacing(path) as temporary:
             program = _trace(model, variant)
             _cast_first(program.model.graph)
             program.model.metadata_props.update(metadata)

@@ -125,7 +125,7 @@ _DTYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(u
 
 
 def input_dtype(kind: str, shape: Sequence[object]) -> type | None:
-    """Return the type of an image input [n, 3, 224, 224]; None if the input is none.
+    """Return the type of an input that takes images [n, 3, 224, 224]; None for any other input.
 
     Args:
         kind: as ONNX Runtime writes it, such as `tensor(float)`.

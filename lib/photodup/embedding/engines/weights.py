@@ -92,9 +92,8 @@ def _pretrained_clip(name: str, pretrained: str) -> Any:
             "random:SEED or onnx:PATH."
         )
     try:
-        with quiet_tools(
-            logging.ERROR
-        ):  # the hub's client and open_clip log what they raise, each retry twice
+        # The hub's client and open_clip log what they raise, each retry twice.
+        with quiet_tools(logging.ERROR):
             return _create(name, pretrained, require_pretrained=True)
     except PhotodupError:
         raise

@@ -46,7 +46,7 @@ _CHANGED = "one of the two has changed, or the library's file cannot be read aga
 
 
 class Location(StrEnum):
-    """Whether a photo of the old folder is in the library, the surest first."""
+    """Where a photo of the old folder is, as far as its copy in the library is proven: the best proven first."""
 
     SAME = "the same bytes there"
     AS_GOOD = "as good or better there, proven on pixels"
@@ -55,7 +55,7 @@ class Location(StrEnum):
 
 
 class _Finding(NamedTuple):
-    """Whether a photo of the old folder is in the library, the library's photo that says so, and a reason in words."""
+    """Where a photo of the old folder is, the library's photo that shows it, and the reason in words."""
 
     where: Location
     match: Photo | None = None

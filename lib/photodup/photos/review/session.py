@@ -76,7 +76,7 @@ class Item:
         """Return the photo of a member that still belongs.
 
         Raises:
-            PhotodupError: there is none with this id.
+            PhotodupError: no such member has this id.
         """
         for member in self.members:
             if member.photo.id == photo_id:

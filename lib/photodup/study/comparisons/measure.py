@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from photodup.bench import Columns
 from photodup.bench.backends.adapters import adapter
 from photodup.bench.link.link import Link
 from photodup.bench.load.usage import processor_time, server_pids
@@ -28,7 +29,7 @@ from photodup.embedding.engines.model import can_compute
 from photodup.serving.service.start import ServiceProcess
 from photodup.serving.triton.control import temporary_config
 from photodup.serving.triton.copies import configure, model_copy
-from photodup.study.notebook.points import N_PHOTOS, Columns, check_answers
+from photodup.study.notebook.points import N_PHOTOS, check_answers
 from photodup.study.notebook.weights import payload_photos
 from photodup.study.peers.servers import Two, missing
 

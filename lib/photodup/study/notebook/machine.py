@@ -1,9 +1,12 @@
 """The machine of a run, as its `environment.json` describes it."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from photodup.bench.record import environment
 from photodup.bench.record.json_files import read_json, reading
 from photodup.serving.endpoints import NO_GPU, UNKNOWN_GPU
 
@@ -75,6 +78,11 @@ class Machine(BaseModel):
         if self.servers:
             return self.servers.device
         return "cpu" if self.cpu and not self.gpus else None
+
+
+def this_machine(model: Mapping[str, Any] | None = None) -> Machine:
+    """Return this machine; `model` as `environment.describe` takes it."""
+    return Machine.model_validate(environment.describe(model))
 
 
 def read_machine(directory: Path) -> Machine:

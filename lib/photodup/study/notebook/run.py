@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from photodup.bench.link.link import LOOPBACK, Way
-from photodup.bench.record import environment
 from photodup.bench.record.record import RunStore
 from photodup.core import settings
 from photodup.core.errors import PhotodupError
@@ -39,7 +38,7 @@ from photodup.serving.endpoints import (
 )
 from photodup.study.notebook import gaps
 from photodup.study.notebook.gaps import Gap, NotMeasured
-from photodup.study.notebook.machine import Machine, Servers, read_machine
+from photodup.study.notebook.machine import Machine, Servers, read_machine, this_machine
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -103,7 +102,7 @@ class Run:
     def environment(self) -> Machine:
         """Return the measuring machine; this one while the run is still empty."""
         recorded = read_machine(self.directory)
-        return recorded if recorded.cpu else _this_machine(self.endpoints, self.store.model)
+        return recorded if recorded.cpu else _machine_now(self.endpoints, self.store.model)
 
     @property
     def machine(self) -> str:
@@ -333,14 +332,13 @@ def _as_name(text: str) -> str:
 
 def was_measured_elsewhere(run: Run) -> bool:
     """Return whether the run has records, and of another machine than this one."""
-    recorded, here = read_machine(run.directory), _this_machine(run.endpoints)
+    recorded, here = read_machine(run.directory), _machine_now(run.endpoints)
     names = {"cpu", "cores", "servers"} & recorded.model_fields_set
     return any(getattr(recorded, name) != getattr(here, name) for name in names)
 
 
-def _this_machine(endpoints: Endpoints, model: Mapping[str, Any] | None = None) -> Machine:
-    machine = Machine.model_validate(environment.describe(model))
-    return machine.model_copy(update={"servers": servers_of(endpoints)})
+def _machine_now(endpoints: Endpoints, model: Mapping[str, Any] | None = None) -> Machine:
+    return this_machine(model).model_copy(update={"servers": servers_of(endpoints)})
 
 
 def ready_to_measure(run: Run, *, asks_servers: bool = True) -> Run | None:

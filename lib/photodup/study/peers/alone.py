@@ -9,6 +9,7 @@ from functools import partial
 
 import numpy as np
 
+from photodup.bench import Columns
 from photodup.bench.load.plan import WindowPlan
 from photodup.bench.load.usage import memory_mib
 from photodup.bench.load.window import measure
@@ -17,7 +18,6 @@ from photodup.bench.pairs.declared import Side
 from photodup.bench.stats.facts import Load
 from photodup.bench.verify.checks import verify_server
 from photodup.core.errors import PhotodupError
-from photodup.study.notebook.points import Columns
 from photodup.study.notebook.run import Run
 from photodup.study.notebook.weights import choose_weights
 from photodup.study.peers.servers import Started, fp32_sides, missing, payloads, peer_of, started, version

@@ -29,8 +29,8 @@ def test_the_version_and_the_package_as_a_program():
     ("cli", "numpy torch pandas PIL httpx fastapi tqdm"),
     (
         "embedding.engines.encoder embedding.engines.export embedding.engines.quantise embedding.client.embedder "
-        "bench.load.window bench.load.counters bench.backends.server_adapters",
-        "torch open_clip onnx onnxruntime openvino nncf tritonclient grpc scipy pandas",
+        "bench.load.window bench.load.counters bench.backends.server_adapters bench.anyurl.run",
+        "torch open_clip onnx onnxruntime openvino nncf tritonclient grpc scipy pandas matplotlib pyarrow",
     ),
 ], ids=["cli", "engines and load"])  # fmt: skip
 def test_importing_loads_nothing_heavy(modules, heavy):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from photodup.study.notebook.run import Run
 
-SHARES = (0.25, 0.5, 0.75, 1.0, 1.2)
+SHARES = (0.5, 0.75, 1.0, 1.2)
 # both servers in FP32 and in INT8
 SIDES = "fastapi-openvino", "triton-openvino", "fastapi-int8", "triton-int8"
 REFUSED = 0.01  # of the requests: more refusals than this miss a bound, however fast the other answers are

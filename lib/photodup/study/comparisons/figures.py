@@ -1,4 +1,4 @@
-"""The two figures of comparisons: where each side lies, and how far the sides of each comparison differ."""
+"""Figures of comparisons: the values of each side, one visit, and how far the sides of each comparison differ."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ SERVERS = {"fastapi": "FastAPI", "triton": "Triton", "local": "in process"}
 
 
 def draw_frontier(ax: Axes, compared: Compared) -> None:
-    """Draw each side at its throughput with eight in flight (x, images/s) and its median latency with one (y, ms), with 95%
-    intervals.
+    """Draw each side: throughput with eight in flight (x, images/s), median latency with one (y, ms), 95% intervals.
 
     Colour is the engine, shape the server. The faint line upwards ends at the 99th percentile of latency.
     """
@@ -105,7 +104,7 @@ def draw_visit(ax: Axes, compared: Compared, name: str) -> None:
 def draw_effects(ax: Axes, compared: Compared, names: Sequence[str]) -> None:
     """Draw comparisons as intervals of the relative effect, in percent: filled where a difference was found.
 
-    What was not measured has its name and no point. The grey band is the difference that interests nobody.
+    What was not measured has its name and no point. The grey band is what is too small to matter (`SMALLEST_EFFECT`).
     """
     from matplotlib.lines import Line2D
 
@@ -123,5 +122,5 @@ def draw_effects(ax: Axes, compared: Compared, names: Sequence[str]) -> None:
     handles = [
         Line2D([], [], color=c, marker="o", markerfacecolor=face, label=text) for text, c, face in looks
     ]
-    if len(names) > 1:  # it would lie over a lone interval, beside which another panel has it
+    if len(names) > 1:  # it would hide a lone interval; another panel has a legend
         ax.legend(handles=handles, loc="best", fontsize=8)

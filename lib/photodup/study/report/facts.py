@@ -1,4 +1,4 @@
-"""Read the records and executed notebooks of one run into the pieces of every page."""
+"""Read the answers and their evidence from the records and executed notebooks of a run."""
 
 from __future__ import annotations
 
@@ -89,10 +89,10 @@ def notebook_answers(run: str) -> Iterator[NotebookAnswer]:
 
 
 def evidence(directory: Path, stem: str) -> dict[str, str]:
-    """Return what an answer rests on, by name: `decides`, `open` or `not measured`.
+    """Return the state of everything that an answer rests on, by name: `decides`, `open` or `not measured`.
 
-    Read from the run's records and never from printed text. A primary comparison that this run did not plan is no part of
-    it. One decides by a verdict, or by an interval inside ±5% (METHOD).
+    Read from the run's records, never from printed text. Primary comparisons that this run did not plan are left out. A
+    comparison decides by its verdict, or by an interval inside ±5% (`does_decide`).
     """
     declared = declarations()
     basis = declared.rests_on.get(stem, Basis())

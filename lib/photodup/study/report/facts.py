@@ -18,7 +18,7 @@ from photodup.study.notebook.run import REFERENCE
 
 # A question, the notebook that answers it, and its figure. README and a run's page lead with those that have one.
 FINDINGS = (
-    ("What does a photo library gain?", "01_scan_photos", "01_drawn"),
+    ("Are its suggestions safe?", "01_scan_photos", "01_drawn"),
     ("Which precision may be served?", "05_trt_fp16", "05_decisions"),
     ("Why is a remote server slow?", "10_explain_remote_latency", "10_rate_or_rtt"),
     ("Which server and engine?", "06_compare_three_backends", "06_frontier"),

@@ -21,7 +21,7 @@ FINDINGS = (
     ("Are its suggestions safe?", "01_scan_photos", "01_drawn"),
     ("Which precision may be served?", "05_trt_fp16", "05_decisions"),
     ("Why is a remote server slow?", "10_explain_remote_latency", "10_rate_or_rtt"),
-    ("Which server and engine?", "06_compare_three_backends", "06_frontier"),
+    ("Which server and engine?", "06_compare_three_backends", "06_sides"),
     ("What survives of the published study?", "12_audit_published_claims", "12_verdicts"),
 )
 LEADING = 3  # findings that README, a run's page and notebook 00 show with their figures

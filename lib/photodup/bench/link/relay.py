@@ -49,7 +49,7 @@ class Line:
     def __init__(self, source: int, sink: int, config: dict, address_at: int, address: bytes, seed: int):
         self.source, self.sink = source, sink
         self.delay_s = config["rtt_ms"] / 2000
-        self.s_per_byte = 8e-6 / config["rate_mbit_s"] if config["rate_mbit_s"] else 0.0
+        self.s_per_byte = 8e-6 / config["rate_mbit_s"]
         self.queue_s = config["queue_bytes"] * self.s_per_byte
         self.loss = config["loss"]
         self.address_at, self.address = address_at, address
@@ -68,7 +68,7 @@ class Line:
             return
         count, size, _ = segments_of(frame)
         self.free_at = max(self.free_at, now)
-        fits = self.free_at - now + size * self.s_per_byte <= self.queue_s or not self.s_per_byte
+        fits = self.free_at - now + size * self.s_per_byte <= self.queue_s
         if fits and (not self.loss or all(self.dice.random() >= self.loss for _ in range(count))):
             self._send(frame, size, count, waited_s)
         elif count == 1:

@@ -13,7 +13,7 @@ are exploratory and stand alone. How often these statistics are wrong is measure
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 
@@ -157,7 +157,7 @@ class Outcome:
     n: int = 0
     n_visits: int = 0
     reason: str = ""
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
     null: "Outcome | None" = None
 
     @property

@@ -452,8 +452,8 @@ class ReviewSession:
 
     def _refuse_protected(self, *items: Item, remove: Collection[int]) -> None:
         """Refuse to remove a photo from a protected folder, also if protected after marking."""
-        for sentence in self._missing_folders if remove else ():
-            raise PhotodupError(sentence)
+        if remove and self._missing_folders:
+            raise PhotodupError(self._missing_folders[0])
         folders = self._protected
         for photo in (photo for item in items for photo in item.photos if photo.id in remove):
             if folder := photo.lies_in(folders):

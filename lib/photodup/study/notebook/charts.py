@@ -34,7 +34,7 @@ ENGINE_COLORS = {
     "pytorch": "#e07a5f",
     "onnx": "#2a6f97",
     "openvino": "#3d9970",
-    "trt": "#3d9970",
+    "trt": "#6a4c93",
     "emulated": "#8e6c8a",
     "published": "#6b7280",
 }

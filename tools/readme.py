@@ -256,8 +256,8 @@ def agreement_lines(passes: Sequence[tuple[Outcome, Outcome]]) -> list[str]:
         cells = a.comparison.family[:2], a.comparison.name, _effect(a), _effect(b), word
         rows.append(f"| {' | '.join(cells)} |")
     sentence = (
-        f"At least one pass decides {len(words)} comparisons: the intervals of both passes overlap in {words.count('yes')} of "
-        f"them, and {words.count('opposite')} differ in opposite directions."
+        f"At least one pass decides {len(words)} comparisons: the intervals of both passes overlap in {words.count('yes')} "
+        f"of them, and {words.count('opposite')} differ in opposite directions."
     )
     return [sentence if words else "Neither pass decides a comparison that both measured.", "", *rows]
 

@@ -86,7 +86,9 @@ def handshake_ms(url: str) -> float:
     samples = []
     for _ in range(9):
         started = time.perf_counter()
-        socket.create_connection((parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)), 5.0).close()
+        socket.create_connection(
+            (parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)), 5.0
+        ).close()
         samples.append((time.perf_counter() - started) * 1000)
     return statistics.median(samples)
 

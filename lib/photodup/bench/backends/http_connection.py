@@ -139,7 +139,8 @@ class HttpConnection:
             OSError: the connection failed; TimeoutError when the server sent nothing for too long.
         """
         is_idle = self._reopen and self.socket and time.monotonic() - self._used > STALE_S
-        if is_idle and _ready(self.socket, select.POLLIN, 0):  # readable without a request: the server closed it
+        # Readable without a request: the server closed it.
+        if is_idle and _ready(self.socket, select.POLLIN, 0):
             self.close()
             self.n_idle_closes += 1
         answer = _Answer(self._most_bytes, self._timeout_s, is_head=head.startswith(b"HEAD "))

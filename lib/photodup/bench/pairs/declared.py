@@ -23,7 +23,7 @@ class PeerServer:
     Attributes:
         name: key of its records, and name of its environment and its lock file.
         setup: its configuration, one clause.
-        command: program and arguments, with placeholders that `photodup.study.peers.servers` fills; empty for photodup's own.
+        command: program and arguments, with placeholders that `photodup.study.peers.servers` fills; none for photodup's own.
         environment: further variables, with the same placeholders.
         ready: path that answers 200 once it embeds.
         protocol, path, model: how it is asked (see `bench.anyurl.target`).

@@ -243,7 +243,8 @@ def _interval(windows: Sequence[RateWindow], bound: LatencyBound, seed: int) -> 
     reach *= stdtrit(max(n // 2 - 1, 1), 0.975) / stdtrit(np.inf, 0.975) * math.sqrt(n / (n - 1))
     low, high = rate * math.exp(-reach), rate * math.exp(reach)
     above = next(w for w in by_rate if w.rate_per_s >= rate)
-    if above.latency_ms == MISSED * bound.bound_ms:  # no latency to interpolate: the rate lies anywhere up to there
+    # There is no latency to interpolate: the rate lies anywhere up to there.
+    if above.latency_ms == MISSED * bound.bound_ms:
         rate, high = max(w.rate_per_s for w in windows if w.rate_per_s <= rate), above.rate_per_s
     return rate, min(low, rate), max(high, rate)
 

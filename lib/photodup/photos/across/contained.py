@@ -125,7 +125,7 @@ class Contained:
 
 
 def cached_catalogue(folder: Path) -> Path:
-    """Return the catalogue's path for a folder that is only read: in this user's cache, named by a hash of the folder's path.
+    """Return the catalogue's path for a folder that is only read: in this user's cache, named by a hash of its path.
 
     Raises:
         PhotodupError: the user has no cache.

@@ -113,9 +113,11 @@ def laid(
     size: Size,
     resampling: Image.Resampling | None = Image.Resampling.LANCZOS,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return a picture uint8[h, w, 3] mapped onto a frame of this size, and bool[h, w] where it lies; edge pixels are repeated.
+    """Return a picture uint8[h, w, 3] mapped onto a frame of this size, and bool[h, w] where it lies; edge pixels are
+    repeated.
 
-    Shrinking averages pixels, as programs that resize do: by `resampling` (None: OpenCV's, by area) for maps without rotation.
+    Shrinking averages pixels, as programs that resize do: by `resampling` (None: OpenCV's, by area) for maps without
+    rotation.
     """
     if is_straight(transform):
         return _laid_straight(rgb, transform, size, resampling)
@@ -260,7 +262,7 @@ def _settled(target: np.ndarray, source: np.ndarray, transform: np.ndarray) -> n
 
 
 def _snapped(transform: np.ndarray, source: Size, target: Size, factor: float) -> np.ndarray:
-    """Return the first plainer map that is within a fraction of a pixel (frame to frame, whole pixels, no rotation), else the map."""
+    """Return the first plainer map (frame to frame, whole pixels, no rotation) within a fraction of a pixel, else the map."""
     near = max(_SETTLED / factor, 0.4)
     edges = corners(source)
     places = moved(edges, transform)

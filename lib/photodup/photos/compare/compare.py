@@ -131,7 +131,8 @@ def _doubt(
         return ""  # a crop: the keeper cannot be made from it, and it is not better saved
     if _is_sibling(view, keeper.saving, member.saving) and not softness:
         return ""
-    # Other lossy formats cannot be simulated: such a member may go if it lost more than the keeper and has no detail of its own.
+    # Other lossy formats cannot be simulated: such a member may go if it lost more than the keeper and has no detail of its
+    # own.
     may_have_lost = (
         not is_known and member.saving.format != "WEBP" and member_rms >= LIMITS.more_lost * own_loss
     )
@@ -200,7 +201,8 @@ def rounding(rgb: np.ndarray, saving: Saving) -> float:
 
 
 def detail_beyond(keeper: Picture, member: Picture, placement: Placement) -> float:
-    """Return the detail of a larger keeper beyond an enlarged member: RMS of its finest octave, as a share of the next one's.
+    """Return the detail of a larger keeper beyond an enlarged member: RMS of its finest octave, as a share of the next
+    one's.
 
     A plain change of contrast, compression artefacts and grain do not count.
     """

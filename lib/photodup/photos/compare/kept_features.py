@@ -1,7 +1,7 @@
 """The strongest features of each photo, kept in `features.sqlite` (about 18 kB a photo).
 
-They alone rule out most pairs (`verify.could_be_one`), so a photo is not decoded again for later comparisons. Only pairs that
-may be one picture need all features and the pixels.
+They alone rule out most pairs (`verify.could_be_one`), so a photo is not decoded again for later comparisons. Only pairs
+that may be one picture need all features and the pixels.
 """
 
 import sqlite3

@@ -5,10 +5,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Limits:
-    """Thresholds: when two files show one picture, and how far a member may differ from our copy of the keeper (`reproduce`).
+    """Thresholds: when two files show one picture, and how far a member may differ from our copy of the keeper
+    (`reproduce`).
 
-    Measured on photographs of tools/photographs and their edits at 480 to 800 pixels: honest copies (resized as four programs
-    do, cropped, saved again, converted) lie on one side of each, edits and other exposures on the other. Greys are 0..255.
+    Measured on photographs of tools/photographs and their edits at 480 to 800 pixels: honest copies (resized as four
+    programs do, cropped, saved again, converted) lie on one side of each, edits and other exposures on the other. Greys are
+    0..255.
     """
 
     # `Verification` by local features: chosen from the curves that benchmarks/photo_quality measures.
@@ -22,8 +24,9 @@ class Limits:
     min_grey_correlation: float = 0.9
     min_detail: float = 0.5
     max_stretch: float = 1.25
-    # Light: share of cells that differ by more than `light_greys`, and median difference of the dark, middle or bright third.
-    # Honest copies reach 0.11 and 1.1 greys; brightness x0.9 and a warm filter 0.9 and 10, colours x1.12 1.7 to 2.2 greys.
+    # Light: share of cells that differ by more than `light_greys`, and median difference of the dark, middle or bright
+    # third. Honest copies reach 0.11 and 1.1 greys; brightness x0.9 and a warm filter 0.9 and 10, colours x1.12 1.7 to 2.2
+    # greys.
     light_greys: float = 3.0
     light_share: float = 1 / 3
     tone_greys: float = 1.5
@@ -32,29 +35,30 @@ class Limits:
     saturation: float = 0.06
     saturation_other_formats: float = 0.12
     saturation_greys: float = 0.3
-    # A place: connected pixels, each differing by this many times what compression and alignment explain. Honest copies reach
-    # 1.14 (a story's frame), retouched ones 2.7, writing 5 to 36.
+    # A place: connected pixels, each differing by this many times what compression and alignment explain. Honest copies
+    # reach 1.14 (a story's frame), retouched ones 2.7, writing 5 to 36.
     place_times: float = 1.2
     place_pixels: int = 20
     # A smaller place that differs more, such as a digit.
     small_times: float = 2.0
     small_pixels: int = 6
-    # Relative contrast of detail in octaves of 2 to 8 pixels, and in the finest. Honest copies reach 1.03 and 1.13; sharpened
-    # ones begin at 1.08 and 1.21.
+    # Relative contrast of detail in octaves of 2 to 8 pixels, and in the finest. Honest copies reach 1.03 and 1.13;
+    # sharpened ones begin at 1.08 and 1.21.
     contrast: float = 0.06
     contrast_finest: float = 0.25
-    # Share of the member's finest and next octave missing from our copy. Honest copies reach 0.42 and 0.17; if the keeper is a
-    # half-size copy, 0.66 to 0.83.
+    # Share of the member's finest and next octave missing from our copy. Honest copies reach 0.42 and 0.17; if the keeper is
+    # a half-size copy, 0.66 to 0.83.
     finer: float = 0.45
     finer_next: float = 0.25
     # Grain of even cells, checked if our copy does not predict the member: least grain of the keeper (greys; half as much an
-    # octave coarser), least correlation of member and keeper relative to that of our copy and keeper, and tolerance in standard
-    # errors. Smaller copies reach 0.85, other exposures with grain of 2 to 6 greys 0 to 0.78.
+    # octave coarser), least correlation of member and keeper relative to that of our copy and keeper, and tolerance in
+    # standard errors. Smaller copies reach 0.85, other exposures with grain of 2 to 6 greys 0 to 0.78.
     grain_greys: float = 0.5
     grain_common: float = 0.8
     grain_chance: float = 2.0
-    # The same if the member's quantization is unknown: least grain of the keeper (greys), least share of it left in the member,
-    # and least share of that which is the keeper's. Copies have 0.38 and more (AVIF, quality 55 to 95), exposures 0 to 0.3.
+    # The same if the member's quantization is unknown: least grain of the keeper (greys), least share of it left in the
+    # member, and least share of that which is the keeper's. Copies have 0.38 and more (AVIF, quality 55 to 95), exposures 0
+    # to 0.3.
     grain_greys_other_formats: float = 0.95
     grain_left: float = 0.3
     grain_of_keeper: float = 0.3
@@ -65,17 +69,17 @@ class Limits:
     explained: float = 0.9
     # `compare.rounding` from which a file was saved from a JPEG: such files have 0.11 (WebP) to 0.9; by chance up to 0.05.
     rounding: float = 0.1
-    # Largest RMS difference (greys) of the same pixels, and of a high-quality copy made by a known resampling method; enlarged
-    # and sharpened pictures have 1.7 and more.
+    # Largest RMS difference (greys) of the same pixels, and of a high-quality copy made by a known resampling method;
+    # enlarged and sharpened pictures have 1.7 and more.
     equal_greys: float = 0.05
     resized_greys: float = 0.7
-    # `compare.detail_beyond` of a larger keeper: enough alone, and enough with another sign (its metadata names a camera, a known
-    # resampling method gives the member, or the member is strongly compressed). Half-size members give 0.4 to 1.3; enlargements
-    # (bicubic, sharpened or smoothed) up to 0.22.
+    # `compare.detail_beyond` of a larger keeper: enough alone, and enough with another sign (its metadata names a camera, a
+    # known resampling method gives the member, or the member is strongly compressed). Half-size members give 0.4 to 1.3;
+    # enlargements (bicubic, sharpened or smoothed) up to 0.22.
     detail_surely: float = 0.5
     detail_likely: float = 0.3
-    # Blur (pixels) by which the member is softer: from `softer` on the keeper may have been sharpened; from `softened` on the
-    # member was blurred, as strong sharpening (radius 1.5, 120%) looks like 1.13 to 1.16.
+    # Blur (pixels) by which the member is softer: from `softer` on the keeper may have been sharpened; from `softened` on
+    # the member was blurred, as strong sharpening (radius 1.5, 120%) looks like 1.13 to 1.16.
     softer: float = 0.3
     softened: float = 2.0
     # Ratio of mean quantization steps below which one file's are finer.
@@ -83,11 +87,11 @@ class Limits:
     # Difference of member and our copy, relative to that of a file made by saving the keeper twice. Two files saved from one
     # picture have 0.66 to 1.07 (mostly below 0.93), two exposures with grain of 1 grey 1.01 and more.
     sibling: float = 0.95
-    # Difference of member and keeper, relative to the same. Two files saved from one picture have 0.92 to 1.02, a file and one
-    # saved from it 0.62 and 0.71.
+    # Difference of member and keeper, relative to the same. Two files saved from one picture have 0.92 to 1.02, a file and
+    # one saved from it 0.62 and 0.71.
     two_savings: float = 0.9
-    # Difference of both relative to the keeper's own loss, from which a member in another format than JPEG lost more. A JPEG's
-    # source in such a format has 1.0; WebP of quality 80 beside a JPEG of 92 to 95 has 1.7 to 2.
+    # Difference of both relative to the keeper's own loss, from which a member in another format than JPEG lost more. A
+    # JPEG's source in such a format has 1.0; WebP of quality 80 beside a JPEG of 92 to 95 has 1.7 to 2.
     more_lost: float = 1.6
     # `own_detail` up to which such a member may go, if both differ by more than `own_detail_greys`. Copies have up to 0.2
     # (HEIF, AVIF), exposures with grain of 3 to 5 greys mostly 0.3 to 1.1.

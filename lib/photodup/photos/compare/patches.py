@@ -20,7 +20,7 @@ def correlation(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def laid_over(target: np.ndarray, source: np.ndarray, transform: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return uint8 greys mapped onto the target's frame (`transform`: source to target), and bool[h, w] where they lie there."""
+    """Return uint8 greys mapped to the target's frame (`transform`: source to target), and bool[h, w] where they lie."""
     import cv2
 
     size = target.shape[::-1]

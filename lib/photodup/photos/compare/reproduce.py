@@ -327,7 +327,7 @@ def _gains(bands: Octaves, bands_of_keeper: Octaves, whole: np.ndarray) -> list[
 
 
 def _softness(keeper: np.ndarray, member: np.ndarray, copy: np.ndarray, inside: np.ndarray) -> float:
-    """Return the blur (pixels) that makes the keeper as soft as the member; compression alone, in `copy`, softens a little."""
+    """Return the blur (pixels) that makes the keeper as soft as the member; compression, in `copy`, softens a little."""
     whole, bands_of_keeper = whole_cells(inside), octaves(grey(keeper), 5)
 
     def gains(picture: np.ndarray, n: int) -> list[float]:

@@ -20,7 +20,7 @@ _GRAIN_CELL = 8  # side of a cell in which grain is looked for, pixels: a JPEG's
 
 @dataclass(frozen=True)
 class Difference:
-    """Something that a member has and the keeper lacks: the reason in words, and boxes in the keeper's and the member's frame."""
+    """Something that the keeper lacks and a member has: the reason in words, and boxes in both frames."""
 
     reason: str
     boxes: tuple[tuple[Box, Box], ...] = ()
@@ -241,7 +241,8 @@ def beyond(view: View) -> np.ndarray:
 
 
 def has_edge(keeper: np.ndarray, transform: np.ndarray, size: tuple[int, int]) -> bool:
-    """Return whether a keeper has an edge, or one colour beyond, where a member of this size ends: a frame, a collage, a border.
+    """Return whether a keeper has an edge, or one colour beyond, where a member of this size ends: a frame, a collage, a
+    border.
 
     A photograph goes on beyond its crop.
     """

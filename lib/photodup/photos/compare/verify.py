@@ -1,9 +1,9 @@
 """Verify on the pixels whether two files show one picture: local features, alignment, correlation.
 
-Embeddings and perceptual hashes are also close for two shots of one scene. Here one affine map, found from local features with
-RANSAC, places the second picture on the first, and both are compared patch by patch. A crop, a border, a mirror image or a
-rotation of one picture fits everywhere; two shots fit at most in parts. Pictures with few features may be aligned by their
-grey values (`dense`), with stricter thresholds.
+Embeddings and perceptual hashes are also close for two shots of one scene. Here one affine map, found from local features
+with RANSAC, places the second picture on the first, and both are compared patch by patch. A crop, a border, a mirror image
+or a rotation of one picture fits everywhere; two shots fit at most in parts. Pictures with few features may be aligned by
+their grey values (`dense`), with stricter thresholds.
 """
 
 from collections.abc import Iterable, Iterator

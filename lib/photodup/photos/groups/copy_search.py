@@ -123,8 +123,8 @@ def not_asked(
 ) -> np.ndarray:
     """Return pairs of hubs with copies of their copies that were never compared.
 
-    Each photo is compared with its nearest few, and most of thirty copies of one picture are not among the hub's. Of connected
-    families only the largest one's hub is compared: photos that join it need no other hub.
+    Each photo is compared with its nearest few, and most of thirty copies of one picture are not among the hub's. Of
+    connected families only the largest one's hub is compared: photos that join it need no other hub.
     """
     # Without SciPy's graph functions: importing them would delay the page.
     connected: dict[int, list[int]] = {}

@@ -120,7 +120,7 @@ class KeepRules:
         return list(filter(None, [lost_in_words(self.described(keeper), self.described(leaving))]))
 
     def lost_beside(self, keeper: Photo, leaving: Photo) -> list[str]:
-        """Return in words `lost_metadata`, other data in the file, and files beside it without an equal beside the keeper."""
+        """Return in words `lost_metadata`, other data in the file, and files beside it that the keeper's lack."""
         suffixes = self._beside.lost(keeper.path, leaving.path) if self._beside else ()
         files = dict.fromkeys(_HAS.get(suffix) or f"has its {suffix} file beside it" for suffix in suffixes)
         is_developed = "RAW" in (keeper.format, leaving.format) and keeper.md5 != leaving.md5

@@ -127,9 +127,9 @@ class Group:
 class Tiers:
     """All groups of a library, the most certain copies first, and how they were found.
 
-    `n_verified` counts compared pairs, `search` and `recall` are those of `Neighbours`, `protected` the folders, relative to the
-    library, from which nothing is suggested. If not `is_complete`, the time was over before all photos were compared: there may
-    be more copies, and `similar` is empty.
+    `n_verified` counts compared pairs, `search` and `recall` are those of `Neighbours`, `protected` the folders, relative to
+    the library, from which nothing is suggested. If not `is_complete`, the time was over before all photos were compared:
+    there may be more copies, and `similar` is empty.
     """
 
     copies: tuple[Group, ...]

@@ -452,7 +452,7 @@ def _is_transparent(image: Image.Image) -> bool:
 
 @lru_cache(256)
 def _colours(profile: bytes) -> str:
-    """Return `_COLOURS` in a profile as sRGB, hex, or its digest if it cannot be converted; empty for sRGB, grey, and none."""
+    """Return `_COLOURS` in a profile as sRGB, hex, or its digest if inconvertible; empty for sRGB, grey, and none."""
     if not profile or profile[16:20] not in (b"RGB ",):
         return sha256(profile).hexdigest() if profile and profile[16:20] != b"GRAY" else ""
     try:

@@ -6,7 +6,8 @@ from PIL import Image
 from photodup.photos.compare.align import align, corners, laid, moved
 from photodup.photos.compare.pictures import Picture, Saving
 
-# Grey levels of difference: below the first nothing is drawn (any compression does that), above the second it gets no brighter.
+# Grey levels of difference: below the first nothing is drawn (any compression does that), above the second it gets no
+# brighter.
 LEAST, _MOST_GREYS = 8, 72
 _SOFT = 0.8  # blur before comparing, pixels
 # Brightness of the picture behind, as a share; width (pixels) and grey levels of the stripes where only one file shows it.

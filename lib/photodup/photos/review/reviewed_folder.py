@@ -146,9 +146,7 @@ class ReviewTask:
             self.error = str(error)
         except (OSError, MemoryError) as error:
             self.error = f"{self.title} failed ({getattr(error, 'strerror', None) or type(error).__name__}): try it again."
-        except (
-            Exception
-        ) as error:  # a missing library or a bug: the page must not wait for ever
+        except Exception as error:  # a missing library or a bug: the page must not wait for ever
             lacks = missing_extra(error, "serve") if isinstance(error, ImportError) else None
             if not lacks:
                 traceback.print_exc(file=sys.stderr)

@@ -237,7 +237,7 @@ class ReviewSession:
         return Catalogue(self.root, self._catalogue)
 
     def look_further(self, on_more: Callable[[], None]) -> None:
-        """Compare the remaining photos while the page is used; show more groups now and then, calling `on_more` each time."""
+        """Compare the remaining photos while the page is used; show more groups now and then, and call `on_more`."""
 
         def show() -> None:
             with unseen():

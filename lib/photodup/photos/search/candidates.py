@@ -24,8 +24,8 @@ from photodup.photos.search.neighbours import Bounds, Pairs, similar_pairs
 from photodup.photos.state.cache_file import DAMAGE, CacheFile
 from photodup.photos.state.sqlite_file import Form
 
-# Chance pairs a photo that the hash may bring, alone and beside an embedding. Beside one, the hash finds edits of tone, which
-# hardly change it: of 670 edits of 67 photographs the embedding missed 15, and 12 of those had not changed one bit.
+# Chance pairs a photo that the hash may bring, alone and beside an embedding. Beside one, the hash finds edits of tone,
+# which hardly change it: of 670 edits of 67 photographs the embedding missed 15, and 12 of those had not changed one bit.
 PER_PHOTO_ALONE, PER_PHOTO_BESIDE = 5.0, 1.0
 # With more than this share of the contents gone, everything is compared again, as the next ones may now be among a photo's
 # nearest.

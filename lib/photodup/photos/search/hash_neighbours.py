@@ -106,7 +106,8 @@ def nearest_across(
         limit: pairs of each of the second.
 
     Returns:
-        Pairs; the rows of `second` are numbered after those of `first`. Turned or mirrored ones have `TURNED_NEARER` bits more.
+        Pairs; the rows of `second` are numbered after those of `first`. Turned or mirrored ones have `TURNED_NEARER` bits
+        more.
     """
     import faiss
 

@@ -38,8 +38,8 @@ class Shots:
         """Return for each pair whether it is two exposures of one camera, or of unnamed ones.
 
         They differ in time (to the fraction that both have), exposure, drive mode or number in a sequence; within one second
-        without fractions, in the number in their names. Editors keep these fields, so copies agree on them. Missing fields do
-        not count.
+        without fractions, in the number in their names. Editors keep these fields, so copies agree on them. Missing fields
+        do not count.
         """
         i, j = pair_rows(codes)
         apart = np.abs(self._seconds[i] - self._seconds[j])  # NaN, and so False, without a date

@@ -134,7 +134,7 @@ class TrashFiles:
                     _put_back(place)
 
     def is_as_removed(self, moved: Moved) -> bool | None:
-        """Return whether the file in the trash is the removed one, None without one; first undo an interrupted `_discard`."""
+        """Return whether the file in the trash is the removed one, None if none; first undo an interrupted `_discard`."""
         with self.in_trash(moved) as place:
             if place:
                 _put_back(place)

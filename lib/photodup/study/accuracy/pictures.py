@@ -118,7 +118,7 @@ class Pictures:
         return np.stack([to_uint8(picture.open()) for picture in self.held_out])
 
     def both_decodings(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the held-out pictures saved as a camera's JPEGs, decoded whole and at a reduced scale; both like `pixels`."""
+        """Return the held-out pictures as a camera's JPEGs, decoded whole and at a reduced scale; both like `pixels`."""
         jpegs = (_as_camera_jpeg(picture.open(), seed) for seed, picture in enumerate(self.held_out))
         decoded = [[to_uint8(decode(jpeg, draft_size=size)) for size in (None, DRAFT_SIZE)] for jpeg in jpegs]
         whole, drafted = zip(*decoded, strict=True)

@@ -26,7 +26,8 @@ ByServer = dict[str, Columns]  # a server's label → what was recorded of it, w
 STARTS = 3
 OVERLOAD, OVERLOAD_S, IN_FLIGHT = 2.0, 12.0, 128
 REFUSING = {"MAX_WAIT_S": "2"}  # as `photodup serve` does
-RECOVERED, RECOVERY_LIMIT_S = 1.5, 30.0  # recovered: a request takes at most so many times its earlier latency
+# Recovered: a request takes at most so many times its earlier latency.
+RECOVERED, RECOVERY_LIMIT_S = 1.5, 30.0
 PROBED, PROBE = Load("closed_loop", concurrency=8, span="prepared"), WindowPlan(3.0, warmup_requests=2)
 
 

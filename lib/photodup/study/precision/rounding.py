@@ -48,7 +48,9 @@ def rounded(graph: "onnx.ModelProto", precision: str) -> "onnx.ModelProto":
     from onnx import TensorProto, helper
 
     if precision not in ROUNDED:
-        raise PhotodupError(f"Cannot round to {precision!r}: use {' or '.join(ROUNDED)}, or `photodup export --precision int8`.")
+        raise PhotodupError(
+            f"Cannot round to {precision!r}: use {' or '.join(ROUNDED)}, or `photodup export --precision int8`."
+        )
     low = TensorProto.FLOAT16 if precision == "fp16" else TensorProto.BFLOAT16
     floats = _float_tensors(graph)
     changed = copy.deepcopy(graph)

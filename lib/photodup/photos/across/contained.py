@@ -275,7 +275,7 @@ class _Comparison:
         pairs = [pair for pair in dict.fromkeys((*self._bits_apart, *across)) if pair in new]
         self._compared.update(pairs)
         with one_thread_each():
-            for i, j in bar(pairs, total=len(pairs), desc="compare", unit="pair"):
+            for i, j in bar(pairs, total=len(pairs), desc="check", unit="pair"):
                 with suppress(ImageError):  # it is in `problems`
                     self._note(i, j, chooser)
                 chooser.remember()

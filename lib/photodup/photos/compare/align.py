@@ -262,7 +262,7 @@ def _settled(target: np.ndarray, source: np.ndarray, transform: np.ndarray) -> n
 
 
 def _snapped(transform: np.ndarray, source: Size, target: Size, factor: float) -> np.ndarray:
-    """Return the first plainer map (frame to frame, whole pixels, no rotation) within a fraction of a pixel, else the map."""
+    """Return the first plainer map (frame to frame, whole pixels, no rotation) that is near enough, else the map."""
     near = max(_SETTLED / factor, 0.4)
     edges = corners(source)
     places = moved(edges, transform)

@@ -30,7 +30,7 @@ from photodup.study.notebook.run import REFERENCE, folder_of, read_run
 from photodup.study.report.facts import FINDINGS, LEADING, notebook_answers
 
 SAVED = re.compile(r"charts\.save\(\w+, run, [\"']([\w-]+)[\"']\)")
-DECISION = "06_frontier"  # README's first picture, which its findings do not repeat
+DECISION = "06_sides"  # README's first picture, which its findings do not repeat
 NOT_MEASURED = "Not measured in the committed run."
 # The notebooks in the order in which a request meets their subjects.
 WAY = {
@@ -101,7 +101,7 @@ def decision_table() -> Iterator[str]:
     compared = read_comparisons(run)
     places = {pair.name: pair.notebook for pair in compared.pairs}
     price = table["price_per_hour_usd"]
-    yield "| you have | use | because | avoid | a million images |"
+    yield "| you have | use | because | avoid | USD per million images |"
     yield "|---|---|---|---|---:|"
     for line in table["rows"]:
         name = line["because"]
@@ -113,14 +113,14 @@ def decision_table() -> Iterator[str]:
             reason = _reason(compared[name], line["better"], line.get("what", ""))
         else:
             raise PhotodupError(f"decisions.yaml: {name!r} is no comparison of comparisons.yaml.")
-        usd = f"{price / 3600 * 1e6 / rate:.2g} USD" if rate else ""
+        usd = f"{price / 3600 * 1e6 / rate:.2g}" if rate else ""
         place = f"[{notebook[:2]}](notebooks/{notebook}.ipynb)"
         yield f"| {line['have']} | {line['use']} | {reason} ({place}) | {line['avoid']} | {usd} |"
     machine = read_machine(run.directory)
     yield ""
     yield (
-        f"Measured on {machine}, weights `{machine.model.pretrained}`; {price:.2f} USD "
-        "an hour, eight in flight. *Exploratory*: not corrected for their number."
+        f"Measured on {machine}, weights `{machine.model.pretrained}`. Prices assume {price:.2f} USD an hour and eight "
+        "requests in flight. *Exploratory*: not corrected for multiple comparisons."
     )
 
 
@@ -215,8 +215,7 @@ def closeness_text() -> str:
     return (
         f"The reference run measured for {took[REFERENCE]} minutes, and `peers` for {took['peers']}. "
         f"*As timings* means: on the same machine a comparison repeats {apart}; an absolute figure drifts "
-        "by more than its interval says. On another machine the figures are others; what "
-        "should agree are the sentences: which sides differ, which are equal."
+        "by more than its interval says. On another machine figures and differences are others."
     )
 
 
@@ -257,8 +256,8 @@ def agreement_lines(passes: Sequence[tuple[Outcome, Outcome]]) -> list[str]:
         cells = a.comparison.family[:2], a.comparison.name, _effect(a), _effect(b), word
         rows.append(f"| {' | '.join(cells)} |")
     sentence = (
-        f"Either pass decides {len(words)} comparisons: the intervals of both passes overlap in {words.count('yes')} of "
-        f"them, and {words.count('opposite')} differ in opposite directions."
+        f"At least one pass decides {len(words)} comparisons: the intervals of both passes overlap in {words.count('yes')} "
+        f"of them, and {words.count('opposite')} differ in opposite directions."
     )
     return [sentence if words else "Neither pass decides a comparison that both measured.", "", *rows]
 

@@ -1,7 +1,7 @@
 """photodup: find near-duplicate photos, and study how the embedding behind it is served.
 
 For Python programs: `scan` and `find_duplicates` for photographs, `embed` for vectors, `load` and `compare` for servers.
-Each calls what the command line calls, and imports it only then.
+Each shares its code with the command line, and imports it when it is called.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def scan(folder: Path | str, **options: Any) -> ScanReport:
     3
 
     Args:
-        options: of `photodup.photos.library.scan.scan`.
+        options: keyword arguments of `photodup.photos.library.scan.scan`.
 
     Raises:
         PhotodupError: the folder cannot be read, or its catalogue cannot be written.
@@ -50,9 +50,9 @@ def find_duplicates(
     large.jpg ['small.jpg']
 
     Args:
-        weights: embed each photograph with them in this process first, which finds similar pictures: `stand-in` of the
-            command is `photodup.photos.demo.encoder.export_stand_in()`. Without them copies are found by hash and pixels.
-        threshold: smallest cosine of similar pictures; default the model's own.
+        weights: embed each photograph with them in this process first, to find similar pictures; the command's `stand-in`
+            is `photodup.photos.demo.encoder.export_stand_in()`. Without embeddings, copies are found by hash and pixels.
+        threshold: smallest cosine of similar pictures; default the library's setting, else the model's own.
 
     Raises:
         PhotodupError: the folder cannot be read, or the weights cannot be loaded.
@@ -80,7 +80,7 @@ def embed(
     ((2, 512), True)
 
     Args:
-        images: files, their bytes, or pictures.
+        images: paths, contents of files, or PIL images.
         url: of a server; default INFERENCE_SERVICE_URL, else this process.
         options: of `photodup.embedding.client.embedder.connect`, such as `pretrained`.
 
@@ -98,14 +98,14 @@ def load(
 ) -> Measured:
     """Measure a server of any kind that `photodup load` knows, and return rate and latency with their intervals.
 
-    What makes a figure doubtful is written to stderr, as the command does.
+    Reasons to doubt a figure are printed to stderr.
 
     >>> figures = photodup.load(url, seconds=3)  # such as http://127.0.0.1:8002/embed
     >>> figures.n_failed, figures.percentiles_ms[50][0] > 0
     (0, True)
 
     Args:
-        seconds: longest time of all.
+        seconds: longest duration of the whole measurement.
         concurrency: requests in flight.
         rate_per_s: random arrivals at this rate instead, with at most `concurrency` in flight.
 
@@ -127,7 +127,7 @@ def load(
 def compare(url_a: str, url_b: str, *, seconds: float = 60.0, concurrency: int = 1) -> Versus:
     """Compare two servers, which take turns, and return the outcomes with a sentence for each.
 
-    The first is the check: a difference that is found between two connections to the same server is the measurement's own.
+    The first outcome is a check: it compares two connections to one server, so a difference is an error of measurement.
 
     >>> versus = photodup.compare(url, url, seconds=15)
     >>> [outcome.comparison.metric for outcome in versus.outcomes[1:]]

@@ -73,7 +73,7 @@ def test_a_planted_old_drive_is_told_apart_and_neither_folder_is_written(tmp_pat
     before = as_it_is(tmp_path / "library", tmp_path / "old")
     found, todo = compare_and_count(tmp_path)
     check(found, planted)
-    assert todo["compare"] < 10 and todo["judge"] <= 6, "of most photos one pair is asked"
+    assert todo["compare"] < 10 and todo["check"] <= 6, "of most photos one pair is asked"
     assert as_it_is(tmp_path / "library", tmp_path / "old") == before
     again, todo = compare_and_count(tmp_path)
     assert again == found and (todo["scan"], todo["compare"]) == (0, 0), "what was compared is kept"
@@ -87,7 +87,7 @@ def test_what_the_best_of_several_copies_proves_is_asked_of_no_other_and_decoded
     monkeypatch.setattr(imaging, "decode", lambda file, **o: decoded.update([file]) or decode(file, **o))
     found, todo = compare_and_count(tmp_path)
     assert (found.photos[0].where, str(found.photos[0].match)) == (AS_GOOD, "a.jpg")
-    assert (todo["compare"], todo["judge"]) == (1, 1)
+    assert (todo["compare"], todo["check"]) == (1, 1)
     files = {file.name: n for file, n in decoded.items() if isinstance(file, Path)}
     assert files == {"a.jpg": 1, "d.jpg": 1}, "features and families are of one picture"
 

@@ -236,7 +236,7 @@ def test_nothing_measured_is_no_verdict(declare, tmp_path):
     assert found.sides.empty and len(found.table()) == 3
     # A notebook computes with the frame of nothing as with any other.
     assert {*COLUMNS, "throughput_images_per_s"} <= set(found.sides)
-    assert figures.sides_under(found, "one", "eight") == []
+    assert figures.draw_sides(found) is None
 
 
 def test_the_quick_study_measures_what_is_marked(declare):

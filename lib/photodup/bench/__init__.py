@@ -1,4 +1,4 @@
-"""How a number is made and kept: load, links, records, and what may be said of them.
+"""Measurements: load generator, emulated links, records, comparisons and statistics.
 
 May import: embedding. Read `load/plan.py` first, then `record/record.py`.
 """

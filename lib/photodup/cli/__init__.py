@@ -1,6 +1,6 @@
-"""The `photodup` command, one module for each package. Commands import what they need when they run: `--help` stays instant.
+"""The `photodup` command. Its commands import what they need when they run, so that `--help` stays instant.
 
-May import: everything. Read this file first: it says which command stands where.
+May import: everything. Read this file first: it lists the commands and their modules.
 """
 
 import io
@@ -17,7 +17,7 @@ from photodup.core.extras import missing_extra
 from photodup.core.names import escaped
 from photodup.serving import commands as serving
 
-# The extras that the commands of one use need; those not listed here belong to the study.
+# The commands of each use (`core.extras.USES`); those not listed belong to the study.
 _COMMANDS = {
     "photos": ("demo", "scan", "group", "review", "contained", "trash"),
     "load": ("load", "gate", "verify"),
@@ -46,7 +46,7 @@ def _print_version(is_requested: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="print it and end")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="print the version")
     ] = False,
 ) -> None:
     pass
@@ -66,12 +66,12 @@ for panel, commands in PANELS.items():
 app.add_typer(trash.trash, name="trash", rich_help_panel=PHOTOS)
 app.add_typer(serving.endpoints, name="endpoints", rich_help_panel=SERVE)
 app.add_typer(study.study, name="study", rich_help_panel=STUDY)
-# For those who work on photodup itself; `photodup NAME --help` describes each.
+# Hidden: for developers of photodup.
 app.add_typer(study.kube_app, name="kube", hidden=True)
 
 
 def command_line() -> Any:
-    """Return the whole command; the help of a switch shows no type, since it takes no value."""
+    """Return the command tree; a switch takes no value, so its help shows no type."""
     whole = typer.main.get_command(app)
     commands: list[Any] = [whole]
     for command in commands:
@@ -85,11 +85,11 @@ def command_line() -> Any:
 def main() -> None:
     """Run the command line; a `PhotodupError` becomes one sentence on stderr and exit status 2.
 
-    So does the import of a library that an extra of photodup would have installed.
+    So does the failed import of a library that one of photodup's extras installs.
     """
-    # What Pillow says about damaged EXIF, with a line of its source; a photo that cannot be read is reported.
+    # Pillow's warnings about damaged EXIF quote its source; a photo that cannot be read is reported anyway.
     warnings.filterwarnings("ignore", module=r"PIL\.")
-    for stream in (sys.stdout, sys.stderr):  # a name that the terminal's encoding lacks must not end a list
+    for stream in (sys.stdout, sys.stderr):  # a file name outside its encoding must not end a list
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def contained(
-    old: Annotated[Path, Argument(help="an old drive, phone or export: the folder to look at")],
+    old: Annotated[Path, Argument(help="folder of the old drive, phone or export")],
     library: Annotated[Path, Option("--in", help="the library that should hold its photos")],
     page: Annotated[
         Path | None, Option(help="HTML file with every name; default beside the cached catalogue")
@@ -27,11 +27,11 @@ def contained(
         Path | None, Option(help="after a yes, copy what is only in OLD into this folder")
     ] = None,
     also_probable: Annotated[
-        bool, Option("--also-probable", help="copy also what is probably there and not proven")
+        bool, Option("--also-probable", help="also copy photos whose match in the library is only probable")
     ] = False,
     yes: Yes = False,
 ) -> None:
-    """Say of each photo of an old folder whether a library has it as good; both folders are only read.
+    """Report for each photo of an old folder whether a library has it, as good or better; both folders are only read.
 
     Copying asks first, never replaces a file, and goes on where it was stopped.
     """
@@ -49,14 +49,14 @@ def contained(
 
 
 def contained_summary(report: "Contained") -> list[str]:
-    """Return counts and bytes of each kind in sentences, and what to do about them."""
+    """Return lines with the count and size of each kind of photo, and with advice."""
     from photodup.photos.across.contained import Location
 
     lines = [f"{len(report.photos)} photos of {printable(report.old)} and {printable(report.library)}:"]
     for where in Location:
         photos = report.of(where)
-        n_bytes = sum(photo.size_bytes for photo in photos) / 1e6
-        lines.append(f"{len(photos):9,}  {n_bytes:12,.2f} MB  {where}")
+        size_mb = sum(photo.size_bytes for photo in photos) / 1e6
+        lines.append(f"{len(photos):9,}  {size_mb:12,.2f} MB  {where}")
     lines.append(f"{len(report.unread):9,}  {'':15}  not readable, so not compared")
     if lost := sum(bool(photo.reason) for photo in report.of(Location.SAME)):
         lines.append(

@@ -1,4 +1,4 @@
-"""`photodup load`, `gate` and `verify`: measure and check any server that answers embeddings, or any model."""
+"""`photodup load`, `gate` and `verify`: measure any server, and check one that answers embeddings."""
 
 import json
 import sys
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from photodup.bench.anyurl.run import Limit
     from photodup.bench.anyurl.target import Target
 
-Seed = Annotated[int, Option(help="of the order of payloads, arrivals and turns")]
+Seed = Annotated[int, Option(help="random seed for payloads, arrivals and turns")]
 AsJson = Annotated[bool, Option("--json", help="print the result as JSON, all else on stderr")]
 
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """Options that say how a server is asked; of `protocol` and `model` a second one is for a second server."""
+    """Options of the requests to a server; a second `--protocol` or `--model` is for the second server."""
 
     protocol: Annotated[
         list[str] | None,
@@ -35,7 +35,7 @@ class ServerOptions:
             help="multipart, base64, openai, kserve-http, kserve-grpc, post; read from the URL by default"
         ),
     ] = None
-    model: Annotated[list[str] | None, Option(help="KServe: the model; OpenAI: what is asked for")] = None
+    model: Annotated[list[str] | None, Option(help="KServe, OpenAI: name of the model")] = None
     header: Annotated[
         list[str] | None, Option("--header", "-H", help="'Name: value' or 'Name: env:NAME'; repeat")
     ] = None
@@ -44,7 +44,7 @@ class ServerOptions:
     def target(
         self, url: str, number: int = 0, *, tls: "TLSOptions | None" = None, **options: Any
     ) -> "Target":
-        """Return the server at URL `number`; `options` as of `target_of`."""
+        """Return the server at `url`, the command's URL number `number` from 0; `options` go to `target_of`."""
         from photodup.bench.anyurl.target import Security, header_values, target_of
 
         tls = tls or TLSOptions()
@@ -72,9 +72,7 @@ class PayloadOptions:
 
     file: Annotated[list[Path] | None, Option(help="file or folder to send; repeat")] = None
     text: Annotated[list[str] | None, Option(help="text to send; repeat")] = None
-    payload: Annotated[str | None, Option(help="images, texts or files: what to make up or how to send")] = (
-        None
-    )
+    payload: Annotated[str | None, Option(help="kind to generate or send: images, texts or files")] = None
 
     def payloads(self, target: "Target") -> "Payloads":
         from photodup.bench.anyurl.payloads import payloads_for
@@ -86,10 +84,10 @@ class PayloadOptions:
 class RequestOptions:
     """Options of a single request."""
 
-    method: Annotated[str, Option(help="of a plain request: POST, GET, PUT")] = "POST"
+    method: Annotated[str, Option(help="HTTP method of a plain request: POST, GET, PUT")] = "POST"
     shape: Annotated[list[str] | None, Option(help="KServe: NAME=3,224,224; repeat")] = None
     input: Annotated[list[str] | None, Option(help="KServe: NAME=FILE.npy; repeat")] = None
-    encoding: Annotated[Literal["float", "base64"], Option(help="OpenAI: of the answer")] = "float"
+    encoding: Annotated[Literal["float", "base64"], Option(help="OpenAI: encoding of the answer")] = "float"
     batch: Annotated[int, Option(min=1, help="items in a request")] = 1
     timeout: Annotated[
         float | None, Option(min=0.1, help="seconds for one answer; default --seconds, 10 to 60")
@@ -98,23 +96,23 @@ class RequestOptions:
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """Options that say how much is asked, and for how long."""
+    """Options of the load: how many requests, how fast, and for how long."""
 
     concurrency: Annotated[
         str | None, Option(help="requests in flight; default 1 (open loop: 64); 1,2,4,8 measures each")
     ] = None
-    processes: Annotated[int, Option(min=1, help="of this generator, which share the requests in flight")] = 1
+    processes: Annotated[int, Option(min=1, help="generator processes that share the requests in flight")] = 1
     rate: Annotated[float | None, Option(help="open loop: requests/s, sent whatever the server does")] = None
     arrivals: Annotated[str, Option(help="poisson, uniform, bursts:N, ramp:FROM-TO, trace:FILE")] = "poisson"
     connection: Annotated[Literal["warm", "new"], Option(help="new: one for each request")] = "warm"
     seconds: Annotated[
         float | None,
-        Option(min=1, help="longest time of the whole; default 20, with --compare 60, with --slo 300"),
+        Option(min=1, help="longest duration; default 20, with --compare 60, with --slo 300"),
     ] = None
     seed: Seed = 0
 
     def in_flight(self) -> list[int]:
-        """Read `8` or `1,2,4,8`."""
+        """Return the numbers in `--concurrency`: `8` or `1,2,4,8`; none without it."""
         try:
             numbers = [int(part) for part in self.concurrency.split(",")] if self.concurrency else []
         except ValueError:
@@ -196,7 +194,7 @@ def load(
     """Measure any server: rate, latency and errors under a load, the highest rate under a bound, or two servers compared.
 
     The path of the URL names the protocol: http://HOST:PORT/v1/embeddings, http://HOST:PORT/v2/models/MODEL,
-    grpc://HOST:PORT/MODEL, http://HOST:PORT/embed; a server without a path is asked. Writes JSON, Parquet and one HTML
+    grpc://HOST:PORT/MODEL, http://HOST:PORT/embed; without a path the server is asked. Writes JSON, Parquet and one HTML
     page. Ends with status 0 where the question was answered, 1 where a --fail-if was met, 2 where nothing could be
     measured.
     """
@@ -236,7 +234,7 @@ def load(
         seed=load_options.seed,
         processes=load_options.processes,
     )
-    name = f"photodup-load/{datetime.now():%Y%m%d-%H%M%S}"  # clocks are set back: never into a folder that is there
+    name = f"photodup-load/{datetime.now():%Y%m%d-%H%M%S}"  # may exist: clocks are set back
     folder = out or next(path for n in count() if not (path := Path(f"{name}{-n or ''}")).exists())
     show = partial(print, flush=True, file=sys.stderr if as_json else None)
     job = Job(requests, spec, folder, Watcher(sys.stderr), show, print if as_json else None, limits)
@@ -266,7 +264,7 @@ def gate(
     limit: Annotated[float, Option(min=0, help="per cent by which the head may be slower")] = 5.0,
     concurrency: Annotated[int, Option(min=1, help="requests in flight")] = 1,
     seconds: Annotated[float, Option(min=1, help="longest time of both looks, without starts")] = 80.0,
-    start_seconds: Annotated[float, Option(min=1, help="longest time that a command may start")] = 120.0,
+    start_seconds: Annotated[float, Option(min=1, help="longest time a command may take to start")] = 120.0,
     junit: Annotated[Path | None, Option(help="write a JUnit report here")] = None,
     as_json: AsJson = False,
     seed: Seed = 0,
@@ -274,9 +272,9 @@ def gate(
     """Fail where the head is slower than the base by more than a limit, on the noisy machines that CI has.
 
     Both are up at once and take turns; commands are started anew for each of up to eight visits. It fails where the
-    one-sided lower bound of the slowdown exceeds the limit; two planned looks share an error of 5%. How often it would
-    be wrong at the spread just measured is printed. Ends with status 0 where it passes, 1 where it fails, 2 where
-    nothing could be measured.
+    one-sided lower bound of the slowdown exceeds the limit; two planned looks share an error of 5%. It prints how often
+    it would be wrong at the spread just measured. Ends with status 0 where it passes, 1 where it fails, 2 where nothing
+    could be measured.
     """
     require("load")
     from photodup.bench.anyurl import gate as gates
@@ -329,10 +327,10 @@ def verify(
     url: Annotated[str, Argument(help="URL of an embedding server of yours")],
     server: ServerOptions,
     weights: Annotated[
-        str | None, Option(help="of the reference, as MODEL_PRETRAINED; default what the server names")
+        str | None, Option(help="reference weights, as MODEL_PRETRAINED; default those the server names")
     ] = None,
     precision: Annotated[
-        str | None, Option(help="that the server should compute in; default what it states")
+        str | None, Option(help="expected precision of the server; default what it states")
     ] = None,
     hostile: Annotated[bool, Option(help="also send files that are made to hurt it")] = True,
     strict: Annotated[bool, Option("--strict", help="count what is tolerated as wrong")] = False,
@@ -342,7 +340,7 @@ def verify(
     """Check that an embedding server computes the model that it names, and that it survives broken images.
 
     Its answers are compared with embeddings computed here: preprocessing, kinds of images, batches, precision, and which
-    answer belongs to which request. Hostile files are sent to it, so ask a server of yours only. Ends with status 0 where
+    answer belongs to which request. Hostile files are sent to it, so check only your own server. Ends with status 0 where
     all is right or tolerated, 1 where something is wrong or the server is dead, 2 where it could not be checked.
     """
     require("load")

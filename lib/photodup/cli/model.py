@@ -9,9 +9,9 @@ from photodup.core.errors import PhotodupError
 
 
 def export(
-    directory: Annotated[Path | None, Argument(help="default build/models")] = None,
+    directory: Annotated[Path | None, Argument(help="folder of the files; default build/models")] = None,
     variant: Annotated[list[str] | None, Option(help="fp32, uint8 or fp16; repeat for more")] = None,
-    again: Annotated[bool, Option(help="also what is there already")] = False,
+    again: Annotated[bool, Option(help="export again what is there already")] = False,
     precision: Annotated[
         str | None,
         Option(help="int8 or bf16: make it and judge it by photo decisions; fp32: with --draft"),
@@ -21,7 +21,7 @@ def export(
         Path | None, Option(help="with --precision: your photographs; default the demo's")
     ] = None,
     draft: Annotated[
-        bool, Option("--draft", help="with --precision: also of JPEGs decoded at a reduced scale")
+        bool, Option("--draft", help="with --precision: also check JPEGs decoded at a reduced scale")
     ] = False,
     keep_float: Annotated[
         list[str] | None, Option(help="int8: layers to leave in float (regular expression); repeat")
@@ -29,9 +29,9 @@ def export(
 ) -> None:
     """Export the model that MODEL_NAME and MODEL_PRETRAINED choose to ONNX, verified against PyTorch.
 
-    With --precision: make an INT8 file, or try BF16, and count the duplicate and similar decisions that flip on
-    photographs that it was not calibrated on; with --draft then also those that flip when JPEGs are decoded at a
-    reduced scale, which `photodup scan --embed` does where this passes. Exits 1 unless it passes.
+    With --precision: make an INT8 file, or try BF16, and count the copy and similar decisions that flip on photographs
+    that it was not calibrated on; with --draft also those that flip when JPEGs are decoded at a reduced scale. Where
+    that passes, `photodup scan --embed` decodes so. Exits 1 unless the check passes.
     """
     from photodup.core.paths import build_dir
 

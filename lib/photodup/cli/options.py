@@ -9,7 +9,7 @@ from typing import Annotated, Any, get_type_hints
 
 
 def with_groups(command: Callable[..., None]) -> Callable[..., None]:
-    """Let a command take options as dataclasses: typer sees one option for each field, in a panel of its own."""
+    """Let a command take dataclasses of options: typer sees one option a field, in one panel a dataclass."""
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
     parameters = []

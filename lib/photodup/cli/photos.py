@@ -1,4 +1,4 @@
-"""The commands of the photo application. Photographs are only read, but by `review` and `trash`."""
+"""The commands of the photo application. Photographs are only read, except by `review` and `trash`."""
 
 import json
 import sys
@@ -32,7 +32,7 @@ Batch = Annotated[int, Option(min=1, help="photographs per request")]
 
 @dataclass(frozen=True)
 class EncoderOptions:
-    """Who shall embed."""
+    """Options that choose what computes the embeddings."""
 
     url: Annotated[
         str | None,
@@ -50,7 +50,7 @@ class EncoderOptions:
     )
 
     def request(self) -> "EncoderRequest":
-        """Return the request; the stand-in's weights are made first."""
+        """Return these options as a request; the weights of `stand-in` are exported first."""
         from photodup.photos.demo.encoder import export_stand_in
         from photodup.photos.embed.choose import EncoderRequest
         from photodup.serving.endpoints import load_endpoints
@@ -62,7 +62,7 @@ class EncoderOptions:
 
 @dataclass(frozen=True)
 class GroupOptions:
-    """Which photos are alike, and which of them to keep: arguments of `tiers_by_settings`."""
+    """Options that say which photos are alike, and which of them to keep."""
 
     threshold: Annotated[
         float | None,
@@ -84,7 +84,7 @@ class GroupOptions:
 
 
 def _together(directories: list[Path]) -> "Folders":
-    """Return how folders are looked at, and tell what the owner should know of that."""
+    """Return the folders as one library; print its notes to stderr."""
     from photodup.photos.library.several import as_one_library
 
     folders = as_one_library(directories)
@@ -106,7 +106,7 @@ def scan(
 ) -> None:
     """Bring the catalogue of a photo library up to date. Photographs are only read.
 
-    With --embed each is read and decoded once for both, by whom `photodup embed` would take.
+    With --embed each photograph is read once for both; the model is the one that `photodup embed` would choose.
     """
     from photodup.photos.embed.batches import EmbeddingPass, EmbedReport
     from photodup.photos.library.apple import scan_apple_photos
@@ -154,8 +154,8 @@ def embed(
 ) -> None:
     """Embed every photograph that has no embedding of this model yet; continues where it stopped.
 
-    Who embeds: these flags, else INFERENCE_BACKEND and INFERENCE_SERVICE_URL, else the review page's
-    settings, else auto: a server that answers with trained weights, or this machine.
+    The model or server is chosen by these flags, else by INFERENCE_BACKEND and INFERENCE_SERVICE_URL, else by the review
+    page's settings, else automatically: a server that answers with trained weights, or this machine.
     """
     from photodup.photos.embed.batches import embed_library
     from photodup.photos.library.catalogue import Catalogue
@@ -172,7 +172,7 @@ def embed(
 
 @contextmanager
 def _connected(opened: "Catalogue", request: "EncoderRequest") -> Iterator["Embedder"]:
-    """Connect to who embeds this library, decoding as it began, and say so."""
+    """Connect to the embedder of a library, which decodes as for its earlier embeddings, and print which it is."""
     from photodup.photos.embed.choose import connect_encoder
     from photodup.photos.library.settings import load_settings
 
@@ -332,8 +332,8 @@ def review(
 ) -> None:
     """Review duplicates in the browser: look for photos, compare, decide, move to the trash, undo.
 
-    On 127.0.0.1 only. Who looks for similar scenes: as `photodup embed` chooses. Photos of a folder that is named with
-    --protect may be kept in place of others and never go; the page's settings end that.
+    It serves on 127.0.0.1 only, and finds similar scenes with the model that `photodup embed` would choose. Photos in a
+    folder given to --protect are never removed, but may be kept in place of others; the page's settings end that.
     """
     from photodup.photos.demo.encoder import export_stand_in
     from photodup.photos.review.reviewed_folder import ReviewedFolder

@@ -11,7 +11,7 @@ Only = Annotated[list[str] | None, Option(help="notebook prefix such as 03; repe
 Sizes = Annotated[str, Option(help="quick, smoke (both in notebooks/) or full")]
 
 
-# Typer has no repeated option of two words, and papermill's users have -p KEY VALUE in their fingers.
+# Typer has no repeated option of two words, and users of papermill expect -p KEY VALUE.
 @study.command("run", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def study_run(
     context: Context,
@@ -23,7 +23,7 @@ def study_run(
     only: Only = None,
     weights: Annotated[str | None, Option(help="MODEL_PRETRAINED; random:0 by default")] = None,
     again: Annotated[bool, Option(help="run notebooks even if they passed before")] = False,
-    visits: Annotated[int | None, Option(min=1, help="of each comparison; else what SIZES says")] = None,
+    visits: Annotated[int | None, Option(min=1, help="visits of each comparison; else by --sizes")] = None,
 ) -> None:
     """Run every notebook (or --only some) and write results/RUN/index.html; resume where it stopped.
 
@@ -49,8 +49,8 @@ def study_run(
 def study_pairs(
     run: Annotated[str, Option(help="directory under results/")],
     only: Only = None,
-    primary: Annotated[bool, Option("--primary", help="those alone on which answers rest")] = False,
-    visits: Annotated[int | None, Option(min=2, help="of each comparison; default 4")] = None,
+    primary: Annotated[bool, Option("--primary", help="only those on which answers rest")] = False,
+    visits: Annotated[int | None, Option(min=2, help="visits of each comparison; default 4")] = None,
 ) -> None:
     """Measure the comparisons of the full study on servers of this machine, and run no notebook; resume where it stopped."""
     from photodup.study.runner.execute import measure_pairs
@@ -106,7 +106,7 @@ def study_outcomes(run: Annotated[str, Argument(help="directory under results/")
 def report(
     runs: Annotated[list[str] | None, Argument(help="directories under results/; default quick")] = None,
 ) -> None:
-    """Write results/RUN/index.html and one page a notebook from the records; of several runs one table."""
+    """Write results/RUN/index.html and a page for each notebook from the records; for several runs, one table of all."""
     from photodup.study.report.page import write_report
     from photodup.study.report.runs_table import write_runs
 
@@ -124,7 +124,7 @@ def kube() -> None:
 
 @kube_app.command("check")
 def kube_check(
-    directories: Annotated[list[Path] | None, Argument(help="kustomizations; base and both overlays")] = None,
+    directories: Annotated[list[Path] | None, Argument(help="kustomizations; default all in k8s/")] = None,
 ) -> None:
     """Check manifests: quota against maxReplicas, probes against start time."""
     from photodup.study.kubernetes import OVERLAYS, check_manifests, kustomize

@@ -20,7 +20,7 @@ trash = Typer(
 Library = Annotated[Path, Argument(help="the library")]
 Names = Annotated[list[str] | None, Argument(help="names from `trash list`; default all")]
 Unsigned = Annotated[
-    bool, Option("--unsigned", help="instead, what your photodup on this machine did not write")
+    bool, Option("--unsigned", help="only removals that your photodup on this machine did not write")
 ]
 Yes = Annotated[bool, Option("--yes", help="do not ask")]
 
@@ -93,14 +93,13 @@ def _print_unsigned_left(opened: "Trash", unsigned: bool) -> None:
 
 
 def confirm(question: str, action: str) -> None:
-    """Go on only after a yes.
+    """Ask on the terminal, and return only after a yes.
 
     Args:
-        question: what is asked.
-        action: what needs the yes where nobody can be asked.
+        action: subject of the error's sentence where there is no terminal, such as "Copying".
 
     Raises:
-        TrashError: it was no yes, or no terminal.
+        TrashError: the answer is not yes, or stdin is no terminal.
     """
     from photodup.photos.trash.entries import TrashError
 

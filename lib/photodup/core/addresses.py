@@ -1,4 +1,4 @@
-"""Addresses of servers: which can work, and why one cannot be listened on. The rules are written here once."""
+"""Check addresses of servers, and say why one cannot be listened on."""
 
 import errno
 import ipaddress
@@ -14,10 +14,10 @@ def http_address(url: str, name: str = "") -> str:
 
     Args:
         url: `http://host:port`, or `https://host`; a port that is left out is the scheme's own.
-        name: what is there, for the message, such as a backend's name.
+        name: of the server, for the message, such as a backend's name.
 
     Raises:
-        ServerError: no such address.
+        ServerError: `url` is written otherwise.
     """
     scheme, host, port = _parts(url)
     if scheme not in ("http", "https") or not host or port is False:
@@ -26,10 +26,10 @@ def http_address(url: str, name: str = "") -> str:
 
 
 def grpc_address(url: str, name: str = "") -> str:
-    """Return `url` as `host:port`, which is how gRPC writes it; a `grpc://` before it is taken off.
+    """Return `url` as `host:port`, the form that gRPC takes; a `grpc://` before it is removed.
 
     Raises:
-        ServerError: no such address.
+        ServerError: `url` is written otherwise.
     """
     scheme, host, port = _parts(url)
     if scheme not in ("", "grpc") or not host or not port:

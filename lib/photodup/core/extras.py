@@ -37,11 +37,11 @@ def missing_extra(error: ImportError, *uses: str) -> str | None:
 
     Args:
         error: what an import raised.
-        *uses: names in `USES`; the sentence names all that their parts lack. Without one, or if the module belongs to
-            none of them, it names all that the first part with the module lacks.
+        *uses: names in `USES`; the sentence names all libraries that they lack. Without one, or if none of them brings the
+            module, it names all that the first part with the module lacks.
 
     Returns:
-        None where the module is there but broken, or is none that an extra brings: that is no matter of installing.
+        None where the module is installed but broken, or no extra brings it.
     """
     if not isinstance(error, ModuleNotFoundError) or not error.name:
         return None

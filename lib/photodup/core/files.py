@@ -76,7 +76,7 @@ def replacing(path: Path, *, within: Path | None = None) -> Iterator[Path]:
 
     Args:
         path: the file to make or replace.
-        within: as of `write_atomically`.
+        within: as in `write_atomically`.
 
     Raises:
         PhotodupError: there is a link on the way, or no regular file at the name.
@@ -109,9 +109,9 @@ def write_atomically(
     Args:
         path: the file to make or replace.
         data: the content; text is written as UTF-8 with its line ends as they are.
-        within: the folder from which on no folder may be a link, and the file may have no other name, for a folder
-            that somebody else may have made. Default: the file's own folder, and another name of the file stays as it is.
-        mode, fsync, is_new: as of `safe_open.writing`.
+        within: a folder that others may have made: no folder below it may be a link, and the file may have no hard link.
+            Default: the file's own folder; hard links of the file then keep the old content.
+        mode, fsync, is_new: as in `safe_open.writing`.
 
     Raises:
         PhotodupError: there is a link on the way, or no regular file at the name.

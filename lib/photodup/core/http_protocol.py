@@ -6,7 +6,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 # From the connection, or the first byte of a further request, to the end of the headers.
 HEADER_SECONDS = 10.0
-MOST_HEADER_BYTES = 1 << 16  # also of what lies between pieces of a body, and of trailers
+MOST_HEADER_BYTES = 1 << 16  # also of trailers, and of the bytes between pieces of a body
 
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 

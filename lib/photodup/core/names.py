@@ -1,4 +1,4 @@
-"""Names and texts from files, as they may be shown: what a terminal or a page would obey is written out.
+"""Make names and texts from files safe to show: control characters are written out.
 
 A file name may hold an escape sequence that rewrites the screen, a newline that fakes a line of ours, or a
 bidirectional override that turns `gpj.exe` round. Everything printed goes through `printable` (paths) or

@@ -52,7 +52,7 @@ def cache_dir() -> Path:
     """Return photodup's folder in this user's cache.
 
     Raises:
-        PhotodupError: the user has no home folder, and `XDG_CACHE_HOME` names no cache.
+        PhotodupError: the user has no home folder, and `XDG_CACHE_HOME` is not an absolute path.
     """
     cache = environment().cache_home
     try:

@@ -17,7 +17,7 @@ _watcher: ContextVar[Tell | None] = ContextVar("watcher", default=None)
 
 @contextmanager
 def watched_by(tell: Tell) -> Iterator[None]:
-    """Let every `bar` of this thread call `tell`, at the begin and after each item, in place of writing to stderr."""
+    """Let every `bar` of this thread call `tell` at the start and after each item, instead of writing to stderr."""
     token = _watcher.set(tell)
     try:
         yield
@@ -53,7 +53,7 @@ def bar(items: Iterable | None = None, *, total: int, desc: str, unit: str, disa
 
 
 class Loop:
-    """Calls `tell` at the begin and after each item; passes on what `tell` raises."""
+    """Calls `tell` at the start and after each item; an exception of `tell` ends the loop."""
 
     def __init__(self, items: Iterable | None, total: int, desc: str, tell: Tell) -> None:
         self._items, self._total, self._desc, self._tell = items or (), total, desc, tell
@@ -78,9 +78,9 @@ class Loop:
 
 
 def _lines(unit: str) -> Tell:
-    """Return what prints `scan: 120 of 375 photos, 32 s` at the begin, at most every 15 seconds, and when all is done.
+    """Return a `tell` that prints `scan: 120 of 375 photos, 32 s` at the start, at most every 15 seconds, and at the end.
 
-    In between also how many a second, and how many seconds are left at that rate.
+    In between it adds the rate and the seconds left.
     """
     started, last = time.monotonic(), -math.inf
 

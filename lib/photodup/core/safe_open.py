@@ -5,8 +5,8 @@ so no `..`, no absolute path, no linked folder, and no folder that is exchanged 
 needs `openat` and its relatives, which every system has that photodup runs on (Linux and macOS: the
 journal's lock needs `fcntl` too).
 
-A name is never looked at and then replaced or deleted: another program may use it in between. It is moved first, by
-`move_without_replacing`, and looked at where no other program works.
+A name that is not photodup's own is never checked and then replaced or deleted: another program may use it in between.
+The file is moved first, by `move_without_replacing`, and checked where no other program works.
 """
 
 import ctypes
@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-TEMPORARY = re.compile(r"\.photodup-[0-9a-f]{32}\.tmp")  # what a write leaves where it is killed
+TEMPORARY = re.compile(r"\.photodup-[0-9a-f]{32}\.tmp")  # left by a write that was killed
 _ROOT = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _SYSTEM = ctypes.CDLL(None, use_errno=True)
@@ -107,7 +107,7 @@ def _inside(folder: int, name: str, make: bool) -> int:
 
 
 def status_of(place: PathInFolder | None) -> os.stat_result | None:
-    """Return what is at a place, a link not followed; None if nothing is."""
+    """Return the status of a name, of a link itself; None if the name is free."""
     if place is None:
         return None
     try:
@@ -137,7 +137,7 @@ def remove_file(place: PathInFolder) -> None:
 
 
 def refuse_what_is_no_file(status: os.stat_result | None, *, hard_links: bool = True) -> None:
-    """Let pass nothing, and a regular file with one name.
+    """Check that a name is free or belongs to a regular file.
 
     Args:
         status: what is there, a link not followed; None: nothing.
@@ -178,7 +178,7 @@ def writing(
         fsync: bring the content to the disk before the name, or a power cut may leave the name on nothing.
         is_new: never replace a file that is there.
         hard_links: refuse a file that has another name; else this name gets a file of its own, and the other stays.
-        temporary: the name until then, by which a caller finds what a kill left; default a random one.
+        temporary: the name until then, by which the caller finds what a killed process left; default a random one.
 
     Raises:
         UnsafeNameError: the name is a link's or no regular file's.
@@ -208,9 +208,9 @@ def writing(
 def move_without_replacing(source: PathInFolder, target: PathInFolder, *, is_ours: bool = False) -> None:
     """Move whatever has a name, file or folder, to a name that must be free.
 
-    Linux and macOS do that in one step on most file systems. Where they do not (NFS, some of FUSE), a file gets its new
-    name as a link, or as a copy where there are no links, and then loses the old one. So there one of the two
-    names has to be ours: no other program uses it.
+    Linux and macOS do that in one step on most file systems. Elsewhere (NFS, some of FUSE) a file gets its new name as a
+    hard link, or as a copy where there are none, and then loses the old one. There one of the two names has to be
+    photodup's own, which no other program uses.
 
     Args:
         source: what moves; a link itself, never what it points to.
@@ -290,7 +290,7 @@ def _copy_metadata(source: int, target: int) -> None:
 
 
 def file_state(status: os.stat_result | None) -> tuple[int, ...] | None:
-    """Return what changes when another file takes a name or somebody writes into it; None where no regular file is."""
+    """Return a fingerprint that changes when a file is replaced or written to; None for anything but a regular file."""
     if status is None or not stat.S_ISREG(status.st_mode):
         return None
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

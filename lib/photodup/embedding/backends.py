@@ -23,7 +23,7 @@ ENGINES = ("pytorch", "onnx", "trt", "openvino", "triton")
 COLUMNS = ("backend", "server", "engine", "precision", "protocol", "wire")
 # The default precision of an engine: TensorRT's plans are built with FP16 allowed.
 USUAL_PRECISION = {"trt": "fp16"}
-# Short names of the source documents, for INFERENCE_BACKEND.
+# Short names of the published study, for INFERENCE_BACKEND.
 SHORT_NAMES = {
     "pytorch": "fastapi-pytorch-fp32-http-jpeg",
     "triton": "triton-onnx-fp32-http-fp32",
@@ -49,8 +49,8 @@ class Backend:
     """One way to get an embedding.
 
     Attributes:
-        server: `fastapi`, `triton`, or `local` for the model in this process; `peer` for what is started for a comparison
-            alone, which no name on a command line or in an endpoints file means.
+        server: `fastapi`, `triton`, `local` (the model in this process), or `peer` (another project's server in a
+            comparison, which has no name to parse).
         engine: what runs the graph: one of `ENGINES`, or `emulated-GPU` (behind Triton only).
         precision: what the engine computes in, one of `PRECISIONS`; not what is sent.
         protocol: `http` or `grpc`; empty in process.
@@ -109,7 +109,7 @@ class Backend:
 
     @property
     def is_lossy(self) -> bool:
-        """Whether a photograph is compressed anew before it is sent."""
+        """Whether encoded images are sent instead of pixels: by default small JPEGs, compressed anew."""
         return self.wire in ("jpeg", "base64")
 
     @property

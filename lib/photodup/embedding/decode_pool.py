@@ -8,7 +8,7 @@ A worker is this module as a program, with a socket as its standard input:
     python -m photodup.embedding.decode_pool MODULE:FUNCTION
 
 The function takes (data, limits) and returns bytes. A request is two messages, the limits as JSON and the image; a reply
-is one, a status byte and the answer. The parent unpickles nothing: an image could shape it.
+is one, a status byte and the answer. Nothing is unpickled, since a hostile image could shape the reply.
 """
 
 import contextlib
@@ -137,7 +137,7 @@ class DecodePool:
             busy = self._alive.difference(idle)
             self._alive.clear()
         for worker in busy:
-            worker.kill()  # its user disposes of it
+            worker.kill()  # the call that uses it disposes of it
         for worker in idle:
             worker.dispose()
 
@@ -219,10 +219,10 @@ class _Worker:
 def main() -> None:
     """Serve requests from standard input until the parent ends."""
     pipe = Connection(os.dup(sys.stdin.fileno()))
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints is no output of the parent's
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # keeps libraries' prints out of the parent's output
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which decides
     with contextlib.suppress(OSError):
-        os.nice(5)  # honest requests are computed in the parent
+        os.nice(5)  # the parent decodes ordinary images and goes first
     module, _, name = sys.argv[1].partition(":")
     job = getattr(importlib.import_module(module), name)
     Image.init()  # imports Pillow's plugins, which must not count against the first image

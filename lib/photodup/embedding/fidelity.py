@@ -18,7 +18,8 @@ def compare_embeddings(reference: np.ndarray, changed: np.ndarray, threshold: fl
         (length of the difference), `neighbour_kept` (share of photographs with the same nearest neighbour),
         `neighbour_rank_max` (worst new rank, from 1, of a former nearest neighbour), `pairs`, `same` (duplicate
         pairs in the reference), `flipped` (pairs decided differently), `shift_max` (largest change of a pair's
-        cosine), `n`, `n_not_finite`. All but the last two leave out rows that are not finite.
+        cosine), `n`, `n_not_finite`. All but the last two leave out rows that are
+        not finite, and are missing if fewer than two rows are left.
     """
     finite = np.isfinite(changed).all(axis=1)
     a, b = reference[finite].astype(np.float64), changed[finite].astype(np.float64)

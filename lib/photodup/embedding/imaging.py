@@ -72,7 +72,7 @@ def decode(
 
     The size in the header, and a JPEG's number of scans, are checked before decoding. This bounds the time
     for JPEG only, so decode untrusted files of other formats in a `decode_pool.DecodePool`, which has a
-    deadline. 16-bit greys and floats are scaled, not clipped. Palettes and transparency are laid over white.
+    deadline. 16-bit greys and floats are scaled, not clipped. Transparent images are laid over white.
     The first frame of an animation is read. EXIF orientation is applied. Colour profiles are ignored, as by
     open_clip.
 
@@ -136,7 +136,7 @@ def to_uint8(image: Image.Image) -> np.ndarray:
 def model_input(
     data: bytes, *, max_pixels: int = MAX_PIXELS, draft_size: int | None = None
 ) -> tuple[int, np.ndarray]:
-    """Decode an image as `decode` does; return its decoded pixels (width × height) and what `to_uint8` gives."""
+    """Decode an image like `decode`; return its number of pixels (width × height) and the array of `to_uint8`."""
     image = decode(data, max_pixels=max_pixels, draft_size=draft_size)
     return image.width * image.height, to_uint8(image)
 
@@ -225,8 +225,8 @@ def _with_end_mark(data: bytes) -> bytes | None:
     if not jpeg_scans.is_jpeg(data) or not jpeg_scans.read_layout(data).has_every_scan:
         return None
     data, end, whole = bytes(data), b"\xff\xd9", b""
-    # Bytes behind a whole picture are skipped, but those behind a cut-off one are decoded into it (behind a restart mark
-    # where the scan has them). If no pattern changes a pixel, only the end mark is missing.
+    # A decoder skips bytes after a whole picture, but decodes them into a cut-off one (after a restart mark, if the scan
+    # has those). So if no padding changes a pixel, only the end mark is missing.
     last = re.findall(rb"\xff[\xd0-\xd7]", data[data.rfind(b"\xff\xda") :])[-1:] or [b"\xff\xd7"]
     restart = bytes([0xFF, 0xD0 | (last[0][1] + 1) & 7])
     for pad in (b"", *(mark + 32 * pair for mark in (b"", restart) for pair in (b"\x55\xaa", b"\xaa\x55"))):

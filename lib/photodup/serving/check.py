@@ -36,7 +36,7 @@ class Check:
         subject: a backend's name, or `triton metrics`.
         url: without passwords.
         finding: "ready", or the fault and the remedy.
-        remote: the server's description of itself; None for a metrics page, and where it cannot be used.
+        remote: the server's description of itself; None for a metrics page or an unusable server.
     """
 
     subject: str
@@ -77,16 +77,18 @@ def _check(subject: str, url: str, describe: Callable[[], Remote | None]) -> Che
 
 
 def handshake_ms(url: str) -> float:
-    """Return the median of nine TCP handshakes with a server: one round trip, without its work.
+    """Return the median time of nine TCP handshakes, ms: one round trip, without the server's work.
 
     Raises:
-        OSError: the connection is refused.
+        OSError: the connection is refused, or not open within five seconds.
     """
     parts = urlsplit(url if "://" in url else f"//{url}")
     samples = []
     for _ in range(9):
         started = time.perf_counter()
-        socket.create_connection((parts.hostname, parts.port), 5.0).close()
+        socket.create_connection(
+            (parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)), 5.0
+        ).close()
         samples.append((time.perf_counter() - started) * 1000)
     return statistics.median(samples)
 
@@ -130,7 +132,7 @@ def gpu_of(endpoints: Endpoints) -> tuple[str, int]:
     for backend, url in listed:
         if backend.server == "triton":
             tritons.setdefault(url if backend.protocol == "http" else "", set()).add(backend.triton_model)
-    if len(tritons) > 1:  # one of them is asked over HTTP
+    if len(tritons) > 1:  # ask over HTTP only; gRPC leads to the same Triton
         tritons.pop("", None)
     stated = [_gpu_of_service(url) for url in sorted(services)]
     stated += [_gpu_of_triton(endpoints, url, names) for url, names in sorted(tritons.items())]
@@ -143,7 +145,7 @@ def gpu_of(endpoints: Endpoints) -> tuple[str, int]:
 
 
 def service_computes(url: str) -> tuple[str, str]:
-    """Return engine and precision of the FastAPI service at `url`; PyTorch (also for `compile`) and FP32 by default."""
+    """Return engine and precision of the FastAPI service at `url`; `pytorch` and `fp32` for unknown or missing ones."""
     info = _object(url, "/info")
     engine, precision = info.get("engine"), info.get("precision")
     return engine if engine in ENGINES else "pytorch", precision if precision in PRECISIONS else "fp32"
@@ -164,7 +166,7 @@ def _describe(backend: Backend, url: str, timeout_s: float) -> Remote:
     """Return a server's description for the client.
 
     Raises:
-        PhotodupError: it is not ready; names the state of a Triton's model.
+        PhotodupError: the server is not ready; names the state of Triton's model.
     """
     patience = Patience(timeout_s, timeout_s, attempts=1)
     try:
@@ -193,7 +195,6 @@ def _check_metrics(url: str, timeout_s: float) -> None:
 
 
 def _server_named(subject: str) -> str:
-    """Return the subject of a check in words."""
     name, _, metrics = subject.partition(" ")
     server = "FastAPI" if name.startswith("fastapi") else "Triton"
     if metrics:

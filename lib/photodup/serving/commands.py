@@ -12,13 +12,13 @@ from photodup.core.settings import inherited
 
 endpoints = typer.Typer(no_args_is_help=True, help="Files that say where servers are.")
 
-_Variant = Annotated[str, typer.Option(help="batching: default, published, published-early, off")]
+_Variant = Annotated[str, typer.Option(help="batching: default, published, published-early, single, off")]
 
 
 def serve(
     embedded: Annotated[bool, typer.Option("--embedded", help="also run Triton, on this machine")] = False,
     host: Annotated[str | None, typer.Option(help="address to listen on; default 127.0.0.1")] = None,
-    port: Annotated[int | None, typer.Option(help="FastAPI; 0 for a free one; default 8002")] = None,
+    port: Annotated[int | None, typer.Option(help="port of FastAPI; 0 for a free one; default 8002")] = None,
     triton_http_port: int = 8003,
     triton_grpc_port: int = 8004,
     triton_metrics_port: int = 8005,
@@ -83,7 +83,7 @@ def endpoints_check(
     file: Annotated[Path, typer.Argument(help="YAML file, such as notebooks/endpoints/embedded.yaml")],
     timeout: Annotated[float, typer.Option(help="seconds to wait for each answer")] = 3.0,
 ) -> None:
-    """Ask every server in FILE whether it is ready; says what is wrong otherwise, and exits 1."""
+    """Ask every server in FILE whether it is ready; name the fault and exit 1 if one is not."""
     from photodup.serving.check import check_all, render_check
     from photodup.serving.endpoints import load_endpoints
 
@@ -97,7 +97,7 @@ def render(
     target: Annotated[str, typer.Argument(help="cpu-embedded, cpu, cuda or tensorrt")],
     out: Annotated[Path, typer.Option(help="folder for the repository")] = Path("build/triton/rendered"),
     model: Annotated[
-        list[str] | None, typer.Option(help="model to render; repeat for more; else all")
+        list[str] | None, typer.Option(help="model to render; repeat for more; default all")
     ] = None,
     variant: _Variant = "default",
     instances: Annotated[int, typer.Option(help="encoder instances (per GPU on GPU targets)")] = 1,

@@ -7,7 +7,7 @@ health, metadata, statistics and reading configurations stay open.
 Where the key of a Triton is found:
 
 * an embedded server makes a new one at each start, in a file that only this user can read (`build/triton/control/`), for
-  notebooks and commands; it goes with the server;
+  notebooks and commands, and deletes it at the end;
 * an endpoints file can hold the key of a remote server (`triton_control_key`);
 * `PHOTODUP_TRITON_CONTROL_KEY` in the environment is used for all others, when a model is loaded or changed. It is not
   sent with mere queries.
@@ -29,7 +29,7 @@ from photodup.core.paths import build_dir
 HEADER = "photodup-control-key"
 VARIABLE = "PHOTODUP_TRITON_CONTROL_KEY"
 RESTRICTED = ("model-repository", "shared-memory", "trace", "logging")
-"""The parts that need the key, as in docker/start-triton.sh and k8s/ (tests/serving/servers/test_triton_deployed.py)."""
+"""The parts that need the key, the same as in docker/start-triton.sh (a test compares them)."""
 
 _KEY = re.compile(r"[A-Za-z0-9_-]{16,256}")  # no character at which Triton's option parser splits
 _of_endpoints: dict[str, str] = {}
@@ -91,7 +91,7 @@ def key_for(address: str, *, environment: bool = True) -> str | None:
         environment: fall back on the key in the environment, which is for any address.
 
     Raises:
-        PhotodupError: the endpoints file names an environment variable that is not set, or the key cannot be one.
+        PhotodupError: the endpoints file names an environment variable that is not set, or the key is invalid.
     """
     address = _normal(address)
     if reference := _of_endpoints.get(address):

@@ -9,6 +9,7 @@ from photodup.core.paths import build_dir
 from photodup.core.settings import inherited
 from photodup.embedding.engines.export import VARIANTS, Exports, export_apart
 from photodup.embedding.engines.reduced import reduced_path, source_of
+from photodup.serving.check import service_computes
 from photodup.serving.endpoints import NO_GPU, Endpoints, from_ports
 from photodup.serving.process.ports import claim_ports, key_warning, reachable
 from photodup.serving.service.start import ServiceProcess
@@ -22,13 +23,13 @@ MODELS = (
     "openclip_vit_b32_fp16",
     "openclip_vit_b32_jpeg",
 )
-"""The models of the study. Each loads its own copy of the weights, about 350 MB."""
+"""The models of the study. Each encoder loads its own copy of the weights, about 350 MB."""
 
 
 def export_models(env: Mapping[str, str] | None = None) -> Exports:
     """Export the model that `MODEL_NAME` and `MODEL_PRETRAINED` choose, in a process of its own.
 
-    INT8 files are in the answer if `photodup export --precision int8` made them.
+    The result includes INT8 files that `photodup export --precision int8` made.
     """
     exports = export_apart(VARIANTS, env=env)
     exports.files.update(int8_files(exports.files["fp32"]))
@@ -72,12 +73,12 @@ def embedded_servers(
     Args:
         pytorch_port: of the FastAPI service; 0 takes a free port.
         triton_ports: of HTTP, gRPC and the metrics; 0 takes a free port.
-        models: Triton models to load; without any Triton is not started.
+        models: Triton models to load; an empty list starts no Triton.
         service: False leaves the FastAPI service out.
         engines: (engine, precision) of further FastAPI services, each on a free port.
         repository: rendered for `cpu-embedded`; None exports the model and renders one.
         exported: return value of an earlier `export_models`, to save its ten seconds.
-        timeout_s: for each server to be ready.
+        timeout_s: longest wait for each server.
         progress: called with a line of text now and then.
         **render: options of `render_repository`: `variant`, `instances`, `threads`, …
 
@@ -126,6 +127,7 @@ def embedded_servers(
             models=models,
             more_services=services,
             name="embedded",
+            service=service_computes(fastapi.url) if fastapi else ("pytorch", "fp32"),
             gpu=NO_GPU,
             location="this machine",
         )

@@ -51,7 +51,7 @@ class Endpoints(BaseModel):
             Never printed, never in a record.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)  # one is a key
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)  # one field is a key
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     gpu: str = Field(default=UNKNOWN_GPU, min_length=1)
@@ -114,7 +114,7 @@ class Endpoints(BaseModel):
 
 @dataclass(frozen=True)
 class AddressLine:
-    """The servers of one machine in a line, as somebody who rents it types them.
+    """Host and ports of one machine's servers, as typed in one line.
 
     Attributes:
         host: name or address.
@@ -137,7 +137,7 @@ def read_address_line(text: str) -> AddressLine | None:
     Ports at the end may be left out, and 0 stands for a server that is not there. An IPv6 address stands in brackets.
 
     Raises:
-        PhotodupError: an address line with more than four ports, or with one that cannot be.
+        PhotodupError: more than four ports, one above 65535, or none but zeros.
     """
     if not (parts := re.fullmatch(r"(\[[^\]]+\]|[^\s/:,]+):([\d,\s]+)", text.strip())):
         return None
@@ -253,7 +253,7 @@ def from_ports(
         fields: other fields of `Endpoints`; the name defaults to the host.
 
     Raises:
-        PhotodupError: no such address, or no port at all; names the key.
+        PhotodupError: an invalid host, or no port at all; names the field.
     """
     backends: dict[str, str] = {}
     metrics: dict[str, str] = {}

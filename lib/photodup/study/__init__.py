@@ -1,12 +1,12 @@
 """The study in notebooks. A notebook imports from here what it shares with others.
 
-May import: everything. Read `notebook/run.py` first, it is what each notebook opens.
+May import: all packages but cli. Read `notebook/run.py` first: each notebook opens a run.
 """
 
 from pkgutil import resolve_name
 from typing import Any
 
-# Each is imported when it is first taken, so that a page needs no PyTorch.
+# Imported on first access, so that writing a report needs no PyTorch.
 _NAMES = {
     "photodup.bench.backends.adapters": "adapter",
     "photodup.bench.load.plan": "WindowPlan",

@@ -1,7 +1,7 @@
-"""Kubernetes manifests: rendered by the real tools, what scaling depends on, and where they contradict each other.
+"""Render Kubernetes manifests with the real tools, read what scaling depends on, and find contradictions.
 
-Checked is only what no tool knows: a quota that forbids what the autoscaler asks for, a startup probe that gives up before
-the model is loaded.
+Only contradictions that no tool finds are checked: a quota that forbids what the autoscaler asks for, a startup probe that
+gives up before the model is loaded.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ def quantity(text: str | int | float) -> float:
 
 
 def _amounts(deployment: Manifest, kind: str) -> dict[str, float]:
-    """Sum requests or limits over a pod's long-running containers; a missing request is its limit, as the server has it."""
+    """Sum requests or limits over a pod's long-running containers; a missing request is its limit, as in Kubernetes."""
     pod = deployment["spec"]["template"]["spec"]
     sidecars = [c for c in pod.get("initContainers", ()) if c.get("restartPolicy") == "Always"]
     total: dict[str, float] = {}

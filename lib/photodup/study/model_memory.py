@@ -1,4 +1,4 @@
-"""What a server takes by itself, and each model of a Triton, one loaded at a time: cold start and memory."""
+"""Cold start and memory of a server by itself, and of each model of a Triton, one loaded at a time."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def memory_by_model(
         plan: of the window with eight requests in flight.
 
     Returns:
-        For each backend `backend`, the columns of `counters.cold_start` of its model, and `COLUMNS` (what the server tells
-        of them) with `_before` and `_loaded` (after the tenth answer), and as they were in the window.
+        One row for each backend: `backend`, the columns of `counters.cold_start`, the memory columns with `_before` and
+        `_loaded` (after the tenth answer), and `COLUMNS` in the window, as far as the server reports them.
 
     Raises:
         PhotodupError: the server cannot be controlled or does not tell its memory, or a backend cannot be measured.

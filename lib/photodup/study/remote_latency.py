@@ -1,4 +1,4 @@
-"""The real way to a run's servers, and what two explanations predict for it."""
+"""The network path to a run's servers: measured latencies, and what two models predict for them."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ MODELS = ("rounds", "bandwidth-only")
 
 
 def sink_of(run: "Run") -> tuple[str, str]:
-    """Return (address, server) of what stands for a byte sink there: Triton over HTTP, else the FastAPI service.
+    """Return address and kind of the server that payloads are sent to: Triton over HTTP, else the FastAPI service.
 
     Raises:
         NotMeasured: the endpoints list neither.
@@ -33,10 +33,10 @@ def sink_of(run: "Run") -> tuple[str, str]:
 
 
 def measure_real_path(run: "Run", payloads_bytes: Sequence[int], **sizes: Any) -> dict[str, Any]:
-    """Return the run's record of the way to its servers (`bench.link.ladder.measure_path`), measured unless it has it.
+    """Return the measured path to the run's servers (`bench.link.ladder.measure_path`); measure it unless the run has it.
 
     Args:
-        sizes: `n`, `n_large` and `idle_s` as `measure_path` and `measure_ladder` take them; they name the record.
+        sizes: `n`, `n_large` and `idle_s` as `measure_path` and `measure_ladder` take them; they identify the record.
 
     Raises:
         NotMeasured: nobody answers there.
@@ -68,7 +68,7 @@ def compare_paths(path: Mapping[str, Any]) -> "pd.DataFrame":
 
 
 def path_in_words(path: Mapping[str, Any], table: "pd.DataFrame", payload_bytes: int) -> str:
-    """Return one sentence: what a payload costs on each kind of connection over the real way, and what predicts it."""
+    """Return one sentence: a payload's latency on each kind of connection, and the errors of both models."""
     at = table[table["payload_bytes"] == payload_bytes].set_index("connection")["real_ms"]
     words = {"new": "a new connection", "idle": "one after a pause", "warm": "a warm one"}
     parts = [f"{at[kind]:.0f} ms on {words[kind]}" for kind in words if kind in at and at[kind] == at[kind]]

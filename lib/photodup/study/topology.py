@@ -42,7 +42,7 @@ class DevicePool(contextlib.ExitStack):
         self._servers: list[EmbeddedTriton] = []
 
     def spec(self, arrangement: str, devices: int, load: Load) -> Spec:
-        """Return what measures `devices` of them under a load; columns `arrangement` and `devices`."""
+        """Return a spec of `devices` devices under a load, with the columns `arrangement` and `devices`."""
         columns = {"arrangement": arrangement, "devices": devices}
         return Spec(
             self.backend.name,
@@ -112,7 +112,7 @@ def balancer(ports: Sequence[int]) -> Iterator[str]:
         raise PhotodupError("There is no nginx to put in front of several servers: apt-get install nginx.")
     port = claim_ports("127.0.0.1", {"nginx": 0})["nginx"]
     with tempfile.TemporaryDirectory(prefix="photodup-nginx-") as scratch:
-        os.chmod(scratch, 0o755)  # its workers give up root
+        os.chmod(scratch, 0o755)  # nginx's workers give up root
         config = Path(scratch) / "nginx.conf"
         config.write_text(balancer_config(port, ports, scratch))
         command = [program, "-p", scratch, "-c", str(config), "-e", "stderr"]

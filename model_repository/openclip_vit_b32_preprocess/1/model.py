@@ -11,7 +11,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 from imaging import IMAGE_SIZE, decode, to_uint8
 
-# First bytes of what has no bound on its cost here, where nothing can be stopped: TIFF, HEIC and AVIF, text and PPM.
+# First bytes of formats with unbounded decoding time, which nothing here can stop: TIFF, HEIC, AVIF and PPM.
 UNBOUNDED = re.compile(rb"II[*+]|MM\0[*+]|....ftyp|P[1-7fFy]\s", re.DOTALL)
 
 
@@ -51,8 +51,7 @@ class TritonPythonModel:
                         raise ValueError(f"more than the limit of {limit}: send fewer images at a time")
                     pixels[index] = to_uint8(image)
                 except Exception as error:
-                    reason = _no_decoder(data, error) or getattr(error, "reason", None)
-                    reason = reason or str(error) or type(error).__name__
+                    reason = getattr(error, "reason", None) or str(error) or type(error).__name__
                     raise ValueError(f"image {index}: {reason}") from error
             return pb_utils.InferenceResponse([pb_utils.Tensor("image", pixels)])
         except Exception as error:
@@ -63,11 +62,3 @@ class TritonPythonModel:
                 else pb_utils.TritonError.INTERNAL
             )
             return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error), code))
-
-
-def _no_decoder(data, error):
-    """Name the format and the remedy where only the library that reads it is missing; else None."""
-    if not isinstance(error.__cause__, ImportError):
-        return None
-    name = "AVIF" if data[8:12] in (b"avif", b"avis") else "HEIC"
-    return f"it is {name}, and this Triton's Python has no {error.__cause__.name}: install it there, or send JPEG"

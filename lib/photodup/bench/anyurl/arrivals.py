@@ -62,7 +62,7 @@ def _bursts(rate: float, horizon: float, seed: int, size: int) -> np.ndarray:
 
 
 def _ramp(first: float, last: float, horizon: float, seed: int) -> np.ndarray:
-    """A Poisson process whose rate changes evenly: unit arrivals through the inverse of what is expected by then."""
+    """Return Poisson arrivals whose rate changes linearly, by inverting the expected number of arrivals."""
     total = (first + last) / 2 * horizon
     unit = arrivals_s(1.0, total, seed)
     slope = (last - first) / horizon

@@ -1,8 +1,8 @@
 """Decide on a noisy machine, with known error rates, whether one server is slower than another by more than a limit.
 
-Base and head take turns. The gate fails where the one-sided lower bound of *slower* exceeds the limit. Two planned looks
-share the 5% of runs in which a head exactly at the limit may fail; a clear case ends the gate at the first. How often
-it errs is simulated with the spread that was just measured.
+Base and head take turns. The gate fails where the lower one-sided bound of head's slowdown exceeds the limit. A head exactly
+at the limit fails in less than 5% of runs, shared between two planned looks; a clear case ends the gate at the first. How
+often it errs is simulated with the spread that was just measured.
 """
 
 import contextlib
@@ -61,7 +61,7 @@ class Gated:
         spread: standard deviation of a visit's mean, a fraction.
         rates: by the planted slowdown, as a fraction: the share of simulated gates that fail at the spread just measured.
         values: base's and head's figure, in `unit`.
-        reason: why it fails beside the slowdown; empty otherwise.
+        reason: a cause of failure other than the slowdown, or empty.
     """
 
     slowdown: Slowdown
@@ -105,7 +105,7 @@ class Gated:
 
 
 def decide(ratios: Sequence[np.ndarray], limit: float, look: int) -> Slowdown:
-    """Decide from the log ratios of head's time to base's that a look has.
+    """Decide at one look, from the log ratios of head's time to base's.
 
     Args:
         ratios: one array a visit.
@@ -123,7 +123,7 @@ Draw = Callable[[int, np.random.Generator], Sequence[np.ndarray]]
 
 
 def drawn_with(spread: float, per_look: int) -> Draw:
-    """Return what draws normal log ratios with this standard deviation, so many visits a look."""
+    """Return a function that draws normal log ratios with this standard deviation, `per_look` visits a look."""
     return lambda looks, generator: tuple(generator.normal(0, spread, (looks * per_look, 1)))
 
 
@@ -135,7 +135,7 @@ def planted_heads(draw: Draw, planted: float) -> Iterator[list[np.ndarray]]:
 
 
 def fails(ratios: Sequence[np.ndarray], limit: float) -> bool:
-    """Tell whether the gate fails a head with these log ratios of all looks; a clear case ends at the first."""
+    """Return whether the gate fails a head with these log ratios of all looks; a clear case ends at the first."""
     for look in range(1, len(LEVELS) + 1):
         decision = decide(ratios[: look * len(ratios) // len(LEVELS)], limit, look)
         if decision.verdict != "open":
@@ -211,12 +211,12 @@ def measure_gate(sides: Sides, spec: LoadSpec, watcher: Watcher, *, limit: float
 def sides_of(
     request_of: Callable[[str], Request], urls: Sequence[str], starts: Sequence[Start], watcher: Watcher
 ) -> Sides:
-    """Return what makes base and head ready for a visit.
+    """Return a function that makes base and head ready for a visit.
 
     Args:
         request_of: reads a URL; raises a `PhotodupError` where nothing answers yet.
         urls: of base and head.
-        starts: start each for the length of a block, which gets what is ready then; none where both are up.
+        starts: start one server each for a block, and yield its request once it is ready; empty where both are up.
         watcher: Ctrl-C ends a start, too.
     """
 

@@ -1,4 +1,4 @@
-"""KServe's v2 protocol: what a model takes is asked of the server, and a request is made of files or of numbers."""
+"""KServe's v2 protocol: ask a server what its model takes, and make requests of files or of numbers."""
 
 import contextlib
 import math
@@ -43,7 +43,7 @@ def takes_json_alone(target: Target) -> bool:
 
 
 def states(target: Target) -> dict[str, str | None]:
-    """Return what a model's configuration, an extension of Triton's, states of the weights and the precision.
+    """Return the weights and the precision that a model's configuration (an extension of Triton's) states.
 
     Raises:
         PhotodupError: nothing answers.
@@ -73,7 +73,7 @@ def _config(target: Target, model: str) -> dict[str, Any]:
 
 
 def shaped(model: ServedModel, shapes: Sequence[str], ready: Collection[str] = ()) -> ServedModel:
-    """Return the model with the open dimensions of its inputs filled in from `NAME=3,224,224`, but for those `ready`.
+    """Return the model with open dimensions of its inputs filled in from `NAME=3,224,224`; inputs in `ready` stay.
 
     Raises:
         PhotodupError: a dimension stays open, or a shape does not fit the model.
@@ -155,7 +155,7 @@ class Requests:
             )
 
     def check_batch(self, batch: int) -> None:
-        """Raise where a request may not hold so many items."""
+        """Raise a `PhotodupError` where a request may not hold so many items."""
         most_items = self.model.max_batch if self.model.batched else 1
         if self.n_given not in (None, batch):
             raise PhotodupError(
@@ -174,7 +174,7 @@ class Requests:
         }
 
     def _made(self, tensor: Tensor, items: Sequence[Any]) -> np.ndarray:
-        # a server's word, which may be any
+        # a server may claim any size
         if math.prod(tensor.dims) > MOST_BYTES // 8 or len(tensor.dims) > 16:
             raise PhotodupError(
                 f"{tensor.name} of {self.model.name} has {math.prod(tensor.dims):.3g} values in {len(tensor.dims)} "

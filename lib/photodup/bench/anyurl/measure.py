@@ -49,7 +49,7 @@ class LoadSpec:
     Attributes:
         concurrency: requests in flight; in an open loop the most that may be.
         rate_per_s: open loop: requests a second on average; None for a closed loop.
-        seconds: longest time of all of it: of every visit connecting, warming up, the window, and waiting for what was sent.
+        seconds: longest time of all visits, each with connecting, warming up, the window, and waiting for late answers.
         processes: of the generator; they share a closed loop's requests in flight.
     """
 
@@ -70,14 +70,14 @@ class LoadSpec:
 
     @property
     def n_visits(self) -> int:
-        """Windows into which the time is split: one where the load is not the same all the time."""
+        """Windows into which the time is split; one if the arrivals are not steady."""
         if self.rate_per_s is not None and not self.arrivals.is_steady:
             return 1
-        most_visits = MOST_VISITS if self.processes == 1 else FEWEST_VISITS  # which start anew for each
+        most_visits = MOST_VISITS if self.processes == 1 else FEWEST_VISITS  # processes start anew for each
         return min(max(FEWEST_VISITS, round(self.seconds / VISIT_S)), most_visits)
 
     def window(self, visit: int = 0) -> WindowPlan:
-        """Return the window of a visit; an open loop waits for up to a quarter of it for what was sent in it."""
+        """Return the window of a visit; an open loop then waits for late answers, up to a quarter of its length."""
         visit_s = self.seconds / self.n_visits
         is_closed = self.rate_per_s is None
         ramp_s = min(0.5, visit_s / 4) if is_closed and self.concurrency > 1 else 0.0
@@ -299,8 +299,8 @@ def _remedy(status: int) -> str:
 def measure_loads(request: Request, specs: Sequence[LoadSpec], watcher: Watcher) -> list[Measured]:
     """Measure loads of one server in turns: each visit has a window of every one, in an order drawn anew.
 
-    A server that fails is a result. It ends where the server is dead, or the time is over and each load has
-    `FEWEST_VISITS` windows; of a server that is too slow for them, after `GRACE_S` more.
+    A server that fails is a result. Measuring ends when the server is dead, or when the time is over and each load has
+    `FEWEST_VISITS` windows, which may take up to `GRACE_S` longer.
 
     Args:
         specs: each with its share of the time.

@@ -87,7 +87,7 @@ def frontier_figures(sweep: Sequence[Measured]) -> list[tuple[str, str]]:
 
 
 def _bars(figures: Sequence[Figure]) -> list[list[float]]:
-    """Return how far each interval reaches down and up, as an error bar wants it."""
+    """Return error bars, [2][n]: how far each interval reaches down and up."""
     return [
         [value - (value if low is None else low) for value, low, _ in figures],
         [(value if high is None else high) - value for value, _, high in figures],

@@ -140,7 +140,7 @@ def payloads_for(
 
 
 def _lines(payloads: Payloads) -> Payloads:
-    """A text endpoint takes each line of a file as a text."""
+    """Return each line of the files as a text."""
     try:
         lines = [line for data in payloads.items for line in data.decode().splitlines() if line.strip()]
     except UnicodeDecodeError:

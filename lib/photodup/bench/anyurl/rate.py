@@ -1,7 +1,7 @@
 """The highest rate that a server sustains under a latency bound, within a time limit.
 
-A short closed loop finds about what the server can answer; from there `bench.stats.rate_search` searches with open loops,
-a window a rate.
+A short closed loop finds the server's rough capacity; from there `bench.stats.rate_search` searches with open loops, one
+window a rate.
 """
 
 import math
@@ -26,7 +26,7 @@ from photodup.core.errors import PhotodupError
 
 LEAST_ANSWERS = 50  # expected of a window
 PROBE_S, PROBE_IN_FLIGHT = 4.0, 32
-# A measurement takes longer than its window: connecting, warming up, and what an overloaded server still owes.
+# A measurement takes longer than its window: connecting, warming up, and waiting for an overloaded server.
 OVERHEAD = 1.3
 
 
@@ -39,12 +39,12 @@ def search_highest_rate(
     least_per_s: float | None = None,
     most_per_s: float | None = None,
 ) -> tuple[HighestRate, list[Measured], list[str]]:
-    """Search the highest rate that meets a bound; return it with every measurement and what is wrong with them.
+    """Search for the highest rate that meets a bound; return it with every measurement and notes on their faults.
 
     Args:
-        spec: the open loop's other settings; its concurrency is the most requests in flight, and all of it takes about
-            its `seconds` at most.
-        least_per_s, most_per_s: no lower and no higher rate is offered.
+        spec: the open loop's other settings; `concurrency` is the most requests in flight, `seconds` about the longest time
+            of the search.
+        least_per_s, most_per_s: lowest and highest rate to offer.
     """
     until = time.monotonic() + spec.seconds
     probe_s = min(PROBE_S, spec.seconds / 10)
@@ -62,7 +62,7 @@ def search_highest_rate(
     is_answering = "error" not in probed
     rough_per_s = probed["throughput_images_per_s"] / spec.batch if is_answering else most_per_s or 1.0
     seconds = min(20.0, max(1.0, (until - time.monotonic()) / ((WINDOWS + 2) * OVERHEAD)))
-    # A queue that grows needs some bounds' time to miss a bound, and a few requests have to come.
+    # A growing queue misses the bound only after several times the bound.
     seconds = max(seconds, min(5 * bound.bound_ms / 1000, spec.seconds / 8))
     least_per_s = least_per_s or min(rough_per_s / 4, max(rough_per_s / 50, 10 / seconds))
 

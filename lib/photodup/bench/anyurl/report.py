@@ -49,7 +49,7 @@ def write(folder: Path, result: Mapping[str, Any], rows: Rows, page: str) -> lis
 
 
 def _parquet(rows: Rows) -> bytes:
-    import pyarrow as pa  # likewise loaded only now
+    import pyarrow as pa  # slow to load, so only when a run is written
     import pyarrow.parquet as pq
 
     columns = {
@@ -108,7 +108,7 @@ def request_rows(url: str, measured: Sequence[Measured]) -> Rows:
 
 
 def about(target_columns: Sequence[Mapping[str, Any]], asked_words: str, payload: str) -> Columns:
-    """Return what every result says first: what was asked of whom, when, and by what machine."""
+    """Return the facts with which every result begins: targets, load, time, and the client's machine."""
     client = {"system": platform.platform(), "python": platform.python_version(), "cores": available_cores()}
     return {
         "made_by": "photodup load",

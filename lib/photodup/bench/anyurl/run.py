@@ -1,7 +1,6 @@
 """Run `photodup load`: a load, a search for a rate, or a comparison of two; print and keep the result.
 
-The statuses with which it ends: 0 the question was answered, 1 a limit of `--fail-if` was passed, 2 it could not be
-measured.
+Exit statuses: 0 the question was answered, 1 a limit of `--fail-if` was violated, 2 nothing could be measured.
 """
 
 import json
@@ -31,7 +30,7 @@ _LIMIT = re.compile(r"(p50|p95|p99|max|rate|errors)\s*([<>])\s*(\d+(?:\.\d+)?)\s
 
 @dataclass(frozen=True)
 class Limit:
-    """A figure that a load may not pass, such as `p95>100ms`.
+    """A limit whose violation fails a load, such as `p95>100ms`.
 
     Attributes:
         figure: of `Measured.figures`.
@@ -44,7 +43,7 @@ class Limit:
     value: float
 
     def passed(self, figures: Mapping[str, float]) -> str:
-        """Return a sentence if it is passed or the figure is not known; else nothing."""
+        """Return a sentence if the limit is violated or the figure is not known; else nothing."""
         value = figures.get(self.figure)
         if value is not None and (value <= self.value if self.is_upper else value >= self.value):
             return ""
@@ -113,7 +112,7 @@ class Job:
         """Print and keep what was found; return the status to end with.
 
         Args:
-            headlines: the figures that limits are about, of each measurement.
+            headlines: figures of each measurement, which the limits are checked against.
             wrong: what is wrong with the figures.
         """
         passed = [text for limit in self.limits for head in headlines if (text := limit.passed(head))]
@@ -186,7 +185,7 @@ STAGES = ("receive", "queue", "decode", "compute_input", "compute_infer", "compu
 
 
 def server_lines(load: Measured) -> list[str]:
-    """Return what a server counted itself, and what it used where that can be seen, of the same window."""
+    """Return the server's own counters and its usage in the same windows, as lines for a person."""
     columns, lines = load.columns, []
     if requests := columns.get("server_requests"):
         means = [(stage.replace("_", " "), columns.get(f"server_{stage}_ms_mean")) for stage in STAGES]
@@ -204,7 +203,7 @@ def server_lines(load: Measured) -> list[str]:
 
 
 def run_rate(job: Job, bound: LatencyBound, **offered: float | None) -> int:
-    """Search the highest rate under a bound; return the status to end with. `offered` as of `search_highest_rate`."""
+    """Search for the highest rate under a bound; return the status to end with. `offered` as in `search_highest_rate`."""
     (request,) = job.requests
     request.try_once(job.spec.batch)
     job.opening(f"the highest rate with {bound}, in at most {job.spec.seconds:.0f} s")

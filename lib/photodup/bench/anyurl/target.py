@@ -74,7 +74,7 @@ class Target:
         query: sent with every request; its values, which may be a key, are never printed and never written.
         model: KServe: the model; OpenAI: what the request names.
         version: KServe: of the model; the server's choice if empty.
-        takes: `images` where a server that is ours says that its OpenAI form does.
+        takes: `images` where the server is photodup's own, whose OpenAI form takes images.
         method: of a plain request (`post`).
         metrics: page of the server's counters where it was named.
     """
@@ -139,10 +139,10 @@ class Target:
         return list(fields.items())
 
     def get(self, path: str, method: str = "GET", *, is_needed: bool = False) -> Any:
-        """Return the JSON that a GET, or an empty POST, answers with; None where there is none such.
+        """Return the JSON that a GET, or an empty POST, is answered with; None where there is none.
 
         Raises:
-            PhotodupError: nothing answers there, or, where an answer is `needed`, nothing yet; one sentence.
+            PhotodupError: nothing answers there, the key is refused, or (`is_needed`) the server is not ready.
         """
         try:
             with contextlib.closing(self.connection(MOST_TOLD_BYTES)) as connection:
@@ -164,7 +164,7 @@ class Target:
             raise unreachable(self.base, error) from None
 
     def about(self, kind: str, model: str, version: str = "") -> dict[str, Any] | None:
-        """Return what `about_model` does, over gRPC; None where there is no such model, or no such question.
+        """Return `about_model`'s description over gRPC; None where the server knows no such model or call.
 
         Raises:
             PhotodupError: nothing answers there; one sentence.
@@ -187,7 +187,7 @@ class Target:
 
 
 def unreachable(base: str, error: BaseException) -> PhotodupError:
-    """Return the sentence for a server that nothing came from; one that takes too long is there."""
+    """Return the error for a server that gave no answer, with its likely cause."""
     if isinstance(error, TimeoutError) or "DEADLINE_EXCEEDED" in str(error):
         return PhotodupError(
             f"{base} did not answer in time: is it busy or still starting? --timeout allows it more seconds."
@@ -214,7 +214,7 @@ def target_of(
     """Read a URL: its scheme and path say what it speaks, or the server is asked.
 
     Raises:
-        PhotodupError: no address, nothing answers, or nobody knows what it speaks.
+        PhotodupError: no address, nothing answers, or the protocol cannot be found out.
     """
     if protocol and protocol not in PROTOCOLS:
         raise PhotodupError(f"There is no protocol {protocol!r}: choose of {', '.join(PROTOCOLS)}.")
@@ -284,7 +284,7 @@ def _is_ours(target: Target) -> bool:
 
 
 def _kserve(target: Target, protocol: str) -> Target:
-    """Read the model's path, behind that of a server which does not lie at the root; over gRPC it may stand alone."""
+    """Read the model from the path, which may begin with the server's own; over gRPC the model's name alone is enough."""
     is_grpc, path = protocol == "kserve-grpc", target.path
     target = replace(target, protocol=protocol)
     if is_grpc and path:
@@ -304,7 +304,7 @@ def _kserve(target: Target, protocol: str) -> Target:
 
 
 def _ready_models(target: Target) -> list[str]:
-    """Return the models that a server of KServe's protocol tells of; all ways are Triton's, and may be restricted."""
+    """Return the models that a KServe server lists, by extensions of Triton's, which may be restricted."""
     ways = [partial(target.get, "/v2/repository/index", "POST"), partial(target.get, "/v2/models/stats")]
     if target.protocol == "kserve-grpc":
         ways = [partial(target.about, "ModelStatistics", "")]

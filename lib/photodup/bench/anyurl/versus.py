@@ -1,7 +1,7 @@
 """Two servers compared: they take turns under one closed loop, and the first also takes turns with itself.
 
-What the first server's second connections give is the check. Two processes of one server cannot be had for a URL, so the
-check shows what the measuring does, and not how far two processes of one configuration lie apart.
+The check compares the first server with itself through other connections. A URL has no second process of that server, so
+the check shows the error of the measurement, and not how far two processes of one configuration differ.
 """
 
 import contextlib
@@ -97,7 +97,7 @@ def compare_servers(first: Request, second: Request, spec: LoadSpec, watcher: Wa
 
 
 def visit(sides: Sequence[Request], spec: LoadSpec, plan: VisitPlan, number: int) -> Visit:
-    """Measure one visit of so many sides.
+    """Measure one visit of the sides.
 
     Raises:
         PhotodupError: a side stopped answering; one sentence.
@@ -123,7 +123,8 @@ def fitted(
     Args:
         least_s: length of the shortest visit of all sides.
         seconds: of all looks.
-        most_visits: visits of a look.
+        looks: planned tests of a gate (see `gate`); 1 for a comparison.
+        most_visits: of a look.
 
     Raises:
         PhotodupError: not even the fewest visits fit.
@@ -159,7 +160,7 @@ def outcomes_of(visits: list[Visit], load: Load) -> list[Outcome]:
 
 
 def same_answers(first: Request, second: Request, batch: int) -> list[str]:
-    """Return a note where the two answer differently; none where either answers no numbers, one row an item."""
+    """Return a note where the two answer differently or cannot be compared; none if they are sent different items."""
     if first.payloads.items[:4] != second.payloads.items[:4]:
         return []
     answers = []

@@ -1,4 +1,4 @@
-"""Makes the adapter of a backend, and holds its answers against the reference before anything is timed.
+"""Make the adapter of a backend, and compare its answers with the reference before anything is timed.
 
 The timed span is the same for all: encoded photographs in hand → embeddings in hand, in three stages. An adapter's `prepare`
 is the client's own work (decode, resize, encode the wire). `request` of one of its connections goes from the first byte sent
@@ -21,7 +21,7 @@ from photodup.embedding.wire import wires
 
 
 class Local:
-    """An engine in this process: what a server is compared with when it costs nothing to reach it.
+    """An engine in this process: the baseline without any server.
 
     Args:
         model: an `ImageModel`; without it the one in the environment, on the CPU under ONNX Runtime.
@@ -102,13 +102,13 @@ def lowest_cosine(a: np.ndarray, b: np.ndarray) -> float:
 def check_embeddings(
     under_test: Adapter, photos: Sequence[bytes], reference: np.ndarray, least: float, *, name: str
 ) -> float:
-    """Return the lowest cosine between what a backend answers and the reference, one photograph at a time; it is closed.
+    """Return the lowest cosine between a backend's embeddings and the reference; close the adapter.
 
     Args:
         reference: float32 [len(photos), dim]; 16 photographs at most are compared, spread evenly.
 
     Raises:
-        PhotodupError: it is below `least`, so nothing that the server answers may be timed.
+        PhotodupError: it is below `least`, or shapes differ: the backend may not be timed.
     """
     chosen = np.unique(np.linspace(0, len(photos) - 1, min(16, len(photos))).astype(int))
     with contextlib.closing(under_test):

@@ -26,11 +26,11 @@ RECEIVE_BYTES = 1 << 16
 MOST_ANSWER_BYTES = 1 << 28
 MOST_TOLD_BYTES = 1 << 22  # of what a server tells of itself: a description, a metrics page
 _MOST_HEADER_BYTES = 1 << 18  # of all interim answers, too
-STALE_S = 1.0  # servers close connections that were idle for some seconds; before that nobody has to ask
+STALE_S = 1.0  # idle time before a connection is checked: servers close it only after some seconds
 
 
 class HttpError(PhotodupError):
-    """The server answered with a status other than 2xx, without end, or not in HTTP: then `status` is 0."""
+    """An answer with a status other than 2xx, too long, too late, or not HTTP; `status` is 0 where it had none."""
 
     def __init__(self, sentence: str, status: int = 0) -> None:
         super().__init__(sentence)
@@ -43,12 +43,12 @@ class HttpConnection:
     Args:
         url: `http://host:port`; a path in it is put before every request's path, a query behind it.
         timeout_s: per send or receive, kept by the kernel (SO_RCVTIMEO), which costs no extra system call; an answer
-            that is not whole so long after its first bytes ends with the next ones.
+            that is incomplete this long after its first bytes fails when more bytes come.
         tls: for an `https://` address.
         reopen: where the server has closed the connection while it was idle, connect anew before sending;
             that is part of the request, and `n_idle_closes` counts it. Otherwise it is a failed request.
         most_bytes: of an answer, `MOST_ANSWER_BYTES` by default.
-        secrets: what no sentence may show, though a server writes it into its errors.
+        secrets: texts to remove from the server's error messages.
     """
 
     def __init__(
@@ -139,7 +139,8 @@ class HttpConnection:
             OSError: the connection failed; TimeoutError when the server sent nothing for too long.
         """
         is_idle = self._reopen and self.socket and time.monotonic() - self._used > STALE_S
-        if is_idle and _ready(self.socket, select.POLLIN, 0):  # nothing was asked: the end of the connection
+        # Readable without a request: the server closed it.
+        if is_idle and _ready(self.socket, select.POLLIN, 0):
             self.close()
             self.n_idle_closes += 1
         answer = _Answer(self._most_bytes, self._timeout_s, is_head=head.startswith(b"HEAD "))
@@ -161,7 +162,7 @@ class HttpConnection:
             self.close()
             raise
         finally:
-            answer.parser = None  # they hold each other; without this each request would wait for a collector
+            answer.parser = None  # breaks a reference cycle, which only the garbage collector would free
         if not (is_sent and answer.keep_alive):
             self.close()
         if self._reopen:
@@ -200,7 +201,7 @@ class HttpConnection:
                 else:
                     raise BlockingIOError
             return not remaining
-        except ConnectionError:  # perhaps it said why: what is read next is that, or the end
+        except ConnectionError:  # the next read returns the server's reason, or the end
             return False
 
 
@@ -223,7 +224,7 @@ class _Answer:
         self._total, self._until = 0, 0.0
 
     def feed(self, received: memoryview) -> None:
-        """Read what came; nothing is the end of the connection.
+        """Parse received bytes; none mean the end of the connection.
 
         Raises:
             HttpError: it is too long, or too late.
@@ -259,7 +260,7 @@ class _Answer:
 
     def on_body(self, data: bytes) -> None:
         self.body += data
-        self.keep_alive &= not self._is_head  # which has none: what follows is no answer
+        self.keep_alive &= not self._is_head  # HEAD has no body: these bytes are no answer
 
     def on_message_complete(self) -> None:
         if self.status >= 200 or self.status == 101:

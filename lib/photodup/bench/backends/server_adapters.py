@@ -1,4 +1,4 @@
-"""Servers over HTTP and over gRPC: a protocol writes and reads, the connections here are what is timed."""
+"""Adapters of servers over HTTP and gRPC: a protocol encodes and decodes, the connections here are timed."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -25,7 +25,7 @@ class OverHttp:
     Args:
         backend: a `Backend`, or what messages call another server.
         columns: of every point.
-        payload: makes what the protocol encodes of a request's items; part of `prepare`.
+        payload: turns a request's items into the protocol's input; part of `prepare`.
         headers: beside the protocol's own.
     """
 
@@ -45,7 +45,7 @@ class OverHttp:
         self._heads = self.connection()  # never connected: it only writes heads
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Another process makes its own: what TLS needs cannot be sent there."""
+        """Pickle the arguments alone: a TLS connection cannot be sent to another process."""
         return type(self), tuple(getattr(self, each.name) for each in fields(self))
 
     def describe(self) -> Columns:
@@ -104,7 +104,7 @@ class OverGrpc:
         timeout_s: deadline of each call.
         metadata: of each call.
 
-    The others are as of `OverHttp`.
+    The others are as in `OverHttp`.
     """
 
     backend: Any

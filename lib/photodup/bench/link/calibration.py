@@ -10,9 +10,9 @@ from photodup.bench.link.tcp import MSS_BYTES, SO_SNDBUFFORCE, ByteSink, send_to
 
 @dataclass(frozen=True)
 class Calibration:
-    """One checked corner of the link. Rates count IP bytes, as the request does.
+    """The requested and the measured properties of a link. Rates count IP bytes.
 
-    `measured_rtt_ms` is the shortest of the handshakes.
+    `measured_rtt_ms` is the shortest handshake; `late_ms_p99` is how late packets were delivered.
     """
 
     rtt_ms: float

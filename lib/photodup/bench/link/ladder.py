@@ -1,13 +1,13 @@
-"""What a payload costs by its size and kind of connection: over an emulated link, or on the real way to a server.
+"""Latency of a payload by its size and kind of connection: over an emulated link, or over the network to a server.
 
-One row is one payload on one kind of connection: its median, every sample, and what TCP_INFO said about the last request.
+One row is one payload on one kind of connection: its median, every sample, and TCP_INFO of the last request.
 
-Over an emulated link a byte sink answers, which takes no time. A request during which the link was late says nothing about
-the link; it is repeated and counted in `n_dropped`, and a row that cannot get its requests this way is marked not valid.
+Over an emulated link a byte sink answers, which takes no time. A request during which the link was late is repeated and
+counted in `n_dropped`; a row that stays short of valid requests is marked not valid.
 
-On a real way any of our servers stands for the sink: Triton reads the whole body of a request for a model that it does not
-have before it says so, and the FastAPI service that of a body that is no JSON. Both answer within a millisecond or so; how
-long they take is measured with the smallest request and told beside the rows, so that it can be taken off.
+Over the network a server of photodup takes the sink's place: Triton reads the whole body of a request for an unknown model
+before it refuses it, and the FastAPI service that of a body that is no JSON. Both answer within about a millisecond; their
+time is measured with the smallest request and returned as `turnaround_ms`, so that it can be subtracted.
 """
 
 import contextlib
@@ -55,7 +55,7 @@ class _Sender:
         send: sends a payload on it and waits for the answer.
         columns: of every row.
         socket_of: the socket of a connection, which TCP_INFO is read from.
-        link: the emulated one, None on a real way.
+        link: the emulated one, None over the network.
     """
 
     connect: Callable[[], Any]

@@ -1,4 +1,4 @@
-"""Two rival models of what a request costs on a wide-area link, and a third between them.
+"""Two rival models of a request's latency on a wide-area link, and a third between them.
 
 bandwidth-only   T = (new + 1) · RTT + bytes/rate + server
 rounds           T = (new + rounds(bytes, window)) · RTT + bytes/rate + server
@@ -75,8 +75,8 @@ def predict_ms(
     """Predict a latency by one of `MODELS`.
 
     Args:
-        model: `bandwidth-only` (bytes and rate; `initcwnd` and `restarts` play no part), `rounds` (and round trips), or
-            `pipe-limited` (a full pipe streams: flights that take a round trip to send hide it).
+        model: `bandwidth-only` (bytes and rate; `initcwnd` and `restarts` play no part), `rounds` (round trips as well), or
+            `pipe-limited` (a flight that takes a round trip to send adds no waiting).
 
     Raises:
         PhotodupError: no such model, or for `rounds` no such connection.

@@ -1,17 +1,15 @@
-"""A wide-area link on one machine: chosen round-trip time, rate and loss, with the kernel's own TCP at both
-ends.
+"""A wide-area link on one machine: chosen round-trip time, rate and loss, with the kernel's own TCP at both ends.
 
     with Link(LinkSpec(rtt_ms=25, rate_mbit_s=210)) as link:
         with link.client_namespace():               # this thread's new sockets are now at the far end
             httpx.get(link.url("http://127.0.0.1:8002/health"))
 
 The client side is a network namespace of its own; the server side is the host, whose loopback the client sees
-as `link.address`. How packets travel is described in `link_relay`. Rates count IP bytes (a full segment is
+as `link.address`. How packets travel is described in `relay`. Rates count IP bytes (a full segment is
 1500 of them and carries 1448 of payload). Loss is drawn per segment, in both directions, from `seed`.
 
-What surprises: every library decides in its own thread when to make a socket, and a socket belongs to the
-namespace that its *thread* was in at that moment. Threads and processes started inside `client_namespace()` are
-born there, those of a pool that is older are not. gRPC keeps process-wide threads from its first use on:
+A socket belongs to the namespace that its *thread* was in when it was made. Threads and processes started inside
+`client_namespace()` are in it, those of an older pool are not. gRPC keeps process-wide threads from its first use on:
 once a process has used gRPC outside, its channels connect from outside. `run_client_process` is safe for all.
 """
 
@@ -45,10 +43,10 @@ class RoundTrip:
     """The round trip of a link by its handshakes. All times in ms.
 
     Attributes:
-        asked_ms: what the link was asked to be.
-        floor_ms: the shortest handshake: what the link is, and what models of it should use.
-        median_ms: the middle one: the floor and whatever else the machine was doing.
-        n: how many handshakes there were.
+        asked_ms: the round trip requested.
+        floor_ms: the shortest handshake: the link's round trip, which models of it should use.
+        median_ms: the median handshake, delays by other work of the machine included.
+        n: number of handshakes.
     """
 
     asked_ms: float
@@ -67,8 +65,8 @@ def round_trip(
 ) -> RoundTrip:
     """Time at least `HANDSHAKES`, `pause_s` apart; go on for up to `retry_s` while the floor is too high.
 
-    A busy machine delays single handshakes, so that more of them find the floor. A floor that stays above
-    `asked_ms` is no error: the link is as slow as that. One that is too low is not waited for.
+    A busy machine delays single handshakes; more of them find the floor. A floor that stays above `asked_ms` is no error:
+    the link is that slow.
     """
     samples: list[float] = []
     deadline = time.monotonic() + retry_s
@@ -100,8 +98,16 @@ class LinkError(PhotodupError):
 
 @dataclass(frozen=True)
 class LinkSpec:
-    """The properties of a link. Up to `queue_ms` of line time waits before it; None: one RTT, at least
-    20."""
+    """The properties of a link.
+
+    Attributes:
+        loss: share of segments dropped at random, in each direction.
+        initcwnd: initial congestion window, segments.
+        queue_ms: capacity of the queue before the link, as time on the line; None: one RTT, at least 20 ms.
+
+    Raises:
+        LinkError: a value out of range.
+    """
 
     rtt_ms: float = 25.0
     rate_mbit_s: float = 210.0
@@ -150,13 +156,12 @@ class Link:
 
     Args:
         spec: of the link, or the name of one of `PRESETS`.
-        servers_far: servers run in the namespace, at `client_address`, and the host is the client: a machine
-            elsewhere, as the tests' rented machine needs it. Addresses are then left as they are.
+        servers_far: servers run in the namespace, at `client_address`, and the host is the client. Addresses are then not
+            translated.
 
     Raises:
         LinkError: unknown preset, a rate that cannot be held, no right to make network devices, or a
-            self-test whose round trip is too short by more than 1 ms. A longer one is what the link is:
-            `round_trip` holds the floor and the median that the self-test found.
+            self-test whose round trip is too short by more than 1 ms. A longer one is kept in `round_trip`.
     """
 
     def __init__(self, spec: LinkSpec | str, *, servers_far: bool = False) -> None:
@@ -234,10 +239,10 @@ class Link:
             return pool.submit(function, *args, **kwargs).result()
 
     def measure_far(self, measure: Callable[[], T], *, in_own_process: bool) -> T:
-        """Return what `measure` returns at the far end; `invalid_because` is then about this measurement.
+        """Run `measure` at the client's end and return its result; `invalid_because` then covers this measurement.
 
         Args:
-            in_own_process: for gRPC, whose threads remember the namespace in which their process began.
+            in_own_process: for gRPC, whose threads stay in the namespace of their first use.
         """
         self.report(reset=True)
         if in_own_process:
@@ -352,7 +357,7 @@ def emulated(link: str | LinkSpec) -> Way:
     """Return the way over an emulated link: one of `PRESETS` by its name, or any spec under its label.
 
     Raises:
-        KeyError: no such preset; `Link` says it in a sentence before anything is measured.
+        KeyError: no such preset; `Link` reports that as a `LinkError`.
     """
     name, spec = (link, PRESETS[link]) if isinstance(link, str) else (link.label, link)
     return Way(name, **{field.name: getattr(spec, field.name) for field in fields(Way)[1:]})

@@ -1,4 +1,4 @@
-"""Packet surgery for the emulated link: translate an address, count and cut TCP super-packets.
+"""Edit packets of the emulated link: translate an address, count and cut TCP super-packets.
 
 A frame is what a TUN device with `IFF_VNET_HDR` delivers: the 10-byte virtio header, then an IPv4 packet.
 """

@@ -1,11 +1,11 @@
 """The process behind one emulated link: two TUN devices and a delay line between them.
 
-`link.Link` starts it as `python -m photodup.bench.link.relay FD CONFIG`; nobody else does. It owns every
+`link.Link` starts it as `python -m photodup.bench.link.relay FD CONFIG`. It owns every
 kernel object of the link (both TUN devices, the client's anonymous network namespace), so all of them vanish
 with it: at `Link`'s exit, when the control socket closes, or when its parent is gone.
 
 Kernel TCP runs at both ends. A packet is read from one TUN device, waits behind the earlier ones at the line
-rate, is dropped if the queue is full or if the dice say so, and is written to the other device half a round
+rate, is dropped if the queue is full or at random (loss), and is written to the other device half a round
 trip later. The host side is addressed as 127.0.0.1 (stateless translation below), so servers that listen on
 loopback only can be reached.
 
@@ -49,7 +49,7 @@ class Line:
     def __init__(self, source: int, sink: int, config: dict, address_at: int, address: bytes, seed: int):
         self.source, self.sink = source, sink
         self.delay_s = config["rtt_ms"] / 2000
-        self.s_per_byte = 8e-6 / config["rate_mbit_s"] if config["rate_mbit_s"] else 0.0
+        self.s_per_byte = 8e-6 / config["rate_mbit_s"]
         self.queue_s = config["queue_bytes"] * self.s_per_byte
         self.loss = config["loss"]
         self.address_at, self.address = address_at, address
@@ -68,7 +68,7 @@ class Line:
             return
         count, size, _ = segments_of(frame)
         self.free_at = max(self.free_at, now)
-        fits = self.free_at - now + size * self.s_per_byte <= self.queue_s or not self.s_per_byte
+        fits = self.free_at - now + size * self.s_per_byte <= self.queue_s
         if fits and (not self.loss or all(self.dice.random() >= self.loss for _ in range(count))):
             self._send(frame, size, count, waited_s)
         elif count == 1:
@@ -150,7 +150,7 @@ def set_up(name: str, address: str, peer: str, config: dict, segments: int) -> N
 
 
 def build(config: dict) -> tuple[int, int, str, str]:
-    """Make both ends. Returns (host TUN, client TUN, host address, client address)."""
+    """Make both ends; return (host TUN, client TUN, host address, client address)."""
     segments = max(1, int(config["rate_mbit_s"] * 1e3 * SUPERPACKET_MS / 8 / MTU))
     for number in range(64):  # the first free name, which also reserves its four addresses
         try:

@@ -1,4 +1,4 @@
-"""What the kernel says about one TCP connection, and a plain server when only the network is of interest.
+"""The kernel's `tcp_info` of a connection, and a plain server where only the network is of interest.
 
 A request's record carries `request_info(before, after)`: what the connection looked like when the request
 ended, and what happened on it meanwhile. Field order: `struct tcp_info` in Linux' include/uapi/linux/tcp.h;
@@ -53,7 +53,7 @@ def request_info(before: dict[str, int], after: dict[str, int]) -> dict[str, flo
     """Return the columns that a request adds to its record: state at its end, and what happened during it.
 
     Limited times come in steps of a kernel tick. Linux counts a sender whose buffer is too small as limited by its
-    window while it is in slow start, so `tcp_sndbuf_limited_ms` 0 does not acquit the buffer.
+    window while it is in slow start, so `tcp_sndbuf_limited_ms` 0 does not rule the buffer out.
     """
 
     def during(name: str) -> int:
@@ -76,7 +76,7 @@ class ByteSink:
     """A server on 127.0.0.1 that reads a length and as many bytes, then answers one byte: it takes no time.
 
     Args:
-        rcvbuf_bytes: of its receive buffer, where the system's is too small.
+        rcvbuf_bytes: size of its receive buffer; default the system's.
     """
 
     def __init__(self, rcvbuf_bytes: int | None = None) -> None:
@@ -120,7 +120,7 @@ class ByteSink:
 
 
 def send_to_sink(connection: socket.socket, payload: bytes) -> float:
-    """Send `payload` to a `ByteSink` and wait for its answer. Returns milliseconds."""
+    """Send `payload` to a `ByteSink`, wait for its answer, and return the time taken, ms."""
     started = time.perf_counter()
     connection.sendall(
         _LENGTH.pack(len(payload)) + payload if len(payload) < 1e5 else _LENGTH.pack(len(payload))

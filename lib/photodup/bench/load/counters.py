@@ -1,4 +1,4 @@
-"""What the server says about itself during the measured window: Prometheus counters read before and after.
+"""The server's own account of a window: Prometheus counters read before and after.
 
 Cumulative counters mean nothing alone (the published 29 ms of "inference" was a mean since start-up, engine
 builds included); only their difference over the window is used. What a server does not report is absent,
@@ -40,6 +40,9 @@ def read_counters(url: str) -> Sample:
 
     Args:
         url: `http://host:port` of Triton's metrics or of the FastAPI service, with or without `/metrics`.
+
+    Raises:
+        CounterError: there is none, or it is something else.
     """
     url = url.removesuffix("/metrics")
     try:
@@ -66,7 +69,7 @@ def parse(text: str) -> Sample:
 
 
 def _bare(name: str) -> str:
-    """OpenMetrics ends counters with _total, Triton does not, and the parser adds it: it is left out."""
+    """Return a name without `_total`, which OpenMetrics and the parser add and Triton does not."""
     return name.removesuffix("_total")
 
 
@@ -96,8 +99,7 @@ def triton_window(before: Sample, after: Sample, models: Sequence[str]) -> dict[
     """Return Triton's account of the window.
 
     Args:
-        models: the model asked; for an ensemble also its steps in order, the one that computes last
-            (`triton_names.served_models`).
+        models: the model requested; for an ensemble also its steps in order, the one that computes last.
 
     Returns:
         `server_requests`, `server_inferences` (images), `server_executions` and `server_batch_mean` of the
@@ -161,13 +163,13 @@ def fastapi_window(before: Sample, after: Sample) -> dict[str, float | None]:
 
 
 def probe(url: str, models: Sequence[str]) -> Callable[[], contextlib.AbstractContextManager[Columns]]:
-    """Return what `window.measure(probe=…)` wants: counters around its window, and what the server used in it.
+    """Return a probe for `window.measure`: the server's counters and its usage during the window.
+
+    Where metrics cannot be read, their columns are absent and `counters_error` says why.
 
     Args:
-        url: where the metrics are.
-        models: of Triton, as `triton_window` takes them; none of the FastAPI service.
-
-    Metrics that cannot be read do not spoil a point: the columns stay absent, `counters_error` says why.
+        url: of the metrics page.
+        models: Triton's, as `triton_window` takes them; empty for the FastAPI service.
     """
 
     @contextlib.contextmanager

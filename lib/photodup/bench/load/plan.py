@@ -20,8 +20,8 @@ class WindowPlan:
 
     Attributes:
         seconds: its length.
-        min_answers: it goes on until so many came, and two waves.
-        longest_s: but for no longer; `MOST_TIMES` its length unless given.
+        min_answers: a window goes on until so many came, and two waves; in an open loop, until so many are expected.
+        longest_s: longest length; default `MOST_TIMES` × `seconds`.
         warmup_requests: of the first worker, on the connection that will be measured; then one of each of
             the others, all at once. Not counted.
         ramp_s: closed loops with several in flight run this long, and for `RAMP_WAVES` waves or `RAMP_TIMES` the window's
@@ -48,7 +48,7 @@ class WindowPlan:
         return min(RAMP_TIMES * self.seconds, self.longest_s)
 
     def horizon_s(self, rate_per_s: float) -> float:
-        """Return how long requests arrive in an open loop: until `min_answers` are expected."""
+        """Return how long requests arrive in an open loop, in seconds."""
         return min(max(self.seconds, self.min_answers / rate_per_s), self.longest_s)
 
 

@@ -17,7 +17,7 @@ LITTLE_WAVES = 10
 
 
 def summarize(columns: Columns, window: Window, plan: WindowPlan, ended: float) -> Columns:
-    """Return `columns` with those of the window; failed where nothing or too little was answered.
+    """Return `columns` with those of the window; failed where nothing was answered or too many requests failed.
 
     Args:
         ended: length of the window in seconds, as the watcher closed it.
@@ -60,9 +60,9 @@ def summarize(columns: Columns, window: Window, plan: WindowPlan, ended: float) 
 
 
 def _requests_per_s(load: Load, done_s: np.ndarray, ended: float) -> float:
-    """Return the rate; of a closed loop with several in flight from one answer to another, whole waves apart.
+    """Return the rate, requests/s; with several in flight, between two answers that are whole waves apart.
 
-    Servers answer in bursts: a window that cuts a wave reads a rate that never was, whole waves hold each burst once.
+    Servers answer in bursts, so a rate over part of a wave would be biased.
     """
     whole = (len(done_s) - 1) // load.wave * load.wave
     if load.wave == 1 or not whole or not done_s[whole] > done_s[0]:
@@ -73,8 +73,7 @@ def _requests_per_s(load: Load, done_s: np.ndarray, ended: float) -> float:
 def rows_of(window: Window) -> np.ndarray:
     """Return the requests answered in the window, in order of completion: columns `ROW`, times since it was opened.
 
-    When they were begun does not matter: to leave out what the ramp began and to leave out what was still in
-    flight at the end would take the load itself from the count.
+    Requests begun in the ramp count. Those in flight at the end do not, so leaving out both would count too few.
     """
     rows = [row for samples in window.samples for row in samples.copy()]
     table = np.array(rows, dtype=float).reshape(-1, len(ROW))
@@ -115,7 +114,7 @@ def _overload(due_per_s: float, answered_per_s: float) -> list[str]:
 
 
 def _lateness(columns: Columns, due: np.ndarray, picked: np.ndarray, begun: np.ndarray) -> list[str]:
-    """Late sends are in the latency already; here is how many of them were our fault."""
+    """Count the requests that the generator sent late; their latency includes the delay already."""
     limit_s = max(LATE_S, LATE_SHARE * columns["latency_ms_p50"] / 1000)
     ours = begun - np.maximum(due, picked) > limit_s  # a worker was free and still overslept
     columns["n_late_generator"] = int(ours.sum())
@@ -138,8 +137,5 @@ def _little(columns: Columns, load: Load) -> list[str]:
 
 
 def little_ratio(concurrency: float, requests_per_s: float, latency_ms_mean: float) -> float:
-    """Return (throughput × mean latency) ÷ concurrency; 1 when `concurrency` really was in flight.
-
-    Below about 0.95 the generator did not hold the load it names, or the numbers are from different windows.
-    """
+    """Return (throughput × mean latency) ÷ concurrency: 1 if `concurrency` requests were in flight (Little's law)."""
     return requests_per_s * latency_ms_mean / 1000 / concurrency

@@ -1,14 +1,13 @@
-"""What a server uses while it is measured: processor, memory, GPU; beside latency and throughput in every point.
+"""A server's use of processor, memory and GPU during a window.
 
-Where the server runs is where it can be known: it tells by its metrics page, read once a second during the window.
-Triton's has the GPUs, the FastAPI service's has the GPUs and its own process. A
-server on this machine is looked at directly as well, with everything that it started (Triton's Python backend computes
-in processes of its own).
+The server reports it on its metrics page, which is read once a second: Triton for the GPUs, the FastAPI service for the GPUs
+and its own process. On this machine the server's process is also observed directly, with all that it started (Triton's
+Python backend computes in processes of its own).
 
 | column | what |
 |---|---|
 | `server_cpu_cores` | cores that the server kept busy |
-| `server_memory_mib` | its memory: proportional set size on this machine, resident set size elsewhere; the most seen |
+| `server_memory_mib` | on this machine the proportional set size at the end, elsewhere the largest resident set size |
 | `gpu_utilization` | mean over GPUs and time, 0 to 1 |
 | `gpu_memory_mib` | sum over GPUs, the most seen: of all that runs there, not of one backend |
 | `gpu_memory_before_mib` | the same before the first request of the window |
@@ -49,7 +48,7 @@ Gauges = dict[str, list[float]]  # one value for each GPU, or one
 
 
 def gauges(page: str) -> Gauges:
-    """Return what a metrics page says of the moment. Not a whole parse: it runs beside what is being timed."""
+    """Return the values of `_GAUGES` on a metrics page. No full parser, since it runs while requests are timed."""
     values: Gauges = {}
     for line in page.splitlines():
         name = line.partition("{")[0].partition(" ")[0]
@@ -67,7 +66,7 @@ def metrics_page(url: str) -> str:
 
 @contextlib.contextmanager
 def usage(url: str) -> Iterator[dict[str, float]]:
-    """Watch a server for the length of a block; what is yielded holds the columns of the point afterwards.
+    """Watch a server for the length of a block; the mapping yielded holds the columns afterwards.
 
     Args:
         url: the server's metrics page.
@@ -82,7 +81,7 @@ def usage(url: str) -> Iterator[dict[str, float]]:
         is_last = False
         while not is_last:
             is_last = over.is_set()
-            # the account says what is wrong
+            # `counters_error` says why
             with contextlib.suppress(OSError, PhotodupError, UnicodeDecodeError):
                 readings.append((time.perf_counter(), gauges(metrics_page(url))))
             over.wait(EVERY_S)
@@ -123,21 +122,23 @@ def columns_of(readings: Sequence[tuple[float, Mapping[str, list[float]]]]) -> d
 
 @contextlib.contextmanager
 def local_usage(url: str) -> Iterator[dict[str, float]]:
-    """Watch the process that listens at a loopback address, and all it started; none that is to be seen has no columns."""
+    """Watch the process that listens at a loopback address, and all it started; no columns if it cannot be seen."""
     columns: dict[str, float] = {}
     pid, began = listening_pid(url), time.perf_counter()
-    before_s = cpu_s(pid) if pid else 0.0
+    before_s = None
+    with contextlib.suppress(psutil.Error):
+        before_s = cpu_s(pid) if pid else None
     try:
         yield columns
     finally:
         with contextlib.suppress(psutil.Error):
-            if pid:
+            if pid and before_s is not None:
                 cores = (cpu_s(pid) - before_s) / (time.perf_counter() - began)
                 columns |= {"server_cpu_cores": max(0.0, cores), "server_memory_mib": memory_mib(pid)}
 
 
 def listening_pid(url: str) -> int | None:
-    """Return the process that listens at a loopback address; None where it is another machine's or not to be seen."""
+    """Return the id of the process that listens at a loopback address; None for another machine or a hidden process."""
     parts = urlsplit(url)
     with contextlib.suppress(psutil.Error, OSError):  # macOS asks for root
         for connection in psutil.net_connections(kind="tcp") if parts.hostname in _LOOPBACK else ():
@@ -160,8 +161,11 @@ def server_pids(url: str, model: str = "") -> tuple[int, ...]:
         model: of Triton: only the processes of its Python backend that run this model. Triton's own is shared by all.
     """
     pid = listening_pid(url if "//" in url else f"//{url}")
+    processes: list[psutil.Process] = []
+    with contextlib.suppress(psutil.Error):
+        processes = family(pid) if pid else []
     pids = []
-    for process in family(pid) if pid else ():
+    for process in processes:
         with contextlib.suppress(psutil.Error):
             if not model or f"/{model}/" in " ".join(process.cmdline()):
                 pids.append(process.pid)
@@ -187,7 +191,7 @@ def cpu_s(pid: int) -> float:
 
 
 def memory_mib(pid: int) -> float:
-    """Return the memory of a process and all it started: proportional set size, shared pages once."""
+    """Return the proportional set size of a process and all it started; outside Linux the unique set size."""
     total_bytes = 0
     for process in family(pid):
         with contextlib.suppress(psutil.NoSuchProcess):

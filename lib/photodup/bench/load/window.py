@@ -57,17 +57,20 @@ def measure(
         way: how requests reach the server; its facts become columns.
         arrivals: open loop: other times than Poisson's.
         observer: watches while it is measured, may end it, and gets the single requests.
-        processes: a closed loop's requests in flight are shared among so many at most, each with an interpreter of its own.
+        processes: a closed loop's requests in flight are shared among at most so many processes.
 
     Returns:
         The columns of the window: latencies (`latency_ms_mean`, `_p50` and the others of `METRICS`; None where a
         percentile has too few answers), `throughput_images_per_s`, `n_requests`, `n_errors`, `duration_s`, stages
-        (`prepare_ms_mean`, `request_ms_mean`, `decode_ms_mean`), `client_cpu_cores` (cores this process kept
-        busy) and `client_cpu_share` (the same as a share of the cores it may use), `client_bound` (the rate is above a
-        third of what this generator could send at that cost of a request), `payload_bytes` (the mean over the window's
-        requests), `little_ratio` of closed loops, `arrived_per_s` (the rate as drawn) and late
-        sends of open ones, `notes` (what a reader must know, in clauses), and `raw` (latencies and completion times).
-        When nothing could be measured: `status: "failed"`, `error`, and what is known. Never raises for a server.
+        (`prepare_ms_mean`, `request_ms_mean`, `decode_ms_mean`), `client_cpu_cores` (cores that the
+        generator kept busy) and `client_cpu_share` (their share of the cores it may use), `client_bound` (more than a third
+        of a core busy per process), `payload_bytes` (the mean over the window's requests), `little_ratio` of closed loops,
+        `arrived_per_s` (the rate as drawn) and `n_late_generator` (requests sent late) of open ones, `notes` (what a reader
+        must know, in clauses), and `raw` (latencies and completion times). When nothing could be measured:
+        `status: "failed"`, `error`, and what is known; a server's failure is never raised.
+
+    Raises:
+        PhotodupError: no photographs, or a load that the adapter or several processes cannot carry.
     """
     plan = plan or WindowPlan()
     point = {**adapter.describe(), **way.columns(), **load.columns(), "seed": plan.seed}
@@ -103,7 +106,7 @@ def measure(
         for connection in connections:
             connection.close()
         adapter.close()
-    # A process of Python sends no more than one core computes.
+    # A Python process uses at most one core.
     point["client_bound"] = point["client_cpu_cores"] > CLIENT_BOUND * processes
     return summary.summarize(point, window, plan, ended)
 
@@ -114,8 +117,8 @@ def _prepare_ahead(window: Window) -> None:
 
 
 def _in_threads(window: Window, plan: WindowPlan, connections: list, probe: Probe) -> Watched:
-    """Threads of one process: waiting threads hold no lock, and 16 of them offer a null server more
-    requests per second than any model on a CPU answers (`benchmarks/load_generator.py`)."""
+    """Measure with threads of this process: while they wait they hold no lock, and 16 of them send more requests per second
+    than any model on a CPU answers (`benchmarks/load_generator.py`)."""
 
     def warm(connection: Any, requests: Sequence[Any]) -> None:
         for request in requests:
@@ -163,7 +166,7 @@ def _in_processes(
 ) -> Watched:
     """Share the requests in flight among n processes, each with threads of its own; their answers come together here.
 
-    A process gets the adapter and the photographs, and prepares its requests itself: a prepared request may be no data.
+    Each process prepares its requests itself, since a prepared request may not be picklable.
     """
     context = get_context("spawn")
     endless = replace(plan, seconds=1e9, longest_s=1e9, ramp_s=0.0)  # the parent ends them
@@ -210,7 +213,7 @@ def _take_over(window: Window, pipe: Any, samples: list, cores: list[float]) -> 
 
 
 class _Reports(Observer):
-    """Sends what was answered and what failed to the process which shares its load, and which decides."""
+    """Sends answered and failed requests to the parent process, which decides when the window ends."""
 
     def __init__(self, pipe: Any) -> None:
         super().__init__()
@@ -248,7 +251,7 @@ def _work_apart(
 
 @contextmanager
 def short_collections() -> Iterator[None]:
-    """Set everything that exists aside: a full collection would be booked on whichever request it hits."""
+    """Freeze all existing objects: a full garbage collection would delay the request that it hits."""
     gc.collect()
     gc.freeze()
     try:
@@ -258,7 +261,7 @@ def short_collections() -> Iterator[None]:
 
 
 def _watch(window: Window, plan: WindowPlan, workers: Sequence[threading.Thread], probe: Probe) -> Watched:
-    """Open the window when the load is even, close it at its end, and let the workers finish."""
+    """Open the window once the load is steady, close it at its end, and let the workers finish."""
     load, observer, errors = window.load, window.observer, window.errors
     is_open_loop = load.scenario == "server"
 

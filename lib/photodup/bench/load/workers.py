@@ -1,8 +1,8 @@
 """The timed loop: one worker, one connection, one request at a time.
 
-A request is timed in four readings of one clock: photographs in hand, prepared, answered, embedding in hand.
-What a server or a network does wrong is a failed request. Any other exception is a mistake in this program: it ends
-the point, and whoever measures gets it (`Window.mistake`).
+A request is timed in four readings of one clock: `begun` (photographs in hand), `prepared`, `answered`, `done` (embedding in
+hand). Before them: when it was `due`, and when a worker `picked` it. A failure of the server or the network is a failed
+request. Any other exception is a bug: it ends the window, and `window.measure` raises it.
 """
 
 import itertools
@@ -28,7 +28,7 @@ ROW = ("payload_bytes", *READINGS)
 class Observer:
     """Watches a window while it is measured, and keeps its single requests.
 
-    It goes on whatever fails; without an observer many failed requests end a window.
+    With an observer a window goes on whatever fails; without one, many failed requests end it.
 
     Attributes:
         rows: the answered requests (columns `ROW`), times since the window opened.
@@ -45,7 +45,7 @@ class Observer:
         return (self.rows[:, ROW.index("done")] - self.rows[:, ROW.index("due")]) * 1000
 
     def see(self, window: "Window", elapsed_s: float) -> bool:
-        """Called some fifty times a second while the window is open; true ends it."""
+        """Return True to end the window; called about fifty times a second while it is open."""
         return False
 
     def keep(self, rows: np.ndarray, errors: list[tuple[float, str]]) -> None:
@@ -55,7 +55,7 @@ class Observer:
 
 @dataclass
 class Window:
-    """State that the workers of one point share. Lists are appended to by one worker each; nothing is locked."""
+    """State that the workers of one window share, without locks: each has its own list in `samples`."""
 
     adapter: Adapter
     load: Load
@@ -66,7 +66,7 @@ class Window:
     give_up_at: float = float("inf")  # an open loop's backlog is not worked off beyond this
     samples: list[list[tuple[float, ...]]] = field(default_factory=list)  # rows of `ROW`
     errors: list[tuple[float, str]] = field(default_factory=list)
-    mistake: BaseException | None = None  # of this program; ends the point
+    mistake: BaseException | None = None  # of this program; ends the window
     observer: Observer | None = None
     longest_pause_s: float = 0.5  # of a worker whose requests fail
     turn: Any = field(default_factory=itertools.count)  # next() of a count is atomic in CPython
@@ -92,7 +92,7 @@ class Window:
         return number, self.started + float(self.schedule_s[number])
 
     def is_over(self, due: float) -> bool:
-        """Return True where a request due then is no longer part of the point."""
+        """Return True where a request due then is no longer part of the window."""
         stopped = self.stop_at is not None and due >= self.stop_at
         return stopped or self.mistake is not None or clock() >= self.give_up_at
 
@@ -106,7 +106,7 @@ class Window:
         check_rows(embedding, self.load.batch)
 
     def failed(self, error: Exception) -> bool:
-        """Note a failed request; False when the error is no server's but a mistake of ours, which ends the point."""
+        """Note a failed request; return False for a bug of this program, which ends the window."""
         if is_expected(error):
             self.errors.append((clock(), describe_error(error)))
             return True
@@ -123,7 +123,7 @@ def check_rows(rows: np.ndarray, batch: int) -> None:
 
 
 def run_blocking(window: Window, connection: Connection, samples: list, ready: threading.Barrier) -> None:
-    """Work until the point is over."""
+    """Send requests, one at a time, until the window is over."""
     adapter, is_prepared, failures = window.adapter, window.is_prepared, 0
     is_new = window.load.connection == "new"
     ready.wait()
@@ -158,12 +158,12 @@ def run_blocking(window: Window, connection: Connection, samples: list, ready: t
 
 
 def common_error(errors: Sequence[tuple[float, str]]) -> str:
-    """Return the sentence of most of the failed requests; empty without any."""
+    """Return the most frequent error of failed requests; empty without any."""
     return Counter(text for _, text in errors).most_common(1)[0][0] if errors else ""
 
 
 def describe_error(error: BaseException) -> str:
-    """One line for a record."""
+    """Return an error as one line for a record."""
     details = getattr(error, "details", None)  # gRPC keeps its sentence there
     text = details() if callable(details) else str(error)
     return f"{type(error).__name__}: {' '.join(str(text).split())[:300]}"

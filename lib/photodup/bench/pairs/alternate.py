@@ -1,13 +1,13 @@
 """Measure one or more sides under one load: they take turns in blocks of about half a second.
 
-A machine's speed changes within seconds, so sides that are compared have to meet the same seconds. In turns of single
-requests two servers also disturb each other's caches, by up to a tenth of the ratio; after the first answers of a block of
-half a second that is over. All sides are connected and warm before the first block.
+A machine's speed changes within seconds, so sides that are compared have to run in the same seconds. In turns of single
+requests two servers would also disturb each other's caches, by up to a tenth of the ratio; in a block of half a second only
+the first answers are affected, and these are skipped. All sides are connected and warm before the first block.
 
 The order of blocks is a palindrome, drawn at random: A B B A or B A A B for two sides, a row of a Williams square and its
-reverse for more. So a steady drift cancels, and the effect of the predecessor.
+reverse for more. So a steady drift cancels, and so does the effect of the preceding side.
 
-Nothing is left out because of how it turned out. A failed request is counted.
+No answer is left out because of its latency. Failed requests are counted.
 """
 
 import itertools
@@ -74,14 +74,14 @@ class Visit:
     """The result of one visit of one or more sides.
 
     Attributes:
-        load: of every side: requests in flight and images in each are what figures need of it.
+        in_flight, images: requests in flight, and images in each, of every side.
         n_failed, errors: [n_sides]; the last error of each, or an empty string.
         alone: [n_sides] median latency (ms) of each side without the others; None where it was not measured.
         carried_over: [n_sides] the most processor time that a side's server used while another side was measured alone, as a
             share of that time; None where nobody can see it, or where the sides share their processes.
         clock_jump_s: how far the wall clock and the monotonic clock drifted apart: a machine that slept.
         side, half, latency_ms: one entry for each counted answer; in each half of a palindrome each side has one block.
-        at_s: when each answer came, seconds since the visit began; empty in visits of an earlier instrument.
+        at_s: when each answer came, seconds since the visit began; empty in older records.
         is_interleaved: False where the sides could not both be up, so that each was started for its block.
     """
 
@@ -129,12 +129,12 @@ class Visit:
     def throughput(self, latency_ms: np.ndarray) -> float:
         """Return images/s by Little's law: a closed loop has as many requests in flight as workers.
 
-        Counted between two moments it would depend on where in a burst they lie.
+        Counting answers between two moments would depend on where in a burst these lie.
         """
         return self.in_flight * self.images * 1000 / float(latency_ms.mean())
 
     def values(self) -> list[float | None]:
-        """[n_sides] each side's figure over the visit; None without answers."""
+        """Return each side's figure over the visit, [n_sides]; None without answers."""
         answers = [self.latencies(side) for side in range(self.n_sides)]
         return [self.figure(latency_ms) if len(latency_ms) else None for latency_ms in answers]
 
@@ -151,7 +151,7 @@ class Visit:
 
     @classmethod
     def of_record(cls, columns: Mapping[str, Any], raw: Mapping[str, np.ndarray]) -> "Visit":
-        """Read what `as_record` wrote; columns that others added are passed over.
+        """Read what `as_record` wrote; other columns are ignored.
 
         Raises:
             ValueError: a column is missing, or holds what `as_record` never writes.
@@ -162,7 +162,7 @@ class Visit:
         return replace(visit, errors=[escaped(error) for error in visit.errors])
 
     def against(self, other: int) -> "Visit":
-        """Return this visit with two of its sides: the first, and this one as index 1."""
+        """Return this visit with two of its sides: the first, and `other` as index 1."""
         pair, is_of_pair = (0, other), np.isin(self.side, (0, other))
         lists: dict[str, Any] = {
             name: None if (column := getattr(self, name)) is None else [column[side] for side in pair]
@@ -183,7 +183,7 @@ class Lane:
     Attributes:
         adapter: opened and closed by `measure_visit`.
         cpu_s: returns the processor time that the side's server has used, seconds; None where nobody can see it.
-        items: what this side is sent where it does not take what the others take.
+        items: sent to this side in place of the photographs of the others.
     """
 
     adapter: Adapter
@@ -223,7 +223,7 @@ class Lane:
             for worker in workers:
                 worker.join()
         finally:
-            block.give_up_at = 0.0  # Ctrl-C leaves the workers behind
+            block.give_up_at = 0.0  # ends workers that still run after Ctrl-C
         self.n_failed += len(block.errors)
         self.last_error = block.errors[-1][1] if block.errors else self.last_error
         if block.mistake:
@@ -233,10 +233,10 @@ class Lane:
 
 @dataclass
 class _Block(Window):
-    """A window of one side that ends with a whole wave: where in a burst of answers it ends must not be chance.
+    """A window of one side that ends with a whole wave, so that no burst of answers is cut.
 
     Attributes:
-        seconds, skipped, counted: as of `Lane.run_block`.
+        seconds, skipped, counted: as in `Lane.run_block`.
         rows: all answers until its end, in the order in which they came.
     """
 
@@ -250,7 +250,7 @@ class _Block(Window):
     def add(self, samples: list[tuple[float, ...]], row: tuple[float, ...]) -> None:
         with self.change:
             self.n_failed_in_a_row = 0
-            if self.stop_at is None:  # what comes after the end counts for nobody
+            if self.stop_at is None:  # later answers do not count
                 samples.append(row)
                 n, at = len(samples) - self.skipped, row[-1]
                 start = samples[self.skipped - 1][-1] if self.skipped and n > 0 else self.started
@@ -293,8 +293,8 @@ def measure_visit(
         photos: encoded photographs; all sides get the same ones in the same order.
         load: of every side; a closed loop.
         seed: of the order of turns and photographs; recorded.
-        serve: makes a side ready for the length of a block, where the sides cannot all be up at once. The visit is then not
-            interleaved: its ratios hold what the machine changed between two blocks.
+        serve: starts a side for the length of a block, where the sides cannot all be up at once. The visit is then not
+            interleaved: its ratios include changes of the machine between two blocks.
 
     Raises:
         PhotodupError: an open loop, or a side that stopped answering; names the side.

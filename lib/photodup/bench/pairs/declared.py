@@ -21,11 +21,11 @@ class PeerServer:
     """A server that is started for a visit, and asked as its own documentation shows.
 
     Attributes:
-        name: key of its records; its environment and its lock file are called so.
-        setup: one clause: its configuration.
-        command: program and arguments, with the places that `photodup.study.peers.servers` fills; none for ours.
-        environment: variables beside ours, with the same places.
-        ready: path that answers 200 when it embeds.
+        name: key of its records, and name of its environment and its lock file.
+        setup: its configuration, one clause.
+        command: program and arguments, with placeholders that `photodup.study.peers.servers` fills; none for photodup's own.
+        environment: further variables, with the same placeholders.
+        ready: path that answers 200 once it embeds.
         protocol, path, model: how it is asked (see `bench.anyurl.target`).
         max_images: in a request.
     """
@@ -51,7 +51,7 @@ class Side:
         label: what a sentence and a figure call it.
         backend: what is asked.
         options: of the adapter, such as `channel`.
-        settings: of Triton's model: a copy of it under a name of its own has them; empty: the model as it is deployed.
+        settings: of Triton's model, given to a copy of it; empty: the model as deployed.
         server: started for a visit; None where the backend's server is among the endpoints.
     """
 
@@ -78,7 +78,7 @@ class Pair:
         is_primary: an answer rests on it; the primary comparisons of a notebook are one family.
         is_quick: the quick study measures it.
         is_null: `a` and `b` are two processes of one configuration.
-        elsewhere: what is compared in place of `a` and `b` where the servers have not both: the first that they have.
+        elsewhere: alternatives to `a` and `b`: if the servers lack one of them, the first two that exist are compared.
     """
 
     name: str
@@ -106,8 +106,7 @@ class Basis:
     """The evidence of an answer beside its own primary comparisons.
 
     Attributes:
-        records: names with which records of the run begin, or of another run where its name and a slash stand before;
-            each has to be there.
+        records: prefixes of names of the run's records, or `RUN/prefix` for another run; each must exist.
         pairs: primary comparisons that another notebook declares.
         files: of the run's folder.
         devices: "gpu" where the question is about GPUs.

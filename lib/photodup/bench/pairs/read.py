@@ -20,7 +20,7 @@ JUMP_S = 1.0  # of the wall clock against the monotonic one: the machine slept, 
 def comparison_of(
     pair: Pair, observed: Observed | str, nulls: Sequence[str] = (), notes: Sequence[str] = ()
 ) -> Comparison:
-    """Return what a declared comparison asks, with what was observed or the sentence why nothing was."""
+    """Return a declared comparison with its observations, or with the sentence why there are none."""
     return Comparison(
         pair.name,
         pair.notebook,
@@ -51,7 +51,7 @@ def _called(side: Side, other: Side) -> str:
 
 
 def answered(comparison: Comparison, visits: Sequence[Visit], load: Load) -> Comparison:
-    """Return a comparison with what visits of its two sides gave; without any visits as it is."""
+    """Return a comparison with the observations of its visits; unchanged without visits."""
     if not visits:
         return comparison
     shares = [share for visit in visits if (share := _carried_over(visit)) is not None]

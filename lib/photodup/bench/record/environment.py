@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 
 from photodup.bench import Columns
-from photodup.core.paths import project_root
+from photodup.core.paths import NoCheckoutError, project_root
 from photodup.core.settings import environment
 from photodup.embedding.engines.model import cpuinfo, processor_flags
 
@@ -20,7 +20,7 @@ PACKAGES = (
     "fastapi", "grpcio", "httptools", "nncf", "numpy", "nvidia-pytriton", "onnx", "onnxruntime", "onnxruntime-gpu",
     "open_clip_torch", "openvino", "pillow", "torch", "tritonclient", "uvicorn", "uvloop",
 )  # fmt: skip
-# What decides a measurement. Notebooks and results change while a run writes them, so they do not count.
+# Files that affect a measurement. Notebooks and results change while a run writes them, so they do not count.
 SOURCES = ("lib", "model_repository", "pyproject.toml", "constraints.txt")
 
 
@@ -57,7 +57,10 @@ def describe(model: Mapping[str, Any] | None = None, servers: Mapping[str, Any] 
 @cache
 def _triton() -> dict[str, str]:
     """Return the version of the embedded Triton's wheel, which has an environment of its own."""
-    folder = Path(environment().triton_venv or project_root() / ".venv-triton")
+    try:
+        folder = Path(environment().triton_venv or project_root() / ".venv-triton")
+    except NoCheckoutError:
+        return {}
     wheels = sorted(folder.glob("lib/python3*/site-packages/nvidia_pytriton-*.dist-info"))
     return {"nvidia-pytriton": wheels[-1].name.split("-")[1].removesuffix(".dist")} if wheels else {}
 
@@ -94,7 +97,7 @@ def _git(root: Path, *arguments: str) -> str | None:
 
 
 def _without_folder(pretrained: str) -> str:
-    """A checkpoint's folder says who ran it, not what ran; its file name is kept."""
+    """Return a checkpoint's file name: its folder may name the user."""
     kind, colon, path = pretrained.partition(":")
     if colon and kind == "onnx":
         return f"onnx:{Path(path).name}"

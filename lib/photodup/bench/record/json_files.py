@@ -77,7 +77,7 @@ def digest(value: Any) -> str:
 
 
 def plain(value: Any, text: Callable[[str], str] = str) -> Any:
-    """Return `value` as JSON can hold it: NumPy unwrapped, NaN and infinity as None, texts as `text` has them."""
+    """Return `value` as JSON can hold it: NumPy unwrapped, NaN and infinity as None, texts passed through `text`."""
     if isinstance(value, Mapping):
         return {str(k): plain(v, text) for k, v in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
@@ -122,8 +122,8 @@ def read_text(path: Path) -> str:
     """Return a text file of a run, JSON of some kind.
 
     Raises:
-        RecordError: it is not there, no regular file (a pipe would be waited for), a link or in a folder that is one (it
-            may lead to any file of this disk), larger than `MOST_BYTES`, too large once read, or no UTF-8.
+        RecordError: it is missing, no regular file, a link or in a linked folder, larger than `MOST_BYTES`, too large once
+            parsed, or no UTF-8.
     """
     whole = path.absolute()
     with reading(path), opened(whole.parents[1], str(whole.relative_to(whole.parents[1]))) as place:
@@ -144,7 +144,7 @@ def read_json(path: Path, default: Any = None, **fields: type | tuple[type, ...]
         path: the file.
         default: what to return where there is no file, of the kind that the file must hold; without it the file must
             be there and hold a mapping.
-        **fields: of each mapping in a list, and the types of their values.
+        **fields: names and types of the values that each mapping in a list must have.
 
     Raises:
         RecordError: it cannot be read, or holds something else.
@@ -165,7 +165,7 @@ def read_json(path: Path, default: Any = None, **fields: type | tuple[type, ...]
 
 
 def anonymous(text: str) -> str:
-    """Leave out folders and addresses: a committed record must not name its machines."""
+    """Return a text without folders and addresses: a committed record must not name its machines."""
     text = re.sub(r"(?<![\w:/])/(?:[\w.+@~-]+/)+", "…/", text)
     text = re.sub(r"(\w+://)(?!127\.0\.0\.1|localhost)[^\s/:]+", r"\1…", text)
     return re.sub(r"\b(?!127\.)\d{1,3}(?:\.\d{1,3}){3}\b", "…", text)

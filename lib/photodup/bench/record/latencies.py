@@ -1,4 +1,4 @@
-"""Single requests of a run: `results/<run>/latencies.parquet`, one row a request, for whoever wants more than a point.
+"""Single requests of a run: `results/<run>/latencies.parquet`, one row a request.
 
 Columns:
     record: file name of the point's JSON record in `records/`, without its ending.
@@ -63,7 +63,7 @@ def read_arrays(run: Path, record: str) -> dict[str, np.ndarray]:
 
 
 def check_readable(run: Path) -> None:
-    """Read the single requests of a run, as everything that looks at one of them will.
+    """Read a run's file of single requests, as every look-up of one of them does.
 
     Raises:
         RecordError: they cannot be read; names the file and the remedy.

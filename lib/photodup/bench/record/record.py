@@ -1,4 +1,4 @@
-"""How a number is kept: one self-sufficient JSON file per measurement, never overwritten once finished.
+"""The records of a run: one self-contained JSON file per measurement, never overwritten once finished.
 
 A run is a folder: `environment.json`, `records/<key>-<hash>.json`, and the single requests of all points in
 `latencies.parquet` (see `latencies`).
@@ -150,7 +150,7 @@ class RunStore:
         """Take the run for this process.
 
         Raises:
-            RecordError: another process has it. A run that was killed holds nothing: the kernel lets go.
+            RecordError: another process has it. The kernel releases the lock of a killed process.
         """
         folder = self.directory.resolve()
         if folder in _locked:
@@ -168,7 +168,7 @@ class RunStore:
         atexit.register(self.close)
 
     def close(self) -> None:
-        """Let another process measure into this run; the latencies of its points are in one file then."""
+        """Put the latencies into one file, and let another process measure into this run."""
         if self.directory.resolve() in _locked:
             latencies.compact(self.directory)
         if (handle := _locked.pop(self.directory.resolve(), None)) is not None:
@@ -299,6 +299,5 @@ def _gap(status: str, error: str) -> Columns:
 
 
 def _sentence(error: BaseException) -> str:
-    """One line."""
     text = " ".join(str(error).split()) or "no message"
     return text if isinstance(error, PhotodupError) else f"{type(error).__name__}: {text}"

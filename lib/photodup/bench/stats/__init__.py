@@ -1,4 +1,4 @@
-"""From raw latencies to a sentence: what a point is worth, how far two sides differ, and how that is said.
+"""Statistics: from raw latencies to figures, to the verdict of a comparison, and to its sentence.
 
 May import: core.
 Read `facts` first (loads, and the one table of figures and margins), then `comparison` (observations to a verdict) and

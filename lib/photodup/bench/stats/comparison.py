@@ -1,10 +1,10 @@
-"""The verdict of a comparison: from the log ratios of both sides' visits to an interval and one of five verdicts.
+"""The verdict of a comparison: from the log ratios of both sides' visits to an interval and a `Verdict`.
 
-Visits are the unit. Within one, the halves of palindromes give log ratios, and their mean is the visit's. Between two the
-machine's minutes are others, and often the servers were started anew: that is most of what varies. Four visits of one pair
-know little of it, so a small variance is raised towards that of the other comparisons of the kind (Smyth 2004,
-doi:10.2202/1544-6115.1027). It is not simply pooled, for it differs: a wait of 10 ms is 30% of an answer in one hour and
-50% in a faster one, while two processes of one configuration stay within 1%.
+The visit is the unit of observation; its value is the mean log ratio over its halves of palindromes. Most of the variance
+lies between visits: the machine's speed has changed, and often the servers were started anew. Four visits of one pair
+estimate it poorly, so a small variance is raised towards that of the other comparisons of the kind (Smyth 2004,
+doi:10.2202/1544-6115.1027). Pooling would be wrong, since comparisons differ in it: a wait of 10 ms is 30% of a latency in
+one hour and 50% in a faster one, while two processes of one configuration stay within 1%.
 
 Primary comparisons of a family are corrected by Holm, and each interval is at the level at which Holm tested it; the others
 are exploratory and stand alone. How often these statistics are wrong is measured by `benchmarks/statistics.py`.
@@ -13,7 +13,7 @@ are exploratory and stand alone. How often these statistics are wrong is measure
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 
@@ -24,7 +24,7 @@ from photodup.bench.stats.facts import SMALLEST_EFFECT, Metric, metric_named
 LEVEL = 0.05
 DECIDES_WITHIN = 0.05  # "no difference found" decides a comparison if it excludes anything beyond this
 LEAST_VISITS = 2  # that a verdict needs; three or more are measured
-CARRIED_OVER = 0.02  # of the others' turns: more processor time than this refuses a comparison
+CARRIED_OVER = 0.02  # share of the other side's turns: more processor time in them refuses a comparison
 
 
 class Verdict(StrEnum):
@@ -75,10 +75,10 @@ class Observed:
 
 @dataclass(frozen=True)
 class Noise:
-    """The noise that all comparisons of a kind share.
+    """The variance between visits that is usual for comparisons of a kind.
 
     Attributes:
-        usual: variance of the mean of a visit that a comparison has of which nothing is known.
+        usual: prior variance of a visit's mean log ratio.
         free: degrees of freedom that `usual` is worth: few where the comparisons differ in it.
     """
 
@@ -88,8 +88,8 @@ class Noise:
     def moderated(self, variance: float, free: float) -> tuple[float, float]:
         """Return a comparison's own variance, raised towards the usual one, and the degrees of freedom of both.
 
-        It is never lowered: comparisons with few visits that spread more than the others would be called different too often
-        (as the intervals of Hartung and Knapp; Röver, Knapp and Friede 2015, doi:10.1186/s12874-015-0091-1).
+        It is never lowered, or comparisons whose few visits spread more than the others' would be called different too often
+        (as in the modified Hartung-Knapp interval: Röver, Knapp and Friede 2015, doi:10.1186/s12874-015-0091-1).
         """
         together = self.free + free
         shared = (self.free * self.usual + free * variance) / together if together else 0.0
@@ -105,8 +105,7 @@ class Comparison:
         family: what Holm corrects together, commonly the notebook.
         load: the name of the load, link included.
         images: in one request.
-        has_several_in_flight: comparisons of one metric share their noise, those with one request in flight and those with
-            several each for themselves.
+        has_several_in_flight: part of `kind`: loads with one request in flight have other noise than those with several.
         nulls: names of the nulls that check this load and its protocols.
         observed: what was measured, or the sentence why nothing was.
         carried_over: the largest share of processor time that one side used in the other's turns; None where unknown.
@@ -158,7 +157,7 @@ class Outcome:
     n: int = 0
     n_visits: int = 0
     reason: str = ""
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
     null: "Outcome | None" = None
 
     @property
@@ -222,8 +221,8 @@ def does_decide(verdict: str, excludes_beyond: float) -> bool:
 def compare_all(comparisons: Sequence[Comparison]) -> list[Outcome]:
     """Return the outcome of each comparison of a pass, in the order given; the nulls among them check the others.
 
-    A null is a check and never a threshold: where its Holm-adjusted interval lies beyond ±2%, the comparisons of its load
-    and protocol carry a note that says so.
+    A null compares two processes of one configuration. Where its Holm-adjusted interval lies beyond ±2%, the comparisons
+    that name it carry a note; their verdicts stay.
     """
     kinds: dict[tuple[bool, str], list[Observed]] = defaultdict(list)
     families: dict[tuple[bool, str, int], list[int]] = defaultdict(list)
@@ -249,17 +248,17 @@ def one_sided(observed: Observed, level: float) -> tuple[float, float]:
 
 
 def noise_of(observed: Sequence[Observed]) -> Noise:
-    """Return the usual variance between visits of comparisons of a kind, or of one alone."""
+    """Return the noise that comparisons of a kind share; a single one has 0 degrees of freedom."""
     several = [each for each in observed if each.n_visits > 1]
     variances = np.array([each.variance for each in several])
     return Noise(*_usual_variance(variances, np.array([each.n_visits - 1.0 for each in several])))
 
 
 def _usual_variance(variances: np.ndarray, free: np.ndarray) -> tuple[float, float]:
-    """Return the variance around which variances lie, and the degrees of freedom that it is worth to one more of them.
+    """Return the prior variance of several variances, and the degrees of freedom that it is worth.
 
-    By the moments of their logarithms (Smyth 2004, section 6.2). It is worth nothing to the only one, and never more than
-    the degrees of freedom of the others.
+    By the moments of their logarithms (Smyth 2004, section 6.2). A single variance has no prior; otherwise it is worth at
+    most the degrees of freedom of all others.
 
     Args:
         variances: [n] estimates.
@@ -271,7 +270,7 @@ def _usual_variance(variances: np.ndarray, free: np.ndarray) -> tuple[float, flo
     if len(variances) < 2 or not np.median(variances):
         return 0.0, 0.0
     half = free / 2
-    # One that happens to be nothing would decide alone: its logarithm has no bound.
+    # A variance of nearly 0 would decide alone: its logarithm has no lower bound.
     logs = np.log(np.maximum(variances, 1e-5 * np.median(variances))) - digamma(half) + np.log(half)
     apart = float(np.var(logs, ddof=1) - polygamma(1, half).mean())
     most_free = float(free.sum() - free.mean())
@@ -332,7 +331,7 @@ def _family(comparisons: Sequence[Comparison], noise: Mapping[tuple[bool, str], 
 
 
 def _holm(p_values: Mapping[int, float], size: int) -> dict[int, float]:
-    """Return the level at which Holm tests each member: those that pass before it leave more to the next."""
+    """Return the level at which Holm tests each member: each rejection leaves a higher level to the next."""
     levels, left, stopped = {}, size, False
     for index in sorted(p_values, key=lambda i: p_values[i]):
         levels[index] = LEVEL / left

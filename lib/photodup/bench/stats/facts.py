@@ -20,8 +20,8 @@ class Metric:
         name: the column of a record, unit included.
         words: what a sentence calls it.
         unit: as printed.
-        quantity: `latency` or `throughput`; A/A arms check each quantity.
-        margin: relative; two sides this near to each other are called equal when tested so.
+        quantity: `latency` or `throughput`.
+        margin: relative; two sides are equal if the interval lies within it.
         percentile: 0 to 100, or None for a mean or a rate.
         min_answers: below this many answers the figure is not given.
     """
@@ -35,8 +35,8 @@ class Metric:
     min_answers: int = 1
 
 
-# The tail varies more from round to round than the middle, so its margin is wider. Margins stand here alone and are
-# never chosen after the numbers are known. `min_answers` are LoadGen's, of its early stopping.
+# The tail varies more from visit to visit than the middle, so its margin is wider. No margin is chosen after the numbers
+# are known. `min_answers` follows LoadGen's early stopping.
 METRICS = {
     metric.name: metric
     for metric in (
@@ -75,6 +75,9 @@ class Load:
         connection: `new` (connecting is inside the span) or `warm`.
         span: `photo` times encoded photograph in hand → embedding in hand. `prepared` leaves the client's
             preparation out, for loads this client could not prepare fast enough; never compare the two.
+
+    Raises:
+        PhotodupError: the attributes contradict each other.
     """
 
     scenario: str
@@ -111,7 +114,7 @@ class Load:
 
     @property
     def usual_metric(self) -> str:
-        """What sides in turns are compared by: median latency with one in flight, throughput with several."""
+        """The metric by which sides are compared: median latency with one in flight, throughput with several."""
         return "latency_ms_p50" if self.concurrency == 1 else "throughput_images_per_s"
 
     def columns(self) -> Columns:

@@ -1,4 +1,4 @@
-"""From visits to figures: each the mean over visits, with its 95% interval between them (Student's t).
+"""From visits to figures: each the geometric mean over visits, with a 95% interval (Student's t).
 
 A percentile of the tail has too few answers in one visit: its answers are pooled over the visits, and the interval comes
 from leaving out one visit at a time (jackknife).
@@ -15,7 +15,7 @@ from photodup.bench.stats.facts import METRICS, Metric
 
 Figure = tuple[float, float | None, float | None]  # value, low, high
 CONFIDENCE = 0.95
-FEWEST_VISITS = 3  # of a figure: the interval of two reaches over everything
+FEWEST_VISITS = 3  # of a figure: with two, the interval is too wide to be of use
 TAIL = 90  # percentiles from here on are pooled
 _COUNTS = ("server_requests", "server_inferences", "server_executions")  # and every n_…
 _INPUTS = ("batch", "concurrency", "offered_per_s", "seed")  # the same in all visits, as are names
@@ -41,12 +41,12 @@ def _around(middle: float, logs: np.ndarray) -> Figure:
 def figures_of_windows(windows: Sequence[Mapping[str, Any]]) -> Columns:
     """Return the figures of one load from its windows, one a visit, as `window.measure` returns them.
 
-    Failed windows are left out; without any other the figures are `status` and `error` of the last one.
+    Failed windows are left out; if all failed, the last one's columns are returned, `error` among them.
 
     Returns:
         Each metric of `METRICS` with `_ci_low` and `_ci_high` (None where it has no interval, or too few answers),
-        `n_visits`, counts as their sums, every other number as its mean over visits, what is true of any as true,
-        what is the same in all of them as it is, and `notes`, each once with the number of visits that it was said of.
+        `n_visits`, counts as their sums, other numbers as their means over visits, flags as true if one is, values that are
+        the same in all visits, and `notes`, each once with the number of its visits.
     """
     measured = [window for window in windows if window.get("status") != "failed"]
     if not measured:
@@ -77,7 +77,7 @@ def figures_of_windows(windows: Sequence[Mapping[str, Any]]) -> Columns:
 
 
 def _notes(windows: Sequence[Mapping[str, Any]]) -> str:
-    """Return each clause once, as it was first said: what stands before its colon is the same in all visits."""
+    """Return each clause once, as it was first said; clauses with the same text before the colon are one."""
     clauses: dict[str, list[str]] = {}
     for window in windows:
         for clause in filter(None, window.get("notes", "").split("; ")):
@@ -98,9 +98,9 @@ def _figure(windows: Sequence[Mapping[str, Any]], metric: Metric) -> Figure | tu
 
 
 def percentile_figure(latencies: Sequence[np.ndarray], percentile: float) -> Figure:
-    """Return a percentile of one load with its interval, ms: the only definition, of loads and of sides in turns.
+    """Return a percentile of one load with its interval, ms.
 
-    The middle is the mean of the visits' percentiles. The tail is pooled over their answers.
+    Below `TAIL` it is the geometric mean of the visits' percentiles; from there on their answers are pooled.
 
     Args:
         latencies: of each visit, ms.

@@ -17,10 +17,10 @@ from photodup.bench.stats.figures import CONFIDENCE
 from photodup.core.errors import PhotodupError
 
 REDRAWS = 1000
-LOWEST, HIGHEST = 0.3, 1.3  # of what the server answers: the first bracket
-# Windows of a search whose first bracket holds the rate, and of any. Each step that widens the bracket adds one.
+LOWEST, HIGHEST = 0.3, 1.3  # first bracket, as shares of the server's rough capacity
+# Windows of a search if its first bracket holds the rate, and at most. Each step that widens the bracket adds one.
 WINDOWS, MOST_WINDOWS = 10, 30
-MISSED = 10.0  # times the bound: what a rate counts as at which requests failed
+MISSED = 10.0  # times the bound: the latency counted for a rate at which requests failed
 WARMUP_SHARE = 0.05
 MAX_ERROR_SHARE = 0.001
 NEAR = (0.97, 1.03, 0.94, 1.06)  # where to measure again, relative to the guess
@@ -101,19 +101,19 @@ def search_rate(
     most_per_s: float | None = None,
     seed: int = 0,
 ) -> HighestRate:
-    """Search the highest rate at which a percentile of the latencies lies within a bound.
+    """Search for the highest rate at which a percentile of the latencies lies within a bound.
 
-    It is looked for from about what the server answers: the ceiling rises while the bound is met, the floor falls while it
-    is missed. Then the bracket is halved, and the rest is measured around the best guess.
+    From a bracket around `about_per_s`, the upper end rises while the bound is met, the lower end falls while it is missed.
+    Then the bracket is halved, and the remaining windows are measured around the best guess.
 
     Args:
         offer: offers Poisson arrivals at a rate (requests/s) and returns the window's columns (`load.window`); latency
             counts from the time a request was due. A `PhotodupError` ends the search, and what came before counts.
-        about_per_s: about what the server answers, requests/s.
-        least_per_s, most_per_s: no lower and no higher rate is offered; a fiftieth of `about_per_s`, and any.
+        about_per_s: rough capacity of the server, requests/s.
+        least_per_s, most_per_s: lowest and highest rate to offer; default a fiftieth of `about_per_s`, and no limit.
 
     Raises:
-        PhotodupError: the rates make no sense.
+        PhotodupError: the three rates contradict each other.
     """
     highest = most_per_s or math.inf
     least = least_per_s or min(about_per_s, highest) / 50
@@ -227,8 +227,8 @@ def _queue_grows(latency_ms: np.ndarray, finished_s: np.ndarray) -> bool:
 def _interval(windows: Sequence[RateWindow], bound: LatencyBound, seed: int) -> tuple[float, float, float]:
     """Return the crossing with its interval, from drawing the windows again.
 
-    Half of the windows lie around the crossing, so it is as wide as their number asks for (Student's t), and as wide to
-    both sides, since a latency curve bends. Simulated for queues with random arrivals it holds the truth in 92 to 93%.
+    About half of the windows lie around the crossing; their number sets the degrees of freedom (Student's t). Both sides
+    are equally wide, since a latency curve bends. In simulated queues the interval holds the true rate in 92 to 93%.
     """
     from scipy.special import stdtrit
 
@@ -243,7 +243,8 @@ def _interval(windows: Sequence[RateWindow], bound: LatencyBound, seed: int) -> 
     reach *= stdtrit(max(n // 2 - 1, 1), 0.975) / stdtrit(np.inf, 0.975) * math.sqrt(n / (n - 1))
     low, high = rate * math.exp(-reach), rate * math.exp(reach)
     above = next(w for w in by_rate if w.rate_per_s >= rate)
-    if above.latency_ms == MISSED * bound.bound_ms:  # not by its latency: nobody knows from which rate on
+    # There is no latency to interpolate: the rate lies anywhere up to there.
+    if above.latency_ms == MISSED * bound.bound_ms:
         rate, high = max(w.rate_per_s for w in windows if w.rate_per_s <= rate), above.rate_per_s
     return rate, min(low, rate), max(high, rate)
 

@@ -6,15 +6,14 @@ from photodup.bench.stats.comparison import Outcome, Verdict
 def sentence(outcome: Outcome) -> str:
     """Return an outcome as one sentence: direction, size with interval, both values with their unit.
 
-    A latency "takes longer", a throughput "is higher"; of no difference the sentence says what is excluded. A batch is said
-    first.
+    A batch above 1 is named first. Where no difference was found, the sentence says which one is excluded.
     """
     images = outcome.comparison.images
     return (f"With {images} images in a request: " if images > 1 else "") + _said(outcome)
 
 
 def brief(outcome: Outcome) -> str:
-    """Return the sentence of an outcome without the values of its sides: what an answer has room for."""
+    """Return the sentence of an outcome without the values of its sides."""
     return _clause(outcome) + ("." if outcome.is_measured else "")
 
 
@@ -80,7 +79,7 @@ def percent(fraction: float) -> str:
 
 
 def number(value: float) -> str:
-    """Return three significant digits, and no digit of a large number taken away."""
+    """Return a number with three significant digits; from 100 on, as a whole number."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 

@@ -1,4 +1,4 @@
-"""One request with pictures, whatever the server speaks, and what came of it; each on a connection of its own."""
+"""Send one request with pictures in any protocol, on a connection of its own, and classify the reply."""
 
 import contextlib
 import functools
@@ -40,7 +40,7 @@ class Reply:
         kind: `answered`; `refused`: it says that the request is at fault (4xx); `busy`: it has no room (429, 503);
             `failed`: it is at fault itself, or what it sent cannot be read; `silent`: nothing came in time.
         rows: float32 [images, dim]; empty unless it answered.
-        words: one line, unless it answered.
+        words: why not, one line; empty if it answered.
     """
 
     kind: str
@@ -54,7 +54,7 @@ class PictureServer:
 
     Attributes:
         tensor: KServe: the model's input.
-        most_images: in a request here.
+        most_images: in a request.
     """
 
     target: Target

@@ -1,8 +1,8 @@
 """The checks of an embedding server and their verdicts: right, tolerated, wrong or dead.
 
-Answers are judged in units of the *spread*: how far embeddings of unlike pictures lie from their mean. One that moved from
-the reference towards what a known deviation gives (by more than half the way) deviates so, even where rounding moves it
-farther than that; one that moved otherwise may have moved as far as its precision explains.
+Distances are in units of the *spread*: how far embeddings of unlike pictures lie from their mean. Answers that lie more than
+half the way from the reference to a known deviation's embeddings have that deviation, even if rounding moved them farther.
+Other answers may lie as far from the reference as their precision explains.
 """
 
 import re
@@ -28,13 +28,13 @@ from photodup.embedding.engines.encoder import load_model
 from photodup.embedding.engines.model import PRECISIONS, ImageModel
 
 RIGHT, TOLERATED, WRONG, DEAD, NOT_ASKED = "right", "tolerated", "wrong", "dead", "not asked"
-# What a server may compute in: the least median cosine with FP32, and how far from it one embedding may lie, in spreads.
+# Precisions: the least median cosine with FP32, and the largest distance of one embedding from it, in spreads.
 # ViT-B/32 in OpenVINO's BF16 has 0.99995 and 0.04; in its INT8 0.9994 and 0.31.
 CLASSES = (("FP32", 0.99999, 0.02), ("BF16 or FP16", 0.9995, 0.15), ("INT8", 0.97, 0.75))
 _CLASS_OF = {"fp32": 0, "tf32": 1, "bf16": 1, "fp16": 1, "int8": 2}
-# A deviation counts if it moves embeddings by this many spreads, and shows if by this share of what the answers moved.
+# A deviation counts if it moves embeddings by `_FELT` spreads, and is told from rounding if by `_TOLD` of the answers' move.
 _FELT, _TOLD = 1e-3, 0.4
-_LENGTH = 0.01  # by which an embedding's may differ from 1
+_LENGTH = 0.01  # largest difference of an embedding's length from 1
 IN_FLIGHT, N_CONCURRENT = 8, 48
 
 
@@ -142,10 +142,10 @@ def find_deviation(
     spread: float,
     allowed: float,
 ) -> tuple[str, bool, list[str]]:
-    """Compare answers of length 1 against the reference's, `right`.
+    """Find the deviation that explains how answers differ from the reference, `right`; both [n, dim], of unit length.
 
     Args:
-        deviations: what the reference gives for views that deviate, of the first answers.
+        deviations: embeddings of deviating views of the first pictures, by the deviation.
         allowed: how far one answer may lie from its reference, in spreads.
 
     Returns:
@@ -173,7 +173,7 @@ class _Run:
     """One server being checked; `rows` grows.
 
     Attributes:
-        place: in `CLASSES`, of what it states or computes as, whichever is coarser.
+        place: index in `CLASSES` of the stated or the computed precision, whichever is coarser.
     """
 
     server: PictureServer
@@ -278,7 +278,7 @@ class _Run:
         return None if refusals else answers
 
     def _calibrated(self, cosines: np.ndarray, right: np.ndarray) -> tuple[str, str]:
-        """Take from plain photographs what a server computes as; return the verdict on it."""
+        """Set `spread` and `place` from plain photographs; return the verdict on the precision."""
         self.spread = float(np.linalg.norm(right - right.mean(axis=0), axis=1).mean())
         fits = [n for n, (_, least, _) in enumerate(CLASSES) if np.median(cosines) >= least]
         as_computed = fits[0] if fits else len(CLASSES) - 1
@@ -336,7 +336,7 @@ class _Run:
         return RIGHT, f"each {many}, got its own"
 
     def _survival(self, files: Sequence[bytes], alone: np.ndarray) -> None:
-        """Send what is made to hurt, and ask after each whether the server still embeds."""
+        """Send hostile requests, and check after each that the server still embeds."""
         requests: dict[str, Callable[[], Reply]] = {"a tensor of another shape": self.server.ask_misshapen}
         if self.server.takes_files:
             broken = pictures.broken()

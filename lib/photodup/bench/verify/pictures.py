@@ -1,4 +1,4 @@
-"""What `verify` sends: pictures drawn from fixed seeds, and what a server that deviates in a known way would see of each.
+"""The pictures that `verify` sends, drawn from fixed seeds, and how a server with a known deviation would see them.
 
 The right view of a picture is what this library's own decoder gives (`embedding.imaging`), which is open_clip's but for
 EXIF orientation, 16 bits, transparency and palettes. An answer that lies nearer to the embedding of a deviating view
@@ -32,8 +32,8 @@ class PictureCheck:
     """Pictures that ask one question.
 
     Attributes:
-        wrong: views of a server with a fault, by what it did, said after "as if"; of the first pictures where they are few.
-        tolerated: the same of a server that may do so.
+        wrong: views of the pictures, or of the first of them, under each fault; the fault's words follow "as if".
+        tolerated: the same for deviations that a server may have.
         may_refuse: with a status of 4xx, as a kind of image that it does not take.
     """
 
@@ -56,7 +56,7 @@ def encoded(image: Image.Image, kind: str = "JPEG", **options: object) -> bytes:
 
 
 def _rings(seed: int, width: int = 1200, height: int = 900) -> Image.Image:
-    """Return a picture under rings that become finer outwards: each filter of a resize leaves others of them."""
+    """Return a picture under rings that become finer outwards: each resize filter keeps different ones."""
     random = np.random.default_rng(seed)
     y, x = np.mgrid[:height, :width].astype(np.float32)
     squared = (x - random.uniform(0, width)) ** 2 + (y - random.uniform(0, height)) ** 2

@@ -5,7 +5,7 @@
     connect("http://gpu:8002")                                    # the FastAPI service
     connect("http://gpu:8003", "triton-onnx-fp32-http-fp32")
 
-The environment variables of the source documents work too: `INFERENCE_SERVICE_URL`, `INFERENCE_BACKEND`
+The environment variables of the published study work too: `INFERENCE_SERVICE_URL`, `INFERENCE_BACKEND`
 (`pytorch`, `triton`, `triton_grpc` or a full name) and `TRITON_GRPC_URL`.
 """
 
@@ -89,7 +89,7 @@ class Embedder:
         return np.concatenate(answers)
 
     def at_reduced_scale(self) -> None:
-        """Decode JPEGs at `imaging.DRAFT_SIZE` or more from now on; this changes `model_digest`."""
+        """Decode JPEGs at `imaging.DRAFT_SIZE` or more from now on and change `model_digest`; without one do nothing."""
         if self.draft_size is None and self.model_digest is not None:
             self.draft_size = imaging.DRAFT_SIZE
             self.model_digest = digest_drafted(self.model_digest)
@@ -208,7 +208,7 @@ class LocalEmbedder(Embedder):
 
 
 class RemoteEmbedder(Embedder):
-    """A server. Splits batches to what it accepts, and keeps the connection."""
+    """Embeddings from a server; splits batches into requests that it accepts, and keeps the connection."""
 
     def __init__(
         self, url: str | None, backend: Backend, patience: Patience, jpeg_quality: int | None

@@ -223,7 +223,7 @@ def ask(
 
 
 def which_server(url: str) -> str | None:
-    """Return which of the servers named above is at `http://host:port`; None if nothing answers HTTP."""
+    """Return the kind of server at `http://host:port`, such as `TRITON_HTTP`; None if nothing answers HTTP."""
 
     def get(path: str) -> tuple[int, str]:
         with contextlib.suppress(ServerError):

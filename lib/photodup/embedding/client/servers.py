@@ -1,4 +1,4 @@
-"""The servers behind a client: what each computes, and batches with retries."""
+"""Clients of the FastAPI service and of Triton: a server's description, and embeddings with retries."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
@@ -125,13 +125,13 @@ def _broken(response: httpx.Response) -> list[int]:
 
 
 class _Triton:
-    """What HTTP and gRPC share: a model's description, and the names of tensors."""
+    """Base of both Triton clients: a model's description, and the names of tensors."""
 
     def __init__(self, url: str, backend: Backend) -> None:
         self.url, self._wire, self.model = url, backend.wire, backend.triton_model
         try:
             import_extra("tritonclient.grpc")
-        except PhotodupError as error:  # without its client there is no Triton, so `auto` looks elsewhere
+        except PhotodupError as error:  # a ServerError, so that mode `auto` embeds on this machine
             raise ServerError(str(error)) from None
 
     def _tensors(self, images: Any) -> dict[str, np.ndarray]:
@@ -270,7 +270,7 @@ class TritonOverGrpc(_Triton):
 
 
 def address_for_grpc(url: str | None) -> str:
-    """Return host:port; from an HTTP address, `TRITON_GRPC_URL` or the port one higher."""
+    """Return `host:port` for gRPC: for an HTTP address or None that is `TRITON_GRPC_URL`, else the next higher port."""
     configured = environment().triton_grpc_url
     if url is None or urlsplit(url).scheme in ("http", "https"):
         if configured:
@@ -278,5 +278,5 @@ def address_for_grpc(url: str | None) -> str:
         parts = urlsplit(url or "http://localhost:8003")
         if not parts.hostname or not parts.port:
             raise ServerError(f"{url!r} has no port to derive the gRPC port from: give host:port.")
-        return f"{parts.hostname}:{parts.port + 1}"
+        return grpc_address(f"{parts.netloc.rpartition(':')[0]}:{parts.port + 1}")
     return grpc_address(url)

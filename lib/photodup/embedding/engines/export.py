@@ -77,7 +77,7 @@ def export(
 
 
 def known_export(name: str, weights: str, directory: Path, *, is_read: bool = True) -> Path | None:
-    """Return an existing float32 export of these weights, without loading PyTorch; None if that is not certain.
+    """Return an existing float32 export of these weights, without loading PyTorch; None unless exactly one matches.
 
     Args:
         is_read: also check the file's SHA-256.
@@ -165,7 +165,7 @@ def verify_export(path: Path, model: ImageModel, variant: str) -> dict[str, Any]
     """Compare an ONNX file with PyTorch on the same batches of 1, 3 and 8 images.
 
     Returns:
-        `max_abs_error`, `max_relative_error` (of the vector's length, worst image) and `min_cosine`.
+        `max_abs_error`, `max_relative_error` (of the vector's length, worst image), `min_cosine` and `batches` (sizes).
 
     Raises:
         PhotodupError: an embedding differs by more than 0.1%.

@@ -102,7 +102,7 @@ def check_images(images: np.ndarray, dtype: type = np.float32) -> None:
         raise ValueError(f"images must be {expected}, not {images.dtype} {images.shape}")
 
 
-# Flags of /proc/cpuinfo of which one is enough; the last of each are ARM's.
+# Flags of /proc/cpuinfo, any of which is enough; ARM's come last.
 INSTRUCTIONS: dict[str, tuple[str, ...]] = {
     "bf16": ("avx512_bf16", "amx_bf16", "bf16"),
     "int8": ("avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm"),

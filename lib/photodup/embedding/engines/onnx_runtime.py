@@ -129,7 +129,7 @@ def input_dtype(kind: str, shape: Sequence[object]) -> type | None:
 
     Args:
         kind: as ONNX Runtime writes it, such as `tensor(float)`.
-        shape: whole numbers; anything else is a free axis, which the first must be and the sides may be.
+        shape: an int for each fixed axis. The first axis must be free; height and width may be.
     """
     is_image = len(shape) == 4 and not isinstance(shape[0], int) and shape[1] == 3
     sides = {side for side in shape[2:] if isinstance(side, int)}
@@ -137,7 +137,7 @@ def input_dtype(kind: str, shape: Sequence[object]) -> type | None:
 
 
 class ExportedModel:
-    """What encoders from a file share; each engine adds `_run`.
+    """Base of the encoders outside PyTorch; each adds `_run`.
 
     The input `_dtype` is float32 or float16 for normalised pixels, and uint8 if the graph normalises.
     """
@@ -188,7 +188,7 @@ class ExportedModel:
 class OnnxModel(ExportedModel):
     """An exported encoder run by ONNX Runtime.
 
-    `embed` takes normalised float32 like every model and converts, exactly for float32 and uint8.
+    `embed` converts normalised float32 to the graph's input type, exactly for float32 and for normalised uint8.
     """
 
     def __init__(

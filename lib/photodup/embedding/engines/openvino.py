@@ -52,7 +52,7 @@ class OpenVinoModel(ExportedModel):
 
     def _run(self, images: np.ndarray) -> np.ndarray:
         images = np.ascontiguousarray(images, self._dtype)
-        with self._lock:  # a request computes one thing at a time
+        with self._lock:  # an infer request serves one caller at a time
             self._request.infer([images], share_inputs=True)
             embedding = np.array(self._request.get_output_tensor(0).data, np.float32)
         return embedding / np.linalg.norm(embedding, axis=-1, keepdims=True)

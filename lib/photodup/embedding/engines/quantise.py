@@ -1,6 +1,6 @@
 """Quantise a float32 export to INT8 on photographs: for OpenVINO with NNCF, for ONNX Runtime with its own tool.
 
-NNCF treats a vision transformer as one: SmoothQuant moves large activation channels into the weights, residual additions
+NNCF knows vision transformers: SmoothQuant moves large activation channels into the weights, residual additions
 stay float, and biases are corrected on the calibration photographs. Depthwise convolutions stay float too: INT8 makes them
 less exact and no faster. ONNX Runtime's tool has none of this; it is there for comparison.
 
@@ -166,13 +166,13 @@ def int8_file(source: Path, directory: Path, images: np.ndarray) -> Path:
             Reader(),
             op_types_to_quantize=list(QUANTIZED_OPERATORS),
             per_channel=True,
-            activation_type=QuantType.QUInt8,  # unsigned × signed is what x86 multiplies
+            activation_type=QuantType.QUInt8,  # x86 multiplies unsigned by signed
             weight_type=QuantType.QInt8,
         )
     return path
 
 
 def _import_nncf() -> Any:
-    # NNCF reports its use to Google Analytics, without the owner's consent, except in its own tests.
+    # NNCF reports its use to Google Analytics without asking; this variable of its own tests prevents that.
     with variables(NNCF_CI="1"):
         return import_extra("nncf")

@@ -1,4 +1,4 @@
-"""Files of reduced precisions, their notes, and the gate's verdicts.
+"""Files of reduced precisions, their notes, and the verdicts of the accuracy check (the gate).
 
 Beside each file lies a `.json` with its notes. BF16 has only the `.json` with the gate's result, since engines round as
 they compute. A result counts only for the file whose SHA-256 it names.
@@ -170,9 +170,9 @@ def why_not(precision: str, verdict: str) -> str:
 
 
 def what_is_left(source: WeightsSource, engine: str, precision: str, directory: Path | None = None) -> str:
-    """Return what to use instead of a refused `precision`: `bf16`, or `fp32 (bf16 is refused too)`.
+    """Return a recommendation instead of a refused `precision`, such as `bf16` or `fp32 (bf16 is refused too)`.
 
-    It never names a precision that was refused, or that the engine or processor lacks.
+    It recommends only a precision that engine and processor have, and that was not refused.
     """
     is_possible = precision == "int8" and "bf16" in SUPPORTED[engine] and can_compute("bf16")
     verdict = verdict_in(reduced_path(source, engine, "bf16", directory), source) if is_possible else ""

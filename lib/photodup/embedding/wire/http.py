@@ -42,7 +42,7 @@ class HttpRequest(NamedTuple):
 
 
 class HttpProtocol(Protocol):
-    """Encodes requests and decodes their answers. `path` may hold a query."""
+    """Encodes requests, whose `path` may hold a query, and decodes their answers."""
 
     def encode(self, items: Any) -> HttpRequest: ...
 
@@ -61,7 +61,7 @@ def answer_reader(subject: str) -> Callable[[Callable[..., Read]], Callable[...,
         @functools.wraps(read)
         def guarded(*arguments: Any) -> Read:
             try:
-                with np.errstate(over="raise"):  # a number beyond float32 is none
+                with np.errstate(over="raise"):  # a number beyond float32 is an error
                     return read(*arguments)
             except _UNREADABLE as error:
                 text = " ".join(str(error).split())[:200]

@@ -69,7 +69,7 @@ def steps_of(config: Mapping[str, Any]) -> list[str]:
 
 @answer_reader("The server's configuration of the model")
 def stated(config: Mapping[str, Any], config_of: Callable[[str], Mapping[str, Any]]) -> dict[str, str | None]:
-    """Return the `parameters` of a model's configuration; for an ensemble those of its last step.
+    """Return the `parameters` of a model's configuration, or of an ensemble's last step; None for a value that is unset.
 
     Args:
         config_of: returns the configuration of another model.

@@ -1,7 +1,7 @@
 """Which photos of one folder are in another, such as those of an old drive in the library. Both are only read.
 
-What is learnt of either folder is kept in this user's cache by the folder's path: a run that was stopped goes on, and the
-next old drive finds the library known. In doubt a photo is not there.
+Scans and comparisons are cached for this user, by folder path, so an interrupted run continues and the library is not read
+again for the next old drive. In doubt a photo counts as not there.
 """
 
 import hashlib
@@ -38,15 +38,15 @@ from photodup.photos.search.shots import Shots
 # Photos of the library that one photo is compared with. Of 120 copies of four kinds, planted in a library of 220, all had
 # their source as the nearest.
 MOST_COMPARED = 3
-# Bits by which two hashes may differ for a photo to be probably there, where the pixels prove nothing: as it is alone, for
-# turned or mirrored it has `TURNED_NEARER` bits more.
+# A photo whose hash differs by at most so many bits is probably there even if the pixels prove nothing. None that is turned
+# or mirrored comes that near: it counts `TURNED_NEARER` bits more.
 _ALIKE_BITS = 4
 _SHOWN_ONLY = "the library shows only the old folder's own file, by another path"
 _CHANGED = "one of the two has changed, or the library's file cannot be read again"
 
 
 class Location(StrEnum):
-    """Where a photo of the old folder is, as far as its copy in the library is proven: the best proven first."""
+    """How well it is proven that the library has a photo of the old folder, the best proven first."""
 
     SAME = "the same bytes there"
     AS_GOOD = "as good or better there, proven on pixels"
@@ -74,8 +74,8 @@ class OldPhoto:
         md5: of its bytes.
         size_bytes: of the file.
         where: whether it is in the library.
-        match: the library's file that says so, relative to the library; None where none is like it.
-        reason: what keeps it from being there, or what lies beside it alone, in words.
+        match: the library's file that it was matched with, relative to the library; None without one.
+        reason: what the library's file lacks, or why the photo does not count as there, in words; may be empty.
     """
 
     path: Path
@@ -88,7 +88,7 @@ class OldPhoto:
 
 @dataclass(frozen=True)
 class Contained:
-    """What became of every file of the old folder; those in `unread` are nowhere else.
+    """The result: each scanned file of the old folder is either in `photos` or in `unread`.
 
     Attributes:
         old, library: both folders.
@@ -125,7 +125,7 @@ class Contained:
 
 
 def cached_catalogue(folder: Path) -> Path:
-    """Return where the catalogue of a folder lies that photodup must not write in: in this user's cache, by its path.
+    """Return the catalogue's path for a folder that is only read: in this user's cache, named by a hash of its path.
 
     Raises:
         PhotodupError: the user has no cache.
@@ -134,10 +134,10 @@ def cached_catalogue(folder: Path) -> Path:
 
 
 def refuse_overlap(first: Path, second: Path) -> None:
-    """Refuse two folders of which one is, or lies in, the other.
+    """Refuse two folders that are the same, or of which one lies in the other.
 
     Raises:
-        PhotodupError: they do.
+        PhotodupError: they overlap.
         OSError: the first is not there.
     """
     if _lies_in(second, first) or (second.exists() and _lies_in(first, second)):
@@ -147,13 +147,13 @@ def refuse_overlap(first: Path, second: Path) -> None:
 
 
 def _lies_in(inner: Path, outer: Path) -> bool:
-    """Return whether a folder lies in another or is that folder; the system knows, for one folder can have several paths."""
+    """Return whether a folder lies in another or is that folder, by inode: a folder can have several paths."""
     status = os.stat(outer)
     return any(os.path.samestat(os.stat(at), status) for at in (inner, *inner.parents) if at.exists())
 
 
 def _entry_of(path: Path) -> tuple[int | str, ...]:
-    """Return what two paths to one entry of one folder share, as through a bind mount; two hard links are two entries."""
+    """Return an identity of a folder's entry: equal for two paths to it (bind mounts), different for hard links."""
     status = os.stat(path)
     if status.st_nlink == 1:
         return status.st_dev, status.st_ino
@@ -192,7 +192,7 @@ def find_contained(old: Path | str, library: Path | str, **options: Unpack[ScanO
 
 
 class _Comparison:
-    """One pass: rows are the contents of the library, then those that the old folder alone has."""
+    """One comparison. Rows are the contents of the library, then those that only the old folder has."""
 
     def __init__(self, old: Catalogue, library: Catalogue, store: EvidenceStore, cache: FeatureStore) -> None:
         self._root, self._store, self._features = old, store, cache
@@ -213,7 +213,7 @@ class _Comparison:
 
     @staticmethod
     def _whole(root: Path, photos: Sequence[Photo], begin: int) -> list[Photo]:
-        """Give photos of two libraries whole paths, which stay what they are below any root, and ids of their own."""
+        """Return photos with absolute paths, which any `root / path` leaves unchanged, and with ids counted from `begin`."""
         return [replace(photo, id=begin + i, path=root / photo.path) for i, photo in enumerate(photos)]
 
     def photos(self) -> list[OldPhoto]:
@@ -235,7 +235,7 @@ class _Comparison:
         return old_photos
 
     def _compare(self) -> None:
-        """Find what is proven, and what is alike, of the contents that the library does not have."""
+        """Compare the contents that the library lacks with its nearest ones, and note what is proven or alike."""
         rows, n = self._rows, len(self._library)
         near = nearest_across(
             [photo.phash for photo in rows[:n]],
@@ -247,7 +247,7 @@ class _Comparison:
         search = CopySearch(
             self._root, rows, self._store, self._features, lambda codes: codes[~shots.are_two(codes)]
         )
-        # The best of those alike come first, by what the catalogue knows, then those with nearer hashes.
+        # Pairs within `_ALIKE_BITS` come first, ranked by the keep rules, then the others by their bits.
         ranked = self._rules.ranked([rows[i] for i in np.unique(near.first)])
         place = {photo.id: number for number, photo in enumerate(ranked)}
         bits = zip(near.first.tolist(), near.second.tolist(), bits_apart(near).tolist(), strict=True)
@@ -275,7 +275,7 @@ class _Comparison:
         pairs = [pair for pair in dict.fromkeys((*self._bits_apart, *across)) if pair in new]
         self._compared.update(pairs)
         with one_thread_each():
-            for i, j in bar(pairs, total=len(pairs), desc="judge", unit="pair"):
+            for i, j in bar(pairs, total=len(pairs), desc="check", unit="pair"):
                 with suppress(ImageError):  # it is in `problems`
                     self._note(i, j, chooser)
                 chooser.remember()
@@ -328,7 +328,7 @@ class _Comparison:
         return _Finding(where, match, reason)
 
     def _is_old(self, path: Path) -> bool:
-        """Return whether a file of the library is one of the old folder's, which goes with it."""
+        """Return whether a file of the library is itself in the old folder, and so is lost with it."""
         with suppress(OSError):  # it is gone: `_digest_there` finds that out
             return _entry_of(path) in self._old_entries
         return False
@@ -349,7 +349,7 @@ class _Comparison:
         return ""
 
     def _digest(self, photo: Photo, algorithm: str) -> str:
-        """Return a hex digest of a file's bytes, read now unless the system says that nothing of it changed since."""
+        """Return a hex digest of a file's bytes; a remembered one if the file's status is unchanged."""
         root = self._roots[self._roots[1] in photo.path.parents]
         with open_photo_file(root, str(photo.path.relative_to(root))) as file:
             return digest_of(file, photo.path, algorithm, self._store)

@@ -1,7 +1,7 @@
 """Copying the photos that another folder lacks: compared after the copy, journalled, and never over a file.
 
-A file has its name only when it is whole and synced. So whoever is stopped leaves files that are complete, or not there,
-and the same command goes on: what is there already with the same bytes is done.
+A file gets its name only once it is complete and synced. So an interrupted run leaves no partial file under its name, and
+the same command continues: it skips files that are there with the same bytes.
 """
 
 import errno
@@ -27,7 +27,7 @@ JOURNAL = "copied.jsonl"
 
 
 def files_to_copy(comparison: Contained, photos: Sequence[OldPhoto]) -> list[tuple[str, str | None]]:
-    """Return each photo, what belongs to it and its album, once: path in the old folder, and MD5 if it is known."""
+    """Return photos, their sidecars and albums, each file once: path relative to the old folder, and MD5 if known."""
     sidecars, old = Sidecars(comparison.old), comparison.old
     files: dict[Path, str | None] = {old / photo.path: photo.md5 for photo in photos}
     for path in list(files):
@@ -47,8 +47,8 @@ def copy_new(
     The journal, `.photodup/copied.jsonl` in that folder, says before each file what is copied, and after it that it was.
 
     Args:
-        comparison: the comparison.
-        photos: of those that were found.
+        comparison: of `find_contained`.
+        photos: some of its photos.
         target: the folder; made if it is not there.
         on_step: called with a name before each step that a crash could separate; tests kill there.
 

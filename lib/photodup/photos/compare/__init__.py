@@ -1,5 +1,5 @@
-"""Are two pictures one picture, and can one reproduce the other? Decided on the pixels, and remembered by content.
+"""Comparison of two photos on the pixels: whether they show one picture, and whether one file can reproduce the other.
 
-May import: embedding, photos.library, photos.state. Read `compare.py` first (can one file go for another),
-then `verify.py` (is it one picture) and `pixels.py` (many pairs).
+May import: embedding, photos.library, photos.state. Read `compare.py` first (can one file reproduce another),
+then `verify.py` (do both show one picture) and `pixels.py` (many pairs).
 """

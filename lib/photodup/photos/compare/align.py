@@ -1,6 +1,6 @@
-"""Lay one file on another: one affine map from the keeper's pixels to the member's, to a part of a pixel.
+"""Align two files to a fraction of a pixel: one affine map from the keeper's pixels to the member's.
 
-Maps are float64[2, 3] between positions whose whole numbers are edges of pixels, so that a resize is a plain scale.
+Maps are float64[2, 3]. Whole coordinates are edges of pixels, so that a resize is a plain scale.
 """
 
 from collections.abc import Callable
@@ -15,11 +15,11 @@ from photodup.photos.compare.verify import verify_with_map
 
 Size = tuple[int, int]  # width and height, pixels
 
-_SIDE = 640  # longer side at which a map is settled, pixels
+_SIDE = 640  # longer side at which a map is refined, pixels
 _SOFT = 1.2  # blur before it, pixels
-# A map of whole frames counts if it lies this near (share of the longer side) and fits as well (loss of correlation).
+# A map of whole frames is taken if it is this near (share of the longer side), at this loss of correlation at most.
 _NEAR, _AS_WELL = 0.03, 0.0005
-_SETTLED = 0.3  # pixels of 640 by which a settled map is off at most
+_SETTLED = 0.3  # largest error of a refined map, pixels at a longer side of 640
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Placement:
 
     Attributes:
         transform: the map from the keeper's positions to the member's.
-        is_mirrored, is_turned: whether it is mirrored, or turned by a quarter or more.
+        is_mirrored, is_turned: whether the keeper is mirrored, or turned by more than 45°; the map is then not refined.
     """
 
     transform: np.ndarray
@@ -42,7 +42,7 @@ class Placement:
 
     @property
     def slant(self) -> float:
-        """Return the sine of the angle by which the keeper lies turned on the member."""
+        """Return the sine of the angle between keeper and member, 0..1."""
         return abs(float(self.transform[1, 0])) / self.scale
 
     @property
@@ -79,7 +79,7 @@ def to_centres(transform: np.ndarray) -> np.ndarray:
 
 
 def rescaled(transform: np.ndarray, source: float | np.ndarray, target: float | np.ndarray) -> np.ndarray:
-    """Return the map between pictures that are resized by these factors."""
+    """Return the map after resizing source and target by these factors (one for both sides, or one a side)."""
     s, t = np.broadcast_to(source, 2), np.broadcast_to(target, 2)
     return np.column_stack([t[:, None] * transform[:, :2] / s, t * transform[:, 2]])
 
@@ -101,7 +101,7 @@ def corners(size: Size | np.ndarray) -> np.ndarray:
 
 
 def grey(rgb: np.ndarray) -> np.ndarray:
-    """Return float32[h, w]."""
+    """Return the greys of uint8[h, w, 3] as float32[h, w], 0..255."""
     import cv2
 
     return cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY).astype(np.float32)
@@ -113,10 +113,11 @@ def laid(
     size: Size,
     resampling: Image.Resampling | None = Image.Resampling.LANCZOS,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return a picture uint8[h, w, 3] in another frame, and where it is, bool[h, w]; its last pixels go on beyond.
+    """Return a picture uint8[h, w, 3] mapped onto a frame of this size, and bool[h, w] where it lies; edge pixels are
+    repeated.
 
-    Pixels are averaged where it becomes smaller, as a program does that resizes; `resampling` is that program's way, None
-    that of OpenCV: by area.
+    Shrinking averages pixels, as programs that resize do: by `resampling` (None: OpenCV's, by area) for maps without
+    rotation.
     """
     if is_straight(transform):
         return _laid_straight(rgb, transform, size, resampling)
@@ -172,7 +173,7 @@ def _laid_aslant(rgb: np.ndarray, transform: np.ndarray, size: Size) -> tuple[np
 
 
 def _settle(keeper: Picture, member: Picture, transform: np.ndarray) -> np.ndarray:
-    """Return the map settled on the greys, and snapped to whole frames or pixels where that is as near."""
+    """Return the map refined on the greys, and snapped to whole frames or pixels if that is as near."""
     factor = min(1.0, _SIDE / max(member.image.size))
     target, exact = _reduced(member.rgb, factor)
     scale = float(np.linalg.svd(transform[:, :2], compute_uv=False)[1]) * factor
@@ -195,7 +196,7 @@ def _settle(keeper: Picture, member: Picture, transform: np.ndarray) -> np.ndarr
 
 
 def _reduced(picture: np.ndarray, factor: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return the greys of a picture at a size, and the exact factors of both sides."""
+    """Return the greys of a picture reduced by a factor, 0..1, and the exact factors of both sides."""
     import cv2
 
     size = tuple(max(8, round(side * factor)) for side in picture.shape[1::-1])
@@ -207,7 +208,7 @@ def _reduced(picture: np.ndarray, factor: float) -> tuple[np.ndarray, np.ndarray
 
 
 def _fitting(target: np.ndarray, source: np.ndarray) -> Callable[[np.ndarray], float]:
-    """Return what gives the correlation of two greys under a map, at one softness: between pixels a map blurs."""
+    """Return a function from a map to the correlation of both greys; both are blurred, as interpolation blurs too."""
     import cv2
 
     soft = [cv2.GaussianBlur(picture, (0, 0), 1.5) for picture in (target, source)]
@@ -223,9 +224,9 @@ def _fitting(target: np.ndarray, source: np.ndarray) -> Callable[[np.ndarray], f
 
 
 def _settled(target: np.ndarray, source: np.ndarray, transform: np.ndarray) -> np.ndarray:
-    """Return the map that lays greys float32[h, w] best on others, from one that is near.
+    """Refine a map between greys float32[h, w] of source and target.
 
-    Gauss and Newton's way with gain and offset (Lucas and Kanade 1981); what differs most has no say.
+    Gauss-Newton with gain and offset (Lucas and Kanade 1981); pixels that differ much get little weight.
     """
     import cv2
 
@@ -251,7 +252,7 @@ def _settled(target: np.ndarray, source: np.ndarray, transform: np.ndarray) -> n
         weighted = basis * (inside / (1 + (apart / (2 * spread)) ** 2) ** 2).astype(np.float32)
         products = (weighted @ basis.T).astype(float) + 1e-3 * np.eye(8)
         step = np.linalg.solve(products, (weighted @ apart).astype(float))
-        # The source shows at p what the target shows at p + shift(p): move it there.
+        # The mapped source shows at p what the target shows at shift(p): move it there.
         linear = step[[0, 1, 3, 4]].reshape(2, 2) / half
         shift = np.column_stack([np.eye(2) + linear, step[[2, 5]] - linear @ (width / 2, height / 2)])
         transform = (np.vstack([shift, (0, 0, 1)]) @ np.vstack([transform, (0, 0, 1)]))[:2]
@@ -261,7 +262,7 @@ def _settled(target: np.ndarray, source: np.ndarray, transform: np.ndarray) -> n
 
 
 def _snapped(transform: np.ndarray, source: Size, target: Size, factor: float) -> np.ndarray:
-    """Return a map of whole frames, of one scale a side, or of whole pixels, if it lies within a part of a pixel."""
+    """Return the first plainer map (frame to frame, whole pixels, no rotation) that is near enough, else the map."""
     near = max(_SETTLED / factor, 0.4)
     edges = corners(source)
     places = moved(edges, transform)

@@ -34,7 +34,7 @@ from photodup.photos.compare.unexplained import (
 
 
 def lacks(keeper: Picture, member: Picture) -> tuple[Difference, ...]:
-    """Return what a member shows, or may show, that the keeper cannot reproduce; none where it may go."""
+    """Return what the member shows, or may show, that the keeper cannot reproduce; empty if the member may go."""
     placement = align(keeper, member)
     if placement is None:
         return (Difference("is not seen to be the same picture"),)
@@ -70,15 +70,16 @@ def lacks(keeper: Picture, member: Picture) -> tuple[Difference, ...]:
 def _doubt(
     keeper: Picture, member: Picture, placement: Placement, view: View, explained: float, *, is_framed: bool
 ) -> str:
-    """Return why the keeper may have been made from the member, or neither from the other; empty where nothing says so.
+    """Return why the member may be the original, or neither file made from the other; empty if the member may go.
 
     Args:
-        view: at full size, where the member has most detail.
-        explained: of the view of the whole.
+        view: the last of `compared_views`, at full size.
+        explained: `View.explained` of the first, the whole picture.
+        is_framed: whether the member has a plain area beyond the keeper's frame.
     """
     member_rms, copy_rms, _ = view.rms_differences
     scale, softness = placement.scale, view.softness
-    # Our copy foretells what its saving did: it was saved from the keeper.
+    # Our copy predicts what compression did to the member: it was saved from the keeper.
     is_foretold = view.explained >= LIMITS.explained and member_rms >= 0.7 * copy_rms > 0.1
     is_one_size = 1 - LIMITS.same_size < scale < 1 + LIMITS.same_size
     may_show = (
@@ -88,11 +89,11 @@ def _doubt(
     )
     explained_back = 0.0
     if is_foretold and is_one_size and keeper.saving.tables and member.saving.tables:
-        # Each foretells the other where the finer of both was saved from the coarser, and then better than the other way.
+        # A file saved again with finer steps and its original predict each other; the original predicts better.
         explained_back = next(compared_views(member, keeper, inverse(placement.transform))).explained
         if explained_back >= max(explained, LIMITS.explained):
             return "the file to keep was made from it"
-    # Steps that are twice as long look alike; then only a keeper that the member foretells was made from it.
+    # `rounding` is high by chance where one's steps are twice the other's; then the member must also predict the keeper.
     may_be_chance = is_foretold and is_one_size and explained_back < LIMITS.explained
     is_asked = may_show and not may_be_chance and bool(member.saving.tables)
     if is_asked and rounding(view.keeper, member.saving) > LIMITS.rounding:
@@ -101,10 +102,10 @@ def _doubt(
         return ""
     if scale > 1 + LIMITS.same_size:
         return "has more pixels"
-    # The mean of pixels that were each doubled is the smaller file itself.
+    # Averaging a keeper that was enlarged by doubling pixels also returns the member's exact pixels.
     may_be_doubled = not is_one_size and view.way in (Image.Resampling.BOX, None)
     if (member_rms <= LIMITS.equal_greys and not may_be_doubled) or is_framed:
-        return ""  # the same pixels; or with one colour around them, as a turn or a frame adds it
+        return ""  # the same pixels, or a member with an added border
     if placement.slant > LIMITS.slant:
         return "lies straighter, or is turned a little"
     if not is_one_size:
@@ -117,7 +118,7 @@ def _doubt(
         return "the file to keep is larger, and is not seen to hold more: it may be an enlargement"
     if softness >= LIMITS.softened:
         return ""
-    # A JPEG saved from the keeper would have been foretold, whatever rounding of its past it carries.
+    # Only for formats that our copy cannot simulate: a JPEG saved from the keeper would have been predicted above.
     is_known = bool(member.saving.tables) or member.saving.is_lossless
     if keeper.saving.tables and not is_known:
         back, _ = laid(member.rgb, inverse(placement.transform), keeper.image.size)
@@ -127,10 +128,11 @@ def _doubt(
         return "is a little softer: the file to keep may have been sharpened"
     own_loss = _own_loss(view, keeper.saving)
     if _share_shown(keeper, member, placement) < LIMITS.less_shown and own_loss < LIMITS.as_lossy * copy_rms:
-        return ""  # a crop, so that the keeper was not made from it, and no better saved
+        return ""  # a crop: the keeper cannot be made from it, and it is not better saved
     if _is_sibling(view, keeper.saving, member.saving) and not softness:
         return ""
-    # Of other formats nothing is foretold; they may have lost more, and then they have nothing in its place.
+    # Other lossy formats cannot be simulated: such a member may go if it lost more than the keeper and has no detail of its
+    # own.
     may_have_lost = (
         not is_known and member.saving.format != "WEBP" and member_rms >= LIMITS.more_lost * own_loss
     )
@@ -147,7 +149,7 @@ def _share_shown(keeper: Picture, member: Picture, placement: Placement) -> floa
 
 
 def _own_loss(view: View, saving: Saving) -> float:
-    """Return what a file's own saving has cost it, greys; other formats than JPEG as one of good quality."""
+    """Return the keeper's loss by its own compression, RMS greys; other formats than JPEG as if saved at quality 85."""
     if saving.is_lossless:
         return 0.0
     off_grid = np.ascontiguousarray(view.keeper[4:, 4:])
@@ -156,9 +158,9 @@ def _own_loss(view: View, saving: Saving) -> float:
 
 
 def _is_sibling(view: View, of_keeper: Saving, of_member: Saving) -> bool:
-    """Return whether one picture was saved as both files, the keeper better.
+    """Return whether both files were saved from one picture, the keeper with finer steps.
 
-    The member then differs from our copy no more than a file does that was made by saving the keeper twice.
+    The member then differs from our copy no more than a file that was made by saving the keeper twice.
     """
     if not view.saving or not of_keeper.tables or of_keeper.step > LIMITS.finer_step * of_member.step:
         return False
@@ -170,7 +172,7 @@ def _is_sibling(view: View, of_keeper: Saving, of_member: Saving) -> bool:
         view.rms_differences,
         through.rms_differences,
     )
-    # Files that are nearer to each other than two savings are were made of each other.
+    # If the files are closer than two savings of one picture, one was made from the other.
     return (
         residual_rms < LIMITS.sibling * residual_rms_through
         and member_rms > LIMITS.two_savings * member_rms_through
@@ -178,10 +180,9 @@ def _is_sibling(view: View, of_keeper: Saving, of_member: Saving) -> bool:
 
 
 def rounding(rgb: np.ndarray, saving: Saving) -> float:
-    """Return how plainly a picture carries a JPEG's rounding, in whose frame it is: 0 not at all, 1 if it is that file.
+    """Return how clearly a picture's DCT coefficients are multiples of a JPEG's steps: 0 by chance, 1 for the JPEG itself.
 
-    Of coefficients that are multiples of the JPEG's steps the fractions are near 0; moved by half a block they are
-    anything.
+    The picture must be aligned with the JPEG. Half a block away coefficients are arbitrary; their value is subtracted.
     """
     lying = saving.as_saved(rgb)
     left, top = most_detailed(lying, WINDOW)
@@ -200,15 +201,16 @@ def rounding(rgb: np.ndarray, saving: Saving) -> float:
 
 
 def detail_beyond(keeper: Picture, member: Picture, placement: Placement) -> float:
-    """Return how much finest detail a larger keeper has beyond an enlargement of the member, as a share of the next octave.
+    """Return the detail of a larger keeper beyond an enlarged member: RMS of its finest octave, as a share of the next
+    one's.
 
-    A contrast that one factor explains is no detail, and neither is what saving has put there.
+    A plain change of contrast, compression artefacts and grain do not count.
     """
     back = inverse(placement.transform)
     size, exact = whole_size(keeper)
     whole = laid(keeper.rgb, np.column_stack([np.diag(exact), (0, 0)]), size)[0]
     _, inside = laid(member.rgb, rescaled(back, 1, exact), size)
-    whole = whole * inside[..., None]  # detail that the member does not show is not asked for
+    whole = whole * inside[..., None]  # leave out what the member does not show
     near = most_detailed(whole, max(CELL, round(WINDOW * exact.min())))
     left, top = (round(n / e) // CELL * CELL for n, e in zip(near, exact, strict=True))
     view = window(member, keeper, back, (left, top))
@@ -226,5 +228,5 @@ def detail_beyond(keeper: Picture, member: Picture, placement: Placement) -> flo
     alone -= common**2 / (of_copy + 0.01) + by_saving
     even = before < 0.1 * np.median(before[busy])
     if even.sum() > 6:
-        alone -= max(0.0, float(np.median(alone[even])))  # grain lies everywhere
+        alone -= max(0.0, float(np.median(alone[even])))  # grain, as measured in even cells
     return float(np.sqrt(np.median((np.maximum(alone, 0) / (before + 1))[busy])))

@@ -1,8 +1,7 @@
-"""Lay one picture over another without local features: for fog, gradients, drawings, a plain wall.
+"""Align two pictures without local features: fog, gradients, drawings, a plain wall.
 
-Such a picture has a handful of corners and many soft edges. A window of its middle is searched for in a
-thumbnail of the other, turned and scaled; the best places are refined to an affine map on the grey values
-(ECC, Evangelidis and Psarakis 2008).
+Such pictures have few corners and many soft edges. The middle of one is searched for, turned and scaled, in a thumbnail of
+the other; the best places are refined to an affine map on the grey values (ECC, Evangelidis and Psarakis 2008).
 """
 
 from collections.abc import Iterator
@@ -63,7 +62,7 @@ def _starts(target: np.ndarray, source: np.ndarray) -> list[np.ndarray]:
 
 @lru_cache(maxsize=128)  # 0.2 MB each; a picture is compared with several others
 def _windows(pixels: bytes, width: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return the middle of a picture of uint8 greys turned and scaled, uint8[h, w], each behind the map that gives it."""
+    """Return (map, window uint8[h, w]) for each rotation and scale of the middle of a picture of uint8 greys."""
     import cv2
 
     source = np.frombuffer(pixels, np.uint8).reshape(-1, width)
@@ -91,7 +90,7 @@ def _resized(grey: np.ndarray, side: int) -> np.ndarray:
 
 
 def _rescaled(transform: np.ndarray, source: float, target: float) -> np.ndarray:
-    """Return the map between pictures enlarged by these factors; pixel centres lie at halves."""
+    """Return the map after enlarging source and target by these factors; whole coordinates are centres of pixels."""
     linear, offset = transform[:, :2], transform[:, 2]
     moved = linear @ np.full(2, 0.5 / source - 0.5) + offset + 0.5
     return np.column_stack([linear * (target / source), target * moved - 0.5])
@@ -100,7 +99,7 @@ def _rescaled(transform: np.ndarray, source: float, target: float) -> np.ndarray
 def structure(grey: np.ndarray, covered: np.ndarray) -> np.ndarray:
     """Return the structure of 2 to 12 pixels, float32, zero where not covered (bool).
 
-    Gradients are taken out: two evening skies agree in them whatever they show.
+    Gradients are removed: any two evening skies agree in them.
     """
     import cv2
 

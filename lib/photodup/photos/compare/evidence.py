@@ -24,12 +24,12 @@ _DIFFERENCES = TypeAdapter(tuple[Difference, ...])
 
 
 def pair_code(i: int, j: int) -> int:
-    """Return one number for a pair of rows, whichever comes first."""
+    """Return one number for a pair of rows, in either order."""
     return min(i, j) << 32 | max(i, j)
 
 
 def pair_codes(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return the int64 of each pair of rows."""
+    """Return the `pair_code` of each pair of rows, int64[n]."""
     low, high = np.minimum(first, second).astype(np.int64), np.maximum(first, second).astype(np.int64)
     return low << 32 | high
 
@@ -40,7 +40,7 @@ def pair_rows(codes: Any) -> tuple[Any, Any]:
 
 
 class EvidenceStore(CacheFile):
-    """The file. Where it cannot be written, `problem` says so in a sentence, and nothing is remembered."""
+    """The evidence file. If it cannot be written, `problem` is a sentence about it, and nothing is stored."""
 
     FORM: ClassVar = Form(
         version=12,  # raise when `verify_copy` or `lacks` change their verdicts
@@ -54,7 +54,7 @@ class EvidenceStore(CacheFile):
     AGAIN = "these comparisons will be made again the next time"
 
     def read(self, row: Mapping[str, int]) -> dict[int, Verification]:
-        """Return what is known about pairs of these contents, by the code of the rows that they are."""
+        """Return the stored evidence by `pair_code`; `row` maps contents (MD5) to rows."""
         evidence = {}
         try:
             for a, b, *numbers in self._db.execute("SELECT lower(hex(a)), lower(hex(b)), * FROM pair"):
@@ -68,7 +68,7 @@ class EvidenceStore(CacheFile):
         return evidence
 
     def add(self, pairs: Sequence[tuple[str, str, Verification]]) -> None:
-        """Remember these."""
+        """Store the evidence of pairs of contents (MD5)."""
         rows = [(*map(bytes.fromhex, sorted(md5s)), *vars(evidence).values()) for *md5s, evidence in pairs]
         marks = ", ".join("?" * (2 + len(fields(Verification))))
         try:
@@ -80,7 +80,7 @@ class EvidenceStore(CacheFile):
             self._forget(error)
 
     def read_lacking(self, md5s: Collection[str]) -> dict[tuple[str, str], tuple[Difference, ...]]:
-        """Return what members lack a keeper for, by the contents of keeper and member; of these contents alone."""
+        """Return the stored differences by (keeper, member), for pairs of these contents."""
         differences_of = {}
         try:
             for keeper in sorted(md5s):
@@ -93,7 +93,7 @@ class EvidenceStore(CacheFile):
         return differences_of
 
     def add_lacking(self, differences_of: Mapping[tuple[str, str], tuple[Difference, ...]]) -> None:
-        """Remember these."""
+        """Store differences by (keeper, member), both MD5."""
         rows = [
             (*map(bytes.fromhex, pair), _DIFFERENCES.dump_json(differences).decode())
             for pair, differences in differences_of.items()
@@ -102,13 +102,13 @@ class EvidenceStore(CacheFile):
             self._db.executemany("INSERT OR REPLACE INTO lacking VALUES (?, ?, ?)", rows)
 
     def recall(self, key: str) -> str | None:
-        """Return a digest that was remembered under a key; None where none was."""
+        """Return the digest stored under a key, or None."""
         with suppress(*DAMAGE):
             (digest,) = self._db.execute("SELECT digest FROM digest WHERE key = ?", (key,)).fetchone()
             return digest
         return None
 
     def remember(self, key: str, digest: str) -> None:
-        """Remember a digest under a key; where the file cannot be written, it is made again the next time."""
+        """Store a digest under a key, if the file can be written."""
         with suppress(sqlite3.DatabaseError):
             self._db.execute("INSERT OR REPLACE INTO digest VALUES (?, ?)", (key, digest))

@@ -8,13 +8,13 @@ from PIL import Image
 # Pictures are compared at this size (longer side, pixels): 480 keeps enough features in a 70% crop.
 SIZE = 480
 MAX_FEATURES = 1000
-# Length of a descriptor; 8 bits hold it with room to spare.
+# Norm of a descriptor; its values then hardly ever exceed 8 bits.
 LENGTH = 512
 
 
 @dataclass(frozen=True)
 class Features:
-    """What is kept of one picture: uint8 greys, feature positions (x, y) and descriptors uint8[n, 128]."""
+    """One picture: greys uint8[h, w], feature positions float32[n, 2] (x, y; pixels) and descriptors uint8[n, 128]."""
 
     grey: np.ndarray
     points: np.ndarray
@@ -37,7 +37,7 @@ class Features:
 
 
 def features(image: Image.Image) -> Features:
-    """Extract the features of a picture once, however often it is compared (about 0.3 MB each)."""
+    """Return the features of a picture (about 0.3 MB), the strongest first."""
     import cv2
 
     scale = SIZE / max(image.size)  # small pictures are enlarged: copies may be thumbnails

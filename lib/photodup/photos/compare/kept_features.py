@@ -1,8 +1,7 @@
-"""The strongest features of each photo, made once and kept in `features.sqlite`.
+"""The strongest features of each photo, kept in `features.sqlite` (about 18 kB a photo).
 
-Most pairs that are asked are no copies, and their strongest features say so without a look at any pixel
-(`verify.could_be_one`). So a photo that far ones are compared with, or new ones on another day, is not decoded again.
-Only what may be one picture needs all features and the pixels. About 18 kB a photo.
+They alone rule out most pairs (`verify.could_be_one`), so a photo is not decoded again for later comparisons. Only pairs
+that may be one picture need all features and the pixels.
 """
 
 import sqlite3
@@ -19,7 +18,7 @@ from photodup.photos.compare.verify import FEW_FEATURES, STRONGEST, could_be_one
 from photodup.photos.state.cache_file import DAMAGE, CacheFile
 from photodup.photos.state.sqlite_file import Form
 
-MAX_PHOTOS = 240_000  # in the file, 4 GB; beyond it the oldest make room
+MAX_PHOTOS = 240_000  # in the file (4 GB); beyond it the oldest are deleted
 # A descriptor's numbers are kept in 4 bits instead of 8, and positions in eighths of a pixel. Of 8,974 pairs of 174
 # photographs and their edits (tools/photographs) none was ruled out by it; of 5,576 pairs of strangers, 101 instead of 62
 # were not ruled out, which costs a look at their pixels.
@@ -29,9 +28,9 @@ _FEATURE = np.dtype([("point", "<u2", 2), ("descriptor", "u1", 128)])
 
 @dataclass(frozen=True)
 class Strongest:
-    """Of one picture, its strongest features without the pixels, rounded as they are kept.
+    """The strongest features of one picture, without pixels.
 
-    So a verdict does not depend on whether the photo was looked at before.
+    They are always rounded as in the store, so a verdict does not depend on whether they were read from it.
 
     Attributes:
         n: features of the picture in all.
@@ -45,7 +44,7 @@ class Strongest:
 
     @classmethod
     def of(cls, features: Features) -> "Strongest":
-        """Return the part of a picture's features that is kept."""
+        """Return the strongest of a picture's features, rounded."""
         best = features.strongest(STRONGEST)
         rounded = np.zeros(len(best.points), _FEATURE)
         rounded["point"] = np.rint(best.points * _PER_PIXEL).clip(0, 65535)
@@ -54,26 +53,26 @@ class Strongest:
 
     @cached_property
     def features(self) -> Features:
-        """The features, of no pixels."""
+        """The features, with greys of no rows."""
         points = self.rounded["point"].astype(np.float32) / _PER_PIXEL
         return Features(
             np.zeros((0, self.width), np.uint8), points, self.rounded["descriptor"] * _STEP + _STEP // 2
         )
 
     def packed(self) -> bytes:
-        """Return the rounded ones compressed; they repeat nothing, but small numbers are frequent."""
+        """Return the features in Huffman coding alone: they hold no repetitions, but many small numbers."""
         compressor = zlib.compressobj(strategy=zlib.Z_HUFFMAN_ONLY)
         return compressor.compress(self.rounded.tobytes()) + compressor.flush()
 
     def may_be(self, other: "Strongest") -> bool:
-        """Return False where `verify_copy` of both pictures would find no copy, for want of matches."""
+        """Return False if `verify_copy` of both pictures would give up for lack of matches."""
         if min(self.n, other.n) < FEW_FEATURES:  # then the pixels decide
             return True
         return could_be_one(self.features, other.features)
 
 
 class FeatureStore(CacheFile):
-    """The file: what is kept by content (MD5). A photo that is not there, or is damaged there, is looked at again."""
+    """The feature file, by content (MD5). Missing or damaged features are extracted again."""
 
     FORM: ClassVar = Form(
         version=4,  # raise when `features` finds others, or more of them are kept
@@ -86,13 +85,13 @@ class FeatureStore(CacheFile):
     AGAIN = "features will be found again the next time"
 
     def read(self, md5s: Collection[str]) -> dict[str, Strongest]:
-        """Return what is kept of these contents, by MD5."""
+        """Return the stored features of these contents, by MD5."""
         strongest = {}
         try:
             for md5 in md5s:
                 sql = "SELECT n, width, packed FROM feature WHERE md5 = ?"
                 for n, width, packed in self._db.execute(sql, (bytes.fromhex(md5),)):
-                    # No more than was written: somebody else's bytes may unpack to gigabytes.
+                    # With a limit: the bytes of a foreign file may unpack to gigabytes.
                     unpacked = zlib.decompressobj().decompress(packed, STRONGEST * _FEATURE.itemsize + 1)
                     strongest[md5] = Strongest(n, width & 0xFFFF, np.frombuffer(unpacked, _FEATURE))
                     if len(strongest[md5].rounded) != min(n, STRONGEST):
@@ -104,7 +103,7 @@ class FeatureStore(CacheFile):
         return strongest
 
     def add(self, strongest: Mapping[str, Strongest]) -> None:
-        """Keep these, by MD5."""
+        """Store features by content (MD5)."""
         if self.problem:
             return
         rows = [
@@ -124,7 +123,7 @@ class FeatureStore(CacheFile):
             self._forget(error)
 
     def keep_only(self, md5s: Collection[str]) -> None:
-        """Drop what is kept of other contents, whose photos are gone, and make the file smaller by it."""
+        """Delete the features of all other contents, and shrink the file."""
         try:
             stored = {md5.hex() for (md5,) in self._db.execute("SELECT md5 FROM feature")}
             if gone := stored.difference(md5s):

@@ -1,4 +1,4 @@
-"""Two aligned pictures, patch by patch: what agrees, what differs, and what differs by writing alone."""
+"""Compare two aligned pictures patch by patch: which agree, which differ, and which differ only by writing."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ import numpy as np
 PATCH = 24
 PATCH_AGREES = 0.6
 TEXTURED = 6.0
-# Strokes of a caption are thinner than this, pixels of 480.
+# Strokes of a caption are thinner than this (pixels, at a longer side of 480).
 MAX_STROKE = 9
 
 
@@ -20,11 +20,11 @@ def correlation(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def laid_over(target: np.ndarray, source: np.ndarray, transform: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the source in the frame of the target, and where it is (bool)."""
+    """Return uint8 greys mapped to the target's frame (`transform`: source to target), and bool[h, w] where they lie."""
     import cv2
 
     size = target.shape[::-1]
-    # Beyond its edge the last pixel is repeated: black there would be blurred into the patches inside.
+    # Repeat edge pixels outside: black would be blurred into the patches inside.
     warped = cv2.warpAffine(source, transform, size, flags=cv2.INTER_AREA, borderMode=cv2.BORDER_REPLICATE)
     return warped, cv2.warpAffine(np.full_like(source, 255), transform, size) == 255
 
@@ -32,7 +32,7 @@ def laid_over(target: np.ndarray, source: np.ndarray, transform: np.ndarray) -> 
 def overlay(
     target: np.ndarray, source: np.ndarray, transform: np.ndarray
 ) -> tuple[float, float, float, float]:
-    """Lay one picture over the other; return overlap, correlation, spot and agreement."""
+    """Map the source onto the target; return overlap, correlation, spot and agreement, as in `Verification`."""
     import cv2
 
     warped, covered = laid_over(target, source, transform)
@@ -81,7 +81,7 @@ def _caption(
     same, other = pixels(textured & ~differing), pixels(differing)
     if np.count_nonzero(same) < PATCH**2:
         return np.zeros_like(differing)
-    # Brightness and contrast by what agrees; what is left is what was written, or moved.
+    # Fit brightness and contrast to the patches that agree; the residual is writing, or something that moved.
     deviation, agreeing = b - b[same].mean(), a[same]
     gain = float((deviation[same] * agreeing).sum() / max(float((deviation[same] ** 2).sum()), 1e-6))
     left = np.abs(a - agreeing.mean() - gain * deviation)

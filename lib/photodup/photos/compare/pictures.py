@@ -15,7 +15,7 @@ _LOSSLESS = frozenset({"PNG", "TIFF", "BMP", "PPM", "GIF", "RAW"})
 
 
 def coefficients(greys: np.ndarray) -> np.ndarray:
-    """Return float32[h/8, w/8, 8, 8]: a JPEG's coefficients of greys float32[h, w] of whole blocks."""
+    """Return a JPEG's DCT coefficients, float32[h/8, w/8, 8, 8], of greys float32[h, w]; h and w are multiples of 8."""
     height, width = greys.shape
     return DCT @ greys.reshape(height // 8, 8, width // 8, 8).swapaxes(1, 2) @ DCT.T
 
@@ -26,10 +26,10 @@ class Saving:
 
     Attributes:
         format: as Pillow calls it.
-        tables: luminance and colour steps of a JPEG, 64 each, row by row; empty for other formats.
+        tables: a JPEG's quantization tables, luminance and colour, 64 steps each, row by row; empty for other formats.
         subsampling: of a JPEG's colours, as Pillow takes it.
         n_pages: pictures in the file: more than one of animations, sequences and paged TIFFs.
-        orientation: EXIF's, 1 to 8: the saved picture lies so that this makes it upright.
+        orientation: EXIF's, 1 to 8: how to turn the stored picture upright.
     """
 
     format: str
@@ -39,17 +39,17 @@ class Saving:
     n_pages: int = 1
 
     def as_saved(self, upright: np.ndarray) -> np.ndarray:
-        """Return an upright picture [h, w, …] as it lies in the file, where a JPEG's blocks begin at its corner."""
+        """Return an upright picture [h, w, …] in the file's orientation, in which a JPEG's blocks begin at the corner."""
         lying = upright[self._flips]
         return np.ascontiguousarray(lying.swapaxes(0, 1) if self.orientation > 4 else lying)
 
     def upright(self, lying: np.ndarray) -> np.ndarray:
-        """Return the upright picture [h, w, …] of one that lies as in the file."""
+        """Undo `as_saved`."""
         return np.ascontiguousarray((lying.swapaxes(0, 1) if self.orientation > 4 else lying)[self._flips])
 
     @property
     def _flips(self) -> tuple[slice, slice]:
-        """Which sides of the upright picture are turned over; from 5 on EXIF exchanges rows and columns before."""
+        """Slices that flip rows and columns of the upright picture; orientations from 5 on also exchange the two."""
         over, as_it_is = slice(None, None, -1), slice(None)
         way = (self.orientation - 1) % 4
         return over if way >= 2 else as_it_is, over if way in (1, 2) else as_it_is

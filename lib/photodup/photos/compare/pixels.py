@@ -1,4 +1,4 @@
-"""Pixels of photos, read once: many pairs compared on them, in parallel, remembered as it goes, and only once."""
+"""Compare many pairs of photos on their pixels, in parallel; results are stored as they come."""
 
 import math
 import os
@@ -23,20 +23,20 @@ from photodup.photos.compare.pictures import Picture, Saving
 from photodup.photos.compare.verify import STRANGERS, Verification, verify_copy
 from photodup.photos.library.catalogue import Catalogue, Photo
 
-# Pairs compared at a time. What was found is remembered with them, and every few seconds at the latest.
+# Pairs in a block; results are stored after each block, and every few seconds within one.
 _BLOCK, _SECONDS = 32, 5.0
-# Photos whose features are held, 0.6 GB, and whose strongest are, 0.7 GB; and bytes of pictures, of 4 a pixel.
+# Held in memory: photos with all features (0.6 GB), with the strongest (0.7 GB), and bytes of pictures (4 a pixel).
 _MAX_HELD, _MAX_STRONGEST, _MAX_BYTES = 2000, 10_000, 256_000_000
 
 
 class Pixels:
-    """The pixels of a library's photos, and what is made of them.
+    """The pictures and features of a library's photos, decoded on demand.
 
     Args:
         catalogue: of these photos.
         photos: by row.
         store: keeps each comparison, so that a stopped run resumes where it ended.
-        feature_store: features of photos that were looked at before.
+        feature_store: keeps the strongest features of each photo.
 
     Attributes:
         problems: one sentence for each photo that cannot be read, by row.
@@ -50,26 +50,26 @@ class Pixels:
         self._lock = threading.Lock()
         self._pictures: OrderedDict[int, Image.Image] = OrderedDict()
         self._features = lru_cache(_MAX_HELD)(self._look)
-        self._of_whole: set[int] = set()  # whose features are of that picture, though a smaller one would do
+        self._of_whole: set[int] = set()  # rows whose features come from the full-size picture
         self._strongest: dict[int, Strongest | None] = {}  # the last used come last
         self.problems: dict[int, str] = {}
 
     def verify_pairs(self, codes: np.ndarray, deadline_s: float = math.inf) -> dict[int, Verification]:
-        """Return the evidence of pairs of photos, int64[n] as `pair_codes` gives; a pair with an unreadable one has none.
+        """Return the evidence of pairs (int64[n] from `pair_codes`) by code, without pairs of unreadable photos.
 
-        No pair is begun after the deadline, on the monotonic clock.
+        No block of pairs is begun after the deadline, on the monotonic clock.
         """
         compared = bar(self._through(codes, deadline_s), total=len(codes), desc="compare", unit="pair")
         return {code: verification for code, verification in compared if verification}
 
     def picture(self, i: int) -> Picture:
-        """Return a photo at full size, decoded anew or held since it was.
+        """Return a photo at full size.
 
         Raises:
             OSError, photodup.embedding.imaging.ImageError: it cannot be read.
         """
         photo = self._photos[i]
-        # In this order: decoding refuses what should not be opened.
+        # Decode first: that refuses files that must not be opened.
         image = self._pictures.get(i) or self._decoded(i)
         with imaging.open_image((self._catalogue.root / photo.path).read_bytes()) as header:
             saving = Saving.of(header)
@@ -77,7 +77,7 @@ class Pixels:
         return Picture(image, saving, photo.camera is not None, features_of_whole)
 
     def _decoded(self, i: int, size: int | None = None) -> Image.Image:
-        """Decode a photo at no less than `size` pixels; whole pictures are held, the last ones."""
+        """Decode a photo with a shorter side of at least `size` pixels; hold the latest full-size pictures."""
         photo = self._photos[i]
         image = imaging.decode(self._catalogue.root / photo.path, draft_size=size)
         if image.size == (photo.width, photo.height):
@@ -90,7 +90,7 @@ class Pixels:
         return image
 
     def _through(self, codes: np.ndarray, deadline_s: float) -> Iterator[tuple[int, Verification | None]]:
-        """Yield each pair once it is compared and remember it; its evidence is None where a photo cannot be read."""
+        """Yield (code, evidence) of each compared pair, and store it; the evidence is None if a photo cannot be read."""
         with one_thread_each(), ThreadPoolExecutor(available_cores()) as pool:
             for begin in range(0, len(codes), _BLOCK):
                 if monotonic() >= deadline_s:
@@ -99,7 +99,7 @@ class Pixels:
                 pairs = [pair_rows(code) for code in block]
                 self._hold_strongest({i for pair in pairs for i in pair}, pool)
                 may_be = list(pool.map(self._may_be, pairs))
-                # Each photo is looked at once, though many pairs ask for it.
+                # Extract the features of each photo once, not once a pair.
                 likely = {i for pair, may in zip(pairs, may_be, strict=True) if may for i in pair}
                 list(pool.map(self._features, likely))
                 evidence: list[tuple[str, str, Verification]] = []
@@ -113,11 +113,11 @@ class Pixels:
                             self._store.add(evidence)
                             evidence, last = [], monotonic()
                         yield code, verification
-                finally:  # also when nobody asks for the rest: what was compared need not be again
+                finally:  # also if the caller stops early
                     self._store.add(evidence)
 
     def _hold_strongest(self, rows: set[int], pool: ThreadPoolExecutor) -> None:
-        """Hold the strongest features of these rows: kept ones, or those of photos that are looked at now."""
+        """Hold the strongest features of these rows, from the store or else from the photos."""
         missing = {self._photos[i].md5: i for i in sorted(rows - self._strongest.keys())}
         strongest = {
             missing[md5]: features_of for md5, features_of in self._feature_store.read(missing).items()
@@ -133,7 +133,7 @@ class Pixels:
         self._feature_store.add(unchanged)
 
     def _is_unchanged(self, i: int) -> bool:
-        """Return whether the file is the one that was scanned: features of another content are not kept as its own."""
+        """Return whether the file is as scanned: features of a changed file must not be stored under its old MD5."""
         photo = self._photos[i]
         try:
             now = os.stat(self._catalogue.root / photo.path)

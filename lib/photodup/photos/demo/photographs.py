@@ -118,7 +118,7 @@ VARIANTS: tuple[Variant, ...] = (
     Variant("heic_q60", ".heic", "Phone", quality=60),
     Variant("tiff", ".tif", "Scans"),
 )
-_VARIANTS_PER_SOURCE = 4  # consecutive ones, starting one further for each source: all meet all in time
+_VARIANTS_PER_SOURCE = 4  # every third one, starting one further for each source
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ def build_demo(directory: Path | str) -> Path:
 
 def load_ground_truth(path: Path | str) -> list[Truth]:
     """Read what `build_demo` wrote."""
-    return [Truth(**photo) for photo in json.loads(Path(path).read_text())["photos"]]
+    return [Truth(**photo) for photo in json.loads(Path(path).read_text("utf-8"))["photos"]]
 
 
 def _put(root: Path, target: Path, data: bytes, seconds: float | None = None) -> None:
@@ -178,7 +178,7 @@ def _build(root: Path) -> Iterator[Truth]:
     for i, source in enumerate(SOURCES):
         image, name = source.open(), f"IMG_{1001 + i}.jpg"
         date = datetime(int(source.folder[:4]), 5, 1, 9) + timedelta(days=3 * i)
-        if source.name == "motorcycle_right":  # Like a burst: a second after the other eye.
+        if source.name == "motorcycle_right":  # Like a burst: one second after the left view.
             date -= timedelta(days=3, seconds=-1)
         original = Variant("original", ".jpg", source.folder, quality=95)
         files = {f"{source.folder}/{name}": original}

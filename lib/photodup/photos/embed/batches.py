@@ -1,4 +1,4 @@
-"""Embeddings for a catalogue, from any backend, a batch at a time; an interruption costs one batch."""
+"""Embeddings for a catalogue, from any backend, a batch at a time; an interruption costs at most two batches."""
 
 import os
 import time
@@ -31,7 +31,7 @@ _AT_ONCE = 2
 
 @dataclass
 class EmbedReport:
-    """What `embed_library` did. `problems` are photographs that changed, vanished or were refused."""
+    """The result of an `EmbeddingPass`. `problems` are photographs that changed, vanished or were refused."""
 
     model_digest: str
     is_random: bool | None = None
@@ -63,14 +63,14 @@ class EmbeddingPass:
 
     A context manager, in which a scan may hand photographs over (`photos.library.scan.PhotoSink`). When it ends, all others
     without a vector of this model are read and embedded; a file that changed since the scan is left out, since its vector
-    would be stored under the wrong content. If an error ends it, what was done by then is written, and an error of ours says
-    how much.
+    would be stored under the wrong content. After an error, finished batches are written, and a `PhotodupError` says how
+    many photographs they hold.
 
     Args:
         catalogue: where vectors go; written from the thread that calls.
         embedder: any backend; one that decodes at a reduced scale has the scan do so.
         batch: photographs per call.
-        progress: show a bar, with rate and time left, for what no scan hands over.
+        progress: show a bar for the photographs that are read on exit.
 
     Attributes:
         report: counts what is written.
@@ -99,7 +99,7 @@ class EmbeddingPass:
         return Look(self._embedder.draft_size)
 
     def take(self, photographs: Sequence[tuple[str, Path, np.ndarray]]) -> None:
-        """Take photographs whose facts are written; a content that has its vector is left out.
+        """Queue content (MD5), path and uint8[3, size, size] of scanned photographs; skip contents with a vector.
 
         Raises:
             PhotodupError: the backend stopped answering; what it answered before is written.
@@ -171,7 +171,7 @@ class EmbeddingPass:
             raise
         finally:
             while self._running:
-                with suppress(Exception):  # the failures of others are the same news
+                with suppress(Exception):  # later batches fail for the same reason
                     self._write_oldest()
             self._pool.shutdown()
             if isinstance(failure, PhotodupError) and self.report.n_embedded:
@@ -180,10 +180,10 @@ class EmbeddingPass:
 
 
 def require_fit(embedder: "Embedder") -> str:
-    """Return the digest of the model; refuse a backend whose vectors no decision may rest on.
+    """Return the digest of the model; refuse a backend whose vectors cannot be used for grouping.
 
     Raises:
-        PhotodupError: they could not be told from another model's, or they are not of FP32.
+        PhotodupError: it does not name its model, or does not compute in FP32.
     """
     if not embedder.model_digest:
         raise PhotodupError(
@@ -200,7 +200,7 @@ def require_fit(embedder: "Embedder") -> str:
 
 @dataclass
 class EmbeddedBatch:
-    """What became of some files: the vectors, float32[dim], by content (MD5), and the others' problems."""
+    """Vectors, float32[dim], by content (MD5), and the problems of the other files."""
 
     vectors: dict[str, np.ndarray] = field(default_factory=dict)
     problems: list[UnreadFile] = field(default_factory=list)
@@ -232,13 +232,13 @@ def embed_images(
     paths: Mapping[str, Path],
     batch: EmbeddedBatch | None = None,
 ) -> EmbeddedBatch:
-    """Embed images by content (MD5); one that is refused costs none of the others.
+    """Embed images by content (MD5); a refused image does not affect the others.
 
     Args:
         embedder: any backend.
         images: encoded bytes, or pictures.
         paths: where each lies in the library, to name it by.
-        batch: what to add to; default nothing yet.
+        batch: the result to add to; default a new one.
     """
     batch = batch or EmbeddedBatch()
     if not images:

@@ -1,4 +1,4 @@
-"""Who embeds a library: servers that are known and answer, the model in this process, and which `photodup embed` takes."""
+"""Choose the encoder of a library for `photodup embed`: a known server that answers, or the model in this process."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,12 +29,12 @@ KNOWN = {
 
 @dataclass(frozen=True)
 class EncoderRequest:
-    """Who shall embed, as the command line says.
+    """The encoder that the command line requests.
 
     Attributes:
         backend: its name, or `auto`.
         url: the server's address.
-        weights: those of the model in this process, as for MODEL_PRETRAINED; then it is this machine that embeds.
+        weights: for the model in this process, as MODEL_PRETRAINED takes them; excludes a server.
         endpoints: more servers that `auto` may ask, by backend.
     """
 
@@ -66,7 +66,7 @@ class ServerState:
 
 @dataclass(frozen=True)
 class ChosenEncoder:
-    """What to connect to, and why in words. Without a backend: the model in this process.
+    """What to connect to (`backend`, `url` and `mode` as of `connect`), and why in words.
 
     `weights` are those of the model in this process; None for MODEL_PRETRAINED.
     """
@@ -119,7 +119,7 @@ def _ask(name: str, url: str) -> ServerState:
 def choose(
     settings: LibrarySettings, request: EncoderRequest, digests: Collection[str] = ()
 ) -> ChosenEncoder:
-    """Decide who embeds: flag before environment before the page's settings before `auto`.
+    """Choose the encoder: flags before environment before the page's settings before `auto`.
 
     `auto` takes a server that answers now and serves trained weights, best the model that this library's
     embeddings come from already; else the model in this process. It never takes random weights, and where
@@ -132,7 +132,7 @@ def choose(
         digests: models that have embeddings here.
 
     Raises:
-        PhotodupError: weights together with a server.
+        PhotodupError: weights together with a server, or an unknown backend.
     """
     backend, url, weights, endpoints = request.backend, request.url, request.weights, request.endpoints
     if backend and backend != AUTO:
@@ -178,7 +178,7 @@ def _auto(url: str | None, digests: Collection[str], endpoints: Mapping[str, str
 def connect_encoder(
     settings: LibrarySettings, request: EncoderRequest, digests: Sequence[str]
 ) -> Iterator[tuple["Embedder", str]]:
-    """Connect to who embeds a library, decoding as its embeddings began; yield it, and who and how in words.
+    """Connect to the chosen encoder, decoding as for the library's embeddings; yield it and a description.
 
     The arguments are those of `choose`, the model with most embeddings first.
     """
@@ -195,7 +195,7 @@ def connect_encoder(
 
 
 def choose_decoding(embedder: "Embedder", digests: Sequence[str]) -> tuple[bool, str]:
-    """Return whether to decode at a reduced scale, and why in words; nothing is said where there is no choice.
+    """Return whether to decode at a reduced scale, and why in words (empty if there is no choice).
 
     Args:
         embedder: connected, and decoding whole so far.
@@ -208,7 +208,7 @@ def choose_decoding(embedder: "Embedder", digests: Sequence[str]) -> tuple[bool,
     if began:
         is_drafted = began == drafted
         return is_drafted, f"{_how(is_drafted)}, as this library's embeddings began"
-    model = getattr(embedder, "model", None)  # a server's is elsewhere
+    model = getattr(embedder, "model", None)  # a server has none here
     if model is None:
         return False, ""
     verdict = draft_verdict_on(model)

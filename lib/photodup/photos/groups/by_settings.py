@@ -1,4 +1,4 @@
-"""Grouping a library as its owner wants it: by its stored settings, without what they want to keep."""
+"""Group a library by its owner's stored settings and labels."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +20,7 @@ def tiers_by_settings(
     never_from: Sequence[str] = (),
     **options: Any,
 ) -> Tiers:
-    """Group by the library's stored settings and feedback; what a command line says wins over them.
+    """Group by the library's stored settings and feedback; arguments take precedence over them.
 
     Args:
         catalogue: scanned, and embedded if there is to be a `similar` tier.

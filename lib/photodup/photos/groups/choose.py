@@ -24,7 +24,7 @@ from photodup.photos.library.catalogue import Photo
 Lacks = Callable[[int, int], Sequence[Difference]]  # what the second row has and the first lacks
 
 TWO_EXPOSURES = Difference("another exposure: the camera gives another time, exposure or number")
-_TRIED = 3  # files that are held against all others where none reproduces all
+_TRIED = 3  # files that are compared with all others if none reproduces all
 
 
 @dataclass(frozen=True)
@@ -41,23 +41,23 @@ class Decision:
 
     @property
     def suggestions(self) -> tuple[int, ...]:
-        """Return those that the keeper reproduces."""
+        """Return the rows that the keeper reproduces."""
         return tuple(row for row, lost in self.differences.items() if not lost)
 
     @property
     def rows(self) -> tuple[int, ...]:
-        """Return all of them, the keeper first."""
+        """Return all rows, the keeper first."""
         return (self.keeper, *self.differences)
 
 
 def choose_keeper(ranked: Sequence[int], lacks: Lacks, besides: Lacks, n_preferred: int = 0) -> Decision:
-    """Choose the file that reproduces all others; where several do, the first that also holds all else of them.
+    """Choose the file that reproduces all others; of several, the first that also holds their metadata and sidecars.
 
     Args:
-        ranked: two or more rows, the best first by all that can be said without their pixels.
+        ranked: two or more rows, the best first by the keep rules.
         lacks: what a member's picture shows and a keeper's cannot reproduce.
-        besides: what a member's file holds otherwise and a keeper's lacks.
-        n_preferred: so many of the first are those that the owner would keep; 0: none more than others.
+        besides: what else a member's file holds and a keeper's lacks.
+        n_preferred: how many of the first the owner prefers, one of which is kept; 0 for no preference.
     """
     candidates = list(ranked[:n_preferred] or ranked)
     loses = {row: any(besides(row, other) for other in ranked if other != row) for row in candidates}
@@ -85,7 +85,7 @@ class Chooser:
         photos: one for each content, by row.
         rules: which of equal photos to keep.
         store: where comparisons are remembered.
-        is_ruled_out: whether two rows are two exposures by what their cameras say.
+        is_ruled_out: whether two rows must not be compared, such as two exposures by what their cameras say.
         deadline_s: nothing is compared after this time, on the monotonic clock.
 
     Attributes:
@@ -133,7 +133,7 @@ class Chooser:
         return self._compared[pair]
 
     def choose(self, families: Sequence[Family]) -> list[Decision]:
-        """Decide about families, several at a time and the largest first; what cannot be read any more leaves its family."""
+        """Decide about families in parallel, the largest first; unreadable files leave their family."""
         self._recall({row for family in families for row in family.members})
         # What needs no comparison comes first.
         decided = {place: self._choose(family, -math.inf) for place, family in enumerate(families)}
@@ -147,7 +147,7 @@ class Chooser:
                 for place, decision in zip(waiting, through, strict=True):
                     decided[place] = decision
                     self.remember()
-            finally:  # who stops waits for the families that were begun
+            finally:  # an early stop waits for the families in progress
                 pool.shutdown(cancel_futures=True)
         return [decision for decision in decided.values() if decision]
 
@@ -164,7 +164,7 @@ class Chooser:
             n = sum(self._rules.owner_rank(photo) == best_rank for photo in ranked) if best_rank else 0
             try:
                 return choose_keeper([row_of[photo.id] for photo in ranked], lacks, self._besides, n)
-            except imaging.ImageError:  # `_picture` knows which; the others are compared without it
+            except imaging.ImageError:  # `_picture` has recorded it: try again without it
                 continue
             except TimeoutError:
                 self.is_complete = False
@@ -187,7 +187,7 @@ class Chooser:
         self._compared |= {(row_of[a], row_of[b]): reasons for (a, b), reasons in stored.items()}
 
     def remember(self) -> None:
-        """Write what was compared since the last time."""
+        """Store the comparisons since the last call."""
         new, self._new = self._new, {}
         photos = self._photos
         self._store.add_lacking({(photos[i].md5, photos[j].md5): reasons for (i, j), reasons in new.items()})

@@ -1,4 +1,4 @@
-"""Copies of one picture, found by asking candidate pairs, and then what the answers suggest, on the pixels."""
+"""Find copies: compare candidate pairs on their pixels, then the pairs that the results suggest."""
 
 import math
 import time
@@ -13,22 +13,22 @@ from photodup.photos.compare.verify import Verification
 from photodup.photos.groups.families import Family, families
 from photodup.photos.library.catalogue import Catalogue, Photo
 
-# Of comparing hubs with the copies of their copies; each round asks for one hub of each connected set.
+# Rounds that compare hubs with the copies of their copies, one hub of each connected set a round.
 MAX_ROUNDS = 20
 
 
 class CopySearch:
-    """Everything that was asked so far and what it said.
+    """The pairs of a library that were compared, and the evidence of each.
 
     Args:
         catalogue: of these photos.
         photos: one for each content, by row.
-        store: what was compared before is read from it, what is compared now is written.
-        features: those of photos that were looked at before.
-        may_be_one: leaves out the pairs (as `pair_codes` gives) that are known to be two pictures.
+        store: evidence of earlier runs, to which new evidence is added.
+        features: the stored features of photos.
+        may_be_one: returns those of some `pair_codes` that may be compared: neither two exposures nor set apart.
 
     Attributes:
-        verified: the evidence of each pair, by code, and `proven` that of those that are copies, by rows.
+        verified: the evidence of each pair, by code; `proven` that of copies, by rows.
         deadline_s: no pair is compared after this time, on the monotonic clock; until then, the largest files go first.
         is_complete: no pair was left out for the deadline.
         problems: one sentence for each photo that cannot be read, and for stores that cannot be written.
@@ -59,9 +59,9 @@ class CopySearch:
         return [*self.pixels.problems.values(), *of_stores[:1]]
 
     def ask(self, *codes: np.ndarray) -> None:
-        """Compare these pairs, and those that were copies before.
+        """Compare these pairs, and those that were copies in an earlier run.
 
-        What was proven once stays a candidate, whoever came between as a nearer neighbour since.
+        A proven pair stays a candidate, even if others are nearer neighbours by now.
         """
         self.is_complete = True
         proven = np.array([code for code, evidence in self._known.items() if evidence.is_copy()], np.int64)
@@ -86,11 +86,11 @@ class CopySearch:
         return self._families(rank)
 
     def is_ruled_out(self, i: int, j: int) -> bool:
-        """Return whether two rows are known to be two pictures without a look at them."""
+        """Return whether two rows are known to be two pictures without comparing them."""
         return not len(self._may_be_one(np.array([pair_code(i, j)])))
 
     def compare_with(self, keepers: Iterable[tuple[int, Iterable[int]]]) -> None:
-        """Compare each keeper with the others of its family, where it was not yet."""
+        """Compare each keeper with the others of its family, if not done yet; the deadline does not apply."""
         codes = [pair_code(keeper, member) for keeper, members in keepers for member in members]
         more = np.setdiff1d(np.array(codes, np.int64), self._asked)
         if len(more := self._may_be_one(more)):
@@ -121,12 +121,12 @@ def not_asked(
     compared: np.ndarray,
     may_be_one: Callable[[np.ndarray], np.ndarray],
 ) -> np.ndarray:
-    """Return pairs of a hub with copies of its copies that it was never compared with.
+    """Return pairs of hubs with copies of their copies that were never compared.
 
-    Each photo is compared with its nearest few, and of thirty copies of one picture most are not among the
-    hub's. The hub of the largest family that has not asked goes first: what it takes needs no other.
+    Each photo is compared with its nearest few, and most of thirty copies of one picture are not among the hub's. Of
+    connected families only the largest one's hub is compared: photos that join it need no other hub.
     """
-    # Plain sets: loading what SciPy has for graphs takes longer than a page of a known library may.
+    # Without SciPy's graph functions: importing them would delay the page.
     connected: dict[int, list[int]] = {}
     for pair in pairs:
         smaller, larger = sorted((connected.setdefault(row, [row]) for row in pair), key=len)

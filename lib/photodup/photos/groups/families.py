@@ -1,27 +1,27 @@
-"""Families: what proven pairs connect, shown around the file with the most proven copies.
+"""Families: files that proven pairs connect, around the file with the most proven copies (the hub).
 
 A star around the *best* file falls apart: the largest or sharpest copy is often the one least like the others. Around
-the file with the most proven copies nearly every copy is proven with the centre itself. What is not joins only where
-two of its pairs, or two pairs between two groups, say so: one wrong pair in a library joins nothing.
+the file with the most proven copies nearly every copy is proven with the hub itself. Others join only by two pairs of their
+own, or two pairs between two families: one wrong pair joins nothing.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-# Proven pairs, with no photo in common on either side, that join what the centre was not proven with.
+# Proven pairs that join two families, with no photo in common on either side.
 MIN_LINKS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Rows of one family: `hub` has the most proven copies among `members`, which it is one of."""
+    """Rows of one family; `hub` is the one of `members` with the most proven copies among them."""
 
     hub: int
     members: tuple[int, ...]
 
 
 def families(scores: Mapping[tuple[int, int], float], rank: Sequence[int]) -> list[Family]:
-    """Return families of two or more, none of which share a row, by the rank of their hubs.
+    """Return disjoint families of two or more rows, by the rank of their best row.
 
     Args:
         scores: of each proven pair of rows, higher is surer.
@@ -42,7 +42,7 @@ def families(scores: Mapping[tuple[int, int], float], rank: Sequence[int]) -> li
     for row in near:
         if row in is_hub:
             continue
-        # Where it has the most company: a pair with a stranger has none.
+        # To the hub with which it shares most neighbours: with a wrong pair it shares none.
         company = near[row].keys() | {row}
         family_of[row] = max(
             (other for other in near[row] if other in is_hub),

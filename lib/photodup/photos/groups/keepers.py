@@ -25,14 +25,14 @@ _OF_THE_OWNER = (_CHOSEN, "folder")
 _OF_THE_PICTURE = (_CHOSEN, "resolution", "format")
 FILM, RAW = "has a film beside it (Live Photo)", "has its RAW beside it"
 DEVELOPED = "one is RAW, the other a picture made of it: keep both"
-# By the suffix of a file beside a photo, what the photo has.
+# The words for a photo, by the suffix of a file beside it.
 _HAS = (
     {".xmp": "has an edit in its .xmp file", "": "has a file beside it"}
     | dict.fromkeys(FILM_SUFFIXES, FILM)
     | dict.fromkeys(RAW_SUFFIXES, RAW)
 )
 
-_SAME_PIXELS = 0.95  # share by which pixels are no different
+_SAME_PIXELS = 0.95  # ratio of pixel counts that count as equal
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class KeepRules:
         self._described: dict[int, Mapping[str, Any]] = {}
 
     def preferring(self, wishes: Collection[str], protected: Sequence[str]) -> "KeepRules":
-        """Return these rules with others behind those of the picture: what is protected first, then what is wished for.
+        """Return these rules with more of them behind those of the picture: protected folders first, then wishes.
 
         Args:
             wishes: some of `WISHES`.
@@ -88,24 +88,24 @@ class KeepRules:
         return rules
 
     def look_beside(self, library: Path) -> None:
-        """Ask in a library which files lie beside a photo, such as its RAW or its film (Live Photo), and what XMP says."""
+        """Consider the files beside the photos of a library, such as RAW, films (Live Photo) and XMP."""
         self._beside = Sidecars(library)
         self._described.clear()
 
     def remember_beside(self, memory: Memory) -> None:
-        """Keep what has to be read of those files in a memory, which is open as long as these rules are asked."""
+        """Store the digests of those files in a memory, which must stay open while the rules are used."""
         if self._beside:
             self._beside.memory = memory
 
     def along(self, photo: Photo) -> Sequence[Path]:
-        """Return the files beside a photo that belong to it; none where nobody looked beside."""
+        """Return the files beside a photo that belong to it; empty before `look_beside`."""
         return self._beside.along(photo.path) if self._beside else ()
 
     def _has(self, suffixes: Collection[str], photo: Photo) -> bool:
         return any(path.suffix.lower() in suffixes for path in self.along(photo))
 
     def described(self, photo: Photo) -> Mapping[str, Any]:
-        """Return what a photo and its sidecars say of it, by kind."""
+        """Return the metadata of a photo and its sidecars, by kind."""
         if photo.id not in self._described:
             description = (
                 self._beside.describe(photo)
@@ -116,11 +116,11 @@ class KeepRules:
         return self._described[photo.id]
 
     def lost_metadata(self, keeper: Photo, leaving: Photo) -> list[str]:
-        """Return the metadata that would leave with a photo and the keeper lacks, in words; a sidecar can hold it."""
+        """Return in words the metadata of a leaving photo that the keeper lacks; a sidecar can hold it."""
         return list(filter(None, [lost_in_words(self.described(keeper), self.described(leaving))]))
 
     def lost_beside(self, keeper: Photo, leaving: Photo) -> list[str]:
-        """Return `lost_metadata`, and in words what lies beside a photo and has no equal beside the keeper."""
+        """Return in words `lost_metadata`, other data in the file, and files beside it that the keeper's lack."""
         suffixes = self._beside.lost(keeper.path, leaving.path) if self._beside else ()
         files = dict.fromkeys(_HAS.get(suffix) or f"has its {suffix} file beside it" for suffix in suffixes)
         is_developed = "RAW" in (keeper.format, leaving.format) and keeper.md5 != leaving.md5
@@ -128,7 +128,7 @@ class KeepRules:
         return [*self.lost_metadata(keeper, leaving), *inside, *files, *[DEVELOPED] * is_developed]
 
     def owner_rank(self, photo: Photo) -> tuple:
-        """Return a rank by the choices of the owner that lead the order; one of the lowest is kept, whatever its pixels."""
+        """Return a rank by the owner's choices at the head of the order; one of the lowest is kept, whatever its pixels."""
         rules = takewhile(lambda rule: rule in _OF_THE_OWNER, self.order)
         return tuple(self._value(rule, photo) for rule in rules)
 
@@ -148,7 +148,7 @@ class KeepRules:
         return Choice(left[0], None, f"equal by every rule: {PLACES[settled]}")
 
     def over(self, keeper: Photo, rival: Photo) -> str:
-        """Say why one of two photos is kept rather than the other; empty where no rule speaks for it."""
+        """Return why one of two photos is kept rather than the other; empty if no rule prefers it."""
         for rule in self.order:
             ours, theirs = self._value(rule, keeper), self._value(rule, rival)
             best = min(ours, theirs)
@@ -179,7 +179,7 @@ class KeepRules:
             return (0,) if self._has(RAW_SUFFIXES, photo) else (format_rank(photo.format),)
         if rule == "metadata":
             described = self.described(photo)
-            # A camera's HEIC says which; one that does not was mostly converted, and is larger than what it was made of.
+            # A HEIC that names no camera was mostly converted from another file, and is larger than that.
             is_converted = photo.format == "HEIF" and "camera" not in described
             n_along = len(self.along(photo))
             return (-sum(kind in KINDS for kind in described), -photo.exif_fields, is_converted, -n_along)
@@ -192,7 +192,7 @@ class KeepRules:
         if rule == "folder":
             ranks = [i for i, folder in enumerate(self.folders) if photo.path.is_relative_to(folder)]
             return (min(ranks, default=len(self.folders)),)
-        # oldest; a photo without a date is newest. Local time: an offset is there or not, whoever wrote the file.
+        # oldest; a photo without a date is newest. Local time, as not every program writes the offset.
         date = (photo.taken_at or "9999")[:19]
         return (date, photo.mtime_ns) if rule == _OLDEST_FILE else (date,)
 
@@ -226,12 +226,12 @@ class KeepRules:
 
 
 def _is_best(rule: str, value: tuple, best: tuple) -> bool:
-    """Return whether a value is as good as the best; pixels that are nearly as many are."""
+    """Return whether a value is as good as the best; of pixels, nearly as many suffice."""
     return value == best or (rule == "resolution" and value[0] <= _SAME_PIXELS * best[0])
 
 
 def _apart(best: int, next_best: int, millions: str, ones: str) -> str:
-    """Say two numbers in millions; in ones where they would read the same, or one as nothing."""
+    """Return two numbers in millions, or exactly if they would look equal, or one like zero."""
     rounded = [f"{value / 1e6:.1f} {millions}" for value in (best, next_best)]
     exact = [f"{value:,} {ones}" for value in (best, next_best)]
     return ", next ".join(rounded if rounded[0] != rounded[1] and min(best, next_best) >= 50_000 else exact)

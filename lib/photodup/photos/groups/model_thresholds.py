@@ -27,7 +27,7 @@ class ModelThresholds:
         return min(self.candidate, self.similar, self.burst)
 
     def showing_from(self, cosine: float) -> "ModelThresholds":
-        """Return these with another cosine from which on pictures count as one scene; copies are looked for as before."""
+        """Return these thresholds with the owner's cosine for pictures of one scene."""
         return replace(self, similar=cosine, burst=cosine, measured="chosen by you")
 
 
@@ -66,7 +66,7 @@ def choose_model(
             )
     if not models:
         return None
-    trained = [model for model in models if model.is_random is False]  # None: nobody vouches for it
+    trained = [model for model in models if model.is_random is False]  # None: unknown
     if not trained and not allow_random:
         origin = "random weights" if any(model.is_random for model in models) else "weights of unknown origin"
         raise PhotodupError(

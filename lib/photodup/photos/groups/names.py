@@ -1,4 +1,4 @@
-"""Which of equal files to keep: what names, folders and formats say where the pictures tell nothing apart."""
+"""Which of equal files to keep, by their names, folders and formats."""
 
 import re
 
@@ -18,7 +18,7 @@ _PASSING_FOLDER = re.compile(
 
 
 def place(photo: Photo) -> tuple[bool, int, int, str]:
-    """Return what settles equal files, best lowest: no name of a copy, a camera's or dated folder, a short path."""
+    """Return a rank among equal files, best lowest: no name of a copy, a camera's or dated folder, a short path."""
     folders = photo.path.parts[:-1]
     passing = any(_PASSING_FOLDER.fullmatch(part) for part in folders)
     cameras = any(_CAMERA_FOLDER.fullmatch(part) for part in folders)
@@ -39,7 +39,7 @@ def format_rank(name: str) -> int:
     return _FORMAT_RANK.get(name.upper(), 9)
 
 
-# What cameras write, then what the web makes of it; GIF has 256 colours. MPO is Pillow's name for the JPEG of a camera
-# that put a second picture behind the first. The pixels tell which of a JPEG and a lossless file can reproduce the other.
+# Formats of cameras, then those of the web; GIF has 256 colours. MPO is Pillow's name for a camera's JPEG with a second
+# picture. JPEG and lossless formats are equal here: the pixels tell which can reproduce the other.
 _FORMAT_RANK = {"DNG": 0, "RAW": 0, "TIFF": 2, "PNG": 2, "BMP": 2, "PPM": 2, "HEIF": 2, "JPEG": 2, "MPO": 2}
 _FORMAT_RANK |= {"AVIF": 3, "JXL": 3, "WEBP": 3, "GIF": 4}

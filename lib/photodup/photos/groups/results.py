@@ -1,4 +1,4 @@
-"""What grouping a library gives: groups with their keepers, and why each member is there."""
+"""The result of grouping a library: groups with their keepers, and why each member is there."""
 
 from dataclasses import dataclass, field
 
@@ -11,7 +11,7 @@ from photodup.photos.library.catalogue import Model, Photo
 
 @dataclass(frozen=True)
 class Evidence:
-    """Why a member is in a group. `similarity` is the cosine with the keeper; None without embeddings."""
+    """Why a member is in a group. `exact`: equal bytes; `similarity`: cosine with the keeper, None without embeddings."""
 
     exact: bool
     similarity: float | None
@@ -31,10 +31,10 @@ class Member:
 
     Attributes:
         photo: the file.
-        evidence: that it belongs here, with the keeper.
-        differences: what it has that the keeper lacks; none where it may go. Of similar pictures nothing is said.
-        reason: why the keeper is kept rather than it; empty where no rule says so.
-        is_text_only: whether it differs only by what it says (date, rating, keywords, ...).
+        evidence: why it is in the keeper's group.
+        differences: what it has that the keeper lacks; none where it may go, and for similar pictures.
+        reason: why the keeper is kept rather than it; empty if no rule prefers the keeper.
+        is_text_only: whether it differs only by metadata that a sidecar can hold (date, rating, keywords, ...).
     """
 
     photo: Photo
@@ -55,8 +55,8 @@ class Group:
 
     Attributes:
         choice: the photo to keep, and why.
-        members: the others, those that may go first.
-        protected: file ids of those, the keeper among them, that lie in a folder from which nothing is suggested.
+        members: the others, beginning with those that may go.
+        protected: ids of files, perhaps the keeper's, in a folder from which nothing is suggested.
         linked: file ids of those that may go and free nothing: hard links to a file that stays or is counted already.
     """
 
@@ -85,21 +85,21 @@ class Group:
 
     @property
     def held_back(self) -> tuple[Photo, ...]:
-        """Return the copies that differ from the keeper only by what they say and are not protected."""
+        """Return the copies that differ from the keeper only by metadata and are not protected."""
         return tuple(m.photo for m in self.members if m.is_text_only and m.photo.id not in self.protected)
 
     def difference(self, photo: Photo) -> str:
-        """Return what a member has that the keeper lacks, in words; empty where nothing, and of the keeper."""
+        """Return what a member has that the keeper lacks, in words; empty for nothing, and for the keeper."""
         member = self._member(photo)
         return member.difference if member else ""
 
     def kept_over(self, photo: Photo) -> str:
-        """Return why the keeper is kept rather than a member; the reason of the choice where nothing is said."""
+        """Return why the keeper is kept rather than a member, or else the reason of the choice."""
         member = self._member(photo)
         return (member.reason if member else "") or self.choice.reason
 
     def boxes(self, photo: Photo, *, of_keeper: bool) -> list[Box]:
-        """Return where a member shows something else than the keeper, in the frame of the one or of the other."""
+        """Return where a member shows something else than the keeper, in the keeper's frame or the member's."""
         member = self._member(photo)
         differences = member.differences if member else ()
         return [pair[0 if of_keeper else 1] for difference in differences for pair in difference.boxes]
@@ -109,17 +109,17 @@ class Group:
 
     @property
     def confidence(self) -> float:
-        """Return that of the least certain member that may go, or else of the least certain one."""
+        """Return the lowest confidence of the members without differences, or else of all members."""
         sure = [m.evidence.confidence for m in self.members if not m.differences]
         return min(sure or [m.evidence.confidence for m in self.members])
 
     @property
     def bytes_to_free(self) -> int:
-        """What the members that may go would free; of similar pictures what all would."""
+        """The bytes that the members that may go would free; of similar pictures, all members."""
         return sum(map(self.frees, self.may_go if self.tier == "copies" else self.others))
 
     def frees(self, photo: Photo) -> int:
-        """Return the bytes that go free with a photo: its size, or nothing where it is a hard link."""
+        """Return the bytes that removing a photo frees: its size, or 0 for a hard link."""
         return 0 if photo.id in self.linked else photo.size_bytes
 
 
@@ -127,8 +127,9 @@ class Group:
 class Tiers:
     """All groups of a library, the most certain copies first, and how they were found.
 
-    `protected` are the folders, relative to the library, from which nothing is suggested. Where it is not `is_complete`, the
-    time was over before all photos were compared: there are more copies, and similar ones are not shown yet.
+    `n_verified` counts compared pairs, `search` and `recall` are those of `Neighbours`, `protected` the folders, relative to
+    the library, from which nothing is suggested. If not `is_complete`, the time was over before all photos were compared:
+    there may be more copies, and `similar` is empty.
     """
 
     copies: tuple[Group, ...]

@@ -1,4 +1,4 @@
-"""Stars: groups around a keeper, so nothing is chained in. Similar scenes are grouped so.
+"""Stars: groups of similar pictures around a keeper, without chains.
 
 With connected components, a photograph joins a group because it resembles *some* member, and after a
 few links the ends have nothing in common. Here every member is within the threshold of the keeper.
@@ -19,7 +19,7 @@ def stars(pairs: Pairs, n: int, *, rank: Sequence | np.ndarray | None = None) ->
     ranks the groups do not depend on the order of the rows. Time grows with the number of pairs, not with n².
 
     Args:
-        pairs: as `similar_pairs` gives: what has none is in no group.
+        pairs: from `similar_pairs`; a row without pairs is in no group.
         n: rows.
         rank: one sortable value per row, the best keeper lowest; default: the order of the rows.
 

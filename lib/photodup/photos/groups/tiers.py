@@ -1,8 +1,8 @@
-"""The two tiers: copies, verified on the pixels, and similar pictures, by what the embedding says.
+"""The two tiers: copies, verified on the pixels, and similar pictures, by embedding.
 
 Candidates for copies (`photodup.photos.search.candidates`) are verified on their pixels
-(`photodup.photos.compare.verify`); what proven pairs connect is a family (`families`), and each has a keeper
-(`choose`). What is left is grouped by similarity alone.
+(`photodup.photos.compare.verify`). Proven pairs connect families (`families`), each with a keeper (`choose`). Other photos
+are grouped by similarity alone.
 """
 
 import math
@@ -44,11 +44,11 @@ class GroupingOptions:
         feedback: pairs that the owner set apart are not grouped; default: the library's own.
         threshold: smallest cosine of similar pictures, in place of the one in `THRESHOLDS`.
         wishes: of `WISHES`: which of photos that are equal as pictures to keep.
-        only: folders, relative to the library, of whose photos alone there are groups; empty for all.
+        only: folders to group, relative to the library; empty for all.
         protected: folders, relative to the library, from which nothing is suggested.
         not_within: folders, relative to the library, whose photos are not compared with each other.
-        seconds: for comparing and choosing; what was done by then is remembered for the next time.
-        on_more: called now and then while photos are compared: a grouping in zero `seconds` shows more than before.
+        seconds: for comparing and choosing, unless there is `on_more`; results are stored for the next run.
+        on_more: called after each stage of a complete run: grouping with zero `seconds` then gives more than before.
     """
 
     digest: str | None = None
@@ -70,6 +70,9 @@ def find_tiers(catalogue: Catalogue, options: GroupingOptions = GroupingOptions(
     Args:
         catalogue: scanned, and embedded if there is to be a `similar` tier.
         options: how.
+
+    Raises:
+        PhotodupError: see `choose_model`.
     """
     return _Grouping(catalogue, options).tiers()
 
@@ -88,7 +91,7 @@ class _Grouping:
         # Most contents lie in one file: nothing is chosen there.
         files = self._files.values()
         chosen = {(self._rules.choose(same).keeper if same[1:] else same[0]).id for same in files}
-        # By path: what was taken together lies together, and is at hand when it is compared.
+        # By path: photos taken together are compared together, while their pixels are in memory.
         self._photos = [photo for photo in self._everything if photo.id in chosen]
         self._folder = np.array([self._only_in(self._files[photo.md5]) for photo in self._photos], int)
         self._feedback = options.feedback or Feedback(catalogue.own.path)
@@ -145,7 +148,7 @@ class _Grouping:
             def evidence(i: int, j: int) -> Evidence:
                 return Evidence(False, near.similarity(i, j), search.evidence(i, j))
 
-            # What no decoder reads has equal bytes or nothing.
+            # Copies of unreadable files have equal bytes.
             of_bytes = by_content(
                 photo for photo in catalogue.photos("unreadable") if photo.lies_in(options.only or (".",))
             )
@@ -156,7 +159,7 @@ class _Grouping:
                 for i, photo in enumerate(photos)
                 if len(self._files[photo.md5]) > 1 and i not in in_families
             ]
-            # Only who keeps something beside photos waits for it to be read.
+            # Show progress only if files beside the photos have to be read.
             rows = (row for decision in decisions for row in decision.rows)
             has_more = any(self._rules.along(photos[i]) for i in rows)
             through = bar(decisions, total=len(decisions), desc="beside", unit="group")
@@ -190,19 +193,19 @@ class _Grouping:
         search.compare_with([(decision.keeper, decision.differences) for decision in decisions])
         decided, hidden = [], set(apart.tolist())
         for decision in decisions:
-            # What the owner told apart from the keeper is not shown with it again.
+            # Hide what the owner set apart from the keeper.
             keeper, members = decision.keeper, decision.differences.items()
             visible = {row: reasons for row, reasons in members if pair_code(keeper, row) not in hidden}
             decided += [Decision(keeper, visible)] if visible else []
         return decided
 
     def _are_in_one_folder(self, codes: np.ndarray) -> np.ndarray:
-        """Return of each pair whether all files of both lie in one folder that is not compared with itself."""
+        """Return for each pair whether all files of both lie in one folder of `not_within`."""
         first, second = pair_rows(codes)
         return (self._folder[first] >= 0) & (self._folder[first] == self._folder[second])
 
     def _only_in(self, photos: Sequence[Photo]) -> int:
-        """Return the number of the folder that is not compared with itself and holds all of these; -1 for none."""
+        """Return the number of the folder of `not_within` that holds all of these; -1 for none."""
         folders = enumerate(self._options.not_within)
         return next((n for n, folder in folders if all(photo.lies_in([folder]) for photo in photos)), -1)
 
@@ -210,7 +213,7 @@ class _Grouping:
         return frozenset(photo.id for photo in photos if photo.lies_in(self._options.protected))
 
     def _family(self, decision: Decision, evidence: Callable[[int, int], Evidence]) -> Group | None:
-        """Make a group of a family, with every file of each content; None where one folder alone holds it."""
+        """Make a group of a family, with every file of each content; None if one folder of `not_within` holds all."""
         photos, rules = self._photos, self._preferring
         same = self._files[photos[decision.keeper].md5]
         # Of equal bytes the folder, the age and the path decide.

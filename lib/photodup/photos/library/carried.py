@@ -146,7 +146,7 @@ def _full(name: str) -> str:
 
 
 def _clean(value: str | list[str]) -> str | list[str]:
-    """Return a value without characters that XML forbids, and with its line ends."""
+    """Return a value without characters that XML forbids, and with uniform line ends."""
     if isinstance(value, list):
         return [text for entry in value if (text := str(_clean(entry)))]
     return "\n".join(_NO_XML.sub("", value).strip().splitlines())

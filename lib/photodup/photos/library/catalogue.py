@@ -266,7 +266,7 @@ class Catalogue:
         return [(Path(os.fsdecode(path)), reason) for path, reason in rows]
 
     def folders_without_photos(self, folders: Iterable[str]) -> list[str]:
-        """Return those of some folders, relative to the library, without a scanned photo."""
+        """Return those of some folders, relative to the library, from which the catalogue has no file."""
         sql = "SELECT 1 FROM file WHERE path >= ? AND path < ? LIMIT 1"
         return [
             name for name in folders if not self.query(sql, [os.fsencode(name + end) for end in ("/", "0")])
@@ -370,7 +370,7 @@ def by_content(photos: Iterable[Photo]) -> dict[str, list[Photo]]:
 
 
 def is_scanned(root: Path, path: Path | str | None = None, only: Sequence[str] = ()) -> bool:
-    """Return whether a library has its catalogue, with a photo of each of these folders."""
+    """Return whether a library has its catalogue, with a file from each of these folders."""
     if not os.path.isfile(locate_catalogue(real_path(root), path)[0]):
         return False
     if not only:

@@ -1,4 +1,4 @@
-"""The space that leaving photos free: a file with hard links stays until its last name goes."""
+"""The space that removing photos frees: a file with hard links stays until its last name goes."""
 
 import os
 from collections.abc import Iterable

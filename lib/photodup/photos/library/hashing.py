@@ -82,7 +82,7 @@ class PhotoFacts:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """How a picture is decoded where an encoder needs it too.
+    """How to decode a picture that an encoder needs too.
 
     `draft_size` is the shortest side of a JPEG shrunk while decoding; None decodes whole.
     """
@@ -122,7 +122,7 @@ def _facts(data: bytes, decoded: Image.Image) -> PhotoFacts:
             exif, details, position = Image.Exif(), {}, {}
         try:
             contents = inventory.read_inventory(header, data, exif, details, position)
-        except Exception:  # nor must other metadata that nobody foresaw
+        except Exception:  # nor must other metadata
             contents = inventory.Inventory(parts={md5(data): containers.UNREAD})
         if is_jpeg(data):  # the decoder may have shrunk it
             width, height = header.size

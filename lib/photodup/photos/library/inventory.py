@@ -227,7 +227,7 @@ class _Reading:
             self.parts[sha256(body).hexdigest()[:32]] = name
 
     def further_values(self) -> dict[str, set[str]]:
-        """Return the values, with second texts of a kind, and texts too long for one."""
+        """Return the values, and texts of a kind that `kinds` lacks: second ones, and those cut for their length."""
         first = collect_kinds(self.kinds)
         for kind, value in self.kinds:
             text = value.strip("\0 \r\n\t") if isinstance(value, str) and kind in _WORDS else ""
@@ -331,7 +331,7 @@ _WORDS = frozenset({"title", "caption", "label", "copyright", "city", "state", "
 
 
 def xmp_values(properties: list[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
-    """Return XMP properties beside metadata by kind and the file's own, such as edits."""
+    """Return the XMP properties, such as edits, that are neither metadata by kind nor about the file itself."""
     values: dict[str, list[str]] = {}
     for name, text in properties:
         namespace, _, local = name.rpartition(" ")
@@ -452,7 +452,7 @@ def _is_transparent(image: Image.Image) -> bool:
 
 @lru_cache(256)
 def _colours(profile: bytes) -> str:
-    """Return some colours in a profile as sRGB, hex; empty for sRGB, for grey, and without a profile."""
+    """Return `_COLOURS` in a profile as sRGB, hex, or its digest if inconvertible; empty for sRGB, grey, and none."""
     if not profile or profile[16:20] not in (b"RGB ",):
         return sha256(profile).hexdigest() if profile and profile[16:20] != b"GRAY" else ""
     try:

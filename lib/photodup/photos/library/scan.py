@@ -1,4 +1,4 @@
-"""Reading a photo library into its catalogue: walk, hash, remember.
+"""Read a photo library into its catalogue: walk, hash, store.
 
 Photographs are only read. Facts are written in batches, each in one transaction, so an interruption costs at most one
 batch, and the next scan continues.

@@ -159,7 +159,7 @@ def save_settings(folder: Path, settings: LibrarySettings) -> None:
         PhotodupError: the folder is not photodup's or cannot be written, or this user's key cannot be made.
     """
     values = asdict(settings)
-    if ignored := values.pop("ignored"):  # still there, and still nobody's choice
+    if ignored := values.pop("ignored"):  # keep the address in the file, unsigned
         values["backend"], values["url"] = ignored
     elif settings.url:
         values["signature"] = signature(own_key(), _PURPOSE, [settings.backend, settings.url])

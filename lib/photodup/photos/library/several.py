@@ -32,7 +32,7 @@ class Folders:
     notes: tuple[str, ...] = ()
 
     def in_full(self, names: Sequence[str] | None) -> list[str]:
-        """Return names of folders, with those of `only` as full paths, which a user may also write relative."""
+        """Return names of folders; those of folders in `only`, which may be written relative, become full paths."""
         full = {self.root / name for name in self.only}
         return [str(real) if (real := real_path(name)) in full else name for name in names or ()]
 

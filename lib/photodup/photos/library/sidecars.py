@@ -81,7 +81,7 @@ def files_moving_with(photos: Iterable[Path], never: Collection[Path] = ()) -> d
 
     Args:
         photos: the photos that leave.
-        never: photos, which are nobody's files.
+        never: photos, which do not move with another.
     """
     folder_of = cache(_Folder)
     return {

@@ -1,4 +1,4 @@
-"""Find the photographs in a folder, and read them; no other code opens them."""
+"""Find the photographs in a folder, and read them without following links."""
 
 import errno
 import os
@@ -172,6 +172,9 @@ def walk(root: Path, only: Sequence[str] = (), *, everything: bool = False) -> L
         root: the library.
         only: the folders to look at, relative to it, none inside another; empty for all.
         everything: also hidden folders, trash, caches and libraries of applications.
+
+    Raises:
+        PhotodupError: the folder cannot be read, or (unless `everything`) lies in the library of an application.
     """
     folders, base = [os.fsencode(name) for name in only], os.fsencode(root)
     listing = Listing(only=tuple(folder + b"/" for folder in folders) or (b"",))

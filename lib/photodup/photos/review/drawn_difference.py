@@ -6,22 +6,22 @@ from PIL import Image
 from photodup.photos.compare.align import align, corners, laid, moved
 from photodup.photos.compare.pictures import Picture, Saving
 
-# Greys by which a colour differs: less is not drawn, for any compression does that, and more is drawn no brighter.
+# Grey levels of difference: below the first nothing is drawn (any compression does that), above the second it gets no
+# brighter.
 LEAST, _MOST_GREYS = 8, 72
-_SOFT = 0.8  # pixels
-# How dark the picture behind is; stripes where one file alone shows it: their width (pixels) and greys.
+_SOFT = 0.8  # blur before comparing, pixels
+# Brightness of the picture behind, as a share; width (pixels) and grey levels of the stripes where only one file shows it.
 _DARK, _STRIPE, _STRIPED = 0.35, 8, 60
 
 
 def drawn_difference(first: Image.Image, second: Image.Image) -> tuple[Image.Image, float, int] | None:
     """Draw the first picture in dark grey, red where the second differs and yellow where it differs most.
 
-    The second lies where it lies in the first, as for the boxes of what looks different. What one of them alone shows is
-    striped, also beyond the first's frame. None where the two cannot be laid over each other.
+    The second is laid over the first. Areas that only one of them shows are striped, also beyond the first's frame.
 
     Returns:
-        The picture; of what both show, the share that is drawn as different; and the greys of 255 by which a pixel
-        differs most at the size drawn, whether that is drawn or not.
+        The picture; the share (0..1) of the common area that is drawn as different; and the largest difference of a pixel
+        at this size, in grey levels (0..255), drawn or not. None if the two cannot be laid over each other.
     """
     import cv2
 
@@ -59,7 +59,7 @@ def drawn_difference(first: Image.Image, second: Image.Image) -> tuple[Image.Ima
 
 
 def _turned(image: Image.Image, linear: np.ndarray) -> Image.Image:
-    """Return a picture turned by quarters, and mirrored, as it lies on another by the linear part of a map."""
+    """Return a picture turned by quarters and mirrored, as near as possible to the linear part of a map, float[2, 2]."""
     ways = [(turns, is_mirrored) for turns in range(4) for is_mirrored in (False, True)]
 
     def likeness(way: tuple[int, bool]) -> float:

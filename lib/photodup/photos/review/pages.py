@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import PurePath
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Form, Request
@@ -33,7 +34,7 @@ _ORDERS: dict[str, tuple[Callable[[Item], int | str], bool]] = {
     "oldest": (lambda item: item.group.keeper.taken_at or "9999", False),
     "folder": (lambda item: str(item.group.keeper.path), False),
 }
-_LEAST_MB = (1, 10, 100, 1000)  # of what goes, to choose from
+_LEAST_MB = (1, 10, 100, 1000)  # megabytes that a group frees: choices of the filter
 _MOST_FOLDERS, _MOST_DIGITS = 200, 20
 _CHOOSING = ("INFERENCE_BACKEND", "INFERENCE_SERVICE_URL")  # they override the settings
 _LOCAL = (("local-pytorch-fp32", ""), ("local-onnx-fp32", ""))
@@ -59,14 +60,14 @@ def overview(
 ) -> Response:
     """Show the groups of a tier, page by page.
 
-    `folder` and `year` select groups with a photo from there or then, `least` those that free at least so many megabytes.
+    `folder` and `year` select groups with a photo of that folder or year, `least` those that free at least so many MB.
     """
     session = site.session
     listed = session.select(tier if tier in ("copies", "similar") else None, status or None)
     parents = {parent for item in listed for photo in item.photos for parent in photo.path.parents[:-1]}
     years = {photo.taken_at[:4] for item in listed for photo in item.photos if photo.taken_at}
     if folder:
-        listed = [item for item in listed if any(p.path.is_relative_to(folder) for p in item.photos)]
+        listed = [item for item in listed if any(_is_below(photo.path, folder) for photo in item.photos)]
     if year:
         listed = [item for item in listed if any((p.taken_at or "").startswith(year) for p in item.photos)]
     if least in map(str, _LEAST_MB):
@@ -99,7 +100,7 @@ def overview(
 
 @router.get("/group/{key}")
 def group_page(site: CurrentSite, key: str, photo: int = 0) -> Response:
-    """One group: its keeper beside one of the others."""
+    """Show one group: its keeper beside one of the others."""
     session = site.session
     item = session.item(key)
     members = item.members
@@ -129,6 +130,11 @@ def group_page(site: CurrentSite, key: str, photo: int = 0) -> Response:
     )
 
 
+def _is_below(path: PurePath, folder: str) -> bool:
+    """Return whether a photo lies in a folder, named as the page shows it."""
+    return folder in map(printable, path.parents)
+
+
 def _what_was_removed(item: Item, moves_files: bool) -> str:
     n = len(item.remove)
     were = "photo of this group was" if n == 1 else "photos of this group were"
@@ -138,7 +144,7 @@ def _what_was_removed(item: Item, moves_files: bool) -> str:
 
 @router.get("/confirm")
 def confirm_page(site: CurrentSite, number: int = 1) -> Response:
-    """Everything that is marked, before any of it moves."""
+    """Show everything that is marked, before any of it moves."""
     session = site.session
     marked = session.select(status=MARKED)
     items, page = _one_page(marked, number, PAGE_SIZE)
@@ -162,7 +168,7 @@ def confirm_page(site: CurrentSite, number: int = 1) -> Response:
 
 @router.get("/trash")
 def trash(site: CurrentSite, number: int = 1) -> Response:
-    """What lies in the trash, newest first."""
+    """Show the trash, newest first."""
     session = site.session
     contents = session.trash.contents()
     listing = contents.listing
@@ -179,7 +185,7 @@ def trash(site: CurrentSite, number: int = 1) -> Response:
 
 @router.get("/empty-trash")
 def before_emptying(site: CurrentSite) -> Response:
-    """What would be deleted for good, before it is."""
+    """Show what emptying the trash would delete for good."""
     listing = site.session.trash.contents().listing
     return site.page(
         "empty_trash.html",
@@ -192,7 +198,7 @@ def before_emptying(site: CurrentSite) -> Response:
 
 @router.get("/settings")
 def settings(site: CurrentSite) -> Response:
-    """What is stored for this library, and which servers answer."""
+    """Show this library's stored settings, and which servers answer."""
     stored = site.session.settings
     chosen = (stored.backend, stored.url or "")
     states = probe_servers(known_backends(stored, site.folder.encoder.endpoints))
@@ -211,7 +217,7 @@ def settings(site: CurrentSite) -> Response:
 
 @router.get("/work")
 def work(site: CurrentSite) -> Response:
-    """The progress of the work, its result once it has ended, or how to begin before the folder is open."""
+    """Show the progress or the result of the work, or how to begin if the folder is not open."""
     folder, task = site.folder, site.folder.work.last
     if task and not task.ended.is_set():
         return site.page("work.html", task=task)
@@ -225,7 +231,7 @@ def work(site: CurrentSite) -> Response:
 
 @router.get("/work/state")
 def state(site: CurrentSite) -> Response:
-    """The progress as JSON, for the waiting page."""
+    """Return the progress as JSON, for the waiting page."""
     if (task := site.folder.work.running) is None:
         return JSONResponse({"is_running": False})
     fields = {
@@ -236,7 +242,7 @@ def state(site: CurrentSite) -> Response:
 
 @router.get("/photo/{photo_id}/{size}.jpg")
 def image(site: CurrentSite, photo_id: int, size: str, request: Request) -> Response:
-    """One photo as a JPEG of one of the sizes."""
+    """Return a photo as a JPEG of one of `pictures.SIZES`."""
     if size not in pictures.SIZES:
         raise pictures.PictureRefused("There is no such size.")
     root, photo = site.photo(photo_id)
@@ -248,7 +254,7 @@ def image(site: CurrentSite, photo_id: int, size: str, request: Request) -> Resp
 
 @router.get("/difference/{keeper_id}/{photo_id}.jpg")
 def difference_image(site: CurrentSite, keeper_id: int, photo_id: int) -> Response:
-    """Where two photos differ, as a JPEG; a header says how much, in words."""
+    """Return a JPEG that shows where two photos differ; Content-Description says how much."""
     (root, keeper), (_, photo) = site.photo(keeper_id), site.photo(photo_id)
     drawn, description = pictures.difference_picture(root, keeper, photo)
     return Response(drawn, media_type="image/jpeg", headers={"Content-Description": description})
@@ -266,7 +272,7 @@ def _picture(tag: str, data: bytes | None) -> Response:
 
 @router.get("/removed/{name}/small.jpg")
 def removed_image(site: CurrentSite, name: str, request: Request) -> Response:
-    """A photo in the trash that this user's photodup removed."""
+    """Return a small JPEG of a photo in the trash that this user's photodup removed."""
     session = site.session
     operation = session.trash.find(name) if isinstance(session.trash, Trash) else None
     if operation is None or not operation.files:
@@ -337,7 +343,7 @@ def change_list(site: CurrentSite, change: Text = "", number: Number = 1) -> Res
 
 @router.post("/remove")
 def remove_marked(site: CurrentSite, plan: Text = "") -> Response:
-    """Move what is marked into the trash, if it is still the list that was shown."""
+    """Move the marked photos into the trash if they are still those that were shown."""
     return site.change("Removing photos", partial(site.session.apply, plan), "/trash")
 
 
@@ -359,7 +365,7 @@ def restore(
 
 @router.post("/empty-trash")
 def empty_trash(site: CurrentSite, plan: Text = "") -> Response:
-    """Delete for good what lies in the trash, if it is still what was shown."""
+    """Delete the trash for good if it still holds what was shown."""
     session = site.session
 
     def delete() -> str:
@@ -372,7 +378,7 @@ def empty_trash(site: CurrentSite, plan: Text = "") -> Response:
 
 @router.post("/settings/backend")
 def set_backend(site: CurrentSite, backend: Text = AUTO, name: Text = "", url: Text = "") -> Response:
-    """Store the server that embeds; choosing its address here makes it this user's."""
+    """Store the server that embeds; its address is signed as this user's choice."""
     if backend != "other":
         name, _, url = backend.partition(" ")
     changed = replace(
@@ -415,7 +421,7 @@ def set_keep_rules(
 
 @router.post("/wishes")
 def wish(site: CurrentSite, never_from: Texts, wishes: Texts) -> Response:
-    """Choose for this run which of equal photos to keep, and from where nothing goes."""
+    """Set for this run which of equal photos to keep, and the folders that lose no photo."""
     chosen = [wish for wish in WISHES if wish in wishes]
     regroup = partial(site.folder.wish, chosen, check_folders(site.folder.root, never_from))
     return site.change("Choosing the photos to keep", regroup, "/")
@@ -443,7 +449,7 @@ def scan_folder(site: CurrentSite) -> Response:
 
 @router.post("/similar")
 def similar(site: CurrentSite, encoder: Text = "") -> Response:
-    """Look at what the photos show, so that similar scenes are found."""
+    """Embed the photos and find similar scenes."""
     if encoder not in ("", "small"):
         raise PhotodupError("There is no such encoder: choose one that the page offers.")
     return site.run(site.folder.scenes_task(by_small_encoder=encoder == "small"))
@@ -453,7 +459,7 @@ def similar(site: CurrentSite, encoder: Text = "") -> Response:
 def threshold(
     site: CurrentSite, percent: Annotated[float | None, Form()] = None, usual: Text = ""
 ) -> Response:
-    """Show similar scenes from another threshold on, in percent; the model's own if it is left out."""
+    """Group similar scenes by another threshold, in percent; by the model's own without one, or with `usual`."""
     chosen = None if usual or percent is None else percent / 100
     if chosen is not None and not LEAST_THRESHOLD <= chosen <= 1:
         raise PhotodupError("Say how alike scenes must be with a number from 1 to 100.")

@@ -94,10 +94,11 @@ def trash_picture(root: Path, moved: Moved) -> bytes:
 
 
 def photo_picture(root: Path, photo: Photo, size: str) -> bytes:
-    """Return a JPEG of one of `SIZES`; the browser keeps it.
+    """Return a JPEG of one of `SIZES`; as `large`, a JPEG file of at most 64 megapixels is returned unchanged.
 
     Raises:
-        PictureRefused: as `open_photo`.
+        PictureRefused: as of `open_photo`.
+        ImageError: it cannot be decoded.
     """
     with open_photo(root, photo) as file:
         if size == "large" and photo.format == "JPEG" and photo.width * photo.height <= _AS_IT_IS_PIXELS:

@@ -72,7 +72,7 @@ class ReviewTask:
     """One piece of long work, and its progress.
 
     Args:
-        title: in words.
+        title: shown on the page.
         do: the work, run in its own thread; it calls `step` between its parts.
         can_stop: it may be stopped between two photos; work that moves files may not.
         is_exclusive: it changes the groups, so that no other page can be shown.
@@ -130,10 +130,9 @@ class ReviewTask:
         if left < 60:
             return "less than a minute left"
         minutes = round(left / 60)
-        hours = round(left / 3600)
         if minutes < 90:
             return f"about {minutes} minute{'s' if minutes > 1 else ''} left"
-        return f"about {hours} hours left"
+        return f"about {round(minutes / 60)} hours left"
 
     def run(self) -> None:
         """Run it; an error becomes one sentence."""
@@ -147,9 +146,7 @@ class ReviewTask:
             self.error = str(error)
         except (OSError, MemoryError) as error:
             self.error = f"{self.title} failed ({getattr(error, 'strerror', None) or type(error).__name__}): try it again."
-        except (
-            Exception
-        ) as error:  # a library is missing, or a mistake of ours: the page must not wait for ever
+        except Exception as error:  # a missing library or a bug: the page must not wait for ever
             lacks = missing_extra(error, "serve") if isinstance(error, ImportError) else None
             if not lacks:
                 traceback.print_exc(file=sys.stderr)
@@ -170,7 +167,7 @@ class ReviewTask:
 
 
 class TaskRunner:
-    """The task that is running, and the last one that has ended."""
+    """Runs one task at a time; `last` is the running task, or the last one that ended."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -225,7 +222,6 @@ class ReviewedFolder:
         digest, allow_random: as of `GroupingOptions`.
 
     Attributes:
-        only: the folders to look at, relative to `root`; empty for all.
         wishes: rules of this run for photos with equal pictures, of `WISHES`.
         never_from: folders protected in this run.
         session: None until it is open.
@@ -291,7 +287,7 @@ class ReviewedFolder:
         """Open the folder, or group again if it is open.
 
         Args:
-            seconds: longest time for comparing, after which there may be some of all groups; default as of `refresh`.
+            seconds: longest time for comparing; groups may be missing then. Default as of `ReviewSession.refresh`.
 
         Raises:
             PhotodupError: it was not scanned, or cannot be opened.
@@ -414,7 +410,7 @@ class ReviewedFolder:
         if self.session is None:
             raise PhotodupError("Nothing is open yet: look for photos first.")
         changed = replace(self.session.settings, threshold=threshold)
-        self._threshold = None  # overrides the command line
+        self._threshold = None  # the stored one replaces the command line's
         self.session.change(changed)
 
     def wish(self, wishes: Sequence[str], never_from: Sequence[str]) -> None:

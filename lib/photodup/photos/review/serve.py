@@ -30,7 +30,7 @@ from photodup.photos.review.site import Guard, NotNow, Site, site_of
 
 HOST = "127.0.0.1"
 DEFAULT_PORT, DEMO_PORT = 8000, 8001
-# Longest wait of Ctrl-C for photos that are being moved; the next opening of the trash would finish the rest.
+# Longest wait after Ctrl-C for photos that are being moved; the next opening of the trash recovers an interrupted move.
 _FINISH_S = 60.0
 _STOP_S = 1.5  # and for work that may stop at any moment
 
@@ -45,6 +45,9 @@ class ReviewServer:
         is_demo: say that these are the demonstration's photographs.
         opened_on_page: answer at once and open the folder in the background; the page shows progress, and offers to
             scan a new folder. Otherwise the constructor opens it.
+
+    Raises:
+        PhotodupError: the port is taken, or the folder cannot be opened.
     """
 
     def __init__(
@@ -70,7 +73,7 @@ class ReviewServer:
                 self.folder.check()
             else:
                 self.folder.open()
-            self._socket.listen(128)  # not before: a browser would wait without a word
+            self._socket.listen(128)  # only now: before, a browser would connect and wait
         except BaseException:
             self._socket.close()
             raise
@@ -166,7 +169,7 @@ def serve_review(folder: ReviewedFolder, *, port: int | None, browser: bool, is_
 
 
 def _has_browser() -> bool:
-    """Return whether this machine has a screen: no text browser must take the terminal."""
+    """Return whether there is a screen; without one a text browser could take over the terminal."""
     has_screen = sys.platform in ("darwin", "win32") or any(map(variable, ("DISPLAY", "WAYLAND_DISPLAY")))
     return has_screen and not any(map(variable, ("CI", "SSH_CONNECTION")))
 

@@ -94,7 +94,7 @@ class Item:
         return sum(bool(member.differences) for member in self.members)
 
     def is_removed(self, photo: Photo) -> bool:
-        """Return whether the photo would go: if marked, or if suggested and nothing is marked."""
+        """Return whether the photo is to go: as suggested while the group is undecided, then as marked."""
         return photo.id in (self.suggested if self.status == TODO else self.remove)
 
     @property
@@ -190,7 +190,7 @@ class RemovalResult:
 
 @dataclass(frozen=True)
 class Step:
-    """One undoable action: the states before it, its labels, and its operations."""
+    """One undoable action: the states before it, its feedback labels, its trash operations, whether undoing regroups."""
 
     before: tuple[Item, ...]
     labels: tuple[int, ...] = ()
@@ -237,7 +237,7 @@ class ReviewSession:
         return Catalogue(self.root, self._catalogue)
 
     def look_further(self, on_more: Callable[[], None]) -> None:
-        """Compare the other photos while the page is used; show more groups now and then, and call this."""
+        """Compare the remaining photos while the page is used; show more groups now and then, and call `on_more`."""
 
         def show() -> None:
             with unseen():
@@ -252,7 +252,7 @@ class ReviewSession:
         """Group again; decisions about groups that are still the same are kept.
 
         Args:
-            seconds: longest time for comparing; default: until all is compared, but short while `look_further` does that.
+            seconds: longest time for comparing; default: no limit, or 2 s while `look_further` compares.
         """
         if seconds is None:
             seconds = math.inf if self.is_complete else _PATIENCE_S
@@ -266,9 +266,9 @@ class ReviewSession:
             for item in self.items.values():
                 # Removed files were found again, so they came back from the trash; in an album they stay.
                 if item.status == DONE and self.trash.moves_files:
-                    item.status, item.remove = TODO, frozenset()
+                    item.status, item.remove, item.bare = TODO, frozenset(), frozenset()
                 if item.status == MARKED:
-                    item.remove -= item.group.protected  # which it may be only now
+                    item.remove -= item.group.protected  # protected since it was marked
                     item.status = MARKED if item.remove else SKIPPED
                     if not item.staying:
                         item.status, item.remove = TODO, frozenset()  # one stays, whatever a journal says
@@ -394,7 +394,7 @@ class ReviewSession:
         if chosen:
             self._history.append(Step(_copies(item for item, _ in chosen)))
             for item, remove in chosen:
-                item.remove = remove
+                item.remove, item.bare = remove, frozenset()
             self._set(MARKED, *(item for item, _ in chosen))
         return len(chosen)
 
@@ -452,8 +452,8 @@ class ReviewSession:
 
     def _refuse_protected(self, *items: Item, remove: Collection[int]) -> None:
         """Refuse to remove a photo from a protected folder, also if protected after marking."""
-        for sentence in self._missing_folders if remove else ():
-            raise PhotodupError(sentence)
+        if remove and self._missing_folders:
+            raise PhotodupError(self._missing_folders[0])
         folders = self._protected
         for photo in (photo for item in items for photo in item.photos if photo.id in remove):
             if folder := photo.lies_in(folders):
@@ -473,7 +473,7 @@ class ReviewSession:
         self._set(status, item)
 
     def set_apart(self, key: str, photo_id: int) -> None:
-        """Dismiss one member for good: it, the keeper and all files with their bytes stay."""
+        """Dismiss one member and its byte-identical copies for good; these and the keeper stay."""
         with self._lock:
             item = self._decidable_item(key)
             md5 = item.member(photo_id).md5
@@ -592,7 +592,7 @@ class ReviewSession:
         return by_group
 
     def offer(self, key: str, photo_id: int) -> Transfer | None:
-        """Return the metadata for which alone a copy is held back; None for other photos."""
+        """Return the metadata that alone holds a copy back; None for other photos."""
         item = self.item(key)
         files = [
             p
@@ -665,7 +665,7 @@ class ReviewSession:
             back = {path.relative_to(self.root) for path in restored}
             again = [i for i in self.select(status=DONE) if any(p.path in back for p in i.photos)]
             for item in again:
-                item.status, item.remove = TODO, frozenset()
+                item.status, item.remove, item.bare = TODO, frozenset(), frozenset()
             self._decisions.write(again)
             self.refresh()
             if problem:

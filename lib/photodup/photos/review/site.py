@@ -61,7 +61,7 @@ class Site:
         return self.folder.session
 
     def photo(self, photo_id: int) -> tuple[Path, Photo]:
-        """Return the library and one photo of its groups, also while these change.
+        """Return the library's folder and a photo of its groups, also while these are being changed.
 
         Raises:
             PictureRefused: there is no such photo.
@@ -82,7 +82,7 @@ class Site:
         return self.result(task) if task.ended.is_set() else self.go("/work")
 
     def change(self, doing: str, work: Callable[[], object], path: str = "", *, title: str = "") -> Response:
-        """Run work that must not be stopped; then show an address, or its sentence under a title. See `run`."""
+        """Run work that cannot be stopped; then show `path`, or with a `title` the text that `work` returned. See `run`."""
 
         def run_and_report(task: ReviewTask) -> Finished:
             outcome = work()
@@ -172,7 +172,7 @@ class Guard:
     Args:
         token: the first part of every address.
         port: where the page listens.
-        frame_ancestors: who may show it in a frame, as CSP writes it.
+        frame_ancestors: CSP value: the pages that may show it in a frame.
     """
 
     def __init__(self, token: str, port: int, frame_ancestors: str) -> None:
@@ -192,7 +192,7 @@ class Guard:
     async def __call__(
         self, request: Request, call_next: Callable[[Request], Awaitable[Response]]
     ) -> Response:
-        """Answer a request, or say why not: a middleware of FastAPI."""
+        """Answer or refuse a request (FastAPI middleware)."""
         try:
             refused = self._refusal(request)
         except ValueError:  # a Content-Length that is no number
@@ -206,7 +206,7 @@ class Guard:
         return response
 
     def _refusal(self, request: Request) -> tuple[int, str] | None:
-        """Return the status and the sentence with which a request is refused; None if it is not."""
+        """Return the status and the sentence of a refusal; None if the request is accepted."""
         if request.headers.get("host", "").lower() not in self._hosts:
             return 421, f"This page answers only as 127.0.0.1:{self._port} or localhost:{self._port}."
         token = request.scope["path"].removeprefix("/").split("/")[0]

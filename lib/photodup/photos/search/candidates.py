@@ -1,8 +1,7 @@
 """Which pairs of a library are worth a look at the pixels, and which are alike by embedding.
 
 Candidates are the nearest neighbours by embedding and by perceptual hash (of the picture in its eight
-orientations). Neither needs to be right, only to be asked often enough, and their number stays in proportion to
-the photos: a few for each, however many there are.
+orientations). They may be wrong. Their number is in proportion to the photos: a few for each.
 
 Pairs are kept between runs in `neighbours.sqlite` in the library's own folder, so that adding photos compares the new ones
 with all, not all with all. It is a cache: delete it, and the next run compares everything once.
@@ -25,12 +24,11 @@ from photodup.photos.search.neighbours import Bounds, Pairs, similar_pairs
 from photodup.photos.state.cache_file import DAMAGE, CacheFile
 from photodup.photos.state.sqlite_file import Form
 
-# Chance pairs a photo that the hash may bring, alone and where an embedding is asked too. Then the hash is
-# there for edits of tone, which leave it nearly as it was: of 670 edits of 67 photographs the embedding missed
-# 15, and 12 of those had not moved one bit.
+# Chance pairs a photo that the hash may bring, alone and beside an embedding. Beside one, the hash finds edits of tone,
+# which hardly change it: of 670 edits of 67 photographs the embedding missed 15, and 12 of those had not changed one bit.
 PER_PHOTO_ALONE, PER_PHOTO_BESIDE = 5.0, 1.0
-# With more than this share of the contents gone, everything is compared again: the place of those that were among a
-# photo's nearest was not taken by the next ones.
+# With more than this share of the contents gone, everything is compared again, as the next ones may now be among a photo's
+# nearest.
 _MAX_GONE = 0.2
 
 
@@ -63,7 +61,7 @@ class Neighbours:
 def find_neighbours(
     catalogue: Catalogue, photos: Sequence[Photo], model: Model | None, threshold: float, nearest_from: float
 ) -> Neighbours:
-    """Find them, comparing only what is new since the last time.
+    """Find the neighbours of all photos, comparing only what is new since the last run.
 
     Args:
         catalogue: of these photos.
@@ -115,10 +113,9 @@ class PairStore(CacheFile):
     AGAIN = "all photos will be compared again the next time"
 
     def read(self, kind: str, bounds: str, md5s: Sequence[str]) -> tuple[Pairs, np.ndarray] | None:
-        """Return the pairs of a search among these contents, whose places are the rows, and the rows that it did not have.
+        """Return the stored pairs among these contents, by place in `md5s`, and the places of contents not searched yet.
 
-        None where nothing is saved with these bounds, too many of the photos are gone, or the rows are not as photodup
-        writes them.
+        None if nothing is stored with these bounds, too many of the photos are gone, or the data are invalid.
         """
         columns = "method, recall, digest, md5s, first, second, nearness"
         sql = f"SELECT {columns} FROM search WHERE kind = ? AND bounds = ?"
@@ -179,10 +176,10 @@ def stored_pairs(
     Args:
         store: of the library.
         kind: of the search: a model's digest, or `hash`.
-        bounds: of the search in words; other ones than last time compare everything again.
+        bounds: of the search in words; if they have changed, everything is compared again.
         md5s: the content of each row, all different.
         search: returns the pairs of which at least one row is new; of all rows for None.
-        counting: returns those of some pairs that are near enough, where new ones have joined.
+        counting: returns those of old and new pairs that are near enough.
     """
     saved = store.read(kind, bounds, md5s)
     if saved is None:

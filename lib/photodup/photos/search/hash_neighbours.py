@@ -1,4 +1,4 @@
-"""Perceptual hashes that are near each other, plain, mirrored or turned by quarters, among very many.
+"""Find near perceptual hashes among very many: plain, mirrored or turned by quarters.
 
 Two unrelated pictures differ in about 32 of the 64 bits, and in few by chance: among a million photos each
 has several at 14 bits. So the radius within which a near hash is worth a look at the pixels falls as the library
@@ -12,16 +12,16 @@ import numpy as np
 
 from photodup.photos.search.neighbours import Pairs, among_nearest
 
-# Bits of 64 where few photos are compared: a crop to 70% differs in about 22.
+# Radius for few photos, in bits of 64: a crop to 70% differs in about 22.
 MAX_RADIUS = 24
 # Neighbours of each photo.
 NEAREST = 10
-# In a smaller library as many chance pairs are allowed as in one of this size: minutes of looking at pixels.
+# Smaller libraries are allowed the chance pairs of one of this size: minutes of comparing pixels.
 SMALL_LIBRARY = 10_000
 # Odd columns of the hash's 8 × 8 cosine terms change sign in a mirror, odd rows upside down.
 MIRROR, FLIP = 0x5555555555555555, 0x00FF00FF00FF00FF
-# So many bits nearer a hash must be when the picture is turned: few photos are, and six orientations more would bring
-# three times as many chance pairs.
+# Bits by which hashes of turned pictures must be nearer: few photos are turned, and six more orientations would bring three
+# times as many chance pairs.
 TURNED_NEARER = 6
 NONE = Pairs(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float32))
 
@@ -32,7 +32,7 @@ def mirrored_hash(phash: str) -> str:
 
 
 def orientations(bits: np.ndarray) -> list[tuple[np.ndarray, int]]:
-    """Return uint64[n] in all eight orientations, nearly, and how many bits nearer each must be.
+    """Return hashes uint64[n] in all eight orientations (approximate), and how many bits nearer each must be.
 
     As it is and mirrored come first; then upside down and turned by 180°, and all four with rows and columns exchanged.
     """
@@ -106,8 +106,8 @@ def nearest_across(
         limit: pairs of each of the second.
 
     Returns:
-        Pairs whose rows count on from `first` into `second`; turned or mirrored ones with so many bits more than they
-        differ by.
+        Pairs; the rows of `second` are numbered after those of `first`. Turned or mirrored ones have `TURNED_NEARER` bits
+        more.
     """
     import faiss
 

@@ -1,11 +1,11 @@
 """Similar pairs among very many vectors, without comparing all with all.
 
 Few rows are compared with all (`EXACT_PRODUCTS`). Of many, FAISS sorts all into cells (an inverted file, IVF) and compares
-each row with the rows of its nearest cells only. How many cells is not guessed: the number is doubled until the recall,
-measured against an exact search for a sample of rows, reaches the goal. The measured recall comes with the pairs.
+each row with the rows of its nearest cells only. The number of these cells is doubled until the recall, measured against an
+exact search for a sample of rows, reaches the goal. The measured recall comes with the pairs.
 
-Two bounds keep the number of pairs in proportion to the rows, whatever they show: below the threshold only the
-nearest few of each row are pairs, and above it a crowd of equal pictures (a webcam's year) is not all with all.
+Two bounds keep the number of pairs in proportion to the rows: below the threshold each row has its nearest few, and above it
+its nearest `MAX_CROWD`, even in a crowd of equal pictures (a webcam's year).
 """
 
 from collections.abc import Callable
@@ -19,12 +19,12 @@ from photodup.core.errors import PhotodupError
 
 # Rounding of float32 products of unit vectors: a vector's product with itself may be 0.9999999.
 TOLERANCE = 1e-6
-# Up to so many products of two rows are computed: all with all of 45,000, or 2,000 new ones with a million.
+# Most products of two rows in an exact search: 45,000 rows with each other, or 2,000 new ones with a million.
 EXACT_PRODUCTS = 2_000_000_000
 SAMPLE = 1000
-# Of a crowd above the threshold each row keeps so many.
+# Most pairs above the threshold that each row keeps.
 MAX_CROWD = 500
-# Below the threshold, a new row is held against so many of its nearest: it may be among the nearest of an old one.
+# Neighbours of a new row that count below the threshold: it may be among the nearest of an old row.
 _NEAREST_OF_NEW = 100
 # The search is not widened further than this for the sake of neighbours below the threshold.
 _MAX_NEAREST_PROBES = 32
@@ -61,7 +61,7 @@ class Pairs:
         return len(self.first)
 
     def chosen(self, rows: np.ndarray) -> "Pairs":
-        """Return some of the pairs, by place or as a mask."""
+        """Return some of the pairs, by index or mask."""
         return replace(
             self, first=self.first[rows], second=self.second[rows], similarity=self.similarity[rows]
         )

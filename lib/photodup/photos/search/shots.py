@@ -1,4 +1,4 @@
-"""When and how photographs were taken, by what their cameras wrote: two exposures are two photographs."""
+"""When and how photographs were taken, from their metadata: two exposures are two photographs."""
 
 import re
 from collections.abc import Hashable, Iterable, Sequence
@@ -10,7 +10,7 @@ from photodup.photos.compare.evidence import pair_rows
 from photodup.photos.library.catalogue import Photo
 from photodup.photos.library.metadata import read_exposure
 
-# Two exposures differ in one of these by more than rounding: share of the larger value, and in its unit.
+# Largest difference by rounding: a share of the larger value, and an amount in its unit. Two exposures differ by more.
 _ROUNDING = {"time": (0.02, 0.0), "aperture": (0.02, 0.0), "sensitivity": (0.02, 0.0), "bias": (0.0, 0.05)}
 _ROUNDING |= {"sequence": (0.0, 0.0), "drive": (0.0, 0.0)}
 # The last number of a name, if it is long enough to be a camera's counter.
@@ -35,11 +35,11 @@ class Shots:
         self._count = np.array([float(match[2][:15]) if match else np.nan for match in counted], float)
 
     def are_two(self, codes: np.ndarray) -> np.ndarray:
-        """Return for each pair whether one camera says that these are two exposures.
+        """Return for each pair whether it is two exposures of one camera, or of unnamed ones.
 
-        Another time (to the fraction that both have), exposure, drive mode or number in a sequence; without fractions,
-        another number in the names of one second. Editors keep these fields, so copies agree on them. What one side lacks
-        says nothing.
+        They differ in time (to the fraction that both have), exposure, drive mode or number in a sequence; within one second
+        without fractions, in the number in their names. Editors keep these fields, so copies agree on them. Missing fields
+        do not count.
         """
         i, j = pair_rows(codes)
         apart = np.abs(self._seconds[i] - self._seconds[j])  # NaN, and so False, without a date
@@ -57,7 +57,7 @@ class Shots:
         return (self._camera[i] == self._camera[j]) & two
 
     def are_within(self, codes: np.ndarray, seconds: float) -> np.ndarray:
-        """Return for each pair whether both are dated and so close in time."""
+        """Return for each pair whether both are dated, and at most so many seconds apart."""
         i, j = pair_rows(codes)
         return np.abs(self._seconds[i] - self._seconds[j]) <= seconds
 
@@ -69,7 +69,7 @@ def _numbered(values: Sequence[Hashable]) -> np.ndarray:
 
 
 def _times(photo: Photo) -> tuple[float, float, float, float]:
-    """Return the local time on the camera's clock, its fraction, that one's digits, and UTC, seconds; NaN if unknown."""
+    """Return local time, its fraction (both in s), the fraction's number of digits, and UTC (s); NaN if unknown."""
     try:
         moment = datetime.fromisoformat(photo.taken_at) if photo.taken_at else None
     except ValueError:

@@ -7,16 +7,15 @@ from typing import ClassVar, Self
 from photodup.photos.state.own_folder import OwnFolder, OwnFolderError
 from photodup.photos.state.sqlite_file import BESIDE, DatabaseRefusedError, Form, open_database
 
-# What reading a file raises that is damaged further in, or that somebody else filled.
+# Errors from reading a file that is damaged inside, or that somebody else filled.
 DAMAGE = (sqlite3.DatabaseError, ValueError, TypeError, AttributeError)
 
 
 class CacheFile:
-    """The file, a context manager. Where it cannot be written, `problem` says so in a sentence.
+    """The file, a context manager. If it cannot be written, the cache is in memory and `problem` says so in a sentence.
 
-    A kind of cache says the `FORM` of its file (its version is raised when what it holds comes out otherwise) and, in
-    `AGAIN`, what it costs if it cannot be written. A file of another form, or with something beside it that photodup
-    does not leave, is made again.
+    A subclass sets `FORM`, whose version is raised when the stored results would differ, and `AGAIN`, the cost of a file
+    that cannot be written. A file of another form, or with a foreign file beside it, is made again.
     """
 
     FORM: ClassVar[Form]

@@ -103,9 +103,10 @@ class OwnFolder:
         """Delete files that can be made again; missing ones are no error, links stay.
 
         Args:
-            names: relative to the folder; only names that photodup writes.
+            names: relative to the folder.
 
         Raises:
+            ValueError: a name that is none of its databases.
             OwnFolderError: photodup did not make the folder.
             OSError: a file cannot be deleted.
         """

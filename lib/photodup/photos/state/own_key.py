@@ -6,8 +6,8 @@ folder: `PHOTODUP_CONFIG`, else `$XDG_CONFIG_HOME/photodup`, else `~/.config/pho
 
 Protected: photodup does not act by itself on a line or address that this user's photodup never wrote.
 Not protected: replay. A signature names no folder, so that a library can be moved, renamed or mounted elsewhere and still
-be undone. So somebody can hand back my old lines, omit or repeat some, or put them beside other files. Other checks bound
-this: the same operation, in the given folder, on files with the size and MD5 that I once moved. Programs of this user can
+be undone. So somebody can hand back this user's old lines, omit or repeat some, or put them beside other files. Other checks
+bound this: the same operation, in the given folder, on files with the size and MD5 of that time. Programs of this user can
 read the key. With a lost key, or on another computer, signed operations count as another user's: they are listed, and
 restored only on request.
 """

@@ -108,7 +108,7 @@ def refuse_planted(file: Path) -> None:
     """Refuse a database that is a link or no regular file, and foreign files beside it.
 
     Raises:
-        DatabaseRefusedError: names the file.
+        DatabaseRefusedError: one of them is there.
     """
     # Look at these before the database: another photodup makes them after it.
     beside = {name: _status(file.with_name(file.name + name)) for name in BESIDE}

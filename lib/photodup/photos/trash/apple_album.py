@@ -1,8 +1,8 @@
 """Removal from an Apple Photos library: an album that the owner empties in Photos. Nothing is deleted here.
 
 Moving a file out of a Photos library damages the library. So marked photos go into the album "photodup: to delete", and
-the owner deletes them there. Not run here (needs macOS): written
-against photoscript 0.6, and tested on its classes with AppleScript replaced.
+the owner deletes them there. Not run on macOS yet: written against photoscript 0.6, and tested on its classes with
+AppleScript replaced.
 """
 
 import time

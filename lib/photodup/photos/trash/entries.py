@@ -23,7 +23,7 @@ from photodup.photos.state.own_key import is_signed, read_key, signature
 PURPOSE = "trash 1"
 ITEMS = "items"
 _STATES = frozenset({"removing", "removed", "taken back", "restoring", "restored", "purging", "purged"})
-UNKNOWN = "unknown"  # in the trash, and no line of the journal says so
+UNKNOWN = "unknown"  # in the trash, but in no line of the journal
 _RESCUED = "Restored from the trash"  # folder in the library for files whose former names are not known
 _ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{8}", re.ASCII)
 _MD5 = re.compile(r"[0-9a-f]{32}")
@@ -66,11 +66,11 @@ class Removal:
 
 @dataclass(frozen=True)
 class Note:
-    """Metadata to write beside a photo that stays, which only leaving photos have.
+    """Metadata that only leaving photos have, to write beside the photo that stays.
 
     Attributes:
         path: an XMP sidecar; never a photo.
-        before: MD5 of the present sidecar; None for none. Another one is not touched.
+        before: MD5 of the present sidecar, None without one; a sidecar that differs is not touched.
         data: the new content.
         sources: the photos that have these metadata; they leave only once it is written.
         reason: shown in `photodup trash list`.
@@ -110,7 +110,7 @@ class Operation:
     Attributes:
         state: of its last journal line: removing, removed, taken back, restoring, restored, purging, purged; or unknown
             for files in the trash that no line names.
-        is_doubtful: a damaged line follows.
+        is_doubtful: a later line is damaged or not this user's, and may have continued it.
         is_own: this user's photodup wrote it; others need a confirmation.
         written: the sidecar that a staying photo got; `files` then holds its former sidecar, if any.
     """

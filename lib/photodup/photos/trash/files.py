@@ -134,7 +134,7 @@ class TrashFiles:
                     _put_back(place)
 
     def is_as_removed(self, moved: Moved) -> bool | None:
-        """Return whether the file in the trash is the removed one; None if there is none."""
+        """Return whether the file in the trash is the removed one, None if none; first undo an interrupted `_discard`."""
         with self.in_trash(moved) as place:
             if place:
                 _put_back(place)
@@ -365,8 +365,8 @@ def copy_file(
     """Copy a regular file with its metadata to a name that must be free: synced and compared before it has the name.
 
     Raises:
-        OSError: nothing has the name, or what had it before. Where the original changed at the last moment, the copy of
-            what it was stays.
+        OSError: it was not copied; a file that had the name keeps it. If the original changed at the last moment, the
+            finished copy stays.
     """
     part = part_of(target)
     on_step("copy")
@@ -392,13 +392,13 @@ def _sync(*places: PathInFolder) -> None:
 
 
 def part_of(place: PathInFolder) -> PathInFolder:
-    """Return the name a copy has until it is complete: never longer than a name may be, as `.name.part` is."""
+    """Return the name of a copy until it is complete: hashed, since `.name.part` could be too long."""
     short = hashlib.md5(os.fsencode(place.name), usedforsecurity=False).hexdigest()
     return place._replace(name=f".{short}.photodup-part")
 
 
 def _aside_of(place: PathInFolder) -> PathInFolder:
-    """Return the name of ours under which a file is looked at before it is deleted."""
+    """Return the temporary name under which a file is checked before it is deleted."""
     return place._replace(name=f"{part_of(place).name}-aside")
 
 
@@ -408,7 +408,7 @@ def _aside_path(path: str) -> str:
 
 
 def free_names(path: str) -> Iterator[str]:
-    """Yield the path itself, then `name (restored).jpg`, `name (restored 2).jpg`, … for where it is taken."""
+    """Yield the path itself, then `name (restored).jpg`, `name (restored 2).jpg`, … until the caller finds a free one."""
     yield path
     first = PurePosixPath(path)
     for number in itertools.count(1):
@@ -419,5 +419,5 @@ def free_names(path: str) -> Iterator[str]:
 def _shortened(stem: str, suffix: str) -> str:
     room = _MAX_NAME_BYTES - len(os.fsencode(suffix))
     encoded = os.fsencode(stem)
-    # Cut between characters: file systems that take UTF-8 only refuse half of one.
+    # Cut between characters: some file systems refuse names that are not UTF-8.
     return (stem if len(encoded) <= room else encoded[:room].decode("utf-8", "ignore")) + suffix

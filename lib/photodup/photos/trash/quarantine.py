@@ -177,7 +177,7 @@ class Trash:
             present = self._present(
                 contents.operations, operations, confirmed, {"removing", "restoring", "purging"}
             )
-            # A sidecar that was written twice comes back the way it went.
+            # Newest first: a sidecar that was written twice then gets its first version back.
             present = [o for o in present[::-1] if o.written] + [o for o in present if not o.written]
             for operation in _with_progress(present, "restore"):
                 try:
@@ -251,7 +251,7 @@ class Trash:
         confirmed: bool,
         unfinished: set[str],
     ) -> list[Operation]:
-        """Return the operations still in the trash; in an `unfinished` state only those of others."""
+        """Return the chosen operations that are in the trash, and those of others in an `unfinished` state."""
         ids = {operation.id for operation in chosen}
         present = []
         for operation in everything:
@@ -267,7 +267,7 @@ class Trash:
                 present.append(operation)
         return present
 
-    # ---- one operation, from its journal line to the files and to the line that ends it; the trash is held
+    # ---- one operation, from its journal line to the files and to the line that ends it; the trash is locked
 
     @contextmanager
     def _removing(self, operation: Operation) -> Iterator[None]:
@@ -315,7 +315,7 @@ class Trash:
             self._bring_home(operation, "restored", again=was_unfinished)
         except (OSError, TrashError):
             if not was_unfinished:  # else it is ours now, and the next opening of the trash continues it
-                for moved in operation.files:  # all is in the trash again, under its first names
+                for moved in operation.files:  # move everything into the trash again
                     if self._files.is_as_removed(moved) is None and self._files.is_home(moved):
                         self._files.to_trash(moved)
                 operation.files = before

@@ -1,4 +1,4 @@
-"""Server processes: supervised, with a log, ended with us."""
+"""Server processes under a supervisor: each has a log, and ends with this process."""
 
 import contextlib
 import shlex
@@ -30,7 +30,7 @@ class ServerProcess:
         env: the whole environment; None inherits ours.
 
     Attributes:
-        ready_s: seconds until a `with` block could begin.
+        ready_s: seconds that entering a `with` block took.
     """
 
     ready_s: float
@@ -116,7 +116,7 @@ class ServerProcess:
             self._process.wait()
 
     def wait_until_ready(self) -> float:
-        """Wait until it is ready; return the seconds. Each kind of server overrides this."""
+        """Return the seconds until the server was ready. Subclasses wait for theirs; this returns 0 at once."""
         return 0.0
 
     def __enter__(self) -> Self:
@@ -133,7 +133,12 @@ class ServerProcess:
 
 @dataclass
 class Command:
-    """A user's command that starts a server; `{port}` in it, and PORT, are a free port."""
+    """A user's command that starts a server on a free port, which replaces `{port}` in it and is in the variable PORT.
+
+    Args:
+        words: the command line.
+        start_s: longest wait until the server is ready.
+    """
 
     words: str
     start_s: float
@@ -167,7 +172,7 @@ class Command:
 
 
 def _prune(folder: Path) -> None:
-    """Delete the oldest logs: each server on a free port adds one."""
+    """Keep the newest 40 logs: each server on a free port adds one."""
     with contextlib.suppress(OSError):  # another process prunes as well
         for old in sorted(folder.glob("*-*.log"), key=lambda path: path.stat().st_mtime)[:-40]:
             old.unlink(missing_ok=True)
@@ -200,7 +205,7 @@ def _is_error(line: str) -> bool:
     if any(word in line for word in ("NVML", "CudaDriverHelper", "CUDA driver version")):  # no GPU, no harm
         return False
     return (
-        line[:2] in ("E0", "E1")  # Triton: level, month
+        line[:2] in ("E0", "E1")  # Triton's errors: E, then the month
         or "error" in line.lower()
         or line.startswith("CRITICAL")
     )

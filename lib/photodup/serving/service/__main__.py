@@ -6,7 +6,7 @@ from photodup.core.extras import missing_extra
 from photodup.core.settings import set_variables, variable
 
 if __name__ == "__main__":
-    # Read by OpenMP when PyTorch loads it: threads that wait sleep, as those of the other engines (engines/cpu.py).
+    # OpenMP reads this when PyTorch loads it: waiting threads sleep, like those of the other engines (engines/cpu.py).
     set_variables(OMP_WAIT_POLICY=variable("OMP_WAIT_POLICY") or "PASSIVE")
     try:
         from photodup.serving.service.app import main

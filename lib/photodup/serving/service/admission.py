@@ -13,13 +13,13 @@ from collections.abc import Iterator
 
 from photodup.serving.service.bodies import RequestError
 
-# Half-life of past work in the estimate, which so follows a change of load within seconds.
+# Half-life of past work in the estimate, in seconds of work: it follows a change of load within seconds.
 _HALF_LIFE_S = 1.0
 
-# Below 1, since the pace may change while a request waits; so few requests are refused after waiting.
+# Share of the bound that a new request may expect to wait. The pace may change meanwhile, and few should be refused late.
 _EXPECTED_SHARE = 0.8
 
-# Share of the bound for one execution: a batch's first request waits for the others, and two more batches may wait.
+# Share of the bound that one execution may take: a request may wait for two batches ahead and the rest of its own.
 _EXECUTION_SHARE = 0.25
 
 
@@ -62,7 +62,7 @@ class QueuePlace:
         self.go_on_to("decoding")
 
     def go_on_to(self, stage: str, images: int | None = None) -> None:
-        """Enter "decoding", "costly" (with a number of images), "computing" or "" (left)."""
+        """Move `images`, by default all, to "decoding", "costly" or "computing"; "" leaves the queue."""
         ahead = self._admission._ahead
         if self._stage:
             ahead[self._stage] -= self._counted
@@ -99,8 +99,8 @@ class Admission:
     def expected_wait_s(self) -> float:
         """Seconds until the work ahead of an ordinary request is done, in the slowest stage.
 
-        Its batch may include later images, as many as are ahead. Images that need a deadline count only once decoded,
-        since they hold up nobody before.
+        Its batch may include later images: as many as are ahead, up to a full batch. Images that need a deadline do
+        not count while they are decoded, since they delay no other request then.
         """
         decoding = self._ahead["decoding"]
         computing = decoding + self._ahead["computing"]

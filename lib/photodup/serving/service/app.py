@@ -64,7 +64,7 @@ class Info(BaseModel):
     engine: str
     precision: str
     gate: str = Field(
-        description="of a reduced precision: passed, refused, undecided or not asked; else not needed"
+        description="accuracy check of a reduced precision: passed, refused, undecided, not asked; else not needed"
     )
     jpeg_scale: str = Field(description="whole, or reduced: large JPEGs are decoded at a smaller size")
     runtime: dict[str, str] = Field(
@@ -95,7 +95,6 @@ def _described(body: type[BaseModel], errors: dict[int, str]) -> dict[int | str,
 
 
 def _taking(media_type: str, schema: dict[str, Any]) -> dict[str, Any]:
-    """Return OpenAPI's description of a request body."""
     return {"requestBody": {"required": True, "content": {media_type: {"schema": schema}}}}
 
 
@@ -128,9 +127,9 @@ def refusal(path: str, error: RequestError) -> JSONResponse:
 
 
 class Gate:
-    """ASGI middleware that refuses requests at next to no cost: at ten times the load, nine of ten end here.
+    """ASGI middleware that refuses requests before any work: without the API key, or if embeddings would wait too long.
 
-    It asks for the API key, and refuses a request for embeddings that would wait too long.
+    At ten times the load nine of ten requests end here.
     """
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
@@ -191,7 +190,8 @@ def create_app(settings: ServiceSettings, on_failure: Callable[[str], None] = lo
 
     @app.exception_handler(RequestError)
     async def refuse(request: Request, error: RequestError) -> JSONResponse:
-        service.stages.request(error.status)
+        if request.url.path in _WORK_PATHS:
+            service.stages.request(error.status)
         return refusal(request.url.path, error)
 
     @app.exception_handler(RequestValidationError)
@@ -282,7 +282,7 @@ async def _load(service: Service, on_failure: Callable[[str], None]) -> None:
 
 
 def main() -> int:
-    """Serve until SIGINT or SIGTERM; return 2 if that failed."""
+    """Serve until SIGINT or SIGTERM; return the exit status, 2 if the start failed."""
     try:
         settings = read_settings()
         port = claim_ports(settings.host, {"the FastAPI service (PORT)": settings.port})

@@ -46,7 +46,7 @@ class Batcher:
         batch_max: most images in one execution; 1 computes one request at a time.
         delay_s: longest wait for further requests once the model is free.
         on_execution: called with (images, requests, seconds) after each execution, in that thread.
-        admission: limits the images of an execution by their pace; None for no limits.
+        admission: also limits the images of an execution by their pace.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Batcher:
         return self._thread.is_alive()
 
     def close(self) -> None:
-        """Compute what is queued, then end the thread."""
+        """Compute the queued requests, then end the thread."""
         with self._changed:
             self._closed = True
             self._changed.notify()

@@ -1,4 +1,4 @@
-"""From an HTTP request to encoded images, in bounded memory, or to an error."""
+"""Read the encoded images of an HTTP request in bounded memory, or refuse the request."""
 
 import asyncio
 import base64
@@ -63,7 +63,7 @@ class BodyBudget:
 
     @contextlib.contextmanager
     def open(self) -> Iterator[ReserveBytes]:
-        """Yield a function that reserves bytes for one request; the block's end frees them."""
+        """Yield a function that reserves bytes for one request or raises RequestError 503; the block's end frees them."""
         reserved = 0
 
         def take(n_bytes: int) -> None:
@@ -87,7 +87,7 @@ class _InMemoryParser(MultiPartParser):
 async def stream(
     request: Request, max_bytes: int, take: ReserveBytes, *, max_s: float, min_bytes_per_s: float
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the body as it arrives, so that a slow one does not occupy memory and sockets.
+    """Yield the body as it arrives, within bounds of size and time.
 
     Raises:
         RequestError: it is too large, the client left, or it is too slow: not complete after `max_s`, or at less than
@@ -179,7 +179,7 @@ def first_fault(error: ValidationError) -> str:
 
 
 def of_base64(text: str) -> bytes:
-    """Decode base64, also in lines or the alphabet for URLs; raise a ValueError that names the fault."""
+    """Decode base64, also with line breaks or in the URL alphabet; raise a ValueError that names the fault."""
     with contextlib.suppress(ValueError):  # the usual form
         return base64.b64decode(text, validate=True)
     text = "".join(text.split()).rstrip("=")

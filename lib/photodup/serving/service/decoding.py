@@ -1,4 +1,4 @@
-"""From the encoded images of a request to pixels, in bounded time, until the client leaves.
+"""Decode the images of a request in bounded time, until the client leaves.
 
 Ordinary JPEGs, which are cheap, are decoded in threads. Everything else goes to worker processes with a deadline
 (`embedding.decode_pool`), which never hold up other requests' JPEGs.
@@ -18,10 +18,10 @@ from photodup.embedding.imaging import ImageError
 from photodup.serving.service.admission import Admission, Pace, too_late
 from photodup.serving.service.bodies import ImageProblem, RequestError, bad_images
 
-# Deadlines that the images of one request may take together.
+# Longest decoding of one request's costly images, in deadlines of one image.
 _DEADLINES_PER_REQUEST = 2
 
-# Time for an image with a deadline once the service is being stopped.
+# Seconds until the worker processes are killed once the service is stopping.
 _LAST_SECONDS = 3.0
 
 
@@ -44,7 +44,7 @@ class RequestWork:
         self._lock = threading.Lock()
 
     def follow(self, future: Future) -> Future:
-        """Set the future that `cancel` cancels."""
+        """Return `future`, which `cancel` will cancel."""
         with self._lock:
             self._future = future
             if self.cancellation.is_cancelled:
@@ -131,7 +131,7 @@ class Decoder:
         return work.follow(self._callers.submit(self._costly, work))
 
     def hurry(self) -> None:
-        """End the processes soon, since the service is being stopped. Safe in a signal handler."""
+        """Kill the worker processes in three seconds, as the service is stopping. Safe in a signal handler."""
         timer = threading.Timer(_LAST_SECONDS, self._processes.close)
         timer.daemon = True
         timer.start()

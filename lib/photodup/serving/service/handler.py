@@ -65,11 +65,11 @@ class Service:
         self.digest = ""  # of the model and the scale at which JPEGs are decoded
 
     def load(self) -> None:
-        """Load and warm the model; takes seconds, in a thread."""
+        """Load and warm up the model; takes seconds, so call it in a thread."""
         s = self.settings
         model = _load(s)
-        # The fastest of the first runs, which set things up, is the first guess of the pace. Too slow a guess would
-        # refuse the first clients; their runs correct one that is too fast.
+        # The fastest of the first, slow runs is the initial pace: too high a value would refuse the first clients, and
+        # their runs correct one that is too low.
         self.admission.computing.add(1, min(_seconds_of_one(model) for _ in range(WARM_UPS)))
         is_drafted = s.jpeg_scale == "reduced" or (
             s.jpeg_scale == "auto" and draft_verdict_on(model) == "passed"
@@ -152,7 +152,7 @@ class Service:
     async def _while_wanted(
         self, request: Request, work: RequestWork, place: QueuePlace, batcher: Batcher
     ) -> tuple[Computed, float]:
-        """Decode and compute; return the answer and the end of decoding. Stops when the client leaves."""
+        """Decode and compute until the client leaves; return the answer and the time when decoding ended."""
         has_left = False
 
         async def watch() -> None:
@@ -206,7 +206,7 @@ class Service:
     async def _json(
         self, read: Callable[[bytes], list[bytes]], request: Request, take: bodies.ReserveBytes
     ) -> list[bytes]:
-        """Read a JSON body; a large one in a thread."""
+        """Read a JSON body; parse a large one in a thread."""
         _require(request, "application/json")
         body = bytearray()
         async for chunk in self._stream(request, take):

@@ -26,8 +26,8 @@ class EmbeddingsRequest(BaseModel):
     model: str = Field(description="as GET /v1/models lists it; the architecture's name will do")
     input: str | Annotated[list[str], Field(min_length=1)]
     encoding_format: Literal["float", "base64"] | None = Field(None, description="float by default")
-    modality: Literal["image"] | None = Field(None, description="Infinity's; nothing but images is embedded")
-    dimensions: int | None = Field(None, description="none but the model's own")
+    modality: Literal["image"] | None = Field(None, description="Infinity's field; only images are embedded")
+    dimensions: int | None = Field(None, description="only the model's own")
     user: str | None = None
 
 
@@ -119,7 +119,7 @@ class OpenAiRequest:
         return decoded(texts, self._max_images, _of_data_uri)
 
     def encode(self, embeddings: np.ndarray) -> bytes:
-        """Return the answer."""
+        """Return the JSON body of the answer."""
         rows = embedding_rows(embeddings, self._encoding)
         data = [{"object": "embedding", "index": i, "embedding": row} for i, row in enumerate(rows)]
         usage = {"prompt_tokens": 0, "total_tokens": 0}

@@ -19,7 +19,7 @@ class ServiceSettings(BaseSettings):
     device: str | None = Field(None, description="cpu, cuda, mps; the best there is by default")
     engine: str | None = Field(
         None,
-        description=f"{', '.join(ENGINES)}; by default as the weights come; triton: a Triton behind",
+        description=f"{', '.join(ENGINES)}; by default chosen by the weights; triton: computed by a Triton",
     )
     precision: str = Field("fp32", description=f"{', '.join(PRECISIONS)}, as far as the engine has it")
     threads: int = Field(default_factory=available_cores, ge=1, description="CPU threads of the model")
@@ -33,15 +33,15 @@ class ServiceSettings(BaseSettings):
     max_buffered_mb: float = Field(512, gt=0, description="bodies of all requests in flight")
     max_in_flight: int = Field(256, ge=1, description="complete requests in flight; more are answered 503")
     max_wait_s: float = Field(
-        2.0, gt=0, description="longest wait, without the work on the own images; beyond it 503"
+        2.0, gt=0, description="longest wait, not counting the work on a request's own images; beyond it 503"
     )
     max_pixels: int = Field(50_000_000, ge=1, description="width × height of one image")
     max_request_pixels: int = Field(500_000_000, ge=1, description="of all images of one request")
-    decode_seconds: float = Field(10.0, gt=0, description="deadline of an image that is no usual JPEG")
+    decode_seconds: float = Field(10.0, gt=0, description="deadline of images other than ordinary JPEGs")
     body_seconds: float = Field(120.0, gt=0, description="until the body of a request is complete")
     min_body_rate: float = Field(2000.0, ge=0, description="bytes a second at which a body must arrive")
-    drain_seconds: int = Field(20, ge=1, description="when stopped: for the requests in flight")
-    api_key: SecretStr | None = Field(None, description="asked of every request but the health checks")
+    drain_seconds: int = Field(20, ge=1, description="time for requests in flight when stopping")
+    api_key: SecretStr | None = Field(None, description="required from every request except health checks")
     jpeg_scale: str = Field(
         "auto",
         pattern="^(auto|whole|reduced)$",
@@ -65,7 +65,7 @@ def read_settings() -> ServiceSettings:
     """Read the environment.
 
     Raises:
-        PhotodupError: a variable has a value that makes no sense; it is named.
+        PhotodupError: a variable has an invalid value; names it.
     """
     try:
         return ServiceSettings()

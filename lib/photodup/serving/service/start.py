@@ -8,7 +8,7 @@ from photodup.core.settings import inherited
 from photodup.serving.process.ports import claim_ports, reachable
 from photodup.serving.process.server_process import ServerProcess, answers
 
-# Services started here are for measuring queues, so they may grow; `photodup serve` alone refuses long waits.
+# Requests to services started here may wait, since their queues are measured; plain `photodup serve` refuses long waits.
 PATIENT = {"MAX_WAIT_S": "60"}
 
 

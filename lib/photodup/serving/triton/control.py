@@ -59,7 +59,7 @@ def nothing_loaded(grpc_url: str) -> Iterator[None]:
     """Unload every model for the length of a `with` block, and load those that were ready again.
 
     Raises:
-        PhotodupError: as `load_model`.
+        PhotodupError: as `load_triton_model`.
     """
     with _asking(grpc_url, "every model") as client:
         index = client.get_model_repository_index(headers=grpc_metadata(grpc_url), client_timeout=60.0)

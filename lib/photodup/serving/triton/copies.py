@@ -1,7 +1,7 @@
 """Copies of a model under another name, with another configuration.
 
-To compare two settings of a model at the same time, both must be loaded. Two copies with one configuration show what a
-comparison can resolve. A copy is a folder of hard links in the repository of a Triton on this machine.
+To compare two settings of a model at the same time, both must be loaded. Two copies with one configuration show the
+smallest difference that a comparison resolves. A copy is a folder of hard links in the repository of a local Triton.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def model_copy(
     """Serve a copy of a model during a `with` block; yield the name to send requests to.
 
     Args:
-        grpc_url: of a Triton on this machine whose repository this is.
+        grpc_url: `host:port` of the local Triton that serves `repository`.
         model: name of a model, or of an ensemble for JPEG files, whose encoder is then copied.
         name: of the copied encoder; must be new.
         change: changes the copy's configuration in place.

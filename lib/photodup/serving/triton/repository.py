@@ -68,7 +68,7 @@ PATIENT_US = 60_000_000
 _MODELS = Path(__file__).parent / "models"  # Python models of ours
 PREPROCESS = "openclip_vit_b32_preprocess"
 
-# Replaced imports of library modules, which run as plain files in Triton's Python, without photodup.
+# Imports to replace in library modules that run as plain files in Triton's Python, without photodup.
 _IMPORTS = {
     "from photodup.core.errors import PhotodupError": "PhotodupError = Exception",
     "from photodup.embedding import imaging": "import imaging",
@@ -104,7 +104,8 @@ def render_repository(
             without TF32's.
         variant: batching of the encoders: a name of `config.BATCHING` or a pbtxt snippet.
         instances: of the encoder: per GPU on GPU targets, in all on the CPU; for emulated ones the number of GPUs.
-        threads: CPU only: intra-op threads of one instance; 0 shares the cores among the instances.
+        threads: CPU only: intra-op threads of one instance; 0 shares the cores among the instances (`cpu-embedded`) or
+            leaves the choice to ONNX Runtime (`cpu`).
         preprocess_instances: processes that decode images for the JPEG ensemble.
         model_digest: of weights and options; clients compare it.
         pretrained: origin of the weights, such as `laion2b_s34b_b79k` or `random:0`.
@@ -228,7 +229,7 @@ def with_steps(models: Iterable[str]) -> list[str]:
 def _available(target: Target, exported: Mapping[str, Path]) -> list[str]:
     def usable(name: str) -> bool:
         weights = WEIGHTS[name]
-        # TF32 only on request: it is a question of its own.
+        # TF32 only if requested by name: it changes the precision.
         return (
             target in ONLY.get(name, TARGETS)
             and (weights is None or weights in exported)

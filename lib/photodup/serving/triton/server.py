@@ -54,12 +54,12 @@ def triton_venv() -> Path:
 
 
 def server_folder(venv: Path) -> Path:
-    """Return the folder of `bin/tritonserver` in a virtual environment, which need not have it."""
+    """Return the folder of `bin/tritonserver` in a virtual environment; `venv` itself if it has none."""
     return next(venv.glob("lib/python3*/site-packages/pytriton/tritonserver"), venv)
 
 
 def backends_folder(venv: Path) -> Path:
-    """Assemble a backend directory, since the wheel keeps the stubs of the Python versions elsewhere."""
+    """Assemble a backend directory and return it: the wheel keeps its Python stubs in another folder."""
     server = server_folder(venv)
     version = server.parents[2].name.removeprefix("python")
     stub = server / "python_backend_stubs" / version / "triton_python_backend_stub"
@@ -120,8 +120,6 @@ class EmbeddedTriton(ServerProcess):
 
     Attributes:
         http_port, grpc_port, metrics_port: ports in use.
-        ready_s: seconds from start to ready.
-        log_path: log of this start.
 
     Raises:
         PhotodupError: no binary, or a port in use; on entering, a model that does not load (quotes the log).

@@ -1,4 +1,4 @@
-"""What `photodup export --precision` does: make the file, ask the gate, and write down what it said."""
+"""`photodup export --precision`: make the file, run the accuracy check, and write its verdict beside the file."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -36,17 +36,17 @@ def export_precision(
     draft: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> GateResult:
-    """Make a precision of some weights ready to serve, and let the gate decide whether photographs may use it.
+    """Make weights ready to serve at a precision, and check whether that changes the decisions about photographs.
 
     Args:
         weights: as `MODEL_PRETRAINED`; default that variable.
-        precision: `int8` or `bf16`.
+        precision: `int8` or `bf16`; `fp32` only with `draft`.
         engine: `openvino`, or `onnx` for INT8 by ONNX Runtime's own tool.
         folder: the owner's photographs; default the demonstration's.
         directory: where files are; default build/models.
         keep_float: regular expressions of layers to leave in float.
-        draft: ask then about JPEGs decoded at a reduced scale too, which is what `photodup scan --embed` likes to do.
-        say: receives a line of text now and then.
+        draft: then check JPEGs decoded at a reduced scale too, as `photodup scan --embed` decodes them where that passes.
+        say: receives lines of progress.
 
     Raises:
         PhotodupError: the processor, the weights or the photographs do not allow it.
@@ -59,7 +59,7 @@ def export_precision(
     check_processor(precision)
     weights = weights or environment().weights
     source = source_of(export_of(weights, directory=directory))
-    # Of random weights the gate decides nothing, whatever it looks at.
+    # With random weights the verdict is `undecided`, whatever the pictures.
     pictures = choose_pictures(folder, edits=_FEW_EDITS if source.is_random else ())
     path = reduced_path(source, engine, precision, directory)
     if precision == "int8":
@@ -91,7 +91,10 @@ def check_decisions(
     draft: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> GateResult:
-    """Count the decisions that a precision flips, and write the verdict beside `path`; `draft`: at a reduced scale, too."""
+    """Count the decisions that a precision flips, and write the verdict beside `path`.
+
+    With `draft`, `precision` gets JPEGs decoded at a reduced scale, and the verdict is written beside `draft_path`.
+    """
     decoding = ", of JPEGs decoded whole and at a reduced scale," if draft else ""
     say(f"Embedding {len(pictures.held_out)} held-out pictures{decoding} at fp32 and {precision} in {engine}")
     verdict = count_flips(source, precision, pictures, engine=engine, directory=directory, is_drafted=draft)

@@ -1,4 +1,4 @@
-"""The gate of a precision: which photo decisions it flips, on photographs that it was not calibrated on.
+"""The accuracy check of a precision: which photo decisions it flips on photographs that it was not calibrated on.
 
 Held-out photographs and edits of them are embedded twice by the engine that will serve, at FP32 and at the precision
 asked for. A pair of pictures matters for a threshold if either embedding decides it as alike, or if it lies within
@@ -11,8 +11,8 @@ asked for. A pair of pictures matters for a threshold if either embedding decide
 - A *candidate* flips when the cosine alone crosses that threshold. Nothing is removed for it, since pixels decide next, so
   it is counted and not judged.
 
-The budget: no copy decision flips, and of the similar ones at most 1%, judged by the upper end of the Clopper–Pearson
-interval. That takes pairs for independent, which pairs of common pictures are not quite.
+The budget: no copy decision flips, and at most 1% of the similar ones, by the one-sided 95% Clopper–Pearson bound. It
+treats pairs as independent, which pairs that share a picture are not quite.
 """
 
 from dataclasses import asdict, dataclass
@@ -30,7 +30,6 @@ from photodup.photos.search.hash_neighbours import mirrored_hash, search_radius
 from photodup.study.accuracy.pictures import EditedPicture, Pictures
 
 NEAR = 0.05
-MAX_VERIFIED = 200
 LIBRARY_SIZE = 100_000
 _KINDS = ("candidate", "similar", "burst")
 # What a precision may cost: copy decisions that flip, the share of similar decisions that do, and the fewest pairs near the
@@ -56,12 +55,12 @@ class Decisions:
 
 @dataclass(frozen=True)
 class GateResult:
-    """What the gate found.
+    """The outcome of the accuracy check.
 
     Attributes:
         verdict: `passed`, `refused` or `undecided`.
         sentence: the verdict with its reason and the next best thing.
-        decisions: by kind: `copies`, `candidate`, `similar`, `burst`, and `all similar`, the latter two together.
+        decisions: by kind: `copies`, `candidate`, `similar`, `burst`, and `all similar`, which joins the two before it.
         figures: of `photodup.embedding.fidelity.compare_embeddings`.
         photographs, pictures: held-out ones; pictures count edits.
         source: where the photographs come from.
@@ -111,12 +110,12 @@ def count_flips(
     """Embed held-out pictures at FP32 and at `precision` by one engine, and judge.
 
     Args:
-        is_drafted: of JPEGs, decoded whole for FP32 and at a reduced scale for `precision`.
+        is_drafted: save the pictures as JPEGs, decoded whole for FP32 and at a reduced scale for `precision`.
         source: the float32 export.
         directory: where the INT8 file is; default build/models.
 
     Raises:
-        PhotodupError: the engine, the precision or its file cannot be had.
+        PhotodupError: the engine, the precision or its file is not available.
     """
     from photodup.embedding.engines.encoder import load_model
 
@@ -148,7 +147,7 @@ def verdict_of_flips(
     left: str,
     is_random: bool = False,
 ) -> GateResult:
-    """Count the decisions that flip, and hold them against the budget.
+    """Count the decisions that flip, and compare them with the budget.
 
     Args:
         pictures: the held-out ones, in the order of the rows.
@@ -157,7 +156,7 @@ def verdict_of_flips(
         thresholds: cosines in use.
         label: weights, precision and engine, for the sentence.
         left: the precision to offer instead.
-        is_random: random weights: there are no decisions, so nothing is decided.
+        is_random: the weights are random, so the verdict is `undecided`.
     """
     figures = compare_embeddings(reference, changed, thresholds.similar)
     rows = np.triu_indices(len(reference), 1)
@@ -216,17 +215,14 @@ def _copies(
     after: np.ndarray,
     threshold: float,
 ) -> Decisions:
-    """Judge pairs near the threshold, or crossing it, whose pixels prove copies; at most `MAX_VERIFIED` of each."""
+    """Count the copy decisions near the threshold and those that cross it; pixels verify each."""
     photograph = np.array([picture.photograph for picture in pictures.held_out])
     is_same = photograph[rows[0]] == photograph[rows[1]]  # pixels of different photographs never prove copies
     crosses = is_same & ((before >= threshold) != (after >= threshold))
     near = is_same & (np.abs(before - threshold) <= NEAR)
-    rng = np.random.default_rng(0)
 
     def proven(chosen: np.ndarray) -> int:
         places = np.flatnonzero(chosen)
-        if len(places) > MAX_VERIFIED:
-            places = rng.choice(places, MAX_VERIFIED, replace=False)
         return sum(needs_cosine(*(pictures.held_out[row[place]] for row in rows)) for place in places)
 
     flips = proven(crosses)

@@ -1,4 +1,4 @@
-"""Photographs for a precision: some to calibrate on, others to judge by, with edits that bring pairs near thresholds."""
+"""Photographs to calibrate a precision on, and others to check it with, edited so that pairs lie near thresholds."""
 
 import io
 from collections.abc import Callable, Iterator, Sequence
@@ -64,12 +64,12 @@ EDITS: dict[str, Edit] = {
     "mirror": ImageOps.mirror,
     "border": _border,
 }
-"""By name: edits of a photograph, and so copies of it, that bring pairs near the thresholds."""
+"""Edits by name: each makes a copy of a photograph, and so pairs near the thresholds."""
 
 
-# Shorter side of a picture written as a camera's JPEG, pixels: its decoder shrinks it by 4, to no more than it must keep.
+# Shorter side of the JPEGs that stand for a camera's, pixels: a decode at a reduced scale shrinks them by 4.
 _CAMERA_SIDE = 4 * DRAFT_SIZE
-_GRAIN, _QUALITY = 5, 90  # greys; a camera's noise is what a reduced decode sees otherwise
+_GRAIN, _QUALITY = 5, 90  # noise in grey levels, which a reduced decode changes; JPEG quality
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class EditedPicture:
 
 @dataclass(frozen=True)
 class Pictures:
-    """What a precision is made and judged with: no scene is in both parts.
+    """The pictures to calibrate a precision on and to check it with; no scene is in both parts.
 
     Attributes:
         calibration: uint8 [n, 3, 224, 224].
@@ -118,7 +118,7 @@ class Pictures:
         return np.stack([to_uint8(picture.open()) for picture in self.held_out])
 
     def both_decodings(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the held-out pictures as camera's JPEGs decoded whole, and at a reduced scale; as `pixels` does."""
+        """Return the held-out pictures as a camera's JPEGs, decoded whole and at a reduced scale; both like `pixels`."""
         jpegs = (_as_camera_jpeg(picture.open(), seed) for seed, picture in enumerate(self.held_out))
         decoded = [[to_uint8(decode(jpeg, draft_size=size)) for size in (None, DRAFT_SIZE)] for jpeg in jpegs]
         whole, drafted = zip(*decoded, strict=True)

@@ -1,4 +1,4 @@
-"""A notebook's comparisons: what the run lacks is measured, then all are judged."""
+"""The comparisons of a notebook: measure those that the run lacks, and return the outcomes of all."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def compare(
 
     It first prints how many minutes that takes, and what they cost where the endpoints have a price. Each visit is recorded
     when it ends, so after an interruption the next call goes on. Where no server answers it prints how to start one and
-    judges what the run has.
+    returns what the run has.
 
     Args:
         notebook: file name without its ending.
         names: only these comparisons, with the nulls that check them.
-        explore: False measures only what the quick study does here, and of a machine elsewhere the primary comparisons.
-        visits: of each comparison, three or more; fewer decide nothing, and measure as without `explore`.
+        explore: False measures only the comparisons of the quick study, and against servers elsewhere the primary ones.
+        visits: of each comparison; fewer than three measure only what `explore=False` does.
         visit_s: length of the turns in a visit, seconds.
         declared: other declarations than `notebooks/comparisons.yaml`.
     """

@@ -1,4 +1,4 @@
-"""Latency against arrival rate: random arrivals from a quarter of a server's capacity to beyond it, servers in turns.
+"""Latency against arrival rate: random arrivals from half of a server's capacity to beyond it, servers in turns.
 
 One measurement gives the curve and the highest rate under a bound, so one load has one figure.
 """

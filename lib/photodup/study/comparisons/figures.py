@@ -1,4 +1,4 @@
-"""The two figures of comparisons: where each side lies, and how far the sides of each comparison differ."""
+"""Figures of comparisons: the values of each side, one visit, and how far the sides of each comparison differ."""
 
 from __future__ import annotations
 
@@ -11,76 +11,44 @@ from photodup.study.notebook import charts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 MARKERS = {"fastapi": "o", "triton": "s", "local": "D"}
-SERVERS = {"fastapi": "FastAPI", "triton": "Triton", "local": "in process"}
 
 
-def draw_frontier(ax: Axes, compared: Compared) -> None:
-    """Draw each side at its throughput with eight in flight (x, images/s) and its median latency with one (y, ms), with 95%
-    intervals.
+def draw_sides(compared: Compared) -> Figure | None:
+    """Draw a row for each side: median latency with one request in flight, throughput with eight, and 95% intervals.
 
-    Colour is the engine, shape the server. The faint line upwards ends at the 99th percentile of latency.
+    Colour is the engine, shape the server. Return None if nothing was measured.
     """
-    from matplotlib.patheffects import withStroke
+    import matplotlib.pyplot as plt
 
+    panels = (
+        ("one", "latency_ms_p50", "Latency, one in flight", "median (ms)"),
+        ("eight", "throughput_images_per_s", "Throughput, eight in flight", "images/s"),
+    )
     sides = compared.sides
-    at_one = sides[sides.load == "one"].set_index("side")
-    at_many = sides[sides.load == "eight"].set_index("side")
-    rates = at_many.throughput_images_per_s.astype(float).dropna()
-    fastest = at_many.engine[rates.idxmax()] if len(rates) else None
-    latencies = at_one.astype({"latency_ms_p50": float}).dropna(subset="latency_ms_p50")
-    upper = set(latencies.groupby(["engine", "precision"]).latency_ms_p50.idxmax())
-    for side in sides_under(compared, "one", "eight"):
-        lone, many = at_one.loc[side], at_many.loc[side]
-        x, y = many.throughput_images_per_s, lone.latency_ms_p50
-        if not (x and y and x > 0 and y > 0):
-            continue
-        color = charts.engine_color(lone.engine)
-        reach_x = [[x - many.throughput_images_per_s_ci_low], [many.throughput_images_per_s_ci_high - x]]
-        reach_y = [[y - lone.latency_ms_p50_ci_low], [lone.latency_ms_p50_ci_high - y]]
-        text = f"{lone.precision.upper()}, {SERVERS.get(lone.server, lone.server)}"
-        ax.errorbar(x, y, reach_y, reach_x, fmt="none", ecolor=color, elinewidth=1.2, zorder=2)
-        if (p99 := lone.latency_ms_p99) and p99 > y:
-            ax.plot([x, x], [y, p99], color=color, alpha=0.3, linewidth=1, zorder=1, label="_to p99")
-            ax.plot(x, p99, "_", color=color, alpha=0.5, zorder=1, label="_to p99")
-        ax.plot(x, y, MARKERS.get(lone.server, "o"), color=color, markersize=8, zorder=3, label=f"_{side}")
-        # Two servers with one engine lie on each other: the upper one's name is above, the lower one's below. Two engines
-        # lie side by side: the names of the one that gives most are on the right.
-        to_right = lone.engine == fastest
-        name = ax.annotate(
-            text,
-            (x, y),
-            xytext=(10 if to_right else -10, 6 if side in upper else -13),
-            textcoords="offset points",
-            fontsize=8,
-            color=color,
-            ha="left" if to_right else "right",
-            zorder=4,
-        )
-        name.set_path_effects([withStroke(linewidth=3, foreground="white")])  # over its neighbour's bars
-    ax.margins(x=0.14, y=0.1)  # room for the names
-
-
-def sides_under(compared: Compared, *loads: str) -> list[str]:
-    """Return the sides that were measured under each of these loads."""
-    measured = [compared.sides.side[compared.sides.load == load].tolist() for load in loads]
-    return [side for side in measured[0] if all(side in sides for sides in measured)]
-
-
-def draw_values(ax: Axes, compared: Compared, load: str, metric: str) -> int:
-    """Draw each side's value under one load with its 95% interval, one row a side; return how many there are."""
-    sides = compared.sides[(compared.sides.load == load) & (compared.sides[metric].astype(float) > 0)]
-    for row, (_, side) in enumerate(sides.iterrows()):
-        interval = (side[f"{metric}_ci_low"], side[f"{metric}_ci_high"])
-        marker = MARKERS.get(side.server, "o")
-        charts.interval_row(
-            ax, row, side[metric], interval, color=charts.engine_color(side.engine), marker=marker
-        )
-    charts.name_rows(ax, sides.label)
-    ax.tick_params("y", labelsize=8)
-    ax.set_xlim(left=0)
-    return len(sides)
+    measured = [
+        sides[(sides.load == load) & (sides[metric].astype(float) > 0)].sort_values(metric).set_index("side")
+        for load, metric, *_ in panels
+    ]
+    names = list(dict.fromkeys([*measured[0].index, *measured[1].index[::-1]]))[::-1]  # the fastest on top
+    if not names:
+        return None
+    labels = measured[1].label.to_dict() | measured[0].label.to_dict()
+    figure, axes = plt.subplots(1, 2, figsize=(8.8, 1.2 + 0.26 * len(names)), sharey=True)
+    for ax, rows, (_, metric, title, unit) in zip(axes, measured, panels, strict=True):
+        for row, name in enumerate(names):
+            if name in rows.index:
+                side = rows.loc[name]
+                interval = (side[f"{metric}_ci_low"], side[f"{metric}_ci_high"])
+                marker, color = MARKERS.get(side.server, "o"), charts.engine_color(side.engine)
+                charts.interval_row(ax, row, side[metric], interval, color=color, marker=marker)
+        ax.set(title=title, xlabel=unit)
+        ax.set_xlim(left=0)
+    charts.name_rows(axes[0], [labels[name] for name in names])
+    axes[0].tick_params("y", labelsize=8)
+    return figure
 
 
 def draw_visit(ax: Axes, compared: Compared, name: str) -> None:
@@ -105,7 +73,7 @@ def draw_visit(ax: Axes, compared: Compared, name: str) -> None:
 def draw_effects(ax: Axes, compared: Compared, names: Sequence[str]) -> None:
     """Draw comparisons as intervals of the relative effect, in percent: filled where a difference was found.
 
-    What was not measured has its name and no point. The grey band is the difference that interests nobody.
+    What was not measured has its name and no point. The grey band is what is too small to matter (`SMALLEST_EFFECT`).
     """
     from matplotlib.lines import Line2D
 
@@ -123,5 +91,5 @@ def draw_effects(ax: Axes, compared: Compared, names: Sequence[str]) -> None:
     handles = [
         Line2D([], [], color=c, marker="o", markerfacecolor=face, label=text) for text, c, face in looks
     ]
-    if len(names) > 1:  # it would lie over a lone interval, beside which another panel has it
+    if len(names) > 1:  # it would hide a lone interval; another panel has a legend
         ax.legend(handles=handles, loc="best", fontsize=8)

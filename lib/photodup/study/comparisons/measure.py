@@ -1,6 +1,6 @@
 """Measure declared comparisons: every pair is visited several times, and all visits are spread over the pass.
 
-A visit (`photodup.bench.pairs.alternate`) measures both sides at the same time and is recorded when it ends, so an
+A visit (`photodup.bench.pairs.alternate`) measures both sides in turns and is recorded when it ends, so an
 interrupted pass goes on with the visits that are missing; a visit that was interrupted is measured anew for both sides.
 """
 
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
 KIND = "visit"
 EXPLORATORY_PALINDROMES = 1
-SERVED_BLOCK_S = 2.0  # of sides that are started for each block
-# What a visit is estimated from: a server on two cores answers some 50 images a second, and starts in about so long.
+SERVED_BLOCK_S = 2.0  # of sides whose model is configured anew for each block
+# To estimate a visit's length: a server on two cores takes about so long for an image, and to start.
 IMAGE_S, READY_S = 0.02, 15.0
 
 
@@ -49,7 +49,7 @@ class Sizes:
     """The amount measured of a primary comparison.
 
     Attributes:
-        starts: how often all servers are started, so that visits share a start; 0: anew for each.
+        starts: how often all servers are started, spread over the rounds of visits; 0: for each round.
     """
 
     visits: int = 4
@@ -57,7 +57,7 @@ class Sizes:
     starts: int = 0
 
     def visit_s(self, pair: Pair) -> float:
-        """About how long a visit of a comparison takes, seconds: a block waits for its answers, however slow they are."""
+        """Return about how long a visit of a comparison takes, seconds; a block waits for its answers, however slow."""
         plan = self.plan
         block_s = max(1.1 * plan.block_s, sum(plan.answers(pair.load)) * pair.load.batch * IMAGE_S)
         n_started = sum(bool(side.settings or side.server) for side in (pair.a, pair.b))
@@ -104,8 +104,8 @@ def visit_sides(
     seed: int,
     serve: Callable[[int], AbstractContextManager[object]] | None = None,
 ) -> Visit:
-    """Measure one visit of two sides from where this process is; see `measure_visit`."""
-    if set(sides[0].pids) & set(sides[1].pids):  # one model asked in two ways
+    """Measure one visit of two sides with the payload photographs; see `measure_visit`."""
+    if set(sides[0].pids) & set(sides[1].pids):  # one server for both: its processor time cannot be divided
         sides = [replace(side, pids=()) for side in sides]
     lanes, photos = [side.lane() for side in sides], payload_photos(N_PHOTOS)
     return measure_visit(lanes, photos, load, plan, seed=seed, serve=serve)
@@ -149,9 +149,9 @@ def obstacle(run: Run, pair: Pair) -> str:
 
 
 def missing_visits(run: Run, pairs: Sequence[Pair], sizes: Sizes) -> list[tuple[int, Pair]]:
-    """Return the visits that the run lacks of comparisons whose sides its servers have: the number of each, and its pair.
+    """Return (number, pair) of each visit that the run lacks and its servers can measure.
 
-    The pairs of each round of visits are in a random order; what two servers are started for is together.
+    Each round of visits has a random order; the loads of two servers that are started for a visit follow each other.
     """
     visits = []
     for number in range(1, sizes.visits + 1):
@@ -160,7 +160,7 @@ def missing_visits(run: Run, pairs: Sequence[Pair], sizes: Sizes) -> list[tuple[
         places = {p: first[p.a, p.b] if p.a.server else place for place, p in enumerate(drawn)}
         for pair in sorted(drawn, key=places.__getitem__):
             pair = offered(run, pair)
-            # No answer rests on an exploratory one.
+            # No answer rests on an exploratory comparison, so the fewest visits are enough.
             is_due = number <= FEWEST_VISITS or pair.is_primary or pair.is_null
             if not is_due or obstacle(run, pair):
                 continue
@@ -268,7 +268,7 @@ def _has_models(run: Run, *sides: Side) -> bool:
 
 
 def reach(run: Run, side: Side, again: bool, servers: ExitStack) -> SideAddress:
-    """Return the address of a side; a copy with its settings, or a second process of it, is started first."""
+    """Return the address of a side; first start a model copy with its settings or, with `again`, a second process."""
     backend, options = side.backend, dict(side.options)
     url = run.address_of(backend)
     inner = side.configured_model if backend.server == "triton" else ""

@@ -165,7 +165,7 @@ def _comparison(
 
 
 def _figures_of_sides(visits: list[tuple[Pair, list[Visit]]], used: set[tuple[str, str]]) -> pd.DataFrame:
-    """One row a side and load, from all visits of all comparisons and nulls that have it."""
+    """Return one row for each side and load, from all visits of all comparisons and nulls that have it."""
     import pandas as pd
 
     visits_of: dict[tuple[str, str], list[tuple[Visit, int]]] = {}
@@ -188,5 +188,5 @@ def _figures_of_sides(visits: list[tuple[Pair, list[Visit]]], used: set[tuple[st
         rows.append({**facts, "n_visits": len(distinct), "n_failed": n_failed, **read.figures(distinct)})
     metrics = [f"{metric}{end}" for metric in METRICS for end in ("", "_ci_low", "_ci_high")]
     names = ["side", "load", "label", *COLUMNS, "n_visits", "n_failed", *metrics]
-    # A frame of nothing has them too.
+    # An empty frame has these columns too.
     return pd.DataFrame(rows, columns=names).astype(dict.fromkeys(metrics, float))

@@ -34,7 +34,7 @@ ENGINE_COLORS = {
     "pytorch": "#e07a5f",
     "onnx": "#2a6f97",
     "openvino": "#3d9970",
-    "trt": "#3d9970",
+    "trt": "#6a4c93",
     "emulated": "#8e6c8a",
     "published": "#6b7280",
 }
@@ -198,7 +198,7 @@ def _drawn(ax: Axes, names: Mapping[str, str]) -> Iterator[tuple[str | None, flo
 
 
 def _names(axis: Axis) -> dict[int, str]:
-    """Return the names of an axis by their places; none where it counts."""
+    """Return the tick labels of an axis by position; none where they are numbers."""
     from matplotlib.category import StrCategoryFormatter
     from matplotlib.ticker import FixedFormatter, FuncFormatter
 

@@ -77,7 +77,7 @@ def write_study(directory: Path, outcomes: Iterable[NotebookOutcome]) -> None:
 
 
 def read_notebook(path: Path) -> Any:
-    """Return a notebook that may be somebody else's.
+    """Read and validate a notebook, which may come from a stranger.
 
     Raises:
         RecordError: it is damaged; names the file.

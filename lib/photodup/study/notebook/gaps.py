@@ -2,7 +2,7 @@
 
 A missing record is a result of its own: a link that could not be made, a server that was not there. `NotMeasured` says
 which. In a notebook the cell prints that sentence and sets no name; a later cell that uses one of its names prints it
-too. Cells run as they are written. Any other error ends the notebook as usual.
+too. Any other error ends the notebook as usual.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _INNER = (*_NAMED, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.Gene
 
 
 class NotMeasured(PhotodupError):
-    """Something is asked of a result that was not measured; the message says which and why."""
+    """A result that is needed was not measured; the message says which and why."""
 
 
 class Gap(dict):
@@ -30,11 +30,7 @@ class Gap(dict):
 
 
 def need(is_there: bool, sentence: str) -> None:
-    """End the cell with a sentence unless what it needs is there.
-
-    Raises:
-        NotMeasured: it is not.
-    """
+    """Raise `NotMeasured` with a sentence, which ends the cell, unless what the cell needs is there."""
     if not is_there:
         raise NotMeasured(sentence)
 
@@ -50,7 +46,7 @@ def print_gaps() -> None:
 
 
 def refuse_undeclared_parameters() -> None:
-    """Check what papermill injected into this notebook: it only warns of a mistyped name, and runs the default.
+    """Refuse parameters that this notebook does not declare; papermill only warns, and runs with the default.
 
     Raises:
         PhotodupError: a name that the notebook does not declare; names it and those that are declared.

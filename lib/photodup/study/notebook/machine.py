@@ -19,7 +19,7 @@ class Gpu(BaseModel):
 
 
 class Weights(BaseModel):
-    """The weights of a run; without a digest nobody has loaded them."""
+    """The weights of a run; `digest` is None until they are loaded."""
 
     model_config = ConfigDict(extra="allow")
     pretrained: str = "not recorded"

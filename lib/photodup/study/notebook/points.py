@@ -47,17 +47,17 @@ class Spec:
         backend: its name.
         load: what is sent.
         label: in words, how the server is configured, or whatever else tells two specs apart; part of the key.
-        setting: makes the context in which the run's own server is configured as `label` says.
-        server: makes the context of a server of this label alone, which gives its address. Either context is entered once a
-            visit for all specs of a label, and not at all where all of them have records.
+        setting: returns a context in which the run's own server is configured as `label` says.
+        server: returns a context that runs a server of this label alone and gives its address. Either context is entered
+            once a visit for all specs of a label, and not at all where all of them have records.
         link: name of an emulated link (`photodup.bench.link.link.PRESETS`) between client and server, which must be on
             this machine; "" is the real way to them. Each window gets a fresh link, so none inherits another's queue.
         options: of the adapter, such as `{"channel": "shared"}`.
         config: more that the figure depends on; recorded.
         columns: more columns of the row, such as a name for a chart; not recorded.
-        tolerates_errors: requests that fail are counted, and fail no window: what is refused is the result.
+        tolerates_errors: count requests that fail instead of failing the window.
         is_checked: compare embeddings with the reference before a backend's first window, unless it is emulated.
-        plan: of its windows, where it is another than the other specs'.
+        plan: of its windows; default that of all specs.
     """
 
     backend: str
@@ -141,7 +141,7 @@ def _measure(run: Run, specs: Sequence[Spec], plan: WindowPlan, visits: int) -> 
     from tqdm import tqdm
 
     order, checked = random.Random(0), set[str]()
-    # No bar where everything is read: what is committed would hold its traces.
+    # No bar where everything is read: committed outputs would hold it.
     with tqdm(total=visits * len(specs), desc="windows", unit="window", leave=False, delay=5) as progress:
         for visit in range(1, visits + 1):
             for group in _in_random_order(specs, order):
@@ -182,9 +182,9 @@ def _in_random_order(specs: Sequence[Spec], order: random.Random) -> Iterator[li
 
 @contextlib.contextmanager
 def _configured(spec: Spec) -> Iterator[Callable[[], str | None]]:
-    """Yield what enters a spec's context when it is first called, and leave it at the end.
+    """Yield a function that enters a spec's context when first called, and returns the address of its server.
 
-    A server that keeps its configuration, or does not start, is not tried again by the other specs of its group.
+    It raises again what the first call raised: a server that cannot be configured or started is not tried twice.
     """
     entered: list[str | PhotodupError | None] = []
     with contextlib.ExitStack() as stack:
@@ -237,7 +237,6 @@ def check_answers(run: Run, backend: Backend, client: Adapter) -> None:
 
 
 def _window(spec: Spec, plan: WindowPlan, url: str, metrics_url: str | None, way: Way) -> Columns:
-    """Measure one window from where this process is."""
     backend = parse_backend(spec.backend)
     models = served_models(backend) if backend.server == "triton" else ()
     return measure(

@@ -142,7 +142,7 @@ class Run:
 
     @property
     def is_here(self) -> bool:
-        """The servers are on this machine: only here can one be started, or a link put before it."""
+        """Return whether the servers are on this machine: only here can one be started, or a link be put before it."""
         return _is_here(self.endpoints)
 
     def measure_way(self) -> Way:
@@ -191,7 +191,7 @@ def folder_of(run: str) -> Path:
     """Return the folder of a run, which need not exist.
 
     Raises:
-        PhotodupError: the name could lead elsewhere, or no folder can have it.
+        PhotodupError: the name is invalid, such as one that leads out of results/.
     """
     if not _NAME.fullmatch(run) or len(run) > _LONGEST:
         raise PhotodupError(
@@ -255,9 +255,9 @@ def open_run(
             `endpoints.read_address_line`). Its servers are asked which models and which engine they have loaded, and
             unless you also name a run, the run is named after it: a new machine must never be answered from the reference
             run's records.
-        gpu, gpus: model and number of the machine's GPUs, laid over the endpoints file; what neither states the
-            servers are asked.
-        price_per_hour: of the whole machine in USD, laid over the endpoints file.
+        gpu, gpus: model and number of the machine's GPUs, in place of the endpoints file's; the servers are asked for what
+            neither states.
+        price_per_hour: of the whole machine in USD, in place of the endpoints file's.
         strict: let the notebook fail where no server answers.
         asks_servers: False for a notebook that computes on this machine or reads records; beside what answers, it then
             says that it measures nothing there.
@@ -279,7 +279,7 @@ def open_run(
     texts = {"RUN": run, "ENDPOINTS": str(endpoints or ""), "GPU": gpu}
     for name, text in texts.items():
         if text is None and name != "RUN":
-            continue  # papermill's own word for `-p GPU ""`
+            continue  # papermill reads `-p GPU ""` as None
         if not isinstance(text, str) or len(text) > _LONGEST or escaped(text) != text:
             raise PhotodupError(f"{name} should be a text of at most {_LONGEST} characters in one line.")
     gaps.print_gaps()
@@ -331,7 +331,7 @@ def _as_name(text: str) -> str:
 
 
 def was_measured_elsewhere(run: Run) -> bool:
-    """Return whether the run has records, and of another machine than this one."""
+    """Return whether the run was begun on another machine, or against other servers."""
     recorded, here = read_machine(run.directory), _machine_now(run.endpoints)
     names = {"cpu", "cores", "servers"} & recorded.model_fields_set
     return any(getattr(recorded, name) != getattr(here, name) for name in names)

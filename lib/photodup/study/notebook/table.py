@@ -1,4 +1,4 @@
-"""Figures as one table that has its columns whatever was measured, what was not measured and why, and tables as Markdown."""
+"""Figures as a table that always has all its columns, the reasons why some are missing, and tables as Markdown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which weights the study runs on, and everything that has to exist before a server can start."""
+"""The weights that the study runs on, its demonstration library, and the photographs that requests carry."""
 
 from __future__ import annotations
 
@@ -14,18 +14,14 @@ STAND_IN = "random:0"
 def choose_weights(weights: str | None = None) -> str:
     """Return the weights to use: `weights`, else `MODEL_PRETRAINED`, else `random:0`.
 
-    The study's default is random weights, said openly in every record: no timing depends on their values,
-    and nobody should download 600 MB to read a latency. Name real ones to study similarities as well.
+    The default is random weights, and every record names them: no timing depends on their values. Name real ones to
+    study similarities as well.
     """
     return weights or environment().model_pretrained or STAND_IN
 
 
 def prepare_model(weights: str | None = None) -> str:
-    """Set `MODEL_PRETRAINED` for this process and its children, and make sure the weights can be had.
-
-    Raises:
-        PhotodupError: the weights cannot be loaded; the message names `random:0` as the way on.
-    """
+    """Set `MODEL_PRETRAINED` for this process and its children to `choose_weights(weights)`, and return it."""
     weights = choose_weights(weights)
     set_variables(MODEL_PRETRAINED=weights)
     return weights

@@ -1,4 +1,4 @@
-"""One server by itself, in FP32: start-up, memory, twice its rate, and what `verify` finds."""
+"""Each server by itself, in FP32: start-up, memory, overload at twice its rate, and the findings of `photodup verify`."""
 
 from __future__ import annotations
 
@@ -26,17 +26,18 @@ ByServer = dict[str, Columns]  # a server's label → what was recorded of it, w
 STARTS = 3
 OVERLOAD, OVERLOAD_S, IN_FLIGHT = 2.0, 12.0, 128
 REFUSING = {"MAX_WAIT_S": "2"}  # as `photodup serve` does
-RECOVERED, RECOVERY_LIMIT_S = 1.5, 30.0  # a single request is back within so many times its latency before
+# Recovered: a request takes at most so many times its earlier latency.
+RECOVERED, RECOVERY_LIMIT_S = 1.5, 30.0
 PROBED, PROBE = Load("closed_loop", concurrency=8, span="prepared"), WindowPlan(3.0, warmup_requests=2)
 
 
 def costs(run: Run) -> ByServer:
-    """Return start-up times, memory and what twice its rate did to each server; measured unless the run has it."""
+    """Return the columns of `measure_alone` for each server, measured unless the run has them."""
     return _of_each(run, "server-alone", measure_alone)
 
 
 def verified(run: Run) -> ByServer:
-    """Return what `photodup verify` finds of each server, as `VerifiedServer.as_record`; likewise."""
+    """Return what `photodup verify` finds of each server (`VerifiedServer.as_record`), measured unless the run has it."""
     return _of_each(run, "server-verify", verify_alone)
 
 
@@ -59,7 +60,7 @@ def config_of(side: Side) -> dict[str, str]:
 
 
 def verify_alone(side: Side) -> Columns:
-    """Return what `photodup verify` finds of a server in a process of its own, as broken files may kill it."""
+    """Return what `photodup verify` finds of a server that is started for this alone, since broken files may kill it."""
     with started(side) as up:
         return verify_server(
             up.target, choose_weights(), precision="fp32", most_images=peer_of(side).max_images
@@ -67,7 +68,7 @@ def verify_alone(side: Side) -> Columns:
 
 
 def measure_alone(side: Side) -> Columns:
-    """Return start-up times of `STARTS` starts, memory before and under load in MiB, and what twice its rate did to it."""
+    """Return `first_answer_s` of `STARTS` starts, `cosine_min`, `memory_loaded_mib` after a load, and `overload`."""
     first_answer_s: list[float] = []
     facts: Columns = {}
     for number in range(STARTS):
@@ -83,11 +84,11 @@ def measure_alone(side: Side) -> Columns:
 
 
 def overloaded(up: Started, rate: float) -> Columns:
-    """Offer twice the rate for some seconds; count what is refused, and time how soon a single request is as before."""
+    """Offer twice the rate for `OVERLOAD_S`; count answers and failures, and time the recovery (`RECOVERED`)."""
     before_ms = float(np.median(single_ms(up, 8)))
     load = Load("server", concurrency=IN_FLIGHT, offered_per_s=OVERLOAD * rate, span="prepared")
-    watcher = Observer()  # what is refused under overload is what is asked for
-    # Nothing to warm up: a burst of first requests on all connections is refused by those who refuse.
+    watcher = Observer()  # lets the window go on while requests are refused
+    # No warm-up: its burst of requests on all connections would be refused.
     window = WindowPlan(OVERLOAD_S, warmup_requests=0)
     measure(up.adapter(), payloads().items, load, window, observer=watcher)
     ended = time.monotonic()
@@ -107,7 +108,7 @@ def overloaded(up: Started, rate: float) -> Columns:
 
 
 def single_ms(up: Started, count: int) -> list[float]:
-    """Return how long so many requests took, one after the other, ms."""
+    """Return the latency of `count` requests, one after the other, ms."""
     times_ms = []
     with contextlib.closing(up.adapter()) as client, contextlib.closing(client.open()) as connection:
         for photo in payloads().items[:count]:
@@ -122,7 +123,7 @@ def probed_rate(up: Started) -> float:
     """Return requests/s with eight in flight, from a short window.
 
     Raises:
-        PhotodupError: the server did not hold it.
+        PhotodupError: the window gave no rate; names its error.
     """
     columns = measure(up.adapter(), payloads().items, PROBED, PROBE)
     if not (rate := columns.get("throughput_images_per_s")):

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 MIN_COSINE = {"fp32": 0.9999}  # of embeddings to ours in FP32, before anything is timed
 MIN_COSINE_REDUCED = 0.98
-START_S = 240.0  # longest
+START_S = 240.0  # longest wait until a server is ready
 N_PHOTOS = 64
 TOOLS = "tools/peers"
 TORCH_DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
@@ -85,9 +85,9 @@ def version(server: PeerServer) -> str:
 
 
 def open_peers(name: str) -> Run:
-    """Open the run of the peers: to be filled on the machine that began it where one is installed, else for reading.
+    """Open the run of the peers: for reading only where no peer is installed, or another machine began the run.
 
-    It prints in one sentence what is missing.
+    It prints which peers are missing.
     """
     run, servers = open_run(name), map(peer_of, fp32_sides())
     peers = [server for server in servers if server.command]
@@ -107,7 +107,7 @@ def payloads() -> Payloads:
 
 @cache
 def reference() -> np.ndarray:
-    """Return our own embeddings of them, float32 [n, dim] of length 1: what every server has to answer."""
+    """Return our own embeddings of `payloads`, float32 [n, dim] of length 1: what every server has to answer."""
     from photodup.embedding.engines.encoder import load_model
 
     return load_model(pretrained=choose_weights(), device="cpu").embed_pixels(wires.pixels(payloads().items))
@@ -115,7 +115,7 @@ def reference() -> np.ndarray:
 
 @dataclass(frozen=True)
 class Started:
-    """A running server: its address, the seconds until it was ready, and the process that holds all of it."""
+    """A running server: its address, the seconds until it was ready, and the root of its processes."""
 
     side: Side
     base: str
@@ -153,7 +153,7 @@ def started(side: Side, **settings_of_ours: str) -> Iterator[Started]:
     """Run a server for the length of a `with` block.
 
     Args:
-        settings_of_ours: variables of our FastAPI service, beside the usual.
+        settings_of_ours: more environment variables of our FastAPI service; other servers do not get them.
 
     Raises:
         PhotodupError: it is not installed, or does not start; quotes its log.
@@ -224,7 +224,7 @@ class Two:
 
     @contextlib.contextmanager
     def lanes(self, a: Side, b: Side, visit: int) -> Iterator[list[Lane]]:
-        """Give a block the lanes of two sides; the loads of one visit share a start, unless the block fails.
+        """Yield the lanes of two sides, started for each visit; its loads share the start, unless the block fails.
 
         Raises:
             PhotodupError: one does not start, or embeds otherwise.

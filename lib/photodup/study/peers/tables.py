@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def server_costs(costs: ByServer) -> pd.DataFrame:
-    """Return memory, start-up and what twice its rate did, one row a server."""
+    """Return memory, start-up times and the overload at twice its rate, one row a server."""
     import pandas as pd
 
     rows = {}

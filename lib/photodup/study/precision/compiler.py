@@ -1,6 +1,6 @@
-"""A batch size that a vendor's compiler has not seen, and a cache of what it built (notebook 05).
+"""The cost of a batch size that a vendor's compiler has not seen, with and without its cache (notebook 05).
 
-May import: embedding.engines. Each function runs in a process of its own (`in_own_process`), so that its memory is its own.
+`in_own_process` runs a function in a fresh process, so that its memory can be measured by itself.
 """
 
 import time
@@ -26,12 +26,12 @@ def answer_sizes(graph: Path, sizes: Sequence[int], per_size: bool, cache: str =
 
     Args:
         sizes: images in each request, in order.
-        per_size: an engine for one size each, built when a request first asks for it; otherwise one engine for 1 to
+        per_size: one engine for each size, built when a request first asks for it; otherwise one engine for 1 to
             the largest size, built and warmed for every size before the first request.
         cache: OpenVINO's folder of compiled models.
 
     Returns:
-        `start_s` until the first request, and `requests`: `batch`, `built`, `latency_ms`, `memory_mb`.
+        `start_s` until the first request, and `requests`: `batch`, `built`, `latency_ms`, `memory_mb` (resident).
     """
     start = time.perf_counter()
     engines: dict[int, Callable[[np.ndarray], Any]] = {}
@@ -59,7 +59,7 @@ def _openvino(graph: Path, cache: str, sizes: str) -> Callable[[np.ndarray], Any
 
 
 def noise(batch: int) -> np.ndarray:
-    """Return so many made-up images as an encoder takes them: timing does not depend on what they show."""
+    """Return noise in place of images, float32 [batch, 3, 224, 224]: timing does not depend on what they show."""
     return np.random.default_rng(0).standard_normal((batch, 3, 224, 224), np.float32)
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import onnx
 
 ROUNDED = ("fp16", "bf16")
-# Results of these are numbers that were rounded before.
+# These only move numbers that were rounded before.
 _MOVES = {
     "Concat", "Expand", "Flatten", "Gather", "Identity",
     "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze",
@@ -41,11 +41,16 @@ def rounded(graph: "onnx.ModelProto", precision: str) -> "onnx.ModelProto":
     Args:
         graph: an exported encoder; it is not changed.
         precision: `fp16` (10 bits of fraction, overflows above 65,504) or `bf16` (7 bits, float32's range).
+
+    Raises:
+        PhotodupError: another precision, or tensors without a recorded type.
     """
     from onnx import TensorProto, helper
 
     if precision not in ROUNDED:
-        raise PhotodupError(f"Cannot round to {precision!r}: use {' or '.join(ROUNDED)}, or quantize().")
+        raise PhotodupError(
+            f"Cannot round to {precision!r}: use {' or '.join(ROUNDED)}, or `photodup export --precision int8`."
+        )
     low = TensorProto.FLOAT16 if precision == "fp16" else TensorProto.BFLOAT16
     floats = _float_tensors(graph)
     changed = copy.deepcopy(graph)

@@ -1,7 +1,7 @@
 """Where an ONNX Runtime session spends its time, and on which provider each node really runs.
 
-ONNX Runtime writes its own trace. A node that the wanted provider cannot run goes silently to the CPU, and the
-copies around it cost more than the node; so what landed elsewhere is counted by operator.
+ONNX Runtime writes the trace. It silently moves a node that the wanted provider cannot run to the CPU, and the copies
+around it can cost more than the node: `fallbacks` counts such nodes.
 """
 
 import json

@@ -46,7 +46,7 @@ def decode_body(body: bytes, form: str) -> np.ndarray:
     if form == "json":
         tensor = json.loads(body)["inputs"][0]
         return np.asarray(tensor["data"], np.float32).reshape(tensor["shape"])
-    # The length of the JSON head travels in a header of its own; here the array's size gives it away.
+    # Over HTTP a header gives the length of the JSON head; here the head ends where its JSON object does.
     head, end = json.JSONDecoder().raw_decode(body[:4096].decode("latin-1"))
     return np.frombuffer(body, "<f4", offset=end).reshape(head["inputs"][0]["shape"]).copy()
 
@@ -54,8 +54,8 @@ def decode_body(body: bytes, form: str) -> np.ndarray:
 def ladder() -> dict[str, Rung]:
     """Return the rungs by name, from the plainest to the smallest.
 
-    All begin with the same uint8 pixels, so that a form which the client has to normalise first pays for it, and
-    end with the same float32, so that a form which the server has to normalise pays for it there.
+    All begin with the same uint8 pixels and end with the same normalised float32, so that each form includes the
+    normalising, on the side that does it.
     """
     rungs = [
         Rung(
@@ -99,7 +99,7 @@ def cpu_ms(action: Callable[[], Any], *, min_s: float = 0.2) -> dict[str, float]
 
 
 def peak_mb(action: Callable[[], Any]) -> float:
-    """Return how much memory one call holds at its worst beyond what was held before, 10⁶ bytes.
+    """Return the peak memory of one call above what was held before, in MB (10⁶ bytes).
 
     Sees Python objects and NumPy arrays (`tracemalloc`), not what a C library such as libjpeg takes for itself.
     """

@@ -1,4 +1,4 @@
-"""What people read: a run's page, runs side by side, the generated parts of the README.
+"""The pages of a run, and of several runs side by side.
 
 May import: study. Read `page.py` first.
 """

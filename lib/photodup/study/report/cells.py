@@ -57,7 +57,7 @@ def render_notebook(notebook: Path, run: str) -> str:
 
 
 def render_cells(cells: Iterable[Any]) -> list[Cell]:
-    """Return notebook cells as HTML, the pictures that prose links to inside it; empty and raw cells left out."""
+    """Return notebook cells as HTML with the pictures that prose links to; empty code cells and raw cells are left out."""
     from markupsafe import Markup
 
     rendered = [cell for cell in (_cell(*under) for under in with_headings(cells)) if cell]
@@ -125,7 +125,6 @@ def _embed_images(page: str, folder: Path) -> str:
             return match.group(0)
         return f'src="data:{kind};base64,{base64.b64encode(path.read_bytes()).decode()}"'
 
-    # beside it lie pages, not notebooks
     page = re.sub(r'href="(\d\d_\w+)\.ipynb(#[^"]*)?"', r'href="\1.html\2"', page)
     return re.sub(r'src="(images/[\w-]+\.\w+)"', data_uri, page)
 

@@ -1,4 +1,4 @@
-"""Read the records and executed notebooks of one run into the pieces of every page."""
+"""Read the answers and their evidence from the records and executed notebooks of a run."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from photodup.study.notebook.run import REFERENCE
 
 # A question, the notebook that answers it, and its figure. README and a run's page lead with those that have one.
 FINDINGS = (
-    ("What does a photo library gain?", "01_scan_photos", "01_drawn"),
+    ("Are its suggestions safe?", "01_scan_photos", "01_drawn"),
     ("Which precision may be served?", "05_trt_fp16", "05_decisions"),
     ("Why is a remote server slow?", "10_explain_remote_latency", "10_rate_or_rtt"),
-    ("Which server and engine?", "06_compare_three_backends", "06_frontier"),
+    ("Which server and engine?", "06_compare_three_backends", "06_sides"),
     ("What survives of the published study?", "12_audit_published_claims", "12_verdicts"),
 )
 LEADING = 3  # findings that README, a run's page and notebook 00 show with their figures
@@ -89,10 +89,10 @@ def notebook_answers(run: str) -> Iterator[NotebookAnswer]:
 
 
 def evidence(directory: Path, stem: str) -> dict[str, str]:
-    """Return what an answer rests on, by name: `decides`, `open` or `not measured`.
+    """Return the state of everything that an answer rests on, by name: `decides`, `open` or `not measured`.
 
-    Read from the run's records and never from printed text. A primary comparison that this run did not plan is no part of
-    it. One decides by a verdict, or by an interval inside ±5% (METHOD).
+    Read from the run's records, never from printed text. Primary comparisons that this run did not plan are left out. A
+    comparison decides by its verdict, or by an interval inside ±5% (`does_decide`).
     """
     declared = declarations()
     basis = declared.rests_on.get(stem, Basis())

@@ -39,11 +39,11 @@ from photodup.study.notebook.run import REFERENCE, Run, folder_of, open_run
 from photodup.study.runner.servers import start_servers
 
 DEFAULT_BUDGET_S = 3600
-_OF_SERVERS = ("GPU", "GPUS", "PRICE_PER_HOUR")  # parameters that say what the servers are
+_OF_SERVERS = ("GPU", "GPUS", "PRICE_PER_HOUR")  # parameters that describe the servers
 SIZES = ("quick", "smoke")  # each a file of notebooks/
 
 
-# What notebooks declare their parameters to be, beside texts.
+# The types, other than texts, that notebooks declare for their parameters.
 _KINDS: dict[str, Any] = {
     "int": int | None, "float": FiniteFloat | None, "bool": bool,
     "list[str]": list[str], "list[int]": list[int], "list[float]": list[FiniteFloat],
@@ -74,10 +74,10 @@ def parse_parameters(arguments: Iterable[str]) -> dict[str, str]:
 
 
 def read_parameters(chosen: Iterable[Path], parameters: Mapping[str, object]) -> Parameters:
-    """Read the parameters that are texts as notebooks declare them: `4090` is a text for a GPU, and a number for ports.
+    """Convert parameters given as text to the types that the notebooks declare: `4` stays a text for GPU, not for GPUS.
 
     Raises:
-        PhotodupError: none of the notebooks declares a parameter, or its text is none of the type.
+        PhotodupError: no chosen notebook declares a parameter, or its text is not of the declared type.
     """
     import papermill
 
@@ -102,10 +102,10 @@ def _typed(name: str, text: str, kind: str) -> object:
 
 
 def load_sizes(sizes: str) -> Mapping[str, Mapping[str, Any]]:
-    """Return per-notebook `parameters` and `budget_s` for `full` (none: the notebooks' own), `quick` or `smoke`.
+    """Return each notebook's `parameters` and `budget_s`, and the sizes of `comparisons`; nothing for `full`.
 
     Raises:
-        PhotodupError: another word.
+        PhotodupError: `sizes` is none of `full`, `quick` and `smoke`.
     """
     if sizes == "full":
         return {}
@@ -203,7 +203,7 @@ def run_study(
     name = str(parameters.pop("RUN", name))
     endpoints = str(parameters.pop("ENDPOINTS", endpoints))
     directory = folder_of(name)
-    chosen.sort(key=lambda path: path.name.startswith("00"))  # the map quotes every other notebook's answer
+    chosen.sort(key=lambda path: path.name.startswith("00"))  # last, since it quotes the others' answers
     plan = [_plan(path, name, sizes, parameters) for path in chosen]
     outcomes = {outcome.notebook: outcome for outcome in read_study(directory)}
     due = [each for each in plan if again or not _is_current(outcomes.get(each.path.stem), each, directory)]
@@ -232,7 +232,7 @@ def run_study(
             write_study(directory, outcomes.values())
             error = f"\n{outcome.error}" if outcome.error else ""
             print(f"{stem} {outcome.status} after {outcome.seconds:.0f} s{error}", flush=True)
-    latencies.compact(directory)  # of a notebook that was ended in its midst
+    latencies.compact(directory)  # those of a notebook that was stopped half-way
     index = write_report(name)
     print(f"\nReport: {index}", flush=True)
     return [outcomes[path.stem] for path in chosen]
@@ -240,7 +240,7 @@ def run_study(
 
 @dataclass(frozen=True)
 class PlannedNotebook:
-    """A notebook to run with its parameters, but for the endpoints of `asks_servers`, which differ from start to start."""
+    """A notebook to run and its parameters; `asks_servers` adds ENDPOINTS, which differs at each start."""
 
     path: Path
     parameters: Parameters
@@ -264,8 +264,8 @@ def measure_pairs(
 
     Args:
         only: notebook prefixes.
-        primary: those alone on which an answer rests, with their nulls.
-        visits: of each comparison, instead of four.
+        primary: only the primary comparisons and their nulls.
+        visits: of each comparison; default four.
     """
     from photodup.study.notebook.weights import prepare_model
 
@@ -361,8 +361,8 @@ def render_notebooks(only: Iterable[str] = ()) -> list[Path]:
     """Re-execute notebooks (by default all, and the template) with their own parameters; return their paths.
 
     Nothing is measured: a point without a record stays a gap, so what is committed is what the reference
-    run found. The opening cell quotes the answer and shows the figure that the notebook computes, and each is stamped
-    with the digest of its source; a test compares both.
+    run found. The opening cell gets the answer and the figure that the notebook computes, and the metadata the digest
+    of its source; a test compares both.
 
     Raises:
         PhotodupError: a cell failed; names the notebook and the error.

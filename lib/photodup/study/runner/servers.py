@@ -17,7 +17,7 @@ from photodup.embedding.engines.model import can_compute
 if TYPE_CHECKING:
     from photodup.embedding.engines.export import Exports
 
-# Beside the real engines: a published GPU's speed on every wire, and no wait at all, the emulator's own ceiling.
+# Emulated on every wire: the compute time of a published GPU, and none at all, which is the emulator's own limit.
 EMULATED = tuple(
     f"emulated_{gpu}{wire}" for gpu in ("a100", "zero") for wire in ("", "_fp16", "_uint8", "_jpeg")
 )
@@ -52,7 +52,7 @@ def start_servers(stack: ExitStack, name: str, pairs: Iterable[Pair]) -> Path:
 
 
 def _compared(pairs: Iterable[Pair], without: str = "") -> set[Backend]:
-    """Return the backends that this machine has of the sides that it compares; a precision may be left out."""
+    """Return the backends of the compared sides that this machine can serve, except those of the precision `without`."""
 
     def has(backend: Backend) -> bool:
         return backend.engine != "trt" and can_compute(backend.precision) and backend.precision != without
@@ -64,7 +64,7 @@ def _compared(pairs: Iterable[Pair], without: str = "") -> set[Backend]:
 def _exported(*, with_int8: bool) -> Exports:
     """Return the exported files, with INT8 where it is compared.
 
-    The verdict on INT8 is written beside it and shown by notebook 05; a laboratory may serve it all the same.
+    The study serves INT8 whatever the accuracy check's verdict, which is written beside it and shown by notebook 05.
     """
     from photodup.serving.embedded import export_models, int8_files
 

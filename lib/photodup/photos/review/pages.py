@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import PurePath
+from pathlib import Path
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Form, Request
@@ -130,7 +130,7 @@ def group_page(site: CurrentSite, key: str, photo: int = 0) -> Response:
     )
 
 
-def _is_below(path: PurePath, folder: str) -> bool:
+def _is_below(path: Path, folder: str) -> bool:
     """Return whether a photo lies in a folder, named as the page shows it."""
     return folder in map(printable, path.parents)
 

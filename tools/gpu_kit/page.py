@@ -22,7 +22,7 @@ from photodup.study.profiling.profile import fallbacks  # noqa: E402
 from tools.readme import write_blocks  # noqa: E402
 
 RUN = ROOT / "results" / "nvidia-h200"
-NOTEBOOKS, WIRE = (ROOT / "results" / f"nvidia-h200-{name}" for name in ("notebooks", "wire"))
+NOTEBOOKS = ROOT / "results" / "nvidia-h200-notebooks"
 ENGINES = {
     "pytorch-eager": "PyTorch",
     "pytorch-cuda-graph": "PyTorch, CUDA graph",
@@ -123,7 +123,12 @@ def compared() -> list[str]:
         lines.append(
             f"- {outcome.comparison.load.capitalize()} in flight, {outcome.n_visits} visits: {sentence(outcome)}"
         )
-    return [*lines, "", "`photodup study outcomes nvidia-h200` prints the others."]
+    return [
+        *lines,
+        "",
+        "So without a network between, neither gRPC nor a JPEG saves time here: on a GPU, too, decoding costs more than "
+        "bytes. `photodup study outcomes nvidia-h200` prints the others.",
+    ]
 
 
 def primary(run: Path) -> list[Outcome]:
@@ -157,9 +162,7 @@ def by_address() -> str:
         f"{number(one_ms)} ms all the same. Decoding and resizing a "
         f"photograph enlarged to 12 megapixels takes {number(whole)} ms, or {number(reduced)} ms where the JPEG decoder "
         f"shrinks while it reads: as long as {whole / one_ms:.0f} or {reduced / one_ms:.0f} runs of the model (one "
-        "photograph). So resize on the client, or let the decoder shrink where the accuracy check allows it.\n\nBoth sides "
-        f"took turns, one photograph in flight (`results/{WIRE.name}`): {' '.join(map(sentence, primary(WIRE)))} So "
-        "without a network between, neither gRPC nor a JPEG saves time here: on a GPU, too, decoding costs more than bytes."
+        "photograph). So resize on the client, or let the decoder shrink where the accuracy check allows it."
     )
 
 

@@ -131,7 +131,7 @@ def test_our_service_in_each_of_its_forms(random_service, tmp_path, kept, path, 
 def test_any_model_behind_kserve(tiny_triton, tmp_path, kept, scheme, model, options, said):
     http, grpc = f"{tiny_triton.http_url}/v2/models", f"grpc://{tiny_triton.grpc_url}"
     url = f"{http if scheme == 'http' else grpc}/{model}"
-    out = load(url, "--seconds", 1, "--metrics", tiny_triton.metrics_url, "--out", tmp_path, *options)
+    out = load(url, "--seconds", 2, "--metrics", tiny_triton.metrics_url, "--out", tmp_path, *options)
     point = kept()[0]["measurements"][0]
     check_counted(point, out)
     assert ("decode" in out) == ("jpeg" in model) and said in out and point["n_requests"] > 0

@@ -50,7 +50,7 @@ $(TRITON)/.installed: constraints-triton.txt
 study: install tools
 	$(BIN)/photodup study run --run $(RUN) --sizes $(SIZES)
 
-# The committed reference run, two and a half hours on a machine that does nothing else; the notebooks are then rendered from it.
+# The committed reference run, about two hours on a machine that does nothing else; the notebooks are then rendered from it.
 reference: install tools
 	$(BIN)/python -m benchmarks.reference
 	$(BIN)/photodup study render

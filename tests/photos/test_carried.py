@@ -300,6 +300,17 @@ def test_one_photo_of_the_list_is_unmarked_or_removed_without_writing(library):
             session.change_mark(*wrong)
 
 
+def test_a_photo_that_came_back_is_not_removed_without_writing_again(library):
+    session = ReviewSession(library)
+    session.carry_all()
+    coffee = group_of(session, "coffee.jpg")
+    session.change_mark(coffee.key, coffee.members[0].photo.id, "bare")
+    session.apply()
+    session.restore([operation.id for operation in session.trash.contents().listing])
+    session.carry_all()
+    assert coffee.key in session.transfers()
+
+
 def test_the_page_offers_shows_and_changes_it(library):
     with ReviewServer(library) as server, client_of(server) as client:
         keys = {name: group_of(server.session, f"{name}.jpg").key for name in ("coffee", "chelsea", "rocket")}

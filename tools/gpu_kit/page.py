@@ -115,10 +115,10 @@ def compared() -> list[str]:
     """Return a sentence for each primary comparison, both sides taking turns; two notebooks may ask the same."""
     lines = ["Both sides took turns, Triton's Python backend with ONNX Runtime on the GPU:", ""]
     by_sides: dict[tuple[str, ...], Outcome] = {}
-    for outcome in primary(RUN):
-        by_sides.setdefault(
-            (outcome.comparison.label_a, outcome.comparison.label_b, outcome.comparison.load), outcome
-        )
+    for outcome in read_all(read_run(RUN)):
+        comparison = outcome.comparison
+        if outcome.is_measured and comparison.is_primary:
+            by_sides.setdefault((comparison.label_a, comparison.label_b, comparison.load), outcome)
     for outcome in by_sides.values():
         lines.append(
             f"- {outcome.comparison.load.capitalize()} in flight, {outcome.n_visits} visits: {sentence(outcome)}"
@@ -128,15 +128,6 @@ def compared() -> list[str]:
         "",
         "So without a network between, neither gRPC nor a JPEG saves time here: on a GPU, too, decoding costs more than "
         "bytes. `photodup study outcomes nvidia-h200` prints the others.",
-    ]
-
-
-def primary(run: Path) -> list[Outcome]:
-    """Return what a run measured of the comparisons on which an answer rests."""
-    return [
-        outcome
-        for outcome in read_all(read_run(run))
-        if outcome.is_measured and outcome.comparison.is_primary
     ]
 
 

@@ -161,14 +161,12 @@ def server_pids(url: str, model: str = "") -> tuple[int, ...]:
         model: of Triton: only the processes of its Python backend that run this model. Triton's own is shared by all.
     """
     pid = listening_pid(url if "//" in url else f"//{url}")
-    processes: list[psutil.Process] = []
-    with contextlib.suppress(psutil.Error):
-        processes = family(pid) if pid else []
     pids = []
-    for process in processes:
-        with contextlib.suppress(psutil.Error):
-            if not model or f"/{model}/" in " ".join(process.cmdline()):
-                pids.append(process.pid)
+    with contextlib.suppress(psutil.Error):
+        for process in family(pid) if pid else ():
+            with contextlib.suppress(psutil.Error):
+                if not model or f"/{model}/" in " ".join(process.cmdline()):
+                    pids.append(process.pid)
     return tuple(pids)
 
 

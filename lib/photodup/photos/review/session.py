@@ -47,6 +47,10 @@ class Item:
     apart: frozenset[int] = frozenset()
     bare: frozenset[int] = frozenset()
 
+    def reset(self) -> None:
+        """Make the group undecided; dismissed photos stay dismissed."""
+        self.status, self.remove, self.bare = TODO, frozenset(), frozenset()
+
     @property
     def photos(self) -> list[Photo]:
         """Return the keeper and the members that still belong."""
@@ -266,12 +270,12 @@ class ReviewSession:
             for item in self.items.values():
                 # Removed files were found again, so they came back from the trash; in an album they stay.
                 if item.status == DONE and self.trash.moves_files:
-                    item.status, item.remove, item.bare = TODO, frozenset(), frozenset()
+                    item.reset()
                 if item.status == MARKED:
                     item.remove -= item.group.protected  # protected since it was marked
                     item.status = MARKED if item.remove else SKIPPED
                     if not item.staying:
-                        item.status, item.remove = TODO, frozenset()  # one stays, whatever a journal says
+                        item.reset()  # one stays, whatever a journal says
 
     @property
     def problems(self) -> list[str]:
@@ -665,7 +669,7 @@ class ReviewSession:
             back = {path.relative_to(self.root) for path in restored}
             again = [i for i in self.select(status=DONE) if any(p.path in back for p in i.photos)]
             for item in again:
-                item.status, item.remove, item.bare = TODO, frozenset(), frozenset()
+                item.reset()
             self._decisions.write(again)
             self.refresh()
             if problem:

@@ -209,8 +209,8 @@ def move_without_replacing(source: PathInFolder, target: PathInFolder, *, is_our
     """Move whatever has a name, file or folder, to a name that must be free.
 
     Linux and macOS do that in one step on most file systems. Elsewhere (NFS, some of FUSE) a file gets its new name as a
-    hard link, or as a copy where there are none, and then loses the old one. There one of the two names has to be
-    photodup's own, which no other program uses.
+    hard link, or as a copy if the file system has no hard links, and then loses the old name. In that case one of the two
+    names has to be photodup's own, which no other program uses.
 
     Args:
         source: what moves; a link itself, never what it points to.

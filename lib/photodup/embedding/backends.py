@@ -109,7 +109,7 @@ class Backend:
 
     @property
     def is_lossy(self) -> bool:
-        """Whether encoded images are sent instead of pixels: by default small JPEGs, compressed anew."""
+        """Whether the client sends encoded images instead of pixels; by default it compresses small JPEGs itself."""
         return self.wire in ("jpeg", "base64")
 
     @property

@@ -139,7 +139,7 @@ class Target:
         return list(fields.items())
 
     def get(self, path: str, method: str = "GET", *, is_needed: bool = False) -> Any:
-        """Return the JSON that a GET, or an empty POST, is answered with; None where there is none.
+        """Return the JSON answer to a GET or an empty POST; None for another error status, or an answer that is no JSON.
 
         Raises:
             PhotodupError: nothing answers there, the key is refused, or (`is_needed`) the server is not ready.

@@ -42,7 +42,7 @@ def read_counters(url: str) -> Sample:
         url: `http://host:port` of Triton's metrics or of the FastAPI service, with or without `/metrics`.
 
     Raises:
-        CounterError: there is none, or it is something else.
+        CounterError: no page answers there, or one that is not in Prometheus's format.
     """
     url = url.removesuffix("/metrics")
     try:
@@ -56,7 +56,7 @@ def parse(text: str) -> Sample:
     """Parse the Prometheus text format.
 
     Raises:
-        CounterError: it is something else.
+        CounterError: the page is not in that format.
     """
     from prometheus_client.parser import text_string_to_metric_families
 

@@ -20,7 +20,7 @@ JUMP_S = 1.0  # of the wall clock against the monotonic one: the machine slept, 
 def comparison_of(
     pair: Pair, observed: Observed | str, nulls: Sequence[str] = (), notes: Sequence[str] = ()
 ) -> Comparison:
-    """Return a declared comparison with its observations, or with the sentence why there are none."""
+    """Return a declared comparison with its observations, or with the reason why it has none."""
     return Comparison(
         pair.name,
         pair.notebook,
@@ -97,7 +97,7 @@ def remarks(visits: Sequence[Visit]) -> list[str]:
 
 
 def observed(visits: Sequence[Visit], load: Load, metric: str) -> Observed | str:
-    """Return the observations of visits of two sides, or the sentence why there are none.
+    """Return the observations of visits of two sides, or the reason why there are none.
 
     Args:
         metric: the median latency with one request in flight, the throughput with several, or any percentile.

@@ -105,7 +105,7 @@ def _largest(colours: np.ndarray) -> np.ndarray:
 def beyond_rounding(member: np.ndarray, keeper: np.ndarray, saving: Saving) -> np.ndarray:
     """Return float32[h, w]: the greys by which a keeper would have to change for its saving to give the member.
 
-    A JPEG rounds each coefficient of its source to a step, so a difference within half a step is none.
+    Saving a JPEG rounds each coefficient to a multiple of its step, so it explains a difference of up to half a step.
     """
     import cv2
 

@@ -106,7 +106,7 @@ class OwnFolder:
             names: relative to the folder.
 
         Raises:
-            ValueError: a name that is none of its databases.
+            ValueError: the file cannot be made again from the photographs.
             OwnFolderError: photodup did not make the folder.
             OSError: a file cannot be deleted.
         """

@@ -73,7 +73,8 @@ def draw_visit(ax: Axes, compared: Compared, name: str) -> None:
 def draw_effects(ax: Axes, compared: Compared, names: Sequence[str]) -> None:
     """Draw comparisons as intervals of the relative effect, in percent: filled where a difference was found.
 
-    What was not measured has its name and no point. The grey band is what is too small to matter (`SMALLEST_EFFECT`).
+    A comparison that was not measured has a row without a point. The grey band covers differences too small to matter
+    (`SMALLEST_EFFECT`).
     """
     from matplotlib.lines import Line2D
 

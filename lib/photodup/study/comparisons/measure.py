@@ -68,7 +68,7 @@ def sizes_of(options: Mapping[str, Any], visits: int | None = None) -> Sizes:
     """Return the sizes that a file names: `visits`, `starts` and the attributes of `VisitPlan`.
 
     Raises:
-        PhotodupError: a name that is none of them.
+        PhotodupError: a name is unknown.
     """
     names = {f.name for f in fields(VisitPlan)}
     if unknown := sorted(set(options) - names - {"visits", "starts"}):

@@ -105,7 +105,7 @@ def load_sizes(sizes: str) -> Mapping[str, Mapping[str, Any]]:
     """Return each notebook's `parameters` and `budget_s`, and the sizes of `comparisons`; nothing for `full`.
 
     Raises:
-        PhotodupError: `sizes` is none of `full`, `quick` and `smoke`.
+        PhotodupError: `sizes` is not `full`, `quick` or `smoke`.
     """
     if sizes == "full":
         return {}

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Directories = Annotated[
     list[Path] | None, Argument(help="the folder of your photographs, or several on one file system")
 ]
-CatalogueFolder = Annotated[Path | None, Option(help="folder of the catalogue; default DIR/.photodup")]
+CatalogueFile = Annotated[Path | None, Option(help="folder of the catalogue; default DIR/.photodup")]
 Batch = Annotated[int, Option(min=1, help="photographs per request")]
 
 
@@ -97,7 +97,7 @@ def _together(directories: list[Path]) -> "Folders":
 def scan(
     encoder: EncoderOptions,
     directories: Directories = None,
-    catalogue: CatalogueFolder = None,
+    catalogue: CatalogueFile = None,
     workers: Annotated[int | None, Option(min=1, help="threads; default one per core")] = None,
     apple_photos: Annotated[bool, Option(help="macOS: the Photos library (DIR: another)")] = False,
     decode_seconds: Annotated[float, Option(min=0.1, help="longest time for one photograph")] = 30.0,
@@ -149,7 +149,7 @@ def scan(
 def embed(
     directory: Annotated[Path, Argument(help="a folder that was scanned")],
     encoder: EncoderOptions,
-    catalogue: CatalogueFolder = None,
+    catalogue: CatalogueFile = None,
     batch: Batch = 32,
 ) -> None:
     """Embed every photograph that has no embedding of this model yet; continues where it stopped.
@@ -208,7 +208,7 @@ def _saying_that_nothing_is_lost() -> Iterator[None]:
 def group(
     directories: Annotated[list[Path], Argument(help="the folder of your photographs, or several")],
     grouping: GroupOptions,
-    catalogue: CatalogueFolder = None,
+    catalogue: CatalogueFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Show copies and similar photos, and which one to keep with the reason. Nothing is removed.
@@ -317,7 +317,7 @@ def review(
     encoder: EncoderOptions,
     grouping: GroupOptions,
     directories: Directories = None,
-    catalogue: CatalogueFolder = None,
+    catalogue: CatalogueFile = None,
     demo: Annotated[bool, Option("--demo", help="on the demonstration library, port 8001")] = False,
     port: Annotated[int | None, Option(min=0, max=65535, help="default 8000; 0: any free one")] = None,
     browser: Annotated[bool, Option(help="open it in the browser, where there is one")] = True,

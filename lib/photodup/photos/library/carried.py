@@ -7,7 +7,7 @@ nothing is written.
 import re
 from collections import Counter
 from collections.abc import Mapping
-from xml.dom import minidom
+from xml.sax.saxutils import escape, quoteattr
 
 from photodup.photos.library.metadata import (
     MOST_TEXT,
@@ -109,12 +109,12 @@ def merge_into(sidecar: bytes | None, new: Properties) -> bytes | None:
             apart[name] = value
         elif isinstance(value, list) and _full(name) in before.ends:
             at, prefix = before.ends[_full(name)]
-            inserted.append((at, "".join(_element(f"{prefix}:li", entry).toxml() for entry in value)))
+            inserted.append((at, _items(prefix, value)))
         else:
             return None
     if apart:
         at, prefix = before.ends["RDF"]
-        inserted.append((at, _description(prefix, before.subject, apart).toprettyxml(" ")))
+        inserted.append((at, _description(prefix, before.subject, apart)))
     data = old
     for at, text in sorted(inserted, reverse=True):
         data = data[:at] + text.encode() + data[at:]
@@ -152,28 +152,21 @@ def _clean(value: str | list[str]) -> str | list[str]:
     return "\n".join(_NO_XML.sub("", value).strip().splitlines())
 
 
-def _element(name: str, text: str = "") -> minidom.Element:
-    element = minidom.Document().createElement(name)
-    if text:
-        element.appendChild(minidom.Document().createTextNode(text))
-    return element
+def _items(rdf: str, texts: list[str], attributes: str = "") -> str:
+    return "".join(f"<{rdf}:li{attributes}>{escape(text)}</{rdf}:li>" for text in texts)
 
 
-def _description(rdf: str, subject: str, values: Properties) -> minidom.Element:
+def _description(rdf: str, subject: str, values: Properties) -> str:
     """Return values as one description element; `rdf` is the prefix of RDF."""
-    description = _element(f"{rdf}:Description")
-    description.setAttribute(f"{rdf}:about", subject)
-    for prefix in sorted({name.split(":")[0] for name in values}):
-        description.setAttribute(f"xmlns:{prefix}", NAMESPACES[prefix])
+    elements = ""
     for name, value in values.items():
-        if name not in _CONTAINERS:
-            description.appendChild(_element(name, str(value)))
-            continue
-        container = _element(f"{rdf}:{_CONTAINERS[name]}")
-        for entry in value if isinstance(value, list) else [value]:
-            list_item = _element(f"{rdf}:li", entry)
-            if _CONTAINERS[name] == "Alt":
-                list_item.setAttribute("xml:lang", "x-default")
-            container.appendChild(list_item)
-        description.appendChild(_element(name)).appendChild(container)
-    return description
+        texts = value if isinstance(value, list) else [value]
+        if container := _CONTAINERS.get(name):
+            language = ' xml:lang="x-default"' if container == "Alt" else ""
+            text = f"<{rdf}:{container}>{_items(rdf, texts, language)}</{rdf}:{container}>"
+        else:
+            text = escape(texts[0])
+        elements += f" <{name}>{text}</{name}>\n"
+    prefixes = sorted({name.split(":")[0] for name in values})
+    spaces = "".join(f" xmlns:{prefix}={quoteattr(NAMESPACES[prefix])}" for prefix in prefixes)
+    return f"<{rdf}:Description {rdf}:about={quoteattr(subject)}{spaces}>\n{elements}</{rdf}:Description>\n"

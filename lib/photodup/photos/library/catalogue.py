@@ -21,7 +21,7 @@ from photodup.core.errors import PhotodupError
 from photodup.core.files import real_path
 from photodup.core.names import printable
 from photodup.photos.library.hashing import PhotoFacts
-from photodup.photos.state.own_folder import own_folder
+from photodup.photos.state.own_folder import own_folder_of
 from photodup.photos.state.sqlite_file import BESIDE, DatabaseRefusedError, Form, open_database
 
 BUSY_S = 30  # how long one photodup waits for another that writes
@@ -97,7 +97,7 @@ class Catalogue:
 
     def __init__(self, root: Path | str, folder: Path | str | None = None, *, create: bool = False) -> None:
         self.root = real_path(root)
-        self.own = own_folder(self.root, folder)
+        self.own = own_folder_of(self.root, folder)
         self.path = self.own.catalogue
         if not create and not os.path.isfile(self.path):
             raise CatalogueError(
@@ -342,7 +342,7 @@ def by_content(photos: Iterable[Photo]) -> dict[str, list[Photo]]:
 
 def is_scanned(root: Path, folder: Path | str | None = None, only: Sequence[str] = ()) -> bool:
     """Return whether a library has its catalogue, with a file from each of these folders."""
-    if not os.path.isfile(own_folder(real_path(root), folder).catalogue):
+    if not os.path.isfile(own_folder_of(real_path(root), folder).catalogue):
         return False
     if not only:
         return True
@@ -368,7 +368,7 @@ def open_sound(root: Path, folder: Path | str | None = None) -> tuple[Catalogue,
             raise
         return opened, None
     except CatalogueDamagedError as damaged:
-        file = own_folder(real_path(root), folder).catalogue
+        file = own_folder_of(real_path(root), folder).catalogue
         aside = file.with_name(f"{file.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}")
         try:
             for end in ("", *BESIDE):  # a log left behind would be applied to the next catalogue

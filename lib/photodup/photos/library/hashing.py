@@ -14,7 +14,7 @@ from photodup.core.safe_open import file_state
 from photodup.embedding import imaging
 from photodup.embedding.jpeg_scans import is_jpeg
 from photodup.photos.library import containers, inventory
-from photodup.photos.library.metadata import camera, count_fields, exposure, taken_at
+from photodup.photos.library.metadata import camera, count_fields, dates, exposure
 
 # Shortest side of the image for the perceptual hash, which uses 32 × 32 pixels, so that decoding a JPEG at 1/8 changes few
 # bits: `MAX_DRAFT_DISTANCE`.
@@ -104,8 +104,7 @@ def read_facts_and_look(data: bytes, look: Look | None) -> tuple[PhotoFacts, np.
 
 def facts_of_bytes(data: bytes) -> PhotoFacts:
     """Return the facts of a file that cannot be decoded: only equal bytes are its copies."""
-    nothing = inventory.pack(inventory.Inventory())
-    return PhotoFacts(md5(data), len(data), "unreadable", 0, 0, None, None, None, 0, None, nothing)
+    return PhotoFacts(md5(data), len(data), "unreadable", 0, 0, None, None, None, 0, None, inventory="")
 
 
 def _facts(data: bytes, decoded: Image.Image) -> PhotoFacts:
@@ -135,7 +134,7 @@ def _facts(data: bytes, decoded: Image.Image) -> PhotoFacts:
         width=width,
         height=height,
         phash=perceptual_hash(_as_drafted(decoded, width, height) if is_jpeg(data) else decoded),
-        taken_at=taken_at(exif, details) or contents.taken_at,
+        taken_at=next((date for date, _ in dates(exif, details)), contents.taken_at),
         camera=camera(exif),
         exif_fields=count_fields(exif, details, position),
         exposure=exposure(details),

@@ -130,7 +130,7 @@ def pack(inventory: Inventory) -> str:
 
 @lru_cache(65536)
 def unpack(text: str | None) -> Inventory:
-    """Undo `pack`; an invalid text, perhaps of a foreign catalogue, gives an empty inventory."""
+    """Undo `pack`; an empty or invalid text, perhaps of a foreign catalogue, gives an empty inventory."""
     try:
         packed = zlib.decompressobj().decompress(b85decode(text or ""), _MOST_STORED)
         inventory = _STORED.validate_json(packed, strict=True)

@@ -67,11 +67,6 @@ def is_metadata(tag: int) -> bool:
     return tag not in _LAYOUT
 
 
-def taken_at(exif: Directory, details: Directory) -> str | None:
-    """Return the date in EXIF when a photo was taken, else digitized, else saved, in the form of `date_of`."""
-    return next((date for date, _ in dates(exif, details)), None)
-
-
 def dates(exif: Directory, details: Directory) -> Iterator[tuple[str, str]]:
     """Yield the dates of EXIF, the best first, with their kind: `date`, or `saved`."""
     for tags in (*_TAKEN, _SAVED):

@@ -162,9 +162,8 @@ def update(
     started = time.perf_counter()
     opened, aside = open_sound(root, catalogue)
     with opened, open_sink(opened) if open_sink else nullcontext() as sink:
-        report = ScanReport(opened.root, opened.path, len(listing.entries))
+        report = ScanReport(opened.root, opened.path, len(listing.entries), set_aside=aside)
         report.not_entered, report.left_out = listing.not_entered, listing.left_out
-        report.set_aside = aside
         todo = _new_or_changed(opened, listing, report)
         read_one = partial(_read, opened.root, sink.look if sink else None)
         results = _read_all(read_one, todo, workers or available_cores(), decode_seconds)
@@ -195,30 +194,23 @@ def update(
 def _new_or_changed(catalogue: Catalogue, listing: Listing, report: ScanReport) -> list[ListedFile]:
     """Return the files to read, and mark missing ones; count both in the report."""
     with catalogue.transaction() as connection:
-        catalogued = {
-            path: (size, mtime, status)
-            for path, size, mtime, status in connection.execute(
-                "SELECT path, size_bytes, mtime_ns, status FROM file"
-            )
-            if path.startswith(listing.only)
-        }
+        rows = connection.execute("SELECT path, size_bytes, mtime_ns, status FROM file")
+        catalogued = {path: columns for path, *columns in rows if path.startswith(listing.only)}
         listed, closed = {entry.path for entry in listing.entries}, tuple(listing.closed)
         gone = [
-            path
-            for path, (_, _, status) in catalogued.items()
+            (path,)
+            for path, (*_, status) in catalogued.items()
             # Files that cannot be seen, or lie in a folder that cannot be read, may still be there.
             if path not in listed and status != "missing" and not (path + b"/").startswith(closed)
         ]
-        connection.executemany(
-            "UPDATE file SET status = 'missing', reason = NULL WHERE path = ?", [(path,) for path in gone]
-        )
+        connection.executemany("UPDATE file SET status = 'missing', reason = NULL WHERE path = ?", gone)
         report.n_missing = len(gone)
     # Try inaccessible files again: permissions change without a trace in size and time. Unreadable images are not.
     todo = [
         entry
         for entry in listing.entries
         if catalogued.get(entry.path)
-        not in [(entry.size_bytes, entry.mtime_ns, s) for s in ("ok", "unreadable")]
+        not in [[entry.size_bytes, entry.mtime_ns, s] for s in ("ok", "unreadable")]
     ]
     report.n_unchanged = report.n_found - len(todo)
     return todo

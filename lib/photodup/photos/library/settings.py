@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, cast
 
 from photodup.core.addresses import grpc_address, http_address
 from photodup.core.errors import PhotodupError
 from photodup.core.files import is_spelled_so, parse_json, real_path
 from photodup.core.names import escaped, printable
-from photodup.core.safe_open import open_file, opened
+from photodup.core.safe_open import PathInFolder, open_file, opened
 from photodup.embedding.backends import parse_backend
 from photodup.photos.state.own_folder import OwnFolder
 from photodup.photos.state.own_key import is_signed, own_key, read_key, signature
@@ -130,7 +130,10 @@ def load_settings(folder: Path) -> LibrarySettings:
     """
     path = OwnFolder(folder).settings
     try:
-        with opened(path.parent, path.name) as place, open(open_file(place), "rb") as file:
+        with (
+            opened(path.parent, path.name) as place,
+            open(open_file(cast(PathInFolder, place)), "rb") as file,
+        ):
             values = parse_json(file.read(_MOST_BYTES))
         mark = values.pop("signature", None)
         if "ignored" in values:

@@ -11,7 +11,7 @@ from photodup.core.files import real_path
 from photodup.core.names import printable
 from photodup.photos.library.scan import existing_folder
 from photodup.photos.library.settings import check_folders, load_settings
-from photodup.photos.state.own_folder import own_folder
+from photodup.photos.state.own_folder import own_folder_of
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Folders:
     notes: tuple[str, ...] = ()
 
     def in_full(self, names: Sequence[str] | None) -> list[str]:
-        """Return names of folders; those of folders in `only`, which may be written relative, become full paths."""
+        """Return folders as `check_folders` takes them: one of `only` may be written relative to the working directory."""
         full = {self.root / name for name in self.only}
         return [str(real) if (real := real_path(name)) in full else name for name in names or ()]
 
@@ -68,9 +68,9 @@ def as_one_library(paths: Sequence[Path]) -> Folders:
         if not os.access(folder, os.W_OK):
             untouched.append(name)
             notes.append(f"{printable(name)} is read-only: its photos may be kept, and none is suggested.")
-        own = own_folder(folder, None)
-        if os.path.isfile(own.catalogue):
-            untouched += [f"{name}/{inner}" for inner in load_settings(own.path).protected]
+        own_folder = own_folder_of(folder, None)
+        if os.path.isfile(own_folder.catalogue):
+            untouched += [f"{name}/{inner}" for inner in load_settings(own_folder.path).protected]
             notes.append(
                 f"{printable(name)} is a library of its own too: what it protects stays protected, its other decisions "
                 "do not count here, and its trash stays its own."

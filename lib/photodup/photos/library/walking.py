@@ -53,7 +53,7 @@ _PASSING = re.compile(
     re.IGNORECASE,
 )
 _TRASHED = re.compile(r"\.(trashed|pending)-\d+-")  # a file of Android, which deletes it after 30 days
-_PASSES = "trash, versions or a cache, not entered: what lies there goes without a word"
+_PASSES = "trash, versions or a cache, not entered: programs empty these by themselves"
 _HIDDEN = "hidden folder, not entered: programs keep caches and trash in such; name it to scan it"
 # Hidden, and holds the owner's photographs as they were before Picasa's edits.
 _ORIGINALS = ".picasaoriginals"

@@ -154,7 +154,7 @@ class OwnFolder:
             yield marker
 
 
-def own_folder(library: Path, path: Path | str | None) -> OwnFolder:
+def own_folder_of(library: Path, path: Path | str | None) -> OwnFolder:
     """Return the own folder of a library.
 
     Args:

@@ -9,7 +9,7 @@ CREATE TABLE content (
     camera TEXT,
     exif_fields INTEGER NOT NULL,
     exposure TEXT,          -- JSON; NULL: unknown
-    inventory TEXT NOT NULL -- what the file holds beside its pixels, packed; empty: unreadable
+    inventory TEXT NOT NULL -- what the file holds beside its pixels, packed
 ) STRICT;
 CREATE TABLE file (
     id INTEGER PRIMARY KEY,

@@ -168,18 +168,25 @@ def missing_kinds(keeper: Description, leaving: Description) -> Description:
             continue
         if kind in _LISTS:
             text = sorted(set(text) - set(base or ()))
-            if not text:
-                continue
-        elif (
-            base
-            and kind == "date"
-            and (leaving.get("date of") == "saved" or _is_one_date(str(base), str(text)))
-        ):
-            continue  # one date may be shorter, and saving sets a date
-        elif base and (kind == "camera" or (kind == "place" and _is_one_place(str(base), str(text)))):
-            continue  # another spelling of the camera
-        lost[kind] = text
+        elif base and kind == "date" and leaving.get("date of") == "saved":
+            continue  # saving sets a date
+        elif base and _are_one(kind, str(base), str(text)):
+            continue
+        if text:
+            lost[kind] = text
     return lost
+
+
+def _are_one(kind: str, first: str, second: str) -> bool:
+    """Return whether two values differ in form alone: a shorter date, a rounded place, another spelling of the camera."""
+    if kind == "date":
+        first_digits, second_digits = ("".join(filter(str.isdigit, text))[:14] for text in (first, second))
+        return first_digits.startswith(second_digits) or second_digits.startswith(first_digits)
+    if kind == "place":
+        with suppress(ValueError):
+            pairs = zip(map(float, first.split()), map(float, second.split()), strict=True)
+            return all(abs(left - right) < _SAME_PLACE for left, right in pairs)
+    return kind == "camera"
 
 
 def lost_in_words(keeper: Description, leaving: Description) -> str:
@@ -197,19 +204,6 @@ def lost_in_words(keeper: Description, leaving: Description) -> str:
             + (f"; the one to keep has {in_words(ours)}" if ours else ", which the one to keep lacks")
         )
     return "; ".join(sentences)
-
-
-def _is_one_date(first: str, second: str) -> bool:
-    first_digits, second_digits = ("".join(filter(str.isdigit, text))[:14] for text in (first, second))
-    return first_digits.startswith(second_digits) or second_digits.startswith(first_digits)
-
-
-def _is_one_place(first: str, second: str) -> bool:
-    try:
-        pairs = zip(map(float, first.split()), map(float, second.split()), strict=True)
-        return all(abs(left - right) < _SAME_PLACE for left, right in pairs)
-    except ValueError:
-        return False
 
 
 def collect_kinds(values: Iterable[tuple[str, object]]) -> Description:

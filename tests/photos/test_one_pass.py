@@ -179,9 +179,7 @@ def test_a_library_goes_on_in_the_decoding_it_began_with(photographs, tmp_path, 
     assert "0 photographs embedded" in ran("embed", "new") and digests("new") == {drafted}
     assert "as this library's" in ran("scan", "whole", "--embed")
     assert digests("whole") == {source.model_digest}, "it goes on decoding whole"
-    task = ReviewedFolder(
-        photographs, tmp_path / "new", encoder=EncoderRequest(weights=graph)
-    ).scenes_task()
+    task = ReviewedFolder(photographs, tmp_path / "new", encoder=EncoderRequest(weights=graph)).scenes_task()
     task.run()
     assert task.error is None and digests("new") == {drafted}, "the page goes on as the command began"
     path.unlink()

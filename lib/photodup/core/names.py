@@ -41,11 +41,11 @@ def as_text(path: Path | bytes | str) -> str:
         return _SURROGATES.sub("\ufffd", os.fspath(path))  # type: ignore[arg-type]
 
 
-def in_short(names: Iterable[Path | str], most: int = 4) -> str:
-    """Return names as words, printable: "a, b and c", and of more than `most` the first and "2 more"."""
+def in_short(names: Iterable[Path | str], limit: int = 4) -> str:
+    """Return names as words, printable: "a, b and c", and of more than `limit` the first and "2 more"."""
     words = list(dict.fromkeys(map(printable, names)))
-    if len(words) > most:
-        words = [*words[: most - 1], f"{len(words) - most + 1:,} more"]
+    if len(words) > limit:
+        words = [*words[: limit - 1], f"{len(words) - limit + 1:,} more"]
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 

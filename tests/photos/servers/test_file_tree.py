@@ -127,7 +127,10 @@ def test_nothing_outside_the_own_folder_changes_but_what_was_removed(tmp_path, l
         tree.check()
         photodup("group", library, *where, "--allow-random", "--threshold", 0.99)
         tree.check()
-        with closing(sqlite3.connect(first / "catalogue.sqlite")) as db, db:  # `review` takes no random weights
+        with (
+            closing(sqlite3.connect(first / "catalogue.sqlite")) as db,
+            db,
+        ):  # `review` takes no random weights
             db.execute("DELETE FROM embedding")
             db.execute("DELETE FROM model")
     photodup("group", library, *where)

@@ -89,9 +89,7 @@ def test_nothing_is_written_through_what_lies_beside_a_catalogue(given, mine, la
     target.unlink(missing_ok=True)
     PLANTS[planted](target, mine / "letter")
     before = tree(mine)
-    with pytest.raises(
-        (CatalogueError, OwnFolderError), match=r"(not used|is a link).*: .*(delete|move)"
-    ):
+    with pytest.raises((CatalogueError, OwnFolderError), match=r"(not used|is a link).*: .*(delete|move)"):
         scan(given / "library", file.parent if layout else None, progress=False)
     assert tree(mine) == before
 

@@ -16,8 +16,6 @@ from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
-from photodup.core.errors import PhotodupError
-from photodup.core.names import printable
 from photodup.core.paths import cache_dir
 from photodup.core.progress import bar
 from photodup.embedding.imaging import ImageError

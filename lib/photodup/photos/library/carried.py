@@ -120,7 +120,9 @@ def merge_into(sidecar: bytes | None, new: Properties) -> bytes | None:
     data = old
     for at, text in sorted(inserted, reverse=True):
         data = data[:at] + text.encode() + data[at:]
-    expected = _values(before) + Counter((_full(name), text) for name, texts in clean.items() for text in texts)
+    expected = _values(before) + Counter(
+        (_full(name), text) for name, texts in clean.items() for text in texts
+    )
     after = read_xmp(data)
     return data if after.is_whole and _holds_only(_values(after), expected) else None
 

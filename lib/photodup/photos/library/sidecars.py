@@ -285,7 +285,9 @@ def _google_kinds(exported: Mapping[str, object]) -> Description:
     people, position = exported.get("people"), _position(exported)
     persons = [person for person in people if isinstance(person, dict)] if isinstance(people, list) else []
     kinds: list[tuple[str, object]] = [("people", person.get("name")) for person in persons]
-    kinds.append(("caption", exported.get("description")))  # one such as "<3", which may be a program's, is none
+    kinds.append(
+        ("caption", exported.get("description"))
+    )  # one such as "<3", which may be a program's, is none
     return collect_kinds([*kinds, ("place", place_text(*position))] if position else kinds)
 
 

@@ -26,7 +26,9 @@ from photodup.core.safe_open import (
     writing,
 )
 
-OWN_FOLDERS = frozenset({".photodup", ".photodup-trash"})  # in a library: never walked, and nothing in them is moved
+OWN_FOLDERS = frozenset(
+    {".photodup", ".photodup-trash"}
+)  # in a library: never walked, and nothing in them is moved
 MARKER = "photodup-folder.txt"
 
 _MARK = "photodup keeps its files for one photo library in this folder."

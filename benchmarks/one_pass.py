@@ -47,7 +47,7 @@ def rows(n: int = 32, quads: int = 6, weights: str = WEIGHTS, backend: str | Non
             (library / f"{i:04d}.jpg").write_bytes(photos[i % len(photos)] + i.to_bytes(4, "big"))
 
         def rate(embedder: Embedder, is_one_pass: bool) -> float:
-            catalogue_file = Path(tempfile.mkdtemp(dir=folder), "catalogue.sqlite")
+            own_folder = tempfile.mkdtemp(dir=folder)
             sinks: list[EmbeddingPass] = []
 
             def open_sink(catalogue: Catalogue) -> EmbeddingPass:
@@ -55,11 +55,11 @@ def rows(n: int = 32, quads: int = 6, weights: str = WEIGHTS, backend: str | Non
                 return sinks[0]
 
             started = time.perf_counter()
-            scan(library, catalogue_file, progress=False, open_sink=open_sink if is_one_pass else None)
+            scan(library, own_folder, progress=False, open_sink=open_sink if is_one_pass else None)
             if is_one_pass:
                 report = sinks[0].report
             else:
-                with Catalogue(library, catalogue_file) as catalogue:
+                with Catalogue(library, own_folder) as catalogue:
                     report = embed_library(catalogue, embedder, progress=False)
             if report.n_embedded != n:
                 raise RuntimeError(f"{report.n_embedded} of {n} photographs were embedded.")

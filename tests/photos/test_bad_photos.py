@@ -241,7 +241,7 @@ def test_a_folder_or_file_without_permission():
             photo(base / name)
         (base / "catalogue").mkdir()
         os.chmod(base / "catalogue", 0o777)
-        database = base / "catalogue/c.sqlite"
+        database = base / "catalogue/own"
 
         def scan_as_nobody(*folder):
             done = run_python(UNREADABLE, base / "library", database, *folder, check=True)
@@ -304,7 +304,7 @@ def test_a_folder_that_is_not_there(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(PhotodupError, match="--catalogue"):
         photo(tmp_path / "library/a.jpg")
-        scan(tmp_path / "library", tmp_path / "file/c.sqlite", progress=False)
+        scan(tmp_path / "library", tmp_path / "file/own", progress=False)
 
 
 @contextlib.contextmanager
@@ -330,14 +330,14 @@ def test_a_full_disk_is_one_sentence_and_the_catalogue_stays_whole(tmp_path, mon
         (tmp_path / f"library/{i:04}.jpg").write_bytes(first + b"%04d" % i)
     with small_disk(tmp_path / "disk", "1m") as disk:
         with pytest.raises(CatalogueError, match="free some space") as caught:
-            scan(tmp_path / "library", disk / "c.sqlite", progress=False)
+            scan(tmp_path / "library", disk / "own", progress=False)
         assert "\n" not in str(caught.value)
-        with Catalogue(tmp_path / "library", disk / "c.sqlite") as catalogue:
+        with Catalogue(tmp_path / "library", disk / "own") as catalogue:
             assert catalogue.connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
             kept = len(catalogue.photos())
         assert 0 < kept < n
         subprocess.run(["mount", "-o", "remount,size=64m", disk], check=True)
-        report = scan(tmp_path / "library", disk / "c.sqlite", progress=False)
+        report = scan(tmp_path / "library", disk / "own", progress=False)
         assert (report.n_unchanged, report.n_read) == (kept, n - kept)
 
 

@@ -130,18 +130,18 @@ def test_what_the_owner_names_is_entered_and_many_folders_are_counted(tmp_path):
     for number in range(20):
         photo(tmp_path / f"{number}/@eaDir/a.jpg")
     report = scan(tmp_path, progress=False)
-    assert report.n_found == 4 and str(report).endswith("\n12 more not entered (@eaDir, Trash).")
+    assert report.n_found == 4 and str(report).endswith("\n12 more not entered (@eaDir and Trash).")
 
 
 def test_the_catalogue_can_lie_elsewhere(tmp_path):
     photo(tmp_path / "library/a.jpg")
-    report = scan(tmp_path / "library", tmp_path / "elsewhere/c.sqlite", progress=False)
-    assert report.catalogue == tmp_path / "elsewhere/c.sqlite"
+    report = scan(tmp_path / "library", tmp_path / "elsewhere", progress=False)
+    assert report.catalogue == tmp_path / "elsewhere/catalogue.sqlite"
     assert os.listdir(tmp_path / "library") == ["a.jpg"]
-    # That file cannot serve a second library, or the first one's photographs would all seem to be gone.
+    # That folder cannot serve a second library, or the first one's photographs would all seem to be gone.
     photo(tmp_path / "other/b.jpg")
     with pytest.raises(CatalogueError, match=r"is the catalogue of .*library, not of .*other"):
-        scan(tmp_path / "other", tmp_path / "elsewhere/c.sqlite", progress=False)
+        scan(tmp_path / "other", tmp_path / "elsewhere", progress=False)
     # The one beside a library moves with it.
     scan(tmp_path / "other", progress=False)
     (tmp_path / "other").rename(tmp_path / "moved")

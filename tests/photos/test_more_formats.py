@@ -42,7 +42,7 @@ def test_without_the_extra_a_scan_names_what_it_leaves_out(tmp_path, monkeypatch
         (tmp_path / name).write_bytes(b"II*\0")
     report = scan(tmp_path, progress=False)
     assert (report.n_read, report.problems) == (2, [])
-    assert "\n2 left out (c.NEF, d.jxl): pip install 'photodup[photos-more]' reads RAW" in str(report)
+    assert "\n2 left out (c.NEF and d.jxl): pip install 'photodup[photos-more]' reads RAW" in str(report)
 
 
 def test_raw_alone_and_jpeg_xl_are_photos_and_raw_goes_only_for_the_same_bytes(tmp_path):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Directories = Annotated[
     list[Path] | None, Argument(help="the folder of your photographs, or several on one file system")
 ]
-CatalogueFile = Annotated[Path | None, Option(help="file; default DIR/.photodup/catalogue.sqlite")]
+CatalogueFile = Annotated[Path | None, Option(help="folder of the catalogue; default DIR/.photodup")]
 Batch = Annotated[int, Option(min=1, help="photographs per request")]
 
 

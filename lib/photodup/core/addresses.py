@@ -78,9 +78,7 @@ def _parts(url: str) -> tuple[str, str, int | bool | None]:
         parts = urlsplit(url if "://" in url else f"//{url}")
         port = parts.port
         (parts.hostname or "").encode("idna")
-    except (
-        ValueError
-    ):  # no number, beyond 65535, a bracket that is not closed, a part of a name empty or too long
+    except ValueError:  # no number, one beyond 65535, an open bracket, a part of a name empty or too long
         return "", "", False
     return parts.scheme, parts.hostname or "", False if port == 0 else port
 

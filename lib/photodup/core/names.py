@@ -7,6 +7,7 @@ bidirectional override that turns `gpj.exe` round. Everything printed goes throu
 
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 # C0 and C1 controls, the line separators, and the characters that override the direction of writing. The
@@ -38,6 +39,14 @@ def as_text(path: Path | bytes | str) -> str:
         return os.fsencode(path).decode("utf-8", "replace")
     except UnicodeEncodeError:  # a surrogate that stands for no byte: it came from a file, not from a folder
         return _SURROGATES.sub("\ufffd", os.fspath(path))  # type: ignore[arg-type]
+
+
+def in_short(names: Iterable[Path | str], limit: int = 4) -> str:
+    """Return names as words, printable: "a, b and c", and of more than `limit` the first and "2 more"."""
+    words = list(dict.fromkeys(map(printable, names)))
+    if len(words) > limit:
+        words = [*words[: limit - 1], f"{len(words) - limit + 1:,} more"]
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
 def _written(character: str) -> str:

@@ -54,8 +54,21 @@ def cache_dir() -> Path:
     Raises:
         PhotodupError: the user has no home folder, and `XDG_CACHE_HOME` is not an absolute path.
     """
-    cache = environment().cache_home
+    return folder_of_user(environment().cache_home, ".cache", "a cache: set XDG_CACHE_HOME to a folder")
+
+
+def folder_of_user(base: str, name: str, purpose: str) -> Path:
+    """Return photodup's folder in one of this user's; neither need exist.
+
+    Args:
+        base: the folder that the environment names; one that is not absolute does not count.
+        name: of the folder at home that is used without one.
+        purpose: what it is for, and the remedy.
+
+    Raises:
+        PhotodupError: there is no home folder.
+    """
     try:
-        return (Path(cache) if os.path.isabs(cache) else Path.home() / ".cache") / "photodup"
+        return (Path(base) if os.path.isabs(base) else Path.home() / name) / "photodup"
     except RuntimeError:
-        raise PhotodupError("There is no home folder for a cache: set XDG_CACHE_HOME to a folder.") from None
+        raise PhotodupError(f"There is no home folder for {purpose}.") from None

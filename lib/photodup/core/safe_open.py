@@ -116,12 +116,18 @@ def status_of(place: PathInFolder | None) -> os.stat_result | None:
         return None
 
 
-def open_file(place: PathInFolder, flags: int = os.O_RDONLY) -> int:
+def open_file(place: PathInFolder | None, flags: int = os.O_RDONLY) -> int:
     """Return a descriptor of a regular file; a link, a pipe or a device is refused, and none is waited for.
+
+    Args:
+        place: the file; None for one in a folder that is not there.
+        flags: as of `os.open`.
 
     Raises:
         OSError: it is not there, no regular file, or may not be opened.
     """
+    if place is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
     flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     descriptor = os.open(place.name, flags, 0o600, dir_fd=place.folder)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -116,9 +116,9 @@ def test_nothing_outside_the_own_folder_changes_but_what_was_removed(tmp_path, l
     mine = [first, library / TRASH, second, other / TRASH]
     if folder:
         users_files(folder, watched / "elsewhere")
-        first, second = folder / "catalogue.sqlite", folder / "second.sqlite"
+        first, second = folder / "first", folder / "second"
         where = ["--catalogue", first]
-        mine += [first, folder / "catalogue.sqlite.d", second, folder / "second.sqlite.d"]
+        mine += [first, second]
     tree = Tree(watched, *mine)
     photodup("scan", library, *where)
     tree.check()
@@ -127,7 +127,10 @@ def test_nothing_outside_the_own_folder_changes_but_what_was_removed(tmp_path, l
         tree.check()
         photodup("group", library, *where, "--allow-random", "--threshold", 0.99)
         tree.check()
-        with closing(sqlite3.connect(first)) as db, db:  # `review` takes no random weights
+        with (
+            closing(sqlite3.connect(first / "catalogue.sqlite")) as db,
+            db,
+        ):  # `review` takes no random weights
             db.execute("DELETE FROM embedding")
             db.execute("DELETE FROM model")
     photodup("group", library, *where)
@@ -168,8 +171,8 @@ def test_nothing_outside_the_own_folder_changes_but_what_was_removed(tmp_path, l
     photodup("scan", library, *where)
     tree.check(gone=gone)
 
-    # A second catalogue in the same folder, and nothing of the first one's changes.
-    beside = Tree(watched, second, watched / "P/second.sqlite.d", library / "second.sqlite.d", other / TRASH)
+    # A second catalogue beside it, and nothing of the first one's changes.
+    beside = Tree(watched, second, other / TRASH)
     photodup("scan", other, *(["--catalogue", second] if folder else []))
     with reviewing(other, *(["--catalogue", second] if folder else [])) as client:
         look_at_everything(client)

@@ -3,6 +3,7 @@
 import os
 import shutil
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -14,26 +15,25 @@ from support.review_library import MD5, make_library, photo, save, users_files
 
 from photodup.core.names import printable
 from photodup.photos.groups.tiers import find_tiers
-from photodup.photos.library.catalogue import Catalogue, CatalogueError, application_of
+from photodup.photos.library.catalogue import Catalogue, CatalogueError
 from photodup.photos.library.scan import scan
 from photodup.photos.library.settings import LibrarySettings
 from photodup.photos.review.session import ReviewSession
 from photodup.photos.search.candidates import PairStore, stored_pairs
 from photodup.photos.search.neighbours import Bounds, similar_pairs
 from photodup.photos.state.own_folder import MARKER, OwnFolder, OwnFolderError
-from photodup.photos.state.sqlite_file import APPLICATION_ID
 
 
-def use(library: Path, catalogue: Path | None) -> ReviewSession:
+def use(library: Path, folder: Path | None) -> ReviewSession:
     """Scan, group, open the review, decide, change settings."""
-    scan(library, catalogue, progress=False)
-    session = ReviewSession(library, catalogue)
+    scan(library, folder, progress=False)
+    session = ReviewSession(library, folder)
     names = {printable(item.group.keeper.path): key for key, item in session.items.items()}
     key, other = names["2020/IMG_1.jpg"], names["2020/IMG_2.jpg"]
     session.set_apart(key, session.items[key].members[0].photo.id)
     session.skip(other)
     session.change(LibrarySettings(keep=("size", "resolution")))
-    return ReviewSession(library, catalogue)
+    return ReviewSession(library, folder)
 
 
 @pytest.mark.parametrize("where", ["elsewhere", "in the library"])
@@ -41,35 +41,32 @@ def test_nothing_beside_a_catalogue_is_claimed_dropped_or_deleted(library, tmp_p
     shutil.rmtree(library / ".photodup")
     beside = library if where == "in the library" else tmp_path / "P"
     users_files(beside, tmp_path / "elsewhere")
-    before, catalogue = tree(tmp_path), beside / "catalogue.sqlite"
-    session = use(library, catalogue)
-    own = beside / "catalogue.sqlite.d"
+    before, own = tree(tmp_path), beside / "of photodup"
+    session = use(library, own)
     assert session.own.path == own and (own / "evidence.sqlite").is_file() and (own / MARKER).is_file()
-    assert (own / "settings.json").is_file()
-    new = {path for path in tree(tmp_path, own) if path not in before}
-    assert {Path(p).name for p in new} <= {"catalogue.sqlite", "catalogue.sqlite-wal", "catalogue.sqlite-shm"}
-    assert {path: now for path, now in tree(tmp_path, own).items() if path in before} == before
-    report = scan(library, catalogue, progress=False)
+    assert (own / "settings.json").is_file() and (own / "catalogue.sqlite").is_file()
+    assert tree(tmp_path, own) == before
+    report = scan(library, own, progress=False)
     n_beside = 3 if where == "in the library" else 0
     # `thumbnails` is named as not entered, whoever made it.
     assert (report.n_read, report.n_found) == (0, 7 - report.n_missing)
     assert [str(place.path) for place in report.not_entered] == ["thumbnails"][:n_beside]
-    report = scan(library, catalogue, everything=True, progress=False)
+    report = scan(library, own, everything=True, progress=False)
     assert (report.n_read, report.n_found) == (n_beside, 7 + n_beside - report.n_missing)
 
 
-def test_two_catalogues_in_one_folder_share_nothing(tmp_path):
+def test_the_folders_of_two_libraries_share_nothing(tmp_path):
     for name in ("a", "b"):
         make_library(tmp_path / name)
-        scan(tmp_path / name, tmp_path / "P" / f"{name}.sqlite", progress=False)
-    first = use(tmp_path / "a", tmp_path / "P" / "a.sqlite")
-    before = tree(tmp_path / "P" / "a.sqlite.d")
-    second = ReviewSession(tmp_path / "b", tmp_path / "P" / "b.sqlite")
+        scan(tmp_path / name, tmp_path / "P" / name, progress=False)
+    first = use(tmp_path / "a", tmp_path / "P" / "a")
+    before = tree(tmp_path / "P" / "a")
+    second = ReviewSession(tmp_path / "b", tmp_path / "P" / "b")
     assert (len(first.items), len(second.items)) == (2, 3), "told apart in one of them"
     assert first.settings != second.settings == LibrarySettings()
     second.accept_all()
     second.change(LibrarySettings(keep=("folder",), folders=("2020",)))
-    assert tree(tmp_path / "P" / "a.sqlite.d") == before
+    assert tree(tmp_path / "P" / "a") == before
 
 
 @pytest.mark.parametrize("link", ["", "thumbnails", "evidence.sqlite", "feedback.jsonl", "review",
@@ -101,20 +98,17 @@ def test_no_link_is_followed(library, tmp_path, link):
 
 def test_a_folder_that_is_not_ours_is_refused_with_one_sentence(tmp_path):
     save(photo("coffee"), tmp_path / "library" / "a.jpg")
-    for own, catalogue in (
-        (tmp_path / "library" / ".photodup", None),
-        (tmp_path / "P" / "c.sqlite.d", tmp_path / "P" / "c.sqlite"),
-    ):
+    for own, folder in ((tmp_path / "library" / ".photodup", None), (tmp_path / "P", tmp_path / "P")):
         own.mkdir(parents=True)
         (own / "letter.txt").write_text("not of photodup")
         before = tree(tmp_path)
         with pytest.raises(OwnFolderError, match=r"holds files and was not made by photodup: move it away"):
-            scan(tmp_path / "library", catalogue, progress=False)
+            scan(tmp_path / "library", folder, progress=False)
         assert tree(tmp_path) == before
         (own / "letter.txt").unlink()  # an empty one is taken
-        assert scan(tmp_path / "library", catalogue, progress=False).n_read == 1
+        assert scan(tmp_path / "library", folder, progress=False).n_read == 1
         (own / "letter.txt").write_text("put there later")
-        assert ReviewSession(tmp_path / "library", catalogue).own.path == own
+        assert ReviewSession(tmp_path / "library", folder).own.path == own
         assert (own / "letter.txt").read_text() == "put there later"
 
 
@@ -167,14 +161,6 @@ def other_id(path: Path) -> None:
         db.execute("VACUUM")
 
 
-def in_use(path: Path) -> sqlite3.Connection:
-    """Its tables may be in the log alone; opening it the usual way would write beside it."""
-    db = sqlite3.connect(path, isolation_level=None)
-    db.execute("PRAGMA journal_mode = WAL")
-    db.execute("CREATE TABLE mine (a)")
-    return db
-
-
 def damaged(path: Path) -> None:
     lightroom(path)
     damage(path)
@@ -189,22 +175,30 @@ def damage(file: Path) -> None:
         opened.write(b"\xff" * 20_000)
 
 
+def within(make: Callable[[Path], object]) -> Callable[[Path], None]:
+    """Put something into a folder of photodup's own, at the place of its catalogue."""
+
+    def put(folder: Path) -> None:
+        OwnFolder(folder).prepare()
+        make(OwnFolder(folder).catalogue)
+
+    return put
+
+
+NO_FOLDER = "must be a folder of photodup's own, not a link or a file"
 FOREIGN = {
-    "another program's tables of our names": (lightroom, "--catalogue"),
-    "another program's id": (other_id, "--catalogue"),
-    "a text": (lambda path: path.write_text("a letter"), "--catalogue"),
+    "another program's database": (lightroom, NO_FOLDER),
+    "a text": (lambda path: path.write_text("a letter"), NO_FOLDER),
     "another library's": (
         lambda path: scan(path.parent, path, progress=False),
         r"is the catalogue of .*P, not of",
     ),
-    "an empty file": (lambda path: path.touch(), "--catalogue"),
-    "a picture": (lambda path: save(photo("coffee"), path), "--catalogue"),
-    "a folder": (lambda path: path.mkdir(), "--catalogue"),
-    "another program's database in use": (in_use, "database of another program"),
-    "another program's database, damaged": (damaged, "is the database of another program"),
+    "another program's tables of our names": (within(lightroom), "another journal mode"),
+    "another program's id": (within(other_id), "another journal mode"),
+    "another program's database, damaged": (within(damaged), "another journal mode"),
     "a log without its database": (
-        lambda path: path.with_name("file.sqlite-wal").write_text("the user's own"),
-        r"file.sqlite-wal is not used \(it belongs to no database",
+        within(lambda path: path.with_name("catalogue.sqlite-wal").write_text("the user's own")),
+        r"catalogue.sqlite-wal is not used \(it belongs to no database",
     ),
 }
 
@@ -213,38 +207,30 @@ FOREIGN = {
 def test_what_is_no_catalogue_of_ours_is_refused_and_left_untouched(tmp_path, what):
     save(photo("coffee"), tmp_path / "library" / "a.jpg")
     (tmp_path / "P").mkdir()
-    file = tmp_path / "P" / "file.sqlite"
     make, said = FOREIGN[what]
-    made = make(file)
+    make(folder := tmp_path / "P" / "folder")
     before = tree(tmp_path)
     for _ in range(2):
-        with pytest.raises(CatalogueError, match=said):
-            scan(tmp_path / "library", file, progress=False)
+        with pytest.raises((CatalogueError, OwnFolderError), match=said):
+            scan(tmp_path / "library", folder, progress=False)
         with pytest.raises(CatalogueError):
-            Catalogue(tmp_path / "library", file)
+            Catalogue(tmp_path / "library", folder)
     assert tree(tmp_path) == before
-    if isinstance(made, sqlite3.Connection):
-        made.close()
 
 
 def test_a_damaged_catalogue_of_ours_is_set_aside_in_its_own_folder(library, tmp_path):
-    catalogue = tmp_path / "P" / "c.sqlite"
-    use(library, catalogue)
-    damage(catalogue)
-    bad, others = catalogue.read_bytes(), tmp_path / "P" / "c.sqlite.damaged-mine"
-    others.write_text("the user's own")
-    report = scan(library, catalogue, progress=False)
-    assert report.set_aside.parent == tmp_path / "P" / "c.sqlite.d" and report.set_aside.read_bytes() == bad
-    assert others.read_text() == "the user's own" and report.n_read == 7
-    assert len(ReviewSession(library, catalogue).items) == 2, "the decisions are kept"
+    own = OwnFolder(tmp_path / "P")
+    use(library, own.path)
+    damage(own.catalogue)
+    bad = own.catalogue.read_bytes()
+    report = scan(library, own.path, progress=False)
+    assert report.set_aside.parent == own.path and report.set_aside.read_bytes() == bad and report.n_read == 7
+    assert len(ReviewSession(library, own.path).items) == 2, "the decisions are kept"
 
 
 def test_a_scan_that_was_killed_at_its_beginning_goes_on(tmp_path):
     save(photo("coffee"), tmp_path / "library" / "a.jpg")
-    file = tmp_path / "P" / "c.sqlite"
-    OwnFolder(tmp_path / "P" / "c.sqlite.d").prepare()
-    assert application_of(file) is None
-    assert scan(tmp_path / "library", file, progress=False).n_read == 1
-    assert application_of(file) == APPLICATION_ID
-    with Catalogue(tmp_path / "library", file) as opened:
+    OwnFolder(tmp_path / "P").prepare()
+    assert scan(tmp_path / "library", tmp_path / "P", progress=False).n_read == 1
+    with Catalogue(tmp_path / "library", tmp_path / "P") as opened:
         assert find_tiers(opened).n_photos == 1

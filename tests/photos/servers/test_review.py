@@ -311,7 +311,7 @@ def test_files_with_the_same_bytes_that_are_kept_are_not_asked_about_again_after
 
 @pytest.mark.parametrize("where", ["in the library", "elsewhere"])
 def test_the_command_leaves_out_what_the_page_was_told(library, tmp_path, where):
-    file = None if where == "in the library" else tmp_path / "elsewhere.sqlite"
+    file = None if where == "in the library" else tmp_path / "elsewhere"
     scan(library, file, progress=False)
     session = ReviewSession(library, file)
 

@@ -127,8 +127,6 @@ def read_text(path: Path) -> str:
     """
     whole = path.absolute()
     with reading(path), opened(whole.parents[1], str(whole.relative_to(whole.parents[1]))) as place:
-        if place is None:
-            raise FileNotFoundError("there is no such folder")
         with open(open_file(place), "rb") as file:
             content = file.read(MOST_BYTES + 1)
         if len(content) > MOST_BYTES:

@@ -16,8 +16,6 @@ from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
-from photodup.core.errors import PhotodupError
-from photodup.core.names import printable
 from photodup.core.paths import cache_dir
 from photodup.core.progress import bar
 from photodup.embedding.imaging import ImageError
@@ -30,6 +28,7 @@ from photodup.photos.groups.keepers import KeepRules
 from photodup.photos.library.catalogue import Catalogue, Photo, by_content
 from photodup.photos.library.hashing import digest_of
 from photodup.photos.library.scan import ScanOptions, existing_folder, scan
+from photodup.photos.library.several import refuse_overlap
 from photodup.photos.library.walking import UnreadFile, open_photo_file
 from photodup.photos.search.candidates import PER_PHOTO_ALONE
 from photodup.photos.search.hash_neighbours import bits_apart, nearest_across, search_radius
@@ -125,31 +124,12 @@ class Contained:
 
 
 def cached_catalogue(folder: Path) -> Path:
-    """Return the catalogue's path for a folder that is only read: in this user's cache, named by a hash of its path.
+    """Return where the catalogue of a folder that is only read lies: in this user's cache, named by a hash of its path.
 
     Raises:
         PhotodupError: the user has no cache.
     """
-    return cache_dir() / "libraries" / f"{hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]}.sqlite"
-
-
-def refuse_overlap(first: Path, second: Path) -> None:
-    """Refuse two folders that are the same, or of which one lies in the other.
-
-    Raises:
-        PhotodupError: they overlap.
-        OSError: the first is not there.
-    """
-    if _lies_in(second, first) or (second.exists() and _lies_in(first, second)):
-        raise PhotodupError(
-            f"{printable(first)} and {printable(second)} lie in one another: name two folders apart."
-        )
-
-
-def _lies_in(inner: Path, outer: Path) -> bool:
-    """Return whether a folder lies in another or is that folder, by inode: a folder can have several paths."""
-    status = os.stat(outer)
-    return any(os.path.samestat(os.stat(at), status) for at in (inner, *inner.parents) if at.exists())
+    return cache_dir() / "libraries" / hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
 
 
 def _entry_of(path: Path) -> tuple[int | str, ...]:

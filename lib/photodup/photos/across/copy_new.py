@@ -15,7 +15,8 @@ from photodup.core.files import real_path
 from photodup.core.names import as_text, printable
 from photodup.core.progress import bar
 from photodup.core.safe_open import opened, remove_file, status_of
-from photodup.photos.across.contained import Contained, OldPhoto, refuse_overlap
+from photodup.photos.across.contained import Contained, OldPhoto
+from photodup.photos.library.several import refuse_overlap
 from photodup.photos.library.sidecars import Sidecars
 from photodup.photos.library.walking import enterable_path
 from photodup.photos.state.journal import Journal

@@ -4,7 +4,6 @@ They alone rule out most pairs (`verify.could_be_one`), so a photo is not decode
 that may be one picture need all features and the pixels.
 """
 
-import sqlite3
 import zlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ import numpy as np
 
 from photodup.photos.compare.features import Features
 from photodup.photos.compare.verify import FEW_FEATURES, STRONGEST, could_be_one
-from photodup.photos.state.cache_file import DAMAGE, CacheFile
+from photodup.photos.state.cache_file import CacheFile
 from photodup.photos.state.sqlite_file import Form
 
 MAX_PHOTOS = 240_000  # in the file (4 GB); beyond it the oldest are deleted
@@ -87,20 +86,17 @@ class FeatureStore(CacheFile):
     def read(self, md5s: Collection[str]) -> dict[str, Strongest]:
         """Return the stored features of these contents, by MD5."""
         strongest = {}
-        try:
+        with self._reading() as db:
             for md5 in md5s:
                 sql = "SELECT n, width, packed FROM feature WHERE md5 = ?"
-                for n, width, packed in self._db.execute(sql, (bytes.fromhex(md5),)):
+                for n, width, packed in db.execute(sql, (bytes.fromhex(md5),)):
                     # With a limit: the bytes of a foreign file may unpack to gigabytes.
                     unpacked = zlib.decompressobj().decompress(packed, STRONGEST * _FEATURE.itemsize + 1)
                     strongest[md5] = Strongest(n, width & 0xFFFF, np.frombuffer(unpacked, _FEATURE))
                     if len(strongest[md5].rounded) != min(n, STRONGEST):
                         raise ValueError("features of another length")
-        except (*DAMAGE, zlib.error):
-            self._db.close()
-            self._begin_anew()
-            return {}
-        return strongest
+            return strongest
+        return {}
 
     def add(self, strongest: Mapping[str, Strongest]) -> None:
         """Store features by content (MD5)."""
@@ -110,27 +106,13 @@ class FeatureStore(CacheFile):
             (bytes.fromhex(md5), features.n, features.width, features.packed())
             for md5, features in strongest.items()
         ]
-        sql = "INSERT OR REPLACE INTO feature (md5, n, width, packed) VALUES (?, ?, ?, ?)"
-        try:
-            self._db.execute("BEGIN")
-            self._db.executemany(sql, rows)
-            self._db.execute(
-                "DELETE FROM feature WHERE id <= (SELECT max(id) FROM feature) - ?", (MAX_PHOTOS,)
-            )
-            self._db.execute("COMMIT")
-        except sqlite3.DatabaseError as error:
-            self._db.close()
-            self._forget(error)
+        self._write("INSERT OR REPLACE INTO feature (md5, n, width, packed) VALUES (?, ?, ?, ?)", rows)
+        self._write("DELETE FROM feature WHERE id <= (SELECT max(id) FROM feature) - ?", [(MAX_PHOTOS,)])
 
     def keep_only(self, md5s: Collection[str]) -> None:
         """Delete the features of all other contents, and shrink the file."""
-        try:
-            stored = {md5.hex() for (md5,) in self._db.execute("SELECT md5 FROM feature")}
+        with self._reading() as db:
+            stored = {md5.hex() for (md5,) in db.execute("SELECT md5 FROM feature")}
             if gone := stored.difference(md5s):
-                self._db.executemany(
-                    "DELETE FROM feature WHERE md5 = ?", [(bytes.fromhex(md5),) for md5 in gone]
-                )
+                self._write("DELETE FROM feature WHERE md5 = ?", [(bytes.fromhex(md5),) for md5 in gone])
                 self._db.executescript("PRAGMA incremental_vacuum;")  # execute() would free one page
-        except sqlite3.DatabaseError:
-            self._db.close()
-            self._begin_anew()

@@ -11,7 +11,7 @@ from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import ScanOptions, ScanReport, update
 from photodup.photos.library.walking import ListedFile, Listing, UnreadFile
 
-DEFAULT_CATALOGUE = "~/Pictures/photodup-apple/catalogue.sqlite"
+DEFAULT_FOLDER = "~/Pictures/photodup-apple"  # photodup's own for the library
 
 
 def scan_apple_photos(
@@ -29,9 +29,9 @@ def scan_apple_photos(
     database = mac_module("osxphotos").PhotosDB(*([str(Path(library).expanduser())] if library else []))
     root = Path(database.library_path).resolve()
     listing, names = _originals(database, root)
-    file = Path(catalogue or DEFAULT_CATALOGUE).expanduser()
-    report = update(root, file, listing, **options)
-    with Catalogue(root, file) as opened, opened.transaction() as connection:
+    folder = catalogue or DEFAULT_FOLDER
+    report = update(root, folder, listing, **options)
+    with Catalogue(root, folder) as opened, opened.transaction() as connection:
         connection.executemany(
             "INSERT OR REPLACE INTO apple_photo (file, uuid, original_filename) "
             "SELECT id, ?, ? FROM file WHERE path = ?",

@@ -7,7 +7,7 @@ nothing is written.
 import re
 from collections import Counter
 from collections.abc import Mapping
-from xml.dom import minidom
+from xml.sax.saxutils import escape, quoteattr
 
 from photodup.photos.library.metadata import (
     MOST_TEXT,
@@ -91,43 +91,43 @@ def merge_into(sidecar: bytes | None, new: Properties) -> bytes | None:
         new: properties by name, such as `dc:subject`; a list extends an existing list.
 
     Returns:
-        None if it cannot be read, is not UTF-8, has one of the properties, or a list in another form.
+        None if it cannot be read, is not UTF-8, has one of the properties, or a list in another form; and for a property
+        of which XML can hold nothing.
     """
     old = _EMPTY.encode() if sidecar is None else sidecar
     before = read_xmp(old)
     before.ends = {
         name: end for name, end in before.ends.items() if old.startswith(f"</{end[1]}:".encode(), end[0])
     }
-    if not before.is_whole or "RDF" not in before.ends or len(old) > MOST_XMP_BYTES:
+    clean = {name: _clean(value) for name, value in new.items()}
+    is_readable = before.is_whole and "RDF" in before.ends and len(old) <= MOST_XMP_BYTES
+    if not is_readable or not all(clean.values()):
         return None
     existing = {name for name, _ in before.values}
-    clean = {name: _clean(value) for name, value in new.items()}
     inserted: list[tuple[int, str]] = []
-    apart: dict[str, str | list[str]] = {}
-    for name, value in clean.items():
+    apart: dict[str, list[str]] = {}
+    for name, texts in clean.items():
         if _full(name) not in existing:
-            apart[name] = value
-        elif isinstance(value, list) and _full(name) in before.ends:
+            apart[name] = texts
+        elif isinstance(new[name], list) and _full(name) in before.ends:
             at, prefix = before.ends[_full(name)]
-            inserted.append((at, "".join(_element(f"{prefix}:li", entry).toxml() for entry in value)))
+            inserted.append((at, _items(prefix, texts)))
         else:
             return None
     if apart:
         at, prefix = before.ends["RDF"]
-        inserted.append((at, _description(prefix, before.subject, apart).toprettyxml(" ")))
+        inserted.append((at, _description(prefix, before.subject, apart)))
     data = old
     for at, text in sorted(inserted, reverse=True):
         data = data[:at] + text.encode() + data[at:]
     expected = _values(before) + Counter(
-        (_full(name), entry)
-        for name, value in clean.items()
-        for entry in (value if isinstance(value, list) else [value])
+        (_full(name), text) for name, texts in clean.items() for text in texts
     )
     after = read_xmp(data)
-    return data if after.is_whole and _said_only(_values(after), expected) else None
+    return data if after.is_whole and _holds_only(_values(after), expected) else None
 
 
-def _said_only(actual: Counter, expected: Counter) -> bool:
+def _holds_only(actual: Counter, expected: Counter) -> bool:
     """Return whether a packet has exactly the expected values, apart from our own markup."""
     markup = {name for name, _ in actual - expected} <= {f"{NAMESPACES['rdf']} about", _XML_LANG}
     return markup and not expected - actual
@@ -145,35 +145,27 @@ def _full(name: str) -> str:
     return f"{NAMESPACES[prefix]} {local}"
 
 
-def _clean(value: str | list[str]) -> str | list[str]:
-    """Return a value without characters that XML forbids, and with uniform line ends."""
-    if isinstance(value, list):
-        return [text for entry in value if (text := str(_clean(entry)))]
-    return "\n".join(_NO_XML.sub("", value).strip().splitlines())
+def _clean(value: str | list[str]) -> list[str]:
+    """Return texts without characters that XML forbids, with uniform line ends; empty ones are left out."""
+    several = value if isinstance(value, list) else [value]
+    clean = ("\n".join(_NO_XML.sub("", text).strip().splitlines()) for text in several)
+    return [text for text in clean if text]
 
 
-def _element(name: str, text: str = "") -> minidom.Element:
-    element = minidom.Document().createElement(name)
-    if text:
-        element.appendChild(minidom.Document().createTextNode(text))
-    return element
+def _items(rdf: str, texts: list[str], attributes: str = "") -> str:
+    return "".join(f"<{rdf}:li{attributes}>{escape(text)}</{rdf}:li>" for text in texts)
 
 
-def _description(rdf: str, subject: str, values: Properties) -> minidom.Element:
+def _description(rdf: str, subject: str, values: Mapping[str, list[str]]) -> str:
     """Return values as one description element; `rdf` is the prefix of RDF."""
-    description = _element(f"{rdf}:Description")
-    description.setAttribute(f"{rdf}:about", subject)
-    for prefix in sorted({name.split(":")[0] for name in values}):
-        description.setAttribute(f"xmlns:{prefix}", NAMESPACES[prefix])
-    for name, value in values.items():
-        if name not in _CONTAINERS:
-            description.appendChild(_element(name, str(value)))
-            continue
-        container = _element(f"{rdf}:{_CONTAINERS[name]}")
-        for entry in value if isinstance(value, list) else [value]:
-            list_item = _element(f"{rdf}:li", entry)
-            if _CONTAINERS[name] == "Alt":
-                list_item.setAttribute("xml:lang", "x-default")
-            container.appendChild(list_item)
-        description.appendChild(_element(name)).appendChild(container)
-    return description
+    elements = ""
+    for name, texts in values.items():
+        if container := _CONTAINERS.get(name):
+            language = ' xml:lang="x-default"' if container == "Alt" else ""
+            text = f"<{rdf}:{container}>{_items(rdf, texts, language)}</{rdf}:{container}>"
+        else:
+            text = escape(texts[0])
+        elements += f" <{name}>{text}</{name}>\n"
+    prefixes = sorted({name.split(":")[0] for name in values})
+    spaces = "".join(f" xmlns:{prefix}={quoteattr(NAMESPACES[prefix])}" for prefix in prefixes)
+    return f"<{rdf}:Description {rdf}:about={quoteattr(subject)}{spaces}>\n{elements}</{rdf}:Description>\n"

@@ -7,7 +7,6 @@ embedding belongs to a model; vectors of different models are never compared.
 import os
 import secrets
 import sqlite3
-import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -22,16 +21,8 @@ from photodup.core.errors import PhotodupError
 from photodup.core.files import real_path
 from photodup.core.names import printable
 from photodup.photos.library.hashing import PhotoFacts
-from photodup.photos.state.own_folder import OwnFolder, locate_catalogue
-from photodup.photos.state.sqlite_file import (
-    APPLICATION_ID,
-    BESIDE,
-    MAGIC,
-    DatabaseRefusedError,
-    Form,
-    open_database,
-    refuse_planted,
-)
+from photodup.photos.state.own_folder import own_folder_of
+from photodup.photos.state.sqlite_file import BESIDE, DatabaseRefusedError, Form, open_database
 
 BUSY_S = 30  # how long one photodup waits for another that writes
 VERSION = 7  # of the form; raise it with every change of catalogue.sql
@@ -51,14 +42,6 @@ class CatalogueError(PhotodupError):
 
 class CatalogueDamagedError(CatalogueError):
     """The catalogue file is not a sound SQLite database."""
-
-
-def _not_a_catalogue(file: Path) -> CatalogueError:
-    """Return the error for a file that is neither a catalogue nor another program's database."""
-    return CatalogueError(
-        f"{printable(file)} is no catalogue, or its beginning is destroyed: give another file with "
-        "--catalogue, or move it away."
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,42 +80,40 @@ class Catalogue:
 
     Attributes:
         root: the library's folder.
-        path: the SQLite file.
         own: photodup's own folder for the library.
+        path: the SQLite file in it.
 
     Args:
         root: the library.
-        path: of the catalogue; default `root/.photodup/catalogue.sqlite`.
+        folder: the own folder; default `root/.photodup`.
         create: make it if it is not there.
 
     Raises:
-        CatalogueError: missing, not writable, another program's, of another version, or with foreign tables or files
-            beside it.
+        CatalogueError: missing, not writable, another program's or library's, of another version, or with foreign tables
+            or files beside it.
         OwnFolderError: the own folder is a link, holds one, or is not photodup's.
         CatalogueDamagedError: not a sound SQLite database.
     """
 
-    def __init__(self, root: Path | str, path: Path | str | None = None, *, create: bool = False) -> None:
+    def __init__(self, root: Path | str, folder: Path | str | None = None, *, create: bool = False) -> None:
         self.root = real_path(root)
-        self.path = Path(path) if path else self.root / ".photodup" / "catalogue.sqlite"
+        self.own = own_folder_of(self.root, folder)
+        self.path = self.own.catalogue
         if not create and not os.path.isfile(self.path):
             raise CatalogueError(
                 f"No catalogue at {printable(self.path)}: run `photodup scan {printable(self.root)}` first."
             )
-        file, self.own, self._is_default = locate_catalogue(self.root, path)
-        self._refuse_what_is_not_ours(file)
+        if self.own.path.name == ".photodup" and not self._is_default:
+            raise self._of_another_library(self.own.path.parent)
         try:
-            # Also for another catalogue beside the default one.
-            if file.parent == self.root / ".photodup":
-                OwnFolder(file.parent).prepare()
             self.own.prepare()
         except OSError as error:
             raise CatalogueError(
                 f"Cannot create the folder {printable(self.own.path)} for the catalogue "
-                f"({error.strerror}): give another place with --catalogue FILE."
+                f"({error.strerror}): name another folder with --catalogue."
             ) from None
         with self._explained():
-            self.connection = open_database(file, catalogue_form(), busy_s=BUSY_S)
+            self.connection = open_database(self.path, catalogue_form(), busy_s=BUSY_S)
         try:
             for pragma in ("synchronous = NORMAL", "foreign_keys = ON"):
                 self.connection.execute(f"PRAGMA {pragma}")
@@ -141,37 +122,27 @@ class Catalogue:
             self.connection.close()
             raise
 
-    def _refuse_what_is_not_ours(self, file: Path) -> None:
-        """Refuse a foreign file before anything is written."""
-        name, elsewhere = printable(self.path), "give another file with --catalogue."
-        application = application_of(file)
-        if application not in (None, APPLICATION_ID):
-            raise CatalogueError(f"{name} is the database of another program: {elsewhere}")
-        if self._is_default:
-            return
-        if application is None and os.path.lexists(file):
-            raise _not_a_catalogue(self.path)
-        if file.name == "catalogue.sqlite" and file.parent.name == ".photodup":
-            other = printable(file.parent.parent)
-            raise CatalogueError(
-                f"{name} is the catalogue of {other}, not of {printable(self.root)}: {elsewhere}"
-            )
-        with self._explained():
-            refuse_planted(file)
+    @property
+    def _is_default(self) -> bool:
+        """Whether it lies in its library, and moves with it."""
+        return self.own.path == self.root / ".photodup"
+
+    def _of_another_library(self, library: Path | bytes) -> CatalogueError:
+        return CatalogueError(
+            f"{printable(self.path)} is the catalogue of {printable(library)}, not of {printable(self.root)}: "
+            "name another folder with --catalogue."
+        )
 
     def _check_root(self) -> None:
         """Refuse the catalogue of another library: a scan would mark all its files missing."""
         if self._is_default:
-            return  # it moves with its library
+            return
         root = os.fsencode(self.root)
         with self.transaction() as connection:
             connection.execute("INSERT OR IGNORE INTO setting VALUES ('root', ?)", (root,))
         ((stored_root,),) = self.query("SELECT value FROM setting WHERE key = 'root'")
         if stored_root != root:
-            raise CatalogueError(
-                f"{printable(self.path)} is the catalogue of {printable(stored_root)}, not of {printable(root)}: "
-                "give another file with --catalogue."
-            )
+            raise self._of_another_library(stored_root)
 
     def __enter__(self) -> Self:
         return self
@@ -230,7 +201,7 @@ class Catalogue:
                 "photographs anew; they, your decisions and settings are not touched."
             )
         if "readonly" in text or "unable to open" in text:
-            return CatalogueError(f"Cannot write {where} ({text}): give another place with --catalogue FILE.")
+            return CatalogueError(f"Cannot write {where} ({text}): name another folder with --catalogue.")
         if "locked" in text:
             return CatalogueError(f"{where} is in use by another photodup: wait for it to finish.")
         return CatalogueError(f"{where}: {text}.")
@@ -369,27 +340,27 @@ def by_content(photos: Iterable[Photo]) -> dict[str, list[Photo]]:
     return by_md5
 
 
-def is_scanned(root: Path, path: Path | str | None = None, only: Sequence[str] = ()) -> bool:
+def is_scanned(root: Path, folder: Path | str | None = None, only: Sequence[str] = ()) -> bool:
     """Return whether a library has its catalogue, with a file from each of these folders."""
-    if not os.path.isfile(locate_catalogue(real_path(root), path)[0]):
+    if not os.path.isfile(own_folder_of(real_path(root), folder).catalogue):
         return False
     if not only:
         return True
-    with Catalogue(root, path) as opened:
+    with Catalogue(root, folder) as opened:
         return not opened.folders_without_photos(only)
 
 
-def open_sound(root: Path, path: Path | str | None = None) -> tuple[Catalogue, Path | None]:
+def open_sound(root: Path, folder: Path | str | None = None) -> tuple[Catalogue, Path | None]:
     """Open a catalogue for a scan, made if needed; a damaged one is set aside and begun anew.
 
     The owner's decisions are elsewhere (`feedback.jsonl`, `review/`, `settings.json`, the trash's journal), so only facts
     and embeddings have to be made again.
 
     Returns:
-        The catalogue, and the new path of a damaged file in the library's own folder, or None.
+        The catalogue, and the new path of a damaged file, or None.
     """
     try:
-        opened = Catalogue(root, path, create=True)
+        opened = Catalogue(root, folder, create=True)
         try:
             opened.check()
         except BaseException:
@@ -397,44 +368,14 @@ def open_sound(root: Path, path: Path | str | None = None) -> tuple[Catalogue, P
             raise
         return opened, None
     except CatalogueDamagedError as damaged:
-        file, own_folder, is_default = locate_catalogue(real_path(root), path)
-        # In our own folder it is ours in any case; elsewhere its header must say so.
-        if not is_default and application_of(file) != APPLICATION_ID:
-            raise _not_a_catalogue(file) from None
+        file = own_folder_of(real_path(root), folder).catalogue
+        aside = file.with_name(f"{file.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}")
         try:
-            aside = _set_aside(file, own_folder.path)
+            for end in ("", *BESIDE):  # a log left behind would be applied to the next catalogue
+                with suppress(FileNotFoundError):
+                    os.rename(f"{file}{end}", f"{aside}{end}")
         except OSError as error:
             raise CatalogueError(
                 f"{printable(file)} is damaged and cannot be set aside ({error.strerror}): move it away."
             ) from damaged
-        return Catalogue(root, path, create=True), aside
-
-
-def application_of(file: Path) -> int | None:
-    """Return the id of the program that made a database, from its header; None for any other file.
-
-    Links are followed, no lock is taken.
-    """
-    with suppress(OSError):
-        if stat.S_ISREG(os.stat(file).st_mode):
-            with open(file, "rb") as opened:
-                header = opened.read(100)
-            return int.from_bytes(header[68:72], "big") if header[:16] == MAGIC else None
-    return None
-
-
-def _set_aside(file: Path, folder: Path) -> Path:
-    """Move our damaged catalogue, with SQLite's files beside it, into a folder; return its new path.
-
-    A `-wal` file left behind would be applied to the next catalogue.
-
-    Raises:
-        OSError: it cannot be moved.
-    """
-    aside = folder / f"{file.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}"
-    os.rename(file, aside)
-    for suffix in BESIDE:
-        beside = file.with_name(file.name + suffix)
-        if os.path.lexists(beside):
-            os.rename(beside, aside.with_name(aside.name + suffix))
-    return aside
+        return Catalogue(root, folder, create=True), aside

@@ -11,23 +11,11 @@ from collections.abc import Iterable, Iterator
 
 from photodup.embedding.jpeg_scans import is_jpeg
 
-PIXELS, COMMENT, EXIF, XMP, IPTC, PROFILE, TEXT = (
-    "pixels",
-    "comment",
-    "EXIF",
-    "XMP",
-    "IPTC",
-    "profile",
-    "text ",
-)
+PIXELS, COMMENT, EXIF, XMP = "pixels", "comment", "EXIF", "XMP"
+IPTC, PROFILE, TEXT, BITS = "IPTC", "profile", "text ", "bits"
 RESOURCES, MORE_XMP, UNREAD = "Photoshop resources", "more XMP", "data that photodup cannot read"
-BEHIND, FILM, GAIN_MAP, PICTURE = (
-    "data behind the picture",
-    "a film inside",
-    "a gain map (HDR)",
-    "a second picture",
-)
-BITS, HDR = "bits", "wide or HDR colours"
+BEHIND, FILM, HDR = "data behind the picture", "a film inside", "wide or HDR colours"
+GAIN_MAP, PICTURE = "a gain map (HDR)", "a second picture"
 IN_WORDS = (UNREAD, BEHIND, FILM, GAIN_MAP, PICTURE, HDR)  # names for sentences
 Part = tuple[str, bytes]
 

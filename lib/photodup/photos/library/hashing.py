@@ -10,10 +10,11 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 from PIL import Image
 
+from photodup.core.safe_open import file_state
 from photodup.embedding import imaging
 from photodup.embedding.jpeg_scans import is_jpeg
 from photodup.photos.library import containers, inventory
-from photodup.photos.library.metadata import camera, count_fields, exposure, taken_at
+from photodup.photos.library.metadata import camera, count_fields, dates, exposure
 
 # Shortest side of the image for the perceptual hash, which uses 32 × 32 pixels, so that decoding a JPEG at 1/8 changes few
 # bits: `MAX_DRAFT_DISTANCE`.
@@ -47,8 +48,7 @@ def digest_of(file: BinaryIO, path: Path, algorithm: str, memory: Memory | None)
         algorithm: hashlib's name.
         memory: stores digests; None always reads the file.
     """
-    status = os.fstat(file.fileno())
-    state = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+    state = file_state(os.fstat(file.fileno()))
     key = hashlib.sha256(f"{algorithm} {state} ".encode() + os.fsencode(path)).hexdigest()
     if memory and (stored := memory.recall(key)):
         return stored
@@ -90,9 +90,7 @@ class Look:
     draft_size: int | None = None
 
 
-def read_facts_and_look(
-    data: bytes, look: Look | None, *, max_pixels: int = imaging.MAX_PIXELS
-) -> tuple[PhotoFacts, np.ndarray | None]:
+def read_facts_and_look(data: bytes, look: Look | None) -> tuple[PhotoFacts, np.ndarray | None]:
     """Return the facts of an encoded image and, from the same decoding, the encoder's uint8 [3, 224, 224].
 
     Without a look JPEGs are decoded at reduced scale, and the second value is None.
@@ -100,14 +98,13 @@ def read_facts_and_look(
     Raises:
         photodup.embedding.imaging.ImageError: not readable as an image; `.reason` says why.
     """
-    image = imaging.decode(data, max_pixels=max_pixels, draft_size=look.draft_size if look else DRAFT_SIZE)
+    image = imaging.decode(data, draft_size=look.draft_size if look else DRAFT_SIZE)
     return _facts(data, image), imaging.to_uint8(image) if look else None
 
 
 def facts_of_bytes(data: bytes) -> PhotoFacts:
     """Return the facts of a file that cannot be decoded: only equal bytes are its copies."""
-    nothing = inventory.pack(inventory.Inventory())
-    return PhotoFacts(md5(data), len(data), "unreadable", 0, 0, None, None, None, 0, None, nothing)
+    return PhotoFacts(md5(data), len(data), "unreadable", 0, 0, None, None, None, 0, None, inventory="")
 
 
 def _facts(data: bytes, decoded: Image.Image) -> PhotoFacts:
@@ -122,8 +119,10 @@ def _facts(data: bytes, decoded: Image.Image) -> PhotoFacts:
             exif, details, position = Image.Exif(), {}, {}
         try:
             contents = inventory.read_inventory(header, data, exif, details, position)
+            packed = inventory.pack(contents)
         except Exception:  # nor must other metadata
             contents = inventory.Inventory(parts={md5(data): containers.UNREAD})
+            packed = inventory.pack(contents)
         if is_jpeg(data):  # the decoder may have shrunk it
             width, height = header.size
             if exif.get(_ORIENTATION) in (5, 6, 7, 8):
@@ -135,11 +134,11 @@ def _facts(data: bytes, decoded: Image.Image) -> PhotoFacts:
         width=width,
         height=height,
         phash=perceptual_hash(_as_drafted(decoded, width, height) if is_jpeg(data) else decoded),
-        taken_at=taken_at(exif, details) or contents.taken_at,
+        taken_at=next((date for date, _ in dates(exif, details)), contents.taken_at),
         camera=camera(exif),
         exif_fields=count_fields(exif, details, position),
         exposure=exposure(details),
-        inventory=inventory.pack(contents),
+        inventory=packed,
     )
 
 
@@ -154,9 +153,9 @@ def _as_drafted(decoded: Image.Image, width: int, height: int) -> Image.Image:
     return decoded.reduce(factor) if factor > 1 else decoded
 
 
-def pack_facts(data: bytes, *, max_pixels: int, look: dict[str, Any] | None = None) -> bytes:
+def pack_facts(data: bytes, *, look: dict[str, Any] | None = None) -> bytes:
     """Run `read_facts_and_look` in a worker of a `decode_pool`: return the facts in a line, then the pixels."""
-    facts, pixels = read_facts_and_look(data, Look(**look) if look else None, max_pixels=max_pixels)
+    facts, pixels = read_facts_and_look(data, Look(**look) if look else None)
     return json.dumps(asdict(facts)).encode() + b"\n" + (b"" if pixels is None else pixels.tobytes())
 
 

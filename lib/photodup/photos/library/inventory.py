@@ -5,26 +5,24 @@ write about themselves. All others are *unknown*: the file to keep must have the
 """
 
 import io
-import json
 import re
 import zlib
 from base64 import b85decode, b85encode
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import sha256
-from pathlib import Path
 
 import numpy as np
-import yaml
 from PIL import ExifTags, Image, ImageCms
+from pydantic import TypeAdapter
 
-from photodup.core.names import printable
+from photodup.core.names import in_short
 from photodup.photos.library import containers
 from photodup.photos.library.metadata import (
     KINDS,
     MOST_XMP_BYTES,
-    XMP_KINDS,
+    TABLES,
     Description,
     Directory,
     camera,
@@ -34,25 +32,25 @@ from photodup.photos.library.metadata import (
     in_degrees,
     is_metadata,
     is_title,
-    keep_sound_kinds,
     kinds_of,
     place_text,
     plain_text,
     read_xmp,
 )
 
-_TABLES = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 _ENCODER, _OF_PROGRAM, _OF_FILE, _OF_ENCODING, _SHARED = (
     re.compile(
-        "|".join(_TABLES[name]), re.DOTALL | (re.IGNORECASE if name in ("comments", "png_texts") else 0)
+        "|".join(TABLES[name]), re.DOTALL | (re.IGNORECASE if name in ("comments", "png_texts") else 0)
     )
     for name in ("comments", "png_texts", "xmp_of_file", "xmp_of_encoding", "shared_namespaces")
 )
+_HARMLESS = frozenset({containers.EXIF, containers.PROFILE, *TABLES["parts"]})
 _OF_PLACE, _RATING, _COMMENT, _SOFTWARE = frozenset(range(5)), 0x4746, 0x9286, 0x0131  # EXIF
 _OF_KINDS = frozenset(
-    {*_TABLES["exif"], _RATING, 0x010F, 0x0110, 0x9003, 0x9004, 0x9011, 0x9012, 0x9291, 0x9292}
+    {*TABLES["exif"], _RATING, 0x010F, 0x0110, 0x9003, 0x9004, 0x9011, 0x9012, 0x9291, 0x9292}
 )
 _XMP_TAG, _IPTC_TAG, _RESOURCES_TAG, _LAYERS_TAG, _MORE_DIRECTORIES = 700, 33723, 34377, 37724, 330  # TIFF
+_BITS_TAG = 258
 _IPTC_RESOURCE, _XMP_RESOURCE = 0x0404, 0x0424
 _CHARACTER_SET, _UTF_8 = (1, 90), b"\x1b%G"
 _CAMERA_RAW = "http://ns.adobe.com/camera-raw-settings/1.0/ "
@@ -92,6 +90,9 @@ class Inventory:
         return date if "T" in date and "date of" not in self.kinds else None
 
 
+_STORED = TypeAdapter(Inventory)
+
+
 def lost_parts(keeper: Inventory, member: Inventory) -> list[str]:
     """Return sentences about values, parts and colours of a member that the keeper lacks."""
     is_one_exposure = all(member.kinds.get(kind) == keeper.kinds.get(kind) for kind in ("camera", "date"))
@@ -106,15 +107,8 @@ def lost_parts(keeper: Inventory, member: Inventory) -> list[str]:
     names += ["transparency"] if member.is_transparent and not keeper.is_transparent else []
     if member.colours and not _are_alike(keeper.colours, member.colours):
         names.append("a colour profile")
-    lines = [f"has {_in_short(names)}, which the one to keep lacks"] if names else []
-    return [*lines, f"says otherwise than the one to keep: {_in_short(changed)}"] if changed else lines
-
-
-def _in_short(names: list[str]) -> str:
-    several = list(dict.fromkeys(printable(name) for name in names))
-    more = [f"{len(several) - 3} more"] if len(several) > 4 else []
-    words = several[:3] + more if more else several
-    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+    lines = [f"has {in_short(names)}, which the one to keep lacks"] if names else []
+    return [*lines, f"says otherwise than the one to keep: {in_short(changed)}"] if changed else lines
 
 
 def _list(texts: str | list[str]) -> list[str]:
@@ -131,23 +125,18 @@ def _are_alike(first: str, second: str) -> bool:
 
 def pack(inventory: Inventory) -> str:
     """Return an inventory as text for the catalogue."""
-    return b85encode(zlib.compress(json.dumps(asdict(inventory)).encode())).decode()
+    return b85encode(zlib.compress(_STORED.dump_json(inventory))).decode()
 
 
 @lru_cache(65536)
 def unpack(text: str | None) -> Inventory:
-    """Undo `pack`; an invalid text, perhaps of a foreign catalogue, gives an empty inventory."""
+    """Undo `pack`; an empty or invalid text, perhaps of a foreign catalogue, gives an empty inventory."""
     try:
-        stored = json.loads(zlib.decompressobj().decompress(b85decode(text or ""), _MOST_STORED))
-        inventory = Inventory(**stored)
+        packed = zlib.decompressobj().decompress(b85decode(text or ""), _MOST_STORED)
+        inventory = _STORED.validate_json(packed, strict=True)
         _are_alike("", inventory.colours)
-        texts = [
-            text for several in (*inventory.values.values(), inventory.parts.values()) for text in several
-        ]
-        if not all(isinstance(text, str) for text in texts) or not isinstance(inventory.bits, int):
-            return Inventory()
-        return Inventory(**stored | {"kinds": keep_sound_kinds(inventory.kinds)})
-    except (ValueError, TypeError, AttributeError, RecursionError, zlib.error):
+        return inventory
+    except (ValueError, zlib.error):
         return Inventory()
 
 
@@ -172,9 +161,8 @@ def read_inventory(
         if name == containers.PIXELS:
             pixels.update(body)
         elif name == containers.MORE_XMP:
-            more_xmp.append(
-                (body[:32], body[36:40], body[40:])
-            )  # which packet it is of, and where this piece begins
+            # Which packet it is of, where this piece begins, and the piece.
+            more_xmp.append((body[:32], body[36:40], body[40:]))
         elif name == containers.BITS:
             reading.bits = max(reading.bits, *body[5:])
         else:
@@ -245,13 +233,11 @@ class _Reading:
             self._take_resources(body)
         elif name == containers.COMMENT or name.startswith(containers.TEXT):
             self._take_text(name.removeprefix(containers.TEXT), body.strip(b"\0 \r\n\t"))
-        elif name not in (containers.EXIF, containers.PROFILE, *_TABLES["parts"]) and body[
-            :8
-        ].hex() not in _TABLES["parts_with"].get(name, ()):
+        elif name not in _HARMLESS and body[:8].hex() not in TABLES["parts_with"].get(name, ()):
             self.add_part(name if name in containers.IN_WORDS else f"data of the kind {name}", body)
 
     def _take_text(self, key: str, body: bytes) -> None:
-        text, kind = _decoded(body), _TABLES["texts"].get(key.lower(), key.removeprefix("exif:"))
+        text, kind = _decoded(body), TABLES["texts"].get(key.lower(), key.removeprefix("exif:"))
         if _OF_PROGRAM.fullmatch(key) or (kind == "comment" and text and _ENCODER.fullmatch(text)):
             return
         self.add_text(key if kind == "date" and not date_of(text or "") else kind, text, body)
@@ -275,14 +261,14 @@ class _Reading:
         is_facebook = any(number == 40 and body[:4] == b"FBMD" for _, number, body in records)
         times = {55: "", 60: "", 62: "", 63: ""}
         for record, number, body in records:
-            is_harmless = number in _TABLES["iptc"] or (is_facebook and number in (40, 103))
+            is_harmless = number in TABLES["iptc"] or (is_facebook and number in (40, 103))
             if record != 2 or is_harmless or not body.strip(b"\0 "):
                 continue
             text = body.decode("utf-8", "replace") if is_utf_8 else _decoded(body)
             if number in times:
                 times[number] = text or ""
             else:
-                self.add_text(_TABLES["iptc_texts"].get(number, f"IPTC {number}"), text, body)
+                self.add_text(TABLES["iptc_texts"].get(number, f"IPTC {number}"), text, body)
         for date, time in ((times[55], times[60]), (times[62], times[63])):
             self.kinds.append(("date", f"{date}T{time}" if date_of(f"{date}T{time}") else date))
 
@@ -292,7 +278,7 @@ class _Reading:
                 self._take_iptc(body)
             elif number == _XMP_RESOURCE:
                 self._take_xmp(body)
-            elif number not in _TABLES["photoshop"]:
+            elif number not in TABLES["photoshop"]:
                 self.add_part(f"Photoshop's resource {number}", body)
 
     def take_exif(self, exif: Directory, details: Directory, gps: Directory) -> None:
@@ -304,9 +290,9 @@ class _Reading:
             raw = value if isinstance(value, bytes) else _longs(value)
             if not is_metadata(tag) or tag in _OF_KINDS:
                 continue
-            if kind := _TABLES["exif_texts"].get(tag):
+            if kind := TABLES["exif_texts"].get(tag):
                 self.add_text(kind, _decoded(value), value)
-            elif kind := _TABLES["windows_texts"].get(tag):
+            elif kind := TABLES["windows_texts"].get(tag):
                 self.add_text(kind, _wide(value), value)
             elif tag == _XMP_TAG:
                 self._take_xmp(raw)
@@ -317,9 +303,8 @@ class _Reading:
             elif tag == _LAYERS_TAG:
                 self.add_part("Photoshop's layers", raw)
             elif tag == _COMMENT:
-                self.add(
-                    "comment", value[8:] if isinstance(value, bytes) else value
-                )  # 8 bytes name its encoding
+                # 8 bytes name its encoding.
+                self.add("comment", value[8:] if isinstance(value, bytes) else value)
             else:
                 self.add(ExifTags.TAGS.get(tag, f"EXIF's tag {tag}"), value)
         for tag, value in gps.items():
@@ -335,7 +320,7 @@ def xmp_values(properties: list[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
     values: dict[str, list[str]] = {}
     for name, text in properties:
         namespace, _, local = name.rpartition(" ")
-        if namespace and local not in XMP_KINDS and not _OF_FILE.search(name):
+        if namespace and local not in TABLES["xmp_kinds"] and not _OF_FILE.search(name):
             values.setdefault(name, []).extend([text.strip()] if text.strip() else [])
     is_developed = values.get(f"{_CAMERA_RAW}HasSettings") != ["False"]
     return {
@@ -429,15 +414,9 @@ def _bits(image: Image.Image, data: bytes, exif: Directory) -> int:
     if image.format == "PNG":
         return max(8, data[24])
     if image.format == "TIFF":
-        depths = exif.get(258, 8)
-        return max(
-            (
-                depth
-                for depth in (depths if isinstance(depths, tuple) else (depths,))
-                if isinstance(depth, int)
-            ),
-            default=8,
-        )
+        depths = exif.get(_BITS_TAG, 8)
+        depths = depths if isinstance(depths, tuple) else (depths,)
+        return max((depth for depth in depths if isinstance(depth, int)), default=8)
     return 16 if image.mode[:1] in ("I", "F") else 8
 
 

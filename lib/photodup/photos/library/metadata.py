@@ -9,25 +9,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from email.utils import parsedate_to_datetime
+from pathlib import Path
 from typing import Any
 from xml.parsers import expat
 
-# Baseline TIFF: a TIFF's first directory also holds the file's structure, and a JPEG's holds pointers. Tag
-# numbers from the TIFF 6.0 and Exif 2.32 specifications; what is not listed is metadata.
-# fmt: off
-_LAYOUT = frozenset({
-    254, 255, 256, 257, 258, 259, 262, 263, 264, 265, 266,       # kind, size, depth, compression, halftones
-    273, 274, 277, 278, 279, 280, 281,                           # strips, orientation, range of samples
-    282, 283, 284, 288, 289, 290, 291, 292, 293, 296,            # resolution, planes, fax options
-    301, 317, 318, 319, 320, 321, 322, 323, 324, 325, 330,       # transfer curve, predictor, palette, tiles
-    332, 334, 336, 337, 338, 339, 340, 341, 342, 347,            # inks, extra samples, JPEG tables
-    512, 513, 514, 515, 517, 518, 519, 520, 521,                 # JPEG in TIFF, and the thumbnail's place
-    529, 530, 531, 532, 34675,                                   # YCbCr coefficients, colour profile
-    34665, 34853, 40965,                                         # pointers to Exif, GPS and interoperability
-    36864, 37121, 37122, 40960, 40961, 40962, 40963,             # versions, components, colour space, size
-})
-# fmt: on
+import yaml
+from pydantic import FiniteFloat, TypeAdapter
 
+from photodup.core.names import in_short
+
+TABLES = yaml.safe_load(Path(__file__).with_name("formats.yaml").read_text(encoding="utf-8"))
+_LAYOUT = frozenset(TABLES["layout"])
 # Values of a directory of EXIF by tag, of whatever type Pillow reads.
 Directory = Mapping[int, Any]
 # Metadata by kind; those of `_LISTS` have several texts.
@@ -38,32 +30,12 @@ KINDS = {kind: kind for kind in ("date", "place", "camera")} | {
     "rating": "a rating of {}", "label": "a label", "title": "a title", "caption": "a caption", "keywords": "keywords",
     "people": "people", "author": "an author",
 } | {kind: kind for kind in ("copyright", "city", "state", "country", "location")}  # fmt: skip
-# The kind of each XMP property, by its local name.
-XMP_KINDS = {
-    "Rating": "rating", "Label": "label", "title": "title", "Headline": "title", "description": "caption",
-    "ImageDescription": "caption", "subject": "keywords", "hierarchicalSubject": "keywords", "TagsList": "keywords",
-    "PersonInImage": "people", "PersonDisplayName": "people", "DateTimeOriginal": "date", "DateCreated": "date",
-    "DateTimeDigitized": "date", "CreateDate": "saved", "Model": "camera", "creator": "author", "Artist": "author",
-    "rights": "copyright", "Copyright": "copyright", "City": "city", "State": "state", "Country": "country",
-    "Location": "location",
-}  # fmt: skip
 _REGIONS = "metadataworkinggroup.com/schemas/regions"  # whose `Name` is a person's; others' is a profile's
 _RDF = "http://www.w3.org/1999/02/22-rdf-syntax-ns# "
 # Several values each.
 _LISTS, MOST_VALUES = frozenset({"keywords", "people", "author"}), 1000
 MOST_TEXT = 2000  # characters that are read of a value
 MOST_XMP_BYTES = 4_000_000  # of a packet or sidecar that are read
-# Titles that cameras and libraries write into every file.
-_NO_TITLE = (
-    "olympus digital camera",
-    "sony dsc",
-    "dcim",
-    "samsung",
-    "default",
-    "digital camera",
-    "screenshot",
-)
-
 _MAKE, _MODEL = 0x010F, 0x0110
 # Tags of the date, its fraction and its zone: when it was taken, else digitized, else saved.
 _TAKEN, _SAVED = ((0x9003, 0x9291, 0x9011), (0x9004, 0x9292, 0x9012)), (0x0132, 0x9290, 0x9010)
@@ -73,6 +45,7 @@ _DATE = re.compile(
 _SAME_PLACE = 2e-4  # degrees, some 20 m: programs round
 # Tags of the exposure.
 _EXPOSURE = {"time": 0x829A, "aperture": 0x829D, "sensitivity": 0x8827, "bias": 0x9204}
+_EXPOSURES = TypeAdapter(dict[str, FiniteFloat])
 # Makers whose note is a TIFF directory after a header: tags of the number in a burst or bracket and of the drive mode (from
 # ExifTool), and values for none.
 _MAKER_NOTE, _NOTE_HEADER, _NO_NUMBER = 0x927C, 12, (0, 65535)
@@ -92,11 +65,6 @@ def count_fields(*directories: Directory) -> int:
 def is_metadata(tag: int) -> bool:
     """Return whether a tag is metadata, not layout."""
     return tag not in _LAYOUT
-
-
-def taken_at(exif: Directory, details: Directory) -> str | None:
-    """Return the date in EXIF when a photo was taken, else digitized, else saved, in the form of `date_of`."""
-    return next((date for date, _ in dates(exif, details)), None)
 
 
 def dates(exif: Directory, details: Directory) -> Iterator[tuple[str, str]]:
@@ -167,20 +135,11 @@ def _series(note: object) -> dict[str, float]:
     return values
 
 
-def keep_sound_kinds(kinds: object) -> Description:
-    """Return the valid metadata by kind of any value, such as one from a foreign catalogue."""
-    pairs = kinds.items() if isinstance(kinds, dict) else ()
-    return {kind: value for kind, value in pairs if _is_sound(kind, value)}
-
-
 def read_exposure(text: str | None) -> dict[str, float]:
-    """Return the valid values of `exposure`'s JSON."""
-    try:
-        stored = json.loads(text or "{}")
-    except (ValueError, RecursionError):
-        return {}
-    pairs = stored.items() if isinstance(stored, dict) else ()
-    return {name: number for name, value in pairs if (number := _number(value)) is not None}
+    """Return the values of `exposure`'s JSON; none if it is invalid, perhaps of a foreign catalogue."""
+    with suppress(ValueError):
+        return _EXPOSURES.validate_json(text or "{}", strict=True)
+    return {}
 
 
 def merge_descriptions(*descriptions: Description) -> Description:
@@ -197,7 +156,7 @@ def merge_descriptions(*descriptions: Description) -> Description:
 def in_words(kinds: Description, *, plain: bool = False) -> str:
     """Return kinds as words: "date, place and a rating of 5", or plain: "date, place and rating"."""
     words = [kind if plain else phrase.format(kinds[kind]) for kind, phrase in KINDS.items() if kind in kinds]
-    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words) or "none"
+    return in_short(words, len(words)) or "none"
 
 
 def missing_kinds(keeper: Description, leaving: Description) -> Description:
@@ -209,18 +168,25 @@ def missing_kinds(keeper: Description, leaving: Description) -> Description:
             continue
         if kind in _LISTS:
             text = sorted(set(text) - set(base or ()))
-            if not text:
-                continue
-        elif (
-            base
-            and kind == "date"
-            and (leaving.get("date of") == "saved" or _is_one_date(str(base), str(text)))
-        ):
-            continue  # one date may be shorter, and saving sets a date
-        elif base and (kind == "camera" or (kind == "place" and _is_one_place(str(base), str(text)))):
-            continue  # another spelling of the camera
-        lost[kind] = text
+        elif base and kind == "date" and leaving.get("date of") == "saved":
+            continue  # saving sets a date
+        elif base and _are_one(kind, str(base), str(text)):
+            continue
+        if text:
+            lost[kind] = text
     return lost
+
+
+def _are_one(kind: str, first: str, second: str) -> bool:
+    """Return whether two values differ in form alone: a shorter date, a rounded place, another spelling of the camera."""
+    if kind == "date":
+        first_digits, second_digits = ("".join(filter(str.isdigit, text))[:14] for text in (first, second))
+        return first_digits.startswith(second_digits) or second_digits.startswith(first_digits)
+    if kind == "place":
+        with suppress(ValueError):
+            pairs = zip(map(float, first.split()), map(float, second.split()), strict=True)
+            return all(abs(left - right) < _SAME_PLACE for left, right in pairs)
+    return kind == "camera"
 
 
 def lost_in_words(keeper: Description, leaving: Description) -> str:
@@ -238,25 +204,6 @@ def lost_in_words(keeper: Description, leaving: Description) -> str:
             + (f"; the one to keep has {in_words(ours)}" if ours else ", which the one to keep lacks")
         )
     return "; ".join(sentences)
-
-
-def _is_sound(kind: str, value: object) -> bool:
-    if kind in _LISTS:
-        return isinstance(value, list) and all(isinstance(entry, str) for entry in value)
-    return isinstance(value, str) and (kind != "rating" or value.removeprefix("-").isdecimal())
-
-
-def _is_one_date(first: str, second: str) -> bool:
-    first_digits, second_digits = ("".join(filter(str.isdigit, text))[:14] for text in (first, second))
-    return first_digits.startswith(second_digits) or second_digits.startswith(first_digits)
-
-
-def _is_one_place(first: str, second: str) -> bool:
-    try:
-        pairs = zip(map(float, first.split()), map(float, second.split()), strict=True)
-        return all(abs(left - right) < _SAME_PLACE for left, right in pairs)
-    except ValueError:
-        return False
 
 
 def collect_kinds(values: Iterable[tuple[str, object]]) -> Description:
@@ -286,7 +233,7 @@ def collect_kinds(values: Iterable[tuple[str, object]]) -> Description:
 
 def is_title(text: str) -> bool:
     """Return whether a person may have written a text: it is no camera's default title, and no code."""
-    return text.lower() not in _NO_TITLE and text[:1] not in ("{", "<")
+    return text.lower() not in TABLES["no_titles"] and text[:1] not in ("{", "<")
 
 
 @dataclass
@@ -347,7 +294,7 @@ def kinds_of(properties: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]
     degrees = {}
     for name, text in properties:
         namespace, _, local = name.rpartition(" ")
-        if kind := "people" if local == "Name" and _REGIONS in namespace else XMP_KINDS.get(local):
+        if kind := "people" if local == "Name" and _REGIONS in namespace else TABLES["xmp_kinds"].get(local):
             yield kind, text
         elif local in ("GPSLatitude", "GPSLongitude") and (number := _degrees_of_xmp(text)) is not None:
             degrees[local] = number

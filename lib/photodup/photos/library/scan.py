@@ -90,7 +90,6 @@ class ScanOptions(TypedDict, total=False):
 
     workers: int | None
     progress: bool
-    max_pixels: int
     decode_seconds: float
     open_sink: OpenSink | None
 
@@ -107,7 +106,7 @@ def scan(
 
     Args:
         folder: the library, walked with its sub-folders.
-        catalogue: the SQLite file; default `folder/.photodup/catalogue.sqlite`.
+        catalogue: the folder of the catalogue; default `folder/.photodup`.
         only: the folders to look at, relative to it; empty for all. The facts of others stay.
         everything: as of `walking.walk`.
         **options: of `update`.
@@ -146,7 +145,6 @@ def update(
     *,
     workers: int | None = None,
     progress: bool = True,
-    max_pixels: int = imaging.MAX_PIXELS,
     decode_seconds: float = DECODE_SECONDS,
     open_sink: OpenSink | None = None,
 ) -> ScanReport:
@@ -158,18 +156,16 @@ def update(
         listing: the files of the library.
         workers: threads (Pillow and hashlib release the lock while they work); default one per core.
         progress: show a progress bar.
-        max_pixels: larger photographs are reported and not decoded.
         decode_seconds: slower photographs are reported, and tried again by the next scan.
         open_sink: opens a sink for the photographs (`photos.embed.batches.EmbeddingPass`), with the catalogue.
     """
     started = time.perf_counter()
     opened, aside = open_sound(root, catalogue)
     with opened, open_sink(opened) if open_sink else nullcontext() as sink:
-        report = ScanReport(opened.root, opened.path, len(listing.entries))
+        report = ScanReport(opened.root, opened.path, len(listing.entries), set_aside=aside)
         report.not_entered, report.left_out = listing.not_entered, listing.left_out
-        report.set_aside = aside
         todo = _new_or_changed(opened, listing, report)
-        read_one = partial(_read, opened.root, max_pixels, sink.look if sink else None)
+        read_one = partial(_read, opened.root, sink.look if sink else None)
         results = _read_all(read_one, todo, workers or available_cores(), decode_seconds)
         desc = "scan and embed" if sink else "scan"
         batch: list[_FileRead] = []
@@ -198,30 +194,23 @@ def update(
 def _new_or_changed(catalogue: Catalogue, listing: Listing, report: ScanReport) -> list[ListedFile]:
     """Return the files to read, and mark missing ones; count both in the report."""
     with catalogue.transaction() as connection:
-        catalogued = {
-            path: (size, mtime, status)
-            for path, size, mtime, status in connection.execute(
-                "SELECT path, size_bytes, mtime_ns, status FROM file"
-            )
-            if path.startswith(listing.only)
-        }
-        listed = {entry.path for entry in listing.entries} | listing.silent
+        rows = connection.execute("SELECT path, size_bytes, mtime_ns, status FROM file")
+        catalogued = {path: columns for path, *columns in rows if path.startswith(listing.only)}
+        listed, closed = {entry.path for entry in listing.entries}, tuple(listing.closed)
         gone = [
-            path
-            for path, (_, _, status) in catalogued.items()
-            # Files behind an unreadable folder may still be there.
-            if path not in listed and status != "missing" and not path.startswith(tuple(listing.closed))
+            (path,)
+            for path, (*_, status) in catalogued.items()
+            # Files that cannot be seen, or lie in a folder that cannot be read, may still be there.
+            if path not in listed and status != "missing" and not (path + b"/").startswith(closed)
         ]
-        connection.executemany(
-            "UPDATE file SET status = 'missing', reason = NULL WHERE path = ?", [(path,) for path in gone]
-        )
+        connection.executemany("UPDATE file SET status = 'missing', reason = NULL WHERE path = ?", gone)
         report.n_missing = len(gone)
     # Try inaccessible files again: permissions change without a trace in size and time. Unreadable images are not.
     todo = [
         entry
         for entry in listing.entries
         if catalogued.get(entry.path)
-        not in [(entry.size_bytes, entry.mtime_ns, s) for s in ("ok", "unreadable")]
+        not in [[entry.size_bytes, entry.mtime_ns, s] for s in ("ok", "unreadable")]
     ]
     report.n_unchanged = report.n_found - len(todo)
     return todo
@@ -236,17 +225,15 @@ class _FileRead:
     pixels: np.ndarray | None = None  # uint8 [3, size, size], where there is a sink
 
 
-def _read(
-    root: Path, max_pixels: int, look: Look | None, entry: ListedFile, processes: DecodePool
-) -> _FileRead:
+def _read(root: Path, look: Look | None, entry: ListedFile, processes: DecodePool) -> _FileRead:
     """Read one file; decode a cheap image here, and others in a process that can be killed."""
     data = b""
     try:
         data, entry = read_bytes(root, entry)
         if imaging.is_bounded(data):
-            facts, pixels = read_facts_and_look(data, look, max_pixels=max_pixels)
+            facts, pixels = read_facts_and_look(data, look)
         else:
-            packed = processes.run(data, max_pixels=max_pixels, look=look and asdict(look))
+            packed = processes.run(data, look=look and asdict(look))
             facts, pixels = unpack_facts(packed, look)
         return _FileRead(entry, "ok", facts=facts, pixels=pixels)
     except FileNotFoundError:

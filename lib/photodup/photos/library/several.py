@@ -11,7 +11,7 @@ from photodup.core.files import real_path
 from photodup.core.names import printable
 from photodup.photos.library.scan import existing_folder
 from photodup.photos.library.settings import check_folders, load_settings
-from photodup.photos.state.own_folder import locate_catalogue
+from photodup.photos.state.own_folder import own_folder_of
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Folders:
     notes: tuple[str, ...] = ()
 
     def in_full(self, names: Sequence[str] | None) -> list[str]:
-        """Return names of folders; those of folders in `only`, which may be written relative, become full paths."""
+        """Return folders as `check_folders` takes them: one of `only` may be written relative to the working directory."""
         full = {self.root / name for name in self.only}
         return [str(real) if (real := real_path(name)) in full else name for name in names or ()]
 
@@ -51,9 +51,7 @@ def as_one_library(paths: Sequence[Path]) -> Folders:
         return Folders(paths[0])
     folders = [existing_folder(folder) for folder in paths]
     for pair in combinations(folders, 2):
-        if os.path.samefile(*pair) or os.path.commonpath(pair) in map(str, pair):
-            first, second = map(printable, pair)
-            raise PhotodupError(f"{first} and {second} are one folder or one in the other: name one of them.")
+        refuse_overlap(*pair)
     root = Path(os.path.commonpath(folders))
     above = f"{printable(root)}, the folder above all of them, where their catalogue and trash lie"
     for folder in folders:
@@ -70,11 +68,30 @@ def as_one_library(paths: Sequence[Path]) -> Folders:
         if not os.access(folder, os.W_OK):
             untouched.append(name)
             notes.append(f"{printable(name)} is read-only: its photos may be kept, and none is suggested.")
-        file, own_folder, _ = locate_catalogue(folder, None)
-        if os.path.isfile(file):
+        own_folder = own_folder_of(folder, None)
+        if os.path.isfile(own_folder.catalogue):
             untouched += [f"{name}/{inner}" for inner in load_settings(own_folder.path).protected]
             notes.append(
                 f"{printable(name)} is a library of its own too: what it protects stays protected, its other decisions "
                 "do not count here, and its trash stays its own."
             )
     return Folders(root, only, tuple(untouched), tuple(notes))
+
+
+def refuse_overlap(first: Path, second: Path) -> None:
+    """Refuse two folders that are the same, or of which one lies in the other.
+
+    Raises:
+        PhotodupError: they overlap.
+        OSError: the first is not there.
+    """
+    if _lies_in(second, first) or (second.exists() and _lies_in(first, second)):
+        raise PhotodupError(
+            f"{printable(first)} and {printable(second)} are one folder or one in the other: name two folders apart."
+        )
+
+
+def _lies_in(inner: Path, outer: Path) -> bool:
+    """Return whether a folder lies in another or is that folder, by inode: a folder can have several paths."""
+    status = os.stat(outer)
+    return any(os.path.samestat(os.stat(at), status) for at in (inner, *inner.parents) if at.exists())

@@ -282,16 +282,13 @@ def _read(path: Path) -> _Content:
 
 def _google_kinds(exported: Mapping[str, object]) -> Description:
     """Return metadata by kind, without the date: without one Google gives the time of upload."""
-    people = exported.get("people")
-    names = [p.get("name") for p in people if isinstance(p, dict)] if isinstance(people, list) else []
-    # Texts that look like a program's, such as "<3", are no kind.
-    kinds = {
-        "caption": exported.get("description"),
-        "people": [name for name in names if isinstance(name, str)],
-    }
-    if position := _position(exported):
-        kinds["place"] = place_text(*position)
-    return merge_descriptions({kind: text for kind, text in kinds.items() if isinstance(text, str | list)})
+    people, position = exported.get("people"), _position(exported)
+    persons = [person for person in people if isinstance(person, dict)] if isinstance(people, list) else []
+    kinds: list[tuple[str, object]] = [("people", person.get("name")) for person in persons]
+    kinds.append(
+        ("caption", exported.get("description"))
+    )  # one such as "<3", which may be a program's, is none
+    return collect_kinds([*kinds, ("place", place_text(*position))] if position else kinds)
 
 
 def _read_json(path: Path) -> dict[str, object]:

@@ -3,24 +3,21 @@
 import errno
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
 from photodup.core.errors import PhotodupError
 from photodup.core.extras import is_installed
-from photodup.core.names import escaped, printable
+from photodup.core.names import escaped, in_short, printable
 from photodup.core.safe_open import open_file, opened
 from photodup.embedding import imaging
 from photodup.photos.library.sidecars import PROGRAM_FOLDERS, RAW_SUFFIXES, photographs_among
-from photodup.photos.state.own_folder import OwnFolder
+from photodup.photos.state.own_folder import OWN_FOLDERS
 
 # Suffixes of the extra `photos-more`, and their modules.
 _MORE = {".jxl": "pillow_jxl"} | dict.fromkeys(RAW_SUFFIXES, "rawpy")
-
-# Our own folders, never entered. A marker identifies that of a catalogue given with --catalogue.
-OWN_FOLDERS = frozenset({".photodup", ".photodup-trash"})
 
 # Pictures that are only reported.
 _OTHER_PICTURES = frozenset({
@@ -56,11 +53,10 @@ _PASSING = re.compile(
     re.IGNORECASE,
 )
 _TRASHED = re.compile(r"\.(trashed|pending)-\d+-")  # a file of Android, which deletes it after 30 days
-_PASSES = "trash, versions or a cache, not entered: what lies there goes without a word"
+_PASSES = "trash, versions or a cache, not entered: programs empty these by themselves"
 _HIDDEN = "hidden folder, not entered: programs keep caches and trash in such; name it to scan it"
-_ORIGINALS = (
-    ".picasaoriginals"  # hidden, and holds the owner's photographs as they were before Picasa's edits
-)
+# Hidden, and holds the owner's photographs as they were before Picasa's edits.
+_ORIGINALS = ".picasaoriginals"
 
 _NOT_FOLLOWED = "symbolic link, not followed: one photograph must not be seen as two"
 
@@ -92,18 +88,16 @@ class ListedFile:
 
 @dataclass
 class Listing:
-    """The result of a walk. `closed` folders and `silent` files could not be read."""
+    """The result of a walk. `closed` folders and files could not be read."""
 
     entries: list[ListedFile] = field(default_factory=list)
     problems: list[UnreadFile] = field(default_factory=list)
     closed: list[bytes] = field(default_factory=list)  # with a trailing slash
-    silent: set[bytes] = field(default_factory=set)
     only: tuple[bytes, ...] = (b"",)  # with a trailing slash: where it looked
     unread: list[bytes] = field(default_factory=list)  # photographs that only the extra `photos-more` reads
     foreign: list[bytes] = field(default_factory=list)  # pictures of other formats
-    not_entered: list[UnreadFile] = field(
-        default_factory=list
-    )  # folders of programs, and files in their trash
+    # Folders of programs, and files in their trash.
+    not_entered: list[UnreadFile] = field(default_factory=list)
 
     @property
     def left_out(self) -> list[str]:
@@ -111,25 +105,20 @@ class Listing:
         sentences = [f"{place}." for place in self.not_entered[:_MOST_NAMED]]
         if more := self.not_entered[_MOST_NAMED:]:
             folders = sorted({place.path.name for place in more})
-            sentences.append(f"{len(more):,} more not entered ({_in_short(folders)}).")
+            sentences.append(f"{len(more):,} more not entered ({in_short(folders)}).")
         if self.unread:
-            names = _in_short(map(os.fsdecode, self.unread))
+            names = in_short(map(os.fsdecode, self.unread))
             n = len(self.unread)
             sentences.append(
                 f"{n} left out ({names}): pip install 'photodup[photos-more]' reads RAW and JPEG XL."
             )
         if self.foreign:
-            names = _in_short(map(os.fsdecode, sorted(self.foreign)))
+            names = in_short(map(os.fsdecode, sorted(self.foreign)))
             sentences.append(f"{len(self.foreign)} pictures of other formats, not looked at ({names}).")
         return sentences
 
 
 _MOST_NAMED = 10
-
-
-def _in_short(names: Iterable[str]) -> str:
-    printed = list(map(printable, names))
-    return ", ".join([*printed[:3], *(["…"] if len(printed) > 3 else [])])
 
 
 def application_library(path: Path) -> Path | None:
@@ -156,13 +145,6 @@ def enterable_path(path: str) -> str:
     passed_over -= {name for name in folders if name.casefold() in PROGRAM_FOLDERS}
     parts = [f"{name.lstrip('.$#@~')} (copied)" if name in passed_over else name for name in folders]
     return os.path.join(*parts, file.lstrip(".") if _TRASHED.match(file) else file)
-
-
-def _is_own(folder: Path, everything: bool) -> bool:
-    """Return whether a folder is photodup's own, for a catalogue or (unless `everything`) its trash."""
-    if folder.name in OWN_FOLDERS and not everything:
-        return True
-    return folder.name.endswith((".photodup", ".d")) and OwnFolder(folder).is_marked
 
 
 def walk(root: Path, only: Sequence[str] = (), *, everything: bool = False) -> Listing:
@@ -196,35 +178,30 @@ def walk(root: Path, only: Sequence[str] = (), *, everything: bool = False) -> L
         photographs = photographs_among(os.fsdecode(child.name) for child in children)
         for child in children:
             path, name = os.path.join(folder, child.name), os.fsdecode(child.name)
-            is_photo = name in photographs
+            is_photo, suffix = name in photographs, os.path.splitext(name.lower())[1]
             try:
                 if child.is_symlink():
                     if is_photo or child.is_dir():
                         listing.problems.append(UnreadFile(_path(path), _NOT_FOLLOWED))
                 elif child.is_dir(follow_symlinks=False):
-                    if _is_own(root / os.fsdecode(path), everything):
-                        continue
-                    if reason := "" if everything else _reason_not_to_enter(name):
-                        listing.not_entered.append(UnreadFile(_path(path), reason))
-                    else:
+                    reason = "" if everything else _reason_not_to_enter(name)
+                    if not reason:
                         folders.append(path)
+                    elif name not in OWN_FOLDERS:
+                        listing.not_entered.append(UnreadFile(_path(path), reason))
                 elif is_photo and not everything and _TRASHED.match(name):
                     listing.not_entered.append(UnreadFile(_path(path), _PASSES))
-                elif is_photo and child.is_file(follow_symlinks=False):
-                    module = _MORE.get(os.path.splitext(name.lower())[1])
-                    if module and not is_installed(module):
-                        listing.unread.append(path)
-                        continue
-                    status = child.stat(follow_symlinks=False)
-                    listing.entries.append(ListedFile.of(path, status))
-                elif is_photo:
+                elif is_photo and not child.is_file(follow_symlinks=False):
                     listing.problems.append(UnreadFile(_path(path), "no regular file, not looked at"))
-                elif os.path.splitext(name.lower())[1] in _OTHER_PICTURES:
+                elif is_photo and suffix in _MORE and not is_installed(_MORE[suffix]):
+                    listing.unread.append(path)
+                elif is_photo:
+                    listing.entries.append(ListedFile.of(path, child.stat(follow_symlinks=False)))
+                elif suffix in _OTHER_PICTURES:
                     listing.foreign.append(path)
             except FileNotFoundError:
                 continue  # gone since the folder was listed
             except OSError as error:  # a folder that may only be listed, or a failing file system
-                listing.silent.add(path)
                 listing.closed.append(path + b"/")
                 listing.problems.append(UnreadFile(_path(path), error.strerror or str(error)))
     listing.entries.sort(key=lambda entry: entry.path)
@@ -261,8 +238,6 @@ def open_photo_file(root: Path, relative: str) -> BinaryIO:
     """
     try:
         with opened(root, relative) as place:
-            if place is None:
-                raise FileNotFoundError(errno.ENOENT, "no longer there", relative)
             return open(open_file(place), "rb")
     except ValueError:  # from a foreign catalogue
         raise OSError(errno.EINVAL, "its path leads outside the library") from None

@@ -8,9 +8,7 @@ with all, not all with all. It is a cache: delete it, and the next run compares 
 """
 
 import hashlib
-import sqlite3
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
@@ -21,7 +19,7 @@ from photodup.photos.compare.evidence import pair_codes
 from photodup.photos.library.catalogue import Catalogue, Model, Photo
 from photodup.photos.search.hash_neighbours import near_hashes, nearest_hashes, search_radius
 from photodup.photos.search.neighbours import Bounds, Pairs, similar_pairs
-from photodup.photos.state.cache_file import DAMAGE, CacheFile
+from photodup.photos.state.cache_file import CacheFile
 from photodup.photos.state.sqlite_file import Form
 
 # Chance pairs a photo that the hash may bring, alone and beside an embedding. Beside one, the hash finds edits of tone,
@@ -119,13 +117,10 @@ class PairStore(CacheFile):
         """
         columns = "method, recall, digest, md5s, first, second, nearness"
         sql = f"SELECT {columns} FROM search WHERE kind = ? AND bounds = ?"
-        try:
-            rows = self._db.execute(sql, (kind, bounds)).fetchall()
+        with self._reading() as db:
+            rows = db.execute(sql, (kind, bounds)).fetchall()
             return _unpacked(rows[0], md5s) if rows else None
-        except DAMAGE:
-            self._db.close()
-            self._begin_anew()
-            return None
+        return None
 
     def write(self, kind: str, bounds: str, md5s: Sequence[str], pairs: Pairs) -> None:
         """Remember a search; a full disk costs the next run time and nothing else."""
@@ -133,8 +128,7 @@ class PairStore(CacheFile):
         blobs = [np.asarray(numbers, form).tobytes() for numbers, form in columns]
         blobs = [bytes.fromhex("".join(md5s)), *blobs]
         row = (kind, bounds, pairs.method, pairs.recall, *blobs, _digest(blobs))
-        with suppress(sqlite3.DatabaseError):
-            self._db.execute("INSERT OR REPLACE INTO search VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+        self._write("INSERT OR REPLACE INTO search VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", [row])
 
 
 def _digest(blobs: Sequence[bytes]) -> str:

@@ -1,6 +1,6 @@
 """photodup's own folder for a library, and the only code that deletes in it.
 
-It is `.photodup/` in the library, or `<catalogue>.d/` beside a catalogue given with `--catalogue`, and has a marker file.
+It is `.photodup/` in the library, or the folder given with `--catalogue`, and has a marker file.
 Only files with photodup's own names are deleted, and only in a folder with the marker. No link is followed: each folder is
 opened inside the one above, so that it cannot be exchanged after a check.
 """
@@ -26,6 +26,9 @@ from photodup.core.safe_open import (
     writing,
 )
 
+OWN_FOLDERS = frozenset(
+    {".photodup", ".photodup-trash"}
+)  # in a library: never walked, and nothing in them is moved
 MARKER = "photodup-folder.txt"
 
 _MARK = "photodup keeps its files for one photo library in this folder."
@@ -44,12 +47,14 @@ class OwnFolder:
     """One library's folder; `prepare` makes or checks it. Code that opens its files follows no link.
 
     Attributes:
+        catalogue: the database of the photos.
         settings, feedback, decisions: files with what the owner chose: settings, labels of photos, decisions on groups.
         evidence, features, neighbours: databases: compared pairs, features of compared photos, pairs worth comparing.
     """
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
+        self.catalogue = self.path / "catalogue.sqlite"
         self.settings = self.path / "settings.json"
         self.feedback = self.path / "feedback.jsonl"
         self.decisions = self.path / "review" / "decisions.jsonl"
@@ -69,15 +74,15 @@ class OwnFolder:
         if not stat.S_ISDIR(os.lstat(self.path).st_mode):
             raise OwnFolderError(
                 f"{printable(self.path)} must be a folder of photodup's own, not a link or a file: replace it, or "
-                "give another place with --catalogue FILE."
+                "name another folder with --catalogue."
             )
         names = self._names()
         if self.is_marked:
             return
         if not all(map(TEMPORARY.fullmatch, names)):
             raise OwnFolderError(
-                f"{printable(self.path)} holds files and was not made by photodup: move it away, or give another "
-                "place with --catalogue FILE."
+                f"{printable(self.path)} holds files and was not made by photodup: move it away, or name another "
+                "folder with --catalogue."
             )
         with self._marker() as marker, writing(marker, mode=0o600) as file:
             file.write(_ABOUT.encode())
@@ -117,24 +122,20 @@ class OwnFolder:
                 if (status := status_of(place)) and stat.S_ISREG(status.st_mode):
                     remove_file(place)
 
-    def _names(self) -> frozenset[str]:
+    def _names(self) -> set[str]:
         """Return the names in the folder; refuse links, since SQLite and journals would write to their targets."""
-        names = set()
+        names = set[str]()
         for folder in (self.path, self.path / "review"):
-            try:
-                with os.scandir(folder) as listing:
-                    entries = list(listing)
-            except (FileNotFoundError, NotADirectoryError):
-                continue
-            for entry in entries:
-                if not (entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False)):
-                    raise OwnFolderError(
-                        f"{printable(Path(entry.path))} is a link or no regular file, and photodup writes only "
-                        "inside its own folder: replace it by a real file or folder, or delete it."
-                    )
-                if folder == self.path:
-                    names.add(entry.name)
-        return frozenset(names)
+            with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+                for entry in entries:
+                    if not (entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False)):
+                        raise OwnFolderError(
+                            f"{printable(entry.path)} is a link or no regular file, and photodup writes only inside its "
+                            "own folder: replace it by a real file or folder, or delete it."
+                        )
+                    if folder == self.path:
+                        names.add(entry.name)
+        return names
 
     @contextmanager
     def _opened(self, name: str) -> Iterator[PathInFolder]:
@@ -155,19 +156,14 @@ class OwnFolder:
             yield marker
 
 
-def locate_catalogue(root: Path, path: Path | str | None) -> tuple[Path, OwnFolder, bool]:
-    """Return the catalogue's file (links followed), the library's own folder, and whether it is the default.
+def own_folder_of(library: Path, path: Path | str | None) -> OwnFolder:
+    """Return the own folder of a library.
 
     Args:
-        root: the library, links followed.
-        path: of `--catalogue`; None for the default.
+        library: its folder, links followed.
+        path: of `--catalogue`, whose links are followed; None for the default, which may be no link.
     """
-    default = root / ".photodup" / "catalogue.sqlite"
-    file = default if path is None else real_path(path)
-    # Links of the default are not followed: its check refuses them.
-    if file == default or os.path.abspath(os.path.expanduser(path or default)) == str(default):
-        return default, OwnFolder(default.parent), True
-    return file, OwnFolder(file.with_name(f"{file.name}.d")), False
+    return OwnFolder(library / ".photodup" if path is None else real_path(path))
 
 
 def _is_whole(marker: PathInFolder) -> bool:

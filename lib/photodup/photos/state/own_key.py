@@ -14,7 +14,6 @@ restored only on request.
 
 import hmac
 import json
-import os
 import secrets
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +21,7 @@ from pathlib import Path
 from photodup.core.errors import PhotodupError
 from photodup.core.files import write_atomically
 from photodup.core.names import printable
+from photodup.core.paths import folder_of_user
 from photodup.core.settings import environment
 
 _BYTES = 32
@@ -35,13 +35,8 @@ def config_folder() -> Path:
     """
     if configured := environment().config:
         return Path(configured)
-    base = environment().config_home
-    try:
-        return (Path(base) if os.path.isabs(base) else Path.home() / ".config") / "photodup"
-    except RuntimeError:
-        raise PhotodupError(
-            "There is no home folder for photodup's key: name a folder with PHOTODUP_CONFIG."
-        ) from None
+    purpose = "photodup's key: name a folder with PHOTODUP_CONFIG"
+    return folder_of_user(environment().config_home, ".config", purpose)
 
 
 def read_key() -> bytes | None:

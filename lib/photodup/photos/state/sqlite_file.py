@@ -88,7 +88,7 @@ def open_database(file: Path, form: Form, *, busy_s: float = 5.0) -> sqlite3.Con
         sqlite3.DatabaseError: it is damaged; as an `OperationalError`, it cannot be read or written now.
         OSError: it cannot be made.
     """
-    refuse_planted(file)
+    _refuse_planted(file)
     if _status(file) is None:
         with suppress(FileExistsError):  # another photodup was faster
             write_atomically(file, form.empty, is_new=True, fsync=True)
@@ -104,7 +104,7 @@ def open_database(file: Path, form: Form, *, busy_s: float = 5.0) -> sqlite3.Con
     return connection
 
 
-def refuse_planted(file: Path) -> None:
+def _refuse_planted(file: Path) -> None:
     """Refuse a database that is a link or no regular file, and foreign files beside it.
 
     Raises:

@@ -18,6 +18,7 @@ from photodup.core.errors import PhotodupError
 from photodup.core.names import printable
 from photodup.core.safe_open import parts_of
 from photodup.photos.state.journal import Journal, Line
+from photodup.photos.state.own_folder import OWN_FOLDERS
 from photodup.photos.state.own_key import is_signed, read_key, signature
 
 PURPOSE = "trash 1"
@@ -27,7 +28,6 @@ UNKNOWN = "unknown"  # in the trash, but in no line of the journal
 _RESCUED = "Restored from the trash"  # folder in the library for files whose former names are not known
 _ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{8}", re.ASCII)
 _MD5 = re.compile(r"[0-9a-f]{32}")
-OWN_FOLDERS = (".photodup", ".photodup-trash")
 LAST_SECOND = 253_402_300_799  # of the year 9999, the last that can be printed
 _NS = 2**63
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})

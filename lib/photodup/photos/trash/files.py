@@ -29,9 +29,9 @@ from photodup.core.safe_open import (
     writing,
 )
 from photodup.photos.library.walking import application_library
+from photodup.photos.state.own_folder import OWN_FOLDERS
 from photodup.photos.trash.entries import (
     ITEMS,
-    OWN_FOLDERS,
     Moved,
     Operation,
     Removal,

@@ -1,4 +1,4 @@
-"""The tables and figures of the page of a run, a search or a comparison."""
+"""The tables and figures of the page of a load or a comparison."""
 
 import io
 import math
@@ -12,7 +12,6 @@ from photodup.bench.anyurl.measure import Measured, with_interval
 from photodup.bench.anyurl.versus import Versus
 from photodup.bench.load.workers import ROW
 from photodup.bench.stats.figures import Figure
-from photodup.bench.stats.rate_search import HighestRate
 from photodup.bench.stats.sentence import row
 
 _MOST_DOTS = 4000
@@ -70,7 +69,7 @@ def latency_figures(measured: Measured) -> list[tuple[str, str]]:
 
 
 def frontier_figures(sweep: Sequence[Measured]) -> list[tuple[str, str]]:
-    """Return the figure of a sweep: latency against throughput, one dot for each number of requests in flight."""
+    """Return the figure of a sweep: latency against throughput, one dot a load."""
     steps = [step for step in sweep if step.n_answered]
     rates = [step.requests_per_s for step in steps]
     series = []
@@ -78,11 +77,9 @@ def frontier_figures(sweep: Sequence[Measured]) -> list[tuple[str, str]]:
         latencies = [step.percentiles_ms[percentile] for step in steps]
         x, y = ([value for value, _, _ in figures] for figures in (rates, latencies))
         series.append(Series(f"p{percentile}", x, y, color, "o-", _bars(rates), _bars(latencies)))
-    in_flight = ", ".join(str(step.spec.concurrency) for step in steps)
-    caption = (
-        f"Dots: {in_flight} requests in flight; bars: 95% intervals between visits. Where the curve turns up, more of them "
-        "only wait longer."
-    )
+    dots = ", ".join(step.spec.step for step in steps)
+    bars = "bars: 95% intervals between visits. Where the curve turns up, requests wait for each other"
+    caption = f"Dots: {dots}; {bars}."
     return _figure(caption, "requests/s answered", "latency, ms", *series) if steps else []
 
 
@@ -92,16 +89,6 @@ def _bars(figures: Sequence[Figure]) -> list[list[float]]:
         [value - (value if low is None else low) for value, low, _ in figures],
         [(value if high is None else high) - value for value, _, high in figures],
     ]
-
-
-def rate_figures(rate: HighestRate) -> list[tuple[str, str]]:
-    """Return the figure of a search: the percentile at each rate, and the bound."""
-    rates = sorted(window.rate_per_s for window in rate.windows)
-    windows = Series("window", [w.rate_per_s for w in rate.windows], [w.latency_ms for w in rate.windows])
-    bound = Series("bound", rates, [rate.bound.bound_ms] * len(rates), RED, "-")
-    y = f"p{rate.bound.percentile:g} of latency, ms"
-    caption = "Each dot is a window; the line is the bound."
-    return _figure(caption, "requests/s offered", y, windows, bound, is_log=True) if rates else []
 
 
 def versus_figures(versus: Versus) -> list[tuple[str, str]]:
@@ -115,7 +102,7 @@ def versus_figures(versus: Versus) -> list[tuple[str, str]]:
     return _figure("Each dot is one block of each server.", "half of a palindrome of turns", y, *series)
 
 
-def _figure(caption: str, x: str, y: str, *series: Series, is_log: bool = False) -> list[tuple[str, str]]:
+def _figure(caption: str, x: str, y: str, *series: Series) -> list[tuple[str, str]]:
     """Return a caption with its figure as SVG."""
     import matplotlib  # here and not above: it would be loaded before the first request
     from matplotlib.figure import Figure as Chart
@@ -129,12 +116,7 @@ def _figure(caption: str, x: str, y: str, *series: Series, is_log: bool = False)
                 each.x, each.y, xerr=each.x_bars, yerr=each.y_bars, fmt=each.style, color=each.color, ms=4, lw=1,
                 label=each.label,
             )  # fmt: skip
-    if is_log:
-        axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        axes.yaxis.set_minor_formatter(lambda value, _: "")
-    else:
-        axes.set_ylim(bottom=min(0, axes.get_ylim()[0]))  # zero is in sight
+    axes.set_ylim(bottom=min(0, axes.get_ylim()[0]))  # zero is in sight
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(fontsize=8, frameon=False)
     buffer = io.StringIO()

@@ -43,7 +43,7 @@ def measure(
     *,
     probe: Probe | None = None,
     way: Way = LOOPBACK,
-    arrivals: Arrivals | None = None,
+    arrivals: Arrivals = arrivals_s,
     observer: Observer | None = None,
     processes: int = 1,
 ) -> Columns:
@@ -86,7 +86,7 @@ def measure(
     connections: list[Any] = []
     window = Window(adapter, load, request_order(photos, load.batch, plan.seed), observer=observer)
     if rate_per_s := load.offered_per_s:
-        window.schedule_s = (arrivals or arrivals_s)(rate_per_s, plan.horizon_s(rate_per_s), plan.seed)
+        window.schedule_s = arrivals(rate_per_s, plan.horizon_s(rate_per_s), plan.seed)
     try:
         _prepare_ahead(window)
         run = partial(_in_processes, processes, photos) if processes > 1 else _in_threads

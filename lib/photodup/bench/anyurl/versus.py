@@ -16,7 +16,7 @@ from photodup.bench.anyurl.measure import LoadSpec, Request, shared_cores
 from photodup.bench.anyurl.watch import Watcher
 from photodup.bench.backends.adapters import answers_to, lowest_cosine
 from photodup.bench.pairs import read
-from photodup.bench.pairs.alternate import Lane, Visit, VisitPlan, measure_visit
+from photodup.bench.pairs.alternate import LiveSide, Visit, VisitPlan, measure_visit
 from photodup.bench.stats.comparison import LEAST_VISITS, Comparison, Outcome, compare_all, has_failed
 from photodup.bench.stats.facts import Load
 from photodup.bench.stats.figures import FEWEST_VISITS
@@ -102,8 +102,8 @@ def visit(sides: Sequence[Request], spec: LoadSpec, plan: VisitPlan, number: int
     Raises:
         PhotodupError: a side stopped answering; one sentence.
     """
-    lanes = [Lane(side.adapter(spec.batch), items=side.payloads.items) for side in sides]
-    return measure_visit(lanes, (), spec.load, plan, seed=spec.seed + number)
+    live = [LiveSide(side.adapter(spec.batch), items=side.payloads.items) for side in sides]
+    return measure_visit(live, (), spec.load, plan, seed=spec.seed + number)
 
 
 def sentences_of(outcomes: list[Outcome], unit: str) -> list[str]:

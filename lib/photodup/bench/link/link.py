@@ -141,7 +141,6 @@ PRESETS = {
     "datacentre": LinkSpec(rtt_ms=0.5, rate_mbit_s=10_000),
     "metro": LinkSpec(rtt_ms=5, rate_mbit_s=500),
     "us-east": LinkSpec(rtt_ms=25, rate_mbit_s=210),
-    "cross-country": LinkSpec(rtt_ms=70, rate_mbit_s=210),
     "home-uplink": LinkSpec(rtt_ms=25, rate_mbit_s=20),
 }
 

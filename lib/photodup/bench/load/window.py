@@ -70,19 +70,13 @@ def measure(
         `status: "failed"`, `error`, and what is known; a server's failure is never raised.
 
     Raises:
-        PhotodupError: no photographs, or a load that the adapter or several processes cannot carry.
+        PhotodupError: a load that the adapter or several processes cannot carry.
     """
     plan = plan or WindowPlan()
     point = {**adapter.describe(), **way.columns(), **load.columns(), "seed": plan.seed}
-    if not photos:
-        raise PhotodupError("A load needs photographs: give at least one.")
     if load.connection == "new" and not adapter.can_reconnect:
         raise PhotodupError(f"{adapter.backend} shares one connection: it cannot be measured with new ones.")
     processes = min(processes, load.concurrency)
-    if processes > 1 and load.scenario == "server":
-        raise PhotodupError(
-            "Several processes share a closed loop alone: leave the rate out, or take one process."
-        )
     connections: list[Any] = []
     window = Window(adapter, load, request_order(photos, load.batch, plan.seed), observer=observer)
     if rate_per_s := load.offered_per_s:

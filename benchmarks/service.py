@@ -24,7 +24,7 @@ from photodup.bench.anyurl.payloads import made_up_images
 from photodup.bench.backends.adapters import Local, adapter, answers_to, check_embeddings
 from photodup.bench.load.usage import memory_mib, server_pids
 from photodup.bench.pairs.alternate import LiveSide, VisitPlan, measure_visit
-from photodup.bench.pairs.read import answered
+from photodup.bench.pairs.read import with_observations
 from photodup.bench.stats.comparison import Comparison, compare_all
 from photodup.bench.stats.facts import Load
 from photodup.bench.stats.figures import interval
@@ -77,7 +77,7 @@ def overhead(engine: str, precision: str, goal: float | None, *, weights: str = 
         rounds.append(in_turns([model_rate, service_rate], QUADS, random.Random(visit)))
         memory.append(in_memory())
     comparison = Comparison("one JPEG", "", LATENCY, "", "in process", "service", "nothing was measured.")
-    (single,) = compare_all([answered(comparison, single_visits, SINGLE)])
+    (single,) = compare_all([with_observations(comparison, single_visits, SINGLE)])
     over = f"{single.value_b:.1f} against {single.value_a:.1f} ms" if single.is_measured else ""
     name = f"service, {engine} {precision}:"
     if goal is not None:
@@ -127,7 +127,7 @@ def large(
 def first_answers(
     engine: str = "openvino", precision: str = "int8", *, weights: str = WEIGHTS, n: int = STARTS
 ) -> Iterator[Row]:
-    """Time starts of the service until it has answered a photograph, with and without what earlier ones left."""
+    """Time starts of the service until it has with_observations a photograph, with and without what earlier ones left."""
     photos, memory = made_up_images(1).items, []
 
     def seconds(**more: str) -> float:

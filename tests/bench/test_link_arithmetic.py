@@ -20,7 +20,7 @@ def handshake(*seconds):
 
 def test_the_floor_is_the_shortest_of_at_least_ten(figure):
     found = round_trip(handshake(*[0.02] * 9, 0.005, 0.02), 15, pause_s=0)
-    assert (found.asked_ms, found.n) == (15, 10)
+    assert (found.requested_ms, found.n) == (15, 10)
     assert 5 <= found.floor_ms <= found.median_ms and found.median_ms >= 20
     figure(found.floor_ms < 20, found)
     assert found.error_ms == pytest.approx(found.floor_ms - 15)

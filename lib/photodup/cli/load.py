@@ -70,7 +70,7 @@ class PayloadOptions:
     def payloads(self, target: "Target") -> "Payloads":
         from photodup.bench.anyurl.payloads import payloads_for
 
-        return payloads_for(target, kind=self.payload, paths=self.file or [], given_texts=self.text or [])
+        return payloads_for(target, kind=self.payload, paths=self.file or [], texts=self.text or [])
 
 
 @dataclass(frozen=True)

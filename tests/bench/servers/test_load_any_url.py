@@ -418,7 +418,7 @@ def test_rates_are_offered_in_turns(tmp_path, kept, body):
 
 def test_a_load_that_is_stopped_before_its_first_window_is_one_sentence(body):
     watcher = Watcher(None)
-    watcher.stop_asked = True
+    watcher.is_stopped = True
     with answering(lambda n: (200, b"ok")) as server:
         request = Request(target.target_of(server.url), files([body]))
         with one_sentence("stopped before anything was measured"):
@@ -548,7 +548,7 @@ def test_a_server_that_dies_midway_is_one_sentence_and_what_was_measured_counts(
 
 def test_ctrl_c_ends_a_comparison_after_a_visit(versus, visits, kept, monkeypatch):
     stop = property(lambda watcher: len(visits) > 1, lambda watcher, value: None)
-    monkeypatch.setattr(Watcher, "stop_asked", stop, raising=False)
+    monkeypatch.setattr(Watcher, "is_stopped", stop, raising=False)
     assert "It was stopped by you after 1 of " in versus(sleepy(1), sleepy(1), "--seconds", 20)
     assert len(visits) == 2 and len(kept()[0]["visits"]) == 1
 

@@ -319,7 +319,7 @@ def measure_loads(request: Request, specs: Sequence[LoadSpec], watcher: Watcher)
             break
         for index in draw.sample(range(len(specs)), len(specs)):
             has_failed = bool(windows[index]) and "raw" not in windows[index][-1].columns
-            if not (has_failed or watcher.stop_asked or watcher.is_dead):
+            if not (has_failed or watcher.is_stopped or watcher.is_dead):
                 window = _measure_window(request, specs[index], visit, watcher, counters)
                 windows[index].append(replace(window, began_s=max(watcher.opened_s - began, 0.0)))
         longest_s = max(longest_s, clock() - visit_began)
@@ -395,7 +395,7 @@ def notes(measured: Measured, target: Target, watcher: Watcher) -> list[str]:
     elif failed:
         which = f"{len(failed)} of {count(len(measured.windows), 'window')} could not be measured"
         sentences.append(f"{which}: {failed[-1].rstrip('.')}.")
-    if watcher.stop_asked:
+    if watcher.is_stopped:
         sentences.append("It was stopped by you; what was measured until then is kept.")
     cores, share = columns.get("client_cpu_cores", 0.0), columns.get("client_cpu_share", 0.0)
     if columns.get("client_bound"):

@@ -67,8 +67,8 @@ def compare_servers(first: Request, second: Request, spec: LoadSpec, watcher: Wa
     for number in range(1, n_visits + 1):
         left_s = spec.seconds - (time.monotonic() - began)
         has_enough = len(visits) >= LEAST_VISITS  # with fewer the time before would be lost
-        if watcher.stop_asked or (has_enough and max(visit.seconds for visit in visits) > left_s):
-            reason = "It was stopped by you" if watcher.stop_asked else "The time was over"
+        if watcher.is_stopped or (has_enough and max(visit.seconds for visit in visits) > left_s):
+            reason = "It was stopped by you" if watcher.is_stopped else "The time was over"
             notes.append(f"{reason} after {len(visits)} of {n_visits} visits; what was measured is kept.")
             break
         watcher.say(f"visit {number} of {n_visits}, about {left_s:.0f} s left")
@@ -149,13 +149,13 @@ def outcomes_of(visits: list[Visit], load: Load) -> list[Outcome]:
     """Return the check's outcome, and server 2 against server 1 in the usual metric and in percentiles."""
     usual = load.usual_metric
     check = Comparison("check", "", usual, usual, SIDES[0], SIDES[1], "", is_null=True)
-    comparisons = [read.answered(check, [visit.against(1) for visit in visits], load)]
+    comparisons = [read.with_observations(check, [visit.against(1) for visit in visits], load)]
     for metric in dict.fromkeys((usual, "latency_ms_p50", "latency_ms_p95", "latency_ms_p99")):
         # Percentiles rest on the same turns, so one of the metrics alone is primary.
         comparison = Comparison(
             metric, "", metric, metric, SIDES[0], SIDES[2], "", metric == usual, nulls=("check",)
         )
-        comparisons.append(read.answered(comparison, [visit.against(2) for visit in visits], load))
+        comparisons.append(read.with_observations(comparison, [visit.against(2) for visit in visits], load))
     return compare_all(comparisons)
 
 

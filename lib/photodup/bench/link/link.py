@@ -43,13 +43,13 @@ class RoundTrip:
     """The round trip of a link by its handshakes. All times in ms.
 
     Attributes:
-        asked_ms: the round trip requested.
+        requested_ms: the round trip requested.
         floor_ms: the shortest handshake: the link's round trip, which models of it should use.
         median_ms: the median handshake, delays by other work of the machine included.
         n: number of handshakes.
     """
 
-    asked_ms: float
+    requested_ms: float
     floor_ms: float
     median_ms: float
     n: int
@@ -57,26 +57,26 @@ class RoundTrip:
     @property
     def error_ms(self) -> float:
         """The floor minus the round trip requested; above 0 the link is slower."""
-        return self.floor_ms - self.asked_ms
+        return self.floor_ms - self.requested_ms
 
 
 def round_trip(
-    handshake: Callable[[], object], asked_ms: float, *, retry_s: float = RETRY_S, pause_s: float = PAUSE_S
+    handshake: Callable[[], object], requested_ms: float, *, retry_s: float = RETRY_S, pause_s: float = PAUSE_S
 ) -> RoundTrip:
     """Time at least `HANDSHAKES`, `pause_s` apart; go on for up to `retry_s` while the floor is too high.
 
-    A busy machine delays single handshakes; more of them find the floor. A floor that stays above `asked_ms` is no error:
+    A busy machine delays single handshakes; more of them find the floor. A floor that stays above `requested_ms` is no error:
     the link is that slow.
     """
     samples: list[float] = []
     deadline = time.monotonic() + retry_s
     while len(samples) < HANDSHAKES or (
-        min(samples) > asked_ms + TOLERANCE_MS and time.monotonic() < deadline
+        min(samples) > requested_ms + TOLERANCE_MS and time.monotonic() < deadline
     ):
         if samples:
             time.sleep(pause_s)
         samples.append(timed_ms(handshake))
-    return RoundTrip(asked_ms, min(samples), median(samples), len(samples))
+    return RoundTrip(requested_ms, min(samples), median(samples), len(samples))
 
 
 def timed_ms(call: Callable[[], object]) -> float:

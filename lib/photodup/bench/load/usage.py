@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from photodup.bench.backends.http_connection import MOST_TOLD_BYTES, HttpConnection
+from photodup.bench.backends.http_connection import MOST_METADATA_BYTES, HttpConnection
 from photodup.core.addresses import is_loopback
 from photodup.core.errors import PhotodupError
 
@@ -60,7 +60,7 @@ def gauges(page: str) -> Gauges:
 
 def metrics_page(url: str) -> str:
     """Return a server's metrics page; raises `OSError` or `PhotodupError` where there is none."""
-    with contextlib.closing(HttpConnection(url, timeout_s=5.0, most_bytes=MOST_TOLD_BYTES)) as connection:
+    with contextlib.closing(HttpConnection(url, timeout_s=5.0, most_bytes=MOST_METADATA_BYTES)) as connection:
         return connection.request(connection.head("GET", "/metrics", 0))[1].decode()
 
 

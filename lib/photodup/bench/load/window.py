@@ -275,18 +275,18 @@ def _watch(window: Window, plan: WindowPlan, workers: Sequence[threading.Thread]
     before, least = window.answered(), max(plan.min_answers, 2 * load.wave + 1)
     length_s = plan.horizon_s(load.offered_per_s) if load.offered_per_s else plan.seconds
     with probe() as counted:
-        told_to_end, cpu = False, time.process_time()
-        while goes_on(n := window.answered() - before) and not told_to_end:
+        is_stopped_early, cpu = False, time.process_time()
+        while goes_on(n := window.answered() - before) and not is_stopped_early:
             time.sleep(0.02)
             elapsed = clock() - window.started
-            told_to_end = observer is not None and observer.see(window, elapsed)
+            is_stopped_early = observer is not None and observer.see(window, elapsed)
             longest_s = plan.longest_s if n else max(plan.longest_s, FIRST_ANSWER_S)
             is_enough = is_open_loop or n >= least or elapsed >= longest_s
             if elapsed >= length_s and is_enough:
                 break
         window.stop_at = clock()
         cores = (time.process_time() - cpu) / (window.stop_at - window.started)
-    is_cut = told_to_end or not goes_on(n)
+    is_cut = is_stopped_early or not goes_on(n)
     window.give_up_at = window.stop_at + (0 if is_cut else max(1.0, length_s / 4))
     for worker in workers:
         worker.join()

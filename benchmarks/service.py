@@ -127,7 +127,7 @@ def large(
 def first_answers(
     engine: str = "openvino", precision: str = "int8", *, weights: str = WEIGHTS, n: int = STARTS
 ) -> Iterator[Row]:
-    """Time starts of the service until it has with_observations a photograph, with and without what earlier ones left."""
+    """Time starts of the service until it has answered a photograph, with and without what earlier ones left."""
     photos, memory = made_up_images(1).items, []
 
     def seconds(**more: str) -> float:

@@ -406,12 +406,13 @@ def test_a_get_needs_no_body(tmp_path):
 
 def test_rates_are_offered_in_turns(tmp_path, kept, body):
     with answering(lambda n: (200, b"ok")) as server:
-        options = ("--rate", "20,60", "--arrivals", "uniform", "--seconds", 6)
-        said = load(server.url, "--file", body, *options, "--out", tmp_path)
+        options = ("--rate", "20,60", "--arrivals", "uniform", "--seconds", 6, "--fail-if", "rate>40")
+        status, said = ended("load", server.url, "--file", body, *options, "--out", tmp_path)
     result, rows = kept()
     assert [point["offered_per_s"] for point in result["measurements"]] == [20, 60]
     assert "20 requests/s, 60 requests/s in turns, 3 visits" in said and "60 requests/s: p" not in said
     assert "60 requests/s: latency: p50 " in said and len(result["headlines"]) == 2
+    assert status == 1 and said.count("Failed by ") == said.count("60 requests/s: Failed by --fail-if") == 1
     due_s = rows[(rows.measurement == 0) & (rows.visit == 1)].due_s.sort_values()
     np.testing.assert_allclose(np.diff(due_s), 1 / 20, atol=1e-6)
 

@@ -115,7 +115,7 @@ class LoadWindow:
     columns: Columns
     rows: np.ndarray
     errors: list[tuple[float, str]]
-    began_s: float = 0.0
+    began_s: float
 
     @property
     def latency_ms(self) -> np.ndarray:
@@ -320,8 +320,8 @@ def measure_loads(request: Request, specs: Sequence[LoadSpec], watcher: Watcher)
         for index in draw.sample(range(len(specs)), len(specs)):
             has_failed = bool(windows[index]) and "raw" not in windows[index][-1].columns
             if not (has_failed or watcher.is_stopped or watcher.is_dead):
-                window = _measure_window(request, specs[index], visit, watcher, counters)
-                windows[index].append(replace(window, began_s=max(watcher.opened_s - began, 0.0)))
+                window = _measure_window(request, specs[index], visit, watcher, counters, began)
+                windows[index].append(window)
         longest_s = max(longest_s, clock() - visit_began)
     if not any(windows):
         raise PhotodupError("It was stopped before anything was measured.")
@@ -329,7 +329,7 @@ def measure_loads(request: Request, specs: Sequence[LoadSpec], watcher: Watcher)
 
 
 def _measure_window(
-    request: Request, spec: LoadSpec, visit: int, watcher: Watcher, counters: Probe | None
+    request: Request, spec: LoadSpec, visit: int, watcher: Watcher, counters: Probe | None, began: float
 ) -> LoadWindow:
     adapter, target, plan = request.adapter(spec.batch), request.target, spec.window(visit)
     watcher.begin(f"{spec.words}, visit {visit + 1} of {spec.n_visits}", plan.seconds)
@@ -345,7 +345,7 @@ def _measure_window(
         processes=spec.processes,
     )
     columns["n_idle_closes"] = adapter.n_idle_closes()
-    return LoadWindow(columns, watcher.rows, watcher.errors)
+    return LoadWindow(columns, watcher.rows, watcher.errors, max(watcher.opened_s - began, 0.0))
 
 
 def counters_of(target: Target) -> Probe | None:

@@ -22,7 +22,7 @@ from photodup.core.errors import PhotodupError
 from photodup.core.pages import render_page
 
 PAGE = Path(__file__).with_name("page.html")
-ANSWERED, LIMIT_PASSED, NOT_MEASURED = 0, 1, 2
+ANSWERED, LIMIT_VIOLATED, NOT_MEASURED = 0, 1, 2
 _LIMIT = re.compile(r"(p50|p95|p99|max|rate|errors)\s*([<>])\s*(\d+(?:\.\d+)?)\s*(ms|s|%|/s)?")
 
 
@@ -40,7 +40,7 @@ class Limit:
     is_upper: bool
     value: float
 
-    def passed(self, figures: Mapping[str, float]) -> str:
+    def violation(self, figures: Mapping[str, float]) -> str:
         """Return a sentence if the limit is violated or the figure is not known; else nothing."""
         value = figures.get(self.figure)
         if value is not None and (value <= self.value if self.is_upper else value >= self.value):
@@ -111,25 +111,27 @@ class Job:
         more: Mapping[str, Any],
         rows: report.Rows,
         tables: Mapping[str, Sequence[Mapping[str, Any]]],
-        headlines: Sequence[Mapping[str, float]] = (),
+        headlines: Sequence[tuple[str, Mapping[str, float]]] = (),
         is_measured: bool,
     ) -> int:
         """Print and keep what was measured; return the status to end with.
 
         Args:
-            headlines: figures of each measurement, which the limits are checked against.
+            headlines: what a sentence about a load begins with, and its figures, which the limits are checked against.
             wrong: what is wrong with the figures.
         """
-        passed = [text for limit in self.limits for head in headlines if (text := limit.passed(head))]
-        status = NOT_MEASURED if not is_measured else LIMIT_PASSED if passed else ANSWERED
-        sentences = [*sentences, *passed]
+        violations = [
+            which + text for limit in self.limits for which, head in headlines if (text := limit.violation(head))
+        ]
+        status = NOT_MEASURED if not is_measured else LIMIT_VIOLATED if violations else ANSWERED
+        sentences = [*sentences, *violations]
         for sentence in sentences:
             self.show(sentence)
         for note in wrong:
             self.show(f"Note: {note}")
         payload = "; ".join(dict.fromkeys(r.payloads.words for r in self.requests))
         facts = report.about([r.target.columns() for r in self.requests], self.words, payload)
-        facts |= {"status": status, "found": sentences, "notes": list(wrong), "headlines": list(headlines)}
+        facts |= {"status": status, "found": sentences, "notes": list(wrong), "headlines": [head for _, head in headlines]}
         page = render_page(
             PAGE, title=title, facts=facts, sentences=sentences, notes=wrong, tables=tables, figures=figures
         )
@@ -155,11 +157,12 @@ def run_load(job: Job) -> int:
     job.opening(f"{job.words}, {first.n_visits} visits of {first.window().seconds:.2g} s")
     with stoppable(job.watcher):
         measured = measure_loads(request, job.specs, job.watcher)
-    sentences, wrong = [], []
+    sentences, wrong, headlines = [], [], []
     for load in measured:
         which = f"{load.spec.step}: " if others else ""
         sentences += [f"{which}{line}" for line in load.lines() + server_lines(load)]
         wrong += [f"{which}{note}" for note in notes(load, request.target, job.watcher)]
+        headlines.append((which, load.figures()))
     if any(load.requests_per_s[1] is not None for load in measured):
         sentences.append("In brackets: 95% intervals between visits.")
     return job.close(
@@ -170,7 +173,7 @@ def run_load(job: Job) -> int:
         more={"measurements": [{"url": url, **_record(load)} for load in measured]},
         rows=report.request_rows(url, measured),
         tables={"Measurements": [pages.measurement_row(load) for load in measured]},
-        headlines=[load.figures() for load in measured],
+        headlines=headlines,
         is_measured=any(load.n_answered for load in measured),
     )
 

@@ -281,7 +281,7 @@ def measure_visit(
     sides: Sequence[LiveSide],
     photos: Sequence[bytes],
     load: Load,
-    plan: VisitPlan | None = None,
+    plan: VisitPlan,
     *,
     seed: int,
     serve: Callable[[int], AbstractContextManager[object]] | None = None,
@@ -299,7 +299,6 @@ def measure_visit(
     Raises:
         PhotodupError: an open loop, or a side that stopped answering; names the side.
     """
-    plan = plan or VisitPlan()
     if not sides or load.scenario == "server":
         raise PhotodupError("Sides take turns only under a closed loop, and there must be one or more.")
     draw, began, wall = random.Random(seed), clock(), time.time()

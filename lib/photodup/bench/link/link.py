@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields
 from statistics import median
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from photodup.bench import Columns
@@ -38,26 +38,16 @@ TOLERANCE_MS = 1.0
 RETRY_S = 8.0
 
 
-@dataclass(frozen=True)
-class RoundTrip:
-    """The round trip of a link by its handshakes. All times in ms.
+class RoundTrip(NamedTuple):
+    """The round trip of a link by its handshakes, ms.
 
     Attributes:
-        requested_ms: the round trip requested.
         floor_ms: the shortest handshake: the link's round trip, which models of it should use.
         median_ms: the median handshake, delays by other work of the machine included.
-        n: number of handshakes.
     """
 
-    requested_ms: float
     floor_ms: float
     median_ms: float
-    n: int
-
-    @property
-    def error_ms(self) -> float:
-        """The floor minus the round trip requested; above 0 the link is slower."""
-        return self.floor_ms - self.requested_ms
 
 
 def round_trip(
@@ -76,7 +66,7 @@ def round_trip(
         if samples:
             time.sleep(pause_s)
         samples.append(timed_ms(handshake))
-    return RoundTrip(requested_ms, min(samples), median(samples), len(samples))
+    return RoundTrip(min(samples), median(samples))
 
 
 def timed_ms(call: Callable[[], object]) -> float:
@@ -307,7 +297,7 @@ class Link:
                 f"Nothing answers through the emulated link ({error}): a firewall may drop 198.18.0.0/15 "
                 "on this host."
             ) from None
-        if self.round_trip.error_ms < -TOLERANCE_MS:
+        if self.round_trip.floor_ms < self.spec.rtt_ms - TOLERANCE_MS:
             raise LinkError(
                 f"The emulated link's round trip is {self.round_trip.floor_ms:.1f} ms, not "
                 f"{self.spec.rtt_ms:g}: it does not delay what it carries."

@@ -450,12 +450,10 @@ def test_tls_is_checked_unless_told_otherwise(tmp_path):
             load(server.url, "--file", body, "--seconds", 1, "--out", out, *options)
             point = json.loads((out / "result.json").read_text())["measurements"][0]
             assert point["n_errors"] == 0 and point["n_requests"] > 5 and point["payload_bytes"] == 300_000
-        gate = "gate", "--base-url", server.url, "--head-url", server.url, "--file", body
-        for command in (gate, ("verify", server.url)):
-            with one_sentence("is not trusted"):
-                ended(*command)
-        with one_sentence("embeds no plain photograph"):
-            ended("verify", server.url, "--ca", files[0])
+        for command in (("verify", server.url), ("gate", "--base-url", server.url, "--head-url", server.url)):
+            for options, said in ((), "is not trusted"), (("--ca", files[0]), "lists no models"):
+                with one_sentence(said):
+                    ended(*command, "--protocol", "openai", *options)
         asked = target.target_of(server.url, security=target.Security(ca=files[0]))
         there = pickle.loads(pickle.dumps(Request(asked, made_up_arrays()).adapter()))
         with contextlib.closing(there.open()) as connection:  # as another process of the generator has it

@@ -161,6 +161,7 @@ def test_given_arrays_and_files_are_what_is_sent(tiny_triton, tmp_path):
     ("/v2/models/openclip_vit_b32", ["--text", "a dog"], "No input of openclip_vit_b32 takes bytes"),
     ("/v2/models/openclip_vit_b32", ["--shape", "image=3,9,9"], r"\[3, 9, 9\] does not fit"),
     ("/v2/models/openclip_vit_b32", ["--shape", "pixels=3,9,9"], "has no input 'pixels': it has image"),
+    ("/v2/models/openclip_vit_b32", ["--shape", "image=3,0,9"], "A shape is written NAME=3,224,224"),
     ("/v2/models/openclip_vit_b32", ["--input", "image=missing.npy"], "is no array that can be read"),
     ("/v2/models/openclip_vit_b32", ["--batch", 1000], "items a request at most: lower --batch"),
     ("", [], r"name one, as .*; it has .*openclip_vit_b32_jpeg.*\.$"),

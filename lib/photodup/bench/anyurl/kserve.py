@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -78,17 +79,11 @@ def shaped(model: ServedModel, shapes: Sequence[str], ready: Collection[str] = (
     Raises:
         PhotodupError: a dimension stays open, or a shape does not fit the model.
     """
-    shape_of = {}
+    shape_of: dict[str, tuple[int, ...]] = {}
     for text in shapes:
-        name, _, dims = text.partition("=")
-        try:
-            shape_of[name] = tuple(int(d) for d in dims.split(","))
-        except ValueError:
-            shape_of[name] = ()
-        if not shape_of[name] or min(shape_of[name]) < 1:
+        if not (match := re.fullmatch(r"([^=]+)=([1-9]\d{0,9}(?:,[1-9]\d{0,9})*)", text)):
             raise PhotodupError(f"A shape is written NAME=3,224,224, not {text!r}.")
-    for name in shape_of:
-        _input(model, name)
+        shape_of[_input(model, match[1]).name] = tuple(map(int, match[2].split(",")))
     filled = []
     for tensor in model.inputs:
         if tensor.name in ready:

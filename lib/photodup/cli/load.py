@@ -43,9 +43,7 @@ class ServerOptions:
     ca: Annotated[Path | None, Option(help="TLS: certificate of the authority")] = None
     cert: Annotated[Path | None, Option(help="TLS: certificate of this client")] = None
     key: Annotated[Path | None, Option(help="TLS: key of this client")] = None
-    insecure: Annotated[
-        bool, Option("--insecure", help="TLS: do not check the server's certificate")
-    ] = False
+    insecure: Annotated[bool, Option("--insecure", help="TLS: do not check the server's certificate")] = False
 
     def target(self, url: str, number: int = 0, **options: Any) -> "Target":
         """Return the server at `url`, the command's URL number `number` from 0; `options` go to `target_of`."""
@@ -122,7 +120,8 @@ class LoadOptions:
             raise PhotodupError(f"The arrivals {self.arrivals} belong to an open loop: say its --rate.")
         if rates and (len(in_flight) > 1 or self.processes > 1):
             raise PhotodupError(
-                "Several numbers in --concurrency are measured in turns, --processes share one closed loop: leave --rate out."
+                "Several numbers in --concurrency are measured in turns, --processes share one closed loop: leave "
+                "--rate out."
             )
         loads = [(n, rate) for n in in_flight or [64 if rates else 1] for rate in rates or [None]]
         seconds = (self.seconds or default_s) / len(loads)

@@ -23,7 +23,6 @@ from hypothesis import strategies as st
 from support.command import one_sentence
 from support.http_server import Handler, accepting, serving
 from support.images import photo
-from support.paths import ROOT
 from support.service import free_port
 from support.triton import tiny_embedding
 from support.visits import planted_visit

@@ -164,7 +164,9 @@ class Requests:
     def tensors(self, items: Sequence[Any]) -> dict[str, np.ndarray]:
         """Return name → array of one request."""
         return {
-            tensor.name: self._inputs[tensor.name] if tensor.name in self._inputs else self._make(tensor, items)
+            tensor.name: self._inputs[tensor.name]
+            if tensor.name in self._inputs
+            else self._make(tensor, items)
             for tensor in self.model.inputs
         }
 

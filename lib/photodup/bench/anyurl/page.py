@@ -80,7 +80,10 @@ def frontier_figures(sweep: Sequence[Measured]) -> list[tuple[str, str]]:
 
 def _with_bars(figures: Sequence[Figure]) -> tuple[np.ndarray, list[np.ndarray]]:
     """Return figures [n] and their error bars, [2][n]: how far each interval reaches down and up."""
-    ends = [(value, value if low is None else low, value if high is None else high) for value, low, high in figures]
+    ends = [
+        (value, value if low is None else low, value if high is None else high)
+        for value, low, high in figures
+    ]
     values, lows, highs = np.array(ends).T
     return values, [values - lows, highs - values]
 

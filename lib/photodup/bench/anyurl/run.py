@@ -121,7 +121,10 @@ class Job:
             wrong: what is wrong with the figures.
         """
         violations = [
-            which + text for limit in self.limits for which, head in headlines if (text := limit.violation(head))
+            which + text
+            for limit in self.limits
+            for which, head in headlines
+            if (text := limit.violation(head))
         ]
         status = NOT_MEASURED if not is_measured else LIMIT_VIOLATED if violations else ANSWERED
         sentences = [*sentences, *violations]
@@ -131,7 +134,12 @@ class Job:
             self.show(f"Note: {note}")
         payload = "; ".join(dict.fromkeys(r.payloads.words for r in self.requests))
         facts = report.about([r.target.columns() for r in self.requests], self.words, payload)
-        facts |= {"status": status, "found": sentences, "notes": list(wrong), "headlines": [head for _, head in headlines]}
+        facts |= {
+            "status": status,
+            "found": sentences,
+            "notes": list(wrong),
+            "headlines": [head for _, head in headlines],
+        }
         page = render_page(
             PAGE, title=title, facts=facts, sentences=sentences, notes=wrong, tables=tables, figures=figures
         )
@@ -151,7 +159,7 @@ def _record(load: Measured) -> Columns:
 
 def run_load(job: Job) -> int:
     """Measure the loads of one server in turns; return the status to end with."""
-    request, (first, *others) = job.requests[0], job.specs
+    request, first, is_sweep = job.requests[0], job.specs[0], len(job.specs) > 1
     url = request.target.name
     request.try_once(first.batch)
     job.opening(f"{job.words}, {first.n_visits} visits of {first.window().seconds:.2g} s")
@@ -159,7 +167,7 @@ def run_load(job: Job) -> int:
         measured = measure_loads(request, job.specs, job.watcher)
     sentences, wrong, headlines = [], [], []
     for load in measured:
-        which = f"{load.spec.step}: " if others else ""
+        which = f"{load.spec.step}: " if is_sweep else ""
         sentences += [f"{which}{line}" for line in load.lines() + server_lines(load)]
         wrong += [f"{which}{note}" for note in notes(load, request.target, job.watcher)]
         headlines.append((which, load.figures()))
@@ -169,7 +177,7 @@ def run_load(job: Job) -> int:
         url,
         sentences,
         wrong,
-        pages.frontier_figures(measured) if others else pages.latency_figures(measured[0]),
+        pages.frontier_figures(measured) if is_sweep else pages.latency_figures(measured[0]),
         more={"measurements": [{"url": url, **_record(load)} for load in measured]},
         rows=report.request_rows(url, measured),
         tables={"Measurements": [pages.measurement_row(load) for load in measured]},

@@ -51,12 +51,16 @@ class RoundTrip(NamedTuple):
 
 
 def round_trip(
-    handshake: Callable[[], object], requested_ms: float, *, retry_s: float = RETRY_S, pause_s: float = PAUSE_S
+    handshake: Callable[[], object],
+    requested_ms: float,
+    *,
+    retry_s: float = RETRY_S,
+    pause_s: float = PAUSE_S,
 ) -> RoundTrip:
     """Time at least `HANDSHAKES`, `pause_s` apart; go on for up to `retry_s` while the floor is too high.
 
-    A busy machine delays single handshakes; more of them find the floor. A floor that stays above `requested_ms` is no error:
-    the link is that slow.
+    A busy machine delays single handshakes; more of them find the floor. A floor that stays above `requested_ms` is no
+    error: the link is that slow.
     """
     samples: list[float] = []
     deadline = time.monotonic() + retry_s

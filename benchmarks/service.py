@@ -23,8 +23,8 @@ from benchmarks.rows import LATENCY, Row, compared, excess, guarded, in_turns, r
 from photodup.bench.anyurl.payloads import made_up_images
 from photodup.bench.backends.adapters import Local, adapter, answers_to, check_embeddings
 from photodup.bench.load.usage import memory_mib, server_pids
-from photodup.bench.pairs.alternate import Lane, VisitPlan, measure_visit
-from photodup.bench.pairs.read import answered
+from photodup.bench.pairs.alternate import LiveSide, VisitPlan, measure_visit
+from photodup.bench.pairs.read import with_observations
 from photodup.bench.stats.comparison import Comparison, compare_all
 from photodup.bench.stats.facts import Load
 from photodup.bench.stats.figures import interval
@@ -70,14 +70,14 @@ def overhead(engine: str, precision: str, goal: float | None, *, weights: str = 
     """
     photos = made_up_images(IN_FLIGHT).items
     single_visits, rounds, memory = [], [], []
-    for visit, model, lanes, in_memory in _visits(engine, precision, weights, photos):
-        single_visits.append(measure_visit(lanes, photos, SINGLE, PLAN, seed=visit))
+    for visit, model, live, in_memory in _visits(engine, precision, weights, photos):
+        single_visits.append(measure_visit(live, photos, SINGLE, PLAN, seed=visit))
         model_rate = partial(_model_rate, model, pixels, photos, BATCHES)
-        service_rate = partial(_service_rate, lanes[1], photos, BATCHES)
+        service_rate = partial(_service_rate, live[1], photos, BATCHES)
         rounds.append(in_turns([model_rate, service_rate], QUADS, random.Random(visit)))
         memory.append(in_memory())
     comparison = Comparison("one JPEG", "", LATENCY, "", "in process", "service", "nothing was measured.")
-    (single,) = compare_all([answered(comparison, single_visits, SINGLE)])
+    (single,) = compare_all([with_observations(comparison, single_visits, SINGLE)])
     over = f"{single.value_b:.1f} against {single.value_a:.1f} ms" if single.is_measured else ""
     name = f"service, {engine} {precision}:"
     if goal is not None:
@@ -107,12 +107,12 @@ def large(
             )
 
         turns, memory = [], []
-        for visit, model, lanes, in_memory in _visits(
+        for visit, model, live, in_memory in _visits(
             engine, precision, weights, photos, JPEG_SCALE="reduced"
         ):
             ways = [partial(on_all_cores, draft_size) for draft_size in (DRAFT_SIZE, None)]
             sides = [partial(_model_rate, model, way, photos, LARGE_BATCHES) for way in ways]
-            sides.append(partial(_service_rate, lanes[1], photos, LARGE_BATCHES))
+            sides.append(partial(_service_rate, live[1], photos, LARGE_BATCHES))
             turns.append(in_turns(sides, QUADS, random.Random(visit)))
             memory.append(in_memory())
     name = f"12 MP JPEG to vector through the service, {engine} {precision}, eight in flight"
@@ -162,8 +162,8 @@ def first_answers(
 
 def _visits(
     engine: str, precision: str, weights: str, photos: Sequence[bytes], **further: str
-) -> Iterator[tuple[int, Any, list[Lane], Callable[[], float]]]:
-    """Yield for each visit its number, the model in process, the lanes of it and of a service started for it, and what
+) -> Iterator[tuple[int, Any, list[LiveSide], Callable[[], float]]]:
+    """Yield for each visit its number, the model in process, the sides of it and of a service started for it, and what
     asks how much memory the service holds, in MiB.
 
     Args:
@@ -177,16 +177,16 @@ def _visits(
         settings = {"MODEL_PRETRAINED": weights, "ENGINE": engine, "PRECISION": precision} | further
         with ServiceProcess(settings=settings) as service:
             options = {"jpeg_quality": None}
-            lane = SideAddress(BACKEND, service.url, options, server_pids(service.url)).lane()
-            check_embeddings(lane.adapter, photos, reference, LEAST_COSINE, name="The service")
-            yield visit, model, [Lane(Local(BACKEND, model)), lane], partial(memory_mib, service.pid)
+            side = SideAddress(BACKEND, service.url, options, server_pids(service.url)).live()
+            check_embeddings(side.adapter, photos, reference, LEAST_COSINE, name="The service")
+            yield visit, model, [LiveSide(Local(BACKEND, model)), side], partial(memory_mib, service.pid)
 
 
-def _service_rate(lane: Lane, photos: Sequence[bytes], waves: int) -> float:
+def _service_rate(side: LiveSide, photos: Sequence[bytes], waves: int) -> float:
     """Return images per second of clients that each send one image after the other."""
     load = Load("closed_loop", concurrency=len(photos))
     plan = VisitPlan(palindromes=1, block_s=0, min_answers=1, min_waves=waves, alone_s=0, warmup_s=0)
-    (rate,) = measure_visit([lane], photos, load, plan, seed=0).values()
+    (rate,) = measure_visit([side], photos, load, plan, seed=0).values()
     assert rate is not None
     return rate
 

@@ -93,7 +93,7 @@ def relay(stack: ExitStack, upstream: str, share: float) -> Request:
     """Start a relay of a server that waits a share of its time, and return how it is asked."""
     url = stack.enter_context(null_server.running(upstream=upstream, slower=share))
     target = target_of(f"{url}/embed")
-    return Request(target, payloads_for(target, kind=None, paths=(), given_texts=()))
+    return Request(target, payloads_for(target, kind=None, paths=(), texts=()))
 
 
 def measure_batch(relayed: Relayed, number: int, delay: float) -> dict[str, Any]:

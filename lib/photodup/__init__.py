@@ -152,4 +152,4 @@ def _request(url: str) -> Request:
     from photodup.bench.anyurl.target import target_of
 
     target = target_of(url)
-    return Request(target, payloads_for(target, kind=None, paths=[], given_texts=[]))
+    return Request(target, payloads_for(target, kind=None, paths=[], texts=[]))

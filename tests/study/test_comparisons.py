@@ -16,7 +16,7 @@ from support.dummy import Dummy
 from support.visits import opened, plant_visits, planted_visit
 
 from photodup.bench.pairs import declared
-from photodup.bench.pairs.alternate import Lane, VisitPlan, measure_visit, palindrome
+from photodup.bench.pairs.alternate import LiveSide, VisitPlan, measure_visit, palindrome
 from photodup.bench.pairs.read import figures as figures_of
 from photodup.bench.pairs.read import observed, remarks
 from photodup.bench.record.record import load_records
@@ -275,16 +275,16 @@ def visit(a, b, load=None, serve=None, **sizes):
     short = {"palindromes": 2, "block_s": 0.05, "min_answers": 3, "min_waves": 2, "alone_s": 0, "warmup_s": 0}
     plan = VisitPlan(**(short | sizes))
     photos = [bytes([n]) * 64 for n in range(8)]
-    lanes = [Lane(a), Lane(b)]
-    return measure_visit(lanes, photos, load or Load("single_stream"), plan, seed=1, serve=serve)
+    sides = [LiveSide(a), LiveSide(b)]
+    return measure_visit(sides, photos, load or Load("single_stream"), plan, seed=1, serve=serve)
 
 
 def test_of_three_sides_each_is_compared_with_the_first(figure):
     """The third takes twice as long, under both loads; as two sides the answers of the others are gone."""
     plan = VisitPlan(2, 0.05, 3, 2, alone_s=0, warmup_s=0)
     for load in (Load("single_stream"), Load("closed_loop", concurrency=4)):
-        lanes = [Lane(Dummy(delay_ms=ms)) for ms in (10.0, 10.0, 40.0)]
-        whole = measure_visit(lanes, [b"a", b"b"], load, plan, seed=1)
+        sides = [LiveSide(Dummy(delay_ms=ms)) for ms in (10.0, 10.0, 40.0)]
+        whole = measure_visit(sides, [b"a", b"b"], load, plan, seed=1)
         null, slow = whole.against(1), whole.against(2)
         sign = 1 if load.concurrency == 1 else -1
         figure(all(sign * ratio > 0.5 for ratio in slow.log_ratios(1)), slow.log_ratios(1))
@@ -376,9 +376,9 @@ def test_sides_that_cannot_both_be_up_are_measured_one_after_the_other_and_say_s
 
 def test_what_is_answered_after_the_cut_counts_for_nobody():
     """Requests 12 to 15 are in flight when two whole waves after the first have been counted, and take much longer."""
-    lane = Lane(Dummy(delay_of=lambda number: 300.0 if number >= 12 else 1.0))
-    lane.connections, lane.requests = [lane.adapter.open() for _ in range(4)], [[b"a"]] * 100
-    answers = lane.run_block(Load("closed_loop", concurrency=4), 0.0, skipped=4, counted=8)
+    side = LiveSide(Dummy(delay_of=lambda number: 300.0 if number >= 12 else 1.0))
+    side.connections, side.requests = [side.adapter.open() for _ in range(4)], [[b"a"]] * 100
+    answers = side.run_block(Load("closed_loop", concurrency=4), 0.0, skipped=4, counted=8)
     assert len(answers) == 8 and max(latency_ms for _, latency_ms in answers) < 300
 
 
@@ -400,7 +400,7 @@ def test_the_first_answers_of_a_block_count_for_nobody():
 
 def test_one_side_alone_is_visited_too():
     plan = VisitPlan(2, 0.05, 3, 2, warmup_s=0)
-    alone = measure_visit([Lane(Dummy(2.0))], [b"a"], Load("single_stream"), plan, seed=1)
+    alone = measure_visit([LiveSide(Dummy(2.0))], [b"a"], Load("single_stream"), plan, seed=1)
     assert alone.n_sides == 1 and alone.alone is None and len(alone.blocks(0)) == 4
     assert figures_of([(alone, 0), (alone, 0)])["latency_ms_p50"] >= 2
 

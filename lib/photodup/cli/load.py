@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -16,9 +17,8 @@ from photodup.core.errors import PhotodupError
 from photodup.core.extras import require
 
 if TYPE_CHECKING:
-    from photodup.bench.anyurl.arrivals import Pattern
+    from photodup.bench.anyurl.measure import LoadSpec
     from photodup.bench.anyurl.payloads import Payloads
-    from photodup.bench.anyurl.run import Limit
     from photodup.bench.anyurl.target import Target
 
 Seed = Annotated[int, Option(help="random seed for payloads, arrivals and turns")]
@@ -40,30 +40,21 @@ class ServerOptions:
         list[str] | None, Option("--header", "-H", help="'Name: value' or 'Name: env:NAME'; repeat")
     ] = None
     api_key: Annotated[str | None, Option(help="env:NAME, sent as Authorization: Bearer")] = None
+    ca: Annotated[Path | None, Option(help="TLS: certificate of the authority")] = None
+    cert: Annotated[Path | None, Option(help="TLS: certificate of this client")] = None
+    key: Annotated[Path | None, Option(help="TLS: key of this client")] = None
+    insecure: Annotated[bool, Option("--insecure", help="TLS: do not check the server's certificate")] = False
 
-    def target(
-        self, url: str, number: int = 0, *, tls: "TLSOptions | None" = None, **options: Any
-    ) -> "Target":
+    def target(self, url: str, number: int = 0, **options: Any) -> "Target":
         """Return the server at `url`, the command's URL number `number` from 0; `options` go to `target_of`."""
         from photodup.bench.anyurl.target import Security, header_values, target_of
 
-        tls = tls or TLSOptions()
         headers = header_values(self.header or [], self.api_key)
-        security = Security(headers, not tls.insecure, tls.ca, tls.cert, tls.key)
+        security = Security(headers, not self.insecure, self.ca, self.cert, self.key)
         for name, values in (("protocol", self.protocol), ("model", self.model)):
             if values:
                 options[name] = values[min(number, len(values) - 1)]
         return target_of(url, security=security, **options)
-
-
-@dataclass(frozen=True)
-class TLSOptions:
-    """Options of an encrypted connection."""
-
-    ca: Annotated[Path | None, Option(help="certificate of the authority")] = None
-    cert: Annotated[Path | None, Option(help="certificate of this client")] = None
-    key: Annotated[Path | None, Option(help="key of this client")] = None
-    insecure: Annotated[bool, Option("--insecure", help="do not check the server's certificate")] = False
 
 
 @dataclass(frozen=True)
@@ -77,7 +68,7 @@ class PayloadOptions:
     def payloads(self, target: "Target") -> "Payloads":
         from photodup.bench.anyurl.payloads import payloads_for
 
-        return payloads_for(target, kind=self.payload, paths=self.file or [], given_texts=self.text or [])
+        return payloads_for(target, kind=self.payload, paths=self.file or [], texts=self.text or [])
 
 
 @dataclass(frozen=True)
@@ -102,78 +93,61 @@ class LoadOptions:
         str | None, Option(help="requests in flight; default 1 (open loop: 64); 1,2,4,8 measures each")
     ] = None
     processes: Annotated[int, Option(min=1, help="generator processes that share the requests in flight")] = 1
-    rate: Annotated[float | None, Option(help="open loop: requests/s, sent whatever the server does")] = None
-    arrivals: Annotated[str, Option(help="poisson, uniform, bursts:N, ramp:FROM-TO, trace:FILE")] = "poisson"
+    rate: Annotated[
+        str | None,
+        Option(help="open loop: requests/s, sent whatever the server does; 10,20,40 measures each"),
+    ] = None
+    arrivals: Annotated[
+        Literal["poisson", "uniform"], Option(help="open loop: at random times, or evenly spaced")
+    ] = "poisson"
     connection: Annotated[Literal["warm", "new"], Option(help="new: one for each request")] = "warm"
     seconds: Annotated[
-        float | None,
-        Option(min=1, help="longest duration; default 20, with --compare 60, with --slo 300"),
+        float | None, Option(min=1, help="longest duration of all loads; default 20, with --compare 60")
     ] = None
     seed: Seed = 0
 
-    def in_flight(self) -> list[int]:
-        """Return the numbers in `--concurrency`: `8` or `1,2,4,8`; none without it."""
-        try:
-            numbers = [int(part) for part in self.concurrency.split(",")] if self.concurrency else []
-        except ValueError:
-            numbers = [0]
-        if any(number < 1 for number in numbers):
+    def specs(self, batch: int, default_s: float) -> "list[LoadSpec]":
+        """Return a load for each number in `--concurrency` or `--rate`; they share the time.
+
+        Raises:
+            PhotodupError: options that do not fit together.
+        """
+        from photodup.bench.anyurl.measure import LoadSpec
+
+        in_flight = _numbers("--concurrency", self.concurrency, int)
+        rates = _numbers("--rate", self.rate, float)
+        if self.arrivals != "poisson" and not rates:
+            raise PhotodupError(f"The arrivals {self.arrivals} belong to an open loop: say its --rate.")
+        if rates and (len(in_flight) > 1 or self.processes > 1):
             raise PhotodupError(
-                f"--concurrency is a number above 0, or several as 1,2,4,8, not {self.concurrency!r}."
+                "Several numbers in --concurrency are measured in turns, --processes share one closed loop: leave "
+                "--rate out."
             )
-        return numbers
+        loads = [(n, rate) for n in in_flight or [64 if rates else 1] for rate in rates or [None]]
+        seconds = (self.seconds or default_s) / len(loads)
+        fixed = self.arrivals, self.connection, batch, seconds, self.seed, self.processes
+        return [LoadSpec(n, rate, *fixed) for n, rate in loads]
+
+
+def _numbers(option: str, text: str | None, kind: Callable[[str], Any]) -> list[Any]:
+    """Return the numbers of an option, `8` or `1,2,4,8`; none without it."""
+    try:
+        numbers = [kind(part) for part in text.split(",")] if text else []
+    except ValueError:
+        numbers = [0]
+    if not all(0 < number < float("inf") for number in numbers):
+        raise PhotodupError(f"{option} is a number above 0, or several as 1,2,4,8, not {text!r}.")
+    return numbers
 
 
 @dataclass(frozen=True)
 class QuestionOptions:
-    """Options that ask for more than the figures of one load."""
+    """Options that ask for more than the figures of a load."""
 
     compare: Annotated[bool, Option("--compare", help="compare two URLs, which take turns")] = False
-    slo: Annotated[str | None, Option(help="find the highest rate under a bound: p95=100ms")] = None
-    min_rate: Annotated[float | None, Option(help="with --slo: lowest rate to offer, requests/s")] = None
-    max_rate: Annotated[float | None, Option(help="with --slo: highest rate to offer, requests/s")] = None
     fail_if: Annotated[
         list[str] | None, Option(help="end with status 1: 'p95>100ms', 'errors>1%', 'rate<50'; repeat")
     ] = None
-
-    def check(
-        self, asks: LoadOptions, pattern: "Pattern", offered: float | None, limits: "list[Limit]"
-    ) -> None:
-        """Raise where options do not fit together."""
-
-        def refuse(is_wrong: object, sentence: str) -> None:
-            if is_wrong:
-                raise PhotodupError(sentence)
-
-        slo, compare, is_open = self.slo, self.compare, offered is not None
-        is_shared = len(asks.in_flight()) > 1 or asks.processes > 1
-        refuse(
-            slo and (compare or asks.rate is not None),
-            "--slo looks for a rate of one server: leave --rate and --compare out.",
-        )
-        if asks.arrivals != "poisson":
-            words = f"The arrivals {asks.arrivals} belong to an open loop: say its --rate."
-            refuse(not (is_open or slo), words)
-        refuse(slo and not pattern.is_steady, "--slo offers a steady rate: use poisson or uniform arrivals.")
-        refuse(offered is not None and not offered > 0, "--rate is requests a second, above 0.")
-        refuse(
-            compare and is_open,
-            "--compare takes turns, which needs a closed loop: leave --rate and --arrivals out, or search each server's "
-            "highest rate with --slo.",
-        )
-        refuse(
-            is_shared and (slo or compare or is_open),
-            "Several numbers in --concurrency are measured in turns, --processes share one closed loop: leave --slo, "
-            "--compare and --rate out.",
-        )
-        refuse(
-            limits and compare,
-            "--fail-if is about one server; `photodup gate` fails where one is slower than another.",
-        )
-        is_of_rate = all(limit.figure == "rate" for limit in limits)
-        refuse(slo and not is_of_rate, "With --slo a --fail-if is about the rate that was found: rate<50.")
-        bounds = "--min-rate and --max-rate bound the search of --slo: add it, or leave them out."
-        refuse((self.min_rate or self.max_rate) and not slo, bounds)
 
 
 @with_groups
@@ -184,14 +158,13 @@ def load(
     server: ServerOptions,
     payload: PayloadOptions,
     request: RequestOptions,
-    tls: TLSOptions,
     metrics: Annotated[
         str | None, Option(help="page of the server's counters, if not at its usual port")
     ] = None,
     as_json: AsJson = False,
     out: Annotated[Path | None, Option(help="folder for the results; default photodup-load/TIME")] = None,
 ) -> None:
-    """Measure any server: rate, latency and errors under a load, the highest rate under a bound, or two servers compared.
+    """Measure any server: rate, latency and errors under one load or several in turns, or two servers compared.
 
     The path of the URL names the protocol: http://HOST:PORT/v1/embeddings, http://HOST:PORT/v2/models/MODEL,
     grpc://HOST:PORT/MODEL, http://HOST:PORT/embed; without a path the server is asked. Writes JSON, Parquet and one HTML
@@ -199,52 +172,34 @@ def load(
     measured.
     """
     require("load")  # before anything is measured, for the page and the Parquet file come last
-    from photodup.bench.anyurl import measure
-    from photodup.bench.anyurl.arrivals import pattern_of
-    from photodup.bench.anyurl.run import Job, limit_of, run_comparison, run_load, run_rate
+    from photodup.bench.anyurl.measure import Request
+    from photodup.bench.anyurl.run import Job, limit_of, run_comparison, run_load
     from photodup.bench.anyurl.watch import Watcher
-    from photodup.bench.stats.rate_search import bound_of
 
     if question.compare != (len(urls) == 2) or len(urls) > 2:
         raise PhotodupError("Give one URL, or two URLs and --compare.")
-    pattern = pattern_of(load_options.arrivals)
-    offered = pattern.rate_per_s if pattern.rate_per_s is not None else load_options.rate
     limits = [limit_of(text) for text in question.fail_if or ()]
-    question.check(load_options, pattern, offered, limits)
-    bound = bound_of(question.slo) if question.slo else None
-    length_s = (
-        load_options.seconds or pattern.horizon_s or (300.0 if bound else 60.0 if question.compare else 20.0)
-    )
-    timeout_s, method = request.timeout or min(60.0, max(10.0, length_s)), request.method.upper()
+    specs = load_options.specs(request.batch, 60.0 if question.compare else 20.0)
+    if question.compare and limits:
+        raise PhotodupError(
+            "--fail-if is about one server; `photodup gate` fails where one is slower than another."
+        )
+    if question.compare and (len(specs) > 1 or specs[0].rate_per_s or load_options.processes > 1):
+        raise PhotodupError(
+            "--compare takes turns under one closed loop: leave --rate, --processes and further numbers out."
+        )
+    timeout_s = request.timeout or min(60.0, max(10.0, sum(spec.seconds for spec in specs)))
     requests = []
     for number, url in enumerate(urls):
-        target = server.target(url, number, tls=tls, timeout_s=timeout_s, method=method)
+        target = server.target(url, number, timeout_s=timeout_s, method=request.method.upper())
         target = replace(target, metrics=metrics or "")
         shapes, inputs = tuple(request.shape or ()), tuple(request.input or ())
-        requests.append(measure.Request(target, payload.payloads(target), shapes, inputs, request.encoding))
-    in_flight = load_options.in_flight()
-    is_open = offered is not None or bound is not None
-    spec = measure.LoadSpec(
-        concurrency=(in_flight or [64 if is_open else 1])[0],
-        rate_per_s=offered,
-        arrivals=pattern,
-        connection=load_options.connection,
-        batch=request.batch,
-        seconds=length_s,
-        seed=load_options.seed,
-        processes=load_options.processes,
-    )
+        requests.append(Request(target, payload.payloads(target), shapes, inputs, request.encoding))
     name = f"photodup-load/{datetime.now():%Y%m%d-%H%M%S}"  # may exist: clocks are set back
     folder = out or next(path for n in count() if not (path := Path(f"{name}{-n or ''}")).exists())
     show = partial(print, flush=True, file=sys.stderr if as_json else None)
-    job = Job(requests, spec, folder, Watcher(sys.stderr), show, print if as_json else None, limits)
-    if bound:
-        status = run_rate(job, bound, least_per_s=question.min_rate, most_per_s=question.max_rate)
-    elif question.compare:
-        status = run_comparison(job)
-    else:
-        status = run_load(job, in_flight if len(in_flight) > 1 else ())
-    if status:
+    job = Job(requests, specs, folder, Watcher(sys.stderr), show, print if as_json else None, limits)
+    if status := (run_comparison if question.compare else run_load)(job):
         raise Exit(status)
 
 

@@ -70,7 +70,6 @@ def test_self_test_sees_a_wrong_rtt(monkeypatch):
     monkeypatch.setattr(link_module, "asdict", lambda spec: real(spec) | {"rtt_ms": spec.rtt_ms + 3})
     monkeypatch.setattr(link_module, "round_trip", partial(round_trip, retry_s=0.5))
     with Link(LinkSpec(rtt_ms=10, rate_mbit_s=50)) as slower:  # a link that is slower is that slower link
-        assert slower.round_trip.asked_ms == 10 and slower.round_trip.n >= 10
         assert 12.5 < slower.round_trip.floor_ms <= slower.round_trip.median_ms
     monkeypatch.setattr(link_module, "asdict", lambda spec: real(spec) | {"rtt_ms": 1})
     with (

@@ -23,15 +23,14 @@ from hypothesis import strategies as st
 from support.command import one_sentence
 from support.http_server import Handler, accepting, serving
 from support.images import photo
-from support.paths import ROOT
 from support.service import free_port
 from support.triton import tiny_embedding
 from support.visits import planted_visit
 from typer.testing import CliRunner
 
 from benchmarks import null_server
-from photodup.bench.anyurl import arrivals, rate, target
-from photodup.bench.anyurl.measure import Request
+from photodup.bench.anyurl import target
+from photodup.bench.anyurl.measure import LoadSpec, Request, measure_loads
 from photodup.bench.anyurl.payloads import files, made_up_arrays
 from photodup.bench.anyurl.versus import SHORTEST, SIDES, fitted, outcomes_of, sentences_of
 from photodup.bench.anyurl.watch import Watcher
@@ -43,7 +42,6 @@ from photodup.core.errors import PhotodupError
 from photodup.embedding.imaging import encode, normalize
 
 LOAD = (sys.executable, "-m", "photodup", "load")
-SLOW = str(ROOT / "tests" / "support" / "slow_encoder.py")
 
 
 def load(*arguments: object, **environment: str) -> str:
@@ -162,6 +160,7 @@ def test_given_arrays_and_files_are_what_is_sent(tiny_triton, tmp_path):
     ("/v2/models/openclip_vit_b32", ["--text", "a dog"], "No input of openclip_vit_b32 takes bytes"),
     ("/v2/models/openclip_vit_b32", ["--shape", "image=3,9,9"], r"\[3, 9, 9\] does not fit"),
     ("/v2/models/openclip_vit_b32", ["--shape", "pixels=3,9,9"], "has no input 'pixels': it has image"),
+    ("/v2/models/openclip_vit_b32", ["--shape", "image=3,0,9"], "A shape is written NAME=3,224,224"),
     ("/v2/models/openclip_vit_b32", ["--input", "image=missing.npy"], "is no array that can be read"),
     ("/v2/models/openclip_vit_b32", ["--batch", 1000], "items a request at most: lower --batch"),
     ("", [], r"name one, as .*; it has .*openclip_vit_b32_jpeg.*\.$"),
@@ -189,19 +188,16 @@ def test_what_does_not_fit_a_model_is_one_sentence(tiny_triton, path, options, s
     ("/embed", ["--file", "missing.jpg"], "There is no file missing.jpg"),
     ("/embed", ["--text", "a dog"], "takes images, not texts"),
     ("/embed", ["--batch", 100], "answered 413"),
-    ("/embed", ["--slo", "100ms"], "A bound is a percentile and a limit, such as p95=100ms"),
-    ("/embed", ["--rate", 10, "--arrivals", "daily"], "There is no arrival pattern"),
+    ("/embed", ["--rate", "10,0"], "--rate is a number above 0"),
     ("/embed", ["--arrivals", "uniform"], "belong to an open loop"),
     ("/embed", ["--protocol", "soap"], "There is no protocol 'soap'"),
     ("/embed", ["-H", "nonsense"], "A header is written"),
     ("/embed", ["--api-key", "env:NO_SUCH_KEY"], "environment variable NO_SUCH_KEY: set it"),
     ("/embed", ["--compare"], "two URLs and --compare"),
-    ("/embed", ["{server}/embed", "--compare", "--rate", 5], "needs a closed loop: leave --rate"),
+    ("/embed", ["{server}/embed", "--compare", "--rate", 5], "takes turns under one closed loop: leave --rate"),
     ("/embed", ["--fail-if", "p95"], "A limit is written p95>100ms"),
     ("/embed", ["--fail-if", "rate<5ms"], "A limit is written"),
     ("/embed", ["--fail-if", "errors>1"], "A limit is written"),
-    ("/embed", ["--slo", "p95=1s", "--fail-if", "p95>1s"], "With --slo a --fail-if is about the rate"),
-    ("/embed", ["--max-rate", "5"], "bound the search of --slo"),
     ("/embed", ["--concurrency", "1,x"], "--concurrency is a number above 0"),
     ("/embed", ["--concurrency", "1,2", "--rate", "5"], "are measured in turns"),
 ])  # fmt: skip
@@ -396,7 +392,7 @@ def test_the_result_is_printed_as_json_and_a_sweep_has_one_figure(echo, tmp_path
     assert "in flight in turns, 3 visits" in done.stderr
     assert len(result["headlines"]) == 3 and "2 in flight: " in done.stderr
     page = (tmp_path / "index.html").read_text()
-    assert page.count("<svg") == 1 and "Dots: 1, 2, 4 requests in flight" in page
+    assert page.count("<svg") == 1 and "Dots: 1 in flight, 2 in flight, 4 in flight; " in page
 
 
 def test_a_get_needs_no_body(tmp_path):
@@ -408,11 +404,26 @@ def test_a_get_needs_no_body(tmp_path):
         assert "(GET): 1 in flight" in load(url, "--method", "GET", "--seconds", 1, "--out", tmp_path)
 
 
-def test_a_load_that_changes_is_one_window_without_an_interval(tmp_path, kept, body):
+def test_rates_are_offered_in_turns(tmp_path, kept, body):
     with answering(lambda n: (200, b"ok")) as server:
-        said = load(server.url, "--file", body, "--arrivals", "ramp:5-60", "--seconds", 3, "--out", tmp_path)
-    assert "one window of 2.4 s" in said and "there are no intervals" in said
-    assert "In brackets" not in said and kept()[0]["measurements"][0]["n_visits"] == 1
+        options = ("--rate", "20,60", "--arrivals", "uniform", "--seconds", 6, "--fail-if", "rate>40")
+        status, said = ended("load", server.url, "--file", body, *options, "--out", tmp_path)
+    result, rows = kept()
+    assert [point["offered_per_s"] for point in result["measurements"]] == [20, 60]
+    assert "20 requests/s, 60 requests/s in turns, 3 visits" in said and "60 requests/s: p" not in said
+    assert "60 requests/s: latency: p50 " in said and len(result["headlines"]) == 2
+    assert status == 1 and said.count("Failed by ") == said.count("60 requests/s: Failed by --fail-if") == 1
+    due_s = rows[(rows.measurement == 0) & (rows.visit == 1)].due_s.sort_values()
+    np.testing.assert_allclose(np.diff(due_s), 1 / 20, atol=1e-6)
+
+
+def test_a_load_that_is_stopped_before_its_first_window_is_one_sentence(body):
+    watcher = Watcher(None)
+    watcher.is_stopped = True
+    with answering(lambda n: (200, b"ok")) as server:
+        request = Request(target.target_of(server.url), files([body]))
+        with one_sentence("stopped before anything was measured"):
+            measure_loads(request, [LoadSpec()], watcher)
 
 
 def test_a_connection_that_the_server_closed_meanwhile_is_opened_anew(tmp_path, kept, body, monkeypatch):
@@ -439,37 +450,16 @@ def test_tls_is_checked_unless_told_otherwise(tmp_path):
             load(server.url, "--file", body, "--seconds", 1, "--out", out, *options)
             point = json.loads((out / "result.json").read_text())["measurements"][0]
             assert point["n_errors"] == 0 and point["n_requests"] > 5 and point["payload_bytes"] == 300_000
+        for command in (("verify", server.url), ("gate", "--base-url", server.url, "--head-url", server.url)):
+            for options, said in ((), "is not trusted"), (("--ca", files[0]), "lists no models"):
+                with one_sentence(said):
+                    ended(*command, "--protocol", "openai", *options)
         asked = target.target_of(server.url, security=target.Security(ca=files[0]))
         there = pickle.loads(pickle.dumps(Request(asked, made_up_arrays()).adapter()))
         with contextlib.closing(there.open()) as connection:  # as another process of the generator has it
             assert connection.request(there.prepare([b"x"]))[1] == b"ok" * 100_000
     with pytest.raises(PhotodupError, match="certificate files cannot be used"):
         load(server.url, "--file", body, "--ca", body)
-
-
-def test_arrivals_are_what_was_asked_for(tmp_path):
-    poisson = arrivals.pattern_of("poisson").times_s(50, 100, 1)
-    bursts = arrivals.pattern_of("bursts:10").times_s(50, 100, 1)
-    uniform = arrivals.pattern_of("uniform").times_s(50, 100, 1)
-    ramp = arrivals.pattern_of("ramp:10-90")
-    (trace := tmp_path / "trace.csv").write_text("# seconds\n100.0,GET\n100.5\n101.0\n103.0\n")
-    traced = arrivals.pattern_of(f"trace:{trace}")
-    for times in (poisson, bursts, uniform, ramp.times_s(50, 100, 1)):
-        assert len(times) == pytest.approx(5000, rel=0.1)
-        assert (np.diff(times) >= 0).all() and times[0] >= 0 and times[-1] < 100
-    assert len(np.unique(bursts)) == len(bursts) / 10 and np.allclose(np.diff(uniform), 0.02)
-    climb = ramp.times_s(50, 100, 1)
-    assert (climb < 50).sum() == pytest.approx(1500, rel=0.1)  # the mean rate is 30/s, then 70/s
-    down = arrivals.pattern_of("ramp:90-10").times_s(50, 100, 1)
-    assert (down < 50).sum() == pytest.approx(3500, rel=0.1)
-    np.testing.assert_allclose(traced.times_s(1, 10, 0), [0, 0.5, 1, 3])
-    assert traced.horizon_s == pytest.approx(4) and traced.rate_per_s == pytest.approx(1)
-    for bad in ("bursts:0", "ramp:0-0", "trace:missing", "poisson:3"):
-        with pytest.raises(PhotodupError):
-            arrivals.pattern_of(bad)
-    trace.write_text("a,b\nc,d\n")
-    with pytest.raises(PhotodupError, match="one time in seconds a line"):
-        arrivals.pattern_of(f"trace:{trace}")
 
 
 def test_ctrl_c_keeps_what_was_measured(random_service, tmp_path, kept):
@@ -486,29 +476,6 @@ def test_ctrl_c_keeps_what_was_measured(random_service, tmp_path, kept):
     assert "answers" in text and "Ending; what was measured is kept" in text
     assert "It was stopped by you" in text
     assert len(kept()[1])
-
-
-@pytest.fixture
-def slow(launch) -> functools.partial:
-    """A service that computes for so many milliseconds an image."""
-
-    def slow(ms: float, **settings):
-        server = launch(program=(SLOW,), SLOW_MS=ms, MAX_WAIT_S=60, **settings)
-        server.wait()
-        return server
-
-    return slow
-
-
-@pytest.mark.figures
-def test_the_highest_rate_under_a_bound_lies_where_the_queue_begins(slow, tmp_path, kept):
-    server = slow(20)  # at most 50 images a second, one at a time or many together
-    said = load(f"{server.url}/embed", "--slo", "p95=150ms", "--seconds", 60, "--out", tmp_path)
-    result, _ = kept()
-    assert said.count("Highest rate with p95 ≤ 150 ms") == 1
-    found = float(said.partition("ms: ")[2].split()[0])
-    assert 20 < found < 50
-    assert 4 < len(result["measurements"]) <= rate.WINDOWS + 6
 
 
 def sleepy(ms: float, is_dead=lambda: False):
@@ -580,7 +547,7 @@ def test_a_server_that_dies_midway_is_one_sentence_and_what_was_measured_counts(
 
 def test_ctrl_c_ends_a_comparison_after_a_visit(versus, visits, kept, monkeypatch):
     stop = property(lambda watcher: len(visits) > 1, lambda watcher, value: None)
-    monkeypatch.setattr(Watcher, "stop_asked", stop, raising=False)
+    monkeypatch.setattr(Watcher, "is_stopped", stop, raising=False)
     assert "It was stopped by you after 1 of " in versus(sleepy(1), sleepy(1), "--seconds", 20)
     assert len(visits) == 2 and len(kept()[0]["visits"]) == 1
 

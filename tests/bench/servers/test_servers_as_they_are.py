@@ -335,7 +335,7 @@ def test_typed_numbers_over_grpc_and_the_version_that_is_asked(datatype, field, 
 def test_an_answer_is_numbers_one_row_an_item(path, content, said):
     with accepting(functools.partial(kserve, {path: content})) as url:
         target = target_of(url + path, model="m")
-        request = Request(target, payloads_for(target, kind="texts", paths=[], given_texts=[]))
+        request = Request(target, payloads_for(target, kind="texts", paths=[], texts=[]))
         with one_sentence(said) if said else contextlib.nullcontext():
             assert request.try_once().tolist() == [[1, 2]]
 
@@ -345,7 +345,7 @@ def test_a_json_file_is_a_body_as_it_is(path, tmp_path):
     (body := tmp_path / "body.json").write_text('{"model": "m", "input": "x"}\n')
     with accepting(functools.partial(kserve, {})) as url:
         target = target_of(url + path, model="m")
-    request = Request(target, payloads_for(target, kind=None, paths=[body], given_texts=[]))
+    request = Request(target, payloads_for(target, kind=None, paths=[body], texts=[]))
     head, sent = request.adapter().prepare(request.payloads.items)
     assert sent == body.read_bytes() and f"POST {path} ".encode() in head and b"application/json" in head
 

@@ -135,11 +135,11 @@ def test_a_server_that_dies_costs_its_visit_and_is_started_again(declare, tmp_pa
     declared, run, visits = declare(), opened(tmp_path / "run"), []
     measure_visit = measure.measure_visit
 
-    def visit(lanes, *what, **more):
-        visits.append(lanes)
+    def visit(sides, *what, **more):
+        visits.append(sides)
         if len(visits) == 1:  # the peer dies
-            psutil.Process(lanes[1].cpu_s.args[0]).kill()
-        return measure_visit(lanes, *what, **more)
+            psutil.Process(sides[1].cpu_s.args[0]).kill()
+        return measure_visit(sides, *what, **more)
 
     monkeypatch.setattr(measure, "measure_visit", visit)
     measure_comparisons(run, declared.pairs, SIZES)

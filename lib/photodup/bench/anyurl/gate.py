@@ -171,7 +171,7 @@ def measure_gate(sides: Sides, spec: LoadSpec, watcher: Watcher, *, limit: float
     visits: list[Visit] = []
     for look in range(1, len(LEVELS) + 1):
         for number_ in range(len(visits) + 1, per_look * look + 1):
-            if watcher.stop_asked:
+            if watcher.is_stopped:
                 raise PhotodupError("The gate was stopped by you, so nothing is decided.")
             watcher.say(f"look {look} of {len(LEVELS)}, visit {number_} of {per_look * look}")
             with sides() as (base, head):
@@ -221,7 +221,7 @@ def sides_of(
     """
 
     def ready(url: str) -> Request:
-        if watcher.stop_asked:
+        if watcher.is_stopped:
             raise KeyboardInterrupt
         request = request_of(url)
         request.try_once()

@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -78,17 +79,11 @@ def shaped(model: ServedModel, shapes: Sequence[str], ready: Collection[str] = (
     Raises:
         PhotodupError: a dimension stays open, or a shape does not fit the model.
     """
-    shape_of = {}
+    shape_of: dict[str, tuple[int, ...]] = {}
     for text in shapes:
-        name, _, dims = text.partition("=")
-        try:
-            shape_of[name] = tuple(int(d) for d in dims.split(","))
-        except ValueError:
-            shape_of[name] = ()
-        if not shape_of[name] or min(shape_of[name]) < 1:
+        if not (match := re.fullmatch(r"([^=]+)=([1-9]\d{0,9}(?:,[1-9]\d{0,9})*)", text)):
             raise PhotodupError(f"A shape is written NAME=3,224,224, not {text!r}.")
-    for name in shape_of:
-        _input(model, name)
+        shape_of[_input(model, match[1]).name] = tuple(map(int, match[2].split(",")))
     filled = []
     for tensor in model.inputs:
         if tensor.name in ready:
@@ -132,17 +127,17 @@ class Requests:
     Args:
         model: as its server describes it.
         payloads: for an input of bytes: images, files or texts; otherwise seeds of random numbers.
-        given: `NAME=FILE.npy` for inputs that are given; an array with a batch dimension is sent as it is.
+        inputs: `NAME=FILE.npy` for inputs that are given; an array with a batch dimension is sent as it is.
         shapes: `NAME=3,224,224` for open dimensions of the others.
     """
 
     def __init__(
         self, model: ServedModel, payloads: Payloads, inputs: Sequence[str] = (), shapes: Sequence[str] = ()
     ) -> None:
-        self._given = _arrays(model, inputs)
-        self.model = model = shaped(model, shapes, self._given)
-        self.n_given = _items_given(model, self._given)
-        takes_bytes = [t for t in model.inputs if t.datatype == "BYTES" and t.name not in self._given]
+        self._inputs = _arrays(model, inputs)
+        self.model = model = shaped(model, shapes, self._inputs)
+        self.n_items = _items_in(model, self._inputs)
+        takes_bytes = [t for t in model.inputs if t.datatype == "BYTES" and t.name not in self._inputs]
         if takes_bytes and payloads.kind == "arrays":
             raise PhotodupError(
                 f"The input {takes_bytes[0].name} of {model.name} takes bytes: say what to send with --file, --text "
@@ -157,9 +152,9 @@ class Requests:
     def check_batch(self, batch: int) -> None:
         """Raise a `PhotodupError` where a request may not hold so many items."""
         most_items = self.model.max_batch if self.model.batched else 1
-        if self.n_given not in (None, batch):
+        if self.n_items not in (None, batch):
             raise PhotodupError(
-                f"The arrays given hold {self.n_given} items each: ask for --batch {self.n_given}."
+                f"The arrays given hold {self.n_items} items each: ask for --batch {self.n_items}."
             )
         if most_items is not None and batch > most_items:
             raise PhotodupError(
@@ -169,11 +164,13 @@ class Requests:
     def tensors(self, items: Sequence[Any]) -> dict[str, np.ndarray]:
         """Return name → array of one request."""
         return {
-            tensor.name: self._given[tensor.name] if tensor.name in self._given else self._made(tensor, items)
+            tensor.name: self._inputs[tensor.name]
+            if tensor.name in self._inputs
+            else self._make(tensor, items)
             for tensor in self.model.inputs
         }
 
-    def _made(self, tensor: Tensor, items: Sequence[Any]) -> np.ndarray:
+    def _make(self, tensor: Tensor, items: Sequence[Any]) -> np.ndarray:
         # a server may claim any size
         if math.prod(tensor.dims) > MOST_BYTES // 8 or len(tensor.dims) > 16:
             raise PhotodupError(
@@ -182,9 +179,7 @@ class Requests:
             )
         if tensor.datatype == "BYTES":
             data = [item.encode() if isinstance(item, str) else item for item in items]
-            each = int(np.prod(tensor.dims))
-            array = np.empty(len(data) * each, dtype=np.object_)
-            array[:] = [d for d in data for _ in range(each)]
+            array = np.repeat(np.array(data, np.object_), int(np.prod(tensor.dims)))
         else:
             rows = [_random(tensor, item if isinstance(item, int) else 0) for item in items]
             array = np.stack(rows)
@@ -228,7 +223,7 @@ def _arrays(model: ServedModel, inputs: Sequence[str]) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _items_given(model: ServedModel, arrays: Mapping[str, np.ndarray]) -> int | None:
+def _items_in(model: ServedModel, arrays: Mapping[str, np.ndarray]) -> int | None:
     counts = {len(a) for a in arrays.values()} if model.batched else {1 for _ in arrays}
     if len(counts) > 1:
         raise PhotodupError("The arrays given hold unlike numbers of items: give each input the same.")

@@ -12,7 +12,6 @@ import numpy as np
 
 from photodup.bench import Columns
 from photodup.bench.anyurl import kserve
-from photodup.bench.anyurl.arrivals import Pattern, pattern_of
 from photodup.bench.anyurl.payloads import JSON, Payloads
 from photodup.bench.anyurl.target import Target, unreachable
 from photodup.bench.anyurl.watch import Watcher
@@ -20,7 +19,7 @@ from photodup.bench.backends.http_connection import HttpError
 from photodup.bench.backends.server_adapters import OverGrpc, OverHttp
 from photodup.bench.link.link import LOOPBACK, Way
 from photodup.bench.load.counters import check_page, probe
-from photodup.bench.load.plan import WindowPlan
+from photodup.bench.load.plan import ARRIVALS, WindowPlan
 from photodup.bench.load.usage import local_usage
 from photodup.bench.load.window import Probe, measure
 from photodup.bench.load.workers import check_rows, clock, common_error, describe_error
@@ -55,7 +54,7 @@ class LoadSpec:
 
     concurrency: int = 1
     rate_per_s: float | None = None
-    arrivals: Pattern = field(default_factory=lambda: pattern_of("poisson"))
+    arrivals: str = "poisson"
     connection: str = "warm"
     batch: int = 1
     seconds: float = 20.0
@@ -70,9 +69,7 @@ class LoadSpec:
 
     @property
     def n_visits(self) -> int:
-        """Windows into which the time is split; one if the arrivals are not steady."""
-        if self.rate_per_s is not None and not self.arrivals.is_steady:
-            return 1
+        """Windows into which the time is split."""
         most_visits = MOST_VISITS if self.processes == 1 else FEWEST_VISITS  # processes start anew for each
         return min(max(FEWEST_VISITS, round(self.seconds / VISIT_S)), most_visits)
 
@@ -83,10 +80,16 @@ class LoadSpec:
         ramp_s = min(0.5, visit_s / 4) if is_closed and self.concurrency > 1 else 0.0
         seconds = 0.95 * visit_s - ramp_s if is_closed else 0.8 * visit_s
         # A slow server may take longer for two waves, so that fewer visits fit.
-        longest_s = max(seconds, self.seconds / (2 * min(FEWEST_VISITS, self.n_visits)))
+        longest_s = max(seconds, self.seconds / (2 * FEWEST_VISITS))
         return WindowPlan(
             seconds, 1, warmup_requests=1, ramp_s=ramp_s, seed=self.seed + visit, longest_s=longest_s
         )
+
+    @property
+    def step(self) -> str:
+        """What sets this load apart from others in the same turns."""
+        closed = f"{self.concurrency} in flight"
+        return closed if self.rate_per_s is None else f"{self.rate_per_s:.4g} requests/s"
 
     @property
     def words(self) -> str:
@@ -94,9 +97,8 @@ class LoadSpec:
         batch = f", {self.batch} items a request" if self.batch > 1 else ""
         connections = f"{self.connection} connections{batch}"
         if self.rate_per_s is None:
-            return f"{self.concurrency} in flight, {connections}"
-        rate = f"{self.rate_per_s:.4g} requests/s ({self.arrivals.words})"
-        return f"{rate}, at most {self.concurrency} in flight, {connections}"
+            return f"{self.step}, {connections}"
+        return f"{self.step} ({self.arrivals}), at most {self.concurrency} in flight, {connections}"
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,7 @@ class LoadWindow:
     columns: Columns
     rows: np.ndarray
     errors: list[tuple[float, str]]
-    began_s: float = 0.0
+    began_s: float
 
     @property
     def latency_ms(self) -> np.ndarray:
@@ -304,55 +306,46 @@ def measure_loads(request: Request, specs: Sequence[LoadSpec], watcher: Watcher)
 
     Args:
         specs: each with its share of the time.
+
+    Raises:
+        PhotodupError: it was stopped before the first window.
     """
     began, seconds, draw = clock(), sum(spec.seconds for spec in specs), random.Random(specs[0].seed)
     windows: list[list[LoadWindow]] = [[] for _ in specs]
     longest_s, counters = 0.0, counters_of(request.target)
-    for visit in range(max(spec.n_visits for spec in specs)):
+    for visit in range(specs[0].n_visits):
         visit_began = clock()
         if visit_began - began + longest_s > seconds + (0 if visit >= FEWEST_VISITS else GRACE_S):
             break
         for index in draw.sample(range(len(specs)), len(specs)):
-            spec, has_failed = specs[index], bool(windows[index]) and "raw" not in windows[index][-1].columns
-            if visit >= spec.n_visits or has_failed or watcher.stop_asked or watcher.is_dead:
-                continue
-            label = f"{spec.words}, visit {visit + 1} of {spec.n_visits}" if spec.n_visits > 1 else spec.words
-            window = measure_window(request, spec, spec.window(visit), watcher, counters, label=label)
-            windows[index].append(replace(window, began_s=max(watcher.opened_s - began, 0.0)))
+            has_failed = bool(windows[index]) and "raw" not in windows[index][-1].columns
+            if not (has_failed or watcher.is_stopped or watcher.is_dead):
+                window = _measure_window(request, specs[index], visit, watcher, counters, began)
+                windows[index].append(window)
         longest_s = max(longest_s, clock() - visit_began)
+    if not any(windows):
+        raise PhotodupError("It was stopped before anything was measured.")
     return [Measured(spec, of_spec) for spec, of_spec in zip(specs, windows, strict=True) if of_spec]
 
 
-def measure_window(
-    request: Request,
-    spec: LoadSpec,
-    plan: WindowPlan,
-    watcher: Watcher,
-    counters: Probe | None,
-    *,
-    label: str,
+def _measure_window(
+    request: Request, spec: LoadSpec, visit: int, watcher: Watcher, counters: Probe | None, began: float
 ) -> LoadWindow:
-    """Measure one window of a load.
-
-    Args:
-        counters: of the server, as `counters_of` returns them.
-        label: of this window, in progress.
-    """
-    adapter, target = request.adapter(spec.batch), request.target
-    watcher.begin(label, plan.seconds)
+    adapter, target, plan = request.adapter(spec.batch), request.target, spec.window(visit)
+    watcher.begin(f"{spec.words}, visit {visit + 1} of {spec.n_visits}", plan.seconds)
     columns = measure(
         adapter,
         request.payloads.items,
         spec.load,
         plan,
         way=LOOPBACK if target.is_local else Way("network", None),
-        arrivals=spec.arrivals.times_s,
+        arrivals=ARRIVALS[spec.arrivals],
         observer=watcher,
         probe=counters or partial(local_usage, target.url),
         processes=spec.processes,
     )
     columns["n_idle_closes"] = adapter.n_idle_closes()
-    return LoadWindow(columns, watcher.rows, watcher.errors)
+    return LoadWindow(columns, watcher.rows, watcher.errors, max(watcher.opened_s - began, 0.0))
 
 
 def counters_of(target: Target) -> Probe | None:
@@ -395,11 +388,6 @@ def notes(measured: Measured, target: Target, watcher: Watcher) -> list[str]:
     """Return sentences about the faults of a measurement; none for a sound one."""
     columns, spec, errors = measured.columns, measured.spec, measured.errors
     sentences = [f"{note[0].upper()}{note[1:]}." for note in columns.get("notes", "").split("; ") if note]
-    if spec.n_visits == 1:
-        sentences.append(
-            f"The load {spec.arrivals.words} is not the same all the time, so there are no intervals: the rows and the "
-            "figure show it second by second."
-        )
     failed = [window.columns["error"] for window in measured.windows if "raw" not in window.columns]
     if errors:
         common = common_error(errors).rstrip(".")
@@ -407,7 +395,7 @@ def notes(measured: Measured, target: Target, watcher: Watcher) -> list[str]:
     elif failed:
         which = f"{len(failed)} of {count(len(measured.windows), 'window')} could not be measured"
         sentences.append(f"{which}: {failed[-1].rstrip('.')}.")
-    if watcher.stop_asked:
+    if watcher.is_stopped:
         sentences.append("It was stopped by you; what was measured until then is kept.")
     cores, share = columns.get("client_cpu_cores", 0.0), columns.get("client_cpu_share", 0.0)
     if columns.get("client_bound"):

@@ -1,9 +1,9 @@
-"""The tables and figures of the page of a run, a search or a comparison."""
+"""The tables and figures of the page of a load or a comparison."""
 
 import io
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -12,23 +12,10 @@ from photodup.bench.anyurl.measure import Measured, with_interval
 from photodup.bench.anyurl.versus import Versus
 from photodup.bench.load.workers import ROW
 from photodup.bench.stats.figures import Figure
-from photodup.bench.stats.rate_search import HighestRate
 from photodup.bench.stats.sentence import row
 
 _MOST_DOTS = 4000
 BLUE, RED, GREY = "#2a6f97", "#b4442f", "#98a2b3"
-
-
-class Series(NamedTuple):
-    """One colour of a figure: its points, their error bars, and how they are drawn."""
-
-    label: str
-    x: Sequence[float] | np.ndarray
-    y: Sequence[float] | np.ndarray
-    color: str = BLUE
-    style: str = "o"
-    x_bars: list[list[float]] | None = None
-    y_bars: list[list[float]] | None = None
 
 
 def measurement_row(measured: Measured) -> Columns:
@@ -62,60 +49,60 @@ def latency_figures(measured: Measured) -> list[tuple[str, str]]:
     )
     failed_s = [w.began_s + at for w in measured.windows for at, _ in w.errors][:_MOST_DOTS]
     every = math.ceil(len(done_s) / _MOST_DOTS) or 1
-    answers = Series("answered", done_s[::every], 1000 * (done_s - due_s)[::every], style=".")
-    failed = Series("failed", failed_s, [0.0] * len(failed_s), RED, "|")
+
+    def draw(axes: Any) -> None:
+        latency_ms = 1000 * (done_s - due_s)
+        axes.plot(done_s[::every], latency_ms[::every], ".", color=BLUE, ms=4, label="answered")
+        if failed_s:
+            axes.plot(failed_s, np.zeros(len(failed_s)), "|", color=RED, ms=4, label="failed")
+
     few = f" Every {every}th is drawn." if every > 1 else ""
     caption = f"Each request when it was answered, or when it failed.{few}"
-    return _figure(caption, "seconds", "latency, ms", answers, failed) if len(done_s) else []
+    return _figure(caption, "seconds", "latency, ms", draw) if len(done_s) else []
 
 
 def frontier_figures(sweep: Sequence[Measured]) -> list[tuple[str, str]]:
-    """Return the figure of a sweep: latency against throughput, one dot for each number of requests in flight."""
+    """Return the figure of a sweep: latency against throughput, one dot a load."""
     steps = [step for step in sweep if step.n_answered]
-    rates = [step.requests_per_s for step in steps]
-    series = []
-    for percentile, color in ((50, BLUE), (95, RED)):
-        latencies = [step.percentiles_ms[percentile] for step in steps]
-        x, y = ([value for value, _, _ in figures] for figures in (rates, latencies))
-        series.append(Series(f"p{percentile}", x, y, color, "o-", _bars(rates), _bars(latencies)))
-    in_flight = ", ".join(str(step.spec.concurrency) for step in steps)
-    caption = (
-        f"Dots: {in_flight} requests in flight; bars: 95% intervals between visits. Where the curve turns up, more of them "
-        "only wait longer."
-    )
-    return _figure(caption, "requests/s answered", "latency, ms", *series) if steps else []
+
+    def draw(axes: Any) -> None:
+        rates, rate_bars = _with_bars([step.requests_per_s for step in steps])
+        for p, color in ((50, BLUE), (95, RED)):
+            latencies, bars = _with_bars([step.percentiles_ms[p] for step in steps])
+            style = {"fmt": "o-", "color": color, "ms": 4, "lw": 1, "label": f"p{p}"}
+            axes.errorbar(rates, latencies, xerr=rate_bars, yerr=bars, **style)
+
+    dots = ", ".join(step.spec.step for step in steps)
+    bars = "bars: 95% intervals between visits. Where the curve turns up, requests wait for each other"
+    caption = f"Dots: {dots}; {bars}."
+    return _figure(caption, "requests/s answered", "latency, ms", draw) if steps else []
 
 
-def _bars(figures: Sequence[Figure]) -> list[list[float]]:
-    """Return error bars, [2][n]: how far each interval reaches down and up."""
-    return [
-        [value - (value if low is None else low) for value, low, _ in figures],
-        [(value if high is None else high) - value for value, _, high in figures],
+def _with_bars(figures: Sequence[Figure]) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Return figures [n] and their error bars, [2][n]: how far each interval reaches down and up."""
+    ends = [
+        (value, value if low is None else low, value if high is None else high)
+        for value, low, high in figures
     ]
-
-
-def rate_figures(rate: HighestRate) -> list[tuple[str, str]]:
-    """Return the figure of a search: the percentile at each rate, and the bound."""
-    rates = sorted(window.rate_per_s for window in rate.windows)
-    windows = Series("window", [w.rate_per_s for w in rate.windows], [w.latency_ms for w in rate.windows])
-    bound = Series("bound", rates, [rate.bound.bound_ms] * len(rates), RED, "-")
-    y = f"p{rate.bound.percentile:g} of latency, ms"
-    caption = "Each dot is a window; the line is the bound."
-    return _figure(caption, "requests/s offered", y, windows, bound, is_log=True) if rates else []
+    values, lows, highs = np.array(ends).T
+    return values, [values - lows, highs - values]
 
 
 def versus_figures(versus: Versus) -> list[tuple[str, str]]:
     """Return the figure of a comparison: every observation behind the verdict and the check, in the order of time."""
     labels = (("check: server 1 through other connections", GREY), ("server 2 against server 1", BLUE))
-    series = []
-    for side, (label, color) in enumerate(labels, start=1):
-        ratios = np.concatenate([visit.log_ratios(side) for visit in versus.visits])
-        series.append(Series(label, np.arange(1, len(ratios) + 1), 100 * np.expm1(ratios), color))
+
+    def draw(axes: Any) -> None:
+        for side, (label, color) in enumerate(labels, start=1):
+            ratios = np.concatenate([visit.log_ratios(side) for visit in versus.visits])
+            halves = np.arange(1, len(ratios) + 1)
+            axes.plot(halves, 100 * np.expm1(ratios), "o", color=color, ms=4, label=label)
+
     y = f"difference in {versus.outcomes[0].metric.words}, %"
-    return _figure("Each dot is one block of each server.", "half of a palindrome of turns", y, *series)
+    return _figure("Each dot is one block of each server.", "half of a palindrome of turns", y, draw)
 
 
-def _figure(caption: str, x: str, y: str, *series: Series, is_log: bool = False) -> list[tuple[str, str]]:
+def _figure(caption: str, x: str, y: str, draw: Callable[[Any], None]) -> list[tuple[str, str]]:
     """Return a caption with its figure as SVG."""
     import matplotlib  # here and not above: it would be loaded before the first request
     from matplotlib.figure import Figure as Chart
@@ -123,18 +110,8 @@ def _figure(caption: str, x: str, y: str, *series: Series, is_log: bool = False)
     chart = Chart(figsize=(7.5, 3.4), layout="constrained")
     axes = chart.subplots()
     axes.set(xlabel=x, ylabel=y)
-    for each in series:
-        if len(each.x):
-            axes.errorbar(
-                each.x, each.y, xerr=each.x_bars, yerr=each.y_bars, fmt=each.style, color=each.color, ms=4, lw=1,
-                label=each.label,
-            )  # fmt: skip
-    if is_log:
-        axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        axes.yaxis.set_minor_formatter(lambda value, _: "")
-    else:
-        axes.set_ylim(bottom=min(0, axes.get_ylim()[0]))  # zero is in sight
+    draw(axes)
+    axes.set_ylim(bottom=min(0, axes.get_ylim()[0]))  # zero is in sight
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(fontsize=8, frameon=False)
     buffer = io.StringIO()

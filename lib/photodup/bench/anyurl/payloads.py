@@ -106,7 +106,7 @@ def files(paths: Sequence[Path]) -> Payloads:
 
 
 def payloads_for(
-    target: Target, *, kind: str | None, paths: Sequence[Path], given_texts: Sequence[str]
+    target: Target, *, kind: str | None, paths: Sequence[Path], texts: Sequence[str]
 ) -> Payloads:
     """Return what a target is sent: what was given, or what is usual for it.
 
@@ -114,22 +114,22 @@ def payloads_for(
         PhotodupError: something that this protocol cannot carry.
     """
     protocol = target.protocol
-    if paths and given_texts:
+    if paths and texts:
         raise PhotodupError("Give files or texts, not both.")
-    if protocol == "post" and not (paths or given_texts):
+    if protocol == "post" and not (paths or texts):
         if target.method in ("GET", "HEAD", "DELETE"):
             return Payloads("files", (b"",), "no body")
         raise PhotodupError(f"A plain {target.method} needs a body: name one with --file.")
-    if protocol in ("multipart", "base64") and (given_texts or kind == "texts"):
+    if protocol in ("multipart", "base64") and (texts or kind == "texts"):
         raise PhotodupError(f"The protocol {protocol} takes images, not texts.")
     if paths:
         read = files(paths)
         if protocol == "openai" and read.kind == "files" and kind != "images" and read.media_type != JSON:
             return _lines(read)
         return replace(read, kind=kind or read.kind)
-    if given_texts:
-        count = len(given_texts)
-        return Payloads("texts", tuple(given_texts), f"{count} given text{'s' * (count > 1)}")
+    if texts:
+        count = len(texts)
+        return Payloads("texts", tuple(texts), f"{count} given text{'s' * (count > 1)}")
     usual = {"multipart": "images", "base64": "images", "openai": target.takes or "texts"}.get(
         protocol, "arrays"
     )

@@ -107,14 +107,14 @@ def request_rows(url: str, measured: Sequence[Measured]) -> Rows:
     }
 
 
-def about(target_columns: Sequence[Mapping[str, Any]], asked_words: str, payload: str) -> Columns:
+def about(target_columns: Sequence[Mapping[str, Any]], words: str, payload: str) -> Columns:
     """Return the facts with which every result begins: targets, load, time, and the client's machine."""
     client = {"system": platform.platform(), "python": platform.python_version(), "cores": available_cores()}
     return {
         "made_by": "photodup load",
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         "targets": list(target_columns),
-        "load": asked_words,
+        "load": words,
         "payload": payload,
         "client": client,
         "metrics": {m.name: f"{m.words}, {m.unit}" for m in METRICS.values()},

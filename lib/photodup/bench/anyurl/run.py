@@ -1,4 +1,4 @@
-"""Run `photodup load`: a load, a search for a rate, or a comparison of two; print and keep the result.
+"""Run `photodup load`: one load, several in turns, or a comparison of two servers; print and keep the result.
 
 Exit statuses: 0 the question was answered, 1 a limit of `--fail-if` was violated, 2 nothing could be measured.
 """
@@ -6,7 +6,7 @@ Exit statuses: 0 the question was answered, 1 a limit of `--fail-if` was violate
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +14,15 @@ from photodup.bench import Columns
 from photodup.bench.anyurl import page as pages
 from photodup.bench.anyurl import report
 from photodup.bench.anyurl.measure import LoadSpec, Measured, Request, measure_loads, notes
-from photodup.bench.anyurl.rate import rate_sentence, search_highest_rate
 from photodup.bench.anyurl.versus import SIDES, compare_servers
 from photodup.bench.anyurl.watch import Watcher, stoppable
 from photodup.bench.record.json_files import plain
-from photodup.bench.stats.rate_search import LatencyBound
 from photodup.bench.stats.sentence import number
 from photodup.core.errors import PhotodupError
 from photodup.core.pages import render_page
 
 PAGE = Path(__file__).with_name("page.html")
-ANSWERED, LIMIT_PASSED, NOT_MEASURED = 0, 1, 2
+ANSWERED, LIMIT_VIOLATED, NOT_MEASURED = 0, 1, 2
 _LIMIT = re.compile(r"(p50|p95|p99|max|rate|errors)\s*([<>])\s*(\d+(?:\.\d+)?)\s*(ms|s|%|/s)?")
 
 
@@ -42,7 +40,7 @@ class Limit:
     is_upper: bool
     value: float
 
-    def passed(self, figures: Mapping[str, float]) -> str:
+    def violation(self, figures: Mapping[str, float]) -> str:
         """Return a sentence if the limit is violated or the figure is not known; else nothing."""
         value = figures.get(self.figure)
         if value is not None and (value <= self.value if self.is_upper else value >= self.value):
@@ -74,21 +72,28 @@ def limit_of(words: str) -> Limit:
 
 @dataclass(frozen=True)
 class Job:
-    """A load on one or two servers, and where the result goes.
+    """One or more loads on a server, or one on two servers, and where the result goes.
 
     Attributes:
+        specs: loads that take turns; one for a comparison.
         out: folder for the files.
         show: prints a line for a person.
         show_json: prints the whole result; None does not.
     """
 
     requests: Sequence[Request]
-    spec: LoadSpec
+    specs: Sequence[LoadSpec]
     out: Path
     watcher: Watcher
     show: Callable[[str], None]
     show_json: Callable[[str], None] | None = None
     limits: Sequence[Limit] = ()
+
+    @property
+    def words(self) -> str:
+        """The loads in one clause."""
+        steps = ", ".join(spec.step for spec in self.specs)
+        return f"{steps} in turns" if len(self.specs) > 1 else self.specs[0].words
 
     def opening(self, words: str) -> None:
         for place, request in enumerate(self.requests, start=1):
@@ -106,25 +111,35 @@ class Job:
         more: Mapping[str, Any],
         rows: report.Rows,
         tables: Mapping[str, Sequence[Mapping[str, Any]]],
-        headlines: Sequence[Mapping[str, float]] = (),
-        is_measured: bool = True,
+        headlines: Sequence[tuple[str, Mapping[str, float]]] = (),
+        is_measured: bool,
     ) -> int:
-        """Print and keep what was found; return the status to end with.
+        """Print and keep what was measured; return the status to end with.
 
         Args:
-            headlines: figures of each measurement, which the limits are checked against.
+            headlines: what a sentence about a load begins with, and its figures, which the limits are checked against.
             wrong: what is wrong with the figures.
         """
-        passed = [text for limit in self.limits for head in headlines if (text := limit.passed(head))]
-        status = NOT_MEASURED if not is_measured else LIMIT_PASSED if passed else ANSWERED
-        sentences = [*sentences, *passed]
+        violations = [
+            which + text
+            for limit in self.limits
+            for which, head in headlines
+            if (text := limit.violation(head))
+        ]
+        status = NOT_MEASURED if not is_measured else LIMIT_VIOLATED if violations else ANSWERED
+        sentences = [*sentences, *violations]
         for sentence in sentences:
             self.show(sentence)
         for note in wrong:
             self.show(f"Note: {note}")
         payload = "; ".join(dict.fromkeys(r.payloads.words for r in self.requests))
-        facts = report.about([r.target.columns() for r in self.requests], self.spec.words, payload)
-        facts |= {"status": status, "found": sentences, "notes": list(wrong), "headlines": list(headlines)}
+        facts = report.about([r.target.columns() for r in self.requests], self.words, payload)
+        facts |= {
+            "status": status,
+            "found": sentences,
+            "notes": list(wrong),
+            "headlines": [head for _, head in headlines],
+        }
         page = render_page(
             PAGE, title=title, facts=facts, sentences=sentences, notes=wrong, tables=tables, figures=figures
         )
@@ -136,47 +151,37 @@ class Job:
         return status
 
 
-def _measurements(job: Job, measured: Sequence[Measured], **more: Any) -> Columns:
-    """Return the arguments of `Job.close` that hold the measurements of one server."""
-    url = job.requests[0].target.name
-    return {
-        "more": {"measurements": [{"url": url, **_record(load)} for load in measured], **more},
-        "rows": report.request_rows(url, measured),
-        "tables": {"Measurements": [pages.measurement_row(load) for load in measured]},
-    }
-
-
 def _record(load: Measured) -> Columns:
     """Return the figures of a load, and under `windows` those of each window."""
     windows = [{name: value for name, value in w.columns.items() if name != "raw"} for w in load.windows]
     return {**plain(load.columns), "windows": [plain(window) for window in windows]}
 
 
-def run_load(job: Job, in_flight: Sequence[int] = ()) -> int:
-    """Measure one load, or loads with so many in flight in turns; return the status to end with."""
-    (request,), spec = job.requests, job.spec
-    request.try_once(spec.batch)
-    share_s = spec.seconds / max(len(in_flight), 1)
-    specs = [replace(spec, concurrency=n, seconds=share_s) for n in in_flight] or [spec]
-    words = f"{', '.join(map(str, in_flight))} in flight in turns" if in_flight else spec.words
-    windows = "one window" if specs[0].n_visits == 1 else f"{specs[0].n_visits} visits"
-    job.opening(f"{words}, {windows} of {specs[0].window().seconds:.2g} s")
+def run_load(job: Job) -> int:
+    """Measure the loads of one server in turns; return the status to end with."""
+    request, first, is_sweep = job.requests[0], job.specs[0], len(job.specs) > 1
+    url = request.target.name
+    request.try_once(first.batch)
+    job.opening(f"{job.words}, {first.n_visits} visits of {first.window().seconds:.2g} s")
     with stoppable(job.watcher):
-        measured = measure_loads(request, specs, job.watcher)
-    sentences, wrong = [], []
+        measured = measure_loads(request, job.specs, job.watcher)
+    sentences, wrong, headlines = [], [], []
     for load in measured:
-        which = f"{load.spec.concurrency} in flight: " if in_flight else ""
+        which = f"{load.spec.step}: " if is_sweep else ""
         sentences += [f"{which}{line}" for line in load.lines() + server_lines(load)]
         wrong += [f"{which}{note}" for note in notes(load, request.target, job.watcher)]
+        headlines.append((which, load.figures()))
     if any(load.requests_per_s[1] is not None for load in measured):
         sentences.append("In brackets: 95% intervals between visits.")
     return job.close(
-        request.target.name,
+        url,
         sentences,
         wrong,
-        pages.frontier_figures(measured) if in_flight else pages.latency_figures(measured[0]),
-        **_measurements(job, measured),
-        headlines=[load.figures() for load in measured],
+        pages.frontier_figures(measured) if is_sweep else pages.latency_figures(measured[0]),
+        more={"measurements": [{"url": url, **_record(load)} for load in measured]},
+        rows=report.request_rows(url, measured),
+        tables={"Measurements": [pages.measurement_row(load) for load in measured]},
+        headlines=headlines,
         is_measured=any(load.n_answered for load in measured),
     )
 
@@ -202,32 +207,14 @@ def server_lines(load: Measured) -> list[str]:
     return lines
 
 
-def run_rate(job: Job, bound: LatencyBound, **offered: float | None) -> int:
-    """Search for the highest rate under a bound; return the status to end with. `offered` as in `search_highest_rate`."""
-    (request,) = job.requests
-    request.try_once(job.spec.batch)
-    job.opening(f"the highest rate with {bound}, in at most {job.spec.seconds:.0f} s")
-    with stoppable(job.watcher):
-        rate, measured, wrong = search_highest_rate(request, bound, job.spec, job.watcher, **offered)
-    return job.close(
-        f"{request.target.name}: highest rate with {bound}",
-        [rate_sentence(rate)],
-        wrong,
-        pages.rate_figures(rate),
-        **_measurements(job, measured, highest_rate={"bound": asdict(bound), **rate.as_record()}),
-        headlines=[{"rate": rate.rate_per_s if rate.is_found else 0.0}],
-        is_measured=bool(rate.windows),
-    )
-
-
 def run_comparison(job: Job) -> int:
     """Compare two servers; return the status to end with."""
     first, second = job.requests
     for request in job.requests:
-        request.try_once(job.spec.batch)
-    job.opening(job.spec.words)
+        request.try_once(job.specs[0].batch)
+    job.opening(job.words)
     with stoppable(job.watcher):
-        versus = compare_servers(first, second, job.spec, job.watcher)
+        versus = compare_servers(first, second, job.specs[0], job.watcher)
     more = {
         "comparisons": [outcome.columns() for outcome in versus.outcomes],
         "visits": [{k: v for k, v in visit.as_record().items() if k != "raw"} for visit in versus.visits],

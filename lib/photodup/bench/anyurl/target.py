@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from photodup.bench import Columns
-from photodup.bench.backends.http_connection import MOST_TOLD_BYTES, HttpConnection, HttpError
+from photodup.bench.backends.http_connection import MOST_METADATA_BYTES, HttpConnection, HttpError
 from photodup.core.addresses import http_address, is_loopback, masked
 from photodup.core.errors import PhotodupError
 from photodup.core.settings import header_text, variable
@@ -145,7 +145,7 @@ class Target:
             PhotodupError: nothing answers there, the key is refused, or (`is_needed`) the server is not ready.
         """
         try:
-            with contextlib.closing(self.connection(MOST_TOLD_BYTES)) as connection:
+            with contextlib.closing(self.connection(MOST_METADATA_BYTES)) as connection:
                 _, body = connection.request(connection.head(method, path, 0, self.security.headers))
             return read_json_answer(body)
         except HttpError as error:

@@ -16,7 +16,7 @@ from photodup.bench.anyurl.measure import LoadSpec, Request, shared_cores
 from photodup.bench.anyurl.watch import Watcher
 from photodup.bench.backends.adapters import answers_to, lowest_cosine
 from photodup.bench.pairs import read
-from photodup.bench.pairs.alternate import Lane, Visit, VisitPlan, measure_visit
+from photodup.bench.pairs.alternate import LiveSide, Visit, VisitPlan, measure_visit
 from photodup.bench.stats.comparison import LEAST_VISITS, Comparison, Outcome, compare_all, has_failed
 from photodup.bench.stats.facts import Load
 from photodup.bench.stats.figures import FEWEST_VISITS
@@ -67,8 +67,8 @@ def compare_servers(first: Request, second: Request, spec: LoadSpec, watcher: Wa
     for number in range(1, n_visits + 1):
         left_s = spec.seconds - (time.monotonic() - began)
         has_enough = len(visits) >= LEAST_VISITS  # with fewer the time before would be lost
-        if watcher.stop_asked or (has_enough and max(visit.seconds for visit in visits) > left_s):
-            reason = "It was stopped by you" if watcher.stop_asked else "The time was over"
+        if watcher.is_stopped or (has_enough and max(visit.seconds for visit in visits) > left_s):
+            reason = "It was stopped by you" if watcher.is_stopped else "The time was over"
             notes.append(f"{reason} after {len(visits)} of {n_visits} visits; what was measured is kept.")
             break
         watcher.say(f"visit {number} of {n_visits}, about {left_s:.0f} s left")
@@ -102,8 +102,8 @@ def visit(sides: Sequence[Request], spec: LoadSpec, plan: VisitPlan, number: int
     Raises:
         PhotodupError: a side stopped answering; one sentence.
     """
-    lanes = [Lane(side.adapter(spec.batch), items=side.payloads.items) for side in sides]
-    return measure_visit(lanes, (), spec.load, plan, seed=spec.seed + number)
+    live = [LiveSide(side.adapter(spec.batch), items=side.payloads.items) for side in sides]
+    return measure_visit(live, (), spec.load, plan, seed=spec.seed + number)
 
 
 def sentences_of(outcomes: list[Outcome], unit: str) -> list[str]:
@@ -149,13 +149,13 @@ def outcomes_of(visits: list[Visit], load: Load) -> list[Outcome]:
     """Return the check's outcome, and server 2 against server 1 in the usual metric and in percentiles."""
     usual = load.usual_metric
     check = Comparison("check", "", usual, usual, SIDES[0], SIDES[1], "", is_null=True)
-    comparisons = [read.answered(check, [visit.against(1) for visit in visits], load)]
+    comparisons = [read.with_observations(check, [visit.against(1) for visit in visits], load)]
     for metric in dict.fromkeys((usual, "latency_ms_p50", "latency_ms_p95", "latency_ms_p99")):
         # Percentiles rest on the same turns, so one of the metrics alone is primary.
         comparison = Comparison(
             metric, "", metric, metric, SIDES[0], SIDES[2], "", metric == usual, nulls=("check",)
         )
-        comparisons.append(read.answered(comparison, [visit.against(2) for visit in visits], load))
+        comparisons.append(read.with_observations(comparison, [visit.against(2) for visit in visits], load))
     return compare_all(comparisons)
 
 

@@ -22,7 +22,7 @@ class Watcher(Observer):
         stream: where to write; None writes nothing.
 
     Attributes:
-        stop_asked: somebody pressed Ctrl-C.
+        is_stopped: somebody pressed Ctrl-C.
         is_dead: in the last window more requests failed than were answered.
         opened_s: when the last window was opened, by `workers.clock`.
         rows, errors: of the last window.
@@ -30,7 +30,7 @@ class Watcher(Observer):
 
     def __init__(self, stream: TextIO | None = sys.stderr) -> None:
         super().__init__()
-        self._stream, self.stop_asked, self.is_dead, self.opened_s = stream, False, False, 0.0
+        self._stream, self.is_stopped, self.is_dead, self.opened_s = stream, False, False, 0.0
         self._label, self._seconds, self._shown = "", 0.0, 0.0
 
     def begin(self, label: str, seconds: float) -> None:
@@ -43,7 +43,7 @@ class Watcher(Observer):
             self._shown = now
             self._show(window, elapsed_s)
         self.is_dead, self.opened_s = len(window.errors) > max(20, window.answered()), window.started
-        return self.stop_asked or self.is_dead
+        return self.is_stopped or self.is_dead
 
     def say(self, line: str) -> None:
         """Print a line."""
@@ -66,7 +66,7 @@ def stoppable(watcher: Watcher) -> Iterator[None]:
     """Let the first Ctrl-C end what is measured and keep it; the second one ends the program."""
 
     def first(number: int, frame: object) -> None:
-        watcher.stop_asked = True
+        watcher.is_stopped = True
         watcher.say("Ending; what was measured is kept (Ctrl-C again: end at once).")
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -24,7 +24,7 @@ from photodup.embedding.wire.http import Answer
 
 RECEIVE_BYTES = 1 << 16
 MOST_ANSWER_BYTES = 1 << 28
-MOST_TOLD_BYTES = 1 << 22  # of what a server tells of itself: a description, a metrics page
+MOST_METADATA_BYTES = 1 << 22  # of what a server tells of itself: a description, a metrics page
 _MOST_HEADER_BYTES = 1 << 18  # of all interim answers, too
 STALE_S = 1.0  # idle time before a connection is checked: servers close it only after some seconds
 

@@ -105,10 +105,10 @@ class _Row:
             for _ in range(WARM_UP_SENDS_LARGE if self.payload_bytes > LARGE_BYTES else WARM_UP_SENDS):
                 self.sender.send(self.connection, bytes(self.payload_bytes))
 
-    def fill(self) -> None:
+    def fill(self, request_ms: Callable[[], float]) -> None:
         """Take all samples."""
         while self.is_open:
-            self.sample(self.request_ms)
+            self.sample(request_ms)
 
     def sample(self, request_ms: Callable[[], float]) -> None:
         """Take a sample: what a request took, unless the link was late meanwhile."""
@@ -175,13 +175,13 @@ def _rows(
             new, warm, idle = (_Row(sender, size, k, n_large if k == "idle" else times) for k in KINDS)
             rows += [row for row in (new, warm, idle) if row.kind in connections]
             if new in rows:
-                new.fill()
+                new.fill(new.request_ms)
             warm.warm_up()
             if warm.connection:
                 stack.callback(warm.connection.close)
             idle.connection, idle.error = warm.connection, warm.error
             if warm in rows:
-                warm.fill()
+                warm.fill(warm.request_ms)
         while idle_rows := [row for row in rows if row.kind == "idle" and row.is_open]:
             time.sleep(idle_s)
             for row in idle_rows:
@@ -225,8 +225,7 @@ def measure_parallel(
         all_ms = partial(timed_ms, lambda: list(pool.map(share, range(connections))))
         all_ms()  # opens the windows
         row = _Row(_over(link, sink), payload_bytes, "warm", repeats)
-        while row.is_open:
-            row.sample(all_ms)
+        row.fill(all_ms)
         return row.columns() | {"requests": requests, "connections": connections}
 
 

@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields
 from statistics import median
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from photodup.bench import Columns
@@ -38,45 +38,39 @@ TOLERANCE_MS = 1.0
 RETRY_S = 8.0
 
 
-@dataclass(frozen=True)
-class RoundTrip:
-    """The round trip of a link by its handshakes. All times in ms.
+class RoundTrip(NamedTuple):
+    """The round trip of a link by its handshakes, ms.
 
     Attributes:
-        asked_ms: the round trip requested.
         floor_ms: the shortest handshake: the link's round trip, which models of it should use.
         median_ms: the median handshake, delays by other work of the machine included.
-        n: number of handshakes.
     """
 
-    asked_ms: float
     floor_ms: float
     median_ms: float
-    n: int
-
-    @property
-    def error_ms(self) -> float:
-        """The floor minus the round trip requested; above 0 the link is slower."""
-        return self.floor_ms - self.asked_ms
 
 
 def round_trip(
-    handshake: Callable[[], object], asked_ms: float, *, retry_s: float = RETRY_S, pause_s: float = PAUSE_S
+    handshake: Callable[[], object],
+    requested_ms: float,
+    *,
+    retry_s: float = RETRY_S,
+    pause_s: float = PAUSE_S,
 ) -> RoundTrip:
     """Time at least `HANDSHAKES`, `pause_s` apart; go on for up to `retry_s` while the floor is too high.
 
-    A busy machine delays single handshakes; more of them find the floor. A floor that stays above `asked_ms` is no error:
-    the link is that slow.
+    A busy machine delays single handshakes; more of them find the floor. A floor that stays above `requested_ms` is no
+    error: the link is that slow.
     """
     samples: list[float] = []
     deadline = time.monotonic() + retry_s
     while len(samples) < HANDSHAKES or (
-        min(samples) > asked_ms + TOLERANCE_MS and time.monotonic() < deadline
+        min(samples) > requested_ms + TOLERANCE_MS and time.monotonic() < deadline
     ):
         if samples:
             time.sleep(pause_s)
         samples.append(timed_ms(handshake))
-    return RoundTrip(asked_ms, min(samples), median(samples), len(samples))
+    return RoundTrip(min(samples), median(samples))
 
 
 def timed_ms(call: Callable[[], object]) -> float:
@@ -141,7 +135,6 @@ PRESETS = {
     "datacentre": LinkSpec(rtt_ms=0.5, rate_mbit_s=10_000),
     "metro": LinkSpec(rtt_ms=5, rate_mbit_s=500),
     "us-east": LinkSpec(rtt_ms=25, rate_mbit_s=210),
-    "cross-country": LinkSpec(rtt_ms=70, rate_mbit_s=210),
     "home-uplink": LinkSpec(rtt_ms=25, rate_mbit_s=20),
 }
 
@@ -308,7 +301,7 @@ class Link:
                 f"Nothing answers through the emulated link ({error}): a firewall may drop 198.18.0.0/15 "
                 "on this host."
             ) from None
-        if self.round_trip.error_ms < -TOLERANCE_MS:
+        if self.round_trip.floor_ms < self.spec.rtt_ms - TOLERANCE_MS:
             raise LinkError(
                 f"The emulated link's round trip is {self.round_trip.floor_ms:.1f} ms, not "
                 f"{self.spec.rtt_ms:g}: it does not delay what it carries."

@@ -20,14 +20,14 @@ def fold(total: int) -> int:
     return total
 
 
-def words(data: bytes) -> int:
+def sum_words(data: bytes) -> int:
     return sum(struct.unpack(f"!{len(data) // 2}H", data))
 
 
 def rewrite_address(head: bytearray, at: int, address: bytes) -> None:
     """Replace the IPv4 address at byte `at` of the IP header, and fix both checksums (RFC 1624)."""
     at += VNET.size
-    change = fold((0xFFFF - fold(words(bytes(head[at : at + 4])))) + words(address))
+    change = fold((0xFFFF - fold(sum_words(bytes(head[at : at + 4])))) + sum_words(address))
     head[at : at + 4] = address
     ip_sum = VNET.size + 10
     old = int.from_bytes(head[ip_sum : ip_sum + 2], "big")
@@ -69,11 +69,11 @@ def split(frame: bytes) -> list[bytes]:
         head[2:4] = (header + len(part)).to_bytes(2, "big")
         head[4:6] = ((int.from_bytes(packet[4:6], "big") + index) & 0xFFFF).to_bytes(2, "big")
         head[10:12] = b"\0\0"
-        head[10:12] = (0xFFFF - fold(words(bytes(head[:20])))).to_bytes(2, "big")
+        head[10:12] = (0xFFFF - fold(sum_words(bytes(head[:20])))).to_bytes(2, "big")
         head[start + 4 : start + 8] = ((sequence + index * size) & 0xFFFFFFFF).to_bytes(4, "big")
         if index < count - 1:
             head[start + 13] &= ~0x09  # FIN and PSH belong to the last segment
-        pseudo = words(bytes(head[12:20])) + socket.IPPROTO_TCP + header - start + len(part)
+        pseudo = sum_words(bytes(head[12:20])) + socket.IPPROTO_TCP + header - start + len(part)
         head[start + offset : start + offset + 2] = fold(pseudo).to_bytes(2, "big")
         out.append(VNET.pack(flags, GSO_NONE, header, 0, start, offset) + bytes(head) + part)
     return out

@@ -7,6 +7,7 @@ it only ever grows at the end, so fields that an older kernel does not return ar
 
 import contextlib
 import socket
+import socketserver
 import struct
 import threading
 import time
@@ -72,51 +73,43 @@ def request_info(before: dict[str, int], after: dict[str, int]) -> dict[str, flo
     }
 
 
-class ByteSink:
+class _Sink(socketserver.StreamRequestHandler):
+    disable_nagle_algorithm = True
+
+    def handle(self) -> None:
+        buffer = memoryview(bytearray(1 << 20))
+        with contextlib.suppress(OSError):
+            while len(head := self.connection.recv(_LENGTH.size, socket.MSG_WAITALL)) == _LENGTH.size:
+                (left,) = _LENGTH.unpack(head)
+                while left > 0 and (n := self.connection.recv_into(buffer[: min(left, len(buffer))])):
+                    left -= n
+                if left:
+                    return
+                self.connection.sendall(_REPLY)
+
+
+class ByteSink(socketserver.ThreadingTCPServer):
     """A server on 127.0.0.1 that reads a length and as many bytes, then answers one byte: it takes no time.
 
     Args:
         rcvbuf_bytes: size of its receive buffer; default the system's.
     """
 
+    daemon_threads, request_queue_size = True, 256
+
     def __init__(self, rcvbuf_bytes: int | None = None) -> None:
-        self._rcvbuf_bytes = rcvbuf_bytes
+        super().__init__(("127.0.0.1", 0), _Sink)
+        if rcvbuf_bytes:
+            self.socket.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, rcvbuf_bytes)
+        self.port: int = self.socket.getsockname()[1]
 
     def __enter__(self) -> Self:
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=256)
-        if self._rcvbuf_bytes:
-            self._listener.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, self._rcvbuf_bytes)
-        self.port: int = self._listener.getsockname()[1]
-        self._open: set[socket.socket] = set()
-        threading.Thread(target=self._accept, daemon=True).start()
+        threading.Thread(target=self.serve_forever, args=(0.1,), daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        for connection in list(self._open):
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                connection, _ = self._listener.accept()
-                self._open.add(connection)
-                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
-
-    def _serve(self, connection: socket.socket) -> None:
-        buffer = memoryview(bytearray(1 << 20))
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        with contextlib.suppress(OSError), connection:
-            while len(head := connection.recv(_LENGTH.size, socket.MSG_WAITALL)) == _LENGTH.size:
-                (left,) = _LENGTH.unpack(head)
-                while left > 0 and (got := connection.recv_into(buffer[: min(left, len(buffer))])):
-                    left -= got
-                if left:
-                    break
-                connection.sendall(_REPLY)
-        self._open.discard(connection)
+        self.shutdown()
+        self.server_close()
 
 
 def send_to_sink(connection: socket.socket, payload: bytes) -> float:

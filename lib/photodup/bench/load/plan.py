@@ -52,9 +52,6 @@ class WindowPlan:
         return min(max(self.seconds, self.min_answers / rate_per_s), self.longest_s)
 
 
-Arrivals = Callable[[float, float, int], np.ndarray]  # rate per second, horizon in seconds, seed -> times
-
-
 def arrivals_s(rate_per_s: float, horizon_s: float, seed: int = 0) -> np.ndarray:
     """Return Poisson arrival times (seconds, ascending, from 0) that cover `horizon_s`."""
     generator = np.random.default_rng([seed, 1])
@@ -62,6 +59,14 @@ def arrivals_s(rate_per_s: float, horizon_s: float, seed: int = 0) -> np.ndarray
     gaps = generator.exponential(1 / rate_per_s, int(expected + 6 * np.sqrt(expected) + 10))
     times = np.cumsum(gaps)
     return times[times < horizon_s]
+
+
+Arrivals = Callable[[float, float, int], np.ndarray]
+ARRIVALS: dict[str, Arrivals] = {
+    "poisson": arrivals_s,
+    "uniform": lambda rate_per_s, horizon_s, seed: np.arange(0, horizon_s, 1 / rate_per_s),
+}
+"""Name → function of the rate per second, the horizon in seconds and a seed: times in seconds, ascending, from 0."""
 
 
 def request_order(photos: Sequence[bytes], batch: int, seed: int = 0) -> list[tuple[bytes, ...]]:

@@ -27,11 +27,11 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from photodup.bench.backends.http_connection import MOST_TOLD_BYTES, HttpConnection
+from photodup.bench.backends.http_connection import MOST_METADATA_BYTES, HttpConnection
+from photodup.core.addresses import is_loopback
 from photodup.core.errors import PhotodupError
 
 EVERY_S = 1.0
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _GAUGES = {
     "nv_gpu_utilization": "gpu_utilization",
     "photodup_gpu_utilization_ratio": "gpu_utilization",
@@ -60,7 +60,7 @@ def gauges(page: str) -> Gauges:
 
 def metrics_page(url: str) -> str:
     """Return a server's metrics page; raises `OSError` or `PhotodupError` where there is none."""
-    with contextlib.closing(HttpConnection(url, timeout_s=5.0, most_bytes=MOST_TOLD_BYTES)) as connection:
+    with contextlib.closing(HttpConnection(url, timeout_s=5.0, most_bytes=MOST_METADATA_BYTES)) as connection:
         return connection.request(connection.head("GET", "/metrics", 0))[1].decode()
 
 
@@ -141,7 +141,7 @@ def listening_pid(url: str) -> int | None:
     """Return the id of the process that listens at a loopback address; None for another machine or a hidden process."""
     parts = urlsplit(url)
     with contextlib.suppress(psutil.Error, OSError):  # macOS asks for root
-        for connection in psutil.net_connections(kind="tcp") if parts.hostname in _LOOPBACK else ():
+        for connection in psutil.net_connections(kind="tcp") if is_loopback(url) else ():
             is_there = connection.status == psutil.CONN_LISTEN and connection.laddr.port == parts.port
             if is_there and connection.pid:
                 return connection.pid

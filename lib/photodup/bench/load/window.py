@@ -43,7 +43,7 @@ def measure(
     *,
     probe: Probe | None = None,
     way: Way = LOOPBACK,
-    arrivals: Arrivals | None = None,
+    arrivals: Arrivals = arrivals_s,
     observer: Observer | None = None,
     processes: int = 1,
 ) -> Columns:
@@ -70,23 +70,17 @@ def measure(
         `status: "failed"`, `error`, and what is known; a server's failure is never raised.
 
     Raises:
-        PhotodupError: no photographs, or a load that the adapter or several processes cannot carry.
+        PhotodupError: a load that the adapter or several processes cannot carry.
     """
     plan = plan or WindowPlan()
     point = {**adapter.describe(), **way.columns(), **load.columns(), "seed": plan.seed}
-    if not photos:
-        raise PhotodupError("A load needs photographs: give at least one.")
     if load.connection == "new" and not adapter.can_reconnect:
         raise PhotodupError(f"{adapter.backend} shares one connection: it cannot be measured with new ones.")
     processes = min(processes, load.concurrency)
-    if processes > 1 and load.scenario == "server":
-        raise PhotodupError(
-            "Several processes share a closed loop alone: leave the rate out, or take one process."
-        )
     connections: list[Any] = []
     window = Window(adapter, load, request_order(photos, load.batch, plan.seed), observer=observer)
     if rate_per_s := load.offered_per_s:
-        window.schedule_s = (arrivals or arrivals_s)(rate_per_s, plan.horizon_s(rate_per_s), plan.seed)
+        window.schedule_s = arrivals(rate_per_s, plan.horizon_s(rate_per_s), plan.seed)
     try:
         _prepare_ahead(window)
         run = partial(_in_processes, processes, photos) if processes > 1 else _in_threads
@@ -281,18 +275,18 @@ def _watch(window: Window, plan: WindowPlan, workers: Sequence[threading.Thread]
     before, least = window.answered(), max(plan.min_answers, 2 * load.wave + 1)
     length_s = plan.horizon_s(load.offered_per_s) if load.offered_per_s else plan.seconds
     with probe() as counted:
-        told_to_end, cpu = False, time.process_time()
-        while goes_on(n := window.answered() - before) and not told_to_end:
+        is_stopped_early, cpu = False, time.process_time()
+        while goes_on(n := window.answered() - before) and not is_stopped_early:
             time.sleep(0.02)
             elapsed = clock() - window.started
-            told_to_end = observer is not None and observer.see(window, elapsed)
+            is_stopped_early = observer is not None and observer.see(window, elapsed)
             longest_s = plan.longest_s if n else max(plan.longest_s, FIRST_ANSWER_S)
             is_enough = is_open_loop or n >= least or elapsed >= longest_s
             if elapsed >= length_s and is_enough:
                 break
         window.stop_at = clock()
         cores = (time.process_time() - cpu) / (window.stop_at - window.started)
-    is_cut = told_to_end or not goes_on(n)
+    is_cut = is_stopped_early or not goes_on(n)
     window.give_up_at = window.stop_at + (0 if is_cut else max(1.0, length_s / 4))
     for worker in workers:
         worker.join()

@@ -177,7 +177,7 @@ ANSWERS = ("side", "half", "latency_ms", "at_s")
 
 
 @dataclass
-class Lane:
+class LiveSide:
     """One side while it is visited.
 
     Attributes:
@@ -236,7 +236,7 @@ class _Block(Window):
     """A window of one side that ends with a whole wave, so that no burst of answers is cut.
 
     Attributes:
-        seconds, skipped, counted: as in `Lane.run_block`.
+        seconds, skipped, counted: as in `LiveSide.run_block`.
         rows: all answers until its end, in the order in which they came.
     """
 
@@ -278,10 +278,10 @@ def palindrome(n_sides: int, draw: random.Random) -> list[int]:
 
 
 def measure_visit(
-    lanes: Sequence[Lane],
+    sides: Sequence[LiveSide],
     photos: Sequence[bytes],
     load: Load,
-    plan: VisitPlan | None = None,
+    plan: VisitPlan,
     *,
     seed: int,
     serve: Callable[[int], AbstractContextManager[object]] | None = None,
@@ -289,7 +289,7 @@ def measure_visit(
     """Measure all sides once, taking turns.
 
     Args:
-        lanes: one side or more; their adapters are opened and closed here.
+        sides: one side or more; their adapters are opened and closed here.
         photos: encoded photographs; all sides get the same ones in the same order.
         load: of every side; a closed loop.
         seed: of the order of turns and photographs; recorded.
@@ -299,36 +299,35 @@ def measure_visit(
     Raises:
         PhotodupError: an open loop, or a side that stopped answering; names the side.
     """
-    plan = plan or VisitPlan()
-    if not lanes or load.scenario == "server":
+    if not sides or load.scenario == "server":
         raise PhotodupError("Sides take turns only under a closed loop, and there must be one or more.")
     draw, began, wall = random.Random(seed), clock(), time.time()
     rows: list[tuple[int, int, float, float]] = []
     skipped, counted = plan.answers(load)
     shared: dict[str, Any] = {"alone": None, "carried_over": None}
     with ExitStack() as stack, short_collections():
-        for lane in lanes:
-            stack.enter_context(_ready(lane, photos, load, seed))
-        for lane in lanes if serve is None else ():
-            lane.run_block(load, plan.warmup_s, skipped=0, counted=3)
-            lane.n_failed = 0
+        for side in sides:
+            stack.enter_context(_ready(side, photos, load, seed))
+        for side in sides if serve is None else ():
+            side.run_block(load, plan.warmup_s, skipped=0, counted=3)
+            side.n_failed = 0
         for number in range(plan.palindromes):
-            for place, side in enumerate(palindrome(len(lanes), draw)):
-                half = 2 * number + place // len(lanes)
-                with serve(side) if serve else nullcontext():
+            for place, index in enumerate(palindrome(len(sides), draw)):
+                half = 2 * number + place // len(sides)
+                with serve(index) if serve else nullcontext():
                     # The same photographs to all sides of a half.
-                    answers = lanes[side].run_block(
+                    answers = sides[index].run_block(
                         load, plan.block_s, skipped=skipped, counted=counted, first=8 * half
                     )
-                rows += [(side, half, latency_ms, at - began) for at, latency_ms in answers]
-        if plan.alone_s and serve is None and len(lanes) > 1:
-            shared = _without_the_others(lanes, load, plan)
+                rows += [(index, half, latency_ms, at - began) for at, latency_ms in answers]
+        if plan.alone_s and serve is None and len(sides) > 1:
+            shared = _without_the_others(sides, load, plan)
     table = np.array(rows, float).reshape(-1, 4)
     return Visit(
         in_flight=load.concurrency,
         images=load.batch,
-        n_failed=[lane.n_failed for lane in lanes],
-        errors=[lane.last_error for lane in lanes],
+        n_failed=[side.n_failed for side in sides],
+        errors=[side.last_error for side in sides],
         **shared,
         seed=seed,
         seconds=clock() - began,
@@ -341,35 +340,35 @@ def measure_visit(
     )
 
 
-def _without_the_others(lanes: Sequence[Lane], load: Load, plan: VisitPlan) -> Columns:
+def _without_the_others(sides: Sequence[LiveSide], load: Load, plan: VisitPlan) -> Columns:
     """Measure each side alone: its median, and how much processor time the other sides' servers use meanwhile."""
     alone: list[float | None] = []
-    carried_over: list[float | None] = [None for _ in lanes]
+    carried_over: list[float | None] = [None for _ in sides]
 
     def cpu_s() -> list[float | None]:
-        return [lane.cpu_s() if lane.cpu_s else None for lane in lanes]
+        return [side.cpu_s() if side.cpu_s else None for side in sides]
 
-    for side, lane in enumerate(lanes):
+    for index, side in enumerate(sides):
         before, begun = cpu_s(), clock()
-        answers = lane.run_block(load, plan.alone_s, skipped=0, counted=3)
+        answers = side.run_block(load, plan.alone_s, skipped=0, counted=3)
         after, seconds = cpu_s(), clock() - begun
         alone.append(float(np.median([latency_ms for _, latency_ms in answers])) if answers else None)
         for idle, (first, last) in enumerate(zip(before, after, strict=True)):
-            if idle != side and first is not None and last is not None:
+            if idle != index and first is not None and last is not None:
                 carried_over[idle] = max((last - first) / seconds, carried_over[idle] or 0.0)
     return {"alone": alone, "carried_over": carried_over}
 
 
 @contextmanager
-def _ready(lane: Lane, photos: Sequence[bytes], load: Load, seed: int) -> Iterator[Lane]:
+def _ready(side: LiveSide, photos: Sequence[bytes], load: Load, seed: int) -> Iterator[LiveSide]:
     """Open a side's connections and prepare its requests; close everything afterwards."""
     try:
-        lane.connections = [lane.adapter.open() for _ in range(load.concurrency)]
-        lane.requests = list(request_order(lane.items or photos, load.batch, seed))
+        side.connections = [side.adapter.open() for _ in range(load.concurrency)]
+        side.requests = list(request_order(side.items or photos, load.batch, seed))
         if load.span == "prepared":
-            lane.requests = [lane.adapter.prepare(request) for request in lane.requests]
-        yield lane
+            side.requests = [side.adapter.prepare(request) for request in side.requests]
+        yield side
     finally:
-        for connection in lane.connections:
+        for connection in side.connections:
             connection.close()
-        lane.adapter.close()
+        side.adapter.close()

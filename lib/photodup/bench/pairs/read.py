@@ -50,7 +50,7 @@ def _called(side: Side, other: Side) -> str:
     return side.label + payload + protocol
 
 
-def answered(comparison: Comparison, visits: Sequence[Visit], load: Load) -> Comparison:
+def with_observations(comparison: Comparison, visits: Sequence[Visit], load: Load) -> Comparison:
     """Return a comparison with the observations of its visits; unchanged without visits."""
     if not visits:
         return comparison

@@ -133,18 +133,12 @@ class RunStore:
         record = self.record(key, config=config)
         if record is None or record["status"] != "ok":
             return None
-        return record["result"] | {"raw": self.raw(key, config=config)}
+        return record["result"] | {"raw": _arrays(self.directory, record)}
 
     def raw(self, key: str, *, config: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Return the raw arrays of a finished point, float32; empty when it kept none."""
-
-        path = self.path_of(key, config)
         record = self.record(key, config=config)
-        return (
-            latencies.read_arrays(self.directory, path.stem)
-            if record is not None and record["has_raw"]
-            else {}
-        )
+        return _arrays(self.directory, record) if record else {}
 
     def lock(self) -> None:
         """Take the run for this process.
@@ -264,7 +258,7 @@ def figures_of_run(run_dir: Path | str) -> "pd.DataFrame":
     for records in visits.values():
         first = records[0]
         with reading(run_dir / "records" / name_of(first["key"], first["config"])):
-            windows = [_outcome(record) | _answers(run_dir, record) for record in records]
+            windows = [_outcome(record) | {"raw": _arrays(run_dir, record)} for record in records]
             row = {
                 "run": run_dir.name,
                 "status": "ok",
@@ -282,10 +276,10 @@ def name_of(key: str, config: Mapping[str, Any]) -> str:
     return f"{slug(key)}-{digest({'key': key, 'config': config})[:8]}.json"
 
 
-def _answers(run_dir: Path, record: Mapping[str, Any]) -> dict[str, dict[str, np.ndarray]]:
+def _arrays(run_dir: Path, record: Columns) -> dict[str, np.ndarray]:
+    """Return the arrays of a record by name; empty where it kept none."""
     name = name_of(record["key"], record["config"]).removesuffix(".json")
-    raw = latencies.read_arrays(run_dir, name) if record["has_raw"] else {}
-    return {"raw": raw} if raw else {}
+    return latencies.read_arrays(run_dir, name) if record["has_raw"] else {}
 
 
 def _outcome(record: Mapping[str, Any]) -> Columns:

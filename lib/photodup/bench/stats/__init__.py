@@ -2,6 +2,6 @@
 
 May import: core.
 Read `facts` first (loads, and the one table of figures and margins), then `comparison` (observations to a verdict) and
-`sentence`. `figures` makes a load's figures of its windows; `rate_search` finds the highest rate under a latency bound. How
-often these statistics are wrong is measured by `benchmarks/statistics.py`.
+`sentence`. `figures` makes a load's figures of its windows. How often these statistics are wrong is measured by
+`benchmarks/statistics.py`.
 """

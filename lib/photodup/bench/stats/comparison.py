@@ -244,40 +244,30 @@ def compare_all(comparisons: Sequence[Comparison]) -> list[Outcome]:
 
 def one_sided(observed: Observed, level: float) -> tuple[float, float]:
     """Return the lower and the upper bound of one comparison that stands alone, each wrong at `level`; fractions."""
-    return _estimate(observed, noise_of([observed])).bounds(2 * level)
+    return _estimate(observed, Noise()).bounds(2 * level)
 
 
 def noise_of(observed: Sequence[Observed]) -> Noise:
-    """Return the noise that comparisons of a kind share; a single one has 0 degrees of freedom."""
-    several = [each for each in observed if each.n_visits > 1]
-    variances = np.array([each.variance for each in several])
-    return Noise(*_usual_variance(variances, np.array([each.n_visits - 1.0 for each in several])))
+    """Return the noise that comparisons of a kind share, by the moments of the variances' logarithms (Smyth 2004, 6.2).
 
-
-def _usual_variance(variances: np.ndarray, free: np.ndarray) -> tuple[float, float]:
-    """Return the prior variance of several variances, and the degrees of freedom that it is worth.
-
-    By the moments of their logarithms (Smyth 2004, section 6.2). A single variance has no prior; otherwise it is worth at
-    most the degrees of freedom of all others.
-
-    Args:
-        variances: [n] estimates.
-        free: [n] degrees of freedom of each.
+    It is worth at most the degrees of freedom of all comparisons but one; a single one has no prior, and gives 0.
     """
     from scipy.optimize import brentq
     from scipy.special import digamma, polygamma
 
-    if len(variances) < 2 or not np.median(variances):
-        return 0.0, 0.0
+    several = [each for each in observed if each.n_visits > 1]
+    variances = np.array([each.variance for each in several])
+    free = np.array([each.n_visits - 1.0 for each in several])
+    if len(several) < 2 or not np.median(variances):
+        return Noise()
     half = free / 2
     # A variance of nearly 0 would decide alone: its logarithm has no lower bound.
     logs = np.log(np.maximum(variances, 1e-5 * np.median(variances))) - digamma(half) + np.log(half)
     apart = float(np.var(logs, ddof=1) - polygamma(1, half).mean())
-    most_free = float(free.sum() - free.mean())
-    if apart <= polygamma(1, most_free / 2):
-        return math.exp(logs.mean() + digamma(most_free / 2) - math.log(most_free / 2)), most_free
-    worth = brentq(lambda x: polygamma(1, x) - apart, 1e-3, most_free / 2)
-    return math.exp(logs.mean() + digamma(worth) - math.log(worth)), 2 * worth
+    worth = float(free.sum() - free.mean()) / 2
+    if apart > polygamma(1, worth):
+        worth = brentq(lambda x: polygamma(1, x) - apart, 1e-3, worth)
+    return Noise(math.exp(logs.mean() + digamma(worth) - math.log(worth)), 2 * worth)
 
 
 @dataclass(frozen=True)

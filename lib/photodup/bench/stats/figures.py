@@ -89,7 +89,7 @@ def _notes(windows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _figure(windows: Sequence[Mapping[str, Any]], metric: Metric) -> Figure | tuple[None, None, None]:
-    latencies = [np.asarray(window["raw"]["latency_ms"], float) for window in windows if "raw" in window]
+    latencies = [np.asarray(window["raw"]["latency_ms"], float) for window in windows if window.get("raw")]
     values = [value for window in windows if (value := window.get(metric.name)) is not None]
     if metric.percentile is not None and metric.percentile >= TAIL and len(latencies) == len(windows):
         is_enough = sum(map(len, latencies)) >= metric.min_answers

@@ -32,9 +32,9 @@ RIGHT, TOLERATED, WRONG, DEAD, NOT_ASKED = "right", "tolerated", "wrong", "dead"
 # ViT-B/32 in OpenVINO's BF16 has 0.99995 and 0.04; in its INT8 0.9994 and 0.31.
 CLASSES = (("FP32", 0.99999, 0.02), ("BF16 or FP16", 0.9995, 0.15), ("INT8", 0.97, 0.75))
 _CLASS_OF = {"fp32": 0, "tf32": 1, "bf16": 1, "fp16": 1, "int8": 2}
-# A deviation is looked for if it would move embeddings by `_FELT` spreads or more, and can be distinguished from rounding if
-# that is at least `_TOLD` of how far the answers moved.
-_FELT, _TOLD = 1e-3, 0.4
+# A deviation is looked for if it would move embeddings by `_LEAST_SHIFT` spreads or more. It can be distinguished from
+# rounding if that is at least `_LEAST_SHARE` of how far the answers moved.
+_LEAST_SHIFT, _LEAST_SHARE = 1e-3, 0.4
 _LENGTH = 0.01  # largest difference of an embedding's length from 1
 IN_FLIGHT, N_CONCURRENT = 8, 48
 
@@ -157,9 +157,9 @@ def find_deviation(
     for words, deviating in deviations.items():
         moved, way = answers[: len(deviating)] - right[: len(deviating)], deviating - right[: len(deviating)]
         length, size = float(np.linalg.norm(way)), float(np.linalg.norm(moved))
-        if length < _FELT * spread * len(deviating) ** 0.5:
+        if length < _LEAST_SHIFT * spread * len(deviating) ** 0.5:
             continue
-        if length < _TOLD * size:
+        if length < _LEAST_SHARE * size:
             blurred.append(words)
         elif (moved * way).sum() > 0.5 * length**2:
             distances[words] = float(np.linalg.norm(moved - way)) / size

@@ -18,7 +18,7 @@ from photodup.bench import Columns
 from photodup.bench.backends.adapters import adapter
 from photodup.bench.link.link import Link
 from photodup.bench.load.usage import processor_time, server_pids
-from photodup.bench.pairs.alternate import Lane, Visit, VisitPlan, measure_visit
+from photodup.bench.pairs.alternate import LiveSide, Visit, VisitPlan, measure_visit
 from photodup.bench.pairs.declared import Pair, Side
 from photodup.bench.stats.figures import FEWEST_VISITS
 from photodup.core.errors import PhotodupError
@@ -92,9 +92,9 @@ class SideAddress:
     options: Mapping[str, Any] = field(default_factory=dict)
     pids: tuple[int, ...] = ()
 
-    def lane(self) -> Lane:
+    def live(self) -> LiveSide:
         cpu_s = (lambda: processor_time(self.pids)) if self.pids else None
-        return Lane(adapter(self.backend, self.url, **self.options), cpu_s)
+        return LiveSide(adapter(self.backend, self.url, **self.options), cpu_s)
 
 
 def visit_sides(
@@ -107,8 +107,8 @@ def visit_sides(
     """Measure one visit of two sides with the payload photographs; see `measure_visit`."""
     if set(sides[0].pids) & set(sides[1].pids):  # one server for both: its processor time cannot be divided
         sides = [replace(side, pids=()) for side in sides]
-    lanes, photos = [side.lane() for side in sides], payload_photos(N_PHOTOS)
-    return measure_visit(lanes, photos, load, plan, seed=seed, serve=serve)
+    live, photos = [side.live() for side in sides], payload_photos(N_PHOTOS)
+    return measure_visit(live, photos, load, plan, seed=seed, serve=serve)
 
 
 def visit_key(pair: Pair) -> str:
@@ -222,8 +222,8 @@ class ReadySides:
         if not (pair.is_primary or pair.is_null):
             plan = replace(plan, palindromes=min(plan.palindromes, EXPLORATORY_PALINDROMES))
         if pair.a.server and pair.b.server:
-            with self.two.lanes(pair.a, pair.b, visit) as lanes:
-                return measure_visit(lanes, (), pair.load, plan, seed=visit).as_record()
+            with self.two.sides(pair.a, pair.b, visit) as two:
+                return measure_visit(two, (), pair.load, plan, seed=visit).as_record()
         if any(side.settings for side in sides) and not _has_models(self.run, *sides):
             serve = lambda side: with_settings(self.run, (pair.a, pair.b)[side])  # noqa: E731
             plan = replace(plan, palindromes=1, block_s=max(plan.block_s, SERVED_BLOCK_S))
@@ -247,7 +247,7 @@ class ReadySides:
         if (side, again) not in self.reached:
             address = reach(self.run, side, again, self.servers)
             if not side.backend.is_emulated:
-                check_answers(self.run, side.backend, address.lane().adapter)
+                check_answers(self.run, side.backend, address.live().adapter)
             self.reached[side, again] = address
         return self.reached[side, again]
 

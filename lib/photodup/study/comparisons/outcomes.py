@@ -161,7 +161,7 @@ def _comparison(
 ) -> Comparison:
     gap = NOT_PLANNED if visits or not notes else notes[0]
     comparison = read.comparison_of(pair, gap, declared.checks_of(pair), notes if visits else ())
-    return read.answered(comparison, visits, pair.load)
+    return read.with_observations(comparison, visits, pair.load)
 
 
 def _figures_of_sides(visits: list[tuple[Pair, list[Visit]]], used: set[tuple[str, str]]) -> pd.DataFrame:

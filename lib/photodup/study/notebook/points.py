@@ -282,10 +282,6 @@ def _row(run: Run, spec: Spec, plan: WindowPlan, visits: int) -> Columns:
     """Return the figures of a spec over the visits that the run has, or why it has none."""
     configs = [spec.config_of(plan, visit) for visit in range(1, visits + 1)]
     windows = [window for config in configs if (window := run.store.read(spec.key, config=config))]
-    # Records may have been copied without their answers.
-    windows = [
-        {name: column for name, column in window.items() if name != "raw" or column} for window in windows
-    ]
     # Every visit with figures passed; a record is read again only where one is missing.
     unread = configs if len(windows) < visits else []
     records = (run.store.record(spec.key, config=config) for config in unread)

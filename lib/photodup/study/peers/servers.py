@@ -19,7 +19,7 @@ from photodup.bench.anyurl.payloads import Payloads
 from photodup.bench.anyurl.target import Target
 from photodup.bench.backends.adapters import check_embeddings
 from photodup.bench.load.usage import cpu_s
-from photodup.bench.pairs.alternate import Lane
+from photodup.bench.pairs.alternate import LiveSide
 from photodup.bench.pairs.declared import Declarations, PeerServer, Side, declarations
 from photodup.core import settings
 from photodup.core.errors import PhotodupError
@@ -223,8 +223,8 @@ class Two:
         self._key: tuple[Side, Side, int] | None = None
 
     @contextlib.contextmanager
-    def lanes(self, a: Side, b: Side, visit: int) -> Iterator[list[Lane]]:
-        """Yield the lanes of two sides, started for each visit; its loads share the start, unless the block fails.
+    def sides(self, a: Side, b: Side, visit: int) -> Iterator[list[LiveSide]]:
+        """Yield two sides, started for each visit; its loads share the start, unless the block fails.
 
         Raises:
             PhotodupError: one does not start, or embeds otherwise.
@@ -236,7 +236,7 @@ class Two:
                     self._up.append(self._stack.enter_context(started(side)))
                     self._up[-1].check()
                 self._key = (a, b, visit)
-            yield [Lane(up.adapter(), partial(cpu_s, up.pid), payloads().items) for up in self._up]
+            yield [LiveSide(up.adapter(), partial(cpu_s, up.pid), payloads().items) for up in self._up]
         except BaseException:
             self.close()
             raise

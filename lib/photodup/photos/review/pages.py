@@ -3,20 +3,21 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Form, Request
+from fastapi import APIRouter, Form, Request
 from fastapi.responses import JSONResponse, Response
+from jinja2.filters import do_filesizeformat
 
 from photodup.core.errors import PhotodupError
 from photodup.core.names import printable
-from photodup.core.settings import variable
+from photodup.embedding.backends import parse_backend
 from photodup.photos.demo.encoder import NAME as SMALL_ENCODER
-from photodup.photos.embed.choose import known_backends, probe_servers
-from photodup.photos.groups.keepers import WISHES
+from photodup.photos.embed.choose import AUTO, EncoderRequest, known_backends, probe_servers
 from photodup.photos.library.hard_links import bytes_freed
-from photodup.photos.library.settings import AUTO, DEFAULT_RULES, LEAST_THRESHOLD, check_folders, check_inside
+from photodup.photos.library.settings import DEFAULT_RULES, LEAST_THRESHOLD, check_folders, check_inside
 from photodup.photos.review import pictures
 from photodup.photos.review.session import APART, DONE, MARKED, SKIPPED, TODO, Item, back_in_folders
 from photodup.photos.review.site import CurrentSite, Number, Numbers, Text, Texts
@@ -36,7 +37,6 @@ _ORDERS: dict[str, tuple[Callable[[Item], int | str], bool]] = {
 }
 _LEAST_MB = (1, 10, 100, 1000)  # megabytes that a group frees: choices of the filter
 _MOST_FOLDERS, _MOST_DIGITS = 200, 20
-_CHOOSING = ("INFERENCE_BACKEND", "INFERENCE_SERVICE_URL")  # they override the settings
 _LOCAL = (("local-pytorch-fp32", ""), ("local-onnx-fp32", ""))
 
 
@@ -119,7 +119,7 @@ def group_page(site: CurrentSite, key: str, photo: int = 0) -> Response:
         "group.html",
         item=item,
         chosen=chosen,
-        evidence=pictures.evidence_sentence(member),
+        evidence=member.evidence,
         rows=pictures.side_by_side(session.root, item.group.keeper, chosen),
         offer=session.offer(key, chosen.id),
         before=before,
@@ -171,37 +171,23 @@ def trash(site: CurrentSite, number: int = 1) -> Response:
     """Show the trash, newest first."""
     session = site.session
     contents = session.trash.contents()
-    listing = contents.listing
-    operations, page = _one_page(listing, number, TRASH_PAGE_SIZE)
-    return site.page(
-        "trash.html",
-        unsigned=contents.unsigned,
-        operations=operations,
-        n=sum(not operation.written for operation in listing),
-        bytes=sum(operation.bytes for operation in listing),
-        **page,
-    )
+    operations, page = _one_page(contents.listing, number, TRASH_PAGE_SIZE)
+    return site.page("trash.html", contents=contents, operations=operations, **page)
 
 
 @router.get("/empty-trash")
 def before_emptying(site: CurrentSite) -> Response:
     """Show what emptying the trash would delete for good."""
-    listing = site.session.trash.contents().listing
-    return site.page(
-        "empty_trash.html",
-        operations=listing[:TRASH_PAGE_SIZE],
-        n=sum(not operation.written for operation in listing),
-        bytes=sum(operation.bytes for operation in listing),
-        plan=site.session.trash_plan,
-    )
+    session = site.session
+    return site.page("empty_trash.html", listing=session.trash.contents().listing, plan=session.trash_plan)
 
 
 @router.get("/settings")
 def settings(site: CurrentSite) -> Response:
-    """Show this library's stored settings, and which servers answer."""
-    stored = site.session.settings
-    chosen = (stored.backend, stored.url or "")
-    states = probe_servers(known_backends(stored, site.folder.encoder.endpoints))
+    """Show this library's stored settings, which servers answer, and which one this run uses."""
+    stored, request = site.session.settings, site.folder.encoder
+    chosen = (request.backend or ("" if request.url else AUTO), request.url or "")
+    states = probe_servers(known_backends(request.endpoints))
     listed = {(state.name, state.url) for state in states} | {(AUTO, ""), *_LOCAL}
     return site.page(
         "settings.html",
@@ -210,7 +196,6 @@ def settings(site: CurrentSite) -> Response:
         local=_LOCAL,
         chosen=chosen,
         is_other=chosen not in listed,
-        environment=", ".join(f"{name}={variable(name)}" for name in _CHOOSING if variable(name)),
         rules=[*stored.keep, *(rule for rule in DEFAULT_RULES if rule not in stored.keep)],
     )
 
@@ -371,60 +356,49 @@ def empty_trash(site: CurrentSite, plan: Text = "") -> Response:
     def delete() -> str:
         n, n_bytes = session.empty_trash(plan)
         photos = "1 photo is" if n == 1 else f"{n} photos are"
-        return f"{photos} deleted for good, {pictures.size(n_bytes)} freed."
+        return f"{photos} deleted for good, {do_filesizeformat(n_bytes)} freed."
 
     return site.change("Emptying the trash", delete, title="The trash is empty")
 
 
 @router.post("/settings/backend")
 def set_backend(site: CurrentSite, backend: Text = AUTO, name: Text = "", url: Text = "") -> Response:
-    """Store the server that embeds; its address is signed as this user's choice."""
+    """Find similar scenes by this backend until photodup stops; a server must answer."""
     if backend != "other":
         name, _, url = backend.partition(" ")
-    changed = replace(
-        site.session.settings, backend=name.strip() or AUTO, url=url.strip() or None, ignored=None
-    )
-    site.session.change(changed)
+    name, url = name.strip() or AUTO, url.strip()
+    if name != AUTO and not parse_backend(name).is_local:
+        (state,) = probe_servers([(name, url)])
+        if not state.answers:
+            raise PhotodupError(state.problem)
+    chosen = None if name == AUTO else name  # None: the environment comes before `auto`
+    site.folder.encoder = EncoderRequest(chosen, url or None, endpoints=site.folder.encoder.endpoints)
     return site.go("/settings")
-
-
-def _rule_places(
-    resolution: Number = 0,
-    format: Number = 0,
-    metadata: Number = 0,
-    oldest: Number = 0,
-    size: Number = 0,
-    folder: Number = 0,
-) -> dict[str, int]:
-    """Return the place of each keep rule in the owner's order; 0 leaves a rule out."""
-    return dict(zip(DEFAULT_RULES, (resolution, format, metadata, oldest, size, folder), strict=True))
-
-
-RulePlaces = Annotated[dict[str, int], Depends(_rule_places)]
 
 
 @router.post("/settings/keep")
 def set_keep_rules(
-    site: CurrentSite, places: RulePlaces, folders: Text = "", protected: Text = "", not_within: Text = ""
+    site: CurrentSite,
+    rule: Texts,
+    place: Numbers,
+    folders: Text = "",
+    protected: Text = "",
+    not_within: Text = "",
 ) -> Response:
-    """Store the order of the keep rules, the folders by priority, and the folders without suggestions or comparisons."""
+    """Store the order of the keep rules, the folders by priority, and the folders without suggestions or comparisons.
+
+    The rules are ordered by their places; 0 leaves one out.
+    """
     session = site.session
+    ordered = sorted(zip(place, rule, strict=False), key=itemgetter(0))
     changed = replace(
         session.settings,
-        keep=tuple(sorted((rule for rule in places if places[rule] > 0), key=lambda rule: places[rule])),
+        keep=tuple(name for number, name in ordered if number > 0),
         folders=check_inside(folders.splitlines()),
         protected=check_folders(session.root, protected.splitlines()),
         not_within=check_folders(session.root, not_within.splitlines()),
     )
     return site.change("Choosing the photos to keep", partial(session.change, changed), "/settings")
-
-
-@router.post("/wishes")
-def wish(site: CurrentSite, never_from: Texts, wishes: Texts) -> Response:
-    """Set for this run which of equal photos to keep, and the folders that lose no photo."""
-    chosen = [wish for wish in WISHES if wish in wishes]
-    regroup = partial(site.folder.wish, chosen, check_folders(site.folder.root, never_from))
-    return site.change("Choosing the photos to keep", regroup, "/")
 
 
 @router.post("/work/stop")
@@ -463,5 +437,4 @@ def threshold(
     chosen = None if usual or percent is None else percent / 100
     if chosen is not None and not LEAST_THRESHOLD <= chosen <= 1:
         raise PhotodupError("Say how alike scenes must be with a number from 1 to 100.")
-    show = partial(site.folder.show_from, chosen)
-    return site.change("Finding similar scenes", show, "/?tier=similar")
+    return site.change("Finding similar scenes", partial(site.session.show_from, chosen), "/?tier=similar")

@@ -6,9 +6,9 @@ import socket
 import sys
 import threading
 import webbrowser
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import uvicorn
 from fastapi import FastAPI, Request
@@ -20,7 +20,6 @@ from starlette.exceptions import HTTPException
 from photodup.core.addresses import cannot_listen
 from photodup.core.errors import PhotodupError
 from photodup.core.http_protocol import ImpatientProtocol
-from photodup.core.names import printable
 from photodup.core.settings import variable
 from photodup.photos.review.pages import router
 from photodup.photos.review.pictures import PictureRefused
@@ -77,9 +76,9 @@ class ReviewServer:
         except BaseException:
             self._socket.close()
             raise
-        ancestors = "http://127.0.0.1:* http://localhost:*" if in_frame else "'none'"
-        app = review_app(self.folder, port=self.port, frame_ancestors=ancestors, is_demo=is_demo)
-        self.url = f"http://{HOST}:{self.port}/{app.state.token}/"
+        token = secrets.token_urlsafe(24)
+        self.url = f"http://{HOST}:{self.port}/{token}/"
+        app = _review_app(Site(self.folder, f"/{token}", is_demo), Guard(token, self.port, in_frame))
         config = uvicorn.Config(
             app,
             HOST,
@@ -95,14 +94,8 @@ class ReviewServer:
 
     @property
     def session(self) -> ReviewSession:
-        """The open session.
-
-        Raises:
-            PhotodupError: it is not open yet.
-        """
-        if self.folder.session is None:
-            raise PhotodupError(f"{printable(self.folder.root)} is not open yet.")
-        return self.folder.session
+        """The session; there is one unless the folder is opened on the page."""
+        return cast(ReviewSession, self.folder.session)
 
     def start(self) -> "ReviewServer":
         """Start and wait until it answers."""
@@ -123,18 +116,18 @@ class ReviewServer:
         self._server.should_exit = True
         self._thread.join(10)
 
-    def wait(self, then: Callable[[ReviewSession, str], None] | None = None) -> None:
-        """Wait until it is stopped, such as by Ctrl-C.
-
-        Args:
-            then: called once with session and address, when all groups are there.
-        """
+    def wait(self) -> None:
+        """Print what is open once all groups are there, and wait until it is stopped, such as by Ctrl-C."""
+        is_open = False
         try:
             while self._thread.is_alive():
-                if then and (session := self.folder.session) and session.is_complete:
-                    then(session, self.url)
-                    then = None
-                self._thread.join(0.5 if then is None else 0.05)
+                session = self.folder.session
+                if not is_open and session and session.tiers.is_complete:
+                    is_open = True
+                    for sentence in session.problems:
+                        print(sentence)
+                    print(f"Review {len(session.items)} groups at {self.url}", flush=True)
+                self._thread.join(0.5 if is_open else 0.05)
         except KeyboardInterrupt:
             self.stop()
 
@@ -158,7 +151,7 @@ def serve_review(folder: ReviewedFolder, *, port: int | None, browser: bool, is_
         print(f"The page: {server.url}\nStop with Ctrl-C.", flush=True)
         if browser and _has_browser():
             webbrowser.open(server.url)
-        server.wait(then=_say_what_is_open)
+        server.wait()
     if (task := server.folder.work.running) and task.can_stop:
         # Python would wait for its threads: a batch of photographs, a loading model, a silent server.
         print(
@@ -174,30 +167,12 @@ def _has_browser() -> bool:
     return has_screen and not any(map(variable, ("CI", "SSH_CONNECTION")))
 
 
-def _say_what_is_open(session: ReviewSession, url: str) -> None:
-    for sentence in session.problems:
-        print(sentence)
-    print(f"Review {len(session.items)} groups at {url}", flush=True)
-
-
-def review_app(
-    folder: ReviewedFolder, *, port: int, frame_ancestors: str = "'none'", is_demo: bool = False
-) -> FastAPI:
-    """Return the application. Every address begins with a random token, which is `app.state.token`.
-
-    Args:
-        folder: the reviewed folder, open or not.
-        port: of the server, for the checks of Host and Origin.
-        frame_ancestors: who may show it in a frame (CSP); a notebook on this machine may.
-        is_demo: say on every page that the photographs are the demonstration's.
-    """
-    token = secrets.token_urlsafe(24)
+def _review_app(site: Site, guard: Guard) -> FastAPI:
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
-    app.state.token = token
-    app.state.site = Site(folder, f"/{token}", is_demo)
-    app.middleware("http")(Guard(token, port, frame_ancestors))
-    app.include_router(router, prefix=f"/{token}")
-    app.mount(f"/{token}/static", StaticFiles(directory=Path(__file__).parent / "static"))
+    app.state.site = site
+    app.middleware("http")(guard)
+    app.include_router(router, prefix=site.base)
+    app.mount(f"{site.base}/static", StaticFiles(directory=Path(__file__).parent / "static"))
     app.add_exception_handler(PhotodupError, _not_done)
     app.add_exception_handler(NotNow, _not_now)
     app.add_exception_handler(HTTPException, _no_such_page)

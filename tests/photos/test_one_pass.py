@@ -26,7 +26,6 @@ from photodup.photos.library import hashing
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.hashing import Look, read_facts_and_look
 from photodup.photos.library.scan import scan
-from photodup.photos.library.settings import LibrarySettings
 from photodup.photos.review.reviewed_folder import ReviewedFolder
 
 SIZE = (2400, 1800)  # a decoder may shrink it by 4 and keep 448 pixels
@@ -190,7 +189,7 @@ def test_a_library_goes_on_in_the_decoding_it_began_with(photographs, tmp_path, 
         catalogue.connection.execute("DELETE FROM file WHERE path <> ?", (b"a.jpg",))
     with (
         Catalogue(photographs, tmp_path / "new.sqlite") as catalogue,
-        choose(LibrarySettings(), EncoderRequest(weights=graph)).connect() as embedder,
+        choose(EncoderRequest(weights=graph)).connect() as embedder,
     ):
         assert choose_decoding(embedder, [drafted, embedder.model_digest])[0]
         assert not choose_decoding(embedder, [embedder.model_digest, drafted])[0]

@@ -107,7 +107,9 @@ def group_page(site: CurrentSite, key: str, photo: int = 0) -> Response:
     if not members:
         return site.go(f"/#{key}")
     if item.status == DONE:
-        return site.message("This group is done", _what_was_removed(item, session.trash.moves_files))
+        place = "trash" if session.trash.moves_files else "album"
+        sentence = f"Photos of this group were removed. Undo brings them back, and so does the {place}."
+        return site.message("This group is done", sentence)
     member = next((member for member in members if member.photo.id == photo), members[0])
     chosen = member.photo
     before, after = session.neighbours(key)
@@ -133,13 +135,6 @@ def group_page(site: CurrentSite, key: str, photo: int = 0) -> Response:
 def _is_below(path: Path, folder: str) -> bool:
     """Return whether a photo lies in a folder, named as the page shows it."""
     return folder in map(printable, path.parents)
-
-
-def _what_was_removed(item: Item, moves_files: bool) -> str:
-    n = len(item.remove)
-    were = "photo of this group was" if n == 1 else "photos of this group were"
-    where = "trash" if moves_files else "album"
-    return f"{n} {were} removed. Undo brings {'it' if n == 1 else 'them'} back, and so does the {where}."
 
 
 @router.get("/confirm")

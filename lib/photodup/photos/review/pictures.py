@@ -51,12 +51,9 @@ def open_photo(root: Path, photo: Photo) -> BinaryIO:
     except FileNotFoundError:
         raise PictureRefused(f"{name} is no longer there: scan again.") from None
     except OSError as error:
-        if error.errno == errno.EINVAL:
-            reason = "is no regular file any more, or leads outside the library"
-        else:
-            link = error.errno in (errno.ELOOP, errno.ENOTDIR)
-            reason = "is, or lies behind, a link" if link else f"cannot be read ({error.strerror})"
-        raise PictureRefused(f"{name} {reason}: scan again.") from None
+        is_link = error.errno in (errno.ELOOP, errno.ENOTDIR)
+        reason = "it is, or lies behind, a link" if is_link else error.strerror
+        raise PictureRefused(f"{name} cannot be shown ({reason}): scan again.") from None
     status = os.fstat(file.fileno())
     if (status.st_size, status.st_mtime_ns) != (photo.size_bytes, photo.mtime_ns):
         file.close()

@@ -58,24 +58,16 @@ class ReviewServer:
         is_demo: bool = False,
         opened_on_page: bool = False,
     ) -> None:
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.folder = folder if isinstance(folder, ReviewedFolder) else ReviewedFolder(folder)
+        if opened_on_page:
+            self.folder.check()
+        else:
+            self.folder.open()
         try:
-            self._socket.bind((HOST, port))
+            self._socket = socket.create_server((HOST, port))
         except OSError as error:
-            self._socket.close()
             raise PhotodupError(cannot_listen(error, HOST, port, "the review page")) from None
         self.port = self._socket.getsockname()[1]
-        try:
-            self.folder = folder if isinstance(folder, ReviewedFolder) else ReviewedFolder(folder)
-            if opened_on_page:
-                self.folder.check()
-            else:
-                self.folder.open()
-            self._socket.listen(128)  # only now: before, a browser would connect and wait
-        except BaseException:
-            self._socket.close()
-            raise
         token = secrets.token_urlsafe(24)
         self.url = f"http://{HOST}:{self.port}/{token}/"
         app = _review_app(Site(self.folder, f"/{token}", is_demo), Guard(token, self.port, in_frame))

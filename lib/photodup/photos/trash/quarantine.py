@@ -44,12 +44,7 @@ from photodup.photos.trash.entries import (
     sign,
     unknown_operation,
 )
-from photodup.photos.trash.files import (
-    TRASH_FOLDER,
-    RemainingCopies,
-    TrashFiles,
-    free_names,
-)
+from photodup.photos.trash.files import TRASH_FOLDER, RemainingCopies, TrashFiles, free_names
 
 
 class Trash:
@@ -188,22 +183,19 @@ class Trash:
                         raise TrashError(
                             f"{printable(path)} was changed since photodup wrote it: it stays as it is, look at it yourself."
                         )
-                    same = {moved: self._files.is_as_removed(moved) for moved in operation.files}
-                    # Files of an interrupted operation may be at home already.
-                    files = [
-                        moved
-                        for moved, is_same in same.items()
-                        if is_same is not None or (operation.unfinished and self._files.is_home(moved))
-                    ]
-                    if operation.state != "purging":
-                        gone = [moved for moved in operation.files if moved not in files]
-                        refused += (f"{printable(m.home)} was deleted from the trash by hand." for m in gone)
+                    files, changed = list[Moved](), list[str]()
+                    for moved in operation.files:
+                        is_same = self._files.is_as_removed(moved)
+                        # Files of an interrupted operation may be at home already.
+                        if is_same is not None or (operation.unfinished and self._files.is_home(moved)):
+                            files.append(moved)
+                        elif operation.state != "purging":
+                            refused.append(f"{printable(moved.home)} was deleted from the trash by hand.")
+                        if is_same is False:
+                            changed.append(f"{printable(moved.home)} came back as something changed it.")
                     if files or written:
-                        changed = [moved.home for moved in files if same[moved] is False]
                         restored += self._bring_back(operation, files)
-                        refused += (
-                            f"{printable(home)} came back as something changed it." for home in changed
-                        )
+                        refused += changed
                 except (OSError, TrashError) as error:
                     refused.append(sentence_of(error, path))
         if refused:
@@ -224,19 +216,14 @@ class Trash:
         freed = 0
         refused: list[str] = []
         with self._locked():
-            going = []
-            for operation in self._present(self.contents().operations, operations, confirmed, {"purging"}):
+            going = self._present(self.contents().operations, operations, confirmed, {"purging"})
+            for operation in _with_progress(going, "delete"):
                 try:
                     if False in map(self._files.is_as_removed, operation.files):
                         raise TrashError(
                             f"{printable(operation.home)} in the trash is not the file that was removed (its content "
                             "differs): it was left there, and restoring brings it back."
                         )
-                    going.append(operation)
-                except (OSError, TrashError) as error:
-                    refused.append(sentence_of(error, self.root / operation.home))
-            for operation in _with_progress(going, "delete"):
-                try:
                     freed += self._purge(operation)
                 except (OSError, TrashError) as error:
                     refused.append(sentence_of(error, self.root / operation.home))

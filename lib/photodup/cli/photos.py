@@ -112,7 +112,7 @@ def scan(
 
     With --embed each photograph is read once for both; the model is the one that `photodup embed` would choose.
     """
-    from photodup.photos.embed.batches import EmbeddingPass, EmbedReport
+    from photodup.photos.embed.batches import EmbeddingPass
     from photodup.photos.library.apple import scan_apple_photos
     from photodup.photos.library.scan import ScanOptions, scan
 
@@ -122,7 +122,6 @@ def scan(
     if not embed and encoder != EncoderOptions():
         raise PhotodupError("Who embeds is asked with --embed only: add it, or leave the model out.")
     options: ScanOptions = {"workers": workers, "decode_seconds": decode_seconds}
-    embedded: list[EmbedReport] = []
     if embed:
         request = encoder.request()
 
@@ -133,7 +132,7 @@ def scan(
                 EmbeddingPass(opened, embedder, batch) as embedding_pass,
             ):
                 yield embedding_pass
-            embedded.append(embedding_pass.report)
+            _print_embedded(embedding_pass.report)
 
         options["open_sink"] = open_sink
     with _saying_that_nothing_is_lost():
@@ -144,8 +143,6 @@ def scan(
     for problem in report.problems:
         print(f"not read: {problem}")
     print(report)
-    for embed_report in embedded:
-        _print_embedded(embed_report)
     print(f"Catalogue: {printable(report.catalogue)}")
 
 

@@ -21,7 +21,6 @@ from photodup.photos.library.settings import DEFAULT_RULES, LEAST_THRESHOLD, che
 from photodup.photos.review import pictures
 from photodup.photos.review.session import APART, DONE, MARKED, SKIPPED, TODO, Item, back_in_folders
 from photodup.photos.review.site import CurrentSite, Number, Numbers, Text, Texts
-from photodup.photos.trash.quarantine import Trash
 
 router = APIRouter()
 
@@ -164,8 +163,7 @@ def confirm_page(site: CurrentSite, number: int = 1) -> Response:
 @router.get("/trash")
 def trash(site: CurrentSite, number: int = 1) -> Response:
     """Show the trash, newest first."""
-    session = site.session
-    contents = session.trash.contents()
+    contents = site.session.list_trash()
     operations, page = _one_page(contents.listing, number, TRASH_PAGE_SIZE)
     return site.page("trash.html", contents=contents, operations=operations, **page)
 
@@ -174,7 +172,7 @@ def trash(site: CurrentSite, number: int = 1) -> Response:
 def before_emptying(site: CurrentSite) -> Response:
     """Show what emptying the trash would delete for good."""
     session = site.session
-    return site.page("empty_trash.html", listing=session.trash.contents().listing, plan=session.trash_plan)
+    return site.page("empty_trash.html", listing=session.list_trash().listing, plan=session.trash_plan)
 
 
 @router.get("/settings")
@@ -254,7 +252,7 @@ def _picture(tag: str, data: bytes | None) -> Response:
 def removed_image(site: CurrentSite, name: str, request: Request) -> Response:
     """Return a small JPEG of a photo in the trash that this user's photodup removed."""
     session = site.session
-    operation = session.trash.find(name) if isinstance(session.trash, Trash) else None
+    operation = session.in_trash.get(name)
     if operation is None or not operation.files:
         raise pictures.PictureRefused("There is no such photo in the trash.")
     tag, moved = f"{operation.files[0].md5}-removed", operation.files[0]

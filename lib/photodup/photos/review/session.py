@@ -24,7 +24,14 @@ from photodup.photos.review.carrying import Transfer, plan_transfer
 from photodup.photos.state.journal import Journal, Line
 from photodup.photos.state.own_folder import OwnFolder
 from photodup.photos.trash.apple_album import AppleAlbum, photos_by_file
-from photodup.photos.trash.entries import Moved, Note, Operation, PartlyRestoredError, Removal
+from photodup.photos.trash.entries import (
+    Moved,
+    Note,
+    Operation,
+    PartlyRestoredError,
+    Removal,
+    TrashContents,
+)
 from photodup.photos.trash.quarantine import Trash
 
 TODO, MARKED, SKIPPED, APART, DONE = "todo", "marked", "skipped", "apart", "done"
@@ -232,6 +239,7 @@ class ReviewSession:
         self._decisions = DecisionJournal(self.own.path)
         self._history: list[Step] = []
         self._trash_problems: list[str] = []
+        self.in_trash: dict[str, Operation] = {}  # by id, as the page last listed them
         self.last: RemovalResult | None = None
         self.undone: str | None = None  # the group whose decision was undone last; None for several
         self.refresh(seconds)
@@ -407,7 +415,7 @@ class ReviewSession:
         if chosen:
             self._history.append(Step(_copies(item for item, _ in chosen)))
             for item, remove in chosen:
-                item.remove, item.bare = remove, frozenset()
+                item.remove = remove
             self._set(MARKED, *(item for item, _ in chosen))
         return len(chosen)
 
@@ -674,6 +682,12 @@ class ReviewSession:
                 raise problem
             return restored
 
+    def list_trash(self) -> TrashContents:
+        """Return the contents of the trash; the page may then show its photos."""
+        contents = self.trash.contents()
+        self.in_trash = {operation.id: operation for operation in contents.listing}
+        return contents
+
     @property
     def trash_plan(self) -> str:
         """Return a digest of the trash's contents, which the user confirms to delete."""
@@ -697,6 +711,7 @@ class ReviewSession:
                     "The trash holds something else than when this was shown: nothing was deleted, look again."
                 )
             freed = self.trash.purge(listing)
+            self.in_trash = {}
             gone = {operation.id for operation in listing}
             # Deletions cannot be undone, so the history ends here.
             self._history = [s for s in self._history if not gone & {o.id for o in s.operations}]

@@ -67,14 +67,6 @@ class Journal:
             raise JournalError(f"{printable(self.path)} cannot be read ({error}): is it a journal?") from None
         return [_parsed(line) for line in lines[:-1]]
 
-    def state(self) -> tuple[int, ...] | None:
-        """Return a value that changes with every write to the file; None without a file."""
-        try:
-            status = os.lstat(self.path)
-        except OSError:
-            return None
-        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-
     def damaged(self, number: int) -> str:
         """Return a sentence about a damaged line, counted from 1."""
         return (

@@ -72,7 +72,6 @@ class Trash:
             raise TrashError(f"{printable(self.root)} is a symbolic link: replace it by a real folder.")
         self._journal = Journal(self.root / "journal.jsonl", on_step, within=self.library)
         self._step = on_step
-        self._in_trash: tuple[tuple[int, ...] | None, dict[str, Operation]] = None, {}
         if self.contents().interrupted:
             with suppress(TrashError), self._locked():
                 pass  # taking the lock recovers; a read-only trash can still be read
@@ -85,18 +84,6 @@ class Trash:
         ]
         strays = self._files.strays({moved.trash for operation in inside for moved in operation.files})
         return replace(contents, operations=[*map(unknown_operation, strays), *contents.operations])
-
-    def find(self, name: str) -> Operation | None:
-        """Return this user's operation with this id if its files are in the trash.
-
-        The journal is read again only after a change, since a page of a thousand pictures calls this a thousand times.
-        """
-        state = self._journal.state()  # before reading, so a line that comes meanwhile is read the next time
-        read_state, operations = self._in_trash
-        if state is None or state != read_state:
-            operations = {operation.id: operation for operation in self.contents().listing}
-            self._in_trash = state, operations
-        return operations.get(name)
 
     def remove(
         self, removals: Iterable[Removal], notes: Iterable[Note] = ()

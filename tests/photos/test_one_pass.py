@@ -26,7 +26,7 @@ from photodup.photos.library import hashing
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.hashing import Look, read_facts_and_look
 from photodup.photos.library.scan import scan
-from photodup.photos.review.reviewed_folder import ReviewedFolder
+from photodup.photos.review.reviewed_folder import ReviewedFolder, ReviewTask
 
 SIZE = (2400, 1800)  # a decoder may shrink it by 4 and keep 448 pixels
 
@@ -178,9 +178,8 @@ def test_a_library_goes_on_in_the_decoding_it_began_with(photographs, tmp_path, 
     assert "0 photographs embedded" in ran("embed", "new.sqlite") and digests("new.sqlite") == {drafted}
     assert "as this library's" in ran("scan", "whole.sqlite", "--embed")
     assert digests("whole.sqlite") == {source.model_digest}, "it goes on decoding whole"
-    task = ReviewedFolder(
-        photographs, tmp_path / "new.sqlite", encoder=EncoderRequest(weights=graph)
-    ).scenes_task()
+    folder = ReviewedFolder(photographs, tmp_path / "new.sqlite", encoder=EncoderRequest(weights=graph))
+    task = ReviewTask("Finding similar scenes", folder.find_scenes)
     task.run()
     assert task.error is None and digests("new.sqlite") == {drafted}, "the page goes on as the command began"
     path.unlink()

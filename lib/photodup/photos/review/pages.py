@@ -19,6 +19,7 @@ from photodup.photos.embed.choose import AUTO, EncoderRequest, known_backends, p
 from photodup.photos.library.hard_links import bytes_freed
 from photodup.photos.library.settings import DEFAULT_RULES, LEAST_THRESHOLD, check_folders, check_inside
 from photodup.photos.review import pictures
+from photodup.photos.review.reviewed_folder import OPENING, ReviewTask
 from photodup.photos.review.session import APART, DONE, MARKED, SKIPPED, TODO, Item, back_in_folders
 from photodup.photos.review.site import CurrentSite, Number, Numbers, Text, Texts
 
@@ -405,13 +406,15 @@ def stop(site: CurrentSite) -> Response:
 @router.post("/open")
 def open_folder(site: CurrentSite) -> Response:
     """Open the folder with what is in its catalogue."""
-    return site.go("/") if site.folder.session else site.run(site.folder.opening_task())
+    if site.folder.session:
+        return site.go("/")
+    return site.run(ReviewTask(OPENING, site.folder.show_groups))
 
 
 @router.post("/scan")
 def scan_folder(site: CurrentSite) -> Response:
     """Look for photos in the folder: new ones, changed ones, and those that are gone."""
-    return site.run(site.folder.scanning_task())
+    return site.run(ReviewTask("Looking for photos", site.folder.look_for_photos, is_exclusive=False))
 
 
 @router.post("/similar")
@@ -419,7 +422,8 @@ def similar(site: CurrentSite, encoder: Text = "") -> Response:
     """Embed the photos and find similar scenes."""
     if encoder not in ("", "small"):
         raise PhotodupError("There is no such encoder: choose one that the page offers.")
-    return site.run(site.folder.scenes_task(by_small_encoder=encoder == "small"))
+    find = partial(site.folder.find_scenes, by_small_encoder=encoder == "small")
+    return site.run(ReviewTask("Finding similar scenes", find, is_exclusive=False))
 
 
 @router.post("/threshold")

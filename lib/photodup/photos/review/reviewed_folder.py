@@ -10,7 +10,6 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +29,7 @@ from photodup.photos.review.session import ReviewSession
 if TYPE_CHECKING:
     from photodup.embedding.client.embedder import Embedder
 
-_GROUPING = "Finding copies"
+OPENING = "Finding copies"
 # Progress bars' names in the words of the page.
 _WORDS = {
     "scan": "Reading the photos",
@@ -279,13 +278,10 @@ class ReviewedFolder:
 
     # ---- what a person can start -------------------------------------------------------------------------
 
-    def opening_task(self) -> ReviewTask:
-        """Return the task that opens the folder for the first time."""
-        return ReviewTask(_GROUPING, self._open_in_task)
-
-    def _open_in_task(self, task: ReviewTask) -> Finished:
+    def show_groups(self, task: ReviewTask) -> Finished:
+        """Open the folder or group it again, the surest groups first, and let the page show these meanwhile."""
         task.is_exclusive = True
-        task.step(_GROUPING)
+        task.step(OPENING)
         session = self.open(0)
 
         def show() -> None:
@@ -296,38 +292,31 @@ class ReviewedFolder:
             session.look_further(show)
         return Finished("/")
 
-    def scanning_task(self) -> ReviewTask:
-        """Return the task that looks for photos: new ones, changed ones, and those that are gone."""
-        return ReviewTask("Looking for photos", self._scan_in_task, is_exclusive=False)
-
-    def _scan_in_task(self, task: ReviewTask) -> Finished:
+    def look_for_photos(self, task: ReviewTask) -> Finished:
+        """Find new photos, changed ones, and those that are gone."""
         task.step("Looking for photos in all folders")
         if self.session is not None and not self.session.trash.moves_files:
             report = apple.scan_apple_photos(self.root, self._catalogue, progress=False)
         else:
             report = scan(self.root, self._catalogue, only=self.only, progress=False)
-        self._open_in_task(task)
+        self.show_groups(task)
         return Finished(
             "/", sentence=_scan_sentence(report), notes=(*map(str, report.problems), *report.left_out)
         )
 
-    def scenes_task(self, *, by_small_encoder: bool = False) -> ReviewTask:
-        """Return the task that embeds the photos to find similar scenes, perhaps by the small encoder."""
-        weights = self.small_encoder if by_small_encoder else None
-        return ReviewTask(
-            "Finding similar scenes", partial(self._find_scenes_in_task, weights), is_exclusive=False
-        )
-
-    def _find_scenes_in_task(self, weights: Callable[[], str] | None, task: ReviewTask) -> Finished:
+    def find_scenes(self, task: ReviewTask, *, by_small_encoder: bool = False) -> Finished:
+        """Embed the photos to find similar scenes, perhaps by the small encoder."""
         task.step("Getting ready to look")
-        request = EncoderRequest(weights=weights()) if weights else self.encoder
+        request = self.encoder
+        if by_small_encoder and self.small_encoder:
+            request = EncoderRequest(weights=self.small_encoder())
         with (
             Catalogue(self.root, self._catalogue) as opened,
             connect_encoder(opened, request) as (embedder, _),
         ):
             self._require_one_model(embedder, opened.models())
             report = embed_library(opened, embedder, progress=False)
-        self._open_in_task(task)
+        self.show_groups(task)
         n = report.n_embedded
         sentence = f"{n:,} photo{' was' if n == 1 else 's were'} looked at."
         return Finished("/?tier=similar", sentence=sentence, notes=tuple(map(str, report.problems)))

@@ -23,7 +23,7 @@ from photodup.core.http_protocol import ImpatientProtocol
 from photodup.core.settings import variable
 from photodup.photos.review.pages import router
 from photodup.photos.review.pictures import PictureRefused
-from photodup.photos.review.reviewed_folder import ReviewedFolder
+from photodup.photos.review.reviewed_folder import OPENING, ReviewedFolder, ReviewTask
 from photodup.photos.review.session import ReviewSession
 from photodup.photos.review.site import Guard, NotNow, Site, site_of
 
@@ -97,7 +97,7 @@ class ReviewServer:
                 raise PhotodupError(f"The review page could not start on port {self.port}.")
             threading.Event().wait(0.02)
         if self.folder.session is None and self.folder.was_scanned:
-            self.folder.work.begin(self.folder.opening_task())
+            self.folder.work.begin(ReviewTask(OPENING, self.folder.show_groups))
         return self
 
     def stop(self) -> None:

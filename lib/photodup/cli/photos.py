@@ -341,7 +341,8 @@ def review(
         not_within=folders.in_full(not_within),
         **grouping.of(folders),
     )
-    serve_review(folder, port=port, browser=browser, is_demo=demo)
+    default_port = 8001 if demo else 8000
+    serve_review(folder, port=default_port if port is None else port, browser=browser)
 
 
 def demo(directory: Annotated[Path, Argument(help="folder to build it in")]) -> None:

@@ -28,7 +28,6 @@ from photodup.photos.review.session import ReviewSession
 from photodup.photos.review.site import Guard, NotNow, Site, site_of
 
 HOST = "127.0.0.1"
-DEFAULT_PORT, DEMO_PORT = 8000, 8001
 # Longest wait after Ctrl-C for photos that are being moved; the next opening of the trash recovers an interrupted move.
 _FINISH_S = 60.0
 _STOP_S = 1.5  # and for work that may stop at any moment
@@ -41,7 +40,6 @@ class ReviewServer:
         folder: a folder of photographs; must be scanned, unless it is opened on the page.
         port: on 127.0.0.1; 0 takes a free one.
         in_frame: let pages of this machine (a notebook) show it in a frame.
-        is_demo: say that these are the demonstration's photographs.
         opened_on_page: answer at once and open the folder in the background; the page shows progress, and offers to
             scan a new folder. Otherwise the constructor opens it.
 
@@ -55,7 +53,6 @@ class ReviewServer:
         *,
         port: int = 0,
         in_frame: bool = False,
-        is_demo: bool = False,
         opened_on_page: bool = False,
     ) -> None:
         self.folder = folder if isinstance(folder, ReviewedFolder) else ReviewedFolder(folder)
@@ -70,7 +67,7 @@ class ReviewServer:
         self.port = self._socket.getsockname()[1]
         token = secrets.token_urlsafe(24)
         self.url = f"http://{HOST}:{self.port}/{token}/"
-        app = _review_app(Site(self.folder, f"/{token}", is_demo), Guard(token, self.port, in_frame))
+        app = _review_app(Site(self.folder, f"/{token}"), Guard(token, self.port, in_frame))
         config = uvicorn.Config(
             app,
             HOST,
@@ -129,17 +126,15 @@ class ReviewServer:
         self.stop()
 
 
-def serve_review(folder: ReviewedFolder, *, port: int | None, browser: bool, is_demo: bool = False) -> None:
+def serve_review(folder: ReviewedFolder, *, port: int, browser: bool) -> None:
     """Serve until Ctrl-C.
 
     Args:
         folder: scanned or not.
-        port: default 8000, 8001 for the demonstration; 0 takes a free one.
+        port: 0 takes a free one.
         browser: open the page in a browser, if there is a screen.
-        is_demo: say that these are the demonstration's photographs.
     """
-    chosen_port = port if port is not None else (DEMO_PORT if is_demo else DEFAULT_PORT)
-    with ReviewServer(folder, port=chosen_port, is_demo=is_demo, opened_on_page=True) as server:
+    with ReviewServer(folder, port=port, opened_on_page=True) as server:
         print(f"The page: {server.url}\nStop with Ctrl-C.", flush=True)
         if browser and _has_browser():
             webbrowser.open(server.url)

@@ -36,12 +36,10 @@ class Site:
     Attributes:
         folder: the reviewed folder, and the long work on it.
         base: beginning of every address: a slash and the token.
-        is_demo: say on every page that the photographs are the demonstration's.
     """
 
     folder: ReviewedFolder
     base: str
-    is_demo: bool = False
 
     @property
     def is_open(self) -> bool:
@@ -120,7 +118,6 @@ class Site:
         common = {
             "base": self.base,
             "work_page": f"{self.base}/work",
-            "is_demo": self.is_demo,
             "reviewed": self.folder,
             "session": session,
             "library": printable(self.folder.root) + ": " * bool(only) + ", ".join(map(printable, only)),

@@ -213,6 +213,8 @@ def test_keys_of_the_comparison(server, page):
     assert stage.get_attribute("data-mode") == "difference" and page.locator(".right").is_hidden()
     until(page, "document.querySelector('.map canvas')?.width > 0")
     until(page, "document.querySelector('#differs').textContent.includes('differ')")
+    kept, drawn = (page.locator(f"{pane} .view").bounding_box() for pane in (".left", ".map"))
+    assert (kept["y"], kept["height"]) == (drawn["y"], drawn["height"]), "the two stand side by side"
     page.keyboard.press("z")
     assert len(set(page.evaluate(transforms))) == 1, "zoomed with the photo beside it"
     page.keyboard.press("z")

@@ -367,13 +367,10 @@ class ReviewSession:
 
     def neighbours(self, key: str) -> tuple[str | None, str | None]:
         """Return the keys of the groups before and after that can still be compared."""
-        keys = list(self.items)
+        comparable = [k for k, item in self.items.items() if k == key or (item.status != DONE and item.members)]
+        keys = [None, *comparable, None]
         place = keys.index(key)
-
-        def first(keys: Iterable[str]) -> str | None:
-            return next((k for k in keys if self.items[k].status != DONE and self.items[k].members), None)
-
-        return first(reversed(keys[:place])), first(keys[place + 1 :])
+        return keys[place - 1], keys[place + 1]
 
     def next_todo(self, after: str | None = None) -> str | None:
         """Return the next undecided group after this one, going round."""

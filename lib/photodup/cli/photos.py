@@ -76,7 +76,8 @@ class GroupOptions:
         Option(help="rules, the first that differs decides: resolution,format,metadata,oldest,size,folder"),
     ] = None
     folders: Annotated[
-        list[str] | None, Option("--prefer-folder", help="keep what lies here before all else; repeat, best first")
+        list[str] | None,
+        Option("--prefer-folder", help="keep what lies here before all else; repeat, best first"),
     ] = None
     allow_random: Annotated[
         bool, Option("--allow-random", help="study only: similar photos by untrained weights")

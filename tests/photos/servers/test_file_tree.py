@@ -135,7 +135,9 @@ def test_nothing_outside_the_own_folder_changes_but_what_was_removed(tmp_path, l
     with reviewing(library, *where) as client:
         keys = look_at_everything(client)
         assert len(keys) >= 3
-        client.post("settings/keep", data={"rule": ["resolution", "size"], "place": [1, 2], "folders": "2020"})
+        client.post(
+            "settings/keep", data={"rule": ["resolution", "size"], "place": [1, 2], "folders": "2020"}
+        )
         client.post("settings/backend", data={"backend": "other", "name": "local-pytorch-fp32", "url": ""})
         tree.check()
         photos = re.findall(r"/photo/(\d+)/", client.get(f"group/{keys[-1]}").text)

@@ -50,7 +50,7 @@ def test_settings_survive_as_plain_json_and_have_defaults(tmp_path):
 
 @pytest.mark.parametrize(
     "text",
-    ["{", "[]", '{"url": "http://127.0.0.1:9"}', '{"keep": ["biggest"]}', '{"colour": 1}', '{"keep": []}', '{"folders": [1]}',
+    ["{", "[]", '{"url": "http://a:9"}', '{"keep": ["biggest"]}', '{"colour": 1}', '{"keep": []}', '{"folders": [1]}',
      '{"folders": "Originals"}', "[" * 100_000, '{"threshold": "x"}', '{"keep": "\\u001b[31m"}', "\0",
      '{"protected": ["a\\u0000/b"]}', " " * 2**20 + "{}"],
 )  # fmt: skip
@@ -188,7 +188,10 @@ def test_the_page_chooses_for_this_run_and_the_command_line_for_its_own(library,
         digest = probe_servers([(backend, service.url)])[0].digest
         assert digest[:12] in text
         triton = {"backend": "other", "name": "triton-onnx-fp32-grpc-fp32"}
-        for address, sentence in {"nowhere": "host:port", SILENT.removeprefix("http://"): "127.0.0.1:9"}.items():
+        for address, sentence in {
+            "nowhere": "host:port",
+            SILENT.removeprefix("http://"): "127.0.0.1:9",
+        }.items():
             refused = client.post("settings/backend", data=triton | {"url": address})
             assert refused.status_code == 409 and sentence in refused.text
         chosen = client.post("settings/backend", data={"backend": f"{backend} {service.url}"}).text
@@ -201,7 +204,9 @@ def test_the_page_chooses_for_this_run_and_the_command_line_for_its_own(library,
     assert load_settings(library / ".photodup") == LibrarySettings(), "no address is stored"
     overruled = photodup("embed", library, INFERENCE_BACKEND="triton", INFERENCE_SERVICE_URL=SILENT)
     assert overruled.returncode == 2 and "Traceback" not in overruled.stderr
-    done = photodup("embed", library, "--url", service.url, "--backend", "pytorch", INFERENCE_BACKEND="triton")
+    done = photodup(
+        "embed", library, "--url", service.url, "--backend", "pytorch", INFERENCE_BACKEND="triton"
+    )
     assert f"{backend} at {service.url}" in done.stdout and "as the command line says" in done.stdout
     assert "0 photographs embedded" in done.stdout
     with Catalogue(library) as catalogue:
@@ -219,7 +224,11 @@ def test_keep_rules_of_the_page_and_of_the_command_line(library):
     with ReviewServer(library) as server:
         assert "2020/IMG_1.jpg" in {str(i.group.keeper.path) for i in server.session.items.values()}
         with client_of(server) as client:
-            fields = {"rule": ["resolution", "folder", "size"], "place": ["2", "1", "0"], "folders": "Shared\nEdited\n"}
+            fields = {
+                "rule": ["resolution", "folder", "size"],
+                "place": ["2", "1", "0"],
+                "folders": "Shared\nEdited\n",
+            }
             assert client.post("settings/keep", data=fields).status_code == 303
             shown = "Shared/small coffee.jpg"  # on a busy machine only after the answer, which then says "working"
             until(lambda: shown in {str(i.group.keeper.path) for i in server.session.items.values()})

@@ -249,8 +249,8 @@ class ReviewedFolder:
         if self.was_scanned:
             with Catalogue(self.root, self._catalogue) as opened:
                 load_settings(opened.own.path)
-                chosen = {name: self._grouping.get(name) for name in ("digest", "allow_random")}
-                choose_model(opened, **chosen)
+                allow_random = bool(self._grouping.get("allow_random"))
+                choose_model(opened, self._grouping.get("digest"), allow_random=allow_random)
 
     def open(self, seconds: float = math.inf) -> ReviewSession:
         """Open the folder, or group again if it is open.

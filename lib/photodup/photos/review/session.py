@@ -270,7 +270,7 @@ class ReviewSession:
             seconds = math.inf if self.tiers.is_complete else _PATIENCE_S
         with self._lock, self.open() as catalogue:
             self._note_moves()
-            self.tiers = tiers_by_settings(catalogue, seconds=seconds, **self._grouping)
+            self.tiers: Tiers = tiers_by_settings(catalogue, seconds=seconds, **self._grouping)
             model = self.tiers.model
             self.n_new = len(catalogue.missing_embeddings(model.digest)) if model else 0
             self.items = {item.key: item for item in (Item(key_of(g), g) for g in self.tiers.groups)}
@@ -367,7 +367,9 @@ class ReviewSession:
 
     def neighbours(self, key: str) -> tuple[str | None, str | None]:
         """Return the keys of the groups before and after that can still be compared."""
-        comparable = [k for k, item in self.items.items() if k == key or (item.status != DONE and item.members)]
+        comparable = [
+            k for k, item in self.items.items() if k == key or (item.status != DONE and item.members)
+        ]
         keys = [None, *comparable, None]
         place = keys.index(key)
         return keys[place - 1], keys[place + 1]

@@ -1,7 +1,8 @@
 """This user's key, which tells photodup's own writes from what came with a folder.
 
 A folder from somebody else can contain anything, such as a trash journal that moves and deletes files. So photodup
-signs what it writes there (HMAC-SHA256) with a random key in the user's configuration folder: `PHOTODUP_CONFIG`, else `$XDG_CONFIG_HOME/photodup`, else `~/.config/photodup`, readable by the user alone.
+signs what it writes there (HMAC-SHA256) with a random key in the user's configuration folder: `PHOTODUP_CONFIG`, else
+`$XDG_CONFIG_HOME/photodup`, else `~/.config/photodup`, readable by the user alone.
 
 Protected: photodup does not act by itself on a line that this user's photodup never wrote.
 Not protected: replay. A signature names no folder, so that a library can be moved, renamed or mounted elsewhere and still

@@ -50,7 +50,7 @@ Row = Callable[[Path], Callable[[], object]]
 
 def settings(folder: Path) -> Callable[[], object]:
     OwnFolder(folder).prepare()
-    save_settings(folder, LibrarySettings("triton-onnx-fp32-grpc-fp32", "http://127.0.0.1:8000"))
+    save_settings(folder, LibrarySettings(folders=("2020",), protected=("Archive",)))
     return lambda: load_settings(folder)
 
 

@@ -311,6 +311,21 @@ def test_a_photo_that_came_back_is_not_removed_without_writing_again(library):
     assert coffee.key in session.transfers()
 
 
+def test_marking_all_that_can_be_written_leaves_what_goes_without_writing(library):
+    write(photo("coffee").resize((480, 320)).resize((180, 120)), library / "tiny coffee.jpg")
+    (library / "tiny coffee.jpg.xmp").write_text(xmp('xmp:Rating="4"'))
+    scan(library, progress=False)
+    session = ReviewSession(library)
+    coffee = group_of(session, "coffee.jpg")
+    small, tiny = sorted((member.photo for member in coffee.members), key=lambda member: member.path)
+    session.carry(coffee.key, small.id)
+    session.change_mark(coffee.key, small.id, "bare")
+    assert session.carry_all() == 1 and coffee.remove == {small.id, tiny.id}
+    assert coffee.bare == {small.id}
+    (entry,) = session.transfers()[coffee.key].entries
+    assert entry.photo == tiny
+
+
 def test_the_page_offers_shows_and_changes_it(library):
     with ReviewServer(library) as server, client_of(server) as client:
         keys = {name: group_of(server.session, f"{name}.jpg").key for name in ("coffee", "chelsea", "rocket")}

@@ -26,8 +26,7 @@ from photodup.photos.library import hashing
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.hashing import Look, read_facts_and_look
 from photodup.photos.library.scan import scan
-from photodup.photos.library.settings import LibrarySettings
-from photodup.photos.review.reviewed_folder import ReviewedFolder
+from photodup.photos.review.reviewed_folder import ReviewedFolder, ReviewTask
 
 SIZE = (2400, 1800)  # a decoder may shrink it by 4 and keep 448 pixels
 
@@ -179,7 +178,8 @@ def test_a_library_goes_on_in_the_decoding_it_began_with(photographs, tmp_path, 
     assert "0 photographs embedded" in ran("embed", "new") and digests("new") == {drafted}
     assert "as this library's" in ran("scan", "whole", "--embed")
     assert digests("whole") == {source.model_digest}, "it goes on decoding whole"
-    task = ReviewedFolder(photographs, tmp_path / "new", encoder=EncoderRequest(weights=graph)).scenes_task()
+    folder = ReviewedFolder(photographs, tmp_path / "new", encoder=EncoderRequest(weights=graph))
+    task = ReviewTask("Finding similar scenes", folder.find_scenes)
     task.run()
     assert task.error is None and digests("new") == {drafted}, "the page goes on as the command began"
     path.unlink()
@@ -188,7 +188,7 @@ def test_a_library_goes_on_in_the_decoding_it_began_with(photographs, tmp_path, 
         catalogue.connection.execute("DELETE FROM file WHERE path <> ?", (b"a.jpg",))
     with (
         Catalogue(photographs, tmp_path / "new") as catalogue,
-        choose(LibrarySettings(), EncoderRequest(weights=graph)).connect() as embedder,
+        choose(EncoderRequest(weights=graph)).connect() as embedder,
     ):
         assert choose_decoding(embedder, [drafted, embedder.model_digest])[0]
         assert not choose_decoding(embedder, [embedder.model_digest, drafted])[0]

@@ -54,19 +54,6 @@ def test_remove_and_restore_bring_back_names_content_times_and_mode(folder, md5)
     assert list((folder / TRASH_FOLDER).rglob("items/*")) == [], "no empty folders are left behind"
 
 
-def test_a_look_at_each_photo_in_the_trash_reads_the_journal_once_per_change(folder, md5, monkeypatch):
-    trash, reads, read = Trash(folder), [], Journal.read
-    monkeypatch.setattr(Journal, "read", lambda journal: reads.append(1) or read(journal))
-    assert trash.find("none") is None
-    (done,), _ = Trash(folder).remove([removal(folder, md5)])  # another process writes the same journal
-    reads.clear()
-    assert [trash.find(done.id).files == done.files for _ in range(20)] == [True] * 20
-    assert trash.find("none") is None and len(reads) == 1
-    trash.restore([done])
-    reads.clear()
-    assert [trash.find(done.id) for _ in range(20)] == [None] * 20 and len(reads) == 1
-
-
 @pytest.mark.parametrize("fault", [
     "changed", "vanished", "no keeper", "keeper changed", "keeper leaves too", "keeper is a link",
     "same file by another name", "outside", "symlink", "in the trash",

@@ -21,7 +21,6 @@ from photodup.core import safe_open
 from photodup.core.errors import PhotodupError
 from photodup.photos.across.contained import Contained, Location, OldPhoto
 from photodup.photos.across.copy_new import copy_new
-from photodup.photos.groups.by_settings import tiers_by_settings
 from photodup.photos.library.several import as_one_library
 from photodup.photos.review.session import ReviewSession
 from photodup.photos.trash.entries import Note, Removal
@@ -169,10 +168,10 @@ def undo(folder: Path) -> int:
     from support.review_library import remove_all
 
     library, step = folder / "library", 1
-    together = partial(tiers_by_settings, only=("2020", "2021", "Backup", "Edited", "Shared"))
+    together = ("2020", "2021", "Backup", "Edited", "Shared")
 
     def removed() -> Callable[[], object]:
-        session = ReviewSession(library, find=together)
+        session = ReviewSession(library, only=together)
         remove_all(session)
         return session.undo
 
@@ -182,7 +181,7 @@ def undo(folder: Path) -> int:
         before = at_home(library)
         if not killed_at(step, removed):
             return step // 9
-        session = ReviewSession(library, find=together)
+        session = ReviewSession(library, only=together)
         listing = session.trash.contents().listing
         lies = {moved.home: moved.md5 for operation in listing for moved in operation.files}
         assert not session.trash.contents().interrupted and lies.keys().isdisjoint(at_home(library)), step

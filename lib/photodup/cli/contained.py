@@ -4,7 +4,7 @@ import json
 import sys
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Exit, Option
 
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 def contained(
     old: Annotated[Path, Argument(help="folder of the old drive, phone or export")],
     library: Annotated[Path, Option("--in", help="the library that should hold its photos")],
-    page: Annotated[
-        Path | None, Option(help="HTML file with every name; default beside the cached catalogue")
-    ] = None,
     as_json: AsJson = False,
     copy_new_to: Annotated[
         Path | None, Option(help="after a yes, copy what is only in OLD into this folder")
@@ -39,9 +36,9 @@ def contained(
     from photodup.photos.across.contained import Location, cached_catalogue, find_contained
 
     report = find_contained(old, library)
-    file = page or cached_catalogue(report.old).with_suffix(".html")
-    write_atomically(file, _page(report))
-    lines = [*contained_summary(report), f"Every name: {printable(file)}"]
+    page, lines = cached_catalogue(report.old).with_suffix(".html"), contained_summary(report)
+    write_atomically(page, _page(report, lines))
+    lines.append(f"Every name: {printable(page)}")
     print(json.dumps(report.as_record(), default=as_text) if as_json else "\n".join(lines), flush=True)
     if copy_new_to is not None:
         where = [Location.ONLY_HERE] + [Location.PROBABLY] * also_probable
@@ -71,30 +68,19 @@ def contained_summary(report: "Contained") -> list[str]:
     ]
 
 
-def _page(report: "Contained") -> str:
+def _page(report: "Contained", sentences: list[str]) -> str:
     from photodup.core.pages import render_page
     from photodup.photos.across.contained import Location
 
-    tables: dict[str, list[dict[str, Any]]] = {
-        where: [
-            {
-                "photo": printable(photo.path),
-                "bytes": photo.size_bytes,
-                "in the library": printable(photo.match) if photo.match else "",
-                "why": escaped(photo.reason),
-            }
-            for photo in report.of(where)
-        ]
-        for where in reversed(Location)
-    }
-    unread = {
-        "not readable": report.unread,
-        "not readable, or not entered, in the library": report.unread_there,
-    }
-    for title, files in unread.items():
-        tables[title] = [{"file": printable(file.path), "why": escaped(file.reason)} for file in files]
-    template, finished = Path(__file__).with_suffix(".html"), f"{datetime.now():%Y-%m-%d %H:%M}"
-    return render_page(template, finished=finished, sentences=contained_summary(report), tables=tables)
+    return render_page(
+        Path(__file__).with_suffix(".html"),
+        report=report,
+        sentences=sentences,
+        locations=[*reversed(Location)],
+        finished=f"{datetime.now():%Y-%m-%d %H:%M}",
+        path=printable,
+        text=escaped,
+    )
 
 
 def _copy(report: "Contained", where: "list[Location]", target: Path, yes: bool) -> None:

@@ -4,7 +4,7 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,7 +36,7 @@ class EncoderOptions:
 
     url: Annotated[
         str | None,
-        Option("--url", "--inference-url", help="server; default from the environment or settings"),
+        Option("--url", "--inference-url", help="server; default from the environment"),
     ] = None
     backend: Annotated[
         str | None,
@@ -70,17 +70,22 @@ class GroupOptions:
             min=0.01, max=1, help="smallest cosine of similar ones; default: as stored, else the model's own"
         ),
     ] = None
-    model: Annotated[str | None, Option(help="digest of the model, or its beginning")] = None
+    digest: Annotated[str | None, Option("--model", help="digest of the model, or its beginning")] = None
     keep: Annotated[
         str | None,
         Option(help="rules, the first that differs decides: resolution,format,metadata,oldest,size,folder"),
     ] = None
-    prefer_folder: Annotated[
-        list[str] | None, Option(help="keep what lies here before all else; repeat, best first")
+    folders: Annotated[
+        list[str] | None,
+        Option("--prefer-folder", help="keep what lies here before all else; repeat, best first"),
     ] = None
     allow_random: Annotated[
         bool, Option("--allow-random", help="study only: similar photos by untrained weights")
     ] = False
+
+    def of(self, folders: "Folders") -> dict[str, Any]:
+        """Return these options for the photos of some folders, as arguments of `tiers_by_settings`."""
+        return asdict(self) | {"only": folders.only, "never_from": folders.untouched}
 
 
 def _together(directories: list[Path]) -> "Folders":
@@ -108,7 +113,7 @@ def scan(
 
     With --embed each photograph is read once for both; the model is the one that `photodup embed` would choose.
     """
-    from photodup.photos.embed.batches import EmbeddingPass, EmbedReport
+    from photodup.photos.embed.batches import EmbeddingPass
     from photodup.photos.library.apple import scan_apple_photos
     from photodup.photos.library.scan import ScanOptions, scan
 
@@ -118,7 +123,6 @@ def scan(
     if not embed and encoder != EncoderOptions():
         raise PhotodupError("Who embeds is asked with --embed only: add it, or leave the model out.")
     options: ScanOptions = {"workers": workers, "decode_seconds": decode_seconds}
-    embedded: list[EmbedReport] = []
     if embed:
         request = encoder.request()
 
@@ -129,7 +133,7 @@ def scan(
                 EmbeddingPass(opened, embedder, batch) as embedding_pass,
             ):
                 yield embedding_pass
-            embedded.append(embedding_pass.report)
+            _print_embedded(embedding_pass.report)
 
         options["open_sink"] = open_sink
     with _saying_that_nothing_is_lost():
@@ -140,8 +144,6 @@ def scan(
     for problem in report.problems:
         print(f"not read: {problem}")
     print(report)
-    for embed_report in embedded:
-        _print_embedded(embed_report)
     print(f"Catalogue: {printable(report.catalogue)}")
 
 
@@ -154,8 +156,8 @@ def embed(
 ) -> None:
     """Embed every photograph that has no embedding of this model yet; continues where it stopped.
 
-    The model or server is chosen by these flags, else by INFERENCE_BACKEND and INFERENCE_SERVICE_URL, else by the review
-    page's settings, else automatically: a server that answers with trained weights, or this machine.
+    The model or server is chosen by these flags, else by INFERENCE_BACKEND and INFERENCE_SERVICE_URL, else automatically: a
+    server that answers with trained weights, or this machine.
     """
     from photodup.photos.embed.batches import embed_library
     from photodup.photos.library.catalogue import Catalogue
@@ -174,13 +176,8 @@ def embed(
 def _connected(opened: "Catalogue", request: "EncoderRequest") -> Iterator["Embedder"]:
     """Connect to the embedder of a library, which decodes as for its earlier embeddings, and print which it is."""
     from photodup.photos.embed.choose import connect_encoder
-    from photodup.photos.library.settings import load_settings
 
-    settings = load_settings(opened.own.path)
-    if settings.warning and not (request.url or request.weights):
-        print(settings.warning, flush=True)
-    digests = [model.digest for model in opened.models() if model.n_embeddings]
-    with connect_encoder(settings, request, digests) as (embedder, description):
+    with connect_encoder(opened, request) as (embedder, description):
         print(description, flush=True)
         yield embedder
 
@@ -229,17 +226,7 @@ def group(
         for name in opened.folders_without_photos(folders.only):
             raise PhotodupError(f"{printable(name)} has no photo: name another folder.")
         feedback = Feedback(opened.own.path)
-        tiers = tiers_by_settings(
-            opened,
-            feedback=feedback,
-            keep=grouping.keep,
-            folders=grouping.prefer_folder,
-            threshold=grouping.threshold,
-            never_from=folders.untouched,
-            digest=grouping.model,
-            allow_random=grouping.allow_random,
-            only=folders.only,
-        )
+        tiers = tiers_by_settings(opened, feedback=feedback, **grouping.of(folders))
     if as_json:
         groups, problems = [_record(g) for g in tiers.groups], [*tiers.problems, *feedback.problems]
         print(json.dumps({"n_photos": tiers.n_photos, "groups": groups, "problems": problems}))
@@ -349,19 +336,14 @@ def review(
     folder = ReviewedFolder(
         folders.root,
         catalogue,
-        only=folders.only,
-        untouched=folders.untouched,
         encoder=encoder.request(),
         small_encoder=export_stand_in,
-        threshold=grouping.threshold,
-        keep=grouping.keep,
-        folders=grouping.prefer_folder,
         protect=folders.in_full(protect),
         not_within=folders.in_full(not_within),
-        digest=grouping.model,
-        allow_random=grouping.allow_random,
+        **grouping.of(folders),
     )
-    serve_review(folder, port=port, browser=browser, is_demo=demo)
+    default_port = 8001 if demo else 8000
+    serve_review(folder, port=default_port if port is None else port, browser=browser)
 
 
 def demo(directory: Annotated[Path, Argument(help="folder to build it in")]) -> None:

@@ -138,7 +138,9 @@ def test_nothing_outside_the_own_folder_changes_but_what_was_removed(tmp_path, l
     with reviewing(library, *where) as client:
         keys = look_at_everything(client)
         assert len(keys) >= 3
-        client.post("settings/keep", data={"resolution": 1, "size": 2, "folders": "2020"})
+        client.post(
+            "settings/keep", data={"rule": ["resolution", "size"], "place": [1, 2], "folders": "2020"}
+        )
         client.post("settings/backend", data={"backend": "other", "name": "local-pytorch-fp32", "url": ""})
         tree.check()
         photos = re.findall(r"/photo/(\d+)/", client.get(f"group/{keys[-1]}").text)
@@ -177,7 +179,7 @@ def test_nothing_outside_the_own_folder_changes_but_what_was_removed(tmp_path, l
     with reviewing(other, *(["--catalogue", second] if folder else [])) as client:
         look_at_everything(client)
         client.post("accept-all")
-        client.post("settings/keep", data={"size": 1})
+        client.post("settings/keep", data={"rule": "size", "place": 1})
     beside.check()
     tree.check(gone=gone)
 

@@ -10,10 +10,9 @@ from support.http_server import accepting
 from support.review_library import client_of, make_library, remove_all
 
 from photodup.core.names import escaped, printable
-from photodup.photos.embed.choose import EncoderRequest, choose
 from photodup.photos.library.feedback import Feedback
 from photodup.photos.library.scan import scan
-from photodup.photos.library.settings import LibrarySettings, load_settings, save_settings
+from photodup.photos.library.settings import load_settings
 from photodup.photos.review.serve import ReviewServer
 from photodup.photos.review.session import ReviewSession
 from photodup.photos.state.journal import Journal
@@ -41,45 +40,16 @@ def listener():
         yield url, calls
 
 
-def test_a_supplied_address_is_called_only_after_it_was_chosen_here(library, listener):
+def test_an_address_in_a_library_is_called_by_nobody(library, listener):
     url, calls = listener
     supplied = {"backend": "fastapi-pytorch-fp32-http-jpeg", "url": url, "keep": ["size"], "folders": []}
-    file = library / ".photodup" / "settings.json"
-    file.write_text(json.dumps(supplied))
-    done = photodup("embed", library, MODEL_PRETRAINED="onnx:/nowhere")
-    assert f"name the server {url}" in done.stdout and "not used" in done.stdout and calls == []
-    with ReviewServer(library) as server, client_of(server) as client:
-        text = client.get("settings").text
-        assert url in text and "Use this address" in text and calls == []
-        client.post("settings/keep", data={"oldest": "1"})
-        assert json.loads(file.read_text())["url"] == url, "it stays for whoever chose it"
-        assert load_settings(file.parent).ignored == ("fastapi-pytorch-fp32-http-jpeg", url) and calls == []
-        chosen = {"backend": f"fastapi-pytorch-fp32-http-jpeg {url}"}
-        assert client.post("settings/backend", data=chosen).status_code == 303
-        assert "Use this address" not in client.get("settings").text
-    assert calls, "once it was chosen, it is asked whether it answers"
-    stored = load_settings(file.parent)
-    wanted = ("fastapi-pytorch-fp32-http-jpeg", url, ("oldest",), None)
-    assert (stored.backend, stored.url, stored.keep, stored.warning) == wanted
-
-
-def test_an_address_is_mine_only_as_i_signed_it(library, monkeypatch, tmp_path):
-    folder = library / ".photodup"
-    save_settings(folder, LibrarySettings("fastapi-pytorch-fp32-http-jpeg", "http://mine:8002"))
-    assert load_settings(folder).url == "http://mine:8002"
-    assert choose(load_settings(folder), EncoderRequest()).url == "http://mine:8002"
-    values = json.loads((folder / "settings.json").read_text())
-    for change in (
-        {"url": "http://yours:8002"},
-        {"backend": "fastapi-pytorch-fp32-http-base64"},
-        {"signature": 1},
-    ):
-        (folder / "settings.json").write_text(json.dumps(values | change))
-        settings = load_settings(folder)
-        assert (settings.backend, settings.url) == ("auto", None) and settings.warning
-    (folder / "settings.json").write_text(json.dumps(values))
-    monkeypatch.setenv("PHOTODUP_CONFIG", str(tmp_path / "another user"))
-    assert load_settings(folder).url is None
+    (library / ".photodup" / "settings.json").write_text(json.dumps(supplied))
+    assert photodup("embed", library, MODEL_PRETRAINED="onnx:/nowhere").returncode == 2
+    grouped = photodup("group", library)
+    assert grouped.returncode == 2 and "settings.json cannot be used" in grouped.stderr
+    with one_sentence(r"settings\.json cannot be used"):
+        ReviewServer(library)
+    assert calls == []
 
 
 # ---- damaged lines ---------------------------------------------------------------------------------------

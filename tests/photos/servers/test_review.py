@@ -14,15 +14,26 @@ import numpy as np
 import pytest
 from PIL import Image, ImageCms
 from support.command import photodup, run_program
-from support.review_library import HOSTILE, add_third_copy, client_of, group_of, listed, remove_all
+from support.review_library import (
+    HOSTILE,
+    add_third_copy,
+    client_of,
+    exif,
+    group_of,
+    listed,
+    photo,
+    remove_all,
+    save,
+    write,
+)
 
 from photodup.core.errors import PhotodupError
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.feedback import Feedback
 from photodup.photos.library.scan import scan
 from photodup.photos.review import pictures
-from photodup.photos.review.pictures import SIZES, exif, photo_picture
-from photodup.photos.review.reviewed_folder import ReviewedFolder
+from photodup.photos.review import session as sessions
+from photodup.photos.review.pictures import SIZES, photo_picture
 from photodup.photos.review.serve import ReviewServer
 from photodup.photos.review.session import DONE, MARKED, SKIPPED, TODO, ReviewSession
 from photodup.photos.trash.files import TRASH_FOLDER
@@ -204,7 +215,9 @@ def test_ten_thousand_groups_stay_fluid(session, library, monkeypatch):
     one = next(iter(session.items.values())).group
     keepers = (replace(one.keeper, id=10**5 + i, md5=f"{i:032x}") for i in range(10_000))
     many = tuple(replace(one, choice=replace(one.choice, keeper=keeper)) for keeper in keepers)
-    large = ReviewSession(library, find=lambda catalogue, seconds: replace(session.tiers, copies=many))
+    tiers = replace(session.tiers, copies=many)
+    monkeypatch.setattr(sessions, "tiers_by_settings", lambda catalogue, seconds: tiers)
+    large = ReviewSession(library)
     synced = []
     monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(descriptor))
     assert large.accept_all() == 10_000
@@ -213,10 +226,7 @@ def test_ten_thousand_groups_stay_fluid(session, library, monkeypatch):
     assert len(synced) <= 6, "and so is taking them back"
     assert {item.status for item in large.items.values()} == {TODO}
     assert large.accept_all() == 10_000
-    monkeypatch.undo()
-    with ReviewServer(
-        ReviewedFolder(library, find=lambda catalogue, seconds: replace(session.tiers, copies=many))
-    ) as running:
+    with ReviewServer(library) as running:
         text = httpx.get(running.url + "?number=200", timeout=60).text
         assert "Page 200 of 417" in text and text.count('class="card') == 24
 
@@ -426,7 +436,7 @@ def test_only_the_list_that_was_shown_is_removed(server, library):
         assert len(before - files(library)) in (1, 2), "one photo, with its sidecar"
 
 
-def test_a_keeper_that_another_group_removes_is_shown_so_and_its_copies_stay(library):
+def test_a_keeper_that_another_group_removes_is_shown_so_and_its_copies_stay(library, monkeypatch):
     tiers = ReviewSession(library).tiers
     copies = next(group for group in tiers.copies if group.keeper.path.name == "IMG_1.jpg")
     lone = listed(library)["lone.jpg"]
@@ -434,9 +444,9 @@ def test_a_keeper_that_another_group_removes_is_shown_so_and_its_copies_stay(lib
     scene = replace(
         copies, tier="similar", choice=choice, members=(replace(copies.members[0], photo=copies.keeper),)
     )
-    with ReviewServer(
-        ReviewedFolder(library, find=lambda catalogue, seconds: replace(tiers, similar=(scene,)))
-    ) as server:
+    both = replace(tiers, similar=(scene,))
+    monkeypatch.setattr(sessions, "tiers_by_settings", lambda catalogue, seconds: both)
+    with ReviewServer(library) as server:
         session = server.session
         session.accept_all()
         session.accept(next(item.key for item in session.select("similar")), [lone.id])
@@ -462,7 +472,7 @@ def test_whatever_is_asked_the_answer_is_a_page_in_words(server):
         assert "Choose what to restore" in client.post("restore", headers=origin).text
 
 
-def test_a_name_that_is_no_utf8_can_be_refused_in_words(library):
+def test_a_name_that_is_no_utf8_can_be_refused_in_words(library, monkeypatch):
     odd = Path(os.fsdecode(os.fsencode(library) + b"/caf\xe9.jpg"))
     (library / "Backup" / "IMG_3.jpg").rename(odd)
     scan(library, progress=False)
@@ -478,7 +488,8 @@ def test_a_name_that_is_no_utf8_can_be_refused_in_words(library):
         answer = client.get("trash")
         assert answer.status_code == 200 and "changed since the scan" in answer.text
         tiers = replace(server.session.tiers, problems=(f"{odd}: cannot be decoded",))
-    with ReviewServer(ReviewedFolder(library, find=lambda catalogue, seconds: tiers)) as server:
+    monkeypatch.setattr(sessions, "tiers_by_settings", lambda catalogue, seconds: tiers)
+    with ReviewServer(library) as server:
         answer = httpx.get(server.url)
         assert answer.status_code == 200 and ".jpg: cannot be decoded" in answer.text
 
@@ -501,8 +512,6 @@ def test_the_trash_is_paged_and_a_page_of_it_restored_at_once(server, library, m
 
 
 def test_pages_of_a_library_without_duplicates_say_so(tmp_path):
-    from support.review_library import photo, save
-
     save(photo("coffee"), tmp_path / "one" / "coffee.jpg")
     scan(tmp_path / "one", progress=False)
     (tmp_path / "none").mkdir()
@@ -601,13 +610,6 @@ def test_many_at_once_are_made_two_at_a_time(large, monkeypatch):
     assert max(most) == 2
 
 
-def test_exif_is_read_and_broken_exif_is_nothing(library):
-    one = listed(library)["2020/IMG_1.jpg"]
-    assert exif(library, one)["DateTimeOriginal"] == "2020:05:16 09:00:00"
-    os.utime(library / "2020" / "IMG_1.jpg", (1, 1))
-    assert exif(library, one) == {}, "a changed file is not read"
-
-
 def test_details_say_what_was_photographed_and_not_how_a_tiff_is_laid_out(library):
     from photodup.photos.review.pictures import _words, side_by_side
 
@@ -615,9 +617,13 @@ def test_details_say_what_was_photographed_and_not_how_a_tiff_is_laid_out(librar
     Image.open(library / with_date.path).convert("RGB").save(library / "2020" / "scan.tif")
     scan(library, progress=False)
     tiff = listed(library)["2020/scan.tif"]
-    names = {row.name for row in side_by_side(library, with_date, tiff) if row.is_detail}
+    names = {row.name for row in side_by_side(with_date, tiff) if row.is_detail}
     assert not names & {"Bits per sample", "Image width", "Strip offsets", "Compression"}
-    assert {row.name: row.right for row in side_by_side(library, with_date, tiff)}["Metadata"] == "0 fields"
+    assert {row.name: row.right for row in side_by_side(with_date, tiff)}["Metadata"] == "0 fields"
+    write(photo("coffee"), library / "lens.jpg", data=exif(LensModel="A <b>lens</b>", ISOSpeedRatings=100))
+    scan(library, progress=False)
+    rows = {row.name: (row.left, row.right) for row in side_by_side(listed(library)["lens.jpg"], with_date)}
+    assert rows["Lens model"] == ("A <b>lens</b>", "–") and rows["ISO speed ratings"] == ("100", "–")
     assert _words("FocalLengthIn35mmFilm") == "Focal length in 35mm film"
     assert _words("ISOSpeedRatings") == "ISO speed ratings" and _words("Artist") == "Artist"
 

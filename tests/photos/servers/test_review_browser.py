@@ -72,6 +72,12 @@ def until(page, expression: str) -> None:
     raise AssertionError(f"never came true: {expression}")
 
 
+def at_group(page, number: int) -> None:
+    """Wait until a group is shown and its script listens to keys, which is after its text is there."""
+    page.wait_for_selector(f".where strong:text-is('{number}')")
+    page.wait_for_load_state()
+
+
 def jpegs(folder: Path) -> set[str]:
     found = (p.relative_to(folder) for p in folder.rglob("*.jpg"))
     return {str(p) for p in found if not p.parts[0].startswith(".")}
@@ -84,12 +90,11 @@ def test_the_whole_way_by_keyboard(server, page):
     page.goto(server.url)
     assert page.locator(".card").count() == 3
     page.keyboard.press("Enter")
-    page.wait_for_selector("#stage")
-    for _ in range(2):
+    for number in (1, 2):
+        at_group(page, number)
         until(page, "[...document.images].every((i) => i.complete && i.naturalWidth > 0)")
-        place = page.locator(".where strong").first.inner_text()
         page.keyboard.press("Enter")
-        until(page, f"document.querySelector('.where strong')?.innerText !== '{place}'")
+    at_group(page, 3)
     page.keyboard.press("k")  # keep the right one too
     assert page.locator("#accept-label").inner_text() == "Keep all"
     page.keyboard.press("x")
@@ -208,6 +213,8 @@ def test_keys_of_the_comparison(server, page):
     assert stage.get_attribute("data-mode") == "difference" and page.locator(".right").is_hidden()
     until(page, "document.querySelector('.map canvas')?.width > 0")
     until(page, "document.querySelector('#differs').textContent.includes('differ')")
+    kept, drawn = (page.locator(f"{pane} .view").bounding_box() for pane in (".left", ".map"))
+    assert (kept["y"], kept["height"]) == (drawn["y"], drawn["height"]), "the two stand side by side"
     page.keyboard.press("z")
     assert len(set(page.evaluate(transforms))) == 1, "zoomed with the photo beside it"
     page.keyboard.press("z")
@@ -218,15 +225,15 @@ def test_keys_of_the_comparison(server, page):
     page.keyboard.press("Escape")
     assert page.locator("#help").is_hidden()
     page.keyboard.press("ArrowDown")
-    page.wait_for_selector(".where strong:text-is('2')")
+    at_group(page, 2)
     page.keyboard.press("o")
     assert page.locator("#accept-label").inner_text() == "Keep at least one"
     assert page.locator("button[value=accept]").is_disabled()
     page.keyboard.press("o")
     page.keyboard.press("b")
-    page.wait_for_selector(".where strong:text-is('3')")
+    at_group(page, 3)
     page.keyboard.press("s")
-    until(page, "document.querySelector('.where strong')?.innerText === '1'")
+    at_group(page, 1)
     assert [item.status for item in server.session.items.values()] == ["todo", "apart", "skipped"]
     page.keyboard.press("Escape")
     page.wait_for_selector(".card")
@@ -247,9 +254,9 @@ def test_undo_leads_back_and_nothing_focusable_is_invisible(server, page):
     keys = list(server.session.items)
     page.goto(f"{server.url}group/{keys[0]}")
     page.keyboard.press("s")
-    page.wait_for_selector(".where strong:text-is('2')")
+    at_group(page, 2)
     page.keyboard.press("u")
-    page.wait_for_selector(".where strong:text-is('1')")
+    at_group(page, 1)
     assert page.url.endswith(f"/group/{keys[0]}") and server.session.items[keys[0]].status == "todo"
     seen = []
     for _ in range(30):
@@ -275,21 +282,21 @@ def test_enter_does_what_the_focus_is_on_and_a_held_key_decides_once(server, pag
     page.goto(f"{server.url}group/{keys[0]}")
     page.locator("button[value=skip]").focus()
     page.keyboard.press("Enter")
-    page.wait_for_selector(".where strong:text-is('2')")
+    at_group(page, 2)
     assert states() == ["skipped", "todo", "todo"], "not accepted"
     page.get_by_role("button", name="Undo").focus()
     page.keyboard.press("Enter")
-    page.wait_for_selector(".where strong:text-is('1')")
+    at_group(page, 1)
     assert states() == ["todo"] * 3
     page.keyboard.down("Enter")
-    page.wait_for_selector(".where strong:text-is('2')")
+    at_group(page, 2)
     for _ in range(5):
         page.keyboard.down("Enter")  # what a keyboard sends while it is held
         page.wait_for_timeout(100)
     page.keyboard.up("Enter")
     assert states() == ["marked", "todo", "todo"]
     page.keyboard.press("S")  # caps lock
-    page.wait_for_selector(".where strong:text-is('3')")
+    at_group(page, 3)
     assert states() == ["marked", "skipped", "todo"]
 
 
@@ -347,14 +354,14 @@ def test_settings_by_keyboard(server, page):
     page.get_by_label("resolution more pixels").fill("2")
     page.get_by_role("button", name="Use these rules").press("Enter")
     page.wait_for_load_state()
-    until(page, "document.querySelectorAll('.rules input')[0]?.name === 'folder'")
+    until(page, "document.querySelector('.rules input')?.value === 'folder'")
     assert server.session.settings.folders == ("Shared",) and server.session.settings.protected == ("Backup",)
     assert any(str(i.group.keeper.path).startswith("Shared/") for i in server.session.items.values())
     page.get_by_text("Servers and models").click()
     page.get_by_label("local-onnx-fp32").check()
     page.get_by_role("button", name="Use this backend").click()
     until(page, "document.querySelector('[value=local-onnx-fp32]')?.checked")
-    assert server.session.settings.backend == "local-onnx-fp32"
+    assert server.folder.encoder.backend == "local-onnx-fp32"
 
 
 def test_it_works_without_scripts(server, browser):

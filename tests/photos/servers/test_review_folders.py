@@ -1,8 +1,7 @@
-"""Folders from which nothing goes, that are not compared with themselves, and several at once; rules of one run."""
+"""Folders from which nothing goes, that are not compared with themselves, and several at once."""
 
 import json
 import os
-import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 from support.command import one_sentence, photodup, run_command
-from support.review_library import add_third_copy, client_of, exif, group_of, photo, save, write
+from support.review_library import add_third_copy, client_of, group_of, photo, save
 from support.trash_kills import at_home
 
 from photodup.core.errors import PhotodupError
@@ -61,7 +60,7 @@ def test_what_is_protected_is_kept_is_not_suggested_and_does_not_go(library):
     # The next start remembers, until the settings say otherwise.
     with ReviewServer(library) as server, client_of(server) as client:
         assert suggested(server.session, "IMG_1.jpg") == []
-        assert done(server, client, "settings/keep", protected="Backup", resolution="1") == 303
+        assert done(server, client, "settings/keep", protected="Backup", rule="resolution", place="1") == 303
         assert suggested(server.session, "IMG_1.jpg") == ["Shared/small coffee.jpg"]
 
 
@@ -135,37 +134,6 @@ def test_a_folder_is_not_compared_with_itself(library):
         assert server.session.items == {}
 
 
-def test_rules_of_a_run_choose_between_equal_photos_alone(library):
-    astronaut = photo("astronaut")
-    write(astronaut, library / "a.jpg", data=exif(ImageUniqueID="1"))  # more fields, and nothing that b lacks
-    write(astronaut, library / "b.jpg", data=exif())
-    write(astronaut.resize((200, 200)), library / "c.jpg", data=exif())
-    for number, name in enumerate(("c.jpg", "b.jpg", "a.jpg", "Backup/IMG_3.jpg", "2021/IMG_3.jpg")):
-        os.utime(library / name, (1e9 + number, 1e9 + number))
-    scan(library, progress=False)
-    with ReviewServer(library) as server, client_of(server) as client:
-
-        def kept() -> list[str]:
-            found = [group_of(server.session, name) for name in ("a.jpg", "IMG_3.jpg")]
-            return [str(item.group.keeper.path) for item in found]
-
-        assert kept() == ["a.jpg", "2021/IMG_3.jpg"]
-        done(server, client, "wishes", wishes="oldest_file")
-        assert kept() == ["b.jpg", "Backup/IMG_3.jpg"], "the thumbnail is older, and never kept for that"
-        assert suggested(server.session, "a.jpg") == ["a.jpg", "c.jpg"]
-        assert 'name="wishes" value="oldest_file" checked' in client.get("").text
-        done(server, client, "wishes", wishes="oldest_file", never_from="2021")
-        assert kept() == ["b.jpg", "2021/IMG_3.jpg"]
-        done(server, client, "wishes", never_from=["2021", "Backup"])
-        assert suggested(server.session, "IMG_3.jpg") == [], "each of several folders"
-        checked = re.findall(r'name="never_from" value="([^"]+)" checked', client.get("?status=done").text)
-        assert checked == ["2021", "Backup"], "also where the groups shown are in neither"
-        assert done(server, client, "wishes", never_from="elsewhere") == 409
-        done(server, client, "wishes")
-        assert kept() == ["a.jpg", "2021/IMG_3.jpg"]
-    assert load_settings(library / ".photodup").protected == (), "for this run only"
-
-
 def several(folder: Path, *names: str) -> Path:
     """One photo in each of some folders, smaller from one to the next."""
     image = photo("coffee").resize((360, 240))
@@ -213,7 +181,7 @@ def test_several_folders_are_reviewed_with_some_protected(tmp_path, monkeypatch)
     monkeypatch.chdir(library)
     folders = as_one_library([Path(name) for name in "ABC"])
     assert folders.untouched == ("A/Own",) and "A is a library of its own too" in folders.notes[-1]
-    options = {"only": folders.only, "untouched": folders.untouched}
+    options = {"only": folders.only, "never_from": folders.untouched}
     options |= {"protect": folders.in_full(["B"]), "not_within": folders.in_full([str(library / "C")])}
     before = at_home(library)
     with (

@@ -95,12 +95,13 @@ def test_forms_of_other_sites_are_refused(server, headers, path):
 
 
 def test_what_the_owner_typed_is_escaped_too(library):
+    from photodup.photos.embed.choose import EncoderRequest
     from photodup.photos.library.settings import LibrarySettings
 
     with ReviewServer(library) as server:
         hostile = 'http://127.0.0.1:9/"><script>alert(1)</script>'
-        chosen = LibrarySettings("fastapi-pytorch-fp32-http-jpeg", hostile, folders=("</textarea><b>x",))
-        server.session.change(chosen)
+        server.session.change(LibrarySettings(folders=("</textarea><b>x",)))
+        server.folder.encoder = EncoderRequest("fastapi-pytorch-fp32-http-jpeg", hostile)
         text = httpx.get(server.url + "settings", timeout=30).text
         assert "<script>alert" not in text and "</textarea><b>" not in text
         assert "&lt;script&gt;alert(1)" in text and "&lt;/textarea&gt;" in text

@@ -25,6 +25,7 @@ from photodup.photos.library import scan as scanning
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
 from photodup.photos.library.settings import LibrarySettings, load_settings
+from photodup.photos.review import session as sessions
 from photodup.photos.review import site
 from photodup.photos.review.reviewed_folder import (
     Finished,
@@ -208,7 +209,7 @@ def test_similar_scenes_are_found_from_the_page_by_the_encoder_that_is_chosen(bu
         assert client.post("similar", data={"encoder": "/etc/passwd"}).status_code == 409
         done(client, "similar", encoder="small")
         assert asked == [1] and "3 photos were looked at" in client.get("?tier=similar").text
-        assert server.session.tiers.model is not None and server.folder.n_new == 0
+        assert server.session.tiers.model is not None and server.session.n_new == 0
         save(photo("chelsea"), bursts / "new.jpg")
         done(client, "scan")
         assert "1 photo is new" in client.get("?tier=similar").text
@@ -292,7 +293,7 @@ def test_the_threshold_is_chosen_on_the_page_kept_and_taken_back(bursts, tiny_on
         assert load_settings(bursts / ".photodup") == LibrarySettings()
 
 
-def test_groups_are_shown_while_further_photos_are_compared(tmp_path):
+def test_groups_are_shown_while_further_photos_are_compared(tmp_path, monkeypatch):
     """The first are those that need no comparison; a decision about one of them stays."""
     library = make_library(tmp_path / "library", is_compared=False)
     go_on = threading.Event()
@@ -302,15 +303,16 @@ def test_groups_are_shown_while_further_photos_are_compared(tmp_path):
             go_on.wait(60)
         return tiers_by_settings(catalogue, **options)
 
-    server = ReviewServer(ReviewedFolder(library, find=find), opened_on_page=True)
+    monkeypatch.setattr(sessions, "tiers_by_settings", find)
+    server = ReviewServer(library, opened_on_page=True)
     with server, client_of(server, follow_redirects=True) as client:
         until(lambda: client.get("work/state").json()["is_open"])
         (key,) = server.session.items
-        assert "You can go on meanwhile" in client.get("").text and not server.session.is_complete
+        assert "You can go on meanwhile" in client.get("").text and not server.session.tiers.is_complete
         client.post(f"group/{key}", data={"action": "skip"})
         go_on.set()
         until_idle(client)
-        assert server.session.is_complete and len(server.session.items) == 3
+        assert server.session.tiers.is_complete and len(server.session.items) == 3
         assert server.session.items[key].status == SKIPPED
 
 

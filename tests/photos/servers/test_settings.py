@@ -1,4 +1,4 @@
-"""What the owner set, and who embeds: flags before the environment before the page before `auto`; real servers."""
+"""What the owner set, and who embeds: flags or the page before the environment before `auto`; real servers."""
 
 import json
 import os
@@ -36,12 +36,12 @@ def test_settings_survive_as_plain_json_and_have_defaults(tmp_path):
     own = OwnFolder(tmp_path)
     own.prepare()
     assert load_settings(tmp_path) == LibrarySettings()
-    made = LibrarySettings("triton-onnx-fp32-grpc-fp32", "127.0.0.1:8004", ("size", "oldest"), ("A",))
+    made = LibrarySettings(("size", "oldest"), ("A",))
     save_settings(tmp_path, made)
     assert load_settings(tmp_path) == made
     assert {path.name for path in tmp_path.iterdir()} == {"settings.json", MARKER}
     values = json.loads(own.settings.read_text())
-    assert (values["backend"], values["keep"], values["folders"]) == (made.backend, ["size", "oldest"], ["A"])
+    assert (values["keep"], values["folders"]) == (["size", "oldest"], ["A"])
     own.settings.rename(tmp_path / "other.json")
     own.settings.symlink_to(tmp_path / "other.json")
     with pytest.raises(PhotodupError, match=r"settings.json cannot be used .*symbolic link"):
@@ -50,8 +50,8 @@ def test_settings_survive_as_plain_json_and_have_defaults(tmp_path):
 
 @pytest.mark.parametrize(
     "text",
-    ["{", "[]", '{"backend": "nobody"}', '{"keep": ["biggest"]}', '{"colour": 1}', '{"keep": []}', '{"folders": [1]}',
-     '{"folders": "Originals"}', "[" * 100_000, '{"ignored": ["auto", "x"]}', '{"keep": "\\u001b[31m"}', "\0",
+    ["{", "[]", '{"url": "http://a:9"}', '{"keep": ["biggest"]}', '{"colour": 1}', '{"keep": []}', '{"folders": [1]}',
+     '{"folders": "Originals"}', "[" * 100_000, '{"threshold": "x"}', '{"keep": "\\u001b[31m"}', "\0",
      '{"protected": ["a\\u0000/b"]}', " " * 2**20 + "{}"],
 )  # fmt: skip
 def test_unreadable_settings_are_one_sentence_that_names_the_file(tmp_path, text):
@@ -88,19 +88,6 @@ def test_feedback_that_cannot_be_believed_is_one_sentence_and_costs_nothing_else
     assert Feedback(tmp_path).keepers() == {"0" * 32}, "the damaged line keeps its place: numbers still fit"
 
 
-@pytest.mark.parametrize(("backend", "url"), [
-    ("triton-onnx-fp32-grpc-fp32", None),
-    ("triton-onnx-fp32-grpc-fp32", "127.0.0.1"),
-    ("fastapi-pytorch-fp32-http-jpeg", "127.0.0.1:8002"),
-    ("fastapi-pytorch-fp32-http-jpeg", "file:///etc/passwd"),
-    ("fastapi-pytorch-fp32-http-jpeg", "http://127.0.0.1:port"),
-    ("nobody", "http://127.0.0.1:8002"),
-])  # fmt: skip
-def test_an_address_that_could_never_work_is_refused(backend, url):
-    with pytest.raises(PhotodupError):
-        LibrarySettings(backend, url)
-
-
 def test_folders_stay_inside_the_library():
     assert check_inside([" 2020/ ", "", "a/./b"]) == ("2020", "a/b")
     for folder in ("/etc", "../other", "a/../../b"):
@@ -108,11 +95,8 @@ def test_folders_stay_inside_the_library():
             check_inside([folder])
 
 
-DEFAULTS = LibrarySettings()
-
-
-def chosen_by(settings=DEFAULTS, digests=(), **request):
-    return choose(settings, EncoderRequest(**request), digests)
+def chosen_by(digests=(), **request):
+    return choose(EncoderRequest(**request), digests)
 
 
 def where(choice):
@@ -122,18 +106,13 @@ def where(choice):
 # ---- who embeds ------------------------------------------------------------------------------------------
 
 
-def test_flag_before_environment_before_settings(monkeypatch):
-    stored = LibrarySettings("fastapi-pytorch-fp32-http-jpeg", "http://stored:1")
-    assert where(choose(stored, EncoderRequest())) == ("fastapi-pytorch-fp32-http-jpeg", "http://stored:1")
+def test_flag_before_environment_before_auto(monkeypatch):
     monkeypatch.setenv("INFERENCE_BACKEND", "triton")
     monkeypatch.setenv("INFERENCE_SERVICE_URL", "http://environment:1")
-    assert where(choose(stored, EncoderRequest())) == ("triton", "http://environment:1")
-    assert where(chosen_by(stored, backend="local-pytorch-fp32")) == ("local-pytorch-fp32", None)
-    assert where(chosen_by(stored, url="http://flag:1")) == (None, "http://flag:1")
-    monkeypatch.delenv("INFERENCE_BACKEND")
-    monkeypatch.delenv("INFERENCE_SERVICE_URL")
-    assert chosen_by(stored, backend="fastapi-pytorch-fp32-http-jpeg").url == "http://stored:1"
-    assert chosen_by(stored, backend="auto").backend == "local-pytorch-fp32", "auto can be asked for again"
+    assert where(chosen_by()) == ("triton", "http://environment:1")
+    assert where(chosen_by(backend="local-pytorch-fp32")) == ("local-pytorch-fp32", None)
+    assert where(chosen_by(url="http://flag:1")) == (None, "http://flag:1")
+    assert chosen_by(backend="auto").backend == "local-pytorch-fp32", "auto can be asked for again"
 
 
 def test_auto_takes_a_trained_server_and_never_random_weights(small_service, random_service):
@@ -188,59 +167,50 @@ def test_states_say_who_answers_and_what_they_serve(tiny_triton, random_service)
 def test_what_is_worth_asking(monkeypatch):
     monkeypatch.setattr("photodup.photos.embed.choose.KNOWN", KNOWN)
     monkeypatch.setenv("INFERENCE_SERVICE_URL", "http://e:1")
-    stored = LibrarySettings("triton-onnx-fp32-grpc-fp32", "s:1")
-    found = known_backends(stored, {"fastapi-pytorch-fp32-http-jpeg": "http://f:1"})
-    assert found[:3] == [
-        ("triton-onnx-fp32-grpc-fp32", "s:1"),
+    found = known_backends({"fastapi-pytorch-fp32-http-jpeg": "http://f:1"})
+    assert found[:2] == [
         ("fastapi-pytorch-fp32-http-jpeg", "http://e:1"),
         ("fastapi-pytorch-fp32-http-jpeg", "http://f:1"),
     ]
-    assert len(found) == 6, "and the documented ports of this machine"
+    assert len(found) == 5, "and the documented ports of this machine"
 
 
-def test_the_page_chooses_and_embed_follows(library, small_service):
+def test_the_page_chooses_for_this_run_and_the_command_line_for_its_own(library, small_service):
     """The settings page over real HTTP, then the real command, against real services."""
-    service = small_service()
+    service, backend = small_service(), "fastapi-pytorch-fp32-http-jpeg"
+    request = EncoderRequest(endpoints={backend: service.url})
     with (
-        ReviewServer(
-            ReviewedFolder(
-                library, encoder=EncoderRequest(endpoints={"fastapi-pytorch-fp32-http-jpeg": service.url})
-            )
-        ) as server,
-        client_of(server) as client,
+        ReviewServer(ReviewedFolder(library, encoder=request)) as server,
+        client_of(server, follow_redirects=True) as client,
     ):
         text = client.get("settings").text
         assert service.url in text and "answers" in text
-        digest = probe_servers([("fastapi-pytorch-fp32-http-jpeg", service.url)])[0].digest
+        digest = probe_servers([(backend, service.url)])[0].digest
         assert digest[:12] in text
-        chosen = {"backend": f"fastapi-pytorch-fp32-http-jpeg {service.url}"}
-        assert client.post("settings/backend", data=chosen).status_code == 303
-        bad = {"backend": "other", "name": "triton-onnx-fp32-grpc-fp32", "url": "nowhere"}
-        refused = client.post("settings/backend", data=bad)
-        assert refused.status_code == 409 and "host:port" in refused.text
-    stored = load_settings(library / ".photodup")
-    assert (stored.backend, stored.url) == ("fastapi-pytorch-fp32-http-jpeg", service.url)
-    done = photodup("embed", library)
-    assert done.returncode == 0, done.stderr
-    assert f"fastapi-pytorch-fp32-http-jpeg at {service.url}" in done.stdout
-    assert "as the settings of this library say" in done.stdout and "6 photographs embedded" in done.stdout
-    with Catalogue(library) as catalogue:
-        assert [model.digest for model in catalogue.models()] == [digest]
+        triton = {"backend": "other", "name": "triton-onnx-fp32-grpc-fp32"}
+        for address, sentence in {
+            "nowhere": "host:port",
+            SILENT.removeprefix("http://"): "127.0.0.1:9",
+        }.items():
+            refused = client.post("settings/backend", data=triton | {"url": address})
+            assert refused.status_code == 409 and sentence in refused.text
+        chosen = client.post("settings/backend", data={"backend": f"{backend} {service.url}"}).text
+        assert f'value="{backend} {service.url}" id="backend-{backend}-{service.url}" checked' in chosen
+        client.post("similar")
+        until(lambda: not client.get("work/state").json()["is_running"])
+        assert server.session.tiers.model.digest == digest
+        client.post("settings/backend", data={"backend": "auto"})
+        assert server.folder.encoder == request
+    assert load_settings(library / ".photodup") == LibrarySettings(), "no address is stored"
     overruled = photodup("embed", library, INFERENCE_BACKEND="triton", INFERENCE_SERVICE_URL=SILENT)
     assert overruled.returncode == 2 and "Traceback" not in overruled.stderr
-    flags = "--url", service.url, "--backend", "pytorch"
-    assert "0 photographs embedded" in photodup("embed", library, *flags, INFERENCE_BACKEND="triton").stdout
-
-
-def test_a_short_name_and_the_full_one_mean_the_same(tmp_path):
-    (tmp_path / "settings.json").write_text('{"backend":"triton-onnx-fp32-grpc-fp32","url":"127.0.0.1:8004"}')
-    stored = load_settings(tmp_path)
-    # Nobody signed it: it is shown, and used once it was chosen on this machine.
-    assert stored.ignored == ("triton-onnx-fp32-grpc-fp32", "127.0.0.1:8004") and stored.backend == "auto"
-    stored = LibrarySettings(*stored.ignored)
-    for flag in ("triton_grpc", "triton-onnx-fp32-grpc-fp32"):
-        assert where(chosen_by(stored, backend=flag)) == ("triton-onnx-fp32-grpc-fp32", "127.0.0.1:8004")
-    assert where(chosen_by(stored, backend="local-onnx-fp32", weights="w")) == ("local-onnx-fp32", None)
+    done = photodup(
+        "embed", library, "--url", service.url, "--backend", "pytorch", INFERENCE_BACKEND="triton"
+    )
+    assert f"{backend} at {service.url}" in done.stdout and "as the command line says" in done.stdout
+    assert "0 photographs embedded" in done.stdout
+    with Catalogue(library) as catalogue:
+        assert [model.digest for model in catalogue.models()] == [digest]
 
 
 # ---- which photo to keep ---------------------------------------------------------------------------------
@@ -254,15 +224,19 @@ def test_keep_rules_of_the_page_and_of_the_command_line(library):
     with ReviewServer(library) as server:
         assert "2020/IMG_1.jpg" in {str(i.group.keeper.path) for i in server.session.items.values()}
         with client_of(server) as client:
-            fields = {"folder": "1", "resolution": "2", "folders": "Shared\nEdited\n"}
+            fields = {
+                "rule": ["resolution", "folder", "size"],
+                "place": ["2", "1", "0"],
+                "folders": "Shared\nEdited\n",
+            }
             assert client.post("settings/keep", data=fields).status_code == 303
             shown = "Shared/small coffee.jpg"  # on a busy machine only after the answer, which then says "working"
             until(lambda: shown in {str(i.group.keeper.path) for i in server.session.items.values()})
             key = next(k for k, i in server.session.items.items() if i.group.keeper.path.parts[0] == "Shared")
             until(lambda: "preferred folder: Shared" in client.get(f"group/{key}").text)
-            for bad in ({"resolution": "0"}, {"folder": "1", "folders": "/etc"}):
-                assert client.post("settings/keep", data=bad).status_code == 409, bad
-            assert client.post("settings/keep", data={"folder": "x"}).status_code == 422
+            for bad in ({"place": "0"}, {"place": "1", "folders": "/etc"}, {"rule": "biggest", "place": "1"}):
+                assert client.post("settings/keep", data={"rule": "folder"} | bad).status_code == 409, bad
+            assert client.post("settings/keep", data={"rule": "folder", "place": "x"}).status_code == 422
     assert load_settings(library / ".photodup").keep == ("folder", "resolution")
     with Catalogue(library) as catalogue:
         assert "Shared/small coffee.jpg" in keepers(tiers_by_settings(catalogue))

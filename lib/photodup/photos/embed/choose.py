@@ -13,12 +13,12 @@ from photodup.embedding.backends import parse_backend
 from photodup.embedding.engines.reduced import draft_verdict_on
 from photodup.embedding.imaging import DRAFT_SIZE
 from photodup.embedding.vectors import digest_drafted, is_among
-from photodup.photos.library.settings import AUTO, LibrarySettings
+from photodup.photos.library.catalogue import Catalogue
 
 if TYPE_CHECKING:
     from photodup.embedding.client.embedder import Embedder
 
-LOCAL, _SERVICE = "local-pytorch-fp32", "fastapi-pytorch-fp32-http-jpeg"
+AUTO, LOCAL, _SERVICE = "auto", "local-pytorch-fp32", "fastapi-pytorch-fp32-http-jpeg"
 # Name and default address, as the documented port map has them.
 KNOWN = {
     _SERVICE: "http://127.0.0.1:8002",
@@ -85,11 +85,9 @@ class ChosenEncoder:
         return connect(self.url, self.backend, mode=self.mode, **local)  # type: ignore[arg-type]
 
 
-def known_backends(settings: LibrarySettings, endpoints: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return (name, address) of every server worth asking: stored, environment, endpoints file, port map."""
+def known_backends(endpoints: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return (name, address) of every server worth asking: environment, endpoints file, port map."""
     chosen, here = list[tuple[str, str]](), environment()
-    if settings.backend != AUTO and settings.url:
-        chosen.append((settings.backend, settings.url))
     if here.service_url:
         chosen.append((here.service_backend or _SERVICE, here.service_url))
     return list(dict.fromkeys([*chosen, *endpoints.items(), *KNOWN.items()]))
@@ -116,10 +114,8 @@ def _ask(name: str, url: str) -> ServerState:
         return ServerState(name, url, False, problem=str(error))
 
 
-def choose(
-    settings: LibrarySettings, request: EncoderRequest, digests: Collection[str] = ()
-) -> ChosenEncoder:
-    """Choose the encoder: flags before environment before the page's settings before `auto`.
+def choose(request: EncoderRequest, digests: Collection[str] = ()) -> ChosenEncoder:
+    """Choose the encoder: flags or the page before environment before `auto`.
 
     `auto` takes a server that answers now and serves trained weights, best the model that this library's
     embeddings come from already; else the model in this process. It never takes random weights, and where
@@ -127,8 +123,7 @@ def choose(
     not answer is an error: half a library from each of two models would be hard to explain.
 
     Args:
-        settings: what the page stored.
-        request: what the command line said.
+        request: what the command line or the page said.
         digests: models that have embeddings here.
 
     Raises:
@@ -142,13 +137,9 @@ def choose(
             raise PhotodupError("Weights are for the model in this process: leave the server out.")
         return ChosenEncoder(backend or LOCAL, None, "local", "as the command line says", weights)
     here = environment()
-    stored = None if settings.backend == AUTO else settings.backend
-    if backend and backend == stored and not url:
-        url = here.service_url or settings.url
     for name, address, source in (
         (backend, url, "the command line says"),
         (here.service_backend, here.service_url, "the environment says"),
-        (stored, settings.url, "the settings of this library say"),
     ):
         if name == AUTO:
             return _auto(address, digests, endpoints)
@@ -162,7 +153,7 @@ def _auto(url: str | None, digests: Collection[str], endpoints: Mapping[str, str
         return ChosenEncoder(_SERVICE, url, "auto", "that server if it answers, else this machine")
     if weights := environment().model_pretrained:
         return ChosenEncoder(LOCAL, None, "local", f"MODEL_PRETRAINED names weights here: {weights}")
-    states = probe_servers(known_backends(LibrarySettings(), endpoints))
+    states = probe_servers(known_backends(endpoints))
     fit = sorted((s for s in states if s.is_fit), key=lambda state: not is_among(state.digest, digests))
     if fit:
         same = ", the model of this library's embeddings" if is_among(fit[0].digest, digests) else ""
@@ -175,14 +166,10 @@ def _auto(url: str | None, digests: Collection[str], endpoints: Mapping[str, str
 
 
 @contextmanager
-def connect_encoder(
-    settings: LibrarySettings, request: EncoderRequest, digests: Sequence[str]
-) -> Iterator[tuple["Embedder", str]]:
-    """Connect to the chosen encoder, decoding as for the library's embeddings; yield it and a description.
-
-    The arguments are those of `choose`, the model with most embeddings first.
-    """
-    choice = choose(settings, request, digests)
+def connect_encoder(catalogue: Catalogue, request: EncoderRequest) -> Iterator[tuple["Embedder", str]]:
+    """Connect to the encoder of a library, decoding as for its embeddings; yield it and a description."""
+    digests = [model.digest for model in catalogue.models() if model.n_embeddings]
+    choice = choose(request, digests)
     with choice.connect() as embedder:
         is_drafted, decoding = choose_decoding(embedder, digests)
         if is_drafted:

@@ -17,9 +17,7 @@ from photodup.photos.library.metadata import KINDS, in_words, lost_in_words, mer
 from photodup.photos.library.settings import DEFAULT_RULES, check_rules
 from photodup.photos.library.sidecars import FILM_SUFFIXES, RAW_SUFFIXES, Sidecars
 
-# Rules among photos that are equal as pictures; the last two may be wished for.
-_PROTECTED, _OLDEST_FILE, _RAW_FIRST = "protected", "oldest_file", "raw"
-WISHES = (_OLDEST_FILE, _RAW_FIRST)
+_PROTECTED = "protected"  # a rule among photos that are equal as pictures
 _CHOSEN = "chosen before"
 _OF_THE_OWNER = (_CHOSEN, "folder")
 _OF_THE_PICTURE = (_CHOSEN, "resolution", "format")
@@ -73,17 +71,13 @@ class KeepRules:
         self._beside: Sidecars | None = None
         self._described: dict[int, Mapping[str, Any]] = {}
 
-    def preferring(self, wishes: Collection[str], protected: Sequence[str]) -> "KeepRules":
-        """Return these rules with more of them behind those of the picture: protected folders first, then wishes.
-
-        Args:
-            wishes: some of `WISHES`.
-            protected: folders, relative to the library.
-        """
+    def preferring(self, protected: Sequence[str]) -> "KeepRules":
+        """Return these rules with one more behind those of the picture: keep the photo that lies in one of these folders."""
+        if not protected:
+            return self
         at = 1 + max((i for i, rule in enumerate(self.order) if rule in _OF_THE_PICTURE), default=-1)
-        among = [*((_PROTECTED,) if protected else ()), *(wish for wish in WISHES if wish in wishes)]
         rules = copy(self)
-        rules.order = tuple(dict.fromkeys((*self.order[:at], *among, *self.order[at:])))
+        rules.order = (*self.order[:at], _PROTECTED, *self.order[at:])
         rules._protected = tuple(protected)
         return rules
 
@@ -187,14 +181,11 @@ class KeepRules:
             return (-photo.size_bytes,)
         if rule == _PROTECTED:
             return (not photo.lies_in(self._protected),)
-        if rule == _RAW_FIRST:
-            return (format_rank(photo.format) > 0 and not self._has(RAW_SUFFIXES, photo),)
         if rule == "folder":
             ranks = [i for i, folder in enumerate(self.folders) if photo.path.is_relative_to(folder)]
             return (min(ranks, default=len(self.folders)),)
         # oldest; a photo without a date is newest. Local time, as not every program writes the offset.
-        date = (photo.taken_at or "9999")[:19]
-        return (date, photo.mtime_ns) if rule == _OLDEST_FILE else (date,)
+        return ((photo.taken_at or "9999")[:19],)
 
     def _reason(self, rule: str, photo: Photo, rival: Photo) -> str:
         pixels = photo.width * photo.height, rival.width * rival.height
@@ -217,8 +208,6 @@ class KeepRules:
             _CHOSEN: "you chose to keep it before",
             "resolution": f"most pixels: {_apart(*pixels, 'MP', 'pixels')}",
             _PROTECTED: f"in a folder from which nothing goes: {where}",
-            _RAW_FIRST: "is RAW, or has its RAW beside it",
-            _OLDEST_FILE: "the oldest file",
             "size": f"largest file: {_apart(photo.size_bytes, rival.size_bytes, 'MB', 'bytes')}",
             "folder": f"preferred folder: {where}",
             "oldest": f"oldest: {photo.taken_at}",

@@ -7,7 +7,7 @@ are grouped by similarity alone.
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -43,7 +43,6 @@ class GroupingOptions:
         rules: which photo of a group to keep; default `KeepRules()`.
         feedback: pairs that the owner set apart are not grouped; default: the library's own.
         threshold: smallest cosine of similar pictures, in place of the one in `THRESHOLDS`.
-        wishes: of `WISHES`: which of photos that are equal as pictures to keep.
         only: folders to group, relative to the library; empty for all.
         protected: folders, relative to the library, from which nothing is suggested.
         not_within: folders, relative to the library, whose photos are not compared with each other.
@@ -56,7 +55,6 @@ class GroupingOptions:
     rules: KeepRules | None = None
     feedback: Feedback | None = None
     threshold: float | None = None
-    wishes: Collection[str] = ()
     only: Sequence[str] = ()
     protected: tuple[str, ...] = ()
     not_within: Sequence[str] = ()
@@ -84,7 +82,7 @@ class _Grouping:
         self._catalogue, self._options = catalogue, options
         self._rules = options.rules or KeepRules()
         self._rules.look_beside(catalogue.root)
-        self._preferring = self._rules.preferring(options.wishes, options.protected)
+        self._preferring = self._rules.preferring(options.protected)
         only = options.only or (".",)
         self._everything = [photo for photo in catalogue.photos() if photo.lies_in(only)]
         self._files = by_content(self._everything)

@@ -3,24 +3,25 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Form, Request
+from fastapi import APIRouter, Form, Request
 from fastapi.responses import JSONResponse, Response
+from jinja2.filters import do_filesizeformat
 
 from photodup.core.errors import PhotodupError
 from photodup.core.names import printable
-from photodup.core.settings import variable
+from photodup.embedding.backends import parse_backend
 from photodup.photos.demo.encoder import NAME as SMALL_ENCODER
-from photodup.photos.embed.choose import known_backends, probe_servers
-from photodup.photos.groups.keepers import WISHES
+from photodup.photos.embed.choose import AUTO, EncoderRequest, known_backends, probe_servers
 from photodup.photos.library.hard_links import bytes_freed
-from photodup.photos.library.settings import AUTO, DEFAULT_RULES, LEAST_THRESHOLD, check_folders, check_inside
+from photodup.photos.library.settings import DEFAULT_RULES, LEAST_THRESHOLD, check_folders, check_inside
 from photodup.photos.review import pictures
+from photodup.photos.review.reviewed_folder import OPENING, ReviewTask
 from photodup.photos.review.session import APART, DONE, MARKED, SKIPPED, TODO, Item, back_in_folders
 from photodup.photos.review.site import CurrentSite, Number, Numbers, Text, Texts
-from photodup.photos.trash.quarantine import Trash
 
 router = APIRouter()
 
@@ -36,7 +37,6 @@ _ORDERS: dict[str, tuple[Callable[[Item], int | str], bool]] = {
 }
 _LEAST_MB = (1, 10, 100, 1000)  # megabytes that a group frees: choices of the filter
 _MOST_FOLDERS, _MOST_DIGITS = 200, 20
-_CHOOSING = ("INFERENCE_BACKEND", "INFERENCE_SERVICE_URL")  # they override the settings
 _LOCAL = (("local-pytorch-fp32", ""), ("local-onnx-fp32", ""))
 
 
@@ -107,7 +107,9 @@ def group_page(site: CurrentSite, key: str, photo: int = 0) -> Response:
     if not members:
         return site.go(f"/#{key}")
     if item.status == DONE:
-        return site.message("This group is done", _what_was_removed(item, session.trash.moves_files))
+        place = "trash" if session.trash.moves_files else "album"
+        sentence = f"Photos of this group were removed. Undo brings them back, and so does the {place}."
+        return site.message("This group is done", sentence)
     member = next((member for member in members if member.photo.id == photo), members[0])
     chosen = member.photo
     before, after = session.neighbours(key)
@@ -119,8 +121,8 @@ def group_page(site: CurrentSite, key: str, photo: int = 0) -> Response:
         "group.html",
         item=item,
         chosen=chosen,
-        evidence=pictures.evidence_sentence(member),
-        rows=pictures.side_by_side(session.root, item.group.keeper, chosen),
+        evidence=member.evidence,
+        rows=pictures.side_by_side(item.group.keeper, chosen),
         offer=session.offer(key, chosen.id),
         before=before,
         after=after,
@@ -133,13 +135,6 @@ def group_page(site: CurrentSite, key: str, photo: int = 0) -> Response:
 def _is_below(path: Path, folder: str) -> bool:
     """Return whether a photo lies in a folder, named as the page shows it."""
     return folder in map(printable, path.parents)
-
-
-def _what_was_removed(item: Item, moves_files: bool) -> str:
-    n = len(item.remove)
-    were = "photo of this group was" if n == 1 else "photos of this group were"
-    where = "trash" if moves_files else "album"
-    return f"{n} {were} removed. Undo brings {'it' if n == 1 else 'them'} back, and so does the {where}."
 
 
 @router.get("/confirm")
@@ -169,39 +164,24 @@ def confirm_page(site: CurrentSite, number: int = 1) -> Response:
 @router.get("/trash")
 def trash(site: CurrentSite, number: int = 1) -> Response:
     """Show the trash, newest first."""
-    session = site.session
-    contents = session.trash.contents()
-    listing = contents.listing
-    operations, page = _one_page(listing, number, TRASH_PAGE_SIZE)
-    return site.page(
-        "trash.html",
-        unsigned=contents.unsigned,
-        operations=operations,
-        n=sum(not operation.written for operation in listing),
-        bytes=sum(operation.bytes for operation in listing),
-        **page,
-    )
+    contents = site.session.list_trash()
+    operations, page = _one_page(contents.listing, number, TRASH_PAGE_SIZE)
+    return site.page("trash.html", contents=contents, operations=operations, **page)
 
 
 @router.get("/empty-trash")
 def before_emptying(site: CurrentSite) -> Response:
     """Show what emptying the trash would delete for good."""
-    listing = site.session.trash.contents().listing
-    return site.page(
-        "empty_trash.html",
-        operations=listing[:TRASH_PAGE_SIZE],
-        n=sum(not operation.written for operation in listing),
-        bytes=sum(operation.bytes for operation in listing),
-        plan=site.session.trash_plan,
-    )
+    session = site.session
+    return site.page("empty_trash.html", listing=session.list_trash().listing, plan=session.trash_plan)
 
 
 @router.get("/settings")
 def settings(site: CurrentSite) -> Response:
-    """Show this library's stored settings, and which servers answer."""
-    stored = site.session.settings
-    chosen = (stored.backend, stored.url or "")
-    states = probe_servers(known_backends(stored, site.folder.encoder.endpoints))
+    """Show this library's stored settings, which servers answer, and which one this run uses."""
+    stored, request = site.session.settings, site.folder.encoder
+    chosen = (request.backend or ("" if request.url else AUTO), request.url or "")
+    states = probe_servers(known_backends(request.endpoints))
     listed = {(state.name, state.url) for state in states} | {(AUTO, ""), *_LOCAL}
     return site.page(
         "settings.html",
@@ -210,7 +190,6 @@ def settings(site: CurrentSite) -> Response:
         local=_LOCAL,
         chosen=chosen,
         is_other=chosen not in listed,
-        environment=", ".join(f"{name}={variable(name)}" for name in _CHOOSING if variable(name)),
         rules=[*stored.keep, *(rule for rule in DEFAULT_RULES if rule not in stored.keep)],
     )
 
@@ -274,7 +253,7 @@ def _picture(tag: str, data: bytes | None) -> Response:
 def removed_image(site: CurrentSite, name: str, request: Request) -> Response:
     """Return a small JPEG of a photo in the trash that this user's photodup removed."""
     session = site.session
-    operation = session.trash.find(name) if isinstance(session.trash, Trash) else None
+    operation = session.in_trash.get(name)
     if operation is None or not operation.files:
         raise pictures.PictureRefused("There is no such photo in the trash.")
     tag, moved = f"{operation.files[0].md5}-removed", operation.files[0]
@@ -371,60 +350,49 @@ def empty_trash(site: CurrentSite, plan: Text = "") -> Response:
     def delete() -> str:
         n, n_bytes = session.empty_trash(plan)
         photos = "1 photo is" if n == 1 else f"{n} photos are"
-        return f"{photos} deleted for good, {pictures.size(n_bytes)} freed."
+        return f"{photos} deleted for good, {do_filesizeformat(n_bytes)} freed."
 
     return site.change("Emptying the trash", delete, title="The trash is empty")
 
 
 @router.post("/settings/backend")
 def set_backend(site: CurrentSite, backend: Text = AUTO, name: Text = "", url: Text = "") -> Response:
-    """Store the server that embeds; its address is signed as this user's choice."""
+    """Find similar scenes by this backend until photodup stops; a server must answer."""
     if backend != "other":
         name, _, url = backend.partition(" ")
-    changed = replace(
-        site.session.settings, backend=name.strip() or AUTO, url=url.strip() or None, ignored=None
-    )
-    site.session.change(changed)
+    name, url = name.strip() or AUTO, url.strip()
+    if name != AUTO and not parse_backend(name).is_local:
+        (state,) = probe_servers([(name, url)])
+        if not state.answers:
+            raise PhotodupError(state.problem)
+    chosen = None if name == AUTO else name  # None: the environment comes before `auto`
+    site.folder.encoder = EncoderRequest(chosen, url or None, endpoints=site.folder.encoder.endpoints)
     return site.go("/settings")
-
-
-def _rule_places(
-    resolution: Number = 0,
-    format: Number = 0,
-    metadata: Number = 0,
-    oldest: Number = 0,
-    size: Number = 0,
-    folder: Number = 0,
-) -> dict[str, int]:
-    """Return the place of each keep rule in the owner's order; 0 leaves a rule out."""
-    return dict(zip(DEFAULT_RULES, (resolution, format, metadata, oldest, size, folder), strict=True))
-
-
-RulePlaces = Annotated[dict[str, int], Depends(_rule_places)]
 
 
 @router.post("/settings/keep")
 def set_keep_rules(
-    site: CurrentSite, places: RulePlaces, folders: Text = "", protected: Text = "", not_within: Text = ""
+    site: CurrentSite,
+    rule: Texts,
+    place: Numbers,
+    folders: Text = "",
+    protected: Text = "",
+    not_within: Text = "",
 ) -> Response:
-    """Store the order of the keep rules, the folders by priority, and the folders without suggestions or comparisons."""
+    """Store the order of the keep rules, the folders by priority, and the folders without suggestions or comparisons.
+
+    The rules are ordered by their places; 0 leaves one out.
+    """
     session = site.session
+    ordered = sorted(zip(place, rule, strict=False), key=itemgetter(0))
     changed = replace(
         session.settings,
-        keep=tuple(sorted((rule for rule in places if places[rule] > 0), key=lambda rule: places[rule])),
+        keep=tuple(name for number, name in ordered if number > 0),
         folders=check_inside(folders.splitlines()),
         protected=check_folders(session.root, protected.splitlines()),
         not_within=check_folders(session.root, not_within.splitlines()),
     )
     return site.change("Choosing the photos to keep", partial(session.change, changed), "/settings")
-
-
-@router.post("/wishes")
-def wish(site: CurrentSite, never_from: Texts, wishes: Texts) -> Response:
-    """Set for this run which of equal photos to keep, and the folders that lose no photo."""
-    chosen = [wish for wish in WISHES if wish in wishes]
-    regroup = partial(site.folder.wish, chosen, check_folders(site.folder.root, never_from))
-    return site.change("Choosing the photos to keep", regroup, "/")
 
 
 @router.post("/work/stop")
@@ -438,13 +406,15 @@ def stop(site: CurrentSite) -> Response:
 @router.post("/open")
 def open_folder(site: CurrentSite) -> Response:
     """Open the folder with what is in its catalogue."""
-    return site.go("/") if site.folder.session else site.run(site.folder.opening_task())
+    if site.folder.session:
+        return site.go("/")
+    return site.run(ReviewTask(OPENING, site.folder.show_groups))
 
 
 @router.post("/scan")
 def scan_folder(site: CurrentSite) -> Response:
     """Look for photos in the folder: new ones, changed ones, and those that are gone."""
-    return site.run(site.folder.scanning_task())
+    return site.run(ReviewTask("Looking for photos", site.folder.look_for_photos, is_exclusive=False))
 
 
 @router.post("/similar")
@@ -452,7 +422,8 @@ def similar(site: CurrentSite, encoder: Text = "") -> Response:
     """Embed the photos and find similar scenes."""
     if encoder not in ("", "small"):
         raise PhotodupError("There is no such encoder: choose one that the page offers.")
-    return site.run(site.folder.scenes_task(by_small_encoder=encoder == "small"))
+    find = partial(site.folder.find_scenes, by_small_encoder=encoder == "small")
+    return site.run(ReviewTask("Finding similar scenes", find, is_exclusive=False))
 
 
 @router.post("/threshold")
@@ -463,5 +434,4 @@ def threshold(
     chosen = None if usual or percent is None else percent / 100
     if chosen is not None and not LEAST_THRESHOLD <= chosen <= 1:
         raise PhotodupError("Say how alike scenes must be with a number from 1 to 100.")
-    show = partial(site.folder.show_from, chosen)
-    return site.change("Finding similar scenes", show, "/?tier=similar")
+    return site.change("Finding similar scenes", partial(site.session.show_from, chosen), "/?tier=similar")

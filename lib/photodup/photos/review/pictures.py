@@ -10,15 +10,15 @@ from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
-from PIL import ExifTags, Image
+from jinja2.filters import do_filesizeformat
+from PIL import Image
 
 from photodup.core.errors import PhotodupError
-from photodup.core.names import printable
+from photodup.core.names import escaped, printable
 from photodup.embedding import imaging
-from photodup.photos.groups.results import Member
+from photodup.photos.library import inventory
 from photodup.photos.library.catalogue import Photo
 from photodup.photos.library.hashing import md5
-from photodup.photos.library.metadata import is_metadata
 from photodup.photos.library.walking import open_photo_file
 from photodup.photos.review.drawn_difference import LEAST, drawn_difference
 from photodup.photos.trash.entries import Moved
@@ -29,9 +29,8 @@ SIZES = {"small": 360, "screen": 1600, "large": 6000}
 _QUALITY = {"small": 80, "screen": 88, "large": 92}
 # Zoomed in, a JPEG up to this many pixels is sent unchanged.
 _AS_IT_IS_PIXELS = 64_000_000
-# EXIF is in the first segments of a JPEG; the rest of a 20 MB file need not be read for it.
-_JPEG_HEADER_BYTES = 1_000_000
-_MOST_FIELDS = 40  # of EXIF, for one page
+_MOST_ROWS, _MOST_CHARACTERS = 50, 200  # of one comparison, and of one value there
+_DIGEST = re.compile("[0-9a-f]{64}")
 # How many are decoded at a time: one of 200 megapixels takes 1 GB.
 _making = threading.BoundedSemaphore(2)
 
@@ -52,12 +51,9 @@ def open_photo(root: Path, photo: Photo) -> BinaryIO:
     except FileNotFoundError:
         raise PictureRefused(f"{name} is no longer there: scan again.") from None
     except OSError as error:
-        if error.errno == errno.EINVAL:
-            reason = "is no regular file any more, or leads outside the library"
-        else:
-            link = error.errno in (errno.ELOOP, errno.ENOTDIR)
-            reason = "is, or lies behind, a link" if link else f"cannot be read ({error.strerror})"
-        raise PictureRefused(f"{name} {reason}: scan again.") from None
+        is_link = error.errno in (errno.ELOOP, errno.ENOTDIR)
+        reason = "it is, or lies behind, a link" if is_link else error.strerror
+        raise PictureRefused(f"{name} cannot be shown ({reason}): scan again.") from None
     status = os.fstat(file.fileno())
     if (status.st_size, status.st_mtime_ns) != (photo.size_bytes, photo.mtime_ns):
         file.close()
@@ -149,25 +145,6 @@ def _encoded(image: Image.Image, size: str) -> bytes:
     return imaging.encode(image, "JPEG", quality=_QUALITY[size], **options)
 
 
-def exif(root: Path, photo: Photo) -> dict[str, str]:
-    """Return readable EXIF fields, by name; empty for an unreadable file. The page escapes the values."""
-    try:
-        with open_photo(root, photo) as file:
-            data = file.read(_JPEG_HEADER_BYTES if photo.format == "JPEG" else -1)
-        with imaging.open_image(data) as header:
-            tags = header.getexif()
-            fields = dict(tags) | dict(tags.get_ifd(ExifTags.IFD.Exif))
-    except Exception:  # Broken EXIF must not cost the page.
-        return {}
-    readable = {}
-    for tag, value in sorted(fields.items()):
-        name = ExifTags.TAGS.get(tag) if is_metadata(tag) or tag == ExifTags.Base.Orientation else None
-        if name and not isinstance(value, bytes | dict) and len(text := str(value).strip("\0 ")) <= 120:
-            readable[name] = text
-    skipped = {"MakerNote", "PrintImageMatching"}
-    return {name: value for name, value in list(readable.items())[:_MOST_FIELDS] if name not in skipped}
-
-
 @dataclass(frozen=True)
 class SideBySide:
     """One line of the comparison."""
@@ -199,41 +176,27 @@ def links_to(root: Path, leaving: Iterable[Photo], only: Sequence[str] = ()) -> 
     return links
 
 
-def side_by_side(root: Path, left: Photo, right: Photo) -> list[SideBySide]:
-    """Return size, date, camera, path and EXIF of two photos; details only where they differ."""
+def side_by_side(left: Photo, right: Photo) -> list[SideBySide]:
+    """Return size, date, camera, path and metadata of two photos; further metadata only where they differ."""
     pairs = zip(_facts(left).items(), _facts(right).values(), strict=True)
     rows = [SideBySide(name, of_left, of_right) for (name, of_left), of_right in pairs]
-    fields = exif(root, left), exif(root, right)
-    for name in sorted(set(fields[0]) | set(fields[1])):
+    fields = _further_metadata(left), _further_metadata(right)
+    for name in sorted(fields[0].keys() | fields[1].keys()):
         row = SideBySide(_words(name), fields[0].get(name, "–"), fields[1].get(name, "–"), is_detail=True)
-        if row.differs and name not in ("Make", "Model", "DateTimeOriginal"):
-            rows.append(row)
-    return rows
+        rows += [row] * row.differs
+    return rows[:_MOST_ROWS]
 
 
-def evidence_sentence(member: Member) -> str:
-    """Return a sentence why a photo is in its group."""
-    if member.evidence.exact:
-        return "An exact copy: the two files are the same, byte for byte."
-    verification = member.evidence.verification
-    if verification is not None and verification.is_copy():
-        mirrored = ", mirrored" if verification.mirrored else ""
-        if member.differences:
-            return f"The same picture{mirrored}, but for what is named above: photodup suggests no removal."
-        return f"The same picture{mirrored}: laid over each other, they agree everywhere they both show."
-    if verification is not None and verification.overlap > 0:
-        return "Alike, but laid over each other they do not agree everywhere: two photographs of one scene, perhaps."
-    return "Alike at a glance; they could not be laid over each other."
-
-
-def size(n_bytes: int) -> str:
-    """Return a size with its unit."""
-    value = float(n_bytes)
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if value < 1000 or unit == "GB":
-            return f"{value:.0f} {unit}" if unit in ("bytes", "kB") else f"{value:.1f} {unit}"
-        value /= 1000
-    raise AssertionError("unreachable")
+def _further_metadata(photo: Photo) -> dict[str, str]:
+    """Return the metadata in a photo's file by name, beside date and camera; without long values, known by digests only."""
+    stored = inventory.unpack(photo.inventory)
+    fields: dict[str, str | list[str]] = {**stored.kinds, **stored.values}
+    texts = {name: value if isinstance(value, str) else ", ".join(value) for name, value in fields.items()}
+    return {
+        name: escaped(text)[:_MOST_CHARACTERS]
+        for name, text in texts.items()
+        if name not in ("date", "camera") and not _DIGEST.search(text)
+    }
 
 
 def whole_percent(share: float) -> str:
@@ -244,7 +207,8 @@ def whole_percent(share: float) -> str:
 def _words(name: str) -> str:
     """Write an EXIF name as words: `FocalLengthIn35mmFilm` becomes `Focal length in 35mm film`."""
     parts = re.findall(r"[A-Z]{2,}(?![a-z])|\d+[a-z]*|[A-Z]?[^A-Z\d]+|[A-Z]", name)
-    return " ".join(part if part.isupper() or not i else part.lower() for i, part in enumerate(parts))
+    words = " ".join(part if part.isupper() else part.lower() for part in parts)
+    return words[:1].upper() + words[1:]
 
 
 def _facts(photo: Photo) -> dict[str, str]:
@@ -255,7 +219,7 @@ def _facts(photo: Photo) -> dict[str, str]:
         "Folder": printable(photo.path.parent) if photo.path.parent.parts else "the library's own",
         "Name": printable(photo.path.name),
         "Pixels": f"{photo.width} × {photo.height}{megapixels}",
-        "File": f"{photo.format} · {size(photo.size_bytes)}",
+        "File": f"{photo.format} · {do_filesizeformat(photo.size_bytes)}",
         "Taken": photo.taken_at.replace("T", " ") if photo.taken_at else "–",
         "Camera": photo.camera or "–",
         "Metadata": f"{photo.exif_fields} fields",

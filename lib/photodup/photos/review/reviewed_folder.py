@@ -10,9 +10,8 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from photodup.core.errors import PhotodupError
 from photodup.core.extras import missing_extra
@@ -20,9 +19,7 @@ from photodup.core.names import escaped
 from photodup.core.progress import watched_by
 from photodup.photos.embed.batches import embed_library
 from photodup.photos.embed.choose import EncoderRequest, connect_encoder
-from photodup.photos.groups.by_settings import tiers_by_settings
 from photodup.photos.groups.model_thresholds import choose_model
-from photodup.photos.groups.results import Tiers
 from photodup.photos.library import apple
 from photodup.photos.library.catalogue import Catalogue, Model, is_scanned
 from photodup.photos.library.scan import ScanReport, existing_folder, scan
@@ -32,7 +29,7 @@ from photodup.photos.review.session import ReviewSession
 if TYPE_CHECKING:
     from photodup.embedding.client.embedder import Embedder
 
-_GROUPING = "Finding copies"
+OPENING = "Finding copies"
 # Progress bars' names in the words of the page.
 _WORDS = {
     "scan": "Reading the photos",
@@ -94,17 +91,12 @@ class ReviewTask:
         self._do, self._stop = do, threading.Event()
         self._step_begun = time.monotonic()
 
-    def step(self, doing: str, *, is_exclusive: bool = False) -> None:
+    def step(self, doing: str) -> None:
         """Begin a part of the work, of unknown length.
-
-        Args:
-            doing: the part in words.
-            is_exclusive: exclusive from now on.
 
         Raises:
             Stopped: the user stopped it.
         """
-        self.is_exclusive |= is_exclusive
         self.doing, self.done, self.total = doing, 0, 0
         self._check()
 
@@ -126,12 +118,11 @@ class ReviewTask:
         spent = time.monotonic() - self._step_begun
         if not self.done or spent < _SURE_AFTER_S or self.done >= self.total:
             return ""
-        left = spent / self.done * (self.total - self.done)
-        if left < 60:
-            return "less than a minute left"
-        minutes = round(left / 60)
+        minutes = round(spent / self.done * (self.total - self.done) / 60)
+        if minutes < 2:
+            return "about a minute left" if minutes else "less than a minute left"
         if minutes < 90:
-            return f"about {minutes} minute{'s' if minutes > 1 else ''} left"
+            return f"about {minutes} minutes left"
         return f"about {round(minutes / 60)} hours left"
 
     def run(self) -> None:
@@ -211,22 +202,16 @@ class ReviewedFolder:
     Args:
         root: the folder.
         catalogue: its catalogue, if elsewhere.
-        find: makes the groups; default by the library's settings and the arguments below.
-        encoder: for similar scenes; default as environment and settings say.
+        encoder: for similar scenes; default as the environment says.
         small_encoder: prepares and returns the weights of a small encoder, which the page then offers as well.
         protect: more folders to protect; added to the settings.
         not_within: more folders whose photos are not compared with each other; added to the settings.
-        only: the folders to look at, relative to `root`; empty for all.
-        untouched: folders without suggestions, relative to `root`.
-        keep, folders, threshold: as of `tiers_by_settings`.
-        digest, allow_random: as of `GroupingOptions`.
+        **grouping: options of `tiers_by_settings`.
 
     Attributes:
-        wishes: rules of this run for photos with equal pictures, of `WISHES`.
-        never_from: folders protected in this run.
+        only: the folders to look at, relative to `root`; empty for all.
         session: None until it is open.
         work: the long work.
-        n_new: photos without an embedding of the library's model.
 
     Raises:
         PhotodupError: there is no such folder.
@@ -237,35 +222,18 @@ class ReviewedFolder:
         root: Path,
         catalogue: Path | None = None,
         *,
-        find: Callable[..., Tiers] | None = None,
         encoder: EncoderRequest | None = None,
         small_encoder: Callable[[], str] | None = None,
-        protect: Sequence[str] | None = None,
-        not_within: Sequence[str] | None = None,
-        only: Sequence[str] = (),
-        untouched: Sequence[str] = (),
-        keep: str | None = None,
-        folders: Sequence[str] | None = None,
-        threshold: float | None = None,
-        digest: str | None = None,
-        allow_random: bool = False,
+        protect: Sequence[str] = (),
+        not_within: Sequence[str] = (),
+        **grouping: Any,
     ) -> None:
-        self.only, self._untouched = only, untouched
-        self.root, self.encoder = existing_folder(root), encoder or EncoderRequest()
-        self.small_encoder = small_encoder
-        self._catalogue, self._threshold = catalogue, threshold
-        self._digest, self._allow_random = digest, allow_random
-        self._group = partial(
-            tiers_by_settings, keep=keep, folders=folders, digest=digest, allow_random=allow_random, only=only
-        )
-        self._protect = check_folders(self.root, protect or ())
-        self._not_within = check_folders(self.root, not_within or ())
-        self.wishes: tuple[str, ...] = ()
-        self.never_from: tuple[str, ...] = ()
-        self._find = find or self._by_settings
+        self.root, self._catalogue = existing_folder(root), catalogue
+        self.encoder, self.small_encoder = encoder or EncoderRequest(), small_encoder
+        self._protect, self._not_within = (check_folders(self.root, names) for names in (protect, not_within))
+        self._grouping, self.only = grouping, grouping.get("only", ())
         self.session: ReviewSession | None = None
         self.work = TaskRunner()
-        self.n_new = 0
 
     @property
     def was_scanned(self) -> bool:
@@ -281,13 +249,14 @@ class ReviewedFolder:
         if self.was_scanned:
             with Catalogue(self.root, self._catalogue) as opened:
                 load_settings(opened.own.path)
-                choose_model(opened, self._digest, allow_random=self._allow_random)
+                allow_random = bool(self._grouping.get("allow_random"))
+                choose_model(opened, self._grouping.get("digest"), allow_random=allow_random)
 
-    def open(self, seconds: float | None = None) -> ReviewSession:
+    def open(self, seconds: float = math.inf) -> ReviewSession:
         """Open the folder, or group again if it is open.
 
         Args:
-            seconds: longest time for comparing; groups may be missing then. Default as of `ReviewSession.refresh`.
+            seconds: longest time for comparing; groups may be missing then.
 
         Raises:
             PhotodupError: it was not scanned, or cannot be opened.
@@ -295,13 +264,9 @@ class ReviewedFolder:
         if self.session is None:
             if self._protect or self._not_within:
                 self._remember_folders()
-            limit_s = math.inf if seconds is None else seconds
-            self.session = ReviewSession(self.root, self._catalogue, self._find, limit_s)
+            self.session = ReviewSession(self.root, self._catalogue, seconds, **self._grouping)
         else:
             self.session.refresh(seconds)
-        model = self.session.tiers.model
-        with self.session.open() as catalogue:
-            self.n_new = len(catalogue.missing_embeddings(model.digest)) if model else 0
         return self.session
 
     def _remember_folders(self) -> None:
@@ -311,71 +276,47 @@ class ReviewedFolder:
             not_within = tuple(sorted({*stored.not_within, *self._not_within}))
             save_settings(opened.own.path, replace(stored, protected=protected, not_within=not_within))
 
-    def _by_settings(
-        self, opened: Catalogue, seconds: float = math.inf, on_more: Callable[[], None] | None = None
-    ) -> Tiers:
-        return self._group(
-            opened,
-            threshold=self._threshold,
-            wishes=self.wishes,
-            never_from=(*self.never_from, *self._untouched),
-            seconds=seconds,
-            on_more=on_more,
-        )
-
     # ---- what a person can start -------------------------------------------------------------------------
 
-    def opening_task(self) -> ReviewTask:
-        """Return the task that opens the folder for the first time."""
-        return ReviewTask(_GROUPING, self._open_in_task)
-
-    def _open_in_task(self, task: ReviewTask) -> Finished:
-        task.step(_GROUPING, is_exclusive=True)
+    def show_groups(self, task: ReviewTask) -> Finished:
+        """Open the folder or group it again, the surest groups first, and let the page show these meanwhile."""
+        task.is_exclusive = True
+        task.step(OPENING)
         session = self.open(0)
 
         def show() -> None:
             task.is_exclusive = not session.items  # there is something to look at meanwhile
 
-        if not session.is_complete:
+        if not session.tiers.is_complete:
             show()
             session.look_further(show)
         return Finished("/")
 
-    def scanning_task(self) -> ReviewTask:
-        """Return the task that looks for photos: new ones, changed ones, and those that are gone."""
-        return ReviewTask("Looking for photos", self._scan_in_task, is_exclusive=False)
-
-    def _scan_in_task(self, task: ReviewTask) -> Finished:
+    def look_for_photos(self, task: ReviewTask) -> Finished:
+        """Find new photos, changed ones, and those that are gone."""
         task.step("Looking for photos in all folders")
         if self.session is not None and not self.session.trash.moves_files:
             report = apple.scan_apple_photos(self.root, self._catalogue, progress=False)
         else:
             report = scan(self.root, self._catalogue, only=self.only, progress=False)
-        self._open_in_task(task)
+        self.show_groups(task)
         return Finished(
             "/", sentence=_scan_sentence(report), notes=(*map(str, report.problems), *report.left_out)
         )
 
-    def scenes_task(self, *, by_small_encoder: bool = False) -> ReviewTask:
-        """Return the task that embeds the photos to find similar scenes, perhaps by the small encoder."""
-        weights = self.small_encoder if by_small_encoder else None
-        return ReviewTask(
-            "Finding similar scenes", partial(self._find_scenes_in_task, weights), is_exclusive=False
-        )
-
-    def _find_scenes_in_task(self, weights: Callable[[], str] | None, task: ReviewTask) -> Finished:
-        request = self.encoder
-        if weights:
-            task.step("Getting ready to look")
-            request = EncoderRequest(weights=weights(), endpoints=request.endpoints)
+    def find_scenes(self, task: ReviewTask, *, by_small_encoder: bool = False) -> Finished:
+        """Embed the photos to find similar scenes, perhaps by the small encoder."""
         task.step("Getting ready to look")
-        with Catalogue(self.root, self._catalogue) as opened:
-            models = [model for model in opened.models() if model.n_embeddings]
-            digests = [model.digest for model in models]
-            with connect_encoder(load_settings(opened.own.path), request, digests) as (embedder, _):
-                self._require_one_model(embedder, models)
-                report = embed_library(opened, embedder, progress=False)
-        self._open_in_task(task)
+        request = self.encoder
+        if by_small_encoder and self.small_encoder:
+            request = EncoderRequest(weights=self.small_encoder())
+        with (
+            Catalogue(self.root, self._catalogue) as opened,
+            connect_encoder(opened, request) as (embedder, _),
+        ):
+            self._require_one_model(embedder, opened.models())
+            report = embed_library(opened, embedder, progress=False)
+        self.show_groups(task)
         n = report.n_embedded
         sentence = f"{n:,} photo{' was' if n == 1 else 's were'} looked at."
         return Finished("/?tier=similar", sentence=sentence, notes=tuple(map(str, report.problems)))
@@ -383,45 +324,20 @@ class ReviewedFolder:
     def _require_one_model(self, embedder: "Embedder", models: list[Model]) -> None:
         """Refuse an encoder whose embeddings cannot be used here."""
         name = escaped(embedder.model_name or embedder.backend)
-        if embedder.is_random is not False and not self._allow_random:
+        if embedder.is_random is not False and not self._grouping.get("allow_random"):
             raise PhotodupError(
                 f"The encoder within reach ({name}) was never trained, or does not say so, and would call any two "
                 "photos similar: choose another one here or in the settings."
             )
         digest = embedder.model_digest or ""
-        other_models = [m for m in models if m.is_random is False and m.digest != digest]
-        required = self._digest
+        other_models = [m for m in models if m.n_embeddings and m.is_random is False and m.digest != digest]
+        required = self._grouping.get("digest")
         if (other_models and not required) or (required and not digest.startswith(required)):
             expected = escaped(other_models[0].name) if other_models else required
             raise PhotodupError(
                 f"The similar scenes here were found with {expected}, and the encoder within reach is {name}, which "
                 "cannot go on with that: choose the same one again, here or in the settings."
             )
-
-    def show_from(self, threshold: float | None) -> None:
-        """Store another threshold of similar scenes, and group again.
-
-        Args:
-            threshold: smallest cosine; None for the model's default.
-
-        Raises:
-            PhotodupError: it is invalid, or nothing is open.
-        """
-        if self.session is None:
-            raise PhotodupError("Nothing is open yet: look for photos first.")
-        changed = replace(self.session.settings, threshold=threshold)
-        self._threshold = None  # the stored one replaces the command line's
-        self.session.change(changed)
-
-    def wish(self, wishes: Sequence[str], never_from: Sequence[str]) -> None:
-        """Group again with rules for this run, which are not stored.
-
-        Args:
-            wishes: some of `WISHES`.
-            never_from: folders protected in this run.
-        """
-        self.wishes, self.never_from = tuple(wishes), tuple(never_from)
-        self.open()
 
 
 def _scan_sentence(report: ScanReport) -> str:

@@ -6,9 +6,9 @@ import socket
 import sys
 import threading
 import webbrowser
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import uvicorn
 from fastapi import FastAPI, Request
@@ -20,16 +20,14 @@ from starlette.exceptions import HTTPException
 from photodup.core.addresses import cannot_listen
 from photodup.core.errors import PhotodupError
 from photodup.core.http_protocol import ImpatientProtocol
-from photodup.core.names import printable
 from photodup.core.settings import variable
 from photodup.photos.review.pages import router
 from photodup.photos.review.pictures import PictureRefused
-from photodup.photos.review.reviewed_folder import ReviewedFolder
+from photodup.photos.review.reviewed_folder import OPENING, ReviewedFolder, ReviewTask
 from photodup.photos.review.session import ReviewSession
 from photodup.photos.review.site import Guard, NotNow, Site, site_of
 
 HOST = "127.0.0.1"
-DEFAULT_PORT, DEMO_PORT = 8000, 8001
 # Longest wait after Ctrl-C for photos that are being moved; the next opening of the trash recovers an interrupted move.
 _FINISH_S = 60.0
 _STOP_S = 1.5  # and for work that may stop at any moment
@@ -42,7 +40,6 @@ class ReviewServer:
         folder: a folder of photographs; must be scanned, unless it is opened on the page.
         port: on 127.0.0.1; 0 takes a free one.
         in_frame: let pages of this machine (a notebook) show it in a frame.
-        is_demo: say that these are the demonstration's photographs.
         opened_on_page: answer at once and open the folder in the background; the page shows progress, and offers to
             scan a new folder. Otherwise the constructor opens it.
 
@@ -56,30 +53,21 @@ class ReviewServer:
         *,
         port: int = 0,
         in_frame: bool = False,
-        is_demo: bool = False,
         opened_on_page: bool = False,
     ) -> None:
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.folder = folder if isinstance(folder, ReviewedFolder) else ReviewedFolder(folder)
+        if opened_on_page:
+            self.folder.check()
+        else:
+            self.folder.open()
         try:
-            self._socket.bind((HOST, port))
+            self._socket = socket.create_server((HOST, port))
         except OSError as error:
-            self._socket.close()
             raise PhotodupError(cannot_listen(error, HOST, port, "the review page")) from None
         self.port = self._socket.getsockname()[1]
-        try:
-            self.folder = folder if isinstance(folder, ReviewedFolder) else ReviewedFolder(folder)
-            if opened_on_page:
-                self.folder.check()
-            else:
-                self.folder.open()
-            self._socket.listen(128)  # only now: before, a browser would connect and wait
-        except BaseException:
-            self._socket.close()
-            raise
-        ancestors = "http://127.0.0.1:* http://localhost:*" if in_frame else "'none'"
-        app = review_app(self.folder, port=self.port, frame_ancestors=ancestors, is_demo=is_demo)
-        self.url = f"http://{HOST}:{self.port}/{app.state.token}/"
+        token = secrets.token_urlsafe(24)
+        self.url = f"http://{HOST}:{self.port}/{token}/"
+        app = _review_app(Site(self.folder, f"/{token}"), Guard(token, self.port, in_frame))
         config = uvicorn.Config(
             app,
             HOST,
@@ -95,14 +83,8 @@ class ReviewServer:
 
     @property
     def session(self) -> ReviewSession:
-        """The open session.
-
-        Raises:
-            PhotodupError: it is not open yet.
-        """
-        if self.folder.session is None:
-            raise PhotodupError(f"{printable(self.folder.root)} is not open yet.")
-        return self.folder.session
+        """The session; there is one unless the folder is opened on the page."""
+        return cast(ReviewSession, self.folder.session)
 
     def start(self) -> "ReviewServer":
         """Start and wait until it answers."""
@@ -112,7 +94,7 @@ class ReviewServer:
                 raise PhotodupError(f"The review page could not start on port {self.port}.")
             threading.Event().wait(0.02)
         if self.folder.session is None and self.folder.was_scanned:
-            self.folder.work.begin(self.folder.opening_task())
+            self.folder.work.begin(ReviewTask(OPENING, self.folder.show_groups))
         return self
 
     def stop(self) -> None:
@@ -123,18 +105,18 @@ class ReviewServer:
         self._server.should_exit = True
         self._thread.join(10)
 
-    def wait(self, then: Callable[[ReviewSession, str], None] | None = None) -> None:
-        """Wait until it is stopped, such as by Ctrl-C.
-
-        Args:
-            then: called once with session and address, when all groups are there.
-        """
+    def wait(self) -> None:
+        """Print what is open once all groups are there, and wait until it is stopped, such as by Ctrl-C."""
+        is_open = False
         try:
             while self._thread.is_alive():
-                if then and (session := self.folder.session) and session.is_complete:
-                    then(session, self.url)
-                    then = None
-                self._thread.join(0.5 if then is None else 0.05)
+                session = self.folder.session
+                if not is_open and session and session.tiers.is_complete:
+                    is_open = True
+                    for sentence in session.problems:
+                        print(sentence)
+                    print(f"Review {len(session.items)} groups at {self.url}", flush=True)
+                self._thread.join(0.5 if is_open else 0.05)
         except KeyboardInterrupt:
             self.stop()
 
@@ -144,21 +126,19 @@ class ReviewServer:
         self.stop()
 
 
-def serve_review(folder: ReviewedFolder, *, port: int | None, browser: bool, is_demo: bool = False) -> None:
+def serve_review(folder: ReviewedFolder, *, port: int, browser: bool) -> None:
     """Serve until Ctrl-C.
 
     Args:
         folder: scanned or not.
-        port: default 8000, 8001 for the demonstration; 0 takes a free one.
+        port: 0 takes a free one.
         browser: open the page in a browser, if there is a screen.
-        is_demo: say that these are the demonstration's photographs.
     """
-    chosen_port = port if port is not None else (DEMO_PORT if is_demo else DEFAULT_PORT)
-    with ReviewServer(folder, port=chosen_port, is_demo=is_demo, opened_on_page=True) as server:
+    with ReviewServer(folder, port=port, opened_on_page=True) as server:
         print(f"The page: {server.url}\nStop with Ctrl-C.", flush=True)
         if browser and _has_browser():
             webbrowser.open(server.url)
-        server.wait(then=_say_what_is_open)
+        server.wait()
     if (task := server.folder.work.running) and task.can_stop:
         # Python would wait for its threads: a batch of photographs, a loading model, a silent server.
         print(
@@ -174,30 +154,12 @@ def _has_browser() -> bool:
     return has_screen and not any(map(variable, ("CI", "SSH_CONNECTION")))
 
 
-def _say_what_is_open(session: ReviewSession, url: str) -> None:
-    for sentence in session.problems:
-        print(sentence)
-    print(f"Review {len(session.items)} groups at {url}", flush=True)
-
-
-def review_app(
-    folder: ReviewedFolder, *, port: int, frame_ancestors: str = "'none'", is_demo: bool = False
-) -> FastAPI:
-    """Return the application. Every address begins with a random token, which is `app.state.token`.
-
-    Args:
-        folder: the reviewed folder, open or not.
-        port: of the server, for the checks of Host and Origin.
-        frame_ancestors: who may show it in a frame (CSP); a notebook on this machine may.
-        is_demo: say on every page that the photographs are the demonstration's.
-    """
-    token = secrets.token_urlsafe(24)
+def _review_app(site: Site, guard: Guard) -> FastAPI:
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
-    app.state.token = token
-    app.state.site = Site(folder, f"/{token}", is_demo)
-    app.middleware("http")(Guard(token, port, frame_ancestors))
-    app.include_router(router, prefix=f"/{token}")
-    app.mount(f"/{token}/static", StaticFiles(directory=Path(__file__).parent / "static"))
+    app.state.site = site
+    app.middleware("http")(guard)
+    app.include_router(router, prefix=site.base)
+    app.mount(f"{site.base}/static", StaticFiles(directory=Path(__file__).parent / "static"))
     app.add_exception_handler(PhotodupError, _not_done)
     app.add_exception_handler(NotNow, _not_now)
     app.add_exception_handler(HTTPException, _no_such_page)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 from photodup.core.errors import PhotodupError
 from photodup.core.names import as_text, printable
@@ -24,7 +24,14 @@ from photodup.photos.review.carrying import Transfer, plan_transfer
 from photodup.photos.state.journal import Journal, Line
 from photodup.photos.state.own_folder import OwnFolder
 from photodup.photos.trash.apple_album import AppleAlbum, photos_by_file
-from photodup.photos.trash.entries import Moved, Note, Operation, PartlyRestoredError, Removal
+from photodup.photos.trash.entries import (
+    Moved,
+    Note,
+    Operation,
+    PartlyRestoredError,
+    Removal,
+    TrashContents,
+)
 from photodup.photos.trash.quarantine import Trash
 
 TODO, MARKED, SKIPPED, APART, DONE = "todo", "marked", "skipped", "apart", "done"
@@ -208,22 +215,22 @@ class ReviewSession:
     Args:
         root: a scanned folder.
         catalogue: its catalogue, if elsewhere.
-        find: makes the groups, with `seconds` and `on_more` of `GroupingOptions`; default by the library's settings.
         seconds: longest time for the first groups.
+        **grouping: options of `tiers_by_settings`.
 
     Attributes:
-        is_complete: all photos were compared.
+        n_new: photos without an embedding of the library's model.
     """
 
     def __init__(
         self,
         root: Path,
         catalogue: Path | None = None,
-        find: Callable[..., Tiers] = tiers_by_settings,
         seconds: float = math.inf,
+        **grouping: Any,
     ) -> None:
-        self.root, self._catalogue, self._find = Path(root).resolve(), catalogue, find
-        self._lock, self.is_complete = threading.RLock(), True
+        self.root, self._catalogue, self._grouping = Path(root).resolve(), catalogue, grouping
+        self._lock = threading.RLock()
         with self.open() as opened:
             self.own = opened.own
             apple = photos_by_file(opened)
@@ -232,6 +239,7 @@ class ReviewSession:
         self._decisions = DecisionJournal(self.own.path)
         self._history: list[Step] = []
         self._trash_problems: list[str] = []
+        self.in_trash: dict[str, Operation] = {}  # by id, as the page last listed them
         self.last: RemovalResult | None = None
         self.undone: str | None = None  # the group whose decision was undone last; None for several
         self.refresh(seconds)
@@ -249,7 +257,7 @@ class ReviewSession:
             on_more()
 
         with self.open() as catalogue:
-            self._find(catalogue, on_more=show)
+            tiers_by_settings(catalogue, on_more=show, **self._grouping)
         self.refresh(math.inf)
 
     def refresh(self, seconds: float | None = None) -> None:
@@ -259,11 +267,12 @@ class ReviewSession:
             seconds: longest time for comparing; default: no limit, or 2 s while `look_further` compares.
         """
         if seconds is None:
-            seconds = math.inf if self.is_complete else _PATIENCE_S
+            seconds = math.inf if self.tiers.is_complete else _PATIENCE_S
         with self._lock, self.open() as catalogue:
             self._note_moves()
-            self.tiers = self._find(catalogue, seconds=seconds)
-            self.is_complete = self.tiers.is_complete
+            self.tiers: Tiers = tiers_by_settings(catalogue, seconds=seconds, **self._grouping)
+            model = self.tiers.model
+            self.n_new = len(catalogue.missing_embeddings(model.digest)) if model else 0
             self.items = {item.key: item for item in (Item(key_of(g), g) for g in self.tiers.groups)}
             self.photos = {photo.id: photo for item in self.items.values() for photo in item.photos}
             self._decisions.give_to(self.items)
@@ -309,13 +318,21 @@ class ReviewSession:
         return load_settings(self.own.path)
 
     def change(self, settings: LibrarySettings) -> None:
-        """Store settings; group again if they change keepers or similar scenes."""
+        """Store settings, and group again if they changed."""
         with self._lock:
-            before = self.settings
-            save_settings(self.own.path, settings)
-            pair = [(s.keep, s.folders, s.protected, s.not_within, s.threshold) for s in (before, settings)]
-            if pair[0] != pair[1]:
+            if settings != self.settings:
+                save_settings(self.own.path, settings)
                 self.refresh()
+
+    def show_from(self, threshold: float | None) -> None:
+        """Show similar scenes from another smallest cosine on (None: the model's own), which is stored.
+
+        It takes the place of the command line's.
+        """
+        with self._lock:
+            save_settings(self.own.path, replace(self.settings, threshold=threshold))
+            self._grouping.pop("threshold", None)
+            self.refresh()
 
     # ---- asking ---------------------------------------------------------------------------
 
@@ -350,13 +367,12 @@ class ReviewSession:
 
     def neighbours(self, key: str) -> tuple[str | None, str | None]:
         """Return the keys of the groups before and after that can still be compared."""
-        keys = list(self.items)
+        comparable = [
+            k for k, item in self.items.items() if k == key or (item.status != DONE and item.members)
+        ]
+        keys = [None, *comparable, None]
         place = keys.index(key)
-
-        def first(keys: Iterable[str]) -> str | None:
-            return next((k for k in keys if self.items[k].status != DONE and self.items[k].members), None)
-
-        return first(reversed(keys[:place])), first(keys[place + 1 :])
+        return keys[place - 1], keys[place + 1]
 
     def next_todo(self, after: str | None = None) -> str | None:
         """Return the next undecided group after this one, going round."""
@@ -398,31 +414,27 @@ class ReviewSession:
         if chosen:
             self._history.append(Step(_copies(item for item, _ in chosen)))
             for item, remove in chosen:
-                item.remove, item.bare = remove, frozenset()
+                item.remove = remove
             self._set(MARKED, *(item for item, _ in chosen))
         return len(chosen)
 
     @property
     def n_held_back(self) -> int:
         """Number of copies in undecided or marked groups that are held back only for their metadata."""
-        return sum(len(files) for _, files in self._held_back())
+        return sum(len(self._held_back(item)) for item in self.items.values())
 
-    def _held_back(self) -> list[tuple[Item, list[Photo]]]:
-        if not self.trash.moves_files:
+    def _held_back(self, item: Item) -> list[Photo]:
+        is_open = item.status in (TODO, MARKED) and item.group.keeper.id not in item.remove
+        if not (is_open and self.trash.moves_files):
             return []
-        items = [item for item in self.select("copies") if item.status in (TODO, MARKED)]
-        pairs = [
-            (item, [p for p in item.group.held_back if p.id not in item.remove | item.apart])
-            for item in items
-        ]
-        return [(item, files) for item, files in pairs if files and item.group.keeper.id not in item.remove]
+        return [photo for photo in item.group.held_back if photo.id not in item.remove | item.apart]
 
     def carry_all(self) -> int:
         """Mark the copies held back only for metadata, if all of it can be written; return their number."""
         with self._lock:
             sidecars, chosen, n = Sidecars(self.root), [], 0
-            for item, files in self._held_back():
-                transfer = plan_transfer(sidecars, item.group.keeper, files)
+            for item in self.items.values():
+                transfer = plan_transfer(sidecars, item.group.keeper, self._held_back(item))
                 if transfer and (whole := {entry.photo.id for entry in transfer.entries if entry.is_whole}):
                     marked = item.suggested if item.status == TODO else item.remove
                     chosen.append((item, marked | whole))
@@ -557,9 +569,7 @@ class ReviewSession:
         back = []
         for state in states:
             if item := self.items.get(state.key):
-                item.status, item.remove, item.apart, item.bare = (
-                    state.status, state.remove, state.apart, state.bare
-                )  # fmt: skip
+                vars(item).update(vars(state) | {"group": item.group})
                 back.append(item)
         return back
 
@@ -598,13 +608,7 @@ class ReviewSession:
     def offer(self, key: str, photo_id: int) -> Transfer | None:
         """Return the metadata that alone holds a copy back; None for other photos."""
         item = self.item(key)
-        files = [
-            p
-            for held_back, files in self._held_back()
-            if held_back is item
-            for p in files
-            if p.id == photo_id
-        ]
+        files = [photo for photo in self._held_back(item) if photo.id == photo_id]
         return plan_transfer(Sidecars(self.root), item.group.keeper, files)
 
     def plan(self, written: Mapping[str, Transfer]) -> str:
@@ -646,7 +650,8 @@ class ReviewSession:
             not_written = []
             try:
                 self._decisions.write(removed_items, removed_items)
-                labels = tuple(self.feedback.add_keepers(_replacing_contents(marked)))
+                chosen = [item.staying[0].md5 for item in marked if item.group.keeper.id in item.remove]
+                labels = tuple(self.feedback.add_keepers(chosen))
                 self._history[-1] = replace(self._history[-1], labels=labels)
                 self._note_moves()
             except PhotodupError as error:  # the files did move, and the trash's journal says so
@@ -676,6 +681,12 @@ class ReviewSession:
                 raise problem
             return restored
 
+    def list_trash(self) -> TrashContents:
+        """Return the contents of the trash; the page may then show its photos."""
+        contents = self.trash.contents()
+        self.in_trash = {operation.id: operation for operation in contents.listing}
+        return contents
+
     @property
     def trash_plan(self) -> str:
         """Return a digest of the trash's contents, which the user confirms to delete."""
@@ -699,6 +710,7 @@ class ReviewSession:
                     "The trash holds something else than when this was shown: nothing was deleted, look again."
                 )
             freed = self.trash.purge(listing)
+            self.in_trash = {}
             gone = {operation.id for operation in listing}
             # Deletions cannot be undone, so the history ends here.
             self._history = [s for s in self._history if not gone & {o.id for o in s.operations}]
@@ -768,11 +780,6 @@ def _notes(written: Mapping[str, Transfer]) -> list[Note]:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _replacing_contents(items: Sequence[Item]) -> list[str]:
-    """Return the staying contents of groups whose suggested keeper goes."""
-    return [item.staying[0].md5 for item in items if item.group.keeper.id in item.remove]
 
 
 def back_in_folders(paths: Sequence[Path], limit: int = 5) -> str:

@@ -16,7 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from photodup.core.errors import PhotodupError
 from photodup.core.names import escaped, printable
 from photodup.photos.library.catalogue import Photo
-from photodup.photos.review.pictures import PictureRefused, size, whole_percent
+from photodup.photos.review.pictures import PictureRefused, whole_percent
 from photodup.photos.review.reviewed_folder import Finished, ReviewedFolder, ReviewTask
 from photodup.photos.review.session import MARKED, TODO, ReviewSession
 
@@ -36,12 +36,10 @@ class Site:
     Attributes:
         folder: the reviewed folder, and the long work on it.
         base: beginning of every address: a slash and the token.
-        is_demo: say on every page that the photographs are the demonstration's.
     """
 
     folder: ReviewedFolder
     base: str
-    is_demo: bool = False
 
     @property
     def is_open(self) -> bool:
@@ -111,7 +109,7 @@ class Site:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        environment.filters |= {"size": size, "path": printable, "text": escaped, "percent": whole_percent}
+        environment.filters |= {"path": printable, "text": escaped, "percent": whole_percent}
         return environment
 
     def page(self, template: str, *, status: int = 200, **values: object) -> HTMLResponse:
@@ -120,7 +118,6 @@ class Site:
         common = {
             "base": self.base,
             "work_page": f"{self.base}/work",
-            "is_demo": self.is_demo,
             "reviewed": self.folder,
             "session": session,
             "library": printable(self.folder.root) + ": " * bool(only) + ", ".join(map(printable, only)),
@@ -172,16 +169,17 @@ class Guard:
     Args:
         token: the first part of every address.
         port: where the page listens.
-        frame_ancestors: CSP value: the pages that may show it in a frame.
+        in_frame: pages of this machine may show it in a frame.
     """
 
-    def __init__(self, token: str, port: int, frame_ancestors: str) -> None:
+    def __init__(self, token: str, port: int, in_frame: bool) -> None:
         self._token, self._port = token, port
         self._hosts = frozenset(f"{name}:{port}" for name in ("127.0.0.1", "localhost"))
+        ancestors = "http://127.0.0.1:* http://localhost:*" if in_frame else "'none'"
         self._headers = {
             "Content-Security-Policy": "default-src 'none'; img-src 'self'; style-src 'self'; script-src 'self'; "
             "connect-src 'self'; "
-            f"form-action 'self'; base-uri 'none'; frame-ancestors {frame_ancestors}",
+            f"form-action 'self'; base-uri 'none'; frame-ancestors {ancestors}",
             "X-Content-Type-Options": "nosniff",
             "Referrer-Policy": "same-origin",  # with no-referrer a browser sends no usable Origin
             "Cross-Origin-Resource-Policy": "same-origin",

@@ -6,14 +6,14 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from photodup.core.errors import PhotodupError
 from photodup.core.files import check_json
 from photodup.core.names import printable
-from photodup.core.safe_open import PathInFolder, file_state, open_file, opened, refuse_what_is_no_file
+from photodup.core.safe_open import PathInFolder, open_file, opened, refuse_what_is_no_file
 
 MOST_BYTES = 2**28  # a removal takes about 1,000
 
@@ -66,12 +66,6 @@ class Journal:
         except ValueError as error:
             raise JournalError(f"{printable(self.path)} cannot be read ({error}): is it a journal?") from None
         return [_parsed(line) for line in lines[:-1]]
-
-    def state(self) -> tuple[int, ...] | None:
-        """Return a value that changes with every write to the file; None without a file."""
-        with suppress(OSError):
-            return file_state(os.lstat(self.path))
-        return None
 
     def damaged(self, number: int) -> str:
         """Return a sentence about a damaged line, counted from 1."""

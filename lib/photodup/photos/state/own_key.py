@@ -1,10 +1,10 @@
 """This user's key, which tells photodup's own writes from what came with a folder.
 
-A folder from somebody else can contain anything: a trash journal that moves and deletes files, settings that send
-photographs to an address. So photodup signs what it writes (HMAC-SHA256) with a random key in the user's configuration
-folder: `PHOTODUP_CONFIG`, else `$XDG_CONFIG_HOME/photodup`, else `~/.config/photodup`, readable by the user alone.
+A folder from somebody else can contain anything, such as a trash journal that moves and deletes files. So photodup
+signs what it writes there (HMAC-SHA256) with a random key in the user's configuration folder: `PHOTODUP_CONFIG`, else
+`$XDG_CONFIG_HOME/photodup`, else `~/.config/photodup`, readable by the user alone.
 
-Protected: photodup does not act by itself on a line or address that this user's photodup never wrote.
+Protected: photodup does not act by itself on a line that this user's photodup never wrote.
 Not protected: replay. A signature names no folder, so that a library can be moved, renamed or mounted elsewhere and still
 be undone. So somebody can hand back this user's old lines, omit or repeat some, or put them beside other files. Other checks
 bound this: the same operation, in the given folder, on files with the size and MD5 of that time. Programs of this user can

@@ -44,12 +44,7 @@ from photodup.photos.trash.entries import (
     sign,
     unknown_operation,
 )
-from photodup.photos.trash.files import (
-    TRASH_FOLDER,
-    RemainingCopies,
-    TrashFiles,
-    free_names,
-)
+from photodup.photos.trash.files import TRASH_FOLDER, RemainingCopies, TrashFiles, free_names
 
 
 class Trash:
@@ -77,7 +72,6 @@ class Trash:
             raise TrashError(f"{printable(self.root)} is a symbolic link: replace it by a real folder.")
         self._journal = Journal(self.root / "journal.jsonl", on_step, within=self.library)
         self._step = on_step
-        self._in_trash: tuple[tuple[int, ...] | None, dict[str, Operation]] = None, {}
         if self.contents().interrupted:
             with suppress(TrashError), self._locked():
                 pass  # taking the lock recovers; a read-only trash can still be read
@@ -90,18 +84,6 @@ class Trash:
         ]
         strays = self._files.strays({moved.trash for operation in inside for moved in operation.files})
         return replace(contents, operations=[*map(unknown_operation, strays), *contents.operations])
-
-    def find(self, name: str) -> Operation | None:
-        """Return this user's operation with this id if its files are in the trash.
-
-        The journal is read again only after a change, since a page of a thousand pictures calls this a thousand times.
-        """
-        state = self._journal.state()  # before reading, so a line that comes meanwhile is read the next time
-        read_state, operations = self._in_trash
-        if state is None or state != read_state:
-            operations = {operation.id: operation for operation in self.contents().listing}
-            self._in_trash = state, operations
-        return operations.get(name)
 
     def remove(
         self, removals: Iterable[Removal], notes: Iterable[Note] = ()
@@ -188,22 +170,19 @@ class Trash:
                         raise TrashError(
                             f"{printable(path)} was changed since photodup wrote it: it stays as it is, look at it yourself."
                         )
-                    same = {moved: self._files.is_as_removed(moved) for moved in operation.files}
-                    # Files of an interrupted operation may be at home already.
-                    files = [
-                        moved
-                        for moved, is_same in same.items()
-                        if is_same is not None or (operation.unfinished and self._files.is_home(moved))
-                    ]
-                    if operation.state != "purging":
-                        gone = [moved for moved in operation.files if moved not in files]
-                        refused += (f"{printable(m.home)} was deleted from the trash by hand." for m in gone)
+                    files, changed = list[Moved](), list[str]()
+                    for moved in operation.files:
+                        is_same = self._files.is_as_removed(moved)
+                        # Files of an interrupted operation may be at home already.
+                        if is_same is not None or (operation.unfinished and self._files.is_home(moved)):
+                            files.append(moved)
+                        elif operation.state != "purging":
+                            refused.append(f"{printable(moved.home)} was deleted from the trash by hand.")
+                        if is_same is False:
+                            changed.append(f"{printable(moved.home)} came back as something changed it.")
                     if files or written:
-                        changed = [moved.home for moved in files if same[moved] is False]
                         restored += self._bring_back(operation, files)
-                        refused += (
-                            f"{printable(home)} came back as something changed it." for home in changed
-                        )
+                        refused += changed
                 except (OSError, TrashError) as error:
                     refused.append(sentence_of(error, path))
         if refused:
@@ -224,19 +203,14 @@ class Trash:
         freed = 0
         refused: list[str] = []
         with self._locked():
-            going = []
-            for operation in self._present(self.contents().operations, operations, confirmed, {"purging"}):
+            going = self._present(self.contents().operations, operations, confirmed, {"purging"})
+            for operation in _with_progress(going, "delete"):
                 try:
                     if False in map(self._files.is_as_removed, operation.files):
                         raise TrashError(
                             f"{printable(operation.home)} in the trash is not the file that was removed (its content "
                             "differs): it was left there, and restoring brings it back."
                         )
-                    going.append(operation)
-                except (OSError, TrashError) as error:
-                    refused.append(sentence_of(error, self.root / operation.home))
-            for operation in _with_progress(going, "delete"):
-                try:
                     freed += self._purge(operation)
                 except (OSError, TrashError) as error:
                     refused.append(sentence_of(error, self.root / operation.home))

@@ -233,7 +233,7 @@ if (stage) {
       }
       if (input.checked) kept += 1; else { removed += 1; bytes += Number(input.dataset.bytes); }
     }
-    const size = bytes > 1e6 ? `${(bytes / 1e6).toFixed(1)} MB` : `${Math.round(bytes / 1e3)} kB`;
+    const size = bytes > 1e6 ? `${(bytes / 1e6).toFixed(1)}\u00a0MB` : `${(bytes / 1e3).toFixed(1)}\u00a0kB`;
     const label = removed ? `Remove ${removed}, free ${size}` : "Keep all";
     find("#accept-label").textContent = kept ? label : "Keep at least one";
     find("button[value=accept]").disabled = kept === 0;

@@ -21,7 +21,7 @@ from photodup.core import safe_open
 from photodup.core.errors import PhotodupError
 from photodup.photos.across.contained import Contained, Location, OldPhoto
 from photodup.photos.across.copy_new import copy_new
-from photodup.photos.groups.by_settings import tiers_by_settings
+from photodup.photos.groups.tiers import find_tiers
 from photodup.photos.library.several import as_one_library
 from photodup.photos.review.session import ReviewSession
 from photodup.photos.trash.entries import Note, Removal
@@ -169,7 +169,7 @@ def undo(folder: Path) -> int:
     from support.review_library import remove_all
 
     library, step = folder / "library", 1
-    together = partial(tiers_by_settings, only=("2020", "2021", "Backup", "Edited", "Shared"))
+    together = partial(find_tiers, only=("2020", "2021", "Backup", "Edited", "Shared"))
 
     def removed() -> Callable[[], object]:
         session = ReviewSession(library, find=together)

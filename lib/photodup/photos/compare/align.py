@@ -212,15 +212,28 @@ def _fitting(target: np.ndarray, source: np.ndarray) -> Callable[[np.ndarray], f
     import cv2
 
     soft = [cv2.GaussianBlur(picture, (0, 0), 1.5) for picture in (target, source)]
-    ones = np.full_like(source, 255, np.uint8)
 
     def fit(transform: np.ndarray) -> float:
-        size = target.shape[::-1]
-        warped = cv2.warpAffine(soft[1], to_centres(transform), size, flags=cv2.INTER_LINEAR)
-        inside = cv2.warpAffine(ones, to_centres(transform), size, flags=cv2.INTER_NEAREST) > 0
+        warped, inside = _warped(soft[1], transform, target.shape[::-1])
         return correlation(soft[0][inside], warped[inside])
 
     return fit
+
+
+def _warped(greys: np.ndarray, transform: np.ndarray, size: Size) -> tuple[np.ndarray, np.ndarray]:
+    """Return greys mapped onto a frame of this size, and bool[h, w] where they lie."""
+    import cv2
+
+    centred, ones = to_centres(transform), np.ones_like(greys, np.uint8)
+    inside = cv2.warpAffine(ones, centred, size, flags=cv2.INTER_NEAREST) > 0
+    return cv2.warpAffine(greys, centred, size), inside
+
+
+def slopes(greys: np.ndarray) -> list[np.ndarray]:
+    """Return by how much greys float32[h, w] rise a pixel, across and down."""
+    import cv2
+
+    return [cv2.Sobel(greys, cv2.CV_32F, *axes, scale=1 / 8) for axes in ((1, 0), (0, 1))]
 
 
 def _settled(target: np.ndarray, source: np.ndarray, transform: np.ndarray) -> np.ndarray:
@@ -232,19 +245,15 @@ def _settled(target: np.ndarray, source: np.ndarray, transform: np.ndarray) -> n
 
     height, width = target.shape
     a, soft = (cv2.GaussianBlur(picture, (0, 0), _SOFT) for picture in (target, source))
-    across, down = (
-        cv2.Sobel(a, cv2.CV_32F, *axes, ksize=3, scale=1 / 8).ravel() for axes in ((1, 0), (0, 1))
-    )
+    across, down = map(np.ravel, slopes(a))
     half = max(width, height) / 2
     y, x = np.mgrid[:height, :width].reshape(2, -1).astype(np.float32)
     x, y = (x - width / 2) / half, (y - height / 2) / half
     basis = np.stack([across * x, across * y, across, down * x, down * y, down, a.ravel(), np.ones_like(x)])
-    ones, edges = np.full_like(source, 255, np.uint8), corners((width, height))
+    edges = corners((width, height))
     for _ in range(8):
-        centred = to_centres(transform)
-        b = cv2.warpAffine(soft, centred, (width, height), flags=cv2.INTER_LINEAR)
-        inside = cv2.warpAffine(ones, centred, (width, height), flags=cv2.INTER_NEAREST).ravel() > 0
-        apart = (b - a).ravel()
+        b, covered = _warped(soft, transform, (width, height))
+        inside, apart = covered.ravel(), (b - a).ravel()
         if not inside.any():
             break
         some = apart[inside][::7]

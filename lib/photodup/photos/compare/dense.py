@@ -29,13 +29,13 @@ def grey_maps(target: np.ndarray, source: np.ndarray) -> Iterator[np.ndarray]:
     height, width = fine_source.shape
     top, left = int(0.15 * height), int(0.15 * width)  # the middle: a border is not in the other picture
     middle = np.ascontiguousarray(fine_source[top : height - top, left : width - left])
-    everywhere, ends = np.ones_like(fine_target), (cv2.TERM_CRITERIA_COUNT | cv2.TERM_CRITERIA_EPS, 30, 1e-4)
+    ends = cv2.TERM_CRITERIA_COUNT | cv2.TERM_CRITERIA_EPS, 30, 1e-4
     for start in starts:
         begin = _rescaled(start, REFINED / SEARCHED, REFINED / SEARCHED)
         begin[:, 2] += begin[:, :2] @ (left, top)
         try:
             _, refined = cv2.findTransformECC(
-                middle, fine_target, begin.astype(np.float32), cv2.MOTION_AFFINE, ends, everywhere, 5
+                middle, fine_target, begin.astype(np.float32), cv2.MOTION_AFFINE, ends
             )
         except cv2.error:  # it did not converge, or left the picture
             continue

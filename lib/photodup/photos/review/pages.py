@@ -119,7 +119,7 @@ def group_page(site: CurrentSite, key: str, photo: int = 0) -> Response:
         "group.html",
         item=item,
         chosen=chosen,
-        evidence=pictures.evidence_sentence(member),
+        evidence=pictures.evidence_sentence(member, item.group.tier),
         rows=pictures.side_by_side(session.root, item.group.keeper, chosen),
         offer=session.offer(key, chosen.id),
         before=before,

@@ -211,19 +211,15 @@ def side_by_side(root: Path, left: Photo, right: Photo) -> list[SideBySide]:
     return rows
 
 
-def evidence_sentence(member: Member) -> str:
+def evidence_sentence(member: Member, tier: str) -> str:
     """Return a sentence why a photo is in its group."""
-    if member.evidence.exact:
+    if member.is_same_bytes:
         return "An exact copy: the two files are the same, byte for byte."
-    verification = member.evidence.verification
-    if verification is not None and verification.is_copy():
-        mirrored = ", mirrored" if verification.mirrored else ""
-        if member.differences:
-            return f"The same picture{mirrored}, but for what is named above: photodup suggests no removal."
-        return f"The same picture{mirrored}: laid over each other, they agree everywhere they both show."
-    if verification is not None and verification.overlap > 0:
-        return "Alike, but laid over each other they do not agree everywhere: two photographs of one scene, perhaps."
-    return "Alike at a glance; they could not be laid over each other."
+    if tier != "copies":
+        return "Alike, and not seen to be the same picture: two photographs of one scene, perhaps."
+    if member.differences:
+        return "The same picture, but for what is named above: photodup suggests no removal."
+    return "The same picture: laid over each other, they agree everywhere they both show."
 
 
 def size(n_bytes: int) -> str:

@@ -20,7 +20,7 @@ from photodup.core.names import escaped
 from photodup.core.progress import watched_by
 from photodup.photos.embed.batches import embed_library
 from photodup.photos.embed.choose import EncoderRequest, connect_encoder
-from photodup.photos.groups.by_settings import tiers_by_settings
+from photodup.photos.groups.tiers import find_tiers
 from photodup.photos.groups.model_thresholds import choose_model
 from photodup.photos.groups.results import Tiers
 from photodup.photos.library import apple
@@ -218,7 +218,7 @@ class ReviewedFolder:
         not_within: more folders whose photos are not compared with each other; added to the settings.
         only: the folders to look at, relative to `root`; empty for all.
         untouched: folders without suggestions, relative to `root`.
-        keep, folders, threshold: as of `tiers_by_settings`.
+        keep, folders, threshold: as of `find_tiers`.
         digest, allow_random: as of `GroupingOptions`.
 
     Attributes:
@@ -256,7 +256,7 @@ class ReviewedFolder:
         self._catalogue, self._threshold = catalogue, threshold
         self._digest, self._allow_random = digest, allow_random
         self._group = partial(
-            tiers_by_settings, keep=keep, folders=folders, digest=digest, allow_random=allow_random, only=only
+            find_tiers, keep=keep, folders=folders, digest=digest, allow_random=allow_random, only=only
         )
         self._protect = check_folders(self.root, protect or ())
         self._not_within = check_folders(self.root, not_within or ())

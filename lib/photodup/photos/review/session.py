@@ -13,7 +13,7 @@ from typing import TypeGuard
 from photodup.core.errors import PhotodupError
 from photodup.core.names import as_text, printable
 from photodup.core.progress import unseen
-from photodup.photos.groups.by_settings import tiers_by_settings
+from photodup.photos.groups.tiers import find_tiers
 from photodup.photos.groups.results import Group, Member, Tiers
 from photodup.photos.library.catalogue import Catalogue, Photo
 from photodup.photos.library.feedback import Feedback
@@ -219,7 +219,7 @@ class ReviewSession:
         self,
         root: Path,
         catalogue: Path | None = None,
-        find: Callable[..., Tiers] = tiers_by_settings,
+        find: Callable[..., Tiers] = find_tiers,
         seconds: float = math.inf,
     ) -> None:
         self.root, self._catalogue, self._find = Path(root).resolve(), catalogue, find

@@ -1,6 +1,9 @@
 """A SQLite file of what can be made again: deleting it costs time and nothing else, and so does damage to it."""
 
 import sqlite3
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -8,7 +11,7 @@ from photodup.photos.state.own_folder import OwnFolder, OwnFolderError
 from photodup.photos.state.sqlite_file import BESIDE, DatabaseRefusedError, Form, open_database
 
 # Errors from reading a file that is damaged inside, or that somebody else filled.
-DAMAGE = (sqlite3.DatabaseError, ValueError, TypeError, AttributeError)
+DAMAGE = (sqlite3.DatabaseError, ValueError, TypeError, AttributeError, zlib.error)
 
 
 class CacheFile:
@@ -36,6 +39,25 @@ class CacheFile:
 
     def __exit__(self, *exc_info: object) -> None:
         self._db.close()
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        """Read in a block, which ends at the first damage; the file is then made again."""
+        try:
+            yield self._db
+        except DAMAGE:
+            self._db.close()
+            self._begin_anew()
+
+    def _write(self, sql: str, rows: Iterable[tuple]) -> None:
+        """Run a statement with each row, all or none; after an error the cache is in memory."""
+        try:
+            self._db.execute("BEGIN")
+            self._db.executemany(sql, rows)
+            self._db.execute("COMMIT")
+        except sqlite3.DatabaseError as error:
+            self._db.close()
+            self._forget(error)
 
     def _begin_anew(self) -> None:
         """Delete a damaged file and make it again."""

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from photodup.photos.compare.align import corners, grey, inverse, laid, moved, slopes
+from photodup.photos.compare import maps
+from photodup.photos.compare.align import grey, laid, slopes
 from photodup.photos.compare.limits import LIMITS
 from photodup.photos.compare.pictures import DCT, Saving, coefficients
 from photodup.photos.compare.reproduce import CELL, Octaves, View, cells, cells_of, whole_cells
@@ -286,6 +287,6 @@ def in_both(boxes: np.ndarray, view: View, transform: np.ndarray, keeper: tuple,
 
     pairs = []
     for left, top, right, bottom in boxes[:_MOST_BOXES]:
-        points = moved(corners((right - left, bottom - top)) + np.array((left, top)), inverse(view.place))
-        pairs.append((framed(moved(points, inverse(transform)), keeper), framed(points, member)))
+        points = maps.moved(maps.corners((right - left, bottom - top)) + np.array((left, top)), maps.inverse(view.place))
+        pairs.append((framed(maps.moved(points, maps.inverse(transform)), keeper), framed(points, member)))
     return tuple(pairs)

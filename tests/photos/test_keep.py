@@ -166,6 +166,24 @@ def test_a_photo_that_vanished_is_a_problem_not_a_crash(library):
     assert len(tiers.copies) == 2
 
 
+def test_what_is_not_as_it_was_scanned_is_not_compared(library, tmp_path):
+    """Nothing that a file shows today may speak for another file with its former bytes."""
+    small, elsewhere = library / "Shared" / "small coffee.jpg", tmp_path / "elsewhere.jpg"
+    elsewhere.write_bytes(small.read_bytes())
+    os.utime(small)
+    with Catalogue(library) as catalogue:
+        assert len(find_tiers(catalogue).copies) == 3, "only its time is another"
+        forget_evidence(library)
+        save(photo("coffee").resize((240, 160)), small)
+        changed = find_tiers(catalogue)
+        small.unlink()
+        small.symlink_to(elsewhere)
+        linked = find_tiers(catalogue)
+    assert changed.problems == ("Shared/small coffee.jpg was skipped: changed since the scan: scan again",)
+    assert linked.problems == ("Shared/small coffee.jpg was skipped: Too many levels of symbolic links",)
+    assert len(changed.copies) == len(linked.copies) == 2
+
+
 def test_where_evidence_cannot_be_written_the_groups_are_there_and_a_sentence(library):
     with Catalogue(library) as catalogue:
         first = find_tiers(catalogue)

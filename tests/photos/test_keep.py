@@ -205,9 +205,7 @@ def test_a_full_disk_in_the_middle_loses_no_group(library, monkeypatch):
             db.execute("PRAGMA max_page_count = 4")
             with pytest.raises(sqlite3.OperationalError, match="full"):
                 while True:
-                    db.execute(
-                        "INSERT INTO pair SELECT randomblob(16), randomblob(16), 0"
-                    )
+                    db.execute("INSERT INTO pair SELECT randomblob(16), randomblob(16), 0")
             return db
 
         monkeypatch.setattr(evidence.EvidenceStore, "_opened", small)

@@ -80,7 +80,8 @@ def test_what_is_damaged_is_looked_at_again(tmp_path, known, damage):
 
 def groups(catalogue) -> list:
     return [
-        (g.keeper.path, [(m.photo.path, m.differences) for m in g.members]) for g in find_tiers(catalogue).copies
+        (g.keeper.path, [(m.photo.path, m.differences) for m in g.members])
+        for g in find_tiers(catalogue).copies
     ]
 
 

@@ -316,9 +316,7 @@ def test_groups_are_shown_while_further_photos_are_compared(tmp_path):
 def test_what_was_compared_is_grouped_at_once_and_the_rest_when_there_is_time(tmp_path):
     library = make_library(tmp_path / "library", is_compared=False)
     with Catalogue(library) as catalogue:
-        first, whole, again = (
-            find_tiers(catalogue, seconds=seconds) for seconds in (0, math.inf, 0)
-        )
+        first, whole, again = (find_tiers(catalogue, seconds=seconds) for seconds in (0, math.inf, 0))
     assert not first.is_complete and [m.is_same_bytes for g in first.copies for m in g.members] == [True]
     assert first.n_verified == 0, "no pair is compared in no time"
     assert whole.is_complete and again.is_complete and len(whole.copies) == 3

@@ -4,7 +4,7 @@ A cache: deleting the file costs time and nothing else.
 """
 
 import sqlite3
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, ClassVar
 
@@ -95,4 +95,3 @@ class EvidenceStore(CacheFile):
         """Store a digest under a key, if the file can be written."""
         with suppress(sqlite3.DatabaseError):  # also in a thread that did not open the file
             self._db.execute("INSERT OR REPLACE INTO digest VALUES (?, ?)", (key, digest))
-

@@ -203,8 +203,8 @@ def window(
     Args:
         whole: the member, reduced by the factors `exact`.
     """
-    near = most_detailed(whole, max(CELL, round(WINDOW * exact.min())))
-    corner = [round(n / e) // CELL * CELL for n, e in zip(near, exact, strict=True)]
+    reduced = most_detailed(whole, max(CELL, round(WINDOW * exact.min())))
+    corner = [round(n / e) // CELL * CELL for n, e in zip(reduced, exact, strict=True)]
     # Blocks begin at a corner of the stored picture, which may be another corner of the upright one.
     width, height = member.image.size
     begins = member.saving.as_saved(np.array([[(0, 0), (1, 0)], [(0, 1), (1, 1)]]))[0, 0]

@@ -287,6 +287,8 @@ def in_both(boxes: np.ndarray, view: View, transform: np.ndarray, keeper: tuple,
 
     pairs = []
     for left, top, right, bottom in boxes[:_MOST_BOXES]:
-        points = maps.moved(maps.corners((right - left, bottom - top)) + np.array((left, top)), maps.inverse(view.place))
+        points = maps.moved(
+            maps.corners((right - left, bottom - top)) + np.array((left, top)), maps.inverse(view.place)
+        )
         pairs.append((framed(maps.moved(points, maps.inverse(transform)), keeper), framed(points, member)))
     return tuple(pairs)

@@ -72,7 +72,7 @@ class Verification:
         return self.inliers >= LIMITS.min_inliers and self.correlation >= LIMITS.min_correlation
 
     def score(self) -> float:
-        """Return one number to rank pairs by, 0..1: the agreement, halved if any other test fails, so above 0.5 all others pass."""
+        """Return one number to rank pairs by, 0..1: the agreement, halved if any other test fails."""
         return self.agreement * (1.0 if self.passes() else 0.5)
 
     def is_copy(self) -> bool:
@@ -148,9 +148,7 @@ def _affine_map(target: np.ndarray, source: np.ndarray) -> tuple[np.ndarray | No
     import cv2
 
     cv2.setRNGSeed(0)  # the same pair gets the same verdict every time
-    transform, mask = cv2.estimateAffine2D(
-        source, target, method=cv2.RANSAC, maxIters=3000, confidence=0.999
-    )
+    transform, mask = cv2.estimateAffine2D(source, target, method=cv2.RANSAC, maxIters=3000, confidence=0.999)
     if transform is None or not np.isfinite(transform).all():
         return None, 0
     # Mirror images are tried separately.

@@ -152,7 +152,8 @@ class _Grouping:
             in_families = {row for decision in decisions for row in decision.rows}
             suggested = [i for decision in decisions for i in decision.suggestions]
             left = ~np.isin(similar_rows, suggested).any(axis=1)
-            similar_stars = stars(Pairs(*similar_rows[left].T, cosine[left]), len(photos), rank=rank)
+            first, second = similar_rows[left].T
+            similar_stars = stars(Pairs(first, second, cosine[left]), len(photos), rank=rank)
             # Copies of unreadable files have equal bytes.
             of_bytes = by_content(self._listed(catalogue.photos("unreadable")))
             self._files |= of_bytes
@@ -254,9 +255,7 @@ class _Grouping:
         lost = self._preferring.lost_beside(keeper, member.photo)
         is_text_only = bool(lost) and lost == self._preferring.lost_metadata(keeper, member.photo)
         differences = (*member.differences, *map(Difference, lost))
-        return replace(
-            member, differences=differences, is_text_only=is_text_only and not member.differences
-        )
+        return replace(member, differences=differences, is_text_only=is_text_only and not member.differences)
 
     def _star(self, row: int, similar: Sequence[int], near: Neighbours) -> Group:
         """Make a group of similar pictures; exact copies of its photos are in the copies tier already."""
@@ -280,7 +279,9 @@ def _is_sure(group: Group) -> bool:
 def _without_apart(decision: Decision) -> Decision:
     """Return a decision without what the owner set apart from the keeper."""
     members = decision.differences.items()
-    return Decision(decision.keeper, {row: lost for row, lost in members if lost != (Difference(_SET_APART),)})
+    return Decision(
+        decision.keeper, {row: lost for row, lost in members if lost != (Difference(_SET_APART),)}
+    )
 
 
 def _rank(rules: KeepRules, photos: Sequence[Photo], rows: Sequence[int]) -> np.ndarray:

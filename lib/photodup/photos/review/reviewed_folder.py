@@ -20,9 +20,9 @@ from photodup.core.names import escaped
 from photodup.core.progress import watched_by
 from photodup.photos.embed.batches import embed_library
 from photodup.photos.embed.choose import EncoderRequest, connect_encoder
-from photodup.photos.groups.tiers import find_tiers
 from photodup.photos.groups.model_thresholds import choose_model
 from photodup.photos.groups.results import Tiers
+from photodup.photos.groups.tiers import find_tiers
 from photodup.photos.library import apple
 from photodup.photos.library.catalogue import Catalogue, Model, is_scanned
 from photodup.photos.library.scan import ScanReport, existing_folder, scan

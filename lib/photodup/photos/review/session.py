@@ -13,8 +13,8 @@ from typing import TypeGuard
 from photodup.core.errors import PhotodupError
 from photodup.core.names import as_text, printable
 from photodup.core.progress import unseen
-from photodup.photos.groups.tiers import find_tiers
 from photodup.photos.groups.results import Group, Member, Tiers
+from photodup.photos.groups.tiers import find_tiers
 from photodup.photos.library.catalogue import Catalogue, Photo
 from photodup.photos.library.feedback import Feedback
 from photodup.photos.library.hashing import md5

@@ -50,13 +50,10 @@ class EvidenceStore(CacheFile):
 
     def read(self, row: Mapping[str, int]) -> dict[int, float]:
         """Return the stored `Verification.score` by `pair_code`; `row` maps contents (MD5) to rows."""
-        try:
-            stored = self._db.execute("SELECT lower(hex(a)), lower(hex(b)), score FROM pair").fetchall()
-        except DAMAGE:
-            self._db.close()
-            self._begin_anew()
-            return {}
-        return {pair_code(row[a], row[b]): score for a, b, score in stored if a in row and b in row}
+        with self._reading() as db:
+            stored = db.execute("SELECT lower(hex(a)), lower(hex(b)), score FROM pair")
+            return {pair_code(row[a], row[b]): score for a, b, score in stored if a in row and b in row}
+        return {}
 
     def add(self, pairs: Iterable[tuple[str, str, float]]) -> None:
         """Store the scores of pairs of contents (MD5)."""
@@ -66,15 +63,14 @@ class EvidenceStore(CacheFile):
     def read_lacking(self, md5s: Collection[str]) -> dict[tuple[str, str], tuple[Difference, ...]]:
         """Return the stored differences by (keeper, member), for pairs of these contents."""
         differences_of = {}
-        try:
+        sql = "SELECT lower(hex(member)), differences FROM lacking WHERE keeper = ?"
+        with self._reading() as db:
             for keeper in sorted(md5s):
-                sql = "SELECT lower(hex(member)), differences FROM lacking WHERE keeper = ?"
-                for member, packed in self._db.execute(sql, (bytes.fromhex(keeper),)):
+                for member, packed in db.execute(sql, (bytes.fromhex(keeper),)):
                     if member in md5s:
                         differences_of[keeper, member] = _DIFFERENCES.validate_json(packed)
-        except DAMAGE:
-            return {}
-        return differences_of
+            return differences_of
+        return {}
 
     def add_lacking(self, differences_of: Mapping[tuple[str, str], tuple[Difference, ...]]) -> None:
         """Store differences by (keeper, member), both MD5."""

@@ -42,8 +42,7 @@ def overlay(
     if area < 1000:
         return overlap, 0.0, 0.0, 0.0
     # A slight blur forgives JPEG noise and half a pixel of misalignment.
-    a = cv2.GaussianBlur(target.astype(np.float32), (0, 0), 1.5)
-    b = cv2.GaussianBlur(warped.astype(np.float32), (0, 0), 1.5)
+    a, b = (cv2.GaussianBlur(greys.astype(np.float32), (0, 0), 1.5) for greys in (target, warped))
     whole = correlation(a[covered], b[covered])
     patches = patch_correlations(a, b, covered)
     if np.isfinite(patches).sum() < 8:

@@ -17,6 +17,10 @@ _NOWHERE = np.zeros((0, 4), int)
 _MARGIN = 16  # pixels around the member in which the keeper has to go on
 _MOST_BOXES = 12
 _GRAIN_CELL = 8  # side of a cell in which grain is looked for, pixels: a JPEG's block
+# Standard deviations, pixels: of the blur of a difference, and of the place around it in which compression is measured.
+_BLUR, _AROUND = 1.2, 6
+# What is always allowed: greys, and pixels by which the two may be misplaced.
+_GREYS, _MISPLACED = 5, 0.3
 
 
 @dataclass(frozen=True)
@@ -71,23 +75,23 @@ def times_explained(view: View) -> np.ndarray:
     import cv2
 
     member, copy, keeper = (picture.astype(np.float32) for picture in (view.member, view.copy, view.keeper))
-    apart = _largest(np.abs(cv2.GaussianBlur(member - copy, (0, 0), 1.2)))
-    loss = np.sqrt(cv2.GaussianBlur(_largest((copy - keeper) ** 2), (0, 0), 6))
+    apart = _largest(np.abs(cv2.GaussianBlur(member - copy, (0, 0), _BLUR)))
+    loss = np.sqrt(cv2.GaussianBlur(_largest((copy - keeper) ** 2), (0, 0), _AROUND))
     slope = cv2.dilate(cv2.magnitude(*slopes(view.greys[2])), _square(5))
     softening: float | np.ndarray = 0.0
     if view.softness:  # our blur is not quite the member's: allow more where it changed most
-        softening = 0.45 * cv2.GaussianBlur(_largest(np.abs(keeper - view.sharp)), (0, 0), 6)
+        softening = 0.45 * cv2.GaussianBlur(_largest(np.abs(keeper - view.sharp)), (0, 0), _AROUND)
     away = _shrunk(view.inside, 5)
-    times = apart / (5 + 1.5 * loss + softening + 0.3 * slope)
+    times = apart / (_GREYS + 1.5 * loss + softening + _MISPLACED * slope)
     if view.saving and view.softness < LIMITS.softened:
         unsaved = beyond_rounding(view.member, view.keeper, view.saving)
-        unsaved = _shrunk(view.inside, CELL) * np.abs(cv2.GaussianBlur(unsaved, (0, 0), 1.2))
+        unsaved = _shrunk(view.inside, CELL) * np.abs(cv2.GaussianBlur(unsaved, (0, 0), _BLUR))
         # An error of alignment affects all equally steep pixels alike: a place that differs more shows something else.
         steep = (unsaved / (slope + 1))[slope > 8]
-        misplaced = (
-            min(0.3, 2 * float(np.quantile(steep[:: 1 + len(steep) // 9999], 0.99))) if len(steep) else 0.3
-        )
-        times = np.maximum(times, unsaved / (5 + softening + misplaced * slope))
+        misplaced = _MISPLACED
+        if len(steep):
+            misplaced = min(misplaced, 2 * float(np.quantile(steep[:: 1 + len(steep) // 9999], 0.99)))
+        times = np.maximum(times, unsaved / (_GREYS + softening + misplaced * slope))
     return times * away
 
 

@@ -55,7 +55,8 @@ class CopySearch:
     def problems(self) -> list[str]:
         """Return what could not be done, in sentences."""
         of_stores = [store.problem for store in self._stores if store.problem]
-        return [*self.pixels.problems.values(), *of_stores[:1]]
+        problems = self.pixels.problems
+        return [*(problems[row] for row in sorted(problems)), *of_stores[:1]]
 
     def ask(self, *codes: np.ndarray) -> None:
         """Compare these pairs, and those that were copies in an earlier run.

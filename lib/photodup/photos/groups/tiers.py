@@ -163,11 +163,8 @@ class _Grouping:
                 for i, photo in enumerate(photos)
                 if len(self._files[photo.md5]) > 1 and i not in in_families
             ]
-            # Show progress only if files beside the photos have to be read.
-            rows = (row for decision in decisions for row in decision.rows)
-            has_more = any(self._rules.along(photos[i]) for i in rows)
             through = bar(decisions, total=len(decisions), desc="beside", unit="group")
-            families = (self._family(decision, near) for decision in (through if has_more else decisions))
+            families = (self._family(decision, near) for decision in through)
             copies = [group for group in families if group]
         copies.sort(key=lambda group: (not _is_sure(group), -group.bytes_to_free, str(group.keeper.path)))
         # Until all pairs are compared, a similar photo may still turn out to be a copy.

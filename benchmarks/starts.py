@@ -39,7 +39,6 @@ def rows(n: int = STARTS, photos: int = LARGE) -> Iterator[Row]:
 def made_up_library(root: Path, n: int) -> None:
     """Make a library of `n` small photographs, a tenth of them copies of the same bytes, pairs by hash refused."""
     from photodup.photos.compare.evidence import EvidenceStore, pair_rows
-    from photodup.photos.compare.verify import Verification
     from photodup.photos.library.catalogue import Catalogue, by_content
     from photodup.photos.library.scan import scan
     from photodup.photos.search.candidates import find_neighbours
@@ -56,7 +55,7 @@ def made_up_library(root: Path, n: int) -> None:
         photos = [same[0] for same in by_content(catalogue.photos()).values()]
         near = find_neighbours(catalogue, photos, None, 1.0, 1.0).by_hash
         pairs = zip(*pair_rows(near), strict=True)
-        store.add([(photos[a].md5, photos[b].md5, Verification()) for a, b in pairs])
+        store.add([(photos[a].md5, photos[b].md5, 0.0) for a, b in pairs])
 
 
 def _first_pages(library: Path, n: int) -> tuple[list[float], float | None]:

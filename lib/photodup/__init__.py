@@ -59,7 +59,7 @@ def find_duplicates(
     """
     from photodup.embedding.client.embedder import connect
     from photodup.photos.embed.batches import embed_library
-    from photodup.photos.groups.by_settings import tiers_by_settings
+    from photodup.photos.groups.tiers import find_tiers
     from photodup.photos.library.catalogue import Catalogue
 
     scan(folder, progress=False)
@@ -67,7 +67,7 @@ def find_duplicates(
         if weights:
             with connect(mode="local", pretrained=weights) as embedder:
                 embed_library(catalogue, embedder, progress=False)
-        return tiers_by_settings(catalogue, threshold=threshold)
+        return find_tiers(catalogue, threshold=threshold)
 
 
 def embed(

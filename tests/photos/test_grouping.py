@@ -16,7 +16,7 @@ from photodup.photos.embed.batches import embed_library
 from photodup.photos.groups.keepers import KeepRules
 from photodup.photos.groups.model_thresholds import choose_model
 from photodup.photos.groups.stars import stars
-from photodup.photos.groups.tiers import GroupingOptions, find_tiers
+from photodup.photos.groups.tiers import find_tiers
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
 from photodup.photos.search.neighbours import TOLERANCE, Bounds, similar_pairs
@@ -119,7 +119,7 @@ def test_exact_copies_need_no_embedding(library):
     with Catalogue(library) as catalogue:
         tiers = find_tiers(catalogue)
     (group,) = tiers.copies
-    exact = [member.photo for member in group.members if member.evidence.exact]
+    exact = [member.photo for member in group.members if member.is_same_bytes]
     assert (str(group.keeper.path), [str(photo.path) for photo in exact]) == ("a.png", ["backup/a.png"])
     assert group.bytes_to_free == sum(photo.size_bytes for photo in group.may_go)
     assert tiers.model is None
@@ -160,7 +160,7 @@ def test_random_weights_are_refused_unless_asked_for(library):
         embed_library(catalogue, Untrained(), progress=False)
         for digest in (None, "c"):
             with pytest.raises(PhotodupError, match="random weights"):
-                find_tiers(catalogue, GroupingOptions(digest=digest))
+                find_tiers(catalogue, digest=digest)
         assert choose_model(catalogue, allow_random=True).is_random
         # Trained ones beside them are taken without a word, and two trained ones need a choice.
         embed_library(catalogue, CountingEmbedder(), progress=False)

@@ -17,7 +17,6 @@ from photodup.core.errors import PhotodupError
 from photodup.embedding.imaging import encode
 from photodup.photos.compare import evidence, pixels
 from photodup.photos.compare.evidence import pair_code, pair_codes, pair_rows
-from photodup.photos.compare.verify import Verification
 from photodup.photos.demo.photographs import SOURCES
 from photodup.photos.groups.copy_search import not_asked
 from photodup.photos.groups.families import families
@@ -138,7 +137,7 @@ def test_a_burst_is_similar_and_a_copy_is_a_copy(library):
         (similar,) = tiers.similar
         assert {p.path.name for p in (similar.keeper, *similar.others)} == {"IMG_1.jpg", "IMG_1b.jpg"}
         assert {p.path.name for g in tiers.copies for p in g.others} >= {"small coffee.jpg"}
-        assert similar.members[0].evidence.similarity >= tiers.thresholds.burst
+        assert similar.members[0].similarity >= tiers.thresholds.burst
         Feedback(library / ".photodup").add("keep_both", [similar.keeper.md5, similar.others[0].md5])
         assert find_tiers(catalogue).similar == ()
 
@@ -167,6 +166,24 @@ def test_a_photo_that_vanished_is_a_problem_not_a_crash(library):
     assert len(tiers.copies) == 2
 
 
+def test_what_is_not_as_it_was_scanned_is_not_compared(library, tmp_path):
+    """Nothing that a file shows today may speak for another file with its former bytes."""
+    small, elsewhere = library / "Shared" / "small coffee.jpg", tmp_path / "elsewhere.jpg"
+    elsewhere.write_bytes(small.read_bytes())
+    os.utime(small)
+    with Catalogue(library) as catalogue:
+        assert len(find_tiers(catalogue).copies) == 3, "only its time is another"
+        forget_evidence(library)
+        save(photo("coffee").resize((240, 160)), small)
+        changed = find_tiers(catalogue)
+        small.unlink()
+        small.symlink_to(elsewhere)
+        linked = find_tiers(catalogue)
+    assert changed.problems == ("Shared/small coffee.jpg was skipped: changed since the scan: scan again",)
+    assert linked.problems == ("Shared/small coffee.jpg was skipped: Too many levels of symbolic links",)
+    assert len(changed.copies) == len(linked.copies) == 2
+
+
 def test_where_evidence_cannot_be_written_the_groups_are_there_and_a_sentence(library):
     with Catalogue(library) as catalogue:
         first = find_tiers(catalogue)
@@ -188,9 +205,7 @@ def test_a_full_disk_in_the_middle_loses_no_group(library, monkeypatch):
             db.execute("PRAGMA max_page_count = 4")
             with pytest.raises(sqlite3.OperationalError, match="full"):
                 while True:
-                    db.execute(
-                        "INSERT INTO pair SELECT randomblob(16), randomblob(16), 0, 0, 0, 0, 0, 0, 0, 0, 0"
-                    )
+                    db.execute("INSERT INTO pair SELECT randomblob(16), randomblob(16), 0")
             return db
 
         monkeypatch.setattr(evidence.EvidenceStore, "_opened", small)
@@ -215,14 +230,13 @@ def test_what_was_proven_once_stays_whatever_comes_between(library, monkeypatch)
 
 
 def test_evidence_comes_back_as_it_went_in(tmp_path):
-    found = Verification(12, 0.5, 0.75, 0.125, 0.95, True, False, 3, -0.1)
-    none, names = replace(found, correlation=-0.25), ["a" * 32, "b" * 32, "c" * 32]
+    names = ["a" * 32, "b" * 32, "c" * 32]
     with evidence.EvidenceStore(tmp_path / "evidence.sqlite") as store:
-        store.add([(names[1], names[0], found), (names[1], names[2], none)])
+        store.add([(names[1], names[0], 0.75), (names[1], names[2], 0.0)])
     with evidence.EvidenceStore(tmp_path / "evidence.sqlite") as store:
-        assert len(store.read({names[0]: 7, names[1]: 3})) == 1
+        assert store.read({names[0]: 7, names[1]: 3}) == {pair_code(7, 3): 0.75}
         known = store.read({name: row for row, name in zip((7, 3, 4), names, strict=True)})
-        assert known == {pair_code(7, 3): found, pair_code(3, 4): none}
+        assert known == {pair_code(7, 3): 0.75, pair_code(3, 4): 0.0}
 
 
 @pytest.mark.long

@@ -3,6 +3,7 @@
 import itertools
 import os
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from support.review_library import forget_evidence, listed, make_library, photo,
 
 from benchmarks.photo_quality.edits import REFERENCE, named
 from photodup.embedding import imaging
-from photodup.photos.compare import kept_features, pixels
+from photodup.photos.compare import kept_features, pictures, pixels
 from photodup.photos.compare.evidence import EvidenceStore, pair_codes
 from photodup.photos.compare.features import Features, features
 from photodup.photos.compare.kept_features import FeatureStore, Strongest
@@ -79,25 +80,26 @@ def test_what_is_damaged_is_looked_at_again(tmp_path, known, damage):
 
 def groups(catalogue) -> list:
     return [
-        (g.keeper.path, [(m.photo.path, m.evidence) for m in g.members]) for g in find_tiers(catalogue).copies
+        (g.keeper.path, [(m.photo.path, m.differences) for m in g.members])
+        for g in find_tiers(catalogue).copies
     ]
 
 
-def compare_all(library, evidence_at, kept) -> dict[int, Verification]:
+def compare_all(library, evidence_at, kept) -> dict[int, float]:
     """Compare every photo of a library with every other, and remember nothing but features."""
     with Catalogue(library) as catalogue, EvidenceStore(evidence_at) as store:
         photos = list({found.md5: found for found in catalogue.photos()}.values())
         codes = pair_codes(*np.array(list(itertools.combinations(range(len(photos)), 2))).T)
-        seen = pixels.Pixels(catalogue, photos, store, kept)
-        verified = seen.verify_pairs(codes)
-    assert not seen.problems and len(verified) == len(codes)
-    return verified
+        seen = pixels.Pixels(partial(pixels.read_scanned, library), photos, store, kept)
+        scores = seen.verify_pairs(codes)
+    assert not seen.problems and len(scores) == len(codes)
+    return scores
 
 
 def test_far_partners_are_not_looked_at_again(tmp_path, monkeypatch):
     library = make_library(tmp_path / "library", is_compared=False)
     looked = []
-    monkeypatch.setattr(pixels, "features", lambda image: looked.append(image.size) or features(image))
+    monkeypatch.setattr(pictures, "features", lambda image: looked.append(image.size) or features(image))
     place = OwnFolder(library / ".photodup").features
     with FeatureStore(place) as kept:
         first = compare_all(library, tmp_path / "1.sqlite", kept)
@@ -113,17 +115,15 @@ def test_far_partners_are_not_looked_at_again(tmp_path, monkeypatch):
         compare_all(library, tmp_path / "3.sqlite", kept)
 
 
-@pytest.mark.parametrize(("step", "most"), [(0, 15), (3, 2), (6, 1)])
-def test_pairs_are_kept_by_blocks_and_every_five_seconds_at_the_latest(tmp_path, monkeypatch, step, most):
-    """By a clock that goes so many seconds on whenever somebody looks at it."""
+def test_pairs_are_kept_by_blocks(tmp_path, monkeypatch):
     library, kept, add = make_library(tmp_path / "library", is_compared=False), [], EvidenceStore.add
     monkeypatch.setattr(
         EvidenceStore, "add", lambda store, pairs: kept.append(len(pairs)) or add(store, pairs)
     )
-    monkeypatch.setattr(pixels, "monotonic", itertools.count(0, step).__next__)
+    monkeypatch.setattr(pixels, "_BLOCK", 4)
     with FeatureStore(OwnFolder(library / ".photodup").features) as features_kept:
-        verified = compare_all(library, tmp_path / "evidence.sqlite", features_kept)
-    assert sum(kept) == len(verified) and max(kept) == most
+        scores = compare_all(library, tmp_path / "evidence.sqlite", features_kept)
+    assert sum(kept) == len(scores) and max(kept) == 4
 
 
 def test_a_photo_is_decoded_for_its_hash_and_once_more_for_its_features_and_its_family(tmp_path, monkeypatch):
@@ -131,7 +131,7 @@ def test_a_photo_is_decoded_for_its_hash_and_once_more_for_its_features_and_its_
     decode = imaging.decode
 
     def counting(source, **options):
-        decoded[source.name] += 1
+        decoded[source] += 1
         return decode(source, **options)
 
     monkeypatch.setattr(imaging, "decode", counting)
@@ -204,7 +204,7 @@ def test_damage_costs_time_and_no_group(tmp_path, fault):
             path.mkdir()
         tiers = find_tiers(catalogue)
         assert [
-            (g.keeper.path, [(m.photo.path, m.evidence) for m in g.members]) for g in tiers.copies
+            (g.keeper.path, [(m.photo.path, m.differences) for m in g.members]) for g in tiers.copies
         ] == first
     if fault == "a folder":
         (said,) = tiers.problems

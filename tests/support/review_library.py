@@ -14,7 +14,7 @@ import pillow_heif
 from PIL import ExifTags, Image
 
 from photodup.photos.groups.results import Group
-from photodup.photos.groups.tiers import GroupingOptions, find_tiers
+from photodup.photos.groups.tiers import find_tiers
 from photodup.photos.library.catalogue import Catalogue, Photo
 from photodup.photos.library.metadata import collect_kinds, kinds_of, read_xmp
 from photodup.photos.library.scan import scan
@@ -80,16 +80,16 @@ def remove_all(session: ReviewSession) -> RemovalResult:
     return session.apply()
 
 
-def copies_in(library: Path, **options) -> tuple[Group, ...]:
+def copies_in(library: Path) -> tuple[Group, ...]:
     """Scan a library and return its groups of copies."""
     scan(library, progress=False)
     with Catalogue(library) as catalogue:
-        return find_tiers(catalogue, GroupingOptions(**options)).copies
+        return find_tiers(catalogue).copies
 
 
-def only_group(library: Path, **options) -> Group:
+def only_group(library: Path) -> Group:
     """Scan a library of one family and return its group."""
-    (group,) = copies_in(library, **options)
+    (group,) = copies_in(library)
     return group
 
 

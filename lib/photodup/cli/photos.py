@@ -84,7 +84,7 @@ class GroupOptions:
     ] = False
 
     def of(self, folders: "Folders") -> dict[str, Any]:
-        """Return these options for the photos of some folders, as arguments of `tiers_by_settings`."""
+        """Return these options for the photos of some folders, as arguments of `find_tiers`."""
         return asdict(self) | {"only": folders.only, "never_from": folders.untouched}
 
 
@@ -214,7 +214,7 @@ def group(
     has its `reason` (why the keeper stays and not this file) and `frees` (bytes, if everything suggested goes); a keeper
     has its `rule` (null where no rule told the files apart).
     """
-    from photodup.photos.groups.by_settings import tiers_by_settings
+    from photodup.photos.groups.tiers import find_tiers
     from photodup.photos.library.catalogue import Catalogue, is_scanned
     from photodup.photos.library.feedback import Feedback
     from photodup.photos.library.scan import scan
@@ -226,7 +226,7 @@ def group(
         for name in opened.folders_without_photos(folders.only):
             raise PhotodupError(f"{printable(name)} has no photo: name another folder.")
         feedback = Feedback(opened.own.path)
-        tiers = tiers_by_settings(opened, feedback=feedback, **grouping.of(folders))
+        tiers = find_tiers(opened, feedback=feedback, **grouping.of(folders))
     if as_json:
         groups, problems = [_record(g) for g in tiers.groups], [*tiers.problems, *feedback.problems]
         print(json.dumps({"n_photos": tiers.n_photos, "groups": groups, "problems": problems}))
@@ -247,13 +247,11 @@ def _print_group(group: "Group") -> None:
         f"  keep  {printable(keeper.path)}  ({keeper.width} × {keeper.height}; {escaped(group.choice.reason)})"
     )
     for member in group.members:
-        photo, evidence = member.photo, member.evidence
-        if evidence.exact:
-            kind = "same bytes"
-        elif group.tier == "copies" and evidence.verification:
-            kind = "the same picture"
+        photo = member.photo
+        if group.tier == "copies":
+            kind = "same bytes" if member.is_same_bytes else "the same picture"
         else:
-            kind = "alike" if evidence.similarity is None else f"cosine {evidence.similarity:.4f}"
+            kind = f"cosine {member.similarity:.4f}"
         differs = f"; differs: {member.difference}" if member.difference else ""
         note = "; protected" if photo.id in group.protected else ""
         print(f"        {printable(photo.path)}  ({photo.width} × {photo.height}; {kind}{differs}{note})")
@@ -268,8 +266,8 @@ def _record(group: "Group") -> dict[str, Any]:
     members = [
         of(m.photo)
         | {
-            "similarity": m.evidence.similarity,
-            "same_bytes": m.evidence.exact,
+            "similarity": m.similarity,
+            "same_bytes": m.is_same_bytes,
             "suggested": m.photo.id in going,
         }
         | {"differs": m.difference, "reason": m.reason or group.choice.reason}

@@ -216,7 +216,7 @@ def test_ten_thousand_groups_stay_fluid(session, library, monkeypatch):
     keepers = (replace(one.keeper, id=10**5 + i, md5=f"{i:032x}") for i in range(10_000))
     many = tuple(replace(one, choice=replace(one.choice, keeper=keeper)) for keeper in keepers)
     tiers = replace(session.tiers, copies=many)
-    monkeypatch.setattr(sessions, "tiers_by_settings", lambda catalogue, seconds: tiers)
+    monkeypatch.setattr(sessions, "find_tiers", lambda catalogue, seconds: tiers)
     large = ReviewSession(library)
     synced = []
     monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(descriptor))
@@ -445,7 +445,7 @@ def test_a_keeper_that_another_group_removes_is_shown_so_and_its_copies_stay(lib
         copies, tier="similar", choice=choice, members=(replace(copies.members[0], photo=copies.keeper),)
     )
     both = replace(tiers, similar=(scene,))
-    monkeypatch.setattr(sessions, "tiers_by_settings", lambda catalogue, seconds: both)
+    monkeypatch.setattr(sessions, "find_tiers", lambda catalogue, seconds: both)
     with ReviewServer(library) as server:
         session = server.session
         session.accept_all()
@@ -488,7 +488,7 @@ def test_a_name_that_is_no_utf8_can_be_refused_in_words(library, monkeypatch):
         answer = client.get("trash")
         assert answer.status_code == 200 and "changed since the scan" in answer.text
         tiers = replace(server.session.tiers, problems=(f"{odd}: cannot be decoded",))
-    monkeypatch.setattr(sessions, "tiers_by_settings", lambda catalogue, seconds: tiers)
+    monkeypatch.setattr(sessions, "find_tiers", lambda catalogue, seconds: tiers)
     with ReviewServer(library) as server:
         answer = httpx.get(server.url)
         assert answer.status_code == 200 and ".jpg: cannot be decoded" in answer.text

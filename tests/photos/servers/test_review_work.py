@@ -19,8 +19,7 @@ from support.service import until
 
 from photodup.core.progress import watched_by
 from photodup.photos.embed.choose import EncoderRequest
-from photodup.photos.groups.by_settings import tiers_by_settings
-from photodup.photos.groups.tiers import GroupingOptions, find_tiers
+from photodup.photos.groups.tiers import find_tiers
 from photodup.photos.library import scan as scanning
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
@@ -286,8 +285,8 @@ def test_the_threshold_is_chosen_on_the_page_kept_and_taken_back(bursts, tiny_on
         stored = load_settings(bursts / ".photodup")
         assert stored.threshold == 0.99
         with Catalogue(bursts) as catalogue:
-            assert tiers_by_settings(catalogue).thresholds.similar == 0.99, "`photodup group` says the same"
-            assert tiers_by_settings(catalogue, threshold=0.5).thresholds.similar == 0.5
+            assert find_tiers(catalogue).thresholds.similar == 0.99, "`photodup group` says the same"
+            assert find_tiers(catalogue, threshold=0.5).thresholds.similar == 0.5
         done(client, "threshold", percent="99", usual="yes")
         assert server.session.tiers.thresholds.similar == 0.95
         assert load_settings(bursts / ".photodup") == LibrarySettings()
@@ -301,9 +300,9 @@ def test_groups_are_shown_while_further_photos_are_compared(tmp_path, monkeypatc
     def find(catalogue, **options):
         if "on_more" in options:
             go_on.wait(60)
-        return tiers_by_settings(catalogue, **options)
+        return find_tiers(catalogue, **options)
 
-    monkeypatch.setattr(sessions, "tiers_by_settings", find)
+    monkeypatch.setattr(sessions, "find_tiers", find)
     server = ReviewServer(library, opened_on_page=True)
     with server, client_of(server, follow_redirects=True) as client:
         until(lambda: client.get("work/state").json()["is_open"])
@@ -319,10 +318,8 @@ def test_groups_are_shown_while_further_photos_are_compared(tmp_path, monkeypatc
 def test_what_was_compared_is_grouped_at_once_and_the_rest_when_there_is_time(tmp_path):
     library = make_library(tmp_path / "library", is_compared=False)
     with Catalogue(library) as catalogue:
-        first, whole, again = (
-            find_tiers(catalogue, GroupingOptions(seconds=seconds)) for seconds in (0, math.inf, 0)
-        )
-    assert not first.is_complete and [m.evidence.exact for g in first.copies for m in g.members] == [True]
+        first, whole, again = (find_tiers(catalogue, seconds=seconds) for seconds in (0, math.inf, 0))
+    assert not first.is_complete and [m.is_same_bytes for g in first.copies for m in g.members] == [True]
     assert first.n_verified == 0, "no pair is compared in no time"
     assert whole.is_complete and again.is_complete and len(whole.copies) == 3
     assert again.copies == whole.copies
@@ -422,7 +419,7 @@ def test_choosing_keepers_says_how_far_it_is_and_a_stop_keeps_what_was_measured(
 
         told.clear()
         with Catalogue(tmp_path) as opened, watched_by(tell):
-            tiers_by_settings(opened)
+            find_tiers(opened)
         return [said for said in told if said[0] == "choose"]
 
     with pytest.raises(Stopped):

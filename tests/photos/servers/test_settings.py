@@ -11,7 +11,7 @@ from support.triton import tiny_graph
 
 from photodup.core.errors import PhotodupError
 from photodup.photos.embed.choose import KNOWN, EncoderRequest, choose, known_backends, probe_servers
-from photodup.photos.groups.by_settings import tiers_by_settings
+from photodup.photos.groups.tiers import find_tiers
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.feedback import Feedback
 from photodup.photos.library.settings import LibrarySettings, check_inside, load_settings, save_settings
@@ -239,19 +239,19 @@ def test_keep_rules_of_the_page_and_of_the_command_line(library):
             assert client.post("settings/keep", data={"rule": "folder", "place": "x"}).status_code == 422
     assert load_settings(library / ".photodup").keep == ("folder", "resolution")
     with Catalogue(library) as catalogue:
-        assert "Shared/small coffee.jpg" in keepers(tiers_by_settings(catalogue))
-        assert "2020/IMG_1.jpg" in keepers(tiers_by_settings(catalogue, keep="resolution, size"))
-        assert "Backup/IMG_3.jpg" in keepers(tiers_by_settings(catalogue, keep="folder", folders=["Backup"]))
+        assert "Shared/small coffee.jpg" in keepers(find_tiers(catalogue))
+        assert "2020/IMG_1.jpg" in keepers(find_tiers(catalogue, keep="resolution, size"))
+        assert "Backup/IMG_3.jpg" in keepers(find_tiers(catalogue, keep="folder", folders=["Backup"]))
         with pytest.raises(PhotodupError, match="No keep rule biggest"):
-            tiers_by_settings(catalogue, keep="biggest")
+            find_tiers(catalogue, keep="biggest")
 
 
 def test_a_keeper_chosen_before_is_suggested_again(library):
     with Catalogue(library) as catalogue:
-        members = [photo for group in tiers_by_settings(catalogue).copies for photo in group.others]
+        members = [photo for group in find_tiers(catalogue).copies for photo in group.others]
         (member,) = [photo for photo in members if photo.path.name == "small coffee.jpg"]
         Feedback(library / ".photodup").add("keeper", [member.md5])
-        again = next(g for g in tiers_by_settings(catalogue).copies if g.keeper.md5 == member.md5)
+        again = next(g for g in find_tiers(catalogue).copies if g.keeper.md5 == member.md5)
         assert again.choice.reason == "you chose to keep it before"
 
 

@@ -19,16 +19,17 @@ import numpy as np
 from photodup.core.paths import cache_dir
 from photodup.core.progress import bar
 from photodup.embedding.imaging import ImageError
-from photodup.photos.compare.evidence import EvidenceStore, pair_codes
+from photodup.photos.compare.evidence import EvidenceStore, pair_code, pair_codes
 from photodup.photos.compare.kept_features import FeatureStore
-from photodup.photos.compare.pixels import one_thread_each
-from photodup.photos.groups.choose import Chooser
+from photodup.photos.compare.pixels import one_thread_each, read_scanned
+from photodup.photos.groups.choose import TWO_EXPOSURES, Chooser
 from photodup.photos.groups.copy_search import CopySearch
 from photodup.photos.groups.keepers import KeepRules
 from photodup.photos.library.catalogue import Catalogue, Photo, by_content
 from photodup.photos.library.hashing import digest_of
 from photodup.photos.library.scan import ScanOptions, existing_folder, scan
 from photodup.photos.library.several import refuse_overlap
+from photodup.photos.library.sidecars import Sidecars
 from photodup.photos.library.walking import UnreadFile, open_photo_file
 from photodup.photos.search.candidates import PER_PHOTO_ALONE
 from photodup.photos.search.hash_neighbours import bits_apart, nearest_across, search_radius
@@ -40,6 +41,7 @@ MOST_COMPARED = 3
 # A photo whose hash differs by at most so many bits is probably there even if the pixels prove nothing. None that is turned
 # or mirrored comes that near: it counts `TURNED_NEARER` bits more.
 _ALIKE_BITS = 4
+_MOSTLY_ALIKE = 0.5  # `Verification.score` above which only some patches differ
 _SHOWN_ONLY = "the library shows only the old folder's own file, by another path"
 _CHANGED = "one of the two has changed, or the library's file cannot be read again"
 
@@ -175,11 +177,11 @@ class _Comparison:
     """One comparison. Rows are the contents of the library, then those that only the old folder has."""
 
     def __init__(self, old: Catalogue, library: Catalogue, store: EvidenceStore, cache: FeatureStore) -> None:
-        self._root, self._store, self._features = old, store, cache
+        self._store, self._features = store, cache
         self._roots = old.root, library.root
-        self._rules = KeepRules()
-        self._rules.look_beside(old.root)
-        self._rules.remember_beside(store)
+        beside = Sidecars(old.root)
+        beside.memory = store
+        self._rules = KeepRules(beside=beside)
         library_photos, old_photos = library.photos(), old.photos()
         self._library = by_content(self._whole(library.root, library_photos, 0))
         self._old = by_content(self._whole(old.root, old_photos, len(library_photos)))
@@ -225,15 +227,19 @@ class _Comparison:
         )
         shots = Shots(rows)
         search = CopySearch(
-            self._root, rows, self._store, self._features, lambda codes: codes[~shots.are_two(codes)]
+            self._read, rows, self._store, self._features, lambda codes: codes[~shots.are_two(codes)]
         )
+
+        def reason_apart(i: int, j: int) -> str:
+            return TWO_EXPOSURES if shots.are_two(np.array([pair_code(i, j)]))[0] else ""
+
         # Pairs within `_ALIKE_BITS` come first, ranked by the keep rules, then the others by their bits.
         ranked = self._rules.ranked([rows[i] for i in np.unique(near.first)])
         place = {photo.id: number for number, photo in enumerate(ranked)}
         bits = zip(near.first.tolist(), near.second.tolist(), bits_apart(near).tolist(), strict=True)
         order = sorted(bits, key=lambda triple: (max(triple[2], _ALIKE_BITS), place[rows[triple[0]].id]))
         self._bits_apart = {(i, j): apart for i, j, apart in order}
-        chooser = Chooser(search.pixels, rows, self._rules, self._store, search.is_ruled_out)
+        chooser = Chooser(search.pixels, rows, self._rules, self._store, reason_apart)
         left = list(self._bits_apart)
         for _ in range(MOST_COMPARED):
             now = {j: (i, j) for i, j in reversed(left) if not self._is_there(j)}
@@ -243,7 +249,7 @@ class _Comparison:
         for i, j in sorted(self._compared):  # where one of them could not be read any more
             self._findings.setdefault(rows[j].md5, _Finding(Location.PROBABLY, rows[i], _CHANGED))
         self._note_alike(search)
-        self.problems += chooser.problems + search.problems
+        self.problems += search.problems
 
     def _is_there(self, j: int) -> bool:
         return self._findings.get(self._rows[j].md5, _NOT_FOUND).where is Location.AS_GOOD
@@ -273,10 +279,10 @@ class _Comparison:
             self._findings[md5] = _Finding(where, self._rows[i], reason)
 
     def _note_alike(self, search: CopySearch) -> None:
-        """Note photos that look alike by their hash, or by most of the evidence, where the pixels prove nothing."""
+        """Note photos that look alike by their hash, or on most of their pixels, where these prove nothing."""
         for (i, j), bits in self._bits_apart.items():
-            evidence = search.evidence(i, j)
-            if evidence and (bits <= _ALIKE_BITS or evidence.passes()):
+            score = search.scores.get(pair_code(i, j))
+            if score is not None and (bits <= _ALIKE_BITS or score > _MOSTLY_ALIKE):
                 alike = _Finding(
                     Location.PROBABLY, self._rows[i], "looks alike, and the pixels do not prove it"
                 )
@@ -330,6 +336,15 @@ class _Comparison:
 
     def _digest(self, photo: Photo, algorithm: str) -> str:
         """Return a hex digest of a file's bytes; a remembered one if the file's status is unchanged."""
-        root = self._roots[self._roots[1] in photo.path.parents]
-        with open_photo_file(root, str(photo.path.relative_to(root))) as file:
+        root, path = self._place(photo)
+        with open_photo_file(root, str(path)) as file:
             return digest_of(file, photo.path, algorithm, self._store)
+
+    def _read(self, photo: Photo) -> bytes:
+        root, path = self._place(photo)
+        return read_scanned(root, replace(photo, path=path))
+
+    def _place(self, photo: Photo) -> tuple[Path, Path]:
+        """Return the folder that a photo is in, and its path there."""
+        root = self._roots[self._roots[1] in photo.path.parents]
+        return root, photo.path.relative_to(root)

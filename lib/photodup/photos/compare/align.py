@@ -1,7 +1,4 @@
-"""Align two files to a fraction of a pixel: one affine map from the keeper's pixels to the member's.
-
-Maps are float64[2, 3]. Whole coordinates are edges of pixels, so that a resize is a plain scale.
-"""
+"""Align two files to a fraction of a pixel: one affine map from the keeper's pixels to the member's."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,11 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
+from photodup.photos.compare import maps
+from photodup.photos.compare.maps import Size
 from photodup.photos.compare.patches import correlation
 from photodup.photos.compare.pictures import Picture
 from photodup.photos.compare.verify import verify_with_map
-
-Size = tuple[int, int]  # width and height, pixels
 
 _SIDE = 640  # longer side at which a map is refined, pixels
 _SOFT = 1.2  # blur before it, pixels
@@ -59,45 +56,13 @@ def align(keeper: Picture, member: Picture) -> Placement | None:
         return None
     greys = [picture.features.grey.shape[::-1] for picture in (keeper, member)]
     up, down = np.array(member.image.size) / greys[1], np.array(greys[0]) / keeper.image.size
-    transform = rescaled(from_centres(between_greys), 1 / down, up)
+    transform = maps.rescaled(maps.from_centres(between_greys), 1 / down, up)
     linear = transform[:, :2]
     if np.linalg.det(linear) < 0:
         return Placement(transform, is_mirrored=True)
     if linear[0, 0] <= abs(linear[0, 1]):
         return Placement(transform, is_turned=True)
     return Placement(_settle(keeper, member, transform))
-
-
-def from_centres(transform: np.ndarray) -> np.ndarray:
-    """Return a map between centres of pixels as one between edges."""
-    return np.column_stack([transform[:, :2], transform[:, 2] + 0.5 - transform[:, :2] @ (0.5, 0.5)])
-
-
-def to_centres(transform: np.ndarray) -> np.ndarray:
-    """Return a map between edges of pixels as one between centres, as OpenCV takes it."""
-    return np.column_stack([transform[:, :2], transform[:, 2] - 0.5 + transform[:, :2] @ (0.5, 0.5)])
-
-
-def rescaled(transform: np.ndarray, source: float | np.ndarray, target: float | np.ndarray) -> np.ndarray:
-    """Return the map after resizing source and target by these factors (one for both sides, or one a side)."""
-    s, t = np.broadcast_to(source, 2), np.broadcast_to(target, 2)
-    return np.column_stack([t[:, None] * transform[:, :2] / s, t * transform[:, 2]])
-
-
-def inverse(transform: np.ndarray) -> np.ndarray:
-    """Return the map back."""
-    return np.linalg.inv(np.vstack([transform, (0, 0, 1)]))[:2]
-
-
-def moved(points: np.ndarray, transform: np.ndarray) -> np.ndarray:
-    """Return points [n, 2] under a map."""
-    return points @ transform[:, :2].T + transform[:, 2]
-
-
-def corners(size: Size | np.ndarray) -> np.ndarray:
-    """Return float64[4, 2]: the corners of a frame, from the left upper one clockwise."""
-    width, height = size
-    return np.array([(0, 0), (width, 0), (width, height), (0, height)], float)
 
 
 def grey(rgb: np.ndarray) -> np.ndarray:
@@ -119,14 +84,9 @@ def laid(
     Shrinking averages pixels, as programs that resize do: by `resampling` (None: OpenCV's, by area) for maps without
     rotation.
     """
-    if is_straight(transform):
+    if maps.is_straight(transform):
         return _laid_straight(rgb, transform, size, resampling)
     return _laid_aslant(rgb, transform, size)
-
-
-def is_straight(transform: np.ndarray) -> bool:
-    """Return whether a map only moves and scales."""
-    return abs(transform[0, 1]) + abs(transform[1, 0]) < 1e-9 and min(transform[0, 0], transform[1, 1]) > 0
 
 
 def _laid_straight(
@@ -163,12 +123,12 @@ def _laid_aslant(rgb: np.ndarray, transform: np.ndarray, size: Size) -> tuple[np
     scale = float(np.linalg.svd(transform[:, :2], compute_uv=False)[1])
     if scale < 0.75:
         small = tuple(max(1, round(side * max(scale, 1 / 64) * 1.5)) for side in rgb.shape[1::-1])
-        transform = rescaled(transform, np.array(small) / rgb.shape[1::-1], 1)
+        transform = maps.rescaled(transform, np.array(small) / rgb.shape[1::-1], 1)
         rgb = cv2.GaussianBlur(cv2.resize(rgb, small, interpolation=cv2.INTER_AREA), (0, 0), 0.5)
-    centred, edge = to_centres(transform), cv2.BORDER_REPLICATE
+    centred, edge = maps.to_centres(transform), cv2.BORDER_REPLICATE
     warped = cv2.warpAffine(rgb, centred, size, flags=cv2.INTER_CUBIC, borderMode=edge)
     x, y = np.meshgrid(np.arange(size[0]) + 0.5, np.arange(size[1]) + 0.5)
-    u, v = (row[0] * x + row[1] * y + row[2] for row in inverse(transform))
+    u, v = (row[0] * x + row[1] * y + row[2] for row in maps.inverse(transform))
     return warped, (np.minimum(u, v) > 0.5) & (u < rgb.shape[1] - 0.5) & (v < rgb.shape[0] - 0.5)
 
 
@@ -179,19 +139,19 @@ def _settle(keeper: Picture, member: Picture, transform: np.ndarray) -> np.ndarr
     scale = float(np.linalg.svd(transform[:, :2], compute_uv=False)[1]) * factor
     source, by = _reduced(keeper.rgb, min(scale, 1.0))
     fit = _fitting(target, source)
-    whole = np.column_stack([np.diag(np.array(member.image.size) / keeper.image.size), (0, 0)])
-    edges = corners(keeper.image.size)
-    beside = np.abs(moved(edges, whole) - moved(edges, transform)).max()
-    roughly = fit(rescaled(transform, by, exact))
-    if beside < _NEAR * max(member.image.size) and fit(rescaled(whole, by, exact)) >= roughly - _AS_WELL:
+    whole = maps.straight(np.array(member.image.size) / keeper.image.size)
+    edges = maps.corners(keeper.image.size)
+    beside = np.abs(maps.moved(edges, whole) - maps.moved(edges, transform)).max()
+    roughly = fit(maps.rescaled(transform, by, exact))
+    if beside < _NEAR * max(member.image.size) and fit(maps.rescaled(whole, by, exact)) >= roughly - _AS_WELL:
         return whole
-    settled = rescaled(transform, by, exact)
+    settled = maps.rescaled(transform, by, exact)
     for level in (1 / 4, 1 / 2, 1):
         (a, to_a), (b, to_b) = _reduced(target, level), _reduced(source, level)
         if min(a.shape) >= 48:
-            settled = rescaled(_settled(a, b, rescaled(settled, to_b, to_a)), 1 / to_b, 1 / to_a)
+            settled = maps.rescaled(_settled(a, b, maps.rescaled(settled, to_b, to_a)), 1 / to_b, 1 / to_a)
     if fit(settled) > roughly:
-        transform = rescaled(settled, 1 / by, 1 / exact)
+        transform = maps.rescaled(settled, 1 / by, 1 / exact)
     return _snapped(transform, keeper.image.size, member.image.size, factor)
 
 
@@ -212,15 +172,28 @@ def _fitting(target: np.ndarray, source: np.ndarray) -> Callable[[np.ndarray], f
     import cv2
 
     soft = [cv2.GaussianBlur(picture, (0, 0), 1.5) for picture in (target, source)]
-    ones = np.full_like(source, 255, np.uint8)
 
     def fit(transform: np.ndarray) -> float:
-        size = target.shape[::-1]
-        warped = cv2.warpAffine(soft[1], to_centres(transform), size, flags=cv2.INTER_LINEAR)
-        inside = cv2.warpAffine(ones, to_centres(transform), size, flags=cv2.INTER_NEAREST) > 0
+        warped, inside = _warped(soft[1], transform, target.shape[::-1])
         return correlation(soft[0][inside], warped[inside])
 
     return fit
+
+
+def _warped(greys: np.ndarray, transform: np.ndarray, size: Size) -> tuple[np.ndarray, np.ndarray]:
+    """Return greys mapped onto a frame of this size, and bool[h, w] where they lie."""
+    import cv2
+
+    centred, ones = maps.to_centres(transform), np.ones_like(greys, np.uint8)
+    inside = cv2.warpAffine(ones, centred, size, flags=cv2.INTER_NEAREST) > 0
+    return cv2.warpAffine(greys, centred, size), inside
+
+
+def slopes(greys: np.ndarray) -> list[np.ndarray]:
+    """Return by how much greys float32[h, w] rise a pixel, across and down."""
+    import cv2
+
+    return [cv2.Sobel(greys, cv2.CV_32F, *axes, scale=1 / 8) for axes in ((1, 0), (0, 1))]
 
 
 def _settled(target: np.ndarray, source: np.ndarray, transform: np.ndarray) -> np.ndarray:
@@ -232,19 +205,15 @@ def _settled(target: np.ndarray, source: np.ndarray, transform: np.ndarray) -> n
 
     height, width = target.shape
     a, soft = (cv2.GaussianBlur(picture, (0, 0), _SOFT) for picture in (target, source))
-    across, down = (
-        cv2.Sobel(a, cv2.CV_32F, *axes, ksize=3, scale=1 / 8).ravel() for axes in ((1, 0), (0, 1))
-    )
+    across, down = map(np.ravel, slopes(a))
     half = max(width, height) / 2
     y, x = np.mgrid[:height, :width].reshape(2, -1).astype(np.float32)
     x, y = (x - width / 2) / half, (y - height / 2) / half
     basis = np.stack([across * x, across * y, across, down * x, down * y, down, a.ravel(), np.ones_like(x)])
-    ones, edges = np.full_like(source, 255, np.uint8), corners((width, height))
+    edges = maps.corners((width, height))
     for _ in range(8):
-        centred = to_centres(transform)
-        b = cv2.warpAffine(soft, centred, (width, height), flags=cv2.INTER_LINEAR)
-        inside = cv2.warpAffine(ones, centred, (width, height), flags=cv2.INTER_NEAREST).ravel() > 0
-        apart = (b - a).ravel()
+        b, covered = _warped(soft, transform, (width, height))
+        inside, apart = covered.ravel(), (b - a).ravel()
         if not inside.any():
             break
         some = apart[inside][::7]
@@ -256,7 +225,7 @@ def _settled(target: np.ndarray, source: np.ndarray, transform: np.ndarray) -> n
         linear = step[[0, 1, 3, 4]].reshape(2, 2) / half
         shift = np.column_stack([np.eye(2) + linear, step[[2, 5]] - linear @ (width / 2, height / 2)])
         transform = (np.vstack([shift, (0, 0, 1)]) @ np.vstack([transform, (0, 0, 1)]))[:2]
-        if np.abs(moved(edges, shift) - edges).max() < 0.01:
+        if np.abs(maps.moved(edges, shift) - edges).max() < 0.01:
             break
     return transform
 
@@ -264,22 +233,18 @@ def _settled(target: np.ndarray, source: np.ndarray, transform: np.ndarray) -> n
 def _snapped(transform: np.ndarray, source: Size, target: Size, factor: float) -> np.ndarray:
     """Return the first plainer map (frame to frame, whole pixels, no rotation) that is near enough, else the map."""
     near = max(_SETTLED / factor, 0.4)
-    edges = corners(source)
-    places = moved(edges, transform)
-
-    def straight(scales: np.ndarray, offset: np.ndarray) -> np.ndarray:
-        return np.column_stack([np.diag(scales), offset])
-
+    edges = maps.corners(source)
+    places = maps.moved(edges, transform)
     visible = np.clip(places, 0, target)
-    back, scales = moved(visible, inverse(transform)), np.diag(transform)
+    back, scales = maps.moved(visible, maps.inverse(transform)), np.diag(transform)
     framed = np.rint(places)
     candidates = (
-        (edges, places, straight(np.array(target) / source, np.zeros(2))),
-        (edges, places, straight((framed[2] - framed[0]) / source, framed[0])),
-        (back, visible, straight(np.ones(2), np.rint((visible - back).mean(axis=0)))),
-        (back, visible, straight(scales, visible.mean(axis=0) - scales * back.mean(axis=0))),
+        (edges, places, maps.straight(np.array(target) / source)),
+        (edges, places, maps.straight((framed[2] - framed[0]) / source, framed[0])),
+        (back, visible, maps.straight(np.ones(2), np.rint((visible - back).mean(axis=0)))),
+        (back, visible, maps.straight(scales, visible.mean(axis=0) - scales * back.mean(axis=0))),
     )
     for points, targets, candidate in candidates:
-        if np.abs(moved(points, candidate) - targets).max() < near:
+        if np.abs(maps.moved(points, candidate) - targets).max() < near:
             return candidate
     return transform

@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 from PIL import Image
 
-from photodup.photos.compare.align import Placement, align, corners, grey, inverse, laid, moved, rescaled
+from photodup.photos.compare import maps
+from photodup.photos.compare.align import Placement, align, grey, laid
 from photodup.photos.compare.limits import LIMITS
 from photodup.photos.compare.pictures import Picture, Saving, coefficients
 from photodup.photos.compare.reproduce import (
@@ -14,6 +15,7 @@ from photodup.photos.compare.reproduce import (
     View,
     cells_of,
     compared_views,
+    compressed,
     lost,
     most_detailed,
     saved,
@@ -61,7 +63,7 @@ def lacks(keeper: Picture, member: Picture) -> tuple[Difference, ...]:
     for tile in tiles(keeper, member, transform, view) if size != member.image.size else ():
         if len(boxes := places(tile)):
             return (Difference("looks different in a small place", in_both(boxes, tile, transform, *sizes)),)
-    if has_edge(keeper.rgb, rescaled(transform, 1, exact), size):
+    if has_edge(keeper.rgb, maps.rescaled(transform, 1, exact), size):
         return (Difference("the file to keep has an edge where this one ends, as a frame or a collage has"),)
     doubt = _doubt(keeper, member, placement, view, explained, is_framed=is_framed)
     return (Difference(doubt),) if doubt else ()
@@ -90,7 +92,7 @@ def _doubt(
     explained_back = 0.0
     if is_foretold and is_one_size and keeper.saving.tables and member.saving.tables:
         # A file saved again with finer steps and its original predict each other; the original predicts better.
-        explained_back = next(compared_views(member, keeper, inverse(placement.transform))).explained
+        explained_back = next(compared_views(member, keeper, maps.inverse(placement.transform))).explained
         if explained_back >= max(explained, LIMITS.explained):
             return "the file to keep was made from it"
     # `rounding` is high by chance where one's steps are twice the other's; then the member must also predict the keeper.
@@ -121,7 +123,7 @@ def _doubt(
     # Only for formats that our copy cannot simulate: a JPEG saved from the keeper would have been predicted above.
     is_known = bool(member.saving.tables) or member.saving.is_lossless
     if keeper.saving.tables and not is_known:
-        back, _ = laid(member.rgb, inverse(placement.transform), keeper.image.size)
+        back, _ = laid(member.rgb, maps.inverse(placement.transform), keeper.image.size)
         if rounding(back, keeper.saving) > LIMITS.rounding:
             return ""
     if softness > LIMITS.softer:
@@ -144,7 +146,7 @@ def _doubt(
 def _share_shown(keeper: Picture, member: Picture, placement: Placement) -> float:
     """Return the share of the keeper's picture that the member shows."""
     low, high = np.array([(0, 0), keeper.image.size], float)
-    reach = moved(corners(member.image.size), inverse(placement.transform)).clip(low, high)
+    reach = maps.moved(maps.corners(member.image.size), maps.inverse(placement.transform)).clip(low, high)
     return float(np.prod(reach.max(axis=0) - reach.min(axis=0)) / np.prod(high))
 
 
@@ -153,7 +155,8 @@ def _own_loss(view: View, saving: Saving) -> float:
     if saving.is_lossless:
         return 0.0
     off_grid = np.ascontiguousarray(view.keeper[4:, 4:])
-    loss = lost(grey(off_grid), grey(saved(off_grid, saving if saving.tables else 85)))
+    as_saved = saved(off_grid, saving) if saving.tables else compressed(off_grid, "JPEG", quality=85)
+    loss = lost(grey(off_grid), grey(as_saved))
     return float(np.sqrt(loss[loss <= np.quantile(loss, 0.9)].mean())) if loss.size else 0.0
 
 
@@ -206,14 +209,12 @@ def detail_beyond(keeper: Picture, member: Picture, placement: Placement) -> flo
 
     A plain change of contrast, compression artefacts and grain do not count.
     """
-    back = inverse(placement.transform)
+    back = maps.inverse(placement.transform)
     size, exact = whole_size(keeper)
-    whole = laid(keeper.rgb, np.column_stack([np.diag(exact), (0, 0)]), size)[0]
-    _, inside = laid(member.rgb, rescaled(back, 1, exact), size)
+    whole = laid(keeper.rgb, maps.straight(exact), size)[0]
+    _, inside = laid(member.rgb, maps.rescaled(back, 1, exact), size)
     whole = whole * inside[..., None]  # leave out what the member does not show
-    near = most_detailed(whole, max(CELL, round(WINDOW * exact.min())))
-    left, top = (round(n / e) // CELL * CELL for n, e in zip(near, exact, strict=True))
-    view = window(member, keeper, back, (left, top))
+    view = window(member, keeper, back, whole, exact)
     covered = whole_cells(view.inside)
     covered[[0, -1]] = covered[:, [0, -1]] = False
     if covered.sum() < 6:

@@ -10,6 +10,8 @@ from itertools import product
 
 import numpy as np
 
+from photodup.photos.compare import maps
+
 # Longer side, pixels: where the window is searched for, and where the map is refined.
 SEARCHED = 64
 REFINED = 240
@@ -29,20 +31,20 @@ def grey_maps(target: np.ndarray, source: np.ndarray) -> Iterator[np.ndarray]:
     height, width = fine_source.shape
     top, left = int(0.15 * height), int(0.15 * width)  # the middle: a border is not in the other picture
     middle = np.ascontiguousarray(fine_source[top : height - top, left : width - left])
-    everywhere, ends = np.ones_like(fine_target), (cv2.TERM_CRITERIA_COUNT | cv2.TERM_CRITERIA_EPS, 30, 1e-4)
+    ends = cv2.TERM_CRITERIA_COUNT | cv2.TERM_CRITERIA_EPS, 30, 1e-4
     for start in starts:
-        begin = _rescaled(start, REFINED / SEARCHED, REFINED / SEARCHED)
+        begin = maps.rescaled_centres(start, REFINED / SEARCHED, REFINED / SEARCHED)
         begin[:, 2] += begin[:, :2] @ (left, top)
         try:
             _, refined = cv2.findTransformECC(
-                middle, fine_target, begin.astype(np.float32), cv2.MOTION_AFFINE, ends, everywhere, 5
+                middle, fine_target, begin.astype(np.float32), cv2.MOTION_AFFINE, ends
             )
         except cv2.error:  # it did not converge, or left the picture
             continue
         transform = refined.astype(float)
         transform[:, 2] -= transform[:, :2] @ (left, top)
         if np.isfinite(transform).all() and abs(np.linalg.det(transform[:, :2])) > 1e-3:
-            yield _rescaled(transform, max(source.shape) / REFINED, max(target.shape) / REFINED)
+            yield maps.rescaled_centres(transform, max(source.shape) / REFINED, max(target.shape) / REFINED)
 
 
 def _starts(target: np.ndarray, source: np.ndarray) -> list[np.ndarray]:
@@ -87,13 +89,6 @@ def _resized(grey: np.ndarray, side: int) -> np.ndarray:
     scale = side / max(grey.shape)
     size = [max(8, round(length * scale)) for length in grey.shape[::-1]]
     return cv2.resize(grey, size, interpolation=cv2.INTER_AREA)
-
-
-def _rescaled(transform: np.ndarray, source: float, target: float) -> np.ndarray:
-    """Return the map after enlarging source and target by these factors; whole coordinates are centres of pixels."""
-    linear, offset = transform[:, :2], transform[:, 2]
-    moved = linear @ np.full(2, 0.5 / source - 0.5) + offset + 0.5
-    return np.column_stack([linear * (target / source), target * moved - 0.5])
 
 
 def structure(grey: np.ndarray, covered: np.ndarray) -> np.ndarray:

@@ -4,22 +4,17 @@ A cache: deleting the file costs time and nothing else.
 """
 
 import sqlite3
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import fields
 from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import TypeAdapter
 
 from photodup.photos.compare.unexplained import Difference
-from photodup.photos.compare.verify import STRANGERS, Verification
 from photodup.photos.state.cache_file import DAMAGE, CacheFile
 from photodup.photos.state.sqlite_file import Form
 
-_NUMBERS = ", ".join(
-    f"{field.name} {'REAL' if field.type is float else 'INTEGER'} NOT NULL" for field in fields(Verification)
-)
 _DIFFERENCES = TypeAdapter(tuple[Difference, ...])
 
 
@@ -43,9 +38,9 @@ class EvidenceStore(CacheFile):
     """The evidence file. If it cannot be written, `problem` is a sentence about it, and nothing is stored."""
 
     FORM: ClassVar = Form(
-        version=12,  # raise when `verify_copy` or `lacks` change their verdicts
+        version=13,  # raise when `verify_copy` or `lacks` change their verdicts
         statements=(
-            f"CREATE TABLE pair (a BLOB, b BLOB, {_NUMBERS}, PRIMARY KEY (a, b)) STRICT, WITHOUT ROWID",
+            "CREATE TABLE pair (a BLOB, b BLOB, score REAL NOT NULL, PRIMARY KEY (a, b)) STRICT, WITHOUT ROWID",
             "CREATE TABLE digest (key TEXT PRIMARY KEY, digest TEXT NOT NULL) STRICT, WITHOUT ROWID",
             "CREATE TABLE lacking (keeper BLOB, member BLOB, differences TEXT NOT NULL, PRIMARY KEY (keeper, member)) "
             "STRICT, WITHOUT ROWID",
@@ -53,44 +48,29 @@ class EvidenceStore(CacheFile):
     )
     AGAIN = "these comparisons will be made again the next time"
 
-    def read(self, row: Mapping[str, int]) -> dict[int, Verification]:
-        """Return the stored evidence by `pair_code`; `row` maps contents (MD5) to rows."""
-        evidence = {}
-        try:
-            for a, b, *numbers in self._db.execute("SELECT lower(hex(a)), lower(hex(b)), * FROM pair"):
-                if a in row and b in row:
-                    is_any = any(numbers[2:])
-                    evidence[pair_code(row[a], row[b])] = Verification(*numbers[2:]) if is_any else STRANGERS
-        except DAMAGE:
-            self._db.close()
-            self._begin_anew()
-            return {}
-        return evidence
+    def read(self, row: Mapping[str, int]) -> dict[int, float]:
+        """Return the stored `Verification.score` by `pair_code`; `row` maps contents (MD5) to rows."""
+        with self._reading() as db:
+            stored = db.execute("SELECT lower(hex(a)), lower(hex(b)), score FROM pair")
+            return {pair_code(row[a], row[b]): score for a, b, score in stored if a in row and b in row}
+        return {}
 
-    def add(self, pairs: Sequence[tuple[str, str, Verification]]) -> None:
-        """Store the evidence of pairs of contents (MD5)."""
-        rows = [(*map(bytes.fromhex, sorted(md5s)), *vars(evidence).values()) for *md5s, evidence in pairs]
-        marks = ", ".join("?" * (2 + len(fields(Verification))))
-        try:
-            self._db.execute("BEGIN")
-            self._db.executemany(f"INSERT OR REPLACE INTO pair VALUES ({marks})", rows)
-            self._db.execute("COMMIT")
-        except sqlite3.DatabaseError as error:
-            self._db.close()
-            self._forget(error)
+    def add(self, pairs: Iterable[tuple[str, str, float]]) -> None:
+        """Store the scores of pairs of contents (MD5)."""
+        rows = [(*map(bytes.fromhex, sorted(md5s)), score) for *md5s, score in pairs]
+        self._write("INSERT OR REPLACE INTO pair VALUES (?, ?, ?)", rows)
 
     def read_lacking(self, md5s: Collection[str]) -> dict[tuple[str, str], tuple[Difference, ...]]:
         """Return the stored differences by (keeper, member), for pairs of these contents."""
         differences_of = {}
-        try:
+        sql = "SELECT lower(hex(member)), differences FROM lacking WHERE keeper = ?"
+        with self._reading() as db:
             for keeper in sorted(md5s):
-                sql = "SELECT lower(hex(member)), differences FROM lacking WHERE keeper = ?"
-                for member, packed in self._db.execute(sql, (bytes.fromhex(keeper),)):
+                for member, packed in db.execute(sql, (bytes.fromhex(keeper),)):
                     if member in md5s:
                         differences_of[keeper, member] = _DIFFERENCES.validate_json(packed)
-        except DAMAGE:
-            return {}
-        return differences_of
+            return differences_of
+        return {}
 
     def add_lacking(self, differences_of: Mapping[tuple[str, str], tuple[Difference, ...]]) -> None:
         """Store differences by (keeper, member), both MD5."""
@@ -98,8 +78,7 @@ class EvidenceStore(CacheFile):
             (*map(bytes.fromhex, pair), _DIFFERENCES.dump_json(differences).decode())
             for pair, differences in differences_of.items()
         ]
-        with suppress(sqlite3.DatabaseError):
-            self._db.executemany("INSERT OR REPLACE INTO lacking VALUES (?, ?, ?)", rows)
+        self._write("INSERT OR REPLACE INTO lacking VALUES (?, ?, ?)", rows)
 
     def recall(self, key: str) -> str | None:
         """Return the digest stored under a key, or None."""
@@ -110,5 +89,5 @@ class EvidenceStore(CacheFile):
 
     def remember(self, key: str, digest: str) -> None:
         """Store a digest under a key, if the file can be written."""
-        with suppress(sqlite3.DatabaseError):
+        with suppress(sqlite3.DatabaseError):  # also in a thread that did not open the file
             self._db.execute("INSERT OR REPLACE INTO digest VALUES (?, ?)", (key, digest))

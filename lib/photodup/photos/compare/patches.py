@@ -42,8 +42,7 @@ def overlay(
     if area < 1000:
         return overlap, 0.0, 0.0, 0.0
     # A slight blur forgives JPEG noise and half a pixel of misalignment.
-    a = cv2.GaussianBlur(target.astype(np.float32), (0, 0), 1.5)
-    b = cv2.GaussianBlur(warped.astype(np.float32), (0, 0), 1.5)
+    a, b = (cv2.GaussianBlur(greys.astype(np.float32), (0, 0), 1.5) for greys in (target, warped))
     whole = correlation(a[covered], b[covered])
     patches = patch_correlations(a, b, covered)
     if np.isfinite(patches).sum() < 8:
@@ -92,38 +91,31 @@ def _caption(
         written.astype(np.uint8), cv2.MORPH_OPEN, np.ones((MAX_STROKE, MAX_STROKE), np.uint8)
     )
     strong = written & (left >= np.median(left[written]))  # without the soft edges of strokes
-
-    def count(values: np.ndarray) -> np.ndarray:
-        return _in_blocks(values, PATCH).sum(axis=(2, 3))
-
-    total, thin = count(strong), count(solid.astype(bool)) <= 0.1 * count(written)
+    total, thin = _sums(strong), _sums(solid.astype(bool)) <= 0.1 * _sums(written)
     captions = [
-        thin & (count(strong & (np.abs(grey - np.median(grey[strong])) <= 35)) >= 0.75 * total)
+        thin & (_sums(strong & (np.abs(grey - np.median(grey[strong])) <= 35)) >= 0.75 * total)
         for grey in (a, b)
     ]
     return max(captions, key=np.count_nonzero)
 
 
 def patch_correlations(
-    a: np.ndarray, b: np.ndarray, covered: np.ndarray, *, patch: int = PATCH, texture: float = TEXTURED
+    a: np.ndarray, b: np.ndarray, covered: np.ndarray, texture: float = TEXTURED
 ) -> np.ndarray:
     """Return the correlation of each patch of two aligned pictures; NaN where there is nothing to compare."""
-
-    def sums(values: np.ndarray) -> np.ndarray:
-        return _in_blocks(values * covered, patch).sum(axis=(2, 3), dtype=np.float64)
-
-    n = sums(np.ones_like(a))
-    mean_a, mean_b = sums(a) / np.maximum(n, 1), sums(b) / np.maximum(n, 1)
-    var_a = np.maximum(sums(a * a) / np.maximum(n, 1) - mean_a**2, 0)
-    var_b = np.maximum(sums(b * b) / np.maximum(n, 1) - mean_b**2, 0)
-    covariance = sums(a * b) / np.maximum(n, 1) - mean_a * mean_b
+    a, b = a * covered, b * covered
+    n = _sums(covered)
+    mean_a, mean_b = _sums(a) / np.maximum(n, 1), _sums(b) / np.maximum(n, 1)
+    var_a = np.maximum(_sums(a * a) / np.maximum(n, 1) - mean_a**2, 0)
+    var_b = np.maximum(_sums(b * b) / np.maximum(n, 1) - mean_b**2, 0)
+    covariance = _sums(a * b) / np.maximum(n, 1) - mean_a * mean_b
     correlations = covariance / np.maximum(np.sqrt(var_a * var_b), 1e-6)
     textured = np.maximum(var_a, var_b) >= texture**2  # sky agrees with any sky
-    return np.where((n >= 0.9 * patch**2) & textured, correlations, np.nan)
+    return np.where((n >= 0.9 * PATCH**2) & textured, correlations, np.nan)
 
 
-def _in_blocks(values: np.ndarray, side: int) -> np.ndarray:
-    """Return [rows, columns, side, side]: the whole squares of a picture [h, w]."""
-    rows, columns = (length // side for length in values.shape)
-    whole = values[: rows * side, : columns * side]
-    return whole.reshape(rows, side, columns, side).swapaxes(1, 2)
+def _sums(values: np.ndarray) -> np.ndarray:
+    """Return float64[rows, columns]: the sum of each whole patch of a picture [h, w]."""
+    rows, columns = (length // PATCH for length in values.shape)
+    whole = values[: rows * PATCH, : columns * PATCH]
+    return whole.reshape(rows, PATCH, columns, PATCH).swapaxes(1, 2).sum(axis=(2, 3), dtype=np.float64)

@@ -85,7 +85,6 @@ class Picture:
     image: Image.Image
     saving: Saving
     has_camera: bool = False
-    known_features: Features | None = None
 
     @cached_property
     def rgb(self) -> np.ndarray:
@@ -95,4 +94,4 @@ class Picture:
     @cached_property
     def features(self) -> Features:
         """Local features at the size of comparison."""
-        return self.known_features or features(self.image)
+        return features(self.image)

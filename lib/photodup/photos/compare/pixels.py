@@ -4,36 +4,53 @@ import math
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import lru_cache
+from pathlib import Path
 from time import monotonic
 
 import numpy as np
-from PIL import Image
 
 from photodup.core.files import available_cores
+from photodup.core.names import printable
 from photodup.core.progress import bar
 from photodup.embedding import imaging
 from photodup.photos.compare.evidence import EvidenceStore, pair_rows
-from photodup.photos.compare.features import SIZE, Features, features
+from photodup.photos.compare.features import SIZE, Features
 from photodup.photos.compare.kept_features import FeatureStore, Strongest
 from photodup.photos.compare.pictures import Picture, Saving
-from photodup.photos.compare.verify import STRANGERS, Verification, verify_copy
-from photodup.photos.library.catalogue import Catalogue, Photo
+from photodup.photos.compare.verify import STRANGERS, verify_copy
+from photodup.photos.library.catalogue import Photo
+from photodup.photos.library.hashing import md5
+from photodup.photos.library.walking import ListedFile, read_bytes
 
-# Pairs in a block; results are stored after each block, and every few seconds within one.
-_BLOCK, _SECONDS = 32, 5.0
-# Held in memory: photos with all features (0.6 GB), with the strongest (0.7 GB), and bytes of pictures (4 a pixel).
-_MAX_HELD, _MAX_STRONGEST, _MAX_BYTES = 2000, 10_000, 256_000_000
+_BLOCK = 32  # pairs after which results are stored
+# Held in memory: photos with all features (0.6 GB), with the strongest (0.7 GB), and bytes of pictures.
+_MAX_HELD, _MAX_STRONGEST, _MAX_BYTES = 2000, 10_000, 350_000_000
+_BYTES_A_PIXEL = 7  # as an image and as an array
+
+
+def read_scanned(root: Path, photo: Photo) -> bytes:
+    """Return the bytes of a photo as it was scanned; its path is relative to the root.
+
+    Raises:
+        OSError: it cannot be read, lies behind a link, or has changed since the scan.
+        photodup.embedding.imaging.ImageError: it is larger than any photograph.
+    """
+    data, entry = read_bytes(root, ListedFile(os.fsencode(photo.path), 0, 0))
+    is_touched = (entry.size_bytes, entry.mtime_ns) != (photo.size_bytes, photo.mtime_ns)
+    if is_touched and md5(data) != photo.md5:
+        raise OSError("changed since the scan: scan again")
+    return data
 
 
 class Pixels:
-    """The pictures and features of a library's photos, decoded on demand.
+    """The pictures and features of photos, decoded on demand.
 
     Args:
-        catalogue: of these photos.
+        read: returns the bytes of a photo, as `read_scanned` does.
         photos: by row.
         store: keeps each comparison, so that a stopped run resumes where it ended.
         feature_store: keeps the strongest features of each photo.
@@ -43,54 +60,61 @@ class Pixels:
     """
 
     def __init__(
-        self, catalogue: Catalogue, photos: Sequence[Photo], store: EvidenceStore, feature_store: FeatureStore
+        self,
+        read: Callable[[Photo], bytes],
+        photos: Sequence[Photo],
+        store: EvidenceStore,
+        feature_store: FeatureStore,
     ) -> None:
-        self._catalogue, self._photos = catalogue, photos
+        self._read, self._photos = read, photos
         self._store, self._feature_store = store, feature_store
         self._lock = threading.Lock()
-        self._pictures: OrderedDict[int, Image.Image] = OrderedDict()
+        self._pictures: OrderedDict[int, Picture] = OrderedDict()  # the last used come last
         self._features = lru_cache(_MAX_HELD)(self._look)
-        self._of_whole: set[int] = set()  # rows whose features come from the full-size picture
         self._strongest: dict[int, Strongest | None] = {}  # the last used come last
         self.problems: dict[int, str] = {}
 
-    def verify_pairs(self, codes: np.ndarray, deadline_s: float = math.inf) -> dict[int, Verification]:
-        """Return the evidence of pairs (int64[n] from `pair_codes`) by code, without pairs of unreadable photos.
+    def verify_pairs(self, codes: np.ndarray, deadline_s: float = math.inf) -> dict[int, float | None]:
+        """Return the `Verification.score` of pairs (int64[n] from `pair_codes`) by code, None where a photo is unreadable.
 
-        No block of pairs is begun after the deadline, on the monotonic clock.
+        No block of pairs is begun after the deadline, on the monotonic clock: such pairs are left out.
         """
-        compared = bar(self._through(codes, deadline_s), total=len(codes), desc="compare", unit="pair")
-        return {code: verification for code, verification in compared if verification}
+        return dict(bar(self._scores(codes, deadline_s), total=len(codes), desc="compare", unit="pair"))
 
     def picture(self, i: int) -> Picture:
         """Return a photo at full size.
 
         Raises:
-            OSError, photodup.embedding.imaging.ImageError: it cannot be read.
+            photodup.embedding.imaging.ImageError: it cannot be read, or has changed since the scan.
         """
-        photo = self._photos[i]
-        # Decode first: that refuses files that must not be opened.
-        image = self._pictures.get(i) or self._decoded(i)
-        with imaging.open_image((self._catalogue.root / photo.path).read_bytes()) as header:
-            saving = Saving.of(header)
-        features_of_whole = self._features(i) if i in self._of_whole else None
-        return Picture(image, saving, photo.camera is not None, features_of_whole)
+        with self._lock:
+            if i in self._pictures:
+                self._pictures.move_to_end(i)
+                return self._pictures[i]
+        return self._decoded(i)
 
-    def _decoded(self, i: int, size: int | None = None) -> Image.Image:
+    def _decoded(self, i: int, size: int | None = None) -> Picture:
         """Decode a photo with a shorter side of at least `size` pixels; hold the latest full-size pictures."""
         photo = self._photos[i]
-        image = imaging.decode(self._catalogue.root / photo.path, draft_size=size)
+        try:
+            data = self._read(photo)
+            image = imaging.decode(data, draft_size=size)
+            with imaging.open_image(data) as header:
+                picture = Picture(image, Saving.of(header), photo.camera is not None)
+        except Exception as error:  # decoders raise nearly anything on hostile bytes
+            reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
+            self.problems[i] = f"{printable(photo.path)} was skipped: {reason}"
+            raise imaging.ImageError(reason) from error
         if image.size == (photo.width, photo.height):
             with self._lock:
-                if size:
-                    self._of_whole.add(i)
-                self._pictures[i] = image
-                while 4 * sum(math.prod(image.size) for image in self._pictures.values()) > _MAX_BYTES:
-                    self._pictures.popitem(last=False)
-        return image
+                self._pictures[i] = picture
+                n_pixels = sum(math.prod(picture.image.size) for picture in self._pictures.values())
+                while _BYTES_A_PIXEL * n_pixels > _MAX_BYTES:
+                    n_pixels -= math.prod(self._pictures.popitem(last=False)[1].image.size)
+        return picture
 
-    def _through(self, codes: np.ndarray, deadline_s: float) -> Iterator[tuple[int, Verification | None]]:
-        """Yield (code, evidence) of each compared pair, and store it; the evidence is None if a photo cannot be read."""
+    def _scores(self, codes: np.ndarray, deadline_s: float) -> Iterator[tuple[int, float | None]]:
+        """Yield code and score of each pair that is compared, and store them."""
         with one_thread_each(), ThreadPoolExecutor(available_cores()) as pool:
             for begin in range(0, len(codes), _BLOCK):
                 if monotonic() >= deadline_s:
@@ -102,44 +126,29 @@ class Pixels:
                 # Extract the features of each photo once, not once a pair.
                 likely = {i for pair, may in zip(pairs, may_be, strict=True) if may for i in pair}
                 list(pool.map(self._features, likely))
-                evidence: list[tuple[str, str, Verification]] = []
-                last = monotonic()
+                scored: list[tuple[str, str, float]] = []
                 try:
-                    compared = pool.map(self._compared, pairs, may_be)
-                    for code, (a, b), verification in zip(block, pairs, compared, strict=True):
-                        if verification:
-                            evidence.append((self._photos[a].md5, self._photos[b].md5, verification))
-                        if monotonic() - last >= _SECONDS:
-                            self._store.add(evidence)
-                            evidence, last = [], monotonic()
-                        yield code, verification
+                    scores = pool.map(self._score, pairs, may_be)
+                    for code, (a, b), score in zip(block, pairs, scores, strict=True):
+                        if score is not None:
+                            scored.append((self._photos[a].md5, self._photos[b].md5, score))
+                        yield code, score
                 finally:  # also if the caller stops early
-                    self._store.add(evidence)
+                    self._store.add(scored)
 
     def _hold_strongest(self, rows: set[int], pool: ThreadPoolExecutor) -> None:
         """Hold the strongest features of these rows, from the store or else from the photos."""
         missing = {self._photos[i].md5: i for i in sorted(rows - self._strongest.keys())}
-        strongest = {
-            missing[md5]: features_of for md5, features_of in self._feature_store.read(missing).items()
-        }
-        new = [i for i in missing.values() if i not in strongest]
-        looked = zip(new, pool.map(self._features, new), strict=True)
-        extracted = {i: Strongest.of(features_of) for i, features_of in looked if features_of}
+        strongest = self._feature_store.read(missing)
+        new = [md5 for md5 in missing if md5 not in strongest]
+        looked = zip(new, pool.map(self._features, map(missing.__getitem__, new)), strict=True)
+        extracted = {md5: Strongest.of(features) for md5, features in looked if features}
+        self._feature_store.add(extracted)
+        strongest |= extracted
         for i in rows:
-            self._strongest[i] = self._strongest.pop(i, None) or strongest.get(i) or extracted.get(i)
+            self._strongest[i] = self._strongest.pop(i, None) or strongest.get(self._photos[i].md5)
         for i in list(self._strongest)[:-_MAX_STRONGEST]:
             del self._strongest[i]
-        unchanged = {self._photos[i].md5: extracted[i] for i in extracted if self._is_unchanged(i)}
-        self._feature_store.add(unchanged)
-
-    def _is_unchanged(self, i: int) -> bool:
-        """Return whether the file is as scanned: features of a changed file must not be stored under its old MD5."""
-        photo = self._photos[i]
-        try:
-            now = os.stat(self._catalogue.root / photo.path)
-        except OSError:
-            return False
-        return (now.st_size, now.st_mtime_ns) == (photo.size_bytes, photo.mtime_ns)
 
     def _may_be(self, pair: tuple[int, int]) -> bool | None:
         first, second = (self._strongest[i] for i in pair)
@@ -147,16 +156,15 @@ class Pixels:
 
     def _look(self, i: int) -> Features | None:
         try:
-            return features(self._decoded(i, SIZE))
-        except imaging.ImageError as error:
-            self.problems[i] = str(error)
+            return self._decoded(i, SIZE).features
+        except imaging.ImageError:  # it is in `problems`
             return None
 
-    def _compared(self, pair: tuple[int, int], may_be: bool | None) -> Verification | None:
+    def _score(self, pair: tuple[int, int], may_be: bool | None) -> float | None:
         if not may_be:
-            return None if may_be is None else STRANGERS
+            return None if may_be is None else STRANGERS.score()
         first, second = map(self._features, pair)
-        return None if first is None or second is None else verify_copy(first, second)
+        return None if first is None or second is None else verify_copy(first, second).score()
 
 
 @contextmanager

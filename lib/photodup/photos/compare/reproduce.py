@@ -4,14 +4,17 @@ import io
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from itertools import product
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from photodup.photos.compare.align import Size, corners, grey, inverse, is_straight, laid, moved, rescaled
+from photodup.photos.compare import maps
+from photodup.photos.compare.align import grey, laid
 from photodup.photos.compare.limits import LIMITS
+from photodup.photos.compare.maps import Size
 from photodup.photos.compare.pictures import Picture, Saving
 
 Octaves = list[np.ndarray]
@@ -126,20 +129,23 @@ def octaves(greys: np.ndarray, n: int) -> Octaves:
     return bands
 
 
-def saved(rgb: np.ndarray, saving: Saving | int, form: str = "JPEG") -> np.ndarray:
-    """Return a picture uint8[h, w, 3] after compression: as another JPEG was saved, or in a format with a quality, 1 to 100.
+def saved(rgb: np.ndarray, saving: Saving) -> np.ndarray:
+    """Return a picture uint8[h, w, 3] after compression as another JPEG was saved.
 
     How files in other formats were saved is unknown: for these the picture stays as it is.
     """
-    if isinstance(saving, Saving) and not saving.tables:
+    if not saving.tables:
         return rgb
-    options: dict = {"quality": saving}
-    buffer, orientation = io.BytesIO(), saving if isinstance(saving, Saving) else Saving(form)
-    if isinstance(saving, Saving):
-        options = {"qtables": [list(table) for table in saving.tables], "subsampling": saving.subsampling}
-    Image.fromarray(orientation.as_saved(rgb)).save(buffer, form, **options)
-    reopened = Image.open(buffer)
-    return orientation.upright(np.asarray(reopened if reopened.mode == "RGB" else reopened.convert("RGB")))
+    tables = [list(table) for table in saving.tables]
+    lying = compressed(saving.as_saved(rgb), "JPEG", qtables=tables, subsampling=saving.subsampling)
+    return saving.upright(lying)
+
+
+def compressed(rgb: np.ndarray, form: str, **options: Any) -> np.ndarray:
+    """Return a picture uint8[h, w, 3] after compression in a format, with Pillow's options."""
+    buffer = io.BytesIO()
+    Image.fromarray(rgb).save(buffer, form, **options)
+    return np.asarray(Image.open(buffer).convert("RGB"))
 
 
 def most_detailed(rgb: np.ndarray, side: int) -> tuple[int, int]:
@@ -161,7 +167,7 @@ def most_detailed(rgb: np.ndarray, side: int) -> tuple[int, int]:
 def compared_views(keeper: Picture, member: Picture, transform: np.ndarray) -> Iterator[View]:
     """Yield our copy of the whole and, if that is reduced, of its most detailed window at full size."""
     size, exact = whole_size(member)
-    place = np.column_stack([np.diag(exact), (0, 0)])
+    place = maps.straight(exact)
     if size == member.image.size:
         yield _view(keeper.rgb, transform, member.rgb, member.saving, place)
         return
@@ -176,10 +182,9 @@ def compared_views(keeper: Picture, member: Picture, transform: np.ndarray) -> I
         return reduced(saved(soft, member.saving))
 
     whole = reduced(member.rgb)
-    _, inside = laid(keeper.rgb, rescaled(transform, 1, exact), size)
+    _, inside = laid(keeper.rgb, maps.rescaled(transform, 1, exact), size)
     yield _copy(reduced(full), inside, whole, member.saving, place, save, is_reduced=True)
-    near = most_detailed(whole, max(CELL, round(WINDOW * exact.min())))
-    yield window(keeper, member, transform, tuple(round(n / e) // CELL * CELL for n, e in zip(near, exact, strict=True)))  # type: ignore[arg-type]  # fmt: skip
+    yield window(keeper, member, transform, whole, exact)
 
 
 def whole_size(member: Picture) -> tuple[Size, np.ndarray]:
@@ -190,15 +195,23 @@ def whole_size(member: Picture) -> tuple[Size, np.ndarray]:
     return size, np.array(size) / member.image.size  # type: ignore[return-value]
 
 
-def window(keeper: Picture, member: Picture, transform: np.ndarray, corner: tuple[int, int]) -> View:
-    """Return our copy of a window of the member at full size; its corner is moved onto the JPEG's grid."""
+def window(
+    keeper: Picture, member: Picture, transform: np.ndarray, whole: np.ndarray, exact: np.ndarray
+) -> View:
+    """Return our copy of the most detailed window of the member at full size, with its corner on the JPEG's grid.
+
+    Args:
+        whole: the member, reduced by the factors `exact`.
+    """
+    reduced = most_detailed(whole, max(CELL, round(WINDOW * exact.min())))
+    corner = [round(n / e) // CELL * CELL for n, e in zip(reduced, exact, strict=True)]
     # Blocks begin at a corner of the stored picture, which may be another corner of the upright one.
     width, height = member.image.size
     begins = member.saving.as_saved(np.array([[(0, 0), (1, 0)], [(0, 1), (1, 1)]]))[0, 0]
     shift = begins * (width % CELL, height % CELL)
     left, top = (np.array(corner) + shift).tolist()
     part = member.rgb[top : top + WINDOW, left : left + WINDOW]
-    place = np.column_stack([np.eye(2), (-left, -top)])
+    place = maps.straight(np.ones(2), (-left, -top))
     source, near = _below(keeper, transform, (left, top), part)
     return _view(source, near, part, member.saving, place)
 
@@ -208,10 +221,10 @@ def _below(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the part of a keeper that lies under a part of the member at this corner, and the map between the two."""
     onto = np.column_stack([transform[:, :2], transform[:, 2] - corner])
-    reach = moved(corners(part.shape[1::-1]), inverse(onto))
+    reach = maps.moved(maps.corners(part.shape[1::-1]), maps.inverse(onto))
     low = np.clip(np.floor(reach.min(axis=0)).astype(int) - CELL, 0, np.array(keeper.image.size) - 1)
     high = np.clip(np.ceil(reach.max(axis=0)).astype(int) + CELL, low + 1, keeper.image.size)
-    near = np.column_stack([onto[:, :2], moved(low[None], onto)[0]])
+    near = np.column_stack([onto[:, :2], maps.moved(low[None], onto)[0]])
     return keeper.rgb[low[1] : high[1], low[0] : high[0]], near
 
 
@@ -225,7 +238,7 @@ def tiles(keeper: Picture, member: Picture, transform: np.ndarray, like: View) -
         sharp, inside = laid(source, near, (part.shape[1], part.shape[0]), like.way)
         soft = _soft(sharp, like.softness)
         copy = saved(soft, member.saving)
-        place = np.column_stack([np.eye(2), (-left, -top)])
+        place = maps.straight(np.ones(2), (-left, -top))
         yield View(part, soft, copy, sharp, inside, like.softness, like.saving, place, like.way)
 
 
@@ -233,7 +246,7 @@ def _view(
     keeper: np.ndarray, transform: np.ndarray, member: np.ndarray, saving: Saving, place: np.ndarray
 ) -> View:  # fmt: skip
     """Make our copy of a keeper in a member's frame; if resized, by the resampling method that fits best."""
-    is_resized = is_straight(transform) and abs(np.diag(transform) - 1).max() > 1e-6
+    is_resized = maps.is_straight(transform) and abs(np.diag(transform) - 1).max() > 1e-6
     best: View | None = None
     for way in _WAYS if is_resized else _WAYS[:1]:
         sharp, inside = laid(keeper, transform, (member.shape[1], member.shape[0]), way)
@@ -290,7 +303,8 @@ def _as_strong(
     twice, least = copy, 0.5 * member_loss
     # WebP has one encoder, which can be run; other formats are imitated by JPEG.
     form = "WEBP" if saving.format == "WEBP" else "JPEG"
-    least_loss, save = 0.6 * member_loss, cache(partial(saved, keeper, form=form))
+    least_loss = 0.6 * member_loss
+    save = cache(lambda quality: compressed(keeper, form, quality=quality))
     qualities = _QUALITIES
     if loss(greys, save(qualities[-1])) < least_loss:
         return copy, is_exact  # no quality loses as much

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from photodup.photos.compare.align import corners, grey, inverse, laid, moved
+from photodup.photos.compare import maps
+from photodup.photos.compare.align import grey, laid, slopes
 from photodup.photos.compare.limits import LIMITS
 from photodup.photos.compare.pictures import DCT, Saving, coefficients
 from photodup.photos.compare.reproduce import CELL, Octaves, View, cells, cells_of, whole_cells
@@ -16,6 +17,10 @@ _NOWHERE = np.zeros((0, 4), int)
 _MARGIN = 16  # pixels around the member in which the keeper has to go on
 _MOST_BOXES = 12
 _GRAIN_CELL = 8  # side of a cell in which grain is looked for, pixels: a JPEG's block
+# Standard deviations, pixels: of the blur of a difference, and of the place around it in which compression is measured.
+_BLUR, _AROUND = 1.2, 6
+# What is always allowed: greys, and pixels by which the two may be misplaced.
+_GREYS, _MISPLACED = 5, 0.3
 
 
 @dataclass(frozen=True)
@@ -31,12 +36,9 @@ def unexplained(view: View) -> list[tuple[str, np.ndarray]]:
     if is_other_light(view):
         return [("its light or its colours are others", _NOWHERE)]
     if len(boxes := places(view)):
-        return [(f"looks different in {_counted(len(boxes), 'place')}", boxes)]
+        n = "one place" if len(boxes) == 1 else f"{len(boxes)} places"
+        return [(f"looks different in {n}", boxes)]
     return [(reason, _NOWHERE) for reason in detail_reasons(view)]
-
-
-def _counted(n: int, noun: str) -> str:
-    return f"one {noun}" if n == 1 else f"{n} {noun}s"
 
 
 def is_other_light(view: View) -> bool:
@@ -73,26 +75,35 @@ def times_explained(view: View) -> np.ndarray:
     import cv2
 
     member, copy, keeper = (picture.astype(np.float32) for picture in (view.member, view.copy, view.keeper))
-    apart = _largest(np.abs(cv2.GaussianBlur(member - copy, (0, 0), 1.2)))
-    loss = np.sqrt(cv2.GaussianBlur(_largest((copy - keeper) ** 2), (0, 0), 6))
-    slopes = (cv2.Sobel(view.greys[2], cv2.CV_32F, *axes, ksize=3, scale=1 / 8) for axes in ((1, 0), (0, 1)))
-    slope = cv2.dilate(cv2.magnitude(*slopes), np.ones((5, 5), np.uint8))
+    apart = _largest(np.abs(cv2.GaussianBlur(member - copy, (0, 0), _BLUR)))
+    loss = np.sqrt(cv2.GaussianBlur(_largest((copy - keeper) ** 2), (0, 0), _AROUND))
+    slope = cv2.dilate(cv2.magnitude(*slopes(view.greys[2])), _square(5))
     softening: float | np.ndarray = 0.0
     if view.softness:  # our blur is not quite the member's: allow more where it changed most
-        softening = 0.45 * cv2.GaussianBlur(_largest(np.abs(keeper - view.sharp)), (0, 0), 6)
-    away = cv2.erode(view.inside.astype(np.uint8), np.ones((5, 5), np.uint8), borderValue=1)
-    times = apart / (5 + 1.5 * loss + softening + 0.3 * slope)
+        softening = 0.45 * cv2.GaussianBlur(_largest(np.abs(keeper - view.sharp)), (0, 0), _AROUND)
+    away = _shrunk(view.inside, 5)
+    times = apart / (_GREYS + 1.5 * loss + softening + _MISPLACED * slope)
     if view.saving and view.softness < LIMITS.softened:
         unsaved = beyond_rounding(view.member, view.keeper, view.saving)
-        blocks = cv2.erode(view.inside.astype(np.uint8), np.ones((CELL, CELL), np.uint8), borderValue=1)
-        unsaved = blocks * np.abs(cv2.GaussianBlur(unsaved, (0, 0), 1.2))
+        unsaved = _shrunk(view.inside, CELL) * np.abs(cv2.GaussianBlur(unsaved, (0, 0), _BLUR))
         # An error of alignment affects all equally steep pixels alike: a place that differs more shows something else.
         steep = (unsaved / (slope + 1))[slope > 8]
-        misplaced = (
-            min(0.3, 2 * float(np.quantile(steep[:: 1 + len(steep) // 9999], 0.99))) if len(steep) else 0.3
-        )
-        times = np.maximum(times, unsaved / (5 + softening + misplaced * slope))
+        misplaced = _MISPLACED
+        if len(steep):
+            misplaced = min(misplaced, 2 * float(np.quantile(steep[:: 1 + len(steep) // 9999], 0.99)))
+        times = np.maximum(times, unsaved / (_GREYS + softening + misplaced * slope))
     return times * away
+
+
+def _square(side: int) -> np.ndarray:
+    return np.ones((side, side), np.uint8)
+
+
+def _shrunk(mask: np.ndarray, side: int) -> np.ndarray:
+    """Return uint8[h, w]: a mask without what is nearer than half a side to its edge; the picture's edge is none."""
+    import cv2
+
+    return cv2.erode(mask.astype(np.uint8), _square(side), borderValue=1)
 
 
 def _largest(colours: np.ndarray) -> np.ndarray:
@@ -127,7 +138,7 @@ def places(view: View) -> np.ndarray:
 
     times = times_explained(view)
     is_other = (times > LIMITS.place_times).astype(np.uint8)
-    joined = cv2.morphologyEx(is_other, cv2.MORPH_CLOSE, np.ones((3, 3), np.uint8))
+    joined = cv2.morphologyEx(is_other, cv2.MORPH_CLOSE, _square(3))
     boxes = _boxes(joined, LIMITS.place_pixels)
     return boxes if len(boxes) else _boxes(times > LIMITS.small_times, LIMITS.small_pixels)
 
@@ -230,13 +241,13 @@ def beyond(view: View) -> np.ndarray:
     """Return int[n, 4]: boxes of what a member shows beyond the keeper's frame, unless that is one even colour."""
     import cv2
 
-    outside = cv2.erode((~view.inside).astype(np.uint8), np.ones((9, 9), np.uint8), borderValue=1) > 0
+    outside = _shrunk(~view.inside, 9) > 0
     if outside.sum() < CELL:
         return _NOWHERE
     ground = np.median(view.member[outside], axis=0)
     strange = outside & (np.abs(view.member - ground).max(axis=2) > 16)
-    solid = cv2.morphologyEx(strange.astype(np.uint8), cv2.MORPH_OPEN, np.ones((2, 2), np.uint8))
-    near = cv2.dilate(solid, np.ones((CELL, CELL), np.uint8))
+    solid = cv2.morphologyEx(strange.astype(np.uint8), cv2.MORPH_OPEN, _square(2))
+    near = cv2.dilate(solid, _square(CELL))
     return _boxes(near, 1)[:_MOST_BOXES]
 
 
@@ -280,6 +291,8 @@ def in_both(boxes: np.ndarray, view: View, transform: np.ndarray, keeper: tuple,
 
     pairs = []
     for left, top, right, bottom in boxes[:_MOST_BOXES]:
-        points = moved(corners((right - left, bottom - top)) + np.array((left, top)), inverse(view.place))
-        pairs.append((framed(moved(points, inverse(transform)), keeper), framed(points, member)))
+        points = maps.moved(
+            maps.corners((right - left, bottom - top)) + np.array((left, top)), maps.inverse(view.place)
+        )
+        pairs.append((framed(maps.moved(points, maps.inverse(transform)), keeper), framed(points, member)))
     return tuple(pairs)

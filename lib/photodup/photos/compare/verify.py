@@ -30,6 +30,7 @@ FAINTLY_TEXTURED = 2.0
 # The strongest features are compared first, at a fifth of the cost of all. With fewer inliers among them a pair is given up;
 # none of 1,441 proven pairs of 50 photographs had so few.
 STRONGEST, LEAST_INLIERS = 400, 5
+_MOST_SCALED = 10  # largest scale of an edit, or 1 over the smallest
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class Verification:
 
     def is_copy(self) -> bool:
         """Return whether all thresholds are reached."""
-        return self.passes() and self.agreement >= LIMITS.min_agreement
+        return self.score() >= LIMITS.min_agreement
 
 
 STRANGERS = Verification()
@@ -147,16 +148,19 @@ def _affine_map(target: np.ndarray, source: np.ndarray) -> tuple[np.ndarray | No
     import cv2
 
     cv2.setRNGSeed(0)  # the same pair gets the same verdict every time
-    transform, mask = cv2.estimateAffine2D(
-        source, target, method=cv2.RANSAC, ransacReprojThreshold=3.0, maxIters=3000, confidence=0.999
-    )
+    transform, mask = cv2.estimateAffine2D(source, target, method=cv2.RANSAC, maxIters=3000, confidence=0.999)
     if transform is None or not np.isfinite(transform).all():
         return None, 0
-    scales = np.linalg.svd(transform[:, :2], compute_uv=False)
-    # An edit scales both axes alike within a factor of 2; mirror images are tried separately.
-    if scales[1] < 0.1 or scales[0] > 10 or scales[0] / scales[1] > 2 or np.linalg.det(transform[:, :2]) <= 0:
+    # Mirror images are tried separately.
+    if not _is_plausible(transform, 2) or np.linalg.det(transform[:, :2]) <= 0:
         return None, 0
     return transform, int(mask.sum())
+
+
+def _is_plausible(transform: np.ndarray, most_stretched: float) -> bool:
+    """Return whether an edit may scale like a map: by at most ten, and both axes nearly alike."""
+    larger, smaller = np.linalg.svd(transform[:, :2], compute_uv=False)
+    return bool(1 / _MOST_SCALED <= smaller <= larger <= _MOST_SCALED and larger <= most_stretched * smaller)
 
 
 def _maps(target: Features, second: Features) -> Iterator[tuple[Features, bool, np.ndarray | None, int]]:
@@ -183,8 +187,7 @@ def _by_greys(
     import cv2
 
     for transform in dense.grey_maps(first.grey, second.grey):
-        scales = np.linalg.svd(transform[:, :2], compute_uv=False)
-        if not 0.1 < scales[1] <= scales[0] < 10 or scales[0] / scales[1] > LIMITS.max_stretch:
+        if not _is_plausible(transform, LIMITS.max_stretch):
             continue
         overlap, whole, *_ = overlay(first.grey, second.grey, transform)
         warped, covered = laid_over(first.grey, second.grey, transform)

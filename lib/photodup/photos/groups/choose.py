@@ -9,21 +9,17 @@ from functools import partial
 from itertools import islice
 
 from photodup.core.files import available_cores
-from photodup.core.names import printable
 from photodup.core.progress import bar
 from photodup.embedding import imaging
 from photodup.photos.compare.compare import lacks
 from photodup.photos.compare.evidence import EvidenceStore
-from photodup.photos.compare.pictures import Picture
 from photodup.photos.compare.pixels import Pixels, one_thread_each
 from photodup.photos.compare.unexplained import Difference
 from photodup.photos.groups.families import Family
 from photodup.photos.groups.keepers import KeepRules
 from photodup.photos.library.catalogue import Photo
 
-Lacks = Callable[[int, int], Sequence[Difference]]  # what the second row has and the first lacks
-
-TWO_EXPOSURES = Difference("another exposure: the camera gives another time, exposure or number")
+TWO_EXPOSURES = "another exposure: the camera gives another time, exposure or number"
 _TRIED = 3  # files that are compared with all others if none reproduces all
 
 
@@ -50,13 +46,18 @@ class Decision:
         return (self.keeper, *self.differences)
 
 
-def choose_keeper(ranked: Sequence[int], lacks: Lacks, besides: Lacks, n_preferred: int = 0) -> Decision:
+def choose_keeper(
+    ranked: Sequence[int],
+    lacks: Callable[[int, int], Sequence[Difference]],
+    besides: Callable[[int, int], Sequence[str]],
+    n_preferred: int = 0,
+) -> Decision:
     """Choose the file that reproduces all others; of several, the first that also holds their metadata and sidecars.
 
     Args:
         ranked: two or more rows, the best first by the keep rules.
-        lacks: what a member's picture shows and a keeper's cannot reproduce.
-        besides: what else a member's file holds and a keeper's lacks.
+        lacks: returns what the second row's picture shows and the first one's cannot reproduce.
+        besides: returns what else the second row's file holds and the first one's lacks, in words.
         n_preferred: how many of the first the owner prefers, one of which is kept; 0 for no preference.
     """
     candidates = list(ranked[:n_preferred] or ranked)
@@ -85,8 +86,7 @@ class Chooser:
         photos: one for each content, by row.
         rules: which of equal photos to keep.
         store: where comparisons are remembered.
-        is_ruled_out: whether two rows must not be compared, such as two exposures by what their cameras say.
-        deadline_s: nothing is compared after this time, on the monotonic clock.
+        reason_apart: returns why two rows must not be compared, such as `TWO_EXPOSURES`; empty where they may be.
 
     Attributes:
         is_complete: no family was left out for the deadline.
@@ -98,23 +98,13 @@ class Chooser:
         photos: Sequence[Photo],
         rules: KeepRules,
         store: EvidenceStore,
-        is_ruled_out: Callable[[int, int], bool],
-        deadline_s: float = math.inf,
+        reason_apart: Callable[[int, int], str],
     ) -> None:
-        self._deadline_s, self.is_complete = deadline_s, True
+        self.is_complete = True
         self._pixels, self._photos, self._rules, self._store = pixels, photos, rules, store
-        self._is_ruled_out = is_ruled_out
+        self._reason_apart = reason_apart
         self._compared: dict[tuple[int, int], tuple[Difference, ...]] = {}
         self._new: dict[tuple[int, int], tuple[Difference, ...]] = {}
-        self._unreadable: dict[int, str] = {}
-
-    @property
-    def problems(self) -> list[str]:
-        """Return one sentence for each photo that could not be read any more."""
-        return [
-            f"{printable(self._photos[row].path)} was skipped: {self._unreadable[row]}"
-            for row in sorted(self._unreadable)
-        ]
 
     def lacks(self, keeper: int, member: int, deadline_s: float = math.inf) -> tuple[Difference, ...]:
         """Return what a member's picture has that a keeper cannot reproduce.
@@ -123,17 +113,21 @@ class Chooser:
             photodup.embedding.imaging.ImageError: one of them cannot be read any more.
             TimeoutError: they were not compared before, and it is past the deadline.
         """
-        if self._is_ruled_out(keeper, member):
-            return (TWO_EXPOSURES,)
+        if reason := self._reason_apart(keeper, member):
+            return (Difference(reason),)
         pair = keeper, member
         if pair not in self._compared:
             if time.monotonic() >= deadline_s:
                 raise TimeoutError
-            self._compared[pair] = self._new[pair] = lacks(self._picture(keeper), self._picture(member))
+            pictures = map(self._pixels.picture, pair)
+            self._compared[pair] = self._new[pair] = lacks(*pictures)
         return self._compared[pair]
 
-    def choose(self, families: Sequence[Family]) -> list[Decision]:
-        """Decide about families in parallel, the largest first; unreadable files leave their family."""
+    def choose(self, families: Sequence[Family], deadline_s: float) -> list[Decision]:
+        """Decide about families in parallel, the largest first; unreadable files leave their family.
+
+        No pair is compared after the deadline, on the monotonic clock.
+        """
         self._recall({row for family in families for row in family.members})
         # What needs no comparison comes first.
         decided = {place: self._choose(family, -math.inf) for place, family in enumerate(families)}
@@ -141,7 +135,7 @@ class Chooser:
         waiting.sort(key=lambda place: -sum(self._photos[row].size_bytes for row in families[place].members))
         self.is_complete = True
         with one_thread_each(), ThreadPoolExecutor(available_cores(), thread_name_prefix="family") as pool:
-            chosen = pool.map(lambda place: self._choose(families[place], self._deadline_s), waiting)
+            chosen = pool.map(lambda place: self._choose(families[place], deadline_s), waiting)
             through = bar(chosen, total=len(waiting), desc="choose", unit="group") if waiting else ()
             try:
                 for place, decision in zip(waiting, through, strict=True):
@@ -152,34 +146,28 @@ class Chooser:
         return [decision for decision in decided.values() if decision]
 
     def _choose(self, family: Family, deadline_s: float) -> Decision | None:
-        lacks = partial(self.lacks, deadline_s=deadline_s)
         while True:
-            photos = [self._photos[row] for row in family.members if row not in self._unreadable]
-            if len(photos) < 2:
+            rows = [row for row in family.members if row not in self._pixels.problems]
+            if len(rows) < 2:
                 return None
-            row_of = {photo.id: row for row in family.members for photo in [self._photos[row]]}
-            best_rank = min(map(self._rules.owner_rank, photos))
-            ranked = self._rules.ranked(photos)
+            row_of = {self._photos[row].id: row for row in rows}
+            ranked = self._rules.ranked([self._photos[row] for row in rows])
             ranked.sort(key=self._rules.owner_rank)
-            n = sum(self._rules.owner_rank(photo) == best_rank for photo in ranked) if best_rank else 0
+            best = self._rules.owner_rank(ranked[0])
+            n_preferred = sum(self._rules.owner_rank(photo) == best for photo in ranked) if best else 0
+            by_rank = [row_of[photo.id] for photo in ranked]
             try:
-                return choose_keeper([row_of[photo.id] for photo in ranked], lacks, self._besides, n)
-            except imaging.ImageError:  # `_picture` has recorded it: try again without it
+                return choose_keeper(
+                    by_rank, partial(self.lacks, deadline_s=deadline_s), self._besides, n_preferred
+                )
+            except imaging.ImageError:  # it is in `Pixels.problems`: try again without it
                 continue
             except TimeoutError:
                 self.is_complete = False
                 return None
 
-    def _besides(self, keeper: int, member: int) -> Sequence[Difference]:
-        lost = self._rules.lost_beside(self._photos[keeper], self._photos[member])
-        return [Difference(reason) for reason in lost]
-
-    def _picture(self, row: int) -> Picture:
-        try:
-            return self._pixels.picture(row)
-        except (OSError, imaging.ImageError) as error:
-            self._unreadable[row] = getattr(error, "reason", None) or str(error)
-            raise imaging.ImageError(self._unreadable[row]) from error
+    def _besides(self, keeper: int, member: int) -> Sequence[str]:
+        return self._rules.lost_beside(self._photos[keeper], self._photos[member])
 
     def _recall(self, rows: set[int]) -> None:
         row_of = {self._photos[row].md5: row for row in rows}

@@ -12,7 +12,6 @@ from photodup.core.names import printable
 from photodup.photos.groups.names import PLACES, format_rank, place
 from photodup.photos.library import inventory
 from photodup.photos.library.catalogue import Photo
-from photodup.photos.library.hashing import Memory
 from photodup.photos.library.metadata import KINDS, in_words, lost_in_words, merge_descriptions, missing_kinds
 from photodup.photos.library.settings import DEFAULT_RULES, check_rules
 from photodup.photos.library.sidecars import FILM_SUFFIXES, RAW_SUFFIXES, Sidecars
@@ -49,6 +48,7 @@ class KeepRules:
         order: some of `DEFAULT_RULES`, most important first; in the default order, `folders` come before all others.
         folders: folders by priority, for the rule `folder`; a photo in none of them comes last.
         chosen: contents (MD5) that the owner kept before, against the rules; they come before every rule.
+        beside: the files beside the photos, such as RAW, films (Live Photo) and XMP; None to leave them out.
 
     Raises:
         PhotodupError: an unknown rule.
@@ -60,6 +60,7 @@ class KeepRules:
         *,
         folders: Sequence[str | Path] = (),
         chosen: Collection[str] = (),
+        beside: Sidecars | None = None,
     ) -> None:
         check_rules(order)
         if folders and tuple(order) == DEFAULT_RULES:
@@ -68,7 +69,7 @@ class KeepRules:
         self._chosen = frozenset(chosen)
         self.folders = tuple(Path(folder) for folder in folders)
         self._protected: tuple[str, ...] = ()
-        self._beside: Sidecars | None = None
+        self._beside = beside
         self._described: dict[int, Mapping[str, Any]] = {}
 
     def preferring(self, protected: Sequence[str]) -> "KeepRules":
@@ -81,18 +82,8 @@ class KeepRules:
         rules._protected = tuple(protected)
         return rules
 
-    def look_beside(self, library: Path) -> None:
-        """Consider the files beside the photos of a library, such as RAW, films (Live Photo) and XMP."""
-        self._beside = Sidecars(library)
-        self._described.clear()
-
-    def remember_beside(self, memory: Memory) -> None:
-        """Store the digests of those files in a memory, which must stay open while the rules are used."""
-        if self._beside:
-            self._beside.memory = memory
-
     def along(self, photo: Photo) -> Sequence[Path]:
-        """Return the files beside a photo that belong to it; empty before `look_beside`."""
+        """Return the files beside a photo that belong to it."""
         return self._beside.along(photo.path) if self._beside else ()
 
     def _has(self, suffixes: Collection[str], photo: Photo) -> bool:
@@ -143,12 +134,8 @@ class KeepRules:
 
     def over(self, keeper: Photo, rival: Photo) -> str:
         """Return why one of two photos is kept rather than the other; empty if no rule prefers it."""
-        for rule in self.order:
-            ours, theirs = self._value(rule, keeper), self._value(rule, rival)
-            best = min(ours, theirs)
-            if not (_is_best(rule, ours, best) and _is_best(rule, theirs, best)):
-                return self._reason(rule, keeper, rival) if ours == best else ""
-        return ""
+        choice = self.choose([keeper, rival])
+        return choice.reason if choice.rule and choice.keeper is keeper else ""
 
     def ranked(self, photos: Sequence[Photo]) -> list[Photo]:
         """Return photos from best to worst."""

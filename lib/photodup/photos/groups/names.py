@@ -34,12 +34,16 @@ PLACES = (
 )
 
 
-def format_rank(name: str) -> int:
-    """Return the place of a format, the best lowest."""
-    return _FORMAT_RANK.get(name.upper(), 9)
-
-
 # Formats of cameras, then those of the web; GIF has 256 colours. MPO is Pillow's name for a camera's JPEG with a second
 # picture. JPEG and lossless formats are equal here: the pixels tell which can reproduce the other.
-_FORMAT_RANK = {"DNG": 0, "RAW": 0, "TIFF": 2, "PNG": 2, "BMP": 2, "PPM": 2, "HEIF": 2, "JPEG": 2, "MPO": 2}
-_FORMAT_RANK |= {"AVIF": 3, "JXL": 3, "WEBP": 3, "GIF": 4}
+_FORMATS = (
+    {"DNG", "RAW"},
+    {"TIFF", "PNG", "BMP", "PPM", "HEIF", "JPEG", "MPO"},
+    {"AVIF", "JXL", "WEBP"},
+    {"GIF"},
+)
+
+
+def format_rank(name: str) -> int:
+    """Return the place of a format, the best lowest."""
+    return next((rank for rank, formats in enumerate(_FORMATS) if name.upper() in formats), len(_FORMATS))

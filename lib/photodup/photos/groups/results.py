@@ -1,28 +1,11 @@
 """The result of grouping a library: groups with their keepers, and why each member is there."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from photodup.photos.compare.unexplained import Box, Difference
-from photodup.photos.compare.verify import Verification
 from photodup.photos.groups.keepers import Choice
 from photodup.photos.groups.model_thresholds import ModelThresholds
 from photodup.photos.library.catalogue import Model, Photo
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """Why a member is in a group. `exact`: equal bytes; `similarity`: cosine with the keeper, None without embeddings."""
-
-    exact: bool
-    similarity: float | None
-    verification: Verification | None
-
-    @property
-    def confidence(self) -> float:
-        """Return 0..1 to sort groups by: 1 for equal bytes, else what was verified, else the cosine."""
-        if self.exact:
-            return 1.0
-        return self.verification.score() if self.verification else self.similarity or 0.0
 
 
 @dataclass(frozen=True)
@@ -31,14 +14,16 @@ class Member:
 
     Attributes:
         photo: the file.
-        evidence: why it is in the keeper's group.
+        is_same_bytes: it is the keeper's file, twice.
+        similarity: cosine with the keeper, None without embeddings.
         differences: what it has that the keeper lacks; none where it may go, and for similar pictures.
         reason: why the keeper is kept rather than it; empty if no rule prefers the keeper.
         is_text_only: whether it differs only by metadata that a sidecar can hold (date, rating, keywords, ...).
     """
 
     photo: Photo
-    evidence: Evidence
+    is_same_bytes: bool = False
+    similarity: float | None = None
     differences: tuple[Difference, ...] = ()
     reason: str = ""
     is_text_only: bool = False
@@ -90,28 +75,19 @@ class Group:
 
     def difference(self, photo: Photo) -> str:
         """Return what a member has that the keeper lacks, in words; empty for nothing, and for the keeper."""
-        member = self._member(photo)
-        return member.difference if member else ""
+        return self._member(photo).difference
 
     def kept_over(self, photo: Photo) -> str:
         """Return why the keeper is kept rather than a member, or else the reason of the choice."""
-        member = self._member(photo)
-        return (member.reason if member else "") or self.choice.reason
+        return self._member(photo).reason or self.choice.reason
 
     def boxes(self, photo: Photo, *, of_keeper: bool) -> list[Box]:
         """Return where a member shows something else than the keeper, in the keeper's frame or the member's."""
-        member = self._member(photo)
-        differences = member.differences if member else ()
+        differences = self._member(photo).differences
         return [pair[0 if of_keeper else 1] for difference in differences for pair in difference.boxes]
 
-    def _member(self, photo: Photo) -> Member | None:
-        return next((member for member in self.members if member.photo.id == photo.id), None)
-
-    @property
-    def confidence(self) -> float:
-        """Return the lowest confidence of the members without differences, or else of all members."""
-        sure = [m.evidence.confidence for m in self.members if not m.differences]
-        return min(sure or [m.evidence.confidence for m in self.members])
+    def _member(self, photo: Photo) -> Member:
+        return next((member for member in self.members if member.photo.id == photo.id), Member(photo))
 
     @property
     def bytes_to_free(self) -> int:
@@ -125,7 +101,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Tiers:
-    """All groups of a library, the most certain copies first, and how they were found.
+    """All groups of a library, those of equal bytes first and then those that free most, and how they were found.
 
     `n_verified` counts compared pairs, `search` and `recall` are those of `Neighbours`, `protected` the folders, relative to
     the library, from which nothing is suggested. If not `is_complete`, the time was over before all photos were compared:
@@ -139,10 +115,10 @@ class Tiers:
     n_photos: int
     n_verified: int
     search: str
-    recall: float = 1.0
-    problems: tuple[str, ...] = field(default=())
-    protected: tuple[str, ...] = ()
-    is_complete: bool = True
+    recall: float
+    problems: tuple[str, ...]
+    protected: tuple[str, ...]
+    is_complete: bool
 
     @property
     def groups(self) -> tuple[Group, ...]:

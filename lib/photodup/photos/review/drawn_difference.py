@@ -3,7 +3,8 @@
 import numpy as np
 from PIL import Image
 
-from photodup.photos.compare.align import align, corners, laid, moved
+from photodup.photos.compare import maps
+from photodup.photos.compare.align import align, laid
 from photodup.photos.compare.pictures import Picture, Saving
 
 # Grey levels of difference: below the first nothing is drawn (any compression does that), above the second it gets no
@@ -33,7 +34,7 @@ def drawn_difference(first: Image.Image, second: Image.Image) -> tuple[Image.Ima
         pictures[1] = Picture(_turned(second, placement.transform[:, :2]), Saving(""))
         placement = align(pictures[1], pictures[0]) or placement
     onto, second = placement.transform, pictures[1].image
-    reach = np.concatenate([corners(first.size), moved(corners(second.size), onto)])
+    reach = np.concatenate([maps.corners(first.size), maps.moved(maps.corners(second.size), onto)])
     low, high = np.floor(reach.min(axis=0) + 0.01), np.ceil(reach.max(axis=0) - 0.01)
     size = tuple((high - low).astype(int).tolist())
     shift = np.column_stack([np.eye(2), -low])

@@ -121,7 +121,7 @@ def group_page(site: CurrentSite, key: str, photo: int = 0) -> Response:
         "group.html",
         item=item,
         chosen=chosen,
-        evidence=member.evidence,
+        member=member,
         rows=pictures.side_by_side(item.group.keeper, chosen),
         offer=session.offer(key, chosen.id),
         before=before,

@@ -206,7 +206,7 @@ class ReviewedFolder:
         small_encoder: prepares and returns the weights of a small encoder, which the page then offers as well.
         protect: more folders to protect; added to the settings.
         not_within: more folders whose photos are not compared with each other; added to the settings.
-        **grouping: options of `tiers_by_settings`.
+        **grouping: options of `find_tiers`.
 
     Attributes:
         only: the folders to look at, relative to `root`; empty for all.

@@ -13,8 +13,8 @@ from typing import Any, TypeGuard
 from photodup.core.errors import PhotodupError
 from photodup.core.names import as_text, printable
 from photodup.core.progress import unseen
-from photodup.photos.groups.by_settings import tiers_by_settings
 from photodup.photos.groups.results import Group, Member, Tiers
+from photodup.photos.groups.tiers import find_tiers
 from photodup.photos.library.catalogue import Catalogue, Photo
 from photodup.photos.library.feedback import Feedback
 from photodup.photos.library.hashing import md5
@@ -216,7 +216,7 @@ class ReviewSession:
         root: a scanned folder.
         catalogue: its catalogue, if elsewhere.
         seconds: longest time for the first groups.
-        **grouping: options of `tiers_by_settings`.
+        **grouping: options of `find_tiers`.
 
     Attributes:
         n_new: photos without an embedding of the library's model.
@@ -257,7 +257,7 @@ class ReviewSession:
             on_more()
 
         with self.open() as catalogue:
-            tiers_by_settings(catalogue, on_more=show, **self._grouping)
+            find_tiers(catalogue, on_more=show, **self._grouping)
         self.refresh(math.inf)
 
     def refresh(self, seconds: float | None = None) -> None:
@@ -270,7 +270,7 @@ class ReviewSession:
             seconds = math.inf if self.tiers.is_complete else _PATIENCE_S
         with self._lock, self.open() as catalogue:
             self._note_moves()
-            self.tiers: Tiers = tiers_by_settings(catalogue, seconds=seconds, **self._grouping)
+            self.tiers: Tiers = find_tiers(catalogue, seconds=seconds, **self._grouping)
             model = self.tiers.model
             self.n_new = len(catalogue.missing_embeddings(model.digest)) if model else 0
             self.items = {item.key: item for item in (Item(key_of(g), g) for g in self.tiers.groups)}

@@ -104,12 +104,12 @@ def render(
     decoders: Annotated[int, typer.Option(help="processes that decode images for the JPEG models")] = 2,
 ) -> None:
     """Export the model and write a Triton model repository with weights, ready to be mounted at /models."""
-    from photodup.serving.embedded import export_models, render_exported
-    from photodup.serving.triton.repository import Target
+    from photodup.serving.embedded import export_models
+    from photodup.serving.triton.repository import Target, render_repository
 
     checked = cast(Target, target)  # `render_repository` refuses an unknown one
     options = {"variant": variant, "instances": instances, "preprocess_instances": decoders}
-    print(render_exported(checked, out, export_models(), models=model, **options))
+    print(render_repository(checked, out, export_models(), models=model, **options))
 
 
 def _wait_for_signal() -> None:

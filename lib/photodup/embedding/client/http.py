@@ -35,7 +35,7 @@ class Remote:
     pretrained: str | None = None
     dim: int | None = None
     precision: str | None = None
-    gate: str | None = None
+    accuracy_check: str | None = None
     max_images: int = 32
     max_bytes: int = 1 << 60
 

@@ -80,10 +80,11 @@ class FastApiServer:
         try:
             info = read_json_answer(response.raise_for_status().content)
             identity = {name: info[name] for name in ("digest", "name", "pretrained", "dim")}
+            computing = {name: info.get(name) for name in ("precision", "accuracy_check")}
             limits = info["limits"]
             # base64 adds a third; the form's headers add about 150 bytes an image
             maxima = {"max_images": limits["max_images"], "max_bytes": int(limits["max_body_bytes"] * 0.7)}
-            return Remote(precision=info.get("precision"), gate=info.get("gate"), **identity, **maxima)
+            return Remote(**computing, **identity, **maxima)
         except (httpx.HTTPError, AnswerError, ValueError, KeyError, TypeError):
             if response.status_code == 404 and self._http.call("GET", "/healthz").status_code == 200:
                 return Remote(max_images=8)  # a service like the published one, which has no /info
@@ -158,7 +159,7 @@ class _Triton:
             pretrained=parameters.get("pretrained"),
             dim=outputs["embedding"][-1],
             precision=parameters.get("precision"),
-            gate=parameters.get("gate"),
+            accuracy_check=parameters.get("accuracy_check"),
             max_images=model.max_batch or 1,
         )
 

@@ -41,7 +41,6 @@ def load_model(
     threads: int | None = None,
     device: str | None = None,
     name: str | None = None,
-    file: Path | None = None,
     directory: Path | None = None,
 ) -> ImageModel:
     """Load an encoder: weights × engine × precision.
@@ -53,7 +52,6 @@ def load_model(
         threads: CPU threads for the computation.
         device: `cpu`, `cuda`, `cuda:1` or `mps`; default the best there is.
         name: an open_clip architecture; default `MODEL_NAME`, else ViT-B-32.
-        file: INT8: the quantised file; default the one that `photodup export` made of these weights.
         directory: where exports and quantised files are; default build/models.
 
     Raises:
@@ -79,7 +77,7 @@ def load_model(
         check_processor(precision)  # before minutes of exporting
     path = export_of(weights, name=name, directory=directory, is_read=precision != "int8")
     if precision == "int8":
-        path = find_int8(path, engine, file=file, directory=directory)
+        path = find_int8(path, engine, directory)
     if engine == "openvino":
         return OpenVinoModel(path, name=name, precision=precision, threads=threads)
     return OnnxModel(path, name=name, device=device, threads=threads, precision=precision)
@@ -102,7 +100,7 @@ def export_of(
     if path := known_export(name, weights, directory or build_dir() / "models", is_read=is_read):
         return path
     chosen = {"MODEL_PRETRAINED": weights, "MODEL_NAME": name}
-    return export_apart(directory=directory, env=chosen).files["fp32"]
+    return export_apart(directory=directory, env=chosen)["fp32"]
 
 
 def main() -> None:
@@ -117,8 +115,7 @@ def main() -> None:
         if not (missing := missing_extra(error, "serve")):
             raise
         sys.exit(f"photodup: {missing}")
-    paths = {variant: str(path) for variant, path in files.items()}
-    print(json.dumps([paths, model.digest, model.pretrained]))
+    print(json.dumps({variant: str(path) for variant, path in files.items()}))
 
 
 if __name__ == "__main__":

@@ -127,25 +127,21 @@ def processor_flags() -> frozenset[str]:
     return frozenset({"asimddp"} if apple else cpuinfo("flags", "features").split())
 
 
-def check_processor(precision: str, flags: frozenset[str] | None = None) -> None:
+def check_processor(precision: str) -> None:
     """Refuse a precision for which this processor has no instructions.
-
-    Args:
-        flags: instruction sets; default this processor's.
 
     Raises:
         PhotodupError: names the instructions and the next best precision.
     """
-    if can_compute(precision, flags):
+    if can_compute(precision):
         return
     instructions = INSTRUCTIONS[precision]
-    next_best = next(p for p in FASTEST_FIRST if p != precision and can_compute(p, flags))
+    next_best = next(p for p in FASTEST_FIRST if p != precision and can_compute(p))
     raise PhotodupError(
         f"This processor has none of the instructions for {precision} ({', '.join(instructions)}): use {next_best}."
     )
 
 
-def can_compute(precision: str, flags: frozenset[str] | None = None) -> bool:
+def can_compute(precision: str) -> bool:
     """Tell whether the processor has the instructions for a precision."""
-    flags = processor_flags() if flags is None else flags
-    return precision not in INSTRUCTIONS or bool(flags & set(INSTRUCTIONS[precision]))
+    return precision not in INSTRUCTIONS or bool(processor_flags() & set(INSTRUCTIONS[precision]))

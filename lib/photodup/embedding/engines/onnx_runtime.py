@@ -30,7 +30,6 @@ def open_session(
     threads: int | None = None,
     optimize: bool = True,
     profile_prefix: str | None = None,
-    remedy: str = "delete it and run `photodup export` again",
 ) -> "onnxruntime.InferenceSession":
     """Open a session with the servers' settings.
 
@@ -40,7 +39,6 @@ def open_session(
         provider_options: by provider.
         threads: CPU threads; default one for each available core.
         profile_prefix: path prefix of the operator profiler's trace; None for no trace.
-        remedy: for the error about a file that cannot be loaded.
 
     Raises:
         PhotodupError: no such file or no model in it, or a provider does not load.
@@ -67,7 +65,8 @@ def open_session(
     except Exception as error:  # ONNX Runtime's exceptions share no public base class
         reason = str(error).splitlines()[0][:200]
         raise PhotodupError(
-            f"ONNX Runtime cannot load {path}, it may be cut short or not a model: {remedy} ({reason})."
+            f"ONNX Runtime cannot load {path}, it may be cut short or not a model: delete it and run `photodup export` "
+            f"again ({reason})."
         ) from error
     if (runs := session.get_providers()[0]) != providers[0]:
         raise PhotodupError(

@@ -4,7 +4,7 @@ NNCF knows vision transformers: SmoothQuant moves large activation channels into
 stay float, and biases are corrected on the calibration photographs. Depthwise convolutions stay float too: INT8 makes them
 less exact and no faster. ONNX Runtime's tool has none of this; it is there for comparison.
 
-Calibration sets the ranges, so the photographs must be of the kind that will be embedded. `photodup.study.accuracy.gate`
+Calibration sets the ranges, so the photographs must be of the kind that will be embedded. `photodup.study.accuracy.flips`
 decides whether a file may be used.
 """
 

@@ -130,7 +130,7 @@ class GpuCollector(Collector):
 
     def names(self) -> list[str]:
         """Return the model of each GPU, by its driver's name."""
-        return [_text(self._nvml.nvmlDeviceGetName(device)) for device in self._devices]
+        return [self._nvml.nvmlDeviceGetName(device) for device in self._devices]
 
     def describe(self) -> Iterator[Any]:
         """Return nothing, so that registering does not call the driver."""
@@ -140,14 +140,10 @@ class GpuCollector(Collector):
         """Yield one metric family for each figure."""
         if not self._devices:
             return
-        uuids = [_text(self._nvml.nvmlDeviceGetUUID(device)) for device in self._devices]
+        uuids = [self._nvml.nvmlDeviceGetUUID(device) for device in self._devices]
         for name, (text, read) in _GAUGES.items():
             family = GaugeMetricFamily(name, text, labels=["gpu"])
             for uuid, device in zip(uuids, self._devices, strict=True):
                 with contextlib.suppress(Exception):  # slices (MIG) tell no utilisation, some cards no power
                     family.add_metric([uuid], read(self._nvml, device))
             yield family
-
-
-def _text(text: bytes | str) -> str:
-    return text.decode() if isinstance(text, bytes) else text

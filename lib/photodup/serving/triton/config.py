@@ -37,7 +37,7 @@ def read_config(path: Path) -> "ModelConfig":
         text = path.read_text()
     except OSError as error:
         raise PhotodupError(
-            f"{path}: {error.strerror}. A Triton model is a folder with a config.pbtxt."
+            f"{path}: {error.strerror}. A Triton model is a folder with a config.pbtxt: make it with `photodup render`."
         ) from error
     return parse_config(text, str(path))
 
@@ -51,6 +51,11 @@ def parse_config(text: str, where: str = "config") -> "ModelConfig":
         return text_format.Parse(text, ModelConfig())
     except text_format.ParseError as error:
         raise PhotodupError(f"{where} is not a Triton model configuration: line {error}.") from error
+
+
+def models_in(repository: Path) -> list[str]:
+    """Return the names of the models in a repository."""
+    return sorted(path.parent.name for path in repository.glob("*/config.pbtxt"))
 
 
 def write_config(config: "ModelConfig", path: Path, note: str = "") -> None:

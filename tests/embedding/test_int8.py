@@ -48,7 +48,7 @@ def test_it_says_inside_and_beside_itself_what_it_was_made_from(made, engine):
     assert notes.calibration["photographs"] == 40
     assert notes.calibration["digest"] == images_digest(photographs(40)[::-1])
     assert notes.calibration["digest"] != images_digest(photographs(39))
-    assert notes.gate is None
+    assert notes.accuracy_check is None
     if engine == "openvino":
         from photodup.embedding.engines.openvino import read_metadata
 

@@ -55,27 +55,14 @@ def serve(
 
         if save:
             save_endpoints(servers, save)
-        width = max(map(len, servers.backends))
-        for name, url in servers.backends.items():
+        addresses = servers.backends | {f"{name} metrics": url for name, url in servers.metrics.items()}
+        width = max(map(len, addresses))
+        for name, url in addresses.items():
             print(f"  {name:<{width}}  {url}")
-        for name, url in servers.metrics.items():
-            print(f"  {name + ' metrics':<{width}}  {url}")
-        fastapi = next((url for name, url in servers.backends.items() if name.startswith("fastapi")), None)
-        if fastapi:
-            print(f"Try it:  {_curl(fastapi)}")
+        fastapi = next(url for name, url in servers.backends.items() if name.startswith("fastapi"))
+        print(f"Try it:  curl -s {fastapi}/embed -F files=@photo.jpg | head -c 200")
         print("Ctrl-C stops both.", flush=True)
         _wait_for_signal()
-
-
-def _curl(url: str) -> str:
-    """Return a curl command that embeds a small picture, without a file."""
-    from PIL import Image
-
-    from photodup.embedding.imaging import encode
-    from photodup.embedding.wire.http import Base64Json
-
-    path, _, body = Base64Json().encode([encode(Image.new("RGB", (8, 8), "teal"), "PNG")])
-    return f"curl -s {url}{path} -H 'Content-Type: application/json' -d '{body.decode()}' | head -c 200"
 
 
 @endpoints.command("check")

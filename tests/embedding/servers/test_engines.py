@@ -136,7 +136,7 @@ def test_the_service_takes_engine_and_precision(tiny, launch):
     running = launch(MODEL_PRETRAINED=f"onnx:{tiny}", ENGINE="openvino", PRECISION="bf16")
     running.wait()
     info = httpx.get(f"{running.url}/info").json()
-    assert [info[key] for key in ("engine", "precision", "gate")] == ["openvino", "bf16", "not asked"]
+    assert [info[key] for key in ("engine", "precision", "accuracy_check")] == ["openvino", "bf16", "not asked"]
     assert info["digest"] == load_model(f"onnx:{tiny}", engine="openvino", precision="bf16").digest
     running.stop()
     refused = launch(MODEL_PRETRAINED=f"onnx:{tiny}", ENGINE="openvino", PRECISION="fp16")

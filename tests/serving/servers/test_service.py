@@ -63,7 +63,7 @@ def test_every_way_in_and_out_gives_the_embeddings_of_the_model(random_service, 
 def test_large_jpegs_are_decoded_at_a_reduced_scale_where_allowed(small_service, tiny_onnx, tmp_path):
     model, data = load_model(tiny_onnx), encode(photo(1600, 1200, 1), "JPEG")
     source = source_of(Path(tiny_onnx.removeprefix("onnx:")))
-    allowed = source.notes("onnx", "fp32", gate={"verdict": "passed"}, draft_size=448)
+    allowed = source.notes("onnx", "fp32", accuracy_check={"verdict": "passed"}, draft_size=448)
     write_notes(draft_path(source, "onnx", "fp32", tmp_path / "build" / "models"), allowed)
     drafted, roots = digest_drafted(model.digest), {"PHOTODUP_ROOT": tmp_path}
     for settings, size, digest in (

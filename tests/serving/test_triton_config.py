@@ -10,7 +10,6 @@ from photodup.embedding.engines.model import digest_at
 from photodup.embedding.engines.reduced import source_of
 from photodup.serving.triton.config import (
     BATCHING,
-    check_config,
     parse_config,
     read_config,
     set_batching,
@@ -24,7 +23,7 @@ def test_every_committed_configuration_is_valid_and_for_a_gpu_with_the_stock_bac
     for name in committed_models():
         folder = root / "model_repository" / name
         config = read_config(folder / "config.pbtxt")
-        check_config(config, folder)
+        assert config.name == name and (config.backend or config.platform)
         assert config.max_batch_size == 32
         if (backend := backend_of_model(name)) and not config.platform:
             assert config.parameters["engine"].string_value == backend.engine
@@ -109,21 +108,6 @@ def test_tensorrt_takes_pixels_and_photographs_as_onnx_runtime_does(root: Path) 
     assert {
         parse_backend(f"triton-trt-fp16-grpc-{wire}").triton_model for wire in ("fp32", "uint8", "jpeg")
     } == TENSORRT
-
-
-@pytest.mark.parametrize(("change", "message"), [
-    (("max_batch_size: 32", "max_batch_size: 0"), "max_batch_size"),
-    (('backend: "onnxruntime"', ""), "no backend"),
-    (("dynamic_batching {", "dynamic_batching { preferred_batch_size: [64]"), "above max_batch_size"),
-    (("optimization {", "optimization { cuda { graphs: true }"), "graphs does nothing"),
-    (('name: "openclip_vit_b32"', 'name: "other"'), "must be the folder's"),
-])  # fmt: skip
-def test_check_refuses_what_triton_would_misread(root: Path, change: tuple[str, str], message: str) -> None:
-    folder = root / "model_repository" / "openclip_vit_b32"
-    text = (folder / "config.pbtxt").read_text()
-    assert change[0] in text
-    with pytest.raises(PhotodupError, match=message):
-        check_config(parse_config(text.replace(*change)), folder)
 
 
 def test_a_syntax_error_names_file_and_line(tmp_path: Path) -> None:
@@ -225,7 +209,6 @@ def test_tf32_is_rendered_when_asked_for_only(tmp_path: Path, tiny_exports) -> N
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    ({"target": "gpu"}, "unknown: use cpu-embedded, cpu, cuda, tensorrt"),
     ({"models": ["openclip_vit_l14"]}, "no model 'openclip_vit_l14'"),
     ({"models": ["openclip_vit_b32_trt"]}, "for tensorrt only"),
     ({"models": ["openclip_vit_b32_tf32"]}, "for cuda and tensorrt only"),

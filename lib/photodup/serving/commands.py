@@ -3,7 +3,7 @@
 import contextlib
 import sys
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Literal
 
 import typer
 
@@ -81,7 +81,7 @@ def endpoints_check(
 
 
 def render(
-    target: Annotated[str, typer.Argument(help="cpu-embedded, cpu, cuda or tensorrt")],
+    target: Annotated[Literal["cpu-embedded", "cpu", "cuda", "tensorrt"], typer.Argument(help="server")],
     out: Annotated[Path, typer.Option(help="folder for the repository")] = Path("build/triton/rendered"),
     model: Annotated[
         list[str] | None, typer.Option(help="model to render; repeat for more; default all")
@@ -92,11 +92,10 @@ def render(
 ) -> None:
     """Export the model and write a Triton model repository with weights, ready to be mounted at /models."""
     from photodup.serving.embedded import export_models
-    from photodup.serving.triton.repository import Target, render_repository
+    from photodup.serving.triton.repository import render_repository
 
-    checked = cast(Target, target)  # `render_repository` refuses an unknown one
     options = {"variant": variant, "instances": instances, "preprocess_instances": decoders}
-    print(render_repository(checked, out, export_models(), models=model, **options))
+    print(render_repository(target, out, export_models(), models=model, **options))
 
 
 def _wait_for_signal() -> None:

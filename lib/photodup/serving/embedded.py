@@ -8,7 +8,7 @@ from typing import Any
 from photodup.core.paths import build_dir
 from photodup.core.settings import inherited
 from photodup.embedding.engines.export import VARIANTS, export_apart
-from photodup.embedding.engines.reduced import reduced_path, source_of
+from photodup.embedding.engines.reduced import INT8_SUFFIXES, reduced_path, source_of
 from photodup.serving.check import service_computes
 from photodup.serving.endpoints import NO_GPU, Endpoints, from_ports
 from photodup.serving.process.ports import claim_ports, key_warning, reachable
@@ -39,7 +39,7 @@ def export_models(env: Mapping[str, str] | None = None) -> dict[str, Path]:
 def int8_files(fp32: Path) -> dict[str, Path]:
     """Return the existing INT8 files of an export, as `<engine>-int8` -> path."""
     source = source_of(fp32)
-    files = {f"{engine}-int8": reduced_path(source, engine, "int8") for engine in ("openvino", "onnx")}
+    files = {f"{engine}-int8": reduced_path(source, engine, "int8") for engine in INT8_SUFFIXES}
     return {name: path for name, path in files.items() if path.is_file()}
 
 

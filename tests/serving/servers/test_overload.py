@@ -15,7 +15,7 @@ from photodup.core.errors import ServerError
 from photodup.embedding.backends import parse_backend
 from photodup.embedding.client.http import Patience
 from photodup.embedding.client.servers import FastApiServer
-from photodup.serving.process.ports import is_loopback_host
+from photodup.serving.process.ports import key_warning
 from photodup.serving.service import handler as service
 from photodup.serving.service.admission import Admission, Overloaded, Pace
 from photodup.serving.service.app import create_app
@@ -268,6 +268,7 @@ def test_a_model_that_cannot_be_loaded_is_named_in_the_log_and_to_no_client(tmp_
     assert str(hidden) in caplog.text
 
 
-def test_which_addresses_are_this_machine_only():
-    assert all(map(is_loopback_host, ("127.0.0.1", "127.1.2.3", "::1", "localhost")))
-    assert not any(map(is_loopback_host, ("", "0.0.0.0", "::", "192.168.1.2", "example.org")))
+def test_a_warning_is_for_addresses_that_others_reach():
+    hosts = ("127.0.0.1", "127.1.2.3", "::1", "localhost", "", "0.0.0.0", "::", "192.168.1.2", "example.org")
+    warned = [bool(key_warning(host, "It", "API_KEY")) for host in hosts]
+    assert warned == [False] * 4 + [True] * 5

@@ -23,7 +23,6 @@ SUPPORTED: dict[str, tuple[str, ...]] = {
     "triton": ("fp32", "tf32", "bf16", "fp16", "int8"),
 }
 """Precisions of each engine: PyTorch, ONNX Runtime (CPU or CUDA), OpenVINO (CPU), and a Triton behind the service."""
-ENGINES = tuple(SUPPORTED)
 
 
 class ImageModel(Protocol):
@@ -34,7 +33,7 @@ class ImageModel(Protocol):
         pretrained: where the weights come from, as `MODEL_PRETRAINED` takes it.
         dim: length of an embedding.
         is_random: random weights: fit for timings, never for decisions.
-        engine: what runs the graph, one of `ENGINES`.
+        engine: what runs the graph, one of `SUPPORTED`.
         precision: how it computes, one of `PRECISIONS`.
         source_digest: hex of weights and options, the same at every precision.
     """
@@ -67,7 +66,7 @@ def check_choice(engine: str, precision: str) -> None:
         PhotodupError: names the choices.
     """
     if engine not in SUPPORTED:
-        raise PhotodupError(f"There is no engine {engine!r} (ENGINE): use one of {', '.join(ENGINES)}.")
+        raise PhotodupError(f"There is no engine {engine!r} (ENGINE): use one of {', '.join(SUPPORTED)}.")
     if precision not in PRECISIONS:
         raise PhotodupError(
             f"There is no precision {precision!r} (PRECISION): use one of {', '.join(PRECISIONS)}."

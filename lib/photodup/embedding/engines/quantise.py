@@ -26,11 +26,16 @@ from photodup.core.files import replacing
 from photodup.core.settings import variables
 from photodup.embedding.engines.onnx_runtime import model_sha256
 from photodup.embedding.engines.openvino import NOTES, read_network
-from photodup.embedding.engines.reduced import WeightsSource, load_graph, reduced_path, write_notes
+from photodup.embedding.engines.reduced import (
+    INT8_SUFFIXES,
+    WeightsSource,
+    load_graph,
+    reduced_path,
+    write_notes,
+)
 from photodup.embedding.engines.weights import quiet_tools
 
 MIN_PHOTOGRAPHS = 32
-ENGINES = ("openvino", "onnx")
 _BATCH = 8  # images per calibration run
 QUANTIZED_OPERATORS = ("Conv", "Gemm", "MatMul")
 
@@ -58,8 +63,8 @@ def quantise(
     Raises:
         PhotodupError: too few photographs, no NNCF, or a graph that cannot be quantised.
     """
-    if engine not in ENGINES:
-        raise PhotodupError(f"INT8 files are made for {' and '.join(ENGINES)}, not for {engine}.")
+    if engine not in INT8_SUFFIXES:
+        raise PhotodupError(f"INT8 files are made for {' and '.join(INT8_SUFFIXES)}, not for {engine}.")
     if len(images) < MIN_PHOTOGRAPHS:
         raise PhotodupError(
             f"INT8 needs at least {MIN_PHOTOGRAPHS} photographs to calibrate with, and there are {len(images)}: give a "

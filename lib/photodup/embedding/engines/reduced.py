@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # Raise when the recipe of a precision changes, so that older files are not used.
 RECIPE_VERSION = 3
 CHECKED = ("int8", "bf16")  # precisions that `photodup export` checks
-_SUFFIX = {"openvino": ".xml", "onnx": ".onnx"}
+INT8_SUFFIXES = {"openvino": ".xml", "onnx": ".onnx"}
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def reduced_path(source: WeightsSource, engine: str, precision: str, directory: 
     The suffix is `.xml` for OpenVINO, `.onnx` for ONNX Runtime, and `.json` for a precision without a file.
     """
     key = hashlib.sha256(f"{source.model_digest}-{engine}-{precision}-{RECIPE_VERSION}".encode()).hexdigest()
-    suffix = _SUFFIX.get(engine, ".json") if precision == "int8" else ".json"
+    suffix = INT8_SUFFIXES.get(engine, ".json") if precision == "int8" else ".json"
     folder = directory or build_dir() / "models"
     return folder / f"{source.model_name.lower()}-{engine}-{precision}-{key[:12]}{suffix}"
 

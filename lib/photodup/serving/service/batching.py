@@ -45,7 +45,7 @@ class Batcher:
     Args:
         compute: uint8 [n, 3, h, w] -> float32 [n, dim]; called in that thread only.
         admission: limits the images of an execution, and gets its time.
-        on_execution: called with (images, requests, seconds) after each execution, in that thread.
+        on_execution: called with the number of images after each execution, in that thread.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Batcher:
         compute: Callable[[np.ndarray], np.ndarray],
         settings: ServiceSettings,
         admission: Admission,
-        on_execution: Callable[[int, int, float], None],
+        on_execution: Callable[[int], None],
     ) -> None:
         self._compute, self._admission, self._on_execution = compute, admission, on_execution
         self._batch_max, self._delay_s = settings.batch_max, settings.batch_delay_ms / 1000
@@ -101,7 +101,7 @@ class Batcher:
                 continue
             seconds = time.perf_counter() - started
             self._admission.computing.add(len(images), seconds)
-            self._on_execution(len(images), len(batch), seconds)  # before the answers: counters never lag
+            self._on_execution(len(images))  # before the answers: counters never lag
             first = 0
             for request in batch:
                 last = first + len(request.images)

@@ -29,7 +29,6 @@ from prometheus_client.registry import Collector
 
 STAGES = ("receive", "decode", "queue", "compute", "respond")
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
-_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 class Stages:
@@ -42,23 +41,16 @@ class Stages:
         ProcessCollector(registry=self.registry)  # Linux only
         self.gpus = GpuCollector()
         self.registry.register(self.gpus)
-        histogram = partial(Histogram, registry=self.registry)
         counter = partial(Counter, registry=self.registry)
-        stage = histogram(
+        stage = Histogram(
             "photodup_request_stage_seconds",
             "Time of a request in a stage: receive (body read and parsed), decode (bytes to pixels), queue, "
             "compute (the execution it was part of), respond (answer encoded)",
             ["stage"],
             buckets=_SECONDS,
+            registry=self.registry,
         )
         self._stages = {name: stage.labels(name) for name in STAGES}
-        self._execution = histogram(
-            "photodup_execution_seconds", "Time of one execution of the model", buckets=_SECONDS
-        )
-        self._images = histogram("photodup_batch_size", "Images in one execution", buckets=_SIZES)
-        self._requests_together = histogram(
-            "photodup_batch_requests", "Requests in one execution", buckets=_SIZES
-        )
         self._inferences = counter("photodup_inferences", "Images embedded")
         self._executions = counter("photodup_executions", "Executions of the model")
         self._requests = counter("photodup_requests", "Requests for embeddings, by HTTP status", ["status"])
@@ -76,10 +68,7 @@ class Stages:
     def request(self, status: int) -> None:
         self._requests.labels(str(status)).inc()
 
-    def execution(self, images: int, requests: int, seconds: float) -> None:
-        self._execution.observe(seconds)
-        self._images.observe(images)
-        self._requests_together.observe(requests)
+    def execution(self, images: int) -> None:
         self._inferences.inc(images)
         self._executions.inc()
 

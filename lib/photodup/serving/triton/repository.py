@@ -23,7 +23,6 @@ from photodup.embedding.engines.model import check_choice, digest_at
 from photodup.embedding.engines.onnx_runtime import model_sha256
 from photodup.embedding.engines.reduced import read_notes, reduced_path, source_of, verdict_in
 from photodup.serving.triton.config import (
-    check_config,
     models_in,
     read_config,
     set_batching,
@@ -84,10 +83,8 @@ def render_repository(
         device: `cpu-embedded` only: `cuda` lets ONNX Runtime compute on the first GPU.
 
     Raises:
-        PhotodupError: unknown target, model or variant, a missing graph, an invalid configuration.
+        PhotodupError: unknown model or variant, a missing graph, an invalid configuration.
     """
-    if target not in TARGETS:
-        raise PhotodupError(f"Target {target!r} is unknown: use {', '.join(TARGETS)}.")
     if instances < 1 or preprocess_instances < 1:
         raise PhotodupError("A model needs at least one instance.")
     for name in _usual_models(target) if models is None else with_steps(models):
@@ -127,7 +124,6 @@ def render_repository(
             set_batching(config, variant)
         if target == "cpu-embedded" and config.dynamic_batching.HasField("default_queue_policy"):
             config.dynamic_batching.default_queue_policy.default_timeout_microseconds = PATIENT_US
-        check_config(config, version_dir.parent)
         note = f"Rendered for {target} from model_repository/{committed}."
         write_config(config, version_dir.with_name("config.pbtxt"), note)
     return out_dir

@@ -26,7 +26,7 @@ from photodup.core.settings import environment, inherited
 from photodup.serving import control_key
 from photodup.serving.process.ports import claim_ports, reachable
 from photodup.serving.process.server_process import ServerProcess, answers
-from photodup.serving.triton.config import check_config, models_in, read_config
+from photodup.serving.triton.config import models_in, read_config
 from photodup.serving.triton.control import load_triton_model
 
 if TYPE_CHECKING:
@@ -138,9 +138,8 @@ class EmbeddedTriton(ServerProcess):
         self.repository, self.host, self.timeout_s, self.progress = repository, host, timeout_s, progress
         self.models = list(models) if models is not None else models_in(repository)
         venv = triton_venv()
-        for name in self.models:
-            # Triton reports only that "all models" failed; this names the line.
-            check_config(read_config(repository / name / "config.pbtxt"), repository / name)
+        for name in self.models:  # Triton reports only that "all models" failed; this names the line
+            read_config(repository / name / "config.pbtxt")
         claimed = claim_ports(host, dict(zip(PORTS, ports, strict=True)))
         self.http_port, self.grpc_port, self.metrics_port = claimed.values()
         remove_stale_shared_memory()

@@ -174,9 +174,6 @@ def test_the_image_without_a_gpu_keeps_its_backend_and_asks_for_no_device(tmp_pa
         assert "KIND_GPU" not in str(config) and "gpu_execution_accelerator" not in str(config), folder.name
     assert len(read_config(out / "openclip_vit_b32" / "config.pbtxt").model_warmup) == 1
     assert "intra_op_thread_count" not in read_config(out / "openclip_vit_b32" / "config.pbtxt").parameters
-    two = render_repository("cpu", tmp_path / "two", tiny_exports, models=["openclip_vit_b32"], threads=2)
-    parameters = read_config(two / "openclip_vit_b32" / "config.pbtxt").parameters
-    assert parameters["intra_op_thread_count"].string_value == "2"
 
 
 def test_rendering_twice_touches_nothing(tmp_path: Path, tiny_exports) -> None:
@@ -216,6 +213,7 @@ def test_tf32_is_rendered_when_asked_for_only(tmp_path: Path, tiny_exports) -> N
     ({"models": ["emulated_a100_fp16_jpeg"]}, "no model 'emulated_a100_fp16_jpeg'"),
     ({"models": ["openclip_vit_b32_tf32_uint8"]}, "no model 'openclip_vit_b32_tf32_uint8'"),
     ({"models": ["openclip_vit_b32_pytorch"]}, "no model 'openclip_vit_b32_pytorch'"),
+    ({"models": ["../elsewhere"]}, "no model '../elsewhere'"),
     ({"models": ["openclip_vit_b32_bf16"]}, "onnx does not compute in bf16"),
     ({"target": "cuda", "models": ["emulated_a100"]}, "for cpu-embedded only"),
     ({"exported": {}, "models": ["openclip_vit_b32"]}, "needs the exported graph 'fp32'"),

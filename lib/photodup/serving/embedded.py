@@ -70,7 +70,7 @@ def embedded_servers(
         exported: return value of an earlier `export_models`, to save its ten seconds.
         timeout_s: longest wait for each server.
         progress: called with a line of text now and then.
-        **render: options of `render_repository`: `variant`, `instances`, `threads`, …
+        **render: options of `render_repository`: `variant`, `instances`, …
 
     Raises:
         PhotodupError: a port in use, no Triton here, a server that does not start (its log is quoted).

@@ -1,7 +1,7 @@
 """Clients of the FastAPI service and of Triton: a server's description, and embeddings with retries."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
@@ -38,26 +38,19 @@ _INPUTS = {
 Answered = TypeVar("Answered")
 
 
-class EmbeddingServer(Protocol):
-    """A server of embeddings; thread-safe."""
+def server_client(
+    url: str | None, backend: Backend, patience: Patience
+) -> "FastApiServer | TritonOverHttp | TritonOverGrpc":
+    """Return the client of a backend's server; thread-safe.
 
-    def describe(self) -> Remote:
-        """Return its description; raise `ServerError` if it is not there or is another server."""
+    Its `describe` raises `ServerError` if the server is not there or is another one. Its `infer` maps n encoded images, or
+    uint8, float16 or float32 [n, 3, 224, 224], to float32 [n, dim].
 
-    def infer(self, images: Any) -> np.ndarray:
-        """Return float32 [n, dim] for n encoded images, or for uint8, float16 or float32 [n, 3, 224, 224].
-
-        Raises:
-            ImageError: an image cannot be read; `.index` is its position.
-            BrokenEmbedding: the model answered NaN, infinities or zeros for some images.
-            ServerError: the server does not answer after the allowed attempts.
-        """
-
-    def close(self) -> None: ...
-
-
-def server_client(url: str | None, backend: Backend, patience: Patience) -> EmbeddingServer:
-    """Return the client of a backend's server."""
+    Raises of `infer`:
+        ImageError: an image cannot be read; `.index` is its position.
+        BrokenEmbedding: the model answered NaN, infinities or zeros for some images.
+        ServerError: the server does not answer after the allowed attempts.
+    """
     if backend.server == "fastapi":
         return FastApiServer(url or "http://localhost:8002", backend, patience)
     if backend.protocol == "http":

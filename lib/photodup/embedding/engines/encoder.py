@@ -16,15 +16,12 @@ PyTorch uses one thread per core. `threads` (or `OMP_NUM_THREADS`) changes that 
 pool.
 """
 
-import json
-import sys
 from pathlib import Path
 
 from photodup.core.errors import PhotodupError
-from photodup.core.extras import missing_extra
 from photodup.core.paths import build_dir
 from photodup.core.settings import environment
-from photodup.embedding.engines.export import export, export_apart, known_export
+from photodup.embedding.engines.export import export_apart, known_export
 from photodup.embedding.engines.model import ImageModel, check_choice, check_processor
 from photodup.embedding.engines.onnx_runtime import OnnxModel, existing
 from photodup.embedding.engines.openvino import OpenVinoModel
@@ -101,22 +98,3 @@ def export_of(
         return path
     chosen = {"MODEL_PRETRAINED": weights, "MODEL_NAME": name}
     return export_apart(directory=directory, env=chosen)["fp32"]
-
-
-def main() -> None:
-    """Export the environment's model: arguments are a folder and variants. The program of `export_apart`."""
-    directory, *variants = sys.argv[1:]
-    try:
-        model = load_model(device="cpu")
-        files = export(model, Path(directory), variants)
-    except PhotodupError as error:
-        sys.exit(f"photodup: {error}")
-    except ImportError as error:
-        if not (missing := missing_extra(error, "serve")):
-            raise
-        sys.exit(f"photodup: {missing}")
-    print(json.dumps({variant: str(path) for variant, path in files.items()}))
-
-
-if __name__ == "__main__":
-    main()

@@ -128,15 +128,14 @@ def export_apart(
     Raises:
         PhotodupError: the weights are missing, or the export differs from PyTorch.
     """
-    program = [sys.executable, "-P", "-m", "photodup.embedding.engines.encoder"]
-    command = [*program, str(directory or build_dir() / "models"), *variants]
+    command = [sys.executable, "-P", "-m", "photodup", "export", str(directory or build_dir() / "models")]
+    command += [f"--variant={variant}" for variant in variants]
     process = subprocess.run(command, env=inherited(**(env or {})), capture_output=True, text=True)
     if process.returncode:
         lines = process.stderr.strip().splitlines() or ["it printed nothing"]
         raise PhotodupError(lines[-1].removeprefix("photodup: "))
-    # The last line: libraries print others before it.
-    files = json.loads(process.stdout.splitlines()[-1])
-    return {variant: Path(path) for variant, path in files.items()}
+    paths = process.stdout.splitlines()[-len(variants) :]  # libraries print other lines before them
+    return dict(zip(variants, map(Path, paths), strict=True))
 
 
 def exported_path(model: ImageModel, directory: Path, variant: str) -> Path:

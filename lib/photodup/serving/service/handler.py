@@ -13,6 +13,7 @@ import logging
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import numpy as np
 from fastapi import Request, Response
@@ -77,15 +78,11 @@ class Service:
         if self.batcher:
             self.batcher.close()
 
-    def ready(self) -> tuple[ImageModel, Batcher]:
-        """Return the model and its batcher; raise RequestError 503 until it is loaded."""
-        if self.model is None or self.batcher is None:
-            raise RequestError(503, self.failure or "The model is still loading: retry when /readyz says so.")
-        return self.model, self.batcher
-
     async def embed(self, request: Request, read: Reader, encoding: str) -> Response:
         """Answer one request for embeddings; `encoding` is that of `encode_answer`."""
-        model, batcher = self.ready()
+        model, batcher = self.model, self.batcher
+        if model is None or batcher is None:
+            raise RequestError(503, self.failure or "The model is still loading: retry when /readyz says so.")
         self.stages.in_flight.inc()
         try:
             with self.budget.open() as take:
@@ -209,7 +206,7 @@ def _require(request: Request, content_type: str) -> None:
 def encode_answer(embeddings: np.ndarray, encoding: str) -> bytes:
     """Return the body of an answer; `base64` encodes each embedding's float32 values, little-endian."""
     if encoding == "base64":
-        rows = [base64.b64encode(row.astype("<f4").tobytes()).decode() for row in embeddings]
+        rows: list[Any] = [base64.b64encode(row.astype("<f4").tobytes()).decode() for row in embeddings]
     else:
         rows = embeddings.tolist()
     return to_json({"embeddings": rows})  # ten times faster than json.dumps for floats

@@ -62,7 +62,6 @@ def render_repository(
     models: Sequence[str] | None = None,
     variant: str = "default",
     instances: int = 1,
-    threads: int = 0,
     preprocess_instances: int = 2,
     device: str = "cpu",
 ) -> Path:
@@ -76,9 +75,8 @@ def render_repository(
         models: names to render, on `cpu-embedded` also `emulated_<gpu>` and encoders of OpenVINO or in another
             precision, such as `openclip_vit_b32_openvino_int8_jpeg`. None renders all models of the target, without TF32's.
         variant: batching of the encoders: a name of `config.BATCHING` or a pbtxt snippet.
-        instances: of the encoder: per GPU on GPU targets, in all on the CPU; for emulated ones the number of GPUs.
-        threads: CPU only: intra-op threads of one instance; 0 shares the cores among the instances (`cpu-embedded`) or
-            leaves the choice to ONNX Runtime (`cpu`).
+        instances: of the encoder: per GPU on GPU targets, in all on the CPU, where they share the cores; for emulated ones the
+            number of GPUs.
         preprocess_instances: processes that decode images for the JPEG ensemble.
         device: `cpu-embedded` only: `cuda` lets ONNX Runtime compute on the first GPU.
 
@@ -88,12 +86,12 @@ def render_repository(
     if instances < 1 or preprocess_instances < 1:
         raise PhotodupError("A model needs at least one instance.")
     for name in _usual_models(target) if models is None else with_steps(models):
+        encoder = None if name == PREPROCESS else _encoder(name, target)
         version_dir = out_dir / name / "1"
         version_dir.mkdir(parents=True, exist_ok=True)
         for version in version_dir.parent.iterdir():
             if version.name.isdigit() and version != version_dir:
                 shutil.rmtree(version)  # left by an interrupted `add_version`; Triton would serve it
-        encoder = None if name == PREPROCESS else _encoder(name, target)
         committed = name
         if encoder and name not in committed_models():
             committed = backend_of("onnx", "http", encoder.wire).triton_model
@@ -114,12 +112,10 @@ def render_repository(
                 link_weights(graph, version_dir)
                 _describe(config, encoder, graph, exported["fp32"])
                 if target == "cpu-embedded":
-                    cores = threads or max(1, available_cores() // instances)
-                    _run_in_python(config, cores, device, version_dir)
+                    threads = max(1, available_cores() // instances)
+                    _run_in_python(config, threads, device, version_dir)
                 elif target == "cpu":
-                    _on_cpu(config)  # the stock backend, which by default chooses its threads itself
-                    if threads:
-                        set_parameter(config, intra_op_thread_count=threads)
+                    _on_cpu(config)  # the stock backend, which chooses its threads itself
             config.instance_group[0].count = instances
             set_batching(config, variant)
         if target == "cpu-embedded" and config.dynamic_batching.HasField("default_queue_policy"):

@@ -22,6 +22,7 @@ from photodup.embedding.client.http import (
     Transient,
     bad_image,
     error_sentence,
+    image_problems,
     which_server,
 )
 from photodup.embedding.imaging import IMAGE_SIZE, ImageError
@@ -89,7 +90,8 @@ class FastApiServer:
             raise bad_image(response)
         if response.status_code == 413 and len(images) > 1:  # such as too many pixels together
             return self._halves(images)
-        if response.status_code == 500 and (rows := _broken(response)):
+        if response.status_code == 500 and (problems := image_problems(response)):
+            rows = [row for row, _ in problems]
             raise BrokenEmbedding(f"{self.url}: {error_sentence(response)}", rows)
         if response.status_code in (413, 422):
             raise ServerError(f"{self.url} refuses the request: {error_sentence(response)}")
@@ -108,14 +110,6 @@ class FastApiServer:
 
     def close(self) -> None:
         self._http.close()
-
-
-def _broken(response: httpx.Response) -> list[int]:
-    """Return the image positions that an error 500 lists."""
-    try:
-        return [int(problem["index"]) for problem in read_json_answer(response.content)["errors"]]
-    except (AnswerError, ValueError, KeyError, TypeError):
-        return []
 
 
 class _Triton:

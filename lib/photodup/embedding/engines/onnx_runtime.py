@@ -135,6 +135,14 @@ def input_dtype(kind: str, shape: Sequence[object]) -> type | None:
     return _DTYPES.get(kind) if is_image and sides <= {IMAGE_SIZE} else None
 
 
+def no_encoder(path: Path, tensors: Sequence[str]) -> PhotodupError:
+    """Return the refusal of a graph with other tensors than an image encoder has."""
+    return PhotodupError(
+        f"{path} is no image encoder from float32, float16 or uint8 [n, 3, {IMAGE_SIZE}, {IMAGE_SIZE}] to [n, dim]: its "
+        f"tensors are {' and '.join(tensors)}."
+    )
+
+
 class ExportedModel:
     """Base of the encoders outside PyTorch; each adds `_run`.
 
@@ -225,11 +233,7 @@ class OnnxModel(ExportedModel):
         dtype = input_dtype(inputs[0].type, inputs[0].shape) if len(inputs) == 1 else None
         answer = outputs[0].shape
         if dtype is None or len(answer) != 2 or not isinstance(answer[1], int):
-            shapes = [f"{tensor.type} {tensor.shape}" for tensor in (*inputs, *outputs)]
-            raise PhotodupError(
-                f"{path} is no image encoder from float32, float16 or uint8 [n, 3, {IMAGE_SIZE}, {IMAGE_SIZE}] to "
-                f"[n, dim]: its tensors are {' and '.join(shapes)}."
-            )
+            raise no_encoder(path, [f"{tensor.type} {tensor.shape}" for tensor in (*inputs, *outputs)])
         self._dtype, self._input, self._output = dtype, inputs[0].name, outputs[0].name
         self.dim = answer[1]
 

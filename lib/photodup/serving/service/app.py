@@ -74,24 +74,12 @@ class Status(BaseModel):
     status: str
 
 
-_SENTENCES = {
-    400: "An image cannot be read, or is too large once decoded; or the body is cut short",
-    401: "An API key is needed",
-    408: "The body arrives too slowly",
-    413: "Too many images or pixels, or too large a body",
-    415: "Another content type is needed",
-    422: "The body has another form",
-    500: "The service failed, or the model's answer is no embedding (NaN, infinities or zero)",
-    503: "Not ready, or too much at a time: retry",
-}
-
-
 def _taking(media_type: str, schema: dict[str, Any]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {media_type: {"schema": schema}}}}
 
 
 ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": RequestProblem, "description": text} for status, text in _SENTENCES.items()
+    status: {"model": RequestProblem} for status in (400, 401, 408, 413, 415, 422, 500, 503)
 }
 FILES = {
     "type": "object",

@@ -208,8 +208,8 @@ def test_the_service_page_names_every_setting_with_its_default():
         place = [n.lower() for n in row.split("|")[1].split("`")[1::2]].index(name)
         assert float(row.split("|")[2].split(",")[place]) == ServiceSettings.model_fields[name].default
     row = next(line for line in table.splitlines() if line.startswith("| `ENGINE`, `PRECISION` |"))
-    assert set(row.split("|")[3].split("`")[1::2]) == {*SUPPORTED, *PRECISIONS}
-    for name, values in (("engine", SUPPORTED), ("precision", PRECISIONS)):
+    assert set(row.split("|")[3].split("`")[1::2]) == {*SUPPORTED, "triton", *PRECISIONS}
+    for name, values in (("engine", [*SUPPORTED, "triton"]), ("precision", PRECISIONS)):
         assert ", ".join(values) in ServiceSettings.model_fields[name].description
 
 

@@ -59,10 +59,10 @@ class Endpoints(BaseModel):
     @classmethod
     def _key(cls, key: SecretStr | None) -> SecretStr | None:
         if key is not None:
-            value = key.get_secret_value()
+            reference = key.get_secret_value()
             try:
-                if not (value.startswith("env:") and value[4:].isidentifier()):
-                    control_key.check_key(value, "it")
+                if not (reference.startswith("env:") and reference[4:].isidentifier()):
+                    control_key.check_key(reference, "it")
             except PhotodupError as error:
                 raise ValueError(f"{str(error).rstrip('.')}, or env:NAME") from None
         return key

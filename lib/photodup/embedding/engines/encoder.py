@@ -62,8 +62,6 @@ def load_model(
     if exported:  # the file has its own architecture
         name = environment().model_name or UNNAMED
     check_choice(engine, precision)
-    if engine == "triton":
-        raise PhotodupError("Triton runs its own models: start the service with ENGINE=triton.")
     if engine == "pytorch":
         if exported:
             raise PhotodupError(f"{weights} is exported already: run it with the engine onnx or openvino.")

@@ -20,9 +20,8 @@ SUPPORTED: dict[str, tuple[str, ...]] = {
     "pytorch": ("fp32", "tf32", "bf16", "fp16"),
     "onnx": ("fp32", "tf32", "int8"),
     "openvino": ("fp32", "bf16", "int8"),
-    "triton": ("fp32", "tf32", "bf16", "fp16", "int8"),
 }
-"""Precisions of each engine: PyTorch, ONNX Runtime (CPU or CUDA), OpenVINO (CPU), and a Triton behind the service."""
+"""Precisions of each engine in this process: PyTorch, ONNX Runtime (CPU or CUDA), OpenVINO (CPU)."""
 
 
 class ImageModel(Protocol):
@@ -33,7 +32,7 @@ class ImageModel(Protocol):
         pretrained: where the weights come from, as `MODEL_PRETRAINED` takes it.
         dim: length of an embedding.
         is_random: random weights: fit for timings, never for decisions.
-        engine: what runs the graph, one of `SUPPORTED`.
+        engine: what runs the graph, one of `SUPPORTED`, or `triton`.
         precision: how it computes, one of `PRECISIONS`.
         source_digest: hex of weights and options, the same at every precision.
     """
@@ -66,7 +65,9 @@ def check_choice(engine: str, precision: str) -> None:
         PhotodupError: names the choices.
     """
     if engine not in SUPPORTED:
-        raise PhotodupError(f"There is no engine {engine!r} (ENGINE): use one of {', '.join(SUPPORTED)}.")
+        raise PhotodupError(
+            f"There is no engine {engine!r} here (ENGINE): use one of {', '.join(SUPPORTED)}; the service alone takes triton."
+        )
     if precision not in PRECISIONS:
         raise PhotodupError(
             f"There is no precision {precision!r} (PRECISION): use one of {', '.join(PRECISIONS)}."

@@ -26,13 +26,7 @@ from photodup.core.files import replacing
 from photodup.core.settings import variables
 from photodup.embedding.engines.onnx_runtime import model_sha256
 from photodup.embedding.engines.openvino import NOTES, read_network
-from photodup.embedding.engines.reduced import (
-    INT8_SUFFIXES,
-    WeightsSource,
-    load_graph,
-    reduced_path,
-    write_notes,
-)
+from photodup.embedding.engines.reduced import WeightsSource, load_graph, reduced_path, write_notes
 from photodup.embedding.engines.weights import quiet_tools
 
 MIN_PHOTOGRAPHS = 32
@@ -63,8 +57,6 @@ def quantise(
     Raises:
         PhotodupError: too few photographs, no NNCF, or a graph that cannot be quantised.
     """
-    if engine not in INT8_SUFFIXES:
-        raise PhotodupError(f"INT8 files are made for {' and '.join(INT8_SUFFIXES)}, not for {engine}.")
     if len(images) < MIN_PHOTOGRAPHS:
         raise PhotodupError(
             f"INT8 needs at least {MIN_PHOTOGRAPHS} photographs to calibrate with, and there are {len(images)}: give a "
@@ -88,9 +80,9 @@ def quantise(
             raise
         except Exception as error:  # the tools' errors share no base class
             reason = " ".join(str(error).split())[:160] or type(error).__name__
-            tool, other = ("NNCF", "bf16 or fp32") if engine == "openvino" else ("ONNX Runtime", "fp32")
+            tool, alternative = ("NNCF", "bf16 or fp32") if engine == "openvino" else ("ONNX Runtime", "fp32")
             raise PhotodupError(
-                f"{tool} cannot quantise {source.path.name} ({reason}): use {other} for these weights."
+                f"{tool} cannot quantise {source.path.name} ({reason}): use {alternative} for these weights."
             ) from error
         # The notes first: a file with another digest in its notes does not count as intact.
         write_notes(path, replace(notes, sha256=model_sha256(scratch)))

@@ -105,7 +105,7 @@ def reduced_path(source: WeightsSource, engine: str, precision: str, directory: 
     The suffix is `.xml` for OpenVINO, `.onnx` for ONNX Runtime, and `.json` for a precision without a file.
     """
     key = hashlib.sha256(f"{source.model_digest}-{engine}-{precision}-{RECIPE_VERSION}".encode()).hexdigest()
-    suffix = INT8_SUFFIXES.get(engine, ".json") if precision == "int8" else ".json"
+    suffix = INT8_SUFFIXES[engine] if precision == "int8" else ".json"
     folder = directory or build_dir() / "models"
     return folder / f"{source.model_name.lower()}-{engine}-{precision}-{key[:12]}{suffix}"
 

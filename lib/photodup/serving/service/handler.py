@@ -196,10 +196,10 @@ def _seconds_of_one(model: ImageModel) -> float:
 def _require(request: Request, content_type: str) -> None:
     actual = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if actual != content_type:
-        other = "/embed/base64" if content_type.startswith("multipart") else "/embed"
+        alternative = "/embed/base64" if content_type.startswith("multipart") else "/embed"
         raise RequestError(
             415,
-            f"{request.url.path} takes {content_type}, not {actual or 'an untyped body'}; see also {other}.",
+            f"{request.url.path} takes {content_type}, not {actual or 'an untyped body'}; see also {alternative}.",
         )
 
 

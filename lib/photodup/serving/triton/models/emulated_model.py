@@ -17,8 +17,8 @@ class TritonPythonModel:
     def initialize(self, args):
         """Read the preset from the model's parameters."""
         config = json.loads(args["model_config"])
-        value = {key: entry["string_value"] for key, entry in config["parameters"].items()}
-        self.base_ms, self.per_image_ms = float(value["base_ms"]), float(value["per_image_ms"])
+        preset = {key: entry["string_value"] for key, entry in config["parameters"].items()}
+        self.base_ms, self.per_image_ms = float(preset["base_ms"]), float(preset["per_image_ms"])
         sharpen_sleep()
 
     def execute(self, requests):

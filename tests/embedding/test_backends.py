@@ -98,7 +98,12 @@ def test_what_computes_otherwise_is_another_model_of_triton():
         assert backend.triton_model == model
         if model and backend.wire != "json":
             assert backend_of_model(model) == replace(backend, protocol="http")
-    for model in ("openclip_vit_b32_preprocess", "openclip_vit_b32_onnx", "openclip_vit_b32_trt_half", "resnet50"):
+    for model in (
+        "openclip_vit_b32_preprocess",
+        "openclip_vit_b32_onnx",
+        "openclip_vit_b32_trt_half",
+        "resnet50",
+    ):
         assert backend_of_model(model) is None, model
 
 

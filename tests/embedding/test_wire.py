@@ -88,7 +88,10 @@ def test_our_service_reads_the_images_that_were_sent(images):
     assert asyncio.run(read(Multipart().encode(images))) == images
     assert bodies.read_base64(Base64Json().encode(images).body, 9) == images
     sent = json.loads(OpenAi("/v1/embeddings", "m", "image/png").encode(images).body)
-    assert sent["modality"] == "image" and [base64.b64decode(t.partition(",")[2]) for t in sent["input"]] == images
+    assert (
+        sent["modality"] == "image"
+        and [base64.b64decode(t.partition(",")[2]) for t in sent["input"]] == images
+    )
     assert all(text.startswith("data:image/png;base64,") for text in sent["input"])
     assert json.loads(OpenAi("/", "m").encode(["a", "ü"]).body)["input"] == ["a", "ü"]
 

@@ -135,9 +135,7 @@ def test_published_batching_is_the_published_one() -> None:
 
 @pytest.mark.parametrize("target", ["cpu-embedded", "cpu", "cuda", "tensorrt"])
 def test_a_target_is_rendered_complete(target: str, tmp_path: Path, tiny_exports) -> None:
-    out = render_repository(
-        target, tmp_path, tiny_exports, instances=3
-    )
+    out = render_repository(target, tmp_path, tiny_exports, instances=3)
     names = {folder.name for folder in out.iterdir()}
     assert {name for name in names if "_trt" in name} == (TENSORRT if target == "tensorrt" else set())
     assert ("openclip_vit_b32_openvino" in names) == (target == "cpu-embedded")
@@ -202,7 +200,9 @@ def test_tf32_is_rendered_when_asked_for_only(tmp_path: Path, tiny_exports) -> N
     assert (tmp_path / "asked" / "openclip_vit_b32_tf32/1/model.onnx").exists()
     stated = read_config(tmp_path / "asked" / "openclip_vit_b32_tf32" / "config.pbtxt").parameters
     assert stated["precision"].string_value == "tf32" and stated["accuracy_check"].string_value == "not asked"
-    assert stated["model_digest"].string_value == digest_at("tf32", source_of(tiny_exports["fp32"]).model_digest)
+    assert stated["model_digest"].string_value == digest_at(
+        "tf32", source_of(tiny_exports["fp32"]).model_digest
+    )
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
@@ -210,7 +210,7 @@ def test_tf32_is_rendered_when_asked_for_only(tmp_path: Path, tiny_exports) -> N
     ({"models": ["openclip_vit_b32_trt"]}, "for tensorrt only"),
     ({"models": ["openclip_vit_b32_tf32"]}, "for cuda and tensorrt only"),
     ({"models": ["emulated_h900"]}, "no model 'emulated_h900'"),
-    ({"models": ["emulated_a100_fp16_jpeg"]}, "no model 'emulated_a100_fp16_jpeg'"),
+    ({"models": ["emulated_a100_fp16_jpeg"]}, "no model 'emulated_a100_fp16_uint8'"),
     ({"models": ["openclip_vit_b32_tf32_uint8"]}, "no model 'openclip_vit_b32_tf32_uint8'"),
     ({"models": ["openclip_vit_b32_pytorch"]}, "no model 'openclip_vit_b32_pytorch'"),
     ({"models": ["../elsewhere"]}, "no model '../elsewhere'"),

@@ -94,8 +94,17 @@ def render(
     from photodup.serving.embedded import export_models
     from photodup.serving.triton.repository import render_repository
 
-    options = {"variant": variant, "instances": instances, "preprocess_instances": decoders}
-    print(render_repository(target, out, export_models(), models=model, **options))
+    exported = export_models()
+    repository = render_repository(
+        target,
+        out,
+        exported,
+        models=model,
+        variant=variant,
+        instances=instances,
+        preprocess_instances=decoders,
+    )
+    print(repository)
 
 
 def _wait_for_signal() -> None:

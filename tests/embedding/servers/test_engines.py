@@ -136,7 +136,11 @@ def test_the_service_takes_engine_and_precision(tiny, launch):
     running = launch(MODEL_PRETRAINED=f"onnx:{tiny}", ENGINE="openvino", PRECISION="bf16")
     running.wait()
     info = httpx.get(f"{running.url}/info").json()
-    assert [info[key] for key in ("engine", "precision", "accuracy_check")] == ["openvino", "bf16", "not asked"]
+    assert [info[key] for key in ("engine", "precision", "accuracy_check")] == [
+        "openvino",
+        "bf16",
+        "not asked",
+    ]
     assert info["digest"] == load_model(f"onnx:{tiny}", engine="openvino", precision="bf16").digest
     running.stop()
     refused = launch(MODEL_PRETRAINED=f"onnx:{tiny}", ENGINE="openvino", PRECISION="fp16")
@@ -194,9 +198,7 @@ def test_triton_runs_each_engine_and_precision_behind_every_wire(tmp_path, tiny_
         "openclip_vit_b32_int8_uint8",
     ]
     exported = tiny_exports | files
-    repository = render_repository(
-        "cpu-embedded", tmp_path / "models-rendered", exported, models=names
-    )
+    repository = render_repository("cpu-embedded", tmp_path / "models-rendered", exported, models=names)
     weights = f"onnx:{source.path}"
     ours = {
         (engine, precision): load_model(

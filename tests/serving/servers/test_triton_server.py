@@ -198,7 +198,7 @@ def test_no_triton_here_says_what_to_do(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_model_that_is_not_rendered_is_named(tmp_path: Path) -> None:
-    with pytest.raises(PhotodupError, match="nonesuch.*make it with `photodup render`"):
+    with pytest.raises(PhotodupError, match=r"nonesuch.*make it with `photodup render`"):
         EmbeddedTriton(tmp_path, ["nonesuch"])
 
 

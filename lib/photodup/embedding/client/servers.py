@@ -84,7 +84,7 @@ class FastApiServer:
                 return Remote(max_images=8)  # a service like the published one, which has no /info
             raise self._http.explain(response, FASTAPI) from None
 
-    def infer(self, images: list[bytes]) -> np.ndarray:
+    def infer(self, images: Any) -> np.ndarray:
         response = self._http.post(self._protocol.encode(images))
         if response.status_code == 400:
             raise bad_image(response)

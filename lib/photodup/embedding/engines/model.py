@@ -66,7 +66,7 @@ def check_choice(engine: str, precision: str) -> None:
     """
     if engine not in SUPPORTED:
         raise PhotodupError(
-            f"There is no engine {engine!r} here (ENGINE): use one of {', '.join(SUPPORTED)}; the service alone takes triton."
+            f"There is no engine {engine!r} (ENGINE): use one of {', '.join(SUPPORTED)}; only the service takes triton."
         )
     if precision not in PRECISIONS:
         raise PhotodupError(

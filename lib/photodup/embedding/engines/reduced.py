@@ -174,7 +174,7 @@ def what_is_left(source: WeightsSource, engine: str, precision: str, directory: 
 
 
 def verdict_on(model: ImageModel) -> str:
-    """Return the accuracy check's verdict on a loaded encoder: passed, refused, undecided, not asked, or not needed (FP32)."""
+    """Return the verdict on a loaded encoder: passed, refused, undecided, not asked, or not needed (FP32)."""
     if model.precision == "fp32":
         return "not needed"
     if model.engine == "triton":  # Triton states it

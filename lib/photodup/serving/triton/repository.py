@@ -75,8 +75,8 @@ def render_repository(
         models: names to render, on `cpu-embedded` also `emulated_<gpu>` and encoders of OpenVINO or in another
             precision, such as `openclip_vit_b32_openvino_int8_jpeg`. None renders all models of the target, without TF32's.
         variant: batching of the encoders: a name of `config.BATCHING` or a pbtxt snippet.
-        instances: of the encoder: per GPU on GPU targets, in all on the CPU, where they share the cores; for emulated ones the
-            number of GPUs.
+        instances: of the encoder: per GPU on GPU targets, in all on the CPU, where they share the cores; for emulated ones
+            the number of GPUs.
         preprocess_instances: processes that decode images for the JPEG ensemble.
         device: `cpu-embedded` only: `cuda` lets ONNX Runtime compute on the first GPU.
 
@@ -236,12 +236,12 @@ def _graph(encoder: Backend, target: Target, exported: Mapping[str, Path]) -> Pa
     variant = "fp32" if target == "cpu-embedded" else encoder.wire
     if encoder.precision == "int8":
         variant = f"{encoder.engine}-int8"
-    for needed in ("fp32", variant):  # FP32's notes name the weights
-        if needed not in exported:
+    for graph in ("fp32", variant):  # FP32's notes name the weights
+        if graph not in exported:
             remedy = "`photodup render` exports it"
-            if needed.endswith("-int8"):
+            if graph.endswith("-int8"):
                 remedy = f"run `photodup export --precision int8 --engine {encoder.engine}` first"
-            raise PhotodupError(f"{encoder.triton_model} needs the exported graph {needed!r}: {remedy}.")
+            raise PhotodupError(f"{encoder.triton_model} needs the exported graph {graph!r}: {remedy}.")
     return exported[variant]
 
 

@@ -11,6 +11,7 @@ listens on loopback.
 import glob
 import os
 import platform
+import re
 import secrets
 import shutil
 import sys
@@ -97,6 +98,10 @@ PORTS = ("Triton HTTP", "Triton gRPC", "Triton metrics")
 
 
 def _explain(log: str) -> str:
+    if fault := re.search(
+        r"Poll failed for model directory (.*)\"", log
+    ):  # the last line says only that models failed
+        return f"The configuration of {fault[1]}."
     if "libpython" in log and "cannot open shared object" in log:
         return "Install the shared library of that Python (Debian: apt-get install libpython3.11)."
     if "shared memory" in log.lower() and "No space left" in log:

@@ -207,7 +207,7 @@ def real_exports() -> dict[str, Path]:
 
     with _one_process_makes("models"):
         directory = ROOT / "build" / "models"
-        return export_apart(VARIANTS, directory=directory, env={"MODEL_PRETRAINED": "random:0"}).files
+        return export_apart(VARIANTS, directory=directory, env={"MODEL_PRETRAINED": "random:0"})
 
 
 def _one_process_makes(what: str) -> FileLock:

@@ -239,7 +239,9 @@ def agreement_text() -> str:
     )
     old, new = (set(read_machine(folder).vector_instructions) for folder in folders)
     machine = (
-        f"another processor, which also has {listed(sorted(new - old))}" if new - old else "the same model of processor"
+        f"another processor, which also has {listed(sorted(new - old))}"
+        if new - old
+        else "the same model of processor"
     )
     lines = agreement_lines([(first[sides], second[sides]) for sides in first if sides in second])
     return f"The second pass, of primary comparisons, ran on {machine}. " + "\n".join(lines)

@@ -1,6 +1,7 @@
 """The name of a backend and the object say the same, and the source documents' short names are read."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -16,7 +17,7 @@ from photodup.embedding.backends import (
     WIRES,
     Backend,
     backend_of,
-    emulated_engine,
+    backend_of_model,
     engine_family,
     parse_backend,
 )
@@ -82,6 +83,7 @@ def test_what_computes_otherwise_is_another_model_of_triton():
     parts = itertools.product((*ENGINES, "emulated-a100"), PRECISIONS, ("fp32", "fp16", "uint8", "jpeg"))
     models = [Backend("triton", e, precision, "http", wire).triton_model for e, precision, wire in parts]
     assert len(set(models)) == len(models)
+    assert [backend_of_model(model).triton_model for model in models] == models
     for name, model in {
         "fastapi-onnx-int8-http-jpeg": "",
         "triton-onnx-fp32-http-json": "openclip_vit_b32",
@@ -92,16 +94,26 @@ def test_what_computes_otherwise_is_another_model_of_triton():
         "triton-onnx-tf32-http-fp32": "openclip_vit_b32_tf32",
         "triton-emulated-4090trt-fp32-http-jpeg": "emulated_4090trt_jpeg",
     }.items():
-        assert parse_backend(name).triton_model == model
+        backend = parse_backend(name)
+        assert backend.triton_model == model
+        if model and backend.wire != "json":
+            assert backend_of_model(model) == replace(backend, protocol="http")
+    for model in (
+        "openclip_vit_b32_preprocess",
+        "openclip_vit_b32_onnx",
+        "openclip_vit_b32_trt_half",
+        "resnet50",
+    ):
+        assert backend_of_model(model) is None, model
 
 
 @given(GPU, st.sampled_from(["fp32", "fp16", "uint8", "jpeg"]))
 def test_an_emulated_gpu_is_known_by_its_model(gpu, wire):
     backend = backend_of(f"emulated-{gpu}", "http", wire)
     if "-" not in gpu or gpu.rsplit("-", 1)[1] not in WIRES["triton"]:
-        assert emulated_engine(backend.triton_model) == backend.engine
+        assert backend_of_model(backend.triton_model) == backend
     assert backend.emulated_device == gpu and engine_family(backend.engine) == "emulated"
-    assert emulated_engine("openclip_vit_b32_uint8") == "" and engine_family("onnx") == "onnx"
+    assert engine_family("onnx") == "onnx"
 
 
 def test_an_endpoints_file_keeps_short_names_under_the_full_ones(tmp_path):

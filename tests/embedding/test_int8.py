@@ -48,7 +48,7 @@ def test_it_says_inside_and_beside_itself_what_it_was_made_from(made, engine):
     assert notes.calibration["photographs"] == 40
     assert notes.calibration["digest"] == images_digest(photographs(40)[::-1])
     assert notes.calibration["digest"] != images_digest(photographs(39))
-    assert notes.gate is None
+    assert notes.accuracy_check is None
     if engine == "openvino":
         from photodup.embedding.engines.openvino import read_metadata
 
@@ -73,8 +73,8 @@ def test_a_file_made_from_other_weights_is_refused(made, tmp_path):
     _, _, files = made
     other = tiny_graph(tmp_path / "other.onnx", seed=1)
     for engine, file in files.items():
-        with pytest.raises(PhotodupError, match=r"made from other weights .* or use bf16 or fp32"):
-            load_model(f"onnx:{other}", engine=engine, precision="int8", file=file)
+        with pytest.raises(PhotodupError, match=r"There is no INT8 file .* or use bf16 or fp32"):
+            load_model(f"onnx:{other}", engine=engine, precision="int8", directory=file.parent)
 
 
 def test_a_damaged_or_unexplained_file_is_refused(made, tmp_path):
@@ -84,11 +84,11 @@ def test_a_damaged_or_unexplained_file_is_refused(made, tmp_path):
         copy.with_suffix(suffix).write_bytes(files["openvino"].with_suffix(suffix).read_bytes())
     weights = copy.with_suffix(".bin")
     weights.write_bytes(weights.read_bytes()[:-4] + b"\0\1\2\3")
-    options = {"engine": "openvino", "precision": "int8", "file": copy}
+    options = {"engine": "openvino", "precision": "int8", "directory": tmp_path}
     with pytest.raises(PhotodupError, match="is not what was written there"):
         load_model(f"onnx:{source.path}", **options)
     copy.with_suffix(".json").unlink()
-    with pytest.raises(PhotodupError, match="does not say which weights"):
+    with pytest.raises(PhotodupError, match="does not say that it was made from"):
         load_model(f"onnx:{source.path}", **options)
 
 

@@ -166,13 +166,13 @@ def test_a_library_goes_on_in_the_decoding_it_began_with(photographs, tmp_path, 
     assert "4 photographs embedded" in said and "5 read" in said and "not read: none.jpg" in said
     assert digests("whole") == {source.model_digest}
     for verdict in ("refused", "undecided"):
-        write_notes(path, replace(notes, gate={"verdict": verdict}, draft_size=448))
+        write_notes(path, replace(notes, accuracy_check={"verdict": verdict}, draft_size=448))
         assert verdict.removesuffix("d")[:6] in ran("scan", verdict, "--embed")
         assert digests(verdict) == {source.model_digest}
-    write_notes(path, replace(notes, gate={"verdict": "passed"}, draft_size=640))
+    write_notes(path, replace(notes, accuracy_check={"verdict": "passed"}, draft_size=640))
     ran("scan", "other", "--embed")
-    assert digests("other") == {source.model_digest}, "the gate looked at another scale"
-    write_notes(path, replace(notes, gate={"verdict": "passed"}, draft_size=448))
+    assert digests("other") == {source.model_digest}, "another scale was checked"
+    write_notes(path, replace(notes, accuracy_check={"verdict": "passed"}, draft_size=448))
     assert "448 pixels or more a side, which passed" in ran("scan", "new", "--embed")
     assert digests("new") == {drafted}
     assert "0 photographs embedded" in ran("embed", "new") and digests("new") == {drafted}
@@ -192,7 +192,7 @@ def test_a_library_goes_on_in_the_decoding_it_began_with(photographs, tmp_path, 
     ):
         assert choose_decoding(embedder, [drafted, embedder.model_digest])[0]
         assert not choose_decoding(embedder, [embedder.model_digest, drafted])[0]
-        assert not choose_decoding(embedder, ["0" * 64])[0], "without its gate"
+        assert not choose_decoding(embedder, ["0" * 64])[0], "without its accuracy check"
 
 
 def test_who_embeds_needs_embed(photographs):

@@ -11,7 +11,8 @@ import pytest
 import yaml
 from support.paths import ROOT
 
-from photodup.serving.triton.repository import WEIGHTS
+from photodup.embedding.backends import backend_of_model
+from photodup.serving.triton.repository import committed_models
 
 GPU = ROOT / "k8s" / "overlays" / "gpu"
 PROMTOOL = shutil.which("promtool")
@@ -104,8 +105,9 @@ def test_keda_reads_the_longest_queue_and_the_sum_of_busy_gpus(tmp_path):
 
 def test_the_filter_names_the_encoders_and_nothing_else():
     pattern = re.search(r'model=~"([^"]+)"', (GPU / "prometheus-adapter.yaml").read_text())[1]
-    chosen = {name for name in WEIGHTS if re.fullmatch(pattern, name)}
-    assert chosen == {name for name, weights in WEIGHTS.items() if weights} - {"openclip_vit_b32_openvino"}
+    chosen = {name for name in committed_models() if re.fullmatch(pattern, name)}
+    encoders = [b for name in committed_models() if (b := backend_of_model(name)) and b.wire != "jpeg"]
+    assert chosen == {b.triton_model for b in encoders} - {"openclip_vit_b32_openvino"}
 
 
 def test_the_adapter_is_told_where_prometheus_is():

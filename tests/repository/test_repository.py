@@ -21,7 +21,7 @@ from benchmarks.rows import blocks as speed_blocks
 from photodup.bench.record.record import load_records
 from photodup.core.errors import PhotodupError
 from photodup.core.extras import EXTRAS, USES
-from photodup.embedding.engines.model import ENGINES, PRECISIONS
+from photodup.embedding.engines.model import PRECISIONS, SUPPORTED
 from photodup.serving.service.settings import ServiceSettings
 from tools.readme import appendix_blocks, readme_blocks, write_blocks
 
@@ -208,8 +208,8 @@ def test_the_service_page_names_every_setting_with_its_default():
         place = [n.lower() for n in row.split("|")[1].split("`")[1::2]].index(name)
         assert float(row.split("|")[2].split(",")[place]) == ServiceSettings.model_fields[name].default
     row = next(line for line in table.splitlines() if line.startswith("| `ENGINE`, `PRECISION` |"))
-    assert set(row.split("|")[3].split("`")[1::2]) == {*ENGINES, *PRECISIONS}
-    for name, values in (("engine", ENGINES), ("precision", PRECISIONS)):
+    assert set(row.split("|")[3].split("`")[1::2]) == {*SUPPORTED, "triton", *PRECISIONS}
+    for name, values in (("engine", [*SUPPORTED, "triton"]), ("precision", PRECISIONS)):
         assert ", ".join(values) in ServiceSettings.model_fields[name].description
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from photodup.serving.service.admission import Admission, Overloaded
 from photodup.serving.service.batching import Batcher
+from photodup.serving.service.settings import ServiceSettings
 
 
 class Model:
@@ -35,6 +36,15 @@ class Model:
         if (images == 255).any():
             raise ValueError("this model cannot stand white")
         return images[:, 0, 0, :1].astype(np.float32)
+
+
+def batcher_of(model, on_execution=lambda images: None, pace=None, **options) -> Batcher:
+    """Start a batcher that computes one request at a time and waits for none, unless the options say otherwise."""
+    chosen = ServiceSettings(**{"batch_max": 1, "batch_delay_ms": 0} | options)
+    admission = Admission(chosen)
+    if pace:
+        admission.computing.add(*pace)
+    return Batcher(model, chosen, admission, on_execution)
 
 
 def images(*values: int) -> np.ndarray:
@@ -65,7 +75,7 @@ def held(model: Model, batcher: Batcher, *requests: np.ndarray, wait_s: Sequence
 )
 def test_each_request_gets_its_own_answer_and_none_is_split(sizes, batch_max, delay_ms):
     model = Model()
-    batcher = Batcher(model, batch_max=batch_max, delay_s=delay_ms / 1000)
+    batcher = batcher_of(model, batch_max=batch_max, batch_delay_ms=delay_ms)
     values = iter(range(200))
     requests = [[next(values) for _ in range(size)] for size in sizes]
     futures = [batcher.submit(images(*request)) for request in requests]
@@ -78,7 +88,7 @@ def test_each_request_gets_its_own_answer_and_none_is_split(sizes, batch_max, de
 
 def test_what_waits_together_is_computed_together():
     model = Model()
-    batcher = Batcher(model, batch_max=4)
+    batcher = batcher_of(model, batch_max=4)
     assert answers(held(model, batcher, *(images(v) for v in range(1, 7)))) == [[v] for v in range(1, 7)]
     assert model.sizes == [1, 4, 2]
     batcher.close()
@@ -86,7 +96,7 @@ def test_what_waits_together_is_computed_together():
 
 def test_a_batch_of_one_is_off():
     model = Model()
-    batcher = Batcher(model, batch_max=1, delay_s=1)
+    batcher = batcher_of(model, batch_max=1, batch_delay_ms=1000)
     held_futures = held(model, batcher, images(1, 2, 3), images(4), images(5))
     assert answers(held_futures) == [[1, 2, 3], [4], [5]]
     assert model.sizes == [1, 3, 1, 1]
@@ -94,7 +104,7 @@ def test_a_batch_of_one_is_off():
 
 
 def test_a_lone_client_never_waits_for_company():
-    batcher = Batcher(Model(), batch_max=8, delay_s=3600)
+    batcher = batcher_of(Model(), batch_max=8, batch_delay_ms=3_600_000)
     for value in range(10):
         batcher.submit(images(value)).result(60)
     batcher.close()
@@ -102,7 +112,7 @@ def test_a_lone_client_never_waits_for_company():
 
 def test_clients_that_come_back_at_once_are_gathered_again():
     model = Model(seconds=0.02)
-    batcher = Batcher(model, batch_max=32, delay_s=3)
+    batcher = batcher_of(model, batch_max=32, batch_delay_ms=3000)
 
     def client(value: int) -> None:
         for _ in range(6):
@@ -118,7 +128,7 @@ def test_clients_that_come_back_at_once_are_gathered_again():
 
 def test_a_failure_reaches_those_it_belongs_to_and_nobody_else():
     model = Model()
-    batcher = Batcher(model, batch_max=1)
+    batcher = batcher_of(model, batch_max=1)
     good, bad, after = held(model, batcher, images(1), images(255), images(2))
     assert answers([good, after]) == [[1], [2]]
     with pytest.raises(ValueError, match="white"):
@@ -129,7 +139,7 @@ def test_a_failure_reaches_those_it_belongs_to_and_nobody_else():
 
 def test_nothing_is_computed_for_a_caller_who_left():
     model = Model()
-    batcher = Batcher(model, batch_max=8)
+    batcher = batcher_of(model, batch_max=8)
     model.go.clear()
     first = batcher.submit(images(0))
     assert model.entered.acquire(timeout=60)
@@ -143,9 +153,8 @@ def test_nothing_is_computed_for_a_caller_who_left():
 
 def test_who_would_wait_too_long_is_refused_when_its_turn_comes():
     """One whose time is over, and one whose batch would take a minute for the images of the others."""
-    model, admission = Model(), Admission(max_requests=9, max_wait_s=600, lanes=1, batch_max=4)
-    admission.computing.add(1, 30)
-    batcher = Batcher(model, batch_max=4, admission=admission)
+    model = Model()
+    batcher = batcher_of(model, batch_max=4, max_wait_s=600, pace=(100, 3000))
     requests = [images(value) for value in (1, 2, 3, 4)]
     over, soon, patient, last = held(model, batcher, *requests, wait_s=(-1, 60, 100, math.inf))
     for refused in (over, soon):
@@ -158,9 +167,8 @@ def test_who_would_wait_too_long_is_refused_when_its_turn_comes():
 
 
 def test_an_execution_takes_at_most_a_quarter_of_the_longest_wait():
-    model, admission = Model(), Admission(max_requests=99, max_wait_s=4, lanes=1, batch_max=8)
-    admission.computing.add(10, 2.5)
-    batcher = Batcher(model, batch_max=8, admission=admission)
+    model = Model()
+    batcher = batcher_of(model, batch_max=8, max_wait_s=4, pace=(10, 2.5))
     answers(held(model, batcher, *(images(value) for value in range(1, 9))))
     assert model.sizes == [1, 4, 4]
     batcher.close()
@@ -168,7 +176,7 @@ def test_an_execution_takes_at_most_a_quarter_of_the_longest_wait():
 
 def test_closing_computes_what_is_queued_and_refuses_more():
     model = Model(seconds=0.01)
-    batcher = Batcher(model)
+    batcher = batcher_of(model)
     futures = [batcher.submit(images(v)) for v in range(5)]
     batcher.close()
     assert answers(futures) == [[v] for v in range(5)]
@@ -179,9 +187,9 @@ def test_closing_computes_what_is_queued_and_refuses_more():
 def test_waiting_and_computing_are_told_apart():
     seen = []
     model = Model(seconds=0.05)
-    batcher = Batcher(model, batch_max=8, on_execution=lambda *told: seen.append(told))
+    batcher = batcher_of(model, batch_max=8, on_execution=seen.append)
     (second,) = held(model, batcher, images(1, 2))
     computed = second.result(60)
     batcher.close()
     assert computed.queue_s >= 0.04 and computed.compute_s >= 0.04
-    assert [told[:2] for told in seen] == [(1, 1), (2, 1)]
+    assert seen == [1, 2]

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from photodup.core.errors import PhotodupError
-from photodup.serving.triton.emulated import parse_emulated, presets
+from photodup.serving.triton.emulated import presets
 from photodup.serving.triton.models.emulation import emulated_embedding, wait_until
 
 
@@ -27,14 +26,6 @@ def test_presets_are_the_published_times_and_say_what_is_assumed(root: Path) -> 
         assert preset.per_image_ms == pytest.approx(8.82 / (0.4 * peak))
         assert preset.base_ms > 0
     assert presets()["zero"].base_ms == presets()["zero"].per_image_ms == 0
-
-
-def test_model_names_are_taken_apart_and_wrong_ones_refused() -> None:
-    for suffix in ("", "_fp16", "_uint8", "_jpeg"):
-        assert parse_emulated(f"emulated_a100{suffix}")[1] == suffix
-    for wrong in ("emulated_h900", "emulated_a100_png", "emulated_a100_fp16_jpeg"):
-        with pytest.raises(PhotodupError, match="no emulated model"):
-            parse_emulated(wrong)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.uint8])

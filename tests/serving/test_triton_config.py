@@ -5,26 +5,29 @@ from pathlib import Path
 import pytest
 
 from photodup.core.errors import PhotodupError
-from photodup.embedding.backends import parse_backend, served_models
+from photodup.embedding.backends import backend_of_model, parse_backend, served_models
+from photodup.embedding.engines.model import digest_at
+from photodup.embedding.engines.reduced import source_of
 from photodup.serving.triton.config import (
     BATCHING,
-    check_config,
     parse_config,
     read_config,
     set_batching,
     write_config,
 )
-from photodup.serving.triton.repository import WEIGHTS, add_version, link_weights, render_repository
+from photodup.serving.triton.repository import add_version, committed_models, link_weights, render_repository
 
 
 def test_every_committed_configuration_is_valid_and_for_a_gpu_with_the_stock_backend(root: Path) -> None:
-    folders = {p.parent.name: p.parent for p in (root / "model_repository").glob("*/config.pbtxt")}
-    assert folders.keys() == WEIGHTS.keys()
-    for name, weights in WEIGHTS.items():
-        config = read_config(folders[name] / "config.pbtxt")
-        check_config(config, folders[name])
+    assert len(committed_models()) == 10
+    for name in committed_models():
+        folder = root / "model_repository" / name
+        config = read_config(folder / "config.pbtxt")
+        assert config.name == name and (config.backend or config.platform)
         assert config.max_batch_size == 32
-        if weights:
+        if (backend := backend_of_model(name)) and not config.platform:
+            assert config.parameters["engine"].string_value == backend.engine
+            assert config.parameters["precision"].string_value == backend.precision
             assert config.backend == "onnxruntime"
             assert list(config.input[0].dims) == [3, 224, 224]
             assert list(config.output[0].dims) == [512]
@@ -71,7 +74,7 @@ def accelerators(root: Path, name: str) -> dict[str, dict[str, str]]:
     return {row.name: dict(row.parameters) for row in rows}
 
 
-@pytest.mark.parametrize("name", sorted(WEIGHTS))
+@pytest.mark.parametrize("name", committed_models())
 def test_accelerator_options_are_documented_ones(root: Path, name: str) -> None:
     """Triton passes an unknown one on, and the model fails when it is loaded: on the machine with the GPU."""
     known = {"cuda": CUDA_OPTIONS, "tensorrt": TENSORRT_OPTIONS}
@@ -107,21 +110,6 @@ def test_tensorrt_takes_pixels_and_photographs_as_onnx_runtime_does(root: Path) 
     } == TENSORRT
 
 
-@pytest.mark.parametrize(("change", "message"), [
-    (("max_batch_size: 32", "max_batch_size: 0"), "max_batch_size"),
-    (('backend: "onnxruntime"', ""), "no backend"),
-    (("dynamic_batching {", "dynamic_batching { preferred_batch_size: [64]"), "above max_batch_size"),
-    (("optimization {", "optimization { cuda { graphs: true }"), "graphs does nothing"),
-    (('name: "openclip_vit_b32"', 'name: "other"'), "must be the folder's"),
-])  # fmt: skip
-def test_check_refuses_what_triton_would_misread(root: Path, change: tuple[str, str], message: str) -> None:
-    folder = root / "model_repository" / "openclip_vit_b32"
-    text = (folder / "config.pbtxt").read_text()
-    assert change[0] in text
-    with pytest.raises(PhotodupError, match=message):
-        check_config(parse_config(text.replace(*change)), folder)
-
-
 def test_a_syntax_error_names_file_and_line(tmp_path: Path) -> None:
     (tmp_path / "config.pbtxt").write_text('name: "a"\nmax_batch_sizes: 4\n')
     with pytest.raises(PhotodupError, match=r"config\.pbtxt.*line 2.*max_batch_sizes"):
@@ -147,24 +135,31 @@ def test_published_batching_is_the_published_one() -> None:
 
 @pytest.mark.parametrize("target", ["cpu-embedded", "cpu", "cuda", "tensorrt"])
 def test_a_target_is_rendered_complete(target: str, tmp_path: Path, tiny_exports) -> None:
-    out = render_repository(
-        target, tmp_path, tiny_exports, instances=3, model_digest="abc", pretrained="random:0"
-    )
+    out = render_repository(target, tmp_path, tiny_exports, instances=3)
     names = {folder.name for folder in out.iterdir()}
     assert {name for name in names if "_trt" in name} == (TENSORRT if target == "tensorrt" else set())
     assert ("openclip_vit_b32_openvino" in names) == (target == "cpu-embedded")
     for name in names:
         config = read_config(out / name / "config.pbtxt")
-        if WEIGHTS[name]:
+        encoder = backend_of_model(name)
+        if encoder and encoder.wire != "jpeg":
             policy = config.dynamic_batching.default_queue_policy
             assert policy.max_queue_size == 256  # whatever the variant of the batcher
             assert policy.default_timeout_microseconds == (60e6 if target == "cpu-embedded" else 2e6)
             # The embedded server runs the graph that FastAPI runs, whatever the wire.
-            graph = "fp32" if target == "cpu-embedded" else WEIGHTS[name]
+            graph = "fp32" if target == "cpu-embedded" else encoder.wire
             assert (out / name / "1" / "model.onnx").samefile(tiny_exports[graph])
             assert config.instance_group[0].count == 3
-            assert config.parameters["model_digest"].string_value == "abc"
-            assert config.parameters["pretrained"].string_value == "random:0"
+            source, stated = source_of(tiny_exports["fp32"]), config.parameters
+            digest = digest_at(encoder.precision, source.model_digest)
+            assert stated["model_digest"].string_value == digest
+            assert (digest == source.model_digest) == (encoder.precision == "fp32")
+            assert stated["pretrained"].string_value == source.model_pretrained
+            assert (stated["engine"].string_value, stated["precision"].string_value) == (
+                encoder.engine, encoder.precision,
+            )  # fmt: skip
+            is_reduced = encoder.precision != "fp32"
+            assert stated["accuracy_check"].string_value == ("not asked" if is_reduced else "not needed")
             assert config.backend == ("python" if target == "cpu-embedded" else "onnxruntime")
             assert (out / name / "1" / "model.py").exists() == (target == "cpu-embedded")
 
@@ -177,9 +172,6 @@ def test_the_image_without_a_gpu_keeps_its_backend_and_asks_for_no_device(tmp_pa
         assert "KIND_GPU" not in str(config) and "gpu_execution_accelerator" not in str(config), folder.name
     assert len(read_config(out / "openclip_vit_b32" / "config.pbtxt").model_warmup) == 1
     assert "intra_op_thread_count" not in read_config(out / "openclip_vit_b32" / "config.pbtxt").parameters
-    two = render_repository("cpu", tmp_path / "two", tiny_exports, models=["openclip_vit_b32"], threads=2)
-    parameters = read_config(two / "openclip_vit_b32" / "config.pbtxt").parameters
-    assert parameters["intra_op_thread_count"].string_value == "2"
 
 
 def test_rendering_twice_touches_nothing(tmp_path: Path, tiny_exports) -> None:
@@ -206,15 +198,24 @@ def test_tf32_is_rendered_when_asked_for_only(tmp_path: Path, tiny_exports) -> N
     assert not [p for p in (tmp_path / "all").iterdir() if p.name.endswith("_tf32")]
     render_repository("cuda", tmp_path / "asked", tiny_exports, models=["openclip_vit_b32_tf32"])
     assert (tmp_path / "asked" / "openclip_vit_b32_tf32/1/model.onnx").exists()
+    stated = read_config(tmp_path / "asked" / "openclip_vit_b32_tf32" / "config.pbtxt").parameters
+    assert stated["precision"].string_value == "tf32" and stated["accuracy_check"].string_value == "not asked"
+    assert stated["model_digest"].string_value == digest_at(
+        "tf32", source_of(tiny_exports["fp32"]).model_digest
+    )
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    ({"target": "gpu"}, "unknown: use cpu-embedded, cpu, cuda, tensorrt"),
     ({"models": ["openclip_vit_l14"]}, "no model 'openclip_vit_l14'"),
     ({"models": ["openclip_vit_b32_trt"]}, "for tensorrt only"),
     ({"models": ["openclip_vit_b32_tf32"]}, "for cuda and tensorrt only"),
-    ({"models": ["emulated_h900"]}, "no emulated model 'emulated_h900'"),
-    ({"target": "cuda", "models": ["emulated_a100"]}, "stands for a GPU"),
+    ({"models": ["emulated_h900"]}, "no model 'emulated_h900'"),
+    ({"models": ["emulated_a100_fp16_jpeg"]}, "no model 'emulated_a100_fp16_uint8'"),
+    ({"models": ["openclip_vit_b32_tf32_uint8"]}, "no model 'openclip_vit_b32_tf32_uint8'"),
+    ({"models": ["openclip_vit_b32_pytorch"]}, "no model 'openclip_vit_b32_pytorch'"),
+    ({"models": ["../elsewhere"]}, "no model '../elsewhere'"),
+    ({"models": ["openclip_vit_b32_bf16"]}, "onnx does not compute in bf16"),
+    ({"target": "cuda", "models": ["emulated_a100"]}, "for cpu-embedded only"),
     ({"exported": {}, "models": ["openclip_vit_b32"]}, "needs the exported graph 'fp32'"),
     ({"exported": {"fp32": Path("gone.onnx")}, "models": ["openclip_vit_b32"]}, "gone.onnx is missing"),
     ({"instances": 0}, "at least one instance"),

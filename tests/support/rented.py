@@ -18,11 +18,12 @@ from photodup.bench.link.link import Link
 from photodup.core.errors import PhotodupError
 from photodup.core.paths import build_dir
 from photodup.serving.control_key import new_key
-from photodup.serving.embedded import MODELS, export_models, render_exported
+from photodup.serving.embedded import MODELS, export_models
 from photodup.serving.endpoints import NO_GPU, Endpoints, from_ports
 from photodup.serving.process.server_process import ServerProcess, answers
 from photodup.serving.service.start import command as service_command
 from photodup.serving.service.start import is_ready, patient
+from photodup.serving.triton.repository import render_repository
 
 PORTS = {"fastapi": 8002, "http": 8003, "grpc": 8004, "metrics": 8005}
 """As published, as docker/compose.yaml and the all-in-one image have them."""
@@ -119,7 +120,7 @@ def _repository(models: Collection[str], progress: Callable[[str], None] | None)
         progress("Exporting the model (kept for the next time)")
     # A folder for each choice: Triton loads whatever it finds in its repository.
     folder = build_dir() / "rented" / f"lacks-{'-'.join(sorted(set(MODELS) - set(models))) or 'nothing'}"
-    return render_exported("cpu-embedded", folder, export_models(), models=list(models))
+    return render_repository("cpu-embedded", folder, export_models(), models=list(models))
 
 
 def _start(

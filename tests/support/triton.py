@@ -101,8 +101,8 @@ def tiny_embedding(images: np.ndarray, seed: int = 0) -> np.ndarray:
 
 
 def tiny_exports(folder: Path) -> dict[str, Path]:
-    """Write a tiny graph for each precision."""
-    return {v: tiny_graph(folder / f"{v}.onnx", v) for v in ("fp32", "fp16", "uint8")}
+    """Write a tiny graph for each precision, with the digest `tiny`."""
+    return {v: tiny_graph(folder / f"{v}.onnx", v, model_digest="tiny") for v in ("fp32", "fp16", "uint8")}
 
 
 def needs_triton():
@@ -118,7 +118,7 @@ def render_tiny(folder: Path, exports: dict[str, Path], models: list[str]) -> Pa
     """A repository of tiny graphs in `folder`, for a server of a test's own."""
     from photodup.serving.triton.repository import render_repository
 
-    return render_repository("cpu-embedded", folder, exports, models=models, model_digest="tiny")
+    return render_repository("cpu-embedded", folder, exports, models=models)
 
 
 def render_shared(folder: Path, exports: dict[str, Path]) -> Path:

@@ -36,6 +36,10 @@ _NAMES = (
     re.compile(rf"(?P<server>local){_ENGINE_PRECISION}"),
     re.compile(rf"(?P<server>fastapi|triton){_ENGINE_PRECISION}-(?P<protocol>http|grpc)-(?P<wire>[a-z0-9]+)"),
 )
+_MODEL = re.compile(
+    rf"(?:openclip_vit_b32(?:_(?P<engine>{'|'.join(ENGINES)}))?(?:_(?P<precision>half|{'|'.join(PRECISIONS)}))??"
+    r"|(?P<emulated>emulated_[a-z0-9]+(?:_[a-z0-9]+)*?))(?:_(?P<wire>fp16|uint8|jpeg))?"
+)
 _PATTERN = (
     "local-ENGINE-PRECISION, fastapi-ENGINE-PRECISION-http-<jpeg|base64> or "
     "triton-ENGINE-PRECISION-<http|grpc>-<fp32|fp16|uint8|jpeg> (json over http, to measure it), with the engine "
@@ -155,10 +159,14 @@ def engine_family(engine: Any) -> Any:
     return "emulated" if isinstance(engine, str) and _EMULATED.fullmatch(engine) else engine
 
 
-def emulated_engine(triton_model: str) -> str:
-    """Return the engine of an emulated GPU's Triton model, such as `emulated-a100`; empty for any other model."""
-    engine = re.sub(r"_(fp16|uint8|jpeg)$", "", triton_model).replace("_", "-")
-    return engine if _EMULATED.fullmatch(engine) else ""
+def backend_of_model(triton_model: str) -> Backend | None:
+    """Return the backend of a Triton model over HTTP; None for any other model, such as the decoding step of ensembles."""
+    if not (match := _MODEL.fullmatch(triton_model)):
+        return None
+    engine = (match["emulated"] or match["engine"] or "onnx").replace("_", "-")
+    precision = (match["precision"] or USUAL_PRECISION.get(engine, "fp32")).replace("half", "fp16")
+    backend = Backend("triton", engine, precision, "http", match["wire"] or "fp32")
+    return backend if backend.triton_model == triton_model else None
 
 
 def backend_of(engine: str, protocol: str, wire: str) -> Backend:

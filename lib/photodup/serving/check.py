@@ -128,14 +128,11 @@ def gpu_of(endpoints: Endpoints) -> tuple[str, int]:
     """
     listed = [(parse_backend(name), url) for name, url in endpoints.backends.items()]
     services = {url for backend, url in listed if backend.server == "fastapi"}
-    tritons: dict[str, set[str]] = {}
-    for backend, url in listed:
-        if backend.server == "triton":
-            tritons.setdefault(url if backend.protocol == "http" else "", set()).add(backend.triton_model)
-    if len(tritons) > 1:  # ask over HTTP only; gRPC leads to the same Triton
-        tritons.pop("", None)
+    tritons = [(backend, url) for backend, url in listed if backend.server == "triton"]
     stated = [_gpu_of_service(url) for url in sorted(services)]
-    stated += [_gpu_of_triton(endpoints, url, names) for url, names in sorted(tritons.items())]
+    if tritons:  # asked over HTTP; gRPC leads to the same Triton
+        url = next((url for backend, url in tritons if backend.protocol == "http"), "")
+        stated.append(_gpu_of_triton(endpoints, url, {backend.triton_model for backend, _ in tritons}))
     models = [gpu for gpu, _ in stated]
     gpu_names = [gpu for gpu in models if gpu not in (NO_GPU, UNKNOWN_GPU, UNNAMED_GPU)]
     gpu = gpu_names[0] if gpu_names else UNNAMED_GPU if UNNAMED_GPU in models else UNKNOWN_GPU
@@ -171,17 +168,10 @@ def _describe(backend: Backend, url: str, timeout_s: float) -> Remote:
     patience = Patience(timeout_s, timeout_s, attempts=1)
     try:
         with contextlib.closing(server_client(url, backend, patience)) as server:
-            remote = server.describe()
+            return server.describe()
     except PhotodupError as error:
-        models = (
-            _models(url, timeout_s) if backend.server == "triton" and backend.protocol == "http" else None
-        )
+        models = _models(url, timeout_s) if backend.triton_model and backend.protocol == "http" else None
         raise PhotodupError(_missing(backend.triton_model, models or []) or str(error)) from None
-    if backend.server == "fastapi" and ask(url, "/readyz", timeout_s).status_code != 200:
-        raise PhotodupError(
-            "not ready: the model is still loading, or failed to; see /readyz and the service's log"
-        )
-    return remote
 
 
 def _check_metrics(url: str, timeout_s: float) -> None:

@@ -3,7 +3,7 @@
 import contextlib
 import sys
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Literal
 
 import typer
 
@@ -55,27 +55,14 @@ def serve(
 
         if save:
             save_endpoints(servers, save)
-        width = max(map(len, servers.backends))
-        for name, url in servers.backends.items():
+        addresses = servers.backends | {f"{name} metrics": url for name, url in servers.metrics.items()}
+        width = max(map(len, addresses))
+        for name, url in addresses.items():
             print(f"  {name:<{width}}  {url}")
-        for name, url in servers.metrics.items():
-            print(f"  {name + ' metrics':<{width}}  {url}")
-        fastapi = next((url for name, url in servers.backends.items() if name.startswith("fastapi")), None)
-        if fastapi:
-            print(f"Try it:  {_curl(fastapi)}")
+        fastapi = next(url for name, url in servers.backends.items() if name.startswith("fastapi"))
+        print(f"Try it:  curl -s {fastapi}/embed -F files=@photo.jpg | head -c 200")
         print("Ctrl-C stops both.", flush=True)
         _wait_for_signal()
-
-
-def _curl(url: str) -> str:
-    """Return a curl command that embeds a small picture, without a file."""
-    from PIL import Image
-
-    from photodup.embedding.imaging import encode
-    from photodup.embedding.wire.http import Base64Json
-
-    path, _, body = Base64Json().encode([encode(Image.new("RGB", (8, 8), "teal"), "PNG")])
-    return f"curl -s {url}{path} -H 'Content-Type: application/json' -d '{body.decode()}' | head -c 200"
 
 
 @endpoints.command("check")
@@ -94,7 +81,7 @@ def endpoints_check(
 
 
 def render(
-    target: Annotated[str, typer.Argument(help="cpu-embedded, cpu, cuda or tensorrt")],
+    target: Annotated[Literal["cpu-embedded", "cpu", "cuda", "tensorrt"], typer.Argument(help="server")],
     out: Annotated[Path, typer.Option(help="folder for the repository")] = Path("build/triton/rendered"),
     model: Annotated[
         list[str] | None, typer.Option(help="model to render; repeat for more; default all")
@@ -104,12 +91,20 @@ def render(
     decoders: Annotated[int, typer.Option(help="processes that decode images for the JPEG models")] = 2,
 ) -> None:
     """Export the model and write a Triton model repository with weights, ready to be mounted at /models."""
-    from photodup.serving.embedded import export_models, render_exported
-    from photodup.serving.triton.repository import Target
+    from photodup.serving.embedded import export_models
+    from photodup.serving.triton.repository import render_repository
 
-    checked = cast(Target, target)  # `render_repository` refuses an unknown one
-    options = {"variant": variant, "instances": instances, "preprocess_instances": decoders}
-    print(render_exported(checked, out, export_models(), models=model, **options))
+    exported = export_models()
+    repository = render_repository(
+        target,
+        out,
+        exported,
+        models=model,
+        variant=variant,
+        instances=instances,
+        preprocess_instances=decoders,
+    )
+    print(repository)
 
 
 def _wait_for_signal() -> None:

@@ -7,13 +7,13 @@ from typing import Any
 
 from photodup.core.paths import build_dir
 from photodup.core.settings import inherited
-from photodup.embedding.engines.export import VARIANTS, Exports, export_apart
-from photodup.embedding.engines.reduced import reduced_path, source_of
+from photodup.embedding.engines.export import VARIANTS, export_apart
+from photodup.embedding.engines.reduced import INT8_SUFFIXES, reduced_path, source_of
 from photodup.serving.check import service_computes
 from photodup.serving.endpoints import NO_GPU, Endpoints, from_ports
 from photodup.serving.process.ports import claim_ports, key_warning, reachable
 from photodup.serving.service.start import ServiceProcess
-from photodup.serving.triton.repository import Target, render_repository
+from photodup.serving.triton.repository import render_repository
 from photodup.serving.triton.server import PORTS, EmbeddedTriton
 
 MODELS = (
@@ -26,29 +26,21 @@ MODELS = (
 """The models of the study. Each encoder loads its own copy of the weights, about 350 MB."""
 
 
-def export_models(env: Mapping[str, str] | None = None) -> Exports:
+def export_models(env: Mapping[str, str] | None = None) -> dict[str, Path]:
     """Export the model that `MODEL_NAME` and `MODEL_PRETRAINED` choose, in a process of its own.
 
-    The result includes INT8 files that `photodup export --precision int8` made.
+    Returns:
+        The file of each variant, with the INT8 files that `photodup export --precision int8` made.
     """
-    exports = export_apart(VARIANTS, env=env)
-    exports.files.update(int8_files(exports.files["fp32"]))
-    return exports
+    files = export_apart(VARIANTS, env=env)
+    return files | int8_files(files["fp32"])
 
 
 def int8_files(fp32: Path) -> dict[str, Path]:
     """Return the existing INT8 files of an export, as `<engine>-int8` -> path."""
     source = source_of(fp32)
-    files = {f"{engine}-int8": reduced_path(source, engine, "int8") for engine in ("openvino", "onnx")}
+    files = {f"{engine}-int8": reduced_path(source, engine, "int8") for engine in INT8_SUFFIXES}
     return {name: path for name, path in files.items() if path.is_file()}
-
-
-def render_exported(target: Target, out: Path, exports: Exports, **options: Any) -> Path:
-    """Render a Triton repository from exported files."""
-    digest, pretrained = exports.model_digest, exports.pretrained
-    return render_repository(
-        target, out, exports.files, model_digest=digest, pretrained=pretrained, **options
-    )
 
 
 @contextlib.contextmanager
@@ -60,8 +52,7 @@ def embedded_servers(
     models: Sequence[str] = MODELS,
     service: bool = True,
     engines: Sequence[tuple[str, str]] = (),
-    repository: Path | None = None,
-    exported: Exports | None = None,
+    exported: Mapping[str, Path] | None = None,
     timeout_s: float = 180.0,
     progress: Callable[[str], None] | None = None,
     **render: Any,
@@ -76,11 +67,10 @@ def embedded_servers(
         models: Triton models to load; an empty list starts no Triton.
         service: False leaves the FastAPI service out.
         engines: (engine, precision) of further FastAPI services, each on a free port.
-        repository: rendered for `cpu-embedded`; None exports the model and renders one.
         exported: return value of an earlier `export_models`, to save its ten seconds.
         timeout_s: longest wait for each server.
         progress: called with a line of text now and then.
-        **render: options of `render_repository`: `variant`, `instances`, `threads`, …
+        **render: options of `render_repository`: `variant`, `instances`, …
 
     Raises:
         PhotodupError: a port in use, no Triton here, a server that does not start (its log is quoted).
@@ -93,14 +83,12 @@ def embedded_servers(
     ports = [claimed.get(name, 0) for name in PORTS]
     if not inherited().get("API_KEY") and (warning := key_warning(host, "FastAPI", "API_KEY")):
         say(f"warning: {warning}")
-    if repository is None and models:
-        if exported is None and all(name.startswith("emulated_") for name in models):
-            exported = Exports({})  # those have no weights
-        elif exported is None:
+    repository = build_dir() / "triton" / "cpu-embedded"
+    if models:
+        if exported is None and not all(name.startswith("emulated_") for name in models):
             say("Exporting the model (kept for the next time)")
             exported = export_models()
-        folder = build_dir() / "triton" / "cpu-embedded"
-        repository = render_exported("cpu-embedded", folder, exported, models=models, **render)
+        render_repository("cpu-embedded", repository, exported or {}, models=models, **render)
     with contextlib.ExitStack() as stack:
         fastapi = None
         if service:
@@ -113,7 +101,6 @@ def embedded_servers(
             process.wait_until_ready(timeout_s, progress)
             services[engine, precision] = process.url
         if models:
-            assert repository is not None, "rendered above, where there are models"
             triton = EmbeddedTriton(
                 repository, models, ports=ports, host=host, timeout_s=timeout_s, progress=progress
             )

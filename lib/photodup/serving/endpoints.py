@@ -2,8 +2,8 @@
 
 import errno
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -14,16 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, f
 from photodup.core.addresses import grpc_address, http_address
 from photodup.core.errors import PhotodupError
 from photodup.core.files import real_path, write_atomically
-from photodup.embedding.backends import (
-    ENGINES,
-    PRECISIONS,
-    Backend,
-    emulated_engine,
-    parse_backend,
-)
+from photodup.embedding.backends import WIRES, Backend, backend_of_model, parse_backend
 from photodup.serving import control_key
 
-WIRES = ("fp32", "fp16", "uint8", "jpeg")
 # Triton's models in our GPU images.
 DEPLOYED = (
     *(f"openclip_vit_b32{wire}" for wire in ("", "_fp16", "_uint8", "_jpeg")),
@@ -66,10 +59,10 @@ class Endpoints(BaseModel):
     @classmethod
     def _key(cls, key: SecretStr | None) -> SecretStr | None:
         if key is not None:
-            value = key.get_secret_value()
+            reference = key.get_secret_value()
             try:
-                if not (value.startswith("env:") and value[4:].isidentifier()):
-                    control_key.check_key(value, "it")
+                if not (reference.startswith("env:") and reference[4:].isidentifier()):
+                    control_key.check_key(reference, "it")
             except PhotodupError as error:
                 raise ValueError(f"{str(error).rstrip('.')}, or env:NAME") from None
         return key
@@ -154,27 +147,6 @@ def read_address_line(text: str) -> AddressLine | None:
     return AddressLine(host, *map(int, ports))
 
 
-def of_service(url: str, engine: str, precision: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the backends and the metrics page of one FastAPI service, for `Endpoints`."""
-    backends = {Backend("fastapi", engine, precision, "http", wire).name: url for wire in ("jpeg", "base64")}
-    kind = "fastapi" if (engine, precision) == ("pytorch", "fp32") else f"fastapi-{engine}-{precision}"
-    return backends, {kind: f"{url}/metrics"}
-
-
-def backends_of_models(models: Iterable[str]) -> list[Backend]:
-    """Return the backends of Triton models, over HTTP and gRPC, without JSON."""
-    loaded = set(models)
-    engines = [*ENGINES, *sorted({engine for engine in map(emulated_engine, loaded) if engine})]
-    every = (
-        Backend("triton", engine, precision, protocol, wire)
-        for engine in engines
-        for precision in PRECISIONS
-        for wire in WIRES
-        for protocol in ("http", "grpc")
-    )
-    return [backend for backend in every if backend.triton_model in loaded]
-
-
 _MOST_BYTES = 1_000_000  # of a handwritten file
 
 
@@ -257,16 +229,17 @@ def from_ports(
     """
     backends: dict[str, str] = {}
     metrics: dict[str, str] = {}
-    if pytorch_port:
-        backends, metrics = of_service(f"http://{host}:{pytorch_port}", *service)
-    for backend in backends_of_models(DEPLOYED if models is None else models):
-        if backend.protocol == "http" and triton_http_port:
+    services = {service: f"http://{host}:{pytorch_port}"} if pytorch_port else {}
+    for (engine, precision), url in {**services, **more_services}.items():
+        for wire in WIRES["fastapi"]:
+            backends[Backend("fastapi", engine, precision, "http", wire).name] = url
+        is_usual = (engine, precision) == ("pytorch", "fp32")
+        metrics["fastapi" if is_usual else f"fastapi-{engine}-{precision}"] = f"{url}/metrics"
+    for backend in filter(None, map(backend_of_model, DEPLOYED if models is None else models)):
+        if triton_http_port:
             backends[backend.name] = f"http://{host}:{triton_http_port}"
-        if backend.protocol == "grpc" and triton_grpc_port:
-            backends[backend.name] = f"{host}:{triton_grpc_port}"
+        if triton_grpc_port:
+            backends[replace(backend, protocol="grpc").name] = f"{host}:{triton_grpc_port}"
     if triton_metrics_port:
         metrics["triton"] = f"http://{host}:{triton_metrics_port}/metrics"
-    for computes, url in more_services.items():
-        more, pages = of_service(url, *computes)
-        backends, metrics = backends | more, metrics | pages
     return _checked(host, {"name": host, **fields, "backends": backends, "metrics": metrics})

@@ -180,7 +180,6 @@ def test_an_idle_server_leaves_the_other_its_turn(both):
 
 @pytest.mark.parametrize(("address", "every_precision"), [
     ("{fastapi}", True),
-    ("{fastapi}/v1/embeddings", False),  # the engine behind it knows no protocol
     ("{http}/v2/models/{model}", False),
     ("grpc://{grpc}/{model}", True),
 ])  # fmt: skip

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from support.command import one_sentence
 from support.http_server import Handler, accepting, serving
 from support.images import photo
+from support.openai_form import openai_form
 from support.service import free_port
 from support.triton import tiny_embedding
 from support.visits import planted_visit
@@ -86,8 +87,6 @@ def kept(tmp_path):
     ("", [], "multipart"),
     ("/embed", ["--concurrency", 4, "--batch", 2], "multipart"),
     ("/embed/base64", ["--connection", "new"], "base64"),
-    ("/v1/embeddings", ["--payload", "images", "--encoding", "base64"], "openai"),
-    ("/v1", ["--protocol", "openai", "--payload", "images"], "openai"),
 ])  # fmt: skip
 def test_our_service_in_each_of_its_forms(random_service, tmp_path, kept, path, options, protocol):
     said = load(random_service.url + path, "--seconds", 1, "--out", tmp_path, *options)
@@ -117,6 +116,28 @@ def test_our_service_in_each_of_its_forms(random_service, tmp_path, kept, path, 
     assert point["server_cpu_cores"] > 0 and point["server_memory_mib"] > 0 and "server process: " in said
     check_counted(point, said)
     assert point["server_compute_infer_ms_mean"] > 0 and point["server_batch_mean"] >= 1
+
+
+@pytest.mark.parametrize(("path", "options"), [
+    ("/v1/embeddings", ["--encoding", "base64"]),
+    ("/v1", ["--protocol", "openai"]),
+])  # fmt: skip
+def test_openais_form(random_service, tmp_path, kept, path, options):
+    with openai_form(random_service.url) as url:
+        said = load(url + path, "--seconds", 1, "--out", tmp_path, "--payload", "images", *options)
+    result, rows = kept()
+    assert "(openai)" in said and "no errors" in said and "latency: p50 " in said
+    assert result["targets"][0]["protocol"] == "openai" and result["measurements"][0]["n_errors"] == 0
+    assert rows.error.isna().all() and len(rows)
+
+
+@pytest.mark.parametrize(("options", "said"), [
+    (["--text", "a dog"], "answered 400.*no image but text"),
+    (["--model", "no", "--payload", "images"], "There is no model 'no'"),
+])  # fmt: skip
+def test_what_openais_form_refuses_is_one_sentence(small_service, options, said):
+    with openai_form(small_service().url) as url, one_sentence(said):
+        load(f"{url}/v1/embeddings", "--timeout", 60, *options)
 
 
 @pytest.mark.parametrize(("scheme", "model", "options", "said"), [
@@ -180,8 +201,6 @@ def test_what_does_not_fit_a_model_is_one_sentence(tiny_triton, path, options, s
     ("https://127.0.0.1:{port}/embed", [], "does not speak TLS"),
     ("ftp://127.0.0.1/x", [], "is no HTTP address"),
     ("/embed", ["--protocol", "openai", "--model", "m"], "answered 415"),
-    ("/v1/embeddings", ["--text", "a dog"], "answered 400.*no image but text"),
-    ("/v1/embeddings", ["--model", "no", "--payload", "images"], "There is no model 'no'"),
     ("/nothing/here", ["--file", __file__], "answered 404.*Correct the path"),
     ("/nothing/here", [], "needs a body: name one with --file"),
     ("/embed", ["--file", __file__], "Image 0: not an image"),

@@ -146,7 +146,7 @@ STAND_IN = SimpleNamespace(
     nvmlInit=lambda: None, nvmlDeviceGetCount=lambda: 1, nvmlDeviceGetHandleByIndex=lambda index: index,
     nvmlDeviceGetMemoryInfo=lambda device: SimpleNamespace(used=3 * 2**20),
     nvmlDeviceGetUtilizationRates=lambda device: SimpleNamespace(gpu=40), nvmlDeviceGetPowerUsage=no_power,
-    nvmlDeviceGetUUID=lambda device: b"GPU-0", nvmlDeviceGetName=lambda device: b"NVIDIA L4",
+    nvmlDeviceGetUUID=lambda device: "GPU-0", nvmlDeviceGetName=lambda device: "NVIDIA L4",
 )  # fmt: skip
 
 

@@ -45,12 +45,12 @@ def test_vectors_of_another_precision_than_fp32_are_refused(library, tmp_path, l
     graph = tiny_graph(tmp_path / "tiny.onnx")
     source, folder = source_of(graph), tmp_path / "build" / "models"
     file = quantise(source, photographs(40), engine="onnx", directory=folder)
-    write_notes(file, replace(read_notes(file), gate={"verdict": "passed"}))
+    write_notes(file, replace(read_notes(file), accuracy_check={"verdict": "passed"}))
     settings = {"ENGINE": "onnx", "PRECISION": "int8", "PHOTODUP_ROOT": tmp_path}
     service = launch(MODEL_PRETRAINED=f"onnx:{graph}", **settings)
     service.wait()
     info = httpx.get(f"{service.url}/info").json()
-    assert (info["precision"], info["gate"]) == ("int8", "passed")
+    assert (info["precision"], info["accuracy_check"]) == ("int8", "passed")
     # A name that says FP32 does not hide what is served.
     for name in ("fastapi-onnx-int8-http-jpeg", "fastapi-pytorch-fp32-http-jpeg"):
         ran = CliRunner().invoke(app, ["embed", str(library), "--url", service.url, "--backend", name])

@@ -30,14 +30,13 @@ from photodup.serving.triton.server import EmbeddedTriton
 pytestmark = needs_triton()
 
 
-def test_both_are_ready_and_neither_outlives_a_killed_starter(tmp_path, tiny_repository) -> None:
+def test_both_are_ready_and_neither_outlives_a_killed_starter(tmp_path) -> None:
     code = textwrap.dedent(f"""
         import time
         from pathlib import Path
         from photodup.serving.embedded import embedded_servers
         from photodup.serving.endpoints import save_endpoints
-        with embedded_servers(repository=Path({str(tiny_repository)!r}), models=["openclip_vit_b32"],
-                              progress=print) as found:
+        with embedded_servers(models=["emulated_zero"], progress=print) as found:
             save_endpoints(found, Path({str(tmp_path / "found.yaml")!r}))
             print("READY", flush=True)
             time.sleep(120)
@@ -55,8 +54,8 @@ def test_both_are_ready_and_neither_outlives_a_killed_starter(tmp_path, tiny_rep
         assert set(found.backends) == {
             "fastapi-pytorch-fp32-http-jpeg",
             "fastapi-pytorch-fp32-http-base64",
-            "triton-onnx-fp32-http-fp32",
-            "triton-onnx-fp32-grpc-fp32",
+            "triton-emulated-zero-fp32-http-fp32",
+            "triton-emulated-zero-fp32-grpc-fp32",
         }
         ports = {int(url.removesuffix("/metrics").rsplit(":", 1)[1]) for url in found.metrics.values()}
         ports |= {int(url.rsplit(":", 1)[1]) for url in found.backends.values()}
@@ -90,9 +89,9 @@ def test_the_real_model_gives_pytorchs_embedding_over_every_wire_and_protocol(tm
         "openclip_vit_b32_jpeg": np.array([[photo] for photo in photos], dtype=object),
     }
     made = export_models()
-    assert {"fp32", "uint8", "fp16"} <= set(made.files)
+    assert {"fp32", "uint8", "fp16"} <= set(made)
     reference = load_model().embed(normalize(pixels))
-    render_repository("cpu-embedded", tmp_path, made.files, models=list(sent), model_digest=made.model_digest)
+    render_repository("cpu-embedded", tmp_path, made, models=list(sent))
     with EmbeddedTriton(tmp_path, list(sent)) as server:
         for model, array in sent.items():
             for protocol in ("http", "grpc"):
@@ -114,7 +113,7 @@ def test_a_service_in_front_of_triton_answers_what_triton_computes(tmp_path, lau
         files = as_files([photos[i % 8] for i in range(40)])
         answer = httpx.post(f"{ours.url}/embed", files=files, timeout=60).json()["embeddings"]
         wanted = infer(triton, model, np.stack([to_uint8(decode(data)) for data in photos]))
-        said = [info[name] for name in ("engine", "precision", "digest", "gate")]
+        said = [info[name] for name in ("engine", "precision", "digest", "accuracy_check")]
         assert said == ["triton", "fp32", "tiny", "not needed"]
         np.testing.assert_allclose(answer, wanted[[i % 8 for i in range(40)]], atol=1e-6)
         assert executions(triton, model)[0] - before == 40 + 8

@@ -20,7 +20,7 @@ from photodup.serving.check import Check, check_all, ready_models, render_check
 from photodup.serving.embedded import MODELS
 from photodup.serving.endpoints import DEPLOYED, Endpoints, from_ports, load_endpoints, save_endpoints
 from photodup.serving.process.ports import claim_ports
-from photodup.serving.triton.repository import WEIGHTS
+from photodup.serving.triton.repository import committed_models
 from photodup.study.notebook.run import open_run
 
 REACHED = {"triton-onnx-fp32-http-fp32": "http://h:8000", "triton-trt-fp16-grpc-fp32": "h:8001"}
@@ -38,7 +38,7 @@ def test_every_endpoints_file_loads(root: Path) -> None:
     for path in (root / "notebooks/endpoints").glob("*.yaml"):
         for backend in load_endpoints(path).backends:
             model = parse_backend(backend).triton_model
-            assert not model or model in WEIGHTS or model.startswith("emulated_")
+            assert not model or model in committed_models() or model.startswith("emulated_")
 
 
 @pytest.mark.parametrize(("change", "message"), [

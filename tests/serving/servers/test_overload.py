@@ -15,7 +15,7 @@ from photodup.core.errors import ServerError
 from photodup.embedding.backends import parse_backend
 from photodup.embedding.client.http import Patience
 from photodup.embedding.client.servers import FastApiServer
-from photodup.serving.process.ports import is_loopback_host
+from photodup.serving.process.ports import key_warning
 from photodup.serving.service import handler as service
 from photodup.serving.service.admission import Admission, Overloaded, Pace
 from photodup.serving.service.app import create_app
@@ -145,7 +145,7 @@ def test_a_refusal_is_documented_and_says_when_to_come_back(launch):
 
 
 def test_the_expected_wait_is_that_of_the_slowest_stage():
-    admission = Admission(max_requests=100, max_wait_s=2, lanes=2)
+    admission = Admission(ServiceSettings(max_in_flight=100, max_wait_s=2, decode_threads=2, batch_max=1))
     with admission.enter(1000):
         assert admission.expected_wait_s == 0  # nothing is known yet
         admission.decoding.add(10, 0.1)
@@ -155,7 +155,7 @@ def test_the_expected_wait_is_that_of_the_slowest_stage():
         with pytest.raises(Overloaded, match=r"100\.0 s") as refused:
             admission.check()
         assert refused.value.retry_after_s == 98
-    batching = Admission(max_requests=100, max_wait_s=2, lanes=2, batch_max=8)
+    batching = Admission(ServiceSettings(max_in_flight=100, max_wait_s=2, decode_threads=2, batch_max=8))
     batching.computing.add(10, 2.5)
     assert batching.batch_limit == 2  # of a quarter of a second each: a quarter of the bound
     with batching.enter(2):
@@ -261,13 +261,14 @@ def test_a_model_that_cannot_be_loaded_is_named_in_the_log_and_to_no_client(tmp_
     hidden = tmp_path / "secret-model.onnx"
     with TestClient(create_app(ServiceSettings(model_pretrained=f"onnx:{hidden}", engine="onnx"))) as client:
         until(lambda: client.get("/readyz").json() == {"status": "failed"})
-        answers = [client.get(path) for path in ("/readyz", "/health", "/info", "/v1/models")]
+        answers = [client.get(path) for path in ("/readyz", "/health", "/info")]
         answers += [client.post("/embed", files=FILES)]
     assert {answer.status_code for answer in answers} == {503}
     assert not [answer.text for answer in answers if "secret" in answer.text or str(tmp_path) in answer.text]
     assert str(hidden) in caplog.text
 
 
-def test_which_addresses_are_this_machine_only():
-    assert all(map(is_loopback_host, ("127.0.0.1", "127.1.2.3", "::1", "localhost")))
-    assert not any(map(is_loopback_host, ("", "0.0.0.0", "::", "192.168.1.2", "example.org")))
+def test_a_warning_is_for_addresses_that_others_reach():
+    hosts = ("127.0.0.1", "127.1.2.3", "::1", "localhost", "", "0.0.0.0", "::", "192.168.1.2", "example.org")
+    warned = [bool(key_warning(host, "It", "API_KEY")) for host in hosts]
+    assert warned == [False] * 4 + [True] * 5

@@ -180,6 +180,21 @@ def test_a_model_that_does_not_load_is_named_with_the_reason(tmp_path: Path, tin
         pass
 
 
+@pytest.mark.parametrize(("change", "reason"), [
+    (("dynamic_batching {", "dynamic_batching { preferred_batch_size: [64]"), "preferred size must be <= max batch size"),
+    (('name: "openclip_vit_b32"', 'name: "other"'), "directory name must equal model name"),
+])  # fmt: skip
+def test_a_configuration_that_triton_refuses_is_named_with_its_reason(
+    tmp_path, tiny_repository, change, reason
+):
+    shutil.copytree(tiny_repository / "openclip_vit_b32", tmp_path / "openclip_vit_b32")
+    path = tmp_path / "openclip_vit_b32" / "config.pbtxt"
+    path.write_text(path.read_text().replace(*change))
+    refused = pytest.raises(PhotodupError, match=f"The configuration of 'openclip_vit_b32': .*{reason}")
+    with refused, EmbeddedTriton(tmp_path):
+        pass
+
+
 def test_a_wrong_line_in_a_configuration_is_named_before_the_start(tmp_path: Path, tiny_exports) -> None:
     render_repository("cpu-embedded", tmp_path, tiny_exports, models=["openclip_vit_b32"])
     path = tmp_path / "openclip_vit_b32" / "config.pbtxt"
@@ -198,7 +213,7 @@ def test_no_triton_here_says_what_to_do(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_model_that_is_not_rendered_is_named(tmp_path: Path) -> None:
-    with pytest.raises(PhotodupError, match="Model nonesuch is not in"):
+    with pytest.raises(PhotodupError, match=r"nonesuch.*make it with `photodup render`"):
         EmbeddedTriton(tmp_path, ["nonesuch"])
 
 

@@ -35,7 +35,7 @@ class Remote:
     pretrained: str | None = None
     dim: int | None = None
     precision: str | None = None
-    gate: str | None = None
+    accuracy_check: str | None = None
     max_images: int = 32
     max_bytes: int = 1 << 60
 
@@ -151,14 +151,20 @@ def error_sentence(response: httpx.Response) -> str:
     return " ".join(str(text).split())[:300]
 
 
-def bad_image(response: httpx.Response) -> ImageError:
-    error = ImageError(error_sentence(response))
+def image_problems(response: httpx.Response) -> list[tuple[int, str]]:
+    """Return the positions of the images that a refusal lists, with the reason of each."""
     try:
-        problem = read_json_answer(response.content)["errors"][0]
-        error = ImageError(problem["reason"])
-        error.index = problem["index"]
-    except (AnswerError, LookupError, TypeError):
-        pass
+        problems = read_json_answer(response.content)["errors"]
+        return [(int(problem["index"]), str(problem["reason"])) for problem in problems]
+    except (AnswerError, LookupError, TypeError, ValueError):
+        return []
+
+
+def bad_image(response: httpx.Response) -> ImageError:
+    if not (problems := image_problems(response)):
+        return ImageError(error_sentence(response))
+    error = ImageError(problems[0][1])
+    error.index = problems[0][0]
     return error
 
 

@@ -1,7 +1,7 @@
 """Clients of the FastAPI service and of Triton: a server's description, and embeddings with retries."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
@@ -22,6 +22,7 @@ from photodup.embedding.client.http import (
     Transient,
     bad_image,
     error_sentence,
+    image_problems,
     which_server,
 )
 from photodup.embedding.imaging import IMAGE_SIZE, ImageError
@@ -38,26 +39,19 @@ _INPUTS = {
 Answered = TypeVar("Answered")
 
 
-class EmbeddingServer(Protocol):
-    """A server of embeddings; thread-safe."""
+def server_client(
+    url: str | None, backend: Backend, patience: Patience
+) -> "FastApiServer | TritonOverHttp | TritonOverGrpc":
+    """Return the client of a backend's server; thread-safe.
 
-    def describe(self) -> Remote:
-        """Return its description; raise `ServerError` if it is not there or is another server."""
+    Its `describe` raises `ServerError` if the server is not there or is another one. Its `infer` maps n encoded images, or
+    uint8, float16 or float32 [n, 3, 224, 224], to float32 [n, dim].
 
-    def infer(self, images: Any) -> np.ndarray:
-        """Return float32 [n, dim] for n encoded images, or for uint8, float16 or float32 [n, 3, 224, 224].
-
-        Raises:
-            ImageError: an image cannot be read; `.index` is its position.
-            BrokenEmbedding: the model answered NaN, infinities or zeros for some images.
-            ServerError: the server does not answer after the allowed attempts.
-        """
-
-    def close(self) -> None: ...
-
-
-def server_client(url: str | None, backend: Backend, patience: Patience) -> EmbeddingServer:
-    """Return the client of a backend's server."""
+    Raises of `infer`:
+        ImageError: an image cannot be read; `.index` is its position.
+        BrokenEmbedding: the model answered NaN, infinities or zeros for some images.
+        ServerError: the server does not answer after the allowed attempts.
+    """
     if backend.server == "fastapi":
         return FastApiServer(url or "http://localhost:8002", backend, patience)
     if backend.protocol == "http":
@@ -80,22 +74,24 @@ class FastApiServer:
         try:
             info = read_json_answer(response.raise_for_status().content)
             identity = {name: info[name] for name in ("digest", "name", "pretrained", "dim")}
+            computing = {name: info.get(name) for name in ("precision", "accuracy_check")}
             limits = info["limits"]
             # base64 adds a third; the form's headers add about 150 bytes an image
             maxima = {"max_images": limits["max_images"], "max_bytes": int(limits["max_body_bytes"] * 0.7)}
-            return Remote(precision=info.get("precision"), gate=info.get("gate"), **identity, **maxima)
+            return Remote(**computing, **identity, **maxima)
         except (httpx.HTTPError, AnswerError, ValueError, KeyError, TypeError):
             if response.status_code == 404 and self._http.call("GET", "/healthz").status_code == 200:
                 return Remote(max_images=8)  # a service like the published one, which has no /info
             raise self._http.explain(response, FASTAPI) from None
 
-    def infer(self, images: list[bytes]) -> np.ndarray:
+    def infer(self, images: Any) -> np.ndarray:
         response = self._http.post(self._protocol.encode(images))
         if response.status_code == 400:
             raise bad_image(response)
         if response.status_code == 413 and len(images) > 1:  # such as too many pixels together
             return self._halves(images)
-        if response.status_code == 500 and (rows := _broken(response)):
+        if response.status_code == 500 and (problems := image_problems(response)):
+            rows = [row for row, _ in problems]
             raise BrokenEmbedding(f"{self.url}: {error_sentence(response)}", rows)
         if response.status_code in (413, 422):
             raise ServerError(f"{self.url} refuses the request: {error_sentence(response)}")
@@ -114,14 +110,6 @@ class FastApiServer:
 
     def close(self) -> None:
         self._http.close()
-
-
-def _broken(response: httpx.Response) -> list[int]:
-    """Return the image positions that an error 500 lists."""
-    try:
-        return [int(problem["index"]) for problem in read_json_answer(response.content)["errors"]]
-    except (AnswerError, ValueError, KeyError, TypeError):
-        return []
 
 
 class _Triton:
@@ -158,7 +146,7 @@ class _Triton:
             pretrained=parameters.get("pretrained"),
             dim=outputs["embedding"][-1],
             precision=parameters.get("precision"),
-            gate=parameters.get("gate"),
+            accuracy_check=parameters.get("accuracy_check"),
             max_images=model.max_batch or 1,
         )
 

@@ -16,15 +16,12 @@ PyTorch uses one thread per core. `threads` (or `OMP_NUM_THREADS`) changes that 
 pool.
 """
 
-import json
-import sys
 from pathlib import Path
 
 from photodup.core.errors import PhotodupError
-from photodup.core.extras import missing_extra
 from photodup.core.paths import build_dir
 from photodup.core.settings import environment
-from photodup.embedding.engines.export import export, export_apart, known_export
+from photodup.embedding.engines.export import export_apart, known_export
 from photodup.embedding.engines.model import ImageModel, check_choice, check_processor
 from photodup.embedding.engines.onnx_runtime import OnnxModel, existing
 from photodup.embedding.engines.openvino import OpenVinoModel
@@ -41,7 +38,6 @@ def load_model(
     threads: int | None = None,
     device: str | None = None,
     name: str | None = None,
-    file: Path | None = None,
     directory: Path | None = None,
 ) -> ImageModel:
     """Load an encoder: weights × engine × precision.
@@ -53,7 +49,6 @@ def load_model(
         threads: CPU threads for the computation.
         device: `cpu`, `cuda`, `cuda:1` or `mps`; default the best there is.
         name: an open_clip architecture; default `MODEL_NAME`, else ViT-B-32.
-        file: INT8: the quantised file; default the one that `photodup export` made of these weights.
         directory: where exports and quantised files are; default build/models.
 
     Raises:
@@ -67,8 +62,6 @@ def load_model(
     if exported:  # the file has its own architecture
         name = environment().model_name or UNNAMED
     check_choice(engine, precision)
-    if engine == "triton":
-        raise PhotodupError("Triton runs its own models: start the service with ENGINE=triton.")
     if engine == "pytorch":
         if exported:
             raise PhotodupError(f"{weights} is exported already: run it with the engine onnx or openvino.")
@@ -79,7 +72,7 @@ def load_model(
         check_processor(precision)  # before minutes of exporting
     path = export_of(weights, name=name, directory=directory, is_read=precision != "int8")
     if precision == "int8":
-        path = find_int8(path, engine, file=file, directory=directory)
+        path = find_int8(path, engine, directory)
     if engine == "openvino":
         return OpenVinoModel(path, name=name, precision=precision, threads=threads)
     return OnnxModel(path, name=name, device=device, threads=threads, precision=precision)
@@ -102,24 +95,4 @@ def export_of(
     if path := known_export(name, weights, directory or build_dir() / "models", is_read=is_read):
         return path
     chosen = {"MODEL_PRETRAINED": weights, "MODEL_NAME": name}
-    return export_apart(directory=directory, env=chosen).files["fp32"]
-
-
-def main() -> None:
-    """Export the environment's model: arguments are a folder and variants. The program of `export_apart`."""
-    directory, *variants = sys.argv[1:]
-    try:
-        model = load_model(device="cpu")
-        files = export(model, Path(directory), variants)
-    except PhotodupError as error:
-        sys.exit(f"photodup: {error}")
-    except ImportError as error:
-        if not (missing := missing_extra(error, "serve")):
-            raise
-        sys.exit(f"photodup: {missing}")
-    paths = {variant: str(path) for variant, path in files.items()}
-    print(json.dumps([paths, model.digest, model.pretrained]))
-
-
-if __name__ == "__main__":
-    main()
+    return export_apart(directory=directory, env=chosen)["fp32"]

@@ -15,7 +15,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -108,21 +107,12 @@ def _sidecar(facts: Mapping[str, Any]) -> str:
     return json.dumps(facts, indent=1) + "\n"
 
 
-@dataclass(frozen=True)
-class Exports:
-    """The files of some weights, by variant; INT8 files as `openvino-int8` and `onnx-int8`."""
-
-    files: dict[str, Path]
-    model_digest: str = ""
-    pretrained: str = ""
-
-
 def export_apart(
     variants: Sequence[str] = ("fp32",),
     *,
     directory: Path | None = None,
     env: Mapping[str, str] | None = None,
-) -> Exports:
+) -> dict[str, Path]:
     """Export the model that `MODEL_NAME` and `MODEL_PRETRAINED` choose, in a process of its own.
 
     Exporting needs PyTorch and the weights, about 1 GB that a serving process should not hold.
@@ -132,18 +122,20 @@ def export_apart(
         directory: where the files go; default build/models.
         env: environment variables that override those of this process.
 
+    Returns:
+        The file of each variant.
+
     Raises:
         PhotodupError: the weights are missing, or the export differs from PyTorch.
     """
-    program = [sys.executable, "-P", "-m", "photodup.embedding.engines.encoder"]
-    command = [*program, str(directory or build_dir() / "models"), *variants]
+    command = [sys.executable, "-P", "-m", "photodup", "export", str(directory or build_dir() / "models")]
+    command += [f"--variant={variant}" for variant in variants]
     process = subprocess.run(command, env=inherited(**(env or {})), capture_output=True, text=True)
     if process.returncode:
         lines = process.stderr.strip().splitlines() or ["it printed nothing"]
         raise PhotodupError(lines[-1].removeprefix("photodup: "))
-    # The last line: libraries print others before it.
-    files, model_digest, pretrained = json.loads(process.stdout.splitlines()[-1])
-    return Exports({variant: Path(path) for variant, path in files.items()}, model_digest, pretrained)
+    paths = process.stdout.splitlines()[-len(variants) :]  # libraries print other lines before them
+    return dict(zip(variants, map(Path, paths), strict=True))
 
 
 def exported_path(model: ImageModel, directory: Path, variant: str) -> Path:

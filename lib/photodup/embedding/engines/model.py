@@ -20,10 +20,8 @@ SUPPORTED: dict[str, tuple[str, ...]] = {
     "pytorch": ("fp32", "tf32", "bf16", "fp16"),
     "onnx": ("fp32", "tf32", "int8"),
     "openvino": ("fp32", "bf16", "int8"),
-    "triton": ("fp32", "tf32", "bf16", "fp16", "int8"),
 }
-"""Precisions of each engine: PyTorch, ONNX Runtime (CPU or CUDA), OpenVINO (CPU), and a Triton behind the service."""
-ENGINES = tuple(SUPPORTED)
+"""Precisions of each engine in this process: PyTorch, ONNX Runtime (CPU or CUDA), OpenVINO (CPU)."""
 
 
 class ImageModel(Protocol):
@@ -34,7 +32,7 @@ class ImageModel(Protocol):
         pretrained: where the weights come from, as `MODEL_PRETRAINED` takes it.
         dim: length of an embedding.
         is_random: random weights: fit for timings, never for decisions.
-        engine: what runs the graph, one of `ENGINES`.
+        engine: what runs the graph, one of `SUPPORTED`, or `triton`.
         precision: how it computes, one of `PRECISIONS`.
         source_digest: hex of weights and options, the same at every precision.
     """
@@ -67,7 +65,9 @@ def check_choice(engine: str, precision: str) -> None:
         PhotodupError: names the choices.
     """
     if engine not in SUPPORTED:
-        raise PhotodupError(f"There is no engine {engine!r} (ENGINE): use one of {', '.join(ENGINES)}.")
+        raise PhotodupError(
+            f"There is no engine {engine!r} (ENGINE): use one of {', '.join(SUPPORTED)}; only the service takes triton."
+        )
     if precision not in PRECISIONS:
         raise PhotodupError(
             f"There is no precision {precision!r} (PRECISION): use one of {', '.join(PRECISIONS)}."
@@ -127,25 +127,21 @@ def processor_flags() -> frozenset[str]:
     return frozenset({"asimddp"} if apple else cpuinfo("flags", "features").split())
 
 
-def check_processor(precision: str, flags: frozenset[str] | None = None) -> None:
+def check_processor(precision: str) -> None:
     """Refuse a precision for which this processor has no instructions.
-
-    Args:
-        flags: instruction sets; default this processor's.
 
     Raises:
         PhotodupError: names the instructions and the next best precision.
     """
-    if can_compute(precision, flags):
+    if can_compute(precision):
         return
     instructions = INSTRUCTIONS[precision]
-    next_best = next(p for p in FASTEST_FIRST if p != precision and can_compute(p, flags))
+    next_best = next(p for p in FASTEST_FIRST if p != precision and can_compute(p))
     raise PhotodupError(
         f"This processor has none of the instructions for {precision} ({', '.join(instructions)}): use {next_best}."
     )
 
 
-def can_compute(precision: str, flags: frozenset[str] | None = None) -> bool:
+def can_compute(precision: str) -> bool:
     """Tell whether the processor has the instructions for a precision."""
-    flags = processor_flags() if flags is None else flags
-    return precision not in INSTRUCTIONS or bool(flags & set(INSTRUCTIONS[precision]))
+    return precision not in INSTRUCTIONS or bool(processor_flags() & set(INSTRUCTIONS[precision]))

@@ -30,7 +30,6 @@ def open_session(
     threads: int | None = None,
     optimize: bool = True,
     profile_prefix: str | None = None,
-    remedy: str = "delete it and run `photodup export` again",
 ) -> "onnxruntime.InferenceSession":
     """Open a session with the servers' settings.
 
@@ -40,7 +39,6 @@ def open_session(
         provider_options: by provider.
         threads: CPU threads; default one for each available core.
         profile_prefix: path prefix of the operator profiler's trace; None for no trace.
-        remedy: for the error about a file that cannot be loaded.
 
     Raises:
         PhotodupError: no such file or no model in it, or a provider does not load.
@@ -67,7 +65,8 @@ def open_session(
     except Exception as error:  # ONNX Runtime's exceptions share no public base class
         reason = str(error).splitlines()[0][:200]
         raise PhotodupError(
-            f"ONNX Runtime cannot load {path}, it may be cut short or not a model: {remedy} ({reason})."
+            f"ONNX Runtime cannot load {path}, it may be cut short or not a model: delete it and run `photodup export` "
+            f"again ({reason})."
         ) from error
     if (runs := session.get_providers()[0]) != providers[0]:
         raise PhotodupError(
@@ -134,6 +133,14 @@ def input_dtype(kind: str, shape: Sequence[object]) -> type | None:
     is_image = len(shape) == 4 and not isinstance(shape[0], int) and shape[1] == 3
     sides = {side for side in shape[2:] if isinstance(side, int)}
     return _DTYPES.get(kind) if is_image and sides <= {IMAGE_SIZE} else None
+
+
+def no_encoder(path: Path, tensors: Sequence[str]) -> PhotodupError:
+    """Return the refusal of a graph with other tensors than an image encoder has."""
+    return PhotodupError(
+        f"{path} is no image encoder from float32, float16 or uint8 [n, 3, {IMAGE_SIZE}, {IMAGE_SIZE}] to [n, dim]: its "
+        f"tensors are {' and '.join(tensors)}."
+    )
 
 
 class ExportedModel:
@@ -226,11 +233,7 @@ class OnnxModel(ExportedModel):
         dtype = input_dtype(inputs[0].type, inputs[0].shape) if len(inputs) == 1 else None
         answer = outputs[0].shape
         if dtype is None or len(answer) != 2 or not isinstance(answer[1], int):
-            shapes = [f"{tensor.type} {tensor.shape}" for tensor in (*inputs, *outputs)]
-            raise PhotodupError(
-                f"{path} is no image encoder from float32, float16 or uint8 [n, 3, {IMAGE_SIZE}, {IMAGE_SIZE}] to "
-                f"[n, dim]: its tensors are {' and '.join(shapes)}."
-            )
+            raise no_encoder(path, [f"{tensor.type} {tensor.shape}" for tensor in (*inputs, *outputs)])
         self._dtype, self._input, self._output = dtype, inputs[0].name, outputs[0].name
         self.dim = answer[1]
 

@@ -12,7 +12,7 @@ from photodup.core.extras import import_extra
 from photodup.core.files import available_cores
 from photodup.embedding.engines.cpu import HINTS, describe_openvino, openvino_settings
 from photodup.embedding.engines.model import check_processor
-from photodup.embedding.engines.onnx_runtime import ExportedModel, existing, input_dtype
+from photodup.embedding.engines.onnx_runtime import ExportedModel, existing, input_dtype, no_encoder
 from photodup.embedding.imaging import IMAGE_SIZE
 
 NOTES = "photodup"  # key in an IR's rt_info for quantise.py's notes
@@ -123,8 +123,5 @@ def _check_shapes(network: Any, path: Path) -> tuple[type, int]:
         axes = [axis.get_length() if axis.is_static else None for axis in network.input(0).partial_shape]
         dtype = input_dtype(_KINDS.get(network.input(0).element_type.get_type_name(), ""), axes)
     if dtype is None:
-        raise PhotodupError(
-            f"{path} is no image encoder from float32 or uint8 [n, 3, {IMAGE_SIZE}, {IMAGE_SIZE}] to "
-            f"[n, dim]: its tensors are {' and '.join(shapes)}."
-        )
+        raise no_encoder(path, shapes)
     return dtype, network.output(0).partial_shape[1].get_length()

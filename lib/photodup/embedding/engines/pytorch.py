@@ -145,5 +145,5 @@ def _with_tf32(allowed: bool, run: Any, images: Any) -> Any:
     try:
         return run(images)
     finally:
-        for place, value in zip(places, before, strict=True):
-            place.fp32_precision = value
+        for place, setting in zip(places, before, strict=True):
+            place.fp32_precision = setting

@@ -4,7 +4,7 @@ NNCF knows vision transformers: SmoothQuant moves large activation channels into
 stay float, and biases are corrected on the calibration photographs. Depthwise convolutions stay float too: INT8 makes them
 less exact and no faster. ONNX Runtime's tool has none of this; it is there for comparison.
 
-Calibration sets the ranges, so the photographs must be of the kind that will be embedded. `photodup.study.accuracy.gate`
+Calibration sets the ranges, so the photographs must be of the kind that will be embedded. `photodup.study.accuracy.flips`
 decides whether a file may be used.
 """
 
@@ -30,7 +30,6 @@ from photodup.embedding.engines.reduced import WeightsSource, load_graph, reduce
 from photodup.embedding.engines.weights import quiet_tools
 
 MIN_PHOTOGRAPHS = 32
-ENGINES = ("openvino", "onnx")
 _BATCH = 8  # images per calibration run
 QUANTIZED_OPERATORS = ("Conv", "Gemm", "MatMul")
 
@@ -58,8 +57,6 @@ def quantise(
     Raises:
         PhotodupError: too few photographs, no NNCF, or a graph that cannot be quantised.
     """
-    if engine not in ENGINES:
-        raise PhotodupError(f"INT8 files are made for {' and '.join(ENGINES)}, not for {engine}.")
     if len(images) < MIN_PHOTOGRAPHS:
         raise PhotodupError(
             f"INT8 needs at least {MIN_PHOTOGRAPHS} photographs to calibrate with, and there are {len(images)}: give a "
@@ -83,9 +80,9 @@ def quantise(
             raise
         except Exception as error:  # the tools' errors share no base class
             reason = " ".join(str(error).split())[:160] or type(error).__name__
-            tool, other = ("NNCF", "bf16 or fp32") if engine == "openvino" else ("ONNX Runtime", "fp32")
+            tool, alternative = ("NNCF", "bf16 or fp32") if engine == "openvino" else ("ONNX Runtime", "fp32")
             raise PhotodupError(
-                f"{tool} cannot quantise {source.path.name} ({reason}): use {other} for these weights."
+                f"{tool} cannot quantise {source.path.name} ({reason}): use {alternative} for these weights."
             ) from error
         # The notes first: a file with another digest in its notes does not count as intact.
         write_notes(path, replace(notes, sha256=model_sha256(scratch)))

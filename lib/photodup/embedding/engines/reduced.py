@@ -1,7 +1,7 @@
-"""Files of reduced precisions, their notes, and the verdicts of the accuracy check (the gate).
+"""Files of reduced precisions, their notes, and the verdicts of the accuracy check.
 
-Beside each file lies a `.json` with its notes. BF16 has only the `.json` with the gate's result, since engines round as
-they compute. A result counts only for the file whose SHA-256 it names.
+Beside each file lies a `.json` with its notes. BF16 has only the `.json`, since engines round as they compute. A verdict
+counts only for the file whose SHA-256 the notes name.
 """
 
 import hashlib
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     import onnx
 
 # Raise when the recipe of a precision changes, so that older files are not used.
-RECIPE_VERSION = 2
-GATED = ("int8", "bf16")  # precisions that `photodup export` checks
-_SUFFIX = {"openvino": ".xml", "onnx": ".onnx"}
+RECIPE_VERSION = 3
+CHECKED = ("int8", "bf16")  # precisions that `photodup export` checks
+INT8_SUFFIXES = {"openvino": ".xml", "onnx": ".onnx"}
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,8 @@ class Notes:
         model_name, model_pretrained, model_digest: the weights.
         sha256: of the quantised model; empty for BF16.
         calibration: `photographs` (count), `digest` (of their pixels); empty for BF16.
-        gate: result of `photodup.study.accuracy.gate`; None before it ran.
-        draft_size: shortest side, pixels, if the gate checked JPEGs decoded at a reduced scale; 0 if it checked the
-            precision.
+        accuracy_check: result of `photodup.study.accuracy.flips`; None before it ran.
+        draft_size: shortest side, pixels, if JPEGs decoded at a reduced scale were checked; 0 if the precision was.
     """
 
     engine: str
@@ -73,7 +72,7 @@ class Notes:
     model_digest: str
     sha256: str = ""
     calibration: dict[str, int | str | list[str]] = field(default_factory=dict)
-    gate: dict[str, Any] | None = None
+    accuracy_check: dict[str, Any] | None = None
     draft_size: int = 0
 
 
@@ -106,34 +105,28 @@ def reduced_path(source: WeightsSource, engine: str, precision: str, directory: 
     The suffix is `.xml` for OpenVINO, `.onnx` for ONNX Runtime, and `.json` for a precision without a file.
     """
     key = hashlib.sha256(f"{source.model_digest}-{engine}-{precision}-{RECIPE_VERSION}".encode()).hexdigest()
-    suffix = _SUFFIX.get(engine, ".json") if precision == "int8" else ".json"
+    suffix = INT8_SUFFIXES[engine] if precision == "int8" else ".json"
     folder = directory or build_dir() / "models"
     return folder / f"{source.model_name.lower()}-{engine}-{precision}-{key[:12]}{suffix}"
 
 
-def find_int8(fp32: Path, engine: str, *, file: Path | None = None, directory: Path | None = None) -> Path:
+def find_int8(fp32: Path, engine: str, directory: Path | None = None) -> Path:
     """Return the intact INT8 file of an export.
 
     Args:
         fp32: the float32 export.
-        file: a file elsewhere; default the one of `photodup export --precision int8`.
 
     Raises:
         PhotodupError: the file is missing, damaged, or made from other weights.
     """
     source = source_of(fp32)
-    path = file or reduced_path(source, engine, "int8", directory)
+    path = reduced_path(source, engine, "int8", directory)
     remedy = f"make one with `photodup export --precision int8 --engine {engine}`, or use bf16 or fp32"
     if not path.is_file():
         raise PhotodupError(f"There is no INT8 file of {source.model_name} for {engine} at {path}: {remedy}.")
     notes = read_notes(path)
-    if notes is None or notes.precision != "int8":
-        raise PhotodupError(f"{path} does not say which weights it was made from: {remedy}.")
-    if notes.model_digest != source.model_digest:
-        raise PhotodupError(
-            f"{path} was made from other weights ({notes.model_name}, digest {notes.model_digest[:12]}) than "
-            f"{fp32.name} ({source.model_digest[:12]}): {remedy}."
-        )
+    if notes is None or (notes.precision, notes.model_digest) != ("int8", source.model_digest):
+        raise PhotodupError(f"{path} does not say that it was made from {fp32.name}: {remedy}.")
     if notes.sha256 != _sha256_of(path):
         raise PhotodupError(f"{path} is not what was written there: {remedy}.")
     return path
@@ -162,11 +155,11 @@ def may_decide(precision: str, verdict: str) -> bool:
 def why_not(precision: str, verdict: str) -> str:
     """Return a clause why a precision may not decide, and what to use instead."""
     finding = {
-        "refused": "the gate refused it",
-        "undecided": "the gate could not decide about it",
-    }.get(verdict, "the gate was never asked about it")
-    asks = f", or let the gate look at it with `photodup export --precision {precision}`"
-    return f"computes in {precision}, and {finding}: use fp32{asks if precision in GATED else ''}"
+        "refused": "its accuracy check refused it",
+        "undecided": "its accuracy check could not decide",
+    }.get(verdict, "its accuracy was never checked")
+    check = f", or check it with `photodup export --precision {precision}`"
+    return f"computes in {precision}, and {finding}: use fp32{check if precision in CHECKED else ''}"
 
 
 def what_is_left(source: WeightsSource, engine: str, precision: str, directory: Path | None = None) -> str:
@@ -181,18 +174,18 @@ def what_is_left(source: WeightsSource, engine: str, precision: str, directory: 
 
 
 def verdict_on(model: ImageModel) -> str:
-    """Return the gate's verdict on a loaded encoder: passed, refused, undecided, not asked, or not needed (FP32)."""
+    """Return the verdict on a loaded encoder: passed, refused, undecided, not asked, or not needed (FP32)."""
     if model.precision == "fp32":
         return "not needed"
     if model.engine == "triton":  # Triton states it
-        return getattr(model, "gate", None) or "not asked"
+        return getattr(model, "accuracy_check", None) or "not asked"
     file = getattr(model, "path", None) if model.precision == "int8" else None
     source = _weights_of(model)
     return verdict_in(file or reduced_path(source, model.engine, model.precision), source)
 
 
 def draft_path(source: WeightsSource, engine: str, precision: str, directory: Path | None = None) -> Path:
-    """Return the path of the gate's verdict on JPEGs decoded at a reduced scale.
+    """Return the path of the verdict on JPEGs decoded at a reduced scale.
 
     At FP32 all engines share it; at other precisions their embeddings differ.
     """
@@ -200,7 +193,7 @@ def draft_path(source: WeightsSource, engine: str, precision: str, directory: Pa
 
 
 def draft_verdict_on(model: ImageModel, directory: Path | None = None) -> str:
-    """Return the gate's verdict on a loaded encoder with JPEGs decoded at a reduced scale, like `verdict_on`."""
+    """Return the verdict on a loaded encoder with JPEGs decoded at a reduced scale, like `verdict_on`."""
     source = _weights_of(model)
     path = draft_path(source, model.engine, model.precision, directory)
     notes, file = read_notes(path), getattr(model, "path", None)
@@ -218,9 +211,9 @@ def _weights_of(model: ImageModel) -> WeightsSource:
 def verdict_in(path: Path, source: WeightsSource) -> str:
     """Return the verdict on these weights in the notes at `path`, or `not asked`."""
     notes = read_notes(path)
-    if notes is None or notes.model_digest != source.model_digest or not notes.gate:
+    if notes is None or notes.model_digest != source.model_digest or not notes.accuracy_check:
         return "not asked"
-    return notes.gate["verdict"]
+    return notes.accuracy_check["verdict"]
 
 
 def _sha256_of(path: Path) -> str:

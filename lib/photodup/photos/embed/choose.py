@@ -200,9 +200,9 @@ def choose_decoding(embedder: "Embedder", digests: Sequence[str]) -> tuple[bool,
         return False, ""
     verdict = draft_verdict_on(model)
     finding = {
-        "passed": "which passed the gate",
-        "refused": "since the gate refused a reduced scale",
-        "undecided": "since the gate could not decide about a reduced scale",
+        "passed": "which passed its accuracy check",
+        "refused": "since the accuracy check refused a reduced scale",
+        "undecided": "since the accuracy check could not decide about a reduced scale",
     }.get(verdict, "`photodup export --precision fp32 --draft` asks whether a reduced scale would do")
     return verdict == "passed", f"{_how(verdict == 'passed')}, {finding}"
 

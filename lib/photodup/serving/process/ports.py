@@ -1,6 +1,5 @@
 """TCP ports for servers that we start."""
 
-import ipaddress
 import socket
 
 from photodup.core.addresses import cannot_listen
@@ -12,24 +11,13 @@ def reachable(host: str) -> str:
     return "127.0.0.1" if host in ("", "0.0.0.0") else host
 
 
-def is_loopback_host(host: str) -> bool:
-    """Tell whether only this machine reaches a server listening on `host`."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:  # a name, or empty for all addresses
-        return False
-
-
 def key_warning(host: str, service: str, variable: str) -> str:
     """Return a warning about a server without a key; empty on loopback."""
-    where = host or "all addresses"
+    if host in ("localhost", "::1") or host.startswith("127."):
+        return ""
     return (
-        ""
-        if is_loopback_host(host)
-        else f"{service} listens at {where} and asks for no key, so everybody who reaches this machine can use it: "
-        f"set {variable}, or listen at 127.0.0.1."
+        f"{service} listens at {host or 'all addresses'} and asks for no key, so everybody who reaches this machine can "
+        f"use it: set {variable}, or listen at 127.0.0.1."
     )
 
 

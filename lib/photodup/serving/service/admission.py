@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 
 from photodup.serving.service.bodies import RequestError
+from photodup.serving.service.settings import ServiceSettings
 
 # Half-life of past work in the estimate, in seconds of work: it follows a change of load within seconds.
 _HALF_LIFE_S = 1.0
@@ -72,18 +73,10 @@ class QueuePlace:
 
 
 class Admission:
-    """Counts the images of complete requests in the queue; arriving bodies do not count.
+    """Counts the images of complete requests in the queue; arriving bodies do not count."""
 
-    Args:
-        max_requests: maximum number of complete requests.
-        max_wait_s: longest expected wait.
-        lanes: images decoded at the same time.
-        batch_max: most images in one execution.
-    """
-
-    def __init__(self, *, max_requests: int, max_wait_s: float, lanes: int, batch_max: int = 1) -> None:
-        self._max_requests, self._max_wait_s, self._lanes = max_requests, max_wait_s, lanes
-        self._batch_max = batch_max
+    def __init__(self, settings: ServiceSettings) -> None:
+        self._settings = settings
         self._requests = 0
         self._ahead = {"decoding": 0, "costly": 0, "computing": 0}
         self.decoding, self.costly, self.computing = Pace(), Pace(), Pace()
@@ -91,9 +84,10 @@ class Admission:
     @property
     def batch_limit(self) -> int:
         """Images in one execution: `batch_max`, or as many as take a quarter of the bound."""
-        pace = self.computing.seconds_per_image
-        fitting = int(_EXECUTION_SHARE * self._max_wait_s / pace) if pace else self._batch_max
-        return max(1, min(self._batch_max, fitting))
+        limit, pace = self._settings.batch_max, self.computing.seconds_per_image
+        if pace:
+            limit = min(limit, int(_EXECUTION_SHARE * self._settings.max_wait_s / pace))
+        return max(1, limit)
 
     @property
     def expected_wait_s(self) -> float:
@@ -105,26 +99,27 @@ class Admission:
         decoding = self._ahead["decoding"]
         computing = decoding + self._ahead["computing"]
         return max(
-            decoding * self.decoding.seconds_per_image / self._lanes,
+            decoding * self.decoding.seconds_per_image / self._settings.decode_threads,
             (computing + min(computing, self.batch_limit - 1)) * self.computing.seconds_per_image,
         )
 
     def check(self) -> None:
         """Raise Overloaded if a new request would wait too long."""
-        if self._requests >= self._max_requests:
+        if self._requests >= self._settings.max_in_flight:
             raise Overloaded(f"{self._requests} requests are in flight already: retry in a second.", 1)
         self._refuse_beyond(self.expected_wait_s)
 
     def check_costly(self) -> None:
         """Raise Overloaded if an image that needs a deadline would wait too long for a process."""
-        self._refuse_beyond(self._ahead["costly"] * self.costly.seconds_per_image / self._lanes)
+        ahead_s = self._ahead["costly"] * self.costly.seconds_per_image
+        self._refuse_beyond(ahead_s / self._settings.decode_threads)
 
     def _refuse_beyond(self, wait_s: float) -> None:
-        if wait_s > _EXPECTED_SHARE * self._max_wait_s:
+        if wait_s > _EXPECTED_SHARE * self._settings.max_wait_s:
             raise Overloaded(
-                f"The expected wait is {wait_s:.1f} s, too long for the limit of {self._max_wait_s:g} s "
+                f"The expected wait is {wait_s:.1f} s, too long for the limit of {self._settings.max_wait_s:g} s "
                 "(MAX_WAIT_S): retry later.",
-                wait_s - self._max_wait_s,
+                wait_s - self._settings.max_wait_s,
             )
 
     @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""The FastAPI application: routes, the gate before them (API key, overload), and the server."""
+"""The FastAPI application: routes, early refusals (API key, overload), and the server."""
 
 import asyncio
 import contextlib
@@ -6,7 +6,6 @@ import hmac
 import logging
 import sys
 from collections.abc import AsyncIterator, Callable
-from functools import partial
 from types import FrameType
 from typing import Any, Literal
 
@@ -22,10 +21,8 @@ from photodup.core.errors import PhotodupError
 from photodup.core.http_protocol import ImpatientProtocol
 from photodup.embedding.engines.reduced import verdict_on
 from photodup.serving.process.ports import claim_ports, key_warning
-from photodup.serving.service import openai_form
 from photodup.serving.service.bodies import Base64Request, RequestError, RequestProblem
-from photodup.serving.service.handler import Service, encode_answer
-from photodup.serving.service.openai_form import EmbeddingsAnswer, ModelEntry, Models, OpenAiProblem
+from photodup.serving.service.handler import Service
 from photodup.serving.service.settings import ServiceSettings, read_settings
 
 log = logging.getLogger("photodup.service")
@@ -63,8 +60,8 @@ class Info(BaseModel):
     gpus: list[str] = Field(description="model of each GPU that the driver lists, whether it is used or not")
     engine: str
     precision: str
-    gate: str = Field(
-        description="accuracy check of a reduced precision: passed, refused, undecided, not asked; else not needed"
+    accuracy_check: str = Field(
+        description="of a reduced precision: passed, refused, undecided, not asked; not needed at fp32"
     )
     jpeg_scale: str = Field(description="whole, or reduced: large JPEGs are decoded at a smaller size")
     runtime: dict[str, str] = Field(
@@ -77,29 +74,13 @@ class Status(BaseModel):
     status: str
 
 
-_SENTENCES = {
-    400: "An image cannot be read, or is too large once decoded; or the body is cut short",
-    401: "An API key is needed",
-    408: "The body arrives too slowly",
-    413: "Too many images or pixels, or too large a body",
-    415: "Another content type is needed",
-    422: "The body has another form",
-    500: "The service failed, or the model's answer is no embedding (NaN, infinities or zero)",
-    503: "Not ready, or too much at a time: retry",
-}
-
-
-def _described(body: type[BaseModel], errors: dict[int, str]) -> dict[int | str, dict[str, Any]]:
-    """Return OpenAPI responses: the body and a description of each status."""
-    return {status: {"model": body, "description": text} for status, text in errors.items()}
-
-
 def _taking(media_type: str, schema: dict[str, Any]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {media_type: {"schema": schema}}}}
 
 
-ERRORS = _described(RequestProblem, _SENTENCES)
-OPENAI_ERRORS = _described(OpenAiProblem, _SENTENCES | {404: "There is no such model"})
+ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": RequestProblem} for status in (400, 401, 408, 413, 415, 422, 500, 503)
+}
 FILES = {
     "type": "object",
     "properties": {
@@ -110,23 +91,23 @@ FILES = {
 
 # Health checks, such as a cluster's, need no key.
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/health"})
-_WORK_PATHS = frozenset({"/embed", "/embed/base64", openai_form.PATH})
+_WORK_PATHS = frozenset({"/embed", "/embed/base64"})
 _NO_KEY = "This service asks for an API key: send it as X-API-Key, or as Authorization: Bearer KEY."
 
 
-def refusal(path: str, error: RequestError) -> JSONResponse:
-    """Return the answer to a refused request; under /v1/ in OpenAI's form."""
+def refusal(service: Service, path: str, error: RequestError) -> JSONResponse:
+    """Count a refused request and return its answer."""
+    if path in _WORK_PATHS:
+        service.stages.request(error.status)
     headers = {
         401: {"WWW-Authenticate": "Bearer"},
         408: {"Connection": "close"},  # do not wait for the rest of a slow body
         503: {"Retry-After": str(error.retry_after_s)},
     }.get(error.status)
-    is_openai = path.startswith(openai_form.PREFIX)
-    body: BaseModel = openai_form.problem(error.status, str(error)) if is_openai else error.problem
-    return JSONResponse(body.model_dump(), error.status, headers)
+    return JSONResponse(error.problem.model_dump(), error.status, headers)
 
 
-class Gate:
+class EarlyRefusal:
     """ASGI middleware that refuses requests before any work: without the API key, or if embeddings would wait too long.
 
     At ten times the load nine of ten requests end here.
@@ -153,9 +134,7 @@ class Gate:
             if path in _WORK_PATHS and scope["method"] == "POST" and self._service.batcher:
                 self._service.admission.check()
         except RequestError as error:
-            if path in _WORK_PATHS:
-                self._service.stages.request(error.status)
-            return refusal(path, error)
+            return refusal(self._service, path, error)
         return None
 
     def _has_key(self, headers: Headers) -> bool:
@@ -186,13 +165,11 @@ def create_app(settings: ServiceSettings, on_failure: Callable[[str], None] = lo
         lifespan=lifespan,
     )
     app.state.service = service
-    app.add_middleware(Gate, service=service)
+    app.add_middleware(EarlyRefusal, service=service)
 
     @app.exception_handler(RequestError)
     async def refuse(request: Request, error: RequestError) -> JSONResponse:
-        if request.url.path in _WORK_PATHS:
-            service.stages.request(error.status)
-        return refusal(request.url.path, error)
+        return refusal(service, request.url.path, error)
 
     @app.exception_handler(RequestValidationError)
     async def refuse_parameter(request: Request, error: RequestValidationError) -> JSONResponse:
@@ -205,27 +182,16 @@ def create_app(settings: ServiceSettings, on_failure: Callable[[str], None] = lo
 
     form = _taking("multipart/form-data", FILES)
     as_json = _taking("application/json", Base64Request.model_json_schema())
-    body = _taking("application/json", openai_form.EmbeddingsRequest.model_json_schema())
 
     @app.post("/embed", response_model=Embeddings, responses=ERRORS, openapi_extra=form)
     async def embed(request: Request, encoding: Encoding = "float") -> Response:
         """Embed the files of a form, one or many, whatever the field is called."""
-        return await service.embed(request, service.read_files, partial(encode_answer, encoding=encoding))
+        return await service.embed(request, service.read_files, encoding)
 
     @app.post("/embed/base64", response_model=Embeddings, responses=ERRORS, openapi_extra=as_json)
     async def embed_base64(request: Request, encoding: Encoding = "float") -> Response:
         """Embed images given as base64 in JSON."""
-        return await service.embed(request, service.read_json, partial(encode_answer, encoding=encoding))
-
-    @app.post(openai_form.PATH, response_model=EmbeddingsAnswer, responses=OPENAI_ERRORS, openapi_extra=body)
-    async def embed_openai(request: Request) -> Response:
-        """Embed images given as data URIs, in OpenAI's form."""
-        return await service.embed_openai(request)
-
-    @app.get("/v1/models", responses={503: {"model": OpenAiProblem}})
-    async def models() -> Models:
-        """List the one model, in OpenAI's form."""
-        return Models(data=[ModelEntry(id=openai_form.model_id(service.ready()[0]))])
+        return await service.embed(request, service.read_json, encoding)
 
     @app.get("/healthz")
     async def healthz() -> Status:
@@ -254,7 +220,7 @@ def create_app(settings: ServiceSettings, on_failure: Callable[[str], None] = lo
             jpeg_scale="reduced" if service.decoder.draft_size else "whole",
             device=getattr(model, "device", "cpu"),
             gpus=service.stages.gpus.names(),
-            gate=verdict_on(model),
+            accuracy_check=verdict_on(model),
             runtime=getattr(model, "runtime", dict)(),
             limits=ServiceLimits(**limits, max_body_bytes=int(s.max_body_mb * 1e6)),
         )

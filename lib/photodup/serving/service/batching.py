@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from photodup.serving.service.admission import Admission, too_late
+from photodup.serving.service.settings import ServiceSettings
 
 
 @dataclass(frozen=True)
@@ -43,24 +44,19 @@ class Batcher:
 
     Args:
         compute: uint8 [n, 3, h, w] -> float32 [n, dim]; called in that thread only.
-        batch_max: most images in one execution; 1 computes one request at a time.
-        delay_s: longest wait for further requests once the model is free.
-        on_execution: called with (images, requests, seconds) after each execution, in that thread.
-        admission: also limits the images of an execution by their pace.
+        admission: limits the images of an execution, and gets its time.
+        on_execution: called with the number of images after each execution, in that thread.
     """
 
     def __init__(
         self,
         compute: Callable[[np.ndarray], np.ndarray],
-        *,
-        batch_max: int = 1,
-        delay_s: float = 0.0,
-        on_execution: Callable[[int, int, float], None] = lambda images, requests, seconds: None,
-        admission: Admission | None = None,
+        settings: ServiceSettings,
+        admission: Admission,
+        on_execution: Callable[[int], None],
     ) -> None:
-        self._admission = admission
-        self._compute, self._on_execution = compute, on_execution
-        self._batch_max, self._delay_s = batch_max, delay_s
+        self._compute, self._admission, self._on_execution = compute, admission, on_execution
+        self._batch_max, self._delay_s = settings.batch_max, settings.batch_delay_ms / 1000
         self._waiting: collections.deque[_Request] = collections.deque()
         self._changed = threading.Condition()
         self._in_flight_before = 1
@@ -104,7 +100,8 @@ class Batcher:
                     request.future.set_exception(error)
                 continue
             seconds = time.perf_counter() - started
-            self._on_execution(len(images), len(batch), seconds)  # before the answers: counters never lag
+            self._admission.computing.add(len(images), seconds)
+            self._on_execution(len(images))  # before the answers: counters never lag
             first = 0
             for request in batch:
                 last = first + len(request.images)
@@ -125,15 +122,14 @@ class Batcher:
 
     def _pop(self) -> list[_Request]:
         batch: list[_Request] = []
-        n_images, limit = 0, self._admission.batch_limit if self._admission else self._batch_max
+        n_images, limit = 0, self._admission.batch_limit
         while self._waiting and (not batch or n_images + len(self._waiting[0].images) <= limit):
             request = self._waiting.popleft()
             # False: the caller has left.
             if request.future.set_running_or_notify_cancel():
                 batch.append(request)
                 n_images += len(request.images)
-        pace = self._admission.computing.seconds_per_image if self._admission else 0.0
-        now = time.perf_counter()
+        pace, now = self._admission.computing.seconds_per_image, time.perf_counter()
         late = [r for r in batch if now + (n_images - len(r.images)) * pace > r.deadline]
         for request in late:
             request.future.set_exception(too_late())

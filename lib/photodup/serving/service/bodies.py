@@ -11,6 +11,8 @@ from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
+from photodup.serving.service.settings import ServiceSettings
+
 # Window over which the rate of a body is measured, so that a pause of a second or two does not count.
 _WINDOW_S = 5.0
 
@@ -85,14 +87,19 @@ class _InMemoryParser(MultiPartParser):
 
 
 async def stream(
-    request: Request, max_bytes: int, take: ReserveBytes, *, max_s: float, min_bytes_per_s: float
+    request: Request, take: ReserveBytes, settings: ServiceSettings
 ) -> AsyncGenerator[bytes, None]:
     """Yield the body as it arrives, within bounds of size and time.
 
     Raises:
-        RequestError: it is too large, the client left, or it is too slow: not complete after `max_s`, or at less than
-            `min_bytes_per_s` for five seconds.
+        RequestError: it is too large, the client left, or it is too slow: not complete after BODY_SECONDS, or at less
+            than MIN_BODY_RATE for five seconds.
     """
+    max_bytes, max_s, min_rate = (
+        int(settings.max_body_mb * 1e6),
+        settings.body_seconds,
+        settings.min_body_rate,
+    )
     too_large = RequestError(
         413, f"The body is larger than {max_bytes / 1e6:g} MB: send fewer or smaller images."
     )
@@ -101,7 +108,7 @@ async def stream(
         raise too_large
     loop = asyncio.get_running_loop()
     end = loop.time() + max_s
-    window_s = _WINDOW_S if min_bytes_per_s else max_s
+    window_s = _WINDOW_S if min_rate else max_s
     received, window_began, window_bytes = 0, loop.time(), 0
     chunks = request.stream()
     while True:
@@ -111,12 +118,9 @@ async def stream(
         except StopAsyncIteration:
             return
         except TimeoutError:
-            is_late = loop.time() >= end
-            state = (
-                f"is not complete after {max_s:g} seconds"
-                if is_late
-                else (f"arrives at less than {min_bytes_per_s:,.0f} bytes a second")
-            )
+            state = f"arrives at less than {min_rate:,.0f} bytes a second"
+            if loop.time() >= end:
+                state = f"is not complete after {max_s:g} seconds"
             raise RequestError(
                 408, f"The body {state}: send smaller images, or fewer (BODY_SECONDS, MIN_BODY_RATE)."
             ) from None
@@ -130,7 +134,7 @@ async def stream(
         take(len(chunk))
         yield chunk
         window_bytes += len(chunk)
-        if window_bytes >= min_bytes_per_s * window_s:
+        if window_bytes >= min_rate * window_s:
             window_began, window_bytes = loop.time(), 0
 
 
@@ -159,26 +163,27 @@ async def read_multipart(
 
 
 def read_base64(body: bytes, max_images: int) -> list[bytes]:
-    """Return the decoded images of a JSON body."""
+    """Return the decoded images of a JSON body; bad ones are reported together."""
     try:
-        images = Base64Request.model_validate_json(body).images
+        encoded = Base64Request.model_validate_json(body).images
     except ValidationError as error:
-        message = f'The body should be {{"images": ["<base64>", …]}}: {first_fault(error)}.'
-        raise RequestError(422, message) from None
-    return decoded(
-        images,
-        max_images,
-        lambda text: of_base64(text.partition(",")[2] if text.startswith("data:") else text),
-    )
+        first = error.errors(include_url=False, include_input=False)[0]
+        fault = ": ".join(filter(None, [".".join(map(str, first["loc"])), first["msg"]]))
+        raise RequestError(422, f'The body should be {{"images": ["<base64>", …]}}: {fault}.') from None
+    if len(encoded) > max_images:
+        raise too_many(max_images)
+    images, problems = [], []
+    for index, text in enumerate(encoded):
+        try:
+            images.append(_of_base64(text.partition(",")[2] if text.startswith("data:") else text))
+        except ValueError as error:
+            problems.append(ImageProblem(index=index, reason=str(error)))
+    if problems:
+        raise bad_images(problems)
+    return images
 
 
-def first_fault(error: ValidationError) -> str:
-    """Return the first fault in a JSON body: its place, and the error."""
-    first = error.errors(include_url=False, include_input=False)[0]
-    return ": ".join(filter(None, [".".join(map(str, first["loc"])), first["msg"]]))
-
-
-def of_base64(text: str) -> bytes:
+def _of_base64(text: str) -> bytes:
     """Decode base64, also with line breaks or in the URL alphabet; raise a ValueError that names the fault."""
     with contextlib.suppress(ValueError):  # the usual form
         return base64.b64decode(text, validate=True)
@@ -187,21 +192,6 @@ def of_base64(text: str) -> bytes:
         return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except ValueError as error:
         raise ValueError(f"not base64 ({error})") from None
-
-
-def decoded(texts: list[str], max_images: int, decode: Callable[[str], bytes]) -> list[bytes]:
-    """Decode each text; refuse too many, and report all that raise a ValueError together."""
-    if len(texts) > max_images:
-        raise too_many(max_images)
-    images, problems = [], []
-    for index, text in enumerate(texts):
-        try:
-            images.append(decode(text))
-        except ValueError as error:
-            problems.append(ImageProblem(index=index, reason=str(error)))
-    if problems:
-        raise bad_images(problems)
-    return images
 
 
 def bad_images(problems: list[ImageProblem]) -> RequestError:

@@ -17,6 +17,7 @@ from photodup.embedding.decode_pool import Cancellation, Cancelled, DecodePool
 from photodup.embedding.imaging import ImageError
 from photodup.serving.service.admission import Admission, Pace, too_late
 from photodup.serving.service.bodies import ImageProblem, RequestError, bad_images
+from photodup.serving.service.settings import ServiceSettings
 
 # Longest decoding of one request's costly images, in deadlines of one image.
 _DEADLINES_PER_REQUEST = 2
@@ -32,14 +33,14 @@ class RequestWork:
         deadline: end of the allowed wait, by `time.perf_counter()`; work on its own images extends it.
     """
 
-    def __init__(self, images: list[bytes], max_request_pixels: int, max_wait_s: float) -> None:
-        self.deadline = time.perf_counter() + max_wait_s
+    def __init__(self, images: list[bytes], settings: ServiceSettings) -> None:
+        self.deadline = time.perf_counter() + settings.max_wait_s
         self.images = list(images)
         self.cancellation = Cancellation()
         self.costly: list[int] = []
         self.problems: list[ImageProblem] = []
         self._decoded: dict[int, np.ndarray] = {}
-        self._limit, self._pixels = max_request_pixels, 0
+        self._limit, self._pixels = settings.max_request_pixels, 0
         self._future: Future | None = None
         self._lock = threading.Lock()
 
@@ -98,27 +99,22 @@ class RequestWork:
 
 
 class Decoder:
-    """The threads and processes that decode for the service.
-
-    Args:
-        threads: for ordinary JPEGs, and as many worker processes for the rest, on demand.
-        max_pixels: width × height of one image.
-        deadline_s: seconds for one image that needs a deadline.
-        admission: gets the time of each image.
+    """The threads and processes that decode for the service: `decode_threads` of each.
 
     Attributes:
         draft_size: of `imaging.decode`, set once the model is loaded.
     """
 
-    def __init__(self, *, threads: int, max_pixels: int, deadline_s: float, admission: Admission) -> None:
-        self._max_pixels, self._deadline_s, self._admission = max_pixels, deadline_s, admission
+    def __init__(self, settings: ServiceSettings, admission: Admission) -> None:
+        self._max_pixels, self._deadline_s = settings.max_pixels, settings.decode_seconds
+        self._admission, threads = admission, settings.decode_threads
         self.draft_size: int | None = None
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="decode")
         self._callers = ThreadPoolExecutor(threads, thread_name_prefix="costly")
         self._processes = DecodePool(
             "photodup.embedding.imaging:packed_model_input",
             size=threads,
-            deadline_s=deadline_s,
+            deadline_s=self._deadline_s,
             remedy="raise DECODE_SECONDS",
         )
 

@@ -8,11 +8,12 @@ for a client that has left is dropped. `BATCH_MAX=1` is the published service: o
 """
 
 import asyncio
+import base64
 import logging
 import sys
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from functools import partial
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import numpy as np
 from fastapi import Request, Response
@@ -24,7 +25,7 @@ from photodup.embedding.engines.encoder import ImageModel, load_model
 from photodup.embedding.engines.reduced import draft_verdict_on, may_decide, verdict_on, why_not
 from photodup.embedding.imaging import DRAFT_SIZE
 from photodup.embedding.vectors import BROKEN, broken_rows, digest_drafted
-from photodup.serving.service import bodies, openai_form
+from photodup.serving.service import bodies
 from photodup.serving.service.admission import Admission, QueuePlace
 from photodup.serving.service.batching import Batcher, Computed
 from photodup.serving.service.bodies import RequestError
@@ -47,18 +48,8 @@ class Service:
         self.settings = settings
         self.stages = Stages()
         self.budget = bodies.BodyBudget(int(settings.max_buffered_mb * 1e6))
-        self.admission = Admission(
-            max_requests=settings.max_in_flight,
-            max_wait_s=settings.max_wait_s,
-            lanes=settings.decode_threads,
-            batch_max=settings.batch_max,
-        )
-        self.decoder = Decoder(
-            threads=settings.decode_threads,
-            max_pixels=settings.max_pixels,
-            deadline_s=settings.decode_seconds,
-            admission=self.admission,
-        )
+        self.admission = Admission(settings)
+        self.decoder = Decoder(settings, self.admission)
         self.model: ImageModel | None = None
         self.batcher: Batcher | None = None
         self.failure: str | None = None
@@ -80,47 +71,31 @@ class Service:
         if not may_decide(model.precision, verdict := verdict_on(model)):
             log.warning("%s %s.", model.name, why_not(model.precision, verdict))
         self.model = model
-        self.batcher = Batcher(
-            model.embed_pixels,
-            batch_max=s.batch_max,
-            delay_s=s.batch_delay_ms / 1000,
-            on_execution=self._executed,
-            admission=self.admission,
-        )
-
-    def _executed(self, images: int, requests: int, seconds: float) -> None:
-        self.admission.computing.add(images, seconds)
-        self.stages.execution(images, requests, seconds)
+        self.batcher = Batcher(model.embed_pixels, s, self.admission, self.stages.execution)
 
     def close(self) -> None:
         self.decoder.close()
         if self.batcher:
             self.batcher.close()
 
-    def ready(self) -> tuple[ImageModel, Batcher]:
-        """Return the model and its batcher; raise RequestError 503 until it is loaded."""
-        if self.model is None or self.batcher is None:
+    async def embed(self, request: Request, read: Reader, encoding: str) -> Response:
+        """Answer one request for embeddings; `encoding` is that of `encode_answer`."""
+        model, batcher = self.model, self.batcher
+        if model is None or batcher is None:
             raise RequestError(503, self.failure or "The model is still loading: retry when /readyz says so.")
-        return self.model, self.batcher
-
-    async def embed(
-        self, request: Request, read: "Reader", encode: Callable[[np.ndarray], bytes]
-    ) -> Response:
-        """Answer one request for embeddings; `encode` writes the body."""
-        model, batcher = self.ready()
         self.stages.in_flight.inc()
         try:
             with self.budget.open() as take:
                 started = time.perf_counter()
                 images = await read(request, take)
                 received = time.perf_counter()
-                work = RequestWork(images, self.settings.max_request_pixels, self.settings.max_wait_s)
+                work = RequestWork(images, self.settings)
                 del images
                 with self.admission.enter(len(work.images)) as place:
                     computed, decoded = await self._while_wanted(request, work, place, batcher)
             self._require_sound(computed.embeddings, model.precision)
             before = time.perf_counter()
-            body = encode(computed.embeddings)
+            body = encode_answer(computed.embeddings, encoding)
             for name, seconds in (
                 ("receive", received - started),
                 ("decode", decoded - received),
@@ -183,37 +158,20 @@ class Service:
             watching.cancel()
             work.cancel()
 
-    def _stream(self, request: Request, take: bodies.ReserveBytes) -> AsyncGenerator[bytes, None]:
-        s = self.settings
-        return bodies.stream(
-            request, int(s.max_body_mb * 1e6), take, max_s=s.body_seconds, min_bytes_per_s=s.min_body_rate
-        )
-
     async def read_files(self, request: Request, take: bodies.ReserveBytes) -> list[bytes]:
         _require(request, "multipart/form-data")
-        chunks = self._stream(request, take)
+        chunks = bodies.stream(request, take, self.settings)
         return await bodies.read_multipart(request.headers, chunks, self.settings.max_images)
 
     async def read_json(self, request: Request, take: bodies.ReserveBytes) -> list[bytes]:
-        read = partial(bodies.read_base64, max_images=self.settings.max_images)
-        return await self._json(read, request, take)
-
-    async def embed_openai(self, request: Request) -> Response:
-        """Answer one request in OpenAI's form."""
-        form = openai_form.OpenAiRequest(self.ready()[0], self.settings.max_images)
-        return await self.embed(request, partial(self._json, form.images), form.encode)
-
-    async def _json(
-        self, read: Callable[[bytes], list[bytes]], request: Request, take: bodies.ReserveBytes
-    ) -> list[bytes]:
         """Read a JSON body; parse a large one in a thread."""
         _require(request, "application/json")
-        body = bytearray()
-        async for chunk in self._stream(request, take):
+        body, max_images = bytearray(), self.settings.max_images
+        async for chunk in bodies.stream(request, take, self.settings):
             body += chunk
         if len(body) < 1 << 18:
-            return read(bytes(body))
-        return await asyncio.to_thread(read, bytes(body))
+            return bodies.read_base64(bytes(body), max_images)
+        return await asyncio.to_thread(bodies.read_base64, bytes(body), max_images)
 
 
 def _load(settings: ServiceSettings) -> ImageModel:
@@ -238,14 +196,17 @@ def _seconds_of_one(model: ImageModel) -> float:
 def _require(request: Request, content_type: str) -> None:
     actual = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if actual != content_type:
-        other = "/embed/base64" if content_type.startswith("multipart") else "/embed"
+        alternative = "/embed/base64" if content_type.startswith("multipart") else "/embed"
         raise RequestError(
             415,
-            f"{request.url.path} takes {content_type}, not {actual or 'an untyped body'}; see also {other}.",
+            f"{request.url.path} takes {content_type}, not {actual or 'an untyped body'}; see also {alternative}.",
         )
 
 
 def encode_answer(embeddings: np.ndarray, encoding: str) -> bytes:
-    """Return embeddings in the service's own form, as numbers or base64."""
-    rows = openai_form.embedding_rows(embeddings, encoding)
+    """Return the body of an answer; `base64` encodes each embedding's float32 values, little-endian."""
+    if encoding == "base64":
+        rows: list[Any] = [base64.b64encode(row.astype("<f4").tobytes()).decode() for row in embeddings]
+    else:
+        rows = embeddings.tolist()
     return to_json({"embeddings": rows})  # ten times faster than json.dumps for floats

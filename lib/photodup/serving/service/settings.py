@@ -6,7 +6,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from photodup.core.errors import PhotodupError
 from photodup.core.files import available_cores
 from photodup.core.settings import DEFAULT_NAME, DEFAULT_PRETRAINED, header_text
-from photodup.embedding.engines.model import ENGINES, PRECISIONS
+from photodup.embedding.backends import PRECISIONS
+from photodup.embedding.engines.model import SUPPORTED
 
 
 class ServiceSettings(BaseSettings):
@@ -19,7 +20,7 @@ class ServiceSettings(BaseSettings):
     device: str | None = Field(None, description="cpu, cuda, mps; the best there is by default")
     engine: str | None = Field(
         None,
-        description=f"{', '.join(ENGINES)}; by default chosen by the weights; triton: computed by a Triton",
+        description=f"{', '.join(SUPPORTED)}, triton (computed by a Triton); by default chosen by the weights",
     )
     precision: str = Field("fp32", description=f"{', '.join(PRECISIONS)}, as far as the engine has it")
     threads: int = Field(default_factory=available_cores, ge=1, description="CPU threads of the model")

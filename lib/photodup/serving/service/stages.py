@@ -29,7 +29,6 @@ from prometheus_client.registry import Collector
 
 STAGES = ("receive", "decode", "queue", "compute", "respond")
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
-_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 class Stages:
@@ -42,23 +41,16 @@ class Stages:
         ProcessCollector(registry=self.registry)  # Linux only
         self.gpus = GpuCollector()
         self.registry.register(self.gpus)
-        histogram = partial(Histogram, registry=self.registry)
         counter = partial(Counter, registry=self.registry)
-        stage = histogram(
+        stage = Histogram(
             "photodup_request_stage_seconds",
             "Time of a request in a stage: receive (body read and parsed), decode (bytes to pixels), queue, "
             "compute (the execution it was part of), respond (answer encoded)",
             ["stage"],
             buckets=_SECONDS,
+            registry=self.registry,
         )
         self._stages = {name: stage.labels(name) for name in STAGES}
-        self._execution = histogram(
-            "photodup_execution_seconds", "Time of one execution of the model", buckets=_SECONDS
-        )
-        self._images = histogram("photodup_batch_size", "Images in one execution", buckets=_SIZES)
-        self._requests_together = histogram(
-            "photodup_batch_requests", "Requests in one execution", buckets=_SIZES
-        )
         self._inferences = counter("photodup_inferences", "Images embedded")
         self._executions = counter("photodup_executions", "Executions of the model")
         self._requests = counter("photodup_requests", "Requests for embeddings, by HTTP status", ["status"])
@@ -76,10 +68,7 @@ class Stages:
     def request(self, status: int) -> None:
         self._requests.labels(str(status)).inc()
 
-    def execution(self, images: int, requests: int, seconds: float) -> None:
-        self._execution.observe(seconds)
-        self._images.observe(images)
-        self._requests_together.observe(requests)
+    def execution(self, images: int) -> None:
         self._inferences.inc(images)
         self._executions.inc()
 
@@ -130,7 +119,7 @@ class GpuCollector(Collector):
 
     def names(self) -> list[str]:
         """Return the model of each GPU, by its driver's name."""
-        return [_text(self._nvml.nvmlDeviceGetName(device)) for device in self._devices]
+        return [self._nvml.nvmlDeviceGetName(device) for device in self._devices]
 
     def describe(self) -> Iterator[Any]:
         """Return nothing, so that registering does not call the driver."""
@@ -140,14 +129,10 @@ class GpuCollector(Collector):
         """Yield one metric family for each figure."""
         if not self._devices:
             return
-        uuids = [_text(self._nvml.nvmlDeviceGetUUID(device)) for device in self._devices]
+        uuids = [self._nvml.nvmlDeviceGetUUID(device) for device in self._devices]
         for name, (text, read) in _GAUGES.items():
             family = GaugeMetricFamily(name, text, labels=["gpu"])
             for uuid, device in zip(uuids, self._devices, strict=True):
                 with contextlib.suppress(Exception):  # slices (MIG) tell no utilisation, some cards no power
                     family.add_metric([uuid], read(self._nvml, device))
             yield family
-
-
-def _text(text: bytes | str) -> str:
-    return text.decode() if isinstance(text, bytes) else text

@@ -38,7 +38,8 @@ class TritonModel(ExportedModel):
         self._remote = self._server.describe()
         self.name, self.pretrained = self._remote.name or "", self._remote.pretrained or "unknown"
         self.dim, self.is_random = self._remote.dim or 0, is_random(self.pretrained)
-        self.precision, self.gate = self._remote.precision or backend.precision, self._remote.gate
+        self.precision = self._remote.precision or backend.precision
+        self.accuracy_check = self._remote.accuracy_check
         self.digest = self.source_digest = self._remote.digest or ("emulated" if backend.is_emulated else "")
         if not self.digest or precision not in ("fp32", self.precision):
             raise PhotodupError(

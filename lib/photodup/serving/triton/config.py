@@ -37,7 +37,7 @@ def read_config(path: Path) -> "ModelConfig":
         text = path.read_text()
     except OSError as error:
         raise PhotodupError(
-            f"{path}: {error.strerror}. A Triton model is a folder with a config.pbtxt."
+            f"{path}: {error.strerror}. A Triton model is a folder with a config.pbtxt: make it with `photodup render`."
         ) from error
     return parse_config(text, str(path))
 
@@ -53,6 +53,11 @@ def parse_config(text: str, where: str = "config") -> "ModelConfig":
         raise PhotodupError(f"{where} is not a Triton model configuration: line {error}.") from error
 
 
+def models_in(repository: Path) -> list[str]:
+    """Return the names of the models in a repository."""
+    return sorted(path.parent.name for path in repository.glob("*/config.pbtxt"))
+
+
 def write_config(config: "ModelConfig", path: Path, note: str = "") -> None:
     """Write `config.pbtxt` atomically, if it differs."""
     from google.protobuf import text_format
@@ -64,34 +69,6 @@ def write_if_changed(path: Path, text: str) -> None:
     """Write a file if its text differs; Triton would reload the model of a newer file."""
     if not path.exists() or path.read_text() != text:
         write_atomically(path, text)
-
-
-def check_config(config: "ModelConfig", folder: Path) -> None:
-    """Refuse a configuration that Triton would refuse when it loads the model, or would misunderstand.
-
-    Raises:
-        PhotodupError: names the field and the remedy.
-    """
-    where = f"{folder.name}/config.pbtxt"
-    if config.name != folder.name:
-        raise PhotodupError(f"{where}: name is {config.name!r}; it must be the folder's, {folder.name!r}.")
-    if not config.backend and not config.platform:
-        raise PhotodupError(f'{where}: no backend; write for example backend: "onnxruntime".')
-    if not config.input or not config.output:
-        raise PhotodupError(f"{where}: needs at least one input and one output.")
-    if config.HasField("dynamic_batching"):
-        if config.max_batch_size < 1:
-            raise PhotodupError(f"{where}: dynamic_batching needs max_batch_size of at least 1.")
-        too_large = [n for n in config.dynamic_batching.preferred_batch_size if n > config.max_batch_size]
-        if too_large:
-            raise PhotodupError(
-                f"{where}: preferred_batch_size {too_large} is above max_batch_size {config.max_batch_size}."
-            )
-    if config.optimization.cuda.graphs and config.backend == "onnxruntime":
-        raise PhotodupError(
-            f"{where}: optimization.cuda.graphs does nothing with ONNX Runtime (the TensorRT backend alone "
-            "reads it); take the line out."
-        )
 
 
 def set_batching(config: "ModelConfig", variant: str) -> None:

@@ -6,10 +6,6 @@ from pathlib import Path
 
 import yaml
 
-from photodup.core.errors import PhotodupError
-
-_SUFFIXES = ("", "_fp16", "_uint8", "_jpeg")  # of the wires
-
 
 @dataclass(frozen=True)
 class Preset:
@@ -52,19 +48,3 @@ def presets() -> dict[str, Preset]:
             ),
         )
     return by_name
-
-
-def parse_emulated(model: str) -> tuple[Preset, str]:
-    """Split `emulated_<gpu>[_fp16|_uint8|_jpeg]` into preset and suffix.
-
-    Raises:
-        PhotodupError: no such preset or wire.
-    """
-    _, name, *wire = model.split("_")
-    suffix = f"_{wire[0]}" if wire else ""
-    if name not in presets() or suffix not in _SUFFIXES or len(wire) > 1:
-        raise PhotodupError(
-            f"There is no emulated model {model!r}: use emulated_<{'|'.join(presets())}>, with _fp16, _uint8 or "
-            "_jpeg for another wire."
-        )
-    return presets()[name], suffix

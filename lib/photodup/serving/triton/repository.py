@@ -7,60 +7,37 @@ run here).
 """
 
 import os
-import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 from photodup.core.errors import PhotodupError
 from photodup.core.files import available_cores, replacing
 from photodup.core.paths import project_root
 from photodup.embedding import imaging, jpeg_scans
-from photodup.embedding.backends import Backend, backend_of
+from photodup.embedding.backends import Backend, backend_of, backend_of_model
 from photodup.embedding.engines import cpu
 from photodup.embedding.engines.model import check_choice, digest_at
 from photodup.embedding.engines.onnx_runtime import model_sha256
 from photodup.embedding.engines.reduced import read_notes, reduced_path, source_of, verdict_in
 from photodup.serving.triton.config import (
-    check_config,
+    models_in,
     read_config,
     set_batching,
     set_parameter,
     write_config,
     write_if_changed,
 )
-from photodup.serving.triton.emulated import parse_emulated
+from photodup.serving.triton.emulated import Preset, presets
 
 if TYPE_CHECKING:
     from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 
 Target = Literal["cpu-embedded", "cpu", "cuda", "tensorrt"]
-TARGETS: tuple[Target, ...] = ("cpu-embedded", "cpu", "cuda", "tensorrt")
-
-WEIGHTS: dict[str, str | None] = {
-    "openclip_vit_b32": "fp32",
-    "openclip_vit_b32_tf32": "fp32",
-    "openclip_vit_b32_openvino": "fp32",
-    "openclip_vit_b32_trt": "fp32",
-    "openclip_vit_b32_trt_uint8": "uint8",
-    "openclip_vit_b32_trt_jpeg": None,
-    "openclip_vit_b32_uint8": "uint8",
-    "openclip_vit_b32_fp16": "fp16",
-    "openclip_vit_b32_preprocess": None,
-    "openclip_vit_b32_jpeg": None,
-}
-"""Triton model -> export variant of its graph; None for Python code and ensembles."""
-
-ONLY: dict[str, tuple[Target, ...]] = {
-    "openclip_vit_b32_tf32": ("cuda", "tensorrt"),
-    **dict.fromkeys([f"openclip_vit_b32_trt{wire}" for wire in ("", "_uint8", "_jpeg")], ("tensorrt",)),
-    "openclip_vit_b32_openvino": ("cpu-embedded",),
-}
-"""Models for some targets only. TensorRT has its own target, since its first start builds engines."""
+TARGETS: tuple[Target, ...] = get_args(Target)
 
 PATIENT_US = 60_000_000
 """Longest wait in the embedded servers, whose queues are measured; like `service.start.PATIENT`."""
@@ -85,10 +62,7 @@ def render_repository(
     models: Sequence[str] | None = None,
     variant: str = "default",
     instances: int = 1,
-    threads: int = 0,
     preprocess_instances: int = 2,
-    model_digest: str = "",
-    pretrained: str = "",
     device: str = "cpu",
 ) -> Path:
     """Write the repository for `target` into `out_dir` and return it.
@@ -98,72 +72,57 @@ def render_repository(
         out_dir: the repository; its other models stay, later versions of the rendered ones go.
         exported: export variant (`fp32`, `uint8`, `fp16`) -> ONNX file, from `embedding.engines.export`; and
             `openvino-int8` or `onnx-int8` -> quantised file, from `embedding.engines.quantise`.
-        models: names to render, also `emulated_<gpu>` with `_fp16`, `_uint8` or `_jpeg` on `cpu-embedded`;
-            or an encoder with engine and precision (`parse_encoder`), such as
-            `openclip_vit_b32_openvino_int8_jpeg`. None renders all models of the target whose graph is in `exported`,
-            without TF32's.
+        models: names to render, on `cpu-embedded` also `emulated_<gpu>` and encoders of OpenVINO or in another
+            precision, such as `openclip_vit_b32_openvino_int8_jpeg`. None renders all models of the target, without TF32's.
         variant: batching of the encoders: a name of `config.BATCHING` or a pbtxt snippet.
-        instances: of the encoder: per GPU on GPU targets, in all on the CPU; for emulated ones the number of GPUs.
-        threads: CPU only: intra-op threads of one instance; 0 shares the cores among the instances (`cpu-embedded`) or
-            leaves the choice to ONNX Runtime (`cpu`).
+        instances: of the encoder: per GPU on GPU targets, in all on the CPU, where they share the cores; for emulated ones
+            the number of GPUs.
         preprocess_instances: processes that decode images for the JPEG ensemble.
-        model_digest: of weights and options; clients compare it.
-        pretrained: origin of the weights, such as `laion2b_s34b_b79k` or `random:0`.
         device: `cpu-embedded` only: `cuda` lets ONNX Runtime compute on the first GPU.
 
     Raises:
-        PhotodupError: unknown target, model or variant, a missing graph, an invalid configuration.
+        PhotodupError: unknown model or variant, a missing graph, an invalid configuration.
     """
-    if target not in TARGETS:
-        raise PhotodupError(f"Target {target!r} is unknown: use {', '.join(TARGETS)}.")
     if instances < 1 or preprocess_instances < 1:
         raise PhotodupError("A model needs at least one instance.")
-    names = _available(target, exported) if models is None else with_steps(models)
-    for name in names:
-        folder = out_dir / name
-        (folder / "1").mkdir(parents=True, exist_ok=True)
-        for version in folder.iterdir():
-            if version.name.isdigit() and version.name != "1":
+    for name in _usual_models(target) if models is None else with_steps(models):
+        encoder = None if name == PREPROCESS else _encoder(name, target)
+        version_dir = out_dir / name / "1"
+        version_dir.mkdir(parents=True, exist_ok=True)
+        for version in version_dir.parent.iterdir():
+            if version.name.isdigit() and version != version_dir:
                 shutil.rmtree(version)  # left by an interrupted `add_version`; Triton would serve it
-        encoder = parse_encoder(name)
-        source = _source(name, encoder)
-        config = _committed(source)
-        if graph := _graph(name, target, exported):
-            set_parameter(config, model_digest=model_digest or "unset", pretrained=pretrained or "unset")
-        if _is_emulated(name):
-            _emulate(config, name, folder / "1")
-        elif encoder and (name not in WEIGHTS or encoder.engine == "openvino"):
-            describe_encoder(config, encoder, graph, model_digest)
-        if graph:
-            cores = threads or max(1, available_cores() // instances)
-            if target == "cpu-embedded":
-                _run_in_python(config, cores, device, folder / "1")
-            elif target == "cpu":
-                _on_cpu(config)  # the stock backend, which by default chooses its threads itself
-                if threads:
-                    set_parameter(config, intra_op_thread_count=threads)
-            link_weights(graph, folder / "1")
-        if name == PREPROCESS:
+        committed = name
+        if encoder and name not in committed_models():
+            committed = backend_of("onnx", "http", encoder.wire).triton_model
+        config = read_config(_committed_folder(committed) / "config.pbtxt")
+        config.name = name
+        if encoder is None:
             config.instance_group[0].count = preprocess_instances
             set_batching(config, "single")  # decoding gains nothing from a batch
-            copy_code(_committed_folder(name) / "1" / "model.py", folder / "1" / "model.py")
-            _copy_library(folder / "1", imaging, jpeg_scans)
-        elif config.platform != "ensemble":
+            copy_code(_committed_folder(name) / "1" / "model.py", version_dir / "model.py")
+            _copy_library(version_dir, imaging, jpeg_scans)
+        elif config.platform == "ensemble":
+            config.ensemble_scheduling.step[-1].model_name = _steps(name)[-1]
+        else:
+            if encoder.is_emulated:
+                _emulate(config, presets()[encoder.emulated_device], version_dir)
+            else:
+                graph = _graph(encoder, target, exported)
+                link_weights(graph, version_dir)
+                _describe(config, encoder, graph, exported["fp32"])
+                if target == "cpu-embedded":
+                    threads = max(1, available_cores() // instances)
+                    _run_in_python(config, threads, device, version_dir)
+                elif target == "cpu":
+                    _on_cpu(config)  # the stock backend, which chooses its threads itself
             config.instance_group[0].count = instances
             set_batching(config, variant)
         if target == "cpu-embedded" and config.dynamic_batching.HasField("default_queue_policy"):
             config.dynamic_batching.default_queue_policy.default_timeout_microseconds = PATIENT_US
-        check_config(config, folder)
-        note = f"Rendered for {target} from model_repository/{source}."
-        write_config(config, folder / "config.pbtxt", note)
+        note = f"Rendered for {target} from model_repository/{committed}."
+        write_config(config, version_dir.with_name("config.pbtxt"), note)
     return out_dir
-
-
-def _source(name: str, encoder: Backend | None) -> str:
-    """Return the committed model whose configuration a model starts from."""
-    if _is_emulated(name):
-        return f"openclip_vit_b32{parse_emulated(name)[1]}"
-    return backend_of("onnx", "http", encoder.wire).triton_model if encoder and name not in WEIGHTS else name
 
 
 def link_weights(onnx: Path, version_dir: Path) -> None:
@@ -210,15 +169,9 @@ def add_version(repository: Path, model: str, version: int, onnx: Path) -> Path:
     return folder
 
 
-def _is_emulated(name: str) -> bool:
-    return name.startswith("emulated_")
-
-
-def _steps(name: str) -> tuple[str, ...]:
-    """Return the models that an ensemble calls; they are rendered and loaded with it."""
-    if name.endswith("_jpeg"):
-        return (PREPROCESS, name.removesuffix("_jpeg") + "_uint8")
-    return ()
+def committed_models() -> list[str]:
+    """Return the names of the models in `model_repository/`."""
+    return models_in(_committed_folder())
 
 
 def with_steps(models: Iterable[str]) -> list[str]:
@@ -226,58 +179,96 @@ def with_steps(models: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(step for name in models for step in (*_steps(name), name)))
 
 
-def _available(target: Target, exported: Mapping[str, Path]) -> list[str]:
-    def usable(name: str) -> bool:
-        weights = WEIGHTS[name]
-        # TF32 only if requested by name: it changes the precision.
-        return (
-            target in ONLY.get(name, TARGETS)
-            and (weights is None or weights in exported)
-            and not name.endswith("_tf32")
-        )
-
-    return [name for name in WEIGHTS if usable(name) and all(usable(step) for step in _steps(name))]
+def _steps(name: str) -> tuple[str, ...]:
+    """Return the models that an ensemble calls; they are rendered and loaded with it."""
+    return (PREPROCESS, name.removesuffix("_jpeg") + "_uint8") if name.endswith("_jpeg") else ()
 
 
-def _graph(name: str, target: Target, exported: Mapping[str, Path]) -> Path | None:
-    """Return the exported graph of `name` on `target`; None for Python code and ensembles.
-
-    Raises:
-        PhotodupError: the model is for another target, or its graph is missing.
-    """
-    if _is_emulated(name):
-        if target != "cpu-embedded":
-            raise PhotodupError(
-                f"{name} stands for a GPU that is not there: it is for cpu-embedded, not for {target}."
-            )
-        return None
-    encoder = None if name in WEIGHTS else parse_encoder(name)
-    targets = ("cpu-embedded",) if encoder else ONLY.get(name, TARGETS)
-    if target not in targets:
-        raise PhotodupError(f"{name} is for {' and '.join(targets)} only, not for {target}.")
-    variant = WEIGHTS.get(name)
-    if encoder and encoder.wire != "jpeg":
-        variant = f"{encoder.engine}-int8" if encoder.precision == "int8" else "fp32"
-    if target == "cpu-embedded" and variant in ("fp16", "uint8"):
-        variant = "fp32"  # the graph that FastAPI runs; `onnx_session.py` converts what the wire carries
-    if variant is not None and variant not in exported:
-        remedy = "`photodup render` exports it"
-        if variant.endswith("-int8"):
-            remedy = f"run `photodup export --precision int8 --engine {variant.removesuffix('-int8')}` first"
-        raise PhotodupError(f"{name} needs the exported graph {variant!r}: {remedy}.")
-    return exported[variant] if variant else None
-
-
-def _committed_folder(name: str) -> Path:
+def _committed_folder(name: str = "") -> Path:
     return project_root() / "model_repository" / name
 
 
-def _committed(name: str) -> "ModelConfig":
-    if name not in WEIGHTS:
+def _usual_models(target: Target) -> list[str]:
+    encoders = filter(None, map(backend_of_model, committed_models()))
+    # TF32 changes the precision, so it is rendered only if requested by name.
+    usual = [b for b in encoders if target in _targets(b) and b.precision != "tf32"]
+    return with_steps(encoder.triton_model for encoder in usual)
+
+
+def _targets(encoder: Backend) -> tuple[Target, ...]:
+    if encoder.engine == "trt":  # a target of its own, since its first start builds engines
+        return ("tensorrt",)
+    if encoder.precision == "tf32":
+        return ("cuda", "tensorrt")
+    return TARGETS if (encoder.engine, encoder.precision) == ("onnx", "fp32") else ("cpu-embedded",)
+
+
+def _encoder(name: str, target: Target) -> Backend:
+    """Return the backend (over HTTP) of an encoder, or of an ensemble that ends in it.
+
+    Raises:
+        PhotodupError: there is no such model, it is for another target, or its engine lacks the precision.
+    """
+    encoder = backend_of_model(name)
+    if encoder is None or not (
+        name in committed_models()
+        or encoder.emulated_device in presets()
+        or (encoder.engine in ("onnx", "openvino") and encoder.precision != "tf32")
+    ):
         raise PhotodupError(
-            f"There is no model {name!r} for Triton: choose from {', '.join(WEIGHTS)} or emulated_<gpu>."
+            f"There is no model {name!r} for Triton: choose from {', '.join(committed_models())}, or "
+            f"emulated_<{'|'.join(presets())}> with _fp16, _uint8 or _jpeg for another wire."
         )
-    return read_config(_committed_folder(name) / "config.pbtxt")
+    if encoder.engine in ("onnx", "openvino"):
+        check_choice(encoder.engine, encoder.precision)
+    if target not in (targets := _targets(encoder)):
+        raise PhotodupError(f"{name} is for {' and '.join(targets)} only, not for {target}.")
+    return encoder
+
+
+def _graph(encoder: Backend, target: Target, exported: Mapping[str, Path]) -> Path:
+    """Return the exported graph of an encoder.
+
+    Raises:
+        PhotodupError: it is missing.
+    """
+    # The embedded Triton runs the graph that FastAPI runs; `onnx_session.py` converts what the wire carries.
+    variant = "fp32" if target == "cpu-embedded" else encoder.wire
+    if encoder.precision == "int8":
+        variant = f"{encoder.engine}-int8"
+    for graph in ("fp32", variant):  # FP32's notes name the weights
+        if graph not in exported:
+            remedy = "`photodup render` exports it"
+            if graph.endswith("-int8"):
+                remedy = f"run `photodup export --precision int8 --engine {encoder.engine}` first"
+            raise PhotodupError(f"{encoder.triton_model} needs the exported graph {graph!r}: {remedy}.")
+    return exported[variant]
+
+
+def _describe(config: "ModelConfig", encoder: Backend, graph: Path, fp32: Path) -> None:
+    """State the weights, the engine, the precision and its accuracy check in an encoder's configuration.
+
+    Raises:
+        PhotodupError: an INT8 file that was made from other weights.
+    """
+    source, sha256 = source_of(fp32), ""
+    path = reduced_path(source, encoder.engine, encoder.precision)
+    if encoder.precision == "int8":
+        path, notes = graph, read_notes(graph)
+        if notes is None or notes.model_digest != source.model_digest:
+            raise PhotodupError(
+                f"{graph} was not made from these weights ({source.model_digest[:12]}): run `photodup export "
+                f"--precision int8 --engine {encoder.engine}` with them."
+            )
+        sha256 = model_sha256(graph)
+    set_parameter(
+        config,
+        model_digest=digest_at(encoder.precision, source.model_digest, sha256),
+        pretrained=source.model_pretrained,
+        engine=encoder.engine,
+        precision=encoder.precision,
+        accuracy_check="not needed" if encoder.precision == "fp32" else verdict_in(path, source),
+    )
 
 
 def _on_cpu(config: "ModelConfig") -> None:
@@ -287,27 +278,18 @@ def _on_cpu(config: "ModelConfig") -> None:
     del config.model_warmup[1:]  # on a CPU every batch size is fast from the second call
 
 
-def _to_python(config: "ModelConfig") -> None:
-    """Turn a committed encoder configuration into one for the Python backend on the CPU."""
+def _run_in_python(config: "ModelConfig", threads: int, device: str, version_dir: Path) -> None:
     config.backend = "python"
     _on_cpu(config)
-
-
-def _run_in_python(config: "ModelConfig", threads: int, device: str, version_dir: Path) -> None:
-    _to_python(config)
     set_parameter(config, threads=threads, device=device)
     # With settings and normalisation of the FastAPI service.
     copy_code(_MODELS / "onnx_session.py", version_dir / "model.py")
     _copy_library(version_dir, imaging, jpeg_scans, cpu)
 
 
-def _emulate(config: "ModelConfig", name: str, version_dir: Path) -> None:
-    preset, _ = parse_emulated(name)
-    config.name = name
-    if config.platform == "ensemble":
-        config.ensemble_scheduling.step[-1].model_name = _steps(name)[-1]
-        return
-    _to_python(config)
+def _emulate(config: "ModelConfig", preset: Preset, version_dir: Path) -> None:
+    config.backend = "python"
+    _on_cpu(config)
     config.ClearField("model_warmup")
     config.ClearField("parameters")
     set_parameter(
@@ -328,70 +310,9 @@ def _copy_library(version_dir: Path, *modules: ModuleType) -> None:
         text = source.read_text()
         for ours, theirs in _IMPORTS.items():
             text = text.replace(ours, theirs)
-        if any(
-            "photodup" in line for line in text.splitlines() if line.lstrip().startswith(("import", "from"))
-        ):
-            raise PhotodupError(f"{source.name} imports more of photodup than Triton's Python can be given.")
         write_if_changed(version_dir / source.name, text)
 
 
 def copy_code(source: Path, destination: Path) -> None:
     """Copy one file of code."""
     write_if_changed(destination, source.read_text())
-
-
-# Encoders that are not in `model_repository/` are rendered from the configuration of their wire; engine and precision are
-# parameters of the Python model.
-_ENCODER = re.compile(
-    r"openclip_vit_b32(?:_(?P<engine>openvino))?(?:_(?P<precision>bf16|int8))?(?:_(?P<wire>fp16|uint8|jpeg))?"
-)
-
-
-def parse_encoder(name: str) -> Backend | None:
-    """Return the backend (over HTTP) of an encoder's name; None for other models.
-
-    Raises:
-        PhotodupError: the engine lacks the precision.
-    """
-    if not (match := _ENCODER.fullmatch(name)):
-        return None
-    engine, precision, wire = match["engine"] or "onnx", match["precision"] or "fp32", match["wire"] or "fp32"
-    check_choice(engine, precision)
-    return Backend("triton", engine, precision, "http", wire)
-
-
-def describe_encoder(config: "ModelConfig", encoder: Backend, file: Path | None, model_digest: str) -> None:
-    """Change the configuration of the ONNX Runtime model of a wire, in place, into that of another engine and precision.
-
-    Args:
-        file: its graph; None for an ensemble.
-        model_digest: of the weights.
-
-    Raises:
-        PhotodupError: an INT8 file that was made from other weights.
-    """
-    config.name = encoder.triton_model
-    if file is None:
-        config.ensemble_scheduling.step[-1].model_name = replace(encoder, wire="uint8").triton_model
-        return
-    sha256, gate = "", "not needed"
-    if encoder.precision == "bf16":
-        source = source_of(file)
-        gate = verdict_in(reduced_path(source, encoder.engine, "bf16"), source)
-    if encoder.precision == "int8":
-        notes = read_notes(file)
-        if model_digest and (notes is None or notes.model_digest != model_digest):
-            raise PhotodupError(
-                f"{file} was not made from these weights ({model_digest[:12]}): run `photodup export --precision int8 "
-                f"--engine {encoder.engine}` with them."
-            )
-        sha256 = model_sha256(file)
-        gate = (notes.gate or {}).get("verdict", "not asked") if notes else "not asked"
-    config.ClearField("optimization")
-    set_parameter(
-        config,
-        engine=encoder.engine,
-        precision=encoder.precision,
-        gate=gate,
-        model_digest=digest_at(encoder.precision, model_digest, sha256) if model_digest else "unset",
-    )

@@ -11,6 +11,7 @@ listens on loopback.
 import glob
 import os
 import platform
+import re
 import secrets
 import shutil
 import sys
@@ -26,7 +27,7 @@ from photodup.core.settings import environment, inherited
 from photodup.serving import control_key
 from photodup.serving.process.ports import claim_ports, reachable
 from photodup.serving.process.server_process import ServerProcess, answers
-from photodup.serving.triton.config import check_config, read_config
+from photodup.serving.triton.config import models_in, read_config
 from photodup.serving.triton.control import load_triton_model
 
 if TYPE_CHECKING:
@@ -97,6 +98,10 @@ PORTS = ("Triton HTTP", "Triton gRPC", "Triton metrics")
 
 
 def _explain(log: str) -> str:
+    if fault := re.search(
+        r"Poll failed for model directory (.*)\"", log
+    ):  # the last line says only that models failed
+        return f"The configuration of {fault[1]}."
     if "libpython" in log and "cannot open shared object" in log:
         return "Install the shared library of that Python (Debian: apt-get install libpython3.11)."
     if "shared memory" in log.lower() and "No space left" in log:
@@ -138,18 +143,13 @@ class EmbeddedTriton(ServerProcess):
         self.repository, self.host, self.timeout_s, self.progress = repository, host, timeout_s, progress
         self.models = list(models) if models is not None else models_in(repository)
         venv = triton_venv()
-        for name in self.models:
-            if not (repository / name / "config.pbtxt").exists():
-                raise PhotodupError(
-                    f"Model {name} is not in {repository}: render it first (it has "
-                    f"{', '.join(models_in(repository)) or 'no models'})."
-                )
-            # Triton reports only that "all models" failed; this names the line.
-            check_config(read_config(repository / name / "config.pbtxt"), repository / name)
+        for name in self.models:  # Triton reports only that "all models" failed; this names the line
+            read_config(repository / name / "config.pbtxt")
         claimed = claim_ports(host, dict(zip(PORTS, ports, strict=True)))
         self.http_port, self.grpc_port, self.metrics_port = claimed.values()
         remove_stale_shared_memory()
-        self._shm_prefix = _new_shm_prefix()
+        # Our process id is in it for `remove_stale_shared_memory`.
+        self._shm_prefix = f"{_SHM_PREFIX}{os.getpid()}_{secrets.token_hex(3)}_"
         key = control_key.new_key()
         self._key_files, self._stored_key = (
             ExitStack(),
@@ -223,16 +223,6 @@ class EmbeddedTriton(ServerProcess):
         super().stop()
         self._key_files.close()
         _remove_shared_memory(self._shm_prefix)
-
-
-def models_in(repository: Path) -> list[str]:
-    """Return the names of the models in a repository."""
-    return sorted(path.parent.name for path in repository.glob("*/config.pbtxt"))
-
-
-def _new_shm_prefix() -> str:
-    """Return a prefix with our process id, for `remove_stale_shared_memory`."""
-    return f"{_SHM_PREFIX}{os.getpid()}_{secrets.token_hex(3)}_"
 
 
 def remove_stale_shared_memory() -> None:

@@ -1,4 +1,4 @@
 """The accuracy check of a precision: which photo decisions it flips. `photodup export --precision` and notebook 05 run it.
 
-May import: embedding, photos. Read `gate.py` first.
+May import: embedding, photos. Read `flips.py` first.
 """

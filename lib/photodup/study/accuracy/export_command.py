@@ -10,7 +10,7 @@ from photodup.core.settings import environment
 from photodup.embedding.engines.encoder import export_of
 from photodup.embedding.engines.model import check_choice, check_processor
 from photodup.embedding.engines.reduced import (
-    GATED,
+    CHECKED,
     WeightsSource,
     draft_path,
     read_notes,
@@ -19,7 +19,7 @@ from photodup.embedding.engines.reduced import (
     write_notes,
 )
 from photodup.embedding.imaging import DRAFT_SIZE, normalize
-from photodup.study.accuracy.gate import GateResult, count_flips
+from photodup.study.accuracy.flips import AccuracyCheck, count_flips
 from photodup.study.accuracy.pictures import Pictures, choose_pictures
 
 _FEW_EDITS = ("jpeg q 30", "crop 70%", "mirror")
@@ -35,7 +35,7 @@ def export_precision(
     keep_float: Sequence[str] = (),
     draft: bool = False,
     say: Callable[[str], None] = lambda text: None,
-) -> GateResult:
+) -> AccuracyCheck:
     """Make weights ready to serve at a precision, and check whether that changes the decisions about photographs.
 
     Args:
@@ -51,7 +51,7 @@ def export_precision(
     Raises:
         PhotodupError: the processor, the weights or the photographs do not allow it.
     """
-    if precision not in GATED and not (precision == "fp32" and draft):
+    if precision not in CHECKED and not (precision == "fp32" and draft):
         raise PhotodupError(
             f"`photodup export --precision` makes int8 or bf16, not {precision}; of fp32 only --draft is a question."
         )
@@ -90,7 +90,7 @@ def check_decisions(
     directory: Path | None = None,
     draft: bool = False,
     say: Callable[[str], None] = lambda text: None,
-) -> GateResult:
+) -> AccuracyCheck:
     """Count the decisions that a precision flips, and write the verdict beside `path`.
 
     With `draft`, `precision` gets JPEGs decoded at a reduced scale, and the verdict is written beside `draft_path`.
@@ -104,5 +104,5 @@ def check_decisions(
     if draft:
         path = draft_path(source, engine, precision, directory)
         notes = replace(notes, draft_size=DRAFT_SIZE)
-    write_notes(path, replace(notes, gate=verdict.as_record()))
+    write_notes(path, replace(notes, accuracy_check=verdict.as_record()))
     return verdict

@@ -204,13 +204,13 @@ def command_of(side: Side, port: int) -> tuple[list[str], dict[str, str]]:
 
 @contextlib.contextmanager
 def _triton(side: Side) -> Iterator[Started]:
-    from photodup.serving.embedded import export_models, render_exported
-    from photodup.serving.triton.repository import with_steps
+    from photodup.serving.embedded import export_models
+    from photodup.serving.triton.repository import render_repository, with_steps
     from photodup.serving.triton.server import EmbeddedTriton
 
     models = with_steps([triton_model(side)])
     exported = export_models({"MODEL_PRETRAINED": choose_weights()})
-    repository = render_exported("cpu-embedded", build_dir() / "triton" / "peers", exported, models=models)
+    repository = render_repository("cpu-embedded", build_dir() / "triton" / "peers", exported, models=models)
     with EmbeddedTriton(repository, models) as triton:
         yield Started(side, triton.http_url, triton.ready_s, triton.pid)
 

@@ -7,15 +7,11 @@ import sys
 from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from photodup.bench.pairs.declared import Pair
 from photodup.core.paths import project_root
 from photodup.embedding.backends import Backend
 from photodup.embedding.engines.model import can_compute
-
-if TYPE_CHECKING:
-    from photodup.embedding.engines.export import Exports
 
 # Emulated on every wire: the compute time of a published GPU, and none at all, which is the emulator's own limit.
 EMULATED = tuple(
@@ -39,7 +35,7 @@ def start_servers(stack: ExitStack, name: str, pairs: Iterable[Pair]) -> Path:
     pairs = tuple(pairs)
     backends = _compared(pairs)
     exported = _exported(with_int8=any(b.precision == "int8" for b in backends))
-    if "openvino-int8" not in exported.files:
+    if "openvino-int8" not in exported:
         backends = _compared(pairs, without="int8")
     services = {(b.engine, b.precision) for b in backends if b.server == "fastapi"} - {_SERVED_ANYWAY}
     compared = sorted({b.triton_model for b in backends if b.server == "triton"} - {*MODELS, *EMULATED})
@@ -61,7 +57,7 @@ def _compared(pairs: Iterable[Pair], without: str = "") -> set[Backend]:
     return {side.backend for side in sides if has(side.backend)}
 
 
-def _exported(*, with_int8: bool) -> Exports:
+def _exported(*, with_int8: bool) -> dict[str, Path]:
     """Return the exported files, with INT8 where it is compared.
 
     The study serves INT8 whatever the accuracy check's verdict, which is written beside it and shown by notebook 05.
@@ -69,13 +65,13 @@ def _exported(*, with_int8: bool) -> Exports:
     from photodup.serving.embedded import export_models, int8_files
 
     exported = export_models()
-    if with_int8 and "openvino-int8" not in exported.files:
+    if with_int8 and "openvino-int8" not in exported:
         print("Quantising the model to INT8 (once; about a minute)", flush=True)
         # In a process of its own, for it takes a gigabyte.
         command = [sys.executable, "-P", "-m", "photodup", "export", "--precision", "int8"]
         process = subprocess.run(command, capture_output=True, text=True)
-        exported.files.update(int8_files(exported.files["fp32"]))
-        if "openvino-int8" not in exported.files:
+        exported.update(int8_files(exported["fp32"]))
+        if "openvino-int8" not in exported:
             lines = (process.stderr.strip() or process.stdout.strip()).splitlines() or ["it printed nothing"]
             print(f"No INT8 in this study: {lines[-1]}", flush=True)
     return exported

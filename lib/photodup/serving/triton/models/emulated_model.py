@@ -7,7 +7,6 @@ instances stand for k GPUs. Two models are two devices: load one at a time.
 import json
 import time
 
-import numpy as np
 import triton_python_backend_utils as pb_utils
 from emulation import emulated_embedding, sharpen_sleep, wait_until
 
@@ -18,28 +17,20 @@ class TritonPythonModel:
     def initialize(self, args):
         """Read the preset from the model's parameters."""
         config = json.loads(args["model_config"])
-        value = {key: entry["string_value"] for key, entry in config["parameters"].items()}
-        self.base_ms, self.per_image_ms = float(value["base_ms"]), float(value["per_image_ms"])
-        self.shape = tuple(int(size) for size in config["input"][0]["dims"])
-        self.dtype = np.dtype(pb_utils.triton_string_to_numpy(config["input"][0]["data_type"]))
+        preset = {key: entry["string_value"] for key, entry in config["parameters"].items()}
+        self.base_ms, self.per_image_ms = float(preset["base_ms"]), float(preset["per_image_ms"])
         sharpen_sleep()
 
     def execute(self, requests):
-        """Answer all requests after one wait, as for one batch on a GPU."""
+        """Answer all requests after one wait, as for one batch on a GPU; Triton has checked their tensors."""
         started = time.perf_counter()
         responses, images = [], 0
         for request in requests:
             array = pb_utils.get_input_tensor_by_name(request, "image").as_numpy()
-            if array.dtype != self.dtype or array.shape[1:] != self.shape:
-                reason = (
-                    f"image must be {self.dtype}{['n', *self.shape]}, got {array.dtype}{list(array.shape)}"
-                )
-                responses.append(pb_utils.InferenceResponse(error=pb_utils.TritonError(reason)))
-                continue
             images += len(array)
             output = pb_utils.Tensor("embedding", emulated_embedding(array))
             responses.append(pb_utils.InferenceResponse([output]))
         milliseconds = self.base_ms + self.per_image_ms * images
-        if images and milliseconds:
+        if milliseconds:
             wait_until(started + milliseconds / 1000)
         return responses

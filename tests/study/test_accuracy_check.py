@@ -1,4 +1,4 @@
-"""The gate: it counts the decisions that flip, passes what is harmless and refuses what is not."""
+"""The accuracy check: it counts the decisions that flip, passes what is harmless and refuses what is not."""
 
 import json
 from dataclasses import replace
@@ -17,9 +17,9 @@ from photodup.embedding.engines.reduced import source_of
 from photodup.photos.demo.encoder import export_stand_in
 from photodup.photos.demo.photographs import SOURCES
 from photodup.photos.groups.tiers import ModelThresholds
-from photodup.study.accuracy import gate
+from photodup.study.accuracy import flips
 from photodup.study.accuracy.export_command import check_decisions, export_precision
-from photodup.study.accuracy.gate import upper_bound, verdict_of_flips
+from photodup.study.accuracy.flips import upper_bound, verdict_of_flips
 from photodup.study.accuracy.pictures import choose_pictures
 
 LIMITS = ModelThresholds(0.65, 0.85, 0.75, "made up")
@@ -79,7 +79,7 @@ def test_over_the_budget_it_is_refused_and_the_next_better_is_offered(monkeypatc
     assert changed.verdict == "refused"
     assert "the budget allows 1.0%: use bf16." in changed.sentence
     assert changed.sentence.startswith("tiny at int8")
-    monkeypatch.setattr(gate, "MAX_SIMILAR_FLIP_SHARE", 0.5)
+    monkeypatch.setattr(flips, "MAX_SIMILAR_FLIP_SHARE", 0.5)
     assert asked(reference, turned(reference, 7, 0.2)).verdict == "passed"
 
 
@@ -91,7 +91,7 @@ def test_the_upper_bound_decides_and_not_the_count(monkeypatch):
     between = (found.rate + found.upper_bound) / 2
     assert found.rate < between < found.upper_bound
     for allowed, verdict in ((between, "refused"), (found.upper_bound, "passed")):
-        monkeypatch.setattr(gate, "MAX_SIMILAR_FLIP_SHARE", allowed)
+        monkeypatch.setattr(flips, "MAX_SIMILAR_FLIP_SHARE", allowed)
         assert asked(reference, changed).verdict == verdict
 
 
@@ -106,8 +106,8 @@ def test_the_bound_is_clopper_and_pearsons(flipped, pairs):
 def test_one_proven_copy_that_flips_is_enough(monkeypatch):
     reference = circle()
     changed = turned(reference, int(reference[:, 1].argmax()), 0.3)  # the one furthest from the others
-    monkeypatch.setattr(gate, "MAX_SIMILAR_FLIP_SHARE", 1)
-    monkeypatch.setattr(gate, "needs_cosine", lambda a, b: True)
+    monkeypatch.setattr(flips, "MAX_SIMILAR_FLIP_SHARE", 1)
+    monkeypatch.setattr(flips, "needs_cosine", lambda a, b: True)
     lone = asked(reference, changed)
     assert lone.verdict == "passed", "pictures of different photographs are no copies"
     pictures = held_out(60, per_photograph=60)
@@ -115,7 +115,7 @@ def test_one_proven_copy_that_flips_is_enough(monkeypatch):
     assert proven.verdict == "refused"
     assert "copy decisions flip, and the budget allows 0: use bf16" in proven.sentence
     assert 0 < proven.decisions["copies"].flipped < proven.decisions["copies"].pairs
-    monkeypatch.setattr(gate, "needs_cosine", lambda a, b: False)
+    monkeypatch.setattr(flips, "needs_cosine", lambda a, b: False)
     unproven = asked(reference, changed, pictures=pictures)
     assert unproven.verdict == "passed", "what pixels do not prove is no copy with either embedding"
     assert unproven.decisions["candidate"].flipped > 0, "counted, not judged"
@@ -129,7 +129,7 @@ def test_what_is_left_is_neither_refused_nor_impossible(tmp_path, monkeypatch):
     assert left(source, "onnx", "int8", tmp_path) == "fp32", "it has no BF16"
     assert left(source, "openvino", "int8", tmp_path) == "bf16 if it passes, else fp32"
     for verdict, wanted in (("passed", "bf16"), ("refused", "fp32 (bf16 is refused too)")):
-        notes = source.notes("openvino", "bf16", gate={"verdict": verdict})
+        notes = source.notes("openvino", "bf16", accuracy_check={"verdict": verdict})
         reduced.write_notes(reduced.reduced_path(source, "openvino", "bf16", tmp_path), notes)
         assert left(source, "openvino", "int8", tmp_path) == wanted
     monkeypatch.setattr(reduced, "can_compute", lambda precision: False)
@@ -183,7 +183,7 @@ def test_a_reduced_scale_is_asked_about_apart_from_the_precision(tmp_path, monke
     assert (apart < 8).all(), "the same pictures, in greys"
     plain = reduced.reduced_path(source, "onnx", "fp32", tmp_path)
     for name, value in {"MAX_COPY_FLIPS": 9, "MAX_SIMILAR_FLIP_SHARE": 1, "LEAST_PAIRS": 1}.items():
-        monkeypatch.setattr(gate, name, value)
+        monkeypatch.setattr(flips, name, value)
     model = load_model(f"onnx:{graph}", device="cpu")
     assert reduced.draft_verdict_on(model, tmp_path) == "not asked"
     result = check_decisions(source, "fp32", pictures, plain, engine="onnx", directory=tmp_path, draft=True)
@@ -192,7 +192,7 @@ def test_a_reduced_scale_is_asked_about_apart_from_the_precision(tmp_path, monke
     other = load_model(f"onnx:{tiny_graph(tmp_path / 'other.onnx', seed=1)}", device="cpu")
     assert reduced.draft_verdict_on(other, tmp_path) == "not asked", "other weights"
     notes = reduced.read_notes(reduced.draft_path(source, "onnx", "fp32", tmp_path))
-    assert notes.draft_size == 448 and notes.gate["pictures"] == 6
+    assert notes.draft_size == 448 and notes.accuracy_check["pictures"] == 6
 
 
 @pytest.mark.long
@@ -205,6 +205,6 @@ def test_the_trained_stand_in_is_refused(tmp_path):
     assert refused.verdict == "refused" and refused.sentence.endswith(f": use {left}.")
     assert refused.decisions["all similar"].near >= 300 and refused.decisions["copies"].pairs > 30
     path = reduced.reduced_path(source, "openvino", "int8", tmp_path)
-    assert reduced.read_notes(path).gate["verdict"] == "refused"
+    assert reduced.read_notes(path).accuracy_check["verdict"] == "refused"
     model = load_model(weights, engine="openvino", precision="int8", directory=tmp_path)
     assert reduced.verdict_on(model) == "refused", "it is served with its label"

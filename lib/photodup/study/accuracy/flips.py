@@ -54,7 +54,7 @@ class Decisions:
 
 
 @dataclass(frozen=True)
-class GateResult:
+class AccuracyCheck:
     """The outcome of the accuracy check.
 
     Attributes:
@@ -106,7 +106,7 @@ def count_flips(
     engine: str,
     directory: Path | None = None,
     is_drafted: bool = False,
-) -> GateResult:
+) -> AccuracyCheck:
     """Embed held-out pictures at FP32 and at `precision` by one engine, and judge.
 
     Args:
@@ -146,7 +146,7 @@ def verdict_of_flips(
     label: str,
     left: str,
     is_random: bool = False,
-) -> GateResult:
+) -> AccuracyCheck:
     """Count the decisions that flip, and compare them with the budget.
 
     Args:
@@ -184,7 +184,7 @@ def verdict_of_flips(
         reason = f"only {near} pairs lie near a threshold, {LEAST_PAIRS} are needed: give more photographs, or use {left}"
     sentence, decisions = f"{label}: {verdict}, since {reason}.", {"copies": proven, **kinds}
     sizes = pictures.n_photographs, len(pictures.held_out)
-    return GateResult(verdict, sentence, decisions, figures, *sizes, pictures.source)
+    return AccuracyCheck(verdict, sentence, decisions, figures, *sizes, pictures.source)
 
 
 def upper_bound(flipped: int, pairs: int) -> float:

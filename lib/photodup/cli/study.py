@@ -23,7 +23,6 @@ def study_run(
     only: Only = None,
     weights: Annotated[str | None, Option(help="MODEL_PRETRAINED; random:0 by default")] = None,
     again: Annotated[bool, Option(help="run notebooks even if they passed before")] = False,
-    visits: Annotated[int | None, Option(min=1, help="visits of each comparison; else by --sizes")] = None,
 ) -> None:
     """Run every notebook (or --only some) and write results/RUN/index.html; resume where it stopped.
 
@@ -39,7 +38,6 @@ def study_run(
         parameters=parse_parameters(context.args),
         weights=weights,
         again=again,
-        visits=visits,
     )
     if any(outcome.status != "passed" for outcome in outcomes):
         raise Exit(1)
@@ -56,18 +54,6 @@ def study_pairs(
     from photodup.study.runner.execute import measure_pairs
 
     measure_pairs(run, only=only or (), primary=primary, visits=visits)
-
-
-@study.command("parameters")
-def study_parameters() -> None:
-    """List every notebook's parameters with their help."""
-    from photodup.study.notebook.files import notebooks
-    from photodup.study.runner.execute import declared_parameters
-
-    for path in notebooks():
-        print(path.stem)
-        for name, text in declared_parameters(path).items():
-            print(f"  {name:24} {text}")
 
 
 @study.command("render", hidden=True)

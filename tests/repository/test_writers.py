@@ -30,7 +30,6 @@ WRITERS = {
     "lib/photodup/serving/triton/server.py:backends_folder": SCRATCH,
     "lib/photodup/serving/triton/repository.py:link_file": SCRATCH,
     "lib/photodup/serving/triton/copies.py:_copy": "a copy of a model, in a repository in build/ whose names are ours",
-    "lib/photodup/study/topology.py:balancer": SCRATCH,
     "lib/photodup/bench/link/relay.py:open_tun": "a device of the kernel",
     "lib/photodup/bench/link/relay.py:sysctl": "a setting of the kernel, in a network namespace of its own",
 }

@@ -29,6 +29,7 @@ DEPLOYED = (
     *(f"openclip_vit_b32{wire}" for wire in ("", "_fp16", "_uint8", "_jpeg")),
     *(f"openclip_vit_b32_trt{wire}" for wire in ("", "_uint8", "_jpeg")),
 )
+USUAL_SERVICE = "pytorch", "fp32"  # engine and precision of the FastAPI service where nobody names others
 NO_GPU, UNKNOWN_GPU = "none", "unknown"
 UNNAMED_GPU = "GPU of unknown model"
 """The GPU of a server that does not name it: Triton's metrics have only its UUID."""
@@ -108,7 +109,7 @@ class Endpoints(BaseModel):
         """Return the metrics page of a backend's server, or None."""
         parsed = parse_backend(backend)
         page = f"{parsed.server}-{parsed.engine}-{parsed.precision}"
-        usual = parsed.server != "fastapi" or (parsed.engine, parsed.precision) == ("pytorch", "fp32")
+        usual = parsed.server != "fastapi" or (parsed.engine, parsed.precision) == USUAL_SERVICE
         return self.metrics.get(page, self.metrics.get(parsed.server) if usual else None)
 
 
@@ -157,7 +158,7 @@ def read_address_line(text: str) -> AddressLine | None:
 def of_service(url: str, engine: str, precision: str) -> tuple[dict[str, str], dict[str, str]]:
     """Return the backends and the metrics page of one FastAPI service, for `Endpoints`."""
     backends = {Backend("fastapi", engine, precision, "http", wire).name: url for wire in ("jpeg", "base64")}
-    kind = "fastapi" if (engine, precision) == ("pytorch", "fp32") else f"fastapi-{engine}-{precision}"
+    kind = "fastapi" if (engine, precision) == USUAL_SERVICE else f"fastapi-{engine}-{precision}"
     return backends, {kind: f"{url}/metrics"}
 
 
@@ -238,7 +239,7 @@ def from_ports(
     triton_metrics_port: int = 8005,
     *,
     models: Sequence[str] | None = None,
-    service: tuple[str, str] = ("pytorch", "fp32"),
+    service: tuple[str, str] = USUAL_SERVICE,
     more_services: Mapping[tuple[str, str], str] = MappingProxyType({}),
     **fields: Any,
 ) -> Endpoints:

@@ -67,21 +67,14 @@ def compare_paths(path: Mapping[str, Any]) -> "pd.DataFrame":
     return pd.DataFrame(rows)
 
 
-def path_in_words(path: Mapping[str, Any], table: "pd.DataFrame", payload_bytes: int) -> str:
-    """Return one sentence: a payload's latency on each kind of connection, and the errors of both models."""
-    at = table[table["payload_bytes"] == payload_bytes].set_index("connection")["real_ms"]
-    words = {"new": "a new connection", "idle": "one after a pause", "warm": "a warm one"}
-    parts = [f"{at[kind]:.0f} ms on {words[kind]}" for kind in words if kind in at and at[kind] == at[kind]]
-    if not parts:
-        return f"Over the real way ({path['rtt_ms']:.1f} ms) no request of {payload_bytes / 1e3:,.0f} KB was measured."
+def path_in_words(path: Mapping[str, Any], table: "pd.DataFrame") -> str:
+    """Return one sentence: the errors of both models where they differ."""
     measured = table[table["real_ms"].notna() & (table["rounds"] / table["bandwidth-only"] > 1.1)]
+    way = f"Over the real way (a round trip of {path['rtt_ms']:.1f} ms)"
+    if measured.empty:
+        return f"{way} no point was measured where the two explanations differ."
     error = {name: (measured[name] / measured["real_ms"] - 1).abs().median() for name in MODELS}
-    times = (
-        f"Over the real way ({path['rtt_ms']:.1f} ms) {payload_bytes / 1e3:,.0f} KB take {', '.join(parts)}"
-    )
-    if not len(measured):
-        return f"{times}; at this round trip the two explanations do not differ."
     return (
-        f"{times}; where the two explanations differ ({len(measured)} points), counting round trips is off by "
-        f"{error['rounds']:.0%} and bandwidth alone by {error['bandwidth-only']:.0%} (medians)."
+        f"{way} counting round trips is off by {error['rounds']:.0%} and bandwidth alone by {error['bandwidth-only']:.0%}: "
+        f"medians of {len(measured)} points where the two differ."
     )

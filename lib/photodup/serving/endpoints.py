@@ -109,7 +109,7 @@ class Endpoints(BaseModel):
         """Return the metrics page of a backend's server, or None."""
         parsed = parse_backend(backend)
         page = f"{parsed.server}-{parsed.engine}-{parsed.precision}"
-        usual = parsed.server != "fastapi" or (parsed.engine, parsed.precision) == USUAL_SERVICE
+        usual = parsed.server != "fastapi" or (parsed.engine, parsed.precision) == ("pytorch", "fp32")
         return self.metrics.get(page, self.metrics.get(parsed.server) if usual else None)
 
 
@@ -158,7 +158,7 @@ def read_address_line(text: str) -> AddressLine | None:
 def of_service(url: str, engine: str, precision: str) -> tuple[dict[str, str], dict[str, str]]:
     """Return the backends and the metrics page of one FastAPI service, for `Endpoints`."""
     backends = {Backend("fastapi", engine, precision, "http", wire).name: url for wire in ("jpeg", "base64")}
-    kind = "fastapi" if (engine, precision) == USUAL_SERVICE else f"fastapi-{engine}-{precision}"
+    kind = "fastapi" if (engine, precision) == ("pytorch", "fp32") else f"fastapi-{engine}-{precision}"
     return backends, {kind: f"{url}/metrics"}
 
 

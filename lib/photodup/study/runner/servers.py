@@ -13,16 +13,15 @@ from photodup.bench.pairs.declared import Pair
 from photodup.core.paths import project_root
 from photodup.embedding.backends import Backend
 from photodup.embedding.engines.model import can_compute
-from photodup.serving.endpoints import USUAL_SERVICE, save_endpoints
 
 if TYPE_CHECKING:
     from photodup.embedding.engines.export import Exports
 
-# Emulated: the compute time of published GPUs, and none at all, which is the emulator's own limit.
-EMULATED = (
-    "emulated_4080_uint8",
-    *(f"emulated_{gpu}{wire}" for gpu in ("a100", "zero") for wire in ("", "_fp16", "_uint8", "_jpeg")),
+# Emulated on every wire: the compute time of a published GPU, and none at all, which is the emulator's own limit.
+EMULATED = tuple(
+    f"emulated_{gpu}{wire}" for gpu in ("4080", "a100", "zero") for wire in ("", "_fp16", "_uint8", "_jpeg")
 )
+_SERVED_ANYWAY = ("pytorch", "fp32")  # by the FastAPI service of every study
 
 
 def start_servers(stack: ExitStack, name: str, pairs: Iterable[Pair]) -> Path:
@@ -35,13 +34,14 @@ def start_servers(stack: ExitStack, name: str, pairs: Iterable[Pair]) -> Path:
         name: of the run.
     """
     from photodup.serving.embedded import MODELS, embedded_servers
+    from photodup.serving.endpoints import save_endpoints
 
     pairs = tuple(pairs)
     backends = _compared(pairs)
     exported = _exported(with_int8=any(b.precision == "int8" for b in backends))
     if "openvino-int8" not in exported.files:
         backends = _compared(pairs, without="int8")
-    services = {(b.engine, b.precision) for b in backends if b.server == "fastapi"} - {USUAL_SERVICE}
+    services = {(b.engine, b.precision) for b in backends if b.server == "fastapi"} - {_SERVED_ANYWAY}
     compared = sorted({b.triton_model for b in backends if b.server == "triton"} - {*MODELS, *EMULATED})
     print(f"Starting {1 + len(services)} FastAPI services and Triton on this machine", flush=True)
     models = (*MODELS, *EMULATED, *compared)

@@ -1,4 +1,4 @@
-"""Running notebooks: parameters are checked, a cell that hangs is stopped, finished work is not done again."""
+"""Running notebooks: a cell that hangs is stopped, finished work is not done again."""
 
 import json
 import os
@@ -10,13 +10,13 @@ from support.command import one_sentence
 from support.report_runs import PIXEL
 
 from photodup.core.errors import PhotodupError
-from photodup.study.notebook.files import notebooks, source_sha256
+from photodup.study.notebook.files import source_sha256
 from photodup.study.notebook.opening import write_opening
 from photodup.study.notebook.run import open_run
 from photodup.study.report.cells import render_notebook
 from photodup.study.report.page import write_report
 from photodup.study.runner import execute
-from photodup.study.runner.execute import execute_notebook, parse_parameters, run_study
+from photodup.study.runner.execute import execute_notebook, run_study
 
 ENDPOINTS = "name: nowhere\nbackends:\n  fastapi-pytorch-fp32-http-jpeg: http://127.0.0.1:1\n"
 
@@ -124,11 +124,6 @@ def test_a_cell_that_takes_too_long_ends_its_notebook(project, tmp_path):
     assert outcome.status == "timeout" and "longer than 3 s" in outcome.error
 
 
-def test_unknown_parameters_are_errors(project):
-    with pytest.raises(PhotodupError, match="No chosen notebook has a parameter ENGIN"):
-        study(project, parameters={"ENGIN": "onnx"})
-
-
 @pytest.mark.parametrize("name", ["..", "../x", "/etc", "a/b", "x" * 300, "a\n", "", "\x1b[2J"])
 def test_a_name_that_leads_elsewhere_is_refused_and_nothing_is_written(project, name):
     before = sorted(project.rglob("*"))
@@ -157,32 +152,6 @@ def test_a_parameter_that_cannot_be_is_one_sentence(project, given):
     with one_sentence():
         open_run(**{"endpoints": project / "endpoints.yaml"} | given)
     assert sorted(project.rglob("*")) == before
-
-
-def test_parameters_on_the_command_line():
-    given = parse_parameters(["-p", "N", "3", "-p", "LIST", "[1, 8]", "-p", "ENDPOINTS", "203.0.113.7:1,2"])
-    assert given == {"N": "3", "LIST": "[1, 8]", "ENDPOINTS": "203.0.113.7:1,2"}
-    for wrong in (["--frobnicate"], ["-p", "N"]):
-        with pytest.raises(PhotodupError, match="-p KEY VALUE"):
-            parse_parameters(wrong)
-
-
-@pytest.mark.parametrize(("name", "text", "expected"), [
-    ("RUN", "2026-11-27", "2026-11-27"), ("GPU", "4090", "4090"), ("GPU", "no", "no"), ("ENDPOINTS", "1e5", "1e5"),
-    ("GPUS", "4", 4), ("PRICE_PER_HOUR", ".85", 0.85), ("PRICE_PER_HOUR", "1", 1), ("STRICT", "true", True),
-    ("PHOTOGRAPHS", "[2026-11-27, 007]", ["2026-11-27", "007"]), ("GROUP_SIZES", "[1, 8]", [1, 8]),
-    ("GPUS", "null", None), ("BATCHES", "[1, 8]", [1, 8]), ("SHARES", "[.5, 1]", [0.5, 1]),
-])  # fmt: skip
-def test_a_parameter_is_read_as_the_notebook_declares_it(name, text, expected):
-    assert execute.read_parameters(notebooks(["01", "06"]), {name: text}) == {name: expected}
-
-
-@pytest.mark.parametrize("text", [
-    "2020-01-01", ".inf", "&a [*a]", "[" * 10_000, "!!binary aGk=", "yes", "1.5", "RTX 4090",
-])  # fmt: skip
-def test_a_number_that_is_none_is_refused(text):
-    with one_sentence(r"-p GPUS: .* is no int, which the notebook declares"):
-        execute.read_parameters(notebooks(["01"]), {"GPUS": text})
 
 
 @pytest.mark.parametrize("wrong", ["tiny", ""])

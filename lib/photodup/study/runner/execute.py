@@ -11,7 +11,6 @@ from typing import Any
 
 import nbformat
 import yaml
-from pydantic import FiniteFloat, TypeAdapter
 
 from photodup.core.errors import PhotodupError
 from photodup.core.files import write_atomically
@@ -33,64 +32,7 @@ from photodup.study.notebook.weights import prepare_model
 from photodup.study.runner.servers import start_servers
 
 LONGEST_CELL_S = 3600
-_OF_SERVERS = ("GPU", "GPUS", "PRICE_PER_HOUR")  # parameters that describe the servers
 SIZES = ("quick", "smoke")  # each a file of notebooks/
-
-
-# The types, other than texts, that notebooks declare for their parameters.
-_KINDS: dict[str, Any] = {
-    "int": int | None, "float": FiniteFloat | None, "bool": bool,
-    "list": list[int | FiniteFloat | str], "list[str]": list[str], "list[int]": list[int],
-}  # fmt: skip
-
-
-def declared_parameters(notebook: Path) -> dict[str, str]:
-    """Return the type of each parameter that a notebook declares, as papermill reads it."""
-    import papermill
-
-    declared = papermill.inspect_notebook(str(notebook))
-    return {name: parameter["inferred_type_name"] for name, parameter in declared.items()}
-
-
-def parse_parameters(arguments: Iterable[str]) -> dict[str, str]:
-    """Turn `-p KEY VALUE -p KEY VALUE …` into parameters; the values are texts, which `read_parameters` reads.
-
-    Raises:
-        PhotodupError: something else on the command line.
-    """
-    words = list(arguments)
-    groups = [words[place : place + 3] for place in range(0, len(words), 3)]
-    for group in groups:
-        if len(group) != 3 or group[0] not in ("-p", "--parameter"):
-            raise PhotodupError(
-                f"{' '.join(group)!r} is not understood: parameters are given as -p KEY VALUE."
-            )
-    return {name: text for _, name, text in groups}
-
-
-def read_parameters(chosen: Iterable[Path], texts: Mapping[str, str]) -> Parameters:
-    """Convert texts to the types that the notebooks declare for these parameters: `4` stays a text for GPU, not for GPUS.
-
-    Raises:
-        PhotodupError: no chosen notebook declares a parameter, or its text is not of the declared type.
-    """
-    kinds = {name: kind for path in chosen for name, kind in declared_parameters(path).items()}
-    if unknown := sorted(set(texts) - set(kinds)):
-        raise PhotodupError(
-            f"No chosen notebook has a parameter {unknown[0]}: `papermill NOTEBOOK --help-notebook` lists them."
-        )
-    return {
-        name: text if kinds[name] == "str" else _typed(name, text, kinds[name])
-        for name, text in texts.items()
-    }
-
-
-def _typed(name: str, text: str, kind: str) -> object:
-    try:
-        typed = yaml.load(text, yaml.BaseLoader if kind == "list[str]" else yaml.SafeLoader)
-        return TypeAdapter(_KINDS[kind]).validate_python(typed, strict=True)
-    except (yaml.YAMLError, ValueError, RecursionError):
-        raise PhotodupError(f"-p {name}: {text[:80]!r} is no {kind}, which the notebook declares.") from None
 
 
 def load_sizes(sizes: str) -> Mapping[str, Mapping[str, Any]]:
@@ -155,7 +97,6 @@ def run_study(
     endpoints: str | Path = "",
     sizes: str = "quick",
     only: Iterable[str] = (),
-    parameters: Mapping[str, str] | None = None,
     weights: str | None = None,
     again: bool = False,
 ) -> list[NotebookOutcome]:
@@ -166,35 +107,31 @@ def run_study(
     notebook has to run; they are stopped on success, failure and Ctrl-C alike.
 
     Args:
-        endpoints: YAML file or address line of servers that run elsewhere; ENDPOINTS among the parameters takes its place.
+        endpoints: YAML file or address line of servers that run elsewhere.
         sizes: `quick` (notebooks/quick.yaml: what the answers need), `smoke` (notebooks/smoke.yaml: every cell once,
             decides nothing) or `full` (the notebooks' defaults).
         only: notebook prefixes.
-        parameters: extra papermill parameters as texts, given to the notebooks that declare them; RUN takes the place of `name`.
         weights: `MODEL_PRETRAINED` for embedded servers and notebooks; see `photodup.study.notebook.weights`.
         again: run notebooks even if they passed before.
 
     Raises:
-        PhotodupError: an unknown notebook or parameter, other weights than the run's, or servers that cannot be started.
+        PhotodupError: an unknown notebook, other weights than the run's, or servers that cannot be started.
     """
     from photodup.bench.record import latencies
     from photodup.study.report.page import write_report
 
     chosen = notebooks(only)
-    extra = read_parameters(chosen, parameters or {})
-    name = str(extra.pop("RUN", name))
-    endpoints = str(extra.pop("ENDPOINTS", endpoints))
     directory = folder_of(name)
     _set_weights(directory, weights, is_checked=bool(weights or not endpoints))
     chosen.sort(key=lambda path: path.name.startswith("00"))  # last, since it quotes the others' answers
-    plan = {path: _parameters_of(path, name, sizes, extra) for path in chosen}
+    size = load_sizes(sizes)
+    plan = {path: {**size.get(path.stem, {}).get("parameters", {}), "RUN": name} for path in chosen}
     outcomes = {outcome.notebook: outcome for outcome in read_study(directory)}
     due = [path for path in chosen if again or not _is_current(outcomes, path, plan[path], directory)]
     with ExitStack() as stack:
         where: str | Path = ""
         if due:
-            servers = {key.lower(): extra[key] for key in _OF_SERVERS if key in extra}
-            where = _measure_comparisons(stack, name, due, sizes, endpoints, servers)
+            where = _measure_comparisons(stack, name, due, sizes, endpoints)
         for path in chosen:
             if path not in due:
                 print(f"{path.stem} done before", flush=True)
@@ -212,11 +149,6 @@ def run_study(
     return [outcomes[path.stem] for path in chosen]
 
 
-def _parameters_of(path: Path, run: str, sizes: str, extra: Parameters) -> Parameters:
-    size, declared = load_sizes(sizes).get(path.stem, {}), declared_parameters(path)
-    return {**size.get("parameters", {}), **{name: extra[name] for name in extra if name in declared}, "RUN": run}
-
-
 def measure_pairs(
     name: str, *, only: Iterable[str] = (), primary: bool = False, visits: int | None = None
 ) -> None:
@@ -229,7 +161,7 @@ def measure_pairs(
     """
     _set_weights(folder_of(name), None)
     with ExitStack() as stack:
-        _measure_comparisons(stack, name, notebooks(only), "full", "", {}, visits, primary=primary)
+        _measure_comparisons(stack, name, notebooks(only), "full", visits=visits, primary=primary)
 
 
 def _set_weights(directory: Path, weights: str | None, *, is_checked: bool = True) -> None:
@@ -251,19 +183,15 @@ def _measure_comparisons(
     name: str,
     chosen: Iterable[Path],
     sizes: str,
-    endpoints: str | Path,
-    servers: Mapping[str, Any],
-    visits: int | None = None,
+    endpoints: str | Path = "",
     *,
+    visits: int | None = None,
     primary: bool = False,
 ) -> str | Path:
     """Start the servers unless they run elsewhere, and measure all comparisons before the notebooks, in one pass.
 
-    Args:
-        servers: the GPU, the number of them and the price, as `open_run` takes them.
-
     Returns:
-        The endpoints file, or the address line as it was given.
+        The endpoints file, or the address line.
     """
     from photodup.bench.pairs.declared import declarations
     from photodup.study.comparisons.measure import measure_comparisons, sizes_of
@@ -279,7 +207,7 @@ def _measure_comparisons(
     where = endpoints or start_servers(here, name, pairs)
 
     def opened() -> Run:
-        return open_run(name, where, strict=True, **servers)
+        return open_run(name, where, strict=True)
 
     def restarted() -> Run:
         here.close()

@@ -25,7 +25,7 @@ ENDPOINTS = "name: nowhere\nbackends:\n  fastapi-pytorch-fp32-http-jpeg: http://
 def project(tmp_path, monkeypatch):
     """A project of two small notebooks, with servers that nobody needs."""
     (tmp_path / "notebooks").mkdir()
-    (tmp_path / "notebooks" / "quick.yaml").write_text("01_ok: {parameters: {N: 2}}\n")
+    (tmp_path / "notebooks" / "quick.yaml").write_text("01_ok: {N: 2}\n")
     (tmp_path / "endpoints.yaml").write_text(ENDPOINTS)
     monkeypatch.setenv("PHOTODUP_ROOT", str(tmp_path))
     write_notebook(tmp_path / "notebooks" / "01_ok.ipynb", "print(f'{RUN} {N}')")

@@ -36,7 +36,7 @@ SIZES = ("quick", "smoke")  # each a file of notebooks/
 
 
 def load_sizes(sizes: str) -> Mapping[str, Mapping[str, Any]]:
-    """Return each notebook's `parameters`, and the sizes of `comparisons`; nothing for `full`.
+    """Return the parameters of each notebook, and the sizes of `comparisons`; nothing for `full`.
 
     Raises:
         PhotodupError: `sizes` is not `full`, `quick` or `smoke`.
@@ -125,7 +125,7 @@ def run_study(
     _set_weights(directory, weights, is_checked=bool(weights or not endpoints))
     chosen.sort(key=lambda path: path.name.startswith("00"))  # last, since it quotes the others' answers
     size = load_sizes(sizes)
-    plan = {path: {**size.get(path.stem, {}).get("parameters", {}), "RUN": name} for path in chosen}
+    plan = {path: {**size.get(path.stem, {}), "RUN": name} for path in chosen}
     outcomes = {outcome.notebook: outcome for outcome in read_study(directory)}
     due = [path for path in chosen if again or not _is_current(outcomes, path, plan[path], directory)]
     with ExitStack() as stack:

@@ -121,7 +121,9 @@ def papermill_problem(words: list[str]) -> str:
     if not notebook.is_file():
         return f"{words[0]}: no such file"
     given = {words[i + 1] for i, word in enumerate(words) if word in ("-p", "-r")}
-    return "".join(f"{words[0]} declares no {name}" for name in given - set(papermill.inspect_notebook(str(notebook))))
+    return "".join(
+        f"{words[0]} declares no {name}" for name in given - set(papermill.inspect_notebook(str(notebook)))
+    )
 
 
 def photodup_problem(words: list[str]) -> str:

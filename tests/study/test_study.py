@@ -120,7 +120,9 @@ def test_a_notebook_without_a_program_prints_what_it_lacks_and_goes_on(project):
 @pytest.mark.timeout(600)
 def test_a_cell_that_takes_too_long_ends_its_notebook(project, tmp_path):
     write_notebook(project / "notebooks" / "02_slow.ipynb", "import time; time.sleep(3600)")
-    outcome = execute_notebook(project / "notebooks/02_slow.ipynb", tmp_path / "out.ipynb", {}, longest_cell_s=3)
+    outcome = execute_notebook(
+        project / "notebooks/02_slow.ipynb", tmp_path / "out.ipynb", {}, longest_cell_s=3
+    )
     assert outcome.status == "timeout" and "longer than 3 s" in outcome.error
 
 

@@ -47,7 +47,7 @@ class Spec:
         backend: its name.
         load: what is sent.
         label: in words, how the server is configured, or whatever else tells two specs apart; part of the key.
-        setting: returns a context in which the run's server is configured as `label` says. It is entered once a visit for all
+        setting: returns a context in which the server is configured as `label` says. It is entered once a visit for all
             specs of a label, and not at all where all of them have records.
         link: name of an emulated link (`photodup.bench.link.link.PRESETS`) between client and server, which must be on
             this machine; "" is the real way to them. Each window gets a fresh link, so none inherits another's queue.

@@ -18,7 +18,6 @@ from photodup.embedding.engines.onnx_runtime import CPU, open_session
 from photodup.embedding.imaging import IMAGE_SIZE
 
 
-
 def profile(path: Path, *, runs: int = 20, providers: Sequence[str] = CPU) -> dict[str, Any]:
     """Run a model on one image under ONNX Runtime's operator profiler.
 

@@ -48,7 +48,6 @@ def write_report(run: str) -> Path:
     return index
 
 
-
 def _flat(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{k} {_flat(v)}" for k, v in value.items())

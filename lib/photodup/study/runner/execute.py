@@ -65,7 +65,9 @@ def execute_notebook(
     """
     import papermill
 
-    outcome = NotebookOutcome(source.stem, "passed", source_sha256=source_sha256(source), parameters=parameters)
+    outcome = NotebookOutcome(
+        source.stem, "passed", source_sha256=source_sha256(source), parameters=parameters
+    )
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="photodup-") as scratch:  # papermill writes through links
         executed = Path(scratch) / output.name

@@ -32,6 +32,7 @@ from photodup.study.notebook.weights import prepare_model
 from photodup.study.runner.servers import start_servers
 
 LONGEST_CELL_S = 3600
+QUIET_KERNEL = ["--log-level=ERROR"]  # it warns of TCP without encryption, which is loopback
 SIZES = ("quick", "smoke")  # each a file of notebooks/
 
 
@@ -80,6 +81,7 @@ def execute_notebook(
                 cwd=source.parent,
                 progress_bar={"desc": source.stem},
                 execution_timeout=longest_cell_s,
+                extra_arguments=QUIET_KERNEL,
             )
         except TimeoutError:
             outcome.status = "timeout"
@@ -266,6 +268,7 @@ def _render(path: Path) -> None:
         notebook,
         timeout=300,
         kernel_name="python3",
+        extra_arguments=QUIET_KERNEL,
         resources={"metadata": {"path": str(path.parent)}},
         record_timing=False,
         coalesce_streams=True,  # how many pieces a text came in is chance

@@ -53,18 +53,16 @@ def compare_paths(path: Mapping[str, Any]) -> "pd.DataFrame":
     """
     import pandas as pd
 
-    rate = float(path.get("rate_mbit_s") or "inf")
-    turnaround_ms = path["turnaround_ms"]
-    rows = []
-    for row in path["rows"]:
-        size, kind = row["payload_bytes"], row["connection"]
-        predicted = {
-            name: latency_model.predict_ms(name, size, path["rtt_ms"], rate, turnaround_ms, connection=kind)
-            for name in MODELS
-        }
-        real = row["latency_ms_p50"] if row["valid"] else float("nan")
-        rows.append({"payload_bytes": size, "connection": kind, "real_ms": real} | predicted)
-    return pd.DataFrame(rows)
+    columns = ["payload_bytes", "connection", "latency_ms_p50", "valid"]
+    table = pd.DataFrame(path["rows"]).reindex(columns=columns)
+    table["real_ms"] = table.latency_ms_p50.astype(float).where(table.valid.astype(bool))
+    way = path["rtt_ms"], float(path.get("rate_mbit_s") or "inf"), path["turnaround_ms"]
+    for name in MODELS:
+        table[name] = [
+            latency_model.predict_ms(name, row.payload_bytes, *way, connection=row.connection)
+            for row in table.itertuples()
+        ]
+    return table.drop(columns=["latency_ms_p50", "valid"])
 
 
 def path_in_words(path: Mapping[str, Any], table: "pd.DataFrame") -> str:

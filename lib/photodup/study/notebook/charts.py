@@ -34,7 +34,6 @@ ENGINE_COLORS = {
     "openvino": "#3d9970",
     "trt": "#6a4c93",
     "emulated": "#8e6c8a",
-    "published": "#6b7280",
 }
 GOOD, BAD, MUTED = "#3d9970", "#c8553d", "#9aa0aa"
 FOUND = "#2f5d8a"  # a difference in either direction: no colour says better or worse

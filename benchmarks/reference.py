@@ -54,9 +54,9 @@ def parts(run: str, rehearse: bool = False) -> list[Part]:
     only = [word for name in (bench[1:2] if rehearse else bench) for word in ("--only", name)]
     rows = ("-m", "benchmarks", "--json", str(project_root() / "results" / run / "bench.json"), *only)
     return [
-        Part("notebooks", 106, (*PHOTODUP, *notebooks)),
-        Part("second pass", 14, (*PHOTODUP, *again)),
-        Part("bench", 10, rows),
+        Part("notebooks", 105, (*PHOTODUP, *notebooks)),
+        Part("second pass", 13, (*PHOTODUP, *again)),
+        Part("bench", 12, rows),
     ]
 
 

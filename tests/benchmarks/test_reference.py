@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks import reference
+from benchmarks.block_lengths import PAIRS
 from benchmarks.reference import Part
+from photodup.bench.pairs.declared import declarations
 from photodup.core.errors import PhotodupError
 
 
@@ -66,3 +68,7 @@ def test_records_are_of_one_commit(checkout: Path) -> None:
 
 def test_the_parts_fit_into_two_hours() -> None:
     assert sum(part.minutes for part in reference.parts("reference-cpu")) <= 130
+
+
+def test_the_comparisons_of_the_block_lengths_are_declared() -> None:
+    assert set(PAIRS.values()) <= {pair.name for pair in declarations().pairs}

@@ -1,6 +1,6 @@
 """How long a server should be asked before the other one has its turn: the ratio of two sides, by the length of a block.
 
-    python -m benchmarks.block_lengths --run reference-cpu      (a record of that run, printed as a table)
+    python -m benchmarks.block_lengths --run reference-cpu      (a record of that run, printed as a table; 12 minutes)
 
 In turns of single requests two servers disturb each other's caches; in long blocks the machine's own drift is in the ratio.
 Five pairs, each different in one thing, are measured with several lengths in a random order, and each side alone.

@@ -1,6 +1,6 @@
 """The reference run (make reference): every part in order, unattended, of one commit, on one machine that does nothing else.
 
-    python -m benchmarks.reference [--minutes 122] [--again] [--rehearse]
+    python -m benchmarks.reference [--minutes 130] [--again] [--rehearse]
 
 A part begins only if its minutes are left; none is ended. A run that broke off goes on where it ended, if commit and
 processor are still the same. `reference.json` in the run's folder says what ran, how long, where, and of which commit.
@@ -50,15 +50,13 @@ def parts(run: str, rehearse: bool = False) -> list[Part]:
         "--primary",
         *(["--visits", "2"] if rehearse else []),
     )
-    bench = ("service", "load_generator", "one_pass", "starts", "crops")
+    bench = ("service", "load_generator", "one_pass", "starts")
     only = [word for name in (bench[1:2] if rehearse else bench) for word in ("--only", name)]
     rows = ("-m", "benchmarks", "--json", str(project_root() / "results" / run / "bench.json"), *only)
-    lengths = ("-m", "benchmarks.block_lengths", "--run", run, "--segments", "1" if rehearse else "3")
     return [
-        Part("notebooks", 90, (*PHOTODUP, *notebooks)),
-        Part("second pass", 14, (*PHOTODUP, *again)),
-        Part("bench", 14, rows),
-        Part("block lengths", 9, lengths),
+        Part("notebooks", 105, (*PHOTODUP, *notebooks)),
+        Part("second pass", 13, (*PHOTODUP, *again)),
+        Part("bench", 12, rows),
     ]
 
 
@@ -98,7 +96,7 @@ def half_widths(run: str) -> Iterator[str]:
 
 
 def main(
-    minutes: Annotated[float, typer.Option(help="after which no part begins that could not end")] = 122,
+    minutes: Annotated[float, typer.Option(help="after which no part begins that could not end")] = 130,
     again: Annotated[bool, typer.Option("--again", help="delete the run's records and begin anew")] = False,
     rehearse: Annotated[
         bool, typer.Option("--rehearse", help="the smallest sizes, in results/rehearsal")

@@ -46,7 +46,7 @@ for arguments in map(json.loads, sys.argv[1:]):
 _COMMANDS = """
 demo demo; scan photos; load http://127.0.0.1:9/ --file photos; embed photos; group photos;
 embed photos --backend triton --url http://127.0.0.1:9; embed photos --backend triton_grpc --url 127.0.0.1:9;
- review photos --port 0; serve --port 0; report; export; render cpu-embedded; study run; study parameters;
+ review photos --port 0; serve --port 0; report; export; render cpu-embedded; study run;
  kube check; endpoints check endpoints.yaml; trash list photos
 """
 COMMANDS = [tuple(command.split()) for command in _COMMANDS.split(";")]

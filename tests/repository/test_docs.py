@@ -13,7 +13,6 @@ from support.paths import ROOT
 
 from photodup.cli import app
 from photodup.study.notebook.files import notebooks
-from photodup.study.runner.execute import declared_parameters
 
 DOCUMENTS = sorted(
     path
@@ -116,11 +115,15 @@ def compose_problem(words: list[str]) -> str:
 
 
 def papermill_problem(words: list[str]) -> str:
+    import papermill
+
     notebook = ROOT / words[0]
     if not notebook.is_file():
         return f"{words[0]}: no such file"
     given = {words[i + 1] for i, word in enumerate(words) if word in ("-p", "-r")}
-    return "".join(f"{words[0]} declares no {name}" for name in given - set(declared_parameters(notebook)))
+    return "".join(
+        f"{words[0]} declares no {name}" for name in given - set(papermill.inspect_notebook(str(notebook)))
+    )
 
 
 def photodup_problem(words: list[str]) -> str:
@@ -265,7 +268,7 @@ def test_planted_faults_are_found(tmp_path: Path) -> None:
     assert "no such file" in found("k8s/get-tool.sh")
     assert "no such file" in found("kubectl apply -k k8s/nowhere")
     assert "no profile tpu" in found("X=1 docker compose -f docker/compose.yaml --profile tpu up")
-    assert not found("photodup study run --only 03 -p ENDPOINTS 1.2.3.4:1   # a comment").strip()
+    assert not found("photodup study run --only 03 --endpoints 1.2.3.4:1   # a comment").strip()
     assert unmarked("## A\n\nRun:\n\n```bash\nkubectl get pods\n```\n") == ["kubectl get pods"]
     assert unmarked("## A\n\nNot run here:\n\n```bash\nkubectl get pods\n```\n") == []
     text = "A.\n\nOf a clone, this installs. What is it? We ask.\n\nIt is\nheld against x."

@@ -16,6 +16,7 @@ from support.paths import ROOT
 
 from photodup import study
 from photodup.study.notebook.files import notebooks, source_sha256
+from photodup.study.notebook.opening import printed_answer
 
 NUMBERED = notebooks()
 TEMPLATE = ROOT / "notebooks" / "_template.ipynb"
@@ -220,6 +221,10 @@ def prose_words(notebook) -> int:
 )
 def test_prose_is_short(path):
     assert prose_words(nbformat.read(path, as_version=4)) <= 1000
+
+
+def test_an_answer_is_short(notebook):
+    assert len(printed_answer(notebook).split()) <= 60
 
 
 def test_figures_are_few_and_say_what_they_show():

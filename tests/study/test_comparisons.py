@@ -244,8 +244,6 @@ def test_the_quick_study_measures_what_is_marked(declare):
     quick = found.of(["06"], quick=True)
     assert [pair.name for pair in quick] == ["halved, one"]
     assert [null.name for null in found.nulls_of(quick, quick=True)] == ["null of fast, one"]
-    with pytest.raises(PhotodupError, match="no size 'rounds'"):
-        sizes_of({"rounds": 7})
     assert sizes_of({"visits": 2, "block_s": 0.5}, visits=3) == Sizes(3, VisitPlan(block_s=0.5))
 
 

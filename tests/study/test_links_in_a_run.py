@@ -43,7 +43,7 @@ def drawn(run: Path) -> None:
 def executed(run: Path) -> None:
     source = run.parents[1] / "notebooks" / "01_one.ipynb"
     source.write_text(source.read_text().replace("secret_code()", "1"))
-    execute_notebook(source, run / "notebooks" / source.name, {}, budget_s=60, within=run.parent)
+    execute_notebook(source, run / "notebooks" / source.name, {}, within=run.parent)
 
 
 # What is written below results/a, by what writes it.

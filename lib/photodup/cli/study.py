@@ -3,43 +3,37 @@
 from pathlib import Path
 from typing import Annotated
 
-from typer import Argument, Context, Exit, Option, Typer
+from typer import Argument, Exit, Option, Typer
 
 study = Typer(no_args_is_help=True, help="Run the notebooks against servers, and read what they found.")
 
 Only = Annotated[list[str] | None, Option(help="notebook prefix such as 03; repeat for more")]
-Sizes = Annotated[str, Option(help="quick, smoke (both in notebooks/) or full")]
 
 
-# Typer has no repeated option of two words, and users of papermill expect -p KEY VALUE.
-@study.command("run", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@study.command("run")
 def study_run(
-    context: Context,
     run: Annotated[str, Option(help="directory under results/")] = "quick",
     endpoints: Annotated[
         str, Option(help="YAML file or address line of servers elsewhere; else embedded")
     ] = "",
-    sizes: Sizes = "quick",
+    sizes: Annotated[str, Option(help="quick, smoke (both in notebooks/) or full")] = "quick",
     only: Only = None,
     weights: Annotated[str | None, Option(help="MODEL_PRETRAINED; random:0 by default")] = None,
     again: Annotated[bool, Option(help="run notebooks even if they passed before")] = False,
-    visits: Annotated[int | None, Option(min=1, help="visits of each comparison; else by --sizes")] = None,
 ) -> None:
-    """Run every notebook (or --only some) and write results/RUN/index.html; resume where it stopped.
+    """Run every notebook (or --only some) at these sizes and write results/RUN/index.html; resume where it stopped.
 
-    Give notebook parameters as papermill does: -p KEY VALUE, as often as you like.
+    To change a parameter of a notebook, run that notebook with papermill.
     """
-    from photodup.study.runner.execute import parse_parameters, run_study
+    from photodup.study.runner.execute import run_study
 
     outcomes = run_study(
         run,
         endpoints=Path(endpoints).resolve() if Path(endpoints).is_file() else endpoints,
         sizes=sizes,
         only=only or (),
-        parameters=parse_parameters(context.args),
         weights=weights,
         again=again,
-        visits=visits,
     )
     if any(outcome.status != "passed" for outcome in outcomes):
         raise Exit(1)
@@ -56,18 +50,6 @@ def study_pairs(
     from photodup.study.runner.execute import measure_pairs
 
     measure_pairs(run, only=only or (), primary=primary, visits=visits)
-
-
-@study.command("parameters")
-def study_parameters() -> None:
-    """List every notebook's parameters with their help."""
-    from photodup.study.notebook.files import notebooks
-    from photodup.study.runner.execute import declared_parameters
-
-    for path in notebooks():
-        print(path.stem)
-        for name, text in declared_parameters(path).items():
-            print(f"  {name:24} {text}")
 
 
 @study.command("render", hidden=True)

@@ -10,7 +10,7 @@ from photodup.core.settings import inherited
 from photodup.embedding.engines.export import VARIANTS, export_apart
 from photodup.embedding.engines.reduced import INT8_SUFFIXES, reduced_path, source_of
 from photodup.serving.check import service_computes
-from photodup.serving.endpoints import NO_GPU, Endpoints, from_ports
+from photodup.serving.endpoints import NO_GPU, USUAL_SERVICE, Endpoints, from_ports
 from photodup.serving.process.ports import claim_ports, key_warning, reachable
 from photodup.serving.service.start import ServiceProcess
 from photodup.serving.triton.repository import render_repository
@@ -114,7 +114,7 @@ def embedded_servers(
             models=models,
             more_services=services,
             name="embedded",
-            service=service_computes(fastapi.url) if fastapi else ("pytorch", "fp32"),
+            service=service_computes(fastapi.url) if fastapi else USUAL_SERVICE,
             gpu=NO_GPU,
             location="this machine",
         )

@@ -22,6 +22,7 @@ DEPLOYED = (
     *(f"openclip_vit_b32{wire}" for wire in ("", "_fp16", "_uint8", "_jpeg")),
     *(f"openclip_vit_b32_trt{wire}" for wire in ("", "_uint8", "_jpeg")),
 )
+USUAL_SERVICE = "pytorch", "fp32"  # engine and precision of the FastAPI service where nobody names others
 NO_GPU, UNKNOWN_GPU = "none", "unknown"
 UNNAMED_GPU = "GPU of unknown model"
 """The GPU of a server that does not name it: Triton's metrics have only its UUID."""
@@ -210,7 +211,7 @@ def from_ports(
     triton_metrics_port: int = 8005,
     *,
     models: Sequence[str] | None = None,
-    service: tuple[str, str] = ("pytorch", "fp32"),
+    service: tuple[str, str] = USUAL_SERVICE,
     more_services: Mapping[tuple[str, str], str] = MappingProxyType({}),
     **fields: Any,
 ) -> Endpoints:

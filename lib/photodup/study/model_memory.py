@@ -33,12 +33,11 @@ def start_alone(name: str) -> dict[str, float]:
     from photodup.study.notebook.weights import payload_photos
 
     backend, earlier = parse_backend(name), set(psutil.Process().children(recursive=True))
-    model, computes = backend.triton_model, (backend.engine, backend.precision)
-    is_usual = computes == ("pytorch", "fp32")
+    model = backend.triton_model
     servers = embedded_servers(
-        service=is_usual and not model,
+        service=False,
         models=[model] if model else (),
-        engines=[] if model or is_usual else [computes],
+        engines=[] if model else [(backend.engine, backend.precision)],
     )
     requests: list[Callable[[], object]] = []
     with ExitStack() as stack:

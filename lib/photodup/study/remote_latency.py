@@ -53,35 +53,26 @@ def compare_paths(path: Mapping[str, Any]) -> "pd.DataFrame":
     """
     import pandas as pd
 
-    rate = float(path.get("rate_mbit_s") or "inf")
-    turnaround_ms = path["turnaround_ms"]
-    rows = []
-    for row in path["rows"]:
-        size, kind = row["payload_bytes"], row["connection"]
-        predicted = {
-            name: latency_model.predict_ms(name, size, path["rtt_ms"], rate, turnaround_ms, connection=kind)
-            for name in MODELS
-        }
-        real = row["latency_ms_p50"] if row["valid"] else float("nan")
-        rows.append({"payload_bytes": size, "connection": kind, "real_ms": real} | predicted)
-    return pd.DataFrame(rows)
+    columns = ["payload_bytes", "connection", "latency_ms_p50", "valid"]
+    table = pd.DataFrame(path["rows"]).reindex(columns=columns)
+    table["real_ms"] = table.latency_ms_p50.astype(float).where(table.valid.astype(bool))
+    way = path["rtt_ms"], float(path.get("rate_mbit_s") or "inf"), path["turnaround_ms"]
+    for name in MODELS:
+        table[name] = [
+            latency_model.predict_ms(name, row.payload_bytes, *way, connection=row.connection)
+            for row in table.itertuples()
+        ]
+    return table.drop(columns=["latency_ms_p50", "valid"])
 
 
-def path_in_words(path: Mapping[str, Any], table: "pd.DataFrame", payload_bytes: int) -> str:
-    """Return one sentence: a payload's latency on each kind of connection, and the errors of both models."""
-    at = table[table["payload_bytes"] == payload_bytes].set_index("connection")["real_ms"]
-    words = {"new": "a new connection", "idle": "one after a pause", "warm": "a warm one"}
-    parts = [f"{at[kind]:.0f} ms on {words[kind]}" for kind in words if kind in at and at[kind] == at[kind]]
-    if not parts:
-        return f"Over the real way ({path['rtt_ms']:.1f} ms) no request of {payload_bytes / 1e3:,.0f} KB was measured."
+def path_in_words(path: Mapping[str, Any], table: "pd.DataFrame") -> str:
+    """Return one sentence: the errors of both models where they differ."""
     measured = table[table["real_ms"].notna() & (table["rounds"] / table["bandwidth-only"] > 1.1)]
+    way = f"Over the real way (a round trip of {path['rtt_ms']:.1f} ms)"
+    if measured.empty:
+        return f"{way} no point was measured where the two explanations differ."
     error = {name: (measured[name] / measured["real_ms"] - 1).abs().median() for name in MODELS}
-    times = (
-        f"Over the real way ({path['rtt_ms']:.1f} ms) {payload_bytes / 1e3:,.0f} KB take {', '.join(parts)}"
-    )
-    if not len(measured):
-        return f"{times}; at this round trip the two explanations do not differ."
     return (
-        f"{times}; where the two explanations differ ({len(measured)} points), counting round trips is off by "
-        f"{error['rounds']:.0%} and bandwidth alone by {error['bandwidth-only']:.0%} (medians)."
+        f"{way} counting round trips is off by {error['rounds']:.0%} and bandwidth alone by {error['bandwidth-only']:.0%}: "
+        f"medians of {len(measured)} points where the two differ."
     )

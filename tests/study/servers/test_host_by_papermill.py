@@ -189,9 +189,8 @@ def test_what_servers_state_decides_what_is_recorded():
 ])  # fmt: skip
 def test_the_readme_line_measures_and_answers_with_every_notebook(checkout, published, path, more):
     """Nothing is measured before: a line alone has to give an answer. The sizes are CI's, the rest is as it stands."""
-    size = SMOKE.get(path.stem, {})
-    sizes = size.get("parameters", {}) | more
-    code, said, notebook = execute(checkout, documented(path.stem), sizes, size.get("budget_s", 1200))
+    sizes = SMOKE.get(path.stem, {}) | more
+    code, said, notebook = execute(checkout, documented(path.stem), sizes, 1200)
     text = printed(notebook)
     assert code == 0, said
     answer = next(cell for cell in notebook.cells if "answer" in cell.metadata.get("tags", []))

@@ -97,11 +97,10 @@ def test_a_notebook_decides_over_the_address_and_says_what_it_cannot_have_there(
 ) -> None:
     # The graph behind the tensor wire, so that its answers are right; the study sets this variable, too.
     monkeypatch.setenv("MODEL_PRETRAINED", f"onnx:{tiny_exports['fp32']}")
-    sizes = {"SECONDS": 0.2, "IN_FLIGHT": [1, 4]}
     with tiny(repository, tiny_onnx, without=["fastapi"]) as machine:
         monkeypatch.setenv(control_key.VARIABLE, machine.key)
         line = f"{machine.address}:0,{PORTS['http']},{PORTS['grpc']},{PORTS['metrics']}"
-        (outcome,) = run_study("far", only=["03"], parameters={"ENDPOINTS": line, **sizes})
+        (outcome,) = run_study("far", only=["03"], endpoints=line)
     assert outcome.status == "passed", outcome.error
     row = next(row for row in notebook_answers("far") if row.stem.startswith("03"))
     assert row.state == "decided", row.answer

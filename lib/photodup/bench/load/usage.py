@@ -124,15 +124,16 @@ def columns_of(readings: Sequence[tuple[float, Mapping[str, list[float]]]]) -> d
 def local_usage(url: str) -> Iterator[dict[str, float]]:
     """Watch the process that listens at a loopback address, and all it started; no columns if it cannot be seen."""
     columns: dict[str, float] = {}
-    pid, began = listening_pid(url), time.perf_counter()
-    before_s = None
+    before: tuple[int, float, float] | None = None
     with contextlib.suppress(psutil.Error):
-        before_s = cpu_s(pid) if pid else None
+        if pid := listening_pid(url):
+            before = pid, cpu_s(pid), time.perf_counter()
     try:
         yield columns
     finally:
         with contextlib.suppress(psutil.Error):
-            if pid and before_s is not None:
+            if before:
+                pid, before_s, began = before
                 cores = (cpu_s(pid) - before_s) / (time.perf_counter() - began)
                 columns |= {"server_cpu_cores": max(0.0, cores), "server_memory_mib": memory_mib(pid)}
 

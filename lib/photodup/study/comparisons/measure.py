@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,18 +65,10 @@ class Sizes:
 
 
 def sizes_of(options: Mapping[str, Any], visits: int | None = None) -> Sizes:
-    """Return the sizes that a file names: `visits`, `starts` and the attributes of `VisitPlan`.
-
-    Raises:
-        PhotodupError: a name is unknown.
-    """
-    names = {f.name for f in fields(VisitPlan)}
-    if unknown := sorted(set(options) - names - {"visits", "starts"}):
-        raise PhotodupError(
-            f"Comparisons have no size {unknown[0]!r}: use visits, starts, {', '.join(sorted(names))}."
-        )
-    plan = VisitPlan(**{name: size for name, size in options.items() if name in names})
-    return Sizes(visits or options.get("visits", Sizes.visits), plan, options.get("starts", Sizes.starts))
+    """Return the sizes that a file names: `visits`, `starts` and the attributes of `VisitPlan`."""
+    counts = {name: options[name] for name in ("visits", "starts") if name in options}
+    plan = VisitPlan(**{name: size for name, size in options.items() if name not in counts})
+    return Sizes(plan=plan, **counts | ({"visits": visits} if visits else {}))
 
 
 @dataclass(frozen=True)

@@ -47,9 +47,8 @@ class Spec:
         backend: its name.
         load: what is sent.
         label: in words, how the server is configured, or whatever else tells two specs apart; part of the key.
-        setting: returns a context in which the run's own server is configured as `label` says.
-        server: returns a context that runs a server of this label alone and gives its address. Either context is entered
-            once a visit for all specs of a label, and not at all where all of them have records.
+        setting: returns a context in which the server is configured as `label` says. It is entered once a visit for all
+            specs of a label, and not at all where all of them have records.
         link: name of an emulated link (`photodup.bench.link.link.PRESETS`) between client and server, which must be on
             this machine; "" is the real way to them. Each window gets a fresh link, so none inherits another's queue.
         options: of the adapter, such as `{"channel": "shared"}`.
@@ -64,7 +63,6 @@ class Spec:
     load: Load
     label: str = ""
     setting: Callable[[], AbstractContextManager[Any]] | None = None
-    server: Callable[[], AbstractContextManager[str]] | None = None
     link: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -133,7 +131,7 @@ def _may_measure(run: Run, specs: Sequence[Spec], plan: WindowPlan, visits: int)
         for visit in range(1, visits + 1)
         if not run.store.has(spec.key, config=spec.config_of(plan, visit))
     ]
-    asks_servers = any(not (spec.server or parse_backend(spec.backend).is_local) for spec in missing)
+    asks_servers = any(not parse_backend(spec.backend).is_local for spec in missing)
     return bool(missing) and ready_to_measure(run, asks_servers=asks_servers) is not None
 
 
@@ -176,31 +174,29 @@ def _in_random_order(specs: Sequence[Spec], order: random.Random) -> Iterator[li
     """Yield the specs in groups: those of one configured server together, each other one alone."""
     groups: dict[Any, list[Spec]] = {}
     for place, spec in enumerate(order.sample(list(specs), len(specs))):
-        groups.setdefault(spec.label if spec.setting or spec.server else place, []).append(spec)
+        groups.setdefault(spec.label if spec.setting else place, []).append(spec)
     yield from groups.values()
 
 
 @contextlib.contextmanager
-def _configured(spec: Spec) -> Iterator[Callable[[], str | None]]:
-    """Yield a function that enters a spec's context when first called, and returns the address of its server.
+def _configured(spec: Spec) -> Iterator[Callable[[], None]]:
+    """Yield a function that enters a spec's setting when first called.
 
-    It raises again what the first call raised: a server that cannot be configured or started is not tried twice.
+    It raises again what the first call raised: a server that refuses a setting is asked once.
     """
-    entered: list[str | PhotodupError | None] = []
+    entered: list[PhotodupError | None] = []
     with contextlib.ExitStack() as stack:
 
-        def enter() -> str | None:
+        def enter() -> None:
             if not entered:
                 try:
-                    url = stack.enter_context(spec.server()) if spec.server else None
                     if spec.setting:
                         stack.enter_context(spec.setting())
-                    entered.append(url)
+                    entered.append(None)
                 except PhotodupError as error:
                     entered.append(error)
-            if isinstance(entered[0], PhotodupError):
+            if entered[0]:
                 raise entered[0]
-            return entered[0]
 
         yield enter
 
@@ -210,17 +206,18 @@ def _measured(
     spec: Spec,
     plan: WindowPlan,
     visit: int,
-    enter: Callable[[], str | None],
+    enter: Callable[[], None],
     is_checked: bool,
 ) -> Columns:
     """Measure one window; return the record's columns."""
-    address, backend = enter(), parse_backend(spec.backend)
-    url = address or run.endpoints.backends.get(backend.listed_as, "")
+    enter()
+    backend = parse_backend(spec.backend)
+    url = run.endpoints.backends.get(backend.listed_as, "")
     if is_checked and not backend.is_emulated:
         check_answers(run, backend, adapters.adapter(backend, url or None, **spec.options))
     window_plan = spec.plan or plan
     window = partial(_window, spec, replace(window_plan, seed=window_plan.seed + visit - 1))
-    metrics_url = None if spec.server else run.endpoints.metrics_url(backend)
+    metrics_url = run.endpoints.metrics_url(backend)
     if spec.link:
         return _facts(run, spec) | _through_link(spec, window, url, metrics_url)
     return _facts(run, spec) | window(url, metrics_url, _way(run, spec))
@@ -296,7 +293,7 @@ def _row(run: Run, spec: Spec, plan: WindowPlan, visits: int) -> Columns:
 def _obstacle(run: Run, spec: Spec) -> str:
     """Return why no window of a spec can be measured here; empty where one can."""
     backend: Backend = parse_backend(spec.backend)
-    if not (spec.server or run.endpoints.has(backend)):
+    if not run.endpoints.has(backend):
         return run.lacks(backend)
     if spec.link and not backend.is_local and not run.is_here:
         return f"no link can be emulated in front of {run.endpoints.name}: its servers are on another machine"
@@ -304,6 +301,6 @@ def _obstacle(run: Run, spec: Spec) -> str:
 
 
 def _way(run: Run, spec: Spec) -> Way:
-    if spec.server or parse_backend(spec.backend).is_local:
+    if parse_backend(spec.backend).is_local:
         return LOOPBACK
     return emulated(spec.link) if spec.link in PRESETS else run.measure_way()

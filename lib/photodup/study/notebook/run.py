@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -29,6 +30,7 @@ from photodup.serving.check import (
 from photodup.serving.endpoints import (
     NO_GPU,
     UNKNOWN_GPU,
+    USUAL_SERVICE,
     AddressLine,
     Endpoints,
     from_ports,
@@ -98,7 +100,7 @@ class Run:
 
         return figures_of_run(self.directory)
 
-    @property
+    @cached_property
     def environment(self) -> Machine:
         """Return the measuring machine; this one while the run is still empty."""
         recorded = read_machine(self.directory)
@@ -320,7 +322,7 @@ def open_run(
 def endpoints_of(line: AddressLine, *, ask: bool) -> Endpoints:
     """Return the endpoints of an address line with what its servers have loaded, or what is usual where they do not say."""
     models = ready_models(line.url(line.triton_http)) if ask and line.triton_http else None
-    service = service_computes(line.url(line.fastapi)) if ask and line.fastapi else ("pytorch", "fp32")
+    service = service_computes(line.url(line.fastapi)) if ask and line.fastapi else USUAL_SERVICE
     ports = line.fastapi, line.triton_http, line.triton_grpc, line.triton_metrics
     return from_ports(line.host, *ports, name=_as_name(line.host), models=models, service=service)
 

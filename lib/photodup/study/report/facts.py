@@ -77,8 +77,8 @@ def notebook_answers(run: str) -> Iterator[NotebookAnswer]:
         page = f"../../notebooks/{source.name}" if run == REFERENCE else f"notebooks/{source.stem}.html"
         yield NotebookAnswer(
             stem=source.stem,
-            title=_first(r"^#\s*(.+)$", opening) or source.stem,
-            question=_first(r"\*\*Question\.?\*\*\.?\s*(.+?)(?:\n\s*\n|\Z)", opening),
+            title=_first(r"(?m)^#\s*(.+)$", opening) or source.stem,
+            question=_first(r"(?s)\*\*Question\.?\*\*\.?\s*(.+?)(?:\n\s*\n|\Z)", opening),
             answer=printed_answer(notebook) if notebook else "",
             figure=answer_figure(notebook) if notebook else "",
             state=state,
@@ -129,5 +129,5 @@ def state_of(basis: Mapping[str, str], status: str) -> str:
 
 
 def _first(pattern: str, text: str) -> str:
-    match = re.search(pattern, text, re.MULTILINE | re.DOTALL if "+?" in pattern else re.MULTILINE)
+    match = re.search(pattern, text)
     return " ".join(match.group(1).split()) if match else ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,7 @@ from photodup.study.notebook.files import notebooks, read_study
 from photodup.study.notebook.machine import read_machine
 from photodup.study.notebook.run import run_directory
 from photodup.study.report.cells import TEMPLATES, render_notebook
-from photodup.study.report.facts import (
-    FINDINGS,
-    LEADING,
-    NotebookAnswer,
-    executed_notebook,
-    notebook_answers,
-)
+from photodup.study.report.facts import FINDINGS, LEADING, executed_notebook, notebook_answers
 
 
 def write_report(run: str) -> Path:
@@ -34,35 +27,25 @@ def write_report(run: str) -> Path:
         if executed := executed_notebook(run, source):
             place = directory / "notebooks" / f"{source.stem}.html"
             write_atomically(place, render_notebook(executed, run), within=directory.parent)
-    machine, records, rows = (
-        read_machine(directory),
-        list(load_records(directory)),
-        list(notebook_answers(run)),
-    )
+    machine, rows = read_machine(directory), list(notebook_answers(run))
     latencies.check_readable(directory)
-    commits = {record["git_commit"] for record in records}
+    commits = [record["git_commit"] for record in load_records(directory)]
+    drawn = {row.stem: row for row in rows if row.figure}
+    findings = [(question, drawn[stem]) for question, stem, _ in FINDINGS if stem in drawn]
     page = render_page(
         TEMPLATES / "report.html",
         run=run,
         machine=machine,
-        n_records=len(records),
+        n_records=len(commits),
         notebooks=rows,
-        findings=list(_findings(directory, rows)),
+        findings=findings[:LEADING],
         sizes=" ".join(sorted({outcome.sizes for outcome in read_study(directory)})) or "full",
-        commit=commits.pop() if len(commits) == 1 else None,  # where they agree on one
+        commit=commits[0] if len(set(commits)) == 1 else None,
         environment=sorted((k, _flat(v)) for k, v in machine.model_dump(exclude_unset=True).items()),
     )
     index = directory / "index.html"
     write_atomically(index, page, within=directory.parent)
     return index
-
-
-def _findings(directory: Path, rows: Sequence[NotebookAnswer]) -> Iterator[tuple[str, NotebookAnswer, str]]:
-    """Yield question, answer with its figure, and the address of its data, of the leading findings that a run has."""
-    by_stem = {row.stem: row for row in rows if row.figure}
-    for question, stem, name in [finding for finding in FINDINGS if finding[1] in by_stem][:LEADING]:
-        data = f"figures/{name}.csv"
-        yield question, by_stem[stem], data if (directory / data).is_file() else ""
 
 
 def _flat(value: Any) -> str:

@@ -1,29 +1,20 @@
-"""Run the numbered notebooks: in order through papermill, each within its time budget; or in place, from records alone."""
+"""Run the numbered notebooks: in order through papermill; or in place, from records alone."""
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import yaml
-from pydantic import FiniteFloat, TypeAdapter
 
-from photodup.bench.record.json_files import RecordError, read_json
 from photodup.core.errors import PhotodupError
 from photodup.core.files import write_atomically
 from photodup.core.paths import project_root
-from photodup.core.progress import bar
 from photodup.core.settings import inherited
 from photodup.study.notebook.files import (
     NotebookOutcome,
@@ -34,75 +25,19 @@ from photodup.study.notebook.files import (
     source_sha256,
     write_study,
 )
+from photodup.study.notebook.machine import Weights, read_machine, this_machine
 from photodup.study.notebook.opening import write_opening
 from photodup.study.notebook.run import REFERENCE, Run, folder_of, open_run
+from photodup.study.notebook.weights import prepare_model
 from photodup.study.runner.servers import start_servers
 
-DEFAULT_BUDGET_S = 3600
-_OF_SERVERS = ("GPU", "GPUS", "PRICE_PER_HOUR")  # parameters that describe the servers
+LONGEST_CELL_S = 3600
+QUIET_KERNEL = ["--log-level=ERROR"]  # it warns of TCP without encryption, which is loopback
 SIZES = ("quick", "smoke")  # each a file of notebooks/
 
 
-# The types, other than texts, that notebooks declare for their parameters.
-_KINDS: dict[str, Any] = {
-    "int": int | None, "float": FiniteFloat | None, "bool": bool,
-    "list[str]": list[str], "list[int]": list[int], "list[float]": list[FiniteFloat],
-}  # fmt: skip
-
-
-def declared_parameters(notebook: Path) -> dict[str, str]:
-    """Return the notebook's parameters and their help text, as papermill reads them."""
-    import papermill
-
-    return {name: info["help"] for name, info in papermill.inspect_notebook(str(notebook)).items()}
-
-
-def parse_parameters(arguments: Iterable[str]) -> dict[str, str]:
-    """Turn `-p KEY VALUE -p KEY VALUE …` into parameters; the values are texts, which `read_parameters` reads.
-
-    Raises:
-        PhotodupError: something else on the command line.
-    """
-    words = list(arguments)
-    groups = [words[place : place + 3] for place in range(0, len(words), 3)]
-    for group in groups:
-        if len(group) != 3 or group[0] not in ("-p", "--parameter"):
-            raise PhotodupError(
-                f"{' '.join(group)!r} is not understood: parameters are given as -p KEY VALUE."
-            )
-    return {name: text for _, name, text in groups}
-
-
-def read_parameters(chosen: Iterable[Path], parameters: Mapping[str, object]) -> Parameters:
-    """Convert parameters given as text to the types that the notebooks declare: `4` stays a text for GPU, not for GPUS.
-
-    Raises:
-        PhotodupError: no chosen notebook declares a parameter, or its text is not of the declared type.
-    """
-    import papermill
-
-    declared = [papermill.inspect_notebook(str(path)) for path in chosen]
-    kinds = {name: facts["inferred_type_name"] for names in declared for name, facts in names.items()}
-    if unknown := sorted(set(parameters) - set(kinds)):
-        raise PhotodupError(
-            f"No chosen notebook has a parameter {unknown[0]}: see `photodup study parameters`."
-        )
-    return {
-        name: _typed(name, text, kinds[name]) if isinstance(text, str) and kinds[name] != "str" else text
-        for name, text in parameters.items()
-    }
-
-
-def _typed(name: str, text: str, kind: str) -> object:
-    try:
-        typed = yaml.load(text, yaml.BaseLoader if kind == "list[str]" else yaml.SafeLoader)
-        return TypeAdapter(_KINDS[kind]).validate_python(typed, strict=True)
-    except (yaml.YAMLError, ValueError, RecursionError):
-        raise PhotodupError(f"-p {name}: {text[:80]!r} is no {kind}, which the notebook declares.") from None
-
-
 def load_sizes(sizes: str) -> Mapping[str, Mapping[str, Any]]:
-    """Return each notebook's `parameters` and `budget_s`, and the sizes of `comparisons`; nothing for `full`.
+    """Return the parameters of each notebook, and the sizes of `comparisons`; nothing for `full`.
 
     Raises:
         PhotodupError: `sizes` is not `full`, `quick` or `smoke`.
@@ -120,44 +55,40 @@ def load_sizes(sizes: str) -> Mapping[str, Mapping[str, Any]]:
 def execute_notebook(
     source: Path,
     output: Path,
-    parameters: Mapping[str, object],
+    parameters: Parameters,
     *,
-    budget_s: float,
+    longest_cell_s: int = LONGEST_CELL_S,
     within: Path | None = None,
 ) -> NotebookOutcome:
-    """Run one notebook in a process of its own and write the executed copy to `output`, beneath the folder `within`.
+    """Run one notebook through papermill and write the executed copy to `output`, beneath the folder `within`.
 
-    papermill limits single cells only, so the whole notebook runs in a process group that is killed, kernel
-    included, when `budget_s` has passed.
+    A cell that takes longer than `longest_cell_s` ends the notebook and its kernel.
     """
-    outcome = NotebookOutcome(source.stem, source_sha256=source_sha256(source), parameters=dict(parameters))
-    started, n_done = time.monotonic(), 0
-    n_cells = sum(cell.cell_type == "code" for cell in read_notebook(source).cells)
-    total = n_cells + bool(parameters)  # papermill puts them into a cell of their own
-    with (
-        bar(total=total, desc=source.stem, unit="cell") as progress,
-        tempfile.TemporaryFile("w+", encoding="utf-8") as log,  # a pipe nobody reads would block it
-        tempfile.TemporaryDirectory(prefix="photodup-") as scratch,  # papermill writes through links
-    ):
+    import papermill
+
+    outcome = NotebookOutcome(
+        source.stem, "passed", source_sha256=source_sha256(source), parameters=parameters
+    )
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="photodup-") as scratch:  # papermill writes through links
         executed = Path(scratch) / output.name
-        command = [sys.executable, "-P", "-m", "papermill", str(source), str(executed), "--no-progress-bar"]
-        command += ["--kernel", "python3", "--cwd", str(source.parent), "-y", json.dumps(dict(parameters))]
-        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         try:
-            while process.poll() is None and time.monotonic() - started < budget_s:
-                n_before, n_done = n_done, max(n_done, min(total, _cells_done(executed)))
-                progress.update(n_done - n_before)
-                time.sleep(0.5)
-            if process.returncode is None:
-                outcome.status = "timeout"
-                outcome.error = f"{source.name} was stopped after its budget of {budget_s:.0f} s."
-            elif process.returncode == 0:
-                outcome.status = "passed"
-            else:
-                log.seek(0)
-                outcome.status, outcome.error = "failed", "\n".join(log.read().strip().splitlines()[-8:])
+            papermill.execute_notebook(
+                source,
+                executed,
+                parameters,
+                kernel_name="python3",
+                cwd=source.parent,
+                progress_bar={"desc": source.stem},
+                execution_timeout=longest_cell_s,
+                extra_arguments=QUIET_KERNEL,
+            )
+        except TimeoutError:
+            outcome.status = "timeout"
+            outcome.error = f"{source.name} was stopped: a cell took longer than {longest_cell_s} s."
+        except Exception as error:  # of the notebook, or of a kernel that died
+            outcome.status, outcome.error = "failed", "\n".join(str(error).strip().splitlines()[-8:])
         finally:
-            _end_group(process)
             if executed.is_file():
                 write_atomically(output, executed.read_bytes(), within=within)
     outcome.seconds = round(time.monotonic() - started, 1)
@@ -170,10 +101,8 @@ def run_study(
     endpoints: str | Path = "",
     sizes: str = "quick",
     only: Iterable[str] = (),
-    parameters: Mapping[str, object] | None = None,
     weights: str | None = None,
     again: bool = False,
-    visits: int | None = None,
 ) -> list[NotebookOutcome]:
     """Run the study into `results/<name>/` and return every notebook's outcome.
 
@@ -182,79 +111,46 @@ def run_study(
     notebook has to run; they are stopped on success, failure and Ctrl-C alike.
 
     Args:
-        endpoints: YAML file or address line of servers that run elsewhere; ENDPOINTS among the parameters takes its place.
+        endpoints: YAML file or address line of servers that run elsewhere.
         sizes: `quick` (notebooks/quick.yaml: what the answers need), `smoke` (notebooks/smoke.yaml: every cell once,
             decides nothing) or `full` (the notebooks' defaults).
         only: notebook prefixes.
-        parameters: extra papermill parameters, given to the notebooks that declare them; RUN takes the place of `name`.
         weights: `MODEL_PRETRAINED` for embedded servers and notebooks; see `photodup.study.notebook.weights`.
         again: run notebooks even if they passed before.
-        visits: of each comparison, instead of what the sizes say.
 
     Raises:
-        PhotodupError: an unknown notebook or parameter, or servers that cannot be started.
+        PhotodupError: an unknown notebook, other weights than the run's, or servers that cannot be started.
     """
     from photodup.bench.record import latencies
-    from photodup.study.notebook.weights import prepare_model
     from photodup.study.report.page import write_report
 
     chosen = notebooks(only)
-    parameters = read_parameters(chosen, parameters or {})
-    name = str(parameters.pop("RUN", name))
-    endpoints = str(parameters.pop("ENDPOINTS", endpoints))
     directory = folder_of(name)
+    _set_weights(directory, weights, is_checked=bool(weights or not endpoints))
     chosen.sort(key=lambda path: path.name.startswith("00"))  # last, since it quotes the others' answers
-    plan = [_plan(path, name, sizes, parameters) for path in chosen]
+    size = load_sizes(sizes)
+    plan = {path: {**size.get(path.stem, {}), "RUN": name} for path in chosen}
     outcomes = {outcome.notebook: outcome for outcome in read_study(directory)}
-    due = [each for each in plan if again or not _is_current(outcomes.get(each.path.stem), each, directory)]
+    due = [path for path in chosen if again or not _is_current(outcomes, path, plan[path], directory)]
     with ExitStack() as stack:
         where: str | Path = ""
         if due:
-            prepare_model(weights)
-            servers = {key.lower(): parameters[key] for key in _OF_SERVERS if key in parameters}
-            chosen_due = [each.path for each in due]
-            where = _measure_comparisons(stack, name, chosen_due, sizes, endpoints, servers, visits)
-        for each in plan:
-            stem, output = each.path.stem, directory / "notebooks" / each.path.name
-            if each not in due:
-                print(f"{stem} done before", flush=True)
+            where = _measure_comparisons(stack, name, due, sizes, endpoints)
+        for path in chosen:
+            if path not in due:
+                print(f"{path.stem} done before", flush=True)
                 continue
-            where_to_ask = {"ENDPOINTS": str(where)} if each.asks_servers else {}
-            outcome = execute_notebook(
-                each.path,
-                output,
-                each.parameters | where_to_ask,
-                budget_s=each.budget_s,
-                within=directory.parent,
-            )
-            outcome.parameters, outcome.sizes = each.parameters, sizes
-            outcomes[stem] = outcome
+            output, with_servers = directory / "notebooks" / path.name, plan[path] | {"ENDPOINTS": str(where)}
+            outcome = execute_notebook(path, output, with_servers, within=directory.parent)
+            outcome.parameters, outcome.sizes = plan[path], sizes  # each start has other endpoints
+            outcomes[path.stem] = outcome
             write_study(directory, outcomes.values())
             error = f"\n{outcome.error}" if outcome.error else ""
-            print(f"{stem} {outcome.status} after {outcome.seconds:.0f} s{error}", flush=True)
+            print(f"{path.stem} {outcome.status} after {outcome.seconds:.0f} s{error}", flush=True)
     latencies.compact(directory)  # those of a notebook that was stopped half-way
     index = write_report(name)
     print(f"\nReport: {index}", flush=True)
     return [outcomes[path.stem] for path in chosen]
-
-
-@dataclass(frozen=True)
-class PlannedNotebook:
-    """A notebook to run and its parameters; `asks_servers` adds ENDPOINTS, which differs at each start."""
-
-    path: Path
-    parameters: Parameters
-    budget_s: float
-    asks_servers: bool
-
-
-def _plan(path: Path, run: str, sizes: str, extra: Parameters) -> PlannedNotebook:
-    size, declared = load_sizes(sizes).get(path.stem, {}), declared_parameters(path)
-    parameters = {**size.get("parameters", {}), **{name: extra[name] for name in extra if name in declared}}
-    if "RUN" in declared:
-        parameters["RUN"] = run
-    budget_s = float(size.get("budget_s", DEFAULT_BUDGET_S))
-    return PlannedNotebook(path, parameters, budget_s, "ENDPOINTS" in declared)
 
 
 def measure_pairs(
@@ -267,12 +163,23 @@ def measure_pairs(
         primary: only the primary comparisons and their nulls.
         visits: of each comparison; default four.
     """
-    from photodup.study.notebook.weights import prepare_model
-
-    folder_of(name)
-    prepare_model(None)
+    _set_weights(folder_of(name), None)
     with ExitStack() as stack:
-        _measure_comparisons(stack, name, notebooks(only), "full", "", {}, visits, primary=primary)
+        _measure_comparisons(stack, name, notebooks(only), "full", visits=visits, primary=primary)
+
+
+def _set_weights(directory: Path, weights: str | None, *, is_checked: bool = True) -> None:
+    """Set MODEL_PRETRAINED for a run.
+
+    Raises:
+        PhotodupError: the run was measured with other weights.
+    """
+    prepare_model(weights)
+    recorded, requested = read_machine(directory).model.pretrained, this_machine().model.pretrained
+    if is_checked and recorded not in (requested, Weights().pretrained):
+        raise PhotodupError(
+            f"Run {directory.name} was measured with the weights {recorded}, not {requested}: name another run."
+        )
 
 
 def _measure_comparisons(
@@ -280,19 +187,15 @@ def _measure_comparisons(
     name: str,
     chosen: Iterable[Path],
     sizes: str,
-    endpoints: str | Path,
-    servers: Mapping[str, Any],
-    visits: int | None = None,
+    endpoints: str | Path = "",
     *,
+    visits: int | None = None,
     primary: bool = False,
 ) -> str | Path:
     """Start the servers unless they run elsewhere, and measure all comparisons before the notebooks, in one pass.
 
-    Args:
-        servers: the GPU, the number of them and the price, as `open_run` takes them.
-
     Returns:
-        The endpoints file, or the address line as it was given.
+        The endpoints file, or the address line.
     """
     from photodup.bench.pairs.declared import declarations
     from photodup.study.comparisons.measure import measure_comparisons, sizes_of
@@ -308,7 +211,7 @@ def _measure_comparisons(
     where = endpoints or start_servers(here, name, pairs)
 
     def opened() -> Run:
-        return open_run(name, where, strict=True, **servers)
+        return open_run(name, where, strict=True)
 
     def restarted() -> Run:
         here.close()
@@ -325,36 +228,17 @@ def _measure_comparisons(
     return where
 
 
-def _is_current(previous: NotebookOutcome | None, planned: PlannedNotebook, directory: Path) -> bool:
+def _is_current(
+    outcomes: Mapping[str, NotebookOutcome], path: Path, parameters: Parameters, directory: Path
+) -> bool:
+    previous = outcomes.get(path.stem)
     return (
         previous is not None
         and previous.status == "passed"
-        and previous.source_sha256 == source_sha256(planned.path)
-        and previous.parameters == planned.parameters
-        and (directory / "notebooks" / planned.path.name).is_file()
+        and previous.source_sha256 == source_sha256(path)
+        and previous.parameters == parameters
+        and (directory / "notebooks" / path.name).is_file()
     )
-
-
-def _cells_done(output: Path) -> int:
-    """Return how many cells papermill has completed, by the copy that it keeps saving."""
-    with suppress(RecordError):  # caught in the middle of a save
-        cells = read_json(output, {}).get("cells", [])
-        return sum(
-            c["metadata"].get("papermill", {}).get("status") == "completed"
-            for c in cells
-            if c["cell_type"] == "code"
-        )
-    return 0
-
-
-def _end_group(process: subprocess.Popen) -> None:
-    for sign in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(process.pid, sign)
-        except ProcessLookupError:
-            return
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=5)
 
 
 def render_notebooks(only: Iterable[str] = ()) -> list[Path]:
@@ -384,6 +268,7 @@ def _render(path: Path) -> None:
         notebook,
         timeout=300,
         kernel_name="python3",
+        extra_arguments=QUIET_KERNEL,
         resources={"metadata": {"path": str(path.parent)}},
         record_timing=False,
         coalesce_streams=True,  # how many pieces a text came in is chance

@@ -15,7 +15,7 @@ from photodup.embedding.engines.model import can_compute
 
 # Emulated on every wire: the compute time of a published GPU, and none at all, which is the emulator's own limit.
 EMULATED = tuple(
-    f"emulated_{gpu}{wire}" for gpu in ("a100", "zero") for wire in ("", "_fp16", "_uint8", "_jpeg")
+    f"emulated_{gpu}{wire}" for gpu in ("4080", "a100", "zero") for wire in ("", "_fp16", "_uint8", "_jpeg")
 )
 _SERVED_ANYWAY = ("pytorch", "fp32")  # by the FastAPI service of every study
 

@@ -131,7 +131,7 @@ def test_every_transform_gives_an_rgb_picture(photos):
         before = ground.tobytes()
         assert edit(ground).mode == "RGB" and ground.tobytes() == before, edit.name
     assert [edit.name for edit in named(REFERENCE)] == list(REFERENCE)
-    with pytest.raises(PhotodupError, match="There is no edit .sepia.: choose of resize 0.5x"):
+    with pytest.raises(PhotodupError, match=r"There is no edit .sepia.: choose of resize 0\.5x"):
         named(["sepia"])
 
 

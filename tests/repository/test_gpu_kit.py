@@ -61,7 +61,9 @@ def test_what_arrives_is_the_tree_and_enough_photographs(packed, tmp_path, root)
     assert done.stdout.strip() == "32", done.stderr
 
 
-def test_without_the_archive_that_everything_needs_or_with_a_damaged_one_nothing_is_measured(packed, tmp_path):
+def test_without_the_archive_that_everything_needs_or_with_a_damaged_one_nothing_is_measured(
+    packed, tmp_path
+):
     alone = tmp_path / "alone"
     alone.mkdir()
     shutil.copy(packed / "far_side.sh", alone)
@@ -196,7 +198,9 @@ def test_the_rehearsal_on_a_cpu_comes_back_as_records(packed, tmp_path):
     assert loads == set(runpy.run_path(str(KIT / "steps.py"))["BACKENDS"])
     logged = (tmp_path / "build" / "gpu-kit-logs" / "parity.log").read_text()
     assert (results / "rehearsal" / "environment.json").is_file() and "ceilings copy" in logged
-    assert collect.collect(tmp_path / "gpu-kit-out" / "records.tar.gz", results)[0].startswith("rehearsal: 0 new records")
+    assert collect.collect(tmp_path / "gpu-kit-out" / "records.tar.gz", results)[0].startswith(
+        "rehearsal: 0 new records"
+    )
 
 
 def test_a_step_that_does_not_exist_is_said(packed, tmp_path):

@@ -175,13 +175,18 @@ def test_the_first_screen_shows_a_figure_and_the_sections(path, notebook):
 
 def test_an_answer_that_changed_fails_make_test(tmp_path):
     """What `make test-notebooks` runs, on two cells that print an answer: one prints another than it did."""
-    answer = next(c for c in nbformat.read(NUMBERED[2], as_version=4).cells if "answer" in c.metadata.get("tags", []))
+    answer = next(
+        c for c in nbformat.read(NUMBERED[2], as_version=4).cells if "answer" in c.metadata.get("tags", [])
+    )
     text = "".join(output.get("text", "") for output in answer.outputs)
     printed = [text, re.sub(r"\d", "7", text)]
     assert printed[0] != printed[1]
     cells = [
         new_code_cell(
-            f"print({text!r}, end='')", metadata=answer.metadata, execution_count=1, outputs=[new_output("stream", text=said)]
+            f"print({text!r}, end='')",
+            metadata=answer.metadata,
+            execution_count=1,
+            outputs=[new_output("stream", text=said)],
         )
         for said in printed
     ]

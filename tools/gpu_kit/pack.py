@@ -86,7 +86,9 @@ def pack(
     archives = [folder / f"{group}.tar.gz" for group in groups]
     for group, archive in zip(groups, archives, strict=True):
         with tempfile.TemporaryDirectory() as scratch:
-            carried = _wheels(group, Path(scratch), python, wheels, requirements)  # before anything is written
+            carried = _wheels(
+                group, Path(scratch), python, wheels, requirements
+            )  # before anything is written
             with tarfile.open(archive, "w:gz", compresslevel=6) as tar:
                 if group == "core":
                     _add_tree(tar)

@@ -4,12 +4,14 @@ Helper functions are in tests/support; they hold no state.
 """
 
 import functools
+import json
 import os
 import re
 import shutil
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 # One thread a library, here and in every child: several processes of tests share two cores. NumPy reads it when imported.
@@ -201,13 +203,25 @@ def real_model():
 
 
 @pytest.fixture(scope="session")
-def real_exports() -> dict[str, Path]:
-    """The files of the real ViT in build/models, which the study uses too: exported once for all processes."""
-    from photodup.embedding.engines.export import VARIANTS, export_apart
+def real_exported(tmp_path_factory):
+    """The files of the real ViT in build/models, which the study uses too: asked for once by all processes."""
+    from photodup.embedding.engines.export import VARIANTS, Exports, export_apart
 
+    folder = tmp_path_factory.getbasetemp()  # of this process; xdist's processes have theirs in one folder
+    answer = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "exports.json"
     with _one_process_makes("models"):
-        directory = ROOT / "build" / "models"
-        return export_apart(VARIANTS, directory=directory, env={"MODEL_PRETRAINED": "random:0"}).files
+        if not answer.is_file():
+            directory, env = ROOT / "build" / "models", {"MODEL_PRETRAINED": "random:0"}
+            answer.write_text(
+                json.dumps(asdict(export_apart(VARIANTS, directory=directory, env=env)), default=str)
+            )
+        facts = json.loads(answer.read_text())
+    return Exports({variant: Path(path) for variant, path in facts.pop("files").items()}, **facts)
+
+
+@pytest.fixture(scope="session")
+def real_exports(real_exported) -> dict[str, Path]:
+    return real_exported.files
 
 
 def _one_process_makes(what: str) -> FileLock:

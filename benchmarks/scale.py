@@ -14,18 +14,13 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.rows import Row, row
 from photodup.study.precision.compiler import in_own_process
 
-GOALS = {100_000: {"seconds": 30.0}, 1_000_000: {"seconds": 600.0, "peak_memory_gb": 6.0}}
-MIN_RECALL = 0.99
-SIZES = (10_000, 100_000, 1_000_000)
 INCREMENT = 1000
 DIGEST = "5" * 64
 THRESHOLD, NEAREST_FROM = 0.9, 0.75
@@ -132,24 +127,6 @@ def peak_memory_gb() -> float:
     """
     (peak_kib,) = re.findall(r"VmHWM:\s*(\d+)", Path("/proc/self/status").read_text())
     return int(peak_kib) * 1024 / 1e9
-
-
-def rows() -> Iterator[Row]:
-    """Yield time, memory and recall of each size, and what a thousand more take."""
-    for n in SIZES:
-        took, goals, name = in_own_process(group, n), GOALS.get(n, {}), f"grouping {n:,} vectors"
-        note = f"{took['method']}, {took['pairs']:,} pairs, largest group {took['largest_group']}"
-        yield row(name, took["seconds"], "s", most=goals.get("seconds"), because=note)
-        yield row(f"{name}: a thousand more", took["seconds_to_add_1000"], "s")
-        yield row(f"{name}: peak memory", took["peak_memory_gb"], "GB", most=goals.get("peak_memory_gb"))
-        yield row(f"{name}: recall of pairs", took["recall"], least=MIN_RECALL)
-    for n in SIZES:
-        took, name = search(n), f"candidate pairs of {n:,} photos"
-        yield row(name, took["seconds"], "s", because=took["search"])
-        yield row(f"{name}: after a thousand more", took["seconds_after_adding_1000"], "s")
-        yield row(f"{name}: peak memory", took["peak_memory_gb"], "GB")
-        yield row(f"{name}: recall of pairs", took["recall"], least=MIN_RECALL)
-        yield row(f"{name}: pairs", took["pairs_a_photo"], "a photo")
 
 
 if __name__ == "__main__":

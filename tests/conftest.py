@@ -4,6 +4,7 @@ Helper functions are in tests/support; they hold no state.
 """
 
 import functools
+import json
 import os
 import re
 import shutil
@@ -201,13 +202,17 @@ def real_model():
 
 
 @pytest.fixture(scope="session")
-def real_exports() -> dict[str, Path]:
-    """The files of the real ViT in build/models, which the study uses too: exported once for all processes."""
+def real_exports(tmp_path_factory) -> dict[str, Path]:
+    """The files of the real ViT in build/models, which the study uses too: asked for once by all processes."""
     from photodup.embedding.engines.export import VARIANTS, export_apart
 
+    folder = tmp_path_factory.getbasetemp()  # of this process; xdist's processes have theirs in one folder
+    answer = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "exports.json"
     with _one_process_makes("models"):
-        directory = ROOT / "build" / "models"
-        return export_apart(VARIANTS, directory=directory, env={"MODEL_PRETRAINED": "random:0"})
+        if not answer.is_file():
+            directory, env = ROOT / "build" / "models", {"MODEL_PRETRAINED": "random:0"}
+            answer.write_text(json.dumps(export_apart(VARIANTS, directory=directory, env=env), default=str))
+        return {variant: Path(path) for variant, path in json.loads(answer.read_text()).items()}
 
 
 def _one_process_makes(what: str) -> FileLock:

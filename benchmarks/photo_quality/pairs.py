@@ -163,30 +163,26 @@ def chaining(vectors: np.ndarray, threshold: float) -> dict[str, float]:
 def measure_pairs(
     originals: Sequence[Original],
     edits: Sequence[Transform],
-    embed: Callable[[Sequence[Image.Image]], np.ndarray] | None = None,
+    embed: Callable[[Sequence[Image.Image]], np.ndarray],
     model: str | None = None,
 ) -> dict[str, Any]:
     """Measure MD5, perceptual hash, embedding and the rule as it ships on edits of these photographs, as JSON.
 
     Args:
         originals: two or more different photographs.
-        embed: pictures to float32[n, d] unit vectors; without it only what needs no weights is measured.
+        embed: pictures to float32[n, d] unit vectors.
         model: name of what `embed` is; its cosine for candidates applies as it ships.
     """
     base = [shrunk(original.image) for original in originals]
     n, known_md5s, known_hashes = len(base), list(map(_md5, base)), list(map(perceptual_hash, base))
-    known_features, embed_or_not = (
-        list(map(features, base)),
-        embed or (lambda images: np.zeros((len(images), 1))),
-    )
-    known_vectors = embed_or_not(base)
+    known_features, known_vectors = list(map(features, base)), embed(base)
     candidate = THRESHOLDS.get(model or "", OTHER_MODEL).candidate
     columns: dict[str, list[np.ndarray]] = {name: [] for name in DETECTORS}
     vectors, reach, seconds, n_verified = [known_vectors], [], 0.0, 0
     queries = [(i, edit) for edit in edits for i in range(n)]
     for i, edit in bar(queries, total=len(queries), desc="compare", unit="edit"):
         image = edit(base[i])
-        vectors.append(embed_or_not([image]))
+        vectors.append(embed([image]))
         bits, nearest_bits = _bits(perceptual_hash(image), known_hashes)
         cosine = known_vectors @ vectors[-1][0]
         by_hash = _nearest(-nearest_bits) & (nearest_bits <= MAX_RADIUS)
@@ -214,29 +210,26 @@ def measure_pairs(
             scores[name] >= least[name] if name in least else None,
         )
         for name in DETECTORS
-        if embed or name not in ("cosine", "by_both")
     ]
-    cosines = None
     scenes = [original.scene for original in originals]
-    if embed:
-        is_one_scene = np.array([scenes[i] == scene for i, _ in queries for scene in scenes])
-        kinds = (truth, is_one_scene & ~truth, ~is_one_scene)
-        cosines = choose_cosines(*(scores["cosine"][kind] for kind in kinds))
+    is_one_scene = np.array([scenes[i] == scene for i, _ in queries for scene in scenes])
+    kinds = (truth, is_one_scene & ~truth, ~is_one_scene)
+    cosines = choose_cosines(*(scores["cosine"][kind] for kind in kinds))
     return {
         "model": model,
         "n_photos": n,
         "n_same_scene": sum(a == b for k, a in enumerate(scenes) for b in scenes[:k]),
         "edits": [edit.name for edit in edits],
         "curves": curves,
-        "chaining": [chaining(np.concatenate(vectors), cosine) for cosine in COSINES if embed],
+        "chaining": [chaining(np.concatenate(vectors), cosine) for cosine in COSINES],
         "cosines": cosines,
         "n_verified": n_verified,
         "verify_ms": 1000 * seconds / max(n_verified, 1),
-        "recall_by_library_size": [recall_among(size, reach, bool(embed)) for size in LIBRARY_SIZES],
+        "recall_by_library_size": [recall_among(size, reach) for size in LIBRARY_SIZES],
     }
 
 
-def recall_among(n: int, reach: Sequence[tuple], has_embedding: bool) -> dict[str, float | None]:
+def recall_among(n: int, reach: Sequence[tuple]) -> dict[str, float]:
     """Return the recall as shipped, by hash alone and with the embedding, were these among `n` photos.
 
     Computed: the radius of the hash falls as a library grows (`search_radius`). That strangers also crowd the nearest by
@@ -248,11 +241,10 @@ def recall_among(n: int, reach: Sequence[tuple], has_embedding: bool) -> dict[st
     """
     alone, beside = (search_radius(n, per_photo) for per_photo in (PER_PHOTO_ALONE, PER_PHOTO_BESIDE))
     bits, is_candidate, by_hash, is_found = map(np.array, zip(*reach, strict=True))
-    with_embedding = float(np.mean(is_found & ((bits <= beside) | is_candidate))) if has_embedding else None
     return {
         "photos": n,
         "hash_alone": float(np.mean(by_hash & (bits <= alone))),
-        "with_embedding": with_embedding,
+        "with_embedding": float(np.mean(is_found & ((bits <= beside) | is_candidate))),
     }
 
 

@@ -9,8 +9,8 @@ import json
 import os
 import random
 import shutil
-import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 from collections import Counter
@@ -124,22 +124,16 @@ def endpoints(folder: Path) -> Callable[[], object]:
 
 
 def bundle(folder: Path) -> Callable[[], object]:
-    """As it comes back from a machine with a GPU, joined by the program that joins it there too."""
-    work, out, tool = folder.parent / "work", folder / "out", ROOT / "tools" / "gpu_kit"
-    run(work / "core" / "tree" / "results")
-    subprocess.run(
-        [sys.executable, "-c", "import slices, sys; from pathlib import Path; slices.bundle(Path(sys.argv[1]), "
-         "Path(sys.argv[2]), 2**20)", work, out], cwd=tool, check=True, capture_output=True
-    )  # fmt: skip
-    sys.path.insert(0, str(tool))
-    import slices
+    """As it comes back from a machine with a GPU."""
+    run(folder.parent / "work" / "results")
+    with tarfile.open(folder / "records.tar.gz", "w:gz") as tar:
+        tar.add(folder.parent / "work" / "results", "results")
+    sys.path.insert(0, str(ROOT / "tools" / "gpu_kit"))
+    import collect
 
     def use() -> None:
         with tempfile.TemporaryDirectory(dir=folder.parent) as into:
-            try:
-                slices.join(out, Path(into), ["records"])
-            except SystemExit as error:
-                raise PhotodupError(str(error)) from None
+            collect.unpack(folder / "records.tar.gz", Path(into))
 
     return use
 

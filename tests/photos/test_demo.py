@@ -1,6 +1,7 @@
 """The demonstration library: what its ground truth says is so, and it is the same every time."""
 
 import hashlib
+import shutil
 from collections import defaultdict
 from dataclasses import replace
 
@@ -12,15 +13,17 @@ from support.review_library import listed
 
 from photodup.core.errors import PhotodupError
 from photodup.photos.demo import photographs as demo_module
-from photodup.photos.demo.photographs import SOURCES, VARIANTS, build_demo, load_ground_truth
+from photodup.photos.demo.photographs import GROUND_TRUTH, SOURCES, VARIANTS, build_demo, load_ground_truth
 from photodup.photos.library.hashing import hamming
 from photodup.photos.library.scan import scan
 
 
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory):
-    root = tmp_path_factory.mktemp("demo")
-    return root, load_ground_truth(build_demo(root))
+def demo(demo_dir, tmp_path_factory):
+    """A copy of the library that all tests share, to be scanned."""
+    root = tmp_path_factory.mktemp("demo") / "library"
+    shutil.copytree(demo_dir, root, ignore=shutil.ignore_patterns(".photodup*"))
+    return root, load_ground_truth(root / GROUND_TRUTH)
 
 
 def digests(root):

@@ -11,6 +11,7 @@ from PIL import Image, ImageOps
 from support.review_library import photo
 
 from benchmarks.photo_quality.edits import LOOK_ALIKES, REFERENCE, TRANSFORMS, named
+from photodup.core.errors import PhotodupError
 from photodup.photos.compare.dense import grey_maps
 from photodup.photos.compare.features import features
 from photodup.photos.compare.limits import LIMITS
@@ -131,6 +132,8 @@ def test_every_transform_gives_an_rgb_picture(photos):
         before = ground.tobytes()
         assert edit(ground).mode == "RGB" and ground.tobytes() == before, edit.name
     assert [edit.name for edit in named(REFERENCE)] == list(REFERENCE)
+    with pytest.raises(PhotodupError, match=r"There is no edit .sepia.: choose of resize 0\.5x"):
+        named(["sepia"])
 
 
 # ---- pictures without features -------------------------------------------------------------------------

@@ -1,7 +1,5 @@
 """The kit for a machine with a GPU and no network: what travels, what arrives, what comes back."""
 
-import hashlib
-import json
 import os
 import re
 import runpy
@@ -13,7 +11,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from support.command import run_python
+from support.command import one_sentence, run_python
 from support.plants import PLANTS
 from support.triton import needs_triton
 
@@ -26,16 +24,13 @@ sys.path.insert(0, str(KIT))
 
 import collect  # noqa: E402
 import pack  # noqa: E402
-import slices  # noqa: E402
-
-SLICE = 3_000_000
 
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory) -> Path:
     """A list of wheels that names none: this environment has what they would bring, and pip needs no network."""
     folder = tmp_path_factory.mktemp("wheels")
-    for group in slices.GROUPS:
+    for group in pack.GROUPS:
         (folder / f"{group}.txt").write_text("# nothing\n")
     return folder
 
@@ -43,31 +38,16 @@ def wheels(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory, wheels) -> Path:
     folder = tmp_path_factory.mktemp("packed")
-    pack.pack(folder, ["core"], slice_bytes=SLICE, requirements=wheels)
+    pack.pack(folder, ["core"], requirements=wheels)
     return folder
 
 
-@pytest.fixture
-def load(packed, tmp_path) -> Path:
-    """A copy to damage."""
-    return Path(shutil.copytree(packed, tmp_path / "load"))
-
-
-def test_slices_are_no_larger_than_asked_and_have_checksums(packed):
-    parts = json.loads((packed / "manifest.json").read_text())["groups"]["core"]["slices"]
-    assert len(parts) > 1
-    for part in parts:
-        data = (packed / part["name"]).read_bytes()
-        assert len(data) == part["bytes"] <= SLICE
-        assert hashlib.sha256(data).hexdigest() == part["sha256"]
-    assert {p.name for p in packed.iterdir()} == {
-        "manifest.json", "far_side.sh", "slices.py", *(part["name"] for part in parts)
-    }  # fmt: skip
-
-
 def test_what_arrives_is_the_tree_and_enough_photographs(packed, tmp_path, root):
-    assert slices.join(packed, tmp_path, slices.GROUPS) == {"core": []}
-    tree = tmp_path / "core" / "tree"
+    assert {path.name for path in packed.iterdir()} == {"core.tar.gz", "far_side.sh"}
+    environment_made(tmp_path)
+    done = far_side(packed, tmp_path, "environment")
+    assert done.returncode == 0, done.stdout + done.stderr
+    tree = tmp_path / "gpu-kit-work" / "core" / "tree"
     for name in (
         "lib/photodup/cli/__init__.py",
         "model_repository/openclip_vit_b32_preprocess/1/model.py",
@@ -81,33 +61,19 @@ def test_what_arrives_is_the_tree_and_enough_photographs(packed, tmp_path, root)
     assert done.stdout.strip() == "32", done.stderr
 
 
-def test_slices_may_come_in_several_loads(load, tmp_path):
-    parts = sorted(load.glob("*.part"))
-    second = tmp_path / "second"
-    second.mkdir()
-    parts[0].rename(second / parts[0].name)
-    assert slices.join(load, tmp_path / "work", slices.GROUPS) == {"core": [parts[0].name]}
-    assert not (tmp_path / "work" / "core").exists()
-    assert slices.join(second, tmp_path / "work", slices.GROUPS) == {"core": []}  # by the first's manifest
-    assert (tmp_path / "work" / "core" / "tree" / "pyproject.toml").is_file()
-
-
-def test_a_damaged_slice_is_named_and_nothing_is_unpacked(load, tmp_path):
-    part = sorted(load.glob("*.part"))[1]
-    data = bytearray(part.read_bytes())
-    data[1000] ^= 1
-    part.write_bytes(data)
-    with pytest.raises(SystemExit, match=rf"{part.name} is damaged"):
-        slices.join(load, tmp_path / "work", slices.GROUPS)
-    assert not (tmp_path / "work" / "core").exists()
-
-
-def test_slices_of_two_packs_do_not_make_one(load, tmp_path):
-    manifest = json.loads((load / "manifest.json").read_text())
-    manifest["groups"]["core"]["sha256"] = "0" * 64
-    (load / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(SystemExit, match="do not belong together"):
-        slices.join(load, tmp_path / "work", slices.GROUPS)
+def test_without_the_archive_that_everything_needs_or_with_a_damaged_one_nothing_is_measured(
+    packed, tmp_path
+):
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    shutil.copy(packed / "far_side.sh", alone)
+    assert "core.tar.gz is not here: bring it first." in far_side(alone, tmp_path, "environment").stdout
+    (alone / "core.tar.gz").write_bytes((packed / "core.tar.gz").read_bytes()[:-5000])
+    done = far_side(alone, tmp_path, "environment", "parity")
+    assert done.returncode == 1 and "environment: failed" in done.stdout and "parity:" not in done.stdout
+    shutil.copy(packed / "core.tar.gz", alone)
+    environment_made(tmp_path)
+    assert far_side(alone, tmp_path, "environment").returncode == 0
 
 
 def test_packing_says_which_wheel_cannot_be_had(tmp_path, wheels):
@@ -116,8 +82,7 @@ def test_packing_says_which_wheel_cannot_be_had(tmp_path, wheels):
     (tmp_path / "empty").mkdir()
     with pytest.raises(PhotodupError, match=r"wheels of triton .*no-such-wheel"):
         pack.pack(tmp_path / "out", ["triton"], wheels=tmp_path / "empty", requirements=listed)
-    with pytest.raises(PhotodupError, match="--slice-mib"):
-        pack.pack(tmp_path / "out", ["triton"], slice_bytes=10, requirements=wheels)
+    assert not list((tmp_path / "out").iterdir())
 
 
 def test_wheels_are_the_versions_that_are_tested_here(root):
@@ -126,7 +91,7 @@ def test_wheels_are_the_versions_that_are_tested_here(root):
         for line in (root / name).read_text().splitlines():
             if match := re.match(r"([\w.-]+)==(\S+)", line):
                 constraints.setdefault(match[1].lower().replace("_", "-"), set()).add(match[2])
-    for group in slices.GROUPS:
+    for group in pack.GROUPS:
         for line in (KIT / "wheels" / f"{group}.txt").read_text().splitlines():
             if line and not line.startswith("#"):
                 name, version = re.fullmatch(r"([\w.-]+)(?:\[\w+\])?==(\S+)", line).groups()
@@ -175,7 +140,7 @@ def test_each_step_says_its_time_and_what_is_not_done(packed, tmp_path):
     """A call without time measures nothing and takes in what arrived; a step that is done is not done again."""
     environment_made(tmp_path)
     none = far_side(packed, tmp_path, "environment", "parity", KIT_MINUTES="0.1")
-    assert none.returncode == 1 and "core: whole" in none.stdout
+    assert none.returncode == 1 and (tmp_path / "gpu-kit-work" / "core" / "tree" / "pyproject.toml").is_file()
     assert re.search(r"^environment: 6 of the 6 s that this call has left$", none.stdout, re.MULTILINE)
     assert "not done: parity" in none.stdout
     (tmp_path / "gpu-kit-work" / "done" / "parity").touch()
@@ -185,7 +150,6 @@ def test_each_step_says_its_time_and_what_is_not_done(packed, tmp_path):
 def test_time_that_a_step_leaves_goes_to_the_others(packed, tmp_path):
     """The schedule alone: steps that end at once, but for one that goes on, one that fails and one that is stopped."""
     environment_made(tmp_path)
-    (tmp_path / "gpu-kit-work" / "core" / "tree").mkdir(parents=True)
     python = tmp_path / "python"
     python.write_text(f"""#!/bin/bash
         case "$*" in
@@ -223,7 +187,7 @@ def test_the_rehearsal_on_a_cpu_comes_back_as_records(packed, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.findall(r"^(\w+): done in", done.stdout, re.MULTILINE) == order
     results = tmp_path / "results"
-    lines = collect.collect(tmp_path / "gpu-kit-out", results)
+    lines = collect.collect(tmp_path / "gpu-kit-out" / "records.tar.gz", results)
     assert [line.split(":")[0] for line in lines] == ["rehearsal", "rehearsal-notebooks", "logs"]
     records = {record["key"]: record for record in load_records(results / "rehearsal")}
     assert {"device fidelity fp32", "device ceilings copy", "device onnx-cpu fp32 b1"} <= set(records)
@@ -234,7 +198,9 @@ def test_the_rehearsal_on_a_cpu_comes_back_as_records(packed, tmp_path):
     assert loads == set(runpy.run_path(str(KIT / "steps.py"))["BACKENDS"])
     logged = (tmp_path / "build" / "gpu-kit-logs" / "parity.log").read_text()
     assert (results / "rehearsal" / "environment.json").is_file() and "ceilings copy" in logged
-    assert collect.collect(tmp_path / "gpu-kit-out", results)[0].startswith("rehearsal: 0 new records")
+    assert collect.collect(tmp_path / "gpu-kit-out" / "records.tar.gz", results)[0].startswith(
+        "rehearsal: 0 new records"
+    )
 
 
 def test_a_step_that_does_not_exist_is_said(packed, tmp_path):
@@ -242,9 +208,16 @@ def test_a_step_that_does_not_exist_is_said(packed, tmp_path):
     assert done.returncode == 2 and "There is no step environmnt: choose of environment parity" in done.stderr
 
 
+def bundled(folder: Path) -> Path:
+    """Bundle what was measured in `folder/work`; return the archive."""
+    done = far_side(KIT, folder, "bundle", KIT_WORK=str(folder / "work"), KIT_OUT=str(folder / "out"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder / "out" / "records.tar.gz"
+
+
 @pytest.fixture
 def came_back(tmp_path) -> Path:
-    """A bundle with one finished and one failed record."""
+    """An archive with one finished and one failed record."""
     run = tmp_path / "work" / "core" / "tree" / "results" / "gpu"
     with RunStore(run) as store:
         store.measure_or_load("good", lambda: {"value": 1.5, "raw": {"latency_ms": [1.0, 2.0]}}, config={})
@@ -252,8 +225,7 @@ def came_back(tmp_path) -> Path:
     (run / "study.json").write_text("[]")
     (tmp_path / "work" / "logs").mkdir()
     (tmp_path / "work" / "logs" / "probe.log").write_text("ceilings\n")
-    slices.bundle(tmp_path / "work", tmp_path / "out", 15 * 2**20)
-    return tmp_path / "out"
+    return bundled(tmp_path)
 
 
 def test_a_failed_record_gives_way_and_a_finished_one_does_not(came_back, tmp_path):
@@ -267,84 +239,27 @@ def test_a_failed_record_gives_way_and_a_finished_one_does_not(came_back, tmp_pa
     run = tmp_path / "work" / "core" / "tree" / "results" / "gpu"
     with RunStore(run) as store:
         store.measure_or_load("bad", lambda: {"value": 2.0}, config={})
-    slices.bundle(tmp_path / "work", came_back, 15 * 2**20)
+    bundled(tmp_path)
     assert collect.collect(came_back, results)[0] == "gpu: 1 new records, 2 in all, 0 of them failed"
     assert {r["key"]: r["status"] for r in load_records(results / "gpu")} == {"good": "ok", "bad": "ok"}
     (file,) = (run / "records").glob("good-*.json")
     file.write_text(file.read_text().replace("1.5", "1.6"))
-    slices.bundle(tmp_path / "work", came_back, 15 * 2**20)
+    bundled(tmp_path)
     with pytest.raises(PhotodupError, match=r"another good-.*--run"):
         collect.collect(came_back, results)
     assert collect.collect(came_back, results, "gpu-2")[0].startswith("gpu-2: 2 new")
 
 
-def test_a_bundle_that_would_be_too_large_leaves_single_latencies_behind(came_back, tmp_path):
-    run = tmp_path / "work" / "core" / "tree" / "results" / "gpu"
-    (run / "records" / "large.latencies.parquet").write_bytes(os.urandom(60_000))
-    said = slices.bundle(tmp_path / "work", came_back, 6000)
-    assert "single latencies stayed behind" in said and len(list(came_back.iterdir())) <= slices.MAX_FILES
-    assert all(p.stat().st_size <= 6000 for p in came_back.glob("*.part"))
-    assert collect.collect(came_back, tmp_path / "results")[0].startswith("gpu: 2 new records")
-
-
-def test_a_bundle_with_a_slice_that_is_missing_or_no_file_is_refused(came_back, tmp_path):
-    part = next(came_back.glob("*.part"))
-    data = part.read_bytes()
-    part.unlink()
-    with pytest.raises(PhotodupError, match=r"records-000\.part did not come back"):
-        collect.collect(came_back, tmp_path / "results")
-    part.write_bytes(data)
-    refused = r"is a link or no regular file|did not come back"
-    for name, plant in PLANTS.items():
-        if name == "a hard link":  # it is read, and is what it is
-            continue
-        part.rename(tmp_path / "private")
-        plant(part, tmp_path / "private")
-        with pytest.raises((SystemExit, PhotodupError), match=refused):
+def test_an_archive_that_cannot_be_read_is_one_sentence(came_back, tmp_path):
+    whole = came_back.read_bytes()
+    for content in (b"", b"no archive", whole[: len(whole) // 2]):
+        came_back.write_bytes(content)
+        with one_sentence(r"records\.tar\.gz cannot be read: bring it again"):
             collect.collect(came_back, tmp_path / "results")
-        shutil.rmtree(part) if part.is_dir() and not part.is_symlink() else part.unlink()
-        (tmp_path / "private").rename(part)
-    assert collect.collect(came_back, tmp_path / "results")[0].startswith("gpu: 2 new records")
-
-
-def renamed(value: object, old: str, new: str) -> object:
-    """Replace a name wherever it stands, as a key too."""
-    if isinstance(value, dict):
-        return {renamed(key, old, new): renamed(held, old, new) for key, held in value.items()}
-    if isinstance(value, list):
-        return [renamed(held, old, new) for held in value]
-    return new if value == old else value
-
-
-@pytest.mark.parametrize(
-    "name", ["{outside}/in", "../in", "incoming", "core", "records/../../in", "", "a\0b"]
-)
-@pytest.mark.parametrize("what", ["records", "records-000.part"])
-def test_a_manifest_decides_nothing_about_where_anything_is_written(came_back, tmp_path, what, name):
-    """An absolute name used to win over the working folder that it was joined to."""
-    outside = tmp_path / "outside"
-    outside.mkdir()
-    name = name.format(outside=outside)
-    manifest = came_back / "manifest.json"
-    manifest.write_text(json.dumps(renamed(json.loads(manifest.read_text()), what, name)))
-    if what != "records" and name and "\0" not in name:
-        shutil.copyfile(came_back / what, came_back / os.path.basename(name))
-    work = tmp_path / "work" / "deep"
-    with pytest.raises(
-        SystemExit, match=r"^slices.py: the (manifest names the group|slices of records have other)"
-    ):
-        slices.join(came_back, work, ["records"])
-    assert not list(outside.iterdir())
-    assert {path.name for path in work.rglob("*") if path.is_file()} == {"manifest.json"}
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"groups": 5}', '{"groups": {"records": 5}}', "[" * 100_000,
-                                  '{"groups": {"records": {"slices": [{"name": "records-000.part", "sha256": 5}], '
-                                  '"sha256": ""}}}'])  # fmt: skip
-def test_a_manifest_that_is_none_is_one_sentence(came_back, tmp_path, text):
-    (came_back / "manifest.json").write_text(text)
-    with pytest.raises(SystemExit, match=r"manifest.json is damaged: bring it again"):
-        slices.join(came_back, tmp_path / "work", ["records"])
+    came_back.unlink()
+    with one_sentence(r"records\.tar\.gz cannot be read"):
+        collect.collect(came_back, tmp_path / "results")
+    assert not (tmp_path / "results").exists()
 
 
 def odd(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
@@ -369,15 +284,12 @@ ODD = {
 
 @pytest.mark.parametrize("what", ODD)
 def test_an_entry_that_no_bundle_has_is_refused(tmp_path, what):
-    came_back = tmp_path / "out"
-    came_back.mkdir()
-    with tarfile.open(tmp_path / "records.tar", "w:gz") as tar:
+    archive = tmp_path / "records.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
         tar.addfile(ODD[what])
-    entry = slices.cut(tmp_path / "records.tar", came_back, 2**20)
-    (came_back / "manifest.json").write_text(json.dumps({"groups": {"records": entry}}))
-    with pytest.raises(SystemExit, match=r"records holds .* which is not taken"):
-        collect.collect(came_back, tmp_path / "results")
-    assert sorted(os.listdir(tmp_path)) == ["out", "records.tar"]
+    with one_sentence("holds .* which is not taken"):
+        collect.collect(archive, tmp_path / "results")
+    assert os.listdir(tmp_path) == ["records.tar.gz"]
 
 
 @pytest.mark.parametrize("planted", PLANTS)

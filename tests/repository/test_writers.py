@@ -53,10 +53,6 @@ REMOVERS = {
     "lib/photodup/serving/triton/copies.py:_copy": "what an interrupted comparison left under that copy's name",
     "lib/photodup/serving/triton/server.py:_remove_shared_memory": "in /dev/shm, by our prefix and process id",
     "lib/photodup/serving/control_key.py:stored_key": "the key file of a server of ours, when that server has stopped",
-    # ---- the kit for a machine without a network
-    "tools/gpu_kit/pack.py:pack": "slices that an earlier pack left in the folder given, by their names",
-    "tools/gpu_kit/slices.py:_unpack": "slices and the archive joined of them, in the kit's own work folder, once unpacked",
-    "tools/gpu_kit/slices.py:bundle": "slices of an earlier bundle in the folder given, by their names",
 }
 
 

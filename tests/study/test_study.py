@@ -55,7 +55,7 @@ def study(project, **options):
     return run_study("mine", endpoints=project / "endpoints.yaml", **options)
 
 
-def test_a_study_runs_its_notebooks_with_their_sizes_and_reports(project, capsys):
+def test_a_study_runs_its_notebooks_with_their_sizes_and_not_again_until_their_code_changes(project, capsys):
     (outcome,) = study(project)
     out, err = capsys.readouterr()
     assert "01_ok:   0%" in err, "papermill's progress"
@@ -65,24 +65,16 @@ def test_a_study_runs_its_notebooks_with_their_sizes_and_reports(project, capsys
     assert "mine 2" in index, "the answer of this run"
     assert "Does it &lt;work&gt;?" in index, "escaped"
     assert (project / "results" / "mine" / "notebooks" / "01_ok.html").is_file()
-
-
-def test_full_sizes_are_the_notebooks_own(project):
-    (outcome,) = study(project, sizes="full")
-    assert outcome.parameters == {"RUN": "mine"}
-
-
-def test_what_passed_is_not_run_again_until_its_code_changes(project):
     path = project / "results" / "mine" / "notebooks" / "01_ok.ipynb"
-    study(project)
     first = path.stat().st_mtime_ns
     study(project)
     assert path.stat().st_mtime_ns == first
-    study(project, again=True)
+    (outcome,) = study(project, again=True, sizes="full")
+    assert outcome.parameters == {"RUN": "mine"}, "full sizes are the notebook's own"
     second = path.stat().st_mtime_ns
     assert second > first
     write_notebook(project / "notebooks" / "01_ok.ipynb", "print(N)")
-    study(project)
+    study(project, sizes="full")
     assert path.stat().st_mtime_ns > second
 
 

@@ -18,12 +18,11 @@ from photodup.bench.link.link import Link
 from photodup.core.errors import PhotodupError
 from photodup.core.paths import build_dir
 from photodup.serving.control_key import new_key
-from photodup.serving.embedded import MODELS, export_models
+from photodup.serving.embedded import MODELS
 from photodup.serving.endpoints import NO_GPU, Endpoints, from_ports
 from photodup.serving.process.server_process import ServerProcess, answers
 from photodup.serving.service.start import command as service_command
 from photodup.serving.service.start import is_ready, patient
-from photodup.serving.triton.repository import render_repository
 
 PORTS = {"fastapi": 8002, "http": 8003, "grpc": 8004, "metrics": 8005}
 """As published, as docker/compose.yaml and the all-in-one image have them."""
@@ -62,20 +61,16 @@ def rented_machine(
     *,
     without: Collection[str] = (),
     link: str = LINK,
-    repository: Path | None = None,
+    repository: Path,
     service_env: dict[str, str] | None = None,
-    timeout_s: float = 300.0,
-    progress: Callable[[str], None] | None = None,
 ) -> Iterator[Rented]:
     """Start such a machine for the length of a `with` block.
 
     Args:
         without: what it lacks, of `WITHOUT`.
         link: preset of the link in front of it.
-        repository: a rendered model repository; None exports the model of `MODEL_PRETRAINED` and renders one.
+        repository: a rendered model repository.
         service_env: settings of the FastAPI service beside those of the image.
-        timeout_s: how long each server may take.
-        progress: receives a line of text now and then.
 
     Raises:
         PhotodupError: no right to make a namespace, no Triton here, an unknown word in `without`, a server that does
@@ -86,15 +81,13 @@ def rented_machine(
     if {"fastapi", "triton"} <= set(without):
         raise PhotodupError("A machine with neither FastAPI nor Triton answers nothing: leave one of them.")
     models = () if "triton" in without else _models(without)
-    if models and repository is None:
-        repository = _repository(models, progress)
     key = "" if {"control", "triton"} & set(without) else new_key()
     with Link(link, servers_far=True) as way, contextlib.ExitStack() as stack:
         address = way.client_address
         with way.client_namespace():  # processes are born in the namespace of the thread that starts them
             started = _start(stack, address, without, repository, key, service_env)
         for process, is_up in started:
-            process.wait_ready(is_up, timeout_s, progress)
+            process.wait_ready(is_up, 300)
         absent = {*without, *(() if models else ("http", "grpc", "metrics"))}
         found = from_ports(
             address,
@@ -115,19 +108,11 @@ def _models(without: Collection[str]) -> tuple[str, ...]:
     return tuple(name for name in MODELS if not (lacking and name.endswith(lacking)))
 
 
-def _repository(models: Collection[str], progress: Callable[[str], None] | None) -> Path:
-    if progress:
-        progress("Exporting the model (kept for the next time)")
-    # A folder for each choice: Triton loads whatever it finds in its repository.
-    folder = build_dir() / "rented" / f"lacks-{'-'.join(sorted(set(MODELS) - set(models))) or 'nothing'}"
-    return render_repository("cpu-embedded", folder, export_models(), models=list(models))
-
-
 def _start(
     stack: contextlib.ExitStack,
     address: str,
     without: Collection[str],
-    repository: Path | None,
+    repository: Path,
     key: str,
     service_env: dict[str, str] | None,
 ) -> list[tuple[ServerProcess, Callable[[], bool]]]:
@@ -140,7 +125,7 @@ def _start(
         log = build_dir() / "logs" / "rented-fastapi.log"
         service = stack.enter_context(ServerProcess("FastAPI", service_command(), log, settings))
         started.append((service, functools.partial(is_ready, f"http://{address}:{PORTS['fastapi']}")))
-    if repository is not None and "triton" not in without:
+    if "triton" not in without:
         # The command of docker/start-all.sh and of the Triton image.
         arguments = ["--exit-on-error=false", *(f"--{name}-port={PORTS[name]}" for name in ("http", "grpc"))]
         metrics = "--allow-metrics=false" if "metrics" in without else f"--metrics-port={PORTS['metrics']}"

@@ -1,19 +1,18 @@
 #!/usr/bin/env bash
-# On the machine with the GPU and no network: join what was brought, make the environments, measure step by step.
+# On the machine with the GPU and no network: unpack what was brought, make the environments, measure step by step.
 #
 #   far_side.sh STEP…        the steps in this order; what is done already is not done again
 #   far_side.sh all          every step
 #   far_side.sh detach STEP… the same in a session of its own, which outlives this command; look again with `bundle`
 #
 # Steps: environment parity fp32 fp16 tensorrt graphs compile servers notebooks full bundle. After each call what there is so
-# far lies in KIT_OUT, in at most seven slices and a list of checksums. README.md beside this file explains the rest.
+# far lies in KIT_OUT/records.tar.gz. README.md beside this file explains the rest.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 export KIT_PYTHON=${KIT_PYTHON:-python3}         # the Python that has PyTorch
 export KIT_WORK=${KIT_WORK:-$PWD/gpu-kit-work}   # stays on this machine between the calls
 export KIT_OUT=${KIT_OUT:-$PWD/gpu-kit-out}      # goes home after each call
 export KIT_DEVICE=${KIT_DEVICE:-cuda}
-export KIT_SLICE_MIB=${KIT_SLICE_MIB:-14}
 export MODEL_PRETRAINED=${MODEL_PRETRAINED:-random:0}
 mkdir -p "$KIT_WORK/logs" "$KIT_WORK/done" "$KIT_OUT"
 KIT_WORK=$(cd "$KIT_WORK" && pwd); KIT_OUT=$(cd "$KIT_OUT" && pwd)
@@ -29,7 +28,12 @@ install_wheels() {  # GROUP FOLDER
 }
 
 make_environment() {
-  "$KIT_PYTHON" "$here/slices.py" join "$here" "$KIT_WORK" || return 1
+  local archive group
+  for archive in "$here"/*.tar.gz; do
+    group=$KIT_WORK/$(basename "$archive" .tar.gz)
+    [ ! "$archive" -nt "$group/.unpacked" ] || { mkdir -p "$group" && tar -xzf "$archive" -C "$group" && touch "$group/.unpacked"; } || return 1
+  done
+  [ -e "$KIT_WORK/core/.unpacked" ] || { echo "core.tar.gz is not here: bring it first."; return 1; }
   [ -e "$KIT_WORK/site/.made" ] || { install_wheels core "$KIT_WORK/site" && touch "$KIT_WORK/site/.made"; } || return 1
   for group in onnx notebooks; do
     if [ -d "$KIT_WORK/$group/wheels" ] && [ ! -e "$KIT_WORK/site-$group/.made" ]; then
@@ -57,6 +61,14 @@ measure() {  # STEP SECONDS
   PYTHONPATH=$KIT_WORK/site-onnx:$PYTHONPATH:$KIT_WORK/site-notebooks
   cd "$PHOTODUP_ROOT" || return 1
   KIT_STEP_S=$2 timeout -k 20 "$2" "$KIT_PYTHON" tools/gpu_kit/steps.py "$1"
+}
+
+bundle() {  # all that was measured so far
+  mkdir -p "$KIT_WORK/core/tree/results"
+  tar -czf "$KIT_OUT/records.tar.gz" --exclude='.*' --exclude=results/published \
+    -C "$KIT_WORK/core/tree" results -C "$KIT_WORK" logs
+  [ $? -le 1 ] || return 1  # 1: a log grew meanwhile
+  echo "bundle: $KIT_OUT/records.tar.gz"
 }
 
 run_step() {  # STEP SECONDS
@@ -105,5 +117,5 @@ for round in 1 2; do for step in "${steps[@]}"; do
 done; done
 unset "open[full]"  # it has no end but that of the time
 failed=("${!open[@]}")
-"$KIT_PYTHON" "$here/slices.py" bundle "$KIT_WORK" "$KIT_OUT" "$KIT_SLICE_MIB" || failed+=(bundle)
+bundle || failed+=(bundle)
 [ ${#failed[@]} = 0 ] || { echo "not done: ${failed[*]}"; exit 1; }

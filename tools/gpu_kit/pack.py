@@ -1,15 +1,14 @@
-"""Pack what a machine with a GPU and no network needs, in slices small enough to be carried there.
+"""Pack what a machine with a GPU and no network needs: an archive for each group, and the script that measures there.
 
-    python tools/gpu_kit/pack.py FOLDER [--group core --group triton --group onnx --group notebooks] [--slice-mib 14]
+    python tools/gpu_kit/pack.py FOLDER [--group core --group triton --group onnx --group notebooks]
 
-Into FOLDER go `far_side.sh` and `slices.py`, which need nothing but a Python there, `manifest.json` with the checksums,
-and the slices of each group's archive. The wheels come from pip, or from `--wheels` where they lie already.
+The wheels come from pip, or from `--wheels` where they lie already.
 """
 
 import argparse
 import io
 import json
-import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -18,12 +17,16 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "lib"), str(Path(__file__).parent)]
-
-from slices import GROUPS, cut  # noqa: E402
+sys.path.insert(0, str(ROOT / "lib"))
 
 from photodup.core.errors import PhotodupError  # noqa: E402
 
+GROUPS = {
+    "core": "the project, demonstration photographs, and the wheels that everything needs",
+    "triton": "a real tritonserver with its Python backend",
+    "onnx": "ONNX Runtime with CUDA",
+    "notebooks": "Jupyter's kernel, papermill and what draws a run's page",
+}
 TREE = (
     "lib",
     "model_repository",
@@ -39,78 +42,61 @@ PLATFORMS = [f"manylinux_2_{n}_x86_64" for n in (17, 24, 27, 28, 31, 34, 35)] + 
     "manylinux2014_x86_64",
     "manylinux1_x86_64",
 ]
-MIB = 2**20
 
 
 def main() -> None:
     """Parse the command line and pack."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path, help="where the slices go; made if missing")
+    parser.add_argument("folder", type=Path, help="where the archives go; made if missing")
     parser.add_argument("--group", action="append", choices=GROUPS, help="repeat; default all")
-    parser.add_argument("--slice-mib", type=float, default=14, help="largest slice in MiB (default 14)")
     parser.add_argument("--python", default="3.12", help="Python version over there (default 3.12)")
     parser.add_argument("--wheels", type=Path, help="folder with the wheels; default: pip downloads them")
     options = parser.parse_args()
     try:
-        manifest = pack(
-            options.folder,
-            options.group or list(GROUPS),
-            slice_bytes=int(options.slice_mib * MIB),
-            python=options.python,
-            wheels=options.wheels,
+        archives = pack(
+            options.folder, options.group or list(GROUPS), python=options.python, wheels=options.wheels
         )
     except PhotodupError as error:
         sys.exit(f"pack.py: {error}")
-    for name, group in manifest["groups"].items():
-        print(f"{name}: {group['bytes'] / MIB:.1f} MiB in {len(group['slices'])} slices")
+    for archive in archives:
+        print(f"{archive.name}: {archive.stat().st_size / 2**20:.1f} MiB")
 
 
 def pack(
     folder: Path,
     groups: Sequence[str],
     *,
-    slice_bytes: int = 14 * MIB,
     python: str = "3.12",
     wheels: Path | None = None,
     requirements: Path | None = None,
-) -> dict:
-    """Write the slices of the groups, the manifest and the two programs for the other side; return the manifest.
+) -> list[Path]:
+    """Write the groups' archives and the script for the other side into a folder; return the archives.
 
     Args:
-        folder: made if missing; slices of an earlier pack go.
+        folder: made if missing.
         groups: names of `GROUPS`.
-        slice_bytes: the largest slice.
         python: version over there, as in `3.12`.
         wheels: folder with the wheels; None lets pip download them.
         requirements: folder with a list of wheels for each group; default: the kit's own.
 
     Raises:
-        PhotodupError: a wheel that cannot be had, a slice size that makes no sense, a folder with other files.
+        PhotodupError: a wheel that cannot be had.
     """
-    if slice_bytes < 1024:
-        raise PhotodupError(f"A slice of {slice_bytes} bytes is too small: give --slice-mib 1 or more.")
     folder.mkdir(parents=True, exist_ok=True)
-    slices = (old for group in GROUPS for old in folder.glob(f"{group}-[0-9][0-9][0-9].part"))
-    for old in [*slices, folder / "manifest.json"]:
-        old.unlink(missing_ok=True)
-    manifest: dict = {"python": python, "groups": {}}
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        for group in groups:
-            archive = Path(scratch) / f"{group}.tar"
+    archives = [folder / f"{group}.tar.gz" for group in groups]
+    for group, archive in zip(groups, archives, strict=True):
+        with tempfile.TemporaryDirectory() as scratch:
+            carried = _wheels(
+                group, Path(scratch), python, wheels, requirements
+            )  # before anything is written
             with tarfile.open(archive, "w:gz", compresslevel=6) as tar:
                 if group == "core":
                     _add_tree(tar)
                     _add_photographs(tar)
-                for wheel in _wheels(group, Path(scratch) / group, python, wheels, requirements):
+                for wheel in carried:
                     tar.add(wheel, f"wheels/{wheel.name}", filter=_nobody)
-            manifest["groups"][group] = cut(archive, folder, slice_bytes)
-            archive.unlink()
-    for name in ("far_side.sh", "slices.py"):
-        source = Path(__file__).with_name(name)
-        (folder / name).write_bytes(source.read_bytes())
-        os.chmod(folder / name, 0o755)
-    (folder / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
-    return manifest
+    shutil.copy(Path(__file__).with_name("far_side.sh"), folder)
+    return archives
 
 
 def _add_tree(tar: tarfile.TarFile) -> None:
@@ -129,18 +115,17 @@ def _add_photographs(tar: tarfile.TarFile) -> None:
     from photodup.study.notebook.points import N_PHOTOS
     from photodup.study.notebook.weights import demo_library, payload_photos
 
-    photos_of_loads, library = payload_photos(N_PHOTOS), demo_library()
+    missing, library = set(payload_photos(N_PHOTOS)), demo_library()
     truth = json.loads((library / "ground_truth.json").read_text(encoding="utf-8"))
-    photos = truth["photos"] if isinstance(truth, dict) else truth
-    left, entries = set(photos_of_loads), []
-    for entry in photos:
+    entries = []
+    for entry in truth["photos"]:
         data = (library / entry["path"]).read_bytes()
-        if data in left:
-            left.discard(data)
+        if data in missing:
+            missing.discard(data)
             entries.append(entry)
             _add_bytes(tar, f"tree/build/demo/{entry['path']}", data)
-    shortened = {**truth, "photos": entries} if isinstance(truth, dict) else entries
-    _add_bytes(tar, "tree/build/demo/ground_truth.json", json.dumps(shortened).encode())
+    shortened = json.dumps(truth | {"photos": entries})
+    _add_bytes(tar, "tree/build/demo/ground_truth.json", shortened.encode())
 
 
 def _add_bytes(tar: tarfile.TarFile, name: str, data: bytes) -> None:
@@ -162,7 +147,6 @@ def _wheels(
     listed = (requirements or Path(__file__).with_name("wheels")) / f"{group}.txt"
     names = [line.split("#")[0].strip() for line in listed.read_text().splitlines()]
     names = [name for name in names if name]
-    scratch.mkdir()
     if not names:
         return []
     command = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps"]

@@ -482,7 +482,7 @@ def test_tls_is_checked_unless_told_otherwise(tmp_path):
 
 
 def test_ctrl_c_keeps_what_was_measured(random_service, tmp_path, kept):
-    command = [*LOAD, f"{random_service.url}/embed", "--seconds", "60", "--out", tmp_path]
+    command = [*LOAD, f"{random_service.url}/embed", "--seconds", "30", "--out", tmp_path]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     lines = []
     for line in process.stdout:  # where there is no terminal, progress comes in lines
@@ -539,7 +539,7 @@ def versus(tmp_path, body):
     (4, "throughput_images_per_s", " lower throughput than"),
 ])  # fmt: skip
 def test_the_slower_of_two_is_named_after_the_check(versus, visits, kept, in_flight, metric, found, figure):
-    said = versus(sleepy(10), sleepy(40), "--concurrency", in_flight, "--seconds", 20)
+    said = versus(sleepy(10), sleepy(40), "--concurrency", in_flight, "--seconds", 10)
     check, first = said[said.index("Check: ") :].splitlines()[:2]
     assert " through other connections " in check and first.startswith("Server 2 ") and found in first
     result, rows = kept()
@@ -556,7 +556,7 @@ def test_the_slower_of_two_is_named_after_the_check(versus, visits, kept, in_fli
 
 
 def test_a_server_that_dies_midway_is_one_sentence_and_what_was_measured_counts(versus, visits, kept):
-    said = versus(sleepy(1), sleepy(1, lambda: len(visits) > 2), "--seconds", 20)
+    said = versus(sleepy(1), sleepy(1, lambda: len(visits) > 2), "--seconds", 10)
     assert said.count("failed 20 requests in a row") == 1
     assert "Note: In visit 2 of " in said and "the disk is full; what was measured before is kept." in said
     assert len(kept()[0]["visits"]) == 1
@@ -600,9 +600,9 @@ def test_a_failed_check_marks_what_it_checks():
 
 
 def test_the_gate_fails_for_a_head_that_is_far_slower(random_service, tmp_path):
-    """A relay before the service waits one and a half times as long as the service takes."""
-    options = ["--seconds", 40, "--limit", 20, "--junit", tmp_path / "j.xml"]
-    same, slower = (null_server.running(upstream=random_service.url, slower=share) for share in (0, 1.5))
+    """A relay before the service waits four times as long as the service takes."""
+    options = ["--seconds", 24, "--limit", 20, "--junit", tmp_path / "j.xml"]
+    same, slower = (null_server.running(upstream=random_service.url, slower=share) for share in (0, 4))
     with same as base, slower as head:
         status, said = ended("gate", "--base-url", f"{base}/embed", "--head-url", f"{head}/embed", *options)
     assert status == 1 and "FAILED: head is " in said and "this gate fails an equal head in " in said
@@ -616,7 +616,7 @@ def test_the_gate_starts_and_ends_its_commands(tmp_path, body):
     command = [sys.executable, "-c", started, str(tmp_path / "pids"), "--port", "{port}", "--delay-ms"]
     status, said = ended(
         "gate", "--base", shlex.join([*command, "5"]), "--head", shlex.join([*command, "1"]),
-        "--url", "http://127.0.0.1:{port}/do", "--file", body, "--seconds", 30,
+        "--url", "http://127.0.0.1:{port}/do", "--file", body, "--seconds", 20,
     )  # fmt: skip
     assert status == 0 and "PASSED: head is " in said and "% faster than base" in said
     pids = [int(line) for line in (tmp_path / "pids").read_text().split()]

@@ -28,6 +28,7 @@ from support.triton import needs_triton
 from photodup.bench.record.record import figures_of_run
 from photodup.serving import control_key
 from photodup.serving.check import gpu_of
+from photodup.serving.embedded import MODELS
 from photodup.serving.endpoints import UNNAMED_GPU, Endpoints, read_address_line
 from photodup.serving.process.ports import claim_ports
 from photodup.study.notebook.files import notebooks
@@ -82,7 +83,9 @@ def published(checkout, real_exports) -> Iterator[str]:
     address = read_address_line(line[line.index("ENDPOINTS") + 1])
     with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
         patch.setenv("MODEL_PRETRAINED", "random:0")
-        machine = stack.enter_context(rented_machine(link="metro"))
+        folder = checkout / "build" / "rented"
+        repository = render_repository("cpu-embedded", folder, real_exports, models=list(MODELS))
+        machine = stack.enter_context(rented_machine(link="metro", repository=repository))
         patch.setenv(control_key.VARIABLE, machine.key)
         with IPRoute() as here:  # gone with the link
             (way,) = here.route("get", dst=machine.address)

@@ -113,9 +113,13 @@ def test_a_notebook_decides_over_the_address_and_says_what_it_cannot_have_there(
     assert not (elsewhere / "build" / "endpoints-far.yaml").exists()  # no servers were started here
 
 
-def test_a_word_it_does_not_know_is_named_before_anything_starts() -> None:
-    with one_sentence("A machine without gpu: it can lack control"), rented_machine(without=["gpu"]):
+def test_a_word_it_does_not_know_is_named_before_anything_starts(tmp_path) -> None:
+    with (
+        one_sentence("A machine without gpu: it can lack control"),
+        rented_machine(repository=tmp_path, without=["gpu"]),
+    ):
         pass
-    with pytest.raises(PhotodupError, match="answers nothing"), rented_machine(without=["fastapi", "triton"]):
+    nothing = rented_machine(repository=tmp_path, without=["fastapi", "triton"])
+    with pytest.raises(PhotodupError, match="answers nothing"), nothing:
         pass
     assert os.environ.get(control_key.VARIABLE) is None

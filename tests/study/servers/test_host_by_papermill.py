@@ -31,6 +31,7 @@ from photodup.serving.check import gpu_of
 from photodup.serving.embedded import MODELS
 from photodup.serving.endpoints import UNNAMED_GPU, Endpoints, read_address_line
 from photodup.serving.process.ports import claim_ports
+from photodup.serving.triton.repository import render_repository
 from photodup.study.notebook.files import notebooks
 
 HOST = "127.0.0.7"  # no other loopback address than 127.0.0.1 counts as this machine

@@ -50,6 +50,8 @@ html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_extra_path = ["root"]  # the address of the site leads to its front page
 
+DATA = "results/reference-cpu/figures"
+
 
 def prepare(app, docname, source):
     """Fold the code of a notebook, and put an anchor named after each figure in front of it."""
@@ -73,11 +75,15 @@ def prepare(app, docname, source):
         cell["source"] = text
         if cell["cell_type"] == "code":
             cell["metadata"]["tags"] = [*cell["metadata"].get("tags", ()), "hide-input"]
-            for name in SAVED.findall(text):
+            drawn = [name for name in SAVED.findall(text) if (ROOT / DATA / f"{name}.csv").is_file()]
+            for name in drawn:
                 place = f"figure-{name.replace('_', '-')}"
                 anchor = f"({place})=\n[Permalink of the figure](#{place}) `{name}`"
                 cells.append({"cell_type": "markdown", "metadata": {}, "source": anchor, "id": place[:64]})
         cells.append(cell)
+        for name in drawn if cell["cell_type"] == "code" else ():
+            link = f"{{download}}`Data of the figure (CSV) <../{DATA}/{name}.csv>`"
+            cells.append({"cell_type": "markdown", "metadata": {}, "source": link, "id": f"data-{name}"[:64]})
     notebook["cells"] = cells
     source[0] = json.dumps(notebook)
 

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 
+import matplotlib.pyplot as plt
 import nbformat
 import numpy as np
 import pyarrow as pa
@@ -21,6 +22,7 @@ from photodup.bench.stats.comparison import Verdict
 from photodup.cli import app
 from photodup.core.errors import PhotodupError
 from photodup.study.comparisons.outcomes import read_all, write_outcomes
+from photodup.study.notebook import charts
 from photodup.study.notebook.run import read_run
 from photodup.study.report.facts import evidence, state_of
 from photodup.study.report.page import write_report
@@ -182,6 +184,8 @@ def test_the_report_opens_with_its_findings(deck):
         notebook = nbformat.read(path, as_version=4)
         notebook.cells[2].metadata["tags"] = ["figure"]
         nbformat.write(notebook, path)
+    (directory / "figures").mkdir()
+    (directory / "figures" / "05_decisions.csv").write_text("panel,series,x,y\n")
     row = {"notebook": "05_trt_fp16", "status": "passed", "seconds": 7.4, "parameters": {}, "sizes": "quick"}
     (directory / "study.json").write_text(json.dumps([row]))
     page = write_report("a").read_text()
@@ -189,10 +193,34 @@ def test_the_report_opens_with_its_findings(deck):
     figure = page.index("data:image/png")
     assert page.index("Which precision may be served?") < page.index("BF16 is enough") < figure
     assert figure < page.index("The questions") < page.index('href="notebooks/01_one.html"')
+    assert page.count('href="figures/05_decisions.csv"') == 1
     assert '<td data-label="seconds">7</td>' in page and "make study RUN=my-run SIZES=quick" in page
     shutil.copy(ROOT / "notebooks" / "comparisons.yaml", deck / "notebooks")
     write_notebook(deck / "notebooks" / "07_scale_gpus.ipynb", "07 · Scale", "How many GPUs?")
     assert '<span class="badge needs_a_GPU">needs a GPU</span>' in write_report("a").read_text()
+
+
+def test_the_data_of_a_figure_names_its_series_and_rows_and_holds_no_lines_across_a_panel():
+    figure, (left, middle, right) = plt.subplots(1, 3)
+    left.plot([1, 2], [3.0, 4.5], label="FastAPI")
+    left.plot(3, 6.0, "o", color=left.lines[0].get_color())
+    left.plot(4, 7.0, "o", label="_hidden from the legend")
+    left.axhline(9)
+    left.legend()
+    left.set(title="p50")
+    middle.barh(["a", "b"], [0.5, 1], color="#112233")
+    charts.interval_row(right, 0, 0.25, (0.125, 0.5), color="#445566")
+    charts.name_rows(right, ["INT8"])
+    right.set(xlabel="images/s")
+    found = [line.split(",") for line in charts.data_of(figure).splitlines()]
+    plt.close(figure)
+    assert found[0] == ["panel", "series", "x", "y"]
+    assert found[1:3] == [["p50", "FastAPI", "1", "3"], ["p50", "FastAPI", "2", "4.5"]]
+    assert found[3:5] == [["p50", "FastAPI", "3", "6"], ["p50", "hidden from the legend", "4", "7"]]
+    assert found[5:7] == [["2", "", "0.5", "a"], ["2", "", "1", "b"]]
+    assert found[7:] == [
+        ["3", s, x, "INT8"] for s, x in (("interval", "0.125"), ("interval", "0.5"), ("images/s", "0.25"))
+    ]
 
 
 def missing_places(prose):

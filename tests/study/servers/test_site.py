@@ -2,6 +2,7 @@
 
 from functools import partial
 from http.server import SimpleHTTPRequestHandler
+from urllib.parse import urljoin
 
 import pytest
 from support.http_server import serving
@@ -35,4 +36,6 @@ def test_a_reader_finds_a_word_and_a_figure(browser, address):
     assert page.locator("details.hide summary").count() > 5, "code is folded"
     permalink = page.locator("a[href='#figure-10-rate-or-rtt']")
     assert permalink.count() == page.locator("#figure-10-rate-or-rtt").count() == 1
+    data = page.locator("a.download[href$='10_rate_or_rtt.csv']").get_attribute("href")
+    assert page.request.get(urljoin(page.url, data)).text().startswith("panel,series,x,y")
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth") and problems == []

@@ -7,8 +7,9 @@ same everywhere. Colour means the engine, in every figure.
 from __future__ import annotations
 
 import io
+import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from photodup.study.notebook.table import as_markdown
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
     from photodup.study.notebook.run import Run
@@ -106,15 +108,106 @@ def finding(figure: Figure, text: str) -> Figure:
 
 
 def save(figure: Figure, run: Run, name: str) -> Path:
-    """Write the figure as `results/<run>/figures/<name>.png` and return the path.
+    """Write the figure as `results/<run>/figures/<name>.png`, its data as `.csv` beside it, and return the picture's path.
 
     The PNG carries no creation date or software version, so an unchanged figure is an unchanged file.
     """
     path = run.directory / "figures" / f"{name}.png"
     image = io.BytesIO()
     figure.savefig(image, format="png", metadata={"Software": None})
-    write_atomically(path, image.getvalue(), within=run.directory.parent)
+    for file, content in ((path, image.getvalue()), (path.with_suffix(".csv"), data_of(figure).encode())):
+        write_atomically(file, content, within=run.directory.parent)
     return path
+
+
+def data_of(figure: Figure) -> str:
+    """Return what a figure shows as CSV, one row a drawn point.
+
+    Columns: `panel` (its title or number), `series` (its label, else what a legend calls its colour, else what the axis of
+    its values is called), `x` and `y` (a row's or column's name where the axis has names), and `value`, of a matrix alone.
+    """
+    import pandas as pd
+
+    rows, names = [], _named_colors(figure)
+    for number, ax in enumerate(figure.axes, 1):
+        panel = ax.get_title() or ax.get_title(loc="left") or str(number)
+        x_names, y_names = _names(ax.xaxis), _names(ax.yaxis)
+        unit = ax.get_xlabel() if y_names else ax.get_ylabel()
+        rows += [
+            (
+                panel,
+                series or unit,
+                x_names.get(round(x), f"{x:.6g}"),
+                y_names.get(round(y), f"{y:.6g}"),
+                value,
+            )
+            for series, x, y, value in _drawn(ax, names)
+            if x == x and y == y
+        ]
+    table = pd.DataFrame(rows, columns=["panel", "series", "x", "y", "value"])
+    return table.dropna(axis="columns", how="all").to_csv(index=False, float_format="%.6g")
+
+
+def _named_colors(figure: Figure) -> dict[str, str]:
+    """Return what the legends of a figure call each colour."""
+    from matplotlib.colors import to_hex, to_rgba_array
+
+    names = {}
+    for legend in filter(None, (ax.get_legend() for ax in figure.axes)):
+        handles: list[Any] = list(legend.legend_handles)
+        for handle, text in zip(handles, legend.get_texts(), strict=True):
+            color = handle.get_color() if hasattr(handle, "get_color") else handle.get_facecolor()
+            names[to_hex(to_rgba_array(color)[0])] = text.get_text()
+    return names
+
+
+def _drawn(ax: Axes, names: Mapping[str, str]) -> Iterator[tuple[str | None, float, float, float | None]]:
+    """Yield series, x, y and a matrix's value of all that is drawn in data coordinates."""
+    from matplotlib.collections import LineCollection, PathCollection, QuadMesh
+    from matplotlib.colors import to_hex
+    from matplotlib.container import BarContainer
+
+    def named(artist, color: Any) -> str:
+        """A label that begins with _ stands in no legend; matplotlib's own of that kind say nothing."""
+        label = str(artist.get_label())
+        is_chosen = not label.startswith(("_child", "_container", "_nolegend"))
+        return label.removeprefix("_") if is_chosen else names.get(to_hex(color), "")
+
+    for line in ax.lines:
+        if line.get_transform() == ax.transData:  # no line across the whole panel
+            series = named(line, line.get_color())
+            yield from ((series, float(x), float(y), None) for x, y in np.asarray(line.get_xydata(), float))
+    for bars in ax.containers:
+        if isinstance(bars, BarContainer):
+            for bar, value in zip(bars, np.asarray(bars.datavalues, float), strict=True):
+                middle = bar.get_y() + bar.get_height() / 2
+                yield named(bars, bar.get_facecolor()), float(value), middle, None
+    for drawn in ax.collections:
+        if isinstance(drawn, PathCollection):
+            colors = np.asarray(drawn.get_facecolor())
+            for place, (x, y) in enumerate(np.asarray(drawn.get_offsets(), float)):
+                yield named(drawn, colors[place % len(colors)]), float(x), float(y), None
+        elif isinstance(drawn, LineCollection):
+            for part in drawn.get_segments():
+                yield from (("interval", float(x), float(y), None) for x, y in part)
+        elif isinstance(drawn, QuadMesh):
+            n_rows = len(np.asarray(drawn.get_coordinates())) - 1
+            for row, values in enumerate(np.asarray(drawn.get_array(), float).reshape(n_rows, -1)):
+                yield from ((None, column, row, float(value)) for column, value in enumerate(values))
+
+
+def _names(axis: Axis) -> dict[int, str]:
+    """Return the tick labels of an axis by position; none where they are numbers."""
+    from matplotlib.category import StrCategoryFormatter
+    from matplotlib.ticker import FixedFormatter, FuncFormatter
+
+    if not isinstance(axis.get_major_formatter(), FixedFormatter | FuncFormatter | StrCategoryFormatter):
+        return {}
+    places = axis.get_ticklocs()
+    texts = axis.get_major_formatter().format_ticks(list(places))
+    names = {int(place): " ".join(str(text).split()) for place, text in zip(places, texts, strict=True)}
+    texts = [text for text in names.values() if text]
+    return names if texts and all(re.match(r"[^\d.,]", text) for text in texts) else {}
 
 
 def interval_row(
@@ -128,7 +221,7 @@ def interval_row(
     is_hollow: bool = False,
 ) -> None:
     """Draw a value with its interval (low, high) along one row of a figure."""
-    ax.plot(interval, [row, row], color=color, linewidth=2)
+    ax.plot(interval, [row, row], color=color, linewidth=2, label="_interval")
     face = "white" if is_hollow else color
     ax.plot(value, row, marker, color=color, markerfacecolor=face, markersize=7)
 

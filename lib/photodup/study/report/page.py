@@ -31,7 +31,12 @@ def write_report(run: str) -> Path:
     latencies.check_readable(directory)
     commits = [record["git_commit"] for record in load_records(directory)]
     drawn = {row.stem: row for row in rows if row.figure}
-    findings = [(question, drawn[stem]) for question, stem, _ in FINDINGS if stem in drawn]
+    findings = [
+        (question, drawn[stem], data if (directory / data).is_file() else "")
+        for question, stem, name in FINDINGS
+        if stem in drawn
+        for data in [f"figures/{name}.csv"]
+    ]
     page = render_page(
         TEMPLATES / "report.html",
         run=run,

@@ -21,7 +21,7 @@ from photodup.core.progress import bar
 from photodup.embedding.imaging import ImageError
 from photodup.photos.compare.evidence import EvidenceStore, pair_code, pair_codes
 from photodup.photos.compare.kept_features import FeatureStore
-from photodup.photos.compare.pixels import one_thread_each, read_scanned
+from photodup.photos.compare.pixels import Pixels, one_thread_each, read_scanned
 from photodup.photos.groups.choose import TWO_EXPOSURES, Chooser
 from photodup.photos.groups.copy_search import CopySearch
 from photodup.photos.groups.keepers import KeepRules
@@ -226,9 +226,8 @@ class _Comparison:
             MOST_COMPARED,
         )
         shots = Shots(rows)
-        search = CopySearch(
-            self._read, rows, self._store, self._features, lambda codes: codes[~shots.are_two(codes)]
-        )
+        pixels = Pixels(self._read, rows, self._store, self._features)
+        search = CopySearch(pixels, lambda codes: codes[~shots.are_two(codes)])
 
         def reason_apart(i: int, j: int) -> str:
             return TWO_EXPOSURES if shots.are_two(np.array([pair_code(i, j)]))[0] else ""
@@ -239,7 +238,7 @@ class _Comparison:
         bits = zip(near.first.tolist(), near.second.tolist(), bits_apart(near).tolist(), strict=True)
         order = sorted(bits, key=lambda triple: (max(triple[2], _ALIKE_BITS), place[rows[triple[0]].id]))
         self._bits_apart = {(i, j): apart for i, j, apart in order}
-        chooser = Chooser(search.pixels, rows, self._rules, self._store, reason_apart)
+        chooser = Chooser(pixels, self._rules, reason_apart)
         left = list(self._bits_apart)
         for _ in range(MOST_COMPARED):
             now = {j: (i, j) for i, j in reversed(left) if not self._is_there(j)}
@@ -249,7 +248,7 @@ class _Comparison:
         for i, j in sorted(self._compared):  # where one of them could not be read any more
             self._findings.setdefault(rows[j].md5, _Finding(Location.PROBABLY, rows[i], _CHANGED))
         self._note_alike(search)
-        self.problems += search.problems
+        self.problems += pixels.problems
 
     def _is_there(self, j: int) -> bool:
         return self._findings.get(self._rows[j].md5, _NOT_FOUND).where is Location.AS_GOOD

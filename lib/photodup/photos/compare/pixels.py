@@ -56,7 +56,7 @@ class Pixels:
         feature_store: keeps the strongest features of each photo.
 
     Attributes:
-        problems: one sentence for each photo that cannot be read, by row.
+        unreadable: one sentence for each photo that cannot be read, by row.
     """
 
     def __init__(
@@ -66,13 +66,19 @@ class Pixels:
         store: EvidenceStore,
         feature_store: FeatureStore,
     ) -> None:
-        self._read, self._photos = read, photos
-        self._store, self._feature_store = store, feature_store
+        self._read, self.photos = read, photos
+        self.store, self._feature_store = store, feature_store
         self._lock = threading.Lock()
         self._pictures: OrderedDict[int, Picture] = OrderedDict()  # the last used come last
         self._features = lru_cache(_MAX_HELD)(self._look)
         self._strongest: dict[int, Strongest | None] = {}  # the last used come last
-        self.problems: dict[int, str] = {}
+        self.unreadable: dict[int, str] = {}
+
+    @property
+    def problems(self) -> list[str]:
+        """Return one sentence for each photo that cannot be read, and for stores that cannot be written."""
+        of_stores = [store.problem for store in (self.store, self._feature_store) if store.problem]
+        return [*(self.unreadable[row] for row in sorted(self.unreadable)), *of_stores[:1]]
 
     def verify_pairs(self, codes: np.ndarray, deadline_s: float = math.inf) -> dict[int, float | None]:
         """Return the `Verification.score` of pairs (int64[n] from `pair_codes`) by code, None where a photo is unreadable.
@@ -95,7 +101,7 @@ class Pixels:
 
     def _decoded(self, i: int, size: int | None = None) -> Picture:
         """Decode a photo with a shorter side of at least `size` pixels; hold the latest full-size pictures."""
-        photo = self._photos[i]
+        photo = self.photos[i]
         try:
             data = self._read(photo)
             image = imaging.decode(data, draft_size=size)
@@ -103,7 +109,7 @@ class Pixels:
                 picture = Picture(image, Saving.of(header), photo.camera is not None)
         except Exception as error:  # decoders raise nearly anything on hostile bytes
             reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
-            self.problems[i] = f"{printable(photo.path)} was skipped: {reason}"
+            self.unreadable[i] = f"{printable(photo.path)} was skipped: {reason}"
             raise imaging.ImageError(reason) from error
         if image.size == (photo.width, photo.height):
             with self._lock:
@@ -131,14 +137,14 @@ class Pixels:
                     scores = pool.map(self._score, pairs, may_be)
                     for code, (a, b), score in zip(block, pairs, scores, strict=True):
                         if score is not None:
-                            scored.append((self._photos[a].md5, self._photos[b].md5, score))
+                            scored.append((self.photos[a].md5, self.photos[b].md5, score))
                         yield code, score
                 finally:  # also if the caller stops early
-                    self._store.add(scored)
+                    self.store.add(scored)
 
     def _hold_strongest(self, rows: set[int], pool: ThreadPoolExecutor) -> None:
         """Hold the strongest features of these rows, from the store or else from the photos."""
-        missing = {self._photos[i].md5: i for i in sorted(rows - self._strongest.keys())}
+        missing = {self.photos[i].md5: i for i in sorted(rows - self._strongest.keys())}
         strongest = self._feature_store.read(missing)
         new = [md5 for md5 in missing if md5 not in strongest]
         looked = zip(new, pool.map(self._features, map(missing.__getitem__, new)), strict=True)
@@ -146,7 +152,7 @@ class Pixels:
         self._feature_store.add(extracted)
         strongest |= extracted
         for i in rows:
-            self._strongest[i] = self._strongest.pop(i, None) or strongest.get(self._photos[i].md5)
+            self._strongest[i] = self._strongest.pop(i, None) or strongest.get(self.photos[i].md5)
         for i in list(self._strongest)[:-_MAX_STRONGEST]:
             del self._strongest[i]
 
@@ -157,7 +163,7 @@ class Pixels:
     def _look(self, i: int) -> Features | None:
         try:
             return self._decoded(i, SIZE).features
-        except imaging.ImageError:  # it is in `problems`
+        except imaging.ImageError:  # it is in `unreadable`
             return None
 
     def _score(self, pair: tuple[int, int], may_be: bool | None) -> float | None:

@@ -12,12 +12,10 @@ from photodup.core.files import available_cores
 from photodup.core.progress import bar
 from photodup.embedding import imaging
 from photodup.photos.compare.compare import lacks
-from photodup.photos.compare.evidence import EvidenceStore
 from photodup.photos.compare.pixels import Pixels, one_thread_each
 from photodup.photos.compare.unexplained import Difference
 from photodup.photos.groups.families import Family
 from photodup.photos.groups.keepers import KeepRules
-from photodup.photos.library.catalogue import Photo
 
 TWO_EXPOSURES = "another exposure: the camera gives another time, exposure or number"
 _TRIED = 3  # files that are compared with all others if none reproduces all
@@ -82,27 +80,17 @@ class Chooser:
     """Chooses keepers; what was compared is remembered by the contents of both files.
 
     Args:
-        pixels: of these photos.
-        photos: one for each content, by row.
+        pixels: of the photos, one for each content; its store remembers the comparisons.
         rules: which of equal photos to keep.
-        store: where comparisons are remembered.
         reason_apart: returns why two rows must not be compared, such as `TWO_EXPOSURES`; empty where they may be.
 
     Attributes:
         is_complete: no family was left out for the deadline.
     """
 
-    def __init__(
-        self,
-        pixels: Pixels,
-        photos: Sequence[Photo],
-        rules: KeepRules,
-        store: EvidenceStore,
-        reason_apart: Callable[[int, int], str],
-    ) -> None:
-        self.is_complete = True
-        self._pixels, self._photos, self._rules, self._store = pixels, photos, rules, store
-        self._reason_apart = reason_apart
+    def __init__(self, pixels: Pixels, rules: KeepRules, reason_apart: Callable[[int, int], str]) -> None:
+        self._pixels, self._photos, self._rules = pixels, pixels.photos, rules
+        self._reason_apart, self.is_complete = reason_apart, True
         self._compared: dict[tuple[int, int], tuple[Difference, ...]] = {}
         self._new: dict[tuple[int, int], tuple[Difference, ...]] = {}
 
@@ -147,7 +135,7 @@ class Chooser:
 
     def _choose(self, family: Family, deadline_s: float) -> Decision | None:
         while True:
-            rows = [row for row in family.members if row not in self._pixels.problems]
+            rows = [row for row in family.members if row not in self._pixels.unreadable]
             if len(rows) < 2:
                 return None
             row_of = {self._photos[row].id: row for row in rows}
@@ -160,7 +148,7 @@ class Chooser:
                 return choose_keeper(
                     by_rank, partial(self.lacks, deadline_s=deadline_s), self._besides, n_preferred
                 )
-            except imaging.ImageError:  # it is in `Pixels.problems`: try again without it
+            except imaging.ImageError:  # it is in `Pixels.unreadable`: try again without it
                 continue
             except TimeoutError:
                 self.is_complete = False
@@ -171,11 +159,13 @@ class Chooser:
 
     def _recall(self, rows: set[int]) -> None:
         row_of = {self._photos[row].md5: row for row in rows}
-        stored = self._store.read_lacking(row_of.keys())
+        stored = self._pixels.store.read_lacking(row_of.keys())
         self._compared |= {(row_of[a], row_of[b]): reasons for (a, b), reasons in stored.items()}
 
     def remember(self) -> None:
         """Store the comparisons since the last call."""
         new, self._new = self._new, {}
         photos = self._photos
-        self._store.add_lacking({(photos[i].md5, photos[j].md5): reasons for (i, j), reasons in new.items()})
+        self._pixels.store.add_lacking(
+            {(photos[i].md5, photos[j].md5): reasons for (i, j), reasons in new.items()}
+        )

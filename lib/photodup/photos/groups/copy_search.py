@@ -5,12 +5,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from photodup.photos.compare.evidence import EvidenceStore, pair_codes, pair_rows
-from photodup.photos.compare.kept_features import FeatureStore
+from photodup.photos.compare.evidence import pair_codes, pair_rows
 from photodup.photos.compare.limits import LIMITS
 from photodup.photos.compare.pixels import Pixels
 from photodup.photos.groups.families import Family, families
-from photodup.photos.library.catalogue import Photo
 
 # Rounds that compare hubs with the copies of their copies, one hub of each connected set a round.
 MAX_ROUNDS = 20
@@ -20,43 +18,23 @@ class CopySearch:
     """The pairs of a library that were compared, and the score of each.
 
     Args:
-        read: returns the bytes of a photo, as `pixels.read_scanned` does.
-        photos: one for each content, by row.
-        store: scores of earlier runs, to which new ones are added.
-        features: the stored features of photos.
+        pixels: of the photos, one for each content.
         may_be_one: returns those of some `pair_codes` that may be compared: neither two exposures nor set apart.
 
     Attributes:
         scores: `Verification.score` of each pair, by code; `proven` that of copies, by rows.
         deadline_s: no pair is compared after this time, on the monotonic clock; until then, the largest files go first.
         is_complete: no pair was left out for the deadline.
-        problems: one sentence for each photo that cannot be read, and for stores that cannot be written.
     """
 
-    def __init__(
-        self,
-        read: Callable[[Photo], bytes],
-        photos: Sequence[Photo],
-        store: EvidenceStore,
-        features: FeatureStore,
-        may_be_one: Callable[[np.ndarray], np.ndarray],
-    ) -> None:
-        self._stores = store, features
+    def __init__(self, pixels: Pixels, may_be_one: Callable[[np.ndarray], np.ndarray]) -> None:
+        self._pixels, self._may_be_one = pixels, may_be_one
         self.deadline_s, self.is_complete = math.inf, True
-        self._sizes = np.array([photo.size_bytes for photo in photos], np.int64)
-        self.pixels = Pixels(read, photos, store, features)
-        self._may_be_one = may_be_one
-        self._known = store.read({photo.md5: i for i, photo in enumerate(photos)})
+        self._sizes = np.array([photo.size_bytes for photo in pixels.photos], np.int64)
+        self._known = pixels.store.read({photo.md5: i for i, photo in enumerate(pixels.photos)})
         self._asked = np.zeros(0, np.int64)
         self.scores: dict[int, float] = {}
         self.proven: dict[tuple[int, int], float] = {}
-
-    @property
-    def problems(self) -> list[str]:
-        """Return what could not be done, in sentences."""
-        of_stores = [store.problem for store in self._stores if store.problem]
-        problems = self.pixels.problems
-        return [*(problems[row] for row in sorted(problems)), *of_stores[:1]]
 
     def ask(self, *codes: np.ndarray) -> None:
         """Compare these pairs, and those that were copies in an earlier run.
@@ -87,7 +65,7 @@ class CopySearch:
         new = np.setdiff1d(codes, np.array([*scores, *self.scores], np.int64))
         if self.deadline_s < math.inf:
             new = new[np.argsort(-np.minimum(*(self._sizes[rows] for rows in pair_rows(new))), kind="stable")]
-        compared = self.pixels.verify_pairs(new, self.deadline_s)
+        compared = self._pixels.verify_pairs(new, self.deadline_s)
         self.is_complete &= len(compared) == len(new)
         scores |= {code: score for code, score in compared.items() if score is not None}
         self.scores |= scores

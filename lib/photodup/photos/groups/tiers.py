@@ -17,7 +17,7 @@ import numpy as np
 from photodup.core.progress import bar
 from photodup.photos.compare.evidence import EvidenceStore, pair_code, pair_rows
 from photodup.photos.compare.kept_features import FeatureStore
-from photodup.photos.compare.pixels import read_scanned
+from photodup.photos.compare.pixels import Pixels, read_scanned
 from photodup.photos.compare.unexplained import Difference
 from photodup.photos.groups.choose import TWO_EXPOSURES, Chooser, Decision
 from photodup.photos.groups.copy_search import CopySearch
@@ -131,9 +131,9 @@ class _Grouping:
         ):
             self._beside.memory = store
             features.keep_only(self._row.keys())
-            read = partial(read_scanned, catalogue.root)
-            search = CopySearch(read, photos, store, features, self._may_be_one)
-            chooser = Chooser(search.pixels, photos, self._preferring, store, self._reason_apart)
+            pixels = Pixels(partial(read_scanned, catalogue.root), photos, store, features)
+            search = CopySearch(pixels, self._may_be_one)
+            chooser = Chooser(pixels, self._preferring, self._reason_apart)
             seconds = FIRST_SECONDS if options.on_more else options.seconds
             while True:
                 began_s = time.monotonic()
@@ -170,7 +170,7 @@ class _Grouping:
         similar.sort(key=lambda group: (-(group.members[-1].similarity or 0), str(group.keeper.path)))
         return Tiers(
             tuple(copies), tuple(similar), model, limits, len(self._everything), len(search.scores),
-            near.search, near.recall, tuple(search.problems), self._protected, is_complete,
+            near.search, near.recall, tuple(pixels.problems), self._protected, is_complete,
         )  # fmt: skip
 
     def _may_be_one(self, codes: np.ndarray) -> np.ndarray:

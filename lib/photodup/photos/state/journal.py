@@ -6,14 +6,14 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from photodup.core.errors import PhotodupError
 from photodup.core.files import check_json
 from photodup.core.names import printable
-from photodup.core.safe_open import PathInFolder, file_state, open_file, opened, refuse_what_is_no_file
+from photodup.core.safe_open import PathInFolder, open_file, opened, refuse_what_is_no_file
 
 MOST_BYTES = 2**28  # a removal takes about 1,000
 
@@ -69,9 +69,11 @@ class Journal:
 
     def state(self) -> tuple[int, ...] | None:
         """Return a value that changes with every write to the file; None without a file."""
-        with suppress(OSError):
-            return file_state(os.lstat(self.path))
-        return None
+        try:
+            status = os.lstat(self.path)
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
     def damaged(self, number: int) -> str:
         """Return a sentence about a damaged line, counted from 1."""

@@ -97,12 +97,12 @@ def test_it_gives_the_facts_of_a_scan_and_the_vectors_of_embed(photographs, tmp_
     whole = embedder.model_digest
     if is_drafted:
         embedder.at_reduced_scale()
-    report, embedded = one_pass(photographs, tmp_path / "one", embedder, batch=2)
+    report, embedded = one_pass(photographs, tmp_path / "one.sqlite", embedder, batch=2)
     assert (report.n_read, len(report.problems), embedded.n_embedded, embedded.n_before) == (5, 1, 4, 0)
-    scan(photographs, tmp_path / "two", progress=False)
-    with Catalogue(photographs, tmp_path / "two") as catalogue:
+    scan(photographs, tmp_path / "two.sqlite", progress=False)
+    with Catalogue(photographs, tmp_path / "two.sqlite") as catalogue:
         embed_library(catalogue, embedder, progress=False)
-    one, two = (stored(photographs, tmp_path / name) for name in ("one", "two"))
+    one, two = (stored(photographs, tmp_path / f"{name}.sqlite") for name in ("one", "two"))
     assert one["facts"] == two["facts"], "the same hash too, from another scale"
     assert one.keys() == two.keys() and (whole in one) == (not is_drafted)
     np.testing.assert_allclose(one["vectors"], two["vectors"], atol=1e-6)
@@ -116,7 +116,7 @@ def test_each_photograph_is_read_and_decoded_once(photographs, tmp_path, embedde
     # All of them in this process, to be counted.
     monkeypatch.setattr(imaging, "is_bounded", lambda data: True)
     embedder.at_reduced_scale()
-    one_pass(photographs, tmp_path / "c", embedder)
+    one_pass(photographs, tmp_path / "c.sqlite", embedder)
     assert len(decoded) == 6 and sorted(read) == sorted(p.stat().st_size for p in photographs.rglob("*.*"))
     assert {options["draft_size"] for options in decoded} == {448}
 
@@ -161,33 +161,33 @@ def test_a_library_goes_on_in_the_decoding_it_began_with(photographs, tmp_path, 
         with Catalogue(photographs, tmp_path / place) as catalogue:
             return {model.digest for model in catalogue.models()}
 
-    said = ran("scan", "whole", "--embed")
+    said = ran("scan", "whole.sqlite", "--embed")
     assert "JPEGs decoded whole" in said and "export --precision fp32 --draft" in said
     assert "4 photographs embedded" in said and "5 read" in said and "not read: none.jpg" in said
-    assert digests("whole") == {source.model_digest}
+    assert digests("whole.sqlite") == {source.model_digest}
     for verdict in ("refused", "undecided"):
         write_notes(path, replace(notes, accuracy_check={"verdict": verdict}, draft_size=448))
-        assert verdict.removesuffix("d")[:6] in ran("scan", verdict, "--embed")
-        assert digests(verdict) == {source.model_digest}
+        assert verdict.removesuffix("d")[:6] in ran("scan", f"{verdict}.sqlite", "--embed")
+        assert digests(f"{verdict}.sqlite") == {source.model_digest}
     write_notes(path, replace(notes, accuracy_check={"verdict": "passed"}, draft_size=640))
-    ran("scan", "other", "--embed")
-    assert digests("other") == {source.model_digest}, "another scale was checked"
+    ran("scan", "other.sqlite", "--embed")
+    assert digests("other.sqlite") == {source.model_digest}, "another scale was checked"
     write_notes(path, replace(notes, accuracy_check={"verdict": "passed"}, draft_size=448))
-    assert "448 pixels or more a side, which passed" in ran("scan", "new", "--embed")
-    assert digests("new") == {drafted}
-    assert "0 photographs embedded" in ran("embed", "new") and digests("new") == {drafted}
-    assert "as this library's" in ran("scan", "whole", "--embed")
-    assert digests("whole") == {source.model_digest}, "it goes on decoding whole"
-    folder = ReviewedFolder(photographs, tmp_path / "new", encoder=EncoderRequest(weights=graph))
+    assert "448 pixels or more a side, which passed" in ran("scan", "new.sqlite", "--embed")
+    assert digests("new.sqlite") == {drafted}
+    assert "0 photographs embedded" in ran("embed", "new.sqlite") and digests("new.sqlite") == {drafted}
+    assert "as this library's" in ran("scan", "whole.sqlite", "--embed")
+    assert digests("whole.sqlite") == {source.model_digest}, "it goes on decoding whole"
+    folder = ReviewedFolder(photographs, tmp_path / "new.sqlite", encoder=EncoderRequest(weights=graph))
     task = ReviewTask("Finding similar scenes", folder.find_scenes)
     task.run()
-    assert task.error is None and digests("new") == {drafted}, "the page goes on as the command began"
+    assert task.error is None and digests("new.sqlite") == {drafted}, "the page goes on as the command began"
     path.unlink()
-    with Catalogue(photographs, tmp_path / "new") as catalogue:
+    with Catalogue(photographs, tmp_path / "new.sqlite") as catalogue:
         catalogue.connection.execute("DELETE FROM embedding")
         catalogue.connection.execute("DELETE FROM file WHERE path <> ?", (b"a.jpg",))
     with (
-        Catalogue(photographs, tmp_path / "new") as catalogue,
+        Catalogue(photographs, tmp_path / "new.sqlite") as catalogue,
         choose(EncoderRequest(weights=graph)).connect() as embedder,
     ):
         assert choose_decoding(embedder, [drafted, embedder.model_digest])[0]
@@ -203,7 +203,7 @@ def test_who_embeds_needs_embed(photographs):
 def test_what_failed_is_resumed_and_nothing_is_embedded_twice(tmp_path):
     root = tmp_path / "library"
     photos(root, 20)
-    place = tmp_path / "c"
+    place = tmp_path / "c.sqlite"
     with pytest.raises(PhotodupError, match=r"went away \d+ photographs were embedded before .* goes on"):
         one_pass(root, place, CountingEmbedder(fail_after=8), batch=4)
     with Catalogue(root, place) as catalogue:
@@ -242,7 +242,7 @@ def test_one_refused_photograph_is_named_once_and_costs_nobody_else(tmp_path):
             asked.append(sum(hit))
             return super().embed([b"BAD" if one else image for one, image in zip(hit, images, strict=True)])
 
-    _, embedded = one_pass(root, tmp_path / "c", Refusing())
+    _, embedded = one_pass(root, tmp_path / "c.sqlite", Refusing())
     assert (embedded.n_embedded, [str(p) for p in embedded.problems]) == (3, ["2.jpg: refused"])
     assert sum(asked) == 2, "with its batch and alone, and not once more at the end"
 

@@ -40,7 +40,7 @@ REMOVERS = {
     "lib/photodup/core/safe_open.py:remove_file": "what a write or the trash names, beneath the folder that it opened",
     "lib/photodup/core/files.py:replacing": f"what libraries write with; {OWN_TEMPORARY}",
     # ---- the photo application
-    "lib/photodup/photos/library/catalogue.py:_set_aside": "a damaged catalogue that is certainly ours, moved",
+    "lib/photodup/photos/library/catalogue.py:open_sound": "a damaged catalogue that is certainly ours, moved",
     "lib/photodup/photos/state/journal.py:Journal.append": "a line of ours that could not be written whole",
     "lib/photodup/photos/state/journal.py:Journal._drop_cut_line": "a line of ours that was cut short",
     "lib/photodup/photos/trash/files.py:TrashFiles.clear": "empty folders in the trash",

@@ -25,10 +25,10 @@ from photodup.photos.compare.pixels import Pixels, one_thread_each, read_scanned
 from photodup.photos.groups.choose import TWO_EXPOSURES, Chooser
 from photodup.photos.groups.copy_search import CopySearch
 from photodup.photos.groups.keepers import KeepRules
+from photodup.photos.library import several
 from photodup.photos.library.catalogue import Catalogue, Photo, by_content
 from photodup.photos.library.hashing import digest_of
 from photodup.photos.library.scan import ScanOptions, existing_folder, scan
-from photodup.photos.library.several import refuse_overlap
 from photodup.photos.library.sidecars import Sidecars
 from photodup.photos.library.walking import UnreadFile, open_photo_file
 from photodup.photos.search.candidates import PER_PHOTO_ALONE
@@ -155,7 +155,7 @@ def find_contained(old: Path | str, library: Path | str, **options: Unpack[ScanO
         PhotodupError: a folder is not there or not readable, they overlap, or the cache cannot be written.
     """
     folders = existing_folder(old), existing_folder(library)
-    refuse_overlap(*folders)
+    several.refuse_overlap(*folders)
     scanned = [
         scan(folder, cached_catalogue(folder), everything=everything, **options)
         for folder, everything in zip(folders, (True, False), strict=True)

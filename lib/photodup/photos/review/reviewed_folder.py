@@ -263,18 +263,16 @@ class ReviewedFolder:
         """
         if self.session is None:
             if self._protect or self._not_within:
-                self._remember_folders()
+                with Catalogue(self.root, self._catalogue) as opened:
+                    stored = load_settings(opened.own.path)
+                    protected = tuple(sorted({*stored.protected, *self._protect}))
+                    not_within = tuple(sorted({*stored.not_within, *self._not_within}))
+                    changed = replace(stored, protected=protected, not_within=not_within)
+                    save_settings(opened.own.path, changed)
             self.session = ReviewSession(self.root, self._catalogue, seconds, **self._grouping)
         else:
             self.session.refresh(seconds)
         return self.session
-
-    def _remember_folders(self) -> None:
-        with Catalogue(self.root, self._catalogue) as opened:
-            stored = load_settings(opened.own.path)
-            protected = tuple(sorted({*stored.protected, *self._protect}))
-            not_within = tuple(sorted({*stored.not_within, *self._not_within}))
-            save_settings(opened.own.path, replace(stored, protected=protected, not_within=not_within))
 
     # ---- what a person can start -------------------------------------------------------------------------
 

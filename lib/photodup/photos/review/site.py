@@ -116,7 +116,6 @@ class Site:
         session, running, only = self.folder.session, self.folder.work.running, self.folder.only
         common = {
             "base": self.base,
-            "work_page": f"{self.base}/work",
             "reviewed": self.folder,
             "session": session,
             "library": printable(self.folder.root) + ": " * bool(only) + ", ".join(map(printable, only)),

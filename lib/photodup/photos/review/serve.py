@@ -168,7 +168,7 @@ async def _not_now(request: Request, error: Exception) -> Response:
     site = site_of(request)
     if request.method in ("GET", "HEAD") or site.folder.session is None:
         return site.go("/work")
-    return site.message("Not now", "The groups are being changed: try it again when that has ended.", 409)
+    return site.message("Not now", "The groups are being changed, so this was not done: try it again.", 409)
 
 
 async def _no_such_page(request: Request, error: Exception) -> Response:

@@ -95,8 +95,8 @@ def test_a_folder_that_was_never_scanned_is_offered_to_be_and_nothing_is_written
         assert not (photos / ".photodup").exists(), "to look at the page is not to agree"
         done(client, "scan")
         text = client.get("").text
-        assert "1 picture with copies" in text and "3 photos are here" in text
-        assert "1 file could not be used" in text and "broken.jpg" in text
+        assert "1 picture with copies" in text and "4 photographs found, 3 read" in text
+        assert "1 not readable" in text and "broken.jpg" in text
         assert len(server.session.items) == 1
 
 
@@ -113,7 +113,7 @@ def test_what_is_new_or_gone_is_found_from_the_page(library):
         client.post("undo")
         done(client, "scan")
         text = client.get("").text
-        assert "2 of them new or changed" in text and "1 gone since the last look" in text
+        assert "2 read" in text and "1 no longer there" in text
         assert "changed or gone" not in text and len(server.session.items) == 3
 
 
@@ -207,7 +207,7 @@ def test_similar_scenes_are_found_from_the_page_by_the_encoder_that_is_chosen(bu
         assert "Find similar scenes" in offer and "a small one" in offer and "photodup embed" not in offer
         assert client.post("similar", data={"encoder": "/etc/passwd"}).status_code == 409
         done(client, "similar", encoder="small")
-        assert asked == [1] and "3 photos were looked at" in client.get("?tier=similar").text
+        assert asked == [1] and "3 photographs embedded" in client.get("?tier=similar").text
         assert server.session.tiers.model is not None and server.session.n_new == 0
         save(photo("chelsea"), bursts / "new.jpg")
         done(client, "scan")

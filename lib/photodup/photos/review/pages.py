@@ -20,7 +20,7 @@ from photodup.photos.library.hard_links import bytes_freed
 from photodup.photos.library.settings import DEFAULT_RULES, LEAST_THRESHOLD, check_folders, check_inside
 from photodup.photos.review import pictures
 from photodup.photos.review.reviewed_folder import OPENING, ReviewTask
-from photodup.photos.review.session import APART, DONE, MARKED, SKIPPED, TODO, Item, back_in_folders
+from photodup.photos.review.session import DONE, MARKED, TODO, Item, back_in_folders
 from photodup.photos.review.site import CurrentSite, Number, Numbers, Text, Texts
 
 router = APIRouter()
@@ -90,7 +90,6 @@ def overview(
         least=least,
         sizes=_LEAST_MB,
         folders=sorted(map(printable, parents))[:_MOST_FOLDERS],
-        statuses=[TODO, MARKED, SKIPPED, APART, DONE],
         small_encoder=SMALL_ENCODER,
         **page,
         n_suggested=sum(bool(item.suggested) for item in session.select("copies", TODO)),

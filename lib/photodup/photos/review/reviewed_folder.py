@@ -22,7 +22,7 @@ from photodup.photos.embed.choose import EncoderRequest, connect_encoder
 from photodup.photos.groups.model_thresholds import choose_model
 from photodup.photos.library import apple
 from photodup.photos.library.catalogue import Catalogue, Model, is_scanned
-from photodup.photos.library.scan import ScanReport, existing_folder, scan
+from photodup.photos.library.scan import existing_folder, scan
 from photodup.photos.library.settings import check_folders, load_settings, save_settings
 from photodup.photos.review.session import ReviewSession
 
@@ -263,18 +263,16 @@ class ReviewedFolder:
         """
         if self.session is None:
             if self._protect or self._not_within:
-                self._remember_folders()
+                with Catalogue(self.root, self._catalogue) as opened:
+                    stored = load_settings(opened.own.path)
+                    protected = tuple(sorted({*stored.protected, *self._protect}))
+                    not_within = tuple(sorted({*stored.not_within, *self._not_within}))
+                    changed = replace(stored, protected=protected, not_within=not_within)
+                    save_settings(opened.own.path, changed)
             self.session = ReviewSession(self.root, self._catalogue, seconds, **self._grouping)
         else:
             self.session.refresh(seconds)
         return self.session
-
-    def _remember_folders(self) -> None:
-        with Catalogue(self.root, self._catalogue) as opened:
-            stored = load_settings(opened.own.path)
-            protected = tuple(sorted({*stored.protected, *self._protect}))
-            not_within = tuple(sorted({*stored.not_within, *self._not_within}))
-            save_settings(opened.own.path, replace(stored, protected=protected, not_within=not_within))
 
     # ---- what a person can start -------------------------------------------------------------------------
 
@@ -300,9 +298,7 @@ class ReviewedFolder:
         else:
             report = scan(self.root, self._catalogue, only=self.only, progress=False)
         self.show_groups(task)
-        return Finished(
-            "/", sentence=_scan_sentence(report), notes=(*map(str, report.problems), *report.left_out)
-        )
+        return Finished("/", sentence=str(report), notes=tuple(map(str, report.problems)))
 
     def find_scenes(self, task: ReviewTask, *, by_small_encoder: bool = False) -> Finished:
         """Embed the photos to find similar scenes, perhaps by the small encoder."""
@@ -317,9 +313,7 @@ class ReviewedFolder:
             self._require_one_model(embedder, opened.models())
             report = embed_library(opened, embedder, progress=False)
         self.show_groups(task)
-        n = report.n_embedded
-        sentence = f"{n:,} photo{' was' if n == 1 else 's were'} looked at."
-        return Finished("/?tier=similar", sentence=sentence, notes=tuple(map(str, report.problems)))
+        return Finished("/?tier=similar", sentence=str(report), notes=tuple(map(str, report.problems)))
 
     def _require_one_model(self, embedder: "Embedder", models: list[Model]) -> None:
         """Refuse an encoder whose embeddings cannot be used here."""
@@ -338,14 +332,3 @@ class ReviewedFolder:
                 f"The similar scenes here were found with {expected}, and the encoder within reach is {name}, which "
                 "cannot go on with that: choose the same one again, here or in the settings."
             )
-
-
-def _scan_sentence(report: ScanReport) -> str:
-    """Return a sentence about a scan."""
-    n_present = report.n_unchanged + report.n_read
-    parts = [f"{n_present:,} photo{' is' if n_present == 1 else 's are'} here"]
-    if report.n_read:
-        parts.append(f"{report.n_read:,} of them new or changed")
-    if report.n_missing:
-        parts.append(f"{report.n_missing:,} gone since the last look")
-    return f"{', '.join(parts)}."

@@ -69,13 +69,7 @@ class ReviewServer:
         self.url = f"http://{HOST}:{self.port}/{token}/"
         app = _review_app(Site(self.folder, f"/{token}"), Guard(token, self.port, in_frame))
         config = uvicorn.Config(
-            app,
-            HOST,
-            self.port,
-            http=ImpatientProtocol,
-            log_level="warning",
-            access_log=False,
-            server_header=False,
+            app, http=ImpatientProtocol, log_level="warning", access_log=False, server_header=False
         )
         self._server = uvicorn.Server(config)
         run = partial(self._server.run, sockets=[self._socket])
@@ -141,10 +135,8 @@ def serve_review(folder: ReviewedFolder, *, port: int, browser: bool) -> None:
         server.wait()
     if (task := server.folder.work.running) and task.can_stop:
         # Python would wait for its threads: a batch of photographs, a loading model, a silent server.
-        print(
-            f"Stopped while busy ({task.title[0].lower()}{task.title[1:]}): what was done before is kept.",
-            flush=True,
-        )
+        doing = task.title[0].lower() + task.title[1:]
+        print(f"Stopped while busy ({doing}): what was done before is kept.", flush=True)
         os._exit(0)
 
 
@@ -176,10 +168,7 @@ async def _not_now(request: Request, error: Exception) -> Response:
     site = site_of(request)
     if request.method in ("GET", "HEAD") or site.folder.session is None:
         return site.go("/work")
-    message = (
-        "The groups are being changed at this moment, so this was not done: try it again when that has ended."
-    )
-    return site.message("Not now", message, 409)
+    return site.message("Not now", "The groups are being changed, so this was not done: try it again.", 409)
 
 
 async def _no_such_page(request: Request, error: Exception) -> Response:

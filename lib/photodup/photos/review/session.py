@@ -24,14 +24,7 @@ from photodup.photos.review.carrying import Transfer, plan_transfer
 from photodup.photos.state.journal import Journal, Line
 from photodup.photos.state.own_folder import OwnFolder
 from photodup.photos.trash.apple_album import AppleAlbum, photos_by_file
-from photodup.photos.trash.entries import (
-    Moved,
-    Note,
-    Operation,
-    PartlyRestoredError,
-    Removal,
-    TrashContents,
-)
+from photodup.photos.trash.entries import Moved, Note, Operation, PartlyRestoredError, Removal, TrashContents
 from photodup.photos.trash.quarantine import Trash
 
 TODO, MARKED, SKIPPED, APART, DONE = "todo", "marked", "skipped", "apart", "done"
@@ -223,11 +216,7 @@ class ReviewSession:
     """
 
     def __init__(
-        self,
-        root: Path,
-        catalogue: Path | None = None,
-        seconds: float = math.inf,
-        **grouping: Any,
+        self, root: Path, catalogue: Path | None = None, seconds: float = math.inf, **grouping: Any
     ) -> None:
         self.root, self._catalogue, self._grouping = Path(root).resolve(), catalogue, grouping
         self._lock = threading.RLock()

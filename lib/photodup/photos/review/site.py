@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated
-from urllib.parse import urlsplit
 
 from fastapi import Depends, Form, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
@@ -117,7 +116,6 @@ class Site:
         session, running, only = self.folder.session, self.folder.work.running, self.folder.only
         common = {
             "base": self.base,
-            "work_page": f"{self.base}/work",
             "reviewed": self.folder,
             "session": session,
             "library": printable(self.folder.root) + ": " * bool(only) + ", ".join(map(printable, only)),
@@ -175,6 +173,7 @@ class Guard:
     def __init__(self, token: str, port: int, in_frame: bool) -> None:
         self._token, self._port = token, port
         self._hosts = frozenset(f"{name}:{port}" for name in ("127.0.0.1", "localhost"))
+        self._origins = frozenset(f"http://{host}" for host in self._hosts)
         ancestors = "http://127.0.0.1:* http://localhost:*" if in_frame else "'none'"
         self._headers = {
             "Content-Security-Policy": "default-src 'none'; img-src 'self'; style-src 'self'; script-src 'self'; "
@@ -213,8 +212,7 @@ class Guard:
         return None if request.method in ("GET", "HEAD") else self._refusal_of_change(request)
 
     def _refusal_of_change(self, request: Request) -> tuple[int, str] | None:
-        origin = urlsplit(request.headers.get("origin", ""))
-        if origin.scheme != "http" or origin.netloc.lower() not in self._hosts:
+        if request.headers.get("origin", "").lower() not in self._origins:
             return 403, "The request comes from another page and was refused."
         if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             return 403, "The request comes from another site and was refused."

@@ -112,7 +112,7 @@ class Trash:
                     written.append((note, self._write_beside(note)))
                 except (TrashError, OSError) as error:
                     unwritten |= dict.fromkeys(note.sources, sentence_of(error, note.path))
-            for removal in _with_progress(removals, "move"):
+            for removal in bar(removals, total=len(removals), desc="move", unit="photo", disable=True):
                 try:
                     if problem := unwritten.get(removal.path):
                         raise TrashError(
@@ -161,7 +161,7 @@ class Trash:
             )
             # Newest first: a sidecar that was written twice then gets its first version back.
             present = [o for o in present[::-1] if o.written] + [o for o in present if not o.written]
-            for operation in _with_progress(present, "restore"):
+            for operation in bar(present, total=len(present), desc="restore", unit="photo", disable=True):
                 try:
                     # A sidecar that was edited since is not taken back; its former version stays in the trash.
                     written, path = operation.written, self.library / operation.home
@@ -204,7 +204,7 @@ class Trash:
         refused: list[str] = []
         with self._locked():
             going = self._present(self.contents().operations, operations, confirmed, {"purging"})
-            for operation in _with_progress(going, "delete"):
+            for operation in bar(going, total=len(going), desc="delete", unit="photo", disable=True):
                 try:
                     if False in map(self._files.is_as_removed, operation.files):
                         raise TrashError(
@@ -392,8 +392,3 @@ def _new_id() -> str:
 def _now_s() -> float:
     """Return the time, limited to what a journal accepts; the order never depends on it."""
     return min(max(time.time(), 0.0), LAST_SECOND - 86_400.0)
-
-
-def _with_progress(items: list, desc: str) -> Iterable:
-    """Report progress over `items` to a waiting page, but not to a terminal."""
-    return bar(items, total=len(items), desc=desc, unit="photo", disable=True)

@@ -173,7 +173,7 @@ def test_triton_as_shipped_is_usual_after_three_times_its_load(real_exports, tmp
     """The embedded server waits for longer, since its queues are what the study measures: here it has the shipped bound."""
     model, bound_s = "openclip_vit_b32_jpeg", 2.0
     monkeypatch.setattr(repository, "PATIENT_US", int(bound_s * 1e6))
-    render_repository("cpu-embedded", tmp_path, real_exports, models=[model], pretrained="random:0")
+    render_repository("cpu-embedded", tmp_path, real_exports, models=[model])
     with EmbeddedTriton(tmp_path, [model]) as server:
         request = KserveHttp(model).encode({"encoded": np.array([[PHOTO]], dtype=object)})
         seen = overloaded(server.http_url, request, server.pid, 8, 3)

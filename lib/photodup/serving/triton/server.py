@@ -148,8 +148,7 @@ class EmbeddedTriton(ServerProcess):
         claimed = claim_ports(host, dict(zip(PORTS, ports, strict=True)))
         self.http_port, self.grpc_port, self.metrics_port = claimed.values()
         remove_stale_shared_memory()
-        # Our process id is in it for `remove_stale_shared_memory`.
-        self._shm_prefix = f"{_SHM_PREFIX}{os.getpid()}_{secrets.token_hex(3)}_"
+        self._shm_prefix = _new_shm_prefix()
         key = control_key.new_key()
         self._key_files, self._stored_key = (
             ExitStack(),
@@ -223,6 +222,11 @@ class EmbeddedTriton(ServerProcess):
         super().stop()
         self._key_files.close()
         _remove_shared_memory(self._shm_prefix)
+
+
+def _new_shm_prefix() -> str:
+    """Return a prefix with our process id, for `remove_stale_shared_memory`."""
+    return f"{_SHM_PREFIX}{os.getpid()}_{secrets.token_hex(3)}_"
 
 
 def remove_stale_shared_memory() -> None:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from photodup.study.notebook.run import Run
 
-SHARES = (0.5, 0.75, 1.0, 1.2)
 # both servers in FP32 and in INT8
 SIDES = "fastapi-openvino", "triton-openvino", "fastapi-int8", "triton-int8"
 REFUSED = 0.01  # of the requests: more refusals than this miss a bound, however fast the other answers are
@@ -29,7 +28,7 @@ CAPACITY, CAPACITY_PLAN = Load("closed_loop", concurrency=8, span="prepared"), W
 
 
 def measure_curve(
-    run: Run, sides: Sequence[Side], *, shares: Sequence[float] = SHARES, answers: int = 110, visits: int = 3
+    run: Run, sides: Sequence[Side], *, shares: Sequence[float], answers: int = 110, visits: int = 3
 ) -> pd.DataFrame:
     """Return one row for each side and share of its capacity; measured now unless the run has it.
 

@@ -93,8 +93,9 @@ test-unit: install
 test-package: install
 	$(PYTEST) $(GATE) $$(grep -rlE "photodup[.]$(subst /,[.],$(PACKAGE))\b" tests --include="test_*.py")
 
+# Four, for many wait for a server or a load.
 test-code: models
-	$(PYTEST) --durations 25 $(GATE) tests
+	$(PYTEST) -n 4 --durations 25 $(GATE) tests
 
 # Faults of one line in a copy of lib/, each run against the tests that have to find it.
 planted: install

@@ -44,6 +44,15 @@ def test_nobody_elses_photograph_is_overwritten(tmp_path):
     assert not (tmp_path / "ground_truth.json").exists()
 
 
+def test_a_folder_with_another_ground_truth_is_refused_before_anything_is_written(tmp_path):
+    (tmp_path / GROUND_TRUTH).write_text('{"photos": []}')
+    with pytest.raises(
+        PhotodupError, match=r"ground_truth\.json is there and is no part of this demonstration"
+    ):
+        build_demo(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [GROUND_TRUTH]
+
+
 def test_it_is_the_same_every_time_and_after_an_interruption_and_leaves_other_files_alone(
     demo, tmp_path, monkeypatch
 ):

@@ -21,7 +21,7 @@ def run_cells(sources: Iterable[str]) -> list[str]:
         for source in sources:
             with contextlib.redirect_stdout(io.StringIO()) as out, warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                done = shell.run_cell(source)
+                done = shell.run_cell(source, store_history=True)
             done.raise_error()
             printed.append(out.getvalue())
     finally:

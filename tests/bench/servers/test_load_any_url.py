@@ -482,7 +482,7 @@ def test_tls_is_checked_unless_told_otherwise(tmp_path):
 
 
 def test_ctrl_c_keeps_what_was_measured(random_service, tmp_path, kept):
-    command = [*LOAD, f"{random_service.url}/embed", "--seconds", "30", "--out", tmp_path]
+    command = [*LOAD, f"{random_service.url}/embed", "--seconds", "60", "--out", tmp_path]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     lines = []
     for line in process.stdout:  # where there is no terminal, progress comes in lines

@@ -194,7 +194,7 @@ def test_the_demonstration_changes_nothing_of_the_user(tmp_path):
     (folder / "taken" / "ground_truth.json").write_text('{"photos": []}')
     (folder / "taken" / ".ground_truth.json.old").write_text("the user's own")
     tree = Tree(folder)
-    assert "is no part of the demonstration" in photodup("demo", folder / "taken", status=2)
+    assert "is no part of this demonstration" in photodup("demo", folder / "taken", status=2)
     tree.check()
     photodup("demo", folder / "demo")
     now = tree.now()

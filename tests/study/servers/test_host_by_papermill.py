@@ -23,9 +23,11 @@ from support.http_server import Handler, serving
 from support.link import needs_link
 from support.paths import ROOT, link_checkout
 from support.rented import PORTS, rented_machine
+from support.shell import executed
 from support.triton import needs_triton
 
 from photodup.bench.record.record import figures_of_run
+from photodup.core.errors import PhotodupError
 from photodup.serving import control_key
 from photodup.serving.check import gpu_of
 from photodup.serving.embedded import MODELS
@@ -167,10 +169,10 @@ def test_a_notebook_ends_at_once_where_nothing_answers(checkout, stem, strict):
     assert not (checkout / "results" / f"{HOST}-{dead['http']}").exists()
 
 
-def test_a_mistyped_parameter_fails(checkout):
-    line = ["papermill", "notebooks/03_set_up_triton.ipynb", "out.ipynb", "-p", "HSOT", HOST]
-    code, said, _ = execute(checkout, line)
-    assert code != 0 and "This notebook has no parameter HSOT: it declares RUN," in said
+def test_a_mistyped_parameter_fails(monkeypatch):
+    """Papermill injects it with a warning; the notebook refuses it."""
+    with pytest.raises(PhotodupError, match="This notebook has no parameter HSOT: it declares RUN,"):
+        executed(EVERY[2], ROOT, monkeypatch, HSOT=HOST)
 
 
 def test_what_servers_state_decides_what_is_recorded():

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from importlib import util
+from itertools import groupby
 from pathlib import Path
 
 from PIL import Image, ImageEnhance
@@ -147,9 +148,18 @@ def build_demo(directory: Path | str) -> Path:
     path = root / GROUND_TRUTH
     try:
         root.mkdir(parents=True, exist_ok=True)
-        truths = sorted(_build(root), key=lambda truth: truth.path)
+        plan = list(_plan())
+        truths = sorted((truth for truth, *_ in plan), key=lambda truth: truth.path)
         description = {"about": (__doc__ or "").strip(), "photos": [asdict(truth) for truth in truths]}
-        _put(root, path, (json.dumps(description, indent=1, ensure_ascii=False) + "\n").encode())
+        text = (json.dumps(description, indent=1, ensure_ascii=False) + "\n").encode()
+        _refuse_another(path, text)  # before anything is written
+        for source, photos in groupby(plan, key=lambda photo: photo[2]):
+            image = source.open()
+            for truth, variant, _ in photos:
+                date = datetime.fromisoformat(truth.taken_at)
+                seconds = date.replace(tzinfo=UTC).timestamp()  # the same on every machine
+                _put(root, root / truth.path, _encode(image, variant, source, date), seconds)
+        _put(root, path, text)
     except OSError as error:
         raise PhotodupError(f"Cannot write the demonstration library to {root}: {error.strerror}.") from None
     return path
@@ -160,23 +170,30 @@ def load_ground_truth(path: Path | str) -> list[Truth]:
     return [Truth(**photo) for photo in json.loads(Path(path).read_text("utf-8"))["photos"]]
 
 
+def _refuse_another(target: Path, data: bytes) -> None:
+    """Refuse a file that is there with other bytes: it is somebody else's."""
+    if os.path.lexists(target) and (
+        target.is_symlink() or not target.is_file() or target.read_bytes() != data
+    ):
+        raise PhotodupError(
+            f"{printable(target)} is there and is no part of this demonstration: name a folder of its own."
+        )
+
+
 def _put(root: Path, target: Path, data: bytes, seconds: float | None = None) -> None:
-    """Write a file with its date, unless it is there; one with other bytes is somebody else's."""
-    if os.path.lexists(target):
-        if target.is_symlink() or not target.is_file() or target.read_bytes() != data:
-            raise PhotodupError(
-                f"{printable(target)} is there and is no part of this demonstration: name a folder of its own."
-            )
-        return
-    with replacing(target, within=root) as part:
-        part.write_bytes(data)
-        if seconds is not None:
-            os.utime(part, (seconds, seconds))
+    """Write a file with its date, unless it is there."""
+    _refuse_another(target, data)
+    if not target.is_file():
+        with replacing(target, within=root) as part:
+            part.write_bytes(data)
+            if seconds is not None:
+                os.utime(part, (seconds, seconds))
 
 
-def _build(root: Path) -> Iterator[Truth]:
+def _plan() -> Iterator[tuple[Truth, Variant, Source]]:
+    """Yield each photo of the library, with what it is made of."""
     for i, source in enumerate(SOURCES):
-        image, name = source.open(), f"IMG_{1001 + i}.jpg"
+        name = f"IMG_{1001 + i}.jpg"
         date = datetime(int(source.folder[:4]), 5, 1, 9) + timedelta(days=3 * i)
         if source.name == "motorcycle_right":  # Like a burst: one second after the left view.
             date -= timedelta(days=3, seconds=-1)
@@ -188,11 +205,8 @@ def _build(root: Path) -> Iterator[Truth]:
         if i % 4 == 0:
             files[f"Backup/{name}"] = replace(original, name="exact_copy")
         for path, variant in files.items():
-            seconds = date.replace(tzinfo=UTC).timestamp()  # the same on every machine
-            _put(root, root / path, _encode(image, variant, source, date), seconds)
-            yield Truth(
-                path, source.name, variant.name, source.name, source.scene, date.isoformat(), source.credit
-            )
+            facts = (source.name, variant.name, source.name, source.scene, date.isoformat(), source.credit)
+            yield Truth(path, *facts), variant, source
 
 
 def _encode(image: Image.Image, variant: Variant, source: Source, date: datetime) -> bytes:

@@ -3,7 +3,7 @@
 import contextlib
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -94,17 +94,8 @@ def render(
     from photodup.serving.embedded import export_models
     from photodup.serving.triton.repository import render_repository
 
-    exported = export_models()
-    repository = render_repository(
-        target,
-        out,
-        exported,
-        models=model,
-        variant=variant,
-        instances=instances,
-        preprocess_instances=decoders,
-    )
-    print(repository)
+    options: dict[str, Any] = {"variant": variant, "instances": instances, "preprocess_instances": decoders}
+    print(render_repository(target, out, export_models(), models=model, **options))
 
 
 def _wait_for_signal() -> None:

@@ -407,3 +407,8 @@ def test_hard_links_free_nothing_on_the_page_and_for_the_command(tmp_path):
     assert sum(item.marked_bytes for item in session.items.values()) == 0, (
         "a name that is no photo counts, too"
     )
+
+
+@pytest.mark.parametrize("new", [{"dc:title": "\0\1"}, {"dc:subject": ["\2"]}, {"xmp:Label": " "}], ids=str)
+def test_a_text_of_which_xml_can_hold_nothing_is_not_called_written(new):
+    assert merge_into(None, new) is None

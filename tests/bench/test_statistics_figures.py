@@ -95,3 +95,8 @@ def test_a_plan_or_a_metric_that_makes_no_sense_is_refused():
             WindowPlan(seconds)
     with pytest.raises(PhotodupError, match="There is no metric"):
         metric_named("latency")
+
+
+def test_a_record_that_was_copied_without_its_answers_keeps_the_rest():
+    figures = figures_of_windows([window(np.arange(1, 301), raw={}, latency_ms_p95=280.0)] * 3)
+    assert (figures["latency_ms_p50"], figures["latency_ms_p95"]) == pytest.approx((150.5, 280.0))

@@ -66,7 +66,6 @@ def test_an_exploratory_comparison_decides_nothing(project, monkeypatch):
 
 HOLD = {  # what the rows would have to say for a sentence to hold
     "bytes per second": {"step6a_a100_onnx_b32_throughput": 4.0},
-    "JSON": {"step5a_triton_b32_mean": 1000.0},
     "round trips": {"step6a_a100_onnx_b32_throughput": 7.0},
     "share of the peak": {f"step5a_triton_b{n}_mean": n * 7.0 for n in (1, 4, 8, 16, 32)},
     "one kind of time": {"step6a_a100_onnx_gpu_compute": 1.0},

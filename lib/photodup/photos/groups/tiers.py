@@ -146,7 +146,9 @@ class _Grouping:
                     break
                 options.on_more()
                 seconds *= 3
-            decisions = [shown for decision in decisions if (shown := _without_apart(decision)).differences]
+            decisions = [
+                visible for decision in decisions if (visible := _without_apart(decision)).differences
+            ]
             in_families = {row for decision in decisions for row in decision.rows}
             suggested = [i for decision in decisions for i in decision.suggestions]
             left = ~np.isin(similar_rows, suggested).any(axis=1)

@@ -19,6 +19,7 @@ from photodup.photos.groups.stars import stars
 from photodup.photos.groups.tiers import find_tiers
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
+from photodup.photos.library.sidecars import Sidecars
 from photodup.photos.search.neighbours import TOLERANCE, Bounds, similar_pairs
 
 # Small integers: many equal vectors, many ties, few accidents.
@@ -133,7 +134,7 @@ def test_the_camera_file_is_kept_before_a_larger_screenshot_of_it(tmp_path):
         image.convert("RGB").save(tmp_path / "a_screenshot.png", exif=b"")
     assert (tmp_path / "a_screenshot.png").stat().st_size > (tmp_path / "camera.jpg").stat().st_size
     scan(tmp_path, progress=False)
-    best = KeepRules().choose(list(listed(tmp_path).values())).keeper
+    best = KeepRules(Sidecars(tmp_path)).choose(list(listed(tmp_path).values())).keeper
     assert str(best.path) == "camera.jpg"
 
 

@@ -3,6 +3,7 @@
 import os
 import sqlite3
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,8 @@ from photodup.photos.library.catalogue import Catalogue, Model, Photo
 from photodup.photos.library.feedback import Feedback
 from photodup.photos.library.hashing import hamming, perceptual_hash
 from photodup.photos.library.scan import scan
-from photodup.photos.library.settings import DEFAULT_RULES
+from photodup.photos.library.settings import DEFAULT_RULES, LibrarySettings
+from photodup.photos.library.sidecars import Sidecars
 from photodup.photos.search.hash_neighbours import mirrored_hash, near_hashes
 
 
@@ -34,26 +36,27 @@ def other(**changes) -> Photo:
     return replace(BASE, **({"id": 2, "path": Path("b.jpg"), "md5": "1" * 32} | changes))
 
 
+rules_of = partial(KeepRules, Sidecars(Path("no such library")))
 NOT_UTF8 = os.fsdecode(b"caf\xe9")
 
 
 @pytest.mark.parametrize(("rules", "better", "keeper", "rule", "words"), [
-    (KeepRules(folders=["Originals"]), {"width": 200}, 2, "resolution", "most pixels: 20,000 pixels, next 10,000 pixels"),
-    (KeepRules(folders=["Originals"]), {"path": Path("Originals/b.jpg")}, 2, "folder", "preferred folder: Originals"),
-    (KeepRules(), {"format": "DNG"}, 2, "format", "best format: DNG"),
-    (KeepRules(), {"exif_fields": 9}, 2, "metadata", "9 fields, next 5"),
-    (KeepRules(), {"size_bytes": 2_000_000}, 2, "size", "largest file: 2,000,000 bytes, next "),
-    (KeepRules(), {"taken_at": "2019-01-01T00:00:00"}, 2, "oldest", "oldest: 2019"),
+    (rules_of(folders=["Originals"]), {"width": 200}, 2, "resolution", "most pixels: 20,000 pixels, next 10,000 pixels"),
+    (rules_of(folders=["Originals"]), {"path": Path("Originals/b.jpg")}, 2, "folder", "preferred folder: Originals"),
+    (rules_of(), {"format": "DNG"}, 2, "format", "best format: DNG"),
+    (rules_of(), {"exif_fields": 9}, 2, "metadata", "9 fields, next 5"),
+    (rules_of(), {"size_bytes": 2_000_000}, 2, "size", "largest file: 2,000,000 bytes, next "),
+    (rules_of(), {"taken_at": "2019-01-01T00:00:00"}, 2, "oldest", "oldest: 2019"),
     # One moment is not older because nobody wrote its offset.
-    (KeepRules(["oldest"]), {"taken_at": "2020-01-02T00:00:00+02:00", "path": Path("a/b.jpg")}, 1, None, "shortest path"),
+    (rules_of(["oldest"]), {"taken_at": "2020-01-02T00:00:00+02:00", "path": Path("a/b.jpg")}, 1, None, "shortest path"),
     # A preferred folder comes before what the files show, unless the owner ordered otherwise.
-    (KeepRules(folders=["Mine"]), {"path": Path("Mine/b.jpg"), "width": 50}, 2, "folder", "preferred folder: Mine"),
-    (KeepRules(["resolution", "folder"], folders=["Mine"]), {"path": Path("Mine/b.jpg"), "width": 50}, 1, "resolution", ""),
-    (KeepRules(["size", "resolution"]), {"width": 300, "size_bytes": 10}, 1, "size", "largest file"),
+    (rules_of(folders=["Mine"]), {"path": Path("Mine/b.jpg"), "width": 50}, 2, "folder", "preferred folder: Mine"),
+    (rules_of(["resolution", "folder"], folders=["Mine"]), {"path": Path("Mine/b.jpg"), "width": 50}, 1, "resolution", ""),
+    (rules_of(["size", "resolution"]), {"width": 300, "size_bytes": 10}, 1, "size", "largest file"),
     # A HEIC that names no camera is no original for its size.
-    (KeepRules(), {"format": "HEIF", "size_bytes": 2_000_000}, 1, "metadata", "made of one"),
+    (rules_of(), {"format": "HEIF", "size_bytes": 2_000_000}, 1, "metadata", "made of one"),
     # A name that is not UTF-8 must not break the page or the terminal that shows the reason.
-    (KeepRules(["folder"], folders=[NOT_UTF8]), {"path": Path(NOT_UTF8, "b.jpg")}, 2, "folder", "folder: caf\ufffd"),
+    (rules_of(["folder"], folders=[NOT_UTF8]), {"path": Path(NOT_UTF8, "b.jpg")}, 2, "folder", "folder: caf\ufffd"),
 ])  # fmt: skip
 def test_each_rule_decides_when_it_is_the_first_to_differ(rules, better, keeper, rule, words):
     choice = rules.choose([BASE, other(**better)])
@@ -62,7 +65,7 @@ def test_each_rule_decides_when_it_is_the_first_to_differ(rules, better, keeper,
 
 def test_the_order_is_checked():
     with pytest.raises(PhotodupError, match="No keep rule biggest"):
-        KeepRules(["biggest"])
+        LibrarySettings(keep=("biggest",))
 
 
 photos = st.builds(
@@ -73,7 +76,7 @@ photos = st.builds(
 
 @given(st.lists(photos, min_size=1, max_size=6, unique_by=lambda p: p.id), st.permutations(DEFAULT_RULES))
 def test_the_choice_is_the_first_of_the_ranking_whatever_the_order(found, order):
-    rules = KeepRules(order)
+    rules = rules_of(order)
     best = rules.choose(found).keeper
     assert rules.choose(found[::-1]).keeper == best == rules.ranked(found)[0]
 
@@ -312,4 +315,4 @@ def test_a_camera_jpeg_with_a_second_picture_is_no_worse_than_its_copy():
     assert (camera, web) == ("MPO", "WEBP")
     original = replace(BASE, format=camera, exif_fields=40)
     for worse in ("JPEG", web):
-        assert KeepRules().choose([other(format=worse), original]).keeper.id == 1
+        assert rules_of().choose([other(format=worse), original]).keeper.id == 1

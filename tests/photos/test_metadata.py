@@ -24,6 +24,7 @@ from photodup.photos.library.metadata import (
     read_exposure,
 )
 from photodup.photos.library.scan import scan
+from photodup.photos.library.sidecars import Sidecars
 from photodup.photos.search.shots import Shots
 
 
@@ -226,7 +227,7 @@ def test_what_settles_files_that_are_equal(better, worse, why):
     photos = [shot(1, path=Path(better)), shot(2, path=Path(worse))]
     assert place(photos[0]) < place(photos[1])
     for order in (photos, photos[::-1]):
-        choice = KeepRules(["resolution"]).choose(order)
+        choice = KeepRules(Sidecars(Path("no such library")), ["resolution"]).choose(order)
         assert (str(choice.keeper.path), choice.reason) == (better, f"equal by every rule: {why}")
 
 
@@ -240,7 +241,12 @@ def test_what_settles_files_that_are_equal(better, worse, why):
 )  # fmt: skip
 def test_what_somebody_put_into_a_catalogue_says_nothing(text):
     assert unpack(text) == Inventory() and read_exposure(text) == {}
-    assert KeepRules().choose([shot(1, inventory=text), shot(2, inventory=text)]).keeper.id == 1
+    assert (
+        KeepRules(Sidecars(Path("no such library")))
+        .choose([shot(1, inventory=text), shot(2, inventory=text)])
+        .keeper.id
+        == 1
+    )
 
 
 def test_a_hostile_file_says_nothing_and_is_read(tmp_path, original):

@@ -181,7 +181,7 @@ class _Comparison:
         self._roots = old.root, library.root
         beside = Sidecars(old.root)
         beside.memory = store
-        self._rules = KeepRules(beside=beside)
+        self._rules = KeepRules(beside)
         library_photos, old_photos = library.photos(), old.photos()
         self._library = by_content(self._whole(library.root, library_photos, 0))
         self._old = by_content(self._whole(old.root, old_photos, len(library_photos)))

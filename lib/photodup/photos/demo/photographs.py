@@ -14,7 +14,7 @@ from importlib import util
 from itertools import groupby
 from pathlib import Path
 
-from PIL import Image, ImageEnhance
+from PIL import Image, ImageEnhance, ImageOps
 
 from photodup.core.errors import PhotodupError
 from photodup.core.files import replacing
@@ -211,13 +211,9 @@ def _plan() -> Iterator[tuple[Truth, Variant, Source]]:
 
 def _encode(image: Image.Image, variant: Variant, source: Source, date: datetime) -> bytes:
     width, height = image.size
-    if variant.crop < 1:
-        left, top = (width * (1 - variant.crop) / 2, height * (1 - variant.crop) / 2)
-        image = image.crop((round(left), round(top), round(width - left), round(height - top)))
-    if variant.scale != 1:
-        image = image.resize(
-            (round(width * variant.scale), round(height * variant.scale)), Image.Resampling.LANCZOS
-        )
+    left, top = (width * (1 - variant.crop) / 2, height * (1 - variant.crop) / 2)
+    image = image.crop((round(left), round(top), round(width - left), round(height - top)))
+    image = ImageOps.scale(image, variant.scale, Image.Resampling.LANCZOS)
     if variant.brightness != 1:
         image = ImageEnhance.Brightness(image).enhance(variant.brightness)
     if variant.orientation == 6:  # The viewer is to turn it clockwise, so it is stored turned the other way.

@@ -136,16 +136,12 @@ def choose(request: EncoderRequest, digests: Collection[str] = ()) -> ChosenEnco
         if url or backend == AUTO or not parse_backend(backend or LOCAL).is_local:
             raise PhotodupError("Weights are for the model in this process: leave the server out.")
         return ChosenEncoder(backend or LOCAL, None, "local", "as the command line says", weights)
-    here = environment()
-    for name, address, source in (
-        (backend, url, "the command line says"),
-        (here.service_backend, here.service_url, "the environment says"),
-    ):
-        if name == AUTO:
-            return _auto(address, digests, endpoints)
-        if name or address:
-            return ChosenEncoder(name or None, address or None, None, f"as {source}")
-    return _auto(None, digests, endpoints)
+    here, reason = environment(), "as the command line says"
+    if not backend and not url:
+        backend, url, reason = here.service_backend, here.service_url, "as the environment says"
+    if backend == AUTO or not (backend or url):
+        return _auto(url, digests, endpoints)
+    return ChosenEncoder(backend or None, url or None, None, reason)
 
 
 def _auto(url: str | None, digests: Collection[str], endpoints: Mapping[str, str]) -> ChosenEncoder:

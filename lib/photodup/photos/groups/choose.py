@@ -140,9 +140,8 @@ class Chooser:
                 return None
             row_of = {self._photos[row].id: row for row in rows}
             ranked = self._rules.ranked([self._photos[row] for row in rows])
-            ranked.sort(key=self._rules.owner_rank)
             best = self._rules.owner_rank(ranked[0])
-            n_preferred = sum(self._rules.owner_rank(photo) == best for photo in ranked) if best else 0
+            n_preferred = sum(self._rules.owner_rank(photo) == best for photo in ranked)
             by_rank = [row_of[photo.id] for photo in ranked]
             try:
                 return choose_keeper(

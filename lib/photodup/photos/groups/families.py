@@ -5,6 +5,7 @@ the file with the most proven copies nearly every copy is proven with the hub it
 own, or two pairs between two families: one wrong pair joins nothing.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -31,21 +32,18 @@ def families(scores: Mapping[tuple[int, int], float], rank: Sequence[int]) -> li
     for (i, j), score in scores.items():
         near.setdefault(i, {})[j] = score
         near.setdefault(j, {})[i] = score
-    hubs: list[int] = []
+    hubs: set[int] = set()
     covered: set[int] = set()
     for row in sorted(near, key=lambda row: (-len(near[row]), rank[row], row)):
         if row not in covered:
-            hubs.append(row)
+            hubs.add(row)
             covered |= {row, *near[row]}
-    is_hub = set(hubs)
     family_of = {hub: hub for hub in hubs}
-    for row in near:
-        if row in is_hub:
-            continue
+    for row in near.keys() - hubs:
         # To the hub with which it shares most neighbours: with a wrong pair it shares none.
         company = near[row].keys() | {row}
         family_of[row] = max(
-            (other for other in near[row] if other in is_hub),
+            near[row].keys() & hubs,
             key=lambda hub: (
                 len(company & (near[hub].keys() | {hub})),
                 len(near[hub]),
@@ -71,19 +69,13 @@ def families(scores: Mapping[tuple[int, int], float], rank: Sequence[int]) -> li
 
 def _join(family_of: dict[int, int], near: Mapping[int, Mapping[int, float]]) -> None:
     """Join families that enough separate pairs connect; a family of one needs that many pairs of its own."""
-    joined = True
-    while joined:
-        joined = False
+    while True:
+        sizes = Counter(family_of.values())
         between: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        sizes: dict[int, int] = {}
         for row, hub in family_of.items():
-            sizes[hub] = sizes.get(hub, 0) + 1
-            for other in near[row]:
-                if row < other and family_of[other] != hub:
-                    pair = (row, other) if hub < family_of[other] else (other, row)
-                    between.setdefault((min(hub, family_of[other]), max(hub, family_of[other])), []).append(
-                        pair
-                    )
+            for neighbour in near[row]:
+                if hub < family_of[neighbour]:
+                    between.setdefault((hub, family_of[neighbour]), []).append((row, neighbour))
         for (first, second), pairs in sorted(between.items()):
             alone = 1 in (sizes[first], sizes[second])
             sides = [{pair[side] for pair in pairs} for side in (0, 1)]
@@ -92,5 +84,6 @@ def _join(family_of: dict[int, int], near: Mapping[int, Mapping[int, float]]) ->
                 for row, hub in family_of.items():
                     if hub == smaller:
                         family_of[row] = larger
-                joined = True
                 break
+        else:
+            return

@@ -12,8 +12,8 @@ from photodup.core.names import printable
 from photodup.photos.groups.names import PLACES, format_rank, place
 from photodup.photos.library import inventory
 from photodup.photos.library.catalogue import Photo
-from photodup.photos.library.metadata import KINDS, in_words, lost_in_words, merge_descriptions, missing_kinds
-from photodup.photos.library.settings import DEFAULT_RULES, check_rules
+from photodup.photos.library.metadata import KINDS, in_words, lost_in_words, missing_kinds
+from photodup.photos.library.settings import DEFAULT_RULES
 from photodup.photos.library.sidecars import FILM_SUFFIXES, RAW_SUFFIXES, Sidecars
 
 _PROTECTED = "protected"  # a rule among photos that are equal as pictures
@@ -45,24 +45,20 @@ class KeepRules:
     """Ordered rules; the first that tells the photos apart decides.
 
     Args:
+        beside: the files beside the photos, such as RAW, films (Live Photo) and XMP.
         order: some of `DEFAULT_RULES`, most important first; in the default order, `folders` come before all others.
         folders: folders by priority, for the rule `folder`; a photo in none of them comes last.
         chosen: contents (MD5) that the owner kept before, against the rules; they come before every rule.
-        beside: the files beside the photos, such as RAW, films (Live Photo) and XMP; None to leave them out.
-
-    Raises:
-        PhotodupError: an unknown rule.
     """
 
     def __init__(
         self,
+        beside: Sidecars,
         order: Sequence[str] = DEFAULT_RULES,
         *,
-        folders: Sequence[str | Path] = (),
+        folders: Sequence[str] = (),
         chosen: Collection[str] = (),
-        beside: Sidecars | None = None,
     ) -> None:
-        check_rules(order)
         if folders and tuple(order) == DEFAULT_RULES:
             order = ("folder", *order)
         self.order = (*((_CHOSEN,) if chosen else ()), *dict.fromkeys(order))
@@ -74,8 +70,6 @@ class KeepRules:
 
     def preferring(self, protected: Sequence[str]) -> "KeepRules":
         """Return these rules with one more behind those of the picture: keep the photo that lies in one of these folders."""
-        if not protected:
-            return self
         at = 1 + max((i for i, rule in enumerate(self.order) if rule in _OF_THE_PICTURE), default=-1)
         rules = copy(self)
         rules.order = (*self.order[:at], _PROTECTED, *self.order[at:])
@@ -84,7 +78,7 @@ class KeepRules:
 
     def along(self, photo: Photo) -> Sequence[Path]:
         """Return the files beside a photo that belong to it."""
-        return self._beside.along(photo.path) if self._beside else ()
+        return self._beside.along(photo.path)
 
     def _has(self, suffixes: Collection[str], photo: Photo) -> bool:
         return any(path.suffix.lower() in suffixes for path in self.along(photo))
@@ -92,12 +86,7 @@ class KeepRules:
     def described(self, photo: Photo) -> Mapping[str, Any]:
         """Return the metadata of a photo and its sidecars, by kind."""
         if photo.id not in self._described:
-            description = (
-                self._beside.describe(photo)
-                if self._beside
-                else merge_descriptions(inventory.unpack(photo.inventory).kinds)
-            )
-            self._described[photo.id] = description
+            self._described[photo.id] = self._beside.describe(photo)
         return self._described[photo.id]
 
     def lost_metadata(self, keeper: Photo, leaving: Photo) -> list[str]:
@@ -106,7 +95,7 @@ class KeepRules:
 
     def lost_beside(self, keeper: Photo, leaving: Photo) -> list[str]:
         """Return in words `lost_metadata`, other data in the file, and files beside it that the keeper's lack."""
-        suffixes = self._beside.lost(keeper.path, leaving.path) if self._beside else ()
+        suffixes = self._beside.lost(keeper.path, leaving.path)
         files = dict.fromkeys(_HAS.get(suffix) or f"has its {suffix} file beside it" for suffix in suffixes)
         is_developed = "RAW" in (keeper.format, leaving.format) and keeper.md5 != leaving.md5
         inside = inventory.lost_parts(*(inventory.unpack(photo.inventory) for photo in (keeper, leaving)))

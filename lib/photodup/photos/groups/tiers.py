@@ -94,7 +94,7 @@ class _Grouping:
         self._protected = (*self._settings.protected, *options.never_from)
         folders, chosen = self._settings.folders, self._feedback.keepers()
         self._beside = Sidecars(catalogue.root)
-        self._rules = KeepRules(self._settings.keep, folders=folders, chosen=chosen, beside=self._beside)
+        self._rules = KeepRules(self._beside, self._settings.keep, folders=folders, chosen=chosen)
         self._preferring = self._rules.preferring(self._protected)
         self._everything = self._listed(catalogue.photos())
         self._files = by_content(self._everything)
@@ -180,19 +180,16 @@ class _Grouping:
         return codes[self._is_asked_for(codes) & ~self._shots.are_two(codes)]
 
     def _is_asked_for(self, codes: np.ndarray) -> np.ndarray:
-        return ~np.isin(codes, self._apart) & ~self._are_in_one_folder(codes)
-
-    def _are_in_one_folder(self, codes: np.ndarray) -> np.ndarray:
-        """Return for each pair whether all files of both lie in one folder of `not_within`."""
-        first, second = pair_rows(codes)
-        return (self._folder[first] >= 0) & (self._folder[first] == self._folder[second])
+        """Return for each pair whether the owner set it apart, or all files of both lie in one folder of `not_within`."""
+        first, second = (self._folder[rows] for rows in pair_rows(codes))
+        return ~np.isin(codes, self._apart) & ((first < 0) | (first != second))
 
     def _reason_apart(self, i: int, j: int) -> str:
         """Return why two rows are not compared; empty where they may be."""
         codes = np.array([pair_code(i, j)])
         if np.isin(codes, self._apart)[0]:
             return _SET_APART
-        if self._are_in_one_folder(codes)[0]:
+        if not self._is_asked_for(codes)[0]:
             return _IN_ONE_FOLDER
         return TWO_EXPOSURES if self._shots.are_two(codes)[0] else ""
 

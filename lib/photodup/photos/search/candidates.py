@@ -85,10 +85,8 @@ def find_neighbours(
             alike, cosine, recall = codes[order], pairs.similarity[order], pairs.recall
             search = f"embedding ({pairs.method}) and hash"
         hashed = {photo.md5: int(photo.phash, 16) for photo in photos if photo.phash is not None}
-        hashed_rows, bits = (
-            np.array([row[md5] for md5 in hashed], np.int64),
-            np.array([*hashed.values()], np.uint64),
-        )
+        hashed_rows = np.array([row[md5] for md5 in hashed], np.int64)
+        bits = np.array([*hashed.values()], np.uint64)
         radius = search_radius(len(bits), PER_PHOTO_BESIDE if search else PER_PHOTO_ALONE)
         search_new = partial(near_hashes, bits, radius)
         near = stored_pairs(store, "hash", f"{radius} bits", list(hashed), search_new, nearest_hashes)

@@ -50,10 +50,8 @@ class Shots:
         for name, (share, unit) in _ROUNDING.items():
             a, b = self._exposure[name][i], self._exposure[name][j]
             two |= np.abs(a - b) > share * np.maximum(np.abs(a), np.abs(b)) + unit
-        one_series = (
-            (self._series[i] == self._series[j]) & (self._series[i] > 0) & (self._count[i] != self._count[j])
-        )
-        two |= one_series & (apart == 0) & (precision == 0) & (self._camera[i] > 0)
+        is_counted = (self._series[i] == self._series[j]) & (self._series[i] > 0) & (self._camera[i] > 0)
+        two |= is_counted & (self._count[i] != self._count[j]) & (apart == 0) & (precision == 0)
         return (self._camera[i] == self._camera[j]) & two
 
     def are_within(self, codes: np.ndarray, seconds: float) -> np.ndarray:
@@ -70,13 +68,12 @@ def _numbered(values: Sequence[Hashable]) -> np.ndarray:
 
 def _times(photo: Photo) -> tuple[float, float, float, float]:
     """Return local time, its fraction (both in s), the fraction's number of digits, and UTC (s); NaN if unknown."""
+    taken_at = photo.taken_at or ""
     try:
-        moment = datetime.fromisoformat(photo.taken_at) if photo.taken_at else None
+        moment = datetime.fromisoformat(taken_at)
     except ValueError:
-        moment = None
-    if moment is None or photo.taken_at is None:
         return np.nan, np.nan, 0.0, np.nan
     local = moment.replace(tzinfo=None, microsecond=0) - datetime(1970, 1, 1)
-    digits = re.match(r"\.(\d+)", photo.taken_at[19:])
+    digits = re.match(r"\.(\d+)", taken_at[19:])
     utc = moment.replace(microsecond=0).timestamp() if moment.tzinfo else np.nan
     return local.total_seconds(), moment.microsecond / 1e6, float(len(digits[1]) if digits else 0), utc

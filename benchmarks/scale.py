@@ -110,11 +110,12 @@ def _find(folder: str) -> dict[str, Any]:
     from photodup.photos.groups.model_thresholds import choose_model
     from photodup.photos.library.catalogue import Catalogue
     from photodup.photos.search.candidates import find_neighbours
+    from photodup.photos.search.neighbours import Bounds
 
     started = time.perf_counter()
     with Catalogue(folder) as catalogue:
         photos = catalogue.photos()
-        near = find_neighbours(catalogue, photos, choose_model(catalogue), THRESHOLD, NEAREST_FROM)
+        near = find_neighbours(catalogue, photos, choose_model(catalogue), Bounds(THRESHOLD, NEAREST_FROM))
     took = {"seconds": time.perf_counter() - started, "peak_memory_gb": peak_memory_gb()}
     pairs = len(np.union1d(near.alike, near.by_hash)) / len(photos)
     return {**took, "search": near.search, "recall": near.recall, "pairs_a_photo": pairs}

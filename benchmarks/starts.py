@@ -53,7 +53,7 @@ def made_up_library(root: Path, n: int) -> None:
     scan(root, progress=False)
     with Catalogue(root) as catalogue, EvidenceStore(catalogue.own.evidence) as store:
         photos = [same[0] for same in by_content(catalogue.photos()).values()]
-        near = find_neighbours(catalogue, photos, None, 1.0, 1.0).by_hash
+        near = find_neighbours(catalogue, photos, None, None).by_hash
         pairs = zip(*pair_rows(near), strict=True)
         store.add([(photos[a].md5, photos[b].md5, 0.0) for a, b in pairs])
 

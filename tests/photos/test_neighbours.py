@@ -1,5 +1,7 @@
 """The neighbour search finds what an exact search finds, grows, and makes the same stars."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -25,7 +27,8 @@ def as_set(pairs):
 
 
 def in_cells(vectors, bounds, new=None, **goals):
-    pairs = similar_pairs(vectors, bounds, new, exact_products=1000, **goals)
+    with mock.patch.multiple(neighbours, EXACT_PRODUCTS=1000, **goals):
+        pairs = similar_pairs(vectors, bounds, new)
     assert pairs.method.startswith("IVF")
     return pairs
 
@@ -41,18 +44,19 @@ def test_the_search_reaches_its_recall_and_says_so(library):
 def test_a_narrow_search_is_caught_by_the_sample():
     """The planted fault: with recall asked for loosely, the reported recall must fall below 1."""
     noise, bounds = unit(4000, DIM, 0), Bounds(0.35, 0.35)
-    narrow = in_cells(noise, bounds, min_recall=0.0)
+    narrow = in_cells(noise, bounds, MIN_RECALL=0.0)
     exact = as_set(similar_pairs(noise, bounds))
     assert narrow.recall < 0.9
     assert abs(narrow.recall - len(as_set(narrow)) / len(exact)) < 0.15
 
 
 @pytest.mark.parametrize("search", [similar_pairs, in_cells])
-def test_new_rows_bring_their_own_pairs_only(library, search):
+def test_new_rows_bring_their_own_pairs_only(library, search, monkeypatch):
+    monkeypatch.setattr(neighbours, "MIN_RECALL", 1.0)
     new = np.sort(np.random.default_rng(3).choice(len(library), 1000, replace=False))
     former = np.setdiff1d(np.arange(len(library)), new)
     before = {tuple(former[list(pair)].tolist()) for pair in as_set(similar_pairs(library[former], PLAIN))}
-    after = as_set(search(library, PLAIN, new, min_recall=1.0))
+    after = as_set(search(library, PLAIN, new))
     assert not before & after
     assert all(set(pair) & set(new.tolist()) for pair in after)
     expected = as_set(similar_pairs(library, PLAIN))
@@ -126,7 +130,7 @@ def test_pairs_are_all_from_the_threshold_on_and_below_it_the_nearest_of_each_ro
 def test_the_search_finds_the_nearest_in_cells_too(library):
     bounds = Bounds(0.95, 0.5, 5)
     expected = brute_force(library, 0.95, 0.5, 5)
-    pairs = in_cells(library, bounds, min_nearest_recall=0.98)
+    pairs = in_cells(library, bounds, MIN_NEAREST_RECALL=0.98)
     assert pairs.nearest_recall >= 0.95
     assert (library[pairs.first] * library[pairs.second]).sum(axis=1).min() >= 0.5 - 1e-6
     assert len(as_set(pairs) & expected) >= 0.95 * len(expected)
@@ -136,7 +140,7 @@ def test_the_search_finds_the_nearest_in_cells_too(library):
 def test_a_search_too_narrow_for_the_nearest_says_so():
     """The planted fault: noise has its neighbours in all cells, and few are searched."""
     noise = unit(4000, DIM, 0)
-    pairs = in_cells(noise, Bounds(0.9, 0.2), min_recall=0, min_nearest_recall=0)
+    pairs = in_cells(noise, Bounds(0.9, 0.2), MIN_RECALL=0, MIN_NEAREST_RECALL=0)
     assert pairs.nearest_recall < 0.6
 
 

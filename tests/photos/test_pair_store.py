@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from photodup.photos.search import candidates
+from photodup.photos.search import candidates, neighbours
 from photodup.photos.search.candidates import PairStore, stored_pairs
 from photodup.photos.search.neighbours import Bounds, similar_pairs
 from photodup.photos.state.own_folder import MARKER, OwnFolder
@@ -38,9 +38,9 @@ def fresh(md5s, vectors):
     return named(similar_pairs(vectors, BOUNDS), md5s)
 
 
-def stored(folder, md5s, vectors, bounds=BOUNDS, digest=DIGEST, **options):
+def stored(folder, md5s, vectors, bounds=BOUNDS, digest=DIGEST):
     with PairStore(OwnFolder(folder).neighbours) as store:
-        search_new = partial(candidates.similar_pairs, vectors, bounds, **options)
+        search_new = partial(candidates.similar_pairs, vectors, bounds)
         return stored_pairs(store, digest, str(bounds), md5s, search_new, bounds.counting)
 
 
@@ -61,34 +61,34 @@ def searches(monkeypatch):
     """The number of new rows of each search; None for all."""
     calls = []
 
-    def counted(vectors, bounds, new=None, **options):
+    def counted(vectors, bounds, new=None):
         calls.append(None if new is None else len(new))
-        return similar_pairs(vectors, bounds, new, **options)
+        return similar_pairs(vectors, bounds, new)
 
     monkeypatch.setattr(candidates, "similar_pairs", counted)
     return calls
 
 
 @pytest.mark.parametrize("exact_products", [10**9, 1000])
-def test_only_the_new_rows_are_compared(tmp_path, searches, exact_products):
+def test_only_the_new_rows_are_compared(tmp_path, monkeypatch, searches, exact_products):
+    monkeypatch.setattr(neighbours, "EXACT_PRODUCTS", exact_products)
     OwnFolder(tmp_path).prepare()
     md5s, vectors = library(3000)
-    options = {"exact_products": exact_products}
-    stored(tmp_path, md5s[:2900], vectors[:2900], **options)
+    stored(tmp_path, md5s[:2900], vectors[:2900])
     searches.clear()
-    pairs = stored(tmp_path, md5s, vectors, **options)
+    pairs = stored(tmp_path, md5s, vectors)
     assert searches == [100]
     assert len(named(pairs, md5s) & fresh(md5s, vectors)) >= 0.99 * len(fresh(md5s, vectors))
     searches.clear()
     # Some are gone, the order is another, nothing is new: nothing is compared.
     left = list(reversed(range(100, 3000)))
     names = [md5s[i] for i in left]
-    again = stored(tmp_path, names, vectors[left], **options)
+    again = stored(tmp_path, names, vectors[left])
     assert searches == [] and again.method == pairs.method and again.recall == pairs.recall
     assert named(again, names) == {pair for pair in named(pairs, md5s) if pair <= set(names)}
     # And then new ones join what is left.
     names, left = ["f" * 32] + [md5s[i] for i in range(100, 3000)], [0, *range(100, 3000)]
-    joined = stored(tmp_path, names, vectors[left], **options)
+    joined = stored(tmp_path, names, vectors[left])
     assert searches == [1] and joined.recall >= 0.99
 
 
@@ -159,7 +159,7 @@ def test_a_full_disk_costs_nothing_but_time(tmp_path, monkeypatch):
     OwnFolder(tmp_path).prepare()
     md5s, vectors = library(100)
 
-    def full(*arguments, **options):
+    def full(*arguments):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("photodup.photos.state.cache_file.open_database", full)

@@ -317,7 +317,7 @@ def chosen(
 
 def test_the_keeper_is_the_file_that_reproduces_all_others():
     decision = chosen(3, {(0, 1), (2, 0)})
-    assert (decision.keeper, decision.suggestions) == (1, (0, 2))
+    assert (decision.keeper, decision.differences) == (1, {0: (), 2: ()})
 
 
 def test_of_those_that_reproduce_all_the_first_that_loses_nothing_else_is_kept():

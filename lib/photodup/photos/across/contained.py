@@ -43,6 +43,7 @@ MOST_COMPARED = 3
 _ALIKE_BITS = 4
 _MOSTLY_ALIKE = 0.5  # `Verification.score` above which only some patches differ
 _SHOWN_ONLY = "the library shows only the old folder's own file, by another path"
+_LOOKS_ALIKE = "looks alike, and the pixels do not prove it"
 _CHANGED = "one of the two has changed, or the library's file cannot be read again"
 
 
@@ -156,10 +157,8 @@ def find_contained(old: Path | str, library: Path | str, **options: Unpack[ScanO
     """
     folders = existing_folder(old), existing_folder(library)
     several.refuse_overlap(*folders)
-    scanned = [
-        scan(folder, cached_catalogue(folder), everything=everything, **options)
-        for folder, everything in zip(folders, (True, False), strict=True)
-    ]
+    old_scan = scan(folders[0], cached_catalogue(folders[0]), everything=True, **options)
+    library_scan = scan(folders[1], cached_catalogue(folders[1]), everything=False, **options)
     with (
         Catalogue(folders[0], cached_catalogue(folders[0])) as old_catalogue,
         Catalogue(folders[1], cached_catalogue(folders[1])) as library_catalogue,
@@ -168,9 +167,9 @@ def find_contained(old: Path | str, library: Path | str, **options: Unpack[ScanO
     ):
         comparison = _Comparison(old_catalogue, library_catalogue, store, features)
         photos = tuple(comparison.photos())
-        unread = (*scanned[0].problems, *comparison.unread)
-        unread_there = (*scanned[1].problems, *scanned[1].not_entered)
-        return Contained(*folders, photos, unread, unread_there, (*comparison.problems, *scanned[0].left_out))
+        unread = (*old_scan.problems, *comparison.unread)
+        unread_there = (*library_scan.problems, *library_scan.not_entered)
+        return Contained(*folders, photos, unread, unread_there, (*comparison.problems, *old_scan.left_out))
 
 
 class _Comparison:
@@ -206,14 +205,12 @@ class _Comparison:
         for photo in bar(files, total=len(files), desc="read again", unit="photo"):
             path = photo.path.relative_to(self._roots[0])
             try:
-                finding = self._locate(photo)
+                where, match, reason = self._locate(photo)
             except OSError as error:
                 self.unread.append(UnreadFile(path, error.strerror or str(error)))
                 continue
-            match = finding.match.path.relative_to(self._roots[1]) if finding.match else None
-            old_photos.append(
-                OldPhoto(path, photo.md5, photo.size_bytes, finding.where, match, finding.reason)
-            )
+            match_path = match.path.relative_to(self._roots[1]) if match else None
+            old_photos.append(OldPhoto(path, photo.md5, photo.size_bytes, where, match_path, reason))
         return old_photos
 
     def _compare(self) -> None:
@@ -282,9 +279,7 @@ class _Comparison:
         for (i, j), bits in self._bits_apart.items():
             score = search.scores.get(pair_code(i, j))
             if score is not None and (bits <= _ALIKE_BITS or score > _MOSTLY_ALIKE):
-                alike = _Finding(
-                    Location.PROBABLY, self._rows[i], "looks alike, and the pixels do not prove it"
-                )
+                alike = _Finding(Location.PROBABLY, self._rows[i], _LOOKS_ALIKE)
                 self._findings.setdefault(self._rows[j].md5, alike)
 
     def _locate(self, photo: Photo) -> _Finding:

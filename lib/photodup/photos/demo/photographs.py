@@ -210,9 +210,8 @@ def _plan() -> Iterator[tuple[Truth, Variant, Source]]:
 
 
 def _encode(image: Image.Image, variant: Variant, source: Source, date: datetime) -> bytes:
-    width, height = image.size
-    left, top = (width * (1 - variant.crop) / 2, height * (1 - variant.crop) / 2)
-    image = image.crop((round(left), round(top), round(width - left), round(height - top)))
+    left, top = (round(side * (1 - variant.crop) / 2) for side in image.size)
+    image = ImageOps.crop(image, (left, top, left, top))
     image = ImageOps.scale(image, variant.scale, Image.Resampling.LANCZOS)
     if variant.brightness != 1:
         image = ImageEnhance.Brightness(image).enhance(variant.brightness)

@@ -81,8 +81,7 @@ class ChosenEncoder:
         """Connect as chosen."""
         from photodup.embedding.client.embedder import connect
 
-        local = {"pretrained": self.weights} if self.weights else {}
-        return connect(self.url, self.backend, mode=self.mode, **local)  # type: ignore[arg-type]
+        return connect(self.url, self.backend, mode=self.mode, pretrained=self.weights)  # type: ignore[arg-type]
 
 
 def known_backends(endpoints: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -95,9 +94,7 @@ def known_backends(endpoints: Mapping[str, str]) -> list[tuple[str, str]]:
 
 def probe_servers(servers: Collection[tuple[str, str]]) -> list[ServerState]:
     """Ask each server once, all at the same time; one that is silent costs a few seconds, not an error."""
-    if not servers:
-        return []
-    with ThreadPoolExecutor(min(8, len(servers)), thread_name_prefix="probe") as pool:
+    with ThreadPoolExecutor(8, thread_name_prefix="probe") as pool:
         return list(pool.map(lambda entry: _ask(*entry), servers))
 
 
@@ -127,11 +124,9 @@ def choose(request: EncoderRequest, digests: Collection[str] = ()) -> ChosenEnco
         digests: models that have embeddings here.
 
     Raises:
-        PhotodupError: weights together with a server, or an unknown backend.
+        PhotodupError: weights together with a server, or with an unknown backend.
     """
     backend, url, weights, endpoints = request.backend, request.url, request.weights, request.endpoints
-    if backend and backend != AUTO:
-        backend = parse_backend(backend).name
     if weights:
         if url or backend == AUTO or not parse_backend(backend or LOCAL).is_local:
             raise PhotodupError("Weights are for the model in this process: leave the server out.")
@@ -184,9 +179,7 @@ def choose_decoding(embedder: "Embedder", digests: Sequence[str]) -> tuple[bool,
         embedder: connected, and decoding whole so far.
         digests: models that have embeddings in the library, the one with most of them first.
     """
-    if embedder.model_digest is None:
-        return False, ""
-    drafted = digest_drafted(embedder.model_digest)
+    drafted = digest_drafted(embedder.model_digest or "")
     began = next((digest for digest in digests if digest in (embedder.model_digest, drafted)), None)
     if began:
         is_drafted = began == drafted

@@ -33,16 +33,6 @@ class Decision:
     keeper: int
     differences: Mapping[int, tuple[Difference, ...]]
 
-    @property
-    def suggestions(self) -> tuple[int, ...]:
-        """Return the rows that the keeper reproduces."""
-        return tuple(row for row, lost in self.differences.items() if not lost)
-
-    @property
-    def rows(self) -> tuple[int, ...]:
-        """Return all rows, the keeper first."""
-        return (self.keeper, *self.differences)
-
 
 def choose_keeper(
     ranked: Sequence[int],
@@ -143,10 +133,9 @@ class Chooser:
             best = self._rules.owner_rank(ranked[0])
             n_preferred = sum(self._rules.owner_rank(photo) == best for photo in ranked)
             by_rank = [row_of[photo.id] for photo in ranked]
+            lacks_in_time = partial(self.lacks, deadline_s=deadline_s)
             try:
-                return choose_keeper(
-                    by_rank, partial(self.lacks, deadline_s=deadline_s), self._besides, n_preferred
-                )
+                return choose_keeper(by_rank, lacks_in_time, self._besides, n_preferred)
             except imaging.ImageError:  # it is in `Pixels.unreadable`: try again without it
                 continue
             except TimeoutError:

@@ -45,10 +45,6 @@ class CopySearch:
         proven = np.array(list(_copies(self._known)), np.int64)
         self._compare(self._may_be_one(np.unique(np.concatenate([*codes, proven]))))
 
-    def rows(self) -> set[int]:
-        """Return the photos that have a copy."""
-        return {i for pair in self.proven for i in pair}
-
     def families(self, rank: np.ndarray) -> list[Family]:
         """Return families of copies, each hub compared with all that may belong to it."""
         for _ in range(MAX_ROUNDS):

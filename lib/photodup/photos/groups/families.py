@@ -53,18 +53,16 @@ def families(scores: Mapping[tuple[int, int], float], rank: Sequence[int]) -> li
             ),
         )
     _join(family_of, near)
-    rows_of: dict[int, list[int]] = {}
+    rows_of: dict[int, set[int]] = {}
     for row, hub in family_of.items():
-        rows_of.setdefault(hub, []).append(row)
+        rows_of.setdefault(hub, set()).add(row)
     groups = []
     for rows in rows_of.values():
-        inside = set(rows)
-        hub = min(rows, key=lambda row: (-len(near[row].keys() & inside), rank[row], row))
+        if len(rows) < 2:
+            continue
+        hub = min(rows, key=lambda row: (-len(near[row].keys() & rows), rank[row], row))
         groups.append(Family(hub, tuple(sorted(rows, key=lambda row: (rank[row], row)))))
-    return sorted(
-        (family for family in groups if len(family.members) > 1),
-        key=lambda family: (rank[family.members[0]], family.members[0]),
-    )
+    return sorted(groups, key=lambda family: (rank[family.members[0]], family.members[0]))
 
 
 def _join(family_of: dict[int, int], near: Mapping[int, Mapping[int, float]]) -> None:

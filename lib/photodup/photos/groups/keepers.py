@@ -76,12 +76,8 @@ class KeepRules:
         rules._protected = tuple(protected)
         return rules
 
-    def along(self, photo: Photo) -> Sequence[Path]:
-        """Return the files beside a photo that belong to it."""
-        return self._beside.along(photo.path)
-
     def _has(self, suffixes: Collection[str], photo: Photo) -> bool:
-        return any(path.suffix.lower() in suffixes for path in self.along(photo))
+        return any(path.suffix.lower() in suffixes for path in self._beside.along(photo.path))
 
     def described(self, photo: Photo) -> Mapping[str, Any]:
         """Return the metadata of a photo and its sidecars, by kind."""
@@ -151,7 +147,7 @@ class KeepRules:
             described = self.described(photo)
             # A HEIC that names no camera was mostly converted from another file, and is larger than that.
             is_converted = photo.format == "HEIF" and "camera" not in described
-            n_along = len(self.along(photo))
+            n_along = len(self._beside.along(photo.path))
             return (-sum(kind in KINDS for kind in described), -photo.exif_fields, is_converted, -n_along)
         if rule == "size":
             return (-photo.size_bytes,)
@@ -175,8 +171,8 @@ class KeepRules:
             if first == 2:
                 return f"a {photo.format}: an HEIC that names no camera was mostly made of one"
             if first == 3:
-                beside = {p.suffix.lower() for p in self.along(rival)}
-                names = [p.name for p in self.along(photo) if p.suffix.lower() not in beside]
+                beside = {p.suffix.lower() for p in self._beside.along(rival.path)}
+                names = [p.name for p in self._beside.along(photo.path) if p.suffix.lower() not in beside]
                 return f"has {printable(', '.join(names or ['more']))} beside it"
             return f"most complete metadata: {photo.exif_fields} fields, next {rival.exif_fields}"
         where = printable(photo.path.parent)

@@ -1,6 +1,6 @@
 """Which model's embeddings to group by, and from which cosines on."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from photodup.core.errors import PhotodupError
 from photodup.photos.library.catalogue import Catalogue, Model
@@ -20,15 +20,6 @@ class ModelThresholds:
     similar: float
     burst: float
     measured: str
-
-    @property
-    def lowest(self) -> float:
-        """Return the cosine from which on a pair is looked at for any reason."""
-        return min(self.candidate, self.similar, self.burst)
-
-    def showing_from(self, cosine: float) -> "ModelThresholds":
-        """Return these thresholds with the owner's cosine for pictures of one scene."""
-        return replace(self, similar=cosine, burst=cosine, measured="chosen by you")
 
 
 # By the model's name in the catalogue. What is called measured is what `benchmarks/photo_quality` prints, and a test

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ from photodup.photos.library.hard_links import bytes_freed
 from photodup.photos.library.settings import check_inside, load_settings
 from photodup.photos.library.sidecars import Sidecars
 from photodup.photos.search.candidates import Neighbours, find_neighbours
-from photodup.photos.search.neighbours import TOLERANCE, Pairs
+from photodup.photos.search.neighbours import TOLERANCE, Bounds, Pairs
 from photodup.photos.search.shots import Shots
 
 FIRST_SECONDS = 3.0  # of comparing, before the first groups are shown
@@ -121,9 +122,9 @@ class _Grouping:
         limits = THRESHOLDS.get(model.name, OTHER_MODEL) if model else None
         threshold = self._settings.threshold if options.threshold is None else options.threshold
         if limits and threshold is not None:
-            limits = limits.showing_from(threshold)
-        bounds = (limits.similar, limits.lowest) if limits else (1.0, 1.0)
-        near = find_neighbours(catalogue, photos, model, *bounds)
+            limits = replace(limits, similar=threshold, burst=threshold, measured="chosen by you")
+        bounds = limits and Bounds(limits.similar, min(limits.candidate, limits.similar, limits.burst))
+        near = find_neighbours(catalogue, photos, model, bounds)
         similar_rows, cosine = self._similar(near, limits)
         with (
             EvidenceStore(catalogue.own.evidence) as store,
@@ -139,18 +140,18 @@ class _Grouping:
                 began_s = time.monotonic()
                 search.deadline_s = began_s + seconds / 2  # the other half is for choosing
                 search.ask(near.alike, near.by_hash)
-                rank = _rank(self._rules, photos, sorted(search.rows() | set(similar_rows.ravel().tolist())))
+                rows = {*chain.from_iterable(search.proven), *similar_rows.ravel().tolist()}
+                rank = _rank(self._rules, photos, sorted(rows))
                 decisions = chooser.choose(search.families(rank), began_s + seconds)
                 is_complete = search.is_complete and chooser.is_complete
                 if is_complete or not options.on_more:
                     break
                 options.on_more()
                 seconds *= 3
-            decisions = [
-                visible for decision in decisions if (visible := _without_apart(decision)).differences
-            ]
-            in_families = {row for decision in decisions for row in decision.rows}
-            suggested = [i for decision in decisions for i in decision.suggestions]
+            decisions = [_without_apart(decision) for decision in decisions]
+            decisions = [decision for decision in decisions if decision.differences]
+            in_families = {row for decision in decisions for row in (decision.keeper, *decision.differences)}
+            suggested = [i for decision in decisions for i, lost in decision.differences.items() if not lost]
             left = ~np.isin(similar_rows, suggested).any(axis=1)
             first, second = similar_rows[left].T
             similar_stars = stars(Pairs(first, second, cosine[left]), len(photos), rank=rank)
@@ -236,9 +237,8 @@ class _Grouping:
 
         members.sort(key=place)
         if decision.differences:
-            best = rules.choose([keeper, *(member.photo for member in members)])
-            choice = replace(best, keeper=keeper)
-            if best.keeper is not keeper:
+            choice = rules.choose([keeper, *(member.photo for member in members)])
+            if choice.keeper is not keeper:
                 choice = Choice(keeper, None, "it can reproduce the others, as far as any of these files can")
         group = Group("copies", choice, tuple(members), protected)
         frees = bytes_freed(self._catalogue.root, group.may_go)

@@ -57,7 +57,7 @@ class Neighbours:
 
 
 def find_neighbours(
-    catalogue: Catalogue, photos: Sequence[Photo], model: Model | None, threshold: float, nearest_from: float
+    catalogue: Catalogue, photos: Sequence[Photo], model: Model | None, bounds: Bounds | None
 ) -> Neighbours:
     """Find the neighbours of all photos, comparing only what is new since the last run.
 
@@ -65,19 +65,17 @@ def find_neighbours(
         catalogue: of these photos.
         photos: one for each content, all different.
         model: whose embeddings to ask; None for the hash alone.
-        threshold: cosine from which on all pairs count.
-        nearest_from: below the threshold and down to this cosine the nearest few of each photo count.
+        bounds: which pairs count by embedding; None for the hash alone.
     """
     row = {photo.md5: i for i, photo in enumerate(photos)}
     vectors, at = np.zeros((0, 1), np.float32), np.full(len(photos), -1)
     alike, cosine, search, recall = np.zeros(0, np.int64), np.zeros(0, np.float32), "", 1.0
     with PairStore(catalogue.own.neighbours) as store:
         md5s = [md5 for md5 in catalogue.contents_with_vectors(model.digest) if md5 in row] if model else []
-        if model and md5s:
+        if model and bounds and md5s:
             vectors = catalogue.embeddings_of(model.digest, md5s)
             embedded_rows = np.array([row[md5] for md5 in md5s], np.int64)
             at[embedded_rows] = np.arange(len(md5s))
-            bounds = Bounds(threshold, nearest_from)
             search_new = partial(similar_pairs, vectors, bounds)
             pairs = stored_pairs(store, model.digest, str(bounds), md5s, search_new, bounds.counting)
             codes = pair_codes(embedded_rows[pairs.first], embedded_rows[pairs.second])

@@ -22,6 +22,9 @@ TOLERANCE = 1e-6
 # Most products of two rows in an exact search: 45,000 rows with each other, or 2,000 new ones with a million.
 EXACT_PRODUCTS = 2_000_000_000
 SAMPLE = 1000
+# Shares of a sample's true pairs that are to be found: above the threshold, and below it, where neighbours lie further
+# apart and in more cells. The search widens until both are reached.
+MIN_RECALL, MIN_NEAREST_RECALL = 0.995, 0.95
 # Most pairs above the threshold that each row keeps.
 MAX_CROWD = 500
 # Neighbours of a new row that count below the threshold: it may be among the nearest of an old row.
@@ -69,10 +72,8 @@ class Pairs:
     def joined_with(self, *added: "Pairs") -> "Pairs":
         """Return these pairs and others, each once at its highest similarity."""
         parts = [self, *added]
-        columns = [[part.first for part in parts], [part.second for part in parts]]
-        first, second = map(np.concatenate, columns)
-        similarity = np.concatenate([part.similarity for part in parts])
-        return Pairs.of(first, second, similarity, self.method, min(part.recall for part in parts))
+        columns = zip(*((part.first, part.second, part.similarity) for part in parts), strict=True)
+        return Pairs.of(*map(np.concatenate, columns), self.method, min(part.recall for part in parts))
 
     def among_nearest(self, k: int) -> np.ndarray:
         """Return bool for each pair: it is among the `k` most similar of either row."""
@@ -116,25 +117,13 @@ class Bounds:
         return pairs.chosen(counts)
 
 
-def similar_pairs(
-    vectors: np.ndarray,
-    bounds: Bounds,
-    new: np.ndarray | None = None,
-    *,
-    min_recall: float = 0.995,
-    min_nearest_recall: float = 0.95,
-    exact_products: int = EXACT_PRODUCTS,
-) -> Pairs:
+def similar_pairs(vectors: np.ndarray, bounds: Bounds, new: np.ndarray | None = None) -> Pairs:
     """Return the pairs that count of which at least one row is new.
 
     Args:
         vectors: float32[n, dim] of length 1.
         bounds: which pairs count.
         new: the new rows; default all.
-        min_recall: share of the true pairs above the threshold that are to be found; the search widens until a sample
-            of the new rows reaches it.
-        min_nearest_recall: the same below it, where neighbours lie further apart and in more cells.
-        exact_products: largest number of products of two rows for an exact search.
     """
     import faiss
 
@@ -144,15 +133,15 @@ def similar_pairs(
     def compare_all(queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         return faiss.knn(queries, vectors, k, metric=faiss.METRIC_INNER_PRODUCT)
 
-    if len(rows) * len(vectors) <= exact_products:
+    if len(rows) * len(vectors) <= EXACT_PRODUCTS:
         return bounds.counting(Pairs.of(*matches(compare_all, rows)))
     index = _cells(vectors)
     sample = np.random.default_rng(1).choice(rows, min(SAMPLE, len(rows)), replace=False)
     truth = matches(compare_all, sample)
     while True:
         recalls = _recalls(truth, matches(index.search, sample), bounds.threshold)
-        is_wide = index.nprobe >= _MAX_NEAREST_PROBES or recalls[1] >= min_nearest_recall
-        if (recalls[0] >= min_recall and is_wide) or index.nprobe >= index.nlist:
+        is_wide = index.nprobe >= _MAX_NEAREST_PROBES or recalls[1] >= MIN_NEAREST_RECALL
+        if (recalls[0] >= MIN_RECALL and is_wide) or index.nprobe >= index.nlist:
             break
         index.nprobe *= 2
     method = f"IVF {index.nlist} cells, {index.nprobe} searched"
@@ -164,11 +153,9 @@ def _cells(vectors: np.ndarray) -> Any:
     import faiss
 
     n_cells = int(2 ** np.round(np.log2(4 * np.sqrt(len(vectors)))))
-    centres = faiss.IndexFlatIP(vectors.shape[1])
-    index = faiss.IndexIVFFlat(centres, vectors.shape[1], n_cells, faiss.METRIC_INNER_PRODUCT)
-    clustering = index.cp
-    clustering.niter, clustering.spherical, clustering.seed = 6, True, 1
-    clustering.min_points_per_centroid, clustering.max_points_per_centroid = 4, 40
+    index = faiss.index_factory(vectors.shape[1], f"IVF{n_cells},Flat", faiss.METRIC_INNER_PRODUCT)
+    index.cp.niter, index.cp.seed = 6, 1
+    index.cp.min_points_per_centroid, index.cp.max_points_per_centroid = 4, 40
     index.train(vectors)
     index.add(vectors)
     index.nprobe = 2

@@ -1,7 +1,7 @@
 """When and how photographs were taken, from their metadata: two exposures are two photographs."""
 
 import re
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from datetime import datetime
 
 import numpy as np
@@ -20,8 +20,7 @@ _COUNTER = re.compile(r"(.*?)(\d{3,})(\D*)", re.DOTALL)
 class Shots:
     """When and how photos were taken, and by which camera, for many pairs at once."""
 
-    def __init__(self, photos: Iterable[Photo]) -> None:
-        photos = list(photos)
+    def __init__(self, photos: Sequence[Photo]) -> None:
         self._camera = _numbered([photo.camera for photo in photos])
         times = np.array([_times(photo) for photo in photos], float).reshape(-1, 4)
         self._seconds, self._fraction, self._precision, self._utc = times.T

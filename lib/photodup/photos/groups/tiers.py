@@ -123,7 +123,8 @@ class _Grouping:
         threshold = self._settings.threshold if options.threshold is None else options.threshold
         if limits and threshold is not None:
             limits = replace(limits, similar=threshold, burst=threshold, measured="chosen by you")
-        bounds = limits and Bounds(limits.similar, min(limits.candidate, limits.similar, limits.burst))
+        lowest = min(limits.candidate, limits.similar, limits.burst) if limits else 1.0
+        bounds = Bounds(limits.similar, lowest) if limits else None
         near = find_neighbours(catalogue, photos, model, bounds)
         similar_rows, cosine = self._similar(near, limits)
         with (

@@ -153,7 +153,7 @@ def _cells(vectors: np.ndarray) -> Any:
     import faiss
 
     n_cells = int(2 ** np.round(np.log2(4 * np.sqrt(len(vectors)))))
-    index = faiss.index_factory(vectors.shape[1], f"IVF{n_cells},Flat", faiss.METRIC_INNER_PRODUCT)
+    index: Any = faiss.index_factory(vectors.shape[1], f"IVF{n_cells},Flat", faiss.METRIC_INNER_PRODUCT)
     index.cp.niter, index.cp.seed = 6, 1
     index.cp.min_points_per_centroid, index.cp.max_points_per_centroid = 4, 40
     index.train(vectors)

@@ -4,8 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import itemgetter
-from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Form, Request
 from fastapi.responses import JSONResponse, Response
@@ -67,7 +66,7 @@ def overview(
     parents = {parent for item in listed for photo in item.photos for parent in photo.path.parents[:-1]}
     years = {photo.taken_at[:4] for item in listed for photo in item.photos if photo.taken_at}
     if folder:
-        listed = [item for item in listed if any(_is_below(photo.path, folder) for photo in item.photos)]
+        listed = [i for i in listed if any(folder in map(printable, p.path.parents) for p in i.photos)]
     if year:
         listed = [item for item in listed if any((p.taken_at or "").startswith(year) for p in item.photos)]
     if least in map(str, _LEAST_MB):
@@ -129,11 +128,6 @@ def group_page(site: CurrentSite, key: str, photo: int = 0) -> Response:
         problems=pictures.problems(session.root, item.photos),
         place=list(session.items).index(key) + 1,
     )
-
-
-def _is_below(path: Path, folder: str) -> bool:
-    """Return whether a photo lies in a folder, named as the page shows it."""
-    return folder in map(printable, path.parents)
 
 
 @router.get("/confirm")
@@ -219,15 +213,13 @@ def state(site: CurrentSite) -> Response:
 
 
 @router.get("/photo/{photo_id}/{size}.jpg")
-def image(site: CurrentSite, photo_id: int, size: str, request: Request) -> Response:
+def image(
+    site: CurrentSite, photo_id: int, size: Literal["small", "screen", "large"], request: Request
+) -> Response:
     """Return a photo as a JPEG of one of `pictures.SIZES`."""
-    if size not in pictures.SIZES:
-        raise pictures.PictureRefused("There is no such size.")
     root, photo = site.photo(photo_id)
-    if _was_sent(request, tag := f"{photo.md5}-{size}"):
-        pictures.open_photo(root, photo).close()
-        return _picture(tag, None)
-    return _picture(tag, pictures.photo_picture(root, photo, size))
+    pictures.open_photo(root, photo).close()
+    return _picture(request, f"{photo.md5}-{size}", partial(pictures.photo_picture, root, photo, size))
 
 
 @router.get("/difference/{keeper_id}/{photo_id}.jpg")
@@ -238,14 +230,12 @@ def difference_image(site: CurrentSite, keeper_id: int, photo_id: int) -> Respon
     return Response(drawn, media_type="image/jpeg", headers={"Content-Description": description})
 
 
-def _was_sent(request: Request, tag: str) -> bool:
-    return request.headers.get("if-none-match") == f'"{tag}"'
-
-
-def _picture(tag: str, data: bytes | None) -> Response:
-    """Answer with a JPEG, or 304 for None. The browser asks each time, so it shows no photo that changed or vanished."""
+def _picture(request: Request, tag: str, make: Callable[[], bytes]) -> Response:
+    """Answer with a JPEG, or 304 if it was sent. The browser asks each time: no photo that changed is shown."""
     headers = {"Cache-Control": "private, no-cache", "ETag": f'"{tag}"'}
-    return Response(data, 200 if data else 304, headers, "image/jpeg" if data else None)
+    if request.headers.get("if-none-match") == headers["ETag"]:
+        return Response(None, 304, headers)
+    return Response(make(), 200, headers, "image/jpeg")
 
 
 @router.get("/removed/{name}/small.jpg")
@@ -255,8 +245,8 @@ def removed_image(site: CurrentSite, name: str, request: Request) -> Response:
     operation = session.in_trash.get(name)
     if operation is None or not operation.files:
         raise pictures.PictureRefused("There is no such photo in the trash.")
-    tag, moved = f"{operation.files[0].md5}-removed", operation.files[0]
-    return _picture(tag, None if _was_sent(request, tag) else pictures.trash_picture(session.root, moved))
+    moved = operation.files[0]
+    return _picture(request, f"{moved.md5}-removed", partial(pictures.trash_picture, session.root, moved))
 
 
 @router.post("/group/{key}")
@@ -287,7 +277,7 @@ def decide_group(
 def undo(site: CurrentSite) -> Response:
     """Take back the last decision or removal."""
     session = site.session
-    if session.undo_moves_files:
+    if session.history and session.history[-1].operations:  # files come back
         return site.change("Putting files back", session.undo, title="Undone")
     message = session.undo()
     return site.go(f"/group/{session.undone}") if session.undone else site.message("Undone", message)
@@ -417,10 +407,8 @@ def scan_folder(site: CurrentSite) -> Response:
 
 
 @router.post("/similar")
-def similar(site: CurrentSite, encoder: Text = "") -> Response:
+def similar(site: CurrentSite, encoder: Annotated[Literal["", "small"], Form()] = "") -> Response:
     """Embed the photos and find similar scenes."""
-    if encoder not in ("", "small"):
-        raise PhotodupError("There is no such encoder: choose one that the page offers.")
     find = partial(site.folder.find_scenes, by_small_encoder=encoder == "small")
     return site.run(ReviewTask("Finding similar scenes", find, is_exclusive=False))
 

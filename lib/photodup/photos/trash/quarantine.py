@@ -353,12 +353,6 @@ class Trash:
         self._journal.append(sign(read_key(), line))
         operation.state = state
 
-    def _recover(self) -> None:
-        for operation in self.contents().interrupted:
-            # Such as a read-only folder: the next opening tries again.
-            with suppress(OSError, TrashError):
-                self._finish(operation)
-
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """Lock the trash for one process and thread, and recover it."""
@@ -370,7 +364,10 @@ class Trash:
                     os.mkdir(place.name, 0o700, dir_fd=place.folder)  # the files may be private
                     os.fsync(place.folder)
             with self._journal.exclusive():
-                self._recover()
+                for operation in self.contents().interrupted:
+                    # Such as a read-only folder: the next opening tries again.
+                    with suppress(OSError, TrashError):
+                        self._finish(operation)
                 yield
         except BlockingIOError:
             raise TrashError(

@@ -43,11 +43,8 @@ def drawn_difference(first: Image.Image, second: Image.Image) -> tuple[Image.Ima
         for picture, transform in zip(pictures, (shift, shifted), strict=True)
     )
     is_shared, is_covered = in_first & in_second, in_first | in_second
-    apart = (
-        cv2.absdiff(*(cv2.GaussianBlur(layer, (0, 0), _SOFT) for layer in (a, b)))
-        .max(axis=2)
-        .astype(np.float32)
-    )
+    soft = (cv2.GaussianBlur(layer, (0, 0), _SOFT) for layer in (a, b))
+    apart = cv2.absdiff(*soft).max(axis=2).astype(np.float32)
     heat = is_shared * ((apart - LEAST) / (_MOST_GREYS - LEAST)).clip(0, 1)
     grey = _DARK * cv2.cvtColor(np.where(in_first[:, :, None], a, b), cv2.COLOR_RGB2GRAY)
     stripes = np.add.outer(np.arange(size[1]), np.arange(size[0])) // _STRIPE % 2 == 0

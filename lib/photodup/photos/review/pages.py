@@ -6,9 +6,9 @@ from functools import partial
 from operator import itemgetter
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Form, Request
+from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import JSONResponse, Response
-from jinja2.filters import do_filesizeformat
+from pydantic import BaseModel, Field
 
 from photodup.core.errors import PhotodupError
 from photodup.core.names import printable
@@ -19,7 +19,7 @@ from photodup.photos.library.hard_links import bytes_freed
 from photodup.photos.library.settings import DEFAULT_RULES, LEAST_THRESHOLD, check_folders, check_inside
 from photodup.photos.review import pictures
 from photodup.photos.review.reviewed_folder import OPENING, ReviewTask
-from photodup.photos.review.session import DONE, MARKED, TODO, Item, back_in_folders
+from photodup.photos.review.session import DONE, MARKED, TODO, Item
 from photodup.photos.review.site import CurrentSite, Number, Numbers, Text, Texts
 
 router = APIRouter()
@@ -46,51 +46,49 @@ def _one_page(listed: Sequence, number: int, size: int) -> tuple[Sequence, dict[
     return listed[(number - 1) * size : number * size], {"number": number, "n_pages": n_pages}
 
 
-@router.get("/")
-def overview(
-    site: CurrentSite,
-    tier: str = "copies",
-    status: str = "",
-    order: str = "",
-    folder: str = "",
-    year: str = "",
-    least: str = "",
-    number: int = 1,
-) -> Response:
-    """Show the groups of a tier, page by page.
+class Selection(BaseModel):
+    """Which groups the overview shows, in which order, and the number of the page.
 
     `folder` and `year` select groups with a photo of that folder or year, `least` those that free at least so many MB.
     """
-    session = site.session
-    listed = session.select(tier if tier in ("copies", "similar") else None, status or None)
+
+    tier: str = "copies"
+    status_filter: str = Field("", alias="status")
+    order: str = ""
+    folder: str = ""
+    year: str = ""
+    least: str = ""
+    number: int = 1
+
+
+@router.get("/")
+def overview(site: CurrentSite, chosen: Annotated[Selection, Query()]) -> Response:
+    """Show the groups of a tier, page by page."""
+    session, folder, year = site.session, chosen.folder, chosen.year
+    tier = chosen.tier if chosen.tier in ("copies", "similar") else None
+    listed = session.select(tier, chosen.status_filter or None)
     parents = {parent for item in listed for photo in item.photos for parent in photo.path.parents[:-1]}
     years = {photo.taken_at[:4] for item in listed for photo in item.photos if photo.taken_at}
     if folder:
         listed = [i for i in listed if any(folder in map(printable, p.path.parents) for p in i.photos)]
     if year:
         listed = [item for item in listed if any((p.taken_at or "").startswith(year) for p in item.photos)]
-    if least in map(str, _LEAST_MB):
-        listed = [item for item in listed if item.bytes_to_free >= int(least) * 1_000_000]
-    if order in _ORDERS:
-        key, is_reversed = _ORDERS[order]
+    if chosen.least in map(str, _LEAST_MB):
+        listed = [item for item in listed if item.bytes_to_free >= int(chosen.least) * 1_000_000]
+    if chosen.order in _ORDERS:
+        key, is_reversed = _ORDERS[chosen.order]
         listed = sorted(listed, key=key, reverse=is_reversed)
-    items, page = _one_page(listed, number, PAGE_SIZE)
+    items, page = _one_page(listed, chosen.number, PAGE_SIZE)
     return site.page(
         "overview.html",
         items=items,
         following=listed[page["number"] * PAGE_SIZE :][:PAGE_SIZE],
         n_shown=len(listed),
-        tier=tier,
-        status_filter=status,
-        order=order,
-        folder=folder,
-        year=year,
         years=sorted(years, reverse=True),
-        least=least,
         sizes=_LEAST_MB,
         folders=sorted(map(printable, parents))[:_MOST_FOLDERS],
         small_encoder=SMALL_ENCODER,
-        **page,
+        **chosen.model_dump() | page,
         n_suggested=sum(bool(item.suggested) for item in session.select("copies", TODO)),
         changed=pictures.problems(session.root, [p for item in items for p in item.still_there[:_LOOKED_AT]]),
     )
@@ -195,10 +193,7 @@ def work(site: CurrentSite) -> Response:
         return site.page("work.html", task=task)
     if folder.session is not None:
         return site.result(task) if task else site.go("/")
-    sentence = ""
-    if task:
-        sentence = task.error or (task.finished.sentence if task.finished else "")
-    return site.page("begin.html", sentence=sentence, was_scanned=folder.was_scanned)
+    return site.page("begin.html", last=task, was_scanned=folder.was_scanned)
 
 
 @router.get("/work/state")
@@ -320,28 +315,18 @@ def restore(
     site: CurrentSite, listed: Texts, operation: Texts, which: Text = "", unsigned: Text = ""
 ) -> Response:
     """Bring removals back from the trash: the chosen ones, or all of the page."""
-    session, ids = site.session, listed if which == "page" else operation
+    ids = listed if which == "page" else operation
     if not ids:
         raise PhotodupError("Choose what to restore first.")
-
-    def bring_back() -> str:
-        restored = session.restore(ids, unsigned=unsigned == "yes")
-        return back_in_folders([path.relative_to(session.root) for path in restored])
-
+    bring_back = partial(site.session.restore, ids, unsigned=unsigned == "yes")
     return site.change("Putting files back", bring_back, title="Restored")
 
 
 @router.post("/empty-trash")
 def empty_trash(site: CurrentSite, plan: Text = "") -> Response:
     """Delete the trash for good if it still holds what was shown."""
-    session = site.session
-
-    def delete() -> str:
-        n, n_bytes = session.empty_trash(plan)
-        photos = "1 photo is" if n == 1 else f"{n} photos are"
-        return f"{photos} deleted for good, {do_filesizeformat(n_bytes)} freed."
-
-    return site.change("Emptying the trash", delete, title="The trash is empty")
+    empty = partial(site.session.empty_trash, plan)
+    return site.change("Emptying the trash", empty, title="The trash is empty")
 
 
 @router.post("/settings/backend")

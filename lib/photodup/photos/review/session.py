@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from jinja2.filters import do_filesizeformat
+
 from photodup.core.errors import PhotodupError
 from photodup.core.names import as_text, in_short, printable
 from photodup.core.progress import unseen
@@ -326,11 +328,8 @@ class ReviewSession:
 
     def select(self, tier: str | None = None, status: str | None = None) -> list[Item]:
         """Return the items of a tier and status, in order."""
-        return [
-            item
-            for item in self.items.values()
-            if tier in (None, item.group.tier) and (status is None or item.status == status)
-        ]
+        of_tier = (item for item in self.items.values() if tier in (None, item.group.tier))
+        return [item for item in of_tier if status in (None, item.status)]
 
     @property
     def bytes_left(self) -> int:
@@ -355,9 +354,7 @@ class ReviewSession:
 
     def neighbours(self, key: str) -> tuple[str | None, str | None]:
         """Return the keys of the groups before and after that can still be compared."""
-        comparable = [
-            k for k, item in self.items.items() if k == key or (item.status != DONE and item.members)
-        ]
+        comparable = [k for k, i in self.items.items() if k == key or (i.status != DONE and i.members)]
         keys = [None, *comparable, None]
         place = keys.index(key)
         return keys[place - 1], keys[place + 1]
@@ -537,9 +534,14 @@ class ReviewSession:
                 raise problem
             self.undone = back[0].key if len(back) == 1 and not restored else None
             if restored:
-                return back_in_folders([path.relative_to(self.root) for path in restored])
+                return self._back_in_folders(restored)
             n = len(back)
             return f"{'1 group is' if n == 1 else f'{n} groups are'} as before the last decision."
+
+    def _back_in_folders(self, files: Sequence[Path]) -> str:
+        n, names = len(files), in_short(path.relative_to(self.root) for path in files)
+        sentence = "1 file is back in its folder" if n == 1 else f"{n} files are back in their folders"
+        return f"{sentence}: {names}." if files else f"{sentence}."
 
     def _put_back(self, states: Sequence[Item]) -> list[Item]:
         """Give groups their earlier states; return those that still exist."""
@@ -640,8 +642,8 @@ class ReviewSession:
             self.last = RemovalResult(n_removed, size, (*sentences, *not_written), n_written)
             return self.last
 
-    def restore(self, ids: Sequence[str], *, unsigned: bool = False) -> list[Path]:
-        """Restore operations from the trash; with `unsigned`, those of other users."""
+    def restore(self, ids: Sequence[str], *, unsigned: bool = False) -> str:
+        """Restore operations from the trash, with `unsigned` those of other users; return a sentence."""
         with self._lock:
             contents = self.trash.contents()
             listing = contents.unsigned if unsigned else contents.listing
@@ -656,7 +658,7 @@ class ReviewSession:
             self.refresh()
             if problem:
                 raise problem
-            return restored
+            return self._back_in_folders(restored)
 
     def list_trash(self) -> TrashContents:
         """Return the contents of the trash; the page may then show its photos."""
@@ -669,8 +671,8 @@ class ReviewSession:
         """Return a digest of the trash's contents, which the user confirms to delete."""
         return _digest(" ".join(sorted(operation.id for operation in self.trash.contents().listing)))
 
-    def empty_trash(self, plan: str) -> tuple[int, int]:
-        """Delete the trash's contents for good; return the number of photos and bytes.
+    def empty_trash(self, plan: str) -> str:
+        """Delete the trash's contents for good; return a sentence.
 
         Args:
             plan: digest of the confirmed list; another one deletes nothing.
@@ -692,7 +694,9 @@ class ReviewSession:
             # Deletions cannot be undone, so the history ends here.
             self.history = [s for s in self.history if not gone & {o.id for o in s.operations}]
             self.last = None
-            return sum(not operation.written for operation in listing), freed
+            n = sum(not operation.written for operation in listing)
+            photos = "1 photo is" if n == 1 else f"{n} photos are"
+            return f"{photos} deleted for good, {do_filesizeformat(freed)} freed."
 
     def _restore(
         self, operations: Sequence[Operation], *, confirmed: bool = False
@@ -757,10 +761,3 @@ def _notes(written: Mapping[str, Transfer]) -> list[Note]:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def back_in_folders(paths: Sequence[Path]) -> str:
-    """Return a sentence about restored files."""
-    n = len(paths)
-    sentence = "1 file is back in its folder" if n == 1 else f"{n} files are back in their folders"
-    return f"{sentence}: {in_short(paths)}." if paths else f"{sentence}."

@@ -206,7 +206,7 @@ def test_what_google_and_its_albums_say_of_a_copy_is_offered_and_the_years_are_n
         "caption": "At the sea", "place": "-33.500000 151.250000", "people": ["Anna"], "keywords": ["Album|To the sea"],
     }  # fmt: skip
     told = plan_transfer(beside, of_year, [of_trip])
-    assert told.entries[0].lost_in_words == "people", "whose names no sidecar is given"
+    assert told.entries[0].lost.keys() == {"people"}, "whose names no sidecar is given"
     text = told.note.data.decode()
     assert (
         "At the sea" in text

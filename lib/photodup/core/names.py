@@ -14,7 +14,6 @@ from pathlib import Path
 # marks that Arabic and Hebrew names need (U+200E, U+200F, U+061C) and emoji joiners stay.
 _ORDERS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _SURROGATES = re.compile("[\ud800-\udfff]")
-_SHORT = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
 
 def escaped(text: str, *, keep: str = "") -> str:
@@ -50,5 +49,4 @@ def in_short(names: Iterable[Path | str], limit: int = 4) -> str:
 
 
 def _written(character: str) -> str:
-    code = ord(character)
-    return _SHORT.get(character) or (f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}")
+    return character.encode("unicode_escape").decode()

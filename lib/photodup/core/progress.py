@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from typing import Any, Self
+from typing import Any
 
 EVERY_S = 15.0
 
@@ -52,7 +52,7 @@ def bar(items: Iterable | None = None, *, total: int, desc: str, unit: str, disa
     return tqdm(items, total=total, desc=desc, unit=unit)
 
 
-class Loop:
+class Loop(AbstractContextManager["Loop"]):
     """Calls `tell` at the start and after each item; an exception of `tell` ends the loop."""
 
     def __init__(self, items: Iterable | None, total: int, desc: str, tell: Tell) -> None:
@@ -69,9 +69,6 @@ class Loop:
         for item in self._items:
             yield item
             self.update()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *exception: object) -> None:
         pass

@@ -106,7 +106,7 @@ def test_some_can_be_taken_out_again(library, photos):
     session = ReviewSession(library)
     remove_all(session)
     first = session.trash.contents().listing[0]
-    assert session.restore([first.id]) == [library / first.files[0].home]
+    assert first.files[0].home in session.restore([first.id])
     assert len(photos.albums[ALBUM]) == 2
 
 

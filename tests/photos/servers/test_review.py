@@ -273,7 +273,7 @@ def test_a_decision_sent_twice_is_undone_once(session):
         decide()
         assert session.items[key].status == status
         session.undo()
-        assert session.items[key].status == TODO and not session.can_undo
+        assert session.items[key].status == TODO and not session.history
 
 
 def test_keeping_all_marks_nothing(session):

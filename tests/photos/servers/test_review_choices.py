@@ -132,7 +132,7 @@ def test_the_trash_is_emptied_after_a_look_and_no_other_list(server):
     done = post(server, "empty-trash", plan=session.trash_plan)
     assert f"{n} photos are deleted for good" in done.text
     assert Trash(session.root).contents().listing == []
-    assert not session.can_undo or not session._history[-1].operations
+    assert not session.history or not session.history[-1].operations
     assert post(server, "empty-trash", plan="").status_code == 409
 
 

@@ -205,7 +205,7 @@ def test_similar_scenes_are_found_from_the_page_by_the_encoder_that_is_chosen(bu
     with browsing(bursts, small_encoder=lambda: asked.append(1) or tiny_onnx) as (server, client):
         offer = client.get("?tier=similar").text
         assert "Find similar scenes" in offer and "a small one" in offer and "photodup embed" not in offer
-        assert client.post("similar", data={"encoder": "/etc/passwd"}).status_code == 409
+        assert client.post("similar", data={"encoder": "/etc/passwd"}).status_code == 422
         done(client, "similar", encoder="small")
         assert asked == [1] and "3 photographs embedded" in client.get("?tier=similar").text
         assert server.session.tiers.model is not None and server.session.n_new == 0

@@ -44,6 +44,8 @@ _EMPTY = (
     '<?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?>\n<x:xmpmeta xmlns:x="adobe:ns:meta/">\n'
     f'<rdf:RDF xmlns:rdf="{NAMESPACES["rdf"]}">\n</rdf:RDF>\n</x:xmpmeta>\n<?xpacket end="w"?>\n'
 )
+# What our own description adds beside the properties.
+_MARKUP = {f"{NAMESPACES['rdf']} about", "http://www.w3.org/XML/1998/namespace lang"}
 Properties = Mapping[str, str | list[str]]
 
 
@@ -124,16 +126,9 @@ def merge_into(sidecar: bytes | None, new: Properties) -> bytes | None:
         (_full(name), text) for name, texts in clean.items() for text in texts
     )
     after = read_xmp(data)
-    return data if after.is_whole and _holds_only(_values(after), expected) else None
-
-
-def _holds_only(actual: Counter, expected: Counter) -> bool:
-    """Return whether a packet has exactly the expected values, apart from our own markup."""
-    markup = {name for name, _ in actual - expected} <= {f"{NAMESPACES['rdf']} about", _XML_LANG}
-    return markup and not expected - actual
-
-
-_XML_LANG = "http://www.w3.org/XML/1998/namespace lang"
+    added, lacking = _values(after) - expected, expected - _values(after)
+    is_as_expected = after.is_whole and not lacking and {name for name, _ in added} <= _MARKUP
+    return data if is_as_expected else None
 
 
 def _values(packet: Packet) -> Counter:

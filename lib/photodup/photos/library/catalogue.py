@@ -9,11 +9,10 @@ import secrets
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 
@@ -75,7 +74,7 @@ class Model:
     n_embeddings: int
 
 
-class Catalogue:
+class Catalogue(AbstractContextManager["Catalogue"]):
     """An open catalogue; a context manager.
 
     Attributes:
@@ -143,9 +142,6 @@ class Catalogue:
         ((stored_root,),) = self.query("SELECT value FROM setting WHERE key = 'root'")
         if stored_root != root:
             raise self._of_another_library(stored_root)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
@@ -360,12 +356,10 @@ def open_sound(root: Path, folder: Path | str | None = None) -> tuple[Catalogue,
         The catalogue, and the new path of a damaged file, or None.
     """
     try:
-        opened = Catalogue(root, folder, create=True)
-        try:
+        with ExitStack() as closing:
+            opened = closing.enter_context(Catalogue(root, folder, create=True))
             opened.check()
-        except BaseException:
-            opened.close()
-            raise
+            closing.pop_all()  # a sound one stays open
         return opened, None
     except CatalogueDamagedError as damaged:
         file = own_folder_of(real_path(root), folder).catalogue

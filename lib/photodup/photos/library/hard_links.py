@@ -13,15 +13,13 @@ def bytes_freed(root: Path, leaving: Iterable[Photo]) -> dict[int, int]:
 
     Zero if a hard link to the file stays. If all its names leave, the first counts. Missing files are left out.
     """
-    names: dict[tuple[int, int], list[Photo]] = {}
-    n_links: dict[tuple[int, int], int] = {}
+    names: dict[tuple[int, int, int], list[Photo]] = {}
     for photo in leaving:
         with suppress(OSError):
             status = os.lstat(root / photo.path)
-            names.setdefault((status.st_dev, status.st_ino), []).append(photo)
-            n_links[status.st_dev, status.st_ino] = status.st_nlink
+            names.setdefault((status.st_dev, status.st_ino, status.st_nlink), []).append(photo)
     return {
-        photo.id: photo.size_bytes if photo is photos[0] and n_links[file] <= len(photos) else 0
-        for file, photos in names.items()
+        photo.id: photo.size_bytes if photo is photos[0] and n_links <= len(photos) else 0
+        for (_, _, n_links), photos in names.items()
         for photo in photos
     }

@@ -52,7 +52,7 @@ _OF_KINDS = frozenset(
 _XMP_TAG, _IPTC_TAG, _RESOURCES_TAG, _LAYERS_TAG, _MORE_DIRECTORIES = 700, 33723, 34377, 37724, 330  # TIFF
 _BITS_TAG = 258
 _IPTC_RESOURCE, _XMP_RESOURCE = 0x0404, 0x0424
-_CHARACTER_SET, _UTF_8 = (1, 90), b"\x1b%G"
+_IN_UTF_8 = (1, 90, b"\x1b%G")  # record, number and bytes of the character set in IPTC
 _CAMERA_RAW = "http://ns.adobe.com/camera-raw-settings/1.0/ "
 _LAYOUT_NAMES = frozenset(name for tag, name in ExifTags.TAGS.items() if not is_metadata(tag))
 _LONG = 200  # characters, from which a value is kept as a digest
@@ -255,16 +255,13 @@ class _Reading:
 
     def _take_iptc(self, data: bytes) -> None:
         records = list(containers.datasets(data))
-        is_utf_8 = any(
-            (record, number) == _CHARACTER_SET and body == _UTF_8 for record, number, body in records
-        )
         is_facebook = any(number == 40 and body[:4] == b"FBMD" for _, number, body in records)
         times = {55: "", 60: "", 62: "", 63: ""}
         for record, number, body in records:
             is_harmless = number in TABLES["iptc"] or (is_facebook and number in (40, 103))
             if record != 2 or is_harmless or not body.strip(b"\0 "):
                 continue
-            text = body.decode("utf-8", "replace") if is_utf_8 else _decoded(body)
+            text = body.decode("utf-8", "replace") if _IN_UTF_8 in records else _decoded(body)
             if number in times:
                 times[number] = text or ""
             else:

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import Any, cast
+from typing import Any
 
 from photodup.core.errors import PhotodupError
 from photodup.core.files import is_spelled_so, parse_json, real_path
 from photodup.core.names import escaped, printable
-from photodup.core.safe_open import PathInFolder, open_file, opened
+from photodup.core.safe_open import open_file, opened
 from photodup.photos.state.own_folder import OwnFolder
 
 DEFAULT_RULES = ("resolution", "format", "metadata", "oldest", "size", "folder")  # to choose a keeper
@@ -83,10 +83,7 @@ def load_settings(folder: Path) -> LibrarySettings:
     """
     path = OwnFolder(folder).settings
     try:
-        with (
-            opened(path.parent, path.name) as place,
-            open(open_file(cast(PathInFolder, place)), "rb") as file,
-        ):
+        with opened(path.parent, path.name) as place, open(open_file(place), "rb") as file:
             values = parse_json(file.read(_MOST_BYTES))
         fields: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in values.items()

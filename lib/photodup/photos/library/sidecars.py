@@ -110,6 +110,7 @@ class _Folder:
     Attributes:
         owners: the photographs of each file that belongs to one.
         files_of: the files of each photograph, the shortest name first.
+        without_owner: the JSON files that belong to no photograph.
     """
 
     def __init__(self, path: Path) -> None:
@@ -130,6 +131,8 @@ class _Folder:
                 self.owners[file] = owners
                 for photo in owners:
                     self.files_of[photo].append(file)
+        exported = (file for file in self._files if _suffix(file) == ".json")
+        self.without_owner = [file for file in exported if file not in self.owners]
 
     def files_of_alone(self, photo: Path) -> list[Path]:
         """Return the files that belong to this photograph and no other."""
@@ -139,11 +142,6 @@ class _Folder:
         """Return whether no other picture or RAW file has a photograph's stem."""
         stem, suffixes = _folded(photo.stem), PICTURE_SUFFIXES | RAW_SUFFIXES
         return sum(_folded(file.stem) == stem and _suffix(file) in suffixes for file in self._files) == 1
-
-    @property
-    def without_owner(self) -> list[Path]:
-        """The JSON files that belong to no photograph."""
-        return [file for file in self._files if _suffix(file) == ".json" and file not in self.owners]
 
     def _owners(self, file_name: str) -> list[Path]:
         name = _folded(file_name)
@@ -285,9 +283,8 @@ def _google_kinds(exported: Mapping[str, object]) -> Description:
     people, position = exported.get("people"), _position(exported)
     persons = [person for person in people if isinstance(person, dict)] if isinstance(people, list) else []
     kinds: list[tuple[str, object]] = [("people", person.get("name")) for person in persons]
-    kinds.append(
-        ("caption", exported.get("description"))
-    )  # one such as "<3", which may be a program's, is none
+    # One such as "<3", which may be a program's, is none.
+    kinds.append(("caption", exported.get("description")))
     return collect_kinds([*kinds, ("place", place_text(*position))] if position else kinds)
 
 

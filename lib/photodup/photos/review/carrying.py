@@ -13,7 +13,6 @@ from photodup.photos.library.metadata import (
     KINDS,
     MOST_XMP_BYTES,
     Description,
-    in_words,
     merge_descriptions,
     missing_kinds,
 )
@@ -42,11 +41,6 @@ class LeavingMetadata:
     def is_whole(self) -> bool:
         """Whether all of it is written."""
         return not self.conflicting and not self.lost
-
-    @property
-    def lost_in_words(self) -> str:
-        """Return the lost kinds, such as "camera and people"."""
-        return in_words(self.lost)
 
 
 @dataclass(frozen=True)

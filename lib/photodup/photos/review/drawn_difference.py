@@ -37,17 +37,14 @@ def drawn_difference(first: Image.Image, second: Image.Image) -> tuple[Image.Ima
     reach = np.concatenate([maps.corners(first.size), maps.moved(maps.corners(second.size), onto)])
     low, high = np.floor(reach.min(axis=0) + 0.01), np.ceil(reach.max(axis=0) - 0.01)
     size = tuple((high - low).astype(int).tolist())
-    shift = np.column_stack([np.eye(2), -low])
+    shift, shifted = (np.column_stack([map[:, :2], map[:, 2] - low]) for map in (np.eye(2, 3), onto))
     (a, in_first), (b, in_second) = (
         laid(picture.rgb, transform, size)
-        for picture, transform in zip(pictures, (shift, _after(onto, -low)), strict=True)
+        for picture, transform in zip(pictures, (shift, shifted), strict=True)
     )
     is_shared, is_covered = in_first & in_second, in_first | in_second
-    apart = (
-        cv2.absdiff(*(cv2.GaussianBlur(layer, (0, 0), _SOFT) for layer in (a, b)))
-        .max(axis=2)
-        .astype(np.float32)
-    )
+    soft = (cv2.GaussianBlur(layer, (0, 0), _SOFT) for layer in (a, b))
+    apart = cv2.absdiff(*soft).max(axis=2).astype(np.float32)
     heat = is_shared * ((apart - LEAST) / (_MOST_GREYS - LEAST)).clip(0, 1)
     grey = _DARK * cv2.cvtColor(np.where(in_first[:, :, None], a, b), cv2.COLOR_RGB2GRAY)
     stripes = np.add.outer(np.arange(size[1]), np.arange(size[0])) // _STRIPE % 2 == 0
@@ -70,7 +67,3 @@ def _turned(image: Image.Image, linear: np.ndarray) -> Image.Image:
     turns, is_mirrored = max(ways, key=likeness)
     rgb = np.asarray(image)
     return Image.fromarray(np.rot90(rgb[:, ::-1] if is_mirrored else rgb, turns))
-
-
-def _after(transform: np.ndarray, shift: np.ndarray) -> np.ndarray:
-    return np.column_stack([transform[:, :2], transform[:, 2] + shift])

@@ -4,12 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import itemgetter
-from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
-from fastapi import APIRouter, Form, Request
+from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import JSONResponse, Response
-from jinja2.filters import do_filesizeformat
+from pydantic import BaseModel, Field
 
 from photodup.core.errors import PhotodupError
 from photodup.core.names import printable
@@ -20,7 +19,7 @@ from photodup.photos.library.hard_links import bytes_freed
 from photodup.photos.library.settings import DEFAULT_RULES, LEAST_THRESHOLD, check_folders, check_inside
 from photodup.photos.review import pictures
 from photodup.photos.review.reviewed_folder import OPENING, ReviewTask
-from photodup.photos.review.session import DONE, MARKED, TODO, Item, back_in_folders
+from photodup.photos.review.session import DONE, MARKED, TODO, Item
 from photodup.photos.review.site import CurrentSite, Number, Numbers, Text, Texts
 
 router = APIRouter()
@@ -47,51 +46,49 @@ def _one_page(listed: Sequence, number: int, size: int) -> tuple[Sequence, dict[
     return listed[(number - 1) * size : number * size], {"number": number, "n_pages": n_pages}
 
 
-@router.get("/")
-def overview(
-    site: CurrentSite,
-    tier: str = "copies",
-    status: str = "",
-    order: str = "",
-    folder: str = "",
-    year: str = "",
-    least: str = "",
-    number: int = 1,
-) -> Response:
-    """Show the groups of a tier, page by page.
+class Selection(BaseModel):
+    """Which groups the overview shows, in which order, and the number of the page.
 
     `folder` and `year` select groups with a photo of that folder or year, `least` those that free at least so many MB.
     """
-    session = site.session
-    listed = session.select(tier if tier in ("copies", "similar") else None, status or None)
+
+    tier: str = "copies"
+    status_filter: str = Field("", alias="status")
+    order: str = ""
+    folder: str = ""
+    year: str = ""
+    least: str = ""
+    number: int = 1
+
+
+@router.get("/")
+def overview(site: CurrentSite, chosen: Annotated[Selection, Query()]) -> Response:
+    """Show the groups of a tier, page by page."""
+    session, folder, year = site.session, chosen.folder, chosen.year
+    tier = chosen.tier if chosen.tier in ("copies", "similar") else None
+    listed = session.select(tier, chosen.status_filter or None)
     parents = {parent for item in listed for photo in item.photos for parent in photo.path.parents[:-1]}
     years = {photo.taken_at[:4] for item in listed for photo in item.photos if photo.taken_at}
     if folder:
-        listed = [item for item in listed if any(_is_below(photo.path, folder) for photo in item.photos)]
+        listed = [i for i in listed if any(folder in map(printable, p.path.parents) for p in i.photos)]
     if year:
         listed = [item for item in listed if any((p.taken_at or "").startswith(year) for p in item.photos)]
-    if least in map(str, _LEAST_MB):
-        listed = [item for item in listed if item.bytes_to_free >= int(least) * 1_000_000]
-    if order in _ORDERS:
-        key, is_reversed = _ORDERS[order]
+    if chosen.least in map(str, _LEAST_MB):
+        listed = [item for item in listed if item.bytes_to_free >= int(chosen.least) * 1_000_000]
+    if chosen.order in _ORDERS:
+        key, is_reversed = _ORDERS[chosen.order]
         listed = sorted(listed, key=key, reverse=is_reversed)
-    items, page = _one_page(listed, number, PAGE_SIZE)
+    items, page = _one_page(listed, chosen.number, PAGE_SIZE)
     return site.page(
         "overview.html",
         items=items,
         following=listed[page["number"] * PAGE_SIZE :][:PAGE_SIZE],
         n_shown=len(listed),
-        tier=tier,
-        status_filter=status,
-        order=order,
-        folder=folder,
-        year=year,
         years=sorted(years, reverse=True),
-        least=least,
         sizes=_LEAST_MB,
         folders=sorted(map(printable, parents))[:_MOST_FOLDERS],
         small_encoder=SMALL_ENCODER,
-        **page,
+        **chosen.model_dump() | page,
         n_suggested=sum(bool(item.suggested) for item in session.select("copies", TODO)),
         changed=pictures.problems(session.root, [p for item in items for p in item.still_there[:_LOOKED_AT]]),
     )
@@ -129,11 +126,6 @@ def group_page(site: CurrentSite, key: str, photo: int = 0) -> Response:
         problems=pictures.problems(session.root, item.photos),
         place=list(session.items).index(key) + 1,
     )
-
-
-def _is_below(path: Path, folder: str) -> bool:
-    """Return whether a photo lies in a folder, named as the page shows it."""
-    return folder in map(printable, path.parents)
 
 
 @router.get("/confirm")
@@ -201,10 +193,7 @@ def work(site: CurrentSite) -> Response:
         return site.page("work.html", task=task)
     if folder.session is not None:
         return site.result(task) if task else site.go("/")
-    sentence = ""
-    if task:
-        sentence = task.error or (task.finished.sentence if task.finished else "")
-    return site.page("begin.html", sentence=sentence, was_scanned=folder.was_scanned)
+    return site.page("begin.html", last=task, was_scanned=folder.was_scanned)
 
 
 @router.get("/work/state")
@@ -219,15 +208,13 @@ def state(site: CurrentSite) -> Response:
 
 
 @router.get("/photo/{photo_id}/{size}.jpg")
-def image(site: CurrentSite, photo_id: int, size: str, request: Request) -> Response:
+def image(
+    site: CurrentSite, photo_id: int, size: Literal["small", "screen", "large"], request: Request
+) -> Response:
     """Return a photo as a JPEG of one of `pictures.SIZES`."""
-    if size not in pictures.SIZES:
-        raise pictures.PictureRefused("There is no such size.")
     root, photo = site.photo(photo_id)
-    if _was_sent(request, tag := f"{photo.md5}-{size}"):
-        pictures.open_photo(root, photo).close()
-        return _picture(tag, None)
-    return _picture(tag, pictures.photo_picture(root, photo, size))
+    pictures.open_photo(root, photo).close()
+    return _picture(request, f"{photo.md5}-{size}", partial(pictures.photo_picture, root, photo, size))
 
 
 @router.get("/difference/{keeper_id}/{photo_id}.jpg")
@@ -238,14 +225,12 @@ def difference_image(site: CurrentSite, keeper_id: int, photo_id: int) -> Respon
     return Response(drawn, media_type="image/jpeg", headers={"Content-Description": description})
 
 
-def _was_sent(request: Request, tag: str) -> bool:
-    return request.headers.get("if-none-match") == f'"{tag}"'
-
-
-def _picture(tag: str, data: bytes | None) -> Response:
-    """Answer with a JPEG, or 304 for None. The browser asks each time, so it shows no photo that changed or vanished."""
+def _picture(request: Request, tag: str, make: Callable[[], bytes]) -> Response:
+    """Answer with a JPEG, or 304 if it was sent. The browser asks each time: no photo that changed is shown."""
     headers = {"Cache-Control": "private, no-cache", "ETag": f'"{tag}"'}
-    return Response(data, 200 if data else 304, headers, "image/jpeg" if data else None)
+    if request.headers.get("if-none-match") == headers["ETag"]:
+        return Response(None, 304, headers)
+    return Response(make(), 200, headers, "image/jpeg")
 
 
 @router.get("/removed/{name}/small.jpg")
@@ -255,8 +240,8 @@ def removed_image(site: CurrentSite, name: str, request: Request) -> Response:
     operation = session.in_trash.get(name)
     if operation is None or not operation.files:
         raise pictures.PictureRefused("There is no such photo in the trash.")
-    tag, moved = f"{operation.files[0].md5}-removed", operation.files[0]
-    return _picture(tag, None if _was_sent(request, tag) else pictures.trash_picture(session.root, moved))
+    moved = operation.files[0]
+    return _picture(request, f"{moved.md5}-removed", partial(pictures.trash_picture, session.root, moved))
 
 
 @router.post("/group/{key}")
@@ -287,7 +272,7 @@ def decide_group(
 def undo(site: CurrentSite) -> Response:
     """Take back the last decision or removal."""
     session = site.session
-    if session.undo_moves_files:
+    if session.history and session.history[-1].operations:  # files come back
         return site.change("Putting files back", session.undo, title="Undone")
     message = session.undo()
     return site.go(f"/group/{session.undone}") if session.undone else site.message("Undone", message)
@@ -330,28 +315,18 @@ def restore(
     site: CurrentSite, listed: Texts, operation: Texts, which: Text = "", unsigned: Text = ""
 ) -> Response:
     """Bring removals back from the trash: the chosen ones, or all of the page."""
-    session, ids = site.session, listed if which == "page" else operation
+    ids = listed if which == "page" else operation
     if not ids:
         raise PhotodupError("Choose what to restore first.")
-
-    def bring_back() -> str:
-        restored = session.restore(ids, unsigned=unsigned == "yes")
-        return back_in_folders([path.relative_to(session.root) for path in restored])
-
+    bring_back = partial(site.session.restore, ids, unsigned=unsigned == "yes")
     return site.change("Putting files back", bring_back, title="Restored")
 
 
 @router.post("/empty-trash")
 def empty_trash(site: CurrentSite, plan: Text = "") -> Response:
     """Delete the trash for good if it still holds what was shown."""
-    session = site.session
-
-    def delete() -> str:
-        n, n_bytes = session.empty_trash(plan)
-        photos = "1 photo is" if n == 1 else f"{n} photos are"
-        return f"{photos} deleted for good, {do_filesizeformat(n_bytes)} freed."
-
-    return site.change("Emptying the trash", delete, title="The trash is empty")
+    empty = partial(site.session.empty_trash, plan)
+    return site.change("Emptying the trash", empty, title="The trash is empty")
 
 
 @router.post("/settings/backend")
@@ -417,10 +392,8 @@ def scan_folder(site: CurrentSite) -> Response:
 
 
 @router.post("/similar")
-def similar(site: CurrentSite, encoder: Text = "") -> Response:
+def similar(site: CurrentSite, encoder: Annotated[Literal["", "small"], Form()] = "") -> Response:
     """Embed the photos and find similar scenes."""
-    if encoder not in ("", "small"):
-        raise PhotodupError("There is no such encoder: choose one that the page offers.")
     find = partial(site.folder.find_scenes, by_small_encoder=encoder == "small")
     return site.run(ReviewTask("Finding similar scenes", find, is_exclusive=False))
 

@@ -30,16 +30,13 @@ if TYPE_CHECKING:
     from photodup.embedding.client.embedder import Embedder
 
 OPENING = "Finding copies"
-# Progress bars' names in the words of the page.
+# Progress bars' names in the words of the page; others are called by their task.
 _WORDS = {
     "scan": "Reading the photos",
     "embed": "Looking at what each photo shows",
     "compare": "Laying pictures that look alike over each other",
     "choose": "Choosing which photo of each group to keep",
     "beside": "Reading what lies beside the photos",
-    "move": "Moving to the trash",
-    "restore": "Putting files back",
-    "delete": "Deleting for good",
 }
 _SURE_AFTER_S = 3.0  # earlier estimates of the time left are mostly wrong
 

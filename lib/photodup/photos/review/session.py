@@ -4,14 +4,17 @@ import hashlib
 import math
 import os
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from jinja2.filters import do_filesizeformat
+
 from photodup.core.errors import PhotodupError
-from photodup.core.names import as_text, printable
+from photodup.core.names import as_text, in_short, printable
 from photodup.core.progress import unseen
 from photodup.photos.groups.results import Group, Member, Tiers
 from photodup.photos.groups.tiers import find_tiers
@@ -127,22 +130,22 @@ class DecisionJournal:
             if not _is_sound(line):
                 self.problems.append(self._journal.damaged(number))
             elif item := items.get(line["group"]):
-                by_content = {(p.md5, as_text(p.path)): p.id for p in _all_photos(item)}
+                by_content = {(p.md5, as_text(p.path)): p.id for p in _all_photos(item.group)}
                 item.remove, item.apart, item.bare = (
                     frozenset(by_content[tuple(p)] for p in line[name] if tuple(p) in by_content)
                     for name in _MARKS
                 )
                 item.status = line["status"]
 
-    def write(self, items: Sequence[Item], settled: Sequence[Item] = ()) -> None:
-        """Append the states of items in one write; the staying photos of `settled` ones are not shown again.
+    def write(self, items: Sequence[Item]) -> None:
+        """Append the states of items in one write; the staying photos of those that are done are not shown again.
 
         Raises:
             PhotodupError: the disk is full, or another page keeps writing; nothing was written.
         """
-        lines = [line for item in settled for line in _skip_lines(item)]
+        lines = [line for item in items if item.status == DONE for line in _skip_lines(item)]
         for item in items:
-            by_id = {p.id: (p.md5, as_text(p.path)) for p in _all_photos(item)}
+            by_id = {p.id: (p.md5, as_text(p.path)) for p in _all_photos(item.group)}
             marks = {name: sorted(by_id[i] for i in getattr(item, name)) for name in _MARKS}
             lines.append({"group": item.key, "status": item.status} | marks)
         if lines:
@@ -160,19 +163,15 @@ def _is_sound(line: Line | None) -> TypeGuard[Line]:
     return all(isinstance(p, list) and all(isinstance(text, str) for text in p) for p in pairs)
 
 
-def key_of(group: Group) -> str:
-    """Return a key of a group, from its files and its keeper."""
-    return _key(group.tier, group.keeper, (group.keeper, *group.others))
-
-
 def _key(tier: str, keeper: Photo, photos: Iterable[Photo]) -> str:
+    """Return a key of a group, from its files and its keeper."""
     files = sorted(f"{photo.md5} {as_text(photo.path)}" for photo in photos)
     return hashlib.sha256("\n".join([tier, keeper.md5, *files]).encode()).hexdigest()[:12]
 
 
-def _all_photos(item: Item) -> tuple[Photo, ...]:
+def _all_photos(group: Group) -> tuple[Photo, ...]:
     """Return all photos of a group, also dismissed ones."""
-    return (item.group.keeper, *item.group.others)
+    return (group.keeper, *group.others)
 
 
 def _skip_lines(item: Item) -> list[Line]:
@@ -212,6 +211,7 @@ class ReviewSession:
         **grouping: options of `find_tiers`.
 
     Attributes:
+        history: what can be undone, the last at the end.
         n_new: photos without an embedding of the library's model.
     """
 
@@ -226,7 +226,7 @@ class ReviewSession:
         self.trash: Trash | AppleAlbum = AppleAlbum(self.root, apple) if apple else Trash(self.root)
         self.feedback = Feedback(self.own.path)
         self._decisions = DecisionJournal(self.own.path)
-        self._history: list[Step] = []
+        self.history: list[Step] = []
         self._trash_problems: list[str] = []
         self.in_trash: dict[str, Operation] = {}  # by id, as the page last listed them
         self.last: RemovalResult | None = None
@@ -262,7 +262,8 @@ class ReviewSession:
             self.tiers: Tiers = find_tiers(catalogue, seconds=seconds, **self._grouping)
             model = self.tiers.model
             self.n_new = len(catalogue.missing_embeddings(model.digest)) if model else 0
-            self.items = {item.key: item for item in (Item(key_of(g), g) for g in self.tiers.groups)}
+            keys = [_key(group.tier, group.keeper, _all_photos(group)) for group in self.tiers.groups]
+            self.items = {key: Item(key, g) for key, g in zip(keys, self.tiers.groups, strict=True)}
             self.photos = {photo.id: photo for item in self.items.values() for photo in item.photos}
             self._decisions.give_to(self.items)
             for item in self.items.values():
@@ -327,11 +328,8 @@ class ReviewSession:
 
     def select(self, tier: str | None = None, status: str | None = None) -> list[Item]:
         """Return the items of a tier and status, in order."""
-        return [
-            item
-            for item in self.items.values()
-            if tier in (None, item.group.tier) and (status is None or item.status == status)
-        ]
+        of_tier = (item for item in self.items.values() if tier in (None, item.group.tier))
+        return [item for item in of_tier if status in (None, item.status)]
 
     @property
     def bytes_left(self) -> int:
@@ -356,9 +354,7 @@ class ReviewSession:
 
     def neighbours(self, key: str) -> tuple[str | None, str | None]:
         """Return the keys of the groups before and after that can still be compared."""
-        comparable = [
-            k for k, item in self.items.items() if k == key or (item.status != DONE and item.members)
-        ]
+        comparable = [k for k, i in self.items.items() if k == key or (i.status != DONE and i.members)]
         keys = [None, *comparable, None]
         place = keys.index(key)
         return keys[place - 1], keys[place + 1]
@@ -371,12 +367,16 @@ class ReviewSession:
 
     # ---- deciding ----------------------------------------------------------------------------------
 
-    def _decidable_item(self, key: str) -> Item:
-        """Return an item that is not done; another window may still show a done one."""
-        item = self.item(key)
-        if item.status == DONE:
-            raise PhotodupError("Photos of this group were removed already: undo that first, or scan again.")
-        return item
+    @contextmanager
+    def _deciding(self, key: str) -> Iterator[Item]:
+        """Lock the session and yield an item that is not done; another window may still show a done one."""
+        with self._lock:
+            item = self.item(key)
+            if item.status == DONE:
+                raise PhotodupError(
+                    "Photos of this group were removed already: undo that first, or scan again."
+                )
+            yield item
 
     def accept(self, key: str, keep: Sequence[int]) -> None:
         """Mark all photos of the group but these; keeping all skips it. Nothing moves yet.
@@ -384,8 +384,7 @@ class ReviewSession:
         Raises:
             PhotodupError: nothing would be kept.
         """
-        with self._lock:
-            item = self._decidable_item(key)
+        with self._deciding(key) as item:
             staying = {photo.id for photo in item.photos} & set(keep)
             if not staying:
                 raise PhotodupError("Keep at least one photo of the group.")
@@ -401,7 +400,7 @@ class ReviewSession:
     def _mark(self, chosen: Sequence[tuple[Item, frozenset[int]]]) -> int:
         """Mark these photos of groups, in one step; return how many groups."""
         if chosen:
-            self._history.append(Step(_copies(item for item, _ in chosen)))
+            self.history.append(Step(_copies(item for item, _ in chosen)))
             for item, remove in chosen:
                 item.remove = remove
             self._set(MARKED, *(item for item, _ in chosen))
@@ -433,8 +432,7 @@ class ReviewSession:
 
     def carry(self, key: str, photo_id: int) -> None:
         """Mark a copy held back only for metadata, which is then written beside the keeper."""
-        with self._lock:
-            item = self._decidable_item(key)
+        with self._deciding(key) as item:
             if photo_id not in {photo.id for photo in item.group.held_back} - item.apart:
                 raise PhotodupError("Choose a copy that is held back only for what it says.")
             remove = item.suggested if item.status == TODO else item.remove - {item.group.keeper.id}
@@ -442,8 +440,7 @@ class ReviewSession:
 
     def change_mark(self, key: str, photo_id: int, action: str) -> None:
         """Change one photo on the list: `keep` it, remove it `bare`, or `write` its metadata."""
-        with self._lock:
-            item = self._decidable_item(key)
+        with self._deciding(key) as item:
             if action not in ("keep", "bare", "write") or photo_id not in item.remove:
                 raise PhotodupError("Choose a photo that is marked.")
             remove = item.remove - {photo_id} if action == "keep" else item.remove
@@ -452,8 +449,8 @@ class ReviewSession:
 
     def skip(self, key: str) -> None:
         """Leave the group as it is."""
-        with self._lock:
-            self._decide(self._decidable_item(key), SKIPPED, frozenset())
+        with self._deciding(key) as item:
+            self._decide(item, SKIPPED, frozenset())
 
     def _refuse_protected(self, *items: Item, remove: Collection[int]) -> None:
         """Refuse to remove a photo from a protected folder, also if protected after marking."""
@@ -473,17 +470,16 @@ class ReviewSession:
         self._refuse_protected(item, remove=remove)
         if (item.status, item.remove, item.bare) == (status, remove, bare):
             return  # sent twice: one undo must be enough
-        self._history.append(Step(_copies([item])))
+        self.history.append(Step(_copies([item])))
         item.remove, item.bare = remove, bare
         self._set(status, item)
 
     def set_apart(self, key: str, photo_id: int) -> None:
         """Dismiss one member and its byte-identical copies for good; these and the keeper stay."""
-        with self._lock:
-            item = self._decidable_item(key)
+        with self._deciding(key) as item:
             md5 = item.member(photo_id).md5
             label = self.feedback.add("keep_both", [item.group.keeper.md5, md5])
-            self._history.append(Step(_copies([item]), labels=(label,)))
+            self.history.append(Step(_copies([item]), labels=(label,)))
             same = {member.photo.id for member in item.members if member.photo.md5 == md5}
             item.apart |= same
             item.remove -= same | {item.group.keeper.id}
@@ -495,15 +491,14 @@ class ReviewSession:
 
         Nothing is marked; only proven copies of that photo are suggested.
         """
-        with self._lock:
-            item = self._decidable_item(key)
+        with self._deciding(key) as item:
             if item.group.tier != "copies":
                 raise PhotodupError("Choose another photo of a group of copies to keep instead.")
             before = _copies([item])
             labels = self.feedback.choose_keeper(
                 item.member(photo_id).md5, [photo.md5 for photo in item.photos]
             )
-            self._history.append(Step(before, labels=tuple(labels), regroups=True))
+            self.history.append(Step(before, labels=tuple(labels), regroups=True))
             self.refresh()
             new = (k for k, other in self.items.items() if photo_id in {p.id for p in other.photos})
             return next(new, key)
@@ -511,9 +506,9 @@ class ReviewSession:
     def undo(self) -> str:
         """Undo the last decision or removal; return a sentence."""
         with self._lock:
-            if not self._history:
+            if not self.history:
                 raise PhotodupError("There is nothing to undo.")
-            step = self._history[-1]
+            step = self.history[-1]
             restored, problem = self._restore(step.operations) if step.operations else ([], None)
             if restored:
                 self.last = None
@@ -523,7 +518,7 @@ class ReviewSession:
                 if not step.operations:  # nothing was taken back
                     raise
                 problem = problem or error
-            self._history.pop()  # only now: what fails before this can be tried again
+            self.history.pop()  # only now: what fails before this can be tried again
             if step.regroups:
                 self.refresh()
             now = _copies(self.items[state.key] for state in step.before if state.key in self.items)
@@ -533,25 +528,20 @@ class ReviewSession:
             except PhotodupError:
                 if not step.operations:  # files that are back stay back
                     self._put_back(now)
-                    self._history.append(step)
+                    self.history.append(step)
                 raise
             if problem:  # what is not back lies in the trash; the decisions are taken back all the same
                 raise problem
             self.undone = back[0].key if len(back) == 1 and not restored else None
             if restored:
-                return back_in_folders([path.relative_to(self.root) for path in restored])
+                return self._back_in_folders(restored)
             n = len(back)
             return f"{'1 group is' if n == 1 else f'{n} groups are'} as before the last decision."
 
-    @property
-    def undo_moves_files(self) -> bool:
-        """Whether undoing would bring files back."""
-        return bool(self._history and self._history[-1].operations)
-
-    @property
-    def can_undo(self) -> bool:
-        """Whether there is something to undo."""
-        return bool(self._history)
+    def _back_in_folders(self, files: Sequence[Path]) -> str:
+        n, names = len(files), in_short(path.relative_to(self.root) for path in files)
+        sentence = "1 file is back in its folder" if n == 1 else f"{n} files are back in their folders"
+        return f"{sentence}: {names}." if files else f"{sentence}."
 
     def _put_back(self, states: Sequence[Item]) -> list[Item]:
         """Give groups their earlier states; return those that still exist."""
@@ -633,15 +623,15 @@ class ReviewSession:
                 for item in marked
                 if refused_paths.isdisjoint(self.root / photo.path for photo in item.leaving)
             ]
-            self._history.append(Step(_copies(marked), operations=tuple(operations)))
+            self.history.append(Step(_copies(marked), operations=tuple(operations)))
             for item in removed_items:
                 item.status = DONE
             not_written = []
             try:
-                self._decisions.write(removed_items, removed_items)
+                self._decisions.write(removed_items)
                 chosen = [item.staying[0].md5 for item in marked if item.group.keeper.id in item.remove]
                 labels = tuple(self.feedback.add_keepers(chosen))
-                self._history[-1] = replace(self._history[-1], labels=labels)
+                self.history[-1] = replace(self.history[-1], labels=labels)
                 self._note_moves()
             except PhotodupError as error:  # the files did move, and the trash's journal says so
                 not_written = [str(error)]
@@ -652,8 +642,8 @@ class ReviewSession:
             self.last = RemovalResult(n_removed, size, (*sentences, *not_written), n_written)
             return self.last
 
-    def restore(self, ids: Sequence[str], *, unsigned: bool = False) -> list[Path]:
-        """Restore operations from the trash; with `unsigned`, those of other users."""
+    def restore(self, ids: Sequence[str], *, unsigned: bool = False) -> str:
+        """Restore operations from the trash, with `unsigned` those of other users; return a sentence."""
         with self._lock:
             contents = self.trash.contents()
             listing = contents.unsigned if unsigned else contents.listing
@@ -668,7 +658,7 @@ class ReviewSession:
             self.refresh()
             if problem:
                 raise problem
-            return restored
+            return self._back_in_folders(restored)
 
     def list_trash(self) -> TrashContents:
         """Return the contents of the trash; the page may then show its photos."""
@@ -681,8 +671,8 @@ class ReviewSession:
         """Return a digest of the trash's contents, which the user confirms to delete."""
         return _digest(" ".join(sorted(operation.id for operation in self.trash.contents().listing)))
 
-    def empty_trash(self, plan: str) -> tuple[int, int]:
-        """Delete the trash's contents for good; return the number of photos and bytes.
+    def empty_trash(self, plan: str) -> str:
+        """Delete the trash's contents for good; return a sentence.
 
         Args:
             plan: digest of the confirmed list; another one deletes nothing.
@@ -702,9 +692,11 @@ class ReviewSession:
             self.in_trash = {}
             gone = {operation.id for operation in listing}
             # Deletions cannot be undone, so the history ends here.
-            self._history = [s for s in self._history if not gone & {o.id for o in s.operations}]
+            self.history = [s for s in self.history if not gone & {o.id for o in s.operations}]
             self.last = None
-            return sum(not operation.written for operation in listing), freed
+            n = sum(not operation.written for operation in listing)
+            photos = "1 photo is" if n == 1 else f"{n} photos are"
+            return f"{photos} deleted for good, {do_filesizeformat(freed)} freed."
 
     def _restore(
         self, operations: Sequence[Operation], *, confirmed: bool = False
@@ -744,7 +736,7 @@ class ReviewSession:
         try:
             self._decisions.write(items)
         except PhotodupError:
-            self._put_back(self._history.pop().before)
+            self._put_back(self.history.pop().before)
             raise
 
 
@@ -769,11 +761,3 @@ def _notes(written: Mapping[str, Transfer]) -> list[Note]:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def back_in_folders(paths: Sequence[Path], limit: int = 5) -> str:
-    """Return a sentence about restored files."""
-    n = len(paths)
-    sentence = "1 file is back in its folder" if n == 1 else f"{n} files are back in their folders"
-    names = ", ".join(printable(path) for path in paths[:limit])
-    return f"{sentence}: {names}{f' and {n - limit} more' if n > limit else ''}." if n else f"{sentence}."

@@ -15,6 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from photodup.core.errors import PhotodupError
 from photodup.core.names import escaped, printable
 from photodup.photos.library.catalogue import Photo
+from photodup.photos.library.metadata import in_words
 from photodup.photos.review.pictures import PictureRefused, whole_percent
 from photodup.photos.review.reviewed_folder import Finished, ReviewedFolder, ReviewTask
 from photodup.photos.review.session import MARKED, TODO, ReviewSession
@@ -108,7 +109,12 @@ class Site:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        environment.filters |= {"path": printable, "text": escaped, "percent": whole_percent}
+        environment.filters |= {
+            "path": printable,
+            "text": escaped,
+            "percent": whole_percent,
+            "kinds": in_words,
+        }
         return environment
 
     def page(self, template: str, *, status: int = 200, **values: object) -> HTMLResponse:

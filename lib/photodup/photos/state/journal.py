@@ -148,14 +148,12 @@ class Journal:
     @contextmanager
     def _writable(self, flags: int = 0) -> Iterator[int]:
         with self._place("") as place:
+            descriptor = open_file(place, os.O_RDWR | os.O_CREAT | flags)
             try:
-                descriptor = open_file(place, os.O_RDWR | flags)
-            except FileNotFoundError:
-                descriptor = open_file(place, os.O_RDWR | os.O_CREAT | os.O_EXCL | flags)
-                os.fsync(place.folder)
-            try:
-                refuse_what_is_no_file(os.fstat(descriptor))
+                refuse_what_is_no_file(status := os.fstat(descriptor))
                 self._refuse_large(descriptor)
+                if not status.st_size:  # perhaps it was made just now
+                    os.fsync(place.folder)
                 yield descriptor
             finally:
                 os.close(descriptor)

@@ -26,9 +26,8 @@ from photodup.core.safe_open import (
     writing,
 )
 
-OWN_FOLDERS = frozenset(
-    {".photodup", ".photodup-trash"}
-)  # in a library: never walked, and nothing in them is moved
+# In a library: never walked, and nothing in them is moved.
+OWN_FOLDERS = frozenset({".photodup", ".photodup-trash"})
 MARKER = "photodup-folder.txt"
 
 _MARK = "photodup keeps its files for one photo library in this folder."
@@ -77,8 +76,8 @@ class OwnFolder:
                 "name another folder with --catalogue."
             )
         names = self._names()
-        if self.is_marked:
-            return
+        with suppress(OSError, OwnFolderError), self._opened(MARKER):
+            return  # photodup made it
         if not all(map(TEMPORARY.fullmatch, names)):
             raise OwnFolderError(
                 f"{printable(self.path)} holds files and was not made by photodup: move it away, or name another "
@@ -86,13 +85,6 @@ class OwnFolder:
             )
         with self._marker() as marker, writing(marker, mode=0o600) as file:
             file.write(_ABOUT.encode())
-
-    @property
-    def is_marked(self) -> bool:
-        """Whether the folder is there and photodup made it."""
-        with suppress(OSError, OwnFolderError), self._opened(MARKER):
-            return True
-        return False
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file in the folder atomically and synced; no link is followed.

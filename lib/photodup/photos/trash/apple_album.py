@@ -56,7 +56,9 @@ class AppleAlbum:
         remaining = RemainingCopies(self.root, removals)
         for removal in removals:
             try:
-                uuid = self._uuid_of(removal)
+                uuid = self._uuids.get(as_text(removal.path.relative_to(self.root)))
+                if uuid is None:
+                    raise PhotodupError(f"{printable(removal.path.name)} is not known to Photos: scan again.")
                 remaining.check(removal)
                 photos.append(script.Photo(uuid))
             except (PhotodupError, OSError) as error:
@@ -93,12 +95,6 @@ class AppleAlbum:
         uuids = {_without_suffix(uuid): uuid for uuid in self._paths}
         listed = [uuids.get(_without_suffix(photo.uuid)) for photo in (album.photos() if album else [])]
         return TrashContents([self._operation(uuid, "", "in the album") for uuid in reversed(listed) if uuid])
-
-    def _uuid_of(self, removal: Removal) -> str:
-        uuid = self._uuids.get(as_text(removal.path.relative_to(self.root)))
-        if uuid is None:
-            raise PhotodupError(f"{printable(removal.path.name)} is not known to Photos: scan again.")
-        return uuid
 
     def _operation(self, uuid: str, md5: str, reason: str) -> Operation:
         home = self._paths[uuid]

@@ -79,9 +79,7 @@ class Trash:
     def contents(self) -> TrashContents:
         """Return the operations of the journal, and unknown files in the trash."""
         contents = read_contents(self._journal)
-        inside = [
-            operation for operation in contents.operations if operation.in_trash or operation.unfinished
-        ]
+        inside = [o for o in contents.operations if o.in_trash or o.unfinished]
         strays = self._files.strays({moved.trash for operation in inside for moved in operation.files})
         return replace(contents, operations=[*map(unknown_operation, strays), *contents.operations])
 
@@ -118,7 +116,7 @@ class Trash:
                         raise TrashError(
                             f"{printable(removal.path)} stays, as what it says has no place: {problem}"
                         )
-                    operation = Operation(_new_id(), _now_s(), removal.reason, "")
+                    operation = _begun(removal.reason)
                     for path in filter(os.path.exists, (removal.path, *removal.sidecars)):
                         md5 = removal.md5 if path == removal.path else None
                         operation.files.append(self._files.describe(path, operation.id, md5))
@@ -266,7 +264,7 @@ class Trash:
             raise TrashError(
                 f"{printable(note.path)} is no XMP sidecar: photodup writes into no other file here."
             )
-        operation = Operation(_new_id(), _now_s(), note.reason, "")
+        operation = _begun(note.reason)
         home, mode = self._files.home_of(note.path), None
         if note.path.exists():
             mode = stat.S_IMODE(note.path.stat().st_mode)
@@ -353,12 +351,6 @@ class Trash:
         self._journal.append(sign(read_key(), line))
         operation.state = state
 
-    def _recover(self) -> None:
-        for operation in self.contents().interrupted:
-            # Such as a read-only folder: the next opening tries again.
-            with suppress(OSError, TrashError):
-                self._finish(operation)
-
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """Lock the trash for one process and thread, and recover it."""
@@ -370,7 +362,10 @@ class Trash:
                     os.mkdir(place.name, 0o700, dir_fd=place.folder)  # the files may be private
                     os.fsync(place.folder)
             with self._journal.exclusive():
-                self._recover()
+                for operation in self.contents().interrupted:
+                    # Such as a read-only folder: the next opening tries again.
+                    with suppress(OSError, TrashError):
+                        self._finish(operation)
                 yield
         except BlockingIOError:
             raise TrashError(
@@ -384,11 +379,8 @@ def _first_of(refused: list[str]) -> str:
     return refused[0] + (f" (and {len(refused) - 1} more)" if len(refused) > 1 else "")
 
 
-def _new_id() -> str:
-    """Return an id that sorts by time."""
-    return f"{time.strftime('%Y%m%d-%H%M%S', time.localtime(_now_s()))}-{uuid.uuid4().hex[:8]}"
-
-
-def _now_s() -> float:
-    """Return the time, limited to what a journal accepts; the order never depends on it."""
-    return min(max(time.time(), 0.0), LAST_SECOND - 86_400.0)
+def _begun(reason: str) -> Operation:
+    """Return a new operation, whose id sorts by time; the time is limited to what a journal accepts."""
+    now_s = min(max(time.time(), 0.0), LAST_SECOND - 86_400.0)
+    begun = time.strftime("%Y%m%d-%H%M%S", time.localtime(now_s))
+    return Operation(f"{begun}-{uuid.uuid4().hex[:8]}", now_s, reason, "")

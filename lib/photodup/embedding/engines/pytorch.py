@@ -30,7 +30,7 @@ class TorchModel:
         PhotodupError: weights, a device or a precision is not available.
     """
 
-    engine = "pytorch"
+    engine, precision = "pytorch", "fp32"
 
     def __init__(
         self, name: str, pretrained: str, *, device: str | None, threads: int | None, precision: str

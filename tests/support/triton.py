@@ -132,6 +132,15 @@ def render_shared(folder: Path, exports: dict[str, Path]) -> Path:
     return render_repository("cpu-embedded", folder, {}, models=emulated)
 
 
+def load(server, model: str, config=None) -> None:
+    """Load or reload a model of a test's server, with the file's configuration unless another is given."""
+    from photodup.serving.triton.config import read_config
+    from photodup.serving.triton.control import load_triton_model
+
+    file = server.repository / model / "config.pbtxt"
+    load_triton_model(server.grpc_url, model, config or (read_config(file) if file.exists() else None))
+
+
 @contextlib.contextmanager
 def loaded(server, *models: str, config=None) -> Iterator:
     """Have the shared server serve more models for the length of a block, with a configuration other than the file's."""
@@ -139,7 +148,7 @@ def loaded(server, *models: str, config=None) -> Iterator:
 
     try:
         for model in models:
-            server.load(model, config)
+            load(server, model, config)
         yield
     finally:
         for model in reversed(models):

@@ -245,13 +245,7 @@ def _models(url: str, timeout_s: float) -> list[dict[str, str]] | None:
         `name`, `state` and perhaps `reason` of each; None if no Triton answers.
     """
     try:
-        index = _json(
-            url,
-            "/v2/repository/index",
-            timeout_s,
-            method="POST",
-            headers=http_headers(url),
-        )
+        index = _json(url, "/v2/repository/index", timeout_s, method="POST", headers=http_headers(url))
         if isinstance(index, list) and index:
             return [row for row in index if isinstance(row, dict)]
         # Statistics need no key, and have a row for each ready model.

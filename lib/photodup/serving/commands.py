@@ -1,7 +1,10 @@
 """The commands `serve`, `endpoints` and `render`."""
 
 import contextlib
+import os
+import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -27,8 +30,6 @@ def serve(
     save: Annotated[Path | None, typer.Option(help="write the addresses as an endpoints file")] = None,
 ) -> None:
     """Serve embeddings until Ctrl-C: FastAPI alone, or with a real Triton beside it."""
-    import os
-
     if not embedded:
         from photodup.serving.service.start import command
 
@@ -62,7 +63,9 @@ def serve(
         fastapi = next(url for name, url in servers.backends.items() if name.startswith("fastapi"))
         print(f"Try it:  curl -s {fastapi}/embed -F files=@photo.jpg | head -c 200")
         print("Ctrl-C stops both.", flush=True)
-        _wait_for_signal()
+        stop = threading.Event()
+        signal.signal(signal.SIGTERM, lambda *_: stop.set())
+        stop.wait()  # Ctrl-C and SIGTERM end the servers through the `with` block
 
 
 @endpoints.command("check")
@@ -96,13 +99,3 @@ def render(
 
     options: dict[str, Any] = {"variant": variant, "instances": instances, "preprocess_instances": decoders}
     print(render_repository(target, out, export_models(), models=model, **options))
-
-
-def _wait_for_signal() -> None:
-    """Wait for Ctrl-C or SIGTERM; both end the servers through the `with` block."""
-    import signal
-    import threading
-
-    stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    stop.wait()

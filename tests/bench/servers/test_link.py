@@ -13,7 +13,6 @@ import sys
 import threading
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 import pytest
 from support.command import run_python
@@ -25,7 +24,7 @@ from photodup.bench.link import link as link_module
 from photodup.bench.link import tcp
 from photodup.bench.link.calibration import calibrate
 from photodup.bench.link.ladder import measure_ladder, measure_parallel
-from photodup.bench.link.link import Link, LinkError, LinkSpec, round_trip
+from photodup.bench.link.link import Link, LinkError, LinkSpec
 from photodup.bench.link.relay import DEVICE
 from photodup.core.errors import PhotodupError
 
@@ -68,7 +67,7 @@ def test_the_link_is_never_faster_than_it_says():
 def test_self_test_sees_a_wrong_rtt(monkeypatch):
     real = link_module.asdict
     monkeypatch.setattr(link_module, "asdict", lambda spec: real(spec) | {"rtt_ms": spec.rtt_ms + 3})
-    monkeypatch.setattr(link_module, "round_trip", partial(round_trip, retry_s=0.5))
+    monkeypatch.setattr(link_module, "RETRY_S", 0.5)
     with Link(LinkSpec(rtt_ms=10, rate_mbit_s=50)) as slower:  # a link that is slower is that slower link
         assert 12.5 < slower.round_trip.floor_ms <= slower.round_trip.median_ms
     monkeypatch.setattr(link_module, "asdict", lambda spec: real(spec) | {"rtt_ms": 1})

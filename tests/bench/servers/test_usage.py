@@ -150,9 +150,10 @@ STAND_IN = SimpleNamespace(
 )  # fmt: skip
 
 
-def test_the_units_of_the_drivers_library_are_turned_into_those_of_the_page() -> None:
+def test_the_units_of_the_drivers_library_are_turned_into_those_of_the_page(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", STAND_IN)
     registry = CollectorRegistry()
-    registry.register(collector := GpuCollector(STAND_IN))
+    registry.register(collector := GpuCollector())
     page = generate_latest(registry).decode()
     assert collector.names() == ["NVIDIA L4"]
     assert 'photodup_gpu_memory_used_bytes{gpu="GPU-0"} 3.145728e+06' in page

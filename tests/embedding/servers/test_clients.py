@@ -198,7 +198,9 @@ def no_keep_alive(monkeypatch) -> None:
     import httpx
 
     real = httpx.Client
-    monkeypatch.setattr(httpx, "Client", lambda **options: real(headers={"Connection": "close"}, **options))
+    monkeypatch.setattr(
+        httpx, "Client", lambda **options: real(**options | {"headers": {"Connection": "close"}})
+    )
 
 
 def test_a_server_that_dies_midway_is_one_sentence(launch):

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from support.triton import executions, infer, loaded
+from support.triton import executions, infer, load, loaded
 
 from photodup.serving.triton.config import read_config, set_batching, set_parameter
 from photodup.serving.triton.emulated import presets
@@ -76,7 +76,7 @@ def test_two_instances_are_two_devices(tiny_triton, figure) -> None:
     with loaded(server, "emulated_4080trt"):
         for count in (1, 2):
             config.instance_group[0].count = count
-            server.load("emulated_4080trt", config)
+            load(server, "emulated_4080trt", config)
             infer(server, "emulated_4080trt", image)
             before = executions(server, "emulated_4080trt")[1]
             started = time.monotonic()

@@ -10,7 +10,7 @@ from PIL import Image
 from support.hostile_images import flat_png, grain, many_scans, text_ppm
 from support.images import png
 from support.review_library import photo
-from support.triton import executions, infer, loaded, tiny_embedding
+from support.triton import executions, infer, load, loaded, tiny_embedding
 
 from photodup.embedding.client.embedder import connect
 from photodup.embedding.imaging import IMAGE_SIZE, ImageError, decode, encode, to_uint8
@@ -85,14 +85,14 @@ def test_bad_images_fail_alone_in_a_shared_batch_each_with_its_reason(tiny_trito
         except Exception as error:
             return str(error)
 
-    server.load(model, config)
+    load(server, model, config)
     try:
         before = executions(server, model)
         with ThreadPoolExecutor(len(jobs)) as pool:
             outcome = list(pool.map(ask, jobs))
         after = executions(server, model)
     finally:
-        server.load(model)
+        load(server, model)
     for (data, reason), answer in zip(jobs, outcome, strict=True):
         if reason is None:
             np.testing.assert_array_equal(answer, to_uint8(decode(data))[None])

@@ -11,7 +11,7 @@ from pydantic import SecretStr, ValidationError
 from support.command import one_sentence, run_python
 from support.flaky import in_front_of
 from support.http_server import Handler, serving
-from support.triton import loaded, needs_triton
+from support.triton import load, loaded, needs_triton
 
 from photodup.core.errors import PhotodupError
 from photodup.serving import control_key
@@ -196,7 +196,7 @@ def test_the_key_is_new_at_each_start_and_in_no_log(tmp_path: Path, tiny_exports
             key = control_key.key_for(server.grpc_url)
             keys.append(key)
             assert key == control_key.key_for(server.http_url)
-            server.load(MODEL)
+            load(server, MODEL)
             log = server.log_text()
         assert key not in log and key not in " ".join(lines)
         assert control_key.key_for(server.grpc_url) is None, "its file is gone with the server"
@@ -298,5 +298,5 @@ def test_all_addresses_are_as_restricted_as_loopback(tmp_path: Path, tiny_reposi
         url = f"http://127.0.0.2:{server.http_port}"
         body = evil(tmp_path / "written")
         assert httpx.post(f"{url}/v2/repository/models/evil/load", json=body).status_code == 403
-        server.load(MODEL)
+        load(server, MODEL)
     assert not (tmp_path / "written").exists()

@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 from support.command import running
 from support.service import has_ended, until
-from support.triton import executions, infer, loaded, needs_triton, tiny_embedding, tiny_graph
+from support.triton import executions, infer, load, loaded, needs_triton, tiny_embedding, tiny_graph
 
 from photodup.core.errors import PhotodupError
 from photodup.embedding.imaging import normalize
@@ -60,7 +60,7 @@ def test_batches_form_while_the_model_is_busy(tiny_triton) -> None:
         assert after[0] - before[0] == 32
         assert after[1] - before[1] < 32
         set_batching(config, "off")
-        server.load("emulated_4080trt", config)
+        load(server, "emulated_4080trt", config)
         before = executions(server, model)
         with ThreadPoolExecutor(16) as pool:
             list(pool.map(lambda a: infer(server, "emulated_4080trt", a, "grpc"), images[:16]))
@@ -136,9 +136,9 @@ def test_a_configuration_tried_out_is_gone_afterwards(tiny_triton) -> None:
     file = read_config(path)
     assert before.HasField("dynamic_batching")
     change(config := read_config(path))
-    server.load(model, config)
+    load(server, model, config)
     assert is_changed()
-    server.load(model)
+    load(server, model)
     assert served() == before and read_config(path) == file
     with temporary_config(server.grpc_url, model, change):
         assert is_changed()
@@ -158,13 +158,13 @@ def test_version_2_replaces_version_1_without_a_failed_request(pixels: np.ndarra
     def replace() -> None:
         assert computed_by(0)
         folders.append(add_version(server.repository, model, 2, new_graph))
-        server.load(model)
+        load(server, model)
         assert computed_by(7)
 
     told = answers_during(server.grpc_url, model, pixels, replace)
     assert told["failures"] == [] and set(told["answers_by_version"]) == {"1", "2"}
     shutil.rmtree(folders[0])  # and back again
-    server.load(model)
+    load(server, model)
     assert computed_by(0)
 
 

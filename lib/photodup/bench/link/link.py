@@ -50,25 +50,19 @@ class RoundTrip(NamedTuple):
     median_ms: float
 
 
-def round_trip(
-    handshake: Callable[[], object],
-    requested_ms: float,
-    *,
-    retry_s: float = RETRY_S,
-    pause_s: float = PAUSE_S,
-) -> RoundTrip:
-    """Time at least `HANDSHAKES`, `pause_s` apart; go on for up to `retry_s` while the floor is too high.
+def round_trip(handshake: Callable[[], object], requested_ms: float) -> RoundTrip:
+    """Time at least `HANDSHAKES`, `PAUSE_S` apart; go on for up to `RETRY_S` while the floor is too high.
 
     A busy machine delays single handshakes; more of them find the floor. A floor that stays above `requested_ms` is no
     error: the link is that slow.
     """
     samples: list[float] = []
-    deadline = time.monotonic() + retry_s
+    deadline = time.monotonic() + RETRY_S
     while len(samples) < HANDSHAKES or (
         min(samples) > requested_ms + TOLERANCE_MS and time.monotonic() < deadline
     ):
         if samples:
-            time.sleep(pause_s)
+            time.sleep(PAUSE_S)
         samples.append(timed_ms(handshake))
     return RoundTrip(min(samples), median(samples))
 

@@ -18,6 +18,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import itertools
 import json
 import math
 import os
@@ -101,11 +102,8 @@ class Line:
             self.late[min(late, LATE_BINS - 1)] += 1
 
     def report(self) -> dict:
-        rank, n_packets, late_bin = sum(self.late) * 0.99, 0, 0
-        for late_bin, count in enumerate(self.late):  # noqa: B007
-            n_packets += count
-            if n_packets >= rank:
-                break
+        rank = sum(self.late) * 0.99
+        late_bin = next(i for i, n_packets in enumerate(itertools.accumulate(self.late)) if n_packets >= rank)
         return {
             "bytes": self.bytes,
             "segments": self.segments,
@@ -161,10 +159,8 @@ def build(config: dict) -> tuple[int, int, str, str]:
                 raise
     else:
         raise OSError(errno.EBUSY, "all 64 emulated links are in use")
-    host_address, client_address = (
-        f"198.18.{number}.1",
-        f"198.18.{number}.2",
-    )  # RFC 2544: reserved for benchmarks
+    # RFC 2544: reserved for benchmarks.
+    host_address, client_address = f"198.18.{number}.1", f"198.18.{number}.2"
     device = f"{DEVICE}{number}"
     sysctl(f"ipv4/conf/{device}/route_localnet", "1")
     set_up(device, host_address, client_address, config, segments)

@@ -43,10 +43,6 @@ class WindowPlan:
         if not self.longest_s:
             object.__setattr__(self, "longest_s", MOST_TIMES * self.seconds)
 
-    @property
-    def longest_ramp_s(self) -> float:
-        return min(RAMP_TIMES * self.seconds, self.longest_s)
-
     def horizon_s(self, rate_per_s: float) -> float:
         """Return how long requests arrive in an open loop, in seconds."""
         return min(max(self.seconds, self.min_answers / rate_per_s), self.longest_s)
@@ -71,7 +67,6 @@ ARRIVALS: dict[str, Arrivals] = {
 
 def request_order(photos: Sequence[bytes], batch: int, seed: int = 0) -> list[tuple[bytes, ...]]:
     """Return the fixed set of requests of a run: each of up to 256 photographs is used, none twice in a row."""
-    count = max(8, min(64, 256 // batch))
     shuffled = random.Random(seed).sample(list(photos), len(photos))
-    count = max(count, -(-min(len(photos), 256) // batch))
+    count = max(8, min(64, 256 // batch), -(-min(len(photos), 256) // batch))
     return [tuple(shuffled[(i * batch + j) % len(shuffled)] for j in range(batch)) for i in range(count)]

@@ -23,7 +23,7 @@ from photodup.bench import Columns
 from photodup.bench.backends.adapters import Adapter
 from photodup.bench.link.link import LOOPBACK, Way
 from photodup.bench.load import summary
-from photodup.bench.load.plan import RAMP_WAVES, Arrivals, WindowPlan, arrivals_s, request_order
+from photodup.bench.load.plan import RAMP_TIMES, RAMP_WAVES, Arrivals, WindowPlan, arrivals_s, request_order
 from photodup.bench.load.workers import Observer, Window, clock, describe_error, run_blocking
 from photodup.bench.stats.facts import Load
 from photodup.core.errors import PhotodupError, is_expected
@@ -265,9 +265,10 @@ def _watch(window: Window, plan: WindowPlan, workers: Sequence[threading.Thread]
         return not (window.mistake or many_failed) and any(worker.is_alive() for worker in workers)
 
     if plan.ramp_s and load.concurrency > 1 and not is_open_loop:
+        longest_ramp_s = min(RAMP_TIMES * plan.seconds, plan.longest_s)
         while goes_on(n := window.answered()):
             elapsed = clock() - window.started
-            if elapsed >= plan.ramp_s and (n >= RAMP_WAVES * load.wave or elapsed >= plan.longest_ramp_s):
+            if elapsed >= plan.ramp_s and (n >= RAMP_WAVES * load.wave or elapsed >= longest_ramp_s):
                 errors.clear()
                 break
             time.sleep(0.02)

@@ -47,7 +47,7 @@ def describe(model: Mapping[str, Any] | None = None, servers: Mapping[str, Any] 
         "kernel": platform.release(),
         "tcp": _tcp_settings(),
         "python": platform.python_version(),
-        "packages": {name: version for name in PACKAGES if (version := _version(name))} | _triton(),
+        "packages": {name: version for name in PACKAGES if (version := installed_version(name))} | _triton(),
         "gpus": _gpus(),
         "model": {**names, **(model or {})},
         **({"servers": dict(servers)} if servers else {}),
@@ -74,12 +74,8 @@ def source_version() -> tuple[str | None, bool | None]:
     return commit, None if status is None else bool(status)
 
 
-def photodup_version() -> str:
-    """Return the installed version of photodup."""
-    return _version("photodup") or "not installed"
-
-
-def _version(package: str) -> str | None:
+def installed_version(package: str) -> str | None:
+    """Return a package's version; None if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -118,14 +114,10 @@ def _gpus() -> list[Columns]:
         pynvml.nvmlInit()
     except Exception:  # no package, no driver, no device: all mean "no GPU here"
         return []
-    try:
-        driver = pynvml.nvmlSystemGetDriverVersion()
-        gpus = []
-        for index in range(pynvml.nvmlDeviceGetCount()):
-            device = pynvml.nvmlDeviceGetHandleByIndex(index)
-            memory = pynvml.nvmlDeviceGetMemoryInfo(device).total
-            name = pynvml.nvmlDeviceGetName(device)
-            gpus.append({"name": name, "memory_gib": round(memory / 2**30, 1), "driver": driver})
-        return gpus
-    finally:
-        pynvml.nvmlShutdown()
+    driver, gpus = pynvml.nvmlSystemGetDriverVersion(), []
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        device = pynvml.nvmlDeviceGetHandleByIndex(index)
+        memory = pynvml.nvmlDeviceGetMemoryInfo(device).total
+        name = pynvml.nvmlDeviceGetName(device)
+        gpus.append({"name": name, "memory_gib": round(memory / 2**30, 1), "driver": driver})
+    return gpus

@@ -109,10 +109,9 @@ class RunStore:
         if record is not None and (record["status"] == "ok" or not self._measure):
             return _outcome(record)
         if not self._measure:
-            return _gap("missing", f"{key} was not measured in this run")
+            return {"status": "missing", "error": f"{key} was not measured in this run"}
         self.lock()
-        record = self._run(key, measure, config, kind)
-        return _outcome(record)
+        return _outcome(self._run(key, measure, config, kind))
 
     def record(self, key: str, *, config: Mapping[str, Any]) -> Columns | None:
         """Return the whole record (see `json_files.FIELDS`) or None.
@@ -205,7 +204,7 @@ class RunStore:
             "has_raw": bool(raw),
             "started_at": started.isoformat(timespec="seconds"),
             "duration_s": duration_s,
-            "photodup_version": environment.photodup_version(),
+            "photodup_version": environment.installed_version("photodup") or "not installed",
             "git_commit": commit,
             "git_dirty": dirty,
             "environment_digest": environment_digest,
@@ -285,11 +284,7 @@ def _arrays(run_dir: Path, record: Columns) -> dict[str, np.ndarray]:
 def _outcome(record: Mapping[str, Any]) -> Columns:
     if record["status"] == "ok":
         return dict(record["result"])
-    return {**record["result"], **_gap("failed", record["error"] or "failed without a reason")}
-
-
-def _gap(status: str, error: str) -> Columns:
-    return {"status": status, "error": error}
+    return {**record["result"], "status": "failed", "error": record["error"] or "failed without a reason"}
 
 
 def _sentence(error: BaseException) -> str:

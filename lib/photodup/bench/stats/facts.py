@@ -109,7 +109,6 @@ class Load:
     @property
     def wave(self) -> int:
         """Answers in a wave: as many as requests are in flight. An open loop has no waves."""
-        assert self.concurrency is not None
         return 1 if self.scenario == "server" else self.concurrency
 
     @property

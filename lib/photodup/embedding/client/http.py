@@ -171,7 +171,7 @@ def bad_image(response: httpx.Response) -> ImageError:
 def _client(url: str, timeout: Any, headers: dict[str, str] | None = None) -> httpx.Client:
     """Return a client; the environment's proxies are not used for loopback."""
     try:
-        client = httpx.Client(base_url=url, timeout=timeout, trust_env=not is_loopback(url))
+        return httpx.Client(base_url=url, timeout=timeout, headers=headers, trust_env=not is_loopback(url))
     except (ImportError, OSError, ValueError, httpx.InvalidURL) as error:
         cause = (
             error if isinstance(error, ImportError) else type(error).__name__
@@ -180,8 +180,6 @@ def _client(url: str, timeout: Any, headers: dict[str, str] | None = None) -> ht
             f"The proxy or the certificates of the environment cannot be used for {masked(url)} ({cause}): correct "
             "ALL_PROXY, HTTP_PROXY or SSL_CERT_FILE, or leave the address out with NO_PROXY."
         ) from None
-    client.headers.update(headers or {})
-    return client
 
 
 def _proxy_for(url: str) -> str:

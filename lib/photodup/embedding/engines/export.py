@@ -14,7 +14,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -267,30 +267,21 @@ def trace(graph: Any, example: Any) -> Any:
     """
     import torch
 
-    with _exporter_settings():
-        return torch.onnx.export(
-            graph.eval(),
-            (example,),
-            dynamo=True,
-            input_names=["image"],
-            output_names=["embedding"],
-            dynamic_shapes={"image": {0: torch.export.Dim("batch")}},
-            opset_version=OPSET,
-            external_data=False,
-            verbose=False,
-        )
-
-
-@contextlib.contextmanager
-def _exporter_settings() -> Iterator[None]:
-    """Switch off fused attention (it has no ONNX form) and the exporter's advice."""
-    import torch
-
     fused = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
+    torch.backends.mha.set_fastpath_enabled(False)  # fused attention has no ONNX form
     try:
-        with quiet_tools():
-            yield
+        with quiet_tools():  # the exporter gives advice
+            return torch.onnx.export(
+                graph.eval(),
+                (example,),
+                dynamo=True,
+                input_names=["image"],
+                output_names=["embedding"],
+                dynamic_shapes={"image": {0: torch.export.Dim("batch")}},
+                opset_version=OPSET,
+                external_data=False,
+                verbose=False,
+            )
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)
 

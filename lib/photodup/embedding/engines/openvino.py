@@ -34,12 +34,7 @@ class OpenVinoModel(ExportedModel):
     device = "cpu"
 
     def __init__(
-        self,
-        path: Path,
-        *,
-        name: str = "",
-        precision: str | None = None,
-        threads: int | None = None,
+        self, path: Path, *, name: str = "", precision: str | None = None, threads: int | None = None
     ) -> None:
         network = read_network(path)
         self._set_origin(path, read_metadata(network), "openvino", precision, name)

@@ -10,7 +10,7 @@ import numpy as np
 from photodup.core.errors import PhotodupError
 from photodup.core.settings import variable
 from photodup.embedding.engines.cpu import versions
-from photodup.embedding.engines.model import check_choice, check_images, check_processor, digest_at
+from photodup.embedding.engines.model import check_images, check_processor, digest_at
 from photodup.embedding.engines.weights import is_random, load_visual
 from photodup.embedding.imaging import IMAGE_SIZE, MEAN, STD
 
@@ -21,8 +21,8 @@ class TorchModel:
     Args:
         name: an open_clip architecture.
         pretrained: where the weights come from; see `encoder.py`.
-        device: `cpu`, `cuda`, `cuda:1` or `mps`; default the best available.
-        threads: CPU threads, for the whole process.
+        device: `cpu`, `cuda`, `cuda:1` or `mps`; None takes the best available.
+        threads: CPU threads, for the whole process; None leaves PyTorch's.
         precision: `fp32`, `bf16`; on a GPU also `tf32` and `fp16`. BF16 and FP16 use autocast: matrix products in
             low precision, sums and normalisations in float32.
 
@@ -33,20 +33,18 @@ class TorchModel:
     engine, precision = "pytorch", "fp32"
 
     def __init__(
-        self,
-        name: str,
-        pretrained: str,
-        *,
-        device: str | None = None,
-        threads: int | None = None,
-        precision: str = "fp32",
+        self, name: str, pretrained: str, *, device: str | None, threads: int | None, precision: str
     ) -> None:
         import torch
 
-        check_choice(self.engine, precision)
         self.name, self.pretrained, self.is_random = name, pretrained, is_random(pretrained)
         self.precision, self.device = precision, torch_device(device)
-        _check_device(self.device, precision)
+        if precision in ("tf32", "fp16") and not self.device.startswith("cuda"):
+            raise PhotodupError(
+                f"{precision} is computed by NVIDIA GPUs, and PyTorch would run on {self.device}: use bf16 or fp32 here."
+            )
+        if self.device == "cpu":
+            check_processor(precision)
         if threads:
             torch.set_num_threads(threads)
         self.visual = load_visual(name, pretrained).to(self.device).eval().requires_grad_(False)
@@ -123,15 +121,6 @@ def torch_device(device: str | None) -> str:
         usable = [d for d, is_available in available.items() if is_available]
         raise PhotodupError(f"PyTorch has no device {device} here: use {' or '.join(usable)}.")
     return device
-
-
-def _check_device(device: str, precision: str) -> None:
-    if precision in ("tf32", "fp16") and not device.startswith("cuda"):
-        raise PhotodupError(
-            f"{precision} is computed by NVIDIA GPUs, and PyTorch would run on {device}: use bf16 or fp32 here."
-        )
-    if device == "cpu":
-        check_processor(precision)
 
 
 def _with_tf32(allowed: bool, run: Any, images: Any) -> Any:

@@ -140,11 +140,9 @@ def read_notes(path: Path) -> Notes | None:
         return None
 
 
-def write_notes(path: Path, notes: Notes) -> Path:
-    """Write notes beside their file, atomically; return their path."""
-    place = path.with_suffix(".json")
-    write_atomically(place, json.dumps(vars(notes), indent=1) + "\n")
-    return place
+def write_notes(path: Path, notes: Notes) -> None:
+    """Write notes beside their file, atomically."""
+    write_atomically(path.with_suffix(".json"), json.dumps(vars(notes), indent=1) + "\n")
 
 
 def may_decide(precision: str, verdict: str) -> bool:

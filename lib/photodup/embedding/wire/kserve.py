@@ -129,12 +129,8 @@ class KserveHttp:
         output = content["outputs"][0]
         # A server without binary tensors writes the numbers into the JSON.
         size = output.get("parameters", {}).get("binary_data_size", 0)
-        return _rows(
-            output["datatype"],
-            output["shape"],
-            body[length : length + size] or output.get("data"),
-            self.batched,
-        )
+        data = body[length : length + size] or output.get("data")
+        return _rows(output["datatype"], output["shape"], data, self.batched)
 
 
 @dataclass(frozen=True)

@@ -95,11 +95,8 @@ async def stream(
         RequestError: it is too large, the client left, or it is too slow: not complete after BODY_SECONDS, or at less
             than MIN_BODY_RATE for five seconds.
     """
-    max_bytes, max_s, min_rate = (
-        int(settings.max_body_mb * 1e6),
-        settings.body_seconds,
-        settings.min_body_rate,
-    )
+    max_bytes, max_s = int(settings.max_body_mb * 1e6), settings.body_seconds
+    min_rate = settings.min_body_rate
     too_large = RequestError(
         413, f"The body is larger than {max_bytes / 1e6:g} MB: send fewer or smaller images."
     )

@@ -99,21 +99,16 @@ class GpuCollector(Collector):
 
     Without the package `nvidia-ml-py` (extra `gpu`), a driver or a device the page has no such lines: unknown figures are
     absent, never zero. Not run here on a GPU: this project's own machine has none.
-
-    Args:
-        nvml: the module `pynvml` or a stand-in; None imports it.
     """
 
-    def __init__(self, nvml: Any = None) -> None:
-        self._nvml, self._devices = nvml, []
+    def __init__(self) -> None:
         try:
-            if self._nvml is None:
-                import pynvml
+            import pynvml
 
-                self._nvml = pynvml
-            self._nvml.nvmlInit()
-            count = self._nvml.nvmlDeviceGetCount()
-            self._devices = [self._nvml.nvmlDeviceGetHandleByIndex(i) for i in range(count)]
+            self._nvml: Any = pynvml
+            pynvml.nvmlInit()
+            count = pynvml.nvmlDeviceGetCount()
+            self._devices: list[Any] = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(count)]
         except Exception:  # no package, driver, device or permission: no GPU here
             self._devices = []
 

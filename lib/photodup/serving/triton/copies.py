@@ -61,12 +61,10 @@ def model_copy(
 
 def _copy(repository: Path, model: str, name: str, change: Callable[[ModelConfig], None]) -> str:
     source, target = repository / model, repository / name
-    if not (source / "config.pbtxt").is_file():
-        raise PhotodupError(f"{repository} has no model {model} to copy.")
+    config = read_config(source / "config.pbtxt")
     shutil.rmtree(target, ignore_errors=True)
     without = shutil.ignore_patterns("__pycache__")
     shutil.copytree(source / "1", target / "1", ignore=without, copy_function=_link_or_copy)
-    config = read_config(source / "config.pbtxt")
     config.name = name
     change(config)
     write_config(config, target / "config.pbtxt", f"A copy of {model}, for a comparison.")

@@ -151,7 +151,7 @@ def link_file(onnx: Path, link: Path) -> None:
 
 
 def add_version(repository: Path, model: str, version: int, onnx: Path) -> Path:
-    """Put a new version of a rendered model beside the old one; `EmbeddedTriton.load` then swaps them.
+    """Put a new version of a rendered model beside the old one; `control.load_triton_model` then swaps them.
 
     The version policy (`latest`, 1) loads the new version first and unloads the old one after its last request, so clients
     notice nothing. To go back, delete the folder and load again.

@@ -18,7 +18,6 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from photodup.core.errors import PhotodupError
 from photodup.core.files import replacing
@@ -28,10 +27,6 @@ from photodup.serving import control_key
 from photodup.serving.process.ports import claim_ports, reachable
 from photodup.serving.process.server_process import ServerProcess, answers
 from photodup.serving.triton.config import models_in, read_config
-from photodup.serving.triton.control import load_triton_model
-
-if TYPE_CHECKING:
-    from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 
 def triton_venv() -> Path:
@@ -116,8 +111,7 @@ class EmbeddedTriton(ServerProcess):
 
     Args:
         repository: rendered for `cpu-embedded`.
-        models: to load at the start, ensembles with their steps; None loads all of the repository. `load` loads others
-            later.
+        models: to load at the start, ensembles with their steps; None loads all of the repository.
         ports: of HTTP, gRPC and the metrics; 0 takes a free one.
         host: address to listen on; loopback unless a link is emulated in front.
         timeout_s: longest wait for readiness.
@@ -150,10 +144,8 @@ class EmbeddedTriton(ServerProcess):
         remove_stale_shared_memory()
         self._shm_prefix = _new_shm_prefix()
         key = control_key.new_key()
-        self._key_files, self._stored_key = (
-            ExitStack(),
-            control_key.stored_key([self.http_url, self.grpc_url], key),
-        )
+        self._key_files = ExitStack()
+        self._stored_key = control_key.stored_key([self.http_url, self.grpc_url], key)
         log = build_dir() / "logs" / f"triton-{self.http_port}.log"
         super().__init__("Triton", self._command(venv, key), log, server_environment(venv))
 
@@ -201,21 +193,6 @@ class EmbeddedTriton(ServerProcess):
         self._key_files.enter_context(self._stored_key)
         health = f"{self.http_url}/v2/health/ready"
         return self.wait_ready(lambda: answers(health), self.timeout_s, self.progress, _explain)
-
-    def load(self, model: str, config: "ModelConfig | None" = None) -> None:
-        """Load or reload a model; the old version answers until the new one is ready.
-
-        Args:
-            model: its name. New versions (a folder `2/`) are loaded; the version policy unloads the old ones.
-            config: to try out in place of the file's.
-
-        Raises:
-            PhotodupError: Triton refuses; quotes it.
-        """
-        file = self.repository / model / "config.pbtxt"
-        if config is None and file.exists():
-            config = read_config(file)
-        load_triton_model(self.grpc_url, model, config)
 
     def stop(self) -> None:
         """Stop the server, and remove its key and shared memory."""

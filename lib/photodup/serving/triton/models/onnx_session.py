@@ -37,17 +37,13 @@ class TritonPythonModel:
         self._metric = self._family.Metric(labels=labels)
         self._metric.set(1)
 
-    def run(self, batch):
-        """Return the embeddings of a batch: pixels, or normalised float16 or float32."""
-        return self._run(
-            normalize(batch) if batch.dtype == np.uint8 else batch.astype(np.float32, copy=False)
-        )
-
     def execute(self, requests):
         """Answer all requests from one run; Triton has checked the tensors' types and shapes."""
         arrays = [pb_utils.get_input_tensor_by_name(request, "image").as_numpy() for request in requests]
         try:
-            embedding = self.run(arrays[0] if len(arrays) == 1 else np.concatenate(arrays))
+            batch = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+            is_pixels = batch.dtype == np.uint8  # otherwise normalised float16 or float32
+            embedding = self._run(normalize(batch) if is_pixels else batch.astype(np.float32, copy=False))
         except Exception as error:
             failure = f"{type(error).__name__}: {error}"
             return [pb_utils.InferenceResponse(error=pb_utils.TritonError(failure)) for _ in requests]

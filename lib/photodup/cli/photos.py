@@ -265,11 +265,7 @@ def _record(group: "Group") -> dict[str, Any]:
     going = {photo.id for photo in group.may_go}
     members = [
         of(m.photo)
-        | {
-            "similarity": m.similarity,
-            "same_bytes": m.is_same_bytes,
-            "suggested": m.photo.id in going,
-        }
+        | {"similarity": m.similarity, "same_bytes": m.is_same_bytes, "suggested": m.photo.id in going}
         | {"differs": m.difference, "reason": m.reason or group.choice.reason}
         | {"frees": group.frees(m.photo) if m.photo.id in going else 0}
         for m in group.members

@@ -243,9 +243,8 @@ def group(
 def _print_group(group: "Group") -> None:
     keeper = group.keeper
     print(f"{group.tier}  {len(group.members) + 1} photos")
-    print(
-        f"  keep  {printable(keeper.path)}  ({keeper.width} × {keeper.height}; {escaped(group.choice.reason)})"
-    )
+    reason = escaped(group.choice.reason)
+    print(f"  keep  {printable(keeper.path)}  ({keeper.width} × {keeper.height}; {reason})")
     for member in group.members:
         photo = member.photo
         if group.tier == "copies":

@@ -68,13 +68,12 @@ def export_precision(
         images = normalize(pictures.calibration)
         quantise(source, images, engine=engine, directory=directory, keep_float=keep_float)
     check = partial(check_decisions, source, precision, pictures, engine=engine, directory=directory, say=say)
-    if precision == "fp32":
-        return check(draft=True)
-    verdict = check()
-    if draft and verdict.verdict == "passed":
+    if precision != "fp32":
+        verdict = check()
+        if not draft or verdict.verdict != "passed":
+            return verdict
         say(str(verdict))
-        return check(draft=True)
-    return verdict
+    return check(draft=True)
 
 
 def check_decisions(

@@ -168,15 +168,13 @@ class Run:
         weights_known = self.is_here or self.environment.model.digest
         elsewhere = servers_of(self.endpoints)
         hardware = f", {elsewhere}" if elsewhere else ""
+        versions = ", ".join(f"{name} {version}" for name, version in self.environment.packages.items())
         rows = [
             ("run", f"`{self.name}`, {_n_records(self.directory)} records in `results/{self.name}/records/`"),
             ("measured on" if self.is_here else "measured from", self.client),
             ("weights", self.weights if weights_known else "not known: no server has said"),
             ("servers", f"{self.endpoints.name} ({len(self.endpoints.backends)} backends){hardware}"),
-            (
-                "versions",
-                ", ".join(f"{name} {version}" for name, version in self.environment.packages.items()),
-            ),
+            ("versions", versions),
         ]
         return "| | |\n|---|---|\n" + "\n".join(f"| {k} | {v} |" for k, v in rows)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -20,7 +20,7 @@ EMULATED = tuple(
 _SERVED_ANYWAY = ("pytorch", "fp32")  # by the FastAPI service of every study
 
 
-def start_servers(stack: ExitStack, name: str, pairs: Sequence[Pair]) -> Path:
+def start_servers(stack: ExitStack, name: str, pairs: Collection[Pair]) -> Path:
     """Start FastAPI and Triton with all that the comparisons need; return the endpoints file.
 
     A precision that this processor cannot compute is left out. Its comparisons then take other sides, or say why not.
